@@ -1,0 +1,146 @@
+#pragma once
+
+#include "basics.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+namespace kvpolicy_reference {
+
+/// One lane: the entries of one KV head, and the query rows of the query heads that share it.
+struct lane_attention {
+  matrix keys;                       ///< [entries][D]
+  std::vector<int> key_positions;    ///< [entries]
+  std::vector<matrix> queries;       ///< [G][rows][D]
+  std::vector<int> query_positions;  ///< [rows], shared by the group
+};
+
+/// Which keys are inside the softmax. `past` leaves out the window's own columns: every entry at or after the first
+/// row's position.
+enum class key_domain { all, past };
+
+/// What becomes one first. `group_on_logits` reduces the group before the softmax, the others after it.
+enum class reduction_order { rows_then_group, group_then_rows, group_on_logits };
+
+struct mass_options {
+  key_domain domain = key_domain::all;
+  reduction rows = reduction::sum;
+  reduction group = reduction::mean;  ///< `last` has no meaning for a group and is refused
+  reduction_order order = reduction_order::rows_then_group;
+};
+
+inline void check(lane_attention const& lane) {
+  require(!lane.queries.empty(), "a lane without a query head");
+  require(lane.keys.size() == lane.key_positions.size(), "one position for every key");
+  for (matrix const& head : lane.queries) {
+    require(head.size() == lane.query_positions.size(), "one position for every query row");
+  }
+}
+
+/// visible[row][entry]: causal, and inside the key domain.
+inline std::vector<std::vector<bool>> visibility(lane_attention const& lane, key_domain domain) {
+  std::vector<std::vector<bool>> visible;
+  for (int const query_position : lane.query_positions) {
+    std::vector<bool> one;
+    for (int const key_position : lane.key_positions) {
+      bool const causal = key_position <= query_position;
+      bool const inside = domain == key_domain::all || key_position < lane.query_positions.front();
+      one.push_back(causal && inside);
+    }
+    visible.push_back(one);
+  }
+  return visible;
+}
+
+/// logits[head][row][entry] = q . k / sqrt(D), of every pair, visible or not.
+inline std::vector<matrix> attention_logits(lane_attention const& lane) {
+  std::vector<matrix> logits;
+  for (matrix const& head : lane.queries) {
+    matrix of_head;
+    for (row const& query : head) {
+      row of_row;
+      for (row const& key : lane.keys) of_row.push_back(dot(query, key) / std::sqrt(static_cast<double>(query.size())));
+      of_head.push_back(of_row);
+    }
+    logits.push_back(of_head);
+  }
+  return logits;
+}
+
+/// Softmax over the visible entries; the others weigh exactly 0. A row that sees nothing gives zeros, one that sees a
+/// NaN logit gives NaN for everything it sees. (So does one whose visible logits are all -inf, or hold +inf: 0/0.)
+inline row softmax(row const& logits, std::vector<bool> const& visible) {
+  double highest = -infinity;
+  for (std::size_t j = 0; j < logits.size(); ++j) {
+    if (visible[j]) highest = larger(highest, logits[j]);
+  }
+  row weights(logits.size(), 0.0);
+  double total = 0.0;
+  for (std::size_t j = 0; j < logits.size(); ++j) {
+    if (!visible[j]) continue;
+    weights[j] = std::exp(logits[j] - highest);
+    total += weights[j];
+  }
+  for (std::size_t j = 0; j < logits.size(); ++j) {
+    if (visible[j]) weights[j] /= total;
+  }
+  return weights;
+}
+
+/// logits[row][entry] with the group reduced: what a method that reduces before the softmax puts into it.
+inline matrix group_logits(lane_attention const& lane, reduction group) {
+  std::vector<matrix> const logits = attention_logits(lane);
+  matrix result;
+  for (std::size_t i = 0; i < lane.query_positions.size(); ++i) {
+    matrix of_heads;
+    for (matrix const& head : logits) of_heads.push_back(head[i]);
+    result.push_back(reduced(of_heads, group, lane.keys.size()));
+  }
+  return result;
+}
+
+/// weights[head][row][entry]: the rows of attention; with `group_on_logits` there is one head left.
+inline std::vector<matrix> attention_weights(lane_attention const& lane, mass_options const& options) {
+  check(lane);
+  bool const early = options.order == reduction_order::group_on_logits;
+  std::vector<matrix> const logits =
+      early ? std::vector<matrix>{group_logits(lane, options.group)} : attention_logits(lane);
+  std::vector<std::vector<bool>> const visible = visibility(lane, options.domain);
+  std::vector<matrix> weights;
+  for (matrix const& head : logits) {
+    matrix of_head;
+    for (std::size_t i = 0; i < head.size(); ++i) of_head.push_back(softmax(head[i], visible[i]));
+    weights.push_back(of_head);
+  }
+  return weights;
+}
+
+/// One value per entry from weights[head][row][entry]. A row that does not see an entry takes part with weight 0.
+inline row reduced_weights(std::vector<matrix> const& weights, mass_options const& options, std::size_t entries) {
+  require(options.group != reduction::last, "a group has no last head");
+  matrix partial;
+  if (options.order == reduction_order::rows_then_group) {
+    for (matrix const& head : weights) partial.push_back(reduced(head, options.rows, entries));
+    return reduced(partial, options.group, entries);
+  }
+  if (options.order == reduction_order::group_on_logits) {
+    require(weights.size() == 1, "the group was reduced before the softmax");
+    return reduced(weights.front(), options.rows, entries);
+  }
+  std::size_t const rows = weights.empty() ? 0 : weights.front().size();
+  for (std::size_t i = 0; i < rows; ++i) {
+    matrix of_heads;
+    for (matrix const& head : weights) of_heads.push_back(head[i]);
+    partial.push_back(reduced(of_heads, options.group, entries));
+  }
+  return reduced(partial, options.rows, entries);
+}
+
+/// The attention that each entry of the lane receives from the query rows.
+inline row attention_mass(lane_attention const& lane, mass_options const& options) {
+  require(options.group != reduction::last, "a group has no last head");
+  return reduced_weights(attention_weights(lane, options), options, lane.keys.size());
+}
+
+}  // namespace kvpolicy_reference

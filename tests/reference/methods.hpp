@@ -1,0 +1,97 @@
+#pragma once
+
+#include "attention.hpp"
+#include "basics.hpp"
+#include "pooling.hpp"
+#include "selection.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+namespace kvpolicy_reference {
+
+/// The scores that a method gave, and what it kept because of them.
+struct decision {
+  row scores;
+  selection result;
+};
+
+// --- Norms -----------------------------------------------------------------------------------------------------------
+
+inline row row_norms(matrix const& rows) {
+  row result;
+  for (row const& one : rows) result.push_back(std::sqrt(dot(one, one)));
+  return result;
+}
+
+/// Knorm: keys of small norm draw attention, so the score is -|k|. Nothing is forced.
+inline row knorm_scores(matrix const& keys) {
+  row result;
+  for (double const norm : row_norms(keys)) result.push_back(-norm);
+  return result;
+}
+
+// --- StreamingLLM ----------------------------------------------------------------------------------------------------
+
+/// StreamingLLM: the first `sinks` and the last `recent` entries, strictly above sinks + recent (+ slack). With
+/// `incoming` > 0 it makes room for a turn of that many tokens: if count + incoming is too much, the window gives up
+/// `incoming` of its oldest entries, or all of them.
+inline std::vector<int> streaming_llm_keep(int count, int sinks, int recent, int incoming = 0, int slack = 0) {
+  require(count >= 0 && sinks >= 0 && recent >= 0 && incoming >= 0 && slack >= 0, "StreamingLLM takes counts");
+  bool const over = count + incoming > sinks + recent + slack;
+  std::vector<int> kept;
+  for (int j = 0; j < count; ++j) {
+    if (!over || j < sinks || j >= count - recent + incoming) kept.push_back(j);
+  }
+  return kept;
+}
+
+// --- SnapKV ----------------------------------------------------------------------------------------------------------
+
+struct snapkv_options {
+  int window = 32;   ///< W: the last query rows look, the last entries are forced
+  int budget = 320;  ///< entries kept in all, the window's included
+  pooling pool = {};
+  mass_options mass = {};  ///< defaults: all keys in the softmax, rows summed, then the mean of the group
+  int slack = 0;
+};
+
+/// The lane with its last `window` query rows only (all of them, if there are fewer).
+inline lane_attention last_rows(lane_attention lane, int window) {
+  int const rows = static_cast<int>(lane.query_positions.size());
+  int const skipped = std::max(0, rows - window);
+  for (matrix& head : lane.queries) head.erase(head.begin(), head.begin() + skipped);
+  lane.query_positions.erase(lane.query_positions.begin(), lane.query_positions.begin() + skipped);
+  return lane;
+}
+
+/// SnapKV: attention mass of the window's rows, pooled over the prefix. Scores of the window's own entries are their
+/// unpooled mass; they are forced, so nobody reads them.
+inline decision snapkv(lane_attention const& lane, snapkv_options const& options) {
+  require(options.window >= 1, "SnapKV needs a window to look from");
+  check(lane);
+  int const count = static_cast<int>(lane.keys.size());
+  row const mass = attention_mass(last_rows(lane, options.window), options.mass);
+  row const scores = pooled(mass, options.pool, options.window);
+  return {scores, select(scores, ends(count, 0, options.window), options.budget, options.slack)};
+}
+
+// --- TOVA ------------------------------------------------------------------------------------------------------------
+
+/// TOVA: one keep set for all lanes of a layer. The score is the mean over *all* query heads of the last row's
+/// attention. The last entry has to earn its place, unless `force_last` (kvpress) protects it.
+inline decision tova(std::vector<lane_attention> const& layer, int budget, bool force_last = false, int slack = 0) {
+  require(!layer.empty(), "a layer has lanes");
+  std::size_t const count = layer.front().keys.size();
+  matrix of_heads;
+  for (lane_attention const& lane : layer) {
+    require(lane.key_positions == layer.front().key_positions, "the lanes of a layer hold the same positions");
+    for (matrix const& head : attention_weights(lane, {})) of_heads.push_back(reduced(head, reduction::last, count));
+  }
+  row const scores = reduced(of_heads, reduction::mean, count);
+  return {scores, select(scores, ends(static_cast<int>(count), 0, force_last ? 1 : 0), budget, slack)};
+}
+
+}  // namespace kvpolicy_reference
