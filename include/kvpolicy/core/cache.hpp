@@ -1,0 +1,89 @@
+// The engine's memory as kvpolicy sees it: planes, a locator, lanes. Views all of them; nothing here owns anything.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/core/codec.hpp>
+#include <kvpolicy/core/lanes.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Where an entry lives: a unit of the pool (a slot, a page, a sequence's row) and a token inside it.
+struct place {
+  std::int64_t unit = 0;
+  int token = 0;
+  friend bool operator==(place const&, place const&) = default;
+};
+
+/// Keys *or* values of a model, named axes with signed byte strides. NHD, HND, packed K/V and transposed V are strides.
+/// A layer or head stride of 0 is a pool whose units belong to whichever lane's table names them.
+struct plane {
+  std::byte* base = nullptr;
+  codec element = codec::f32;
+  int dims = 0;            ///< elements of a row
+  std::int64_t layer = 0;  ///< bytes between layers, and so on
+  std::int64_t unit = 0;
+  std::int64_t token = 0;
+  std::int64_t head = 0;
+  std::int64_t dim = 0;
+
+  [[nodiscard]] KVPOLICY_HD constexpr std::byte* row(int in_layer, place at, int of_head) const {
+    return base + in_layer * layer + at.unit * unit + at.token * token + of_head * head;
+  }
+  [[nodiscard]] KVPOLICY_HD constexpr bool contiguous() const { return dim == bytes_of(element); }
+};
+
+/// Which table, if any, turns an ordinal into a place.
+enum class locating { identity, slot_map, block_table, ring };
+
+/// Logical entry -> place. A stride of 0 in the table shares it: one slot map for all lanes, or one for each.
+///
+/// - identity: unit = sequence, token = ordinal. Contiguous caches.
+/// - slot_map: unit = table[ordinal]. One token a unit.
+/// - block_table: unit = table[ordinal / unit_tokens], token = ordinal % unit_tokens.
+/// - ring: unit = sequence, token = (table[0] + ordinal) % unit_tokens. A window that overwrites its oldest row.
+struct locator {
+  locating kind = locating::identity;
+  by_lane<int const> table{};
+  int unit_tokens = 1;
+  std::int64_t units = 0;  ///< units in the pool, to check the table against
+
+  [[nodiscard]] KVPOLICY_HD constexpr place at(lane who, int ordinal) const {
+    switch (kind) {
+      case locating::slot_map:
+        return {table.row(who)[ordinal], 0};
+      case locating::block_table:
+        return {table.row(who)[ordinal / unit_tokens], ordinal % unit_tokens};
+      case locating::ring:
+        return {who.sequence, (*table.row(who) + ordinal) % unit_tokens};
+      default:
+        return {who.sequence, ordinal};
+    }
+  }
+};
+
+/// Contiguous rows: `capacity` tokens for each of `sequences` sequences.
+[[nodiscard]] constexpr locator identity(int capacity, int sequences = 1) {
+  return {.kind = locating::identity, .unit_tokens = capacity, .units = sequences};
+}
+
+/// One slot number an entry; `slots` is the size of the pool.
+[[nodiscard]] constexpr locator slot_map(by_lane<int const> table, std::int64_t slots) {
+  return {.kind = locating::slot_map, .table = table, .unit_tokens = 1, .units = slots};
+}
+
+/// One page number every `page` entries; `pages` is the size of the pool.
+[[nodiscard]] constexpr locator block_table(by_lane<int const> table, int page, std::int64_t pages) {
+  return {.kind = locating::block_table, .table = table, .unit_tokens = page, .units = pages};
+}
+
+/// The view that appliers edit: K and V, where an entry lives, and who is there.
+struct cache {
+  kvpolicy::shape shape{};
+  lanes who{};
+  plane k{};
+  plane v{};
+  locator where{};
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,154 @@
+// Checks of the views that an engine hands over: shapes, strides, overlap. Nothing here reads K or V.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/error.hpp>
+#include <limits>
+#include <utility>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+inline void check_shape(char const* call, shape const& model) {
+  expects(model.layers > 0, call, "shape.layers", model.layers, "a model has at least one layer");
+  expects(model.kv_heads > 0, call, "shape.kv_heads", model.kv_heads, "a model has at least one KV head");
+  expects(model.query_heads > 0, call, "shape.query_heads", model.query_heads, "a model has at least one query head");
+  expects(model.query_heads % model.kv_heads == 0, call, "shape.query_heads", model.query_heads,
+          [&] { return "it must be a multiple of the KV heads (" + std::to_string(model.kv_heads) + ")"; });
+  expects(model.head_dim > 0, call, "shape.head_dim", model.head_dim, "a head has at least one channel");
+  expects(model.value_dim >= 0, call, "shape.value_dim", model.value_dim, "a size cannot be negative");
+}
+
+inline void check_lanes(char const* call, lanes const& who, shape const& model) {
+  expects(who.sequences > 0, call, "who.sequences", who.sequences, "a batch has at least one sequence");
+  expects(who.heads == model.kv_heads, call, "who.heads", who.heads,
+          [&] { return "every KV head of the model (" + std::to_string(model.kv_heads) + ") is a lane"; });
+  expects(who.layer_begin >= 0 && who.layer_begin < who.layer_end, call, "who.layer_begin", who.layer_begin,
+          "layers are a range that is not empty");
+  expects(who.layer_end <= model.layers, call, "who.layer_end", who.layer_end,
+          [&] { return "the model has " + std::to_string(model.layers) + " layers"; });
+  expects(who.bound > 0, call, "who.bound", who.bound, "an upper limit of the entries of a lane is needed");
+  expects(who.count.data != nullptr, call, "who.count", "null", "every lane says how many entries it holds");
+  expects(who.position.data != nullptr, call, "who.position", "null", "every entry says its position");
+}
+
+/// One axis of a plane: how many steps it takes, and how far each goes.
+struct axis {
+  std::int64_t extent = 1;
+  std::int64_t stride = 0;
+};
+
+/// True if no two index tuples meet: sorted by stride, every step clears all that the smaller axes span.
+inline bool disjoint(std::array<axis, 6> axes, std::int64_t bytes) {
+  std::sort(axes.begin(), axes.end(), [](axis a, axis b) { return std::abs(a.stride) < std::abs(b.stride); });
+  std::int64_t spanned = bytes;
+  for (axis const& one : axes) {
+    if (one.extent <= 1) continue;
+    if (std::abs(one.stride) < spanned) return false;
+    spanned += (one.extent - 1) * std::abs(one.stride);
+  }
+  return true;
+}
+
+/// A plane may have stride 0 over layers or heads where every layer or head has a table row of its own: one pool of
+/// pages that any lane may hold (WG-KV). Which pages are whose is then the table's business.
+inline std::array<axis, 6> axes_of(plane const& rows, shape const& model, locator const& where) {
+  std::int64_t const tokens = where.kind == locating::slot_map ? 1 : where.unit_tokens;
+  int const layers = rows.layer == 0 && where.table.layer != 0 ? 1 : model.layers;
+  int const heads = rows.head == 0 && where.table.head != 0 ? 1 : model.kv_heads;
+  return {axis{layers, rows.layer}, axis{where.units, rows.unit}, axis{tokens, rows.token},
+          axis{heads, rows.head},   axis{rows.dims, rows.dim},    axis{}};
+}
+
+/// Lowest and one past the highest byte that the axes reach from a plane's base.
+inline std::pair<std::intptr_t, std::intptr_t> extent_of(plane const& rows, std::array<axis, 6> const& axes) {
+  auto low = reinterpret_cast<std::intptr_t>(rows.base);
+  auto high = low + bytes_of(rows.element);
+  for (axis const& one : axes) {
+    auto const reach = static_cast<std::intptr_t>((one.extent - 1) * one.stride);
+    (reach < 0 ? low : high) += reach;
+  }
+  return {low, high};
+}
+
+/// True if two planes that share a buffer interleave cleanly: with their `shared` largest common axes taken away, what
+/// is left of both fits into one step of the smallest of those axes without meeting.
+inline bool interleaved(cache const& in, int shared) {
+  auto k = axes_of(in.k, in.shape, in.where);
+  auto v = axes_of(in.v, in.shape, in.where);
+  std::int64_t step = std::numeric_limits<std::int64_t>::max();
+  for (int taken = 0; taken < shared; ++taken) {
+    std::size_t largest = k.size();
+    for (std::size_t i = 0; i < k.size(); ++i) {
+      bool const common = k[i].extent == v[i].extent && k[i].stride == v[i].stride && k[i].extent > 1;
+      if (common && (largest == k.size() || std::abs(k[i].stride) > std::abs(k[largest].stride))) largest = i;
+    }
+    if (largest == k.size()) return false;
+    step = std::abs(k[largest].stride);
+    k[largest] = v[largest] = axis{};
+  }
+  auto const [k_low, k_high] = extent_of(in.k, k);
+  auto const [v_low, v_high] = extent_of(in.v, v);
+  return (k_high <= v_low || v_high <= k_low) && std::max(k_high, v_high) - std::min(k_low, v_low) <= step;
+}
+
+inline void check_plane(char const* call, char const* name, plane const& rows, int dims, cache const& in) {
+  expects(rows.base != nullptr, call, name, "null", "a plane is the engine's memory");
+  expects(
+      rows.dims == dims, call, [&] { return std::string(name) + ".dims"; }, rows.dims,
+      [&] { return "the shape says " + std::to_string(dims) + " channels"; });
+  expects(disjoint(axes_of(rows, in.shape, in.where), bytes_of(rows.element)), call, name, "strides",
+          "two of its elements share bytes");
+}
+
+inline void check_locator(char const* call, locator const& where, lanes const& who) {
+  expects(where.units > 0, call, "where.units", where.units, "a pool has at least one unit");
+  expects(where.unit_tokens > 0, call, "where.unit_tokens", where.unit_tokens, "a unit holds at least one token");
+  bool const direct = where.kind == locating::identity || where.kind == locating::ring;
+  expects(!direct || where.units >= who.sequences, call, "where.units", where.units,
+          "every sequence has a row of its own");
+  expects(!direct || where.unit_tokens >= who.bound, call, "where.unit_tokens", where.unit_tokens,
+          [&] { return "a row holds `bound` tokens (" + std::to_string(who.bound) + ")"; });
+  expects(where.kind == locating::identity || where.table.data != nullptr, call, "where.table", "null",
+          "this locator reads a table");
+}
+
+inline void check_overlap(char const* call, cache const& in) {
+  bool apart = false;
+  for (int shared = 0; shared <= 4 && !apart; ++shared) apart = interleaved(in, shared);
+  expects(apart, call, "k and v", "overlapping", "keys and values are different memory");
+}
+
+/// Everything about a cache that can be told without reading device memory.
+inline void check_cache(char const* call, cache const& in) {
+  check_shape(call, in.shape);
+  check_lanes(call, in.who, in.shape);
+  check_locator(call, in.where, in.who);
+  check_plane(call, "k", in.k, in.shape.head_dim, in);
+  check_plane(call, "v", in.v, in.shape.value_dim != 0 ? in.shape.value_dim : in.shape.head_dim, in);
+  check_overlap(call, in);
+}
+
+/// `given` must lie inside `made`: the same batch, and some of its layers.
+inline void check_same_lanes(char const* call, char const* name, lanes const& given, lanes const& made) {
+  auto const member = [name](char const* which) { return [=] { return std::string(name) + which; }; };
+  auto const made_for = [](int what) { return [what] { return "it was made for " + std::to_string(what); }; };
+  expects(given.sequences == made.sequences, call, member(".sequences"), given.sequences, made_for(made.sequences));
+  expects(given.heads == made.heads, call, member(".heads"), given.heads, made_for(made.heads));
+  expects(given.bound == made.bound, call, member(".bound"), given.bound, made_for(made.bound));
+  bool const inside =
+      made.layer_begin <= given.layer_begin && given.layer_begin < given.layer_end && given.layer_end <= made.layer_end;
+  expects(
+      inside, call, member(".layers"),
+      [&] { return std::to_string(given.layer_begin) + " to " + std::to_string(given.layer_end); },
+      [&] {
+        return "it was made for layers " + std::to_string(made.layer_begin) + " to " + std::to_string(made.layer_end);
+      });
+  expects(given.count.data != nullptr, call, member(".count"), "null", "every lane says how many entries it holds");
+  expects(given.position.data != nullptr, call, member(".position"), "null", "every entry says its position");
+}
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,45 @@
+// Errors: one line that names the call, the argument, its value and the rule that it broke.
+#pragma once
+
+#include <kvpolicy/core/config.hpp>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A caller's mistake, found before anything was written.
+class invalid_argument : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+namespace detail {
+
+/// A text, or a function that makes one: errors are spelt only when they are thrown, so that a good call allocates
+/// nothing.
+template <class Text>
+std::string spell(Text const& text) {
+  if constexpr (requires { std::string(text()); }) {
+    return std::string(text());
+  } else if constexpr (requires { std::to_string(text); }) {
+    return std::to_string(text);
+  } else {
+    return std::string(text);
+  }
+}
+
+[[noreturn]] inline void reject(std::string const& call, std::string const& name, std::string const& value,
+                                std::string const& rule) {
+  throw invalid_argument(call + ": " + name + " = " + value + ", but " + rule);
+}
+
+}  // namespace detail
+
+/// Throws `invalid_argument` with "call: name = value, but rule" unless `ok`. Name, value and rule may be functions.
+template <class Name, class Value, class Rule>
+constexpr void expects(bool ok, std::string_view call, Name const& name, Value const& value, Rule const& rule) {
+  if (!ok) detail::reject(std::string(call), detail::spell(name), detail::spell(value), detail::spell(rule));
+}
+
+}  // namespace KVPOLICY_NAMESPACE

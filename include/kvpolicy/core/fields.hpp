@@ -1,0 +1,80 @@
+// A policy's parameters as one list, from which printing (and later parsing, hashing, JSON) follow.
+#pragma once
+
+#include <charconv>
+#include <concepts>
+#include <kvpolicy/core/config.hpp>
+#include <string>
+#include <tuple>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A data member of Owner.
+template <class Owner, class Value>
+using member_of = Value Owner::*;
+
+/// A parameter: its name in a spec and the member that holds it. A field named "" prints its value alone: `sinks(4)`.
+template <class Owner, class Value>
+struct field {
+  char const* name;
+  member_of<Owner, Value> member;
+};
+template <class Owner, class Value>
+field(char const*, Value Owner::*) -> field<Owner, Value>;
+
+/// A type with a name and a list of fields: `static constexpr auto name`, `static constexpr auto fields()`.
+template <class T>
+concept described = requires {
+  { T::name } -> std::convertible_to<char const*>;
+  T::fields();
+};
+
+/// "snapkv(window=32, pool=max:7)". Numbers print so that reading them back gives the same value.
+template <class T>
+[[nodiscard]] std::string to_string(T const& value);
+
+namespace detail {
+
+template <class Number>
+std::string print_number(Number value) {
+  char text[64];
+  auto const end = std::to_chars(text, text + sizeof text, value).ptr;
+  return {text, end};
+}
+
+template <described T>
+std::string print_described(T const& value) {
+  std::string text = T::name;
+  char const* separator = "(";
+  std::apply(
+      [&](auto const&... each) {
+        ((text.append(separator).append(each.name).append(*each.name != '\0' ? "=" : ""),
+          text += to_string(value.*each.member), separator = ", "),
+         ...);
+      },
+      T::fields());
+  return *separator == '(' ? text : text + ")";
+}
+
+}  // namespace detail
+
+template <class T>
+std::string to_string(T const& value) {
+  if constexpr (std::same_as<T, bool>) {
+    return value ? "true" : "false";
+  } else if constexpr (std::integral<T> || std::floating_point<T>) {
+    return detail::print_number(value);
+  } else if constexpr (described<T>) {
+    return detail::print_described(value);
+  } else if constexpr (std::convertible_to<T, char const*>) {
+    return value;
+  } else if constexpr (requires { print(value); }) {
+    return print(value);  // found where the type lives
+  } else if constexpr (requires { std::string(T::name); }) {
+    return T::name;
+  } else {
+    return "unnamed";  // a user's type that says neither its name nor its fields
+  }
+}
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,75 @@
+// Scores, and what a keep set and its report look like.
+#pragma once
+
+#include <kvpolicy/core/lanes.hpp>
+#include <span>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// float32 [segments, entries]: higher is kept. A row of the table for every segment of `decides`.
+struct score_view {
+  lanes who{};
+  granularity decides = granularity::lane;
+  by_lane<float> rows{};
+
+  [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(who, decides); }
+  /// The lane that stands for a segment.
+  [[nodiscard]] KVPOLICY_HD constexpr lane lane_of(int segment) const {
+    return who.at(first_lane(who, decides, segment));
+  }
+  [[nodiscard]] KVPOLICY_HD constexpr float* row(int segment) const { return rows.row(lane_of(segment)); }
+};
+
+/// Scores side by side in one piece of memory, `stride` floats a segment, in the order of segments.
+[[nodiscard]] constexpr score_view contiguous_scores(lanes const& who, granularity decides, float* data,
+                                                     std::int64_t stride) {
+  std::int64_t const heads = decides == granularity::lane ? who.heads : 1;
+  std::int64_t const layers = decides == granularity::token ? 1 : who.layers();
+  std::int64_t const layer = decides == granularity::token ? 0 : stride * heads;
+  std::int64_t const head = decides == granularity::lane ? stride : 0;
+  return {who, decides, {data - who.layer_begin * layer, stride * heads * layers, layer, head}};
+}
+
+/// One entry as protections, budgets and maps see it.
+struct entry {
+  lane who{};
+  int ordinal = 0;
+  int count = 0;     ///< committed entries of the lane
+  int position = 0;  ///< logical position of the entry
+  int budget = 0;    ///< entries that the lane may keep
+};
+
+/// Which side of a decision a keep set lists. One-token-per-step policies list the one that goes.
+enum class side { kept, dropped };
+
+/// What is kept or dropped as one.
+enum class unit { token, page };
+
+/// What only the data can tell, counted where the executor counts.
+struct report {
+  std::int64_t nan_scores = 0;          ///< candidates whose score was NaN; NaN ranks below every number
+  std::int64_t forced_over_budget = 0;  ///< segments whose forced entries alone exceed their budget: exactly they stay
+  std::int64_t triggered = 0;           ///< segments that had something to decide
+  friend bool operator==(report const&, report const&) = default;
+};
+
+/// Per segment the ascending, unique ordinals that are kept (or dropped), as CSR. Memory of a plan.
+struct keep_set {
+  lanes who{};
+  granularity decides = granularity::lane;
+  unit of = unit::token;
+  side lists = side::kept;
+  std::int64_t* offset = nullptr;  ///< segments + 1
+  int* ordinal = nullptr;          ///< `capacity` ordinals
+  int* seen = nullptr;  ///< committed entries of each segment when it decided; a plan older than its cache is refused
+  std::int64_t capacity = 0;
+  kvpolicy::report* report = nullptr;
+
+  [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(who, decides); }
+  /// The ordinals listed for one segment.
+  [[nodiscard]] constexpr std::span<int const> listed(int segment) const {
+    return {ordinal + offset[segment], static_cast<std::size_t>(offset[segment + 1] - offset[segment])};
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,175 @@
+// Signals: what an engine can tell a policy. A scorer names the ones it needs; the bag carries the ones there are.
+#pragma once
+
+#include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/error.hpp>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Rows of a plane found through a locator.
+struct row_view {
+  plane rows{};
+  locator where{};
+  [[nodiscard]] KVPOLICY_HD std::byte const* row(lane who, int ordinal) const {
+    return rows.row(who.layer, where.at(who, ordinal), who.head);
+  }
+};
+
+/// Signal: the post-RoPE keys of every entry.
+struct keys : row_view {
+  static constexpr auto name = "keys";
+  void check(char const* call, shape const& model) const {
+    expects(rows.base != nullptr, call, "keys", "null", "a signal is the engine's memory");
+    expects(rows.dims == model.head_dim, call, "keys.dims", rows.dims,
+            [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
+  }
+};
+
+/// Signal: the values of every entry.
+struct values : row_view {
+  static constexpr auto name = "values";
+  void check(char const* call, shape const&) const {
+    expects(rows.base != nullptr, call, "values", "null", "a signal is the engine's memory");
+  }
+};
+
+[[nodiscard]] constexpr keys keys_of(cache const& from) { return {{from.k, from.where}}; }
+[[nodiscard]] constexpr values values_of(cache const& from) { return {{from.v, from.where}}; }
+
+/// Query rows, post-RoPE, with the position of each. Row r of a lane is row (first + r) mod `rows` when a cursor is
+/// there.
+struct query_view {
+  std::byte const* base = nullptr;
+  codec element = codec::f32;
+  int dims = 0;
+  std::int64_t sequence = 0;  ///< byte strides
+  std::int64_t layer = 0;
+  std::int64_t head = 0;  ///< between query heads
+  std::int64_t row = 0;
+  int heads = 0;                  ///< query heads in all
+  int rows = 0;                   ///< rows a lane, at most
+  by_lane<int const> position{};  ///< a row a lane: position of each stored query row; null: they see every entry
+  by_lane<int const> cursor{};    ///< {first, valid} of a ring; null data: rows 0 .. rows - 1 are all valid
+
+  [[nodiscard]] KVPOLICY_HD int valid(lane who) const { return cursor.data != nullptr ? cursor.row(who)[1] : rows; }
+  /// Where logical row r is stored.
+  [[nodiscard]] KVPOLICY_HD int stored(lane who, int r) const {
+    return cursor.data != nullptr ? (cursor.row(who)[0] + r) % rows : r;
+  }
+  [[nodiscard]] KVPOLICY_HD std::byte const* at(lane who, int query_head, int stored_row) const {
+    return base + who.sequence * sequence + who.layer * layer + query_head * head + stored_row * row;
+  }
+
+  void check(char const* call, shape const& model) const {
+    expects(rows >= 0, call, "queries.rows", rows, "a count cannot be negative");
+    expects(base != nullptr || rows == 0, call, "queries", "null", "a signal is the engine's memory");
+    expects(position.data != nullptr || rows == 0, call, "queries.position", "null", "every row says its position");
+    expects(dims == model.head_dim, call, "queries.dims", dims,
+            [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
+    expects(heads == model.query_heads, call, "queries.heads", heads,
+            [&] { return "the model has " + std::to_string(model.query_heads) + " query heads"; });
+  }
+};
+
+/// Signal: the query rows of this forward, one for each new entry.
+struct queries : query_view {
+  static constexpr auto name = "queries";
+};
+
+/// Signal: the last rows of the sequence; a recorder keeps them where a forward brings fewer than a window.
+struct recent_queries : query_view {
+  static constexpr auto name = "recent_queries";
+};
+
+/// Signal: attention that each entry has received over its life, one float an entry of a lane.
+struct attention_mass {
+  static constexpr auto name = "attention_mass";
+  by_lane<float const> mass{};
+};
+
+/// The signals that a scorer or a recorder reads.
+template <class... Signals>
+struct needs {};
+
+/// A need that any one of several signals fulfils.
+template <class... Signals>
+struct any_of {
+  static constexpr auto name = "any_of";
+};
+
+/// The bag: lanes, and the signals that the engine has.
+///
+///     kv::signals in{cache.who, kv::keys_of(cache), my_queries};
+template <class... Given>
+class signals {
+ public:
+  explicit constexpr signals(lanes const& among, Given... given) : who(among), given_(given...) {}
+
+  lanes who;
+
+  template <class Signal>
+  [[nodiscard]] constexpr Signal const& get() const {
+    return std::get<Signal>(given_);
+  }
+
+  template <class Signal>
+  static constexpr bool provides = (std::is_same_v<Signal, Given> || ...);
+
+  /// Refuses signals that do not fit the model: each type that has a `check` looks at itself.
+  void check(char const* call, shape const& model) const {
+    std::apply([&](auto const&... each) { (check_one(each, call, model), ...); }, given_);
+  }
+
+ private:
+  template <class Signal>
+  static void check_one(Signal const& one, char const* call, shape const& model) {
+    if constexpr (requires { one.check(call, model); }) one.check(call, model);
+  }
+
+  std::tuple<Given...> given_;
+};
+
+namespace detail {
+
+template <class Bag, class Signal>
+struct provided : std::bool_constant<Bag::template provides<Signal>> {};
+template <class Bag, class... Signals>
+struct provided<Bag, any_of<Signals...>> : std::bool_constant<(provided<Bag, Signals>::value || ...)> {};
+
+}  // namespace detail
+
+/// True if the bag can answer for the signal.
+template <class Bag, class Signal>
+inline constexpr bool provides = detail::provided<Bag, Signal>::value;
+
+/// The name of this struct is the error that a user reads when a composition lacks a signal.
+template <class Reader, class Signal, class Bag>
+struct signal_needed_by {
+  static constexpr bool is_provided = provides<Bag, Signal>;
+};
+
+namespace detail {
+
+template <class Bag, class... Needed>
+consteval bool has_all(needs<Needed...>) {
+  return (provides<Bag, Needed> && ...);
+}
+
+/// One readable error a missing signal, on g++, clang and nvcc alike.
+template <class Reader, class Bag, class... Needed>
+consteval bool signals_complete(needs<Needed...>) {
+  (
+      [] {
+        static_assert(
+            signal_needed_by<Reader, Needed, Bag>::is_provided,
+            "kvpolicy: this scorer or recorder needs a signal that the given kvpolicy::signals do not provide");
+      }(),
+      ...);
+  return (provides<Bag, Needed> && ...);
+}
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

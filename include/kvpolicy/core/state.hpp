@@ -1,0 +1,174 @@
+// State: the columns that recorders keep over steps. The engine owns it; appliers move it with the entries.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/executor.hpp>
+#include <tuple>
+#include <vector>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// What a column has one of.
+enum class per { lane_entry, lane_page, window_row, lane, session };
+
+/// What an applier does to a column when entries move: permute it along, recompute it, or leave it.
+enum class on_move { permute, recompute, stay };
+
+/// One thing that a recorder keeps: `bytes` for each of its units, `units` in a lane (0: one for every entry).
+struct column {
+  char const* name = "";
+  per one = per::lane_entry;
+  on_move rule = on_move::permute;
+  int bytes = 4;
+  int units = 0;
+};
+
+/// A column's memory: a row of bytes for every lane.
+struct held_column {
+  column about{};
+  by_lane<std::byte> rows{};
+};
+
+/// The columns of one recorder inside a state.
+struct held_columns {
+  shape model{};
+  held_column const* first = nullptr;
+  [[nodiscard]] held_column const& operator[](int i) const { return first[i]; }
+
+  /// The i-th column as a table of T.
+  template <class T>
+  [[nodiscard]] by_lane<T> table(int i) const {
+    by_lane<std::byte> const& rows = first[i].rows;
+    auto const size = static_cast<std::int64_t>(sizeof(T));
+    return {reinterpret_cast<T*>(rows.data), rows.sequence / size, rows.layer / size, rows.head / size};
+  }
+};
+
+/// A recorder keeps a signal across steps. It says what it needs, what signal it provides, which columns it keeps
+/// (`columns(model, bound)`), and how they answer for the signal (`view(held)`); `observe(exec, in, held) const` writes
+/// them.
+template <class R>
+concept recorder = std::regular<R> && requires(R const& r, shape const& model, held_columns const& held) {
+  typename R::needs;
+  typename R::provides;
+  { r.columns(model, 1).size() } -> std::convertible_to<std::size_t>;
+  { r.view(held) } -> std::same_as<typename R::provides>;
+};
+
+/// The recorders of a scorer, as a tuple: what its `recorders()` returns, or nothing.
+template <class Scorer>
+[[nodiscard]] constexpr auto recorders_of(Scorer const& score) {
+  if constexpr (requires { score.recorders(); }) {
+    return score.recorders();
+  } else {
+    return std::tuple<>{};
+  }
+}
+
+/// Every column of a policy's recorders, for one batch, in an executor's memory. Fixed size: nothing allocates later.
+template <class Executor>
+class state {
+ public:
+  state(Executor& exec, shape const& model, lanes const& who) : model_(model), who_(who), exec_(&exec) {}
+
+  state(state&&) = default;
+  state& operator=(state&&) = default;
+  state(state const&) = delete;  // memory is made once; `copy_from` forks a sequence into memory that is there
+  state& operator=(state const&) = delete;
+
+  /// Adds a recorder's columns, zeroed. In the order of the policy's tuple of recorders.
+  template <recorder Recorder>
+  void add(Recorder const& keeps) {
+    for (column const& about : keeps.columns(model_, who_.bound)) {
+      std::size_t const units = static_cast<std::size_t>(about.units != 0 ? about.units : who_.bound);
+      auto const row = static_cast<std::int64_t>(units * static_cast<std::size_t>(about.bytes));
+      memory_.emplace_back(*exec_, static_cast<std::size_t>(row) * static_cast<std::size_t>(who_.size()));
+      by_lane<std::byte> const rows{memory_.back().data() - row * who_.layer_begin * who_.heads,
+                                    row * who_.heads * who_.layers(), row * who_.heads, row};
+      columns_.push_back({about, rows});
+    }
+  }
+
+  /// Takes over what another state holds: a fork, or the way back to a snapshot. Allocates nothing.
+  ///
+  /// - throws: `invalid_argument` if the other was made for another policy, shape or batch. Then nothing was changed.
+  void copy_from(state const& other) {
+    bool same = model_ == other.model_ && columns_.size() == other.columns_.size() && who_.bound == other.who_.bound;
+    for (std::size_t i = 0; same && i < memory_.size(); ++i) same = memory_[i].size() == other.memory_[i].size();
+    expects(same, "state::copy_from", "other", "another kind of state",
+            "both are made for one policy, shape and batch");
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      exec_->copy(memory_[i].data(), other.memory_[i].data(), memory_[i].size());
+    }
+  }
+
+  [[nodiscard]] shape const& model() const { return model_; }
+  [[nodiscard]] lanes const& who() const { return who_; }
+  [[nodiscard]] std::vector<held_column> const& columns() const { return columns_; }
+  [[nodiscard]] held_columns columns_from(std::size_t first) const { return {model_, columns_.data() + first}; }
+
+ private:
+  shape model_;
+  lanes who_;
+  Executor* exec_;
+  std::vector<typename Executor::template buffer<std::byte>> memory_;
+  std::vector<held_column> columns_;
+};
+
+namespace detail {
+
+/// Index of the first column of recorder `At` in the tuple.
+template <std::size_t At, class... Recorders>
+std::size_t first_column(std::tuple<Recorders...> const& all, shape const& model, int bound) {
+  std::size_t first = 0;
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    ((first += std::get<I>(all).columns(model, bound).size()), ...);
+  }(std::make_index_sequence<At>{});
+  return first;
+}
+
+}  // namespace detail
+
+/// What a scorer reads: the engine's signals first, recorded columns for the rest.
+template <class Given, class Recorders, class State>
+class bag {
+ public:
+  bag(Given const& given, Recorders const& recorders, State const& held)
+      : who(given.who), given_(given), recorders_(recorders), held_(held) {}
+
+  lanes who;
+
+  template <class Signal>
+  [[nodiscard]] Signal get() const {
+    if constexpr (Given::template provides<Signal>) {
+      return given_.template get<Signal>();
+    } else {
+      constexpr std::size_t at = recorded_at<Signal>();
+      std::size_t const first = detail::first_column<at>(recorders_, held_.model(), held_.who().bound);
+      return std::get<at>(recorders_).view(held_.columns_from(first));
+    }
+  }
+
+  template <class Signal>
+  static constexpr std::size_t recorded_at() {
+    std::size_t at = std::tuple_size_v<Recorders>;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      ((std::same_as<typename std::tuple_element_t<I, Recorders>::provides, Signal> ? void(at = I) : void()), ...);
+    }(std::make_index_sequence<std::tuple_size_v<Recorders>>{});
+    return at;
+  }
+
+  template <class Signal>
+  static constexpr bool provides =
+      Given::template provides<Signal> || recorded_at<Signal>() < std::tuple_size_v<Recorders>;
+
+ private:
+  Given const& given_;
+  Recorders const& recorders_;
+  State const& held_;
+};
+
+}  // namespace KVPOLICY_NAMESPACE
