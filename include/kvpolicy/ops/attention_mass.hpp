@@ -1,0 +1,70 @@
+// Verb: the attention that each entry receives from a few query rows.
+#pragma once
+
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/ops/verb.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Which keys a row's softmax runs over: all that it may see, or only those before the first row (the window left out).
+enum class key_domain { all, past };
+
+/// How several values become one.
+enum class reduction { sum, mean, max, last };
+
+/// Which axis is reduced first, and whether the group is reduced before the softmax. The order written is the method.
+enum class reduction_order { rows_then_group, group_then_rows, group_on_logits };
+
+[[nodiscard]] constexpr char const* print(reduction how) {
+  constexpr char const* names[] = {"sum", "mean", "max", "last"};
+  return names[static_cast<int>(how)];
+}
+
+struct attention_mass_options {
+  key_domain domain = key_domain::all;
+  reduction rows = reduction::sum;
+  reduction group = reduction::mean;
+  reduction_order order = reduction_order::rows_then_group;
+  reduction lanes = reduction::sum;  ///< where `out` has one row for many lanes: how their masses become one
+  int last_rows = 0;                 ///< use only the last so many rows; 0: all that are there
+  bool accumulate = false;           ///< add to `out` instead of overwriting it
+};
+
+namespace ops {
+
+/// `attention_mass(exec, keys, rows, options, out)`: softmax(q k / sqrt(D)) of the rows of a lane's query heads,
+/// reduced to one number an entry.
+///
+/// - in: `keys` of `out.who`; `rows` post-RoPE queries with positions. A row sees the entries at positions up to its
+/// own.
+/// - out: float32 [segments, entries]; a segment of several lanes reduces their masses last. Entries that no row sees
+/// get 0. Rows after the last committed entry are ignored.
+/// - NaN: a NaN in a key or a row makes every entry that this row sees NaN in that head. A row that sees nothing adds
+/// 0.
+/// - cost: O(group * rows * entries * D) a lane; 32 rows of floats a worker as scratch.
+/// - throws: `invalid_argument` if head sizes differ, the group or lanes are reduced by `last`, or a count is negative.
+struct attention_mass_t : verb<attention_mass_t> {
+  template <executor Executor>
+  void operator()(Executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
+                  score_view const& out) const {
+    verb<attention_mass_t>::operator()(exec, from, rows, how, out);  // spelt out, so that options may be braces
+  }
+
+  static void check(keys const& from, query_view const& rows, attention_mass_options const& how,
+                    score_view const& out) {
+    expects(from.rows.dims == rows.dims, "attention_mass", "queries.dims", rows.dims,
+            "keys and queries have one head size");
+    expects(rows.rows >= 0, "attention_mass", "queries.rows", rows.rows, "a count cannot be negative");
+    expects(how.last_rows >= 0, "attention_mass", "last_rows", how.last_rows, "a count cannot be negative");
+    expects(how.group != reduction::last, "attention_mass", "group", "last", "query heads have no order");
+    expects(how.lanes != reduction::last, "attention_mass", "lanes", "last", "lanes have no order");
+    expects(!how.accumulate || out.decides == granularity::lane, "attention_mass", "accumulate", "true",
+            "mass accumulates lane by lane");
+  }
+};
+inline constexpr attention_mass_t attention_mass{};
+
+}  // namespace ops
+}  // namespace KVPOLICY_NAMESPACE

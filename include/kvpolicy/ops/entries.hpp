@@ -1,0 +1,50 @@
+// Verbs that change how many entries a lane holds: append, commit, truncate, and the counts after an eviction.
+#pragma once
+
+#include <kvpolicy/core/lanes.hpp>
+#include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/verb.hpp>
+#include <span>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// New entries of one sequence, already written by the engine at the places behind the lane's last entry.
+struct appended {
+  int sequence = 0;
+  int tokens = 0;
+  int position = 0;        ///< logical position of the first of them; the others follow it
+  bool in_flight = false;  ///< drafts: not observed and never candidates until they are committed
+};
+
+namespace ops {
+
+/// `append_entries(exec, who, columns, new)`: positions and zeroed columns for new entries, counts last.
+/// - throws: `invalid_argument` if a lane would exceed its bound, positions would not ascend, or a committed entry
+/// would
+///   stand behind a draft. Then nothing was changed.
+struct append_entries_t : verb<append_entries_t> {
+  static constexpr void check(lanes const&, std::span<held_column const>, appended) {}
+};
+inline constexpr append_entries_t append_entries{};
+
+/// `truncate_entries(exec, who, sequence, position)`: entries at `position` and after it are gone, drafts first.
+struct truncate_entries_t : verb<truncate_entries_t> {
+  static constexpr void check(lanes const&, int, int) {}
+};
+inline constexpr truncate_entries_t truncate_entries{};
+
+/// `refuse_stale(exec, who, keep)`: a keep set made for other counts than these is refused.
+struct refuse_stale_t : verb<refuse_stale_t> {
+  static constexpr void check(lanes const&, keep_set const&) {}
+};
+inline constexpr refuse_stale_t refuse_stale{};
+
+/// `set_counts(exec, who, keep)`: every lane holds what was kept, and its drafts.
+struct set_counts_t : verb<set_counts_t> {
+  static constexpr void check(lanes const&, keep_set const&) {}
+};
+inline constexpr set_counts_t set_counts{};
+
+}  // namespace ops
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,122 @@
+// Host implementations of the verbs that change counts.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/entries.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/gather_rows.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Calls visit(lane) for every lane of one sequence.
+template <class Visit>
+void for_each_lane_of(lanes const& who, int sequence, Visit const& visit) {
+  for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
+    for (int head = 0; head < who.heads; ++head) visit(lane{sequence, layer, head});
+  }
+}
+
+/// True for the lane that stands for all which share a row of this table within one sequence.
+template <class T>
+bool first_of_row(by_lane<T> const& table, lanes const& who, lane one) {
+  return (table.layer != 0 || one.layer == who.layer_begin) && (table.head != 0 || one.head == 0);
+}
+
+}  // namespace detail
+
+template <>
+struct implementation<ops::append_entries_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, lanes const& who, std::span<held_column const> columns, appended const& fresh) {
+    detail::for_each_lane_of(who, fresh.sequence, [&](lane one) { check_room(who, one, fresh); });
+    int const drafts = who.in_flight != nullptr ? who.in_flight[fresh.sequence] : 0;
+    expects(fresh.in_flight || drafts == 0, "append", "tokens", fresh.tokens,
+            [&] { return std::to_string(drafts) + " drafts are in flight; commit or truncate them first"; });
+    expects(!fresh.in_flight || who.in_flight != nullptr, "append", "who.in_flight", "null",
+            "drafts are counted for each sequence");
+    detail::for_each_lane_of(who, fresh.sequence, [&](lane one) { write(who, one, columns, fresh); });
+    detail::for_each_lane_of(who, fresh.sequence, [&](lane one) {
+      if (detail::first_of_row(who.count, who, one)) *who.count.row(one) += fresh.tokens;
+    });
+    if (fresh.in_flight) who.in_flight[fresh.sequence] += fresh.tokens;
+  }
+
+ private:
+  static void check_room(lanes const& who, lane one, appended const& fresh) {
+    int const count = *who.count.row(one);
+    expects(fresh.tokens <= who.bound - count, "append", "tokens", fresh.tokens, [&] {
+      return "lane (" + std::to_string(one.sequence) + ", " + std::to_string(one.layer) + ", " +
+             std::to_string(one.head) + ") holds " + std::to_string(count) + " of at most " + std::to_string(who.bound);
+    });
+    int const last = count > 0 ? who.position.row(one)[count - 1] : -1;
+    expects(fresh.position > last, "append", "position", fresh.position,
+            [&] { return "positions ascend and the last is " + std::to_string(last); });
+  }
+
+  static void write(lanes const& who, lane one, std::span<held_column const> columns, appended const& fresh) {
+    int const count = *who.count.row(one);
+    if (detail::first_of_row(who.position, who, one)) {
+      for (int e = 0; e < fresh.tokens; ++e) who.position.row(one)[count + e] = fresh.position + e;
+    }
+    for (held_column const& each : columns) {
+      if (each.about.one != per::lane_entry) continue;
+      auto const width = static_cast<std::size_t>(each.about.bytes);
+      std::memset(each.rows.row(one) + static_cast<std::size_t>(count) * width, 0,
+                  static_cast<std::size_t>(fresh.tokens) * width);
+    }
+  }
+};
+
+template <>
+struct implementation<ops::truncate_entries_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, lanes const& who, int sequence, int position) {
+    int gone_everywhere = who.bound;
+    detail::for_each_lane_of(who, sequence, [&](lane one) {
+      if (!detail::first_of_row(who.count, who, one)) return;
+      int* const count = who.count.row(one);
+      int const* const positions = who.position.row(one);
+      int const left = static_cast<int>(std::lower_bound(positions, positions + *count, position) - positions);
+      gone_everywhere = std::min(gone_everywhere, *count - left);
+      *count = left;
+    });
+    if (who.in_flight != nullptr) who.in_flight[sequence] -= std::min(who.in_flight[sequence], gone_everywhere);
+  }
+};
+
+template <>
+struct implementation<ops::refuse_stale_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, lanes const& who, keep_set const& keep) {
+    for (int i = 0; i < who.size(); ++i) {
+      int const seen = keep.seen[segment_of(who, keep.decides, i)];
+      int const now = who.committed(who.at(i));
+      expects(
+          seen == now, "apply", "plan",
+          [&] { return "made for " + std::to_string(seen) + " entries of lane " + std::to_string(i); },
+          [&] { return "the cache holds " + std::to_string(now) + " now: decide again"; });
+    }
+  }
+};
+
+template <>
+struct implementation<ops::set_counts_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, lanes const& who, keep_set const& keep) {
+    for (int i = 0; i < who.size(); ++i) {
+      lane const one = who.at(i);
+      if (!detail::owns_row(who.count, who, one)) continue;
+      int const drafts = *who.count.row(one) - who.committed(one);
+      *who.count.row(one) = static_cast<int>(keep.listed(segment_of(who, keep.decides, i)).size()) + drafts;
+    }
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,54 @@
+// Host implementations of the verbs that visit every entry once: map and row_norm.
+#pragma once
+
+#include <cmath>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/ops/row_norm.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <>
+struct implementation<ops::map_t, host> {
+  static constexpr bool provided = true;
+  static std::size_t scratch(shape const&, int) { return 0; }
+
+  template <class Function>
+  static void run(host_executor& exec, score_view const& scores, Function const& f) {
+    exec.for_each(scores.segments(), [&](int segment, int) {
+      lane const who = scores.lane_of(segment);
+      int const count = scores.who.committed(who);
+      int const* const position = scores.who.position.row(who);
+      float* const row = scores.row(segment);
+      for (int e = 0; e < count; ++e) row[e] = f(row[e], entry{who, e, count, position[e], 0});
+    });
+  }
+};
+
+template <>
+struct implementation<ops::row_norm_t, host> {
+  static constexpr bool provided = true;
+  static std::size_t scratch(shape const&, int) { return 0; }
+
+  template <class Combine>
+  static void run(host_executor& exec, row_view const& rows, Combine const& combine, score_view const& out) {
+    exec.for_each(out.segments(), [&](int segment, int) {
+      lane const who = out.lane_of(segment);
+      int const count = out.who.committed(who);
+      float* const row = out.row(segment);
+      for (int e = 0; e < count; ++e) row[e] = combine(row[e], norm(rows, rows.row(who, e)));
+    });
+  }
+
+ private:
+  static float norm(row_view const& rows, std::byte const* row) {
+    double sum = 0;
+    for (int d = 0; d < rows.rows.dims; ++d) {
+      auto const value = static_cast<double>(load(rows.rows.element, row + d * rows.rows.dim));
+      sum += value * value;
+    }
+    return static_cast<float>(std::sqrt(sum));
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,64 @@
+// Verb: pooling of scores over neighbouring entries.
+#pragma once
+
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/verb.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// The highest score within (width - 1) / 2 entries on either side; edges are not damped.
+struct max_pool {
+  int width = 7;
+  friend bool operator==(max_pool const&, max_pool const&) = default;
+};
+
+/// The mean over `width` entries; beyond an edge counts as zero and is divided by `width` all the same.
+struct avg_pool {
+  int width = 5;
+  friend bool operator==(avg_pool const&, avg_pool const&) = default;
+};
+
+/// No pooling.
+struct no_pool {
+  friend bool operator==(no_pool const&, no_pool const&) = default;
+};
+
+/// Any of the three, as a scorer's parameter: `max:7`, `avg:5`, `none`.
+struct pooling {
+  enum class kind { none, avg, max };
+
+  kind how = kind::none;
+  int width = 1;
+
+  constexpr pooling(no_pool = {}) {}
+  constexpr pooling(max_pool by) : how(kind::max), width(by.width) {}
+  constexpr pooling(avg_pool by) : how(kind::avg), width(by.width) {}
+  friend bool operator==(pooling const&, pooling const&) = default;
+};
+
+[[nodiscard]] inline std::string print(pooling const& by) {
+  if (by.how == pooling::kind::none) return "none";
+  return (by.how == pooling::kind::max ? "max:" : "avg:") + to_string(by.width);
+}
+
+namespace ops {
+
+/// `pool(exec, by, scores, tail)`: pools each segment's scores in place over neighbouring entries.
+///
+/// - in, out: `scores` [segments, entries]. The last `tail` entries are left as they are and are nobody's neighbours.
+/// - neighbours are neighbours in the cache, which after an eviction need not be neighbours in the text.
+/// - NaN: max ignores nothing and passes NaN on; avg passes it on.
+/// - cost: O(entries * width) a segment; one row of floats a worker as scratch.
+/// - throws: `invalid_argument` if the width is even or below 1, or the tail negative.
+struct pool_t : verb<pool_t> {
+  static void check(pooling const& by, score_view const&, int tail) {
+    expects(by.width >= 1 && by.width % 2 == 1, "pool", "width", by.width, "a pool has an odd width");
+    expects(tail >= 0, "pool", "tail", tail, "a count cannot be negative");
+  }
+};
+inline constexpr pool_t pool{};
+
+}  // namespace ops
+}  // namespace KVPOLICY_NAMESPACE

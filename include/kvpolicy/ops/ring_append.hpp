@@ -1,0 +1,36 @@
+// Verb: query rows enter a ring that holds the last of them.
+#pragma once
+
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/ops/verb.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A lane's ring of query rows: floats [group][capacity][dims], positions [capacity], and a cursor {first, valid}.
+struct query_ring_view {
+  int capacity = 0;
+  int group = 1;
+  int dims = 0;
+  by_lane<float> rows{};
+  by_lane<int> position{};
+  by_lane<int> cursor{};
+};
+
+namespace ops {
+
+/// `ring_append(exec, who, from, ring)`: the rows of `from` become the newest rows of every lane's ring.
+///
+/// - in: `from`, query rows of this forward, ascending in position. Rows after the last committed entry are left out.
+/// - out: `ring`, float32. Rows at or after the first new position are dropped first: a rolled-back token leaves
+/// nothing.
+/// - throws: `invalid_argument` if head sizes differ.
+struct ring_append_t : verb<ring_append_t> {
+  static void check(lanes const&, query_view const& from, query_ring_view const& ring) {
+    expects(from.dims == ring.dims, "ring_append", "queries.dims", from.dims, "a ring keeps rows of one head size");
+  }
+};
+inline constexpr ring_append_t ring_append{};
+
+}  // namespace ops
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,44 @@
+// Verb: the Euclidean norm of each entry's key or value.
+#pragma once
+
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/ops/verb.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Combines by keeping the new value.
+struct replaced {
+  KVPOLICY_HD float operator()(float, float now) const { return now; }
+};
+
+/// Combines by its negative.
+struct negated {
+  KVPOLICY_HD float operator()(float, float now) const { return -now; }
+};
+
+/// Combines by the product.
+struct times {
+  KVPOLICY_HD float operator()(float old, float now) const { return old * now; }
+};
+
+namespace ops {
+
+/// `row_norm(exec, rows, combine, out)`: out[e] = combine(out[e], ||row e||).
+///
+/// - in: `rows`, keys or values; `combine` a struct with a KVPOLICY_HD `float operator()(float old, float norm) const`.
+/// - out: float32 [lanes, entries]. The norm is accumulated in double: rows of 1e30 do not overflow.
+/// - cost: reads every row once; no scratch.
+/// - throws: `invalid_argument` if scores are not made lane by lane.
+struct row_norm_t : verb<row_norm_t> {
+  template <class Combine>
+  static void check(row_view const&, Combine const&, score_view const& out) {
+    expects(out.decides == granularity::lane, "row_norm", "out.decides", static_cast<int>(out.decides),
+            "rows belong to lanes");
+  }
+};
+inline constexpr row_norm_t row_norm{};
+
+}  // namespace ops
+}  // namespace KVPOLICY_NAMESPACE

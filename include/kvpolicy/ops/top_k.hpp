@@ -1,0 +1,44 @@
+// Verb: the best entries of every segment.
+#pragma once
+
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/verb.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A rule that keeps the k best and forces nothing: plain top-k.
+struct best {
+  int k = 0;
+  [[nodiscard]] KVPOLICY_HD int budget(lane, int) const { return k; }
+  [[nodiscard]] KVPOLICY_HD bool triggers(int, int) const { return true; }
+  [[nodiscard]] KVPOLICY_HD bool forces(entry) const { return false; }
+};
+
+namespace ops {
+
+/// `top_k(exec, scores, rule, keep)`: per segment the forced entries and the best of the others, up to the budget.
+///
+/// - in: `scores` [segments, entries], float32; NaN ranks below every number, -inf included; -0 equals +0.
+///   `rule` is a struct of KVPOLICY_HD members: `budget(lane, count)`, `triggers(count, budget)`, `forces(entry)`.
+/// - out: `keep`, strictly ascending ordinals. A segment that does not trigger lists all its entries.
+///   k = max(0, budget - forced) of the others are kept; if the forced exceed the budget exactly they stay, and the
+///   report says so. Scores are not written: who is a candidate is never said by a special score.
+/// - ties: the lower ordinal wins.
+/// - cost: O(entries) a segment (three histogram passes and one emission, never a sort); one row of 32-bit keys and
+/// 2048
+///   counters a worker as scratch.
+/// - throws: `invalid_argument` if `keep` has no room for every entry, or lanes of one segment hold different counts.
+struct top_k_t : verb<top_k_t> {
+  template <class Rule>
+  static void check(score_view const& scores, Rule const&, keep_set const& keep) {
+    expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.who.bound, "top_k", "keep.capacity",
+            keep.capacity, "every entry of every segment must fit");
+    expects(keep.decides == scores.decides, "top_k", "keep.decides", static_cast<int>(keep.decides),
+            "scores and keep set are made by one granularity");
+  }
+};
+inline constexpr top_k_t top_k{};
+
+}  // namespace ops
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,32 @@
+// How a verb finds its backend: by specialisation of `implementation`. A third backend is a folder of specialisations.
+#pragma once
+
+#include <kvpolicy/core/executor.hpp>
+#include <utility>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Specialised in ops/<backend>/<verb>.hpp: `static ... run(exec, args...)` and
+/// `static std::size_t scratch(shape const&, int bound)`, bytes of scratch a worker needs.
+template <class Verb, class Backend>
+struct implementation {
+  static constexpr bool provided = false;
+};
+
+/// Base of every verb: checks the arguments in one place, the same for every backend, then runs the backend's code.
+template <class Verb>
+struct verb {
+  template <executor Executor, class... Args>
+  decltype(auto) operator()(Executor& exec, Args&&... args) const {
+    using impl = implementation<Verb, typename Executor::backend>;
+    static_assert(impl::provided,
+                  "kvpolicy: this executor's backend has no implementation of this verb; "
+                  "include <kvpolicy/ops/BACKEND/VERB.hpp> or the umbrella of the backend");
+    if constexpr (impl::provided) {
+      Verb::check(args...);
+      return impl::run(exec, std::forward<Args>(args)...);
+    }
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
