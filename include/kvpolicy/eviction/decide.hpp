@@ -1,0 +1,117 @@
+// The calls of an eviction: make_state, make_plan, observe, decide.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/plan.hpp>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/pool.hpp>
+#include <kvpolicy/ops/top_k.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Bytes of scratch that one worker needs for any verb, whatever the policy asks for.
+template <class Backend>
+std::size_t scratch_bytes(shape const& model, int bound) {
+  return std::max({implementation<ops::attention_mass_t, Backend>::scratch(model, bound),
+                   implementation<ops::pool_t, Backend>::scratch(model, bound),
+                   implementation<ops::top_k_t, Backend>::scratch(model, bound)});
+}
+
+template <class Part>
+void check_part(char const* call, Part const& part) {
+  if constexpr (requires { part.check(call); }) part.check(call);
+}
+
+template <class Policy>
+void check_policy(char const* call, Policy const& policy) {
+  check_part(call, policy.score);
+  check_part(call, policy.protect);
+  check_part(call, policy.budget);
+  check_part(call, policy.trigger);
+}
+
+}  // namespace detail
+
+/// True iff `decide(exec, policy, in, state, plan)` compiles: every signal is given or recorded. For code that must
+/// ask.
+template <class Policy, class Given, class Executor>
+concept decides =
+    eviction_policy<Policy> &&
+    detail::has_all<bag<Given, decltype(recorders_of(std::declval<Policy const&>().score)), state<Executor>>>(
+        typename std::remove_cvref_t<decltype(Policy::score)>::needs{});
+
+/// The state of one batch: the columns of the policy's recorders, for all the lanes of `in`, up to `in.who.bound`
+/// entries.
+///
+/// - throws: `invalid_argument` if the cache or the policy is not sound. Memory: `columns x lanes x bound`.
+template <executor Executor, eviction_policy Policy>
+[[nodiscard]] state<Executor> make_state(Executor& exec, Policy const& policy, cache const& in) {
+  detail::check_policy("make_state", policy);
+  detail::check_cache("make_state", in);
+  state<Executor> made(exec, in.shape, in.who);
+  std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders_of(policy.score));
+  exec.reserve(detail::scratch_bytes<typename Executor::backend>(in.shape, in.who.bound));
+  return made;
+}
+
+/// The plan of one batch: room for its scores and keep sets. Nothing allocates after this while counts stay below the
+/// bound.
+///
+/// - throws: as make_state. Memory: 8 bytes x segments x bound.
+template <executor Executor, eviction_policy Policy>
+[[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in) {
+  detail::check_policy("make_plan", policy);
+  detail::check_cache("make_plan", in);
+  exec.reserve(detail::scratch_bytes<typename Executor::backend>(in.shape, in.who.bound));
+  return plan<Executor>(exec, in.who, policy.score.decides);
+}
+
+/// Shows a forward's signals to the policy's recorders. Writes state only, from committed entries only.
+///
+/// Call it once for each forward and layer, after the new entries were appended; `in.who` says which layers.
+/// - throws: `invalid_argument` if the state was made for other lanes.
+template <executor Executor, eviction_policy Policy, class... Given>
+void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor>& held) {
+  detail::check_same_lanes("observe", "signals.who", in.who, held.who());
+  in.check("observe", held.model());
+  auto const recorders = recorders_of(policy.score);
+  std::size_t first = 0;
+  auto const one = [&](auto const& recorder) {
+    using needed = typename std::remove_cvref_t<decltype(recorder)>::needs;
+    if constexpr (detail::signals_complete<std::remove_cvref_t<decltype(recorder)>, signals<Given...>>(needed{})) {
+      recorder.observe(exec, in, held.columns_from(first));
+      first += recorder.columns(held.model(), held.who().bound).size();
+    }
+  };
+  std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
+}
+
+/// Decides for the lanes of `in`: an ascending keep set for every segment, in `into`. Reads only, apart from the plan.
+///
+/// - throws: `invalid_argument` if the plan or the state was made for other lanes, or the policy is not sound.
+template <executor Executor, eviction_policy Policy, class... Given>
+void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& held,
+            plan<Executor>& into) {
+  using score_type = std::remove_cvref_t<decltype(policy.score)>;
+  auto const recorders = recorders_of(policy.score);
+  using bag_type = bag<signals<Given...>, std::remove_cvref_t<decltype(recorders)>, state<Executor>>;
+  if constexpr (detail::signals_complete<score_type, bag_type>(typename score_type::needs{})) {
+    detail::check_policy("decide", policy);
+    detail::check_same_lanes("decide", "signals.who", in.who, into.who());
+    detail::check_same_lanes("decide", "signals.who", in.who, held.who());
+    in.check("decide", held.model());
+    expects(into.decides() == score_type::decides, "decide", "plan.decides", static_cast<int>(into.decides()),
+            "the plan was made for another granularity");
+    score_view const scores = into.scores(in.who);
+    policy.score.score(exec, bag_type(in, recorders, held), scores);
+    keep_set const made = into.room(in.who);
+    ops::top_k(exec, scores, detail::rule_of(policy), made);
+    into.publish(made);
+  }
+}
+
+}  // namespace KVPOLICY_NAMESPACE

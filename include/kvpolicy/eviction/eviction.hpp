@@ -1,0 +1,80 @@
+// Eviction as a value: which entries a lane keeps.
+#pragma once
+
+#include <kvpolicy/budget/budget.hpp>
+#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/trigger/trigger.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Keep the best, up to the budget.
+struct top {
+  static constexpr auto name = "top";
+  static constexpr auto fields() { return std::tuple{}; }
+  friend bool operator==(top const&, top const&) = default;
+};
+
+/// *When* a trigger fires, *protect* some entries, *score* the others, and *pick* the best up to a *budget*.
+///
+///     kv::eviction{.score = kv::snapkv{.window = 32}, .protect = kv::sinks{4}, .budget = kv::per_lane{1024}}
+///
+/// A plain value: copyable, comparable, printable. It owns no memory, holds no state, picks no backend.
+template <class Score, class Protect = nothing, class Budget = per_lane, class Pick = top, class Trigger = over_budget>
+struct eviction {
+  Score score{};
+  Protect protect{};  ///< united with what the scorer itself forces
+  Budget budget{};    ///< forced entries count inside it; if they exceed it exactly they are kept
+  Pick pick{};
+  Trigger trigger{};
+  friend bool operator==(eviction const&, eviction const&) = default;
+};
+
+/// "snapkv(window=32, pool=max:7, rows=sum, group=mean) | sinks(4) | budget(1024)": parts that do nothing are left out.
+template <class Score, class Protect, class... Others>
+[[nodiscard]] std::string print(eviction<Score, Protect, Others...> const& policy) {
+  std::string text = to_string(policy.score);
+  if constexpr (!std::same_as<Protect, nothing>) text += " | " + to_string(policy.protect);
+  text += " | " + to_string(policy.budget);
+  if (!(policy.trigger == decltype(policy.trigger){})) text += " | " + to_string(policy.trigger);
+  return text;
+}
+
+/// Something that `decide` takes: an eviction, or a type that offers the same members.
+template <class P>
+concept eviction_policy = scorer<std::remove_cvref_t<decltype(P::score)>> && requires(P const& policy) {
+  policy.protect;
+  policy.budget;
+  policy.trigger;
+};
+
+namespace detail {
+
+/// What top_k asks of a policy.
+template <class Forces, class Protect, class Budget, class Trigger>
+struct eviction_rule {
+  Forces forced_by_scorer;
+  Protect protect;
+  Budget limit;
+  Trigger trigger;
+  [[nodiscard]] KVPOLICY_HD int budget(lane who, int count) const { return limit(who, count); }
+  [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed) const { return trigger(count, allowed); }
+  [[nodiscard]] KVPOLICY_HD bool forces(entry at) const { return forced_by_scorer(at) || protect(at); }
+};
+
+template <class Score>
+constexpr auto forces_of(Score const& score) {
+  if constexpr (requires { score.forces(); }) {
+    return score.forces();
+  } else {
+    return nothing{};
+  }
+}
+
+template <class Policy>
+constexpr auto rule_of(Policy const& policy) {
+  return eviction_rule{forces_of(policy.score), policy.protect, policy.budget, policy.trigger};
+}
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

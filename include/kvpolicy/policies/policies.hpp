@@ -1,0 +1,51 @@
+// Ready compositions: one function a system, with the paper's defaults.
+#pragma once
+
+#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/scorers/full.hpp>
+#include <kvpolicy/scorers/h2o.hpp>
+#include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/snapkv.hpp>
+#include <kvpolicy/scorers/streaming_llm.hpp>
+
+namespace KVPOLICY_NAMESPACE::policies {
+
+/// What every ready policy takes: its scorer's parameters, the entries a lane may keep, and sinks on top of them.
+template <class Score>
+struct options {
+  int budget = 1024;  ///< entries a lane, forced ones included
+  Score score = {};
+  int sinks = 0;  ///< first positions that are kept whatever they score
+};
+
+namespace detail {
+
+template <class Score>
+[[nodiscard]] constexpr auto keep_best(options<Score> const& with) {
+  return eviction{.score = with.score, .protect = kvpolicy::sinks{with.sinks}, .budget = per_lane{with.budget}};
+}
+
+}  // namespace detail
+
+/// The full cache.
+[[nodiscard]] constexpr auto full() { return eviction{.score = kvpolicy::full{}, .budget = unlimited{}}; }
+
+/// Sinks and the most recent entries.
+[[nodiscard]] constexpr auto streaming_llm(options<kvpolicy::streaming_llm> with = {}) {
+  return detail::keep_best(with);
+}
+
+/// The observation window's pooled attention; decide once, at the end of the prefill.
+[[nodiscard]] constexpr auto snapkv(options<kvpolicy::snapkv> with = {}) { return detail::keep_best(with); }
+
+/// Heavy hitters and recent entries; observe and decide after every forward.
+[[nodiscard]] constexpr auto h2o(options<kvpolicy::h2o> with = {}) { return detail::keep_best(with); }
+
+/// The keys of smallest norm.
+[[nodiscard]] constexpr auto knorm(options<kvpolicy::knorm> with = {}) { return detail::keep_best(with); }
+
+/// Random entries.
+[[nodiscard]] constexpr auto random(options<kvpolicy::random> with = {}) { return detail::keep_best(with); }
+
+}  // namespace KVPOLICY_NAMESPACE::policies

@@ -1,0 +1,95 @@
+// Protections: entries that are kept whatever their score. They count inside the budget.
+#pragma once
+
+#include <concepts>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/scores.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A protection is a regular function object: true for an entry that must stay. Compose two with `|`.
+template <class P>
+concept protection = std::regular<P> && requires(P const& p, entry at) {
+  { p(at) } -> std::same_as<bool>;
+};
+
+/// Protects nothing.
+struct nothing {
+  static constexpr auto name = "nothing";
+  static constexpr auto fields() { return std::tuple{}; }
+  KVPOLICY_HD constexpr bool operator()(entry) const { return false; }
+  friend bool operator==(nothing const&, nothing const&) = default;
+};
+
+/// Protects all there is.
+struct everything {
+  static constexpr auto name = "everything";
+  static constexpr auto fields() { return std::tuple{}; }
+  KVPOLICY_HD constexpr bool operator()(entry) const { return true; }
+  friend bool operator==(everything const&, everything const&) = default;
+};
+
+/// The first `tokens` positions of the sequence.
+struct sinks {
+  int tokens = 4;
+  static constexpr auto name = "sinks";
+  static constexpr auto fields() { return std::tuple{field{"", &sinks::tokens}}; }
+  void check(char const* call) const {
+    expects(tokens >= 0, call, "sinks.tokens", tokens, "a count cannot be negative");
+  }
+  KVPOLICY_HD constexpr bool operator()(entry at) const { return at.position < tokens; }
+  friend bool operator==(sinks const&, sinks const&) = default;
+};
+
+/// The last `tokens` entries of a lane.
+struct recent {
+  int tokens = 32;
+  static constexpr auto name = "recent";
+  static constexpr auto fields() { return std::tuple{field{"", &recent::tokens}}; }
+  void check(char const* call) const {
+    expects(tokens >= 0, call, "recent.tokens", tokens, "a count cannot be negative");
+  }
+  KVPOLICY_HD constexpr bool operator()(entry at) const { return at.count - at.ordinal <= tokens; }
+  friend bool operator==(recent const&, recent const&) = default;
+};
+
+/// Positions [begin, end): a prompt prefix, a query span.
+struct span {
+  int begin = 0;
+  int end = 0;
+  static constexpr auto name = "span";
+  static constexpr auto fields() { return std::tuple{field{"", &span::begin}, field{"", &span::end}}; }
+  void check(char const* call) const {
+    expects(begin >= 0, call, "span.begin", begin, "positions start at 0");
+    expects(end >= begin, call, "span.end", end,
+            [&] { return "a span does not end before it begins (" + std::to_string(begin) + ")"; });
+  }
+  KVPOLICY_HD constexpr bool operator()(entry at) const { return at.position >= begin && at.position < end; }
+  friend bool operator==(span const&, span const&) = default;
+};
+
+/// What either of two protections protects.
+template <protection First, protection Second>
+struct either {
+  First first{};
+  Second second{};
+  void check(char const* call) const {
+    if constexpr (requires { first.check(call); }) first.check(call);
+    if constexpr (requires { second.check(call); }) second.check(call);
+  }
+  KVPOLICY_HD constexpr bool operator()(entry at) const { return first(at) || second(at); }
+  friend bool operator==(either const&, either const&) = default;
+};
+
+template <protection First, protection Second>
+[[nodiscard]] constexpr either<First, Second> operator|(First const& first, Second const& second) {
+  return {first, second};
+}
+
+template <class First, class Second>
+[[nodiscard]] std::string print(either<First, Second> const& both) {
+  return to_string(both.first) + " | " + to_string(both.second);
+}
+
+}  // namespace KVPOLICY_NAMESPACE

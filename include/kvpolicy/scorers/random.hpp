@@ -1,0 +1,46 @@
+// Random: the baseline that any method must beat.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A uniform number in [0, 1) made of (seed, sequence, layer, head, position): the same on every backend, for any
+/// number of threads, and each time it is asked, so that a token's fate does not depend on when it was scored.
+struct random {
+  std::uint64_t seed = 42;
+
+  static constexpr auto name = "random";
+  static constexpr auto fields() { return std::tuple{field{"seed", &random::seed}}; }
+  using needs = kvpolicy::needs<>;
+  static constexpr granularity decides = granularity::lane;
+
+  struct uniform {
+    std::uint64_t seed;
+    /// The finaliser of SplitMix64: every input bit flips every output bit with a chance near one half.
+    KVPOLICY_HD static std::uint64_t mix(std::uint64_t x) {
+      x += 0x9E3779B97F4A7C15u;
+      x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+      x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+      return x ^ (x >> 31);
+    }
+    KVPOLICY_HD float operator()(float, entry at) const {
+      std::uint64_t x = mix(seed);
+      x = mix(x ^ static_cast<std::uint64_t>(at.who.sequence));
+      x = mix(x ^ static_cast<std::uint64_t>(at.who.layer));
+      x = mix(x ^ static_cast<std::uint64_t>(at.who.head));
+      x = mix(x ^ static_cast<std::uint64_t>(at.position));
+      return static_cast<float>(x >> 40) * 5.9604644775390625e-8f;  // 24 bits, times 2^-24
+    }
+  };
+
+  void score(auto& exec, auto const&, score_view const& out) const { ops::map(exec, out, uniform{seed}); }
+
+  friend bool operator==(random const&, random const&) = default;
+};
+static_assert(scorer<random>);
+
+}  // namespace KVPOLICY_NAMESPACE

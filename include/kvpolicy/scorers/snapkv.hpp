@@ -1,0 +1,53 @@
+// SnapKV: what the last query rows look at, pooled.
+#pragma once
+
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/pool.hpp>
+#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/recorders/query_ring.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Observation-window attention with pooling (Li et al. 2024, arXiv:2404.14469).
+///
+///     p    = softmax(q k / sqrt(D)) over all keys, causal inside the window      q: the last `window` rows
+///     S_j  = sum over rows, then mean over the group's query heads               (j before the window)
+///     S'   = pool(S) over the entries before the window
+///
+/// The window itself is forced. Differs from the released code: one set per KV head (the code expands the cache to
+/// query heads), fp32 throughout, ascending order.
+struct snapkv {
+  int window = 32;  ///< w, the last query rows observed; these entries are kept
+  pooling pool = max_pool{7};
+  reduction rows = reduction::sum;
+  reduction group = reduction::mean;
+
+  static constexpr auto name = "snapkv";
+  static constexpr auto fields() {
+    return std::tuple{field{"window", &snapkv::window}, field{"pool", &snapkv::pool}, field{"rows", &snapkv::rows},
+                      field{"group", &snapkv::group}};
+  }
+  using needs = kvpolicy::needs<keys, recent_queries>;
+  static constexpr granularity decides = granularity::lane;
+
+  void check(char const* call) const {
+    expects(window >= 1, call, "snapkv.window", window, "at least one row observes");
+    expects(pool.width >= 1 && pool.width % 2 == 1, call, "snapkv.pool", pool.width, "a pool has an odd width");
+    expects(group != reduction::last, call, "snapkv.group", "last", "query heads have no order");
+  }
+  [[nodiscard]] constexpr recent forces() const { return {window}; }
+  [[nodiscard]] constexpr auto recorders() const { return std::tuple{query_ring{window}}; }
+
+  void score(auto& exec, auto const& in, score_view const& out) const {
+    ops::attention_mass(exec, in.template get<keys>(), in.template get<recent_queries>(),
+                        {.rows = rows, .group = group, .last_rows = window}, out);
+    ops::pool(exec, pool, out, window);
+  }
+
+  friend bool operator==(snapkv const&, snapkv const&) = default;
+};
+static_assert(scorer<snapkv>);
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,38 @@
+// StreamingLLM: attention sinks and the most recent entries.
+#pragma once
+
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Sinks and recency (Xiao et al. 2024, arXiv:2309.17453): the first positions stay, and of the rest the newest.
+///
+/// A lane of budget N keeps its sinks and the most recent N - sinks entries. The authors also re-rotate keys to their
+/// new positions; that is the applier's business (compact keeps phases), not the scorer's.
+struct streaming_llm {
+  int sinks = 4;
+
+  static constexpr auto name = "streaming_llm";
+  static constexpr auto fields() { return std::tuple{field{"sinks", &streaming_llm::sinks}}; }
+  using needs = kvpolicy::needs<>;
+  static constexpr granularity decides = granularity::lane;
+
+  struct recency {
+    KVPOLICY_HD float operator()(float, entry at) const { return static_cast<float>(at.ordinal); }
+  };
+
+  void check(char const* call) const {
+    expects(sinks >= 0, call, "streaming_llm.sinks", sinks, "a count cannot be negative");
+  }
+  [[nodiscard]] constexpr kvpolicy::sinks forces() const { return {sinks}; }
+  void score(auto& exec, auto const&, score_view const& out) const { ops::map(exec, out, recency{}); }
+
+  friend bool operator==(streaming_llm const&, streaming_llm const&) = default;
+};
+static_assert(scorer<streaming_llm>);
+
+}  // namespace KVPOLICY_NAMESPACE

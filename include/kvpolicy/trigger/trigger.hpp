@@ -1,0 +1,30 @@
+// Triggers: when a decision drops anything at all.
+#pragma once
+
+#include <concepts>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/fields.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A trigger is a regular function object of the number of entries and the budget.
+template <class T>
+concept trigger = std::regular<T> && requires(T const& t, int count, int budget) {
+  { t(count, budget) } -> std::same_as<bool>;
+};
+
+/// When more than budget + slack entries are there; then down to the budget. At the budget nothing moves.
+struct over_budget {
+  int slack = 0;
+  static constexpr auto name = "over_budget";
+  static constexpr auto fields() { return std::tuple{field{"", &over_budget::slack}}; }
+  void check(char const* call) const {
+    expects(slack >= 0, call, "over_budget.slack", slack, "a count cannot be negative");
+  }
+  KVPOLICY_HD constexpr bool operator()(int count, int budget) const {
+    return count > budget && count - budget > slack;
+  }
+  friend bool operator==(over_budget const&, over_budget const&) = default;
+};
+
+}  // namespace KVPOLICY_NAMESPACE
