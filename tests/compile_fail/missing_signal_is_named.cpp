@@ -1,0 +1,15 @@
+// expect: signal_needed_by<.*accumulate.*queries
+// H2O observes queries; a forward that shows keys alone is refused, and the error names the recorder and the signal.
+#include <kvpolicy/kvpolicy.hpp>
+
+namespace kv = kvpolicy;
+
+void observe_once(kv::host_executor& exec, kv::cache& cache, kv::state<kv::host_executor>& state,
+                  [[maybe_unused]] kv::queries const& rows) {
+  auto const policy = kv::policies::h2o({.budget = 64});
+#ifdef KVPOLICY_MUST_FAIL
+  kv::observe(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state);
+#else
+  kv::observe(exec, policy, kv::signals{cache.who, kv::keys_of(cache), rows}, state);
+#endif
+}

@@ -1,0 +1,29 @@
+// The nine consumers of the vocabulary, under nvcc. Compiled, not run.
+#include "vocabulary/erased.hpp"
+#include "vocabulary/graph_capture.hpp"
+#include "vocabulary/h2o_decode.hpp"
+#include "vocabulary/intent_kv.hpp"
+#include "vocabulary/quest.hpp"
+#include "vocabulary/snapkv_chunked.hpp"
+#include "vocabulary/tensor_parallel.hpp"
+#include "vocabulary/trim_kv.hpp"
+#include "vocabulary/wg_kv.hpp"
+
+namespace vocabulary {
+
+/// Instantiates what the consumers compose, so that nvcc sees the bodies too.
+inline void compiled_by_nvcc(kv::host_executor& exec, engine& model) {
+  prefill_in_chunks(exec, model, 50, 16);
+  decode_steps(exec, model, 20, 30);
+  kv::cache cache = model.view();
+  any_session session(exec, kv::policies::snapkv({.budget = 16}), cache);
+  auto const all =
+      kv::eviction{.score = intent_kv{}, .protect = kv::sinks{4} | kv::recent{8}, .budget = kv::per_lane{16}};
+  auto state = kv::make_state(exec, all, cache);
+  auto plan = kv::make_plan(exec, all, cache);
+  kv::decide(exec, all, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+}
+
+}  // namespace vocabulary
+
+void touch(kvpolicy::host_executor& exec, vocabulary::engine& model) { vocabulary::compiled_by_nvcc(exec, model); }

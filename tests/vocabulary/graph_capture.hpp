@@ -1,0 +1,97 @@
+// Consumer 8: graph capture. A third backend, which only notes what it would launch: counts, positions and rows are
+// device memory that the host must not touch, and every launch is sized by bounds.
+#pragma once
+
+#include "vocabulary/engine.hpp"
+
+namespace vocabulary {
+
+struct noted {};  // the backend
+
+/// An executor whose buffers are addresses without memory behind them.
+class noting_executor {
+ public:
+  using backend = noted;
+
+  template <class T>
+  class buffer {
+   public:
+    buffer(noting_executor&, std::size_t count) : count_(count) {}
+    [[nodiscard]] T* data() const { return reinterpret_cast<T*>(std::uintptr_t{0x1000}); }
+    [[nodiscard]] std::size_t size() const { return count_; }
+
+   private:
+    std::size_t count_;
+  };
+
+  void reserve(std::size_t) {}
+  void copy(std::byte*, std::byte const*, std::size_t) { note("copy", 1); }
+  void note(char const* verb, int grid) { launches.push_back({verb, grid}); }
+
+  struct launch {
+    std::string verb;
+    int grid;
+    friend bool operator==(launch const&, launch const&) = default;
+  };
+  std::vector<launch> launches;
+};
+static_assert(kv::executor<noting_executor>);
+
+/// What all these implementations share.
+struct noted_verb {
+  static constexpr bool provided = true;
+  static std::size_t scratch(kv::shape const&, int) { return 0; }
+};
+
+/// An engine whose counts, positions and rows are on the device.
+inline kv::cache on_device(engine& model) {
+  kv::cache cache = model.view();
+  auto* const device = reinterpret_cast<std::byte*>(std::uintptr_t{0x100000});
+  cache.k.base = device;
+  cache.v.base = device + 0x10000;
+  cache.who.count.data = reinterpret_cast<int*>(device);
+  cache.who.position.data = reinterpret_cast<int*>(device);
+  cache.who.in_flight = nullptr;
+  return cache;
+}
+
+}  // namespace vocabulary
+
+namespace kvpolicy::inline v0 {
+
+template <>
+struct implementation<ops::attention_mass_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, auto const&, auto const&, auto const&, score_view const& out) {
+    exec.note("attention_mass", out.who.size() * out.who.bound);
+  }
+};
+template <>
+struct implementation<ops::pool_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, auto const&, score_view const& scores, int) {
+    exec.note("pool", scores.segments() * scores.who.bound);
+  }
+};
+template <>
+struct implementation<ops::top_k_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, score_view const& scores, auto const&, keep_set const&) {
+    exec.note("top_k", scores.segments() * scores.who.bound);
+  }
+};
+template <>
+struct implementation<ops::ring_append_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, lanes const& who, auto const&, auto const&) { exec.note("ring_append", who.size()); }
+};
+template <>
+struct implementation<ops::refuse_stale_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, lanes const& who, auto const&) { exec.note("refuse_stale", who.size()); }
+};
+template <>
+struct implementation<ops::gather_rows_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, auto const& keep, auto const&, auto const&) { exec.note("gather_rows", keep.who.size()); }
+};
+template <>
+struct implementation<ops::set_counts_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, lanes const& who, auto const&) { exec.note("set_counts", who.size()); }
+};
+
+}  // namespace kvpolicy::inline v0
