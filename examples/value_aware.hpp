@@ -1,0 +1,20 @@
+// A scorer of one's own, which no shipped policy has.
+#pragma once
+
+#include <kvpolicy/kvpolicy.hpp>
+
+// example-begin scorer
+/// What is looked at, times how much it says (value-aware token pruning, Guo et al. 2024, arXiv:2406.12335).
+struct value_aware {
+  static constexpr auto name = "value_aware";
+  using needs = kvpolicy::needs<kvpolicy::keys, kvpolicy::values, kvpolicy::queries>;
+  static constexpr auto decides = kvpolicy::granularity::lane;
+  void score(auto& exec, auto const& in, kvpolicy::score_view const& out) const {
+    kvpolicy::ops::attention_mass(exec, in.template get<kvpolicy::keys>(), in.template get<kvpolicy::queries>(),
+                                  {.last_rows = 16}, out);
+    kvpolicy::ops::row_norm(exec, in.template get<kvpolicy::values>(), kvpolicy::times{}, out);
+    kvpolicy::ops::pool(exec, kvpolicy::max_pool{15}, out, 16);
+  }
+  friend bool operator==(value_aware const&, value_aware const&) = default;
+};
+// example-end scorer
