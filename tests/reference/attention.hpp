@@ -1,10 +1,10 @@
 #pragma once
 
-#include "basics.hpp"
-
 #include <cmath>
 #include <cstddef>
 #include <vector>
+
+#include "basics.hpp"
 
 namespace kvpolicy_reference {
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "attention.hpp"
-#include "basics.hpp"
-
 #include <cmath>
 #include <cstddef>
 #include <set>
 #include <vector>
+
+#include "attention.hpp"
+#include "basics.hpp"
 
 namespace kvpolicy_reference {
 

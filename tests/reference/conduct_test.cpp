@@ -1,14 +1,5 @@
 // How the reference behaves where quick code goes wrong: nothing visible, NaN, ties, too many forced entries.
 
-#include "attention.hpp"
-#include "basics.hpp"
-#include "cache_model.hpp"
-#include "heavy_hitters.hpp"
-#include "methods.hpp"
-#include "pooling.hpp"
-#include "rope.hpp"
-#include "selection.hpp"
-
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -17,6 +8,15 @@
 #include <set>
 #include <stdexcept>
 #include <vector>
+
+#include "attention.hpp"
+#include "basics.hpp"
+#include "cache_model.hpp"
+#include "heavy_hitters.hpp"
+#include "methods.hpp"
+#include "pooling.hpp"
+#include "rope.hpp"
+#include "selection.hpp"
 
 namespace reference = kvpolicy_reference;
 using reference::flags;

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "attention.hpp"
-#include "basics.hpp"
-#include "selection.hpp"
-
 #include <algorithm>
 #include <cstddef>
 #include <vector>
+
+#include "attention.hpp"
+#include "basics.hpp"
+#include "selection.hpp"
 
 namespace kvpolicy_reference {
 

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "attention.hpp"
-#include "basics.hpp"
-#include "pooling.hpp"
-#include "selection.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <vector>
+
+#include "attention.hpp"
+#include "basics.hpp"
+#include "pooling.hpp"
+#include "selection.hpp"
 
 namespace kvpolicy_reference {
 

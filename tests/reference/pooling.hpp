@@ -1,8 +1,8 @@
 #pragma once
 
-#include "basics.hpp"
-
 #include <cstddef>
+
+#include "basics.hpp"
 
 namespace kvpolicy_reference {
 

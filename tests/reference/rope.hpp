@@ -1,9 +1,9 @@
 #pragma once
 
-#include "basics.hpp"
-
 #include <cmath>
 #include <cstddef>
+
+#include "basics.hpp"
 
 namespace kvpolicy_reference {
 

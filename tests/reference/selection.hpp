@@ -1,13 +1,13 @@
 #pragma once
 
-#include "basics.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <tuple>
 #include <vector>
+
+#include "basics.hpp"
 
 namespace kvpolicy_reference {
 

@@ -1,5 +1,11 @@
 // The reference against numbers worked out by hand and checked apart from it. Rows are compared to the digits printed.
 
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
 #include "attention.hpp"
 #include "basics.hpp"
 #include "heavy_hitters.hpp"
@@ -7,12 +13,6 @@
 #include "pooling.hpp"
 #include "rope.hpp"
 #include "selection.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <vector>
 
 namespace reference = kvpolicy_reference;
 using reference::key_domain;
