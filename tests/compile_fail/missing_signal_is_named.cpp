@@ -1,4 +1,4 @@
-// expect: signal_needed_by<.*accumulate.*queries
+// expect: signal_needed_by<.*accumulate.*queries|Reader=kvpolicy::v0::accumulate.*queries
 // H2O observes queries; a forward that shows keys alone is refused, and the error names the recorder and the signal.
 #include <kvpolicy/kvpolicy.hpp>
 

@@ -1,4 +1,4 @@
-// expect: constraint
+// expect: constraint|no instance of function template .kvpolicy::v0::make_plan
 // A struct that does not say which signals it needs is no scorer.
 #include <kvpolicy/kvpolicy.hpp>
 

@@ -1,0 +1,39 @@
+# kvpolicy_compile_fail(<source> <compiler>)
+#
+# Registers two tests for one source. Built as it is, it must compile. Built with KVPOLICY_MUST_FAIL defined, it must not,
+# and the compiler must print a text that matches the regular expression of the first line:
+#
+#   // expect: this scorer needs a signal
+#
+# The expression is CMake's, without a semicolon; write [(] and [+] for characters that have a meaning in it.
+# `compiler` is g++, clang++ or nvcc. The first test keeps the second from failing for a wrong reason.
+function(kvpolicy_compile_fail source compiler)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+  file(STRINGS ${source} first_line LIMIT_COUNT 1)
+  if(NOT first_line MATCHES "^// expect: (.+)$")
+    message(FATAL_ERROR "${source}:1: the first line must be '// expect: <regular expression>'")
+  endif()
+  set(expected ${CMAKE_MATCH_1})
+
+  cmake_path(GET source STEM name)
+  cmake_path(GET compiler FILENAME compiler_name)
+  if(compiler_name MATCHES "nvcc")
+    set(command ${compiler} -x cu -std=c++20 -arch=sm_90)
+  else()
+    set(command ${compiler} -std=c++20 -fdiagnostics-color=never)
+  endif()
+  list(APPEND command -Wall -Wextra -I ${PROJECT_SOURCE_DIR}/include)
+  if(compiler_name MATCHES "nvcc")
+    list(TRANSFORM command REPLACE "^-W(all|extra)$" "-Xcompiler=-W\\1")
+  endif()
+
+  set(test compile_fail.${name}.${compiler_name})
+  add_test(NAME ${test}.compiles_when_clean COMMAND ${command} -c ${source} -o /dev/null)
+  # With PASS_REGULAR_EXPRESSION ctest ignores the exit status, so the script prints the compiler's text only when the
+  # compiler refused the source.
+  add_test(NAME ${test}.is_refused
+           COMMAND ${CMAKE_COMMAND} -P ${PROJECT_SOURCE_DIR}/cmake/expect_refusal.cmake -- ${command} -DKVPOLICY_MUST_FAIL
+                   -c ${source} -o /dev/null)
+  set_tests_properties(${test}.is_refused PROPERTIES PASS_REGULAR_EXPRESSION "${expected}")
+  set_tests_properties(${test}.compiles_when_clean ${test}.is_refused PROPERTIES ENVIRONMENT LC_ALL=C LABELS compile_fail)
+endfunction()

@@ -1,0 +1,54 @@
+# What tests, benchmarks and examples of this repository are built with. Nothing of it reaches a user of kvpolicy.
+
+add_library(kvpolicy_dev INTERFACE)
+target_link_libraries(kvpolicy_dev INTERFACE kvpolicy::kvpolicy)
+target_compile_options(
+  kvpolicy_dev INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion>
+                         $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${KVPOLICY_WERROR}>>:-Werror>)
+target_compile_definitions(kvpolicy_dev INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
+
+if(KVPOLICY_SANITIZE)
+  string(REPLACE ";" "," _kvpolicy_sanitizers "${KVPOLICY_SANITIZE}")
+  target_compile_options(
+    kvpolicy_dev
+    INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${_kvpolicy_sanitizers};-fno-sanitize-recover=all;-fno-omit-frame-pointer>
+              $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Debug>>:-O1>)
+  target_link_options(kvpolicy_dev INTERFACE -fsanitize=${_kvpolicy_sanitizers})
+endif()
+
+if(KVPOLICY_COVERAGE)
+  target_compile_options(kvpolicy_dev INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--coverage>)
+  target_link_options(kvpolicy_dev INTERFACE --coverage)
+  find_program(KVPOLICY_GCOVR gcovr)
+  if(KVPOLICY_GCOVR)
+    add_custom_target(
+      coverage
+      COMMAND ${KVPOLICY_GCOVR} --root ${PROJECT_SOURCE_DIR} --filter include/ --exclude-throw-branches --print-summary
+              ${PROJECT_BINARY_DIR}
+      WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+      VERBATIM)
+  endif()
+endif()
+
+# Finds a package or says in one line which Debian or Ubuntu package has it.
+macro(kvpolicy_find package debian_package)
+  find_package(${package} QUIET ${ARGN})
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "kvpolicy: ${package} was not found; apt-get install ${debian_package}, or run tools/setup.sh")
+  endif()
+endmacro()
+
+# Sets `result` to TRUE if the CUDA parts are wanted and can be compiled. KVPOLICY_CUDA=AUTO asks and prints nothing.
+function(kvpolicy_want_cuda result)
+  set(${result} FALSE PARENT_SCOPE)
+  if(KVPOLICY_CUDA STREQUAL "AUTO")
+    set(CMAKE_MESSAGE_LOG_LEVEL WARNING)
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(CMAKE_CUDA_COMPILER)
+      set(${result} TRUE PARENT_SCOPE)
+    endif()
+  elseif(KVPOLICY_CUDA)
+    set(${result} TRUE PARENT_SCOPE)
+  endif()
+endfunction()

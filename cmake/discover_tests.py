@@ -1,0 +1,47 @@
+"""Writes a file from which ctest runs each test case of a doctest program on its own.
+
+    discover_tests.py PROGRAM FILE
+
+doctest's own doctest_discover_tests breaks on names that CMake reads as lists: a semicolon, a bracket without its pair.
+"""
+
+import subprocess
+import sys
+import xml.etree.ElementTree as xml
+
+
+def literal(text):
+    """A CMake argument that is taken as it stands."""
+    equals = "="
+    while f"]{equals}]" in text:
+        equals += "="
+    return f"[{equals}[{text}]{equals}]"
+
+
+def filter_of(option, text):
+    """A doctest filter for exactly this text; a comma would separate two filters."""
+    return literal(f"--{option}={text}".replace(",", "\\,"))
+
+
+def tests(program):
+    command = [program, "--list-test-cases", "--reporters=xml", "--no-skip"]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True)
+    for case in xml.fromstring(listing.stdout).iter("TestCase"):
+        suite, name = case.get("testsuite") or "", case.get("name")
+        shown = literal(f"{suite}: {name}" if suite else name)
+        filters = [filter_of("test-case", name)] + ([filter_of("test-suite", suite)] if suite else [])
+        yield f"add_test({shown} {literal(program)} {' '.join(filters)})"
+        if case.get("skipped") == "true":
+            yield f"set_tests_properties({shown} PROPERTIES DISABLED TRUE)"
+        # A filter that matches nothing exits with 0, so a run of no test case must fail by its summary.
+        yield f'set_tests_properties({shown} PROPERTIES FAIL_REGULAR_EXPRESSION "test cases: *0 [|]" TIMEOUT 300)'
+
+
+def main():
+    program, file = sys.argv[1:]
+    lines = list(tests(program))
+    with open(file, "w", encoding="utf-8") as out:
+        out.write("\n".join(lines) + "\n")
+
+
+main()

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Checks the structure of the sources: who includes whom, cycles, sizes, leftovers.
+
+    check_includes.py [ROOT]      prints one line per violation, file:line: text; exit status 1 if there is any
+    check_includes.py --self-test plants violations in a temporary tree and proves that each is caught
+
+A room is a folder under include/kvpolicy. ROOMS says what each room may include besides itself, version.hpp and std.
+"""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+LIBRARY = Path("include/kvpolicy")
+MAX_LINES = 300
+
+# A decision (eviction, admission, selection) may include these. Of the scorers it knows the concept, not one scorer.
+_DECISION = {"core", "ops", "recorders", "protect", "budget", "trigger", "scorers/concept.hpp"}
+_EVERYTHING = {
+    "core", "ops", "ops/host", "ops/cuda", "recorders", "scorers", "protect", "budget", "trigger", "admission", "selection",
+    "eviction", "layout", "session", "accounting", "io", "engines", "policies",
+}  # fmt: skip
+
+# An entry is a room or one file of it.
+ROOMS = {
+    "version": set(),
+    "core": set(),
+    "ops": {"core"},
+    "ops/host": {"ops", "core"},
+    "ops/cuda": {"ops", "core"},
+    "recorders": {"ops", "core"},
+    "scorers": {"ops", "core", "recorders", "protect"},
+    "protect": {"core"},
+    "budget": {"core"},
+    "trigger": {"core"},
+    "admission": _DECISION,
+    "selection": _DECISION,
+    "eviction": _DECISION,
+    "layout": {"core", "ops"},
+    "session": {"core", "ops", "recorders"},
+    "accounting": _DECISION | {"admission", "selection", "eviction", "layout"},
+    "io": {"core", "ops", "recorders", "scorers"},
+    "engines": _EVERYTHING - {"policies"},
+    "policies": _EVERYTHING - {"engines"},
+    "umbrella": _EVERYTHING,
+}
+
+# Who may include a foreign library; std is not foreign.
+FOREIGN = [
+    (re.compile(r"^(unsupported/)?Eigen/"), "Eigen", {"ops/host"}),
+    (re.compile(r"^(cub|thrust|cuda|nv|cooperative_groups)/|^(cuda|cublas|curand|cooperative_groups)\w*\.h$|^mma\.h$"), "CUDA", {"ops/cuda"}),
+    (re.compile(r"^(iostream|ranges|random)$"), "costly", {"ops/host", "accounting", "io", "engines", "policies"}),
+]  # fmt: skip
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+# Comments and literals, so that a comment sign inside a literal starts no comment.
+TOKENS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+LEFTOVER = re.compile(r"\b(TO" + r"DO|FIX" + r"ME)\b")
+
+
+def includes_of(path):
+    """Yields (line number, '<' or '"', name) for each include directive that is not in a comment."""
+
+    def blank(match):
+        token = match.group()
+        return token if token[0] == '"' else "\n" * token.count("\n")
+
+    for number, line in enumerate(TOKENS.sub(blank, path.read_text(encoding="utf-8")).split("\n"), 1):
+        if match := INCLUDE.match(line):
+            yield number, match.group(1), match.group(2)
+
+
+def room_of(inside):
+    """The room of a path relative to include/kvpolicy."""
+    folders = inside.parts[:-1]
+    if not folders:
+        return "version" if inside.name == "version.hpp" else "umbrella"
+    two = "/".join(folders[:2])
+    return two if two in ROOMS else folders[0]
+
+
+def may_include(room, target, target_room):
+    allowed = ROOMS.get(room, set())
+    return target_room in {room, "version"} or target_room in allowed or target.as_posix() in allowed
+
+
+def target_of(root, header, quote, name):
+    """The header of ours that an include names, relative to include/kvpolicy, or None if it is not ours."""
+    base = (root / LIBRARY).resolve()
+    candidates = [root / "include" / name] + ([header.parent / name] if quote == '"' else [])
+    for candidate in candidates:
+        resolved = candidate.resolve()
+        if resolved.is_relative_to(base):
+            return resolved.relative_to(base)
+    return None
+
+
+def check_foreign(room, header, quote, name):
+    """Says why a header of this room may not include this foreign or std header, or returns None."""
+    if header.suffix == ".cuh" and name.startswith("Eigen/"):
+        return "a .cuh may not include Eigen"
+    for pattern, what, allowed in FOREIGN:
+        if pattern.match(name) and room not in allowed and not (what == "CUDA" and header.suffix == ".cuh" and room == "umbrella"):
+            return f"room '{room}' may not include <{name}> ({what})"
+    if room in {"version", "core"} and (quote == '"' or not re.fullmatch(r"[a-z0-9_]+", name)):
+        return f"room '{room}' includes only core and std, not '{name}'"
+    return None
+
+
+def check_headers(root):
+    graph = {}
+    base = root / LIBRARY
+    for header in sorted([*base.rglob("*.hpp"), *base.rglob("*.cuh")]):
+        inside = header.relative_to(base)
+        room = room_of(inside)
+        shown = header.relative_to(root)
+        if room not in ROOMS:
+            yield f"{shown}:1: room '{room}' is not in the table of tools/check_includes.py"
+        lines = header.read_text(encoding="utf-8").count("\n")
+        if lines > MAX_LINES:
+            yield f"{shown}:{lines}: {lines} lines, but a header has at most {MAX_LINES}"
+        graph[inside] = []
+        for number, quote, name in includes_of(header):
+            target = target_of(root, header, quote, name)
+            if target is None:
+                if text := check_foreign(room, header, quote, name):
+                    yield f"{shown}:{number}: {text}"
+                continue
+            target_room = room_of(target)
+            if not (base / target).is_file():
+                yield f"{shown}:{number}: there is no header '{name}'"
+            elif not may_include(room, target, target_room):
+                yield f"{shown}:{number}: room '{room}' may not include '{target_room}' ({target})"
+            elif target.suffix == ".cuh" and header.suffix == ".hpp":
+                yield f"{shown}:{number}: a .hpp compiles without nvcc and may not include '{name}'"
+            graph[inside].append((number, target))
+    yield from cycles(graph)
+
+
+def cycles(graph):
+    """Yields one line for each include that closes a cycle."""
+    finished, stack = set(), []
+
+    def visit(header):
+        stack.append(header)
+        for number, target in graph.get(header, []):
+            if target in stack:
+                ring = [*stack[stack.index(target) :], target]
+                yield f"{LIBRARY / header}:{number}: cycle: {' -> '.join(map(str, ring))}"
+            elif target not in finished:
+                yield from visit(target)
+        stack.pop()
+        finished.add(header)
+
+    for header in graph:
+        if header not in finished:
+            yield from visit(header)
+
+
+def check_reference(root):
+    """The reference is an oracle only if it shares nothing with the library."""
+    folder = root / "tests" / "reference"
+    for source in sorted(path for path in folder.rglob("*") if path.suffix in {".hpp", ".cpp", ".h", ".cuh", ".cu"}):
+        for number, quote, name in includes_of(source):
+            near = [(source.parent / name).resolve(), (root / "tests" / name).resolve()]
+            inside = any(path.is_relative_to(folder.resolve()) for path in near)
+            if "kvpolicy" in name or (not inside and (quote == '"' or ".." in Path(name).parts)):
+                yield f"{source.relative_to(root)}:{number}: the reference may include only std and itself, not '{name}'"
+
+
+def check_leftovers(root):
+    for folder in ("include", "tests", "examples", "bench", "fuzz", "cmake"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in {".hpp", ".cuh", ".cpp", ".cu", ".cmake"} and path.name != "CMakeLists.txt" or not path.is_file():
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+                if match := LEFTOVER.search(line):
+                    yield f"{path.relative_to(root)}:{number}: {match.group()}: finish it or write it down elsewhere"
+
+
+def check(root):
+    return [*check_headers(root), *check_reference(root), *check_leftovers(root)]
+
+
+CLEAN = {
+    "include/kvpolicy/kvpolicy.hpp": '#include <kvpolicy/scorers/knorm.hpp>\n#include "ops/host/top_k.hpp"\n',
+    "include/kvpolicy/version.hpp": "",
+    "include/kvpolicy/core/scores.hpp": '#include <span>\n// #include <kvpolicy/scorers/knorm.hpp>\n/*\n#include <iostream>\n*/\nauto s = "/*";\n',
+    "include/kvpolicy/ops/top_k.hpp": '#include "../core/scores.hpp"\n',
+    "include/kvpolicy/ops/host/top_k.hpp": "#include <Eigen/Core>\n#include <kvpolicy/ops/top_k.hpp>\n#include <thread>\n",
+    "include/kvpolicy/ops/cuda/top_k.cuh": "#include <cub/device/device_radix_sort.cuh>\n#include <kvpolicy/ops/top_k.hpp>\n",
+    "include/kvpolicy/scorers/concept.hpp": "#include <kvpolicy/core/scores.hpp>\n",
+    "include/kvpolicy/scorers/knorm.hpp": '#include "concept.hpp"\n#include <kvpolicy/ops/top_k.hpp>\n',
+    "include/kvpolicy/eviction/decide.hpp": "#include <kvpolicy/scorers/concept.hpp>\n",
+    "tests/reference/top_k.hpp": '#include <vector>\n#include "reference/sort.hpp"\n',
+    "tests/reference/sort.hpp": "",
+    "tests/ops/top_k_test.cpp": "#include <kvpolicy/kvpolicy.hpp>\n",
+}  # fmt: skip
+
+PLANTED = [
+    ("include/kvpolicy/core/lane.hpp", "\n#include <kvpolicy/scorers/knorm.hpp>\n", ":2: room 'core' may not include 'scorers'"),
+    ("include/kvpolicy/core/lane.hpp", '#include "../scorers/knorm.hpp"\n', ":1: room 'core' may not include 'scorers'"),
+    ("include/kvpolicy/core/lane.hpp", "#include <Eigen/Core>\n", ":1: room 'core' may not include <Eigen/Core>"),
+    ("include/kvpolicy/core/lane.hpp", "#include <iostream>\n", ":1: room 'core' may not include <iostream>"),
+    ("include/kvpolicy/core/lane.hpp", "#include <fmt/core.h>\n", ":1: room 'core' includes only core and std"),
+    ("include/kvpolicy/core/lane.hpp", "#include <kvpolicy/core/gone.hpp>\n", ":1: there is no header"),
+    ("include/kvpolicy/core/long.hpp", "\n" * 301, ":301: 301 lines"),
+    ("include/kvpolicy/core/detail/lane.hpp", "int x;  // TO" + "DO\n", ":1: TO" + "DO"),
+    ("include/kvpolicy/core/a.hpp", '#include "a.hpp"\n', ":1: cycle: core/a.hpp -> core/a.hpp"),
+    ("include/kvpolicy/core/scores.hpp", "#include <kvpolicy/ops/top_k.hpp>\n", "cycle: core/scores.hpp -> ops/top_k.hpp -> core/scores.hpp"),
+    ("include/kvpolicy/scorers/snapkv.hpp", "#include <kvpolicy/ops/host/top_k.hpp>\n", ":1: room 'scorers' may not include 'ops/host'"),
+    ("include/kvpolicy/scorers/snapkv.hpp", "#include <cub/cub.cuh>\n", ":1: room 'scorers' may not include <cub/cub.cuh>"),
+    ("include/kvpolicy/scorers/snapkv.hpp", "#include <kvpolicy/kvpolicy.hpp>\n", ":1: room 'scorers' may not include 'umbrella'"),
+    ("include/kvpolicy/eviction/evict.hpp", "#include <kvpolicy/scorers/knorm.hpp>\n", ":1: room 'eviction' may not include 'scorers'"),
+    ("include/kvpolicy/cuda.hpp", "#include <kvpolicy/ops/cuda/top_k.cuh>\n", ":1: a .hpp compiles without nvcc"),
+    ("include/kvpolicy/ops/cuda/map.cuh", "#include <Eigen/Core>\n", ":1: a .cuh may not include Eigen"),
+    ("include/kvpolicy/attic/old.hpp", "", ":1: room 'attic' is not in the table"),
+    ("tests/reference/bad.hpp", "#include <kvpolicy/core/scores.hpp>\n", ":1: the reference may include only std and itself"),
+    ("tests/reference/bad.hpp", '#include "../../include/kvpolicy/core/scores.hpp"\n', ":1: the reference may include only"),
+    ("tests/reference/bad.hpp", '#include "../support/rows.hpp"\n', ":1: the reference may include only"),
+]  # fmt: skip
+
+
+def write(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+
+
+def self_test():
+    failures = 0
+    for name, text, expected in [(None, None, None), *PLANTED]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            write(root, CLEAN | ({name: text} if name else {}))
+            found = check(root)
+        good = not found if name is None else any(expected in line for line in found) and name in "\n".join(found)
+        failures += not good
+        print(f"{'ok  ' if good else 'FAIL'} {name or 'clean tree'}: {expected or 'no violation'}")
+        if not good:
+            print(*(f"       found {line}" for line in found), sep="\n")
+    print(f"self-test: {len(PLANTED) + 1 - failures} ok, {failures} failed")
+    return failures
+
+
+def main(arguments):
+    if arguments == ["--self-test"]:
+        return 1 if self_test() else 0
+    root = Path(arguments[0] if arguments else Path(__file__).parent.parent).resolve()
+    if not (root / LIBRARY).is_dir():
+        print(f"{root}: there is no {LIBRARY} here")
+        return 2
+    violations = check(root)
+    print(*violations, sep="\n", end="\n" if violations else "")
+    print(f"check_includes: {len(violations)} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Formats all sources with clang-format 19.
+# tools/format.sh [--check]     --check: changes nothing and fails if a source is not formatted
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+how=(-i)
+if [[ "${1:-}" == --check ]]; then
+  how=(--dry-run -Werror)
+fi
+folders=()
+for folder in include tests examples bench fuzz; do
+  [[ -d $folder ]] && folders+=("$folder")
+done
+find "${folders[@]}" -name build -prune -o \( -name '*.hpp' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.cu' \) -print0 |
+  xargs -0 clang-format-19 "${how[@]}"
