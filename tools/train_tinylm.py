@@ -5,7 +5,7 @@ The model must do two things: predict text well enough that bits per byte mean s
 context for one fact among several. Both are learnt from a stream that mixes real text with facts and questions:
 
     set k3f9=q0zt7a        a fact: four random characters name it, six random characters are its value
-    get k3f9=q0zt7a        later, a question about an earlier fact, and its answer (weighted 3 in the loss)
+    get k3f9=q0zt7a        later, a question about an earlier fact, and its answer (weighted 3 and more in the loss)
 
 Phases go from short to long context: recall forms suddenly after a few MB at context 256, then survives lengthening.
 Matrices are trained by Muon (orthogonalised momentum), everything else by AdamW.
@@ -36,12 +36,15 @@ CXX_ROOT = pathlib.Path("/usr/include/c++/12")
 CONFIG = dict(vocab=256, width=256, layers=4, q_heads=8, kv_heads=2, head_dim=64, hidden=680, rope_theta=10000.0, norm_eps=1e-5,
               ngrams=4, ngram_buckets=8192)
 
-# context, rows of one batch, steps, share of [facts, questions, text], learning-rate scale at the start and at the end
+# context, rows of one batch, steps, share of [facts, questions, text], weight of an answer's bytes in the loss, learning-rate
+# scale at the start and at the end
 PHASES = [
-    dict(context=256, rows=32, steps=1400, mix=(0.25, 0.30, 0.45), lr=(1.0, 1.0)),
-    dict(context=512, rows=16, steps=1300, mix=(0.08, 0.12, 0.80), lr=(1.0, 1.0)),
-    dict(context=1024, rows=8, steps=500, mix=(0.08, 0.12, 0.80), lr=(1.0, 0.8)),
-    dict(context=2048, rows=4, steps=400, mix=(0.06, 0.10, 0.84), lr=(0.8, 0.02)),
+    dict(context=256, rows=32, steps=1400, mix=(0.25, 0.30, 0.45), answer=3, lr=(1.0, 1.0)),
+    dict(context=512, rows=16, steps=300, mix=(0.08, 0.12, 0.80), answer=3, lr=(1.0, 1.0)),
+    dict(context=1024, rows=8, steps=100, mix=(0.12, 0.18, 0.70), answer=3, lr=(1.0, 0.97)),
+    dict(context=1024, rows=8, steps=175, mix=(0.22, 0.33, 0.45), answer=3, lr=(0.69, 0.5)),
+    dict(context=1280, rows=6, steps=325, mix=(0.25, 0.40, 0.35), answer=8, lr=(0.6, 0.02)),
+    dict(context=1280, rows=6, steps=175, mix=(0.16, 0.30, 0.54), answer=8, lr=(0.3, 0.01)),
 ]
 
 
@@ -77,7 +80,7 @@ class Stream:
         begin = self.random.randrange(len(source) - n)
         return source[begin:begin + n]
 
-    def sample(self, context: int, mix):
+    def sample(self, context: int, mix, answer: float = 3):
         """(bytes of length context + 1, weight of each as a target). Stretches of text are cut so that the *shares of
         bytes* follow the mix."""
         out, weight, facts = bytearray(), [], []
@@ -106,11 +109,11 @@ class Stream:
                 key, value = self.random.choice(half)
                 head = b"get " if out[-1:] == b"\n" else b"\nget "
                 out += head + key + b"=" + value + b"\n"
-                weight += [0.3] * (len(head) + 5) + [3.0] * 7
+                weight += [0.3] * (len(head) + 5) + [float(answer)] * 7
         return bytes(out[:context + 1]), weight[:context + 1]
 
-    def batch(self, rows: int, context: int, mix):
-        samples = [self.sample(context, mix) for _ in range(rows)]
+    def batch(self, rows: int, context: int, mix, answer: float):
+        samples = [self.sample(context, mix, answer) for _ in range(rows)]
         ids = torch.tensor([list(s) for s, _ in samples], dtype=torch.long)
         weights = torch.tensor([w for _, w in samples])
         return ids[:, :-1], ids[:, 1:], weights[:, 1:]
@@ -318,7 +321,7 @@ def main():
             scale = (p["lr"][0] + (p["lr"][1] - p["lr"][0]) * at) * min(1.0, (seen / 8192 + 1) / 100)
             for o, lr in zip(optimisers, base):
                 o.param_groups[0]["lr"] = lr * scale
-            x, y, w = stream.batch(p["rows"], p["context"], p["mix"])
+            x, y, w = stream.batch(p["rows"], p["context"], p["mix"], p["answer"])
             with torch.autocast("cpu", torch.bfloat16):
                 logits = run(x)
             loss = (F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none") * w.flatten()).sum() / w.sum()
@@ -331,7 +334,7 @@ def main():
             total += loss.item()
         step += arguments.chunk
         rate = arguments.chunk * p["rows"] * p["context"] / (time.time() - begin)
-        context = max(256, p["context"])
+        context = max(256, min(1024, p["context"]))
         print(f"phase {phase} step {step}/{p['steps']} seen {seen / 1e6:.1f} MB loss {total / arguments.chunk:.3f} "
               f"bpb {bits_per_byte(model, held, context, 40 * 1024):.3f} recall {recall(model, stream, context, 24, held):.2f} {rate / 1e3:.1f} kB/s", flush=True)
         if step >= p["steps"]:

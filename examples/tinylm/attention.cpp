@@ -1,0 +1,133 @@
+#include "attention.hpp"
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tinylm {
+namespace {
+
+using matrix =
+    Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0, Eigen::OuterStride<>>;
+using const_matrix =
+    Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> const, 0, Eigen::OuterStride<>>;
+
+/// A few query rows of all query heads that read one KV head.
+class lane_attention {
+ public:
+  static constexpr int block = 32;  ///< query rows that read a page together
+
+  lane_attention(attention_call const& call, kv::lane who, int first, int rows, std::vector<float>& scratch)
+      : call_(call),
+        who_(who),
+        first_(first),
+        rows_(rows),
+        dims_(call.entries.shape.head_dim),
+        all_(rows * call.entries.shape.group()),
+        position_(call.entries.who.position.row(who)),
+        entries_(*call.entries.who.count.row(who)) {
+    seen_ = visible(rows - 1);
+    auto const floats = static_cast<std::size_t>(all_) * static_cast<std::size_t>(seen_ + 2 * dims_);
+    if (scratch.size() < floats) scratch.resize(floats);
+    query_ = scratch.data();
+    out_ = query_ + all_ * dims_;
+    weight_ = out_ + all_ * dims_;
+  }
+
+  void run() {
+    load_queries();
+    matrix weight(weight_, all_, seen_, Eigen::OuterStride<>(seen_));
+    matrix const query(query_, all_, dims_, Eigen::OuterStride<>(dims_));
+    matrix out(out_, all_, dims_, Eigen::OuterStride<>(dims_));
+    for_each_page(call_.entries.k, [&](int at, const_matrix const& keys) {
+      weight.middleCols(at, keys.rows()).noalias() = query * keys.transpose();
+    });
+    for (int i = 0; i < all_; ++i) softmax(weight_ + std::ptrdiff_t{i} * seen_, visible(i % rows_));
+    out.setZero();
+    for_each_page(call_.entries.v, [&](int at, const_matrix const& values) {
+      out.noalias() += weight.middleCols(at, values.rows()) * values;
+    });
+    store();
+  }
+
+ private:
+  /// Entries at positions up to a row's own: a prefix, because ordinals ascend in position.
+  [[nodiscard]] int visible(int row) const {
+    int const own = call_.seen_first + first_ - call_.first + row;
+    return static_cast<int>(std::upper_bound(position_, position_ + entries_, own) - position_);
+  }
+
+  /// visit(ordinal of the first row, rows) for every page that a query of this block sees.
+  template <class Visit>
+  void for_each_page(kv::plane const& rows, Visit const& visit) const {
+    int const page = call_.entries.where.unit_tokens;
+    for (int at = 0; at < seen_; at += page) {
+      auto const* const begin =
+          reinterpret_cast<float const*>(rows.row(who_.layer, call_.entries.where.at(who_, at), who_.head));
+      visit(at, const_matrix(begin, std::min(page, seen_ - at), dims_, Eigen::OuterStride<>(rows.token / 4)));
+    }
+  }
+
+  void load_queries() {
+    float const scale = 1.0f / std::sqrt(static_cast<float>(dims_));
+    for (int i = 0; i < all_; ++i) {
+      float const* const from = call_.queries.row(who_.layer, query_head(i), first_ + i % rows_);
+      for (int d = 0; d < dims_; ++d) query_[i * dims_ + d] = from[d] * scale;
+    }
+  }
+
+  /// One row of logits becomes probabilities; entries from `visible` on, and hidden ones, get 0.
+  void softmax(float* row, int visible) const {
+    if (call_.hidden.data != nullptr) {
+      std::uint8_t const* const hidden = call_.hidden.row(who_);
+      for (int e = 0; e < visible; ++e) {
+        if (hidden[position_[e]] != 0) row[e] = -std::numeric_limits<float>::infinity();
+      }
+    }
+    Eigen::Map<Eigen::ArrayXf> logits(row, visible);
+    logits = (logits - logits.maxCoeff()).exp();
+    logits /= logits.sum();
+    std::fill(row + visible, row + seen_, 0.0f);
+  }
+
+  void store() const {
+    int const heads = call_.entries.shape.query_heads;
+    for (int i = 0; i < all_; ++i) {
+      std::copy_n(out_ + i * dims_, dims_,
+                  call_.out + ((first_ - call_.first + i % rows_) * heads + query_head(i)) * dims_);
+    }
+  }
+
+  [[nodiscard]] int query_head(int i) const { return who_.head * call_.entries.shape.group() + i / rows_; }
+
+  attention_call const& call_;
+  kv::lane who_;
+  int first_;
+  int rows_;
+  int dims_;
+  int all_;  ///< query rows of all heads of the group, head by head
+  int const* position_;
+  int entries_;
+  int seen_ = 0;
+  float* query_ = nullptr;
+  float* out_ = nullptr;
+  float* weight_ = nullptr;
+};
+
+}  // namespace
+
+void attend(kv::host_executor& exec, attention_call const& call, std::vector<std::vector<float>>& scratch) {
+  int const heads = call.entries.shape.kv_heads;
+  int const rows = call.queries.rows() - call.first;
+  int const blocks = (rows + lane_attention::block - 1) / lane_attention::block;
+  exec.for_each(blocks * heads, [&](int i, int worker) {
+    int const at = i / heads * lane_attention::block;
+    kv::lane const who{0, call.layer, i % heads};
+    lane_attention(call, who, call.first + at, std::min(lane_attention::block, rows - at),
+                   scratch[static_cast<std::size_t>(worker)])
+        .run();
+  });
+}
+
+}  // namespace tinylm

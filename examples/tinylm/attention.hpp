@@ -1,0 +1,87 @@
+// Attention of a chunk's queries over a layer's live entries, lane by lane, through the block table.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <vector>
+
+namespace tinylm {
+
+namespace kv = kvpolicy;
+
+/// Post-RoPE queries of one forward or several: floats [layer][query head][row][D], and the position of each row. They
+/// stay in place until `clear`, so that a policy may observe layer by layer or all layers at once.
+class query_rows {
+ public:
+  query_rows(kv::shape const& model, int capacity) : model_(model), capacity_(capacity) {
+    kv::expects(capacity >= 1, "query_rows", "capacity", capacity, "a forward brings at least one row");
+    values_.resize(index(model.layers, 0, 0));
+  }
+
+  [[nodiscard]] int rows() const { return static_cast<int>(position_.size()); }
+  [[nodiscard]] int capacity() const { return capacity_; }
+  void clear() { position_.clear(); }
+
+  /// Adds `rows` rows for positions from `position` on; returns the first of them. Their values are the caller's to
+  /// write.
+  int add(int position, int rows) {
+    int const first = this->rows();
+    kv::expects(rows <= capacity_ - first, "query_rows", "rows", rows,
+                "there is room for " + std::to_string(capacity_ - first));
+    position_.reserve(static_cast<std::size_t>(capacity_));
+    for (int r = 0; r < rows; ++r) position_.push_back(position + r);
+    return first;
+  }
+
+  [[nodiscard]] float* row(int layer, int head, int row) { return values_.data() + index(layer, head, row); }
+  [[nodiscard]] float const* row(int layer, int head, int row) const {
+    return values_.data() + index(layer, head, row);
+  }
+
+  /// All rows, as kvpolicy reads them.
+  [[nodiscard]] kv::queries signal() const {
+    auto const bytes = [&](int layer, int head, int row) {
+      return static_cast<std::int64_t>(index(layer, head, row) * sizeof(float));
+    };
+    kv::queries all{};
+    all.base = reinterpret_cast<std::byte const*>(values_.data());
+    all.dims = model_.head_dim;
+    all.layer = bytes(1, 0, 0);
+    all.head = bytes(0, 1, 0);
+    all.row = bytes(0, 0, 1);
+    all.heads = model_.query_heads;
+    all.rows = rows();
+    all.position = {position_.data(), 0, 0, 0};
+    return all;
+  }
+
+ private:
+  [[nodiscard]] std::size_t index(int layer, int head, int row) const {
+    auto const size = [](int n) { return static_cast<std::size_t>(n); };
+    return ((size(layer) * size(model_.query_heads) + size(head)) * size(capacity_) + size(row)) *
+           size(model_.head_dim);
+  }
+
+  kv::shape model_;
+  int capacity_;
+  std::vector<float> values_;
+  std::vector<int> position_;
+};
+
+/// What attention reads and where it writes.
+struct attention_call {
+  kv::cache const& entries;
+  query_rows const& queries;
+  int layer = 0;
+  int first = 0;                             ///< rows [first, queries.rows()) attend
+  int seen_first = 0;                        ///< position of the first of them
+  kv::by_lane<std::uint8_t const> hidden{};  ///< a row a lane, one byte a position: not 0 hides the entry. For tests
+  float* out = nullptr;                      ///< [rows][query head][D]
+};
+
+/// softmax(q k / sqrt(D)) v. A row sees the entries of its lane at positions up to its own. `scratch`: one for each
+/// worker.
+void attend(kv::host_executor& exec, attention_call const& call, std::vector<std::vector<float>>& scratch);
+
+}  // namespace tinylm

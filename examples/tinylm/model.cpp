@@ -1,0 +1,206 @@
+#include "model.hpp"
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace tinylm {
+
+struct model::pass {
+  kv::host_executor& exec;
+  std::span<std::uint8_t const> text;
+  int rows;
+  kv::cache const& into;
+  query_rows& queries;
+  int first_query;
+
+  [[nodiscard]] int position() const { return static_cast<int>(text.size()) - rows; }
+};
+
+namespace {
+
+using row_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// out = in * matrix^T, or out += for a residual. Outputs are shared out among the executor's threads; one row is a
+/// matrix-vector product that reads the weights once.
+void linear(kv::host_executor& exec, float const* in, int rows, std::vector<float> const& matrix, int width, float* out,
+            bool add = false) {
+  int const outputs = static_cast<int>(matrix.size()) / width;
+  int const piece = std::max(64, (outputs + 2 * exec.threads() - 1) / (2 * exec.threads()));
+  exec.for_each((outputs + piece - 1) / piece, [&](int i, int) {
+    int const begin = i * piece;
+    int const count = std::min(piece, outputs - begin);
+    Eigen::Map<row_major const> const weight(matrix.data() + std::ptrdiff_t{begin} * width, count, width);
+    if (rows == 1) {
+      Eigen::Map<Eigen::VectorXf const> const x(in, width);
+      Eigen::Map<Eigen::VectorXf> y(out + begin, count);
+      if (!add) y.setZero();
+      y.noalias() += weight * x;
+    } else {
+      Eigen::Map<row_major const> const x(in, rows, width);
+      auto y = Eigen::Map<row_major>(out, rows, outputs).middleCols(begin, count);
+      if (!add) y.setZero();
+      y.noalias() += x * weight.transpose();
+    }
+  });
+}
+
+void rms_norm(float const* in, int rows, std::vector<float> const& weight, float eps, float* out) {
+  auto const width = static_cast<Eigen::Index>(weight.size());
+  Eigen::Map<Eigen::ArrayXf const> const scale(weight.data(), width);
+  for (int r = 0; r < rows; ++r) {
+    Eigen::Map<Eigen::ArrayXf const> const x(in + r * width, width);
+    Eigen::Map<Eigen::ArrayXf>(out + r * width, width) = x * (1.0f / std::sqrt(x.square().mean() + eps)) * scale;
+  }
+}
+
+/// RoPE with halves paired, in place: channels d and d + half turn together.
+void rotate(float* row, int half, float const* cosine, float const* sine) {
+  for (int d = 0; d < half; ++d) {
+    float const a = row[d];
+    float const b = row[d + half];
+    row[d] = a * cosine[d] - b * sine[d];
+    row[d + half] = b * cosine[d] + a * sine[d];
+  }
+}
+
+float* sized(std::vector<float>& memory, int rows, int width) {
+  std::size_t const floats = static_cast<std::size_t>(rows) * static_cast<std::size_t>(width);
+  if (memory.size() < floats) memory.resize(floats);
+  return memory.data();
+}
+
+}  // namespace
+
+model::model(weights from) : weights_(std::move(from)) {
+  int const half = about().head_dim / 2;
+  for (int i = 0; i < half; ++i) {
+    frequency_.push_back(
+        static_cast<float>(std::pow(static_cast<double>(about().rope_theta), -static_cast<double>(i) / half)));
+  }
+}
+
+void model::check(std::span<std::uint8_t const> text, int fresh, kv::cache const& into) const {
+  kv::expects(fresh >= 1 && static_cast<std::size_t>(fresh) <= text.size(), "forward", "fresh", fresh,
+              "the text has " + std::to_string(text.size()) + " bytes");
+  kv::expects(into.shape == about().shape(), "forward", "cache.shape", "another model's", "rows must fit");
+  kv::expects(into.k.element == kv::codec::f32 && into.v.element == kv::codec::f32, "forward", "cache.element",
+              "16 bits", "this model writes float32");
+  int const last = static_cast<int>(text.size()) - 1;
+  for (int i = 0; i < into.who.size(); ++i) {
+    kv::lane const who = into.who.at(i);
+    int const count = *into.who.count.row(who);
+    int const* const position = into.who.position.row(who);
+    bool const appended = count >= fresh && position[count - 1] == last && position[count - fresh] == last - fresh + 1;
+    kv::expects(appended, "forward", "cache", "lane " + std::to_string(i),
+                "its last entries are not the text's last " + std::to_string(fresh) + ": append them first");
+  }
+}
+
+std::span<float const> model::forward(kv::host_executor& exec, std::span<std::uint8_t const> text, int fresh,
+                                      kv::cache const& into, query_rows& queries, forward_hooks const& hooks) {
+  check(text, fresh, into);
+  config const& c = about();
+  scratch_.resize(static_cast<std::size_t>(exec.threads()));
+  pass const now{exec, text, fresh, into, queries, queries.add(static_cast<int>(text.size()) - fresh, fresh)};
+  make_phases(now);
+  embed(now);
+  for (int layer = 0; layer < c.layers; ++layer) {
+    attention(now, layer);
+    // The entries at this point are complete for this layer; those of later layers are not.
+    attend(exec,
+           {into, queries, layer, now.first_query, now.position(), hooks.hidden,
+            sized(inner_, fresh, c.q_heads * c.head_dim)},
+           scratch_);
+    block_weights const& block = weights_.blocks[static_cast<std::size_t>(layer)];
+    linear(exec, inner_.data(), fresh, block.wo, c.q_heads * c.head_dim, x_.data(), true);
+    mlp(now, layer);
+    if (hooks.after_layer) hooks.after_layer(layer);
+  }
+  rms_norm(x_.data(), fresh, weights_.norm, c.norm_eps, sized(normed_, fresh, c.width));
+  linear(exec, normed_.data(), fresh, weights_.head, c.width, sized(logits_, fresh, c.vocab));
+  return {logits_.data(), static_cast<std::size_t>(fresh) * static_cast<std::size_t>(c.vocab)};
+}
+
+/// The byte's own row, and from each table the row that the last 2, 3, ... bytes hash to. Before the start: byte 0.
+void model::embed(pass const& now) {
+  config const& c = about();
+  float* x = sized(x_, now.rows, c.width);
+  int const part = c.width / c.ngrams;
+  int const bits = std::countr_zero(static_cast<unsigned>(c.ngram_buckets));  // a power of two
+  for (int at = now.position(); at < static_cast<int>(now.text.size()); ++at, x += c.width) {
+    std::uint32_t hash = now.text[static_cast<std::size_t>(at)];
+    std::copy_n(weights_.embedding.data() + static_cast<int>(hash) * c.width, c.width, x);
+    for (int i = 0; i < c.ngrams; ++i) {
+      std::uint32_t const past = at > i ? now.text[static_cast<std::size_t>(at - i - 1)] : 0;
+      hash = hash * 257u + past + 1u;
+      auto const bucket = static_cast<std::ptrdiff_t>((hash * 2654435761u) >> (32 - bits));
+      float const* const row = weights_.ngrams[static_cast<std::size_t>(i)].data() + bucket * part;
+      for (int d = 0; d < part; ++d) x[i * part + d] += row[d];
+    }
+  }
+}
+
+void model::make_phases(pass const& now) {
+  int const half = about().head_dim / 2;
+  float* const cosine = sized(cosine_, now.rows, half);
+  float* const sine = sized(sine_, now.rows, half);
+  for (int r = 0; r < now.rows; ++r) {
+    for (int d = 0; d < half; ++d) {
+      float const angle = static_cast<float>(now.position() + r) * frequency_[static_cast<std::size_t>(d)];
+      cosine[r * half + d] = std::cos(angle);
+      sine[r * half + d] = std::sin(angle);
+    }
+  }
+}
+
+void model::attention(pass const& now, int layer) {
+  config const& c = about();
+  block_weights const& block = weights_.blocks[static_cast<std::size_t>(layer)];
+  rms_norm(x_.data(), now.rows, block.attention_norm, c.norm_eps, sized(normed_, now.rows, c.width));
+  linear(now.exec, normed_.data(), now.rows, block.qkv, c.width,
+         sized(wide_, now.rows, (c.q_heads + 2 * c.kv_heads) * c.head_dim));
+  place_rows(now, layer);
+}
+
+/// Rotates queries and keys; queries go to the query rows, keys and values to the places of the last entries.
+void model::place_rows(pass const& now, int layer) {
+  config const& c = about();
+  int const dims = c.head_dim;
+  auto const bytes = static_cast<std::size_t>(dims) * sizeof(float);
+  for (int r = 0; r < now.rows; ++r) {
+    float* row = wide_.data() + std::ptrdiff_t{r} * (c.q_heads + 2 * c.kv_heads) * dims;
+    float const* const cosine = cosine_.data() + r * (dims / 2);
+    float const* const sine = sine_.data() + r * (dims / 2);
+    for (int h = 0; h < c.q_heads; ++h, row += dims) {
+      rotate(row, dims / 2, cosine, sine);
+      std::memcpy(now.queries.row(layer, h, now.first_query + r), row, bytes);
+    }
+    for (int h = 0; h < c.kv_heads; ++h, row += dims) {
+      kv::lane const who{0, layer, h};
+      kv::place const at = now.into.where.at(who, *now.into.who.count.row(who) - now.rows + r);
+      rotate(row, dims / 2, cosine, sine);
+      std::memcpy(now.into.k.row(layer, at, h), row, bytes);
+      std::memcpy(now.into.v.row(layer, at, h), row + c.kv_heads * dims, bytes);
+    }
+  }
+}
+
+/// SwiGLU: down(silu(gate) * up), added to the residual.
+void model::mlp(pass const& now, int layer) {
+  config const& c = about();
+  block_weights const& block = weights_.blocks[static_cast<std::size_t>(layer)];
+  rms_norm(x_.data(), now.rows, block.mlp_norm, c.norm_eps, normed_.data());
+  linear(now.exec, normed_.data(), now.rows, block.gate_up, c.width, sized(wide_, now.rows, 2 * c.hidden));
+  float* const inner = sized(inner_, now.rows, c.hidden);
+  for (int r = 0; r < now.rows; ++r) {
+    Eigen::Map<Eigen::ArrayXf const> const gate(wide_.data() + std::ptrdiff_t{r} * 2 * c.hidden, c.hidden);
+    Eigen::Map<Eigen::ArrayXf const> const up(gate.data() + c.hidden, c.hidden);
+    Eigen::Map<Eigen::ArrayXf>(inner + std::ptrdiff_t{r} * c.hidden, c.hidden) = gate / (1.0f + (-gate).exp()) * up;
+  }
+  linear(now.exec, inner, now.rows, block.down, c.hidden, x_.data(), true);
+}
+
+}  // namespace tinylm

@@ -1,0 +1,65 @@
+// tinylm: a byte-level decoder of four layers. Attention reads whatever entries the cache still holds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <span>
+#include <vector>
+
+#include "attention.hpp"
+#include "weights.hpp"
+
+namespace tinylm {
+
+/// What a caller may want of a forward besides logits.
+struct forward_hooks {
+  std::function<void(int layer)> after_layer{};  ///< the layer's keys, values and queries are there
+  kv::by_lane<std::uint8_t const> hidden{};      ///< see attention_call; for tests
+};
+
+/// The weights, and memory for one forward at a time. Knows no policy and no logical length: the text says where it is.
+class model {
+ public:
+  explicit model(weights from);
+
+  [[nodiscard]] config const& about() const { return weights_.about; }
+  [[nodiscard]] weights const& parameters() const { return weights_; }
+
+  /// Runs the last `fresh` bytes of `text` (prefill: many, decode: one) and returns their logits, [fresh][vocab], valid
+  /// until the next forward.
+  ///
+  /// - in: `text`, the sequence from its start (n-grams look a few bytes back); `into`, a cache to which the fresh
+  /// tokens
+  ///   were appended already: the last `fresh` entries of every lane are theirs. Their rows of K and V are written
+  ///   here.
+  /// - out: `queries` grows by `fresh` rows.
+  /// - throws: `invalid_argument` if the cache is another model's, or its last positions are not the text's.
+  std::span<float const> forward(kv::host_executor& exec, std::span<std::uint8_t const> text, int fresh,
+                                 kv::cache const& into, query_rows& queries, forward_hooks const& hooks = {});
+
+ private:
+  /// The arguments of a forward, for its steps.
+  struct pass;
+
+  void check(std::span<std::uint8_t const> text, int fresh, kv::cache const& into) const;
+  void embed(pass const& now);
+  void make_phases(pass const& now);
+  void attention(pass const& now, int layer);
+  void place_rows(pass const& now, int layer);
+  void mlp(pass const& now, int layer);
+
+  weights weights_;
+  std::vector<float> frequency_;  ///< [D / 2], radians a position
+  std::vector<float> cosine_;     ///< [rows][D / 2], and sine_
+  std::vector<float> sine_;
+  std::vector<float> x_;       ///< [rows][width]
+  std::vector<float> normed_;  ///< [rows][width]
+  std::vector<float> wide_;    ///< [rows][q, k, v or gate, up]
+  std::vector<float> inner_;   ///< [rows][what wo or down reads]
+  std::vector<float> logits_;
+  std::vector<std::vector<float>> scratch_;
+};
+
+}  // namespace tinylm

@@ -1,0 +1,231 @@
+// A sequence being read and written by the model while a kvpolicy policy decides what its cache keeps.
+#pragma once
+
+#include <chrono>
+#include <kvpolicy/kvpolicy.hpp>
+#include <string>
+
+#include "kv_pool.hpp"
+#include "model.hpp"
+#include "sampling.hpp"
+
+namespace tinylm {
+
+/// When a session lets its policy decide: never by itself, once after a prefill, or after every forward.
+enum class when { by_hand, after_prefill, every_forward };
+
+struct session_options {
+  int bound = 4096;  ///< entries that a lane may hold, those of a chunk included
+  int chunk = 256;   ///< tokens of one forward in a prefill
+  when decide = when::after_prefill;
+  bool observe_by_layer = false;  ///< show each layer to the policy when it is done, not all of them at the end
+  kv::by_lane<std::uint8_t const> hidden{};  ///< see attention_call; for tests
+};
+
+/// What a session did and what it took.
+struct session_counters {
+  std::int64_t steps = 0;         ///< tokens decoded one by one
+  std::int64_t entries_read = 0;  ///< entries of all lanes that those steps attended to
+  std::int64_t evictions = 0;     ///< decisions carried out
+  double model_seconds = 0;
+  double policy_seconds = 0;
+};
+
+/// A text that was read with its whole cache and everything that policies want to know of it. Many sessions may go on
+/// from it.
+struct prompt {
+  std::vector<std::uint8_t> text;
+  kv_sequence entries;
+  query_rows queries;         ///< of all rows
+  std::vector<float> logits;  ///< of the last row
+};
+
+/// One sequence: model, pages, policy, and the logical length, which is the text's and never follows from counts.
+template <kv::eviction_policy Policy>
+class session {
+ public:
+  /// An empty sequence in `pool`.
+  session(model& with, kv::host_executor& exec, kv_pool& pool, Policy const& policy,
+          session_options const& options = {})
+      : session(with, exec, kv_sequence(pool, options.bound), policy, options) {}
+
+  /// Goes on from a prompt in pages of its own: the policy is shown all rows at once, then decides unless `by_hand`.
+  /// Methods that decide between chunks see the whole prompt instead.
+  session(model& with, kv::host_executor& exec, prompt const& from, Policy const& policy,
+          session_options const& options = {})
+      : session(with, exec, from.entries.fork(), policy, options) {
+    text_ = from.text;
+    logits_ = from.logits;
+    timed(counters_.policy_seconds,
+          [&] { kv::observe(*exec_, policy_, signals_of(entries_.view(), from.queries), state_); });
+    if (options_.decide != when::by_hand) decide_by(from.queries);
+  }
+
+  /// Reads bytes in chunks. `visit(position, logits)` gets each chunk's rows, [rows][vocab], the first for `position`.
+  template <class Visit>
+  void prefill(std::span<std::uint8_t const> bytes, Visit const& visit) {
+    for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(options_.chunk)) {
+      auto const chunk = bytes.subspan(at, std::min(bytes.size() - at, static_cast<std::size_t>(options_.chunk)));
+      int const position = length();
+      visit(position, forward(chunk));
+      if (options_.decide == when::every_forward) evict();
+    }
+    if (options_.decide == when::after_prefill) evict();
+  }
+  void prefill(std::span<std::uint8_t const> bytes) {
+    prefill(bytes, [](int, std::span<float const>) {});
+  }
+
+  /// The policy decides by the last forward's rows, and its decision is carried out; pages that fall free go back to
+  /// the pool.
+  void evict() { decide_by(queries_); }
+
+  /// Reads one byte; returns the logits of the next.
+  std::span<float const> step(std::uint8_t byte) {
+    forward({&byte, 1});
+    ++counters_.steps;
+    counters_.entries_read += entries_.live_entries();
+    if (options_.decide == when::every_forward) evict();
+    return logits_;
+  }
+
+  /// Chooses and reads up to `bytes` bytes. The same seed gives the same text.
+  std::string generate(int bytes, sampling const& how = {}) {
+    kv::expects(!logits_.empty(), "generate", "text", "empty or just cut",
+                "there are no logits: prefill or step first");
+    std::mt19937_64 random(how.seed);
+    std::string out;
+    while (std::ssize(out) < bytes) {
+      std::uint8_t const byte = choose(logits_, how, random);
+      out.push_back(static_cast<char>(byte));
+      step(byte);
+      if (byte == how.stop) break;
+    }
+    return out;
+  }
+
+  /// Rolls the text back to `position` bytes. What was evicted before stays so.
+  void truncate(int position) {
+    kv::expects(position >= 0 && position <= length(), "session::truncate", "position", position,
+                "the text has " + std::to_string(length()) + " bytes");
+    if (position == length()) return;
+    kv::cache cache = entries_.view();
+    kv::truncate(*exec_, cache, state_, 0, position);
+    entries_.release();
+    text_.resize(static_cast<std::size_t>(position));
+    queries_.clear();
+    logits_.clear();
+  }
+
+  [[nodiscard]] int length() const { return static_cast<int>(text_.size()); }
+  [[nodiscard]] std::vector<std::uint8_t> const& text() const { return text_; }
+  [[nodiscard]] std::span<float const> logits() const { return logits_; }
+  [[nodiscard]] Policy const& policy() const { return policy_; }
+  [[nodiscard]] kv_sequence const& entries() const { return entries_; }
+  [[nodiscard]] kv::cache view() { return entries_.view(); }
+  [[nodiscard]] kv::report const& report() const { return plan_.report(); }
+  [[nodiscard]] session_counters const& counters() const { return counters_; }
+
+ private:
+  session(model& with, kv::host_executor& exec, kv_sequence entries, Policy const& policy,
+          session_options const& options)
+      : model_(&with),
+        exec_(&exec),
+        policy_(policy),
+        options_(options),
+        entries_(std::move(entries)),
+        queries_(with.about().shape(), std::max(1, options.chunk)),
+        state_(kv::make_state(exec, policy, entries_.view())),
+        plan_(kv::make_plan(exec, policy, entries_.view())) {
+    kv::expects(options.chunk >= 1, "session", "chunk", options.chunk, "a forward has at least one token");
+  }
+
+  void decide_by(query_rows const& rows) {
+    timed(counters_.policy_seconds, [&] {
+      kv::cache cache = entries_.view();
+      kv::decide(*exec_, policy_, signals_of(cache, rows), state_, plan_);
+      kv::apply(*exec_, kv::compact{}, plan_, cache, state_);
+      entries_.release();
+    });
+    ++counters_.evictions;
+  }
+
+  static auto signals_of(kv::cache const& cache, query_rows const& rows) {
+    return kv::signals{cache.who, kv::keys_of(cache), kv::values_of(cache), rows.signal()};
+  }
+
+  /// Room first, then counts, then rows: nothing has changed if there is no room.
+  std::span<float const> forward(std::span<std::uint8_t const> fresh) {
+    int const tokens = static_cast<int>(fresh.size());
+    kv::cache cache{};
+    timed(counters_.policy_seconds, [&] {
+      entries_.reserve(tokens);
+      cache = entries_.view();
+      kv::append(*exec_, cache, state_, {.sequence = 0, .tokens = tokens, .position = length(), .in_flight = false});
+    });
+    text_.insert(text_.end(), fresh.begin(), fresh.end());
+    queries_.clear();
+    double observed = 0;
+    auto const observe = [&](int begin, int end) {
+      cache.who = entries_.view().who.layers_only(begin, end);
+      timed(observed, [&] { kv::observe(*exec_, policy_, signals_of(cache, queries_), state_); });
+    };
+    forward_hooks hooks{.hidden = options_.hidden};
+    if (options_.observe_by_layer) hooks.after_layer = [&](int layer) { observe(layer, layer + 1); };
+    std::span<float const> rows;
+    timed(counters_.model_seconds,
+          [&] { rows = model_->forward(*exec_, text_, tokens, entries_.view(), queries_, hooks); });
+    counters_.model_seconds -= observed;
+    if (!options_.observe_by_layer) observe(0, cache.shape.layers);
+    counters_.policy_seconds += observed;
+    auto const last = rows.last(static_cast<std::size_t>(model_->about().vocab));
+    logits_.assign(last.begin(), last.end());
+    return rows;
+  }
+
+  template <class Work>
+  static void timed(double& seconds, Work const& work) {
+    auto const begin = std::chrono::steady_clock::now();
+    work();
+    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  model* model_;
+  kv::host_executor* exec_;
+  Policy policy_;
+  session_options options_;
+  std::vector<std::uint8_t> text_;
+  kv_sequence entries_;
+  query_rows queries_;  ///< of the last forward
+  kv::state<kv::host_executor> state_;
+  kv::plan<kv::host_executor> plan_;
+  std::vector<float> logits_;
+  session_counters counters_;
+};
+
+/// Reads a text with its whole cache, once for many policies.
+[[nodiscard]] inline prompt read_prompt(model& with, kv::host_executor& exec, kv_pool& pool,
+                                        std::span<std::uint8_t const> text, int bound = 4096, int chunk = 256) {
+  kv::expects(!text.empty() && chunk >= 1, "read_prompt", "text", static_cast<long long>(text.size()),
+              "at least one byte is read, at least one at a time");
+  prompt all{.text = {text.begin(), text.end()},
+             .entries = kv_sequence(pool, bound),
+             .queries = query_rows(with.about().shape(), static_cast<int>(text.size())),
+             .logits = {}};
+  auto const policy = kv::policies::full();
+  auto held = kv::make_state(exec, policy, all.entries.view());
+  std::span<float const> rows;
+  for (std::size_t at = 0; at < text.size(); at += static_cast<std::size_t>(chunk)) {
+    int const fresh = static_cast<int>(std::min(text.size() - at, static_cast<std::size_t>(chunk)));
+    all.entries.reserve(fresh);
+    kv::cache cache = all.entries.view();
+    kv::append(exec, cache, held,
+               {.sequence = 0, .tokens = fresh, .position = static_cast<int>(at), .in_flight = false});
+    rows = with.forward(exec, text.first(at + static_cast<std::size_t>(fresh)), fresh, cache, all.queries);
+  }
+  auto const last = rows.last(static_cast<std::size_t>(with.about().vocab));
+  all.logits.assign(last.begin(), last.end());
+  return all;
+}
+
+}  // namespace tinylm

@@ -1,0 +1,81 @@
+// Policies are values: printable, comparable, copyable, usable in constant expressions.
+
+#include <doctest/doctest.h>
+
+#include <concepts>
+#include <kvpolicy/kvpolicy.hpp>
+#include <type_traits>
+
+namespace kv = kvpolicy;
+
+namespace {
+
+constexpr auto composed = kv::eviction{
+    .score = kv::snapkv{.window = 16, .pool = kv::avg_pool{5}, .rows = kv::reduction::max, .group = kv::reduction::sum},
+    .protect = kv::sinks{4} | kv::span{8, 12},
+    .budget = kv::per_lane{256},
+    .trigger = kv::over_budget{64}};
+
+/// A new policy is its neighbour with one part changed; each must make a difference.
+template <class Policy, class Change>
+bool differs(Policy policy, Change change) {
+  Policy const before = policy;
+  change(policy);
+  return !(policy == before) && before == before && kv::to_string(policy) != kv::to_string(before);
+}
+
+}  // namespace
+
+TEST_SUITE("eviction/policies") {
+  TEST_CASE("ready policies print their scorer, protection and budget with the paper's defaults") {
+    CHECK(kv::to_string(kv::policies::full()) == "full | unlimited");
+    CHECK(kv::to_string(kv::policies::streaming_llm()) == "streaming_llm(sinks=4) | sinks(0) | budget(1024)");
+    CHECK(kv::to_string(kv::policies::snapkv()) ==
+          "snapkv(window=32, pool=max:7, rows=sum, group=mean) | sinks(0) | budget(1024)");
+    CHECK(kv::to_string(kv::policies::h2o()) == "h2o(heavy=-1, recent=-1, group=sum) | sinks(0) | budget(1024)");
+    CHECK(kv::to_string(kv::policies::knorm({.budget = 8, .sinks = 2})) == "knorm | sinks(2) | budget(8)");
+    CHECK(kv::to_string(kv::policies::random({.score = {.seed = 7}})) == "random(seed=7) | sinks(0) | budget(1024)");
+  }
+
+  TEST_CASE("a composition prints every part that does something, and leaves out what does nothing") {
+    CHECK(
+        kv::to_string(composed) ==
+        "snapkv(window=16, pool=avg:5, rows=max, group=sum) | sinks(4) | span(8, 12) | budget(256) | over_budget(64)");
+    CHECK(kv::to_string(kv::eviction{.score = kv::knorm{}, .budget = kv::per_lane{3}}) == "knorm | budget(3)");
+    CHECK(kv::to_string(kv::eviction{.score = kv::knorm{}, .protect = kv::recent{5}, .budget = kv::unlimited{}}) ==
+          "knorm | recent(5) | unlimited");
+    CHECK(kv::to_string(kv::everything{}) == "everything");
+    CHECK(kv::to_string(kv::nothing{}) == "nothing");
+    CHECK(kv::to_string(kv::compact{}) == "compact");
+    CHECK(kv::to_string(kv::top{}) == "top");
+  }
+
+  TEST_CASE("policies that differ in one parameter are unequal and print differently") {
+    CHECK(differs(composed, [](auto& policy) { policy.score.window = 17; }));
+    CHECK(differs(composed, [](auto& policy) { policy.score.pool = kv::max_pool{5}; }));
+    CHECK(differs(composed, [](auto& policy) { policy.score.pool = kv::avg_pool{7}; }));
+    CHECK(differs(composed, [](auto& policy) { policy.score.rows = kv::reduction::last; }));
+    CHECK(differs(composed, [](auto& policy) { policy.score.group = kv::reduction::mean; }));
+    CHECK(differs(composed, [](auto& policy) { policy.protect.first.tokens = 5; }));
+    CHECK(differs(composed, [](auto& policy) { policy.protect.second.begin = 9; }));
+    CHECK(differs(composed, [](auto& policy) { policy.protect.second.end = 13; }));
+    CHECK(differs(composed, [](auto& policy) { policy.budget.tokens = 255; }));
+    CHECK(differs(composed, [](auto& policy) { policy.trigger.slack = 65; }));
+    CHECK(differs(kv::policies::h2o(), [](auto& policy) { policy.score.heavy = 3; }));
+    CHECK(differs(kv::policies::h2o(), [](auto& policy) { policy.score.recent = 3; }));
+    CHECK(differs(kv::policies::h2o(), [](auto& policy) { policy.score.group = kv::reduction::max; }));
+    CHECK(differs(kv::policies::random(), [](auto& policy) { policy.score.seed = 3; }));
+    CHECK(differs(kv::policies::streaming_llm(), [](auto& policy) { policy.score.sinks = 3; }));
+  }
+
+  TEST_CASE("policies are regular values of no more than their parameters") {
+    static_assert(std::regular<std::remove_cvref_t<decltype(composed)>>);
+    static_assert(std::is_trivially_copyable_v<decltype(composed)>);
+    static_assert(composed == composed);
+    static_assert(!(kv::policies::knorm({.budget = 3}) == kv::policies::knorm({.budget = 4})));
+    auto copy = composed;
+    CHECK(copy == composed);
+    copy.budget.tokens = 1;
+    CHECK(composed.budget.tokens == 256);
+  }
+}

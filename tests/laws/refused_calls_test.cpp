@@ -1,0 +1,203 @@
+// observe, decide, apply, append, commit and truncate refuse what does not fit, say why, and change nothing.
+
+#include <doctest/doctest.h>
+
+#include <kvpolicy/kvpolicy.hpp>
+#include <limits>
+#include <string>
+
+#include "laws/refusal.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// Scores that a whole layer or token shares; its policies need lanes that hold equally many entries.
+template <kv::granularity Decides>
+struct together {
+  using needs = kv::needs<>;
+  static constexpr kv::granularity decides = Decides;
+  struct by_position {
+    float operator()(float, kv::entry at) const { return static_cast<float>(at.position); }
+  };
+  void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, by_position{}); }
+  friend bool operator==(together const&, together const&) = default;
+};
+
+/// Changes sound signals; both calls that read them must say the same.
+template <class Change>
+void refuses_signals(std::string const& text, Change const& change) {
+  working_batch now;
+  kv::keys keys = kv::keys_of(now.view);
+  kv::queries queries{now.queries.view()};
+  kv::lanes who = now.view.who;
+  change(who, keys, queries);
+  kv::signals const bad(who, keys, queries);
+  now.refuses("observe: " + text, [&] { kv::observe(now.exec, now.policy, bad, now.state); });
+  now.refuses("decide: " + text, [&] { kv::decide(now.exec, now.policy, bad, now.state, now.plan); });
+}
+
+}  // namespace
+
+TEST_SUITE("laws/refused_calls") {
+  TEST_CASE("signals of other lanes than the state and the plan were made for are refused") {
+    using K = kv::keys;
+    using Q = kv::queries;
+    refuses_signals("signals.who.sequences = 1, but it was made for 2",
+                    [](kv::lanes& who, K&, Q&) { who.sequences = 1; });
+    refuses_signals("signals.who.heads = 1, but it was made for 2", [](kv::lanes& who, K&, Q&) { who.heads = 1; });
+    refuses_signals("signals.who.bound = 17, but it was made for 16", [](kv::lanes& who, K&, Q&) { who.bound = 17; });
+    std::string const made_for = ", but it was made for layers 0 to 2";
+    refuses_signals("signals.who.layers = 0 to 3" + made_for, [](kv::lanes& who, K&, Q&) { who.layer_end = 3; });
+    refuses_signals("signals.who.layers = -1 to 2" + made_for, [](kv::lanes& who, K&, Q&) { who.layer_begin = -1; });
+    refuses_signals("signals.who.layers = 1 to 1" + made_for,
+                    [](kv::lanes& who, K&, Q&) { who = who.layers_only(1, 1); });
+    refuses_signals("signals.who.count = null, but every lane says how many entries it holds",
+                    [](kv::lanes& who, K&, Q&) { who.count.data = nullptr; });
+    refuses_signals("signals.who.position = null, but every entry says its position",
+                    [](kv::lanes& who, K&, Q&) { who.position.data = nullptr; });
+  }
+
+  TEST_CASE("signals that do not fit the model, or are null, are refused") {
+    using K = kv::keys;
+    using Q = kv::queries;
+    refuses_signals("keys = null, but a signal is the engine's memory",
+                    [](kv::lanes&, K& keys, Q&) { keys.rows.base = nullptr; });
+    refuses_signals("keys.dims = 8, but the shape says 4 channels",
+                    [](kv::lanes&, K& keys, Q&) { keys.rows.dims = 8; });
+    refuses_signals("queries = null, but a signal is the engine's memory",
+                    [](kv::lanes&, K&, Q& queries) { queries.base = nullptr; });
+    refuses_signals("queries.position = null, but every row says its position",
+                    [](kv::lanes&, K&, Q& queries) { queries.position.data = nullptr; });
+    refuses_signals("queries.rows = -1, but a count cannot be negative",
+                    [](kv::lanes&, K&, Q& queries) { queries.rows = -1; });
+    refuses_signals("queries.dims = 8, but the shape says 4 channels",
+                    [](kv::lanes&, K&, Q& queries) { queries.dims = 8; });
+    refuses_signals("queries.heads = 2, but the model has 4 query heads",
+                    [](kv::lanes&, K&, Q& queries) { queries.heads = 2; });
+  }
+
+  TEST_CASE("a plan of another granularity or of other lanes is refused, and so is a state") {
+    working_batch now;
+    kv::eviction const layered{.score = together<kv::granularity::layer>{}, .budget = kv::per_lane{6}};
+    now.refuses("decide: plan.decides = 0, but the plan was made for another granularity",
+                [&] { kv::decide(now.exec, layered, now.signals(), now.state, now.plan); });
+    kv::cache half = now.view;
+    half.who = half.who.layers_only(1, 2);
+    auto half_plan = kv::make_plan(now.exec, now.policy, half);
+    auto half_state = kv::make_state(now.exec, now.policy, half);
+    now.refuses("decide: signals.who.layers = 0 to 2, but it was made for layers 1 to 2",
+                [&] { kv::decide(now.exec, now.policy, now.signals(), now.state, half_plan); });
+    now.refuses("decide: signals.who.layers = 0 to 2, but it was made for layers 1 to 2",
+                [&] { kv::decide(now.exec, now.policy, now.signals(), half_state, now.plan); });
+    now.refuses("observe: signals.who.layers = 0 to 2, but it was made for layers 1 to 2",
+                [&] { kv::observe(now.exec, now.policy, now.signals(), half_state); });
+    now.refuses("apply: plan.who.layers = 0 to 2, but it was made for layers 1 to 2",
+                [&] { kv::apply(now.exec, kv::compact{}, now.plan, half, now.state); });
+    now.refuses("apply: cache.who.layers = 0 to 2, but it was made for layers 1 to 2",
+                [&] { kv::apply(now.exec, kv::compact{}, now.plan, now.view, half_state); });
+    now.refuses("append: cache.who.layers = 0 to 2, but it was made for layers 1 to 2",
+                [&] { kv::append(now.exec, now.view, half_state, {.tokens = 1, .position = 10}); });
+  }
+
+  TEST_CASE("a decision that is refused late leaves the last one in the plan") {
+    working_batch now;
+    for (int i = 0; i < 4; ++i) now.cache.count(now.cache.lane_at(i)) = 8;
+    kv::eviction const whole{.score = together<kv::granularity::token>{}, .budget = kv::per_lane{6}};
+    auto state = kv::make_state(now.exec, whole, now.view);
+    now.plan = kv::make_plan(now.exec, whole, now.view);
+    kv::signals const in(now.view.who);
+    kv::decide(now.exec, whole, in, state, now.plan);
+    now.cache.count({1, 1, 1}) = 9;
+    kv::signals const some(now.view.who.layers_only(1, 2));
+    now.refuses("top_k: count = 9, but lanes that decide together hold equally many entries",
+                [&] { kv::decide(now.exec, whole, some, state, now.plan); });
+  }
+
+  TEST_CASE("apply refuses a plan without a decision, an old one, and one that was carried out") {
+    working_batch now;
+    auto empty = kv::make_plan(now.exec, now.policy, now.view);
+    now.refuses("apply: plan = empty, but decide comes before apply",
+                [&] { kv::apply(now.exec, kv::compact{}, empty, now.view, now.state); });
+    now.cache.put({1, 0, 1}, {0, 1, 2});
+    now.refuses("apply: plan = made for 10 entries of lane 5, but the cache holds 3 now: decide again",
+                [&] { kv::apply(now.exec, kv::compact{}, now.plan, now.view, now.state); });
+    kv::decide(now.exec, now.policy, now.signals(), now.state, now.plan);
+    kv::apply(now.exec, kv::compact{}, now.plan, now.view, now.state);
+    now.refuses("apply: plan = made for 10 entries of lane 0, but the cache holds 6 now: decide again",
+                [&] { kv::apply(now.exec, kv::compact{}, now.plan, now.view, now.state); });
+  }
+
+  TEST_CASE("apply refuses tables that lanes share which decide apart") {
+    working_batch now;
+    auto const refuses = [&](std::string const& text, auto const& change) {
+      kv::cache shared = now.view;
+      change(shared.who);
+      now.refuses("apply: " + text, [&] { kv::apply(now.exec, kv::compact{}, now.plan, shared, now.state); });
+    };
+    refuses("who.count = shared by layers, but these layers decide apart", [](kv::lanes& who) { who.count.layer = 0; });
+    refuses("who.count = shared by heads, but these heads decide apart", [](kv::lanes& who) { who.count.head = 0; });
+    refuses("who.count = shared by sequences, but sequences hold different entries",
+            [](kv::lanes& who) { who.count.sequence = 0; });
+    refuses("who.position = shared by layers, but these layers decide apart",
+            [](kv::lanes& who) { who.position.layer = 0; });
+    refuses("who.position = shared by heads, but these heads decide apart",
+            [](kv::lanes& who) { who.position.head = 0; });
+    refuses("who.position = shared by sequences, but sequences hold different entries",
+            [](kv::lanes& who) { who.position.sequence = 0; });
+  }
+
+  TEST_CASE("append refuses what has no room, does not ascend, or stands behind drafts") {
+    working_batch now;
+    auto const refuses = [&](std::string const& text, kv::appended const& fresh) {
+      now.refuses("append: " + text, [&] { kv::append(now.exec, now.view, now.state, fresh); });
+    };
+    refuses("sequence = 2, but the batch has 2 sequences", {.sequence = 2, .tokens = 1, .position = 10});
+    refuses("sequence = -1, but the batch has 2 sequences", {.sequence = -1, .tokens = 1, .position = 10});
+    refuses("tokens = -1, but a count cannot be negative", {.tokens = -1, .position = 10});
+    refuses("position = -3, but positions start at 0", {.tokens = 1, .position = -3});
+    refuses("tokens = 7, but lane (0, 0, 0) holds 10 of at most 16", {.tokens = 7, .position = 10});
+    refuses("position = 9, but positions ascend and the last is 9", {.tokens = 1, .position = 9});
+    int const last = std::numeric_limits<int>::max();
+    refuses("position = 2147483647, but the last new position does not fit into 32 bits",
+            {.tokens = 2, .position = last});
+    now.cache.put({1, 1, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12});
+    refuses("tokens = 5, but lane (1, 1, 1) holds 12 of at most 16", {.sequence = 1, .tokens = 5, .position = 13});
+    refuses("position = 11, but positions ascend and the last is 12", {.sequence = 1, .tokens = 1, .position = 11});
+    now.cache.set_drafts(0, 2);
+    refuses("tokens = 1, but 2 drafts are in flight; commit or truncate them first", {.tokens = 1, .position = 10});
+    kv::cache without = now.view;
+    without.who.in_flight = nullptr;
+    now.refuses("append: who.in_flight = null, but drafts are counted for each sequence",
+                [&] { kv::append(now.exec, without, now.state, {.tokens = 1, .position = 10, .in_flight = true}); });
+    kv::cache broken = now.view;
+    broken.shape.kv_heads = 0;
+    now.refuses("append: shape.kv_heads = 0, but a model has at least one KV head",
+                [&] { kv::append(now.exec, broken, now.state, {.tokens = 1, .position = 10}); });
+  }
+
+  TEST_CASE("commit and truncate refuse sequences, counts and positions that are not there") {
+    working_batch now;
+    now.cache.set_drafts(1, 2);
+    now.refuses("commit: sequence = 2, but the batch has 2 sequences", [&] { kv::commit(now.exec, now.view, 2, 0); });
+    now.refuses("commit: tokens = 3, but 2 drafts are in flight", [&] { kv::commit(now.exec, now.view, 1, 3); });
+    now.refuses("commit: tokens = 1, but 0 drafts are in flight", [&] { kv::commit(now.exec, now.view, 0, 1); });
+    now.refuses("commit: tokens = -1, but 2 drafts are in flight", [&] { kv::commit(now.exec, now.view, 1, -1); });
+    now.refuses("truncate: sequence = -1, but the batch has 2 sequences",
+                [&] { kv::truncate(now.exec, now.view, now.state, -1, 0); });
+    now.refuses("truncate: position = -1, but positions start at 0",
+                [&] { kv::truncate(now.exec, now.view, now.state, 0, -1); });
+    kv::cache broken = now.view;
+    broken.who.count.data = nullptr;
+    now.refuses("truncate: who.count = null, but every lane says how many entries it holds",
+                [&] { kv::truncate(now.exec, broken, now.state, 0, 1); });
+  }
+
+  TEST_CASE("h2o with more heavy hitters than an int can subtract is still arithmetic") {
+    working_batch now;
+    kv::eviction const policy{.score = kv::h2o{.heavy = std::numeric_limits<int>::max()}, .budget = kv::per_lane{6}};
+    auto state = kv::make_state(now.exec, policy, now.view);
+    kv::decide(now.exec, policy, now.signals(), state, now.plan);
+    for (int i = 0; i < 8; ++i) CHECK(now.plan.keep().listed(i).size() == 6);
+  }
+}

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <rapidcheck.h>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/kvpolicy.hpp>
+#include <tuple>
+#include <vector>
+
+#include "reference/selection.hpp"
+
+namespace kvpolicy_test {
+
+namespace kv = kvpolicy;
+namespace reference = kvpolicy_reference;
+
+/// Every scorer that the library ships; a test compares this list with the headers.
+using every_scorer = std::tuple<kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::knorm, kv::random>;
+
+/// Inside a property: a scorer with any sensible parameters.
+template <class Scorer>
+Scorer any_scorer() {
+  Scorer made{};
+  [[maybe_unused]] auto const any_group = [] {
+    return *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
+  };
+  if constexpr (std::same_as<Scorer, kv::streaming_llm>) made.sinks = *rc::gen::element(0, 1, 4, 100);
+  if constexpr (std::same_as<Scorer, kv::snapkv>) {
+    made.window = *rc::gen::element(3, 1, 2, 8, 32);
+    made.pool = *rc::gen::element<kv::pooling>(kv::no_pool{}, kv::max_pool{7}, kv::avg_pool{5}, kv::max_pool{3});
+    made.rows = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max, kv::reduction::last);
+    made.group = any_group();
+  }
+  if constexpr (std::same_as<Scorer, kv::h2o>) {
+    made.heavy = *rc::gen::element(-1, 0, 2, 8, 100);
+    made.recent = *rc::gen::element(-1, 0, 1, 4, 100);
+    made.group = any_group();
+  }
+  if constexpr (std::same_as<Scorer, kv::random>) made.seed = *rc::gen::arbitrary<std::uint64_t>();
+  return made;
+}
+
+/// What the method's description forces at an entry, written again from the description.
+template <class Scorer>
+bool forced_by(Scorer const& score, int ordinal, int count, int position, int budget) {
+  if constexpr (std::same_as<Scorer, kv::full>) return true;
+  if constexpr (std::same_as<Scorer, kv::streaming_llm>) return position < score.sinks;
+  if constexpr (std::same_as<Scorer, kv::snapkv>) return count - ordinal <= score.window;
+  if constexpr (std::same_as<Scorer, kv::h2o>) {
+    int const heavy = score.heavy == -1 ? budget / 2 : score.heavy;
+    return count - ordinal <= (score.recent == -1 ? budget - heavy : score.recent);
+  }
+  return false;
+}
+
+template <class Scorer>
+using law_policy = kv::eviction<Scorer, kv::either<kv::sinks, kv::span>>;
+
+/// Inside a property: any scorer of its kind with any protection, absolute budget and slack.
+template <class Scorer>
+law_policy<Scorer> any_policy(int bound) {
+  int const begin = *rc::gen::element(0, 2, 5);
+  int const slack = *rc::gen::element(0, 0, 0, 3);
+  return {.score = any_scorer<Scorer>(),
+          .protect = {{*rc::gen::element(0, 0, 1, 4)}, {begin, begin + *rc::gen::element(0, 0, 3)}},
+          .budget = {*rc::gen::element(bound / 2, 0, 1, bound / 4, bound - 1, bound)},
+          .trigger = {slack}};
+}
+
+/// The forced entries of a lane with these positions.
+template <class Scorer>
+reference::flags forced_entries(law_policy<Scorer> const& policy, std::vector<int> const& positions) {
+  reference::flags forced;
+  int const count = static_cast<int>(positions.size());
+  for (int e = 0; e < count; ++e) {
+    int const position = positions[static_cast<std::size_t>(e)];
+    bool const span = policy.protect.second.begin <= position && position < policy.protect.second.end;
+    forced.push_back(position < policy.protect.first.tokens || span ||
+                     forced_by(policy.score, e, count, position, policy.budget.tokens));
+  }
+  return forced;
+}
+
+}  // namespace kvpolicy_test

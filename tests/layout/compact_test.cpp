@@ -1,0 +1,119 @@
+// compact with tables that lanes share because they decide together, and with some of the layers.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "support/holds.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+#include "support/mock_options.hpp"
+#include "support/scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// One number for each position, the same for all lanes that decide together.
+template <kv::granularity Decides>
+struct by_hash {
+  using needs = kv::needs<>;
+  static constexpr kv::granularity decides = Decides;
+  struct hash {
+    float operator()(float, kv::entry at) const { return static_cast<float>(at.position * 7919 % 101); }
+  };
+  void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, hash{}); }
+  friend bool operator==(by_hash const&, by_hash const&) = default;
+};
+
+/// Decides about some layers, carries it out, and checks every row of every lane.
+template <kv::granularity Decides>
+void compacts_together() {
+  mock_options shape = any_mock();
+  shape.rows = content::fingerprint;
+  shape.shared_entries = true;
+  if (Decides == kv::granularity::layer) shape.model.layers = 1;
+  RC_LOG() << shape << '\n';
+  mock_cache cache(shape);
+  fill(cache, true);
+  kv::host_executor exec(*rc::gen::element(1, 3));
+  kv::eviction const policy{
+      .score = by_hash<Decides>{}, .protect = kv::sinks{2}, .budget = kv::per_lane{shape.bound / 2}};
+  auto state = kv::make_state(exec, policy, cache.view());
+  auto plan = kv::make_plan(exec, policy, cache.view());
+  kv::cache view = cache.view();
+  std::vector<std::vector<int>> expected;
+  kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+  for (int i = 0; i < cache.lane_count(); ++i) {
+    kv::lane const who = cache.lane_at(i);
+    std::vector<int> positions;
+    int const segment = kv::segment_of(view.who, Decides, i);
+    for (int const e : plan.keep().listed(segment)) positions.push_back(cache.position(who, e));
+    for (int d = cache.committed(who); d < cache.count(who); ++d) positions.push_back(cache.position(who, d));
+    expected.push_back(positions);
+    int sinks = 0;
+    for (int const each : cache.positions(who, cache.committed(who))) sinks += each < 2 ? 1 : 0;
+    int const kept = static_cast<int>(plan.keep().listed(segment).size());
+    RC_ASSERT(kept == std::min(cache.committed(who), std::max(sinks, shape.bound / 2)));
+  }
+  kv::apply(exec, kv::compact{}, plan, view, state);
+  for (int i = 0; i < cache.lane_count(); ++i) {
+    kv::lane const who = cache.lane_at(i);
+    RC_ASSERT(cache.positions(who, cache.count(who)) == expected[static_cast<std::size_t>(i)]);
+    for (int e = 0; e < cache.count(who); ++e) {
+      RC_ASSERT(cache.row(of::keys, who, e) == cache.fingerprint(of::keys, who, cache.position(who, e)));
+      RC_ASSERT(cache.row(of::values, who, e) == cache.fingerprint(of::values, who, cache.position(who, e)));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("layout/compact") {
+  TEST_CASE("lanes that decide together move together, and their shared tables change once") {
+    holds("one keep set for a token of all layers", [] { compacts_together<kv::granularity::token>(); });
+    holds("one keep set for the heads of a layer", [] { compacts_together<kv::granularity::layer>(); });
+  }
+
+  TEST_CASE("only the decided layers move") {
+    mock_cache cache(
+        {.model = {.layers = 3, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .rows = content::fingerprint});
+    for (int layer = 0; layer < 3; ++layer) cache.put({0, layer, 0}, {0, 1, 2, 3, 4, 5});
+    kv::host_executor exec;
+    auto const policy = kv::policies::streaming_llm({.budget = 3, .score = {.sinks = 1}});
+    kv::cache view = cache.view();
+    auto state = kv::make_state(exec, policy, view);
+    auto plan = kv::make_plan(exec, policy, view);
+    kv::decide(exec, policy, kv::signals{view.who.layers_only(1, 2)}, state, plan);
+    kv::apply(exec, kv::compact{}, plan, view, state);
+    CHECK(cache.positions({0, 1, 0}, cache.count({0, 1, 0})) == std::vector<int>{0, 4, 5});
+    for (int const layer : {0, 2}) {
+      CHECK(cache.count({0, layer, 0}) == 6);
+      for (int e = 0; e < 6; ++e) {
+        CHECK(cache.row(of::keys, {0, layer, 0}, e) == cache.fingerprint(of::keys, {0, layer, 0}, e));
+      }
+    }
+  }
+
+  TEST_CASE("a lane whose budget is nothing and which forces nothing becomes empty, and can grow again") {
+    mock_cache cache({.rows = content::fingerprint});
+    cache.put({0, 0, 0}, {0, 1, 2});
+    kv::host_executor exec;
+    kv::eviction const policy{.score = kv::knorm{}, .budget = kv::per_lane{0}};
+    kv::cache view = cache.view();
+    auto state = kv::make_state(exec, policy, view);
+    auto plan = kv::make_plan(exec, policy, view);
+    kv::signals const in{view.who, kv::keys_of(view)};
+    kv::decide(exec, policy, in, state, plan);
+    kv::apply(exec, kv::compact{}, plan, view, state);
+    CHECK(cache.count({0, 0, 0}) == 0);
+    kv::decide(exec, policy, in, state, plan);
+    kv::apply(exec, kv::compact{}, plan, view, state);
+    kv::append(exec, view, state, {.tokens = 1, .position = 3});
+    CHECK(cache.position({0, 0, 0}, 0) == 3);
+  }
+}

@@ -1,0 +1,251 @@
+// attention_mass against the reference in double, over every option, shape, memory layout and element type.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "reference/attention.hpp"
+#include "reference/methods.hpp"
+#include "support/holds.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+#include "support/mock_options.hpp"
+#include "support/scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+kv::attention_mass_options any_options() {
+  using kv::reduction;
+  kv::attention_mass_options how;
+  how.domain = *rc::gen::element(kv::key_domain::all, kv::key_domain::past);
+  how.rows = *rc::gen::element(reduction::sum, reduction::mean, reduction::max, reduction::last);
+  how.group = *rc::gen::element(reduction::sum, reduction::mean, reduction::max);
+  how.order = *rc::gen::element(kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,
+                                kv::reduction_order::group_on_logits);
+  how.last_rows = *rc::gen::element(0, 0, 1, 2, 3, 16, 31, 100);
+  how.accumulate = *rc::gen::arbitrary<bool>();
+  return how;
+}
+
+reference::row expected_mass(mock_cache& cache, mock_queries& queries, kv::lane who,
+                             kv::attention_mass_options const& how) {
+  reference::lane_attention lane = reference_lane(cache, queries, who);
+  if (how.last_rows > 0) lane = reference::last_rows(lane, how.last_rows);
+  return reference::attention_mass(lane, {.domain = static_cast<reference::key_domain>(how.domain),
+                                          .rows = static_cast<reference::reduction>(how.rows),
+                                          .group = static_cast<reference::reduction>(how.group),
+                                          .order = static_cast<reference::reduction_order>(how.order)});
+}
+
+/// Checks every lane, and that nothing behind the committed entries was written.
+comparison agrees(mock_cache& cache, mock_queries& queries, kv::attention_mass_options const& how, int threads = 1) {
+  kv::host_executor exec(threads);
+  exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
+  auto const lanes = cache.lanes();
+  owned_scores out(lanes);
+  kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
+  for (int i = 0; i < cache.lane_count(); ++i) {
+    int const committed = cache.committed(cache.lane_at(i));
+    reference::row expected = expected_mass(cache, queries, cache.lane_at(i), how);
+    if (how.accumulate) {
+      for (double& each : expected) each += 0.5;  // what was in the row before
+    }
+    expected.resize(static_cast<std::size_t>(out.stride()), 0.5);
+    auto const result = compare(out.row(i, out.stride()), expected);
+    if (!result) {
+      INFO("lane ", i, ", committed ", committed);
+      return result;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_SUITE("ops/attention_mass") {
+  TEST_CASE("agrees with the reference in every domain, reduction and order, and writes only committed entries") {
+    holds(
+        "attention mass == reference",
+        [] {
+          mock_options shape = any_mock();
+          shape.rows = *rc::gen::element(content::smooth, content::few);
+          RC_LOG() << shape << '\n';
+          mock_cache cache(shape);
+          fill(cache, *rc::gen::arbitrary<bool>());
+          int const rows = std::min(*rc::gen::element(1, 2, 3, 0, 15, 16, 17, 33), shape.bound + 10);
+          mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
+                               rows + *rc::gen::element(0, 0, 1, 4));
+          fill(queries, cache, shape.rows);
+          auto const before = cache.save();
+          auto const how = any_options();
+          comparison const result = agrees(cache, queries, how);
+          RC_LOG() << result;
+          RC_ASSERT(result.same);
+          RC_ASSERT(cache.save() == before);
+        },
+        300);
+  }
+
+  TEST_CASE("passes NaN on exactly where the reference does, and copes with infinite keys") {
+    holds("attention mass with NaN == reference", [] {
+      mock_options shape = any_mock(4);
+      shape.rows = content::troubled;
+      RC_LOG() << shape << '\n';
+      mock_cache cache(shape);
+      fill(cache, false);
+      mock_queries queries(cache, kv::codec::f32, std::min(3, shape.bound + 10), 3);
+      fill(queries, cache, *rc::gen::element(content::troubled, content::smooth));
+      comparison const result = agrees(cache, queries, any_options());
+      RC_LOG() << result;
+      RC_ASSERT(result.same);
+    });
+  }
+
+  TEST_CASE("agrees with the reference on 4097 entries, in every order") {
+    mock_options const shape{.model = {.layers = 1, .query_heads = 2, .kv_heads = 1, .head_dim = 16}, .bound = 4097};
+    mock_cache cache(shape);
+    std::vector<int> every(4097);
+    for (int e = 0; e < 4097; ++e) every[static_cast<std::size_t>(e)] = e;
+    cache.put({0, 0, 0}, every);
+    mock_queries queries(cache, kv::codec::f32, 3, 3);
+    fill(queries, cache, content::smooth);
+    for (int r = 0; r < 3; ++r) queries.set_position(0, r, 4094 + r);
+    for (auto const order : {kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,
+                             kv::reduction_order::group_on_logits}) {
+      CHECK(agrees(cache, queries, {.order = order}));
+    }
+  }
+
+  TEST_CASE("reduces the lanes that decide together last, and keeps to the layers that it was given") {
+    holds("mass of a layer or a token == reduced masses of its lanes", [] {
+      mock_options shape = any_mock();
+      shape.shared_entries = true;
+      mock_cache cache(shape);
+      fill(cache, true);
+      mock_queries queries(cache, kv::codec::f32, 3, 3);
+      fill(queries, cache, content::smooth);
+      kv::attention_mass_options how = any_options();
+      how.accumulate = false;
+      how.lanes = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
+      auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
+      int const begin = *rc::gen::inRange(0, shape.model.layers);
+      auto const lanes = cache.lanes().layers_only(begin, *rc::gen::inRange(begin + 1, shape.model.layers + 1));
+      kv::host_executor exec(2);
+      exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+      owned_scores out(lanes, decides);
+      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
+      for (int segment = 0; segment < kv::segments(lanes, decides); ++segment) {
+        reference::matrix masses;
+        for (int i = 0; i < lanes.size(); ++i) {
+          kv::lane const who = lanes.at(i);
+          bool const inside = decides == kv::granularity::lane    ? i == segment
+                              : decides == kv::granularity::layer ? i / lanes.heads == segment
+                                                                  : who.sequence == segment;
+          if (inside) masses.push_back(expected_mass(cache, queries, who, how));
+        }
+        int const count = cache.committed(lanes.at(kv::first_lane(lanes, decides, segment)));
+        auto const all =
+            reference::reduced(masses, static_cast<reference::reduction>(how.lanes), static_cast<std::size_t>(count));
+        comparison const result = compare(out.row(segment, count), all);
+        RC_LOG() << "segment " << segment << ", " << result;
+        RC_ASSERT(result.same);
+      }
+    });
+  }
+
+  TEST_CASE("rows without positions see every entry") {
+    mock_options const shape{.model = {.layers = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 5}, .bound = 9};
+    mock_cache cache(shape);
+    cache.put({0, 0, 0}, {2, 3, 5, 7, 11, 13, 17});
+    cache.set_drafts(0, 1);
+    mock_queries queries(cache, kv::codec::bf16, 2, 2);
+    fill(queries, cache, content::smooth);
+    kv::query_view everywhere = queries.view();
+    everywhere.position = {};
+    for (int r = 0; r < 2; ++r) queries.set_position(0, r, 13 + r);
+    reference::lane_attention lane = reference_lane(cache, queries, {0, 0, 0});
+    REQUIRE(lane.query_positions.size() == 1);  // the other is after the last committed entry
+    kv::host_executor exec;
+    exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+    owned_scores out(cache.lanes());
+    for (auto const domain : {kv::key_domain::all, kv::key_domain::past}) {
+      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), everywhere, {.domain = domain, .last_rows = 2},
+                              out.view());
+      lane.query_positions = {99, 99};
+      for (int h = 0; h < 4; ++h) {
+        lane.queries[static_cast<std::size_t>(h)] = {queries.row(0, 0, h, 0), queries.row(0, 0, h, 1)};
+      }
+      CHECK(compare(out.row(0, 6), reference::attention_mass(lane, {})));
+    }
+  }
+
+  TEST_CASE("gives the same bits for any number of threads") {
+    holds(
+        "1 thread == 3 threads",
+        [] {
+          mock_options const shape = any_mock();
+          mock_cache cache(shape);
+          fill(cache, true);
+          mock_queries queries(cache, kv::codec::f32, 3, 5);
+          fill(queries, cache, content::smooth);
+          auto const how = any_options();
+          std::vector<float> results[2];
+          for (int const threads : {1, 3}) {
+            kv::host_executor exec(threads);
+            exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+            owned_scores out(cache.lanes());
+            kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), how, out.view());
+            results[threads / 3] = out.all();
+          }
+          RC_ASSERT(results[0] == results[1]);
+        },
+        30);
+  }
+
+  TEST_CASE("reduces over the whole window when only its last row counts") {
+    mock_options const shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 8};
+    mock_cache cache(shape);
+    cache.put({0, 0, 0}, {0, 1, 2, 3, 4, 5, 6, 7});
+    mock_queries queries(cache, kv::codec::f32, 3, 3);
+    fill(queries, cache, content::smooth);
+    for (int r = 0; r < 3; ++r) queries.set_position(0, r, 5 + r);
+    CHECK(agrees(cache, queries, {.domain = kv::key_domain::past, .rows = kv::reduction::last}));
+    CHECK(agrees(cache, queries, {.domain = kv::key_domain::past, .rows = kv::reduction::last, .last_rows = 2}));
+  }
+
+  TEST_CASE("refuses what has no meaning and names it") {
+    mock_options const shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}};
+    mock_cache cache(shape);
+    mock_queries queries(cache, kv::codec::f32, 2, 2);
+    kv::host_executor exec;
+    owned_scores out(cache.lanes());
+    auto const mass = [&](kv::query_view const& rows, kv::attention_mass_options const& how, kv::score_view to) {
+      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), rows, how, to);
+    };
+    kv::query_view wide = queries.view();
+    wide.dims = 5;
+    CHECK_THROWS_WITH_AS(mass(wide, {}, out.view()),
+                         "attention_mass: queries.dims = 5, but keys and queries have one head size",
+                         kv::invalid_argument);
+    kv::query_view none = queries.view();
+    none.rows = -1;
+    CHECK_THROWS_WITH_AS(mass(none, {}, out.view()),
+                         "attention_mass: queries.rows = -1, but a count cannot be negative", kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(mass(queries.view(), {.last_rows = -2}, out.view()),
+                         "attention_mass: last_rows = -2, but a count cannot be negative", kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(mass(queries.view(), {.group = kv::reduction::last}, out.view()),
+                         "attention_mass: group = last, but query heads have no order", kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(mass(queries.view(), {.lanes = kv::reduction::last}, out.view()),
+                         "attention_mass: lanes = last, but lanes have no order", kv::invalid_argument);
+    kv::score_view layered = out.view();
+    layered.decides = kv::granularity::layer;
+    CHECK_THROWS_WITH_AS(mass(queries.view(), {.accumulate = true}, layered),
+                         "attention_mass: accumulate = true, but mass accumulates lane by lane", kv::invalid_argument);
+    for (float const each : out.all()) CHECK(each == 0.5f);
+  }
+}

@@ -1,0 +1,173 @@
+// gather_rows moves kept rows, positions and columns together, and no other byte of the engine's memory.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <kvpolicy/kvpolicy.hpp>
+#include <span>
+#include <vector>
+
+#include "support/holds.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+#include "support/mock_options.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// Keep sets by hand: one list of ordinals a segment.
+class written_keep {
+ public:
+  written_keep(kv::lanes const& who, kv::granularity decides, std::vector<std::vector<int>> const& kept) {
+    offset_.push_back(0);
+    for (auto const& some : kept) {
+      ordinal_.insert(ordinal_.end(), some.begin(), some.end());
+      offset_.push_back(static_cast<std::int64_t>(ordinal_.size()));
+    }
+    keep_.who = who;
+    keep_.decides = decides;
+    keep_.offset = offset_.data();
+    keep_.ordinal = ordinal_.data();
+  }
+  written_keep(written_keep const&) = delete;
+  written_keep& operator=(written_keep const&) = delete;
+  [[nodiscard]] kv::keep_set const& view() const { return keep_; }
+
+ private:
+  std::vector<std::int64_t> offset_;
+  std::vector<int> ordinal_;
+  kv::keep_set keep_;
+};
+
+/// A column of `bytes` an entry for every lane, each byte a hash of where it is.
+class owned_column {
+ public:
+  owned_column(mock_cache const& of, kv::column about) : row_(about.bytes * of.options().bound) {
+    for (int i = 0; i < of.lane_count() * row_; ++i)
+      memory_.push_back(static_cast<std::byte>(static_cast<unsigned>(i) * 2654435761u >> 7));
+    std::int64_t const layer = std::int64_t{row_} * of.model().kv_heads;
+    view_ = {about, {memory_.data(), layer * of.model().layers, layer, row_}};
+  }
+  owned_column(owned_column const&) = delete;
+  owned_column& operator=(owned_column const&) = delete;
+  [[nodiscard]] kv::held_column const& view() const { return view_; }
+  [[nodiscard]] std::vector<std::byte> const& memory() const { return memory_; }
+  [[nodiscard]] std::size_t entry(int lane, int ordinal) const {
+    return static_cast<std::size_t>(lane * row_ + ordinal * view_.about.bytes);
+  }
+
+ private:
+  int row_;
+  std::vector<std::byte> memory_;
+  kv::held_column view_;
+};
+
+/// What the memory must be: each row byte by byte where the kept entry's was.
+void move_expected(mock_cache& cache, mock_cache::snapshot& to, mock_cache::snapshot const& from, kv::lane who,
+                   std::vector<int> const& order) {
+  auto const width = static_cast<std::size_t>(kv::bytes_of(cache.options().element));
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    for (of const plane : {of::keys, of::values}) {
+      for (int d = 0; d < (plane == of::keys ? cache.model().head_dim : cache.value_dim()); ++d) {
+        auto const target = cache.offset_of(cache.element(plane, who, static_cast<int>(i), d));
+        auto const source = cache.offset_of(cache.element(plane, who, order[i], d));
+        std::memcpy(to.memory.data() + target, from.memory.data() + source, width);
+      }
+    }
+    int const row = (cache.options().shared_entries ? who.sequence : cache.index(who)) * cache.options().bound;
+    to.position[static_cast<std::size_t>(row) + i] = from.position[static_cast<std::size_t>(row + order[i])];
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("ops/gather_rows") {
+  TEST_CASE("moves kept rows through every locator and layout, byte for byte, and nothing else") {
+    holds(
+        "gather_rows == a copy row by row",
+        [] {
+          mock_options shape = any_mock();
+          auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
+          shape.shared_entries = decides == kv::granularity::token;
+          RC_LOG() << shape << '\n';
+          mock_cache cache(shape);
+          fill(cache, true);
+          int const begin = decides == kv::granularity::token ? 0 : *rc::gen::inRange(0, shape.model.layers);
+          auto const lanes = cache.lanes().layers_only(begin, shape.model.layers);
+          std::vector<std::vector<int>> kept;
+          for (int segment = 0; segment < kv::segments(lanes, decides); ++segment) {
+            int committed = shape.bound;  // lanes that decide together hold equally many; here they share the smallest
+            for (int i = 0; i < lanes.size(); ++i) {
+              if (kv::segment_of(lanes, decides, i) == segment)
+                committed = std::min(committed, cache.committed(lanes.at(i)));
+            }
+            kept.push_back(cache.random().subset(committed, cache.random().below(committed + 1)));
+          }
+          written_keep const keep(lanes, decides, kept);
+          owned_column moved(cache, {"moved", kv::per::lane_entry, kv::on_move::permute, 4});
+          owned_column narrow(cache, {"narrow", kv::per::lane_entry, kv::on_move::permute, 3});
+          owned_column fixed(cache, {"fixed", kv::per::lane_entry, kv::on_move::stay, 4});
+          owned_column window(cache, {"window", kv::per::window_row, kv::on_move::permute, 4});
+
+          auto const before = cache.save();
+          auto expected = before;
+          std::vector<std::byte> columns[] = {moved.memory(), narrow.memory(), fixed.memory(), window.memory()};
+          for (int i = 0; i < lanes.size(); ++i) {
+            kv::lane const who = lanes.at(i);
+            std::vector<int> order = kept[static_cast<std::size_t>(kv::segment_of(lanes, decides, i))];
+            for (int d = cache.committed(who); d < cache.count(who); ++d) order.push_back(d);
+            move_expected(cache, expected, before, who, order);
+            for (owned_column const* each : {&moved, &narrow}) {
+              auto const bytes = static_cast<std::size_t>(each->view().about.bytes);
+              for (std::size_t e = 0; e < order.size(); ++e) {
+                std::memcpy(columns[each == &narrow].data() + each->entry(cache.index(who), static_cast<int>(e)),
+                            each->memory().data() + each->entry(cache.index(who), order[e]), bytes);
+              }
+            }
+          }
+          kv::host_executor exec(*rc::gen::element(1, 3));
+          std::vector<kv::held_column> const all{moved.view(), narrow.view(), fixed.view(), window.view()};
+          kv::cache view = cache.view();
+          view.who = lanes;
+          kv::ops::gather_rows(exec, keep.view(), view, std::span<kv::held_column const>(all));
+          RC_ASSERT(cache.save() == expected);
+          RC_ASSERT(moved.memory() == columns[0]);
+          RC_ASSERT(narrow.memory() == columns[1]);
+          RC_ASSERT(fixed.memory() == columns[2]);
+          RC_ASSERT(window.memory() == columns[3]);
+        },
+        300);
+  }
+
+  TEST_CASE("moves every keep set of 8 entries, with and without drafts behind them") {
+    for (int drafts = 0; drafts <= 2; ++drafts) {
+      for (int mask = 0; mask < 256; ++mask) {
+        mock_cache cache(
+            {.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 2}, .rows = content::fingerprint});
+        kv::lane const who{0, 0, 0};
+        std::vector<int> positions, order;
+        for (int e = 0; e < 8 + drafts; ++e) positions.push_back(3 * e + 1);
+        cache.put(who, positions);
+        cache.set_drafts(0, drafts);
+        for (int e = 0; e < 8; ++e) {
+          if ((mask >> e & 1) != 0) order.push_back(e);
+        }
+        written_keep const keep(cache.lanes(), kv::granularity::lane, {order});
+        kv::host_executor exec;
+        kv::ops::gather_rows(exec, keep.view(), cache.view(), std::span<kv::held_column const>{});
+        for (int d = 0; d < drafts; ++d) order.push_back(8 + d);
+        for (std::size_t i = 0; i < order.size(); ++i) {
+          int const at = static_cast<int>(i);
+          REQUIRE(cache.position(who, at) == 3 * order[i] + 1);
+          REQUIRE(cache.row(of::keys, who, at) == cache.fingerprint(of::keys, who, 3 * order[i] + 1));
+          REQUIRE(cache.row(of::values, who, at) == cache.fingerprint(of::values, who, 3 * order[i] + 1));
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,58 @@
+// map shows every committed entry to a function once, with everything that is known of it.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "support/dice.hpp"
+#include "support/holds.hpp"
+#include "support/owned_lanes.hpp"
+#include "support/scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// A number that no two entries share, plus the old score.
+struct signature {
+  float operator()(float old, kv::entry at) const {
+    int const lane = (at.who.sequence * 4 + at.who.layer) * 4 + at.who.head;
+    return old + static_cast<float>((lane * 64 + at.ordinal) * 64 + at.count + (at.position == 2 * at.ordinal ? 0 : 1));
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("ops/map") {
+  TEST_CASE("replaces the score of every committed entry by a function of it, and nothing else") {
+    holds("map == loop", [] {
+      int const sequences = *rc::gen::inRange(1, 4);
+      int const layers = *rc::gen::inRange(1, 4);
+      int const heads = *rc::gen::inRange(1, 4);
+      int const bound = *rc::gen::element(33, 1, 32, 40);
+      int const drafts = *rc::gen::inRange(0, 2);
+      dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+      std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads));
+      for (int& each : counts) each = random.between(drafts, bound);
+      owned_lanes lanes(sequences, layers, heads, bound, counts);
+      for (int s = 0; s < sequences; ++s) lanes.set_drafts(s, drafts);
+      auto const among = lanes.view().layers_only(*rc::gen::inRange(0, layers), layers);
+      owned_scores scores(among);
+      kv::host_executor exec(*rc::gen::element(1, 3));
+      kv::ops::map(exec, scores.view(), signature{});
+      for (int i = 0; i < among.size(); ++i) {
+        kv::lane const who = among.at(i);
+        int const count = lanes.count(lanes.view().index(who)) - drafts;
+        int const lane = (who.sequence * 4 + who.layer) * 4 + who.head;
+        for (int e = 0; e < scores.stride(); ++e) {
+          float const expected = e < count ? 0.5f + static_cast<float>((lane * 64 + e) * 64 + count) : 0.5f;
+          RC_ASSERT(scores.row(i, scores.stride())[static_cast<std::size_t>(e)] == expected);
+        }
+      }
+    });
+  }
+}

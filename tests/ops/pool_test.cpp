@@ -1,0 +1,107 @@
+// pool against the reference: edges, tails, plateaus and NaN.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "reference/pooling.hpp"
+#include "support/dice.hpp"
+#include "support/holds.hpp"
+#include "support/owned_lanes.hpp"
+#include "support/scores.hpp"
+#include "support/troubled_scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+reference::pooling in_double(kv::pooling const& by) {
+  return {by.how == kv::pooling::kind::none  ? reference::pool_kind::none
+          : by.how == kv::pooling::kind::avg ? reference::pool_kind::average
+                                             : reference::pool_kind::maximum,
+          by.width};
+}
+
+}  // namespace
+
+TEST_SUITE("ops/pool") {
+  TEST_CASE("agrees with the reference on ragged lanes, and writes nothing but committed entries") {
+    holds(
+        "pool == reference",
+        [] {
+          int const bound = *rc::gen::element(33, 1, 2, 31, 32, 40);
+          dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+          std::vector<int> counts;
+          for (int i = 0; i < 6; ++i) counts.push_back(random.chance(50) ? bound : random.below(bound + 1));
+          owned_lanes const lanes(1, 2, 3, bound, counts);
+          owned_scores scores(lanes.view());
+          bool const ties = *rc::gen::arbitrary<bool>();
+          for (float& each : scores.all()) {
+            each = ties ? troubled_score(random, trouble::ties) : static_cast<float>(random.real(10));
+          }
+          std::vector<float> const before = scores.all();
+          int const width = *rc::gen::element(1, 3, 5, 7, 63, 101);
+          int const tail = *rc::gen::element(0, 1, 2, 16, 32, 100);
+          kv::pooling const by =
+              *rc::gen::element<kv::pooling>(kv::max_pool{width}, kv::avg_pool{width}, kv::no_pool{});
+          kv::host_executor exec(*rc::gen::element(1, 3));
+          exec.reserve(kv::implementation<kv::ops::pool_t, kv::host>::scratch({}, bound));
+          kv::ops::pool(exec, by, scores.view(), tail);
+          for (int i = 0; i < lanes.view().size(); ++i) {
+            auto const first = before.begin() + static_cast<std::ptrdiff_t>(i) * scores.stride();
+            reference::row const untouched = as_row(std::vector<float>(first, first + scores.stride()));
+            auto const count = static_cast<std::ptrdiff_t>(lanes.count(i));
+            reference::row expected =
+                reference::pooled(reference::row(untouched.begin(), untouched.begin() + count), in_double(by), tail);
+            expected.insert(expected.end(), untouched.begin() + count, untouched.end());
+            comparison const result = compare(scores.row(i, scores.stride()), expected);
+            RC_LOG() << "lane " << i << ", " << kv::to_string(by) << ", tail " << tail << ": " << result;
+            RC_ASSERT(result.same);
+          }
+        },
+        200);
+  }
+
+  TEST_CASE("the maximum passes scores on bit for bit, so that plateaus are exact ties") {
+    owned_lanes const lanes(6);
+    owned_scores scores(lanes.view());
+    float const given[] = {.1f, .2f, .3f, .1f, .7f, .1f};
+    std::copy(std::begin(given), std::end(given), scores.row(0, 6).begin());
+    kv::host_executor exec;
+    exec.reserve(1024);
+    kv::ops::pool(exec, kv::max_pool{3}, scores.view(), 0);
+    CHECK(std::vector<float>(scores.row(0, 6).begin(), scores.row(0, 6).end()) ==
+          std::vector<float>{.2f, .3f, .3f, .7f, .7f, .7f});
+  }
+
+  TEST_CASE("a pool as wide as an int reaches everything") {
+    owned_lanes const lanes(3);
+    owned_scores scores(lanes.view());
+    for (int e = 0; e < 3; ++e) scores.row(0, 3)[static_cast<std::size_t>(e)] = static_cast<float>(e);
+    kv::host_executor exec;
+    exec.reserve(1024);
+    kv::ops::pool(exec, kv::max_pool{2147483647}, scores.view(), 0);
+    for (float const each : scores.row(0, 3)) CHECK(each == 2.0f);
+  }
+
+  TEST_CASE("refuses even widths and negative tails, and prints as it is written in a spec") {
+    owned_lanes const lanes(3);
+    owned_scores scores(lanes.view());
+    kv::host_executor exec;
+    CHECK_THROWS_WITH_AS(kv::ops::pool(exec, kv::max_pool{4}, scores.view(), 0),
+                         "pool: width = 4, but a pool has an odd width", kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(kv::ops::pool(exec, kv::avg_pool{-1}, scores.view(), 0),
+                         "pool: width = -1, but a pool has an odd width", kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(kv::ops::pool(exec, kv::avg_pool{3}, scores.view(), -1),
+                         "pool: tail = -1, but a count cannot be negative", kv::invalid_argument);
+    CHECK(kv::to_string(kv::pooling{kv::max_pool{7}}) == "max:7");
+    CHECK(kv::to_string(kv::pooling{kv::avg_pool{5}}) == "avg:5");
+    CHECK(kv::to_string(kv::pooling{}) == "none");
+  }
+}

@@ -1,0 +1,234 @@
+// top_k against "sort everything": exact, with ties, NaN, zeros of both signs, infinities and forced entries.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/kvpolicy.hpp>
+#include <limits>
+#include <vector>
+
+#include "reference/selection.hpp"
+#include "support/dice.hpp"
+#include "support/holds.hpp"
+#include "support/owned_lanes.hpp"
+#include "support/scores.hpp"
+#include "support/troubled_scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+using ordinals = std::vector<int>;
+
+constexpr float infinite = std::numeric_limits<float>::infinity();
+constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
+
+/// A rule whose forced entries are a list of flags, and which tolerates `slack` entries above its budget.
+struct flagged {
+  int k = 0;
+  std::vector<reference::flags> const* forced = nullptr;  // a row a segment
+  int slack = 0;
+  kv::lanes who{};
+  kv::granularity decides = kv::granularity::lane;
+  int budget(kv::lane, int) const { return k; }
+  bool triggers(int count, int budget) const { return count > budget + slack; }
+  bool forces(kv::entry at) const {
+    int const segment = kv::segment_of(who, decides, who.index(at.who));
+    return (*forced)[static_cast<std::size_t>(segment)][static_cast<std::size_t>(at.ordinal)];
+  }
+};
+
+/// Room for a keep set.
+class owned_keep {
+ public:
+  explicit owned_keep(kv::score_view const& scores)
+      : offset_(static_cast<std::size_t>(scores.segments()) + 1),
+        ordinal_(static_cast<std::size_t>(scores.segments() * scores.who.bound)),
+        seen_(static_cast<std::size_t>(scores.segments())) {
+    keep_ = {scores.who,     scores.decides,  kv::unit::token, kv::side::kept,
+             offset_.data(), ordinal_.data(), seen_.data(),    static_cast<std::int64_t>(ordinal_.size()),
+             &report_};
+  }
+  owned_keep(owned_keep const&) = delete;
+  owned_keep& operator=(owned_keep const&) = delete;
+  kv::keep_set& view() { return keep_; }
+  [[nodiscard]] kv::report const& report() const { return report_; }
+  [[nodiscard]] ordinals kept(int segment) const { return listed(keep_, segment); }
+
+ private:
+  std::vector<std::int64_t> offset_;
+  std::vector<int> ordinal_, seen_;
+  kv::report report_;
+  kv::keep_set keep_;
+};
+
+template <class Rule>
+ordinals kept_of(std::vector<float> const& row, Rule const& rule, kv::report* report = nullptr) {
+  static kv::host_executor exec;
+  exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, 4200));
+  owned_lanes const lanes(static_cast<int>(row.size()));
+  owned_scores scores(lanes.view());
+  std::copy(row.begin(), row.end(), scores.row(0, 0).data());
+  owned_keep keep(scores.view());
+  kv::ops::top_k(exec, scores.view(), rule, keep.view());
+  if (report != nullptr) *report = keep.report();
+  return keep.kept(0);
+}
+
+ordinals best_of(std::vector<float> const& row, int k) { return kept_of(row, kv::best{k}); }
+
+/// Visits every row of `length` values over the symbols.
+template <class Visit>
+void for_every_row(std::vector<float> const& symbols, int length, Visit const& visit) {
+  std::vector<std::size_t> digits(static_cast<std::size_t>(length), 0);
+  for (;;) {
+    std::vector<float> row;
+    for (std::size_t const digit : digits) row.push_back(symbols[digit]);
+    visit(row);
+    std::size_t at = 0;
+    while (at < digits.size() && ++digits[at] == symbols.size()) digits[at++] = 0;
+    if (at == digits.size()) return;
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("ops/top_k") {
+  TEST_CASE("NaN of either sign is kept only when nothing else is left") {
+    CHECK(best_of({quiet_nan, 3, -quiet_nan}, 2) == ordinals{0, 1});
+    CHECK(best_of({quiet_nan, -infinite, -quiet_nan}, 1) == ordinals{1});
+  }
+
+  TEST_CASE("the two zeros tie, and ties keep the lower ordinal") {
+    CHECK(best_of({-0.0f, 0.0f, -0.0f}, 1) == ordinals{0});
+    CHECK(best_of({0.0f, -0.0f, 1e-45f}, 2) == ordinals{0, 2});
+    CHECK(best_of({7, 7, 7, 7}, 3) == ordinals{0, 1, 2});
+  }
+
+  TEST_CASE("a budget of none, of all and of more than all") {
+    CHECK(best_of({1, 2, 3}, 0).empty());
+    CHECK(best_of({1, 2, 3}, 3) == ordinals{0, 1, 2});
+    CHECK(best_of({1, 2, 3}, 4000) == ordinals{0, 1, 2});
+    CHECK(best_of({}, 0).empty());
+    CHECK(best_of({}, 1).empty());
+  }
+
+  TEST_CASE("agrees with the reference on every row of up to 6 scores over {NaN, -inf, 0, 1}, for every k") {
+    int checks = 0;
+    for (int length = 0; length <= 6; ++length) {
+      for_every_row({quiet_nan, -infinite, 0.0f, 1.0f}, length, [&](std::vector<float> const& row) {
+        for (int k = 0; k <= length; ++k, ++checks) {
+          auto const expected = reference::select(as_row(row), reference::flags(row.size(), false), k);
+          REQUIRE(best_of(row, k) == expected.kept);
+        }
+      });
+    }
+    CHECK(checks == 36409);
+  }
+
+  TEST_CASE("agrees with the reference on every forced set of up to 5 entries over {NaN, 0, 1}, for every budget") {
+    for (int length = 0; length <= 5; ++length) {
+      for_every_row({quiet_nan, 0.0f, 1.0f}, length, [&](std::vector<float> const& row) {
+        for (int mask = 0; mask < 1 << length; ++mask) {
+          std::vector<reference::flags> forced(1);
+          for (int e = 0; e < length; ++e) forced[0].push_back((mask >> e & 1) != 0);
+          for (int budget = 0; budget <= length; ++budget) {
+            kv::report report;
+            flagged const rule{budget, &forced, 0, kv::lanes{.layer_end = 1, .heads = 1}};
+            auto const expected = reference::select(as_row(row), forced[0], budget);
+            REQUIRE(kept_of(row, rule, &report) == expected.kept);
+            REQUIRE(report.nan_scores == expected.nan_candidates);
+            REQUIRE((report.forced_over_budget == 1) == (expected.forced_over_budget > 0));
+            REQUIRE(report.triggered == (budget < length ? 1 : 0));
+          }
+        }
+      });
+    }
+  }
+
+  TEST_CASE("agrees with the reference on ragged lanes, layers and tokens, and writes no score") {
+    holds(
+        "top_k == reference",
+        [] {
+          int const sequences = *rc::gen::inRange(1, 4);
+          int const layers = *rc::gen::inRange(1, 4);
+          int const heads = *rc::gen::inRange(1, 4);
+          int const bound = *rc::gen::element(33, 1, 31, 32, 40, 300);
+          auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
+          dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+          trouble const what = any_trouble();
+          std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads));
+          for (int& each : counts) each = random.chance(50) ? bound : random.below(bound + 1);
+          if (decides != kv::granularity::lane) std::fill(counts.begin(), counts.end(), random.below(bound + 1));
+          owned_lanes lanes(sequences, layers, heads, bound, counts);
+          if (random.chance(20)) lanes.set_drafts(0, *std::min_element(counts.begin(), counts.end()) > 0 ? 1 : 0);
+
+          owned_scores scores(lanes.view(), decides);
+          for (float& each : scores.all()) each = troubled_score(random, what);
+          int const segments = scores.view().segments();
+          int const percent = random.one_of<int>({0, 10, 100});
+          std::vector<reference::flags> forced(static_cast<std::size_t>(segments));
+          for (auto& row : forced) {
+            for (int e = 0; e < bound; ++e) row.push_back(random.chance(percent));
+          }
+          flagged const rule{random.one_of<int>({0, 1, random.below(bound + 1), bound}), &forced, random.below(3),
+                             lanes.view(), decides};
+          owned_keep keep(scores.view());
+          kv::host_executor exec(*rc::gen::element(1, 3));
+          exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, bound));
+          auto const before = as_row(scores.all());
+          kv::ops::top_k(exec, scores.view(), rule, keep.view());
+
+          kv::report expected_report;
+          for (int segment = 0; segment < segments; ++segment) {
+            int const count = lanes.view().committed(scores.view().lane_of(segment));
+            auto const row = as_row(scores.row(segment, count));
+            reference::flags some = forced[static_cast<std::size_t>(segment)];
+            some.resize(static_cast<std::size_t>(count));
+            auto const expected = reference::select(row, some, rule.k, rule.slack);
+            RC_ASSERT(keep.kept(segment) == expected.kept);
+            RC_ASSERT(keep.view().seen[segment] == count);
+            bool const triggered = count > rule.k + rule.slack;
+            expected_report.triggered += triggered ? 1 : 0;
+            expected_report.nan_scores += expected.nan_candidates;
+            expected_report.forced_over_budget += triggered && expected.forced_over_budget > 0 ? 1 : 0;
+          }
+          RC_ASSERT(keep.report() == expected_report);
+          auto const after = as_row(scores.all());
+          RC_ASSERT(std::equal(before.begin(), before.end(), after.begin(),
+                               [](double a, double b) { return a == b || (a != a && b != b); }));
+        },
+        300);
+  }
+
+  TEST_CASE("finds the cut among 4097 scores that differ in their last bits") {
+    dice random(7);
+    std::vector<float> row;
+    for (int e = 0; e < 4097; ++e) row.push_back(troubled_score(random, trouble::last_bits));
+    for (int const k : {1, 2048, 4096}) {
+      CHECK(best_of(row, k) == reference::select(as_row(row), reference::flags(4097, false), k).kept);
+    }
+  }
+
+  TEST_CASE("refuses a keep set without room, of another granularity, and lanes of unequal counts") {
+    owned_lanes const lanes(1, 1, 2, 4, {3, 2});
+    owned_scores scores(lanes.view());
+    owned_keep keep(scores.view());
+    kv::host_executor exec;
+    kv::keep_set small = keep.view();
+    small.capacity = 7;
+    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, scores.view(), kv::best{1}, small),
+                         "top_k: keep.capacity = 7, but every entry of every segment must fit", kv::invalid_argument);
+    kv::keep_set layered = keep.view();
+    layered.decides = kv::granularity::layer;
+    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, scores.view(), kv::best{1}, layered),
+                         "top_k: keep.decides = 1, but scores and keep set are made by one granularity",
+                         kv::invalid_argument);
+    owned_scores together(lanes.view(), kv::granularity::layer);
+    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, together.view(), kv::best{1}, layered),
+                         "top_k: count = 2, but lanes that decide together hold equally many entries",
+                         kv::invalid_argument);
+  }
+}

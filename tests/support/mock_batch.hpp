@@ -1,0 +1,152 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/kvpolicy.hpp>
+#include <limits>
+#include <vector>
+
+#include "reference/attention.hpp"
+#include "support/mock_cache.hpp"
+
+namespace kvpolicy_test {
+
+/// Fills a cache: ragged lanes with holes in their positions, of which the last `drafts` entries are in flight.
+inline void fill(mock_cache& cache, bool drafts) {
+  dice& random = cache.random();
+  int const bound = cache.options().bound;
+  for (int s = 0; s < cache.options().sequences; ++s) {
+    int const in_flight = drafts ? random.below(std::min(3, bound)) : 0;
+    int const length = random.between(0, bound - in_flight + 6);  // tokens of the sequence that are committed
+    cache.set_drafts(s, in_flight);
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      if (cache.lane_at(i).sequence != s) continue;
+      int const most = std::min(length, bound - in_flight);
+      int const count = random.chance(50) ? most : random.below(most + 1);
+      std::vector<int> positions = random.subset(length, count);
+      for (int d = 0; d < in_flight; ++d) positions.push_back(length + d);
+      if (cache.options().shared_entries && cache.lane_at(i).layer + cache.lane_at(i).head > 0) {
+        positions = cache.positions(cache.lane_at(i), cache.count(cache.lane_at(i)));
+      }
+      cache.put(cache.lane_at(i), positions);
+    }
+  }
+}
+
+/// Query rows of every sequence, layer and query head, with strides of their own; a ring if `capacity` exceeds the
+/// rows.
+class mock_queries {
+ public:
+  mock_queries(mock_cache const& of, kv::codec element, int rows, int capacity)
+      : model_(of.model()), element_(element), rows_(rows), capacity_(capacity) {
+    auto const all = static_cast<std::size_t>(of.options().sequences);
+    position_.assign(all * static_cast<std::size_t>(capacity), 1 << 30);
+    cursor_.assign(all * 2, 0);
+    memory_.assign(all * static_cast<std::size_t>(model_.layers * model_.query_heads * capacity * model_.head_dim) *
+                       static_cast<std::size_t>(kv::bytes_of(element)),
+                   std::byte{0x5A});
+    for (std::size_t s = 0; s < all; ++s) {
+      cursor_[2 * s] = ring() ? static_cast<int>(s + 3) % capacity : 0;
+      cursor_[2 * s + 1] = rows;
+    }
+  }
+  mock_queries(mock_queries const&) = delete;
+  mock_queries& operator=(mock_queries const&) = delete;
+
+  [[nodiscard]] bool ring() const { return capacity_ > rows_; }
+  [[nodiscard]] int rows() const { return rows_; }
+  /// Rows of one sequence, where a ring says how many are valid.
+  [[nodiscard]] int valid(int sequence) const { return cursor_[static_cast<std::size_t>(2 * sequence + 1)]; }
+  void set_valid(int sequence, int rows) { cursor_[static_cast<std::size_t>(2 * sequence + 1)] = rows; }
+
+  [[nodiscard]] kv::query_view view() const {
+    std::int64_t const row = std::int64_t{model_.head_dim} * kv::bytes_of(element_);
+    std::int64_t const layer = row * model_.query_heads * capacity_;
+    kv::by_lane<int const> const cursor{cursor_.data(), 2, 0, 0};
+    return {memory_.data(),
+            element_,
+            model_.head_dim,
+            layer * model_.layers,
+            layer,
+            row,
+            row * model_.query_heads,
+            model_.query_heads,
+            capacity_,
+            {position_.data(), capacity_, 0, 0},
+            ring() ? cursor : kv::by_lane<int const>{}};
+  }
+
+  void set_position(int sequence, int row, int position) {
+    position_[static_cast<std::size_t>(sequence * capacity_ + stored(sequence, row))] = position;
+  }
+  [[nodiscard]] int position(int sequence, int row) const {
+    return position_[static_cast<std::size_t>(sequence * capacity_ + stored(sequence, row))];
+  }
+  void write(int sequence, int layer, int query_head, int row, reference::row const& values) {
+    for (std::size_t d = 0; d < values.size(); ++d)
+      encode(element_, values[d], at(sequence, layer, query_head, row, d));
+  }
+  [[nodiscard]] reference::row row(int sequence, int layer, int query_head, int row) {
+    reference::row values;
+    for (int d = 0; d < model_.head_dim; ++d) {
+      values.push_back(decoded(element_, at(sequence, layer, query_head, row, static_cast<std::size_t>(d))));
+    }
+    return values;
+  }
+
+ private:
+  [[nodiscard]] int stored(int sequence, int row) const {
+    return (cursor_[static_cast<std::size_t>(2 * sequence)] + row) % capacity_;
+  }
+  std::byte* at(int sequence, int layer, int query_head, int row, std::size_t dim) {
+    int const before = ((sequence * model_.layers + layer) * capacity_ + stored(sequence, row)) * model_.query_heads;
+    return memory_.data() + (static_cast<std::size_t>((before + query_head) * model_.head_dim) + dim) *
+                                static_cast<std::size_t>(kv::bytes_of(element_));
+  }
+
+  kv::shape model_;
+  kv::codec element_;
+  int rows_;
+  int capacity_;
+  std::vector<std::byte> memory_;
+  std::vector<int> position_, cursor_;
+};
+
+/// Rows at random ascending positions, some of them after the last committed entry, some before all that is left.
+inline void fill(mock_queries& queries, mock_cache& cache, content rows) {
+  dice& random = cache.random();
+  for (int s = 0; s < cache.options().sequences; ++s) {
+    auto const positions = random.subset(cache.options().bound + 10, queries.rows());
+    for (int r = 0; r < queries.rows(); ++r) {
+      queries.set_position(s, r, positions[static_cast<std::size_t>(r)]);
+      for (int i = 0; i < cache.model().layers * cache.model().query_heads; ++i) {
+        reference::row values(static_cast<std::size_t>(cache.model().head_dim));
+        for (double& each : values) each = rows == content::few ? random.between(-1, 1) : random.real(2.0);
+        if (rows == content::troubled && random.chance(10)) values[0] = std::numeric_limits<double>::quiet_NaN();
+        queries.write(s, i / cache.model().query_heads, i % cache.model().query_heads, r, values);
+      }
+    }
+  }
+}
+
+/// The lane as the reference sees it: committed entries, and the rows that are not after the last of them.
+inline reference::lane_attention reference_lane(mock_cache& cache, mock_queries& queries, kv::lane who) {
+  int const count = cache.committed(who);
+  reference::lane_attention lane;
+  lane.keys = cache.rows(of::keys, who, count);
+  lane.key_positions = cache.positions(who, count);
+  lane.queries.resize(static_cast<std::size_t>(cache.model().group()));
+  for (int r = 0; r < queries.valid(who.sequence); ++r) {
+    int const position = queries.position(who.sequence, r);
+    if (count == 0 || position > lane.key_positions.back()) continue;
+    lane.query_positions.push_back(position);
+    for (int h = 0; h < cache.model().group(); ++h) {
+      lane.queries[static_cast<std::size_t>(h)].push_back(
+          queries.row(who.sequence, who.layer, who.head * cache.model().group() + h, r));
+    }
+  }
+  return lane;
+}
+
+}  // namespace kvpolicy_test
