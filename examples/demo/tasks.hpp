@@ -1,0 +1,81 @@
+// What the demo asks of a policy: stretches of real text to continue, and facts to remember.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace demo {
+
+using bytes = std::vector<std::uint8_t>;
+
+/// A prompt, the bytes that follow a question inside it, and where the asked fact stands.
+struct recall_case {
+  bytes prompt;      ///< text with six facts in it, no question
+  bytes question;    ///< "\nget k3f9="
+  bytes answer;      ///< six characters
+  int distance = 0;  ///< bytes from the fact to the question
+};
+
+/// A stretch of text: a prompt and what really followed it.
+struct text_case {
+  bytes prompt;
+  bytes continuation;
+};
+
+/// Makes the same cases from the same text and seed, on every machine.
+class task_maker {
+ public:
+  task_maker(std::span<std::uint8_t const> text, int context, std::uint64_t seed)
+      : text_(text), context_(context), random_(seed) {}
+
+  /// Six facts between stretches of text; `context` bytes with the question. `asked` says which one the question is
+  /// about; the first of them stands in the first tenth of the context.
+  recall_case recall(int asked) {
+    constexpr int facts = 6, fact_bytes = 17, question_bytes = 10;
+    recall_case made;
+    int const room = context_ - facts * fact_bytes - question_bytes;
+    for (int i = 0; i < facts; ++i) {
+      add(made.prompt, stretch(i == 0 ? room / 20 : room * 3 / 20));
+      std::string const key = word(4), value = word(6);
+      if (i == asked) {
+        made.question = as_bytes("\nget " + key + "=");
+        made.answer = as_bytes(value);
+        made.distance = context_ - static_cast<int>(made.prompt.size());
+      }
+      add(made.prompt, as_bytes("\nset " + key + "=" + value + "\n"));
+    }
+    add(made.prompt, stretch(context_ - question_bytes - static_cast<int>(made.prompt.size())));
+    return made;
+  }
+
+  text_case continuation(int length) {
+    bytes const all = stretch(context_ + length);
+    return {{all.begin(), all.begin() + context_}, {all.begin() + context_, all.end()}};
+  }
+
+ private:
+  static bytes as_bytes(std::string const& text) { return {text.begin(), text.end()}; }
+  static void add(bytes& to, bytes const& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+  bytes stretch(int length) {
+    auto const last = text_.size() - static_cast<std::size_t>(length);
+    auto const begin = text_.begin() + static_cast<std::ptrdiff_t>(random_() % (last + 1));
+    return {begin, begin + length};
+  }
+
+  std::string word(int length) {
+    constexpr char alphabet[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    std::string made;
+    for (int i = 0; i < length; ++i) made += alphabet[random_() % 36];
+    return made;
+  }
+
+  std::span<std::uint8_t const> text_;
+  int context_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace demo
