@@ -4,7 +4,8 @@
 #include <kvpolicy/kvpolicy.hpp>
 
 // example-begin scorer
-/// What is looked at, times how much it says (value-aware token pruning, Guo et al. 2024, arXiv:2406.12335).
+/// What is looked at, times how much it says (after Guo et al. 2024, arXiv:2406.12335; the Euclidean norm for their
+/// L1).
 struct value_aware {
   static constexpr auto name = "value_aware";
   using needs = kvpolicy::needs<kvpolicy::keys, kvpolicy::values, kvpolicy::queries>;

@@ -23,9 +23,9 @@ struct lanes_of_scores {
 bool matches_sort(kvpolicy::keep_set const& keep, lanes_of_scores const& data, int entries, int k) {
   std::vector<int> order(static_cast<std::size_t>(entries));
   for (int e = 0; e < entries; ++e) order[static_cast<std::size_t>(e)] = e;
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return data.scores[static_cast<std::size_t>(a)] > data.scores[static_cast<std::size_t>(b)];
-  });
+  auto const score = [&](int e) { return data.scores[static_cast<std::size_t>(e)]; };
+  std::sort(order.begin(), order.end(),
+            [&](int a, int b) { return score(a) > score(b) || (score(a) == score(b) && a < b); });
   order.resize(static_cast<std::size_t>(k));
   std::sort(order.begin(), order.end());
   auto const first = keep.listed(0);

@@ -75,7 +75,8 @@ inline bool checks_pass(std::vector<row> const& rows, stage const& on, bytes con
     if (one.policy == "streaming_llm" || one.policy == "random") line(what, one.recall_inside(), "<=", 0.5 * full);
   }
   std::ifstream file(weights + "/baselines.json");
-  if (!file.good()) return all;
+  kvpolicy::expects(file.good(), "demo", "--weights", weights, "baselines.json is not there");
+  kvpolicy::expects(text.size() >= 1280, "demo", "--text", text.size(), "bits per byte need 1280 bytes at least");
   auto const known = nlohmann::json::parse(file);
   double const baseline = std::min(known.at("gzip_9").get<double>(), known.at("ngram_5").get<double>());
   line("full cache: bits per byte, against the better of gzip and n-grams", bits_per_byte(on, text),

@@ -72,7 +72,7 @@ class run {
         for (std::uint8_t const byte : one.question) later->step(byte);
         rows_[e].right_later += answers(*later, one.answer) ? 1 : 0;
         ++rows_[e].asked;
-        count_costs(rows_[e], *later);
+        if (with_.windows == 0) count_costs(rows_[e], *later);
         bar.advance(rows_[e].policy);
       }
     }

@@ -64,6 +64,9 @@ inline void settle(options& with) {
       return "a budget of " + std::to_string(with.context / share) + " does not hold the window of 16";
     });
   }
+  bool const full = with.policies.empty() || std::count(with.policies.begin(), with.policies.end(), "full") > 0;
+  kv::expects(!with.check || (full && with.cases > 0), "demo", "--check", "without full or without cases",
+              "its bounds are shares of the full cache's recall");
   auto const known = all_contenders();
   for (std::string const& name : with.policies) {
     bool const there = std::any_of(known.begin(), known.end(), [&](contender const& one) { return one.name == name; });

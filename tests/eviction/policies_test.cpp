@@ -29,7 +29,7 @@ bool differs(Policy policy, Change change) {
 TEST_SUITE("eviction/policies") {
   TEST_CASE("ready policies print their scorer, protection and budget with the paper's defaults") {
     CHECK(kv::to_string(kv::policies::full()) == "full | unlimited");
-    CHECK(kv::to_string(kv::policies::streaming_llm()) == "streaming_llm(sinks=4) | sinks(0) | budget(1024)");
+    CHECK(kv::to_string(kv::policies::streaming_llm()) == "streaming_llm(sinks=4) | budget(1024)");
     CHECK(kv::to_string(kv::policies::snapkv()) ==
           "snapkv(window=32, pool=max:7, rows=sum, group=mean) | sinks(0) | budget(1024)");
     CHECK(kv::to_string(kv::policies::h2o()) == "h2o(heavy=-1, recent=-1, group=sum) | sinks(0) | budget(1024)");

@@ -119,7 +119,7 @@ TEST_SUITE("eviction/worked_examples") {
     mock_cache cache(one_lane(4));
     cache.put(only, zero_to(10));
     kv::host_executor exec;
-    auto const policy = kv::policies::streaming_llm({.budget = 5, .score = {.sinks = 2}});
+    auto const policy = kv::policies::streaming_llm({.budget = 5, .sinks = 2});
     auto state = kv::make_state(exec, policy, cache.view());
     auto plan = kv::make_plan(exec, policy, cache.view());
     kv::cache view = cache.view();

@@ -84,7 +84,7 @@ TEST_SUITE("layout/compact") {
         {.model = {.layers = 3, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .rows = content::fingerprint});
     for (int layer = 0; layer < 3; ++layer) cache.put({0, layer, 0}, {0, 1, 2, 3, 4, 5});
     kv::host_executor exec;
-    auto const policy = kv::policies::streaming_llm({.budget = 3, .score = {.sinks = 1}});
+    auto const policy = kv::policies::streaming_llm({.budget = 3, .sinks = 1});
     kv::cache view = cache.view();
     auto state = kv::make_state(exec, policy, view);
     auto plan = kv::make_plan(exec, policy, view);

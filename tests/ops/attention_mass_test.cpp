@@ -207,6 +207,24 @@ TEST_SUITE("ops/attention_mass") {
         30);
   }
 
+  TEST_CASE("workers that are busy at the same time do not disturb each other") {
+    mock_options const shape{
+        .model = {.layers = 4, .query_heads = 8, .kv_heads = 8, .head_dim = 16}, .sequences = 1, .bound = 400};
+    mock_cache cache(shape);
+    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), cache.random().subset(500, 400));
+    mock_queries queries(cache, kv::codec::f32, 16, 16);
+    fill(queries, cache, content::smooth);
+    std::vector<float> alone;
+    for (int const threads : {1, 3, 3, 3}) {
+      kv::host_executor exec(threads);
+      exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+      owned_scores out(cache.lanes());
+      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, out.view());
+      if (threads == 1) alone = out.all();
+      CHECK(out.all() == alone);
+    }
+  }
+
   TEST_CASE("reduces over the whole window when only its last row counts") {
     mock_options const shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 8};
     mock_cache cache(shape);

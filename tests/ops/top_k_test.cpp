@@ -203,6 +203,24 @@ TEST_SUITE("ops/top_k") {
         300);
   }
 
+  TEST_CASE("workers that are busy at the same time do not disturb each other") {
+    owned_lanes const lanes(1, 4, 8, 4097, std::vector<int>(32, 4097));
+    owned_scores scores(lanes.view());
+    dice random(3);
+    for (float& each : scores.all()) each = troubled_score(random, trouble::anything);
+    std::vector<ordinals> alone;
+    for (int const threads : {1, 3, 3, 3}) {
+      kv::host_executor exec(threads);
+      exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, 4097));
+      owned_keep keep(scores.view());
+      kv::ops::top_k(exec, scores.view(), kv::best{1000}, keep.view());
+      std::vector<ordinals> kept;
+      for (int segment = 0; segment < 32; ++segment) kept.push_back(keep.kept(segment));
+      if (threads == 1) alone = kept;
+      CHECK(kept == alone);
+    }
+  }
+
   TEST_CASE("finds the cut among 4097 scores that differ in their last bits") {
     dice random(7);
     std::vector<float> row;

@@ -25,6 +25,7 @@ class noting_executor {
   };
 
   void reserve(std::size_t) {}
+  [[nodiscard]] static std::size_t reserved() { return std::size_t(1) << 40; }
   void copy(std::byte*, std::byte const*, std::size_t) { note("copy", 1); }
   void note(char const* verb, int grid) { launches.push_back({verb, grid}); }
 
@@ -80,6 +81,10 @@ struct implementation<ops::top_k_t, vocabulary::noted> : vocabulary::noted_verb 
 template <>
 struct implementation<ops::ring_append_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, lanes const& who, auto const&, auto const&) { exec.note("ring_append", who.size()); }
+};
+template <>
+struct implementation<ops::ring_truncate_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, lanes const& who, auto const&, int, int) { exec.note("ring_truncate", who.size()); }
 };
 template <>
 struct implementation<ops::refuse_stale_t, vocabulary::noted> : vocabulary::noted_verb {

@@ -46,7 +46,7 @@ struct locator {
   locating kind = locating::identity;
   by_lane<int const> table{};
   int unit_tokens = 1;
-  std::int64_t units = 0;  ///< units in the pool, to check the table against
+  std::int64_t units = 0;  ///< units in the pool; a table that names others is not noticed
 
   [[nodiscard]] KVPOLICY_HD constexpr place at(lane who, int ordinal) const {
     switch (kind) {

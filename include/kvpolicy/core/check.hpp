@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <limits>
@@ -129,6 +130,13 @@ inline void check_cache(char const* call, cache const& in) {
   check_plane(call, "k", in.k, in.shape.head_dim, in);
   check_plane(call, "v", in.v, in.shape.value_dim != 0 ? in.shape.value_dim : in.shape.head_dim, in);
   check_overlap(call, in);
+}
+
+/// Drafts are counted for a sequence, so a cache with drafts grows and shrinks in all its layers at once.
+inline void check_whole(char const* call, lanes const& who, shape const& model) {
+  expects(who.in_flight == nullptr || who.layers() == model.layers, call, "who.layers", who.layers(), [&] {
+    return "drafts are counted for all " + std::to_string(model.layers) + " layers of a sequence together";
+  });
 }
 
 /// `given` must lie inside `made`: the same batch, and some of its layers.

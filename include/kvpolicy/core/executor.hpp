@@ -15,6 +15,7 @@ concept executor = requires(E& exec, std::size_t bytes, std::byte* to, std::byte
   typename E::backend;
   typename E::template buffer<float>;
   exec.reserve(bytes);
+  { exec.reserved() } -> std::convertible_to<std::size_t>;
   exec.copy(to, from, bytes);
 };
 

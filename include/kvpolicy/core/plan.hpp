@@ -19,6 +19,11 @@ class plan {
         who_(who),
         decides_(decides) {}
 
+  plan(plan&&) = default;
+  plan& operator=(plan&&) = default;
+  plan(plan const&) = delete;  // its keep set points into its own memory
+  plan& operator=(plan const&) = delete;
+
   /// Room for the scores of `among`, which may be some of the plan's layers.
   [[nodiscard]] score_view scores(lanes const& among) {
     return contiguous_scores(among, decides_, scores_.data(), who_.bound);

@@ -36,7 +36,7 @@ struct entry {
   int ordinal = 0;
   int count = 0;     ///< committed entries of the lane
   int position = 0;  ///< logical position of the entry
-  int budget = 0;    ///< entries that the lane may keep
+  int budget = 0;    ///< entries that the lane may keep; 0 in a map, which decides nothing
 };
 
 /// Which side of a decision a keep set lists. One-token-per-step policies list the one that goes.
@@ -61,7 +61,7 @@ struct keep_set {
   side lists = side::kept;
   std::int64_t* offset = nullptr;  ///< segments + 1
   int* ordinal = nullptr;          ///< `capacity` ordinals
-  int* seen = nullptr;  ///< committed entries of each segment when it decided; a plan older than its cache is refused
+  int* seen = nullptr;  ///< committed entries of each segment when it decided; a plan of other counts is refused
   std::int64_t capacity = 0;
   kvpolicy::report* report = nullptr;
 

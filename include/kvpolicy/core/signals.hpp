@@ -51,7 +51,8 @@ struct query_view {
   std::int64_t row = 0;
   int heads = 0;                  ///< query heads in all
   int rows = 0;                   ///< rows a lane, at most
-  by_lane<int const> position{};  ///< a row a lane: position of each stored query row; null: they see every entry
+  by_lane<int const> position{};  ///< a row a lane: position of each stored query row; null, in a direct call of a
+                                  ///< verb: they see every entry
   by_lane<int const> cursor{};    ///< {first, valid} of a ring; null data: rows 0 .. rows - 1 are all valid
 
   [[nodiscard]] KVPOLICY_HD int valid(lane who) const { return cursor.data != nullptr ? cursor.row(who)[1] : rows; }

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <concepts>
+#include <functional>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -24,6 +26,11 @@ struct column {
   on_move rule = on_move::permute;
   int bytes = 4;
   int units = 0;
+
+  friend bool operator==(column const& a, column const& b) {
+    return std::string_view(a.name) == b.name && a.one == b.one && a.rule == b.rule && a.bytes == b.bytes &&
+           a.units == b.units;
+  }
 };
 
 /// A column's memory: a row of bytes for every lane.
@@ -49,7 +56,7 @@ struct held_columns {
 
 /// A recorder keeps a signal across steps. It says what it needs, what signal it provides, which columns it keeps
 /// (`columns(model, bound)`), and how they answer for the signal (`view(held)`); `observe(exec, in, held) const` writes
-/// them.
+/// them. Optional: `forget(exec, who, held, sequence, position)`, when a sequence is rolled back to a position.
 template <class R>
 concept recorder = std::regular<R> && requires(R const& r, shape const& model, held_columns const& held) {
   typename R::needs;
@@ -82,6 +89,13 @@ class state {
   /// Adds a recorder's columns, zeroed. In the order of the policy's tuple of recorders.
   template <recorder Recorder>
   void add(Recorder const& keeps) {
+    if constexpr (requires(Executor& exec, held_columns const& held) { keeps.forget(exec, who_, held, 0, 0); }) {
+      std::size_t const first = columns_.size();
+      forgetting_.push_back(
+          [keeps, first](Executor& exec, state const& from, lanes const& who, int sequence, int position) {
+            keeps.forget(exec, who, from.columns_from(first), sequence, position);
+          });
+    }
     for (column const& about : keeps.columns(model_, who_.bound)) {
       std::size_t const units = static_cast<std::size_t>(about.units != 0 ? about.units : who_.bound);
       auto const row = static_cast<std::int64_t>(units * static_cast<std::size_t>(about.bytes));
@@ -105,6 +119,11 @@ class state {
     }
   }
 
+  /// A sequence is rolled back to `position`: recorders that keep rows by position drop theirs.
+  void forget(Executor& exec, lanes const& who, int sequence, int position) const {
+    for (auto const& each : forgetting_) each(exec, *this, who, sequence, position);
+  }
+
   [[nodiscard]] shape const& model() const { return model_; }
   [[nodiscard]] lanes const& who() const { return who_; }
   [[nodiscard]] std::vector<held_column> const& columns() const { return columns_; }
@@ -116,9 +135,26 @@ class state {
   Executor* exec_;
   std::vector<typename Executor::template buffer<std::byte>> memory_;
   std::vector<held_column> columns_;
+  std::vector<std::function<void(Executor&, state const&, lanes const&, int, int)>> forgetting_;
 };
 
 namespace detail {
+
+/// A state holds exactly the columns of these recorders, or it was made for another policy.
+template <class State, class... Recorders>
+void check_state(char const* call, State const& held, std::tuple<Recorders...> const& recorders) {
+  std::size_t at = 0;
+  bool same = true;
+  auto const one = [&](auto const& recorder) {
+    for (column const& each : recorder.columns(held.model(), held.who().bound)) {
+      same = same && at < held.columns().size() && held.columns()[at].about == each;
+      ++at;
+    }
+  };
+  std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
+  expects(same && at == held.columns().size(), call, "state", "another policy's",
+          "make_state makes it for the policy that observes and decides");
+}
 
 /// Index of the first column of recorder `At` in the tuple.
 template <std::size_t At, class... Recorders>

@@ -26,6 +26,14 @@ void check_part(char const* call, Part const& part) {
   if constexpr (requires { part.check(call); }) part.check(call);
 }
 
+/// Scratch belongs to the executor that plan and state were made on; another one may have none.
+template <executor Executor, class State>
+void check_scratch(char const* call, Executor const& exec, State const& held) {
+  std::size_t const needed = scratch_bytes<typename Executor::backend>(held.model(), held.who().bound);
+  expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for this batch",
+          "plan and state are made on the executor that runs them");
+}
+
 template <class Policy>
 void check_policy(char const* call, Policy const& policy) {
   check_part(call, policy.score);
@@ -79,6 +87,9 @@ void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, 
   detail::check_same_lanes("observe", "signals.who", in.who, held.who());
   in.check("observe", held.model());
   auto const recorders = recorders_of(policy.score);
+  detail::check_policy("observe", policy);
+  detail::check_state("observe", held, recorders);
+  detail::check_scratch("observe", exec, held);
   std::size_t first = 0;
   auto const one = [&](auto const& recorder) {
     using needed = typename std::remove_cvref_t<decltype(recorder)>::needs;
@@ -106,6 +117,8 @@ void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, s
     in.check("decide", held.model());
     expects(into.decides() == score_type::decides, "decide", "plan.decides", static_cast<int>(into.decides()),
             "the plan was made for another granularity");
+    detail::check_state("decide", held, recorders);
+    detail::check_scratch("decide", exec, held);
     score_view const scores = into.scores(in.who);
     policy.score.score(exec, bag_type(in, recorders, held), scores);
     keep_set const made = into.room(in.who);

@@ -24,6 +24,7 @@ void append(Executor& exec, cache& in, state<Executor>& held, appended const& fr
   expects(fresh.position <= std::numeric_limits<int>::max() - fresh.tokens, "append", "position", fresh.position,
           "the last new position does not fit into 32 bits");
   detail::check_same_lanes("append", "cache.who", in.who, held.who());
+  detail::check_whole("append", in.who, in.shape);
   ops::append_entries(exec, in.who, std::span<held_column const>(held.columns()), fresh);
 }
 
@@ -44,16 +45,19 @@ void commit(Executor&, cache& in, int sequence, int tokens) {
 /// Rolls a sequence back: entries at logical position `position` and after it are gone from every lane.
 ///
 /// What committed tokens did to others' columns (accumulated mass) stays: only drafts leave no trace, because they were
-/// never observed. Rows of a query ring that were rolled back are replaced when the same positions are observed again.
+/// never observed. Rows of a query ring that were rolled back are dropped.
 /// - throws: `invalid_argument` if the sequence or the position is out of range.
 template <executor Executor>
-void truncate(Executor& exec, cache& in, state<Executor>&, int sequence, int position) {
+void truncate(Executor& exec, cache& in, state<Executor>& held, int sequence, int position) {
   detail::check_shape("truncate", in.shape);
   detail::check_lanes("truncate", in.who, in.shape);
   expects(sequence >= 0 && sequence < in.who.sequences, "truncate", "sequence", sequence,
           [&] { return "the batch has " + std::to_string(in.who.sequences) + " sequences"; });
   expects(position >= 0, "truncate", "position", position, "positions start at 0");
+  detail::check_same_lanes("truncate", "cache.who", in.who, held.who());
+  detail::check_whole("truncate", in.who, in.shape);
   ops::truncate_entries(exec, in.who, sequence, position);
+  held.forget(exec, in.who, sequence, position);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

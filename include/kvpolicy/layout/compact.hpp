@@ -20,8 +20,9 @@ namespace detail {
 
 /// A table shared by lanes that decide apart would be moved twice, differently.
 template <class T>
-void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& keep) {
-  bool const all_layers = keep.decides == granularity::token || keep.who.layers() == 1;
+void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& keep, shape const& model) {
+  bool const whole = keep.who.layers() == model.layers;
+  bool const all_layers = whole && (keep.decides == granularity::token || model.layers == 1);
   bool const all_heads = keep.decides != granularity::lane || keep.who.heads == 1;
   expects(table.layer != 0 || all_layers, "apply", name, "shared by layers", "these layers decide apart");
   expects(table.head != 0 || all_heads, "apply", name, "shared by heads", "these heads decide apart");
@@ -36,7 +37,7 @@ void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& ke
 /// - in: `plan`, of the latest decide; `cache`, the lanes that it decided for among them. Decides nothing.
 /// - slots: entry i of a lane stays at the lane's i-th place; places from the new count on are the engine's to free.
 /// - cost: reads and writes each kept row that changes place once. No allocation.
-/// - throws: `invalid_argument` if the plan holds no decision, is older than the cache, or a shared table would be
+/// - throws: `invalid_argument` if the plan holds no decision, was made for other counts, or a shared table would be
 /// edited by
 ///   lanes that decide apart. Then nothing was changed.
 template <executor Executor>
@@ -50,8 +51,8 @@ void apply(Executor& exec, compact, plan<Executor> const& decided, cache& in, st
   detail::check_same_lanes("apply", "cache.who", in.who, held.who());
   cache decided_part = in;
   decided_part.who = in.who.layers_only(keep.who.layer_begin, keep.who.layer_end);
-  detail::refuse_shared("who.count", in.who.count, keep);
-  detail::refuse_shared("who.position", in.who.position, keep);
+  detail::refuse_shared("who.count", in.who.count, keep, in.shape);
+  detail::refuse_shared("who.position", in.who.position, keep, in.shape);
   ops::refuse_stale(exec, decided_part.who, keep);
   ops::gather_rows(exec, keep, decided_part, std::span<held_column const>(held.columns()));
   ops::set_counts(exec, decided_part.who, keep);

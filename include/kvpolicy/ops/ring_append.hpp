@@ -32,5 +32,11 @@ struct ring_append_t : verb<ring_append_t> {
 };
 inline constexpr ring_append_t ring_append{};
 
+/// `ring_truncate(exec, who, ring, sequence, position)`: rows of the sequence at `position` and after it are gone.
+struct ring_truncate_t : verb<ring_truncate_t> {
+  static constexpr void check(lanes const&, query_ring_view const&, int, int) {}
+};
+inline constexpr ring_truncate_t ring_truncate{};
+
 }  // namespace ops
 }  // namespace KVPOLICY_NAMESPACE

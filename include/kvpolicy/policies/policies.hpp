@@ -11,7 +11,7 @@
 
 namespace KVPOLICY_NAMESPACE::policies {
 
-/// What every ready policy takes: its scorer's parameters, the entries a lane may keep, and sinks on top of them.
+/// What every ready policy takes: its scorer's parameters, the entries a lane may keep, and sinks among them.
 template <class Score>
 struct options {
   int budget = 1024;  ///< entries a lane, forced ones included
@@ -32,8 +32,12 @@ template <class Score>
 [[nodiscard]] constexpr auto full() { return eviction{.score = kvpolicy::full{}, .budget = unlimited{}}; }
 
 /// Sinks and the most recent entries.
-[[nodiscard]] constexpr auto streaming_llm(options<kvpolicy::streaming_llm> with = {}) {
-  return detail::keep_best(with);
+struct streaming_llm_options {
+  int budget = 1024;  ///< entries a lane, sinks included
+  int sinks = 4;
+};
+[[nodiscard]] constexpr auto streaming_llm(streaming_llm_options with = {}) {
+  return eviction{.score = kvpolicy::streaming_llm{with.sinks}, .budget = per_lane{with.budget}};
 }
 
 /// The observation window's pooled attention; decide once, at the end of the prefill.

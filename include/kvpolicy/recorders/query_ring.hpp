@@ -30,12 +30,20 @@ struct query_ring {
   }
 
   void observe(auto& exec, auto const& in, held_columns const& held) const {
-    query_ring_view const ring{
-        rows, held.model.group(), held.model.head_dim, held.table<float>(0), held.table<int>(1), held.table<int>(2)};
-    ops::ring_append(exec, in.who, in.template get<queries>(), ring);
+    ops::ring_append(exec, in.who, in.template get<queries>(), ring_of(held));
+  }
+
+  void forget(auto& exec, lanes const& who, held_columns const& held, int sequence, int position) const {
+    ops::ring_truncate(exec, who, ring_of(held), sequence, position);
   }
 
   friend bool operator==(query_ring const&, query_ring const&) = default;
+
+ private:
+  [[nodiscard]] query_ring_view ring_of(held_columns const& held) const {
+    return {
+        rows, held.model.group(), held.model.head_dim, held.table<float>(0), held.table<int>(1), held.table<int>(2)};
+  }
 };
 static_assert(recorder<query_ring>);
 

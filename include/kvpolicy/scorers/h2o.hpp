@@ -14,7 +14,8 @@ namespace KVPOLICY_NAMESPACE {
 ///     acc_j += sum over this forward's rows of p_ij         over the query heads of the lane (`group`)
 ///     keep   = the heaviest `heavy` before the recent window, and the `recent` last
 ///
-/// With -1, -1 the budget N is split: heavy = N / 2, recent = N - heavy; one given, the other is what it leaves.
+/// With -1, -1 the budget N is split: heavy = N / 2, recent = N - heavy; one given, the other is what it leaves. Both
+/// given, the recent window is forced and hitters fill the rest of the budget.
 struct h2o {
   int heavy = -1;
   int recent = -1;

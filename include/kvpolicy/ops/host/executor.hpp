@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <condition_variable>
 #include <cstddef>
 #include <cstring>
@@ -39,20 +40,18 @@ class host_executor {
   explicit host_executor(int threads = 1) {
     expects(threads >= 1, "host_executor", "threads", threads, "at least the caller works");
     scratch_.resize(static_cast<std::size_t>(threads));
-    for (int worker = 1; worker < threads; ++worker) pool_.emplace_back([this, worker] { serve(worker); });
+    try {
+      for (int worker = 1; worker < threads; ++worker) pool_.emplace_back([this, worker] { serve(worker); });
+    } catch (...) {  // the system has no more threads: end those that started
+      stop();
+      throw;
+    }
   }
 
   host_executor(host_executor const&) = delete;
   host_executor& operator=(host_executor const&) = delete;
 
-  ~host_executor() {
-    {
-      std::lock_guard const lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& one : pool_) one.join();
-  }
+  ~host_executor() { stop(); }
 
   [[nodiscard]] int threads() const { return static_cast<int>(scratch_.size()); }
 
@@ -62,6 +61,9 @@ class host_executor {
       if (mine.size() < bytes) mine.resize(bytes);
     }
   }
+
+  /// Bytes of scratch that every worker has.
+  [[nodiscard]] std::size_t reserved() const { return scratch_.front().size(); }
 
   /// Copies bytes between this executor's buffers.
   static void copy(std::byte* to, std::byte const* from, std::size_t bytes) {
@@ -98,6 +100,15 @@ class host_executor {
     void const* work = nullptr;
     int count = 0;
   };
+
+  void stop() {
+    {
+      std::lock_guard const lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& one : pool_) one.join();
+  }
 
   void drain(int worker) {
     for (int index = next_++; index < job_.count; index = next_++) job_.call(job_.work, index, worker);
@@ -139,6 +150,7 @@ class scratch_arena {
 
   template <class T>
   [[nodiscard]] T* take(std::size_t count) {
+    assert((count * sizeof(T) + 15) / 16 * 16 <= memory_.size());
     auto* const piece = reinterpret_cast<T*>(memory_.data());
     memory_ = memory_.subspan((count * sizeof(T) + 15) / 16 * 16);
     return piece;

@@ -96,7 +96,9 @@ struct implementation<ops::ring_append_t, host> {
       if (committed == 0) return;
       int const last = among.position.row(who)[committed - 1];
       int const* const position = from.position.row(who);
-      for (int r = 0; r < from.valid(who) && position[from.stored(who, r)] <= last; ++r) {
+      int end = 0;
+      while (end < from.valid(who) && position[from.stored(who, end)] <= last) ++end;
+      for (int r = end > ring.capacity ? end - ring.capacity : 0; r < end; ++r) {
         push(ring, who, from, from.stored(who, r), position[from.stored(who, r)]);
       }
     });
@@ -117,6 +119,22 @@ struct implementation<ops::ring_append_t, host> {
     for (int h = 0; h < ring.group; ++h) {
       detail::load_row(from.element, from.at(who, who.head * ring.group + h, stored), bytes_of(from.element), ring.dims,
                        ring.rows.row(who) + (static_cast<std::int64_t>(h) * ring.capacity + at) * ring.dims);
+    }
+  }
+};
+
+template <>
+struct implementation<ops::ring_truncate_t, host> {
+  static constexpr bool provided = true;
+  static std::size_t scratch(shape const&, int) { return 0; }
+
+  static void run(host_executor&, lanes const& who, query_ring_view const& ring, int sequence, int position) {
+    for (int i = 0; i < who.size(); ++i) {
+      lane const one = who.at(i);
+      if (one.sequence != sequence) continue;
+      int* const cursor = ring.cursor.row(one);  // {first, valid}
+      int const* const positions = ring.position.row(one);
+      while (cursor[1] > 0 && positions[(cursor[0] + cursor[1] - 1) % ring.capacity] >= position) --cursor[1];
     }
   }
 };

@@ -15,8 +15,9 @@ inline constexpr std::uint32_t nan_key = 0;
 inline constexpr std::uint32_t forced_key = 0xFFFFFFFFu;
 
 [[nodiscard]] inline std::uint32_t sort_key(float score) {
-  if (score != score) return nan_key;
-  auto const bits = std::bit_cast<std::uint32_t>(score + 0.0f);  // -0 becomes +0
+  auto bits = std::bit_cast<std::uint32_t>(score);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return nan_key;  // by its bits: true under -ffast-math too
+  if (bits == 0x80000000u) bits = 0;                       // -0 is +0
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 

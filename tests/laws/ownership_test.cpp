@@ -1,0 +1,111 @@
+// What belongs to what: a state to its policy, scratch to its executor, a shared table to all who share it.
+#include <doctest/doctest.h>
+
+#include <type_traits>
+
+#include "vocabulary/engine.hpp"
+
+namespace {
+
+using vocabulary::engine;
+namespace kv = kvpolicy;
+
+static_assert(!std::is_copy_constructible_v<kv::plan<kv::host_executor>>);
+static_assert(std::is_move_constructible_v<kv::plan<kv::host_executor>>);
+static_assert(!std::is_copy_constructible_v<kv::state<kv::host_executor>>);
+
+}  // namespace
+
+TEST_SUITE("laws/ownership") {
+  TEST_CASE("a state made for another window is refused before its ring is overrun") {
+    kv::host_executor exec;
+    engine model;
+    kv::cache cache = model.view();
+    auto const small = kv::policies::snapkv({.budget = 16, .score = {.window = 8}});
+    auto const large = kv::policies::snapkv({.budget = 64, .score = {.window = 64}});
+    auto state = kv::make_state(exec, small, cache);
+    auto plan = kv::make_plan(exec, large, cache);
+    kv::append(exec, cache, state, {.tokens = 40, .position = 0});
+    kv::signals const in{cache.who, kv::keys_of(cache), model.rows_of(0, 40)};
+    char const* const text =
+        ": state = another policy's, but make_state makes it for the policy that observes and decides";
+    CHECK_THROWS_WITH_AS(kv::observe(exec, large, in, state), (std::string("observe") + text).c_str(),
+                         kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(kv::decide(exec, large, in, state, plan), (std::string("decide") + text).c_str(),
+                         kv::invalid_argument);
+    auto const stateless = kv::policies::knorm({.budget = 8});
+    CHECK_THROWS_AS(kv::decide(exec, stateless, in, state, plan), kv::invalid_argument);
+  }
+
+  TEST_CASE("an executor without scratch for the batch is refused") {
+    kv::host_executor exec;
+    kv::host_executor bare;
+    engine model;
+    kv::cache cache = model.view();
+    auto const policy = kv::policies::knorm({.budget = 8});
+    auto state = kv::make_state(exec, policy, cache);
+    auto plan = kv::make_plan(exec, policy, cache);
+    kv::append(exec, cache, state, {.tokens = 20, .position = 0});
+    CHECK_THROWS_WITH_AS(
+        kv::decide(bare, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan),
+        "decide: exec = an executor without scratch for this batch, but plan and state are made on the "
+        "executor that runs them",
+        kv::invalid_argument);
+    CHECK(plan.keep().ordinal == nullptr);
+  }
+
+  TEST_CASE("one layer's decision may not edit a table that other layers read") {
+    kv::host_executor exec;
+    engine model;
+    kv::cache cache = model.view();
+    cache.who.count.layer = cache.who.position.layer = 0;
+    auto const policy = kv::policies::knorm({.budget = 8});
+    auto state = kv::make_state(exec, policy, cache);
+    auto plan = kv::make_plan(exec, policy, cache);
+    kv::append(exec, cache, state, {.tokens = 20, .position = 0});
+    kv::decide(exec, policy, kv::signals{cache.who.layers_only(0, 1), kv::keys_of(cache)}, state, plan);
+    CHECK_THROWS_WITH_AS(kv::apply(exec, kv::compact{}, plan, cache, state),
+                         "apply: who.count = shared by layers, but these layers decide apart", kv::invalid_argument);
+    CHECK(model.count[0] == 20);
+  }
+
+  TEST_CASE("drafts grow and shrink in all layers at once") {
+    kv::host_executor exec;
+    engine model;
+    kv::cache cache = model.view();
+    auto state = kv::make_state(exec, kv::policies::knorm({.budget = 8}), cache);
+    kv::cache one_layer = cache;
+    one_layer.who = cache.who.layers_only(0, 1);
+    char const* const text = ": who.layers = 1, but drafts are counted for all 2 layers of a sequence together";
+    CHECK_THROWS_WITH_AS(kv::append(exec, one_layer, state, {.tokens = 2, .position = 0, .in_flight = true}),
+                         (std::string("append") + text).c_str(), kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(kv::truncate(exec, one_layer, state, 0, 0), (std::string("truncate") + text).c_str(),
+                         kv::invalid_argument);
+    CHECK(model.drafts == 0);
+  }
+
+  TEST_CASE("rows of a query ring do not survive the text that they belong to") {
+    kv::host_executor exec;
+    auto const policy = kv::policies::snapkv({.budget = 16, .score = {.window = 8, .pool = kv::no_pool{}}});
+    auto const decide_on = [&](engine& model, bool with_a_past) {
+      for (std::size_t i = 0; i < model.k.size(); ++i) model.k[i] = static_cast<float>((i * 7919) % 101) / 50 - 1;
+      for (std::size_t i = 0; i < model.q.size(); ++i) model.q[i] = static_cast<float>((i * 104729) % 97) / 24 - 2;
+      kv::cache cache = model.view();
+      auto state = kv::make_state(exec, policy, cache);
+      auto plan = kv::make_plan(exec, policy, cache);
+      if (with_a_past) {
+        kv::append(exec, cache, state, {.tokens = 40, .position = 0});
+        kv::observe(exec, policy, kv::signals{cache.who, kv::keys_of(cache), model.rows_of(0, 40)}, state);
+        kv::truncate(exec, cache, state, 0, 0);
+      }
+      kv::append(exec, cache, state, {.tokens = 60, .position = 0});
+      kv::observe(exec, policy, kv::signals{cache.who, kv::keys_of(cache), model.rows_of(56, 60)}, state);
+      kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+      auto const kept = plan.keep().listed(0);
+      return std::vector<int>(kept.begin(), kept.end());
+    };
+    engine fresh;
+    engine used;
+    CHECK(decide_on(used, true) == decide_on(fresh, false));
+  }
+}
