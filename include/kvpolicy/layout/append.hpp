@@ -11,8 +11,7 @@ namespace KVPOLICY_NAMESPACE {
 /// the places behind each lane's last entry. Recorded columns of new entries start at zero.
 ///
 /// - throws: `invalid_argument` if a lane has no room, positions do not ascend, or drafts stand in the way. Then
-/// nothing
-///   was changed.
+///   nothing was changed.
 template <executor Executor>
 void append(Executor& exec, cache& in, state<Executor>& held, appended const& fresh) {
   detail::check_shape("append", in.shape);

@@ -38,8 +38,7 @@ void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& ke
 /// - slots: entry i of a lane stays at the lane's i-th place; places from the new count on are the engine's to free.
 /// - cost: reads and writes each kept row that changes place once. No allocation.
 /// - throws: `invalid_argument` if the plan holds no decision, was made for other counts, or a shared table would be
-/// edited by
-///   lanes that decide apart. Then nothing was changed.
+///   edited by lanes that decide apart. Then nothing was changed.
 template <executor Executor>
 void apply(Executor& exec, compact, plan<Executor> const& decided, cache& in, state<Executor>& held) {
   keep_set const& keep = decided.keep();

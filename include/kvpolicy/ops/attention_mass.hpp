@@ -41,8 +41,8 @@ namespace ops {
 /// to its own.
 /// - out: float32 [segments, entries]; a segment of several lanes reduces their masses last. Entries that no row sees
 /// get 0. Rows after the last committed entry are ignored.
-/// - NaN: a NaN in a key or a row makes every entry that this row sees NaN in that head. A row that sees nothing adds
-/// 0.
+/// - NaN: a NaN in a key or a row makes every entry that this row sees NaN in that head. A row that sees nothing
+///   adds 0.
 /// - cost: O(group * rows * entries * D) a lane; 32 rows of floats a worker as scratch.
 /// - throws: `invalid_argument` if head sizes differ, the group or lanes are reduced by `last`, or a count is negative.
 struct attention_mass_t : verb<attention_mass_t> {

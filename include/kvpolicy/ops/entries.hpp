@@ -21,8 +21,7 @@ namespace ops {
 
 /// `append_entries(exec, who, columns, new)`: positions and zeroed columns for new entries, counts last.
 /// - throws: `invalid_argument` if a lane would exceed its bound, positions would not ascend, or a committed entry
-/// would
-///   stand behind a draft. Then nothing was changed.
+///   would stand behind a draft. Then nothing was changed.
 struct append_entries_t : verb<append_entries_t> {
   static constexpr void check(lanes const&, std::span<held_column const>, appended) {}
 };

@@ -22,8 +22,8 @@ namespace ops {
 /// `ring_append(exec, who, from, ring)`: the rows of `from` become the newest rows of every lane's ring.
 ///
 /// - in: `from`, query rows of this forward, ascending in position. Rows after the last committed entry are left out.
-/// - out: `ring`, float32. Rows at or after the first new position are dropped first: a rolled-back token leaves
-/// nothing.
+/// - out: `ring`, float32. Rows at or after the first new position are dropped first: a rolled-back token
+///   leaves nothing.
 /// - throws: `invalid_argument` if head sizes differ.
 struct ring_append_t : verb<ring_append_t> {
   static void check(lanes const&, query_view const& from, query_ring_view const& ring) {

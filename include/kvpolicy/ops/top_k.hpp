@@ -25,9 +25,8 @@ namespace ops {
 ///   k = max(0, budget - forced) of the others are kept; if the forced exceed the budget exactly they stay, and the
 ///   report says so. Scores are not written: who is a candidate is never said by a special score.
 /// - ties: the lower ordinal wins.
-/// - cost: O(entries) a segment (three histogram passes and one emission, never a sort); one row of 32-bit keys and
-/// 2048
-///   counters a worker as scratch.
+/// - cost: O(entries) a segment (three histogram passes and one emission, never a sort); one row of 32-bit keys
+///   and 2048 counters a worker as scratch.
 /// - throws: `invalid_argument` if `keep` has no room for every entry, or lanes of one segment hold different counts.
 struct top_k_t : verb<top_k_t> {
   template <class Rule>
