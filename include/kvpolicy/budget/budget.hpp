@@ -1,4 +1,4 @@
-// Budgets: how many entries survive, forced ones included.
+// Budgets: how many entries survive, forced ones included, and who shares them.
 #pragma once
 
 #include <concepts>
@@ -8,22 +8,134 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A budget is a regular function object: how many of `count` entries a lane may keep.
+/// A budget is a regular function object: how many of `count` entries a lane may keep, its share.
+///
+/// Optional: `scope()`, who pools their shares; `floor(share)`, how many entries a lane keeps before the pool is
+/// shared; `in_entries(shape, entry_bytes)`, the same budget once it is known what an entry costs.
 template <class B>
 concept budget = std::regular<B> && requires(B const& b, lane who, int count) {
   { b(who, count) } -> std::same_as<int>;
 };
+
+namespace detail {
+
+template <class Budget>
+KVPOLICY_HD constexpr budget_scope scope_of(Budget const& limit) {
+  if constexpr (requires { limit.scope(); }) {
+    return limit.scope();
+  } else {
+    return budget_scope::lane;
+  }
+}
+
+template <class Budget>
+KVPOLICY_HD constexpr int floor_of(Budget const& limit, int share) {
+  if constexpr (requires { limit.floor(share); }) {
+    return limit.floor(share);
+  } else {
+    return 0;
+  }
+}
+
+template <class Budget>
+constexpr auto in_entries(Budget const& limit, shape const& model, std::int64_t entry_bytes) {
+  if constexpr (requires { limit.in_entries(model, entry_bytes); }) {
+    return limit.in_entries(model, entry_bytes);
+  } else {
+    return limit;
+  }
+}
+
+/// floor(fraction * tokens) of the real numbers; a product of doubles may fall a little short of it.
+KVPOLICY_HD constexpr int part_of(double fraction, int tokens) { return static_cast<int>(fraction * tokens + 1e-9); }
+
+inline void check_tokens(char const* call, int tokens) {
+  expects(tokens >= 0, call, "budget.tokens", tokens, "a count cannot be negative");
+}
+
+inline void check_floor(char const* call, double floor) {
+  expects(floor >= 0 && floor <= 1, call, "budget.floor", floor, "a floor is a part of the budget, 0 to 1");
+}
+
+}  // namespace detail
 
 /// `tokens` entries for every lane; all heads of a layer, or all lanes of a token, when they decide together.
 struct per_lane {
   int tokens = 1024;
   static constexpr auto name = "budget";
   static constexpr auto fields() { return std::tuple{field{"", &per_lane::tokens}}; }
-  void check(char const* call) const {
-    expects(tokens >= 0, call, "budget.tokens", tokens, "a count cannot be negative");
-  }
+  void check(char const* call) const { detail::check_tokens(call, tokens); }
   KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
   friend bool operator==(per_lane const&, per_lane const&) = default;
+};
+
+/// `tokens` entries for every lane of a layer, pooled: lanes that need more take from those that need less (AdaKV, Feng
+/// et al. 2024, arXiv:2407.11550, in its guaranteed form: each lane first keeps its best int(floor * tokens)). Ties go
+/// to the lower (head, ordinal). The total is exact.
+struct per_layer {
+  int tokens = 1024;
+  double floor_part = 0.2;
+  static constexpr auto name = "budget";
+  void check(char const* call) const {
+    detail::check_tokens(call, tokens);
+    detail::check_floor(call, floor_part);
+  }
+  KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
+  KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::layer; }
+  KVPOLICY_HD constexpr int floor(int share) const { return detail::part_of(floor_part, share); }
+  friend bool operator==(per_layer const&, per_layer const&) = default;
+};
+
+/// `tokens` entries for every lane of a sequence, pooled over all layers and heads. Ties go to the lower (layer, head,
+/// ordinal).
+struct global {
+  int tokens = 1024;
+  double floor_part = 0;
+  static constexpr auto name = "budget";
+  void check(char const* call) const {
+    detail::check_tokens(call, tokens);
+    detail::check_floor(call, floor_part);
+  }
+  KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
+  KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::global; }
+  KVPOLICY_HD constexpr int floor(int share) const { return detail::part_of(floor_part, share); }
+  friend bool operator==(global const&, global const&) = default;
+};
+
+/// How a ratio becomes a count: floor of the real number, or as kvpress truncates a product of doubles (100 entries
+/// without 0.9 of them are 9 there).
+enum class rounding { exact, kvpress };
+
+[[nodiscard]] constexpr std::array<char const*, 2> names(rounding) { return {"exact", "kvpress"}; }
+
+/// Drops the part `drop` of every lane, at every decision again.
+struct ratio {
+  double drop = 0.5;
+  rounding round = rounding::exact;
+  static constexpr auto name = "budget";
+  void check(char const* call) const {
+    expects(drop >= 0 && drop <= 1, call, "budget.ratio", drop, "a part is dropped, 0 to 1");
+  }
+  KVPOLICY_HD constexpr int operator()(lane, int count) const {
+    return round == rounding::exact ? detail::part_of(1 - drop, count) : static_cast<int>(count * (1 - drop));
+  }
+  friend bool operator==(ratio const&, ratio const&) = default;
+};
+
+/// `limit` bytes of keys and values for all lanes of a sequence, in equal shares. Before a plan has told what an entry
+/// costs, a byte is an entry.
+struct in_bytes {
+  std::int64_t limit = 1 << 20;
+  static constexpr auto name = "budget";
+  void check(char const* call) const { expects(limit >= 0, call, "budget.bytes", limit, "a count cannot be negative"); }
+  KVPOLICY_HD constexpr int operator()(lane, int) const {
+    return static_cast<int>(limit < 0x7FFFFFFF ? limit : 0x7FFFFFFF);
+  }
+  [[nodiscard]] constexpr per_lane in_entries(shape const& model, std::int64_t entry_bytes) const {
+    std::int64_t const share = limit / (entry_bytes * model.layers * model.kv_heads);
+    return {static_cast<int>(share < 0x7FFFFFFF ? share : 0x7FFFFFFF)};
+  }
+  friend bool operator==(in_bytes const&, in_bytes const&) = default;
 };
 
 /// No limit: nothing is ever dropped.
@@ -33,5 +145,20 @@ struct unlimited {
   KVPOLICY_HD constexpr int operator()(lane, int) const { return 0x7FFFFFFF; }
   friend bool operator==(unlimited const&, unlimited const&) = default;
 };
+
+namespace detail {
+inline std::string print_floor(double part) { return part != 0 ? ", floor=" + to_string(part) : std::string(); }
+}  // namespace detail
+
+[[nodiscard]] inline std::string print(per_layer const& limit) {
+  return "budget(" + to_string(limit.tokens) + ", scope=layer" + detail::print_floor(limit.floor_part) + ")";
+}
+[[nodiscard]] inline std::string print(global const& limit) {
+  return "budget(" + to_string(limit.tokens) + ", scope=global" + detail::print_floor(limit.floor_part) + ")";
+}
+[[nodiscard]] inline std::string print(ratio const& limit) {
+  return "budget(ratio=" + to_string(limit.drop) + (limit.round == rounding::exact ? ")" : ", rounding=kvpress)");
+}
+[[nodiscard]] inline std::string print(in_bytes const& limit) { return "budget(bytes=" + to_string(limit.limit) + ")"; }
 
 }  // namespace KVPOLICY_NAMESPACE

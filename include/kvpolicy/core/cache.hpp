@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/lanes.hpp>
+#include <span>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -13,6 +14,15 @@ struct place {
   std::int64_t unit = 0;
   int token = 0;
   friend bool operator==(place const&, place const&) = default;
+};
+
+/// Where a plane begins, if one base does not do: a table of pointers, for each layer (a tensor of its own), each unit
+/// (block stacks, pools in several pieces) or both. A stride of 0 shares the pointer; the plane's strides are added.
+struct base_table {
+  std::byte* const* data = nullptr;  ///< null: the plane has one base
+  std::int64_t layer = 0;            ///< strides of the table, in pointers
+  std::int64_t unit = 0;
+  std::int64_t head = 0;
 };
 
 /// Keys *or* values of a model, named axes with signed byte strides. NHD, HND, packed K/V and transposed V are strides.
@@ -26,27 +36,37 @@ struct plane {
   std::int64_t token = 0;
   std::int64_t head = 0;
   std::int64_t dim = 0;
+  base_table bases{};  ///< instead of `base`
 
   [[nodiscard]] KVPOLICY_HD constexpr std::byte* row(int in_layer, place at, int of_head) const {
-    return base + in_layer * layer + at.unit * unit + at.token * token + of_head * head;
+    std::byte* const from =
+        bases.data != nullptr ? bases.data[in_layer * bases.layer + at.unit * bases.unit + of_head * bases.head] : base;
+    return from + in_layer * layer + at.unit * unit + at.token * token + of_head * head;
   }
   [[nodiscard]] KVPOLICY_HD constexpr bool contiguous() const { return dim == bytes_of(element); }
 };
 
 /// Which table, if any, turns an ordinal into a place.
-enum class locating { identity, slot_map, block_table, ring };
+enum class locating { identity, slot_map, block_table, ring, csr_pages };
 
 /// Logical entry -> place. A stride of 0 in the table shares it: one slot map for all lanes, or one for each.
 ///
 /// - identity: unit = sequence, token = ordinal. Contiguous caches.
 /// - slot_map: unit = table[ordinal]. One token a unit.
 /// - block_table: unit = table[ordinal / unit_tokens], token = ordinal % unit_tokens.
+/// - csr_pages: as block_table, the lane's pages beginning at table[begin]: one list for a whole batch.
 /// - ring: unit = sequence, token = (table[0] + ordinal) % unit_tokens. A window that overwrites its oldest row.
 struct locator {
   locating kind = locating::identity;
   by_lane<int const> table{};
   int unit_tokens = 1;
-  std::int64_t units = 0;  ///< units in the pool; a table that names others is not noticed
+  std::int64_t units = 0;      ///< units in the pool; a table that names others is not noticed
+  by_lane<int const> begin{};  ///< csr_pages: where a lane's pages begin in its table row
+
+  /// The lane's units, in order.
+  [[nodiscard]] KVPOLICY_HD constexpr int const* list(lane who) const {
+    return table.row(who) + (begin.data != nullptr ? *begin.row(who) : 0);
+  }
 
   [[nodiscard]] KVPOLICY_HD constexpr place at(lane who, int ordinal) const {
     switch (kind) {
@@ -56,6 +76,8 @@ struct locator {
         return {table.row(who)[ordinal / unit_tokens], ordinal % unit_tokens};
       case locating::ring:
         return {who.sequence, (*table.row(who) + ordinal) % unit_tokens};
+      case locating::csr_pages:
+        return {list(who)[ordinal / unit_tokens], ordinal % unit_tokens};
       default:
         return {who.sequence, ordinal};
     }
@@ -77,6 +99,12 @@ struct locator {
   return {.kind = locating::block_table, .table = table, .unit_tokens = page, .units = pages};
 }
 
+/// The pages of a batch in one list: those of sequence s are indices[indptr[s]] and on. FlashInfer's arrays.
+[[nodiscard]] constexpr locator csr_pages(by_lane<int const> indices, by_lane<int const> indptr, int page,
+                                          std::int64_t pages) {
+  return {.kind = locating::csr_pages, .table = indices, .unit_tokens = page, .units = pages, .begin = indptr};
+}
+
 /// The view that appliers edit: K and V, where an entry lives, and who is there.
 struct cache {
   kvpolicy::shape shape{};
@@ -84,6 +112,17 @@ struct cache {
   plane k{};
   plane v{};
   locator where{};
+  std::span<plane const> more{};  ///< what else moves with a row: the scales of a quantised pool, an indexer's keys
 };
+
+/// Bytes of keys and values that one entry of one lane takes.
+[[nodiscard]] inline std::int64_t entry_bytes(cache const& in) {
+  std::int64_t bytes = 0;
+  auto const add = [&](plane const& rows) { bytes += std::int64_t{rows.dims} * bytes_of(rows.element); };
+  add(in.k);
+  add(in.v);
+  for (plane const& each : in.more) add(each);
+  return bytes;
+}
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -57,6 +57,14 @@ inline bool disjoint(std::array<axis, 6> axes, std::int64_t bytes) {
 /// pages that any lane may hold (WG-KV). Which pages are whose is then the table's business.
 inline std::array<axis, 6> axes_of(plane const& rows, shape const& model, locator const& where) {
   std::int64_t const tokens = where.kind == locating::slot_map ? 1 : where.unit_tokens;
+  if (rows.bases.data != nullptr) {  // along an axis that the pointers run over, only they say where things are
+    return {axis{rows.bases.layer != 0 ? 1 : model.layers, rows.layer},
+            axis{rows.bases.unit != 0 ? 1 : where.units, rows.unit},
+            axis{tokens, rows.token},
+            axis{rows.bases.head != 0 ? 1 : model.kv_heads, rows.head},
+            axis{rows.dims, rows.dim},
+            axis{}};
+  }
   int const layers = rows.layer == 0 && where.table.layer != 0 ? 1 : model.layers;
   int const heads = rows.head == 0 && where.table.head != 0 ? 1 : model.kv_heads;
   return {axis{layers, rows.layer}, axis{where.units, rows.unit}, axis{tokens, rows.token},
@@ -96,9 +104,9 @@ inline bool interleaved(cache const& in, int shared) {
 }
 
 inline void check_plane(char const* call, char const* name, plane const& rows, int dims, cache const& in) {
-  expects(rows.base != nullptr, call, name, "null", "a plane is the engine's memory");
+  expects(rows.base != nullptr || rows.bases.data != nullptr, call, name, "null", "a plane is the engine's memory");
   expects(
-      rows.dims == dims, call, [&] { return std::string(name) + ".dims"; }, rows.dims,
+      rows.dims == dims || rows.element == codec::opaque, call, [&] { return std::string(name) + ".dims"; }, rows.dims,
       [&] { return "the shape says " + std::to_string(dims) + " channels"; });
   expects(disjoint(axes_of(rows, in.shape, in.where), bytes_of(rows.element)), call, name, "strides",
           "two of its elements share bytes");
@@ -107,6 +115,8 @@ inline void check_plane(char const* call, char const* name, plane const& rows, i
 inline void check_locator(char const* call, locator const& where, lanes const& who) {
   expects(where.units > 0, call, "where.units", where.units, "a pool has at least one unit");
   expects(where.unit_tokens > 0, call, "where.unit_tokens", where.unit_tokens, "a unit holds at least one token");
+  expects(where.kind != locating::csr_pages || where.begin.data != nullptr, call, "where.begin", "null",
+          "a list of a whole batch says where each lane begins");
   bool const direct = where.kind == locating::identity || where.kind == locating::ring;
   expects(!direct || where.units >= who.sequences, call, "where.units", where.units,
           "every sequence has a row of its own");
@@ -117,6 +127,7 @@ inline void check_locator(char const* call, locator const& where, lanes const& w
 }
 
 inline void check_overlap(char const* call, cache const& in) {
+  if (in.k.bases.data != nullptr || in.v.bases.data != nullptr) return;  // their pointers would have to be read
   bool apart = false;
   for (int shared = 0; shared <= 4 && !apart; ++shared) apart = interleaved(in, shared);
   expects(apart, call, "k and v", "overlapping", "keys and values are different memory");
@@ -130,6 +141,11 @@ inline void check_cache(char const* call, cache const& in) {
   check_plane(call, "k", in.k, in.shape.head_dim, in);
   check_plane(call, "v", in.v, in.shape.value_dim != 0 ? in.shape.value_dim : in.shape.head_dim, in);
   check_overlap(call, in);
+  for (plane const& each : in.more) {
+    expects(each.base != nullptr || each.bases.data != nullptr, call, "more", "null", "a plane is the engine's memory");
+    expects(disjoint(axes_of(each, in.shape, in.where), bytes_of(each.element)), call, "more", "strides",
+            "two of its elements share bytes");
+  }
 }
 
 /// Drafts are counted for a sequence, so a cache with drafts grows and shrinks in all its layers at once.

@@ -18,14 +18,19 @@ template <class To, class From>
 
 }  // namespace detail
 
-/// How an element of a plane is stored.
-enum class codec : int { f32, f16, bf16 };
+/// How an element of a plane is stored. `opaque` rows are bytes that only their engine can read (fp8, q8_0, int4 with
+/// scales in the row): a plane of them counts bytes as `dims`, can be moved and listed, and never scored or rotated.
+enum class codec : int { f32, f16, bf16, opaque };
 
 /// Bytes of one element.
-[[nodiscard]] KVPOLICY_HD constexpr int bytes_of(codec element) { return element == codec::f32 ? 4 : 2; }
+[[nodiscard]] KVPOLICY_HD constexpr int bytes_of(codec element) {
+  return element == codec::f32 ? 4 : element == codec::opaque ? 1 : 2;
+}
 
+/// The element type's name, as it is printed.
 [[nodiscard]] constexpr char const* name_of(codec element) {
-  return element == codec::f32 ? "f32" : element == codec::f16 ? "f16" : "bf16";
+  constexpr char const* names[] = {"f32", "f16", "bf16", "opaque"};
+  return names[static_cast<int>(element)];
 }
 
 /// IEEE half to float, exact for every value, subnormals, infinities and NaN included.
@@ -65,7 +70,17 @@ enum class codec : int { f32, f16, bf16 };
   return static_cast<std::uint16_t>(sign | (rounded >> 13));
 }
 
-/// The element stored at `from`, as a float.
+/// Stores a float as an element, to nearest even.
+KVPOLICY_HD inline void store(codec element, float value, std::byte* to) {
+  if (element == codec::f32) {
+    std::memcpy(to, &value, sizeof value);
+    return;
+  }
+  std::uint16_t const raw = element == codec::f16 ? to_f16(value) : to_bf16(value);
+  std::memcpy(to, &raw, sizeof raw);
+}
+
+/// The element stored at `from`, as a float. Not of an opaque row.
 [[nodiscard]] KVPOLICY_HD inline float load(codec element, std::byte const* from) {
   if (element == codec::f32) {
     float value = 0;

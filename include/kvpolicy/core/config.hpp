@@ -1,6 +1,10 @@
 // The two macros that every other header may need.
 #pragma once
 
+#if !defined(__cpp_exceptions)
+#error "kvpolicy reports a caller's mistakes by exceptions: compile with -fexceptions"
+#endif
+
 #if defined(__CUDACC__)
 /// Marks a function that is compiled for host and device.
 #define KVPOLICY_HD __host__ __device__

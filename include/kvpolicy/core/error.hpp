@@ -1,6 +1,8 @@
 // Errors: one line that names the call, the argument, its value and the rule that it broke.
 #pragma once
 
+#include <charconv>
+#include <concepts>
 #include <kvpolicy/core/config.hpp>
 #include <stdexcept>
 #include <string>
@@ -22,6 +24,9 @@ template <class Text>
 std::string spell(Text const& text) {
   if constexpr (requires { std::string(text()); }) {
     return std::string(text());
+  } else if constexpr (std::floating_point<Text>) {
+    char digits[64];
+    return {digits, std::to_chars(digits, digits + sizeof digits, text).ptr};
   } else if constexpr (requires { std::to_string(text); }) {
     return std::to_string(text);
   } else {
@@ -31,7 +36,9 @@ std::string spell(Text const& text) {
 
 [[noreturn]] inline void reject(std::string const& call, std::string const& name, std::string const& value,
                                 std::string const& rule) {
+#if defined(__cpp_exceptions)  // without them config.hpp has said all there is to say
   throw invalid_argument(call + ": " + name + " = " + value + ", but " + rule);
+#endif
 }
 
 }  // namespace detail

@@ -1,11 +1,13 @@
 // A policy's parameters as one list, from which printing (and later parsing, hashing, JSON) follow.
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <concepts>
 #include <kvpolicy/core/config.hpp>
 #include <string>
 #include <tuple>
+#include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -27,6 +29,12 @@ template <class T>
 concept described = requires {
   { T::name } -> std::convertible_to<char const*>;
   T::fields();
+};
+
+/// An enumeration whose values have names, in their order: `constexpr std::array names(my_enum)`, found where it lives.
+template <class T>
+concept named_values = std::is_enum_v<T> && requires(T value) {
+  { names(value).size() } -> std::convertible_to<std::size_t>;
 };
 
 /// "snapkv(window=32, pool=max:7)". Numbers print so that reading them back gives the same value.
@@ -64,6 +72,8 @@ std::string to_string(T const& value) {
     return value ? "true" : "false";
   } else if constexpr (std::integral<T> || std::floating_point<T>) {
     return detail::print_number(value);
+  } else if constexpr (named_values<T>) {
+    return names(value)[static_cast<std::size_t>(value)];
   } else if constexpr (described<T>) {
     return detail::print_described(value);
   } else if constexpr (std::convertible_to<T, char const*>) {

@@ -1,6 +1,7 @@
 // Who is there: lanes, how many entries each holds, and the positions of those entries.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <kvpolicy/core/config.hpp>
 
@@ -82,6 +83,13 @@ struct lanes {
 
 /// Who decides together: every lane for itself, a layer's heads together, or all layers and heads of a token.
 enum class granularity { lane, layer, token };
+
+[[nodiscard]] constexpr std::array<char const*, 3> names(granularity) { return {"lane", "layer", "token"}; }
+
+/// Who shares a budget: nobody, the lanes of a layer, or all lanes of a sequence.
+enum class budget_scope { lane, layer, global };
+
+[[nodiscard]] constexpr std::array<char const*, 3> names(budget_scope) { return {"lane", "layer", "global"}; }
 
 /// How many decisions the lanes make: the segments of scores and keep sets.
 [[nodiscard]] KVPOLICY_HD constexpr int segments(lanes const& who, granularity decides) {

@@ -10,14 +10,17 @@ namespace KVPOLICY_NAMESPACE {
 template <class Executor>
 class plan {
  public:
-  plan(Executor& exec, lanes const& who, granularity decides)
-      : scores_(exec, static_cast<std::size_t>(kvpolicy::segments(who, decides)) * static_cast<std::size_t>(who.bound)),
+  /// `spare_rows`: rows of scores that the policy's scorer needs beside its own. `entry_bytes`: of K and V.
+  plan(Executor& exec, lanes const& who, granularity decides, int spare_rows = 0, std::int64_t entry_bytes = 0)
+      : spare_(exec, static_cast<std::size_t>(spare_rows) * static_cast<std::size_t>(who.bound)),
+        scores_(exec, static_cast<std::size_t>(kvpolicy::segments(who, decides)) * static_cast<std::size_t>(who.bound)),
         ordinals_(exec, scores_.size()),
         offsets_(exec, static_cast<std::size_t>(kvpolicy::segments(who, decides)) + 1),
         seen_(exec, static_cast<std::size_t>(kvpolicy::segments(who, decides))),
         report_(exec, 1),
         who_(who),
-        decides_(decides) {}
+        decides_(decides),
+        entry_bytes_(entry_bytes) {}
 
   plan(plan&&) = default;
   plan& operator=(plan&&) = default;
@@ -26,8 +29,14 @@ class plan {
 
   /// Room for the scores of `among`, which may be some of the plan's layers.
   [[nodiscard]] score_view scores(lanes const& among) {
-    return contiguous_scores(among, decides_, scores_.data(), who_.bound);
+    score_view made = contiguous_scores(among, decides_, scores_.data(), who_.bound);
+    made.spare = spare_.size() > 0 ? spare_.data() : nullptr;
+    return made;
   }
+
+  [[nodiscard]] int spare_rows() const { return static_cast<int>(spare_.size()) / who_.bound; }
+  /// Bytes of keys and values of one entry of one lane: what a budget in bytes counts in.
+  [[nodiscard]] std::int64_t entry_bytes() const { return entry_bytes_; }
 
   /// The keep set of the latest decision; one without memory before the first.
   [[nodiscard]] keep_set const& keep() const { return keep_; }
@@ -48,6 +57,7 @@ class plan {
   template <class T>
   using buffer = typename Executor::template buffer<T>;
 
+  buffer<float> spare_;
   buffer<float> scores_;
   buffer<int> ordinals_;
   buffer<std::int64_t> offsets_;
@@ -55,6 +65,7 @@ class plan {
   buffer<kvpolicy::report> report_;
   lanes who_;
   granularity decides_;
+  std::int64_t entry_bytes_;
   keep_set keep_{};
 };
 

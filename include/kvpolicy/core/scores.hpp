@@ -11,6 +11,7 @@ struct score_view {
   lanes who{};
   granularity decides = granularity::lane;
   by_lane<float> rows{};
+  float* spare = nullptr;  ///< room of a plan for one layer's scores, lane by lane; for scorers that ask for it
 
   [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(who, decides); }
   /// The lane that stands for a segment.
@@ -37,6 +38,15 @@ struct entry {
   int count = 0;     ///< committed entries of the lane
   int position = 0;  ///< logical position of the entry
   int budget = 0;    ///< entries that the lane may keep; 0 in a map, which decides nothing
+};
+
+/// What a decision came to in memory, counted in entries of lanes; the three are always told together, because each
+/// alone misleads. Appliers write it where the executor counts.
+struct tally {
+  std::int64_t logical_kept = 0;     ///< entries that the keep sets list
+  std::int64_t physical_freed = 0;   ///< entries whose memory the engine may give to others
+  std::int64_t attended_length = 0;  ///< entries whose rows attention reads in the next step
+  friend bool operator==(tally const&, tally const&) = default;
 };
 
 /// Which side of a decision a keep set lists. One-token-per-step policies list the one that goes.

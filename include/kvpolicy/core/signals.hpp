@@ -22,7 +22,9 @@ struct row_view {
 struct keys : row_view {
   static constexpr auto name = "keys";
   void check(char const* call, shape const& model) const {
-    expects(rows.base != nullptr, call, "keys", "null", "a signal is the engine's memory");
+    expects(rows.base != nullptr || rows.bases.data != nullptr, call, "keys", "null",
+            "a signal is the engine's memory");
+    expects(rows.element != codec::opaque, call, "keys", "opaque rows", "only their engine can read them");
     expects(rows.dims == model.head_dim, call, "keys.dims", rows.dims,
             [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
   }
@@ -32,11 +34,15 @@ struct keys : row_view {
 struct values : row_view {
   static constexpr auto name = "values";
   void check(char const* call, shape const&) const {
-    expects(rows.base != nullptr, call, "values", "null", "a signal is the engine's memory");
+    expects(rows.base != nullptr || rows.bases.data != nullptr, call, "values", "null",
+            "a signal is the engine's memory");
+    expects(rows.element != codec::opaque, call, "values", "opaque rows", "only their engine can read them");
   }
 };
 
+/// A cache's keys as a signal.
 [[nodiscard]] constexpr keys keys_of(cache const& from) { return {{from.k, from.where}}; }
+/// A cache's values as a signal.
 [[nodiscard]] constexpr values values_of(cache const& from) { return {{from.v, from.where}}; }
 
 /// Query rows, post-RoPE, with the position of each. Row r of a lane is row (first + r) mod `rows` when a cursor is

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <algorithm>
+#include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/core/check.hpp>
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/lists.hpp>
 #include <kvpolicy/ops/pool.hpp>
+#include <kvpolicy/ops/rerotate.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -19,6 +22,23 @@ std::size_t scratch_bytes(shape const& model, int bound) {
   return std::max({implementation<ops::attention_mass_t, Backend>::scratch(model, bound),
                    implementation<ops::pool_t, Backend>::scratch(model, bound),
                    implementation<ops::top_k_t, Backend>::scratch(model, bound)});
+}
+
+/// Rows of scores that a scorer needs beside its own: `spare_rows(lanes)`, where it has that member.
+template <class Score>
+int spare_rows(Score const& score, lanes const& who) {
+  if constexpr (requires { score.spare_rows(who); }) {
+    return score.spare_rows(who);
+  } else {
+    return 0;
+  }
+}
+
+/// Scratch of a worker for decisions about this cache and for every applier of it.
+template <class Backend>
+std::size_t scratch_bytes(cache const& in) {
+  return std::max(
+      {scratch_bytes<Backend>(in.shape, in.who.bound), list_scratch<Backend>(in), rerotate_scratch<Backend>(in)});
 }
 
 template <class Part>
@@ -62,7 +82,7 @@ template <executor Executor, eviction_policy Policy>
   detail::check_cache("make_state", in);
   state<Executor> made(exec, in.shape, in.who);
   std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders_of(policy.score));
-  exec.reserve(detail::scratch_bytes<typename Executor::backend>(in.shape, in.who.bound));
+  exec.reserve(detail::scratch_bytes<typename Executor::backend>(in));
   return made;
 }
 
@@ -74,9 +94,64 @@ template <executor Executor, eviction_policy Policy>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in) {
   detail::check_policy("make_plan", policy);
   detail::check_cache("make_plan", in);
-  exec.reserve(detail::scratch_bytes<typename Executor::backend>(in.shape, in.who.bound));
-  return plan<Executor>(exec, in.who, policy.score.decides);
+  exec.reserve(detail::scratch_bytes<typename Executor::backend>(in));
+  return plan<Executor>(exec, in.who, policy.score.decides, detail::spare_rows(policy.score, in.who), entry_bytes(in));
 }
+
+namespace detail {
+
+template <executor Executor, eviction_policy Policy, class Given>
+void observe_given(Executor& exec, Policy const& policy, Given const& in, state<Executor>& held) {
+  check_same_lanes("observe", "signals.who", in.who, held.who());
+  in.check("observe", held.model());
+  auto const recorders = recorders_of(policy.score);
+  check_policy("observe", policy);
+  check_state("observe", held, recorders);
+  check_scratch("observe", exec, held);
+  std::size_t first = 0;
+  auto const one = [&](auto const& recorder) {
+    using needed = typename std::remove_cvref_t<decltype(recorder)>::needs;
+    if constexpr (signals_complete<std::remove_cvref_t<decltype(recorder)>, Given>(needed{})) {
+      bool readable = true;
+      if constexpr (requires { in.has_all(needed{}); }) readable = in.has_all(needed{});  // told at run time
+      if (readable) recorder.observe(exec, in, held.columns_from(first));
+      first += recorder.columns(held.model(), held.who().bound).size();
+    }
+  };
+  std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
+}
+
+template <executor Executor, eviction_policy Policy, class Given>
+void decide_given(Executor& exec, Policy const& policy, Given const& in, state<Executor> const& held,
+                  plan<Executor>& into) {
+  using score_type = std::remove_cvref_t<decltype(policy.score)>;
+  auto const recorders = recorders_of(policy.score);
+  using bag_type = bag<Given, std::remove_cvref_t<decltype(recorders)>, state<Executor>>;
+  if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{})) {
+    check_policy("decide", policy);
+    check_same_lanes("decide", "signals.who", in.who, into.who());
+    check_same_lanes("decide", "signals.who", in.who, held.who());
+    in.check("decide", held.model());
+    expects(into.decides() == policy.score.decides, "decide", "plan.decides", to_string(into.decides()),
+            "the plan was made for another granularity");
+    expects(spare_rows(policy.score, into.who()) <= into.spare_rows(), "decide", "plan", "without room for lane scores",
+            "make_plan makes it for the policy that decides");
+    bool const all_pool = scope_of(policy.budget) == budget_scope::global;
+    expects(!all_pool || in.who.layers() == held.model().layers, "decide", "signals.who.layers", in.who.layers(),
+            [&] { return "all " + std::to_string(held.model().layers) + " layers share this budget"; });
+    check_state("decide", held, recorders);
+    check_scratch("decide", exec, held);
+    score_view const scores = into.scores(in.who);
+    policy.score.score(exec, bag_type(in, recorders, held), scores);
+    keep_set const made = into.room(in.who);
+    with_protection(policy.protect, [&](auto const& protect) {
+      ops::top_k(exec, scores, rule_of(policy, protect, held.model(), into.entry_bytes()), made);
+    });
+    into.publish(made);
+  }
+}
+
+}  // namespace detail
 
 /// Shows a forward's signals to the policy's recorders. Writes state only, from committed entries only.
 ///
@@ -84,21 +159,7 @@ template <executor Executor, eviction_policy Policy>
 /// - throws: `invalid_argument` if the state was made for other lanes.
 template <executor Executor, eviction_policy Policy, class... Given>
 void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor>& held) {
-  detail::check_same_lanes("observe", "signals.who", in.who, held.who());
-  in.check("observe", held.model());
-  auto const recorders = recorders_of(policy.score);
-  detail::check_policy("observe", policy);
-  detail::check_state("observe", held, recorders);
-  detail::check_scratch("observe", exec, held);
-  std::size_t first = 0;
-  auto const one = [&](auto const& recorder) {
-    using needed = typename std::remove_cvref_t<decltype(recorder)>::needs;
-    if constexpr (detail::signals_complete<std::remove_cvref_t<decltype(recorder)>, signals<Given...>>(needed{})) {
-      recorder.observe(exec, in, held.columns_from(first));
-      first += recorder.columns(held.model(), held.who().bound).size();
-    }
-  };
-  std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
+  detail::observe_given(exec, policy, in, held);
 }
 
 /// Decides for the lanes of `in`: an ascending keep set for every segment, in `into`. Reads only, apart from the plan.
@@ -107,24 +168,7 @@ void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, 
 template <executor Executor, eviction_policy Policy, class... Given>
 void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& held,
             plan<Executor>& into) {
-  using score_type = std::remove_cvref_t<decltype(policy.score)>;
-  auto const recorders = recorders_of(policy.score);
-  using bag_type = bag<signals<Given...>, std::remove_cvref_t<decltype(recorders)>, state<Executor>>;
-  if constexpr (detail::signals_complete<score_type, bag_type>(typename score_type::needs{})) {
-    detail::check_policy("decide", policy);
-    detail::check_same_lanes("decide", "signals.who", in.who, into.who());
-    detail::check_same_lanes("decide", "signals.who", in.who, held.who());
-    in.check("decide", held.model());
-    expects(into.decides() == score_type::decides, "decide", "plan.decides", static_cast<int>(into.decides()),
-            "the plan was made for another granularity");
-    detail::check_state("decide", held, recorders);
-    detail::check_scratch("decide", exec, held);
-    score_view const scores = into.scores(in.who);
-    policy.score.score(exec, bag_type(in, recorders, held), scores);
-    keep_set const made = into.room(in.who);
-    ops::top_k(exec, scores, detail::rule_of(policy), made);
-    into.publish(made);
-  }
+  detail::decide_given(exec, policy, in, held, into);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -34,7 +34,8 @@ struct eviction {
 template <class Score, class Protect, class... Others>
 [[nodiscard]] std::string print(eviction<Score, Protect, Others...> const& policy) {
   std::string text = to_string(policy.score);
-  if constexpr (!std::same_as<Protect, nothing>) text += " | " + to_string(policy.protect);
+  std::string const kept = to_string(policy.protect);
+  if (!std::same_as<Protect, nothing> && !kept.empty()) text += " | " + kept;
   text += " | " + to_string(policy.budget);
   if (!(policy.trigger == decltype(policy.trigger){})) text += " | " + to_string(policy.trigger);
   return text;
@@ -59,6 +60,8 @@ struct eviction_rule {
   Trigger trigger;
   [[nodiscard]] KVPOLICY_HD int budget(lane who, int count) const { return limit(who, count); }
   [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed) const { return trigger(count, allowed); }
+  [[nodiscard]] KVPOLICY_HD budget_scope scope() const { return scope_of(limit); }
+  [[nodiscard]] KVPOLICY_HD int floor(int share) const { return floor_of(limit, share); }
   [[nodiscard]] KVPOLICY_HD bool forces(entry at) const { return forced_by_scorer(at) || protect(at); }
 };
 
@@ -71,9 +74,21 @@ constexpr auto forces_of(Score const& score) {
   }
 }
 
-template <class Policy>
-constexpr auto rule_of(Policy const& policy) {
-  return eviction_rule{forces_of(policy.score), policy.protect, policy.budget, policy.trigger};
+/// Calls visit with a protection as decisions ask it, entry by entry. One that is chosen at run time picks a type that
+/// costs an entry no more than it must.
+template <class Protect, class Visit>
+void with_protection(Protect const& protect, Visit const& visit) {
+  if constexpr (requires { protect.pick(visit); }) {
+    protect.pick(visit);
+  } else {
+    visit(protect);
+  }
+}
+
+/// `entry_bytes`: of one entry of one lane; what a budget in bytes is counted in.
+template <class Policy, class Protect>
+constexpr auto rule_of(Policy const& policy, Protect const& protect, shape const& model, std::int64_t entry_bytes) {
+  return eviction_rule{forces_of(policy.score), protect, in_entries(policy.budget, model, entry_bytes), policy.trigger};
 }
 
 }  // namespace detail

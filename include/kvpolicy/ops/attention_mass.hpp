@@ -1,6 +1,7 @@
 // Verb: the attention that each entry receives from a few query rows.
 #pragma once
 
+#include <array>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
@@ -17,11 +18,9 @@ enum class reduction { sum, mean, max, last };
 /// Which axis is reduced first, and whether the group is reduced before the softmax. The order written is the method.
 enum class reduction_order { rows_then_group, group_then_rows, group_on_logits };
 
-[[nodiscard]] constexpr char const* print(reduction how) {
-  constexpr char const* names[] = {"sum", "mean", "max", "last"};
-  return names[static_cast<int>(how)];
-}
+[[nodiscard]] constexpr std::array<char const*, 4> names(reduction) { return {"sum", "mean", "max", "last"}; }
 
+/// What is reduced, over which keys and in which order.
 struct attention_mass_options {
   key_domain domain = key_domain::all;
   reduction rows = reduction::sum;

@@ -1,7 +1,7 @@
 // Verbs that change how many entries a lane holds: append, commit, truncate, and the counts after an eviction.
 #pragma once
 
-#include <kvpolicy/core/lanes.hpp>
+#include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/verb.hpp>
@@ -39,11 +39,31 @@ struct refuse_stale_t : verb<refuse_stale_t> {
 };
 inline constexpr refuse_stale_t refuse_stale{};
 
+/// `refuse_ragged(exec, who, keep)`: lanes of one sequence that keep different numbers of entries are refused.
+struct refuse_ragged_t : verb<refuse_ragged_t> {
+  static constexpr void check(lanes const&, keep_set const&) {}
+};
+inline constexpr refuse_ragged_t refuse_ragged{};
+
 /// `set_counts(exec, who, keep)`: every lane holds what was kept, and its drafts.
 struct set_counts_t : verb<set_counts_t> {
   static constexpr void check(lanes const&, keep_set const&) {}
 };
 inline constexpr set_counts_t set_counts{};
+
+/// `free_tails(exec, keep, cache, freed)`: `freed` grows by the entries that fit into whole units behind what is kept;
+/// a unit that several lanes share is free when all of them have left it.
+struct free_tails_t : verb<free_tails_t> {
+  static constexpr void check(keep_set const&, cache const&, std::int64_t*) {}
+};
+inline constexpr free_tails_t free_tails{};
+
+/// `tell(exec, keep, who, told)`: `told` counts the entries that are kept, and those that attention will read: the
+/// entries that are there, or with `masked` every position up to that of a lane's last entry.
+struct tell_t : verb<tell_t> {
+  static constexpr void check(keep_set const&, lanes const&, bool, tally*) {}
+};
+inline constexpr tell_t tell{};
 
 }  // namespace ops
 }  // namespace KVPOLICY_NAMESPACE

@@ -21,4 +21,11 @@ struct gather_rows_t : verb<gather_rows_t> {
 };
 inline constexpr gather_rows_t gather_rows{};
 
+/// `carry_entries(exec, keep, cache, columns)`: positions and recorded columns of entry i become those of its i-th kept
+/// entry. What gather_rows does besides moving rows.
+struct carry_entries_t : verb<carry_entries_t> {
+  static constexpr void check(keep_set const&, cache const&, std::span<held_column const>) {}
+};
+inline constexpr carry_entries_t carry_entries{};
+
 }  // namespace KVPOLICY_NAMESPACE::ops

@@ -43,6 +43,25 @@ struct pooling {
   return (by.how == pooling::kind::max ? "max:" : "avg:") + to_string(by.width);
 }
 
+/// What a pooling looks like in writing.
+[[nodiscard]] inline std::string wanted_text(pooling const*) { return "max:K, avg:K (K odd) or none"; }
+
+/// Reads what `print` writes; false if it is none.
+[[nodiscard]] inline bool read_text(std::string_view text, pooling& to) {
+  if (text == "none") {
+    to = no_pool{};
+    return true;
+  }
+  bool const is_max = text.substr(0, 4) == "max:";
+  if (!is_max && text.substr(0, 4) != "avg:") return false;
+  int width = 0;
+  auto const end = text.data() + text.size();
+  auto const [stopped, failed] = std::from_chars(text.data() + 4, end, width);
+  if (failed != std::errc{} || stopped != end) return false;
+  to = is_max ? pooling(max_pool{width}) : pooling(avg_pool{width});
+  return true;
+}
+
 namespace ops {
 
 /// `pool(exec, by, scores, tail)`: pools each segment's scores in place over neighbouring entries.

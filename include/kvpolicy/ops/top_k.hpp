@@ -20,14 +20,19 @@ namespace ops {
 /// `top_k(exec, scores, rule, keep)`: per segment the forced entries and the best of the others, up to the budget.
 ///
 /// - in: `scores` [segments, entries], float32; NaN ranks below every number, -inf included; -0 equals +0.
-///   `rule` is a struct of KVPOLICY_HD members: `budget(lane, count)`, `triggers(count, budget)`, `forces(entry)`.
+///   `rule` is a struct of KVPOLICY_HD members: `budget(lane, count)`, `triggers(count, budget)`, `forces(entry)`;
+///   optional `scope()`, which segments of a sequence pool their budgets and trigger together, and `floor(budget)`, the
+///   best entries that each segment keeps before the pool is shared (forced ones among them).
 /// - out: `keep`, strictly ascending ordinals. A segment that does not trigger lists all its entries.
 ///   k = max(0, budget - forced) of the others are kept; if the forced exceed the budget exactly they stay, and the
 ///   report says so. Scores are not written: who is a candidate is never said by a special score.
-/// - ties: the lower ordinal wins.
-/// - cost: O(entries) a segment (three histogram passes and one emission, never a sort); one row of 32-bit keys
-///   and 2048 counters a worker as scratch.
-/// - throws: `invalid_argument` if `keep` has no room for every entry, or lanes of one segment hold different counts.
+///   In a pool the forced of all segments count against the sum of budgets; if floors do not fit, entries within them
+///   compete first.
+/// - ties: the lower ordinal wins; in a pool the lower (layer, head, ordinal).
+/// - cost: O(entries) a segment (three histogram passes and one emission, never a sort); 2048 counters a worker as
+///   scratch, and the keys of the entries where their ordinals will be.
+/// - throws: `invalid_argument` if `keep` has no room for every entry, lanes of one segment hold different counts, or
+///   segments of a pool decide for more than one lane each.
 struct top_k_t : verb<top_k_t> {
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {

@@ -6,7 +6,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Specialised in ops/<backend>/<verb>.hpp: `static ... run(exec, args...)` and
+/// Specialised in `ops/BACKEND/VERB.hpp`: `static ... run(exec, args...)` and
 /// `static std::size_t scratch(shape const&, int bound)`, bytes of scratch a worker needs.
 template <class Verb, class Backend>
 struct implementation {

@@ -8,6 +8,7 @@
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
+#include <kvpolicy/scorers/tova.hpp>
 
 namespace KVPOLICY_NAMESPACE::policies {
 
@@ -36,6 +37,7 @@ struct streaming_llm_options {
   int budget = 1024;  ///< entries a lane, sinks included
   int sinks = 4;
 };
+/// Sinks and the most recent entries; decide after every forward.
 [[nodiscard]] constexpr auto streaming_llm(streaming_llm_options with = {}) {
   return eviction{.score = kvpolicy::streaming_llm{with.sinks}, .budget = per_lane{with.budget}};
 }
@@ -45,6 +47,9 @@ struct streaming_llm_options {
 
 /// Heavy hitters and recent entries; observe and decide after every forward.
 [[nodiscard]] constexpr auto h2o(options<kvpolicy::h2o> with = {}) { return detail::keep_best(with); }
+
+/// What the last row looks at, one set a layer; decide after every forward.
+[[nodiscard]] constexpr auto tova(options<kvpolicy::tova> with = {}) { return detail::keep_best(with); }
 
 /// The keys of smallest norm.
 [[nodiscard]] constexpr auto knorm(options<kvpolicy::knorm> with = {}) { return detail::keep_best(with); }

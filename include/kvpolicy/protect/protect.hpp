@@ -69,6 +69,23 @@ struct span {
   friend bool operator==(span const&, span const&) = default;
 };
 
+/// Sinks and a recent window, around a scorer that forces neither: nearly every method that evicts without them
+/// collapses. Attention sinks: Xiao et al. 2024, arXiv:2309.17453.
+struct safe {
+  int sinks = 4;
+  int recent = 32;
+  static constexpr auto name = "safe";
+  static constexpr auto fields() { return std::tuple{field{"sinks", &safe::sinks}, field{"recent", &safe::recent}}; }
+  void check(char const* call) const {
+    expects(sinks >= 0, call, "safe.sinks", sinks, "a count cannot be negative");
+    expects(recent >= 0, call, "safe.recent", recent, "a count cannot be negative");
+  }
+  KVPOLICY_HD constexpr bool operator()(entry at) const {
+    return at.position < sinks || at.count - at.ordinal <= recent;
+  }
+  friend bool operator==(safe const&, safe const&) = default;
+};
+
 /// What either of two protections protects.
 template <protection First, protection Second>
 struct either {
@@ -82,6 +99,7 @@ struct either {
   friend bool operator==(either const&, either const&) = default;
 };
 
+/// Entries that either protects.
 template <protection First, protection Second>
 [[nodiscard]] constexpr either<First, Second> operator|(First const& first, Second const& second) {
   return {first, second};

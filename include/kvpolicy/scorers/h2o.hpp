@@ -39,6 +39,7 @@ struct h2o {
     }
   };
 
+  /// The score: the mass received so far.
   struct copy_mass {
     by_lane<float const> mass;
     KVPOLICY_HD float operator()(float, entry at) const { return mass.row(at.who)[at.ordinal]; }

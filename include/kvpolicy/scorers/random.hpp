@@ -18,6 +18,7 @@ struct random {
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
 
+  /// The score: a number in [0, 1).
   struct uniform {
     std::uint64_t seed;
     /// The finaliser of SplitMix64: every input bit flips every output bit with a chance near one half.

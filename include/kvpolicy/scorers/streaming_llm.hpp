@@ -21,6 +21,7 @@ struct streaming_llm {
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
 
+  /// The score: the ordinal.
   struct recency {
     KVPOLICY_HD float operator()(float, entry at) const { return static_cast<float>(at.ordinal); }
   };

@@ -7,6 +7,7 @@
 #include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/lists.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -106,6 +107,21 @@ struct implementation<ops::refuse_stale_t, host> {
 };
 
 template <>
+struct implementation<ops::refuse_ragged_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, lanes const& who, keep_set const& keep) {
+    for (int i = 0; i < who.size(); ++i) {
+      int const first = i / (who.layers() * who.heads) * who.layers() * who.heads;
+      auto const kept = [&](int of) { return std::ssize(keep.listed(segment_of(who, keep.decides, of))); };
+      expects(kept(i) == kept(first), "apply", "plan.keep", kept(i), [&] {
+        return "the next token has one position in all lanes, and another lane keeps " + std::to_string(kept(first));
+      });
+    }
+  }
+};
+
+template <>
 struct implementation<ops::set_counts_t, host> {
   static constexpr bool provided = true;
 
@@ -115,6 +131,57 @@ struct implementation<ops::set_counts_t, host> {
       if (!detail::owns_row(who.count, who, one)) continue;
       int const drafts = *who.count.row(one) - who.committed(one);
       *who.count.row(one) = static_cast<int>(keep.listed(segment_of(who, keep.decides, i)).size()) + drafts;
+    }
+  }
+};
+
+template <>
+struct implementation<ops::free_tails_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, keep_set const& keep, cache const& in, std::int64_t* freed) {
+    if (in.where.kind == locating::identity || in.where.kind == locating::ring)
+      return;  // a row belongs to its sequence
+    for (int i = 0; i < keep.who.size(); ++i) {
+      lane const who = keep.who.at(i);
+      if (detail::owns_row(detail::rows_of(in.where, in.where.table), keep.who, who)) *freed += tail_of(keep, in, who);
+    }
+  }
+
+ private:
+  /// Entries in the units that all lanes of one table row leave.
+  static std::int64_t tail_of(keep_set const& keep, cache const& in, lane owner) {
+    auto const rows = detail::rows_of(in.where, in.where.table);
+    int const page = in.where.unit_tokens;
+    auto const units = [page](std::int64_t entries) { return (entries + page - 1) / page; };
+    std::int64_t before = 0;
+    std::int64_t after = 0;
+    std::int64_t lanes = 0;
+    for (int i = 0; i < keep.who.size(); ++i) {
+      lane const who = keep.who.at(i);
+      bool const sharing = who.sequence == owner.sequence && (rows.layer == 0 || who.layer == owner.layer) &&
+                           (rows.head == 0 || who.head == owner.head);
+      if (!sharing) continue;
+      auto const kept = std::ssize(keep.listed(segment_of(keep.who, keep.decides, i)));
+      int const count = *in.who.count.row(who);
+      before = std::max(before, units(count));
+      after = std::max(after, units(kept + count - in.who.committed(who)));
+      ++lanes;
+    }
+    return (before - after) * page * lanes;
+  }
+};
+
+template <>
+struct implementation<ops::tell_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, keep_set const& keep, lanes const& who, bool masked, tally* told) {
+    for (int i = 0; i < keep.who.size(); ++i) {
+      lane const one = keep.who.at(i);
+      int const count = *who.count.row(one);
+      told->logical_kept += std::ssize(keep.listed(segment_of(keep.who, keep.decides, i)));
+      told->attended_length += masked && count > 0 ? who.position.row(one)[count - 1] + 1 : count;
     }
   }
 };

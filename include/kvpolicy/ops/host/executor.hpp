@@ -37,15 +37,11 @@ class host_executor {
     std::vector<T> values_;
   };
 
-  explicit host_executor(int threads = 1) {
+  explicit host_executor(int threads = 1) : host_executor(idle{}) {
     expects(threads >= 1, "host_executor", "threads", threads, "at least the caller works");
     scratch_.resize(static_cast<std::size_t>(threads));
-    try {
-      for (int worker = 1; worker < threads; ++worker) pool_.emplace_back([this, worker] { serve(worker); });
-    } catch (...) {  // the system has no more threads: end those that started
-      stop();
-      throw;
-    }
+    // If the system has no more threads, the destructor ends those that started: the object is complete already.
+    for (int worker = 1; worker < threads; ++worker) pool_.emplace_back([this, worker] { serve(worker); });
   }
 
   host_executor(host_executor const&) = delete;
@@ -95,6 +91,9 @@ class host_executor {
   }
 
  private:
+  struct idle {};
+  explicit host_executor(idle) {}
+
   struct job {
     void (*call)(void const*, int, int) = nullptr;
     void const* work = nullptr;

@@ -30,6 +30,53 @@ bool owns_row(by_lane<T> const& table, lanes const& who, lane one) {
          (table.head != 0 || one.head == 0);
 }
 
+/// Calls move(from, to) for every kept entry that changes place, then for the drafts behind them; ascending.
+template <class Move>
+void for_each_move(std::span<int const> kept, int drafts, int committed, Move const& move) {
+  int to = 0;
+  for (int const from : kept) {
+    if (from != to) move(from, to);
+    ++to;
+  }
+  for (int draft = 0; draft < drafts; ++draft, ++to) {
+    if (committed + draft != to) move(committed + draft, to);
+  }
+}
+
+/// Ordinals below `committed` that are not kept, ascending; returns how many. `dropped` has room for one more than
+/// those. Without a branch an entry: which ones go is as good as random.
+inline int list_dropped(std::span<int const> kept, int committed, int* dropped) {
+  int gone = 0;
+  std::size_t next = 0;
+  int e = 0;
+  for (; e < committed && next < kept.size(); ++e) {
+    bool const stays = kept[next] == e;
+    dropped[gone] = e;
+    gone += stays ? 0 : 1;
+    next += stays ? 1 : 0;
+  }
+  for (; e < committed; ++e) dropped[gone++] = e;
+  return gone;
+}
+
+/// Positions and columns of a lane follow its kept entries.
+inline void carry_lane(cache const& in, lane who, std::span<int const> kept, int drafts,
+                       std::span<held_column const> columns) {
+  int const committed = in.who.committed(who);
+  if (owns_row(in.who.position, in.who, who)) {
+    int* const position = in.who.position.row(who);
+    for_each_move(kept, drafts, committed, [&](int from, int to) { position[to] = position[from]; });
+  }
+  for (held_column const& one : columns) {
+    if (one.about.one != per::lane_entry || one.about.rule != on_move::permute) continue;
+    std::byte* const row = one.rows.row(who);
+    auto const width = static_cast<std::size_t>(one.about.bytes);
+    for_each_move(kept, drafts, committed, [&](int from, int to) {
+      std::memcpy(row + static_cast<std::size_t>(to) * width, row + static_cast<std::size_t>(from) * width, width);
+    });
+  }
+}
+
 }  // namespace detail
 
 template <>
@@ -41,45 +88,29 @@ struct implementation<ops::gather_rows_t, host> {
     exec.for_each(keep.who.size(), [&](int i, int) {
       lane const who = keep.who.at(i);
       auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
-      int const drafts = *in.who.count.row(who) - in.who.committed(who);
-      move_entries(kept, drafts, in, who);
-      for (held_column const& one : columns) {
-        if (one.about.one == per::lane_entry && one.about.rule == on_move::permute) permute(one, who, kept, drafts, in);
-      }
+      int const committed = in.who.committed(who);
+      int const drafts = *in.who.count.row(who) - committed;
+      detail::for_each_move(kept, drafts, committed, [&](int from, int to) {
+        place const source = in.where.at(who, from);
+        place const target = in.where.at(who, to);
+        detail::move_row(in.k, who, source, target);
+        detail::move_row(in.v, who, source, target);
+        for (plane const& each : in.more) detail::move_row(each, who, source, target);
+      });
+      detail::carry_lane(in, who, kept, drafts, columns);
     });
   }
+};
 
- private:
-  /// Calls move(from, to) for every kept entry that changes place, then for the drafts behind them; ascending.
-  template <class Move>
-  static void for_each_move(std::span<int const> kept, int drafts, int committed, Move const& move) {
-    int to = 0;
-    for (int const from : kept) {
-      if (from != to) move(from, to);
-      ++to;
-    }
-    for (int draft = 0; draft < drafts; ++draft, ++to) {
-      if (committed + draft != to) move(committed + draft, to);
-    }
-  }
+template <>
+struct implementation<ops::carry_entries_t, host> {
+  static constexpr bool provided = true;
 
-  static void move_entries(std::span<int const> kept, int drafts, cache const& in, lane who) {
-    bool const owner = detail::owns_row(in.who.position, in.who, who);
-    int* const position = in.who.position.row(who);
-    for_each_move(kept, drafts, in.who.committed(who), [&](int from, int to) {
-      place const source = in.where.at(who, from);
-      place const target = in.where.at(who, to);
-      detail::move_row(in.k, who, source, target);
-      detail::move_row(in.v, who, source, target);
-      if (owner) position[to] = position[from];
-    });
-  }
-
-  static void permute(held_column const& one, lane who, std::span<int const> kept, int drafts, cache const& in) {
-    std::byte* const row = one.rows.row(who);
-    auto const width = static_cast<std::size_t>(one.about.bytes);
-    for_each_move(kept, drafts, in.who.committed(who), [&](int from, int to) {
-      std::memcpy(row + static_cast<std::size_t>(to) * width, row + static_cast<std::size_t>(from) * width, width);
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, std::span<held_column const> columns) {
+    exec.for_each(keep.who.size(), [&](int i, int) {
+      lane const who = keep.who.at(i);
+      auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
+      detail::carry_lane(in, who, kept, *in.who.count.row(who) - in.who.committed(who), columns);
     });
   }
 };

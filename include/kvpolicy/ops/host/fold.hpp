@@ -1,0 +1,54 @@
+// Host implementation of fold.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/ops/fold.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <>
+struct implementation<ops::fold_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor& exec, score_view const& part, ops::fold_step const& step, score_view const& out) {
+    constexpr int chunk = 4096;
+    int const chunks = (part.who.bound + chunk - 1) / chunk;
+    exec.for_each(part.who.sequences * chunks, [&](int i, int) {
+      int const sequence = i / chunks;
+      int const begin = i % chunks * chunk;
+      int const count = part.who.committed({sequence, part.who.layer_begin, 0});
+      int const end = std::min(begin + chunk, count);
+      if (begin < end) fold_rows(part, step, out, sequence, begin, end);
+    });
+  }
+
+ private:
+  /// The rows of one sequence, entries [begin, end).
+  static void fold_rows(score_view const& part, ops::fold_step const& step, score_view const& out, int sequence,
+                        int begin, int end) {
+    int const rows = part.segments() / part.who.sequences;
+    float const* previous = nullptr;
+    for (int r = sequence * rows; r < (sequence + 1) * rows; ++r) {
+      float const* const from = part.row(r);
+      float* const to = out.rows.row(part.lane_of(r));
+      bool const fresh = step.first && to != previous;
+      for (int e = begin; e < end; ++e) to[e] = fresh ? from[e] : combined(step.how, to[e], from[e]);
+      previous = to;
+    }
+    if (step.divide_by == 1) return;
+    previous = nullptr;
+    for (int r = sequence * rows; r < (sequence + 1) * rows; ++r) {
+      float* const to = out.rows.row(part.lane_of(r));
+      for (int e = begin; e < end && to != previous; ++e) to[e] /= static_cast<float>(step.divide_by);
+      previous = to;
+    }
+  }
+
+  static float combined(reduction how, float a, float b) {
+    if (how != reduction::max) return a + b;
+    return a > b || a != a ? a : b;
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

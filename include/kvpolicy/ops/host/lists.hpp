@@ -1,0 +1,294 @@
+// Host implementations of the verbs that edit lists and tables of units.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/lists.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// One bit for every unit of a pool.
+class unit_marks {
+ public:
+  explicit unit_marks(std::uint64_t* words) : words_(words) {}
+  static std::size_t words_for(std::int64_t units) { return static_cast<std::size_t>((units + 63) / 64); }
+  [[nodiscard]] bool has(int unit) const { return (word(unit) >> (unit & 63) & 1u) != 0; }
+  void set(int unit) { word(unit) |= std::uint64_t{1} << (unit & 63); }
+  void clear(int unit) { word(unit) &= ~(std::uint64_t{1} << (unit & 63)); }
+  void clear_all(std::int64_t units) { std::fill_n(words_, words_for(units), 0); }
+
+ private:
+  [[nodiscard]] std::uint64_t& word(int unit) const { return words_[static_cast<std::size_t>(unit) / 64]; }
+  std::uint64_t* words_;
+};
+
+/// A lane's row of a list that may be written.
+inline int* list_row(by_lane<int> const& list, locator const& where, lane who) {
+  return list.row(who) + (where.begin.data != nullptr ? *where.begin.row(who) : 0);
+}
+
+/// What a by-lane table without memory says: 0.
+inline int number_of(by_lane<int const> const& table, lane who) { return table.data != nullptr ? *table.row(who) : 0; }
+
+/// Entries of lanes that one row of this table stands for.
+template <class T>
+std::int64_t lanes_of_row(by_lane<T> const& table, lanes const& who) {
+  return std::int64_t{table.layer != 0 ? 1 : who.layers()} * (table.head != 0 ? 1 : who.heads);
+}
+
+/// "lane (0, 1, 2)"
+inline std::string spell_lane(lane who) {
+  return "lane (" + std::to_string(who.sequence) + ", " + std::to_string(who.layer) + ", " + std::to_string(who.head) +
+         ")";
+}
+
+}  // namespace detail
+
+template <>
+struct implementation<ops::check_list_t, host> {
+  static constexpr bool provided = true;
+
+  template <class Shared>
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit) {
+    std::size_t const words = detail::unit_marks::words_for(in.where.units);
+    detail::scratch_arena arena(exec.scratch(0));
+    detail::unit_marks owned(arena.take<std::uint64_t>(words));
+    detail::unit_marks locked(arena.take<std::uint64_t>(words));
+    bool const one_pool_of_layers = in.k.layer == 0 && in.k.bases.layer == 0 && keep.who.layers() > 1;
+    bool const one_pool_of_heads = in.k.head == 0 && in.k.bases.head == 0 && keep.who.heads > 1;
+    int const pools_of_layers = one_pool_of_layers ? 1 : keep.who.layers();
+    int const pools_of_heads = one_pool_of_heads ? 1 : keep.who.heads;
+    for (int pool = 0; pool < pools_of_layers * pools_of_heads; ++pool) {
+      owned.clear_all(in.where.units);
+      locked.clear_all(in.where.units);
+      for (int i = 0; i < keep.who.size(); ++i) {
+        lane const who = keep.who.at(i);
+        int const layer = one_pool_of_layers ? 0 : who.layer - keep.who.layer_begin;
+        int const head = one_pool_of_heads ? 0 : who.head;
+        if (layer * pools_of_heads + head != pool) continue;
+        if (!detail::owns_row(detail::rows_of(in.where, edit.list), keep.who, who)) continue;
+        bool const alone = !edit.distinct && keep.who.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
+        check_row(keep, in, edit, who, alone, owned, locked);
+      }
+    }
+  }
+
+ private:
+  /// True if nothing about a row's slots is wrong by itself: a fast pass, before the one that finds what is.
+  template <class Shared>
+  static bool sound(cache const& in, list_edit<Shared> const& edit, lane who) {
+    int const count = *in.who.count.row(who);
+    int const* const slot = detail::list_row(edit.list, in.where, who);
+    int const* const position = in.who.position.row(who);
+    auto const units = static_cast<std::uint64_t>(in.where.units);
+    unsigned wrong = 0;
+    for (int e = 0; e < count; ++e) {
+      wrong |= static_cast<unsigned>(static_cast<std::uint64_t>(std::int64_t{slot[e]}) >= units) |
+               static_cast<unsigned>(slot[e] == edit.dead);
+    }
+    if (wrong != 0 || edit.map.data == nullptr) return wrong == 0;
+    int const* const map = detail::map_row(edit.map, edit.map_begin, who);
+    for (int e = 0; e < count; ++e) wrong |= static_cast<unsigned>(slot[e] != map[position[e]]);
+    return wrong == 0;
+  }
+
+  template <class Shared>
+  static void check_row(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane who, bool alone,
+                        detail::unit_marks& owned, detail::unit_marks& locked) {
+    check_prefix(keep, in, edit, who);
+    if (alone && sound(in, edit, who)) return;
+    check_slots(in, edit, who, owned, locked);
+  }
+
+  template <class Shared>
+  static void check_slots(cache const& in, list_edit<Shared> const& edit, lane who, detail::unit_marks& owned,
+                          detail::unit_marks& locked) {
+    int const count = *in.who.count.row(who);
+    int const* const slot = detail::list_row(edit.list, in.where, who);
+    int const* const position = in.who.position.row(who);
+    int const tree = detail::number_of(edit.locked, who);
+    for (int e = 0; e < count; ++e) {
+      auto const refuse = [&](bool ok, auto const& rule) {
+        expects(ok, "apply", "list", [&] { return at(slot[e], position[e], who); }, rule);
+      };
+      refuse(slot[e] >= 0 && slot[e] < in.where.units,
+             [&] { return "the pool has " + std::to_string(in.where.units) + " slots"; });
+      refuse(slot[e] != edit.dead, "a live entry is not at the dead slot");
+      if (edit.map.data != nullptr) {
+        int const mapped = detail::map_row(edit.map, edit.map_begin, who)[position[e]];
+        refuse(slot[e] == mapped,
+               [&] { return "the map says " + std::to_string(mapped) + ": relist after the map was rewritten"; });
+      }
+      bool const alone = position[e] >= tree && !edit.shared(slot[e]);
+      refuse(!(owned.has(slot[e]) && !edit.shared(slot[e])) && !(alone && locked.has(slot[e])),
+             "another sequence has that slot, and `shared` does not say so");
+    }
+    for (int e = 0; e < count; ++e) {
+      expects(
+          !edit.distinct || !owned.has(slot[e]), "apply", "list", [&] { return at(slot[e], position[e], who); },
+          "an entry before it has that slot");
+      (position[e] < tree ? locked : owned).set(slot[e]);
+    }
+  }
+
+  static std::string at(int slot, int position, lane who) {
+    return "slot " + std::to_string(slot) + " at position " + std::to_string(position) + " of " +
+           detail::spell_lane(who);
+  }
+
+  template <class Shared>
+  static void check_prefix(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane who) {
+    int const prefix = detail::number_of(edit.prefix, who);
+    int const committed = in.who.committed(who);
+    int const* const position = in.who.position.row(who);
+    auto const kept = keep.listed(segment_of(keep.who, keep.decides, keep.who.index(who)));
+    for (int e = 0; e < committed && position[e] < prefix; ++e) {
+      bool const stays = e < std::ssize(kept) && kept[static_cast<std::size_t>(e)] == e;
+      expects(
+          stays, "apply", "plan.keep", [&] { return "position " + std::to_string(position[e]) + " dropped"; },
+          [&] { return "the first " + std::to_string(prefix) + " positions are protected: force them, too"; });
+    }
+    if (edit.map.data == nullptr || committed == 0) return;
+    int const* const map = detail::map_row(edit.map, edit.map_begin, who);
+    for (int p = 0; p < prefix && p <= position[committed - 1]; ++p) {
+      expects(
+          map[p] != edit.dead, "apply", "map", [&] { return "the dead slot at position " + std::to_string(p); },
+          [&] { return "the first " + std::to_string(prefix) + " positions are protected"; });
+    }
+  }
+};
+
+template <>
+struct implementation<ops::rewrite_list_t, host> {
+  static constexpr bool provided = true;
+
+  static std::size_t scratch(cache const& in) {
+    std::size_t const words = detail::unit_marks::words_for(in.where.units);
+    return 2 * detail::scratch_of<std::uint64_t>(words) +
+           2 * detail::scratch_of<int>(static_cast<std::size_t>(in.who.bound) + 1);
+  }
+
+  template <class Shared>
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit,
+                  std::int64_t* freed) {
+    std::atomic<std::int64_t> entries = 0;
+    exec.for_each(keep.who.size(), [&](int i, int worker) {
+      lane const who = keep.who.at(i);
+      if (!detail::owns_row(detail::rows_of(in.where, edit.list), keep.who, who)) return;
+      auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
+      entries += rewrite(exec.scratch(worker), kept, in, edit, who) *
+                 detail::lanes_of_row(detail::rows_of(in.where, edit.list), keep.who);
+    });
+    if (freed != nullptr) *freed += entries;
+  }
+
+ private:
+  /// A row of a unit_list being written, or nothing but a count where there is none.
+  class appender {
+   public:
+    appender(unit_list const& to, lane who)
+        : to_(to.unit.data != nullptr ? to.unit.row(who) : nullptr),
+          told_(to.count.data != nullptr ? to.count.row(who) : nullptr) {}
+    appender(appender const&) = delete;
+    appender& operator=(appender const&) = delete;
+    ~appender() {
+      if (told_ != nullptr) *told_ = count_;
+    }
+    void add(int unit) {
+      if (to_ != nullptr) to_[count_] = unit;
+      ++count_;
+    }
+    [[nodiscard]] std::int64_t count() const { return count_; }
+
+   private:
+    int* to_;
+    int* told_;
+    int count_ = 0;
+  };
+
+  /// Clears the marks that will be asked for, by whichever way is shorter.
+  static void clear_marks(detail::unit_marks& seen, std::int64_t units, int const* slot, int count) {
+    if (units / 16 <= count) return seen.clear_all(units);
+    for (int e = 0; e < count; ++e) seen.clear(slot[e]);
+  }
+
+  /// One list: kept slots to the front, drafts behind them, then those that fell out. Returns how many were freed.
+  template <class Shared>
+  static std::int64_t rewrite(std::span<std::byte> memory, std::span<int const> kept, cache const& in,
+                              list_edit<Shared> const& edit, lane who) {
+    int const committed = in.who.committed(who);
+    int const drafts = *in.who.count.row(who) - committed;
+    int* const slot = detail::list_row(edit.list, in.where, who);
+    int const* const position = in.who.position.row(who);
+    detail::scratch_arena arena(memory);
+    detail::unit_marks seen(arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units)));
+    int* const dropped = arena.take<int>(static_cast<std::size_t>(in.who.bound) + 1);
+    clear_marks(seen, in.where.units, slot, committed);
+    int const gone = detail::list_dropped(kept, committed, dropped);
+    for (int const e : kept) seen.set(slot[e]);
+    for (int e = committed; e < committed + drafts; ++e) seen.set(slot[e]);
+    int* const map = edit.map.data != nullptr ? detail::map_row(edit.map, edit.map_begin, who) : nullptr;
+    int const tree = detail::number_of(edit.locked, who);
+    appender freed(edit.freed, who);
+    appender released(edit.released, who);
+    for (int i = 0; i < gone; ++i) {
+      int const e = dropped[i];
+      int const unit = slot[e];
+      if (map != nullptr) map[position[e]] = edit.dead;
+      dropped[i] = unit;
+      if (unit == edit.dead || seen.has(unit)) continue;
+      seen.set(unit);
+      (position[e] >= tree && !edit.shared(unit) ? freed : released).add(unit);
+    }
+    detail::for_each_move(kept, drafts, committed, [&](int from, int to) { slot[to] = slot[from]; });
+    std::copy_n(dropped, gone, slot + kept.size() + static_cast<std::size_t>(drafts));
+    return freed.count();
+  }
+};
+
+template <>
+struct implementation<ops::relist_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, cache const& in, by_lane<int> const& list, by_lane<int> const& map,
+                  by_lane<int const> const& map_begin, int dead, int sequence, int length) {
+    auto const each_row = [&](auto const& visit) {
+      for (int layer = in.who.layer_begin; layer < in.who.layer_end; ++layer) {
+        for (int head = 0; head < in.who.heads; ++head) {
+          lane const who{sequence, layer, head};
+          by_lane<int> const rows = detail::rows_of(in.where, list);
+          if ((rows.layer != 0 || layer == in.who.layer_begin) && (rows.head != 0 || head == 0))
+            visit(who, *in.who.count.row(who), in.who.position.row(who), detail::map_row(map, map_begin, who));
+        }
+      }
+    };
+    each_row([&](lane who, int count, int const* position, int const* slot) {
+      for (int e = 0; e < count; ++e) {
+        int const at = position[e] < length ? slot[position[e]] : -1;
+        expects(
+            at >= 0 && at < in.where.units && at != dead, "relist", "map",
+            [&] {
+              return std::to_string(at) + " at position " + std::to_string(position[e]) + " of " +
+                     detail::spell_lane(who);
+            },
+            "a live entry is at a slot of the pool that is not the dead one");
+      }
+    });
+    each_row([&](lane who, int count, int const* position, int* slot) {
+      int* const live = detail::list_row(list, in.where, who);
+      int e = 0;
+      for (int p = 0; p < length; ++p) {
+        if (e < count && position[e] == p) {
+          live[e++] = slot[p];
+        } else {
+          slot[p] = dead;
+        }
+      }
+    });
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

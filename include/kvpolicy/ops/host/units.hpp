@@ -1,0 +1,168 @@
+// Host implementations of the verbs that give back units of a lane.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/units.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <>
+struct implementation<ops::fill_holes_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list) {
+    by_lane<int> const rows = detail::rows_of(in.where, list);
+    exec.for_each(keep.who.size(), [&](int i, int worker) {
+      if (detail::owns_row(rows, keep.who, keep.who.at(i))) fill(exec.scratch(worker), keep, in, list, rows, i);
+    });
+  }
+
+ private:
+  /// One list, and the rows of all lanes that share it.
+  static void fill(std::span<std::byte> memory, keep_set const& keep, cache const& in, by_lane<int> const& list,
+                   by_lane<int> const& rows, int i) {
+    lane const who = keep.who.at(i);
+    auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
+    int const count = *in.who.count.row(who);
+    int const committed = in.who.committed(who);
+    int const stays = static_cast<int>(kept.size()) + count - committed;
+    if (stays == count) return;
+    int* const slot = detail::list_row(list, in.where, who);
+    detail::scratch_arena arena(memory);
+    std::size_t const words = detail::unit_marks::words_for(in.where.units);
+    auto* const marks = arena.take<std::uint64_t>(words);
+    int* const vacated = arena.take<int>(static_cast<std::size_t>(in.who.bound));
+    int* const holes = arena.take<int>(static_cast<std::size_t>(in.who.bound) + 1);
+    int const lowest = vacate(marks, words, slot, count, count - stays, vacated);
+    list_holes(kept, slot, committed, lowest, holes);
+    int hole = 0;
+    auto const place = [&](int e) {
+      if (slot[e] < lowest) return slot[e];
+      for_each_sharing(keep.who, rows, who, [&](lane one) { move(in, one, slot[e], holes[hole]); });
+      return holes[hole++];
+    };
+    int to = 0;
+    for (int const e : kept) slot[to++] = place(e);  // an entry's slot is read before its place in the list is written
+    for (int e = committed; e < count; ++e) slot[to++] = place(e);
+    std::copy_n(vacated, count - stays, slot + stays);
+  }
+
+  /// The `gone` highest slots of the list, ascending, into `vacated`; returns the lowest of them.
+  static int vacate(std::uint64_t* words, std::size_t size, int const* slot, int count, int gone, int* vacated) {
+    detail::unit_marks marks(words);
+    std::fill_n(words, size, 0);
+    for (int e = 0; e < count; ++e) marks.set(slot[e]);
+    int left = gone;
+    for (std::size_t w = size; left > 0;) {
+      --w;
+      for (std::uint64_t word = words[w]; word != 0 && left > 0;) {
+        int const bit = 63 - std::countl_zero(word);
+        word &= ~(std::uint64_t{1} << bit);
+        vacated[--left] = static_cast<int>(w * 64) + bit;
+      }
+    }
+    return vacated[0];
+  }
+
+  /// Slots of dropped entries that the lane goes on living in.
+  static void list_holes(std::span<int const> kept, int const* slot, int committed, int lowest, int* holes) {
+    int const gone = detail::list_dropped(kept, committed, holes);
+    int to = 0;
+    for (int i = 0; i < gone; ++i) {
+      int const hole = slot[holes[i]];
+      if (hole < lowest) holes[to++] = hole;
+    }
+  }
+
+  template <class Visit>
+  static void for_each_sharing(lanes const& all, by_lane<int> const& rows, lane owner, Visit const& visit) {
+    int const layer_end = rows.layer == 0 ? all.layer_end : owner.layer + 1;
+    int const head_end = rows.head == 0 ? all.heads : owner.head + 1;
+    for (int layer = owner.layer; layer < layer_end; ++layer) {
+      for (int head = owner.head; head < head_end; ++head) visit(lane{owner.sequence, layer, head});
+    }
+  }
+
+  static void move(cache const& in, lane who, int from, int to) {
+    detail::move_row(in.k, who, {from, 0}, {to, 0});
+    detail::move_row(in.v, who, {from, 0}, {to, 0});
+    for (plane const& each : in.more) detail::move_row(each, who, {from, 0}, {to, 0});
+  }
+};
+
+template <>
+struct implementation<ops::drop_units_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
+                  std::span<held_column const> columns, unit_list const& freed, std::int64_t* entries) {
+    std::atomic<std::int64_t> held = 0;
+    exec.for_each(keep.who.size(), [&](int i, int worker) {
+      lane const who = keep.who.at(i);
+      detail::scratch_arena arena(exec.scratch(worker));
+      int* const stays = arena.take<int>(static_cast<std::size_t>(in.who.bound));
+      int const count = whole_blocks(keep, in, i, stays);
+      held += *in.who.count.row(who) - count;
+      detail::carry_lane(in, who, {stays, static_cast<std::size_t>(count)}, 0, columns);
+    });
+    if (entries != nullptr) *entries += held;
+    exec.for_each(keep.who.size(), [&](int i, int worker) {
+      if (!detail::owns_row(detail::rows_of(in.where, table), keep.who, keep.who.at(i))) return;
+      detail::scratch_arena arena(exec.scratch(worker));
+      int* const stays = arena.take<int>(static_cast<std::size_t>(in.who.bound));
+      rewrite(keep, in, table, freed, i, {stays, static_cast<std::size_t>(whole_blocks(keep, in, i, stays))},
+              arena.take<int>(static_cast<std::size_t>(in.who.bound)));
+    });
+    set_counts(exec, keep, in);
+  }
+
+ private:
+  /// The entries of every block of the i-th lane that holds a kept entry or a draft, ascending; returns how many.
+  static int whole_blocks(keep_set const& keep, cache const& in, int i, int* stays) {
+    lane const who = keep.who.at(i);
+    auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
+    int const count = *in.who.count.row(who);
+    int const committed = in.who.committed(who);
+    auto next = kept.begin();
+    int made = 0;
+    for (int begin = 0; begin < count; begin += in.where.unit_tokens) {
+      int const end = std::min(count, begin + in.where.unit_tokens);
+      while (next != kept.end() && *next < begin) ++next;
+      bool const wanted = (next != kept.end() && *next < end) || end > committed;
+      for (int e = begin; e < end && wanted; ++e) stays[made++] = e;
+    }
+    return made;
+  }
+
+  static void rewrite(keep_set const& keep, cache const& in, by_lane<int> const& table, unit_list const& freed, int i,
+                      std::span<int const> stays, int* dropped) {
+    lane const who = keep.who.at(i);
+    int const page = in.where.unit_tokens;
+    int const blocks = (*in.who.count.row(who) + page - 1) / page;
+    int* const row = detail::list_row(table, in.where, who);
+    if (freed.count.data != nullptr) *freed.count.row(who) = 0;
+    int to = 0;
+    int gone = 0;
+    for (int block = 0; block < blocks; ++block) {
+      bool const stay = std::binary_search(stays.begin(), stays.end(), block * page);
+      if (!stay && freed.unit.data != nullptr) freed.unit.row(who)[(*freed.count.row(who))++] = row[block];
+      (stay ? row[to++] : dropped[gone++]) = row[block];
+    }
+    std::copy_n(dropped, gone, row + to);
+  }
+
+  /// Last, because every other step asks for the old counts. A shared count is written once.
+  static void set_counts(host_executor& exec, keep_set const& keep, cache const& in) {
+    for (int i = 0; i < keep.who.size(); ++i) {
+      lane const who = keep.who.at(i);
+      if (!detail::owns_row(in.who.count, keep.who, who)) continue;
+      detail::scratch_arena arena(exec.scratch(0));
+      *in.who.count.row(who) = whole_blocks(keep, in, i, arena.take<int>(static_cast<std::size_t>(in.who.bound)));
+    }
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,78 @@
+// Combinator: a scorer of lanes decides for a whole layer or token.
+#pragma once
+
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/fold.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Lowers a scorer to a coarser decision by reducing the scores of the lanes that then decide together. One slot map
+/// for all layers and heads can only drop a token for all of them at once, so a method of lanes needs this step there,
+/// and says how (IntentKV's appendices C.2 and E run SnapKV and H2O so without naming the reduction).
+///
+///     kv::reduce_lanes{.score = kv::snapkv{}, .decides = kv::granularity::token, .how = kv::reduction::sum}
+///
+/// A sum is only fair where a lane's scores are normalised, as attention is. Needs a plan's `spare` rows for one layer.
+template <scorer Score>
+struct reduce_lanes {
+  Score score_of{};
+  granularity decides = granularity::token;
+  reduction how = reduction::sum;
+
+  using needs = typename Score::needs;
+
+  void check(char const* call) const {
+    if constexpr (requires { score_of.check(call); }) score_of.check(call);
+    expects(how != reduction::last, call, "reduce_lanes.how", "last", "lanes have no order");
+    expects(decides >= score_of.decides, call, "reduce_lanes.decides", to_string(decides), [&] {
+      return "the scorer decides by " + to_string(granularity{score_of.decides}) + " already, which is coarser";
+    });
+  }
+  [[nodiscard]] constexpr auto forces() const
+    requires requires(Score const& s) { s.forces(); }
+  {
+    return score_of.forces();
+  }
+  [[nodiscard]] constexpr auto recorders() const
+    requires requires(Score const& s) { s.recorders(); }
+  {
+    return score_of.recorders();
+  }
+  /// One layer's rows, where there is something to reduce.
+  [[nodiscard]] constexpr int spare_rows(lanes const& who) const {
+    return decides == score_of.decides ? 0 : who.sequences * who.heads;
+  }
+
+  void score(auto& exec, auto const& in, score_view const& out) const {
+    if (decides == score_of.decides) return score_of.score(exec, in, out);
+    for (int layer = out.who.layer_begin; layer < out.who.layer_end; ++layer) {
+      auto here = in;
+      here.who = in.who.layers_only(layer, layer + 1);
+      score_view part =
+          contiguous_scores(out.who.layers_only(layer, layer + 1), score_of.decides, out.spare, out.who.bound);
+      score_of.score(exec, here, part);
+      ops::fold(exec, part, step(out.who, layer), out);
+    }
+  }
+
+  friend bool operator==(reduce_lanes const&, reduce_lanes const&) = default;
+
+ private:
+  [[nodiscard]] constexpr ops::fold_step step(lanes const& who, int layer) const {
+    bool const by_layer = decides == granularity::layer;
+    bool const last = by_layer || layer + 1 == who.layer_end;
+    int const rows = (score_of.decides == granularity::lane ? who.heads : 1) * (by_layer ? 1 : who.layers());
+    return {how, by_layer || layer == who.layer_begin, how == reduction::mean && last ? rows : 1};
+  }
+};
+
+/// "snapkv(window=32, ...) | reduce_lanes(token, sum)"
+template <class Score>
+[[nodiscard]] std::string print(reduce_lanes<Score> const& lowered) {
+  std::string text = to_string(lowered.score_of);
+  if (lowered.decides == lowered.score_of.decides) return text;
+  return text + " | reduce_lanes(" + to_string(lowered.decides) + ", " + to_string(lowered.how) + ")";
+}
+
+}  // namespace KVPOLICY_NAMESPACE

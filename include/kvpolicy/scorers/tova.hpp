@@ -1,0 +1,38 @@
+// TOVA: what the last query row looks at, one set for a whole layer.
+#pragma once
+
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/recorders/query_ring.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Token omission via attention (Oren et al. 2024, arXiv:2401.06104): after every forward the token goes that the last
+/// row looks at least.
+///
+///     s_j = mean over all query heads of softmax(q k / sqrt(D))_j      q: the last row, itself visible
+///
+/// The last token competes, as in the authors' code; kvpress forces it (`force_last`).
+struct tova {
+  bool force_last = false;
+
+  static constexpr auto name = "tova";
+  static constexpr auto fields() { return std::tuple{field{"force_last", &tova::force_last}}; }
+  using needs = kvpolicy::needs<keys, recent_queries>;
+  static constexpr granularity decides = granularity::layer;
+
+  [[nodiscard]] constexpr recent forces() const { return {force_last ? 1 : 0}; }
+  [[nodiscard]] static constexpr auto recorders() { return std::tuple{query_ring{1}}; }
+
+  void score(auto& exec, auto const& in, score_view const& out) const {
+    ops::attention_mass(exec, in.template get<keys>(), in.template get<recent_queries>(),
+                        {.group = reduction::mean, .lanes = reduction::mean, .last_rows = 1}, out);
+  }
+
+  friend bool operator==(tova const&, tova const&) = default;
+};
+static_assert(scorer<tova>);
+
+}  // namespace KVPOLICY_NAMESPACE
