@@ -19,7 +19,7 @@ MAX_LINES = 300
 _DECISION = {"core", "ops", "recorders", "protect", "budget", "trigger", "scorers/concept.hpp"}
 _EVERYTHING = {
     "core", "ops", "ops/host", "ops/cuda", "recorders", "scorers", "protect", "budget", "trigger", "admission", "selection",
-    "eviction", "layout", "session", "accounting", "io", "engines", "policies",
+    "eviction", "layout", "session", "accounting", "io", "printed", "engines", "policies",
 }  # fmt: skip
 
 # An entry is a room or one file of it.
@@ -41,6 +41,7 @@ ROOMS = {
     "session": {"core", "ops", "recorders"},
     "accounting": _DECISION | {"admission", "selection", "eviction", "layout"},
     "io": {"core", "ops", "recorders", "scorers"},
+    "printed": _EVERYTHING - {"engines", "policies"},
     "engines": _EVERYTHING - {"policies"},
     "policies": _EVERYTHING - {"engines"},
     "umbrella": _EVERYTHING,

@@ -2,6 +2,7 @@
 #pragma once
 
 // IWYU pragma: begin_exports
+#include <kvpolicy/accounting/explain.hpp>
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/check.hpp>
@@ -13,19 +14,44 @@
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/engines/capabilities.hpp>
+#include <kvpolicy/engines/carry.hpp>
+#include <kvpolicy/engines/flashinfer.hpp>
+#include <kvpolicy/engines/llama_cpp.hpp>
+#include <kvpolicy/engines/openvino.hpp>
+#include <kvpolicy/engines/page_tables.hpp>
+#include <kvpolicy/engines/sglang.hpp>
+#include <kvpolicy/engines/tensor.hpp>
+#include <kvpolicy/engines/tensorrt_llm.hpp>
+#include <kvpolicy/engines/vllm.hpp>
 #include <kvpolicy/eviction/decide.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/layout/append.hpp>
 #include <kvpolicy/layout/compact.hpp>
+#include <kvpolicy/layout/compact_rerotated.hpp>
+#include <kvpolicy/layout/dead_slot.hpp>
+#include <kvpolicy/layout/drop_blocks.hpp>
+#include <kvpolicy/layout/list_rewrite.hpp>
+#include <kvpolicy/layout/mask.hpp>
+#include <kvpolicy/layout/overwrite.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/fill_row.hpp>
+#include <kvpolicy/ops/host/fold.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/map.hpp>
+#include <kvpolicy/ops/host/mask_rows.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/rerotate.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
+#include <kvpolicy/ops/host/units.hpp>
 #include <kvpolicy/policies/policies.hpp>
+#include <kvpolicy/policies/readings.hpp>
+#include <kvpolicy/printed/any_policy.hpp>
+#include <kvpolicy/printed/registry.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/recorders/accumulate.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
@@ -34,8 +60,10 @@
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/reduce_lanes.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
+#include <kvpolicy/scorers/tova.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
 #include <kvpolicy/version.hpp>
 // IWYU pragma: end_exports

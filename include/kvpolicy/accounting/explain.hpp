@@ -1,0 +1,134 @@
+// Why an entry stays or goes, in one line; and what a policy will cost, before anything runs.
+#pragma once
+
+#include <kvpolicy/eviction/decide.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// What a policy needs for one batch, in bytes. Knows bounds only; nothing is made.
+struct required {
+  std::size_t plan = 0;     ///< scores, keep sets, report
+  std::size_t state = 0;    ///< columns of recorders
+  std::size_t scratch = 0;  ///< of each worker of the executor
+  friend bool operator==(required const&, required const&) = default;
+};
+
+/// How a decision treated one entry.
+struct verdict {
+  lane who{};  ///< the lane that stands for all which decide together
+  int ordinal = 0;
+  int position = 0;
+  bool kept = false;
+  bool forced = false;
+  bool all_kept = false;  ///< nothing of the segment was dropped
+  float score = 0;        ///< NaN ranks below every number
+  int rank = 0;           ///< among the lane's candidates, 1 is best; ties to the lower ordinal
+  int candidates = 0;
+  int kept_candidates = 0;
+  float cut = 0;  ///< the lowest score that was kept
+};
+
+namespace detail {
+
+/// True if a ranks above b: NaN below every number.
+inline bool outranks(float a, float b) { return a > b || (a == a && b != b); }
+
+}  // namespace detail
+
+/// The memory that `make_plan` and `make_state` would take, and the scratch that they would reserve.
+///
+/// - throws: `invalid_argument` if the cache or the policy is not sound.
+template <executor Executor, eviction_policy Policy>
+[[nodiscard]] required required_bytes(Policy const& policy, cache const& in) {
+  detail::check_policy("required_bytes", policy);
+  detail::check_cache("required_bytes", in);
+  auto const bound = static_cast<std::size_t>(in.who.bound);
+  auto const segments = static_cast<std::size_t>(kvpolicy::segments(in.who, policy.score.decides));
+  auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, in.who));
+  required made;
+  made.plan = segments * bound * (sizeof(float) + sizeof(int)) + spare * bound * sizeof(float) +
+              (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + sizeof(report);
+  auto const add = [&](auto const& recorder) {
+    for (column const& each : recorder.columns(in.shape, in.who.bound)) {
+      int const units = each.units != 0 ? each.units : in.who.bound;
+      made.state += static_cast<std::size_t>(units) * static_cast<std::size_t>(each.bytes) *
+                    static_cast<std::size_t>(in.who.size());
+    }
+  };
+  std::apply([&](auto const&... each) { (add(each), ...); }, recorders_of(policy.score));
+  made.scratch = detail::scratch_bytes<typename Executor::backend>(in);
+  return made;
+}
+
+/// What the plan's last decision says about one entry of a segment, while the cache is as it was then.
+///
+/// - in: `forces(entry)`, which entries the policy forces. Host memory only.
+/// - cost: O(entries) of the segment.
+/// - throws: `invalid_argument` if the plan is empty, or the segment or the ordinal out of range.
+template <executor Executor, class Forces>
+[[nodiscard]] verdict judge(plan<Executor>& of, int segment, int ordinal, Forces const& forces) {
+  keep_set const& keep = of.keep();
+  expects(keep.ordinal != nullptr, "explain", "plan", "empty", "decide comes before explain");
+  expects(segment >= 0 && segment < keep.segments(), "explain", "segment", segment,
+          [&] { return "the plan has " + std::to_string(keep.segments()); });
+  expects(ordinal >= 0 && ordinal < keep.seen[segment], "explain", "ordinal", ordinal,
+          [&] { return "the segment decided about " + std::to_string(keep.seen[segment]) + " entries"; });
+  score_view const scores = of.scores(keep.who);
+  verdict made{.who = scores.lane_of(segment), .ordinal = ordinal};
+  int const count = keep.seen[segment];
+  int const* const position = keep.who.position.row(made.who);
+  float const* const score = scores.row(segment);
+  auto const kept = keep.listed(segment);
+  made.position = position[ordinal];
+  made.score = score[ordinal];
+  made.all_kept = std::ssize(kept) == count;
+  auto next = kept.begin();
+  for (int e = 0; e < count; ++e) {
+    bool const stays = next != kept.end() && *next == e;
+    if (stays) ++next;
+    bool const forced = forces(entry{made.who, e, count, position[e], 0});
+    if (e == ordinal) {
+      made.kept = stays;
+      made.forced = forced;
+    }
+    if (forced) continue;
+    ++made.candidates;
+    bool const tie = !detail::outranks(score[e], made.score) && !detail::outranks(made.score, score[e]);
+    if (e != ordinal && (detail::outranks(score[e], made.score) || (tie && e < ordinal))) ++made.rank;
+    if (!stays) continue;
+    made.cut = made.kept_candidates == 0 || detail::outranks(made.cut, score[e]) ? score[e] : made.cut;
+    ++made.kept_candidates;
+  }
+  ++made.rank;
+  return made;
+}
+
+/// "layer 0, head 1, entry 17 at position 17: dropped; score 0.0123 ranks 40 of 168, 28 were kept down to 0.0151".
+[[nodiscard]] inline std::string print(verdict const& of) {
+  auto const number = [](auto value) { return to_string(value); };
+  std::string const where = "sequence " + number(of.who.sequence) + ", layer " + number(of.who.layer) + ", head " +
+                            number(of.who.head) + ", entry " + number(of.ordinal) + " at position " +
+                            number(of.position);
+  std::string const fate = where + (of.kept ? ": kept" : ": dropped");
+  if (of.forced) return fate + "; forced";
+  if (of.all_kept) return fate + ", as all are";
+  std::string const ranked =
+      fate + "; score " + number(of.score) + " ranks " + number(of.rank) + " of " + number(of.candidates);
+  if (of.kept_candidates == 0) return ranked + ", none was kept";
+  return ranked + ", " + number(of.kept_candidates) + " were kept down to " + number(of.cut);
+}
+
+/// Why an entry stays or goes, in one line.
+///
+///     std::puts(kv::explain(policy, plan, segment, ordinal).c_str());
+template <executor Executor, eviction_policy Policy>
+[[nodiscard]] std::string explain(Policy const& policy, plan<Executor>& of, int segment, int ordinal) {
+  auto const forces = [&](entry at) {
+    shape const model{of.who().layer_end, of.who().heads, of.who().heads, 1};
+    at.budget = detail::in_entries(policy.budget, model, of.entry_bytes())(at.who, at.count);
+    return detail::forces_of(policy.score)(at) || policy.protect(at);
+  };
+  return print(judge(of, segment, ordinal, forces));
+}
+
+}  // namespace KVPOLICY_NAMESPACE

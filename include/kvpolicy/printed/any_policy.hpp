@@ -1,0 +1,186 @@
+// A policy whose type is chosen at run time.
+#pragma once
+
+#include <kvpolicy/accounting/explain.hpp>
+#include <kvpolicy/eviction/decide.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/printed/any_protection.hpp>
+#include <kvpolicy/printed/any_signals.hpp>
+#include <kvpolicy/scorers/full.hpp>
+#include <kvpolicy/scorers/reduce_lanes.hpp>
+#include <memory>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Any eviction, type-erased: a value like every policy (copies share what is behind it, which never changes), to run
+/// on one kind of executor. State and plan are the same types as for a typed policy. Made from a typed eviction or by
+/// `parse`.
+///
+/// What can be written in a spec can be erased: any scorer, the shipped protections and budgets, `over_budget`.
+template <executor Executor>
+class basic_any_policy {
+ public:
+  /// The full cache.
+  basic_any_policy() : basic_any_policy(eviction<full, nothing, unlimited>{}) {}
+
+  template <scorer Score, class Protect, class Budget>
+  basic_any_policy(eviction<Score, Protect, Budget, top, over_budget> const& from)
+      : basic_any_policy(lowered(from.score), any_protection(from.protect), any_budget(from.budget), from.trigger) {}
+
+  template <scorer Score>
+  basic_any_policy(reduce_lanes<Score> const& score, any_protection const& protect, any_budget const& limit,
+                   over_budget trigger)
+      : inner_(std::make_shared<model<Score>>(typename model<Score>::policy_type{score, protect, limit, {}, trigger})) {
+  }
+
+  [[nodiscard]] granularity decides() const { return inner_->decides(); }
+
+  friend bool operator==(basic_any_policy const& a, basic_any_policy const& b) { return a.inner_->equals(*b.inner_); }
+  friend std::string print(basic_any_policy const& policy) { return policy.inner_->spell(); }
+
+  /// As the functions of the same names for a typed policy; those of any_policy call them.
+  [[nodiscard]] state<Executor> make_state(Executor& exec, cache const& in) const {
+    return inner_->make_state(exec, in);
+  }
+  [[nodiscard]] plan<Executor> make_plan(Executor& exec, cache const& in) const { return inner_->make_plan(exec, in); }
+  void observe(Executor& exec, any_signals const& in, state<Executor>& held) const { inner_->observe(exec, in, held); }
+  void decide(Executor& exec, any_signals const& in, state<Executor> const& held, plan<Executor>& into) const {
+    inner_->decide(exec, in, held, into);
+  }
+  [[nodiscard]] std::string explain(plan<Executor>& of, int segment, int ordinal) const {
+    return inner_->explain(of, segment, ordinal);
+  }
+  [[nodiscard]] required required_bytes(cache const& in) const { return inner_->required_bytes(in); }
+
+ private:
+  struct interface {
+    virtual ~interface() = default;
+    [[nodiscard]] virtual granularity decides() const = 0;
+    [[nodiscard]] virtual std::string spell() const = 0;
+    [[nodiscard]] virtual void const* type() const = 0;
+    [[nodiscard]] virtual bool equals(interface const& other) const = 0;
+    [[nodiscard]] virtual state<Executor> make_state(Executor&, cache const&) const = 0;
+    [[nodiscard]] virtual plan<Executor> make_plan(Executor&, cache const&) const = 0;
+    virtual void observe(Executor&, any_signals const&, state<Executor>&) const = 0;
+    virtual void decide(Executor&, any_signals const&, state<Executor> const&, plan<Executor>&) const = 0;
+    [[nodiscard]] virtual std::string explain(plan<Executor>&, int segment, int ordinal) const = 0;
+    [[nodiscard]] virtual required required_bytes(cache const&) const = 0;
+  };
+
+  template <class Score>
+  struct model final : interface {
+    using policy_type = eviction<reduce_lanes<Score>, any_protection, any_budget, top, over_budget>;
+
+    explicit model(policy_type const& from) : policy(from) {}
+    policy_type policy;
+
+    static constexpr char tag = 0;
+
+    [[nodiscard]] granularity decides() const override { return policy.score.decides; }
+    [[nodiscard]] std::string spell() const override { return to_string(policy); }
+    [[nodiscard]] void const* type() const override { return &tag; }
+    [[nodiscard]] bool equals(interface const& other) const override {
+      return other.type() == type() && static_cast<model const&>(other).policy == policy;
+    }
+    [[nodiscard]] state<Executor> make_state(Executor& exec, cache const& in) const override {
+      return kvpolicy::make_state(exec, policy, in);
+    }
+    [[nodiscard]] plan<Executor> make_plan(Executor& exec, cache const& in) const override {
+      return kvpolicy::make_plan(exec, policy, in);
+    }
+    void observe(Executor& exec, any_signals const& in, state<Executor>& held) const override {
+      std::apply([&](auto const&... each) { (check_recorder(each, in), ...); }, recorders_of(policy.score));
+      detail::observe_given(exec, policy, in, held);
+    }
+    void decide(Executor& exec, any_signals const& in, state<Executor> const& held,
+                plan<Executor>& into) const override {
+      using recorders = decltype(recorders_of(policy.score));
+      using bag_type = bag<any_signals, recorders, state<Executor>>;
+      detail::each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
+        if constexpr (!bag_type::template recorded<Signal>) refuse_missing("decide", in, signal);
+      });
+      detail::decide_given(exec, policy, in, held, into);
+    }
+    [[nodiscard]] std::string explain(plan<Executor>& of, int segment, int ordinal) const override {
+      return kvpolicy::explain(policy, of, segment, ordinal);
+    }
+    [[nodiscard]] required required_bytes(cache const& in) const override {
+      return kvpolicy::required_bytes<Executor>(policy, in);
+    }
+
+    template <class Signal>
+    static void refuse_missing(char const* call, any_signals const& in, Signal const* signal) {
+      expects(
+          detail::is_given(in, signal), call, "signals", [&] { return in.names(); },
+          [] { return scorer_name() + " needs signal " + Signal::name; });
+    }
+    /// A recorder may miss its signals only where the engine gives what it would record.
+    template <class Recorder>
+    static void check_recorder(Recorder const&, any_signals const& in) {
+      if (detail::is_given(in, static_cast<typename Recorder::provides const*>(nullptr))) return;
+      detail::each_need<typename Recorder::needs>::visit(
+          [&](auto const* signal) { refuse_missing("observe", in, signal); });
+    }
+    static std::string scorer_name() {
+      if constexpr (requires { std::string(Score::name); }) {
+        return Score::name;
+      } else {
+        return "the scorer";
+      }
+    }
+  };
+
+  template <scorer Score>
+  static reduce_lanes<Score> lowered(Score const& score) {
+    return {score, Score::decides, reduction::sum};
+  }
+  template <scorer Score>
+  static reduce_lanes<Score> lowered(reduce_lanes<Score> const& score) {
+    return score;
+  }
+
+  std::shared_ptr<interface const> inner_;
+};
+
+/// A policy for the host, chosen at run time.
+using any_policy = basic_any_policy<host_executor>;
+
+/// As for a typed policy.
+template <executor Executor>
+[[nodiscard]] state<Executor> make_state(Executor& exec, basic_any_policy<Executor> const& policy, cache const& in) {
+  return policy.make_state(exec, in);
+}
+
+/// As for a typed policy.
+template <executor Executor>
+[[nodiscard]] plan<Executor> make_plan(Executor& exec, basic_any_policy<Executor> const& policy, cache const& in) {
+  return policy.make_plan(exec, in);
+}
+
+/// As for a typed policy.
+template <executor Executor>
+[[nodiscard]] std::string explain(basic_any_policy<Executor> const& policy, plan<Executor>& of, int segment,
+                                  int ordinal) {
+  return policy.explain(of, segment, ordinal);
+}
+
+/// As for a typed policy.
+template <executor Executor>
+[[nodiscard]] required required_bytes(basic_any_policy<Executor> const& policy, cache const& in) {
+  return policy.required_bytes(in);
+}
+
+/// As for a typed policy, and a signal that a recorder needs and that is not there is refused by name.
+template <executor Executor>
+void observe(Executor& exec, basic_any_policy<Executor> const& policy, any_signals const& in, state<Executor>& held) {
+  policy.observe(exec, in, held);
+}
+
+/// As for a typed policy, and a signal that the scorer needs and that is not there is refused by name.
+template <executor Executor>
+void decide(Executor& exec, basic_any_policy<Executor> const& policy, any_signals const& in,
+            state<Executor> const& held, plan<Executor>& into) {
+  policy.decide(exec, in, held, into);
+}
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,181 @@
+// Protections and budgets whose kind is chosen at run time. Plain values, without memory of their own.
+#pragma once
+
+#include <array>
+#include <kvpolicy/budget/budget.hpp>
+#include <kvpolicy/printed/set_fields.hpp>
+#include <kvpolicy/protect/protect.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Any of the shipped protections, at most eight joined. Protects what any of its parts protects.
+struct any_protection {
+  enum class kind { none, everything, sinks, recent, span, safe };
+  /// One protection: its kind and its one or two numbers.
+  struct part {
+    kind what = kind::none;
+    int first = 0;
+    int second = 0;
+    friend bool operator==(part const&, part const&) = default;
+  };
+  static constexpr int most = 8;
+
+  std::array<part, most> parts{};
+  int count = 0;
+
+  constexpr any_protection() = default;
+  constexpr any_protection(nothing) {}
+  constexpr any_protection(kvpolicy::everything) : parts{{{kind::everything, 0, 0}}}, count(1) {}
+  constexpr any_protection(kvpolicy::sinks from) : parts{{{kind::sinks, from.tokens, 0}}}, count(1) {}
+  constexpr any_protection(kvpolicy::recent from) : parts{{{kind::recent, from.tokens, 0}}}, count(1) {}
+  constexpr any_protection(kvpolicy::span from) : parts{{{kind::span, from.begin, from.end}}}, count(1) {}
+  constexpr any_protection(kvpolicy::safe from) : parts{{{kind::safe, from.sinks, from.recent}}}, count(1) {}
+  template <class First, class Second>
+  constexpr any_protection(either<First, Second> const& both) : any_protection(both.first) {
+    any_protection const more(both.second);
+    for (int i = 0; i < more.count; ++i) add(more.parts[static_cast<std::size_t>(i)]);
+  }
+
+  constexpr void add(part const& one) {
+    expects(count < most, "any_protection", "protections", count + 1, "at most eight are joined");
+    parts[static_cast<std::size_t>(count++)] = one;
+  }
+
+  void check(char const* call) const {
+    for_each([&](auto const& each) {
+      if constexpr (requires { each.check(call); }) each.check(call);
+    });
+  }
+
+  /// The first positions and the last entries.
+  struct ends {
+    int front = 0;
+    int back = 0;
+    KVPOLICY_HD constexpr bool operator()(entry at) const {
+      return (at.position < front) | (at.count - at.ordinal <= back);
+    }
+  };
+  /// Ends and some spans.
+  struct ends_and_spans {
+    ends both{};
+    int count = 0;
+    part spans[most] = {};
+    KVPOLICY_HD constexpr bool operator()(entry at) const {
+      if (both(at)) return true;
+      for (int i = 0; i < count; ++i) {
+        if (at.position >= spans[i].first && at.position < spans[i].second) return true;
+      }
+      return false;
+    }
+  };
+  [[nodiscard]] constexpr ends_and_spans compiled() const {
+    ends_and_spans made;
+    for (int i = 0; i < count; ++i) {
+      part const& one = parts[static_cast<std::size_t>(i)];
+      bool const front = one.what == kind::sinks || one.what == kind::safe;
+      int const back = one.what == kind::recent ? one.first : one.what == kind::safe ? one.second : 0;
+      if (front && one.first > made.both.front) made.both.front = one.first;
+      if (back > made.both.back) made.both.back = back;
+      if (one.what == kind::everything) made.both.back = 0x7FFFFFFF;
+      if (one.what == kind::span) made.spans[made.count++] = one;
+    }
+    return made;
+  }
+  /// What a decision asks of each entry costs no more than with a typed protection.
+  template <class Visit>
+  void pick(Visit const& visit) const {
+    ends_and_spans const all = compiled();
+    if (all.count > 0) return visit(all);
+    if (all.both.back == 0) return visit(kvpolicy::sinks{all.both.front});
+    visit(all.both);
+  }
+  constexpr bool operator()(entry at) const { return compiled()(at); }
+
+  /// Visits the parts as the types that they stand for.
+  template <class Visit>
+  void for_each(Visit const& visit) const {
+    for (int i = 0; i < count; ++i) {
+      part const& one = parts[static_cast<std::size_t>(i)];
+      if (one.what == kind::everything) visit(kvpolicy::everything{});
+      if (one.what == kind::sinks) visit(kvpolicy::sinks{one.first});
+      if (one.what == kind::recent) visit(kvpolicy::recent{one.first});
+      if (one.what == kind::span) visit(kvpolicy::span{one.first, one.second});
+      if (one.what == kind::safe) visit(kvpolicy::safe{one.first, one.second});
+    }
+  }
+
+  friend bool operator==(any_protection const&, any_protection const&) = default;
+};
+static_assert(protection<any_protection>);
+
+[[nodiscard]] inline std::string print(any_protection const& all) {
+  std::string text;
+  all.for_each([&](auto const& each) { text += (text.empty() ? "" : " | ") + to_string(each); });
+  return text;
+}
+
+/// A budget in tokens, a ratio or bytes, for lanes, layers or all: `budget(1024)`, `budget(256, scope=layer,
+/// floor=0.2)`, `budget(ratio=0.5)`, `budget(bytes=67108864)`, `unlimited`.
+struct any_budget {
+  enum class amount { tokens, ratio, bytes, unlimited };
+
+  amount of = amount::tokens;
+  int tokens = 1024;
+  double drop = 0;
+  std::int64_t bytes = 0;
+  budget_scope shared_by = budget_scope::lane;
+  double floor_part = 0;
+  rounding round = rounding::exact;
+
+  constexpr any_budget() = default;
+  constexpr any_budget(per_lane from) : tokens(from.tokens) {}
+  constexpr any_budget(per_layer from)
+      : tokens(from.tokens), shared_by(budget_scope::layer), floor_part(from.floor_part) {}
+  constexpr any_budget(global from)
+      : tokens(from.tokens), shared_by(budget_scope::global), floor_part(from.floor_part) {}
+  constexpr any_budget(ratio from) : of(amount::ratio), tokens(0), drop(from.drop), round(from.round) {}
+  constexpr any_budget(in_bytes from) : of(amount::bytes), tokens(0), bytes(from.limit) {}
+  constexpr any_budget(unlimited) : of(amount::unlimited), tokens(0) {}
+
+  static constexpr auto name = "budget";
+
+  void check(char const* call) const {
+    if (of == amount::tokens) per_lane{tokens}.check(call);
+    if (of == amount::ratio) ratio{drop, round}.check(call);
+    if (of == amount::bytes) in_bytes{bytes}.check(call);
+    detail::check_floor(call, floor_part);
+    expects(floor_part == 0 || shared_by != budget_scope::lane, call, "budget.floor", floor_part,
+            "a lane that shares with nobody has no floor: scope=layer or scope=global");
+  }
+  KVPOLICY_HD constexpr int operator()(lane who, int count) const {
+    if (of == amount::ratio) return ratio{drop, round}(who, count);
+    if (of == amount::bytes) return in_bytes{bytes}(who, count);
+    return of == amount::tokens ? tokens : 0x7FFFFFFF;
+  }
+  [[nodiscard]] KVPOLICY_HD constexpr budget_scope scope() const { return shared_by; }
+  [[nodiscard]] KVPOLICY_HD constexpr int floor(int share) const { return detail::part_of(floor_part, share); }
+  [[nodiscard]] constexpr any_budget in_entries(shape const& model, std::int64_t entry_bytes) const {
+    any_budget counted = *this;
+    if (of == amount::bytes) {
+      counted.of = amount::tokens;
+      counted.tokens = in_bytes{bytes}.in_entries(model, entry_bytes).tokens;
+    }
+    return counted;
+  }
+  friend bool operator==(any_budget const&, any_budget const&) = default;
+};
+static_assert(budget<any_budget>);
+
+[[nodiscard]] inline std::string print(any_budget const& limit) {
+  if (limit.of == any_budget::amount::unlimited) return to_string(unlimited{});
+  std::string text = "budget(";
+  if (limit.of == any_budget::amount::tokens) text += to_string(limit.tokens);
+  if (limit.of == any_budget::amount::ratio) text += "ratio=" + to_string(limit.drop);
+  if (limit.of == any_budget::amount::bytes) text += "bytes=" + to_string(limit.bytes);
+  if (limit.round != rounding::exact) text += ", rounding=" + to_string(limit.round);
+  if (limit.shared_by != budget_scope::lane) text += ", scope=" + to_string(limit.shared_by);
+  if (limit.floor_part != 0) text += ", floor=" + to_string(limit.floor_part);
+  return text + ")";
+}
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,139 @@
+// Signals whose types are known at run time only: what a policy chosen by name reads.
+#pragma once
+
+#include <array>
+#include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/core/state.hpp>
+#include <string>
+#include <string_view>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A view of an engine's signals: each by its name. Refers to the `signals` that it was made from.
+class any_signals {
+ public:
+  static constexpr std::size_t most = 16;
+
+  template <class... Given>
+  any_signals(signals<Given...> const& from) : who(from.who) {
+    static_assert(sizeof...(Given) <= most, "kvpolicy: an erased policy takes at most 16 signals");
+    (add(from.template get<Given>()), ...);
+  }
+
+  lanes who;
+
+  /// The signal, or null.
+  template <class Signal>
+  [[nodiscard]] Signal const* find() const {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (std::string_view(given_[i].name) == Signal::name) return static_cast<Signal const*>(given_[i].value);
+    }
+    return nullptr;
+  }
+
+  template <class Signal>
+  [[nodiscard]] Signal const& get() const {
+    Signal const* const found = find<Signal>();
+    expects(
+        found != nullptr, "signals", "signals", [&] { return names(); },
+        [] { return std::string("signal ") + Signal::name + " is read"; });
+    return *found;
+  }
+
+  /// Which signals are there is not known before a call, so a composition cannot be refused when it is compiled.
+  template <class Signal>
+  static constexpr bool provides = true;
+
+  template <class... Needed>
+  [[nodiscard]] bool has_all(needs<Needed...>) const {
+    return ((find<Needed>() != nullptr) && ...);
+  }
+
+  /// "keys, queries"
+  [[nodiscard]] std::string names() const {
+    std::string text;
+    for (std::size_t i = 0; i < count_; ++i) text += (i == 0 ? "" : ", ") + std::string(given_[i].name);
+    return text.empty() ? "none" : text;
+  }
+
+  void check(char const* call, shape const& model) const {
+    for (std::size_t i = 0; i < count_; ++i) given_[i].check(given_[i].value, call, model);
+  }
+
+ private:
+  struct one {
+    char const* name;
+    void const* value;
+    void (*check)(void const*, char const*, shape const&);
+  };
+
+  template <class Signal>
+  void add(Signal const& signal) {
+    given_[count_++] = {Signal::name, &signal, [](void const* at, char const* call, shape const& model) {
+                          if constexpr (requires { static_cast<Signal const*>(at)->check(call, model); }) {
+                            static_cast<Signal const*>(at)->check(call, model);
+                          } else {
+                            (void)at, (void)call, (void)model;
+                          }
+                        }};
+  }
+
+  std::array<one, most> given_{};
+  std::size_t count_ = 0;
+};
+
+/// What a scorer reads: the engine's signals first, by name; recorded columns for the rest.
+template <class Recorders, class State>
+class bag<any_signals, Recorders, State> {
+ public:
+  bag(any_signals const& given, Recorders const& recorders, State const& held)
+      : who(given.who), given_(given), recorders_(recorders), held_(held) {}
+
+  lanes who;
+
+  template <class Signal>
+  static constexpr bool recorded = bag<signals<>, Recorders, State>::template provides<Signal>;
+
+  template <class Signal>
+  static constexpr bool provides = true;
+
+  template <class Signal>
+  [[nodiscard]] Signal get() const {
+    if (Signal const* const found = given_.find<Signal>(); found != nullptr) return *found;
+    if constexpr (recorded<Signal>) {
+      return bag<signals<>, Recorders, State>(signals<>(who), recorders_, held_).template get<Signal>();
+    } else {
+      return given_.get<Signal>();
+    }
+  }
+
+ private:
+  any_signals const& given_;
+  Recorders const& recorders_;
+  State const& held_;
+};
+
+namespace detail {
+
+template <class T>
+struct each_need;
+template <class... Needed>
+struct each_need<needs<Needed...>> {
+  /// Calls visit for a null pointer to each signal.
+  template <class Visit>
+  static void visit(Visit const& each) {
+    (each(static_cast<Needed const*>(nullptr)), ...);
+  }
+};
+
+template <class Signal>
+bool is_given(any_signals const& in, Signal const*) {
+  return in.find<Signal>() != nullptr;
+}
+template <class... Signals>
+bool is_given(any_signals const& in, any_of<Signals...> const*) {
+  return (is_given(in, static_cast<Signals const*>(nullptr)) || ...);
+}
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

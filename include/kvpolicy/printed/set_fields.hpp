@@ -1,0 +1,147 @@
+// Parameters by name: reading values, setting the fields of a described type, telling what they are.
+#pragma once
+
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/printed/spec.hpp>
+#include <limits>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A parameter as a listing shows it.
+struct field_info {
+  std::string name;
+  std::string type;  ///< "an integer", "a number", "true or false", "sum, mean, max or last", ...
+  std::string value;
+};
+
+namespace detail {
+
+/// What a value of this type looks like, for errors and listings.
+template <class T>
+std::string wanted() {
+  if constexpr (std::same_as<T, bool>) {
+    return "true or false";
+  } else if constexpr (std::integral<T>) {
+    return "an integer";
+  } else if constexpr (std::floating_point<T>) {
+    return "a number";
+  } else if constexpr (named_values<T>) {
+    auto const all = names(T{});
+    std::string text;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      text += (i == 0 ? "" : i + 1 == all.size() ? " or " : ", ") + std::string(all[i]);
+    }
+    return text;
+  } else {
+    return wanted_text(static_cast<T const*>(nullptr));  // found where the type lives
+  }
+}
+
+/// Reads a whole value; false if it is none of this type.
+template <class T>
+bool read_value(std::string_view text, T& to) {
+  if constexpr (std::same_as<T, bool>) {
+    to = text == "true";
+    return to || text == "false";
+  } else if constexpr (std::integral<T> || std::floating_point<T>) {
+    auto const end = text.data() + text.size();
+    auto const [stopped, failed] = std::from_chars(text.data(), end, to);
+    if (failed != std::errc{} || stopped != end) return false;
+    if constexpr (std::floating_point<T>) return to - to == 0;  // neither infinite nor NaN
+    return true;
+  } else if constexpr (named_values<T>) {
+    auto const all = names(T{});
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (text == all[i]) {
+        to = static_cast<T>(i);
+        return true;
+      }
+    }
+    return false;
+  } else {
+    return read_text(text, to);  // found where the type lives
+  }
+}
+
+template <class T>
+void read_argument(spec_argument const& from, std::string const& what, T& to) {
+  T value = to;
+  bool const good = read_value(from.value, value);
+  if (!good) refuse_spec(from.value_column, from.value, what + " is " + wanted<T>());
+  to = value;
+}
+
+template <class T>
+constexpr auto fields_of() {
+  if constexpr (requires { T::fields(); }) {
+    return T::fields();
+  } else {
+    return std::tuple{};
+  }
+}
+
+template <class T>
+std::vector<std::string> field_names() {
+  std::vector<std::string> names;
+  std::apply([&](auto const&... each) { (names.emplace_back(each.name), ...); }, fields_of<T>());
+  return names;
+}
+
+/// Sets one field by its name, or by its place where it stands alone.
+template <class T>
+void set_field(T& to, std::string const& owner, spec_argument const& from, std::size_t place) {
+  bool found = false;
+  std::size_t index = 0;
+  auto const one = [&](auto const& each) {
+    bool const named = !from.name.empty() && from.name == each.name;
+    bool const placed = from.name.empty() && index == place;
+    if (named || placed) {
+      read_argument(from, owner + "'s " + (*each.name != '\0' ? each.name : "value"), to.*each.member);
+      found = true;
+    }
+    ++index;
+  };
+  std::apply([&](auto const&... each) { (one(each), ...); }, fields_of<T>());
+  if (found) return;
+  std::string_view const what = from.name.empty() ? from.value : from.name;
+  if (index == 0) refuse_spec(from.name_column, what, owner + " has no fields");
+  refuse_spec(from.name_column, what, accepted(owner + " has the fields", field_names<T>(), what));
+}
+
+/// Sets the fields of a described type from a part's arguments; a field may be given once.
+template <class T>
+void set_fields(T& to, spec_part const& from) {
+  for (std::size_t i = 0; i < from.arguments.size(); ++i) {
+    spec_argument const& one = from.arguments[i];
+    for (std::size_t j = 0; j < i; ++j) {
+      bool const twice = !one.name.empty() && from.arguments[j].name == one.name;
+      if (twice) refuse_spec(one.name_column, one.name, "that field was given before");
+    }
+    bool const late = one.name.empty() && i > 0 && !from.arguments[i - 1].name.empty();
+    if (late) refuse_spec(one.name_column, one.value, "after a named field all are named");
+    set_field(to, std::string(from.name), one, i);
+  }
+}
+
+/// Lets a part refuse its own values, in words that name the column.
+template <class T>
+void check_parsed(T const& part, int column) {
+  std::string const call = "parse: column " + std::to_string(column);
+  if constexpr (requires { part.check(call.c_str()); }) part.check(call.c_str());
+}
+
+}  // namespace detail
+
+/// The fields of a described value, with their types and values.
+template <class T>
+[[nodiscard]] std::vector<field_info> list_fields(T const& of) {
+  std::vector<field_info> made;
+  auto const one = [&](auto const& each) {
+    using value = std::remove_cvref_t<decltype(of.*each.member)>;
+    made.push_back({each.name, detail::wanted<value>(), to_string(of.*each.member)});
+  };
+  std::apply([&](auto const&... each) { (one(each), ...); }, detail::fields_of<T>());
+  return made;
+}
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,144 @@
+// The grammar of a policy in writing, and its errors: column, what was found, what would have been accepted.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/core/error.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// One argument of a part: `window=32`, or `4` alone. Columns count from 1.
+struct spec_argument {
+  std::string_view name;  ///< empty: the value stands alone
+  std::string_view value;
+  int name_column = 0;
+  int value_column = 0;
+};
+
+/// One part of a spec: `snapkv(window=32, pool=max:7)`.
+struct spec_part {
+  std::string_view name;
+  int column = 0;
+  std::vector<spec_argument> arguments;
+};
+
+namespace detail {
+
+[[noreturn]] inline void refuse_spec(int column, std::string_view found, std::string const& rule) {
+  reject("parse", "column " + std::to_string(column), found.empty() ? "nothing" : std::string(found), rule);
+}
+
+/// Insertions, deletions and replacements from one word to another.
+inline std::size_t edits(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> row(to.size() + 1);
+  for (std::size_t j = 0; j <= to.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= from.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= to.size(); ++j) {
+      std::size_t const replaced = diagonal + (from[i - 1] == to[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+/// "there are a, b and c; did you mean b?"
+inline std::string accepted(std::string const& there_are, std::vector<std::string> const& names,
+                            std::string_view found) {
+  std::string text = there_are;
+  std::string const* nearest = nullptr;
+  std::size_t least = found.size() / 2 + 1;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? " " : i + 1 == names.size() ? " and " : ", ") + names[i];
+    if (found.size() > 64) continue;  // that is no misspelling
+    if (std::size_t const away = edits(found, names[i]); away < least) {
+      least = away;
+      nearest = &names[i];
+    }
+  }
+  return nearest != nullptr ? text + "; did you mean " + *nearest + "?" : text;
+}
+
+/// Reads a spec from left to right.
+class spec_reader {
+ public:
+  explicit spec_reader(std::string_view text) : text_(text) {}
+
+  std::vector<spec_part> read() {
+    std::vector<spec_part> parts;
+    do {
+      parts.push_back(part());
+      skip();
+    } while (take('|'));
+    if (at_ < text_.size()) refuse_spec(column(), text_.substr(at_, 1), "a part ends with ( or |");
+    return parts;
+  }
+
+ private:
+  [[nodiscard]] int column() const { return static_cast<int>(at_) + 1; }
+  static bool blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+  static bool in_name(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  }
+  static bool in_value(char c) { return !blank(c) && c != ',' && c != '(' && c != ')' && c != '|' && c != '='; }
+
+  void skip() {
+    while (at_ < text_.size() && blank(text_[at_])) ++at_;
+  }
+  bool take(char c) {
+    skip();
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  std::string_view word(bool (*belongs)(char)) {
+    skip();
+    std::size_t const begin = at_;
+    while (at_ < text_.size() && belongs(text_[at_])) ++at_;
+    return text_.substr(begin, at_ - begin);
+  }
+  [[nodiscard]] std::string_view found() const { return text_.substr(at_, 1); }
+
+  spec_part part() {
+    skip();
+    int const begins = column();
+    spec_part made{word(in_name), begins, {}};
+    if (made.name.empty()) refuse_spec(column(), found(), "a part begins with a name, as in snapkv | budget(1024)");
+    if (!take('(') || take(')')) return made;
+    do {
+      made.arguments.push_back(argument());
+    } while (take(','));
+    if (!take(')')) refuse_spec(column(), found(), "arguments end with , or )");
+    return made;
+  }
+
+  spec_argument argument() {
+    skip();
+    int const begins = column();
+    std::string_view const first = word(in_value);
+    if (first.empty()) refuse_spec(column(), found(), "an argument is a value or field=value");
+    if (!take('=')) return {{}, first, begins, begins};
+    skip();
+    int const value_begins = column();
+    std::string_view const value = word(in_value);
+    if (value.empty()) refuse_spec(column(), found(), "a value follows =");
+    return {first, value, begins, value_begins};
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace detail
+
+/// The parts of a spec: `name(argument, ...) | name | ...`. Views into the text.
+/// - throws: `invalid_argument` that names the column and what would have been accepted.
+[[nodiscard]] inline std::vector<spec_part> split_spec(std::string_view text) {
+  return detail::spec_reader(text).read();
+}
+
+}  // namespace KVPOLICY_NAMESPACE
