@@ -1,0 +1,43 @@
+// OpenVINO GenAI: one K and one V tensor a layer, and with eviction a block table for each layer.
+#pragma once
+
+#include <kvpolicy/engines/capabilities.hpp>
+#include <kvpolicy/engines/tensor.hpp>
+
+namespace KVPOLICY_NAMESPACE::engines {
+
+/// Tensors [blocks, heads, tokens, dim]; a row of a quantised type holds its scale and zero point, too.
+struct openvino {
+  kvpolicy::shape shape{};
+  std::byte* const* k = nullptr;  ///< one pointer a layer
+  std::byte* const* v = nullptr;
+  codec element = codec::f16;
+  int row_bytes = 0;  ///< of an opaque type: bytes of one head's row, its scale among them
+  int num_blocks = 0;
+  int block_size = 32;                ///< 32 on a CPU, 16 or 256 on a GPU
+  by_lane<int const> block_tables{};  ///< a row for each sequence and layer; `head` is 0
+
+  /// The pipeline drops whole blocks, and equally many in every layer; it rewrites no row.
+  static constexpr capabilities can{.name = "openvino",
+                                    .tables = granularity::layer,
+                                    .lengths = granularity::token,
+                                    .frees_blocks = true,
+                                    .position_gaps = true,
+                                    .prefix_reuse = true,
+                                    .opaque = "u8, i8, u4, i4"};
+
+  [[nodiscard]] cache view(lanes const& who) const {
+    auto const plane_of = [&](std::byte* const* data, int dims) {
+      extents const of{1, num_blocks, shape.kv_heads, block_size,
+                       detail::row_dims("openvino.view", element, dims, row_bytes)};
+      return dense_plane("BHND", of, element, {.layers = data});
+    };
+    return {.shape = shape,
+            .who = who,
+            .k = plane_of(k, shape.head_dim),
+            .v = plane_of(v, detail::value_dim(shape)),
+            .where = block_table(block_tables, block_size, num_blocks)};
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::engines

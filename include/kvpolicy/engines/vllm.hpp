@@ -1,0 +1,56 @@
+// vLLM: blocks of tokens, one block table for all layers of a cache group.
+#pragma once
+
+#include <kvpolicy/engines/capabilities.hpp>
+#include <kvpolicy/engines/tensor.hpp>
+
+namespace KVPOLICY_NAMESPACE::engines {
+
+/// The pool of one KV cache group. Its tensor is dense, in one of the orders below: a tensor for each layer, or one for
+/// all layers in which key and value of a token and head stand side by side ("packed").
+struct vllm {
+  /// Orders of axes, see `extents`. Without L there is a tensor for each layer.
+  static constexpr std::string_view flash_attention = "SBNHD", flash_infer_nhd = "BSNHD", flash_infer_hnd = "BSHND";
+  static constexpr std::string_view packed_lbhn = "LBHNSD", packed_lbnh = "LBNHSD", packed_lhbn = "LHBNSD",
+                                    packed_blhn = "BLHNSD", packed_blnh = "BLNHSD", packed_bhln = "BHLNSD";
+
+  kvpolicy::shape shape{};
+  std::string_view order = flash_attention;
+  std::byte* base = nullptr;      ///< the tensor of all layers, where the order has L
+  std::byte* const* k = nullptr;  ///< else one pointer a layer: where its keys begin
+  std::byte* const* v = nullptr;  ///< where its values begin
+  codec element = codec::bf16;
+  int row_bytes = 0;    ///< of an opaque type: bytes of one head's key, and of its value
+  int num_blocks = 0;   ///< block 0 is the null block
+  int block_size = 16;  ///< tokens of a block of the kernel, which may be smaller than the manager's
+  int const* block_table = nullptr;
+  std::int64_t max_blocks = 0;  ///< ints between the rows of requests
+
+  static constexpr capabilities can{.name = "vllm",
+                                    .frees_blocks = true,
+                                    .moves_rows = true,
+                                    .position_gaps = true,
+                                    .prefix_reuse = true,
+                                    .opaque = "fp8, int8"};
+
+  /// - throws: `invalid_argument` if `order` is none, or pointers and order do not go together.
+  [[nodiscard]] cache view(lanes const& who) const {
+    bool const together = order.find('L') != std::string_view::npos;
+    expects(is_order(order) && order.find('S') != std::string_view::npos, "vllm.view", "order", order,
+            "an order names each of S, B, N, H, D once, and L if there is one tensor for all layers");
+    expects(together ? base != nullptr : k != nullptr && v != nullptr, "vllm.view", together ? "base" : "k and v",
+            "null", together ? "one tensor holds all layers" : "every layer has a tensor of its own");
+    detail::check_packed("vllm.view", shape);
+    extents const of{shape.layers, num_blocks, shape.kv_heads, block_size,
+                     detail::row_dims("vllm.view", element, shape.head_dim, row_bytes)};
+    origin const keys = together ? origin{.base = base} : origin{.layers = k};
+    origin const values = together ? origin{.base = base} : origin{.layers = v};
+    return {.shape = shape,
+            .who = who,
+            .k = dense_plane(order, of, element, keys, 0),
+            .v = dense_plane(order, of, element, values, 1),
+            .where = kvpolicy::block_table({block_table, max_blocks}, block_size, num_blocks)};
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::engines

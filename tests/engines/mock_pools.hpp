@@ -1,0 +1,398 @@
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <kvpolicy/engines/flashinfer.hpp>
+#include <kvpolicy/engines/llama_cpp.hpp>
+#include <kvpolicy/engines/openvino.hpp>
+#include <kvpolicy/engines/sglang.hpp>
+#include <kvpolicy/engines/tensorrt_llm.hpp>
+#include <kvpolicy/engines/vllm.hpp>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include "support/dice.hpp"
+#include "support/mock_cache.hpp"
+
+namespace kvpolicy_test {
+
+namespace engines = kvpolicy::engines;
+
+struct pool_options {
+  int layers = 2, heads = 2, dims = 4, value_dims = 4;
+  int sequences = 2;
+  int bound = 24;
+  int page = 4;  ///< where the engine has pages
+  kv::codec element = kv::codec::f32;
+  int variant = 0;                                ///< of engines that have several layouts
+  kv::granularity rows = kv::granularity::token;  ///< what a row of the table stands for
+  bool one_owner_a_cell = true;                   ///< false: lanes mask cells that the engine fills for all of them
+  int rotated = 0;                                ///< by how many rows of the table sequences stand beside their own
+  std::uint64_t seed = 1;
+};
+
+inline std::ostream& operator<<(std::ostream& out, pool_options const& how) {
+  return out << how.layers << " layers, " << how.heads << " heads, D " << how.dims << ", Dv " << how.value_dims << ", "
+             << how.sequences << " sequences, page " << how.page << ", " << kv::name_of(how.element) << ", variant "
+             << how.variant << ", seed " << how.seed;
+}
+
+/// What all mock pools have: tensors with guard bytes around, a table of units, counts and positions of every lane.
+/// Unit 0 is nobody's. A pool adds how its engine finds an element: index arithmetic written out, in elements.
+class mock_pool {
+ public:
+  mock_pool(pool_options const& options, int page)
+      : how(options), page_(page), random_(options.seed), units_(1 + how.sequences * pages() + random_.below(4)) {
+    count_.assign(lane_count(), 0);
+    drafts_.assign(static_cast<std::size_t>(how.sequences), 0);
+    position_.assign(lane_count() * static_cast<std::size_t>(how.bound), -1);
+    make_table();
+  }
+  mock_pool(mock_pool const&) = delete;
+  mock_pool& operator=(mock_pool const&) = delete;
+
+  pool_options const how;
+
+  [[nodiscard]] kv::shape model() const {
+    return {how.layers, 2 * how.heads, how.heads, how.dims, how.value_dims == how.dims ? 0 : how.value_dims};
+  }
+  [[nodiscard]] int page() const { return page_; }
+  [[nodiscard]] int units() const { return units_; }
+  [[nodiscard]] int pages() const { return (how.bound + page_ - 1) / page_; }
+  [[nodiscard]] int dims(of side) const { return side == of::keys ? how.dims : how.value_dims; }
+  [[nodiscard]] std::size_t lane_count() const {
+    return static_cast<std::size_t>(how.sequences * how.layers * how.heads);
+  }
+  [[nodiscard]] kv::lane lane_at(std::size_t i) const {
+    int const n = static_cast<int>(i);
+    return {n / how.heads / how.layers, n / how.heads % how.layers, n % how.heads};
+  }
+  [[nodiscard]] std::size_t index(kv::lane who) const {
+    return static_cast<std::size_t>((who.sequence * how.layers + who.layer) * how.heads + who.head);
+  }
+
+  [[nodiscard]] kv::lanes lanes() {
+    std::int64_t const h = how.heads, l = how.layers, n = how.bound;
+    return {.sequences = how.sequences,
+            .layer_begin = 0,
+            .layer_end = how.layers,
+            .heads = how.heads,
+            .bound = how.bound,
+            .count = {count_.data(), l * h, h, 1},
+            .position = {position_.data(), l * h * n, h * n, n},
+            .in_flight = drafts_.data()};
+  }
+
+  /// A by-lane table with a row of `width` for each of what `how.rows` names.
+  template <class T>
+  [[nodiscard]] kv::by_lane<T> rows_of(std::vector<T>& memory, int width) const {
+    std::int64_t const head = how.rows == kv::granularity::lane ? width : 0;
+    std::int64_t const layer = how.rows == kv::granularity::token ? 0 : head != 0 ? head * how.heads : width;
+    std::int64_t const sequence = layer != 0 ? layer * how.layers : width;
+    return {memory.data(), sequence, layer, head};
+  }
+  [[nodiscard]] std::size_t row_count() const {
+    std::size_t const s = static_cast<std::size_t>(how.sequences), l = static_cast<std::size_t>(how.layers);
+    if (how.rows == kv::granularity::token) return s;
+    return how.rows == kv::granularity::layer ? s * l : lane_count();
+  }
+  /// The row of a lane in tables that `rows_of` describes.
+  [[nodiscard]] std::size_t row(kv::lane who) const {
+    if (how.rows == kv::granularity::token) return static_cast<std::size_t>(who.sequence);
+    if (how.rows == kv::granularity::layer) return static_cast<std::size_t>(who.sequence * how.layers + who.layer);
+    return index(who);
+  }
+  [[nodiscard]] kv::by_lane<int> table() { return rows_of(table_, pages()); }
+  [[nodiscard]] int& table_entry(kv::lane who, int i) {
+    who.sequence = (who.sequence + how.rotated) % how.sequences;
+    return table_[row(who) * static_cast<std::size_t>(pages()) + static_cast<std::size_t>(i)];
+  }
+  [[nodiscard]] int count(kv::lane who) const { return count_[index(who)]; }
+  [[nodiscard]] int position(kv::lane who, int ordinal) const {
+    return position_[index(who) * static_cast<std::size_t>(how.bound) + static_cast<std::size_t>(ordinal)];
+  }
+
+  /// True if nothing was written outside the tensors.
+  [[nodiscard]] bool guards_hold() const {
+    for (auto const& each : tensors_) {
+      for (std::size_t i = 0; i < guard; ++i) {
+        if (each[i] != fence || each[each.size() - 1 - i] != fence) return false;
+      }
+    }
+    return true;
+  }
+  /// Offset of an address in the tensor that holds it; -1 if none does.
+  [[nodiscard]] std::ptrdiff_t inside(std::byte const* at) const {
+    for (auto const& each : tensors_) {
+      std::byte const* const begin = each.data() + guard;
+      if (at >= begin && at < each.data() + each.size() - guard) return at - begin;
+    }
+    return -1;
+  }
+  [[nodiscard]] std::vector<std::vector<std::byte>> const& memory() const { return tensors_; }
+
+ protected:
+  static constexpr std::size_t guard = 64;
+  static constexpr std::byte fence{0xA5};
+
+  /// A tensor of so many elements; returns where it begins.
+  std::byte* allocate(std::int64_t elements) {
+    auto const bytes = static_cast<std::size_t>(elements * kv::bytes_of(how.element));
+    tensors_.emplace_back(bytes + 2 * guard, fence);
+    return tensors_.back().data() + guard;
+  }
+  [[nodiscard]] std::byte* at(std::byte* base, std::int64_t element) const {
+    return base + element * kv::bytes_of(how.element);
+  }
+
+ private:
+  void make_table() {
+    table_.assign(row_count() * static_cast<std::size_t>(pages()), 0);
+    std::vector<int> order;
+    for (int l = 0; l < how.layers; ++l) {
+      for (int h = 0; h < how.heads; ++h) {
+        if (order.empty() || how.one_owner_a_cell) order = random_.permutation(units_ - 1);
+        for (int s = 0; s < how.sequences; ++s) {
+          for (int i = 0; i < pages(); ++i) {
+            table_entry({s, l, h}, i) = 1 + order[static_cast<std::size_t>(s * pages() + i)];
+          }
+        }
+      }
+    }
+  }
+
+  int page_;
+  dice random_;
+  int units_;
+  std::vector<std::vector<std::byte>> tensors_;
+  std::vector<int> table_, count_, position_, drafts_;
+};
+
+template <class Engine>
+struct llama_mock : mock_pool {
+  using engine = Engine;
+  static constexpr int variants = 1;
+  static constexpr bool packed = false;
+  static constexpr bool paged = false;
+  explicit llama_mock(pool_options const& options) : mock_pool(options, 1) {
+    for (int l = 0; l < how.layers; ++l) {
+      k.push_back(allocate(std::int64_t{units()} * how.heads * how.dims));
+      v.push_back(allocate(std::int64_t{units()} * how.heads * how.value_dims));
+    }
+  }
+  kv::cache view() {
+    engine const pool{.shape = model(),
+                      .k = k.data(),
+                      .v = v.data(),
+                      .type_k = how.element,
+                      .type_v = how.element,
+                      .k_row_bytes = how.dims,
+                      .v_row_bytes = how.value_dims,
+                      .kv_size = units(),
+                      .cells = {table().data, table().sequence, table().layer, table().head}};
+    return pool.view(lanes());
+  }
+  std::byte* element(of side, kv::lane who, int cell, int, int d) {
+    auto const l = static_cast<std::size_t>(who.layer);
+    bool const transposed = side == of::values && std::same_as<Engine, engines::llama_cpp>;
+    if (transposed) return at(v[l], std::int64_t{who.head * how.value_dims + d} * units() + cell);
+    return at((side == of::keys ? k : v)[l], std::int64_t{cell * how.heads + who.head} * dims(side) + d);
+  }
+  std::vector<std::byte*> k, v;
+};
+
+struct sglang_mock : mock_pool {
+  using engine = engines::sglang;
+  static constexpr int variants = 2;  ///< rows of requests in turn, or wherever the request pool has put them
+  static constexpr bool packed = false;
+  static constexpr bool paged = false;
+  explicit sglang_mock(pool_options options) : mock_pool((options.rotated = options.variant, options), 1) {
+    for (int l = 0; l < how.layers; ++l) {
+      k.push_back(allocate(std::int64_t{units()} * how.heads * how.dims));
+      v.push_back(allocate(std::int64_t{units()} * how.heads * how.value_dims));
+    }
+    for (int s = 0; s < how.sequences; ++s) first.push_back((s + how.rotated) % how.sequences * pages());
+  }
+  kv::cache view() {
+    engine const pool{.shape = model(),
+                      .k_buffer = k.data(),
+                      .v_buffer = v.data(),
+                      .element = how.element,
+                      .row_bytes = how.dims,
+                      .size = units() - 1,
+                      .list = table().data,
+                      .list_stride = pages(),
+                      .first = how.variant == 1 ? first.data() : nullptr};
+    return pool.view(lanes());
+  }
+  std::byte* element(of side, kv::lane who, int slot, int, int d) {
+    auto const& buffer = side == of::keys ? k : v;
+    return at(buffer[static_cast<std::size_t>(who.layer)], std::int64_t{slot * how.heads + who.head} * dims(side) + d);
+  }
+  std::vector<std::byte*> k, v;
+  std::vector<int> first;
+};
+
+struct vllm_mock : mock_pool {
+  using engine = engines::vllm;
+  static constexpr int variants = 9;
+  static constexpr bool packed = true;
+  static constexpr bool paged = true;
+  static constexpr std::array orders{engine::flash_attention, engine::flash_infer_nhd, engine::flash_infer_hnd,
+                                     engine::packed_lbhn,     engine::packed_lbnh,     engine::packed_lhbn,
+                                     engine::packed_blhn,     engine::packed_blnh,     engine::packed_bhln};
+  explicit vllm_mock(pool_options const& options) : mock_pool(options, options.page) {
+    std::int64_t const layer = 2LL * units() * page() * how.heads * how.dims;
+    std::int64_t const side = how.variant == 0 ? layer / 2 : std::int64_t{page()} * how.heads * how.dims;
+    if (how.variant >= 3) {
+      base = allocate(layer * how.layers);
+      return;
+    }
+    for (int l = 0; l < how.layers; ++l) {
+      k.push_back(allocate(layer));
+      v.push_back(at(k.back(), side));
+    }
+  }
+  kv::cache view() {
+    engine const pool{.shape = model(),
+                      .order = orders[static_cast<std::size_t>(how.variant)],
+                      .base = base,
+                      .k = k.empty() ? nullptr : k.data(),
+                      .v = v.empty() ? nullptr : v.data(),
+                      .element = how.element,
+                      .row_bytes = how.dims,
+                      .num_blocks = units(),
+                      .block_size = page(),
+                      .block_table = table().data,
+                      .max_blocks = pages()};
+    return pool.view(lanes());
+  }
+  std::byte* element(of side, kv::lane who, int block, int token, int d) {
+    std::int64_t const s = side == of::values ? 1 : 0, b = block, n = token, h = who.head, l = who.layer;
+    std::int64_t const B = units(), N = page(), H = how.heads, D = how.dims, L = how.layers;
+    std::byte* const own = k.empty() ? base : k[static_cast<std::size_t>(who.layer)];
+    switch (how.variant) {
+      case 0:
+        return at(own, (((s * B + b) * N + n) * H + h) * D + d);
+      case 1:
+        return at(own, (((b * 2 + s) * N + n) * H + h) * D + d);
+      case 2:
+        return at(own, (((b * 2 + s) * H + h) * N + n) * D + d);
+      case 3:
+        return at(base, ((((l * B + b) * H + h) * N + n) * 2 + s) * D + d);
+      case 4:
+        return at(base, ((((l * B + b) * N + n) * H + h) * 2 + s) * D + d);
+      case 5:
+        return at(base, ((((l * H + h) * B + b) * N + n) * 2 + s) * D + d);
+      case 6:
+        return at(base, ((((b * L + l) * H + h) * N + n) * 2 + s) * D + d);
+      case 7:
+        return at(base, ((((b * L + l) * N + n) * H + h) * 2 + s) * D + d);
+      default:
+        return at(base, ((((b * H + h) * L + l) * N + n) * 2 + s) * D + d);
+    }
+  }
+  std::byte* base = nullptr;
+  std::vector<std::byte*> k, v;
+};
+
+struct tensorrt_mock : mock_pool {
+  using engine = engines::tensorrt_llm;
+  static constexpr int variants = 1;
+  static constexpr bool packed = true;
+  static constexpr bool paged = true;
+  explicit tensorrt_mock(pool_options const& options) : mock_pool(options, options.page) {
+    pool = allocate(2LL * units() * how.layers * how.heads * page() * how.dims);
+  }
+  kv::cache view() {
+    engine const described{.shape = model(),
+                           .pool = pool,
+                           .element = how.element,
+                           .row_bytes = how.dims,
+                           .max_blocks = units(),
+                           .tokens_per_block = page(),
+                           .block_ids = table().data,
+                           .max_blocks_per_sequence = pages()};
+    return described.view(lanes());
+  }
+  std::byte* element(of side, kv::lane who, int block, int token, int d) {
+    std::int64_t const half = (std::int64_t{block} * how.layers + who.layer) * 2 + (side == of::values ? 1 : 0);
+    return at(pool, ((half * how.heads + who.head) * page() + token) * how.dims + d);
+  }
+  std::byte* pool = nullptr;
+};
+
+/// Variants: NHD and HND, keys and values apart and together.
+template <class Engine>
+struct flashinfer_mock : mock_pool {
+  using engine = Engine;
+  static constexpr int variants = 4;
+  static constexpr bool packed = true;
+  static constexpr bool paged = true;
+  explicit flashinfer_mock(pool_options const& options) : mock_pool(options, options.page) {
+    std::int64_t const rows = std::int64_t{units()} * page() * how.heads;
+    for (int l = 0; l < how.layers; ++l) {
+      k.push_back(allocate(rows * how.dims * (together() ? 2 : 1)));
+      v.push_back(together() ? at(k.back(), std::int64_t{page()} * how.heads * how.dims) : allocate(rows * how.dims));
+    }
+  }
+  kv::cache view() {
+    auto const by = hnd() ? engines::page_strides::hnd(page(), how.heads, how.dims, together())
+                          : engines::page_strides::nhd(page(), how.heads, how.dims, together());
+    engine const pool{.shape = model(),
+                      .k_data = k.data(),
+                      .v_data = v.data(),
+                      .element = how.element,
+                      .row_bytes = how.dims,
+                      .k_strides = by,
+                      .v_strides = by,
+                      .pages = units(),
+                      .page_size = page(),
+                      .table = {table().data, table().sequence, table().layer, table().head}};
+    return pool.view(lanes());
+  }
+  std::byte* element(of side, kv::lane who, int p, int token, int d) {
+    std::int64_t const h = who.head, n = token, H = how.heads, N = page();
+    std::int64_t const in_page = hnd() ? h * N + n : n * H + h;
+    auto const l = static_cast<std::size_t>(who.layer);
+    if (!together()) return at((side == of::keys ? k : v)[l], (p * N * H + in_page) * how.dims + d);
+    return at(k[l], ((p * 2 + (side == of::values ? 1 : 0)) * N * H + in_page) * how.dims + d);
+  }
+  [[nodiscard]] bool hnd() const { return how.variant % 2 == 1; }
+  [[nodiscard]] bool together() const { return how.variant >= 2; }
+  std::vector<std::byte*> k, v;
+};
+
+struct openvino_mock : mock_pool {
+  using engine = engines::openvino;
+  static constexpr int variants = 1;
+  static constexpr bool packed = false;
+  static constexpr bool paged = true;
+  explicit openvino_mock(pool_options const& options) : mock_pool(options, options.page) {
+    for (int l = 0; l < how.layers; ++l) {
+      k.push_back(allocate(std::int64_t{units()} * how.heads * page() * how.dims));
+      v.push_back(allocate(std::int64_t{units()} * how.heads * page() * how.value_dims));
+    }
+  }
+  kv::cache view() {
+    engine const pool{.shape = model(),
+                      .k = k.data(),
+                      .v = v.data(),
+                      .element = how.element,
+                      .row_bytes = how.dims,
+                      .num_blocks = units(),
+                      .block_size = page(),
+                      .block_tables = {table().data, table().sequence, table().layer, 0}};
+    return pool.view(lanes());
+  }
+  std::byte* element(of side, kv::lane who, int block, int token, int d) {
+    auto const& tensor = side == of::keys ? k : v;
+    return at(tensor[static_cast<std::size_t>(who.layer)],
+              ((std::int64_t{block} * how.heads + who.head) * page() + token) * dims(side) + d);
+  }
+  std::vector<std::byte*> k, v;
+};
+
+}  // namespace kvpolicy_test
