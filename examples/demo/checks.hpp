@@ -46,7 +46,7 @@ inline double far_recall(stage const& on, bytes const& text, int context, int ca
     bytes asked = one.prompt;
     asked.insert(asked.end(), one.question.begin(), one.question.end());
     tinylm::prompt const read = tinylm::read_prompt(on.model, on.exec, on.pool, asked, on.bound);
-    tinylm::session full(on.model, on.exec, read, kvpolicy::policies::full(), {.bound = on.bound});
+    tinylm::session full(on.model, on.exec, read, kvpolicy::policies::full(), {.bound = on.bound, .lay = on.lay});
     std::string const said = full.generate(static_cast<int>(one.answer.size()));
     right += std::equal(said.begin(), said.end(), one.answer.begin(),
                         [](char a, std::uint8_t b) { return static_cast<std::uint8_t>(a) == b; });

@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +23,7 @@ class reader {
   [[nodiscard]] virtual std::span<float const> logits() const = 0;
   [[nodiscard]] virtual tinylm::session_counters const& counters() const = 0;
   [[nodiscard]] virtual tinylm::kv_sequence const& entries() const = 0;
+  [[nodiscard]] virtual kv::lanes lanes() = 0;  ///< what is held now; valid until the next step
 };
 
 template <class Policy>
@@ -32,6 +34,7 @@ class session_reader final : public reader {
   [[nodiscard]] std::span<float const> logits() const override { return on_.logits(); }
   [[nodiscard]] tinylm::session_counters const& counters() const override { return on_.counters(); }
   [[nodiscard]] tinylm::kv_sequence const& entries() const override { return on_.entries(); }
+  [[nodiscard]] kv::lanes lanes() override { return on_.view().who; }
 
  private:
   tinylm::session<Policy> on_;
@@ -43,11 +46,14 @@ struct stage {
   kv::host_executor& exec;
   tinylm::kv_pool& pool;
   int bound;
+  tinylm::layout lay;
 };
 
 /// A name, how it spells for a budget, and how a sequence starts under it.
 struct contender {
   std::string name;
+  bool budgeted = true;     ///< it gets a row for each budget; otherwise it takes none and gets one row
+  bool own_budget = false;  ///< it says its budget itself
   std::function<std::string(int budget)> spell;
   std::function<std::unique_ptr<reader>(stage const&, tinylm::prompt const&, int budget)> start;
 };
@@ -56,10 +62,10 @@ struct contender {
 /// the prefill; StreamingLLM and H2O are defined after every forward.
 template <class Compose>
 contender contestant(std::string name, tinylm::when decide, Compose compose) {
-  return {std::move(name), [compose](int budget) { return kv::to_string(compose(budget)); },
+  return {std::move(name), true, false, [compose](int budget) { return kv::to_string(compose(budget)); },
           [compose, decide](stage const& on, tinylm::prompt const& from, int budget) -> std::unique_ptr<reader> {
             auto const policy = compose(budget);
-            tinylm::session_options const options{.bound = on.bound, .decide = decide};
+            tinylm::session_options const options{.bound = on.bound, .decide = decide, .lay = on.lay};
             return std::make_unique<session_reader<std::remove_const_t<decltype(policy)>>>(
                 tinylm::session(on.model, on.exec, from, policy, options));
           }};
@@ -70,8 +76,10 @@ contender contestant(std::string name, tinylm::when decide, Compose compose) {
 inline std::vector<contender> all_contenders() {
   using tinylm::when;
   kv::snapkv const window{.window = 16, .pool = kv::max_pool{15}};
+  contender full = contestant("full", when::after_prefill, [](int) { return kv::policies::full(); });
+  full.budgeted = false;
   return {
-      contestant("full", when::after_prefill, [](int) { return kv::policies::full(); }),
+      full,
       contestant("streaming_llm", when::every_forward,
                  [](int n) { return kv::policies::streaming_llm({.budget = n}); }),
       contestant("snapkv", when::after_prefill,
@@ -84,6 +92,37 @@ inline std::vector<contender> all_contenders() {
                    return kv::eviction{.score = value_aware{}, .protect = kv::recent{16}, .budget = kv::per_lane{n}};
                  }),
   };
+}
+
+/// The shipped policies by name, and the scorer of this program: one line.
+inline kv::registry known_scorers() { return kv::shipped().add(value_aware{}); }
+
+/// What a user wrote. Methods that are defined after every forward decide so.
+inline contender written(std::string const& spec, std::string name) {
+  kv::any_policy const policy = kv::parse(spec, known_scorers());
+  std::string const scorer = kv::to_string(policy).substr(0, kv::to_string(policy).find_first_of("( "));
+  bool const streams = scorer == "streaming_llm" || scorer == "h2o" || scorer == "tova";
+  contender made = contestant(std::move(name), streams ? tinylm::when::every_forward : tinylm::when::after_prefill,
+                              [policy](int) { return policy; });
+  made.budgeted = false;
+  made.own_budget = true;
+  return made;
+}
+
+/// Those of the names, or all if there are neither names nor specs; then those that a user wrote, beside the full
+/// cache.
+inline std::vector<contender> chosen_contenders(std::vector<std::string> const& names,
+                                                std::vector<std::string> const& specs) {
+  std::vector<contender> chosen;
+  for (contender& one : all_contenders()) {
+    bool const named = std::count(names.begin(), names.end(), one.name) > 0;
+    bool const reference = !specs.empty() && one.name == "full";
+    if (named || reference || (names.empty() && specs.empty())) chosen.push_back(std::move(one));
+  }
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    chosen.push_back(written(specs[i], i == 0 ? "yours" : "yours " + std::to_string(i + 1)));
+  }
+  return chosen;
 }
 
 }  // namespace demo

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <kvpolicy/core/error.hpp>
@@ -20,9 +21,13 @@ struct options {
   bool quick = false;
   bool check = false;
   bool far = false;
+  std::optional<std::string> report;  ///< an HTML file to write
   std::string text;
   std::string weights = TINYLM_WEIGHTS_DIR;
   std::vector<std::string> policies;
+  std::vector<std::string> specs;  ///< policies that the user wrote
+  std::string layout = "compact";
+  tinylm::layout lay = tinylm::layout::compact;
   std::vector<int> shares{16, 8, 4};  ///< a budget is the context over one of these
   int context = 1024;
   int cases = -1;
@@ -37,9 +42,13 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_flag("--check", to.check,
                "measure the model and the separation of policies against their bounds; exit 1 if one fails");
   app.add_flag("--far", to.far, "ask only for facts at least three quarters of the context away");
+  app.add_option("--report", to.report, "write what was measured and kept into this HTML file");
   app.add_option("--text", to.text, "take prompts from this file instead of the held-out text");
   app.add_option("--weights", to.weights, "folder with weights.safetensors and held_out.txt");
   app.add_option("--policies", to.policies, "only these, separated by commas")->delimiter(',');
+  app.add_option("--policy", to.specs,
+                 "a policy of your own, as \"snapkv(window=16, pool=max:15) | sinks(4) | budget(64)\"; repeatable");
+  app.add_option("--layout", to.layout, "compact, list_rewrite, dead_slot, mask or overwrite");
   app.add_option("--shares", to.shares, "budgets: the context divided by each of these")->delimiter(',');
   app.add_option("--context", to.context, "bytes of a prompt");
   app.add_option("--cases", to.cases, "recall questions");
@@ -47,6 +56,18 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--length", to.length, "bytes that continue a stretch");
   app.add_option("--threads", to.threads, "threads of the model and of the policies");
   app.add_option("--seed", to.seed, "which cases");
+}
+
+/// Refuses a file that cannot be written, and leaves everything as it was.
+inline void expect_writable(std::string const& option, std::string const& path) {
+  namespace fs = std::filesystem;
+  fs::path const folder = fs::path(path).parent_path();
+  std::error_code ignored;
+  kv::expects(folder.empty() || fs::is_directory(folder, ignored), "demo", option, path, "its folder is not there");
+  bool const there = fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
+  bool const opens = std::ofstream(path, std::ios::app).good();
+  if (opens && !there) fs::remove(path, ignored);
+  kv::expects(opens, "demo", option, path, "it cannot be written");
 }
 
 /// Defaults that depend on others, and everything that can be refused before work begins.
@@ -58,13 +79,19 @@ inline void settle(options& with) {
   kv::expects(with.length >= 1 && with.length <= 1024, "demo", "--length", with.length,
               "a continuation has 1 to 1024 bytes");
   kv::expects(with.threads >= 1 && with.threads <= 256, "demo", "--threads", with.threads, "1 to 256 threads");
+  if (with.report) expect_writable("--report", *with.report);
   for (int const share : with.shares) {
     kv::expects(share >= 1, "demo", "--shares", share, "a context is divided by at least 1");
     kv::expects(with.context / share > 16, "demo", "--shares", share, [&] {
       return "a budget of " + std::to_string(with.context / share) + " does not hold the window of 16";
     });
   }
-  bool const full = with.policies.empty() || std::count(with.policies.begin(), with.policies.end(), "full") > 0;
+  bool const known_layout = kv::detail::read_value(with.layout, with.lay);
+  kv::expects(known_layout, "demo", "--layout", with.layout,
+              "there are compact, list_rewrite, dead_slot, mask and overwrite");
+  for (std::string const& spec : with.specs) (void)written(spec, "");
+  bool const full = with.policies.empty() || !with.specs.empty() ||
+                    std::count(with.policies.begin(), with.policies.end(), "full") > 0;
   kv::expects(!with.check || (full && with.cases > 0), "demo", "--check", "without full or without cases",
               "its bounds are shares of the full cache's recall");
   auto const known = all_contenders();

@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -15,6 +17,7 @@ struct row {
   std::string policy;
   int share = 1;
   int budget = 0;
+  bool own = false;  ///< the policy says its budget itself
   double bits = 0;
   std::int64_t continued = 0;
   std::int64_t agreed = 0;
@@ -31,9 +34,17 @@ struct row {
   double policy_seconds = 0;
   int prompts = 0;
 
-  [[nodiscard]] double bits_per_byte() const { return continued > 0 ? bits / static_cast<double>(continued) : 0; }
-  [[nodiscard]] double recall_inside() const { return asked > 0 ? static_cast<double>(right_inside) / asked : 0; }
-  [[nodiscard]] double recall_later() const { return asked > 0 ? static_cast<double>(right_later) / asked : 0; }
+  [[nodiscard]] std::string budget_name() const {
+    return own ? "own" : share == 1 ? "all" : fmt::format("1/{}", share);
+  }
+  [[nodiscard]] double bits_per_byte() const { return per(bits, continued); }
+  [[nodiscard]] double recall_inside() const { return per(right_inside, asked); }
+  [[nodiscard]] double recall_later() const { return per(right_later, asked); }
+  [[nodiscard]] double agreement() const { return per(static_cast<double>(agreed), compared); }
+  [[nodiscard]] double entries_per_lane(int lanes) const { return per(live_entries, measured) / lanes; }
+  [[nodiscard]] double read_per_token(int lanes) const { return per(entries_read, steps) / lanes; }
+
+  static double per(double sum, std::int64_t count) { return count > 0 ? sum / static_cast<double>(count) : 0; }
 };
 
 /// Draws how far the work is, on a terminal; silent elsewhere.
@@ -58,25 +69,61 @@ class progress_bar {
   bool shown_;
 };
 
-/// One line a policy and budget. A dash stands where nothing was measured.
-inline void print_table(std::vector<row> const& rows, double lanes) {
-  fmt::print("{:<14}{:>6}{:>11}{:>11}{:>9}{:>9}{:>14}{:>9}{:>12}{:>10}{:>11}\n", "policy", "budget", "bits/byte",
-             "recall:", "recall:", "greedy", "live KV", "live KV", "KV read", "decode", "policy");
-  fmt::print("{:<14}{:>6}{:>11}{:>11}{:>9}{:>9}{:>14}{:>9}{:>12}{:>10}{:>11}\n", "", "", "", "in prompt", "later",
-             "as full", "entries/lane", "KiB", "rows/token", "ms/token", "ms/prompt");
+struct column {
+  char const* name;
+  char const* unit;
+  int width;
+};
+
+inline constexpr column columns[] = {
+    {"policy", "", 14},
+    {"budget", "", 6},
+    {"bits/byte", "", 11},
+    {"recall:", "in prompt", 11},
+    {"recall:", "later", 9},
+    {"greedy", "as full", 9},
+    {"live KV", "entries/lane", 14},
+    {"live KV", "KiB", 9},
+    {"KV read", "rows/token", 12},
+    {"decode", "ms/token", 10},
+    {"policy", "ms/prompt", 11},
+};
+
+/// What stands in each column. A dash stands where nothing was measured.
+inline std::vector<std::string> cells(row const& one, int lanes) {
   auto const or_dash = [](bool there, std::string const& text) { return there ? text : std::string("-"); };
+  return {one.policy,
+          one.budget_name(),
+          or_dash(one.continued > 0, fmt::format("{:.3f}", one.bits_per_byte())),
+          or_dash(one.asked > 0, fmt::format("{:.0f}%", 100 * one.recall_inside())),
+          or_dash(one.asked > 0, fmt::format("{:.0f}%", 100 * one.recall_later())),
+          or_dash(one.compared > 0, fmt::format("{:.0f}%", 100 * one.agreement())),
+          fmt::format("{:.0f}", one.entries_per_lane(lanes)),
+          fmt::format("{:.0f}", row::per(one.live_bytes, one.measured) / 1024),
+          fmt::format("{:.0f}", one.read_per_token(lanes)),
+          fmt::format("{:.2f}", 1e3 * row::per(one.decode_seconds, one.steps)),
+          fmt::format("{:.1f}", 1e3 * row::per(one.policy_seconds, one.prompts))};
+}
+
+/// One line a policy and budget.
+inline void print_table(std::vector<row> const& rows, int lanes) {
+  auto const line = [](auto const& text_of) {
+    int i = 0;
+    for (column const& one : columns) {
+      if (i == 0) {
+        fmt::print("{:<{}}", text_of(i, one), one.width);
+      } else {
+        fmt::print("{:>{}}", text_of(i, one), one.width);
+      }
+      ++i;
+    }
+    fmt::print("\n");
+  };
+  line([](int, column const& one) { return one.name; });
+  line([](int, column const& one) { return one.unit; });
   for (row const& one : rows) {
-    auto const per = [](double sum, auto count) { return count > 0 ? sum / static_cast<double>(count) : 0.0; };
-    fmt::print(
-        "{:<14}{:>6}{:>11}{:>11}{:>9}{:>9}{:>14.0f}{:>9.0f}{:>12.0f}{:>10.2f}{:>11.1f}\n", one.policy,
-        one.share == 1 ? "all" : fmt::format("1/{}", one.share),
-        or_dash(one.continued > 0, fmt::format("{:.3f}", one.bits_per_byte())),
-        or_dash(one.asked > 0, fmt::format("{:.0f}%", 100 * one.recall_inside())),
-        or_dash(one.asked > 0, fmt::format("{:.0f}%", 100 * one.recall_later())),
-        or_dash(one.compared > 0, fmt::format("{:.0f}%", 100 * per(static_cast<double>(one.agreed), one.compared))),
-        per(one.live_entries, one.measured) / lanes, per(one.live_bytes, one.measured) / 1024,
-        per(one.entries_read, one.steps) / lanes, 1e3 * per(one.decode_seconds, one.steps),
-        1e3 * per(one.policy_seconds, one.prompts));
+    auto const texts = cells(one, lanes);
+    line([&](int i, column const&) { return texts[static_cast<std::size_t>(i)]; });
   }
 }
 

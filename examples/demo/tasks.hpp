@@ -11,12 +11,13 @@ namespace demo {
 
 using bytes = std::vector<std::uint8_t>;
 
-/// A prompt, the bytes that follow a question inside it, and where the asked fact stands.
+/// A prompt, the question that follows it, and where its facts stand.
 struct recall_case {
-  bytes prompt;      ///< text with six facts in it, no question
-  bytes question;    ///< "\nget k3f9="
-  bytes answer;      ///< six characters
-  int distance = 0;  ///< bytes from the fact to the question
+  bytes prompt;              ///< text with six facts in it, no question
+  bytes question;            ///< "\nget k3f9="
+  bytes answer;              ///< six characters
+  std::vector<int> facts{};  ///< where each "\nset k3f9=q0zt7a\n" begins
+  int asked = 0;             ///< which of them the question is about
 };
 
 /// A stretch of text: a prompt and what really followed it.
@@ -28,14 +29,17 @@ struct text_case {
 /// Makes the same cases from the same text and seed, on every machine.
 class task_maker {
  public:
+  static constexpr int fact_bytes = 17;  ///< of "\nset k3f9=q0zt7a\n"
+
   task_maker(std::span<std::uint8_t const> text, int context, std::uint64_t seed)
       : text_(text), context_(context), random_(seed) {}
 
   /// Six facts between stretches of text; `context` bytes with the question. `asked` says which one the question is
   /// about; the first of them stands in the first tenth of the context.
   recall_case recall(int asked) {
-    constexpr int facts = 6, fact_bytes = 17, question_bytes = 10;
+    constexpr int facts = 6, question_bytes = 10;
     recall_case made;
+    made.asked = asked;
     int const room = context_ - facts * fact_bytes - question_bytes;
     for (int i = 0; i < facts; ++i) {
       add(made.prompt, stretch(i == 0 ? room / 20 : room * 3 / 20));
@@ -43,8 +47,8 @@ class task_maker {
       if (i == asked) {
         made.question = as_bytes("\nget " + key + "=");
         made.answer = as_bytes(value);
-        made.distance = context_ - static_cast<int>(made.prompt.size());
       }
+      made.facts.push_back(static_cast<int>(made.prompt.size()));
       add(made.prompt, as_bytes("\nset " + key + "=" + value + "\n"));
     }
     add(made.prompt, stretch(context_ - question_bytes - static_cast<int>(made.prompt.size())));

@@ -85,6 +85,10 @@ class lane_attention {
         if (hidden[position_[e]] != 0) row[e] = -std::numeric_limits<float>::infinity();
       }
     }
+    if (call_.mask != nullptr) {
+      auto const* const addend = reinterpret_cast<float const*>(call_.mask->rows.row(who_));
+      for (int e = 0; e < visible; ++e) row[e] += addend[call_.entries.where.at(who_, e).unit];
+    }
     Eigen::Map<Eigen::ArrayXf> logits(row, visible);
     logits = (logits - logits.maxCoeff()).exp();
     logits /= logits.sum();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/mask_rows.hpp>
 #include <vector>
 
 namespace tinylm {
@@ -77,6 +78,7 @@ struct attention_call {
   int first = 0;                             ///< rows [first, queries.rows()) attend
   int seen_first = 0;                        ///< position of the first of them
   kv::by_lane<std::uint8_t const> hidden{};  ///< a row a lane, one byte a position: not 0 hides the entry. For tests
+  kv::mask_rows const* mask = nullptr;       ///< additive f32, by unit; null: none
   float* out = nullptr;                      ///< [rows][query head][D]
 };
 

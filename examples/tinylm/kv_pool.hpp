@@ -1,10 +1,11 @@
-// The engine's paged memory: one pool of pages for all lanes of all sequences, and the block tables of a sequence.
+// The engine's memory: one pool of units for all sequences, and the tables of a sequence.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/lists.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,24 +14,43 @@ namespace tinylm {
 
 namespace kv = kvpolicy;
 
-/// Pages of 16 tokens of *one lane*, keys then values, float32. A lane that keeps less than its neighbours frees
-/// memory, because a page never holds two lanes' tokens.
+/// How a pool cuts its memory, which decides what a policy may do with it.
+///
+/// - pages of 16 tokens of *one lane*: a lane that keeps less than its neighbours frees memory, by moving rows.
+/// - slots, one token each (`unit_tokens = 1`): a lane's list says which, and nothing has to move.
+/// - slots for all lanes of a token (`whole_tokens`): one list for all layers and heads, as engines with a prefix cache
+///   have it; what is dropped is dropped for every lane.
+struct pool_options {
+  int unit_tokens = 16;
+  bool whole_tokens = false;
+  bool mapped = false;  ///< sequences keep a map of every position's unit: for layouts that redirect or mask
+};
+
+/// Units of keys, then values, float32.
 class kv_pool {
  public:
   static constexpr int page_tokens = 16;
 
-  kv_pool(kv::shape const& model, int pages) : model_(model), pages_(pages) {
+  kv_pool(kv::shape const& model, int pages, pool_options const& how = {}) : model_(model), how_(how), pages_(pages) {
     kv::expects(pages >= 1, "kv_pool", "pages", pages, "a pool has at least one page");
+    kv::expects(!how.mapped || how.unit_tokens == 1, "kv_pool", "unit_tokens", how.unit_tokens,
+                "a map names one unit a position");
     memory_.resize(static_cast<std::size_t>(pages) * page_floats());
     for (int page = pages; page-- > 0;) free_.push_back(page);
+    if (how.mapped) dead_ = take();
   }
   kv_pool(kv_pool const&) = delete;  // sequences point at it
   kv_pool& operator=(kv_pool const&) = delete;
 
   [[nodiscard]] kv::shape const& shape() const { return model_; }
+  [[nodiscard]] pool_options const& how() const { return how_; }
   [[nodiscard]] int pages() const { return pages_; }
   [[nodiscard]] int free_pages() const { return static_cast<int>(free_.size()); }
+  [[nodiscard]] int dead() const { return dead_; }  ///< of a mapped pool: the slot of dropped positions, nobody's
   [[nodiscard]] std::int64_t page_bytes() const { return static_cast<std::int64_t>(page_floats() * sizeof(float)); }
+  /// Bytes of the keys and values of one lane in a unit.
+  [[nodiscard]] std::int64_t lane_bytes() const { return page_bytes() / lanes_a_unit(); }
+  [[nodiscard]] int lanes_a_unit() const { return how_.whole_tokens ? model_.layers * model_.kv_heads : 1; }
   [[nodiscard]] std::byte* data() { return reinterpret_cast<std::byte*>(memory_.data()); }
   [[nodiscard]] std::byte* page(int which) { return data() + which * page_bytes(); }
 
@@ -44,111 +64,152 @@ class kv_pool {
 
  private:
   [[nodiscard]] std::size_t page_floats() const {
-    return 2 * std::size_t{page_tokens} * static_cast<std::size_t>(model_.head_dim);
+    return 2 * static_cast<std::size_t>(how_.unit_tokens) * static_cast<std::size_t>(model_.head_dim) *
+           static_cast<std::size_t>(lanes_a_unit());
   }
 
   kv::shape model_;
+  pool_options how_;
   int pages_;
+  int dead_ = -1;
   std::vector<float> memory_;
   std::vector<int> free_;
 };
 
-/// One sequence in a pool: a block table, a count and positions for every lane. Gives its pages back when it ends.
+/// One sequence in a pool: a table of units, a count and positions for every lane, or one of each for all lanes where
+/// the pool's units hold whole tokens. Gives its units back when it ends.
 ///
 /// The order of a forward: `reserve` room, tell kvpolicy (`kvpolicy::append` edits counts and positions through
-/// `view`), write rows. After an eviction or a truncation: `release` the pages behind each lane's end.
+/// `view`), `note` what was appended, write rows. After an eviction or a truncation: `release` the units behind each
+/// lane's end.
 class kv_sequence {
  public:
   /// An empty sequence whose lanes never hold more than `bound` entries.
   kv_sequence(kv_pool& pool, int bound) : pool_(&pool), bound_(bound) {
     kv::expects(bound >= 1, "kv_sequence", "bound", bound, "a lane has room for at least one entry");
-    auto const all = static_cast<std::size_t>(lanes());
-    table_.resize(all * static_cast<std::size_t>(lane_pages()));
+    auto const all = static_cast<std::size_t>(rows());
+    table_.resize(all * static_cast<std::size_t>(row_units()));
     held_.resize(all);
     count_.resize(all);
     position_.resize(all * static_cast<std::size_t>(bound));
+    freed_.resize(table_.size());
+    freed_count_.resize(all);
   }
-  kv_sequence(kv_sequence&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)),
-        bound_(other.bound_),
-        table_(std::move(other.table_)),
-        held_(std::move(other.held_)),
-        count_(std::move(other.count_)),
-        position_(std::move(other.position_)),
-        in_flight_(other.in_flight_) {}
+  kv_sequence(kv_sequence&& other) noexcept : pool_(nullptr), bound_(other.bound_) { swap(other); }
   kv_sequence& operator=(kv_sequence&& other) noexcept {
-    std::swap(pool_, other.pool_);
-    std::swap(bound_, other.bound_);
-    table_.swap(other.table_);
-    held_.swap(other.held_);
-    count_.swap(other.count_);
-    position_.swap(other.position_);
-    std::swap(in_flight_, other.in_flight_);
+    swap(other);
     return *this;
   }
   ~kv_sequence() {
     if (pool_ == nullptr) return;
-    for (int lane = 0; lane < lanes(); ++lane) shrink(lane, 0);
+    for (int row = 0; row < rows(); ++row) shrink(row, 0);
+    for (auto const& [row, unit] : hidden_) pool_->give(unit);
   }
 
-  /// A sequence of its own with the same entries, in pages of its own.
-  /// - throws: `invalid_argument` if the pool has not enough free pages. Then nothing was changed.
+  /// A sequence of its own with the same entries, in units of its own. Nothing of it may have been masked.
+  /// - throws: `invalid_argument` if the pool has not enough free units. Then nothing was changed.
   [[nodiscard]] kv_sequence fork() const {
     kv_sequence copy(*pool_, bound_);
     copy.expect_pages("kv_sequence::fork", held_pages());
     copy.count_ = count_;
     copy.position_ = position_;
     copy.in_flight_ = in_flight_;
-    for (int lane = 0; lane < lanes(); ++lane) {
-      copy.grow(lane, held_[static_cast<std::size_t>(lane)]);
-      for (int at = 0; at < held_[static_cast<std::size_t>(lane)]; ++at) {
-        std::memcpy(pool_->page(copy.page_of(lane, at)), pool_->page(page_of(lane, at)),
+    for (int row = 0; row < rows(); ++row) {
+      copy.grow(row, held_[static_cast<std::size_t>(row)]);
+      for (int at = 0; at < held_[static_cast<std::size_t>(row)]; ++at) {
+        std::memcpy(pool_->page(copy.unit_of(row, at)), pool_->page(unit_of(row, at)),
                     static_cast<std::size_t>(pool_->page_bytes()));
       }
     }
+    if (pool_->how().mapped) copy.map_all(map_length_);
     return copy;
   }
 
-  /// What kvpolicy sees and edits: counts and positions of this sequence, rows of the pool. Any page may serve any
-  /// lane, so layers and heads have stride 0: the block table alone says whose a page is.
+  /// What kvpolicy sees and edits: counts and positions of this sequence, rows of the pool. Where any unit may serve
+  /// any lane, layers and heads have stride 0: the table alone says whose a unit is.
   [[nodiscard]] kv::cache view() {
-    kv::shape const& model = pool_->shape();
-    std::int64_t const row = std::int64_t{model.head_dim} * 4;
-    kv::plane const keys{.base = pool_->data(),
-                         .element = kv::codec::f32,
-                         .dims = model.head_dim,
-                         .unit = pool_->page_bytes(),
-                         .token = row,
-                         .dim = 4};
-    kv::plane values = keys;
-    values.base += row * kv_pool::page_tokens;
-    return {.shape = model,
-            .who = who(),
-            .k = keys,
-            .v = values,
-            .where = kv::block_table({table_.data(), 0, std::int64_t{lane_pages()} * model.kv_heads, lane_pages()},
-                                     kv_pool::page_tokens, pool_->pages())};
+    return over({table_.data(), 0, row_units() * layer_rows(), row_units() * head_rows()}, count_.data(),
+                position_.data());
+  }
+
+  /// Every position of the text so far, also those that a policy has dropped: what an engine sees that masks. Of a
+  /// mapped pool.
+  [[nodiscard]] kv::cache everything() {
+    every_count_.assign(static_cast<std::size_t>(rows()), map_length_);
+    kv::cache all = over(map(), every_count_.data(), every_position_.data());
+    all.who.bound = map_bound_;
+    all.who.position = {every_position_.data(), 0, 0, 0};
+    return all;
+  }
+
+  /// The tables that appliers write, and where they list what fell free.
+  [[nodiscard]] kv::by_lane<int> list() {
+    return {table_.data(), 0, row_units() * layer_rows(), row_units() * head_rows()};
+  }
+  [[nodiscard]] kv::by_lane<int> map() { return {map_.data(), 0, map_bound_ * layer_rows(), map_bound_ * head_rows()}; }
+  [[nodiscard]] kv::unit_list freed() {
+    return {{freed_.data(), 0, row_units() * layer_rows(), row_units() * head_rows()},
+            {freed_count_.data(), 0, layer_rows(), head_rows()}};
   }
 
   /// Gives every lane room for `tokens` entries behind its last.
-  /// - throws: `invalid_argument` if a lane would exceed the bound, or the pool has not enough free pages. Then nothing
+  /// - throws: `invalid_argument` if a lane would exceed the bound, or the pool has not enough free units. Then nothing
   ///   was changed.
   void reserve(int tokens) {
     kv::expects(tokens >= 0, "kv_sequence::reserve", "tokens", tokens, "a count cannot be negative");
     int missing = 0;
-    for (int lane = 0; lane < lanes(); ++lane) {
-      int const count = count_[static_cast<std::size_t>(lane)];
+    for (int row = 0; row < rows(); ++row) {
+      int const count = count_[static_cast<std::size_t>(row)];
       kv::expects(tokens <= bound_ - count, "kv_sequence::reserve", "tokens", tokens,
                   "a lane holds " + std::to_string(count) + " of at most " + std::to_string(bound_));
-      missing += std::max(0, pages_for(count + tokens) - held_[static_cast<std::size_t>(lane)]);
+      missing += std::max(0, units_for(count + tokens) - held_[static_cast<std::size_t>(row)]);
     }
     expect_pages("kv_sequence::reserve", missing);
-    for (int lane = 0; lane < lanes(); ++lane) grow(lane, pages_for(count_[static_cast<std::size_t>(lane)] + tokens));
+    for (int row = 0; row < rows(); ++row) grow(row, units_for(count_[static_cast<std::size_t>(row)] + tokens));
   }
 
-  /// Gives the pages behind each lane's last entry back to the pool.
+  /// Of a mapped pool: the units of the last `tokens` entries are those of positions from `position` on.
+  void note(int position, int tokens) {
+    if (pool_->how().mapped) map_all(position + tokens);
+  }
+
+  /// Gives the units behind each lane's last entry back to the pool.
   void release() {
-    for (int lane = 0; lane < lanes(); ++lane) shrink(lane, pages_for(count_[static_cast<std::size_t>(lane)]));
+    for (int row = 0; row < rows(); ++row) shrink(row, units_for(count_[static_cast<std::size_t>(row)]));
+  }
+
+  /// Gives back what an applier has listed as freed.
+  void release_freed() {
+    for (int row = 0; row < rows(); ++row) {
+      for (int i = 0; i < freed_count_[static_cast<std::size_t>(row)]; ++i) pool_->give(freed_[slot(row, i)]);
+      held_[static_cast<std::size_t>(row)] = count_[static_cast<std::size_t>(row)];
+    }
+  }
+
+  /// What a mask hides stays in memory, until the sequence ends or is cut before it.
+  void keep_hidden() {
+    for (int row = 0; row < rows(); ++row) {
+      int& held = held_[static_cast<std::size_t>(row)];
+      for (; held > count_[static_cast<std::size_t>(row)]; --held) hidden_.emplace_back(row, unit_of(row, held - 1));
+    }
+  }
+
+  /// The text was cut: positions from `length` on are gone. Returns the units of those that were hidden.
+  std::vector<std::pair<int, int>> cut(int length) {
+    std::vector<std::pair<int, int>> shown;
+    for (int row = 0; pool_->how().mapped && row < rows(); ++row) {
+      for (int p = length; p < map_length_; ++p) {
+        std::pair<int, int> const at{row, map_[map_at(row, p)]};
+        if (auto const found = std::find(hidden_.begin(), hidden_.end(), at); found != hidden_.end()) {
+          pool_->give(at.second);
+          shown.push_back(at);
+          hidden_.erase(found);
+        }
+      }
+    }
+    map_length_ = std::min(map_length_, length);
+    release();
+    return shown;
   }
 
   [[nodiscard]] int bound() const { return bound_; }
@@ -158,58 +219,137 @@ class kv_sequence {
   [[nodiscard]] std::int64_t live_entries() const {
     std::int64_t all = 0;
     for (int const count : count_) all += count;
-    return all;
+    return all * pool_->lanes_a_unit();
   }
-  [[nodiscard]] std::int64_t live_bytes() const { return live_entries() * pool_->page_bytes() / kv_pool::page_tokens; }
+  [[nodiscard]] std::int64_t live_bytes() const {
+    return live_entries() * pool_->lane_bytes() / pool_->how().unit_tokens;
+  }
 
-  /// Pages of all lanes: what the sequence costs the pool.
+  /// Units of all lanes: what the sequence costs the pool.
   [[nodiscard]] int held_pages() const {
-    int all = 0;
+    int all = static_cast<int>(hidden_.size());
     for (int const held : held_) all += held;
     return all;
   }
 
  private:
-  [[nodiscard]] int lanes() const { return pool_->shape().layers * pool_->shape().kv_heads; }
-  [[nodiscard]] int lane_pages() const { return pages_for(bound_); }
-  static int pages_for(int tokens) { return (tokens + kv_pool::page_tokens - 1) / kv_pool::page_tokens; }
-
-  [[nodiscard]] kv::lanes who() {
-    std::int64_t const heads = pool_->shape().kv_heads;
-    return {.sequences = 1,
-            .layer_begin = 0,
-            .layer_end = pool_->shape().layers,
-            .heads = pool_->shape().kv_heads,
-            .bound = bound_,
-            .count = {count_.data(), 0, heads, 1},
-            .position = {position_.data(), 0, bound_ * heads, bound_},
-            .in_flight = &in_flight_};
+  /// Rows of the tables: one for each lane, or one for all.
+  [[nodiscard]] int rows() const {
+    return pool_->how().whole_tokens ? 1 : pool_->shape().layers * pool_->shape().kv_heads;
+  }
+  [[nodiscard]] std::int64_t layer_rows() const { return pool_->how().whole_tokens ? 0 : pool_->shape().kv_heads; }
+  [[nodiscard]] std::int64_t head_rows() const { return pool_->how().whole_tokens ? 0 : 1; }
+  [[nodiscard]] int row_units() const { return units_for(bound_); }
+  [[nodiscard]] int units_for(int tokens) const {
+    int const unit = pool_->how().unit_tokens;
+    return (tokens + unit - 1) / unit;
   }
 
-  [[nodiscard]] int page_of(int lane, int at) const { return table_[slot(lane, at)]; }
-  [[nodiscard]] std::size_t slot(int lane, int at) const {
-    return static_cast<std::size_t>(lane) * static_cast<std::size_t>(lane_pages()) + static_cast<std::size_t>(at);
+  [[nodiscard]] kv::cache over(kv::by_lane<int> table, int* count, int* position) {
+    kv::shape const& model = pool_->shape();
+    pool_options const& how = pool_->how();
+    std::int64_t const row = std::int64_t{model.head_dim} * 4;
+    kv::plane keys{.base = pool_->data(),
+                   .element = kv::codec::f32,
+                   .dims = model.head_dim,
+                   .unit = pool_->page_bytes(),
+                   .token = row,
+                   .dim = 4};
+    if (how.whole_tokens) {
+      keys.head = pool_->lane_bytes();
+      keys.layer = keys.head * model.kv_heads;
+    }
+    kv::plane values = keys;
+    values.base += row * how.unit_tokens;
+    kv::by_lane<int const> const read{table.data, table.sequence, table.layer, table.head};
+    return {.shape = model,
+            .who = {.sequences = 1,
+                    .layer_begin = 0,
+                    .layer_end = model.layers,
+                    .heads = model.kv_heads,
+                    .bound = bound_,
+                    .count = {count, 0, layer_rows(), head_rows()},
+                    .position = {position, 0, bound_ * layer_rows(), bound_ * head_rows()},
+                    .in_flight = &in_flight_},
+            .k = keys,
+            .v = values,
+            .where = how.unit_tokens == 1 ? kv::slot_map(read, pool_->pages())
+                                          : kv::block_table(read, how.unit_tokens, pool_->pages())};
+  }
+
+  [[nodiscard]] int unit_of(int row, int at) const { return table_[slot(row, at)]; }
+  [[nodiscard]] std::size_t slot(int row, int at) const {
+    return static_cast<std::size_t>(row) * static_cast<std::size_t>(row_units()) + static_cast<std::size_t>(at);
+  }
+  [[nodiscard]] std::size_t map_at(int row, int position) const {
+    return static_cast<std::size_t>(row) * static_cast<std::size_t>(map_bound_) + static_cast<std::size_t>(position);
+  }
+
+  /// Makes room in the map for `length` positions; new ones take the units of the entries that are there.
+  void map_all(int length) {
+    if (length > map_bound_) {
+      int const wider = std::max(2 * map_bound_, length);
+      std::vector<int> wide(static_cast<std::size_t>(rows()) * static_cast<std::size_t>(wider), pool_->dead());
+      for (int row = 0; row < rows(); ++row) {
+        std::copy_n(map_.data() + map_at(row, 0), map_length_,
+                    wide.data() + static_cast<std::ptrdiff_t>(row) * std::ptrdiff_t{wider});
+      }
+      map_ = std::move(wide);
+      map_bound_ = wider;
+      for (int p = static_cast<int>(every_position_.size()); p < wider; ++p) every_position_.push_back(p);
+    }
+    map_length_ = std::max(map_length_, length);
+    for (int row = 0; row < rows(); ++row) {
+      int const* const position = position_.data() + std::ptrdiff_t{row} * bound_;
+      for (int e = 0; e < count_[static_cast<std::size_t>(row)]; ++e) map_[map_at(row, position[e])] = unit_of(row, e);
+    }
   }
 
   void expect_pages(char const* call, int pages) const {
     kv::expects(pages <= pool_->free_pages(), call, "pages", pages,
                 "the pool has " + std::to_string(pool_->free_pages()) + " left");
   }
-  void grow(int lane, int pages) {
-    for (int& held = held_[static_cast<std::size_t>(lane)]; held < pages; ++held) {
-      table_[slot(lane, held)] = pool_->take();
+  void grow(int row, int units) {
+    for (int& held = held_[static_cast<std::size_t>(row)]; held < units; ++held) {
+      table_[slot(row, held)] = pool_->take();
     }
   }
-  void shrink(int lane, int pages) {
-    for (int& held = held_[static_cast<std::size_t>(lane)]; held > pages; --held) pool_->give(page_of(lane, held - 1));
+  void shrink(int row, int units) {
+    for (int& held = held_[static_cast<std::size_t>(row)]; held > units; --held) pool_->give(unit_of(row, held - 1));
+  }
+
+  void swap(kv_sequence& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(bound_, other.bound_);
+    table_.swap(other.table_);
+    held_.swap(other.held_);
+    count_.swap(other.count_);
+    position_.swap(other.position_);
+    map_.swap(other.map_);
+    every_count_.swap(other.every_count_);
+    every_position_.swap(other.every_position_);
+    freed_.swap(other.freed_);
+    freed_count_.swap(other.freed_count_);
+    hidden_.swap(other.hidden_);
+    std::swap(map_length_, other.map_length_);
+    std::swap(map_bound_, other.map_bound_);
+    std::swap(in_flight_, other.in_flight_);
   }
 
   kv_pool* pool_;
   int bound_;
-  std::vector<int> table_;     ///< [lanes][pages of a full lane]
-  std::vector<int> held_;      ///< pages of each lane
-  std::vector<int> count_;     ///< entries of each lane
-  std::vector<int> position_;  ///< [lanes][bound]
+  std::vector<int> table_;     ///< [rows][units of a full row]
+  std::vector<int> held_;      ///< units of each row
+  std::vector<int> count_;     ///< entries of each row
+  std::vector<int> position_;  ///< [rows][bound]
+  std::vector<int> map_;       ///< [rows][map_bound_], the unit of each position; of a mapped pool
+  std::vector<int> every_count_;
+  std::vector<int> every_position_;
+  std::vector<int> freed_;                   ///< [rows][units of a full row]
+  std::vector<int> freed_count_;             ///< [rows]
+  std::vector<std::pair<int, int>> hidden_;  ///< (row, unit) of masked positions
+  int map_length_ = 0;
+  int map_bound_ = 0;
   int in_flight_ = 0;
 };
 

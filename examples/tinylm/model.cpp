@@ -111,7 +111,7 @@ std::span<float const> model::forward(kv::host_executor& exec, std::span<std::ui
     attention(now, layer);
     // The entries at this point are complete for this layer; those of later layers are not.
     attend(exec,
-           {into, queries, layer, now.first_query, now.position(), hooks.hidden,
+           {into, queries, layer, now.first_query, now.position(), hooks.hidden, hooks.mask,
             sized(inner_, fresh, c.q_heads * c.head_dim)},
            scratch_);
     block_weights const& block = weights_.blocks[static_cast<std::size_t>(layer)];

@@ -17,6 +17,7 @@ namespace tinylm {
 struct forward_hooks {
   std::function<void(int layer)> after_layer{};  ///< the layer's keys, values and queries are there
   kv::by_lane<std::uint8_t const> hidden{};      ///< see attention_call; for tests
+  kv::mask_rows const* mask = nullptr;           ///< see attention_call
 };
 
 /// The weights, and memory for one forward at a time. Knows no policy and no logical length: the text says where it is.

@@ -1,6 +1,7 @@
 // A sequence being read and written by the model while a kvpolicy policy decides what its cache keeps.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <kvpolicy/kvpolicy.hpp>
 #include <string>
@@ -14,10 +15,26 @@ namespace tinylm {
 /// When a session lets its policy decide: never by itself, once after a prefill, or after every forward.
 enum class when { by_hand, after_prefill, every_forward };
 
+/// How a session carries its policy's decisions out. The pool must be cut accordingly (`pool_for`).
+enum class layout { compact, list_rewrite, dead_slot, mask, overwrite };
+
+[[nodiscard]] constexpr std::array<char const*, 5> names(layout) {
+  return {"compact", "list_rewrite", "dead_slot", "mask", "overwrite"};
+}
+
+/// A pool that a layout works on. `whole_tokens`: one list for all lanes, as a policy of token granularity may have it.
+[[nodiscard]] constexpr pool_options pool_for(layout how, bool whole_tokens = false) {
+  bool const paged = how == layout::compact && !whole_tokens;
+  return {.unit_tokens = paged ? kv_pool::page_tokens : 1,
+          .whole_tokens = whole_tokens,
+          .mapped = how == layout::dead_slot || how == layout::mask};
+}
+
 struct session_options {
   int bound = 4096;  ///< entries that a lane may hold, those of a chunk included
   int chunk = 256;   ///< tokens of one forward in a prefill
   when decide = when::after_prefill;
+  layout lay = layout::compact;
   bool observe_by_layer = false;  ///< show each layer to the policy when it is done, not all of them at the end
   kv::by_lane<std::uint8_t const> hidden{};  ///< see attention_call; for tests
 };
@@ -41,7 +58,8 @@ struct prompt {
 };
 
 /// One sequence: model, pages, policy, and the logical length, which is the text's and never follows from counts.
-template <kv::eviction_policy Policy>
+template <class Policy>
+  requires kv::eviction_policy<Policy> || std::same_as<Policy, kv::any_policy>
 class session {
  public:
   /// An empty sequence in `pool`.
@@ -111,7 +129,7 @@ class session {
     if (position == length()) return;
     kv::cache cache = entries_.view();
     kv::truncate(*exec_, cache, state_, 0, position);
-    entries_.release();
+    show_again(entries_.cut(position));
     text_.resize(static_cast<std::size_t>(position));
     queries_.clear();
     logits_.clear();
@@ -125,6 +143,11 @@ class session {
   [[nodiscard]] kv::cache view() { return entries_.view(); }
   [[nodiscard]] kv::report const& report() const { return plan_.report(); }
   [[nodiscard]] session_counters const& counters() const { return counters_; }
+  /// What the last decision came to in memory.
+  [[nodiscard]] kv::tally const& told() const { return told_; }
+  [[nodiscard]] std::string explain(int lane, int ordinal) {
+    return kv::explain(policy_, plan_, kv::segment_of(plan_.keep().who, plan_.keep().decides, lane), ordinal);
+  }
 
  private:
   session(model& with, kv::host_executor& exec, kv_sequence entries, Policy const& policy,
@@ -138,16 +161,60 @@ class session {
         state_(kv::make_state(exec, policy, entries_.view())),
         plan_(kv::make_plan(exec, policy, entries_.view())) {
     kv::expects(options.chunk >= 1, "session", "chunk", options.chunk, "a forward has at least one token");
+    pool_options const& pool = entries_.pool().how();
+    pool_options const wanted = pool_for(options.lay, pool.whole_tokens);
+    kv::expects(pool.unit_tokens == wanted.unit_tokens && pool.mapped >= wanted.mapped, "session", "lay",
+                kv::to_string(options.lay), "the pool is cut for another layout: pool_for");
+    if (options.lay != layout::mask) return;
+    int const rows = pool.whole_tokens ? 1 : with.about().layers * with.about().kv_heads;
+    std::int64_t const row = std::int64_t{entries_.pool().pages()} * 4;
+    mask_memory_.resize(static_cast<std::size_t>(rows * entries_.pool().pages()));
+    std::int64_t const heads = pool.whole_tokens ? 0 : row;
+    mask_ = {.rows = {reinterpret_cast<std::byte*>(mask_memory_.data()), 0, heads * with.about().kv_heads, heads},
+             .form = kv::mask_form::additive_f32,
+             .units = entries_.pool().pages()};
   }
 
   void decide_by(query_rows const& rows) {
     timed(counters_.policy_seconds, [&] {
       kv::cache cache = entries_.view();
       kv::decide(*exec_, policy_, signals_of(cache, rows), state_, plan_);
-      kv::apply(*exec_, kv::compact{}, plan_, cache, state_);
-      entries_.release();
+      apply(cache);
     });
     ++counters_.evictions;
+  }
+
+  /// Carries the plan out and gives back what fell free.
+  void apply(kv::cache& cache) {
+    switch (options_.lay) {
+      case layout::compact:
+        kv::apply(*exec_, kv::compact{}, plan_, cache, state_, &told_);
+        return entries_.release();
+      case layout::list_rewrite:
+        kv::apply(*exec_, kv::list_rewrite<>{.list = entries_.list(), .freed = entries_.freed()}, plan_, cache, state_,
+                  &told_);
+        return entries_.release_freed();
+      case layout::dead_slot:
+        kv::apply(*exec_,
+                  kv::dead_slot<>{.list = entries_.list(),
+                                  .map = entries_.map(),
+                                  .dead = entries_.pool().dead(),
+                                  .freed = entries_.freed()},
+                  plan_, cache, state_, &told_);
+        return entries_.release_freed();
+      case layout::mask:
+        kv::apply(*exec_, kv::mask{entries_.list(), mask_}, plan_, cache, state_, &told_);
+        return entries_.keep_hidden();
+      case layout::overwrite:
+        kv::apply(*exec_, kv::overwrite{entries_.list()}, plan_, cache, state_, &told_);
+        return entries_.release();
+    }
+  }
+
+  /// Units that were hidden go back to the pool, and whoever writes them next may be read.
+  void show_again(std::vector<std::pair<int, int>> const& shown) {
+    int const heads = model_->about().shape().kv_heads;
+    for (auto const& [row, unit] : shown) mask_.set({0, row / heads, row % heads}, unit, true);
   }
 
   static auto signals_of(kv::cache const& cache, query_rows const& rows) {
@@ -162,6 +229,7 @@ class session {
       entries_.reserve(tokens);
       cache = entries_.view();
       kv::append(*exec_, cache, state_, {.sequence = 0, .tokens = tokens, .position = length(), .in_flight = false});
+      entries_.note(length(), tokens);
     });
     text_.insert(text_.end(), fresh.begin(), fresh.end());
     queries_.clear();
@@ -170,11 +238,14 @@ class session {
       cache.who = entries_.view().who.layers_only(begin, end);
       timed(observed, [&] { kv::observe(*exec_, policy_, signals_of(cache, queries_), state_); });
     };
-    forward_hooks hooks{.hidden = options_.hidden};
+    bool const masked = options_.lay == layout::mask;
+    forward_hooks hooks{.hidden = options_.hidden, .mask = masked ? &mask_ : nullptr};
     if (options_.observe_by_layer) hooks.after_layer = [&](int layer) { observe(layer, layer + 1); };
     std::span<float const> rows;
-    timed(counters_.model_seconds,
-          [&] { rows = model_->forward(*exec_, text_, tokens, entries_.view(), queries_, hooks); });
+    timed(counters_.model_seconds, [&] {
+      kv::cache const seen = masked ? entries_.everything() : entries_.view();
+      rows = model_->forward(*exec_, text_, tokens, seen, queries_, hooks);
+    });
     counters_.model_seconds -= observed;
     if (!options_.observe_by_layer) observe(0, cache.shape.layers);
     counters_.policy_seconds += observed;
@@ -201,6 +272,9 @@ class session {
   kv::plan<kv::host_executor> plan_;
   std::vector<float> logits_;
   session_counters counters_;
+  kv::tally told_;
+  std::vector<float> mask_memory_;  ///< [rows][units of the pool]
+  kv::mask_rows mask_;
 };
 
 /// Reads a text with its whole cache, once for many policies.
@@ -221,6 +295,7 @@ class session {
     kv::cache cache = all.entries.view();
     kv::append(exec, cache, held,
                {.sequence = 0, .tokens = fresh, .position = static_cast<int>(at), .in_flight = false});
+    all.entries.note(static_cast<int>(at), fresh);
     rows = with.forward(exec, text.first(at + static_cast<std::size_t>(fresh)), fresh, cache, all.queries);
   }
   auto const last = rows.last(static_cast<std::size_t>(with.about().vocab));

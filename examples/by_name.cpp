@@ -1,0 +1,41 @@
+// A policy from a line of text, why it keeps what it keeps, and what it costs.
+#include "engine.hpp"
+#include "value_aware.hpp"
+
+int main() {
+  my_pool pool;
+  my_forward const forward(pool, 200);
+
+  // example-begin by_name
+  kv::registry known = kv::shipped();
+  known.add(value_aware{});  // a scorer of one's own is known by its name
+  kv::any_policy const policy = kv::parse("value_aware | safe(sinks=4, recent=16) | budget(64, scope=layer)", known);
+
+  kv::cache cache = pool.view();
+  kv::host_executor exec;
+  kv::required const needed = kv::required_bytes(policy, cache);  // before anything runs
+  auto state = kv::make_state(exec, policy, cache);
+  auto plan = kv::make_plan(exec, policy, cache);
+  kv::append(exec, cache, state, {.tokens = 200, .position = 0});
+  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache), forward.queries()};
+  kv::observe(exec, policy, in, state);
+  kv::decide(exec, policy, in, state, plan);
+  std::string const first = kv::explain(policy, plan, 0, 0);  // lane 0, entry 0
+  std::string const other = kv::explain(policy, plan, 0, 100);
+  kv::tally told;
+  kv::apply(exec, kv::compact{}, plan, cache, state, &told);
+  // example-end by_name
+
+  std::printf("%s\n", kv::to_string(policy).c_str());
+  std::printf("plan %zu bytes, state %zu, scratch of a thread %zu\n", needed.plan, needed.state, needed.scratch);
+  std::printf("%s\n%s\n", first.c_str(), other.c_str());
+  std::printf("kept %lld, freed %lld, attended %lld entries of 4 lanes\n", static_cast<long long>(told.logical_kept),
+              static_cast<long long>(told.physical_freed), static_cast<long long>(told.attended_length));
+  for (char const* spec : {"snapkv(windw=32)", "snapkv | sink(4)"}) {
+    try {
+      (void)kv::parse(spec);
+    } catch (kv::invalid_argument const& wrong) {
+      std::printf("%s\n", wrong.what());
+    }
+  }
+}

@@ -1,0 +1,72 @@
+// A prefix cache goes on matching: dropped positions name the dead slot, and the live list is what attention reads.
+#include <array>
+#include <numeric>
+
+#include "engine.hpp"
+
+namespace {
+
+/// An engine with one token a slot and a map of positions for each request, as a prefix tree wants it. Slot 0 is
+/// nobody's.
+struct slot_engine {
+  static constexpr int slots = 16, tokens = 10;
+  std::vector<float> rows = std::vector<float>(slots * 2);  // one layer, one head, keys and values of one channel
+  std::array<int, tokens> map{3, 4, 5, 9, 8, 7, 11, 12, 13, 14};
+  std::array<int, tokens> live = map;
+  std::array<int, tokens> position{};
+  std::array<int, tokens> freed{};
+  int count = 0;
+  int freed_count = 0;
+
+  kv::cache view() {
+    kv::plane const keys{
+        .base = reinterpret_cast<std::byte*>(rows.data()), .dims = 1, .unit = 8, .dim = 4};  // K and V side by side
+    kv::plane values = keys;
+    values.base += 4;
+    return {.shape = {1, 1, 1, 1},
+            .who = {.layer_end = 1, .heads = 1, .bound = tokens, .count = {&count}, .position = {position.data()}},
+            .k = keys,
+            .v = values,
+            .where = kv::slot_map({live.data()}, slots)};
+  }
+};
+
+void print(char const* what, int const* from, int count) {
+  std::printf("%-8s", what);
+  for (int i = 0; i < count; ++i) std::printf("%4d", from[i]);
+  std::printf("\n");
+}
+
+}  // namespace
+
+int main() {
+  slot_engine engine;
+  kv::cache cache = engine.view();
+  kv::host_executor exec;
+  auto const policy = kv::policies::streaming_llm({.budget = 5, .sinks = 2});
+  auto state = kv::make_state(exec, policy, cache);
+  auto plan = kv::make_plan(exec, policy, cache);
+  kv::append(exec, cache, state, {.tokens = slot_engine::tokens, .position = 0});
+  print("map", engine.map.data(), slot_engine::tokens);
+  kv::decide(exec, policy, kv::signals{cache.who}, state, plan);
+
+  // example-begin dead_slot
+  auto const in_tree = [](int slot) { return slot == 5 || slot == 9; };  // another request refers to these
+  int const tree_prefix = 3;  // slots of the first three positions belong to the prefix tree
+  kv::tally told;
+  kv::apply(exec,
+            kv::dead_slot<decltype(in_tree)>{.list = {engine.live.data()},  // attention reads this
+                                             .map = {engine.map.data()},    // the engine's own, by position
+                                             .dead = 0,
+                                             .locked = {&tree_prefix},
+                                             .shared = in_tree,
+                                             .freed = {{engine.freed.data()}, {&engine.freed_count}}},
+            plan, cache, state, &told);
+  // example-end dead_slot
+
+  print("map", engine.map.data(), slot_engine::tokens);
+  print("live", engine.live.data(), engine.count);
+  print("freed", engine.freed.data(), engine.freed_count);
+  std::printf("kept %lld, freed %lld, attended %lld\n", static_cast<long long>(told.logical_kept),
+              static_cast<long long>(told.physical_freed), static_cast<long long>(told.attended_length));
+}

@@ -1,0 +1,37 @@
+// Which positions of a prompt each lane still held when its policy had decided.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/core/lanes.hpp>
+#include <vector>
+
+#include "tasks.hpp"
+
+namespace demo {
+
+namespace kv = kvpolicy;
+
+/// A bit for each lane and position: lanes in the order of `kv::lanes::at`, each on whole bytes, position 0 in the
+/// lowest bit of a lane's first byte.
+inline bytes keep_map(kv::lanes const& who, int positions) {
+  std::size_t const lane_bytes = (static_cast<std::size_t>(positions) + 7) / 8;
+  bytes bits(lane_bytes * static_cast<std::size_t>(who.size()));
+  for (int i = 0; i < who.size(); ++i) {
+    kv::lane const one = who.at(i);
+    for (int e = 0; e < who.committed(one); ++e) {
+      auto const position = static_cast<std::size_t>(who.position.row(one)[e]);
+      bits[static_cast<std::size_t>(i) * lane_bytes + position / 8] |= static_cast<std::uint8_t>(1U << position % 8);
+    }
+  }
+  return bits;
+}
+
+/// A recall prompt that ends with its question, and what came of it in each row of the table.
+struct mapped_prompt {
+  recall_case about;
+  bytes text;                 ///< the prompt and its question
+  std::vector<bytes> kept;    ///< each row's keep_map, right after the decision
+  std::vector<bool> right{};  ///< each row's answer
+};
+
+}  // namespace demo
