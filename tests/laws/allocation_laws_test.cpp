@@ -86,7 +86,7 @@ TEST_SUITE("laws/allocation") {
 
   TEST_CASE_TEMPLATE_DEFINE("an allocation that fails in make_state or make_plan changes nothing", Scorer,
                             failure_law) {
-    mock_cache cache(growing_shape());
+    mock_cache cache(suited<Scorer>(growing_shape()));
     fill(cache, false);
     auto const policy = policy_with<Scorer>(7);
     kv::host_executor exec(2);

@@ -76,7 +76,7 @@ TEST_SUITE("laws/history") {
   TEST_CASE_TEMPLATE_DEFINE("rows stay at their own positions and state follows its token through any history", Scorer,
                             history_law) {
     holds(Scorer::name, [] {
-      mock_options const shape = small_shape();
+      mock_options const shape = suited<Scorer>(small_shape());
       auto const policy = any_policy<Scorer>(shape.bound);
       RC_LOG() << shape << "\n" << kv::to_string(policy) << '\n';
       engine<law_policy<Scorer>> now(shape, policy, *rc::gen::element(1, 2));
@@ -95,7 +95,7 @@ TEST_SUITE("laws/history") {
 
   TEST_CASE_TEMPLATE_DEFINE("a prefill in chunks decides as the whole prefill does", Scorer, chunk_law) {
     holds(Scorer::name, [] {
-      mock_options const shape = small_shape();
+      mock_options const shape = suited<Scorer>(small_shape());
       auto const policy = any_policy<Scorer>(shape.bound);
       RC_LOG() << shape << "\n" << kv::to_string(policy) << '\n';
       engine<law_policy<Scorer>> whole(shape, policy);

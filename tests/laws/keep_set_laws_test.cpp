@@ -52,7 +52,7 @@ struct situation {
   }
 
   static mock_options any_shape(content rows) {
-    mock_options shape = any_mock(6);
+    mock_options shape = suited<Scorer>(any_mock(6));
     shape.rows = rows;
     return shape;
   }
@@ -217,7 +217,8 @@ TEST_SUITE("laws/keep_set") {
   TEST_CASE("every scorer in the library's folder is in the list of the laws, under its own name") {
     std::set<std::string> shipped, listed_here;
     for (auto const& file : std::filesystem::directory_iterator(KVPOLICY_SOURCE_DIR "/include/kvpolicy/scorers")) {
-      if (file.path().stem() != "concept") shipped.insert(file.path().stem().string());
+      auto const name = file.path().stem();
+      if (name != "concept" && name != "reduce_lanes") shipped.insert(name.string());
     }
     std::apply([&](auto const&... each) { (listed_here.insert(each.name), ...); }, every_scorer{});
     CHECK(shipped == listed_here);

@@ -135,7 +135,7 @@ TEST_SUITE("laws/metamorphic") {
 
   TEST_CASE_TEMPLATE_DEFINE("a larger budget keeps whatever a smaller one keeps", Scorer, budget_law) {
     holds(Scorer::name, [] {
-      mock_options shape = any_mock(6);
+      mock_options shape = suited<Scorer>(any_mock(6));
       shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
       mock_cache cache(shape);
       fill(cache, true);

@@ -64,8 +64,10 @@ TEST_SUITE("laws/ownership") {
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 20, .position = 0});
     kv::decide(exec, policy, kv::signals{cache.who.layers_only(0, 1), kv::keys_of(cache)}, state, plan);
-    CHECK_THROWS_WITH_AS(kv::apply(exec, kv::compact{}, plan, cache, state),
-                         "apply: who.count = shared by layers, but these layers decide apart", kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(
+        kv::apply(exec, kv::compact{}, plan, cache, state),
+        "apply: who.count = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
+        kv::invalid_argument);
     CHECK(model.count[0] == 20);
   }
 

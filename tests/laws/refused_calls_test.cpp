@@ -80,7 +80,7 @@ TEST_SUITE("laws/refused_calls") {
   TEST_CASE("a plan of another granularity or of other lanes is refused, and so is a state") {
     working_batch now;
     kv::eviction const layered{.score = together<kv::granularity::layer>{}, .budget = kv::per_lane{6}};
-    now.refuses("decide: plan.decides = 0, but the plan was made for another granularity",
+    now.refuses("decide: plan.decides = lane, but the plan was made for another granularity",
                 [&] { kv::decide(now.exec, layered, now.signals(), now.state, now.plan); });
     kv::cache half = now.view;
     half.who = half.who.layers_only(1, 2);
@@ -135,13 +135,15 @@ TEST_SUITE("laws/refused_calls") {
       change(shared.who);
       now.refuses("apply: " + text, [&] { kv::apply(now.exec, kv::compact{}, now.plan, shared, now.state); });
     };
-    refuses("who.count = shared by layers, but these layers decide apart", [](kv::lanes& who) { who.count.layer = 0; });
-    refuses("who.count = shared by heads, but these heads decide apart", [](kv::lanes& who) { who.count.head = 0; });
+    refuses("who.count = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
+            [](kv::lanes& who) { who.count.layer = 0; });
+    refuses("who.count = shared by heads, but these heads decide apart: reduce_lanes makes them decide together",
+            [](kv::lanes& who) { who.count.head = 0; });
     refuses("who.count = shared by sequences, but sequences hold different entries",
             [](kv::lanes& who) { who.count.sequence = 0; });
-    refuses("who.position = shared by layers, but these layers decide apart",
+    refuses("who.position = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
             [](kv::lanes& who) { who.position.layer = 0; });
-    refuses("who.position = shared by heads, but these heads decide apart",
+    refuses("who.position = shared by heads, but these heads decide apart: reduce_lanes makes them decide together",
             [](kv::lanes& who) { who.position.head = 0; });
     refuses("who.position = shared by sequences, but sequences hold different entries",
             [](kv::lanes& who) { who.position.sequence = 0; });

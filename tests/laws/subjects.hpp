@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "reference/selection.hpp"
+#include "support/mock_options.hpp"
 
 namespace kvpolicy_test {
 
@@ -17,7 +18,17 @@ namespace kv = kvpolicy;
 namespace reference = kvpolicy_reference;
 
 /// Every scorer that the library ships; a test compares this list with the headers.
-using every_scorer = std::tuple<kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::knorm, kv::random>;
+using every_scorer = std::tuple<kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::tova, kv::knorm, kv::random>;
+
+/// The same shape for a scorer that decides for a whole layer: with one KV head its segments are the lanes, as the laws
+/// count them. That heads are reduced is tested with the scorer.
+template <class Scorer>
+mock_options suited(mock_options how) {
+  if (Scorer::decides == kv::granularity::lane) return how;
+  how.model.query_heads = how.model.group();
+  how.model.kv_heads = 1;
+  return how;
+}
 
 /// Inside a property: a scorer with any sensible parameters.
 template <class Scorer>
@@ -38,6 +49,7 @@ Scorer any_scorer() {
     made.recent = *rc::gen::element(-1, 0, 1, 4, 100);
     made.group = any_group();
   }
+  if constexpr (std::same_as<Scorer, kv::tova>) made.force_last = *rc::gen::arbitrary<bool>();
   if constexpr (std::same_as<Scorer, kv::random>) made.seed = *rc::gen::arbitrary<std::uint64_t>();
   return made;
 }
@@ -52,6 +64,7 @@ bool forced_by(Scorer const& score, int ordinal, int count, int position, int bu
     int const heavy = score.heavy == -1 ? budget / 2 : score.heavy;
     return count - ordinal <= (score.recent == -1 ? budget - heavy : score.recent);
   }
+  if constexpr (std::same_as<Scorer, kv::tova>) return score.force_last && ordinal + 1 == count;
   return false;
 }
 

@@ -2,10 +2,9 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdlib>
 #include <new>
 
-// Replaces operator new of the whole program: include this in one source file only.
+// allocation_counter.cpp replaces operator new of the whole program.
 
 namespace kvpolicy_test {
 
@@ -14,13 +13,6 @@ inline std::atomic<long> allocations{0};
 
 /// Allocations left until one fails; negative: none fails.
 inline std::atomic<long> until_failure{-1};
-
-inline void* counted_allocation(std::size_t bytes) {
-  ++allocations;
-  if (until_failure >= 0 && until_failure-- == 0) throw std::bad_alloc();
-  if (void* const made = std::malloc(bytes != 0 ? bytes : 1)) return made;
-  throw std::bad_alloc();
-}
 
 /// How often `work` allocates.
 template <class Work>
@@ -45,12 +37,3 @@ bool fails_at_allocation(long n, Work const& work) {
 }
 
 }  // namespace kvpolicy_test
-
-// NOLINTBEGIN: what every allocation of the program goes through
-void* operator new(std::size_t bytes) { return kvpolicy_test::counted_allocation(bytes); }
-void* operator new[](std::size_t bytes) { return kvpolicy_test::counted_allocation(bytes); }
-void operator delete(void* from) noexcept { std::free(from); }
-void operator delete[](void* from) noexcept { std::free(from); }
-void operator delete(void* from, std::size_t) noexcept { std::free(from); }
-void operator delete[](void* from, std::size_t) noexcept { std::free(from); }
-// NOLINTEND

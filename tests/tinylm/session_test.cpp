@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <optional>
+
 #include "fixture.hpp"
 
 namespace tinylm_test {
@@ -73,15 +75,22 @@ class masked_twin {
 };
 
 /// Prefill in chunks, a generation with an eviction after every forward, and three truncations: both sessions see the
-/// same entries all along, so they must say the same.
+/// same entries all along, so they must say the same. Afterwards every unit is back in its pool.
 template <class Policy>
-void check_compact_is_masked(std::string const& name, Policy const& policy) {
+void check_compact_is_masked(std::string const& name, Policy const& policy,
+                             tinylm::layout lay = tinylm::layout::compact, bool whole_tokens = false) {
   CAPTURE(name);
+  CAPTURE(kv::to_string(lay));
   golden const prompt("recall");
   fixture& with = fixture::get();
-  tinylm::session_options const options{.bound = 512, .chunk = 48, .decide = tinylm::when::every_forward};
-  tinylm::session<Policy> compact(with.lm, with.exec, with.pool, policy, options);
+  tinylm::session_options options{.bound = 512, .chunk = 48, .decide = tinylm::when::every_forward};
   masked_twin full(options);
+  options.lay = lay;
+  int const units = lay == tinylm::layout::compact ? 512 : whole_tokens ? 700 : 8 * 700;
+  tinylm::kv_pool pool(with.lm.about().shape(), units, tinylm::pool_for(lay, whole_tokens));
+  int const free_units = pool.free_pages();
+  std::optional<tinylm::session<Policy>> owner(std::in_place, with.lm, with.exec, pool, policy, options);
+  tinylm::session<Policy>& compact = *owner;
   double worst = 0;
   auto const both = [&](auto const& read) {
     read(compact);
@@ -108,6 +117,33 @@ void check_compact_is_masked(std::string const& name, Policy const& policy) {
   CHECK(full.dropped() > 8 * 50);
   MESSAGE(name, ": largest difference ", worst, ", ", full.dropped(), " entries hidden");
   CHECK(worst < 1e-4);
+  CHECK(compact.told().logical_kept == compact.entries().live_entries());
+  bool const masks = lay == tinylm::layout::mask;
+  CHECK(compact.told().attended_length == (masks ? 8 * compact.length() : compact.entries().live_entries()));
+  CHECK((compact.told().physical_freed == 0 || !masks));
+  owner.reset();
+  CHECK(pool.free_pages() == free_units);
+}
+
+/// The same policy by every layout that a list of slots for each lane can carry.
+template <class Policy>
+void check_every_layout(std::string const& name, Policy const& policy) {
+  using tinylm::layout;
+  for (layout const lay : {layout::list_rewrite, layout::dead_slot, layout::mask, layout::overwrite}) {
+    check_compact_is_masked(name, policy, lay);
+  }
+}
+
+/// What decides for whole tokens, by every layout that one list of slots for all lanes can carry.
+template <class Score>
+void check_whole_tokens(std::string const& name, Score const& score, kv::reduction how) {
+  using tinylm::layout;
+  kv::eviction const policy{.score = kv::reduce_lanes<Score>{score, kv::granularity::token, how},
+                            .protect = kv::sinks{2},
+                            .budget = kv::per_lane{64}};
+  for (layout const lay : {layout::list_rewrite, layout::dead_slot, layout::mask, layout::overwrite}) {
+    check_compact_is_masked(name, policy, lay, true);
+  }
 }
 
 }  // namespace
@@ -116,13 +152,42 @@ TEST_SUITE("tinylm") {
   TEST_CASE("session: a compacted cache says what the full cache says whose attention skips the dropped positions") {
     check_compact_is_masked("streaming_llm", kv::policies::streaming_llm({.budget = 64}));
     check_compact_is_masked("random, uneven",
-                            kv::eviction{.score = kv::random{}, .protect = kv::sinks{2}, .budget = uneven{}});
+                            kv::eviction{.score = kv::random{}, .protect = kv::safe{2, 4}, .budget = uneven{}});
     check_compact_is_masked("knorm", kv::policies::knorm({.budget = 64, .sinks = 4}));
     check_compact_is_masked("snapkv",
                             kv::policies::snapkv({.budget = 64, .score = {.window = 16, .pool = kv::max_pool{15}}}));
     check_compact_is_masked("h2o", kv::policies::h2o({.budget = 64}));
     check_compact_is_masked("a user's scorer",
                             kv::eviction{.score = value_size{}, .protect = kv::recent{8}, .budget = uneven{}});
+  }
+
+  TEST_CASE("session: dead slots, lists, masks and overwritten slots say what a compacted cache says, lane by lane") {
+    check_every_layout("random, uneven",
+                       kv::eviction{.score = kv::random{}, .protect = kv::safe{2, 4}, .budget = uneven{}});
+    check_every_layout("snapkv",
+                       kv::policies::snapkv({.budget = 64, .score = {.window = 16, .pool = kv::max_pool{15}}}));
+    check_every_layout("h2o", kv::policies::h2o({.budget = 64}));
+  }
+
+  TEST_CASE("session: so they do where one list of slots serves all layers and heads") {
+    check_whole_tokens("snapkv", kv::snapkv{.window = 16, .pool = kv::max_pool{15}}, kv::reduction::sum);
+    check_whole_tokens("h2o", kv::h2o{}, kv::reduction::mean);
+    check_whole_tokens("tova", kv::tova{}, kv::reduction::max);
+  }
+
+  TEST_CASE("session: a policy by name reads and evicts as the typed one does") {
+    golden const prompt("text");
+    fixture& with = fixture::get();
+    auto const kept = [&](auto const& policy) {
+      tinylm::session one(with.lm, with.exec, with.pool, policy,
+                          {.bound = 512, .chunk = 64, .decide = tinylm::when::every_forward});
+      one.prefill(prompt.text);
+      one.generate(10);
+      return positions_of(one.view());
+    };
+    CHECK(kept(kv::parse("h2o | budget(80)")) == kept(kv::policies::h2o({.budget = 80})));
+    CHECK(kept(kv::parse("snapkv(window=16) | sinks(4) | budget(80)")) ==
+          kept(kv::policies::snapkv({.budget = 80, .score = {.window = 16}, .sinks = 4})));
   }
 
   TEST_CASE("session: evicted entries give their pages back, lane by lane") {

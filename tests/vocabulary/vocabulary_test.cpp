@@ -81,8 +81,10 @@ TEST_SUITE("vocabulary") {
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 6, .position = 10});
     kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
-    CHECK_THROWS_WITH_AS(kv::apply(exec, kv::compact{}, plan, cache, state),
-                         "apply: who.count = shared by layers, but these layers decide apart", kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(
+        kv::apply(exec, kv::compact{}, plan, cache, state),
+        "apply: who.count = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
+        kv::invalid_argument);
   }
 
   TEST_CASE("WG-KV knows a victim's new place before the ring overwrites it") {

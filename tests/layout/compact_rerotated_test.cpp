@@ -1,0 +1,199 @@
+// compact_rerotated against keys that were never rotated before: turning a stored key is as rotating the raw one anew.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "layout/slot_cache.hpp"
+#include "reference/rope.hpp"
+#include "support/holds.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// How keys are rotated, for the library and for the reference.
+struct rotation {
+  kv::rope how;
+  std::vector<float> frequency;  ///< empty: theta's
+  int dims = 0;
+
+  [[nodiscard]] reference::row operator()(reference::row const& raw, int position) const {
+    reference::row turned(raw.begin(), raw.begin() + dims);
+    if (frequency.empty()) {
+      auto const pairing =
+          how.style == kv::rope_style::neox ? reference::rope_pairing::halves : reference::rope_pairing::pairs;
+      turned = reference::rotated(turned, position, {how.theta, pairing});
+    } else {
+      for (std::size_t i = 0; i < frequency.size(); ++i) {
+        std::size_t const a = how.style == kv::rope_style::neox ? i : 2 * i;
+        std::size_t const b = how.style == kv::rope_style::neox ? i + frequency.size() : 2 * i + 1;
+        double const angle = position * static_cast<double>(frequency[i]);
+        turned[a] = raw[a] * std::cos(angle) - raw[b] * std::sin(angle);
+        turned[b] = raw[b] * std::cos(angle) + raw[a] * std::sin(angle);
+      }
+    }
+    reference::row all = raw;
+    std::copy(turned.begin(), turned.end(), all.begin());
+    return all;
+  }
+};
+
+/// `made.how.frequency` is set by the caller: the table must not move.
+rotation any_rotation(int head_dim) {
+  rotation made;
+  made.how.theta = *rc::gen::element(10000.0, 500000.0, 2.0);
+  made.how.style = *rc::gen::element(kv::rope_style::neox, kv::rope_style::gptj);
+  made.how.dims = *rc::gen::element(0, head_dim, head_dim / 2, 2);
+  made.dims = made.how.dims != 0 ? made.how.dims : head_dim;
+  if (*rc::gen::inRange(0, 3) == 0) {
+    for (int i = 0; i < made.dims / 2; ++i) {
+      made.frequency.push_back(static_cast<float>(*rc::gen::inRange(-1000, 1000)) / 1000.0f);
+    }
+  }
+  return made;
+}
+
+double roundoff(kv::codec element) {
+  return element == kv::codec::f32 ? 0x1p-24 : element == kv::codec::f16 ? 0x1p-11 : 0x1p-8;
+}
+
+void turned_keys_are_rotated_keys() {
+  slot_options shape;
+  shape.model.head_dim = *rc::gen::element(4, 64, 80);
+  shape.model.layers = *rc::gen::inRange(1, 3);
+  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 3);
+  shape.sequences = *rc::gen::inRange(1, 3);
+  shape.bound = *rc::gen::element(8, 33);
+  shape.by_lane = *rc::gen::arbitrary<bool>();
+  shape.page = *rc::gen::element(1, 4);
+  shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
+  rotation turn = any_rotation(shape.model.head_dim);
+  if (!turn.frequency.empty()) turn.how.frequency = turn.frequency.data();
+  slot_cache cache(shape);
+  kv::host_executor exec(*rc::gen::element(1, 3));
+  auto const decides_apart = kv::eviction<kv::random, kv::sinks>{.protect = {1}};
+  auto const decides_together = kv::eviction<kv::reduce_lanes<kv::random>, kv::sinks>{.protect = {1}};
+  kv::cache view = cache.view();
+  auto state = kv::make_state(exec, decides_apart, view);
+  auto apart = kv::make_plan(exec, decides_apart, view);
+  auto together = kv::make_plan(exec, decides_together, view);
+  kv::state<kv::host_executor> columns(exec, view.shape, view.who);
+  columns.add(kv::accumulate{});
+  columns.add(kv::query_ring{4});
+
+  std::vector<std::vector<int>> numbers(static_cast<std::size_t>(cache.lane_count()));
+  dice random(shape.seed);
+  int number = 0;
+  for (int turns = 1; turns <= 4; ++turns) {
+    for (int s = 0; s < shape.sequences; ++s) {
+      cache.in_flight[static_cast<std::size_t>(s)] = 0;
+      int const room = shape.bound - cache.held({s, 0, 0});
+      int const tokens = random.below(room + 1);
+      int const drafts = random.below(3);
+      for (int t = 0; t < tokens; ++t, ++number) {
+        int const position = cache.held({s, 0, 0});  // after the first eviction, the number of entries
+        for (int i = 0; i < cache.lane_count(); ++i) {
+          kv::lane const who = cache.lane_at(i);
+          if (who.sequence != s) continue;
+          kv::place const place = cache.where().at(who, cache.held(who));
+          cache.write(true, who, static_cast<int>(place.unit), place.token,
+                      turn(cache.token_row(true, who, number), position));
+          cache.write(false, who, static_cast<int>(place.unit), place.token, cache.token_row(false, who, number));
+          numbers[static_cast<std::size_t>(i)].push_back(number);
+        }
+        kv::append(exec, view, columns, {s, 1, position, t >= tokens - drafts});
+      }
+    }
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      int* const cursor = reinterpret_cast<int*>(columns.columns()[3].rows.row(cache.lane_at(i)));
+      cursor[0] = 1;
+      cursor[1] = 3;
+    }
+    auto const carry_out = [&](auto const& policy, auto& plan) {
+      auto now = policy;
+      now.budget.tokens = random.below(shape.bound);
+      kv::decide(exec, now, kv::signals{view.who}, state, plan);
+      for (int i = 0; i < cache.lane_count(); ++i) {
+        kv::lane const who = cache.lane_at(i);
+        auto& all = numbers[static_cast<std::size_t>(i)];
+        std::vector<int> kept;
+        for (int const e : plan.keep().listed(kv::segment_of(view.who, plan.decides(), i))) {
+          kept.push_back(all[static_cast<std::size_t>(e)]);
+        }
+        for (int e = cache.committed(who); e < cache.held(who); ++e) kept.push_back(all[static_cast<std::size_t>(e)]);
+        all = kept;
+      }
+      kv::apply(exec, kv::compact_rerotated{turn.how}, plan, view, columns);
+    };
+    if (shape.by_lane) carry_out(decides_apart, apart);
+    if (!shape.by_lane) carry_out(decides_together, together);
+
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      kv::lane const who = cache.lane_at(i);
+      auto const& kept = numbers[static_cast<std::size_t>(i)];
+      RC_ASSERT(cache.held(who) == static_cast<int>(kept.size()));
+      int const* const cursor = reinterpret_cast<int const*>(columns.columns()[3].rows.row(who));
+      RC_ASSERT(cursor[1] == 0);
+      reference::row const query = turn(cache.token_row(true, {9, 9, 9}, number), cache.held(who));
+      reference::row logits;
+      reference::row expected(static_cast<std::size_t>(shape.model.head_dim), 0.0);
+      for (int e = 0; e < cache.held(who); ++e) {
+        RC_ASSERT(cache.positions(who)[static_cast<std::size_t>(e)] == e);
+        kv::place const place = cache.where().at(who, e);
+        auto const key = cache.read(true, who, static_cast<int>(place.unit), place.token);
+        auto const wanted = turn(cache.token_row(true, who, kept[static_cast<std::size_t>(e)]), e);
+        logits.push_back(reference::dot(query, wanted) / std::sqrt(static_cast<double>(wanted.size())));
+        for (std::size_t d = 0; d < key.size(); ++d) {  // a row's pair is no longer than 3 and is rounded once a turn
+          RC_ASSERT(std::abs(key[d] - wanted[d]) <= 3.0 * (turns + 1) * roundoff(shape.element) + 2e-6);
+        }
+        RC_ASSERT(cache.read(false, who, static_cast<int>(place.unit), place.token) ==
+                  cache.token_row(false, who, kept[static_cast<std::size_t>(e)]));
+      }
+      if (shape.element != kv::codec::f32 || kept.empty()) continue;
+      auto const weights = reference::softmax(logits, std::vector<bool>(logits.size(), true));
+      for (std::size_t e = 0; e < kept.size(); ++e) {
+        auto const value = cache.token_row(false, who, kept[e]);
+        for (std::size_t d = 0; d < value.size(); ++d) expected[d] += weights[e] * value[d];
+      }
+      auto const actual = cache.attend(who, query, cache.entry_places(who));
+      for (std::size_t d = 0; d < actual.size(); ++d) RC_ASSERT(std::abs(actual[d] - expected[d]) <= 1e-4);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("layout/compact_rerotated") {
+  TEST_CASE("turned keys are the raw keys rotated at their new positions, which are 0 .. count - 1, drafts too") {
+    holds("NeoX halves and GPT-J pairs, some channels, theta or a table", turned_keys_are_rotated_keys, 200);
+  }
+
+  TEST_CASE("a key (1, 2) of position 3 that goes to position 1 turns back by 2 radians") {
+    slot_cache cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 2}, .bound = 4});
+    kv::host_executor exec;
+    kv::cache view = cache.view();
+    kv::eviction const policy{.score = kv::streaming_llm{.sinks = 1}, .budget = kv::per_lane{2}};
+    auto state = kv::make_state(exec, policy, view);
+    auto plan = kv::make_plan(exec, policy, view);
+    for (int p = 0; p < 4; ++p) {
+      cache.write_token(0, p, p);
+      kv::append(exec, view, state, {.tokens = 1, .position = p});
+    }
+    cache.write(true, {}, cache.list[3], 0, {-1.272233, -1.838865});
+    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::tally told;
+    kv::apply(exec, kv::compact_rerotated{{.theta = 1.0}}, plan, view, state, &told);
+    auto const key = cache.read(true, {}, cache.list[1]);
+    CHECK(key[0] == doctest::Approx(-1.142640).epsilon(1e-5));
+    CHECK(key[1] == doctest::Approx(1.922076).epsilon(1e-5));
+    CHECK(cache.read(true, {}, cache.list[0]) == cache.token_row(true, {}, 0));  // its position did not change
+    CHECK(told == kv::tally{.logical_kept = 2, .physical_freed = 2, .attended_length = 2});
+  }
+}

@@ -1,0 +1,316 @@
+// dead_slot: what stays bit for bit, what the sentinel row is worth, and what comes back from a prefix tree.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <set>
+#include <vector>
+
+#include "layout/slot_cache.hpp"
+#include "support/holds.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// A sequence on a slot map whose dropped positions are redirected.
+struct holed {
+  using policy_type = kv::eviction<kv::reduce_lanes<kv::random>, kv::sinks>;
+
+  explicit holed(slot_options const& shape, int sinks = 0)
+      : cache(shape),
+        policy{.protect = {sinks}},
+        view(cache.view()),
+        state(kv::make_state(exec, policy, view)),
+        plan(kv::make_plan(exec, policy, view)) {}
+
+  void append(int tokens) {
+    for (int t = 0; t < tokens; ++t, ++length) {
+      for (int s = 0; s < cache.options.sequences; ++s) {
+        cache.write_token(s, length, 10 * length + s);
+        kv::append(exec, view, state, {s, 1, length});
+      }
+    }
+  }
+  void evict(int budget, kv::tally* told = nullptr) {
+    policy.budget.tokens = budget;
+    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::apply(exec, cache.redirecting(), plan, view, state, told);
+  }
+  /// The slot of every position so far, as a kernel reads it that neither strips nor masks.
+  [[nodiscard]] std::vector<kv::place> whole_map(kv::lane who) {
+    std::vector<kv::place> all;
+    for (int const slot : cache.row(cache.map, who, length)) all.push_back({slot, 0});
+    return all;
+  }
+  [[nodiscard]] int dead_positions(kv::lane who) {
+    auto const all = cache.row(cache.map, who, length);
+    return static_cast<int>(std::count(all.begin(), all.end(), cache.dead()));
+  }
+
+  slot_cache cache;
+  policy_type policy;
+  kv::host_executor exec;
+  kv::cache view;
+  kv::state<kv::host_executor> state;
+  kv::plan<kv::host_executor> plan;
+  int length = 0;
+};
+
+double size_of(reference::row const& values) {
+  double most = 0;
+  for (double const each : values) most = std::max(most, std::abs(each));
+  return most;
+}
+
+double furthest(reference::row const& a, reference::row const& b) {
+  reference::row difference;
+  for (std::size_t d = 0; d < a.size(); ++d) difference.push_back(a[d] - b[d]);
+  return size_of(difference);
+}
+
+/// Attention of the survivors, from tokens' rows alone.
+reference::row wanted(holed& of, kv::lane who, reference::row const& query) {
+  reference::row logits;
+  reference::matrix values;
+  for (int const p : of.cache.positions(who)) {
+    logits.push_back(reference::dot(query, of.cache.token_row(true, who, 10 * p + who.sequence)) /
+                     std::sqrt(static_cast<double>(query.size())));
+    values.push_back(of.cache.token_row(false, who, 10 * p + who.sequence));
+  }
+  auto const weights = reference::softmax(logits, std::vector<bool>(logits.size(), true));
+  reference::row output(values.front().size(), 0.0);
+  for (std::size_t j = 0; j < values.size(); ++j) {
+    for (std::size_t d = 0; d < output.size(); ++d) output[d] += weights[j] * values[j][d];
+  }
+  return output;
+}
+
+double log_sum_exp(holed& of, kv::lane who, reference::row const& query, std::vector<kv::place> const& over) {
+  double total = 0;
+  for (auto const& one : over) {
+    total += std::exp(reference::dot(query, of.cache.read(true, who, static_cast<int>(one.unit))) /
+                      std::sqrt(static_cast<double>(query.size())));
+  }
+  return std::log(total);
+}
+
+/// Strips, masks and corrects; each is right, and the row alone is not.
+void check_sentinel(holed& of, reference::row const& query, bool against) {
+  for (int i = 0; i < of.cache.lane_count(); ++i) {
+    kv::lane const who = of.cache.lane_at(i);
+    auto const expected = wanted(of, who, query);
+    RC_ASSERT(size_of(expected) > 1e-3);
+    kv::poison(of.exec, of.view, of.cache.dead());
+
+    RC_ASSERT(of.dead_positions(who) > 0);
+    auto const alone = of.cache.attend(who, query, of.whole_map(who));
+    if (against) RC_ASSERT(size_of(alone) == 0.0);  // the softmax is all on the dead slot, whose value is zero
+
+    RC_ASSERT(furthest(of.cache.attend(who, query, of.cache.entry_places(who)), expected) <= 1e-6);
+
+    std::vector<std::byte> bits(static_cast<std::size_t>(of.cache.units + 7) / 8, std::byte{0xFF});
+    std::vector<std::byte> rows;
+    for (int r = 0; r < of.cache.rows; ++r) rows.insert(rows.end(), bits.begin(), bits.end());
+    kv::mask const masking{
+        of.cache.list_table(),
+        {{rows.data(), static_cast<std::int64_t>(bits.size()), 0, 0}, kv::mask_form::bits, of.cache.units}};
+    kv::show(of.exec, masking, of.view);
+    std::vector<kv::place> readable;
+    std::byte const* const row = rows.data() + static_cast<std::size_t>(who.sequence) * bits.size();
+    for (auto const& place : of.whole_map(who)) {
+      if ((std::to_integer<int>(row[place.unit / 8]) >> place.unit % 8 & 1) != 0) readable.push_back(place);
+    }
+    RC_ASSERT(furthest(of.cache.attend(who, query, readable), expected) <= 1e-6);
+
+    kv::blank(of.exec, of.view, of.cache.dead());
+    auto const over = of.whole_map(who);
+    kv::without_dead const correct{of.dead_positions(who)};
+    auto const lse = static_cast<float>(log_sum_exp(of, who, query, over));
+    double const scale = static_cast<double>(correct.scale(lse));
+    auto corrected = of.cache.attend(who, query, over);
+    for (double& each : corrected) each *= scale;
+    // d scale = scale^2 * d share, and a share of at most 1 has at most 8 roundings of lse and exp of it.
+    RC_ASSERT(furthest(corrected, expected) <= 1e-6 * scale * scale);
+    double const live = log_sum_exp(of, who, query, of.cache.entry_places(who));
+    RC_ASSERT(std::abs(static_cast<double>(correct.lse(lse)) - live) <= 2e-6 * scale);
+  }
+}
+
+/// A query whose elements sum to something clearly negative: the sentinel's logit is large and positive.
+reference::row query_against(dice& random, int dims) {
+  reference::row query;
+  double sum = 0;
+  for (int d = 0; d < dims; ++d) query.push_back(random.real(1.0));
+  for (double const each : query) sum += each;
+  for (double& each : query) each = sum > 0 ? -each : each;
+  query[0] -= 1.0;
+  return query;
+}
+
+slot_options any_shape() {
+  slot_options shape;
+  shape.model.head_dim = *rc::gen::element(4, 64, 80);
+  shape.model.layers = *rc::gen::inRange(1, 3);
+  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 3);
+  shape.sequences = *rc::gen::inRange(1, 3);
+  shape.bound = *rc::gen::element(12, 33);
+  shape.one_list = *rc::gen::arbitrary<bool>();
+  shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
+  return shape;
+}
+
+}  // namespace
+
+TEST_SUITE("layout/dead_slot") {
+  TEST_CASE("a poisoned row attends or not by the sign of the query's sum: -22500 and +7500 at D = 4") {
+    for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
+      slot_cache cache({.bound = 4, .element = element});
+      kv::host_executor exec;
+      kv::poison(exec, cache.view(), cache.dead());
+      double const held = element == kv::codec::bf16 ? -9984 : -10000;
+      CHECK(cache.read(true, {}, cache.dead()) == reference::row(4, held));
+      CHECK(cache.read(false, {}, cache.dead()) == reference::row(4, 0.0));
+      auto const logit = [&](reference::row const& q) {
+        return reference::dot(q, cache.read(true, {}, cache.dead())) / 2;
+      };
+      CHECK(logit({1, 2, .5, 1}) == held * 2.25);
+      CHECK(logit({1, -2, .5, -1}) == held * -0.75);
+      if (element != kv::codec::bf16) CHECK(logit({1, 2, .5, 1}) == -22500);
+      if (element != kv::codec::bf16) CHECK(logit({1, -2, .5, -1}) == 7500);
+    }
+  }
+
+  TEST_CASE("with q = (1, -2, .5, -1) the poisoned row alone makes the output zero; list, mask and correction do not") {
+    holed of({.bound = 8});
+    of.append(8);
+    of.evict(4);
+    CHECK(size_of(of.cache.attend({}, {1, -2, .5, -1}, of.whole_map({}))) > 0);  // nothing is written there yet
+    check_sentinel(of, {1, -2, .5, -1}, true);
+    check_sentinel(of, {1, 2, .5, 1}, false);
+  }
+
+  TEST_CASE("whatever the query, attention over the live list, with the mask, or corrected is the survivors'") {
+    holds("two evictions in a row", [] {
+      holed of(any_shape(), 1);
+      dice random(of.cache.options.seed);
+      of.append(of.cache.options.bound);
+      of.evict(of.cache.options.bound - random.between(1, 4));
+      check_sentinel(of, query_against(random, of.cache.options.model.head_dim), true);
+      of.evict(of.cache.options.bound / 2);
+      check_sentinel(of, query_against(random, of.cache.options.model.head_dim), true);
+      of.append(2);
+      of.evict(of.cache.options.bound / 2 + 1);
+      check_sentinel(of, query_against(random, of.cache.options.model.head_dim), true);
+    });
+    holds(
+        "all candidates dead: only the protected are left",
+        [] {
+          holed of(any_shape(), 2);
+          dice random(of.cache.options.seed);
+          of.append(of.cache.options.bound);
+          of.evict(0);
+          for (int i = 0; i < of.cache.lane_count(); ++i) {
+            RC_ASSERT((of.cache.positions(of.cache.lane_at(i)) == std::vector<int>{0, 1}));
+          }
+          check_sentinel(of, query_against(random, of.cache.options.model.head_dim), true);
+        },
+        30);
+    holds(
+        "far more dead than alive",
+        [] {
+          slot_options shape = any_shape();
+          shape.bound = 400;
+          shape.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 64};
+          holed of(shape);
+          dice random(shape.seed);
+          of.append(400);
+          of.evict(3);
+          check_sentinel(of, query_against(random, 64), true);
+        },
+        20);
+  }
+
+  TEST_CASE("rows, positions of the map, length and kept slots are bit for bit what they were") {
+    holds("nothing is written but the map's dropped positions, the list, and what the lanes count", [] {
+      holed of(any_shape(), *rc::gen::inRange(0, 3));
+      dice random(of.cache.options.seed);
+      of.append(of.cache.options.bound);
+      for (int round = 0; round < 2; ++round) {
+        auto const before = of.cache.save();
+        auto const map_before = of.cache.map;
+        std::vector<std::vector<int>> slots_before, positions_before;
+        for (int i = 0; i < of.cache.lane_count(); ++i) {
+          slots_before.push_back(of.cache.listed(of.cache.lane_at(i)));
+          positions_before.push_back(of.cache.positions(of.cache.lane_at(i)));
+        }
+        of.evict(random.below(of.cache.options.bound));
+        RC_ASSERT(of.cache.memory == before.memory);
+        RC_ASSERT(of.cache.begin == before.tables[2]);
+        RC_ASSERT(of.cache.in_flight == before.tables[5]);
+        auto expected = map_before;
+        for (int i = 0; i < of.cache.lane_count(); ++i) {
+          kv::lane const who = of.cache.lane_at(i);
+          auto const positions = of.cache.positions(who);
+          std::set<int> const kept(positions.begin(), positions.end());
+          std::vector<int> slots;
+          for (std::size_t e = 0; e < slots_before[static_cast<std::size_t>(i)].size(); ++e) {
+            int const position = positions_before[static_cast<std::size_t>(i)][e];
+            if (kept.count(position) != 0) {
+              slots.push_back(slots_before[static_cast<std::size_t>(i)][e]);
+            } else {
+              expected[static_cast<std::size_t>(of.cache.row_of(who) * of.cache.map_row + position)] = of.cache.dead();
+            }
+          }
+          RC_ASSERT(of.cache.listed(who) == slots);
+        }
+        RC_ASSERT(of.cache.map == expected);
+      }
+    });
+  }
+
+  TEST_CASE("blank and poison write one slot and nothing else") {
+    holds("in every layer and head", [] {
+      holed of(any_shape());
+      of.append(5);
+      auto before = of.cache.memory;
+      int const slot = *rc::gen::inRange(0, of.cache.units);
+      bool const zeros = *rc::gen::arbitrary<bool>();
+      if (zeros) kv::blank(of.exec, of.view, slot);
+      if (!zeros) kv::poison(of.exec, of.view, slot);
+      for (int i = 0; i < of.cache.options.model.layers * of.cache.options.model.kv_heads; ++i) {
+        kv::lane const who = of.cache.lane_at(i);
+        for (double const each : of.cache.read(true, who, slot)) RC_ASSERT((zeros ? each == 0 : each <= -9984));
+        for (double const each : of.cache.read(false, who, slot)) RC_ASSERT(each == 0);
+        for (bool const key : {true, false}) {
+          std::byte* const row = of.cache.bytes(key, who, slot);
+          auto const width = static_cast<std::size_t>(key ? of.cache.k_row : of.cache.v_row);
+          std::copy_n(before.begin() + (row - of.cache.memory.data()), width, row);
+        }
+      }
+      RC_ASSERT(of.cache.memory == before);
+    });
+  }
+
+  TEST_CASE("the tally of a redirect: kept, freed and attended entries of all lanes") {
+    holed of({.model = {.layers = 2, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 8});
+    of.append(8);
+    kv::tally told;
+    of.evict(3, &told);
+    CHECK(told == kv::tally{.logical_kept = 6, .physical_freed = 10, .attended_length = 6});
+    CHECK(of.cache.freed_count[0] == 5);
+  }
+
+  TEST_CASE("correction without anything alive gives nothing") {
+    kv::without_dead const all{3};
+    CHECK(all.scale(1.0f) == 0.0f);  // no more than the dead: e^1 < 3
+    CHECK(kv::without_dead{1}.scale(0.0f) == 0.0f);
+    CHECK(kv::without_dead{0}.scale(1.0f) == 1.0f);
+    CHECK(kv::without_dead{0}.lse(1.0f) == 1.0f);
+  }
+}

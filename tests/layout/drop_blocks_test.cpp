@@ -1,0 +1,149 @@
+// drop_blocks: whole blocks go, what shares a block with a kept entry stays.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "layout/slot_cache.hpp"
+#include "reference/layouts.hpp"
+#include "support/holds.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+slot_options any_pages(bool by_lane) {
+  slot_options shape;
+  shape.model.head_dim = *rc::gen::element(4, 1);
+  shape.model.layers = *rc::gen::inRange(1, 4);
+  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 4);
+  shape.sequences = *rc::gen::inRange(1, 4);
+  shape.bound = *rc::gen::element(16, 1, 31, 33, 40);
+  shape.page = *rc::gen::element(4, 1, 3, 16);
+  shape.by_lane = by_lane;
+  shape.one_list = shape.page == 1 || *rc::gen::arbitrary<bool>();
+  shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16);
+  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
+  return shape;
+}
+
+template <class Policy>
+void drops_whole_blocks(bool by_lane, Policy policy) {
+  slot_options const shape = any_pages(by_lane);
+  slot_cache cache(shape);
+  kv::host_executor exec(*rc::gen::element(1, 3));
+  kv::cache view = cache.view();
+  auto state = kv::make_state(exec, policy, view);
+  auto plan = kv::make_plan(exec, policy, view);
+  kv::state<kv::host_executor> columns(exec, view.shape, view.who);
+  columns.add(kv::accumulate{});
+  auto const mass = [&](kv::lane who) { return reinterpret_cast<float*>(columns.columns()[0].rows.row(who)); };
+  dice random(shape.seed);
+  std::vector<int> next(static_cast<std::size_t>(shape.sequences), 0);
+  for (int round = 0; round < 4; ++round) {
+    for (int s = 0; s < shape.sequences; ++s) {
+      int room = shape.bound;
+      for (int i = 0; i < cache.lane_count(); ++i) {
+        if (cache.lane_at(i).sequence == s) room = std::min(room, shape.bound - cache.held(cache.lane_at(i)));
+      }
+      cache.in_flight[static_cast<std::size_t>(s)] = 0;
+      int const tokens = random.below(room + 1);
+      int const drafts = random.below(3);
+      for (int t = 0; t < tokens; ++t) {
+        int& position = next[static_cast<std::size_t>(s)];
+        if (position >= cache.map_row) continue;
+        cache.write_token(s, position, position);
+        kv::append(exec, view, columns, {s, 1, position++, t >= tokens - drafts});
+        for (int i = 0; i < cache.lane_count(); ++i) {
+          kv::lane const who = cache.lane_at(i);
+          if (who.sequence == s) mass(who)[cache.held(who) - 1] = static_cast<float>(position - 1 + who.head);
+        }
+      }
+    }
+    policy.budget.tokens = random.chance(20) ? 0 : random.below(shape.bound / 2 + 1);
+    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    std::vector<reference::layout_result> expected;
+    std::vector<std::vector<int>> positions_before;
+    kv::tally wanted;
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      kv::lane const who = cache.lane_at(i);
+      auto const listed = plan.keep().listed(kv::segment_of(view.who, plan.decides(), i));
+      std::vector<int> kept(listed.begin(), listed.end());
+      wanted.logical_kept += static_cast<int>(kept.size());
+      for (int e = cache.committed(who); e < cache.held(who); ++e) kept.push_back(e);
+      auto const table = cache.row(cache.list, who, cache.places);
+      expected.push_back(reference::without_blocks(table, shape.page, cache.held(who), kept));
+      positions_before.push_back(cache.positions(who));
+      wanted.attended_length += static_cast<int>(expected.back().ordinals.size());
+      wanted.physical_freed += cache.held(who) - static_cast<int>(expected.back().ordinals.size());
+    }
+    auto const before = cache.save();
+    kv::tally told{7, 7, 7};
+    kv::apply(exec, kv::drop_blocks{cache.list_table(), cache.freed_list()}, plan, view, columns, &told);
+    RC_ASSERT(told == wanted);
+    RC_ASSERT(cache.memory == before.memory);
+    RC_ASSERT(cache.in_flight == before.tables[5]);
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      kv::lane const who = cache.lane_at(i);
+      auto const& left = expected[static_cast<std::size_t>(i)];
+      auto const row = cache.row(cache.list, who, cache.places);
+      auto const row_before = cache.row(before.tables[0], who, cache.places);
+      RC_ASSERT(cache.held(who) == static_cast<int>(left.ordinals.size()));
+      RC_ASSERT(std::equal(left.units.begin(), left.units.end(), row.begin()));
+      auto const behind = row.begin() + static_cast<std::ptrdiff_t>(left.units.size());
+      RC_ASSERT(std::equal(left.freed.begin(), left.freed.end(), behind));
+      auto const rest = static_cast<std::ptrdiff_t>(left.units.size() + left.freed.size());
+      RC_ASSERT(std::equal(row.begin() + rest, row.end(), row_before.begin() + rest));
+      int const freed = cache.row(cache.freed_count, who, 1)[0];
+      RC_ASSERT(cache.row(cache.freed, who, freed) == left.freed);
+      for (std::size_t e = 0; e < left.ordinals.size(); ++e) {
+        int const position = positions_before[static_cast<std::size_t>(i)][static_cast<std::size_t>(left.ordinals[e])];
+        RC_ASSERT(cache.positions(who)[e] == position);
+        RC_ASSERT(mass(who)[e] == static_cast<float>(position + who.head));
+        kv::place const place = cache.where().at(who, static_cast<int>(e));
+        RC_ASSERT(cache.read(true, who, static_cast<int>(place.unit), place.token) ==
+                  cache.token_row(true, who, position));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("layout/drop_blocks") {
+  TEST_CASE("a block goes when nothing in it is kept, and all of what stays is where it was") {
+    holds(
+        "block tables and lists of a whole batch, lanes that decide together",
+        [] { drops_whole_blocks(false, kv::eviction<kv::reduce_lanes<kv::random>>{}); }, 200);
+    holds("a table for each lane", [] { drops_whole_blocks(true, kv::eviction<kv::random>{}); }, 200);
+  }
+
+  TEST_CASE("ten entries in blocks of four: keeping 1 and 9 frees the middle block") {
+    slot_cache cache({.bound = 12, .page = 4});
+    kv::host_executor exec;
+    kv::cache view = cache.view();
+    kv::eviction<kv::streaming_llm> const ends{.score = {.sinks = 2}, .budget = {3}};
+    auto state = kv::make_state(exec, ends, view);
+    auto plan = kv::make_plan(exec, ends, view);
+    for (int p = 0; p < 10; ++p) {
+      cache.write_token(0, p, p);
+      kv::append(exec, view, state, {.tokens = 1, .position = p});
+    }
+    kv::decide(exec, ends, kv::signals{view.who}, state, plan);
+    int const middle = cache.list[1];
+    kv::tally told;
+    kv::apply(exec, kv::drop_blocks{cache.list_table(), cache.freed_list()}, plan, view, state, &told);
+    CHECK(cache.positions({}) == std::vector<int>{0, 1, 2, 3, 8, 9});
+    CHECK(told == kv::tally{.logical_kept = 3, .physical_freed = 4, .attended_length = 6});
+    CHECK(cache.freed_count[0] == 1);
+    CHECK(cache.freed[0] == middle);
+    CHECK(cache.list[2] == middle);
+    cache.write_token(0, 10, 10);  // the sequence goes on behind its last entry, in the block that was not full
+    kv::append(exec, view, state, {.tokens = 1, .position = 10});
+    CHECK(cache.read(true, {}, cache.list[1], 2) == cache.token_row(true, {}, 10));
+  }
+}

@@ -1,0 +1,99 @@
+// list_rewrite: the list is shortened, rows stay, slots come back; over a table of slots, one-token blocks, or the list
+// of a whole batch.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "layout/slot_cache.hpp"
+#include "reference/layouts.hpp"
+#include "support/holds.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+template <class Policy>
+void shortens_the_list(bool by_lane, Policy policy) {
+  slot_options shape;
+  shape.model.layers = *rc::gen::inRange(1, 4);
+  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 4);
+  shape.sequences = *rc::gen::inRange(1, 4);
+  shape.bound = *rc::gen::element(8, 1, 31, 33);
+  shape.by_lane = by_lane;
+  shape.one_list = *rc::gen::arbitrary<bool>();
+  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
+  slot_cache cache(shape);
+  bool const one_token_blocks = !shape.one_list && *rc::gen::arbitrary<bool>();
+  kv::host_executor exec(*rc::gen::element(1, 3));
+  kv::cache view = cache.view();
+  if (one_token_blocks) view.where.kind = kv::locating::block_table;
+  auto state = kv::make_state(exec, policy, view);
+  auto plan = kv::make_plan(exec, policy, view);
+  dice random(shape.seed);
+  int length = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (int s = 0; s < shape.sequences; ++s) {
+      cache.in_flight[static_cast<std::size_t>(s)] = 0;
+      int const tokens = random.below(shape.bound - cache.held({s, 0, 0}) + 1);
+      for (int t = 0; t < tokens; ++t) kv::append(exec, view, state, {s, 1, length + t, t + 1 == tokens && tokens > 1});
+    }
+    length += shape.bound;
+    policy.budget.tokens = random.below(shape.bound + 1);
+    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    std::vector<reference::layout_result> expected;
+    std::vector<std::vector<int>> positions_before;
+    kv::tally wanted;
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      kv::lane const who = cache.lane_at(i);
+      auto const listed = plan.keep().listed(kv::segment_of(view.who, plan.decides(), i));
+      std::vector<int> kept(listed.begin(), listed.end());
+      wanted.logical_kept += static_cast<int>(kept.size());
+      for (int e = cache.committed(who); e < cache.held(who); ++e) kept.push_back(e);
+      expected.push_back(reference::listed_only(cache.listed(who), cache.held(who), kept));
+      positions_before.push_back(cache.positions(who));
+      wanted.physical_freed += static_cast<int>(expected.back().freed.size());
+      wanted.attended_length += static_cast<int>(kept.size());
+    }
+    auto const before = cache.save();
+    kv::tally told{1, 2, 3};
+    kv::apply(exec, kv::list_rewrite{.list = cache.list_table(), .freed = cache.freed_list()}, plan, view, state,
+              &told);
+    RC_ASSERT(told == wanted);
+    RC_ASSERT(cache.memory == before.memory);
+    RC_ASSERT(cache.map == before.tables[1]);
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      kv::lane const who = cache.lane_at(i);
+      auto const& left = expected[static_cast<std::size_t>(i)];
+      RC_ASSERT(cache.listed(who) == left.units);
+      auto freed = cache.row(cache.freed, who, cache.row(cache.freed_count, who, 1)[0]);
+      auto const row = cache.row(cache.list, who, cache.places);
+      std::vector<int> behind(row.begin() + cache.held(who), row.begin() + cache.held(who) + std::ssize(left.freed));
+      auto wanted_freed = left.freed;
+      for (auto* each : {&freed, &behind, &wanted_freed}) std::sort(each->begin(), each->end());
+      RC_ASSERT(freed == wanted_freed);
+      RC_ASSERT(behind == wanted_freed);
+      auto const row_before = cache.row(before.tables[0], who, cache.places);
+      auto const rest = cache.held(who) + std::ssize(left.freed);
+      RC_ASSERT(std::equal(row.begin() + rest, row.end(), row_before.begin() + rest));
+      for (std::size_t e = 0; e < left.ordinals.size(); ++e) {
+        RC_ASSERT(cache.positions(who)[e] ==
+                  positions_before[static_cast<std::size_t>(i)][static_cast<std::size_t>(left.ordinals[e])]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("layout/list_rewrite") {
+  TEST_CASE("the list names what is kept, the rest stands behind it and is handed back, rows stay") {
+    holds(
+        "one list for all lanes", [] { shortens_the_list(false, kv::eviction<kv::reduce_lanes<kv::random>>{}); }, 200);
+    holds("a list for each lane", [] { shortens_the_list(true, kv::eviction<kv::random>{}); }, 200);
+  }
+}

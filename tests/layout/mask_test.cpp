@@ -1,0 +1,174 @@
+// mask: the elements of dropped entries are written and no other, in every form that a mask has.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <kvpolicy/kvpolicy.hpp>
+#include <set>
+#include <vector>
+
+#include "layout/slot_cache.hpp"
+#include "reference/layouts.hpp"
+#include "support/holds.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// A mask whose rows have guard bytes between them, and one element read and written by definitions of its own.
+struct guarded_mask {
+  static constexpr int guard = 16;
+
+  guarded_mask(slot_cache& cache, kv::mask_form of)
+      : form(of),
+        bytes(of == kv::mask_form::additive_f32 ? cache.units * 4
+              : of == kv::mask_form::boolean    ? cache.units
+              : of == kv::mask_form::bits       ? (cache.units + 7) / 8
+                                                : cache.units * 2),
+        row(bytes + guard),
+        memory(static_cast<std::size_t>(cache.rows * row + guard), std::byte{0x5A}) {}
+
+  kv::mask_rows view(slot_cache& cache) {
+    auto const like = cache.table(cache.count, 1);
+    return {{memory.data() + guard, like.sequence * row, like.layer * row, like.head * row}, form, cache.units};
+  }
+  /// Writes "may be read" or "may not" as the form says.
+  void set(std::vector<std::byte>& into, int of_row, int unit, bool readable) const {
+    std::byte* const at = into.data() + guard + of_row * row;
+    std::uint32_t const infinity = form == kv::mask_form::additive_f32   ? 0xFF800000u
+                                   : form == kv::mask_form::additive_f16 ? 0xFC00u
+                                                                         : 0xFF80u;
+    std::uint32_t const value = readable ? 0 : infinity;
+    if (form == kv::mask_form::boolean) {
+      at[unit] = std::byte{readable};
+    } else if (form == kv::mask_form::bits) {
+      int const bit = 1 << unit % 8;
+      int const old = std::to_integer<int>(at[unit / 8]);
+      at[unit / 8] = static_cast<std::byte>(readable ? old | bit : old & ~bit);
+    } else if (form == kv::mask_form::additive_f32) {
+      std::memcpy(at + 4 * unit, &value, 4);
+    } else {
+      std::memcpy(at + 2 * unit, &value, 2);
+    }
+  }
+
+  kv::mask_form form;
+  int bytes;
+  int row;
+  std::vector<std::byte> memory;
+};
+
+template <class Policy>
+void hides_what_goes(bool by_lane, Policy policy) {
+  slot_options shape;
+  shape.model.layers = *rc::gen::inRange(1, 3);
+  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 3);
+  shape.sequences = *rc::gen::inRange(1, 3);
+  shape.bound = *rc::gen::element(8, 1, 33);
+  shape.spare = *rc::gen::inRange(1, 9);
+  shape.by_lane = by_lane;
+  shape.one_list = *rc::gen::arbitrary<bool>();
+  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
+  slot_cache cache(shape);
+  guarded_mask rows(cache, static_cast<kv::mask_form>(*rc::gen::inRange(0, 5)));
+  kv::host_executor exec(*rc::gen::element(1, 3));
+  kv::cache view = cache.view();
+  auto state = kv::make_state(exec, policy, view);
+  auto plan = kv::make_plan(exec, policy, view);
+  kv::mask const how{cache.list_table(), rows.view(cache)};
+  dice random(shape.seed);
+  int length = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (int s = 0; s < shape.sequences; ++s) {
+      cache.in_flight[static_cast<std::size_t>(s)] = 0;
+      int const tokens = random.below(shape.bound - cache.held({s, 0, 0}) + 1);
+      for (int t = 0; t < tokens; ++t) kv::append(exec, view, state, {s, 1, length + t, t + 1 == tokens && tokens > 1});
+    }
+    length += shape.bound;
+
+    auto expected = rows.memory;
+    for (int r = 0; r < cache.rows; ++r) {
+      for (int unit = 0; unit < cache.units; ++unit) rows.set(expected, r, unit, false);
+    }
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      for (int const unit : cache.listed(cache.lane_at(i)))
+        rows.set(expected, cache.row_of(cache.lane_at(i)), unit, true);
+    }
+    auto const state_before = cache.save();
+    kv::show(exec, how, view);
+    RC_ASSERT(rows.memory == expected);
+    RC_ASSERT(cache.save() == state_before);
+
+    for (auto& each : rows.memory) each ^= static_cast<std::byte>(random.below(256));  // whatever an engine has there
+    expected = rows.memory;
+    policy.budget.tokens = random.below(shape.bound + 1);
+    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::tally wanted;
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      kv::lane const who = cache.lane_at(i);
+      auto const listed = plan.keep().listed(kv::segment_of(view.who, plan.decides(), i));
+      std::vector<int> kept(listed.begin(), listed.end());
+      wanted.logical_kept += static_cast<int>(kept.size());
+      for (int e = cache.committed(who); e < cache.held(who); ++e) kept.push_back(e);
+      for (int const unit : reference::hidden_units(cache.listed(who), cache.held(who), kept)) {
+        rows.set(expected, cache.row_of(who), unit, false);
+      }
+      if (!kept.empty()) wanted.attended_length += cache.positions(who)[static_cast<std::size_t>(kept.back())] + 1;
+    }
+    auto const memory_before = cache.memory;
+    kv::tally told;
+    kv::apply(exec, how, plan, view, state, &told);
+    RC_ASSERT(rows.memory == expected);
+    RC_ASSERT(cache.memory == memory_before);
+    RC_ASSERT(told == wanted);
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("layout/mask") {
+  TEST_CASE("only the elements of dropped entries are written, and show writes exactly what lives") {
+    holds("a row for each sequence", [] { hides_what_goes(false, kv::eviction<kv::reduce_lanes<kv::random>>{}); }, 200);
+    holds("a row for each lane", [] { hides_what_goes(true, kv::eviction<kv::random>{}); }, 200);
+  }
+
+  TEST_CASE("a slot that a kept entry has, too, is not hidden: or an alias in one list is refused") {
+    slot_cache cache({.bound = 4});
+    kv::host_executor exec;
+    kv::eviction<kv::streaming_llm> const policy{.score = {.sinks = 1}, .budget = {2}};
+    kv::cache view = cache.view();
+    auto state = kv::make_state(exec, policy, view);
+    auto plan = kv::make_plan(exec, policy, view);
+    kv::append(exec, view, state, {.tokens = 3, .position = 0});
+    cache.list[1] = cache.list[0];
+    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    guarded_mask rows(cache, kv::mask_form::boolean);
+    kv::mask const how{cache.list_table(), rows.view(cache)};
+    kv::show(exec, how, view);
+    auto const shown = rows.memory;
+    try {
+      kv::apply(exec, how, plan, view, state);
+    } catch (kv::invalid_argument const&) {
+    }
+    CHECK(rows.memory == shown);
+  }
+
+  TEST_CASE("nothing is freed and every position so far is attended") {
+    slot_cache cache({.model = {.layers = 2, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 6});
+    kv::host_executor exec;
+    kv::eviction<kv::reduce_lanes<kv::streaming_llm>> const policy{.score = {.score_of = {.sinks = 1}}, .budget = {2}};
+    kv::cache view = cache.view();
+    auto state = kv::make_state(exec, policy, view);
+    auto plan = kv::make_plan(exec, policy, view);
+    kv::append(exec, view, state, {.tokens = 6, .position = 10});
+    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    guarded_mask rows(cache, kv::mask_form::bits);
+    kv::tally told;
+    kv::apply(exec, kv::mask{cache.list_table(), rows.view(cache)}, plan, view, state, &told);
+    CHECK(told == kv::tally{.logical_kept = 4, .physical_freed = 0, .attended_length = 2 * 16});
+  }
+}

@@ -1,0 +1,146 @@
+// overwrite: few rows move, entries stay in order, and the lane lives in its lowest slots.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "layout/slot_cache.hpp"
+#include "reference/layouts.hpp"
+#include "support/holds.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+slot_options any_slots(bool by_lane) {
+  slot_options shape;
+  shape.model.head_dim = *rc::gen::element(4, 1, 33);
+  shape.model.layers = *rc::gen::inRange(1, 4);
+  shape.model.kv_heads = shape.model.query_heads = *rc::gen::inRange(1, 4);
+  shape.model.value_dim = *rc::gen::element(0, 3);
+  shape.sequences = *rc::gen::inRange(1, 4);
+  shape.bound = *rc::gen::element(8, 1, 31, 33);
+  shape.by_lane = by_lane;
+  shape.one_list = *rc::gen::arbitrary<bool>();
+  shape.element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  shape.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
+  return shape;
+}
+
+/// How many rows of a lane, in these slots of its sequence, hold other bytes than before.
+int rows_written(slot_cache& cache, std::vector<std::byte> const& before, kv::lane who, bool keys) {
+  int written = 0;
+  auto const width = static_cast<std::size_t>(keys ? cache.k_row : cache.v_row);
+  for (int const unit : cache.row(cache.list, who, cache.places)) {
+    std::byte const* const now = cache.bytes(keys, who, unit);
+    written += std::memcmp(now, before.data() + (now - cache.memory.data()), width) != 0 ? 1 : 0;
+  }
+  return written;
+}
+
+template <class Policy>
+void fills_holes(bool by_lane, Policy policy) {
+  slot_options const shape = any_slots(by_lane);
+  slot_cache cache(shape);
+  kv::host_executor exec(*rc::gen::element(1, 3));
+  kv::cache view = cache.view();
+  auto state = kv::make_state(exec, policy, view);
+  auto plan = kv::make_plan(exec, policy, view);
+  dice random(shape.seed);
+  bool const one_in_one_out = *rc::gen::arbitrary<bool>();
+  std::vector<int> next(static_cast<std::size_t>(shape.sequences), 0);
+  for (int round = 0; round < (one_in_one_out ? 20 : 5); ++round) {
+    for (int s = 0; s < shape.sequences; ++s) {
+      int const room = shape.bound - cache.held({s, 0, 0});  // absolute budgets: lanes hold equally many
+      int const drafts = cache.in_flight[static_cast<std::size_t>(s)] = 0;
+      int const tokens = one_in_one_out && round > 0 ? std::min(room, 1) : random.below(room + 1);
+      int const last = drafts + random.below(3);
+      for (int t = 0; t < tokens; ++t) {
+        int& position = next[static_cast<std::size_t>(s)];
+        if (position >= cache.map_row) continue;
+        cache.write_token(s, position, position);
+        kv::append(exec, view, state, {s, 1, position++, t >= tokens - last});
+      }
+    }
+    policy.budget.tokens = one_in_one_out ? shape.bound - 1 : random.below(shape.bound + 1);
+    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    std::vector<reference::layout_result> expected;
+    std::vector<std::vector<int>> positions_before;
+    std::int64_t dropped_entries = 0;
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      kv::lane const who = cache.lane_at(i);
+      auto const listed = plan.keep().listed(kv::segment_of(view.who, plan.decides(), i));
+      std::vector<int> kept(listed.begin(), listed.end());
+      for (int e = cache.committed(who); e < cache.held(who); ++e) kept.push_back(e);
+      expected.push_back(reference::overwritten(cache.listed(who), cache.held(who), kept));
+      positions_before.push_back(cache.positions(who));
+      dropped_entries += cache.held(who) - static_cast<int>(kept.size());
+    }
+    auto const before = cache.save();
+    auto const lists_before = cache.list;
+    kv::tally told;
+    kv::apply(exec, kv::overwrite{cache.list_table()}, plan, view, state, &told);
+    RC_ASSERT(told.physical_freed == dropped_entries);
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      kv::lane const who = cache.lane_at(i);
+      auto const& wanted = expected[static_cast<std::size_t>(i)];
+      int const dropped = static_cast<int>(wanted.freed.size());
+      auto const row = cache.row(cache.list, who, cache.places);
+      for (bool const keys : {true, false}) RC_ASSERT(rows_written(cache, before.memory, who, keys) <= dropped);
+      RC_ASSERT(cache.held(who) == static_cast<int>(wanted.ordinals.size()));
+      for (std::size_t e = 0; e < wanted.ordinals.size(); ++e) {
+        int const position =
+            positions_before[static_cast<std::size_t>(i)][static_cast<std::size_t>(wanted.ordinals[e])];
+        RC_ASSERT(cache.positions(who)[e] == position);
+        RC_ASSERT((wanted.units[e] == -1 || wanted.units[e] == row[e]));
+        RC_ASSERT(cache.read(true, who, row[e]) == cache.token_row(true, who, position));
+        RC_ASSERT(cache.read(false, who, row[e]) == cache.token_row(false, who, position));
+      }
+      auto const behind = row.begin() + cache.held(who);
+      RC_ASSERT(std::equal(wanted.freed.begin(), wanted.freed.end(), behind));  // ascending
+      auto sorted_now = row;
+      auto sorted_before = cache.row(lists_before, who, cache.places);
+      RC_ASSERT(std::equal(behind + dropped, row.end(), sorted_before.begin() + cache.held(who) + dropped));
+      std::sort(sorted_now.begin(), sorted_now.end());
+      std::sort(sorted_before.begin(), sorted_before.end());
+      RC_ASSERT(sorted_now == sorted_before);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("layout/overwrite") {
+  TEST_CASE("no more rows move than entries were dropped, in order through the list, freed slots behind, ascending") {
+    holds(
+        "one list for all lanes, which decide together",
+        [] { fills_holes(false, kv::eviction<kv::reduce_lanes<kv::random>>{}); }, 150);
+    holds("a list for each lane", [] { fills_holes(true, kv::eviction<kv::random>{}); }, 150);
+  }
+
+  TEST_CASE("one in, one out: a single row is written") {
+    slot_cache cache({.bound = 8});
+    kv::host_executor exec;
+    kv::eviction<kv::streaming_llm> const policy{.score = {.sinks = 1}, .budget = {7}};
+    kv::cache view = cache.view();
+    auto state = kv::make_state(exec, policy, view);
+    auto plan = kv::make_plan(exec, policy, view);
+    for (int p = 0; p < 30; ++p) {
+      cache.write_token(0, p, p);
+      kv::append(exec, view, state, {.tokens = 1, .position = p});
+      kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+      auto const before = cache.memory;
+      kv::tally told;
+      kv::apply(exec, kv::overwrite{cache.list_table()}, plan, view, state, &told);
+      CHECK(rows_written(cache, before, {}, true) <= (p < 7 ? 0 : 1));
+      int const stays = std::min(p + 1, 7);
+      CHECK(told == kv::tally{.logical_kept = stays, .physical_freed = p < 7 ? 0 : 1, .attended_length = stays});
+    }
+    CHECK(cache.positions({}) == std::vector<int>{0, 24, 25, 26, 27, 28, 29});
+  }
+}

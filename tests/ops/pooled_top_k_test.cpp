@@ -1,0 +1,283 @@
+// Budgets that lanes share: top_k against one flat list of all candidates, and how ratios and bytes become counts.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/kvpolicy.hpp>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "layout/slot_cache.hpp"
+#include "reference/selection.hpp"
+#include "support/dice.hpp"
+#include "support/holds.hpp"
+#include "support/owned_lanes.hpp"
+#include "support/scores.hpp"
+#include "support/troubled_scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+using ordinals = std::vector<int>;
+
+/// Forced entries by flags, a row a lane.
+struct flagged {
+  std::vector<reference::flags> const* rows = nullptr;
+  kv::lanes who{};
+  bool operator()(kv::entry at) const {
+    return (*rows)[static_cast<std::size_t>(who.index(at.who))][static_cast<std::size_t>(at.ordinal)];
+  }
+  friend bool operator==(flagged const& a, flagged const& b) { return a.rows == b.rows; }
+};
+
+template <class Budget>
+auto rule_of(Budget const& limit, flagged const& forced, int slack) {
+  return kv::detail::eviction_rule{kv::nothing{}, forced, limit, kv::over_budget{slack}};
+}
+
+/// Room for a keep set of lanes.
+class owned_keep {
+ public:
+  explicit owned_keep(kv::score_view const& scores)
+      : offset_(static_cast<std::size_t>(scores.segments()) + 1),
+        ordinal_(static_cast<std::size_t>(scores.segments() * scores.who.bound)),
+        seen_(static_cast<std::size_t>(scores.segments())) {
+    keep_ = {scores.who,     scores.decides,  kv::unit::token, kv::side::kept,
+             offset_.data(), ordinal_.data(), seen_.data(),    static_cast<std::int64_t>(ordinal_.size()),
+             &report_};
+  }
+  owned_keep(owned_keep const&) = delete;
+  owned_keep& operator=(owned_keep const&) = delete;
+  kv::keep_set& view() { return keep_; }
+  [[nodiscard]] kv::report const& report() const { return report_; }
+  [[nodiscard]] ordinals kept(int segment) const { return listed(keep_, segment); }
+
+ private:
+  std::vector<std::int64_t> offset_;
+  std::vector<int> ordinal_, seen_;
+  kv::report report_;
+  kv::keep_set keep_;
+};
+
+void pools_as_the_reference() {
+  int const sequences = *rc::gen::inRange(1, 4);
+  int const layers = *rc::gen::inRange(1, 4);
+  int const heads = *rc::gen::inRange(1, 5);
+  int const bound = *rc::gen::element(33, 1, 31, 32, 40, 130);
+  bool const global = *rc::gen::arbitrary<bool>();
+  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  trouble const what = any_trouble();
+  std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads));
+  for (int& each : counts) each = random.chance(40) ? bound : random.below(bound + 1);
+  owned_lanes lanes(sequences, layers, heads, bound, counts);
+  if (random.chance(20)) lanes.set_drafts(0, *std::min_element(counts.begin(), counts.end()) > 0 ? 1 : 0);
+  owned_scores scores(lanes.view());
+  for (float& each : scores.all()) each = troubled_score(random, what);
+  int const percent = random.one_of<int>({0, 10, 60, 100});
+  std::vector<reference::flags> forced(counts.size());
+  for (auto& row : forced) {
+    bool const some = random.chance(70);
+    for (int e = 0; e < bound; ++e) row.push_back(some && random.chance(percent));
+  }
+  int const tokens = random.one_of<int>({0, 1, random.below(bound + 1), bound, 7});
+  double const floor = random.one_of<double>({0, 0.2, 0.5, 1, 0.29});
+  int const slack = random.chance(30) ? random.below(20) : 0;
+  flagged const flags{&forced, lanes.view()};
+
+  owned_keep keep(scores.view());
+  kv::host_executor exec(*rc::gen::element(1, 3));
+  exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, bound));
+  auto const before = as_row(scores.all());
+  if (global) kv::ops::top_k(exec, scores.view(), rule_of(kv::global{tokens, floor}, flags, slack), keep.view());
+  if (!global) kv::ops::top_k(exec, scores.view(), rule_of(kv::per_layer{tokens, floor}, flags, slack), keep.view());
+  auto const after = as_row(scores.all());
+  RC_ASSERT(std::equal(before.begin(), before.end(), after.begin(),
+                       [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }));
+
+  int const pool_lanes = global ? layers * heads : heads;
+  kv::report expected;
+  for (int first = 0; first < static_cast<int>(counts.size()); first += pool_lanes) {
+    std::vector<reference::row> rows;
+    std::vector<reference::flags> some;
+    std::size_t entries = 0;
+    for (int lane = first; lane < first + pool_lanes; ++lane) {
+      int const count = lanes.view().committed(lanes.view().at(lane));
+      rows.push_back(as_row(scores.row(lane, count)));
+      some.push_back(forced[static_cast<std::size_t>(lane)]);
+      some.back().resize(static_cast<std::size_t>(count));
+      entries += static_cast<std::size_t>(count);
+    }
+    auto const pooled =
+        reference::select_pooled(rows, some, pool_lanes * tokens, reference::lane_floor(floor, tokens), slack);
+    std::size_t total = 0;
+    int forced_total = 0;
+    for (int lane = 0; lane < pool_lanes; ++lane) {
+      RC_LOG() << "lane " << first + lane << " of " << counts.size() << ", pool of " << pool_lanes << '\n';
+      RC_ASSERT(keep.kept(first + lane) == pooled.kept[static_cast<std::size_t>(lane)]);
+      total += keep.kept(first + lane).size();
+      forced_total += reference::count_of(some[static_cast<std::size_t>(lane)]);
+    }
+    bool const triggered = reference::fires(entries, pool_lanes * tokens, slack);
+    std::size_t const budget = static_cast<std::size_t>(std::max(pool_lanes * tokens, forced_total));
+    RC_ASSERT(total == (triggered ? std::min(entries, budget) : entries));
+    expected.nan_scores += pooled.nan_candidates;
+    RC_ASSERT(!triggered || keep.report().triggered > 0);
+    RC_ASSERT(pooled.forced_over_budget == 0 || keep.report().forced_over_budget > 0);
+  }
+  RC_ASSERT(keep.report().nan_scores == expected.nan_scores);
+}
+
+/// Decides by scores that are there: the whole way through make_state, make_plan and decide.
+struct given_scores {
+  std::vector<std::vector<float>> const* rows = nullptr;  // a row a lane
+  kv::lanes who{};
+  using needs = kv::needs<>;
+  static constexpr kv::granularity decides = kv::granularity::lane;
+  void score(auto& exec, auto const&, kv::score_view const& out) const {
+    auto const read = [this](float, kv::entry at) {
+      return (*rows)[static_cast<std::size_t>(who.index(at.who))][static_cast<std::size_t>(at.ordinal)];
+    };
+    kv::ops::map(exec, out, read);
+  }
+  friend bool operator==(given_scores const& a, given_scores const& b) { return a.rows == b.rows; }
+};
+
+template <class Budget>
+std::vector<ordinals> kept_by(std::vector<std::vector<float>> const& rows, int layers, Budget const& limit,
+                              kv::codec element = kv::codec::f32) {
+  int const heads = static_cast<int>(rows.size()) / layers;
+  int bound = 1;
+  for (auto const& row : rows) bound = std::max(bound, static_cast<int>(row.size()));
+  slot_cache cache({.model = {.layers = layers, .query_heads = heads, .kv_heads = heads, .head_dim = 4},
+                    .bound = bound,
+                    .by_lane = true,
+                    .element = element});
+  for (std::size_t lane = 0; lane < rows.size(); ++lane) {
+    cache.count[lane] = static_cast<int>(rows[lane].size());
+    for (int e = 0; e < bound; ++e)
+      cache.position[lane * static_cast<std::size_t>(bound) + static_cast<std::size_t>(e)] = e;
+  }
+  kv::eviction<given_scores, kv::nothing, Budget> const policy{.score = {&rows, cache.lanes()}, .budget = limit};
+  kv::host_executor exec;
+  auto state = kv::make_state(exec, policy, cache.view());
+  auto plan = kv::make_plan(exec, policy, cache.view());
+  kv::decide(exec, policy, kv::signals{cache.lanes()}, state, plan);
+  std::vector<ordinals> kept;
+  for (int lane = 0; lane < static_cast<int>(rows.size()); ++lane) kept.push_back(listed(plan.keep(), lane));
+  return kept;
+}
+
+}  // namespace
+
+TEST_SUITE("ops/top_k") {
+  TEST_CASE("lanes that share a budget keep what one flat list of their candidates says, and exactly so many") {
+    holds("pooled top_k == reference", pools_as_the_reference, 600);
+  }
+
+  TEST_CASE("ties in a pool go to the lower layer, then head, then ordinal") {
+    std::vector<std::vector<float>> const rows(4, std::vector<float>(3, 1.0f));
+    CHECK(kept_by(rows, 2, kv::global{1, 0}) == std::vector<ordinals>{{0, 1, 2}, {0}, {}, {}});
+    CHECK(kept_by(rows, 2, kv::per_layer{1, 0}) == std::vector<ordinals>{{0, 1}, {}, {0, 1}, {}});
+    CHECK(kept_by(rows, 2, kv::per_layer{1, 1}) == std::vector<ordinals>{{0}, {0}, {0}, {0}});
+  }
+
+  TEST_CASE("lanes that decide together have no pool, and a pool of all layers is decided for all of them") {
+    slot_cache cache({.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .bound = 8});
+    kv::host_executor exec;
+    kv::cache view = cache.view();
+    auto const refused = [&](auto const& policy, kv::lanes const& who) {
+      auto state = kv::make_state(exec, policy, view);
+      auto plan = kv::make_plan(exec, policy, view);
+      kv::append(exec, view, state, {.tokens = 8, .position = 0});
+      std::string error;
+      try {
+        kv::decide(exec, policy, kv::signals{who}, state, plan);
+      } catch (kv::invalid_argument const& text) {
+        error = text.what();
+      }
+      kv::truncate(exec, view, state, 0, 0);
+      CHECK((error.empty() || plan.keep().ordinal == nullptr));
+      return !error.empty();
+    };
+    using together = kv::eviction<kv::reduce_lanes<kv::random>, kv::nothing, kv::global>;
+    using layers = kv::eviction<kv::reduce_lanes<kv::random>, kv::nothing, kv::per_layer>;
+    using apart = kv::eviction<kv::random, kv::nothing, kv::global>;
+    using by_layer = kv::eviction<kv::random, kv::nothing, kv::per_layer>;
+    CHECK(refused(together{}, view.who));
+    CHECK(refused(layers{.score = {.decides = kv::granularity::layer}}, view.who));
+    CHECK(refused(apart{}, view.who.layers_only(1, 2)));
+    CHECK(!refused(apart{}, view.who));
+    CHECK(!refused(by_layer{}, view.who.layers_only(1, 2)));
+  }
+}
+
+TEST_SUITE("budget/budget") {
+  TEST_CASE("AdaKV's worked example: a floor of int(.2 * 2) = 0, so one head keeps three and the other one") {
+    std::vector<std::vector<float>> const rows{{.5f, .3f, .1f, .05f, .05f}, {.9f, .02f, .03f, .03f, .02f}};
+    CHECK(kept_by(rows, 1, kv::per_layer{2, 0.2}) == std::vector<ordinals>{{0, 1, 2}, {0}});
+    CHECK(kept_by(rows, 1, kv::per_layer{2, 0.5}) == std::vector<ordinals>{{0, 1, 2}, {0}});
+    CHECK(kept_by(rows, 1, kv::per_layer{2, 1.0}) == std::vector<ordinals>{{0, 1}, {0, 2}});
+    CHECK(kept_by(rows, 2, kv::per_layer{2, 0.2}) == std::vector<ordinals>{{0, 1}, {0, 2}});  // layers share nothing
+    CHECK(kept_by(rows, 2, kv::global{2}) == std::vector<ordinals>{{0, 1, 2}, {0}});
+  }
+
+  TEST_CASE("a ratio keeps the floor of the real number, or as many as kvpress keeps") {
+    struct wanted {
+      int count;
+      double drop;
+      int exact, kvpress;
+    };
+    for (wanted const& one :
+         {wanted{100, .9, 10, 9}, wanted{10, .9, 1, 0}, wanted{1000, .9, 100, 99}, wanted{1000, .07, 930, 929},
+          wanted{100, .34, 66, 65}, wanted{5, .5, 2, 2}, wanted{7, 0, 7, 7}, wanted{7, 1, 0, 0}}) {
+      CHECK(kv::ratio{one.drop}({}, one.count) == one.exact);
+      CHECK(kv::ratio{one.drop, kv::rounding::kvpress}({}, one.count) == one.kvpress);
+    }
+    std::vector<std::vector<float>> const row{std::vector<float>(100, 1.0f)};
+    CHECK(kept_by(row, 1, kv::ratio{.9})[0].size() == 10);
+    CHECK(kept_by(row, 1, kv::ratio{.9, kv::rounding::kvpress})[0].size() == 9);
+  }
+
+  TEST_CASE("hundredths of up to 2000 entries are exact, and kvpress is one short of it 1304 times") {
+    int short_by_one = 0;
+    for (int percent = 1; percent < 100; ++percent) {
+      for (int count = 1; count <= 2000; ++count) {
+        int const real = count * (100 - percent) / 100;
+        double const drop = percent / 100.0;
+        REQUIRE(kv::ratio{drop}({}, count) == real);
+        int const theirs = kv::ratio{drop, kv::rounding::kvpress}({}, count);
+        short_by_one += theirs != real ? 1 : 0;
+        REQUIRE((theirs == real || theirs == real - 1));
+      }
+    }
+    CHECK(short_by_one == 1304);
+  }
+
+  TEST_CASE("bytes are shared out among all lanes of a sequence, by what an entry of K and V takes") {
+    std::vector<std::vector<float>> const rows(4, {5, 4, 3, 2, 1});
+    // an entry of a lane is 2 * 4 floats; 4 lanes
+    CHECK(kept_by(rows, 2, kv::in_bytes{3 * 4 * 32})[3] == ordinals{0, 1, 2});
+    CHECK(kept_by(rows, 2, kv::in_bytes{3 * 4 * 32 - 1})[3] == ordinals{0, 1});
+    CHECK(kept_by(rows, 2, kv::in_bytes{3 * 4 * 32}, kv::codec::f16)[0].size() == 5);
+    CHECK(kept_by(rows, 2, kv::in_bytes{2 * 4 * 32}, kv::codec::bf16)[0].size() == 4);
+    CHECK(kept_by(rows, 2, kv::in_bytes{0})[0].empty());
+    CHECK(kept_by(rows, 2, kv::in_bytes{std::int64_t{1} << 60})[0].size() == 5);
+  }
+
+  TEST_CASE("budgets out of range are refused where they are used, and print what they are") {
+    std::vector<std::vector<float>> const row{{1, 2}};
+    CHECK_THROWS_WITH_AS(kept_by(row, 1, kv::per_layer{-1}),
+                         "make_state: budget.tokens = -1, but a count cannot be negative", kv::invalid_argument);
+    CHECK_THROWS_AS(kept_by(row, 1, kv::global{1, 1.5}), kv::invalid_argument);
+    CHECK_THROWS_AS(kept_by(row, 1, kv::ratio{1.5}), kv::invalid_argument);
+    CHECK_THROWS_AS(kept_by(row, 1, kv::ratio{std::numeric_limits<double>::quiet_NaN()}), kv::invalid_argument);
+    CHECK_THROWS_AS(kept_by(row, 1, kv::in_bytes{-1}), kv::invalid_argument);
+    CHECK(kv::to_string(kv::per_layer{64}).find("scope=layer") != std::string::npos);
+    CHECK(kv::to_string(kv::global{64}).find("scope=global") != std::string::npos);
+  }
+}

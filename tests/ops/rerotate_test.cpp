@@ -1,0 +1,115 @@
+// rerotate: which channels turn together, and what is not touched.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "layout/slot_cache.hpp"
+#include "reference/rope.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// One lane of four entries at positions 0, 2, 3 and 9, with these keys.
+struct turning {
+  explicit turning(kv::codec element = kv::codec::f32, int dims = 4)
+      : cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = dims},
+               .bound = 4,
+               .element = element}) {
+    cache.count = {4};
+    cache.position = {0, 2, 3, 9};
+    exec.reserve(kv::detail::rerotate_scratch<kv::host>(cache.view()));
+  }
+  void turn(kv::rope const& how) { kv::ops::rerotate(exec, cache.lanes(), cache.view(), how); }
+  reference::row key(int entry) { return cache.read(true, {}, cache.list[static_cast<std::size_t>(entry)]); }
+  void set(int entry, reference::row const& values) {
+    cache.write(true, {}, cache.list[static_cast<std::size_t>(entry)], 0, values);
+  }
+
+  slot_cache cache;
+  kv::host_executor exec;
+};
+
+bool near(reference::row const& a, reference::row const& b) {
+  bool same = a.size() == b.size();
+  for (std::size_t d = 0; same && d < a.size(); ++d) same = std::abs(a[d] - b[d]) <= 1e-6;
+  return same;
+}
+
+}  // namespace
+
+TEST_SUITE("ops/rerotate") {
+  TEST_CASE("NeoX turns halves and GPT-J turns neighbours, pair i by theta to the -2i/D") {
+    double const c = std::cos(-1.0), s = std::sin(-1.0);    // pair 0 of entry 1: from 2 to 1
+    double const c1 = std::cos(-0.1), s1 = std::sin(-0.1);  // pair 1, theta 100, D 4
+    for (kv::rope_style const style : {kv::rope_style::neox, kv::rope_style::gptj}) {
+      turning with;
+      with.set(1, {1, 2, 3, 4});
+      with.turn({.theta = 100, .style = style});
+      reference::row const neox{c - 3 * s, 2 * c1 - 4 * s1, 3 * c + s, 4 * c1 + 2 * s1};
+      reference::row const gptj{c - 2 * s, 2 * c + s, 3 * c1 - 4 * s1, 4 * c1 + 3 * s1};
+      CHECK(near(with.key(1), style == kv::rope_style::neox ? neox : gptj));
+      CHECK(with.cache.positions({}) == std::vector<int>{0, 1, 2, 3});
+    }
+  }
+
+  TEST_CASE("channels behind `dims`, values, rows whose position stays and everything around are not touched") {
+    for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
+      turning with(element, 6);
+      for (int e = 0; e < 4; ++e) with.set(e, {1, 2, 3, 4, 5, 6});
+      auto before = with.cache.memory;
+      with.turn({.dims = 4});
+      CHECK(with.key(0) == reference::row{1, 2, 3, 4, 5, 6});
+      for (int e = 1; e < 4; ++e) {
+        reference::row const key = with.key(e);
+        CHECK(key[0] != 1);
+        CHECK(key[4] == 5);
+        CHECK(key[5] == 6);
+        with.set(e, {1, 2, 3, 4, 5, 6});
+      }
+      CHECK(with.cache.memory == before);
+    }
+  }
+
+  TEST_CASE("a table of frequencies takes theta's place") {
+    turning with;
+    with.set(3, {1, 0, 0, 2});
+    std::vector<float> const table{0.0f, 0.5f};
+    with.turn({.theta = -1, .frequency = table.data()});
+    double const angle = (3 - 9) * 0.5;
+    CHECK(near(with.key(3), {1, -2 * std::sin(angle), 0, 2 * std::cos(angle)}));
+  }
+
+  TEST_CASE("turns of any length, near multiples of 64 and far away, are the reference's") {
+    std::vector<std::vector<int>> const rows{
+        {0, 64, 65, 66}, {63, 64, 127, 128}, {1, 130, 131, 200}, {7, 4096, 100000, 1000003}};
+    for (auto const& positions : rows) {
+      for (double const theta : {10000.0, 2.0}) {
+        turning with(kv::codec::f32, 16);
+        with.cache.position = positions;
+        for (int e = 0; e < 4; ++e) with.set(e, with.cache.token_row(true, {}, e));
+        with.turn({.theta = theta});
+        for (int e = 0; e < 4; ++e) {
+          auto const expected = reference::rotated(with.cache.token_row(true, {}, e),
+                                                   e - positions[static_cast<std::size_t>(e)], {.theta = theta});
+          CHECK(near(with.key(e), expected));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("NaN and infinity stay in their pair") {
+    turning with;
+    with.set(1, {NAN, 1, 2, 3});
+    with.turn({});
+    reference::row const key = with.key(1);
+    CHECK(std::isnan(key[0]));
+    CHECK(std::isnan(key[2]));
+    CHECK(!std::isnan(key[1]));
+    CHECK(!std::isnan(key[3]));
+  }
+}
