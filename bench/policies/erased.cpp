@@ -1,0 +1,59 @@
+// What type erasure adds to a decision: the typed policy and the same one from a spec, on one small lane.
+#include "../defaults.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+
+template <class Policy>
+void decide(benchmark::State& state, Policy const& policy) {
+  bench::layer_cache layer(static_cast<int>(state.range(0)));
+  kv::cache cache = layer.view();
+  kv::host_executor exec(1);
+  auto held = kv::make_state(exec, policy, cache);
+  auto plan = kv::make_plan(exec, policy, cache);
+  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache)};
+  for (auto _ : state) {
+    kv::observe(exec, policy, in, held);
+    kv::decide(exec, policy, in, held, plan);
+  }
+  if (plan.keep().listed(0).size() != 4) state.SkipWithError("wrong result");
+}
+
+void typed(benchmark::State& state) {
+  decide(state, kv::eviction{.score = kv::random{}, .protect = kv::sinks{1}, .budget = kv::per_lane{4}});
+}
+void erased(benchmark::State& state) { decide(state, kv::parse("random | sinks(1) | budget(4)")); }
+
+/// Both in turn, so that the ratio is of one run.
+void erased_over_typed(benchmark::State& state) {
+  bench::layer_cache layer(static_cast<int>(state.range(0)));
+  kv::cache cache = layer.view();
+  kv::host_executor exec(1);
+  kv::eviction const plain{.score = kv::random{}, .protect = kv::sinks{1}, .budget = kv::per_lane{4}};
+  kv::any_policy const by_name = kv::parse("random | sinks(1) | budget(4)");
+  auto held = kv::make_state(exec, plain, cache);
+  auto plan = kv::make_plan(exec, plain, cache);
+  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache)};
+  using clock = std::chrono::steady_clock;
+  clock::duration typed_time{}, erased_time{};
+  for (auto _ : state) {
+    auto const begin = clock::now();
+    kv::observe(exec, plain, in, held);
+    kv::decide(exec, plain, in, held, plan);
+    auto const middle = clock::now();
+    kv::observe(exec, by_name, in, held);
+    kv::decide(exec, by_name, in, held, plan);
+    erased_time += clock::now() - middle;
+    typed_time += middle - begin;
+  }
+  auto const count = [](clock::duration of) { return std::chrono::duration<double, std::nano>(of).count(); };
+  state.counters["ratio"] = count(erased_time) / count(typed_time);
+  state.counters["added_ns"] = (count(erased_time) - count(typed_time)) / static_cast<double>(state.iterations());
+}
+
+BENCHMARK(typed)->ArgName("entries")->Arg(16)->Arg(4096);
+BENCHMARK(erased)->ArgName("entries")->Arg(16)->Arg(4096);
+BENCHMARK(erased_over_typed)->ArgName("entries")->Arg(16)->Arg(4096);
+
+}  // namespace
