@@ -56,6 +56,7 @@
 #include <kvpolicy/recorders/accumulate.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/knorm.hpp>

@@ -9,9 +9,7 @@
 #include "support/allocation_counter.hpp"
 #include "support/mock_cache.hpp"
 
-namespace {
-
-using namespace kvpolicy_test;
+namespace kvpolicy_test {
 
 /// A scorer whose scores a test writes down.
 struct given {
@@ -25,6 +23,12 @@ struct given {
   void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, look_up{scores}); }
   friend bool operator==(given const&, given const&) = default;
 };
+
+}  // namespace kvpolicy_test
+
+namespace {
+
+using namespace kvpolicy_test;
 
 mock_options one_lane(int bound) {
   return {.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .sequences = 1, .bound = bound};

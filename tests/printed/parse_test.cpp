@@ -217,7 +217,7 @@ TEST_SUITE("printed/registry") {
     CHECK(parse_error("") == "parse: column 1 = nothing, but a part begins with a name, as in snapkv | budget(1024)");
     CHECK(parse_error("snpkv | budget(3)") ==
           "parse: column 1 = snpkv, but a policy begins with its scorer; there are full, streaming_llm, snapkv, h2o, "
-          "tova, knorm and random; did you mean snapkv?");
+          "tova, knorm, random and external; did you mean snapkv?");
     CHECK(parse_error("snapkv(windw=3)") ==
           "parse: column 8 = windw, but snapkv has the fields window, pool, rows and group; did you mean window?");
     CHECK(parse_error("snapkv(zzzzzzzzzz=3)") ==
@@ -258,7 +258,12 @@ TEST_SUITE("printed/registry") {
     CHECK(parse_error("h2o(heavy=1, heavy=2)") == "parse: column 14 = heavy, but that field was given before");
     CHECK(parse_error("h2o(heavy=1, 2)") == "parse: column 14 = 2, but after a named field all are named");
     CHECK(parse_error("knorm(") == "parse: column 7 = nothing, but an argument is a value or field=value");
-    CHECK(parse_error("h2o(heavy=)") == "parse: column 11 = ), but a value follows =");
+    CHECK(parse_error("h2o(heavy=)") == "parse: column 11 = nothing, but h2o's heavy is an integer");
+    CHECK(kv::to_string(kv::parse("external(name=surprise)")) == "external(name=surprise) | budget(1024)");
+    CHECK(kv::parse("external(name=)") == kv::parse("external"));
+    CHECK(
+        parse_error("external(name=a123456789b123456789c123456789d1)") ==
+        "parse: column 15 = a123456789b123456789c123456789d1, but external's name is a name of at most 31 characters");
     CHECK(parse_error("h2o(heavy=3") == "parse: column 12 = nothing, but arguments end with , or )");
     CHECK(parse_error("knorm)") == "parse: column 6 = ), but a part ends with ( or |");
     CHECK(parse_error("knorm |") ==
@@ -281,7 +286,7 @@ TEST_SUITE("printed/registry") {
 
   TEST_CASE("a listing tells fields, types, defaults, signals and granularity") {
     auto const all = kv::shipped().list();
-    REQUIRE(all.size() == std::tuple_size_v<every_scorer>);
+    REQUIRE(all.size() == std::tuple_size_v<every_scorer> + 1);  // and external
     CHECK(all[2].name == "snapkv");
     CHECK(all[2].needs == std::vector<std::string>{"keys", "recent_queries"});
     CHECK(all[2].fields[1].name == "pool");

@@ -118,17 +118,24 @@ template <executor Executor, class Forces>
   return ranked + ", " + number(of.kept_candidates) + " were kept down to " + number(of.cut);
 }
 
+/// Whether a policy forces an entry of the plan's last decision, while the cache is as it was then.
+template <executor Executor, eviction_policy Policy>
+[[nodiscard]] bool forces(Policy const& policy, plan<Executor> const& of, int segment, int ordinal) {
+  keep_set const& keep = of.keep();
+  lane const who = keep.who.at(first_lane(keep.who, keep.decides, segment));
+  entry at{who, ordinal, keep.seen[segment], keep.who.position.row(who)[ordinal], 0};
+  shape const model{of.who().layer_end, of.who().heads, of.who().heads, 1};
+  at.budget = detail::in_entries(policy.budget, model, of.entry_bytes())(at.who, at.count);
+  return detail::forces_of(policy.score)(at) || policy.protect(at);
+}
+
 /// Why an entry stays or goes, in one line.
 ///
 ///     std::puts(kv::explain(policy, plan, segment, ordinal).c_str());
 template <executor Executor, eviction_policy Policy>
 [[nodiscard]] std::string explain(Policy const& policy, plan<Executor>& of, int segment, int ordinal) {
-  auto const forces = [&](entry at) {
-    shape const model{of.who().layer_end, of.who().heads, of.who().heads, 1};
-    at.budget = detail::in_entries(policy.budget, model, of.entry_bytes())(at.who, at.count);
-    return detail::forces_of(policy.score)(at) || policy.protect(at);
-  };
-  return print(judge(of, segment, ordinal, forces));
+  auto const forced = [&](entry const& at) { return forces(policy, of, segment, at.ordinal); };
+  return print(judge(of, segment, ordinal, forced));
 }
 
 }  // namespace KVPOLICY_NAMESPACE

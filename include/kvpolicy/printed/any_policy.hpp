@@ -50,6 +50,10 @@ class basic_any_policy {
   [[nodiscard]] std::string explain(plan<Executor>& of, int segment, int ordinal) const {
     return inner_->explain(of, segment, ordinal);
   }
+  /// Whether the policy forces an entry of the plan's last decision, while the cache is as it was then.
+  [[nodiscard]] bool forces(plan<Executor> const& of, int segment, int ordinal) const {
+    return inner_->forces(of, segment, ordinal);
+  }
   [[nodiscard]] required required_bytes(cache const& in) const { return inner_->required_bytes(in); }
 
  private:
@@ -64,6 +68,7 @@ class basic_any_policy {
     virtual void observe(Executor&, any_signals const&, state<Executor>&) const = 0;
     virtual void decide(Executor&, any_signals const&, state<Executor> const&, plan<Executor>&) const = 0;
     [[nodiscard]] virtual std::string explain(plan<Executor>&, int segment, int ordinal) const = 0;
+    [[nodiscard]] virtual bool forces(plan<Executor> const&, int segment, int ordinal) const = 0;
     [[nodiscard]] virtual required required_bytes(cache const&) const = 0;
   };
 
@@ -103,6 +108,9 @@ class basic_any_policy {
     }
     [[nodiscard]] std::string explain(plan<Executor>& of, int segment, int ordinal) const override {
       return kvpolicy::explain(policy, of, segment, ordinal);
+    }
+    [[nodiscard]] bool forces(plan<Executor> const& of, int segment, int ordinal) const override {
+      return kvpolicy::forces(policy, of, segment, ordinal);
     }
     [[nodiscard]] required required_bytes(cache const& in) const override {
       return kvpolicy::required_bytes<Executor>(policy, in);

@@ -20,6 +20,21 @@ class any_signals {
     (add(from.template get<Given>()), ...);
   }
 
+  /// None yet; `add` them. Each must outlive this.
+  explicit any_signals(lanes const& among) : who(among) {}
+
+  template <class Signal>
+  void add(Signal const& signal) {
+    expects(count_ < most, "any_signals", "signals", count_ + 1, "an erased policy takes at most 16 signals");
+    given_[count_++] = {Signal::name, &signal, [](void const* at, char const* call, shape const& model) {
+                          if constexpr (requires { static_cast<Signal const*>(at)->check(call, model); }) {
+                            static_cast<Signal const*>(at)->check(call, model);
+                          } else {
+                            (void)at, (void)call, (void)model;
+                          }
+                        }};
+  }
+
   lanes who;
 
   /// The signal, or null.
@@ -66,17 +81,6 @@ class any_signals {
     void const* value;
     void (*check)(void const*, char const*, shape const&);
   };
-
-  template <class Signal>
-  void add(Signal const& signal) {
-    given_[count_++] = {Signal::name, &signal, [](void const* at, char const* call, shape const& model) {
-                          if constexpr (requires { static_cast<Signal const*>(at)->check(call, model); }) {
-                            static_cast<Signal const*>(at)->check(call, model);
-                          } else {
-                            (void)at, (void)call, (void)model;
-                          }
-                        }};
-  }
 
   std::array<one, most> given_{};
   std::size_t count_ = 0;

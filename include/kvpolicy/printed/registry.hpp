@@ -4,6 +4,7 @@
 #include <functional>
 #include <kvpolicy/printed/any_policy.hpp>
 #include <kvpolicy/printed/set_fields.hpp>
+#include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
@@ -233,7 +234,7 @@ using registry = basic_registry<host_executor>;
 template <executor Executor = host_executor>
 [[nodiscard]] basic_registry<Executor> shipped() {
   basic_registry<Executor> all;
-  all.add(full{}).add(streaming_llm{}).add(snapkv{}).add(h2o{}).add(tova{}).add(knorm{}).add(random{});
+  all.add(full{}).add(streaming_llm{}).add(snapkv{}).add(h2o{}).add(tova{}).add(knorm{}).add(random{}).add(external{});
   return all;
 }
 

@@ -1,0 +1,60 @@
+// External: scores that were made elsewhere.
+#pragma once
+
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+#include <string_view>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Signal: a number for every entry that the engine, or a model beside it, has made; used, never interpreted.
+struct external_scores {
+  static constexpr auto name = "external";
+  by_lane<float const> score{};
+};
+
+/// A short name in a policy's parameters. At most 31 characters.
+struct label {
+  char text[32] = {};
+  friend bool operator==(label const&, label const&) = default;
+};
+
+[[nodiscard]] inline std::string print(label const& of) { return of.text; }
+
+/// What a label looks like in writing.
+[[nodiscard]] inline std::string wanted_text(label const*) { return "a name of at most 31 characters"; }
+
+/// Reads what `print` writes; false if it is too long.
+[[nodiscard]] inline bool read_text(std::string_view text, label& to) {
+  if (text.size() >= sizeof to.text) return false;
+  to = {};
+  for (std::size_t i = 0; i < text.size(); ++i) to.text[i] = text[i];
+  return true;
+}
+
+/// Keeps the entries whose external score is highest. `of` says which score, to who offers several; it is not read
+/// here.
+struct external {
+  label of{};
+
+  static constexpr auto name = "external";
+  static constexpr auto fields() { return std::tuple{field{"name", &external::of}}; }
+  using needs = kvpolicy::needs<external_scores>;
+  static constexpr granularity decides = granularity::lane;
+
+  /// The score: the number that was given.
+  struct copy_score {
+    by_lane<float const> score;
+    KVPOLICY_HD float operator()(float, entry at) const { return score.row(at.who)[at.ordinal]; }
+  };
+
+  void score(auto& exec, auto const& in, score_view const& out) const {
+    ops::map(exec, out, copy_score{in.template get<external_scores>().score});
+  }
+
+  friend bool operator==(external const&, external const&) = default;
+};
+static_assert(scorer<external>);
+
+}  // namespace KVPOLICY_NAMESPACE
