@@ -23,16 +23,19 @@ namespace tinylm {
 
 namespace kv = kvpolicy;
 
-/// A file in memory, read only, for as long as this lives.
+/// A file in memory for as long as this lives. `writable`: pages that are written become private copies; the file
+/// stays.
 class mapped_file {
  public:
-  explicit mapped_file(std::filesystem::path const& path) {
+  explicit mapped_file(std::filesystem::path const& path, bool writable = false) {
     int const file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     kv::expects(file >= 0, "safetensors", "file", path.string(), "it cannot be opened");
     struct stat about{};
     bool const known = ::fstat(file, &about) == 0 && S_ISREG(about.st_mode);
     size_ = known ? static_cast<std::size_t>(about.st_size) : 0;
-    void* const memory = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0) : nullptr;
+    void* const memory =
+        size_ > 0 ? ::mmap(nullptr, size_, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_PRIVATE, file, 0)
+                  : nullptr;
     ::close(file);
     kv::expects(known && memory != MAP_FAILED, "safetensors", "file", path.string(), "it cannot be mapped");
     data_ = static_cast<std::byte const*>(memory);
@@ -62,18 +65,25 @@ class safetensors {
     std::uint64_t end = 0;
   };
 
-  explicit safetensors(std::filesystem::path const& path) : file_(path), name_(path.filename().string()) {
+  explicit safetensors(std::filesystem::path const& path, bool writable = false)
+      : file_(path, writable), name_(path.filename().string()) {
     std::uint64_t const size = file_.bytes().size();
     refuse(size < 8, "size", size, "a header length takes 8 bytes");
     std::uint64_t header = 0;
     std::memcpy(&header, file_.bytes().data(), 8);
     refuse(header > size - 8, "header length", header, "the file has " + std::to_string(size - 8) + " bytes after it");
+    refuse(header > 100'000'000, "header length", header, "a header has at most 100 MB");
     data_ = file_.bytes().subspan(8 + static_cast<std::size_t>(header));
     read_header({reinterpret_cast<char const*>(file_.bytes().data()) + 8, static_cast<std::size_t>(header)});
     check_layout();
   }
 
   [[nodiscard]] std::map<std::string, tensor> const& tensors() const { return tensors_; }
+
+  [[nodiscard]] std::map<std::string, std::string> const& all_metadata() const { return metadata_; }
+
+  /// Where a tensor's bytes are. Of a file that was opened writable they may be written.
+  [[nodiscard]] std::byte* at(tensor const& one) const { return const_cast<std::byte*>(data_.data()) + one.begin; }
 
   /// The text that the metadata keeps under this name.
   [[nodiscard]] std::string const& metadata(std::string const& key) const {
@@ -93,7 +103,8 @@ class safetensors {
   /// A tensor of floats in any width, of exactly this shape, as float32.
   [[nodiscard]] std::vector<float> floats(std::string const& key, std::vector<std::uint64_t> const& shape) const {
     tensor const& one = of_shape(key, shape);
-    refuse(one.dtype == "U8", "tensor " + key + " dtype", one.dtype, "it is read as numbers with a fraction");
+    bool const number = one.dtype == "F32" || one.dtype == "F16" || one.dtype == "BF16";
+    refuse(!number, "tensor " + key + " dtype", one.dtype, "it is read as numbers with a fraction");
     kv::codec const as = one.dtype == "F32" ? kv::codec::f32 : one.dtype == "F16" ? kv::codec::f16 : kv::codec::bf16;
     std::size_t const width = bytes_of(one.dtype);
     std::byte const* const from = data_.data() + one.begin;
@@ -113,7 +124,11 @@ class safetensors {
   }
 
   static std::size_t bytes_of(std::string const& dtype) {
-    return dtype == "F32" ? 4 : dtype == "F16" || dtype == "BF16" ? 2 : dtype == "U8" ? 1 : 0;
+    return dtype == "F64" || dtype == "I64"    ? 8
+           : dtype == "F32" || dtype == "I32"  ? 4
+           : dtype == "F16" || dtype == "BF16" ? 2
+           : dtype == "U8"                     ? 1
+                                               : 0;
   }
 
   void read_header(std::string_view text) {
@@ -148,7 +163,7 @@ class safetensors {
     json const dtype = from.value("dtype", json{});
     refuse(!dtype.is_string(), what + " dtype", dtype.type_name(), "it is a string");
     one.dtype = dtype.get<std::string>();
-    refuse(bytes_of(one.dtype) == 0, what + " dtype", one.dtype, "F32, F16, BF16 and U8 are known");
+    refuse(bytes_of(one.dtype) == 0, what + " dtype", one.dtype, "F64, F32, F16, BF16, I64, I32 and U8 are known");
     one.shape = numbers(what + " shape", from.value("shape", json{}));
     auto const offsets = numbers(what + " data_offsets", from.value("data_offsets", json{}));
     refuse(offsets.size() != 2, what + " data_offsets", offsets.size(), "they are two numbers");

@@ -1,0 +1,122 @@
+// kvreplay's command line, and the policy that it spells.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <kvpolicy/kvpolicy.hpp>
+#include <string>
+#include <vector>
+
+namespace kvreplay {
+
+namespace kv = kvpolicy;
+
+enum class layout { compact, compact_rerotated, dead_slot, mask, lane_pages };
+[[nodiscard]] constexpr std::array<char const*, 5> names(layout) {
+  return {"compact", "compact_rerotated", "dead_slot", "mask", "lane_pages"};
+}
+
+enum class mode { prefill, decode, turns, select };
+[[nodiscard]] constexpr std::array<char const*, 4> names(mode) { return {"prefill", "decode", "turns", "select"}; }
+
+struct options {
+  std::string trace, policy, out;
+  std::vector<std::string> set, protect;
+  std::string budget, ratio, rounding, scope, floor, sinks, recent, granularity, reduce;
+  std::string mode_name = "prefill", layout_name = "compact", device = "cpu";
+  int prefill = 0;
+  int threads = 1;
+  bool list = false, describe = false, json = false, attend = false;
+  mode how = mode::prefill;
+  layout lay = layout::compact;
+};
+
+inline void add_to(CLI::App& app, options& to) {
+  app.add_option("trace", to.trace, "a safetensors file");
+  app.add_flag("--list", to.list, "every policy: fields, types, defaults, signals, granularity, modes");
+  app.add_flag("--describe", to.describe, "what the trace holds");
+  app.add_option("--policy", to.policy, "its name, as --list prints it");
+  app.add_option("--set", to.set, "FIELD=VALUE of that policy; repeatable");
+  app.add_option("--budget", to.budget, "entries kept a lane, forced ones included");
+  app.add_option("--ratio", to.ratio, "the fraction to drop, instead of a budget");
+  app.add_option("--rounding", to.rounding, "of a ratio: exact or kvpress");
+  app.add_option("--budget-scope", to.scope, "lane, layer or global");
+  app.add_option("--floor", to.floor, "the part of a shared budget that each lane keeps first");
+  app.add_option("--sinks", to.sinks, "first positions, forced");
+  app.add_option("--recent", to.recent, "last entries, forced");
+  app.add_option("--protect", to.protect, "positions A:B, forced; repeatable");
+  app.add_option("--granularity", to.granularity, "who decides together: lane, layer or token");
+  app.add_option("--reduce", to.reduce, "how lanes become one: sum, mean or max");
+  app.add_option("--mode", to.mode_name, "prefill, decode, turns or select");
+  app.add_option("--prefill", to.prefill, "decode: entries that are there at the start");
+  app.add_option("--layout", to.layout_name, "compact, compact_rerotated, dead_slot, mask or lane_pages");
+  app.add_flag("--attend", to.attend, "also the attention of the last query row over what is left");
+  app.add_option("--threads", to.threads, "threads of the decisions");
+  app.add_option("--device", to.device, "cpu or cuda");
+  app.add_option("--out", to.out, "write the results into this safetensors file");
+  app.add_flag("--json", to.json, "print one JSON object");
+}
+
+/// When a policy decides, besides what its trigger says. SnapKV is a method of prefills.
+[[nodiscard]] inline bool decides_while_decoding(std::string const& policy) {
+  return policy != "snapkv" && policy != "full";
+}
+
+/// H2O's two parts are its budget, where both are given and it is not.
+[[nodiscard]] inline std::string heavy_and_recent(std::vector<std::string> const& set) {
+  kv::h2o with;
+  for (std::string const& one : set) {
+    if (one.rfind("heavy=", 0) == 0) kv::detail::read_value(std::string_view(one).substr(6), with.heavy);
+    if (one.rfind("recent=", 0) == 0) kv::detail::read_value(std::string_view(one).substr(7), with.recent);
+  }
+  return with.heavy < 0 || with.recent < 0 ? "" : std::to_string(std::int64_t{with.heavy} + with.recent);
+}
+
+/// The same policy as the grammar of specs has it, so that everything is refused in one place.
+[[nodiscard]] inline std::string spec_of(options const& with) {
+  std::string text = with.policy;
+  for (std::size_t i = 0; i < with.set.size(); ++i) {
+    kv::expects(with.set[i].find('=') != std::string::npos, "kvreplay", "--set", with.set[i], "it is FIELD=VALUE");
+    text += (i == 0 ? "(" : ", ") + with.set[i];
+  }
+  if (!with.set.empty()) text += ")";
+  if (!with.granularity.empty() || !with.reduce.empty()) {
+    text += " | reduce_lanes(" + (with.granularity.empty() ? "token" : with.granularity) + ", " +
+            (with.reduce.empty() ? "sum" : with.reduce) + ")";
+  }
+  if (!with.sinks.empty()) text += " | sinks(" + with.sinks + ")";
+  if (!with.recent.empty()) text += " | recent(" + with.recent + ")";
+  for (std::string const& range : with.protect) {
+    std::size_t const colon = range.find(':');
+    kv::expects(colon != std::string::npos, "kvreplay", "--protect", range, "it is A:B, half open");
+    text += " | span(" + range.substr(0, colon) + ", " + range.substr(colon + 1) + ")";
+  }
+  kv::expects(with.budget.empty() || with.ratio.empty(), "kvreplay", "--ratio", with.ratio, "there is a --budget");
+  std::string const budget = with.budget.empty() && with.policy == "h2o" ? heavy_and_recent(with.set) : with.budget;
+  if (budget.empty() && with.ratio.empty()) {
+    kv::expects(with.policy == "full", "kvreplay", "--budget", "missing", "it says how many entries a lane keeps");
+    return text;
+  }
+  if (with.policy == "full") return text;  // its budget is ignored
+  text += with.ratio.empty() ? " | budget(" + budget : " | budget(ratio=" + with.ratio;
+  if (!with.scope.empty()) text += ", scope=" + with.scope;
+  if (!with.floor.empty()) text += ", floor=" + with.floor;
+  if (!with.rounding.empty()) text += ", rounding=" + with.rounding;
+  return text + ")";
+}
+
+/// What can be refused before the trace is opened.
+inline void settle(options& with) {
+  kv::expects(kv::detail::read_value(with.mode_name, with.how), "kvreplay", "--mode", with.mode_name,
+              "there are prefill, decode, turns and select");
+  kv::expects(kv::detail::read_value(with.layout_name, with.lay), "kvreplay", "--layout", with.layout_name,
+              "there are compact, compact_rerotated, dead_slot, mask and lane_pages");
+  kv::expects(with.device == "cpu", "kvreplay", "--device", with.device, "this build has cpu");
+  kv::expects(with.threads >= 1 && with.threads <= 1024, "kvreplay", "--threads", with.threads, "1 to 1024");
+  kv::expects(with.prefill >= 0, "kvreplay", "--prefill", with.prefill, "a count cannot be negative");
+  if (with.list) return;
+  kv::expects(!with.trace.empty(), "kvreplay", "trace", "missing", "a safetensors file is replayed");
+  kv::expects(with.describe || !with.policy.empty(), "kvreplay", "--policy", "missing", "--list prints their names");
+  kv::expects(with.how != mode::select, "kvreplay", "--mode", "select", "no policy of this version selects");
+}
+
+}  // namespace kvreplay
