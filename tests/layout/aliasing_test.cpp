@@ -29,7 +29,7 @@ using ints = std::vector<int>;
 struct before_prefix {
   int const* prefix = nullptr;
   bool operator()(kv::entry at) const { return at.position < prefix[at.who.sequence]; }
-  friend bool operator==(before_prefix const&, before_prefix const&) = default;
+  [[maybe_unused]] friend bool operator==(before_prefix const&, before_prefix const&) = default;
 };
 
 /// What an engine tells the applier: somebody else refers to the slot.

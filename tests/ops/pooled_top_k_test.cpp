@@ -32,7 +32,7 @@ struct flagged {
   bool operator()(kv::entry at) const {
     return (*rows)[static_cast<std::size_t>(who.index(at.who))][static_cast<std::size_t>(at.ordinal)];
   }
-  friend bool operator==(flagged const& a, flagged const& b) { return a.rows == b.rows; }
+  [[maybe_unused]] friend bool operator==(flagged const& a, flagged const& b) { return a.rows == b.rows; }
 };
 
 template <class Budget>
@@ -144,7 +144,7 @@ struct given_scores {
     };
     kv::ops::map(exec, out, read);
   }
-  friend bool operator==(given_scores const& a, given_scores const& b) { return a.rows == b.rows; }
+  [[maybe_unused]] friend bool operator==(given_scores const& a, given_scores const& b) { return a.rows == b.rows; }
 };
 
 template <class Budget>

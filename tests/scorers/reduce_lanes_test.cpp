@@ -77,7 +77,7 @@ struct by_place {
     float operator()(float, kv::entry e) const { return at(e.who, e.position); }
   };
   void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, map{}); }
-  friend bool operator==(by_place const&, by_place const&) = default;
+  [[maybe_unused]] friend bool operator==(by_place const&, by_place const&) = default;
 };
 
 /// A scorer of layers: the position, and how much the layer likes it.
@@ -88,7 +88,7 @@ struct by_layer_place {
     float operator()(float, kv::entry e) const { return static_cast<float>(e.position % 5 * (e.who.layer + 1)); }
   };
   void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, map{}); }
-  friend bool operator==(by_layer_place const&, by_layer_place const&) = default;
+  [[maybe_unused]] friend bool operator==(by_layer_place const&, by_layer_place const&) = default;
 };
 
 /// Head 0 says 4, 0, 3 and head 1 says 0, 3.5, 3: the sums are 4, 3.5, 6 and the maxima 4, 3.5, 3.
@@ -102,7 +102,7 @@ struct two_heads {
     }
   };
   void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, map{}); }
-  friend bool operator==(two_heads const&, two_heads const&) = default;
+  [[maybe_unused]] friend bool operator==(two_heads const&, two_heads const&) = default;
 };
 
 }  // namespace

@@ -100,7 +100,7 @@ TEST_SUITE("tinylm") {
     CHECK(refusal_of(R"({"a":[0]})", 0) == "tensor a = array, but it is an object");
     CHECK(refusal_of(R"({"a":{"shape":[1],"data_offsets":[0,4]}})", 4) == "tensor a dtype = null, but it is a string");
     CHECK(refusal_of(R"({"a":{"dtype":"F8","shape":[1],"data_offsets":[0,4]}})", 4) ==
-          "tensor a dtype = F8, but F32, F16, BF16 and U8 are known");
+          "tensor a dtype = F8, but F64, F32, F16, BF16, I64, I32 and U8 are known");
     CHECK(refusal_of(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4) ==
           "tensor a shape = -1, but sizes and offsets are whole and not negative");
     CHECK(refusal_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4) ==

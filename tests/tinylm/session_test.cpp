@@ -86,7 +86,7 @@ void check_compact_is_masked(std::string const& name, Policy const& policy,
   tinylm::session_options options{.bound = 512, .chunk = 48, .decide = tinylm::when::every_forward};
   masked_twin full(options);
   options.lay = lay;
-  int const units = lay == tinylm::layout::compact ? 512 : whole_tokens ? 700 : 8 * 700;
+  int const units = whole_tokens ? 700 : lay == tinylm::layout::compact ? 512 : 8 * 700;
   tinylm::kv_pool pool(with.lm.about().shape(), units, tinylm::pool_for(lay, whole_tokens));
   int const free_units = pool.free_pages();
   std::optional<tinylm::session<Policy>> owner(std::in_place, with.lm, with.exec, pool, policy, options);
@@ -141,7 +141,7 @@ void check_whole_tokens(std::string const& name, Score const& score, kv::reducti
   kv::eviction const policy{.score = kv::reduce_lanes<Score>{score, kv::granularity::token, how},
                             .protect = kv::sinks{2},
                             .budget = kv::per_lane{64}};
-  for (layout const lay : {layout::list_rewrite, layout::dead_slot, layout::mask, layout::overwrite}) {
+  for (layout const lay : {layout::compact, layout::list_rewrite, layout::dead_slot, layout::mask, layout::overwrite}) {
     check_compact_is_masked(name, policy, lay, true);
   }
 }
