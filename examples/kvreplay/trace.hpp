@@ -87,7 +87,10 @@ class trace {
   }
   static std::string print(std::vector<std::uint64_t> const& shape) {
     std::string text = "[";
-    for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ",") + std::to_string(shape[i]);
+    for (std::uint64_t const extent : shape) {
+      if (text.size() > 1) text += ',';
+      text += std::to_string(extent);
+    }
     return text + "]";
   }
 

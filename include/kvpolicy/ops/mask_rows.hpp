@@ -27,10 +27,11 @@ struct mask_rows {
     if (form == mask_form::additive_f32) {
       store(codec::f32, detail::same_bits<float>(readable ? 0u : 0xFF800000u), row + 4 * unit);
     } else if (form == mask_form::boolean) {
-      row[unit] = readable ? std::byte{1} : std::byte{0};
-    } else if (form == mask_form::bits) {
-      std::byte const bit = std::byte{1} << static_cast<int>(unit % 8);
-      row[unit / 8] = readable ? row[unit / 8] | bit : row[unit / 8] & ~bit;
+      row[unit] = static_cast<std::byte>(readable ? 1 : 0);
+    } else if (form == mask_form::bits) {  // device code has no operators of std::byte
+      unsigned const bit = 1u << static_cast<int>(unit % 8);
+      unsigned const old = static_cast<unsigned>(row[unit / 8]);
+      row[unit / 8] = static_cast<std::byte>(readable ? old | bit : old & ~bit);
     } else {
       std::uint16_t const infinite = form == mask_form::additive_f16 ? 0xFC00 : 0xFF80;
       std::uint16_t const raw = readable ? std::uint16_t{0} : infinite;

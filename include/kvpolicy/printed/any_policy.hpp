@@ -3,7 +3,13 @@
 
 #include <kvpolicy/accounting/explain.hpp>
 #include <kvpolicy/eviction/decide.hpp>
+#include <kvpolicy/ops/host/attention_mass.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/fold.hpp>
+#include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/map.hpp>
+#include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/printed/any_protection.hpp>
 #include <kvpolicy/printed/any_signals.hpp>
 #include <kvpolicy/scorers/full.hpp>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 #include <mutex>
