@@ -107,6 +107,13 @@ struct any_of {
   static constexpr auto name = "any_of";
 };
 
+namespace detail {
+
+template <class Bag, class Signal>
+struct provided;
+
+}  // namespace detail
+
 /// The bag: lanes, and the signals that the engine has.
 ///
 ///     kv::signals in{cache.who, kv::keys_of(cache), my_queries};
@@ -124,6 +131,12 @@ class signals {
 
   template <class Signal>
   static constexpr bool provides = (std::is_same_v<Signal, Given> || ...);
+
+  /// True if every one is given; known when compiled, and asked as of signals that are known at run time only.
+  template <class... Needed>
+  [[nodiscard]] static constexpr bool has_all(needs<Needed...>) {
+    return (detail::provided<signals, Needed>::value && ...);
+  }
 
   /// Refuses signals that do not fit the model: each type that has a `check` looks at itself.
   void check(char const* call, shape const& model) const {

@@ -112,9 +112,7 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
   auto const one = [&](auto const& recorder) {
     using needed = typename std::remove_cvref_t<decltype(recorder)>::needs;
     if constexpr (signals_complete<std::remove_cvref_t<decltype(recorder)>, Given>(needed{})) {
-      bool readable = true;
-      if constexpr (requires { in.has_all(needed{}); }) readable = in.has_all(needed{});  // told at run time
-      if (readable) recorder.observe(exec, in, held.columns_from(first));
+      if (in.has_all(needed{})) recorder.observe(exec, in, held.columns_from(first));
       first += recorder.columns(held.model(), held.who().bound).size();
     }
   };
