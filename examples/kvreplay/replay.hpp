@@ -163,6 +163,7 @@ class replay {
     return made;
   }
 
+  /// Planes with one slot more than the trace has rows, which the appliers of lists check and never read.
   static void name_only(kv::cache& of) {
     static std::byte nothing[2];
     for (int i = 0; i < 2; ++i) {

@@ -16,6 +16,7 @@
 #include "reference/selection.hpp"
 #include "support/dice.hpp"
 #include "support/holds.hpp"
+#include "support/owned_keep.hpp"
 #include "support/owned_lanes.hpp"
 #include "support/scores.hpp"
 #include "support/troubled_scores.hpp"
@@ -39,30 +40,6 @@ template <class Budget>
 auto rule_of(Budget const& limit, flagged const& forced, int slack) {
   return kv::detail::eviction_rule{kv::nothing{}, forced, limit, kv::over_budget{slack}};
 }
-
-/// Room for a keep set of lanes.
-class owned_keep {
- public:
-  explicit owned_keep(kv::score_view const& scores)
-      : offset_(static_cast<std::size_t>(scores.segments()) + 1),
-        ordinal_(static_cast<std::size_t>(scores.segments() * scores.who.bound)),
-        seen_(static_cast<std::size_t>(scores.segments())) {
-    keep_ = {scores.who,     scores.decides,  kv::unit::token, kv::side::kept,
-             offset_.data(), ordinal_.data(), seen_.data(),    static_cast<std::int64_t>(ordinal_.size()),
-             &report_};
-  }
-  owned_keep(owned_keep const&) = delete;
-  owned_keep& operator=(owned_keep const&) = delete;
-  kv::keep_set& view() { return keep_; }
-  [[nodiscard]] kv::report const& report() const { return report_; }
-  [[nodiscard]] ordinals kept(int segment) const { return listed(keep_, segment); }
-
- private:
-  std::vector<std::int64_t> offset_;
-  std::vector<int> ordinal_, seen_;
-  kv::report report_;
-  kv::keep_set keep_;
-};
 
 void pools_as_the_reference() {
   int const sequences = *rc::gen::inRange(1, 4);

@@ -13,6 +13,7 @@
 #include "reference/selection.hpp"
 #include "support/dice.hpp"
 #include "support/holds.hpp"
+#include "support/owned_keep.hpp"
 #include "support/owned_lanes.hpp"
 #include "support/scores.hpp"
 #include "support/troubled_scores.hpp"
@@ -38,30 +39,6 @@ struct flagged {
     int const segment = kv::segment_of(who, decides, who.index(at.who));
     return (*forced)[static_cast<std::size_t>(segment)][static_cast<std::size_t>(at.ordinal)];
   }
-};
-
-/// Room for a keep set.
-class owned_keep {
- public:
-  explicit owned_keep(kv::score_view const& scores)
-      : offset_(static_cast<std::size_t>(scores.segments()) + 1),
-        ordinal_(static_cast<std::size_t>(scores.segments() * scores.who.bound)),
-        seen_(static_cast<std::size_t>(scores.segments())) {
-    keep_ = {scores.who,     scores.decides,  kv::unit::token, kv::side::kept,
-             offset_.data(), ordinal_.data(), seen_.data(),    static_cast<std::int64_t>(ordinal_.size()),
-             &report_};
-  }
-  owned_keep(owned_keep const&) = delete;
-  owned_keep& operator=(owned_keep const&) = delete;
-  kv::keep_set& view() { return keep_; }
-  [[nodiscard]] kv::report const& report() const { return report_; }
-  [[nodiscard]] ordinals kept(int segment) const { return listed(keep_, segment); }
-
- private:
-  std::vector<std::int64_t> offset_;
-  std::vector<int> ordinal_, seen_;
-  kv::report report_;
-  kv::keep_set keep_;
 };
 
 template <class Rule>

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "support/scores.hpp"
+
+namespace kvpolicy_test {
+
+/// A keep set with memory of its own, for verbs that are called without a plan.
+class owned_keep {
+ public:
+  explicit owned_keep(kv::score_view const& scores)
+      : offset_(static_cast<std::size_t>(scores.segments()) + 1),
+        ordinal_(static_cast<std::size_t>(scores.segments() * scores.who.bound)),
+        seen_(static_cast<std::size_t>(scores.segments())) {
+    keep_ = {scores.who,     scores.decides,  kv::unit::token, kv::side::kept,
+             offset_.data(), ordinal_.data(), seen_.data(),    static_cast<std::int64_t>(ordinal_.size()),
+             &report_};
+  }
+  owned_keep(owned_keep const&) = delete;
+  owned_keep& operator=(owned_keep const&) = delete;
+  kv::keep_set& view() { return keep_; }
+  [[nodiscard]] kv::report const& report() const { return report_; }
+  [[nodiscard]] std::vector<int> kept(int segment) const { return listed(keep_, segment); }
+
+ private:
+  std::vector<std::int64_t> offset_;
+  std::vector<int> ordinal_, seen_;
+  kv::report report_;
+  kv::keep_set keep_;
+};
+
+}  // namespace kvpolicy_test
