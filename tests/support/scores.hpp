@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
@@ -19,10 +20,11 @@ namespace reference = kvpolicy_reference;
 inline constexpr double relative_tolerance = 1e-5;
 inline constexpr double absolute_tolerance = 1e-7;
 
-inline bool close(double actual, double expected) {
+/// `scale`: how large the numbers were whose sum this is, where they cancel.
+inline bool close(double actual, double expected, double scale = 0) {
   if (std::isnan(expected)) return std::isnan(actual);
   if (std::isinf(expected)) return actual == expected;
-  return std::abs(actual - expected) <= relative_tolerance * std::abs(expected) + absolute_tolerance;
+  return std::abs(actual - expected) <= relative_tolerance * std::max(std::abs(expected), scale) + absolute_tolerance;
 }
 
 /// A failed comparison of rows prints the first entry that differs.
@@ -39,10 +41,10 @@ inline std::ostream& operator<<(std::ostream& out, comparison const& of) {
   return out << "entry " << of.entry << ": " << of.actual << ", the reference says " << of.expected;
 }
 
-inline comparison compare(std::span<float const> actual, reference::row const& expected) {
+inline comparison compare(std::span<float const> actual, reference::row const& expected, double scale = 0) {
   if (actual.size() != expected.size()) return {false, expected.size(), static_cast<double>(actual.size()), -1};
   for (std::size_t e = 0; e < expected.size(); ++e) {
-    if (!close(static_cast<double>(actual[e]), expected[e])) {
+    if (!close(static_cast<double>(actual[e]), expected[e], scale)) {
       return {false, e, static_cast<double>(actual[e]), expected[e]};
     }
   }
