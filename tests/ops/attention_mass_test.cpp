@@ -4,6 +4,7 @@
 #include <rapidcheck.h>
 
 #include <algorithm>
+#include <cmath>
 #include <kvpolicy/kvpolicy.hpp>
 #include <vector>
 
@@ -42,9 +43,32 @@ reference::row expected_mass(mock_cache& cache, mock_queries& queries, kv::lane 
                                           .order = static_cast<reference::reduction_order>(how.order)});
 }
 
+kv::isa any_isa() { return *rc::gen::element(kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16); }
+
+/// Gives every row its log-sum-exp over the entries that it sees, and `more`.
+void give_lse(mock_cache& cache, mock_queries& queries, double more = 0) {
+  queries.bring_lse();
+  int const group = cache.model().query_heads / cache.model().kv_heads;
+  for (int i = 0; i < cache.lane_count(); ++i) {
+    kv::lane const who = cache.lane_at(i);
+    reference::lane_attention const lane = reference_lane(cache, queries, who);
+    auto const logits = reference::attention_logits(lane);
+    auto const visible = reference::visibility(lane, reference::key_domain::all);
+    for (std::size_t h = 0; h < logits.size(); ++h) {
+      for (std::size_t r = 0; r < logits[h].size(); ++r) {
+        double sum = 0;
+        for (std::size_t e = 0; e < logits[h][r].size(); ++e) sum += visible[r][e] ? std::exp(logits[h][r][e]) : 0;
+        queries.set_lse(who.sequence, who.layer, who.head * group + static_cast<int>(h), static_cast<int>(r),
+                        std::log(sum) + more);
+      }
+    }
+  }
+}
+
 /// Checks every lane, and that nothing behind the committed entries was written.
-comparison agrees(mock_cache& cache, mock_queries& queries, kv::attention_mass_options const& how, int threads = 1) {
-  kv::host_executor exec(threads);
+comparison agrees(mock_cache& cache, mock_queries& queries, kv::attention_mass_options const& how,
+                  kv::isa speaks = kv::best_isa()) {
+  kv::host_executor exec(1, speaks);
   exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
   auto const lanes = cache.lanes();
   owned_scores out(lanes);
@@ -83,12 +107,52 @@ TEST_SUITE("ops/attention_mass") {
           fill(queries, cache, shape.rows);
           auto const before = cache.save();
           auto const how = any_options();
-          comparison const result = agrees(cache, queries, how);
+          comparison const result = agrees(cache, queries, how, any_isa());
           RC_LOG() << result;
           RC_ASSERT(result.same);
           RC_ASSERT(cache.save() == before);
         },
-        300);
+        400);
+  }
+
+  TEST_CASE("sums of the softmax that the engine gives are taken where they are sums over these keys") {
+    holds(
+        "attention mass with log-sum-exp == reference",
+        [] {
+          mock_options shape = any_mock();
+          RC_LOG() << shape << '\n';
+          mock_cache cache(shape);
+          fill(cache, *rc::gen::arbitrary<bool>());
+          int const rows = std::min(*rc::gen::element(1, 2, 3, 15, 17, 33, 40), shape.bound + 10);
+          mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows,
+                               rows + *rc::gen::element(0, 0, 4));
+          fill(queries, cache, content::smooth);
+          give_lse(cache, queries);
+          comparison const result = agrees(cache, queries, any_options(), any_isa());
+          RC_LOG() << result;
+          RC_ASSERT(result.same);
+        },
+        200);
+  }
+
+  TEST_CASE("a log-sum-exp that says half says half") {
+    mock_options const shape{.model = {.layers = 1, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 50};
+    mock_cache cache(shape);
+    fill(cache, false);
+    mock_queries queries(cache, kv::codec::f32, 2, 2);
+    fill(queries, cache, content::smooth);
+    owned_scores plain(cache.lanes()), halved(cache.lanes());
+    kv::host_executor exec;
+    exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+    kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, plain.view());
+    give_lse(cache, queries, std::log(2.0));
+    kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, halved.view());
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      for (int e = 0; e < cache.committed(cache.lane_at(i)); ++e) {
+        auto const at = static_cast<std::size_t>(e);
+        CHECK(close(2 * static_cast<double>(halved.row(i, 50)[at]), static_cast<double>(plain.row(i, 50)[at])));
+      }
+    }
   }
 
   TEST_CASE("passes NaN on exactly where the reference does, and copes with infinite keys") {
@@ -100,7 +164,7 @@ TEST_SUITE("ops/attention_mass") {
       fill(cache, false);
       mock_queries queries(cache, kv::codec::f32, std::min(3, shape.bound + 10), 3);
       fill(queries, cache, *rc::gen::element(content::troubled, content::smooth));
-      comparison const result = agrees(cache, queries, any_options());
+      comparison const result = agrees(cache, queries, any_options(), any_isa());
       RC_LOG() << result;
       RC_ASSERT(result.same);
     });

@@ -74,7 +74,16 @@ class mock_queries {
             model_.query_heads,
             capacity_,
             {position_.data(), capacity_, 0, 0},
-            ring() ? cursor : kv::by_lane<int const>{}};
+            ring() ? cursor : kv::by_lane<int const>{},
+            {lse_.empty() ? nullptr : lse_.data(), std::int64_t{model_.layers} * model_.query_heads * capacity_,
+             std::int64_t{model_.query_heads} * capacity_, capacity_}};
+  }
+
+  /// From now on each row comes with the log-sum-exp of its logits: 0 until `set_lse` says what it is.
+  void bring_lse() { lse_.assign(position_.size() * static_cast<std::size_t>(model_.layers * model_.query_heads), 0); }
+  void set_lse(int sequence, int layer, int query_head, int row, double lse) {
+    int const before = ((sequence * model_.layers + layer) * model_.query_heads + query_head) * capacity_;
+    lse_[static_cast<std::size_t>(before + stored(sequence, row))] = static_cast<float>(lse);
   }
 
   void set_position(int sequence, int row, int position) {
@@ -111,6 +120,7 @@ class mock_queries {
   int capacity_;
   std::vector<std::byte> memory_;
   std::vector<int> position_, cursor_;
+  std::vector<float> lse_;
 };
 
 /// Rows at random ascending positions, some of them after the last committed entry, some before all that is left.

@@ -45,6 +45,17 @@ struct values : row_view {
 /// A cache's values as a signal.
 [[nodiscard]] constexpr values values_of(cache const& from) { return {{from.v, from.where}}; }
 
+/// One float a query row: [sequence, layer, query head, stored row], strides in elements, rows next to each other.
+struct row_floats {
+  float const* data = nullptr;
+  std::int64_t sequence = 0;
+  std::int64_t layer = 0;
+  std::int64_t head = 0;  ///< between query heads
+  [[nodiscard]] KVPOLICY_HD float at(lane who, int query_head, int stored_row) const {
+    return data[who.sequence * sequence + who.layer * layer + query_head * head + stored_row];
+  }
+};
+
 /// Query rows, post-RoPE, with the position of each. Row r of a lane is row (first + r) mod `rows` when a cursor is
 /// there.
 struct query_view {
@@ -60,6 +71,8 @@ struct query_view {
   by_lane<int const> position{};  ///< a row a lane: position of each stored query row; null, in a direct call of a
                                   ///< verb: they see every entry
   by_lane<int const> cursor{};    ///< {first, valid} of a ring; null data: rows 0 .. rows - 1 are all valid
+  row_floats lse{};  ///< log-sum-exp of each row's scaled logits over the keys that it sees, where attention has it;
+                     ///< null data: computed from the keys
 
   [[nodiscard]] KVPOLICY_HD int valid(lane who) const { return cursor.data != nullptr ? cursor.row(who)[1] : rows; }
   /// Where logical row r is stored.

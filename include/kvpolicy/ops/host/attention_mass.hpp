@@ -1,12 +1,11 @@
-// Host implementation of attention_mass: blocks of query rows, one head at a time, a lane a worker.
+// Host implementation of attention_mass: blocks of query rows against tiles of keys, a lane a worker.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
-#include <limits>
+#include <kvpolicy/ops/host/lane_logits.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -22,37 +21,39 @@ inline void fold(float& into, float value, reduction how, bool first) {
   }
 }
 
-/// The mass of one lane. Probabilities of `block` rows of one head at a time; what is reduced first decides the loops.
+/// The mass of one lane. Rows are counted head by head: row i is row i % rows of query head i / rows of the group.
 class lane_mass {
  public:
-  static constexpr int block = 16;
-
   static std::size_t scratch(shape const& model, int bound) {
     auto const n = static_cast<std::size_t>(bound);
-    auto const d = static_cast<std::size_t>(model.head_dim);
-    return 2 * scratch_of<float>(block * n) + 2 * scratch_of<float>(n) + scratch_of<float>((block + 1) * d);
+    return scratch_of<float>(most_rows * n) + scratch_of<float>(n) + lane_logits::scratch(model);
   }
 
-  lane_mass(keys const& from, query_view const& rows, attention_mass_options const& how, lanes const& among, lane who,
-            int group, std::span<std::byte> memory)
-      : keys_(from), rows_(rows), how_(how), who_(who), group_(group), position_(among.position.row(who)) {
+  lane_mass(isa speaks, keys const& from, query_view const& rows, attention_mass_options const& how, lanes const& among,
+            lane who, int group, std::span<std::byte> memory)
+      : rows_(rows), how_(how), who_(who), group_(group), position_(among.position.row(who)) {
     entries_ = among.committed(who);
     scratch_arena arena(memory);
     auto const n = static_cast<std::size_t>(entries_);
-    head_ = arena.take<float>(block * n);
-    combined_ = arena.take<float>(block * n);
-    row_sum_ = arena.take<float>(n);
+    block_ = arena.take<float>(most_rows * n);
     total_ = arena.take<float>(n);
-    query_ = arena.take<float>((block + 1) * static_cast<std::size_t>(from.rows.dims));
     choose_rows();
+    logits_ = lane_logits(speaks, from, rows, who, {begin_, count_, group_}, arena);
   }
 
   /// Writes the lane's mass, or folds it into what the segment's earlier lanes wrote.
   void write(float* out, bool first) {
     std::fill_n(total_, entries_, 0.0f);
-    if (begin_ < end_) how_.order == reduction_order::rows_then_group ? rows_first() : group_first();
-    reduction const how = how_.accumulate ? reduction::sum : how_.lanes;
-    for (int e = 0; e < entries_; ++e) fold(out[e], total_[e], how, first && !how_.accumulate);
+    if (count_ > 0) {
+      if (auto const only = one_operation(); only != reduction::last) {
+        rows_.lse.data != nullptr&& domain_ == entries_ ? one_sweep(only) : one_reduction(only);
+      } else {
+        how_.order == reduction_order::rows_then_group ? rows_first() : group_first();
+      }
+      if (shares() > 1) divide(total_, shares());
+    }
+    reduction const lanes = how_.accumulate ? reduction::sum : how_.lanes;
+    for (int e = 0; e < entries_; ++e) fold(out[e], total_[e], lanes, first && !how_.accumulate);
   }
 
  private:
@@ -65,109 +66,159 @@ class lane_mass {
   }
 
   void choose_rows() {
-    end_ = rows_.valid(who_);
-    while (!sees_all() && end_ > 0 && (entries_ == 0 || position_of(end_ - 1) > position_[entries_ - 1])) --end_;
-    begin_ = how_.last_rows > 0 ? std::max(0, end_ - how_.last_rows) : 0;
+    int end = rows_.valid(who_);
+    while (!sees_all() && end > 0 && (entries_ == 0 || position_of(end - 1) > position_[entries_ - 1])) --end;
+    begin_ = how_.last_rows > 0 ? std::max(0, end - how_.last_rows) : 0;
     domain_ = entries_;
-    if (how_.domain == key_domain::past && begin_ < end_ && !sees_all()) domain_ = entries_before(position_of(begin_));
-    if (how_.rows == reduction::last) begin_ = std::max(begin_, end_ - 1);
+    if (how_.domain == key_domain::past && begin_ < end && !sees_all()) domain_ = entries_before(position_of(begin_));
+    if (how_.rows == reduction::last) begin_ = std::max(begin_, end - 1);
+    count_ = std::max(0, end - begin_);
+    seen_ = count_ > 0 ? visible(count_ - 1) : 0;
   }
 
   [[nodiscard]] int visible(int row) const {
-    return sees_all() ? domain_ : std::min(domain_, entries_before(position_of(row) + 1));
+    return sees_all() ? domain_ : std::min(domain_, entries_before(position_of(begin_ + row) + 1));
   }
 
-  /// Logits of rows [first, first + count) of one query head, into head_[row][entry].
-  void logits(int query_head, int first, int count) {
-    int const dims = keys_.rows.dims;
-    for (int r = 0; r < count; ++r) {
-      load_row(rows_.element, rows_.at(who_, query_head, rows_.stored(who_, first + r)), bytes_of(rows_.element), dims,
-               query_ + r * dims);
+  static reduction kind_of(reduction how) { return how == reduction::max ? reduction::max : reduction::sum; }
+
+  /// Sum or max, if all rows of all heads are reduced by it in any order; `last` if they are not.
+  [[nodiscard]] reduction one_operation() const {
+    if (group_ == 1) return kind_of(how_.rows);
+    if (how_.order == reduction_order::group_on_logits) return reduction::last;
+    if (count_ == 1 || kind_of(how_.rows) == kind_of(how_.group)) return kind_of(how_.group);
+    return reduction::last;
+  }
+
+  /// A block of rows [first, first + count) as its kernels take it, over all that any row sees.
+  [[nodiscard]] block_view view_of(row_block& block, int first, int count, float* values) const {
+    std::fill_n(block.seen, most_rows, 0);
+    for (int i = 0; i < count; ++i) block.seen[i] = visible((first + i) % count_);
+    if (rows_.lse.data != nullptr) {
+      std::fill_n(block.lse, most_rows, 0.0f);
+      for (int i = 0; i < count; ++i) {
+        int const row = begin_ + (first + i) % count_;
+        block.lse[i] = rows_.lse.at(who_, who_.head * group_ + (first + i) / count_, rows_.stored(who_, row));
+      }
     }
-    float const scale = 1.0f / std::sqrt(static_cast<float>(dims));
-    int const seen = visible(first + count - 1);
-    for (int e = 0; e < seen; ++e) {
-      float const* const key = row_as_float(keys_, who_, e, query_ + block * dims);
-      for (int r = 0; r < count; ++r) head_[index(r, e)] = scale * dot(query_ + r * dims, key, dims);
+    return {values, 0, seen_, block.seen, block.share};
+  }
+
+  /// Rows [first, first + count) as probabilities in `values`.
+  block_view probabilities(row_block& block, int first, int count, float* values) {
+    block_view const view = view_of(block, first, count, values);
+    logits_.pack(block, first, count);
+    logits_.all(block, seen_, values);
+    if (rows_.lse.data != nullptr && domain_ == entries_) {
+      block.kernels->normalise(view, block.lse);
+    } else {
+      block.kernels->softmax(view);
+    }
+    return view;
+  }
+
+  /// Blocks of any rows, one after another.
+  void one_reduction(reduction how) {
+    row_block block = logits_.room(0);
+    int const all = count_ * group_;
+    for (int first = 0; first < all; first += block.rows) {
+      block.set_rows(logits_.speaks(), all - first > 16 ? 32 : 16);
+      block_view const view = probabilities(block, first, std::min(block.rows, all - first), block_);
+      block.kernels->reduce(view, how == reduction::max, first > 0, total_);
     }
   }
 
-  /// Rows of logits become probabilities in place; what a row does not see gets 0.
-  void softmax(float* logit, int first, int count) const {
-    for (int r = 0; r < count; ++r) {
-      float* const row = logit + index(r, 0);
-      int const seen = visible(first + r);
-      float highest = -std::numeric_limits<float>::infinity();
-      for (int e = 0; e < seen; ++e) highest = std::max(highest, row[e]);
-      float sum = 0;
-      for (int e = 0; e < seen; ++e) sum += row[e] = std::exp(row[e] - highest);
-      float const share = sum == 0 ? 0.0f : 1.0f / sum;
-      for (int e = 0; e < seen; ++e) row[e] *= share;
-      std::fill(row + seen, row + entries_, 0.0f);
+  /// With the sums of the softmax given, a tile of keys is done with when its logits are there. Several blocks of rows
+  /// share a pass over the keys.
+  void one_sweep(reduction how) {
+    int const all = count_ * group_;
+    for (int begin = 0; begin < all; begin += lane_logits::rooms * most_rows) {
+      int const end = std::min(all, begin + lane_logits::rooms * most_rows);
+      row_block block[lane_logits::rooms];
+      block_view view[lane_logits::rooms];
+      int blocks = 0;
+      for (int first = begin; first < end; first += block[blocks++].rows) {
+        block[blocks] = logits_.room(blocks);
+        block[blocks].set_rows(logits_.speaks(), end - first > 16 ? 32 : 16);
+        int const count = std::min(block[blocks].rows, end - first);
+        view[blocks] = view_of(block[blocks], first, count, block_);
+        logits_.pack(block[blocks], first, count);
+      }
+      for (int e = 0; e < seen_; e += keys_of_a_tile) {
+        int const keys = logits_.take(e, seen_);
+        for (int b = 0; b < blocks; ++b) {
+          logits_.tile(block[b], keys, block_);
+          view[b].first = e;
+          view[b].count = keys;
+          block[b].kernels->normalise(view[b], block[b].lse);
+          block[b].kernels->reduce(view[b], how == reduction::max, begin > 0 || b > 0, total_ + e);
+        }
+      }
     }
-  }
-
-  /// Adds a block's rows to row_sum_; after the last block of a mean, divides.
-  void fold_rows(float const* block_rows, int first, int count) {
-    for (int r = 0; r < count; ++r) {
-      for (int e = 0; e < entries_; ++e) fold(row_sum_[e], block_rows[index(r, e)], how_.rows, first + r == begin_);
-    }
-    if (how_.rows == reduction::mean && first + count == end_) scale(row_sum_, entries_, end_ - begin_);
   }
 
   void rows_first() {
+    float* const row_sum = block_ + 16 * static_cast<std::ptrdiff_t>(entries_);
+    row_block block = logits_.room(0);
+    block.set_rows(logits_.speaks(), 16);
     for (int h = 0; h < group_; ++h) {
-      for (int first = begin_; first < end_; first += block) {
-        int const count = std::min(block, end_ - first);
-        logits(who_.head * group_ + h, first, count);
-        softmax(head_, first, count);
-        fold_rows(head_, first, count);
+      for (int r = 0; r < count_; r += 16) {
+        block_view const view = probabilities(block, h * count_ + r, std::min(16, count_ - r), block_);
+        block.kernels->reduce(view, how_.rows == reduction::max, r > 0, row_sum);
       }
-      for (int e = 0; e < entries_; ++e) fold(total_[e], row_sum_[e], how_.group, h == 0);
+      for (int e = 0; e < seen_; ++e) fold(total_[e], row_sum[e], how_.group, h == 0);
     }
-    if (how_.group == reduction::mean) scale(total_, entries_, group_);
   }
 
   void group_first() {
     bool const on_logits = how_.order == reduction_order::group_on_logits;
-    for (int first = begin_; first < end_; first += block) {
-      int const count = std::min(block, end_ - first);
+    float* const combined = block_ + 16 * static_cast<std::ptrdiff_t>(entries_);
+    row_block block = logits_.room(0);
+    block.set_rows(logits_.speaks(), 16);
+    for (int r = 0; r < count_; r += 16) {
+      int const count = std::min(16, count_ - r);
+      block_view view{};
       for (int h = 0; h < group_; ++h) {
-        logits(who_.head * group_ + h, first, count);
-        if (!on_logits) softmax(head_, first, count);
-        int const seen = on_logits ? visible(first + count - 1) : entries_;
-        for (int r = 0; r < count; ++r) {
-          for (int e = 0; e < seen; ++e) fold(combined_[index(r, e)], head_[index(r, e)], how_.group, h == 0);
+        if (on_logits) {
+          view = view_of(block, h * count_ + r, count, block_);
+          logits_.pack(block, h * count_ + r, count);
+          logits_.all(block, seen_, block_);
+          std::fill_n(block.share, most_rows, how_.group == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f);
+        } else {
+          view = probabilities(block, h * count_ + r, count, block_);
         }
+        block.kernels->gather_head(view, how_.group == reduction::max, h > 0, combined);
       }
-      if (how_.group == reduction::mean) scale(combined_, count * entries_, group_);
-      if (on_logits) softmax(combined_, first, count);
-      fold_rows(combined_, first, count);
+      view.values = combined;
+      std::fill_n(block.share, most_rows, 1.0f);
+      if (on_logits) block.kernels->softmax(view);
+      block.kernels->reduce(view, how_.rows == reduction::max, r > 0, total_);
     }
-    std::copy_n(row_sum_, entries_, total_);
   }
 
-  static void scale(float* values, int count, int by) {
-    for (int i = 0; i < count; ++i) values[i] /= static_cast<float>(by);
+  /// How many values each of the total's numbers is the mean of; a mean of logits was taken before their softmax.
+  [[nodiscard]] int shares() const {
+    bool const by_group = how_.group == reduction::mean && how_.order != reduction_order::group_on_logits;
+    return (how_.rows == reduction::mean ? count_ : 1) * (by_group ? group_ : 1);
   }
 
-  [[nodiscard]] std::ptrdiff_t index(int row, int e) const { return static_cast<std::ptrdiff_t>(row) * entries_ + e; }
+  void divide(float* values, int by) const {
+    for (int e = 0; e < entries_; ++e) values[e] /= static_cast<float>(by);
+  }
 
-  keys const& keys_;
   query_view const& rows_;
   attention_mass_options const& how_;
   lane who_;
   int group_;
   int const* position_;
   int entries_ = 0;
-  int begin_ = 0;
-  int end_ = 0;
-  int domain_ = 0;
-  float* head_ = nullptr;
-  float* combined_ = nullptr;
-  float* row_sum_ = nullptr;
+  int begin_ = 0;   ///< the first row used
+  int count_ = 0;   ///< rows of a head
+  int domain_ = 0;  ///< entries that softmax runs over
+  int seen_ = 0;    ///< entries that any row sees
+  float* block_ = nullptr;
   float* total_ = nullptr;
-  float* query_ = nullptr;
+  lane_logits logits_{};
 };
 
 }  // namespace detail
@@ -184,7 +235,7 @@ struct implementation<ops::attention_mass_t, host> {
     exec.for_each(out.segments(), [&](int segment, int worker) {
       int const first = first_lane(out.who, out.decides, segment);
       for (int i = 0; i < together; ++i) {
-        detail::lane_mass(from, rows, how, out.who, out.who.at(first + i), rows.heads / out.who.heads,
+        detail::lane_mass(exec.speaks(), from, rows, how, out.who, out.who.at(first + i), rows.heads / out.who.heads,
                           exec.scratch(worker))
             .write(out.row(segment), i == 0);
       }

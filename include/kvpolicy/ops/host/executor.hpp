@@ -1,6 +1,7 @@
 // The host executor: a few threads, and scratch memory for each of them.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cassert>
 #include <condition_variable>
@@ -17,6 +18,23 @@ namespace KVPOLICY_NAMESPACE {
 
 /// The backend that runs on the calling machine's processor.
 struct host {};
+
+/// Instruction sets that the host's verbs have code for, each with those before it. Chosen when the program runs.
+enum class isa { portable, avx2, avx512, avx512_bf16 };
+
+/// The best of them that this processor has.
+[[nodiscard]] inline isa best_isa() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    return __builtin_cpu_supports("avx512bf16") ? isa::avx512_bf16 : isa::avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    return isa::avx2;
+  }
+#endif
+  return isa::portable;
+}
 
 /// Runs verbs on the host. `threads` workers share the lanes of a call, the caller being one of them; the result does
 /// not depend on how many there are.
@@ -37,8 +55,12 @@ class host_executor {
     std::vector<T> values_;
   };
 
-  explicit host_executor(int threads = 1) : host_executor(idle{}) {
+  explicit host_executor(int threads = 1) : host_executor(threads, best_isa()) {}
+
+  /// As above, with instructions up to `most` at most, so that two machines compute alike.
+  host_executor(int threads, isa most) : host_executor(idle{}) {
     expects(threads >= 1, "host_executor", "threads", threads, "at least the caller works");
+    speaks_ = std::min(most, best_isa());
     scratch_.resize(static_cast<std::size_t>(threads));
     // If the system has no more threads, the destructor ends those that started: the object is complete already.
     for (int worker = 1; worker < threads; ++worker) pool_.emplace_back([this, worker] { serve(worker); });
@@ -50,6 +72,7 @@ class host_executor {
   ~host_executor() { stop(); }
 
   [[nodiscard]] int threads() const { return static_cast<int>(scratch_.size()); }
+  [[nodiscard]] isa speaks() const { return speaks_; }
 
   /// Makes every worker's scratch at least `bytes`. Called by make_plan and make_state; decisions never grow it.
   void reserve(std::size_t bytes) {
@@ -127,6 +150,7 @@ class host_executor {
     }
   }
 
+  isa speaks_ = isa::portable;
   std::vector<std::vector<std::byte>> scratch_;
   std::vector<std::thread> pool_;
   std::mutex mutex_;

@@ -1,0 +1,140 @@
+// The kernels of row_blocks.hpp, compiled for each instruction set.
+#pragma once
+
+#include <kvpolicy/ops/host/row_blocks.hpp>
+#include <kvpolicy/ops/host/rows.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// What any compiler and processor has.
+template <int Rows>
+struct portable_blocks {
+  using bodies = block_bodies<4, Rows>;
+  static void logits(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) {
+    bodies::template logits<4, 2>(keys, count, dims, packed, scale, out);
+  }
+  static void widen(codec element, std::byte const* from, int dims, float* to) {
+    if (element == codec::bf16) return widen_bf16<4>(from, dims, to);
+    load_row(element, from, bytes_of(element), dims, to);
+  }
+  static void softmax(block_view const& block) { bodies::softmax(block); }
+  static void normalise(block_view const& block, float const* lse) { bodies::normalise(block, lse); }
+  static void reduce(block_view const& block, bool maximum, bool grow, float* out) {
+    bodies::reduce(block, maximum, grow, out);
+  }
+  static void gather_head(block_view const& block, bool maximum, bool grow, float* into) {
+    bodies::gather_head(block, maximum, grow, into);
+  }
+  static constexpr block_kernels kernels{logits, nullptr, widen, softmax, normalise, reduce, gather_head};
+};
+
+#if defined(__x86_64__)
+
+template <int Rows>
+struct avx2_blocks {
+  using bodies = block_bodies<8, Rows>;
+  [[gnu::target(KVPOLICY_AVX2)]] static void logits(void const* const* keys, int count, int dims, void const* packed,
+                                                    float scale, float* out) {
+    bodies::template logits<6, 2>(keys, count, dims, packed, scale, out);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void widen(codec element, std::byte const* from, int dims, float* to) {
+    if (element == codec::bf16) return widen_bf16<8>(from, dims, to);
+    int d = 0;
+    for (; element == codec::f16 && d + 8 <= dims; d += 8) {
+      _mm256_storeu_ps(to + d, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<__m128i const*>(from + 2 * d))));
+    }
+    load_row(element, from + d * bytes_of(element), bytes_of(element), dims - d, to + d);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void softmax(block_view const& block) { bodies::softmax(block); }
+  [[gnu::target(KVPOLICY_AVX2)]] static void normalise(block_view const& block, float const* lse) {
+    bodies::normalise(block, lse);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void reduce(block_view const& block, bool maximum, bool grow, float* out) {
+    bodies::reduce(block, maximum, grow, out);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void gather_head(block_view const& block, bool maximum, bool grow,
+                                                         float* into) {
+    bodies::gather_head(block, maximum, grow, into);
+  }
+  static constexpr block_kernels kernels{logits, nullptr, widen, softmax, normalise, reduce, gather_head};
+};
+
+template <int Rows>
+struct avx512_blocks {
+  using bodies = block_bodies<16, Rows>;
+  [[gnu::target(KVPOLICY_AVX512)]] static void logits(void const* const* keys, int count, int dims, void const* packed,
+                                                      float scale, float* out) {
+    bodies::template logits<12, Rows / 16>(keys, count, dims, packed, scale, out);
+  }
+
+  template <int... I>
+  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void pairs(void const* const* keys, int dims,
+                                                                   std::uint32_t const* packed,
+                                                                   typename bodies::floats* sums,
+                                                                   std::integer_sequence<int, I...>) {
+    constexpr int columns = Rows / 16;
+    std::byte const* key[12];
+    for (int k = 0; k < 12; ++k) key[k] = static_cast<std::byte const*>(keys[k]);
+    __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
+    for (std::ptrdiff_t d = 0; d < dims; d += 2) {
+      if (d % 32 == 0) {
+        for (int k = 0; k < 12; ++k) __builtin_prefetch(static_cast<std::byte const*>(keys[k + 12]) + 2 * d);
+      }
+      __m512i row[columns];
+      for (int c = 0; c < columns; ++c) row[c] = _mm512_loadu_si512(packed + d / 2 * Rows + c * 16);
+      ((acc[I] = _mm512_dpbf16_ps(acc[I], __builtin_bit_cast(__m512bh, row[I % columns]),
+                                  __builtin_bit_cast(__m512bh, _mm512_set1_epi32(pair_at(key[I / columns] + 2 * d))))),
+       ...);
+    }
+    ((sums[I] = __builtin_bit_cast(typename bodies::floats, acc[I])), ...);
+  }
+
+  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static int pair_at(std::byte const* from) {
+    int pair = 0;
+    std::memcpy(&pair, from, sizeof pair);
+    return pair;
+  }
+
+  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void logits_bf16(void const* const* keys, int count, int dims,
+                                                                         void const* packed, float scale, float* out) {
+    for (int k = 0; k < count; k += 12) {
+      typename bodies::floats sums[12 * Rows / 16];
+      pairs(keys + k, dims, static_cast<std::uint32_t const*>(packed), sums,
+            std::make_integer_sequence<int, 12 * Rows / 16>{});
+      bodies::template store<Rows / 16>(sums, 12 < count - k ? 12 : count - k, scale,
+                                        out + static_cast<std::ptrdiff_t>(k) * Rows);
+    }
+  }
+
+  [[gnu::target(KVPOLICY_AVX512)]] static void softmax(block_view const& block) { bodies::softmax(block); }
+  [[gnu::target(KVPOLICY_AVX512)]] static void normalise(block_view const& block, float const* lse) {
+    bodies::normalise(block, lse);
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static void reduce(block_view const& block, bool maximum, bool grow, float* out) {
+    bodies::reduce(block, maximum, grow, out);
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static void gather_head(block_view const& block, bool maximum, bool grow,
+                                                           float* into) {
+    bodies::gather_head(block, maximum, grow, into);
+  }
+  static constexpr block_kernels kernels{logits, nullptr,    avx2_blocks<Rows>::widen, softmax, normalise,
+                                         reduce, gather_head};
+  static constexpr block_kernels kernels_bf16{logits, logits_bf16, avx2_blocks<Rows>::widen, softmax, normalise,
+                                              reduce, gather_head};
+};
+
+#endif
+
+/// The kernels of blocks of `Rows` rows, by what an executor speaks.
+template <int Rows>
+[[nodiscard]] block_kernels const& blocks_for(isa speaks) {
+#if defined(__x86_64__)
+  if (speaks == isa::avx512_bf16) return avx512_blocks<Rows>::kernels_bf16;
+  if (speaks == isa::avx512) return avx512_blocks<Rows>::kernels;
+  if (speaks == isa::avx2) return avx2_blocks<Rows>::kernels;
+#endif
+  static_cast<void>(speaks);
+  return portable_blocks<Rows>::kernels;
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,222 @@
+// Blocks of query rows: what attention_mass computes with, for each instruction set.
+//
+// A block holds 16 or 32 rows side by side: value (entry e, row r) lies at [e * rows + r]. So a key meets all rows of a
+// block at once, softmax runs down the columns, and no step adds across a vector until the last.
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+#include <cstring>
+#include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
+#include <limits>
+#include <utility>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Keys that are multiplied in one call; a number that every kernel's step divides.
+inline constexpr int keys_of_a_tile = 24;
+
+/// Floats of a cache line.
+inline constexpr int floats_of_a_line = 16;
+
+/// Probabilities of a block, unnormalised: entry first + e of row r is there if first + e < seen[r], and counts
+/// `share[r]` times. Rows that fill the block up see nothing.
+struct block_view {
+  float* values;
+  int first;
+  int count;
+  int const* seen;
+  float* share;
+};
+
+/// The kernels of blocks of one number of rows.
+struct block_kernels {
+  /// out[k][r] = scale * key k . row r; `packed` [dims][rows] floats, or [dims / 2][rows] pairs of bf16. There are
+  /// keys_of_a_tile more pointers behind the last key; what they point to may be fetched early, and is not read.
+  void (*logits)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
+  /// The same of bf16 keys and rows in one instruction a pair; null where the processor has none.
+  void (*logits_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
+  /// Elements of a row, side by side, as floats.
+  void (*widen)(codec element, std::byte const* from, int dims, float* to);
+  /// Logits become e^(logit - highest of the row), and share 1 / sum.
+  void (*softmax)(block_view const& block);
+  /// Logits become e^(logit - lse), and share 1.
+  void (*normalise)(block_view const& block, float const* lse);
+  /// out[e] becomes, or grows by, the sum or the maximum of the block's rows.
+  void (*reduce)(block_view const& block, bool maximum, bool grow, float* out);
+  /// into[e][r] becomes, or grows by, a head's probabilities: their sum or maximum.
+  void (*gather_head)(block_view const& block, bool maximum, bool grow, float* into);
+};
+
+/// The same bodies for all: `Width` floats a vector, `Rows` rows a block.
+template <int Width, int Rows>
+struct block_bodies {
+  using floats = typename vector_of<Width>::floats;
+  using ints = typename vector_of<Width>::ints;
+  static constexpr int columns = Rows / Width;
+
+  /// sums[k * Part + p] = key k . rows of column p of `packed`, for `Step` keys; those behind them are fetched
+  /// meanwhile.
+  template <int Step, int Part, int... I>
+  [[gnu::always_inline]] static inline void multiply(void const* const* keys, int dims, float const* packed,
+                                                     floats* sums, std::integer_sequence<int, I...>) {
+    float const* key[Step];
+    for (int k = 0; k < Step; ++k) key[k] = static_cast<float const*>(keys[k]);
+    floats acc[] = {(static_cast<void>(I), floats{})...};
+    for (int begin = 0; begin < dims; begin += floats_of_a_line) {
+      for (int k = 0; k < Step; ++k) __builtin_prefetch(static_cast<float const*>(keys[k + Step]) + begin);
+      int const end = begin + floats_of_a_line < dims ? begin + floats_of_a_line : dims;
+      for (int d = begin; d < end; ++d) {
+        floats row[Part];
+        for (int p = 0; p < Part; ++p) get(row[p], packed + static_cast<std::ptrdiff_t>(d) * Rows + p * Width);
+        ((acc[I] += key[I / Part][d] * row[I % Part]), ...);
+      }
+    }
+    ((sums[I] = acc[I]), ...);
+  }
+
+  /// `Step` keys and `Part` columns at once, so that their sums stay in registers.
+  template <int Step, int Part>
+  [[gnu::always_inline]] static inline void logits(void const* const* keys, int count, int dims, void const* packed,
+                                                   float scale, float* out) {
+    for (int k = 0; k < count; k += Step) {
+      int const there = Step < count - k ? Step : count - k;
+      for (int c = 0; c < columns; c += Part) {
+        floats sums[Step * Part];
+        multiply<Step, Part>(keys + k, dims, static_cast<float const*>(packed) + c * Width, sums,
+                             std::make_integer_sequence<int, Step * Part>{});
+        store<Part>(sums, there, scale, out + static_cast<std::ptrdiff_t>(k) * Rows + c * Width);
+      }
+    }
+  }
+
+  template <int Part>
+  [[gnu::always_inline]] static inline void store(floats const* sums, int keys, float scale, float* out) {
+    for (int i = 0; i < keys * Part; ++i) put(sums[i] * scale, out + i / Part * Rows + i % Part * Width);
+  }
+
+  /// How many entries of the view each row of a column sees.
+  [[gnu::always_inline]] static inline void seen_by(block_view const& block, int c, ints& seen) {
+    get(seen, block.seen + c * Width);
+    seen -= block.first;
+  }
+
+  [[gnu::always_inline]] static inline void softmax(block_view const& block) {
+    for (int c = 0; c < columns; ++c) {
+      ints seen;
+      seen_by(block, c, seen);
+      float* const column = block.values + c * Width;
+      floats const lowest = floats{} - std::numeric_limits<float>::infinity();
+      floats highest = lowest;
+      for (int e = 0; e < block.count; ++e) {
+        floats value;
+        get(value, column + static_cast<std::ptrdiff_t>(e) * Rows);
+        value = seen > e ? value : lowest;
+        highest = value > highest ? value : highest;
+      }
+      floats sum{};
+      for (int e = 0; e < block.count; ++e) {
+        floats value;
+        get(value, column + static_cast<std::ptrdiff_t>(e) * Rows);
+        value -= highest;
+        exp_each<Width>(value);
+        put(value, column + static_cast<std::ptrdiff_t>(e) * Rows);
+        sum += seen > e ? value : floats{};
+      }
+      put(sum == 0.0f ? floats{} : 1.0f / sum, block.share + c * Width);
+    }
+  }
+
+  [[gnu::always_inline]] static inline void normalise(block_view const& block, float const* lse) {
+    for (int c = 0; c < columns; ++c) {
+      floats given;
+      get(given, lse + c * Width);
+      float* const column = block.values + c * Width;
+      for (int e = 0; e < block.count; ++e) {
+        floats value;
+        get(value, column + static_cast<std::ptrdiff_t>(e) * Rows);
+        value -= given;
+        exp_each<Width>(value);
+        put(value, column + static_cast<std::ptrdiff_t>(e) * Rows);
+      }
+      put(floats{} + 1.0f, block.share + c * Width);
+    }
+  }
+
+  /// One entry's probabilities of one column of rows.
+  [[gnu::always_inline]] static inline void load(block_view const& block, int e, int c, floats& value) {
+    ints seen;
+    floats share;
+    seen_by(block, c, seen);
+    get(share, block.share + c * Width);
+    get(value, block.values + static_cast<std::ptrdiff_t>(e) * Rows + c * Width);
+    value = seen > e ? value * share : floats{};
+  }
+
+  [[gnu::always_inline]] static inline void take(floats& into, floats const& value, bool maximum) {
+    if (maximum) {
+      into = ((into >= value) | (into != into)) ? into : value;  // a NaN on either side stays
+    } else {
+      into += value;
+    }
+  }
+
+  [[gnu::always_inline]] static inline void reduce(block_view const& block, bool maximum, bool grow, float* out) {
+    for (int e = 0; e < block.count; ++e) {
+      floats all;
+      load(block, e, 0, all);
+      for (int c = 1; c < columns; ++c) {
+        floats value;
+        load(block, e, c, value);
+        take(all, value, maximum);
+      }
+      float const value = across(all, maximum);
+      out[e] = !grow ? value : maximum ? higher(out[e], value) : out[e] + value;
+    }
+  }
+
+  [[gnu::always_inline]] static inline void gather_head(block_view const& block, bool maximum, bool grow, float* into) {
+    for (int e = 0; e < block.count; ++e) {
+      for (int c = 0; c < columns; ++c) {
+        float* const held = into + static_cast<std::ptrdiff_t>(e) * Rows + c * Width;
+        floats value;
+        load(block, e, c, value);
+        if (grow) {
+          floats all;
+          get(all, held);
+          take(all, value, maximum);
+          put(all, held);
+        } else {
+          put(value, held);
+        }
+      }
+    }
+  }
+
+  [[gnu::always_inline]] static inline float higher(float a, float b) { return a >= b || a != a ? a : b; }
+
+  /// The sum or maximum of a vector's numbers, by halves.
+  [[gnu::always_inline]] static inline float across(floats const& of, bool maximum) {
+    float part[Width];
+    put(of, part);
+    typename vector_of<4>::floats all;
+    get(all, part);
+    for (int i = 4; i < Width; i += 4) {
+      typename vector_of<4>::floats next;
+      get(next, part + i);
+      if (maximum) {
+        all = ((all >= next) | (all != all)) ? all : next;
+      } else {
+        all += next;
+      }
+    }
+    return maximum ? higher(higher(all[0], all[1]), higher(all[2], all[3])) : (all[0] + all[1]) + (all[2] + all[3]);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

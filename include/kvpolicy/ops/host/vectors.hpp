@@ -1,0 +1,77 @@
+// Vectors of floats in the compiler's own terms, so that one body serves every instruction set.
+//
+// A body is an always_inline function template over the number of floats in a vector. A thin function with a target
+// attribute holds it, and is chosen when the program runs: a consumer needs no flag. No vector is passed by value, and
+// no body has a lambda: both would have to be compiled for one instruction set before they are inlined into another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/core/codec.hpp>
+
+// The instruction sets that kvpolicy::isa names, as compilers spell them.
+#define KVPOLICY_AVX2 "avx2,fma,f16c"
+#define KVPOLICY_AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt"
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// `Width` floats, and as many integers. Memory is read and written by `get` and `put`, at any address.
+template <int Width>
+struct vector_of {
+  typedef float floats __attribute__((vector_size(Width * 4)));
+  typedef int ints __attribute__((vector_size(Width * 4)));
+  typedef std::uint32_t words __attribute__((vector_size(Width * 4)));
+  typedef std::uint16_t halves __attribute__((vector_size(Width * 2)));
+};
+
+/// A vector at any address. g++ forgets the alignment of a dependent typedef, and takes detours for memcpy.
+template <class Vector>
+struct [[gnu::packed, gnu::may_alias]] anywhere {
+  Vector value;
+};
+
+template <class Vector>
+[[gnu::always_inline]] inline void get(Vector& to, void const* from) {
+  to = static_cast<anywhere<Vector> const*>(from)->value;
+}
+
+template <class Vector>
+[[gnu::always_inline]] inline void put(Vector const& from, void* to) {
+  static_cast<anywhere<Vector>*>(to)->value = from;
+}
+
+/// bf16 elements as floats.
+template <int Width>
+[[gnu::always_inline]] inline void widen_bf16(std::byte const* from, int count, float* to) {
+  int d = 0;
+  for (; d + Width <= count; d += Width) {
+    typename vector_of<Width>::halves raw;
+    get(raw, from + 2 * d);
+    typename vector_of<Width>::words const bits = __builtin_convertvector(raw, typename vector_of<Width>::words) << 16;
+    put(bits, to + d);
+  }
+  for (; d < count; ++d) to[d] = load(codec::bf16, from + 2 * d);
+}
+
+/// x becomes e^x, to 2 units in the last place from -87 to 88; below, 0; above, e^88. NaN stays NaN.
+template <int Width>
+[[gnu::always_inline]] inline void exp_each(typename vector_of<Width>::floats& x) {
+  using floats = typename vector_of<Width>::floats;
+  using ints = typename vector_of<Width>::ints;
+  ints const vanishes = x < -87.0f;
+  floats const inside = vanishes ? floats{} - 87.0f : (x > 88.0f ? floats{} + 88.0f : x);
+  floats const turns = inside * 1.44269504f;
+  ints const whole = __builtin_convertvector(turns + (turns < 0.0f ? floats{} - 0.5f : floats{} + 0.5f), ints);
+  floats const n = __builtin_convertvector(whole, floats);
+  floats const f = (inside - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
+  floats p = f * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * f + 8.3334519073e-3f;
+  p = p * f + 4.1665795894e-2f;
+  p = p * f + 1.6666665459e-1f;
+  p = p * f + 5.0000001201e-1f;
+  p = p * f * f + f + 1.0f;
+  ints const bits = __builtin_bit_cast(ints, p) + (whole << 23);
+  x = __builtin_bit_cast(floats, vanishes ? ints{} : bits);
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
