@@ -40,6 +40,31 @@ struct entry {
   int budget = 0;    ///< entries that the lane may keep; 0 in a map, which decides nothing
 };
 
+/// Ordinals [begin, end).
+struct ordinal_range {
+  int begin = 0;
+  int end = 0;
+};
+
+/// The committed entries of a lane as a protection sees them at once.
+struct lane_entries {
+  lane who{};
+  int count = 0;
+  int budget = 0;                 ///< entries that the lane may keep
+  int const* position = nullptr;  ///< of each entry, ascending
+
+  /// Ordinal of the first entry at `limit` or after.
+  [[nodiscard]] KVPOLICY_HD constexpr int first_at(int limit) const {
+    int begin = 0;
+    int end = count;
+    while (begin < end) {
+      int const middle = begin + (end - begin) / 2;
+      (position[middle] < limit ? begin : end) = position[middle] < limit ? middle + 1 : middle;
+    }
+    return begin;
+  }
+};
+
 /// What a decision came to in memory, counted in entries of lanes; the three are always told together, because each
 /// alone misleads. Appliers write it where the executor counts.
 struct tally {

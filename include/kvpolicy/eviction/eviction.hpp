@@ -63,6 +63,11 @@ struct eviction_rule {
   [[nodiscard]] KVPOLICY_HD budget_scope scope() const { return scope_of(limit); }
   [[nodiscard]] KVPOLICY_HD int floor(int share) const { return floor_of(limit, share); }
   [[nodiscard]] KVPOLICY_HD bool forces(entry at) const { return forced_by_scorer(at) || protect(at); }
+  [[nodiscard]] KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const
+    requires(has_candidates<Forces> && has_candidates<Protect>)
+  {
+    return either<Forces, Protect>{forced_by_scorer, protect}.candidates(of);
+  }
 };
 
 template <class Score>

@@ -13,6 +13,7 @@ struct best {
   [[nodiscard]] KVPOLICY_HD int budget(lane, int) const { return k; }
   [[nodiscard]] KVPOLICY_HD bool triggers(int, int) const { return true; }
   [[nodiscard]] KVPOLICY_HD bool forces(entry) const { return false; }
+  [[nodiscard]] KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const { return {0, of.count}; }
 };
 
 namespace ops {
@@ -21,6 +22,8 @@ namespace ops {
 ///
 /// - in: `scores` [segments, entries], float32; NaN ranks below every number, -inf included; -0 equals +0.
 ///   `rule` is a struct of KVPOLICY_HD members: `budget(lane, count)`, `triggers(count, budget)`, `forces(entry)`;
+///   optional `candidates(lane_entries)`, the run of ordinals outside of which all entries are forced and inside none:
+///   it spares the question about each entry;
 ///   optional `scope()`, which segments of a sequence pool their budgets and trigger together, and `floor(budget)`, the
 ///   best entries that each segment keeps before the pool is shared (forced ones among them).
 /// - out: `keep`, strictly ascending ordinals. A segment that does not trigger lists all its entries.
@@ -29,8 +32,9 @@ namespace ops {
 ///   In a pool the forced of all segments count against the sum of budgets; if floors do not fit, entries within them
 ///   compete first.
 /// - ties: the lower ordinal wins; in a pool the lower (layer, head, ordinal).
-/// - cost: O(entries) a segment (three histogram passes and one emission, never a sort); 2048 counters a worker as
-///   scratch, and the keys of the entries where their ordinals will be.
+/// - cost: O(entries) a segment, never a sort: with `candidates`, one pass that brackets the cut from a sample of the
+///   scores and one that emits; else three histogram passes and one emission. 2048 counters a worker as scratch, and
+///   keys where the ordinals will be.
 /// - throws: `invalid_argument` if `keep` has no room for every entry, lanes of one segment hold different counts, or
 ///   segments of a pool decide for more than one lane each.
 struct top_k_t : verb<top_k_t> {

@@ -9,9 +9,18 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// A protection is a regular function object: true for an entry that must stay. Compose two with `|`.
+///
+/// Optional: `candidates(lane_entries)`, the run of ordinals outside of which all entries are protected, and inside
+/// none; for protections of which that can be said. With it top_k need not ask about each entry.
 template <class P>
 concept protection = std::regular<P> && requires(P const& p, entry at) {
   { p(at) } -> std::same_as<bool>;
+};
+
+/// True if a protection says which run of a lane it leaves to compete. A run that ends before it begins is empty.
+template <class P>
+concept has_candidates = requires(P const& p, lane_entries const& of) {
+  { p.candidates(of) } -> std::same_as<ordinal_range>;
 };
 
 /// Protects nothing.
@@ -19,6 +28,7 @@ struct nothing {
   static constexpr auto name = "nothing";
   static constexpr auto fields() { return std::tuple{}; }
   KVPOLICY_HD constexpr bool operator()(entry) const { return false; }
+  KVPOLICY_HD constexpr ordinal_range candidates(lane_entries const& of) const { return {0, of.count}; }
   friend bool operator==(nothing const&, nothing const&) = default;
 };
 
@@ -27,6 +37,7 @@ struct everything {
   static constexpr auto name = "everything";
   static constexpr auto fields() { return std::tuple{}; }
   KVPOLICY_HD constexpr bool operator()(entry) const { return true; }
+  KVPOLICY_HD constexpr ordinal_range candidates(lane_entries const& of) const { return {of.count, of.count}; }
   friend bool operator==(everything const&, everything const&) = default;
 };
 
@@ -39,6 +50,9 @@ struct sinks {
     expects(tokens >= 0, call, "sinks.tokens", tokens, "a count cannot be negative");
   }
   KVPOLICY_HD constexpr bool operator()(entry at) const { return at.position < tokens; }
+  KVPOLICY_HD constexpr ordinal_range candidates(lane_entries const& of) const {
+    return {of.first_at(tokens), of.count};
+  }
   friend bool operator==(sinks const&, sinks const&) = default;
 };
 
@@ -51,6 +65,7 @@ struct recent {
     expects(tokens >= 0, call, "recent.tokens", tokens, "a count cannot be negative");
   }
   KVPOLICY_HD constexpr bool operator()(entry at) const { return at.count - at.ordinal <= tokens; }
+  KVPOLICY_HD constexpr ordinal_range candidates(lane_entries const& of) const { return {0, of.count - tokens}; }
   friend bool operator==(recent const&, recent const&) = default;
 };
 
@@ -83,6 +98,9 @@ struct safe {
   KVPOLICY_HD constexpr bool operator()(entry at) const {
     return at.position < sinks || at.count - at.ordinal <= recent;
   }
+  KVPOLICY_HD constexpr ordinal_range candidates(lane_entries const& of) const {
+    return {of.first_at(sinks), of.count - recent};
+  }
   friend bool operator==(safe const&, safe const&) = default;
 };
 
@@ -96,6 +114,13 @@ struct either {
     if constexpr (requires { second.check(call); }) second.check(call);
   }
   KVPOLICY_HD constexpr bool operator()(entry at) const { return first(at) || second(at); }
+  KVPOLICY_HD constexpr ordinal_range candidates(lane_entries const& of) const
+    requires(has_candidates<First> && has_candidates<Second>)
+  {
+    ordinal_range const a = first.candidates(of);
+    ordinal_range const b = second.candidates(of);
+    return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+  }
   friend bool operator==(either const&, either const&) = default;
 };
 

@@ -32,11 +32,16 @@ struct h2o {
   struct recent_window {
     int heavy;
     int recent;
-    KVPOLICY_HD bool operator()(entry at) const {
-      std::int64_t const hitters = heavy >= 0 ? heavy : at.budget / 2;
-      std::int64_t const window = recent >= 0 ? recent : at.budget - hitters;
-      return at.ordinal >= at.count - window;
+    KVPOLICY_HD std::int64_t window(int budget) const {
+      std::int64_t const hitters = heavy >= 0 ? heavy : budget / 2;
+      return recent >= 0 ? recent : budget - hitters;
     }
+    KVPOLICY_HD bool operator()(entry at) const { return at.ordinal >= at.count - window(at.budget); }
+    KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const {
+      std::int64_t const end = of.count - window(of.budget);
+      return {0, static_cast<int>(end < 0 ? 0 : end < of.count ? end : of.count)};
+    }
+    friend bool operator==(recent_window const&, recent_window const&) = default;
   };
 
   /// The score: the mass received so far.

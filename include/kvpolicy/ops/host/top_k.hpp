@@ -1,68 +1,15 @@
-// Host implementation of top_k: three histogram passes find the lowest kept key, one pass emits in order.
+// Host implementation of top_k: find the lowest key that is kept, then emit in order.
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/select.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 #include <mutex>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
-
-/// Keys order as scores do: NaN lowest (1), then -inf, ..., +inf. No score has the key `forced_key`, nor `out_key`.
-inline constexpr std::uint32_t out_key = 0;
-inline constexpr std::uint32_t nan_key = 1;
-inline constexpr std::uint32_t forced_key = 0xFFFFFFFFu;
-
-[[nodiscard]] inline std::uint32_t sort_key(float score) {
-  auto bits = std::bit_cast<std::uint32_t>(score);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return nan_key;  // by its bits: true under -ffast-math too
-  if (bits == 0x80000000u) bits = 0;                       // -0 is +0
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-
-/// The cut of a segment: keys above `lowest` stay, and the first `ties` of those equal to it.
-struct cut {
-  std::uint32_t lowest = 0;
-  std::int64_t ties = 0;
-};
-
-/// Keys that lie in several rows, one after another.
-struct key_rows {
-  std::uint32_t const* keys;
-  std::int64_t stride;
-  int const* counts;  ///< of each row
-  int rows;
-
-  template <class Visit>
-  void for_each(Visit const& visit) const {
-    for (int r = 0; r < rows; ++r) {
-      std::uint32_t const* const row = keys + r * stride;
-      for (int e = 0; e < counts[r]; ++e) visit(row[e]);
-    }
-  }
-};
-
-/// Finds the cut that keeps exactly `k` (1 <= k <= candidates) of the keys that are below `forced_key`.
-inline cut find_cut(key_rows const& in, std::int64_t k, std::int64_t* histogram) {
-  std::uint32_t prefix = 0;
-  std::uint32_t known = 0;  // mask of the bits decided so far
-  for (int const shift : {21, 10, 0}) {
-    int const bits = shift == 0 ? 10 : 11;
-    std::uint32_t const digits = (1u << bits) - 1;
-    std::fill_n(histogram, digits + 1, 0);
-    in.for_each([&](std::uint32_t key) {
-      if ((key & known) == prefix && key != forced_key) ++histogram[key >> shift & digits];
-    });
-    std::uint32_t digit = digits;
-    while (histogram[digit] < k) k -= histogram[digit--];
-    prefix |= digit << shift;
-    known |= digits << shift;
-  }
-  return {prefix, k};
-}
 
 template <class Rule>
 budget_scope scope_of_rule(Rule const& rule) {
@@ -100,7 +47,7 @@ struct implementation<ops::top_k_t, host> {
     }
     std::mutex counting;
     exec.for_each(scores.segments() / pool, [&](int which, int worker) {
-      report const found = pool == 1 ? decide_alone(scores, rule, which, exec.scratch(worker), keep)
+      report const found = pool == 1 ? decide_alone(exec, scores, rule, which, worker, keep)
                                      : decide_pooled(scores, rule, {which * pool, pool}, exec.scratch(worker), keep);
       std::lock_guard const lock(counting);
       keep.report->nan_scores += found.nan_scores;
@@ -157,7 +104,7 @@ struct implementation<ops::top_k_t, host> {
 
   /// One segment with a budget of its own.
   template <class Rule>
-  static report decide_alone(score_view const& scores, Rule const& rule, int segment, std::span<std::byte> memory,
+  static report decide_alone(host_executor& exec, score_view const& scores, Rule const& rule, int segment, int worker,
                              keep_set const& keep) {
     report found;
     int const count = keep.seen[segment];
@@ -165,17 +112,63 @@ struct implementation<ops::top_k_t, host> {
     int* const to = keep.ordinal + static_cast<std::int64_t>(segment) * scores.who.bound;
     keep.offset[segment + 1] = count;
     if (!rule.triggers(count, budget)) {
-      for (int e = 0; e < count; ++e) to[e] = e;
+      list_all({0, count}, to);
       return found;
     }
     found.triggered = 1;
-    std::uint32_t* const keys = keys_of(scores, segment, keep);
-    int const forced = make_keys(scores, rule, segment, budget, keys, found);
-    found.forced_over_budget = forced > budget ? 1 : 0;
-    int const k = std::clamp(budget - forced, 0, count - forced);
-    detail::cut at = cut_at({keys, 0, &count, 1}, k, memory);
-    keep.offset[segment + 1] = emit(keys, count, at, to);
+    if constexpr (requires(lane_entries const& of) { rule.candidates(of); }) {
+      lane const who = scores.lane_of(segment);
+      ordinal_range free = rule.candidates(lane_entries{who, count, budget, scores.who.position.row(who)});
+      free.begin = std::clamp(free.begin, 0, count);
+      free.end = std::clamp(free.end, free.begin, count);
+      keep.offset[segment + 1] =
+          decide_run(detail::select_for(exec.speaks()), scores.row(segment), {count, budget, free}, to, found);
+    } else {
+      std::uint32_t* const keys = keys_of(scores, segment, keep);
+      int const forced = make_keys(scores, rule, segment, budget, keys, found);
+      found.forced_over_budget = forced > budget ? 1 : 0;
+      int const k = std::clamp(budget - forced, 0, count - forced);
+      detail::cut at = cut_at({keys, 0, &count, 1}, k, exec.scratch(worker));
+      keep.offset[segment + 1] = emit(keys, count, at, to);
+    }
     return found;
+  }
+
+  struct run_choice {
+    int count;
+    int budget;
+    ordinal_range free;  ///< of these the best, of the others all
+  };
+
+  static int* list_all(ordinal_range of, int* to) {
+    for (int e = of.begin; e < of.end; ++e) *to++ = e;
+    return to;
+  }
+
+  /// Forced entries around one run of candidates; returns how many are kept. Until they are listed, the room of the
+  /// candidates' ordinals holds keys.
+  static int decide_run(detail::select_kernels const& kernels, float const* scores, run_choice const& of, int* to,
+                        report& found) {
+    int const many = of.free.end - of.free.begin;
+    int const forced = of.count - many;
+    found.forced_over_budget = forced > of.budget ? 1 : 0;
+    int const k = std::clamp(of.budget - forced, 0, many);
+    float const* const some = scores + of.free.begin;
+    auto* const room = reinterpret_cast<std::uint32_t*>(to + of.free.begin);
+    detail::found_cut cut{{detail::forced_key, 0}, 0};
+    if (k > 0 && k < many) cut = detail::find_cut(kernels, some, many, k, room);
+    if (k == 0 || k == many) cut.nan = detail::count_nan(some, many);
+    found.nan_scores += cut.nan;
+    int* next = list_all({0, of.free.begin}, to);
+    if (k == many) {
+      next = list_all(of.free, next);
+    } else if (k > 0 && cut.at.lowest == detail::nan_key) {
+      next += detail::portable_select::emit_keys(some, many, of.free.begin, cut.at, next);
+    } else if (k > 0) {
+      next += kernels.emit(some, many, of.free.begin, detail::score_of_key(cut.at.lowest),
+                           static_cast<int>(cut.at.ties), next);
+    }
+    return static_cast<int>(list_all({of.free.end, of.count}, next) - to);
   }
 
   struct pool_segments {
@@ -263,7 +256,7 @@ struct implementation<ops::top_k_t, host> {
   }
 
   static detail::cut cut_at(detail::key_rows const& in, std::int64_t k, std::span<std::byte> memory) {
-    return k > 0 ? detail::find_cut(in, k, histogram_of(memory)) : detail::cut{detail::forced_key, 0};
+    return k > 0 ? detail::find_cut_of_rows(in, k, histogram_of(memory)) : detail::cut{detail::forced_key, 0};
   }
 
   /// Writes the ordinals above the cut, and of those at it the first `at.ties`, which it uses up.

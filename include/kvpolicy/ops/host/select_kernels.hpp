@@ -1,0 +1,230 @@
+// The passes over scores that a selection makes, for each instruction set.
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <bit>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Keys order as scores do: NaN lowest (1), then -inf, ..., +inf. No score has the key `forced_key`, nor `out_key`.
+inline constexpr std::uint32_t out_key = 0;
+inline constexpr std::uint32_t nan_key = 1;
+inline constexpr std::uint32_t forced_key = 0xFFFFFFFFu;
+
+/// Without a branch: signs of scores are as good as random.
+[[nodiscard]] inline std::uint32_t sort_key(float score) {
+  auto const bits = std::bit_cast<std::uint32_t>(score);
+  std::uint32_t const negative = 0u - (bits >> 31);
+  std::uint32_t key = bits ^ (negative | 0x80000000u);
+  key += key == 0x7FFFFFFFu ? 1 : 0;                          // -0 is +0
+  return (bits & 0x7FFFFFFFu) > 0x7F800000u ? nan_key : key;  // by its bits: true under -ffast-math too
+}
+
+/// The score of a key that is no NaN's.
+[[nodiscard]] inline float score_of_key(std::uint32_t key) {
+  return std::bit_cast<float>((key & 0x80000000u) != 0 ? key & 0x7FFFFFFFu : ~key);
+}
+
+/// What is kept of some keys: those above `lowest`, and the first `ties` of those equal to it.
+struct cut {
+  std::uint32_t lowest = 0;
+  std::int64_t ties = 0;
+};
+
+/// Where scores lie that a pass looked at.
+struct bracket_counts {
+  int above = 0;
+  int inside = 0;
+  int nan = 0;
+};
+
+/// The two passes over all scores. `low <= high`; neither is NaN.
+struct select_kernels {
+  /// Counts scores above `high` and NaN, and copies the bits of those in [low, high] to `inside`, which has room for
+  /// all; where low == high, counts them only.
+  bracket_counts (*bracket)(float const* scores, int count, float low, float high, std::uint32_t* inside);
+  /// Ordinals `first` + e of scores above `lowest`, and of the first `ties` equal to it, ascending; returns how many.
+  /// `to` has room for `count`.
+  int (*emit)(float const* scores, int count, int first, float lowest, int ties, int* to);
+};
+
+struct portable_select {
+  static bracket_counts bracket(float const* scores, int count, float low, float high, std::uint32_t* inside) {
+    bracket_counts found;
+    std::uint32_t const from = sort_key(low);
+    std::uint32_t const to = sort_key(high);
+    bool const one = from == to;
+    for (int e = 0; e < count; ++e) {
+      std::uint32_t const key = sort_key(scores[e]);
+      found.above += key > to ? 1 : 0;
+      found.nan += key == nan_key ? 1 : 0;
+      if (!one) inside[found.inside] = std::bit_cast<std::uint32_t>(scores[e]);
+      found.inside += key - from <= to - from ? 1 : 0;
+    }
+    return found;
+  }
+
+  static int emit(float const* scores, int count, int first, float lowest, int ties, int* to) {
+    return emit_keys(scores, count, first, {sort_key(lowest), ties}, to);
+  }
+
+  /// As `emit`, with a cut that may be NaN.
+  static int emit_keys(float const* scores, int count, int first, cut at, int* to) {
+    int kept = 0;
+    for (int e = 0; e < count; ++e) {
+      std::uint32_t const key = sort_key(scores[e]);
+      bool const tied = key == at.lowest && at.ties > 0;
+      at.ties -= tied ? 1 : 0;
+      to[kept] = first + e;
+      kept += key > at.lowest || tied ? 1 : 0;
+    }
+    return kept;
+  }
+
+  static constexpr select_kernels kernels{bracket, emit};
+};
+
+#if defined(__x86_64__)
+
+/// The lowest `ties` of the bits that are set, which uses those up.
+[[nodiscard]] [[gnu::always_inline]] inline unsigned take_ties(unsigned equal, int& ties) {
+  int const there = __builtin_popcount(equal);
+  if (there <= ties) {
+    ties -= there;
+    return equal;
+  }
+  unsigned some = 0;
+  for (; ties > 0; --ties, equal &= equal - 1) some |= equal & (0u - equal);
+  return some;
+}
+
+/// For each set of bits below 256: the places of its bits, ascending, a byte each.
+struct places_of_bits {
+  std::uint64_t of[256] = {};
+  constexpr places_of_bits() {
+    for (unsigned bits = 0; bits < 256; ++bits) {
+      int next = 0;
+      for (unsigned place = 0; place < 8; ++place) {
+        if ((bits >> place & 1u) != 0) of[bits] |= static_cast<std::uint64_t>(place) << (8 * next++);
+      }
+    }
+  }
+};
+inline constexpr places_of_bits places{};
+
+/// Eight scores at a time; what is selected is packed by a permutation from a table.
+struct avx2_select {
+  [[gnu::target(KVPOLICY_AVX2)]] static void pack(__m256i some, unsigned which, void* to) {
+    __m256i const order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(places.of[which])));
+    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(some, order));
+  }
+
+  [[gnu::target(KVPOLICY_AVX2)]] static unsigned bits_of(__m256 mask) {
+    return static_cast<unsigned>(_mm256_movemask_ps(mask));
+  }
+
+  [[gnu::target(KVPOLICY_AVX2)]] static bracket_counts bracket(float const* scores, int count, float low, float high,
+                                                               std::uint32_t* inside) {
+    bracket_counts found;
+    __m256 const from = _mm256_set1_ps(low);
+    __m256 const to = _mm256_set1_ps(high);
+    bool const one = low == high;
+    int e = 0;
+    for (; e + 8 <= count; e += 8) {
+      __m256 const some = _mm256_loadu_ps(scores + e);
+      unsigned const above = bits_of(_mm256_cmp_ps(some, to, _CMP_GT_OQ));
+      unsigned const within = bits_of(_mm256_cmp_ps(some, from, _CMP_GE_OQ)) & ~above;
+      if (!one) pack(_mm256_castps_si256(some), within, inside + found.inside);
+      found.above += __builtin_popcount(above);
+      found.inside += __builtin_popcount(within);
+      found.nan += __builtin_popcount(bits_of(_mm256_cmp_ps(some, some, _CMP_UNORD_Q)));
+    }
+    bracket_counts const rest =
+        portable_select::bracket(scores + e, count - e, low, high, one ? inside : inside + found.inside);
+    return {found.above + rest.above, found.inside + rest.inside, found.nan + rest.nan};
+  }
+
+  [[gnu::target(KVPOLICY_AVX2)]] static int emit(float const* scores, int count, int first, float lowest, int ties,
+                                                 int* to) {
+    __m256 const cut = _mm256_set1_ps(lowest);
+    __m256i ordinal = _mm256_add_epi32(_mm256_set1_epi32(first), _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
+    int kept = 0;
+    int e = 0;
+    for (; e + 8 <= count; e += 8) {
+      __m256 const some = _mm256_loadu_ps(scores + e);
+      unsigned const equal = take_ties(bits_of(_mm256_cmp_ps(some, cut, _CMP_EQ_OQ)), ties);
+      unsigned const stays = bits_of(_mm256_cmp_ps(some, cut, _CMP_GT_OQ)) | equal;
+      pack(ordinal, stays, to + kept);
+      kept += __builtin_popcount(stays);
+      ordinal = _mm256_add_epi32(ordinal, _mm256_set1_epi32(8));
+    }
+    return kept + portable_select::emit(scores + e, count - e, first + e, lowest, ties, to + kept);
+  }
+
+  static constexpr select_kernels kernels{bracket, emit};
+};
+
+/// Sixteen scores at a time; what is selected is packed in a register, because stores that pack are slow.
+struct avx512_select {
+  [[gnu::target(KVPOLICY_AVX512)]] static bracket_counts bracket(float const* scores, int count, float low, float high,
+                                                                 std::uint32_t* inside) {
+    bracket_counts found;
+    __m512 const from = _mm512_set1_ps(low);
+    __m512 const to = _mm512_set1_ps(high);
+    bool const one = low == high;
+    int e = 0;
+    for (; e + 16 <= count; e += 16) {
+      __m512 const some = _mm512_loadu_ps(scores + e);
+      __mmask16 const above = _mm512_cmp_ps_mask(some, to, _CMP_GT_OQ);
+      __mmask16 const within = _mm512_cmp_ps_mask(some, from, _CMP_GE_OQ) & static_cast<__mmask16>(~above);
+      __mmask16 const nan = _mm512_cmp_ps_mask(some, some, _CMP_UNORD_Q);
+      if (!one) {
+        _mm512_storeu_si512(inside + found.inside, _mm512_castps_si512(_mm512_maskz_compress_ps(within, some)));
+      }
+      found.above += __builtin_popcount(above);
+      found.inside += __builtin_popcount(within);
+      found.nan += __builtin_popcount(nan);
+    }
+    bracket_counts const rest =
+        portable_select::bracket(scores + e, count - e, low, high, one ? inside : inside + found.inside);
+    return {found.above + rest.above, found.inside + rest.inside, found.nan + rest.nan};
+  }
+
+  [[gnu::target(KVPOLICY_AVX512)]] static int emit(float const* scores, int count, int first, float lowest, int ties,
+                                                   int* to) {
+    __m512 const cut = _mm512_set1_ps(lowest);
+    __m512i ordinal = _mm512_add_epi32(_mm512_set1_epi32(first),
+                                       _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+    int kept = 0;
+    int e = 0;
+    for (; e + 16 <= count; e += 16) {
+      __m512 const some = _mm512_loadu_ps(scores + e);
+      unsigned const equal = take_ties(_mm512_cmp_ps_mask(some, cut, _CMP_EQ_OQ), ties);
+      auto const stays = static_cast<__mmask16>(_mm512_cmp_ps_mask(some, cut, _CMP_GT_OQ) | equal);
+      _mm512_storeu_si512(to + kept, _mm512_maskz_compress_epi32(stays, ordinal));
+      kept += __builtin_popcount(stays);
+      ordinal = _mm512_add_epi32(ordinal, _mm512_set1_epi32(16));
+    }
+    return kept + portable_select::emit(scores + e, count - e, first + e, lowest, ties, to + kept);
+  }
+
+  static constexpr select_kernels kernels{bracket, emit};
+};
+
+#endif
+
+[[nodiscard]] inline select_kernels const& select_for(isa speaks) {
+#if defined(__x86_64__)
+  if (speaks >= isa::avx512) return avx512_select::kernels;
+  if (speaks == isa::avx2) return avx2_select::kernels;
+#endif
+  static_cast<void>(speaks);
+  return portable_select::kernels;
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
