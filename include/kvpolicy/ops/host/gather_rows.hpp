@@ -11,10 +11,27 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
+/// What a lane's kept entries, and the drafts behind them, become: entry i was `source(i)`; ascending.
+struct lane_moves {
+  std::span<int const> kept;
+  int committed = 0;
+  int drafts = 0;
+
+  [[nodiscard]] int count() const { return static_cast<int>(kept.size()) + drafts; }
+  [[nodiscard]] int source(int i) const {
+    auto const entries = static_cast<int>(kept.size());
+    return i < entries ? kept[static_cast<std::size_t>(i)] : committed + i - entries;
+  }
+  /// Of entries that stay where they are at the front, how many there are.
+  [[nodiscard]] int first() const {
+    int i = 0;
+    while (i < count() && source(i) == i) ++i;
+    return i;
+  }
+};
+
 /// One row of a plane from one place to another, bytewise.
-inline void move_row(plane const& rows, lane who, place from, place to) {
-  std::byte const* const source = rows.row(who.layer, from, who.head);
-  std::byte* const target = rows.row(who.layer, to, who.head);
+inline void move_row(plane const& rows, std::byte const* source, std::byte* target) {
   auto const width = static_cast<std::size_t>(bytes_of(rows.element));
   if (rows.contiguous()) {
     std::memcpy(target, source, width * static_cast<std::size_t>(rows.dims));
@@ -23,24 +40,29 @@ inline void move_row(plane const& rows, lane who, place from, place to) {
   for (int d = 0; d < rows.dims; ++d) std::memcpy(target + d * rows.dim, source + d * rows.dim, width);
 }
 
+/// A lane's rows of one plane. Which rows come next is known, and no pattern that a processor would guess: they are
+/// fetched ahead.
+inline void move_rows(plane const& rows, locator const& where, lane who, lane_moves const& moves) {
+  constexpr int ahead = 12;
+  constexpr int line = 64;
+  auto const row = [&](int ordinal) { return rows.row(who.layer, where.at(who, ordinal), who.head); };
+  int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
+  int const count = moves.count();
+  for (int i = moves.first(); i < count; ++i) {
+    if (i + ahead < count) {
+      std::byte const* const next = row(moves.source(i + ahead));
+      for (int at = 0; at < bytes; at += line) __builtin_prefetch(next + at);
+    }
+    int const from = moves.source(i);
+    if (from != i) move_row(rows, row(from), row(i));
+  }
+}
+
 /// True for the first of the lanes that share a row of this table.
 template <class T>
 bool owns_row(by_lane<T> const& table, lanes const& who, lane one) {
   return (table.sequence != 0 || one.sequence == 0) && (table.layer != 0 || one.layer == who.layer_begin) &&
          (table.head != 0 || one.head == 0);
-}
-
-/// Calls move(from, to) for every kept entry that changes place, then for the drafts behind them; ascending.
-template <class Move>
-void for_each_move(std::span<int const> kept, int drafts, int committed, Move const& move) {
-  int to = 0;
-  for (int const from : kept) {
-    if (from != to) move(from, to);
-    ++to;
-  }
-  for (int draft = 0; draft < drafts; ++draft, ++to) {
-    if (committed + draft != to) move(committed + draft, to);
-  }
 }
 
 /// Ordinals below `committed` that are not kept, ascending; returns how many. `dropped` has room for one more than
@@ -60,21 +82,28 @@ inline int list_dropped(std::span<int const> kept, int committed, int* dropped) 
 }
 
 /// Positions and columns of a lane follow its kept entries.
-inline void carry_lane(cache const& in, lane who, std::span<int const> kept, int drafts,
-                       std::span<held_column const> columns) {
-  int const committed = in.who.committed(who);
+inline void carry_lane(cache const& in, lane who, lane_moves const& moves, std::span<held_column const> columns) {
   if (owns_row(in.who.position, in.who, who)) {
     int* const position = in.who.position.row(who);
-    for_each_move(kept, drafts, committed, [&](int from, int to) { position[to] = position[from]; });
+    for (int i = moves.first(); i < moves.count(); ++i) position[i] = position[moves.source(i)];
   }
   for (held_column const& one : columns) {
     if (one.about.one != per::lane_entry || one.about.rule != on_move::permute) continue;
     std::byte* const row = one.rows.row(who);
     auto const width = static_cast<std::size_t>(one.about.bytes);
-    for_each_move(kept, drafts, committed, [&](int from, int to) {
-      std::memcpy(row + static_cast<std::size_t>(to) * width, row + static_cast<std::size_t>(from) * width, width);
-    });
+    for (int i = moves.first(); i < moves.count(); ++i) {
+      int const from = moves.source(i);
+      if (from == i) continue;
+      std::memcpy(row + static_cast<std::size_t>(i) * width, row + static_cast<std::size_t>(from) * width, width);
+    }
   }
+}
+
+/// The moves of lane i of a keep set.
+inline lane_moves moves_of(keep_set const& keep, cache const& in, int i) {
+  lane const who = keep.who.at(i);
+  int const committed = in.who.committed(who);
+  return {keep.listed(segment_of(keep.who, keep.decides, i)), committed, *in.who.count.row(who) - committed};
 }
 
 }  // namespace detail
@@ -87,17 +116,11 @@ struct implementation<ops::gather_rows_t, host> {
   static void run(host_executor& exec, keep_set const& keep, cache const& in, std::span<held_column const> columns) {
     exec.for_each(keep.who.size(), [&](int i, int) {
       lane const who = keep.who.at(i);
-      auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
-      int const committed = in.who.committed(who);
-      int const drafts = *in.who.count.row(who) - committed;
-      detail::for_each_move(kept, drafts, committed, [&](int from, int to) {
-        place const source = in.where.at(who, from);
-        place const target = in.where.at(who, to);
-        detail::move_row(in.k, who, source, target);
-        detail::move_row(in.v, who, source, target);
-        for (plane const& each : in.more) detail::move_row(each, who, source, target);
-      });
-      detail::carry_lane(in, who, kept, drafts, columns);
+      detail::lane_moves const moves = detail::moves_of(keep, in, i);
+      detail::move_rows(in.k, in.where, who, moves);
+      detail::move_rows(in.v, in.where, who, moves);
+      for (plane const& each : in.more) detail::move_rows(each, in.where, who, moves);
+      detail::carry_lane(in, who, moves, columns);
     });
   }
 };
@@ -107,11 +130,8 @@ struct implementation<ops::carry_entries_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor& exec, keep_set const& keep, cache const& in, std::span<held_column const> columns) {
-    exec.for_each(keep.who.size(), [&](int i, int) {
-      lane const who = keep.who.at(i);
-      auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
-      detail::carry_lane(in, who, kept, *in.who.count.row(who) - in.who.committed(who), columns);
-    });
+    exec.for_each(keep.who.size(),
+                  [&](int i, int) { detail::carry_lane(in, keep.who.at(i), detail::moves_of(keep, in, i), columns); });
   }
 };
 

@@ -243,7 +243,8 @@ struct implementation<ops::rewrite_list_t, host> {
       seen.set(unit);
       (position[e] >= tree && !edit.shared(unit) ? freed : released).add(unit);
     }
-    detail::for_each_move(kept, drafts, committed, [&](int from, int to) { slot[to] = slot[from]; });
+    detail::lane_moves const moves{kept, committed, drafts};
+    for (int i = moves.first(); i < moves.count(); ++i) slot[i] = slot[moves.source(i)];
     std::copy_n(dropped, gone, slot + kept.size() + static_cast<std::size_t>(drafts));
     return freed.count();
   }

@@ -87,9 +87,12 @@ struct implementation<ops::fill_holes_t, host> {
   }
 
   static void move(cache const& in, lane who, int from, int to) {
-    detail::move_row(in.k, who, {from, 0}, {to, 0});
-    detail::move_row(in.v, who, {from, 0}, {to, 0});
-    for (plane const& each : in.more) detail::move_row(each, who, {from, 0}, {to, 0});
+    auto const one = [&](plane const& rows) {
+      detail::move_row(rows, rows.row(who.layer, {from, 0}, who.head), rows.row(who.layer, {to, 0}, who.head));
+    };
+    one(in.k);
+    one(in.v);
+    for (plane const& each : in.more) one(each);
   }
 };
 
@@ -106,7 +109,7 @@ struct implementation<ops::drop_units_t, host> {
       int* const stays = arena.take<int>(static_cast<std::size_t>(in.who.bound));
       int const count = whole_blocks(keep, in, i, stays);
       held += *in.who.count.row(who) - count;
-      detail::carry_lane(in, who, {stays, static_cast<std::size_t>(count)}, 0, columns);
+      detail::carry_lane(in, who, {{stays, static_cast<std::size_t>(count)}, count, 0}, columns);
     });
     if (entries != nullptr) *entries += held;
     exec.for_each(keep.who.size(), [&](int i, int worker) {
