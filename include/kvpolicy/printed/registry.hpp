@@ -43,8 +43,13 @@ class basic_registry {
     }
     std::vector<std::string> needed;
     detail::each_need<typename Score::needs>::visit([&](auto const* signal) { needed.emplace_back(signal->name); });
-    all_.push_back({{Score::name, list_fields(defaults), needed, Score::decides},
-                    [defaults](spec_part const& from, parts const& with) { return make(defaults, from, with); }});
+    one made;
+    made.info.name = Score::name;
+    made.info.fields = list_fields(defaults);
+    made.info.needs = std::move(needed);
+    made.info.decides = Score::decides;
+    made.make = [defaults](spec_part const& from, parts const& with) { return make(defaults, from, with); };
+    all_.push_back(std::move(made));
     return *this;
   }
 
