@@ -13,6 +13,9 @@ struct portable_blocks {
   static void logits(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) {
     bodies::template logits<4, 2>(keys, count, dims, packed, scale, out);
   }
+  static void few(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) {
+    bodies::few(keys, count, dims, packed, scale, out);
+  }
   static void widen(codec element, std::byte const* from, int dims, float* to) {
     if (element == codec::bf16) return widen_bf16<4>(from, dims, to);
     load_row(element, from, bytes_of(element), dims, to);
@@ -25,7 +28,13 @@ struct portable_blocks {
   static void gather_head(block_view const& block, bool maximum, bool grow, float* into) {
     bodies::gather_head(block, maximum, grow, into);
   }
-  static constexpr block_kernels kernels{logits, nullptr, widen, softmax, normalise, reduce, gather_head};
+  static constexpr block_kernels kernels{.logits = logits,
+                                         .few = few,
+                                         .widen = widen,
+                                         .softmax = softmax,
+                                         .normalise = normalise,
+                                         .reduce = reduce,
+                                         .gather_head = gather_head};
 };
 
 #if defined(__x86_64__)
@@ -45,6 +54,10 @@ struct avx2_blocks {
     }
     load_row(element, from + d * bytes_of(element), bytes_of(element), dims - d, to + d);
   }
+  [[gnu::target(KVPOLICY_AVX2)]] static void few(void const* const* keys, int count, int dims, void const* packed,
+                                                 float scale, float* out) {
+    bodies::few(keys, count, dims, packed, scale, out);
+  }
   [[gnu::target(KVPOLICY_AVX2)]] static void softmax(block_view const& block) { bodies::softmax(block); }
   [[gnu::target(KVPOLICY_AVX2)]] static void normalise(block_view const& block, float const* lse) {
     bodies::normalise(block, lse);
@@ -56,7 +69,13 @@ struct avx2_blocks {
                                                          float* into) {
     bodies::gather_head(block, maximum, grow, into);
   }
-  static constexpr block_kernels kernels{logits, nullptr, widen, softmax, normalise, reduce, gather_head};
+  static constexpr block_kernels kernels{.logits = logits,
+                                         .few = few,
+                                         .widen = widen,
+                                         .softmax = softmax,
+                                         .normalise = normalise,
+                                         .reduce = reduce,
+                                         .gather_head = gather_head};
 };
 
 template <int Rows>
@@ -106,6 +125,32 @@ struct avx512_blocks {
     }
   }
 
+  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void few_bf16(void const* const* keys, int count, int dims,
+                                                                      void const* packed, float scale, float* out) {
+    auto const* const rows = static_cast<std::byte const*>(packed);
+    for (int k = 0; k < count; ++k) {
+      auto const* const key = static_cast<std::byte const*>(keys[k]);
+      __m512 acc[few_rows] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+      for (int d = 0; d < dims; d += 32) {
+        __mmask32 const there = dims - d < 32 ? (1u << (dims - d)) - 1 : ~0u;
+        __builtin_prefetch(static_cast<std::byte const*>(keys[k + keys_ahead]) + 2 * d);
+        auto const part = __builtin_bit_cast(__m512bh, _mm512_maskz_loadu_epi16(there, key + 2 * d));
+        for (int r = 0; r < few_rows; ++r) {
+          auto const row = _mm512_maskz_loadu_epi16(there, rows + 2 * (static_cast<std::ptrdiff_t>(r) * dims + d));
+          acc[r] = _mm512_dpbf16_ps(acc[r], part, __builtin_bit_cast(__m512bh, row));
+        }
+      }
+      float* const to = out + static_cast<std::ptrdiff_t>(k) * Rows;
+      std::fill_n(to, Rows, 0.0f);
+      for (int r = 0; r < few_rows; ++r)
+        to[r] = bodies::across(__builtin_bit_cast(typename bodies::floats, acc[r]), false) * scale;
+    }
+  }
+
+  [[gnu::target(KVPOLICY_AVX512)]] static void few(void const* const* keys, int count, int dims, void const* packed,
+                                                   float scale, float* out) {
+    bodies::few(keys, count, dims, packed, scale, out);
+  }
   [[gnu::target(KVPOLICY_AVX512)]] static void softmax(block_view const& block) { bodies::softmax(block); }
   [[gnu::target(KVPOLICY_AVX512)]] static void normalise(block_view const& block, float const* lse) {
     bodies::normalise(block, lse);
@@ -117,10 +162,22 @@ struct avx512_blocks {
                                                            float* into) {
     bodies::gather_head(block, maximum, grow, into);
   }
-  static constexpr block_kernels kernels{logits, nullptr,    avx2_blocks<Rows>::widen, softmax, normalise,
-                                         reduce, gather_head};
-  static constexpr block_kernels kernels_bf16{logits, logits_bf16, avx2_blocks<Rows>::widen, softmax, normalise,
-                                              reduce, gather_head};
+  static constexpr block_kernels kernels{.logits = logits,
+                                         .few = few,
+                                         .widen = avx2_blocks<Rows>::widen,
+                                         .softmax = softmax,
+                                         .normalise = normalise,
+                                         .reduce = reduce,
+                                         .gather_head = gather_head};
+  static constexpr block_kernels kernels_bf16{.logits = logits,
+                                              .logits_bf16 = logits_bf16,
+                                              .few = few,
+                                              .few_bf16 = few_bf16,
+                                              .widen = avx2_blocks<Rows>::widen,
+                                              .softmax = softmax,
+                                              .normalise = normalise,
+                                              .reduce = reduce,
+                                              .gather_head = gather_head};
 };
 
 #endif

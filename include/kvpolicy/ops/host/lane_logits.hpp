@@ -15,6 +15,7 @@ inline constexpr int most_rows = 32;  ///< rows of the larger block
 struct row_block {
   float* packed = nullptr;
   int rows = 0;
+  bool few = false;  ///< so few are filled that each is multiplied alone
   block_kernels const* kernels = nullptr;
   int seen[most_rows] = {};
   float share[most_rows] = {};
@@ -65,6 +66,7 @@ class lane_logits {
 
   /// Rows [first, first + count), counted head by head, side by side; zeros behind them.
   void pack(row_block& block, int first, int count) {
+    block.few = count <= few_rows;
     std::fill_n(block.packed, static_cast<std::ptrdiff_t>(block.rows) * dims_, 0.0f);
     for (int i = 0; i < count; ++i) {
       load(first + i);
@@ -84,7 +86,10 @@ class lane_logits {
 
   /// Logits of the current tile's first `count` keys and a block's rows.
   void tile(row_block const& block, int count, float* to) const {
-    auto const kernel = in_pairs_ ? block.kernels->logits_bf16 : block.kernels->logits;
+    block_kernels const& kernels = *block.kernels;
+    auto const kernel = block.few   ? in_pairs_ ? kernels.few_bf16 : kernels.few
+                        : in_pairs_ ? kernels.logits_bf16
+                                    : kernels.logits;
     kernel(address_, count, dims_, block.packed, scale_, to);
   }
 
@@ -130,14 +135,17 @@ class lane_logits {
   }
 
   void pack_floats(row_block& block, int i) const {
-    for (int d = 0; d < dims_; ++d) block.packed[static_cast<std::ptrdiff_t>(d) * block.rows + i] = row_[d];
+    std::ptrdiff_t const step = block.few ? 1 : block.rows;
+    float* const to = block.packed + (block.few ? std::ptrdiff_t{i} * dims_ : i);
+    for (int d = 0; d < dims_; ++d) to[d * step] = row_[d];
   }
 
   void pack_pairs(row_block& block, int i) const {
+    std::ptrdiff_t const step = block.few ? 1 : block.rows;
+    float* const to = block.packed + (block.few ? std::ptrdiff_t{i} * (dims_ / 2) : i);
     for (int d = 0; d < dims_; d += 2) {
       std::uint32_t const low = same_bits<std::uint32_t>(row_[d]) >> 16;
-      std::uint32_t const pair = low | (same_bits<std::uint32_t>(row_[d + 1]) & 0xFFFF0000u);
-      block.packed[static_cast<std::ptrdiff_t>(d / 2) * block.rows + i] = same_bits<float>(pair);
+      to[d / 2 * step] = same_bits<float>(low | (same_bits<std::uint32_t>(row_[d + 1]) & 0xFFFF0000u));
     }
   }
 

@@ -8,18 +8,24 @@
 #include <immintrin.h>
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
-#include <limits>
 #include <utility>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// Keys that are multiplied in one call; a number that every kernel's step divides.
 inline constexpr int keys_of_a_tile = 24;
+
+/// How many keys ahead a key is fetched that is multiplied alone.
+inline constexpr int keys_ahead = 8;
+
+/// Rows that are multiplied one by one.
+inline constexpr int few_rows = 4;
 
 /// Floats of a cache line.
 inline constexpr int floats_of_a_line = 16;
@@ -38,19 +44,24 @@ struct block_view {
 struct block_kernels {
   /// out[k][r] = scale * key k . row r; `packed` [dims][rows] floats, or [dims / 2][rows] pairs of bf16. There are
   /// keys_of_a_tile more pointers behind the last key; what they point to may be fetched early, and is not read.
-  void (*logits)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
+  void (*logits)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
   /// The same of bf16 keys and rows in one instruction a pair; null where the processor has none.
-  void (*logits_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
+  void (*logits_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale,
+                      float* out) = nullptr;
+  /// out[k][r] of the first `few_rows` rows, the others 0; `packed` [few_rows][dims] floats, or bf16. For a decode
+  /// step, whose few rows would leave most of a block empty.
+  void (*few)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
+  void (*few_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
   /// Elements of a row, side by side, as floats.
-  void (*widen)(codec element, std::byte const* from, int dims, float* to);
+  void (*widen)(codec element, std::byte const* from, int dims, float* to) = nullptr;
   /// Logits become e^(logit - highest of the row), and share 1 / sum.
-  void (*softmax)(block_view const& block);
+  void (*softmax)(block_view const& block) = nullptr;
   /// Logits become e^(logit - lse), and share 1.
-  void (*normalise)(block_view const& block, float const* lse);
+  void (*normalise)(block_view const& block, float const* lse) = nullptr;
   /// out[e] becomes, or grows by, the sum or the maximum of the block's rows.
-  void (*reduce)(block_view const& block, bool maximum, bool grow, float* out);
+  void (*reduce)(block_view const& block, bool maximum, bool grow, float* out) = nullptr;
   /// into[e][r] becomes, or grows by, a head's probabilities: their sum or maximum.
-  void (*gather_head)(block_view const& block, bool maximum, bool grow, float* into);
+  void (*gather_head)(block_view const& block, bool maximum, bool grow, float* into) = nullptr;
 };
 
 /// The same bodies for all: `Width` floats a vector, `Rows` rows a block.
@@ -100,6 +111,33 @@ struct block_bodies {
     for (int i = 0; i < keys * Part; ++i) put(sums[i] * scale, out + i / Part * Rows + i % Part * Width);
   }
 
+  [[gnu::always_inline]] static inline void few(void const* const* keys, int count, int dims, void const* packed,
+                                                float scale, float* out) {
+    auto const* const rows = static_cast<float const*>(packed);
+    for (int k = 0; k < count; ++k) {
+      auto const* const key = static_cast<float const*>(keys[k]);
+      floats acc[few_rows] = {};
+      int d = 0;
+      for (; d + Width <= dims; d += Width) {
+        floats part;
+        get(part, key + d);
+        if (d % floats_of_a_line == 0) __builtin_prefetch(static_cast<float const*>(keys[k + keys_ahead]) + d);
+        for (int r = 0; r < few_rows; ++r) {
+          floats row;
+          get(row, rows + r * dims + d);
+          acc[r] += part * row;
+        }
+      }
+      float* const to = out + static_cast<std::ptrdiff_t>(k) * Rows;
+      std::fill_n(to, Rows, 0.0f);
+      for (int r = 0; r < few_rows; ++r) {
+        float sum = across(acc[r], false);
+        for (int rest = d; rest < dims; ++rest) sum += key[rest] * rows[r * dims + rest];
+        to[r] = sum * scale;
+      }
+    }
+  }
+
   /// How many entries of the view each row of a column sees.
   [[gnu::always_inline]] static inline void seen_by(block_view const& block, int c, ints& seen) {
     get(seen, block.seen + c * Width);
@@ -111,7 +149,7 @@ struct block_bodies {
       ints seen;
       seen_by(block, c, seen);
       float* const column = block.values + c * Width;
-      floats const lowest = floats{} - std::numeric_limits<float>::infinity();
+      floats const lowest = floats{} + same_bits<float>(0xFF800000u);  // -inf, under -ffast-math too
       floats highest = lowest;
       for (int e = 0; e < block.count; ++e) {
         floats value;
