@@ -6,6 +6,7 @@
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/lane_logits.hpp>
+#include <limits>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -24,9 +25,14 @@ inline void fold(float& into, float value, reduction how, bool first) {
 /// The mass of one lane. Rows are counted head by head: row i is row i % rows of query head i / rows of the group.
 class lane_mass {
  public:
+  static constexpr int stretch = 20 * keys_of_a_tile;  ///< entries whose block of logits stays in the cache
+
+  static constexpr int stretches(int entries) { return (entries + stretch - 1) / stretch; }
+
   static std::size_t scratch(shape const& model, int bound) {
     auto const n = static_cast<std::size_t>(bound);
-    return scratch_of<float>(most_rows * n) + scratch_of<float>(n) + lane_logits::scratch(model);
+    return scratch_of<float>(most_rows * n) + scratch_of<float>(n) +
+           scratch_of<float>(static_cast<std::size_t>(most_rows * stretches(bound))) + lane_logits::scratch(model);
   }
 
   lane_mass(isa speaks, keys const& from, query_view const& rows, attention_mass_options const& how, lanes const& among,
@@ -37,6 +43,7 @@ class lane_mass {
     auto const n = static_cast<std::size_t>(entries_);
     block_ = arena.take<float>(most_rows * n);
     total_ = arena.take<float>(n);
+    shares_ = arena.take<float>(static_cast<std::size_t>(most_rows * stretches(entries_)));
     choose_rows();
     logits_ = lane_logits(speaks, from, rows, who, {begin_, count_, group_}, arena);
   }
@@ -90,31 +97,62 @@ class lane_mass {
     return reduction::last;
   }
 
-  /// A block of rows [first, first + count) as its kernels take it, over all that any row sees.
-  [[nodiscard]] block_view view_of(row_block& block, int first, int count, float* values) const {
+  [[nodiscard]] bool has_sums() const { return rows_.lse.data != nullptr && domain_ == entries_; }
+
+  /// Makes rows [first, first + count) a block's: what they see, their sums where given, themselves side by side.
+  void fill(row_block& block, int first, int count) {
     std::fill_n(block.seen, most_rows, 0);
-    for (int i = 0; i < count; ++i) block.seen[i] = visible((first + i) % count_);
-    if (rows_.lse.data != nullptr) {
-      std::fill_n(block.lse, most_rows, 0.0f);
-      for (int i = 0; i < count; ++i) {
-        int const row = begin_ + (first + i) % count_;
-        block.lse[i] = rows_.lse.at(who_, who_.head * group_ + (first + i) / count_, rows_.stored(who_, row));
-      }
+    std::fill_n(block.lse, most_rows, 0.0f);
+    for (int i = 0; i < count; ++i) {
+      int const row = (first + i) % count_;
+      block.seen[i] = visible(row);
+      if (!has_sums()) continue;
+      int const head = who_.head * group_ + (first + i) / count_;
+      block.lse[i] = rows_.lse.at(who_, head, rows_.stored(who_, begin_ + row));
     }
-    return {values, 0, seen_, block.seen, block.share};
+    logits_.pack(block, first, count);
+  }
+
+  /// Calls visit(view of a stretch, its first entry) for all that any row sees. A stretch stays in the cache.
+  template <class Visit>
+  void for_each_stretch(row_block& block, float* values, Visit const& visit) {
+    float* share = shares_;
+    for (int e = 0; e < seen_; e += stretch, share += block.rows) {
+      int const count = std::min(stretch, seen_ - e);
+      visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.seen, share}, e);
+    }
+  }
+
+  void share_alike(float share) { std::fill_n(shares_, most_rows * stretches(seen_), share); }
+
+  /// Softmax of a block of logits, which `make` writes stretch by stretch.
+  template <class Make>
+  void softmax(row_block& block, float* values, Make const& make) {
+    std::fill_n(block.highest, most_rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(block.sum, most_rows, 0.0f);
+    for_each_stretch(block, values, [&](block_view const& view, int e) {
+      make(view, e);
+      block.kernels->advance(view, block.highest, block.sum);
+    });
+    block.kernels->settle(shares_, stretches(seen_), block.seen, block.highest, block.sum);
   }
 
   /// Rows [first, first + count) as probabilities in `values`.
-  block_view probabilities(row_block& block, int first, int count, float* values) {
-    block_view const view = view_of(block, first, count, values);
-    logits_.pack(block, first, count);
-    logits_.all(block, seen_, values);
-    if (rows_.lse.data != nullptr && domain_ == entries_) {
+  void probabilities(row_block& block, int first, int count, float* values) {
+    fill(block, first, count);
+    auto const logits = [&](block_view const& view, int e) { logits_.all(block, e, e + view.count, view.values); };
+    if (!has_sums()) return softmax(block, values, logits);
+    for_each_stretch(block, values, [&](block_view const& view, int e) {
+      logits(view, e);
       block.kernels->normalise(view, block.lse);
-    } else {
-      block.kernels->softmax(view);
-    }
-    return view;
+    });
+  }
+
+  /// Reduces a block's rows into `out`, which becomes or grows by them.
+  void reduce(row_block& block, float* values, reduction how, bool grow, float* out) {
+    for_each_stretch(block, values, [&](block_view const& view, int e) {
+      block.kernels->reduce(view, how == reduction::max, grow, out + e);
+    });
   }
 
   /// Blocks of any rows, one after another.
@@ -123,8 +161,8 @@ class lane_mass {
     int const all = count_ * group_;
     for (int first = 0; first < all; first += block.rows) {
       block.set_rows(logits_.speaks(), all - first > 16 ? 32 : 16);
-      block_view const view = probabilities(block, first, std::min(block.rows, all - first), block_);
-      block.kernels->reduce(view, how == reduction::max, first > 0, total_);
+      probabilities(block, first, std::min(block.rows, all - first), block_);
+      reduce(block, block_, how, first > 0, total_);
     }
   }
 
@@ -135,23 +173,19 @@ class lane_mass {
     for (int begin = 0; begin < all; begin += lane_logits::rooms * most_rows) {
       int const end = std::min(all, begin + lane_logits::rooms * most_rows);
       row_block block[lane_logits::rooms];
-      block_view view[lane_logits::rooms];
       int blocks = 0;
       for (int first = begin; first < end; first += block[blocks++].rows) {
         block[blocks] = logits_.room(blocks);
         block[blocks].set_rows(logits_.speaks(), end - first > 16 ? 32 : 16);
-        int const count = std::min(block[blocks].rows, end - first);
-        view[blocks] = view_of(block[blocks], first, count, block_);
-        logits_.pack(block[blocks], first, count);
+        fill(block[blocks], first, std::min(block[blocks].rows, end - first));
       }
       for (int e = 0; e < seen_; e += keys_of_a_tile) {
         int const keys = logits_.take(e, seen_);
         for (int b = 0; b < blocks; ++b) {
+          block_view const view{block_, e, keys, block[b].seen, block[b].share};
           logits_.tile(block[b], keys, block_);
-          view[b].first = e;
-          view[b].count = keys;
-          block[b].kernels->normalise(view[b], block[b].lse);
-          block[b].kernels->reduce(view[b], how == reduction::max, begin > 0 || b > 0, total_ + e);
+          block[b].kernels->normalise(view, block[b].lse);
+          block[b].kernels->reduce(view, how == reduction::max, begin > 0 || b > 0, total_ + e);
         }
       }
     }
@@ -163,8 +197,8 @@ class lane_mass {
     block.set_rows(logits_.speaks(), 16);
     for (int h = 0; h < group_; ++h) {
       for (int r = 0; r < count_; r += 16) {
-        block_view const view = probabilities(block, h * count_ + r, std::min(16, count_ - r), block_);
-        block.kernels->reduce(view, how_.rows == reduction::max, r > 0, row_sum);
+        probabilities(block, h * count_ + r, std::min(16, count_ - r), block_);
+        reduce(block, block_, how_.rows, r > 0, row_sum);
       }
       for (int e = 0; e < seen_; ++e) fold(total_[e], row_sum[e], how_.group, h == 0);
     }
@@ -177,23 +211,24 @@ class lane_mass {
     block.set_rows(logits_.speaks(), 16);
     for (int r = 0; r < count_; r += 16) {
       int const count = std::min(16, count_ - r);
-      block_view view{};
       for (int h = 0; h < group_; ++h) {
-        if (on_logits) {
-          view = view_of(block, h * count_ + r, count, block_);
-          logits_.pack(block, h * count_ + r, count);
-          logits_.all(block, seen_, block_);
-          std::fill_n(block.share, most_rows, how_.group == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f);
-        } else {
-          view = probabilities(block, h * count_ + r, count, block_);
-        }
-        block.kernels->gather_head(view, how_.group == reduction::max, h > 0, combined);
+        on_logits ? plain_logits(block, h * count_ + r, count) : probabilities(block, h * count_ + r, count, block_);
+        for_each_stretch(block, block_, [&](block_view const& view, int e) {
+          float* const into = combined + static_cast<std::ptrdiff_t>(e) * block.rows;
+          block.kernels->gather_head(view, how_.group == reduction::max, h > 0, into);
+        });
       }
-      view.values = combined;
-      std::fill_n(block.share, most_rows, 1.0f);
-      if (on_logits) block.kernels->softmax(view);
-      block.kernels->reduce(view, how_.rows == reduction::max, r > 0, total_);
+      share_alike(1);
+      if (on_logits) softmax(block, combined, [](block_view const&, int) {});
+      reduce(block, combined, how_.rows, r > 0, total_);
     }
+  }
+
+  /// Rows [first, first + count) as logits, which count as much as a mean of the group's lets them.
+  void plain_logits(row_block& block, int first, int count) {
+    fill(block, first, count);
+    logits_.all(block, 0, seen_, block_);
+    share_alike(how_.group == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f);
   }
 
   /// How many values each of the total's numbers is the mean of; a mean of logits was taken before their softmax.
@@ -218,6 +253,7 @@ class lane_mass {
   int seen_ = 0;    ///< entries that any row sees
   float* block_ = nullptr;
   float* total_ = nullptr;
+  float* shares_ = nullptr;  ///< what makes a stretch's values probabilities, for each row of the block
   lane_logits logits_{};
 };
 

@@ -20,7 +20,10 @@ struct portable_blocks {
     if (element == codec::bf16) return widen_bf16<4>(from, dims, to);
     load_row(element, from, bytes_of(element), dims, to);
   }
-  static void softmax(block_view const& block) { bodies::softmax(block); }
+  static void advance(block_view const& block, float* highest, float* sum) { bodies::advance(block, highest, sum); }
+  static void settle(float* share, int stretches, int const* seen, float const* highest, float const* sum) {
+    bodies::settle(share, stretches, seen, highest, sum);
+  }
   static void normalise(block_view const& block, float const* lse) { bodies::normalise(block, lse); }
   static void reduce(block_view const& block, bool maximum, bool grow, float* out) {
     bodies::reduce(block, maximum, grow, out);
@@ -31,7 +34,8 @@ struct portable_blocks {
   static constexpr block_kernels kernels{.logits = logits,
                                          .few = few,
                                          .widen = widen,
-                                         .softmax = softmax,
+                                         .advance = advance,
+                                         .settle = settle,
                                          .normalise = normalise,
                                          .reduce = reduce,
                                          .gather_head = gather_head};
@@ -58,7 +62,13 @@ struct avx2_blocks {
                                                  float scale, float* out) {
     bodies::few(keys, count, dims, packed, scale, out);
   }
-  [[gnu::target(KVPOLICY_AVX2)]] static void softmax(block_view const& block) { bodies::softmax(block); }
+  [[gnu::target(KVPOLICY_AVX2)]] static void advance(block_view const& block, float* highest, float* sum) {
+    bodies::advance(block, highest, sum);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void settle(float* share, int stretches, int const* seen, float const* highest,
+                                                    float const* sum) {
+    bodies::settle(share, stretches, seen, highest, sum);
+  }
   [[gnu::target(KVPOLICY_AVX2)]] static void normalise(block_view const& block, float const* lse) {
     bodies::normalise(block, lse);
   }
@@ -72,7 +82,8 @@ struct avx2_blocks {
   static constexpr block_kernels kernels{.logits = logits,
                                          .few = few,
                                          .widen = widen,
-                                         .softmax = softmax,
+                                         .advance = advance,
+                                         .settle = settle,
                                          .normalise = normalise,
                                          .reduce = reduce,
                                          .gather_head = gather_head};
@@ -117,11 +128,13 @@ struct avx512_blocks {
   [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void logits_bf16(void const* const* keys, int count, int dims,
                                                                          void const* packed, float scale, float* out) {
     for (int k = 0; k < count; k += 12) {
+      int const there = 12 < count - k ? 12 : count - k;
+      float* const to = out + static_cast<std::ptrdiff_t>(k) * Rows;
+      for (int line = 0; line < there * Rows; line += floats_of_a_line) __builtin_prefetch(to + line, 1);
       typename bodies::floats sums[12 * Rows / 16];
       pairs(keys + k, dims, static_cast<std::uint32_t const*>(packed), sums,
             std::make_integer_sequence<int, 12 * Rows / 16>{});
-      bodies::template store<Rows / 16>(sums, 12 < count - k ? 12 : count - k, scale,
-                                        out + static_cast<std::ptrdiff_t>(k) * Rows);
+      bodies::template store<Rows / 16>(sums, there, scale, to);
     }
   }
 
@@ -151,7 +164,13 @@ struct avx512_blocks {
                                                    float scale, float* out) {
     bodies::few(keys, count, dims, packed, scale, out);
   }
-  [[gnu::target(KVPOLICY_AVX512)]] static void softmax(block_view const& block) { bodies::softmax(block); }
+  [[gnu::target(KVPOLICY_AVX512)]] static void advance(block_view const& block, float* highest, float* sum) {
+    bodies::advance(block, highest, sum);
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static void settle(float* share, int stretches, int const* seen,
+                                                      float const* highest, float const* sum) {
+    bodies::settle(share, stretches, seen, highest, sum);
+  }
   [[gnu::target(KVPOLICY_AVX512)]] static void normalise(block_view const& block, float const* lse) {
     bodies::normalise(block, lse);
   }
@@ -165,7 +184,8 @@ struct avx512_blocks {
   static constexpr block_kernels kernels{.logits = logits,
                                          .few = few,
                                          .widen = avx2_blocks<Rows>::widen,
-                                         .softmax = softmax,
+                                         .advance = advance,
+                                         .settle = settle,
                                          .normalise = normalise,
                                          .reduce = reduce,
                                          .gather_head = gather_head};
@@ -174,7 +194,8 @@ struct avx512_blocks {
                                               .few = few,
                                               .few_bf16 = few_bf16,
                                               .widen = avx2_blocks<Rows>::widen,
-                                              .softmax = softmax,
+                                              .advance = advance,
+                                              .settle = settle,
                                               .normalise = normalise,
                                               .reduce = reduce,
                                               .gather_head = gather_head};

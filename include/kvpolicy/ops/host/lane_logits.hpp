@@ -20,6 +20,8 @@ struct row_block {
   int seen[most_rows] = {};
   float share[most_rows] = {};
   float lse[most_rows] = {};
+  float highest[most_rows] = {};
+  float sum[most_rows] = {};
 
   /// 16 or 32 rows, filled or not.
   void set_rows(isa speaks, int count) {
@@ -51,6 +53,7 @@ class lane_logits {
     packed_ = arena.take<float>((rooms * most_rows + keys_of_a_tile + 1) * d);
     tile_ = packed_ + rooms * most_rows * d;
     row_ = tile_ + keys_of_a_tile * d;
+    if (from.where.kind == locating::identity && from.rows.bases.data == nullptr) first_key_ = from.row(who, 0);
     scale_ = 1.0f / std::sqrt(static_cast<float>(dims_));
     in_pairs_ = speaks == isa::avx512_bf16 && from.rows.element == codec::bf16 && from.rows.contiguous() &&
                 dims_ % 2 == 0 && rows_are_bf16();
@@ -77,7 +80,14 @@ class lane_logits {
   /// Makes the keys of entries [first, first + tile) the current tile; returns how many there are below `end`.
   int take(int first, int end) {
     int const count = std::min(keys_of_a_tile, end - first);
-    for (int k = 0; k < 2 * keys_of_a_tile; ++k) address_[k] = keys_->row(who_, std::min(first + k, end - 1));
+    int const there = std::min(2 * keys_of_a_tile, end - first);
+    if (first_key_ != nullptr) {
+      std::byte const* key = first_key_ + first * keys_->rows.token;
+      for (int k = 0; k < there; ++k, key += keys_->rows.token) address_[k] = key;
+    } else {
+      for (int k = 0; k < there; ++k) address_[k] = keys_->row(who_, first + k);
+    }
+    std::fill(address_ + there, address_ + 2 * keys_of_a_tile, address_[there - 1]);
     if (in_pairs_ || is_floats()) return count;
     for (int k = 0; k < count; ++k) widen(static_cast<std::byte const*>(address_[k]), tile_ + k * dims_);
     for (int k = 0; k < keys_of_a_tile; ++k) address_[k] = tile_ + std::min(k, count - 1) * dims_;
@@ -93,11 +103,11 @@ class lane_logits {
     kernel(address_, count, dims_, block.packed, scale_, to);
   }
 
-  /// Logits of entries [0, end).
-  void all(row_block const& block, int end, float* to) {
-    for (int e = 0; e < end; e += keys_of_a_tile) {
+  /// Logits of entries [begin, end), from `to` on.
+  void all(row_block const& block, int begin, int end, float* to) {
+    for (int e = begin; e < end; e += keys_of_a_tile) {
       int const count = take(e, end);
-      tile(block, count, to + static_cast<std::ptrdiff_t>(e) * block.rows);
+      tile(block, count, to + static_cast<std::ptrdiff_t>(e - begin) * block.rows);
     }
   }
 
@@ -156,6 +166,7 @@ class lane_logits {
   row_range range_{};
   int dims_ = 0;
   bool in_pairs_ = false;
+  std::byte const* first_key_ = nullptr;  ///< where keys follow one another at a stride
   float scale_ = 0;
   float* packed_ = nullptr;
   float* tile_ = nullptr;

@@ -54,8 +54,11 @@ struct block_kernels {
   void (*few_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
   /// Elements of a row, side by side, as floats.
   void (*widen)(codec element, std::byte const* from, int dims, float* to) = nullptr;
-  /// Logits become e^(logit - highest of the row), and share 1 / sum.
-  void (*softmax)(block_view const& block) = nullptr;
+  /// Logits become e^(logit - highest of the row so far), that highest stands in `share`, and highest and sum [rows] go
+  /// on. Stretches of entries follow one another, each still in the cache.
+  void (*advance)(block_view const& block, float* highest, float* sum) = nullptr;
+  /// After the last stretch: `share` [stretches][rows] becomes what makes each stretch's values probabilities.
+  void (*settle)(float* share, int stretches, int const* seen, float const* highest, float const* sum) = nullptr;
   /// Logits become e^(logit - lse), and share 1.
   void (*normalise)(block_view const& block, float const* lse) = nullptr;
   /// out[e] becomes, or grows by, the sum or the maximum of the block's rows.
@@ -97,11 +100,13 @@ struct block_bodies {
                                                    float scale, float* out) {
     for (int k = 0; k < count; k += Step) {
       int const there = Step < count - k ? Step : count - k;
+      float* const to = out + static_cast<std::ptrdiff_t>(k) * Rows;
+      for (int line = 0; line < there * Rows; line += floats_of_a_line) __builtin_prefetch(to + line, 1);
       for (int c = 0; c < columns; c += Part) {
         floats sums[Step * Part];
         multiply<Step, Part>(keys + k, dims, static_cast<float const*>(packed) + c * Width, sums,
                              std::make_integer_sequence<int, Step * Part>{});
-        store<Part>(sums, there, scale, out + static_cast<std::ptrdiff_t>(k) * Rows + c * Width);
+        store<Part>(sums, there, scale, to + c * Width);
       }
     }
   }
@@ -144,29 +149,61 @@ struct block_bodies {
     seen -= block.first;
   }
 
-  [[gnu::always_inline]] static inline void softmax(block_view const& block) {
+  [[gnu::always_inline]] static inline void advance(block_view const& block, float* highest, float* sum) {
+    floats const lowest = floats{} + same_bits<float>(0xFF800000u);  // -inf, under -ffast-math too
     for (int c = 0; c < columns; ++c) {
       ints seen;
+      floats before;
+      floats total;
       seen_by(block, c, seen);
+      get(before, highest + c * Width);
+      get(total, sum + c * Width);
       float* const column = block.values + c * Width;
-      floats const lowest = floats{} + same_bits<float>(0xFF800000u);  // -inf, under -ffast-math too
-      floats highest = lowest;
+      floats now = before;
       for (int e = 0; e < block.count; ++e) {
         floats value;
         get(value, column + static_cast<std::ptrdiff_t>(e) * Rows);
         value = seen > e ? value : lowest;
-        highest = value > highest ? value : highest;
+        now = value > now ? value : now;
       }
-      floats sum{};
+      floats const zero = now == lowest ? floats{} : now;  // nothing seen yet, or only logits of -inf
+      floats shrink = before - zero;
+      exp_of_negative<Width>(shrink);
+      total *= shrink;
       for (int e = 0; e < block.count; ++e) {
         floats value;
         get(value, column + static_cast<std::ptrdiff_t>(e) * Rows);
-        value -= highest;
-        exp_each<Width>(value);
+        value -= zero;
+        exp_of_negative<Width>(value);
         put(value, column + static_cast<std::ptrdiff_t>(e) * Rows);
-        sum += seen > e ? value : floats{};
+        total += seen > e ? value : floats{};
       }
-      put(sum == 0.0f ? floats{} : 1.0f / sum, block.share + c * Width);
+      put(now, highest + c * Width);
+      put(now, block.share + c * Width);
+      put(total, sum + c * Width);
+    }
+  }
+
+  [[gnu::always_inline]] static inline void settle(float* share, int stretches, int const* all_seen,
+                                                   float const* highest, float const* sum) {
+    floats const lowest = floats{} + same_bits<float>(0xFF800000u);
+    for (int c = 0; c < columns; ++c) {
+      ints seen;
+      floats last;
+      floats total;
+      get(seen, all_seen + c * Width);
+      get(last, highest + c * Width);
+      get(total, sum + c * Width);
+      floats const whole = seen > 0 ? 1.0f / total : floats{};
+      for (int s = 0; s < stretches; ++s) {
+        float* const at = share + static_cast<std::ptrdiff_t>(s) * Rows + c * Width;
+        floats part;
+        get(part, at);
+        auto const empty = part == lowest;
+        part -= last;
+        exp_of_negative<Width>(part);
+        put((empty ? floats{} : part) * whole, at);
+      }
     }
   }
 

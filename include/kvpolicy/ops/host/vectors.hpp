@@ -53,17 +53,15 @@ template <int Width>
   for (; d < count; ++d) to[d] = load(codec::bf16, from + 2 * d);
 }
 
-/// x becomes e^x, to 2 units in the last place from -87 to 88; below, 0; above, e^88. NaN stays NaN.
+/// e^x of -87 <= x <= 88, where `turns` is x / ln 2 moved by half towards its nearest integer's truncation.
 template <int Width>
-[[gnu::always_inline]] inline void exp_each(typename vector_of<Width>::floats& x) {
+[[gnu::always_inline]] inline void exp_inside(typename vector_of<Width>::floats& x,
+                                              typename vector_of<Width>::floats const& turns) {
   using floats = typename vector_of<Width>::floats;
   using ints = typename vector_of<Width>::ints;
-  ints const vanishes = x < -87.0f;
-  floats const inside = vanishes ? floats{} - 87.0f : (x > 88.0f ? floats{} + 88.0f : x);
-  floats const turns = inside * 1.44269504f;
-  ints const whole = __builtin_convertvector(turns + (turns < 0.0f ? floats{} - 0.5f : floats{} + 0.5f), ints);
+  ints const whole = __builtin_convertvector(turns, ints);
   floats const n = __builtin_convertvector(whole, floats);
-  floats const f = (inside - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
+  floats const f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
   floats p = f * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * f + 8.3334519073e-3f;
   p = p * f + 4.1665795894e-2f;
@@ -71,7 +69,27 @@ template <int Width>
   p = p * f + 5.0000001201e-1f;
   p = p * f * f + f + 1.0f;
   ints const bits = __builtin_bit_cast(ints, p) + (whole << 23);
-  x = __builtin_bit_cast(floats, vanishes ? ints{} : bits);
+  x = __builtin_bit_cast(floats, bits);
+}
+
+/// x becomes e^x, to 2 units in the last place from -87 to 88; below, 0; above, e^88. NaN stays NaN.
+template <int Width>
+[[gnu::always_inline]] inline void exp_each(typename vector_of<Width>::floats& x) {
+  using floats = typename vector_of<Width>::floats;
+  auto const vanishes = x < -87.0f;
+  x = vanishes ? floats{} - 87.0f : (x > 88.0f ? floats{} + 88.0f : x);
+  floats const turns = x * 1.44269504f;
+  exp_inside<Width>(x, turns + (turns < 0.0f ? floats{} - 0.5f : floats{} + 0.5f));
+  x = vanishes ? floats{} : x;
+}
+
+/// The same of x <= 0 or NaN.
+template <int Width>
+[[gnu::always_inline]] inline void exp_of_negative(typename vector_of<Width>::floats& x) {
+  using floats = typename vector_of<Width>::floats;
+  auto const vanishes = x < -87.0f;
+  exp_inside<Width>(x, x * 1.44269504f - 0.5f);
+  x = vanishes ? floats{} : x;
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail
