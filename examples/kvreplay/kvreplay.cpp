@@ -1,14 +1,18 @@
 // Runs a policy on a recorded trace and writes what it decided.
 #include <unistd.h>
 
+#include <optional>
+
 #include "options.hpp"
 #include "replay.hpp"
+#include "report.hpp"
 #include "trace.hpp"
 #include "write.hpp"
 
 namespace kvreplay {
 namespace {
 
+/// A bar on a terminal.
 void show_progress(int done, int of) {
   static int shown = -1;
   int const percent = static_cast<int>(100LL * done / std::max(1, of));
@@ -19,17 +23,8 @@ void show_progress(int done, int of) {
   std::fflush(stderr);
 }
 
-void print_table(nlohmann::json const& of) {
-  fmt::print("{}\n", of["spec"].get<std::string>());
-  for (char const* const name : {"mode", "layout", "granularity", "segments", "entries", "logical_kept",
-                                 "physical_freed", "attended_length", "nan_scores", "forced_over_budget"}) {
-    fmt::print("{:<20} {}\n", name, of[name].is_string() ? of[name].get<std::string>() : of[name].dump());
-  }
-  fmt::print("{:<20} {:.3f}\n{:<20} {:.3f}\n", "ms.decide", of["ms"]["decide"].get<double>(), "ms.apply",
-             of["ms"]["apply"].get<double>());
-}
-
 int work(options const& with) {
+  stopwatch whole;
   if (with.list) {
     auto const all = listing();
     with.json ? fmt::print("{}\n", all.dump(1)) : print_listing(all);
@@ -42,11 +37,37 @@ int work(options const& with) {
   }
   kv::any_policy const policy = kv::parse(spec_of(with));
   replay by(with, of, policy);
-  results const found = by.run(show_progress);
+  std::optional<result_writer> out;
+  if (!with.out.empty()) out.emplace(with, of);
+  results& found = by.run(show_progress);
+  stopwatch watch;
+  if (out) out->begin(found);
+  double writing = watch.lap();
+  by.carry_out(
+      [&](int layer) {
+        if (out) out->layer(by, layer);
+      },
+      show_progress);
+  watch.lap();
+  if (out) out->finish(found);
+  found.ms.write += writing + watch.lap();
+  found.ms.total = whole.lap();
   auto const told = summary(with, of, policy, found);
-  if (!with.out.empty()) write_results(with, of, by, found);
-  with.json ? fmt::print("{}\n", told.dump(1)) : print_table(told);
+  with.json ? fmt::print("{}\n", told.dump(1)) : print_summary(told);
   return 0;
+}
+
+/// Names come from files: whatever they hold, an error is one line.
+std::string one_line(std::string text) {
+  for (char& each : text) {
+    if (static_cast<unsigned char>(each) < 0x20 || each == 0x7F) each = ' ';
+  }
+  return text;
+}
+
+int fail(std::string const& why, int status) {
+  fmt::print(stderr, "{}\n", one_line(why));
+  return status;
 }
 
 }  // namespace
@@ -63,13 +84,10 @@ int main(int count, char** arguments) {
   } catch (CLI::CallForHelp const& help) {
     return app.exit(help);
   } catch (CLI::ParseError const& wrong) {
-    fmt::print(stderr, "kvreplay: {}\n", wrong.what());
-    return 2;
+    return kvreplay::fail(std::string("kvreplay: ") + wrong.what(), 2);
   } catch (kvpolicy::invalid_argument const& wrong) {
-    fmt::print(stderr, "{}\n", wrong.what());
-    return 2;
+    return kvreplay::fail(wrong.what(), 2);
   } catch (std::exception const& failed) {
-    fmt::print(stderr, "kvreplay: {}\n", failed.what());
-    return 1;
+    return kvreplay::fail(std::string("kvreplay: ") + failed.what(), 1);
   }
 }

@@ -1,11 +1,12 @@
-// What kvreplay writes: a safetensors file, a JSON object, a table.
+// What kvreplay writes into a file: results as tensors, the rows that are left streamed layer by layer.
 #pragma once
 
-#include <fmt/core.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "replay.hpp"
 
@@ -14,143 +15,140 @@ namespace kvreplay {
 /// A safetensors file being put together. It appears under its name only when it is whole.
 class tensor_file {
  public:
-  /// `put(stream)` writes the bytes.
-  void add(std::string const& name, char const* dtype, std::vector<std::int64_t> const& shape, std::int64_t bytes,
-           std::function<void(std::ofstream&)> put) {
-    header_[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at_, at_ + bytes}}};
-    at_ += bytes;
-    puts_.push_back(std::move(put));
+  explicit tensor_file(std::string path) : path_(std::move(path)), unfinished_(path_ + ".unfinished") {
+    file_ = ::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    kv::expects(file_ >= 0, "kvreplay", "--out", path_, "it cannot be written");
   }
-  template <class T>
-  void add(std::string const& name, char const* dtype, std::vector<std::int64_t> const& shape,
-           std::vector<T> const& values) {
-    auto const bytes = static_cast<std::int64_t>(values.size() * sizeof(T));
-    add(name, dtype, shape, bytes,
-        [&values, bytes](std::ofstream& to) { to.write(reinterpret_cast<char const*>(values.data()), bytes); });
+  tensor_file(tensor_file const&) = delete;
+  tensor_file& operator=(tensor_file const&) = delete;
+  ~tensor_file() {
+    if (file_ < 0) return;
+    ::close(file_);
+    ::unlink(unfinished_.c_str());
   }
 
-  void write(std::string const& path) const {
-    std::string const unfinished = path + ".unfinished";
-    {
-      std::ofstream to(unfinished, std::ios::binary);
-      std::string text = header_.dump();
-      text.resize((text.size() + 7) / 8 * 8, ' ');
-      auto const size = static_cast<std::uint64_t>(text.size());
-      to.write(reinterpret_cast<char const*>(&size), 8);
-      to.write(text.data(), static_cast<std::streamsize>(text.size()));
-      for (auto const& put : puts_) put(to);
-      to.flush();
-      kv::expects(to.good(), "kvreplay", "--out", path, "it cannot be written");
+  /// Names a tensor; its bytes come later. Returns where they begin.
+  std::int64_t add(std::string const& name, char const* dtype, std::vector<std::int64_t> const& shape,
+                   std::int64_t bytes) {
+    header_[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at_, at_ + bytes}}};
+    return std::exchange(at_, at_ + bytes);
+  }
+
+  /// Every tensor has its name: bytes can be put.
+  void begin() {
+    std::string text = header_.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    auto const bytes = static_cast<std::uint64_t>(text.size());
+    put(0, &bytes, 8);
+    put(8, text.data(), text.size());
+    data_ = 8 + std::ssize(text);
+  }
+  void put(std::int64_t at, void const* from, std::size_t bytes) const {
+    auto const* next = static_cast<char const*>(from);
+    for (at += data_; bytes > 0;) {
+      ssize_t const done = ::pwrite(file_, next, bytes, at);
+      if (done <= 0) throw std::runtime_error("--out " + path_ + " could not be written to its end");
+      next += done;
+      at += done;
+      bytes -= static_cast<std::size_t>(done);
     }
-    kv::expects(std::rename(unfinished.c_str(), path.c_str()) == 0, "kvreplay", "--out", path, "it cannot be written");
+  }
+  template <class T>
+  void put(std::int64_t at, std::vector<T> const& values) const {
+    put(at, values.data(), values.size() * sizeof(T));
+  }
+
+  void finish() {
+    bool const closed = ::close(std::exchange(file_, -1)) == 0;
+    bool const there = closed && std::rename(unfinished_.c_str(), path_.c_str()) == 0;
+    if (!there) ::unlink(unfinished_.c_str());
+    kv::expects(there, "kvreplay", "--out", path_, "it cannot be written");
   }
 
  private:
+  std::string path_;
+  std::string unfinished_;
+  int file_ = -1;
   nlohmann::json header_ = nlohmann::json::object();
-  std::vector<std::function<void(std::ofstream&)>> puts_;
   std::int64_t at_ = 0;
+  std::int64_t data_ = 0;
 };
 
 [[nodiscard]] inline char const* dtype_of(kv::codec element) {
   return element == kv::codec::f32 ? "F32" : element == kv::codec::f16 ? "F16" : "BF16";
 }
 
-inline void write_results(options const& with, trace const& of, replay& by, results const& found) {
-  tensor_file file;
-  std::int64_t const segments = found.segments;
-  file.add("keep.offsets", "I64", {segments + 1}, found.keep.offsets);
-  file.add("keep.ordinals", "I64", {std::ssize(found.keep.ordinals)}, found.keep.ordinals);
-  if (!found.scores.empty()) file.add("scores", "F32", {segments, of.entries()}, found.scores);
-  if (with.how == mode::decode) file.add("events", "I64", {std::ssize(found.events) / 3, 3}, found.events);
-  if (with.how == mode::turns) {
-    file.add("turn.offsets", "I64", {std::ssize(found.turns.offsets)}, found.turns.offsets);
-    file.add("turn.ordinals", "I64", {std::ssize(found.turns.ordinals)}, found.turns.ordinals);
-  }
-  if (with.attend) {
-    file.add("output", "F32", {of.shape().layers, of.shape().query_heads, of.value_dim()}, found.output);
-  }
-  bool const moves = with.lay == layout::compact || with.lay == layout::compact_rerotated;
-  for (bool const keys : {true, false}) {
-    array const& from = keys ? of.keys : of.values;
-    if (!moves || !from) continue;
-    std::int64_t rows = 0;
-    by.for_each_kept_row(keys, [&](std::byte const*) { ++rows; });
-    std::int64_t const row = from.shape[3] * kv::bytes_of(from.element);
-    file.add(keys ? "keys" : "values", dtype_of(from.element), {rows, from.shape[3]}, rows * row,
-             [&by, keys, row](std::ofstream& to) {
-               by.for_each_kept_row(keys,
-                                    [&](std::byte const* at) { to.write(reinterpret_cast<char const*>(at), row); });
-             });
-  }
-  file.write(with.out);
-}
+/// Writes one replay: names first, when all is decided; rows as layers are carried out; `output` at the end.
+class result_writer {
+ public:
+  result_writer(options const& with, trace const& of) : with_(with), trace_(of), file_(with.out) {}
 
-[[nodiscard]] inline nlohmann::json summary(options const& with, trace const& of, kv::any_policy const& policy,
-                                            results const& found) {
-  nlohmann::json fields = nlohmann::json::object();
-  for (kv::scorer_info const& one : kv::shipped().list()) {
-    if (one.name != with.policy) continue;
-    for (kv::field_info const& field : one.fields) fields[field.name] = field.value;
-  }
-  for (std::string const& set : with.set) fields[set.substr(0, set.find('='))] = set.substr(set.find('=') + 1);
-  return {{"policy", with.policy},
-          {"spec", kv::to_string(policy)},
-          {"fields", fields},
-          {"mode", kv::to_string(with.how)},
-          {"layout", kv::to_string(with.lay)},
-          {"granularity", kv::to_string(policy.decides())},
-          {"segments", found.segments},
-          {"entries", of.entries()},
-          {"logical_kept", found.told.logical_kept},
-          {"physical_freed", found.told.physical_freed},
-          {"attended_length", found.told.attended_length},
-          {"nan_scores", found.report.nan_scores},
-          {"forced_over_budget", found.report.forced_over_budget},
-          {"ms", {{"decide", found.decide_ms}, {"apply", found.apply_ms}}},
-          {"warnings", nlohmann::json::array()}};
-}
-
-/// Every policy with its fields, defaults, signals, granularity and modes.
-[[nodiscard]] inline nlohmann::json listing() {
-  nlohmann::json all = nlohmann::json::array();
-  for (kv::scorer_info const& one : kv::shipped().list()) {
-    nlohmann::json fields = nlohmann::json::array();
-    for (kv::field_info const& each : one.fields) {
-      fields.push_back({{"name", each.name}, {"type", each.type}, {"default", each.value}});
+  void begin(results const& found) {
+    std::int64_t const segments = found.segments;
+    std::vector<std::pair<std::int64_t, std::vector<std::int64_t> const*>> lists;
+    auto const add = [&](char const* name, std::vector<std::int64_t> const& list, std::vector<std::int64_t> shape) {
+      lists.emplace_back(file_.add(name, "I64", shape, std::ssize(list) * 8), &list);
+    };
+    add("keep.offsets", found.keep.offsets, {segments + 1});
+    add("keep.ordinals", found.keep.ordinals, {std::ssize(found.keep.ordinals)});
+    if (with_.how == mode::decode) add("events", found.events, {std::ssize(found.events) / 3, 3});
+    if (with_.how == mode::turns) {
+      add("turn.offsets", found.turns.offsets, {std::ssize(found.turns.offsets)});
+      add("turn.ordinals", found.turns.ordinals, {std::ssize(found.turns.ordinals)});
     }
-    all.push_back({{"name", one.name},
-                   {"fields", fields},
-                   {"signals", one.needs},
-                   {"granularity", kv::to_string(one.decides)},
-                   {"modes", {"prefill", "decode", "turns"}}});
+    std::int64_t scores = 0;
+    std::int64_t const wide = std::ssize(found.scores) * 4;
+    if (wide > 0) scores = file_.add("scores", "F32", {segments, trace_.entries()}, wide);
+    add_output();
+    add_rows(found);
+    file_.begin();
+    for (auto const& [at, list] : lists) file_.put(at, *list);
+    if (wide > 0) file_.put(scores, found.scores);
   }
-  return all;
-}
 
-inline void print_listing(nlohmann::json const& all) {
-  for (nlohmann::json const& one : all) {
-    std::string fields, needs;
-    for (nlohmann::json const& each : one["fields"]) {
-      fields +=
-          (fields.empty() ? "" : ", ") + each["name"].get<std::string>() + "=" + each["default"].get<std::string>();
+  /// The rows that a layer has kept.
+  void layer(replay const& by, int layer) {
+    for (bool const keys : {true, false}) {
+      std::int64_t& at = keys ? keys_at_ : values_at_;
+      if (at < 0) continue;
+      for (int head = 0; head < trace_.shape().kv_heads; ++head) {
+        auto const rows = by.rows_left(keys, {0, layer, head});
+        file_.put(at, rows.data(), rows.size());
+        at += std::ssize(rows);
+      }
     }
-    for (nlohmann::json const& each : one["signals"]) needs += (needs.empty() ? "" : ", ") + each.get<std::string>();
-    fmt::print("{:<14} {:<6} {:<50} needs {}\n", one["name"].get<std::string>(), one["granularity"].get<std::string>(),
-               fields.empty() ? "-" : fields, needs.empty() ? "nothing" : needs);
   }
-}
 
-[[nodiscard]] inline nlohmann::json description(trace const& of) {
-  nlohmann::json tensors = nlohmann::json::object();
-  for (auto const& [name, one] : of.file().tensors()) tensors[name] = {{"dtype", one.dtype}, {"shape", one.shape}};
-  return {{"layers", of.shape().layers},
-          {"query_heads", of.shape().query_heads},
-          {"kv_heads", of.shape().kv_heads},
-          {"head_dim", of.shape().head_dim},
-          {"value_dim", of.value_dim()},
-          {"entries", of.entries()},
-          {"tensors", tensors},
-          {"metadata", of.file().all_metadata()}};
-}
+  void finish(results const& found) {
+    if (with_.attend) file_.put(output_at_, found.output);
+    file_.finish();
+  }
+
+ private:
+  void add_output() {
+    if (!with_.attend) return;
+    kv::shape const& model = trace_.shape();
+    std::int64_t const values = std::int64_t{model.layers} * model.query_heads * trace_.value_dim();
+    output_at_ = file_.add("output", "F32", {model.layers, model.query_heads, trace_.value_dim()}, values * 4);
+  }
+
+  /// The lanes of a segment hold its entries each.
+  void add_rows(results const& found) {
+    if (with_.lay != layout::compact && with_.lay != layout::compact_rerotated) return;
+    std::int64_t const lanes = std::int64_t{trace_.shape().layers} * trace_.shape().kv_heads / found.segments;
+    std::int64_t const rows = std::ssize(found.keep.ordinals) * lanes;
+    for (bool const keys : {true, false}) {
+      array const& from = keys ? trace_.keys : trace_.values;
+      if (!from) continue;
+      (keys ? keys_at_ : values_at_) =
+          file_.add(keys ? "keys" : "values", dtype_of(from.element), {rows, from.shape[3]}, rows * from.stride(2));
+    }
+  }
+
+  options const& with_;
+  trace const& trace_;
+  tensor_file file_;
+  std::int64_t keys_at_ = -1, values_at_ = -1, output_at_ = -1;
+};
 
 }  // namespace kvreplay

@@ -1,0 +1,135 @@
+// What was decided, in words of the trace: which entries each segment holds, their scores, who went when.
+#pragma once
+
+#include <atomic>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "options.hpp"
+#include "results.hpp"
+
+namespace kvreplay {
+
+/// Follows one replay's decisions. A segment's ordinals are translated into ordinals of the trace's entries.
+class journal {
+ public:
+  journal(options const& with, kv::any_policy const& policy, int segments, int entries, results& to)
+      : how_(with.how),
+        policy_(policy),
+        segments_(segments),
+        entries_(size(entries)),
+        held_(size(segments)),
+        dropped_(size(segments)),
+        found_(to) {}
+
+  /// The entries that each segment holds.
+  [[nodiscard]] std::vector<std::vector<int>> const& held() const { return held_; }
+
+  void arrived(int from, int to) {
+    for (std::vector<int>& each : held_) {
+      each.resize(each.size() + size(to - from));
+      std::iota(each.end() - (to - from), each.end(), from);
+    }
+  }
+
+  /// The plan's last decision; `event_step` is a step of decoding, or negative.
+  void note(kv::host_executor& exec, kv::plan<kv::host_executor>& plan, int event_step) {
+    kv::keep_set const& keep = plan.keep();
+    int const first = first_segment(policy_.decides(), keep.who);
+    kv::report const& now = plan.report();
+    if (now.triggered > 0) {
+      if (first == 0) found_.report = {};
+      found_.report.nan_scores += now.nan_scores;
+      found_.report.forced_over_budget += now.forced_over_budget;
+      note_scores(exec, plan, first);
+    }
+    for (int s = 0; s < keep.segments(); ++s) follow(keep, s, first + s, event_step);
+  }
+
+  /// The segment that comes first in these layers.
+  [[nodiscard]] static int first_segment(kv::granularity decides, kv::lanes const& who) {
+    if (decides == kv::granularity::lane) return who.layer_begin * who.heads;
+    return decides == kv::granularity::layer ? who.layer_begin : 0;
+  }
+
+  /// Nothing more will be decided.
+  void close() {
+    found_.keep.add(held_);
+    if (!ranked_) found_.scores.clear();
+  }
+
+ private:
+  static constexpr float lowest = -std::numeric_limits<float>::infinity();
+
+  /// Scores of what was ranked: a dropped entry was, and a kept one if it is not forced. Costs what is held, not what
+  /// the trace has: of the decision before, only what it dropped has to be wiped out.
+  void note_scores(kv::host_executor& exec, kv::plan<kv::host_executor>& plan, int first) {
+    kv::keep_set const& keep = plan.keep();
+    bool const all = plan.report().triggered == keep.segments();
+    if (found_.scores.empty()) found_.scores.assign(size(segments_) * entries_, lowest);
+    if (first == 0) ranked_ = false;
+    std::atomic<bool> any{false};
+    exec.for_each(keep.segments(), [&](int s, int) {
+      bool const idle = !all && std::ssize(keep.listed(s)) == keep.seen[s];
+      if (note_row(plan, s, first + s, idle)) any = true;
+    });
+    ranked_ = ranked_ || any;
+  }
+
+  bool note_row(kv::plan<kv::host_executor>& plan, int s, int segment, bool idle) {
+    kv::keep_set const& keep = plan.keep();
+    std::vector<int> const& entry = held_[size(segment)];
+    float* const to = found_.scores.data() + size(segment) * entries_;
+    float const* const from = plan.scores(keep.who).row(s);
+    for (int const gone : std::exchange(dropped_[size(segment)], {})) to[gone] = lowest;
+    auto const kept = keep.listed(s);
+    std::int64_t unranked = 0;
+    if (idle) {
+      for (int const each : entry) to[each] = lowest;
+      return false;
+    }
+    for (int e = 0; e < keep.seen[s]; ++e) to[entry[size(e)]] = from[e];
+    for (int const e : kept) {
+      if (!policy_.forces(plan, s, e)) continue;
+      to[entry[size(e)]] = lowest;
+      ++unranked;
+    }
+    if (how_ != mode::prefill) each_dropped(keep, s, [&](int e) { dropped_[size(segment)].push_back(entry[size(e)]); });
+    return unranked < keep.seen[s];
+  }
+
+  template <class Visit>
+  static void each_dropped(kv::keep_set const& keep, int s, Visit const& visit) {
+    int e = 0;
+    for (int const kept : keep.listed(s)) {
+      for (; e < kept; ++e) visit(e);
+      ++e;
+    }
+    for (; e < keep.seen[s]; ++e) visit(e);
+  }
+
+  /// Forgets what the plan drops, and notes it as events of a step.
+  void follow(kv::keep_set const& keep, int s, int segment, int event_step) {
+    std::vector<int>& held = held_[size(segment)];
+    if (event_step >= 0) {
+      each_dropped(keep, s, [&](int e) {
+        for (std::int64_t const value : {event_step, segment, held[size(e)]}) found_.events.push_back(value);
+      });
+    }
+    std::size_t to = 0;
+    for (int const e : keep.listed(s)) held[to++] = held[size(e)];
+    held.resize(to);
+  }
+
+  mode how_;
+  kv::any_policy const& policy_;
+  int segments_;
+  std::size_t entries_;
+  std::vector<std::vector<int>> held_;     ///< ordinals into the trace
+  std::vector<std::vector<int>> dropped_;  ///< what the last decision with scores has dropped
+  bool ranked_ = false;                    ///< the scores hold at least one
+  results& found_;
+};
+
+}  // namespace kvreplay

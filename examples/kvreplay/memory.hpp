@@ -1,0 +1,207 @@
+// The memory of the engine that a replay is: the mapped file, and the tables of who holds what.
+#pragma once
+
+#include <algorithm>
+#include <list>
+#include <utility>
+
+#include "options.hpp"
+#include "results.hpp"
+#include "trace.hpp"
+
+namespace kvreplay {
+
+/// K and V where the trace has them, in the layout that the command names. Lanes are contiguous rows, or lists of slots
+/// that never move; with a dead slot one list serves all lanes.
+class memory {
+ public:
+  memory(layout lay, trace& of)
+      : lay_(lay),
+        trace_(of),
+        lanes_(of.shape().layers * of.shape().kv_heads),
+        rows_(shared() ? 1 : lanes_),
+        count_(size(rows_)),
+        position_(size(rows_) * size(of.entries())) {
+    make_planes();
+    if (listed()) make_tables();
+  }
+
+  [[nodiscard]] bool shared() const { return lay_ == layout::dead_slot; }
+  [[nodiscard]] bool listed() const { return lay_ == layout::dead_slot || lay_ == layout::mask; }
+  /// Rows move, so that layers can be carried out one after another and given back.
+  [[nodiscard]] bool moves() const { return !listed(); }
+  [[nodiscard]] int lanes() const { return lanes_; }
+
+  /// The cache as appliers edit it. A dead slot is one more than the trace has rows: its planes are only named, never
+  /// read.
+  [[nodiscard]] kv::cache view() {
+    std::int64_t const entries = trace_.entries();
+    kv::cache made{.shape = trace_.shape(),
+                   .who = {.layer_end = trace_.shape().layers,
+                           .heads = trace_.shape().kv_heads,
+                           .bound = trace_.entries(),
+                           .count = {count_.data(), 0, layer_rows(), head_rows()},
+                           .position = {position_.data(), 0, entries * layer_rows(), entries * head_rows()}},
+                   .k = k_,
+                   .v = v_,
+                   .where = kv::identity(trace_.entries())};
+    if (!listed()) return made;
+    made.where = kv::slot_map({list_.data(), 0, entries * layer_rows(), entries * head_rows()}, entries);
+    for (kv::plane* const rows : {&made.k, &made.v}) rows->unit = std::exchange(rows->token, 0);
+    if (shared()) ++made.where.units;
+    if (shared()) name_only(made);
+    return made;
+  }
+
+  /// One layer of lanes of contiguous rows, as a cache of its own.
+  [[nodiscard]] kv::cache view_of_layer(int layer) {
+    kv::cache made = view();
+    made.shape.layers = made.who.layer_end = 1;
+    made.k.base += layer * made.k.layer;
+    made.v.base += layer * made.v.layer;
+    made.who.count.data += layer * made.who.count.layer;
+    made.who.position.data += layer * made.who.position.layer;
+    return made;
+  }
+
+  /// Keys or values as a signal, by ordinal.
+  [[nodiscard]] kv::row_view rows(bool keys) {
+    kv::plane rows = keys ? k_ : v_;
+    if (listed()) rows.unit = std::exchange(rows.token, 0);
+    return {rows, view().where};
+  }
+
+  /// Where the row of an entry is.
+  [[nodiscard]] std::byte const* row(bool keys, kv::lane who, int ordinal) const {
+    kv::plane const& rows = keys ? k_ : v_;
+    int const token =
+        listed()
+            ? list_[size(who.layer * layer_rows() + who.head * head_rows()) * size(trace_.entries()) + size(ordinal)]
+            : ordinal;
+    return rows.row(who.layer, {0, token}, who.head);
+  }
+  [[nodiscard]] kv::plane const& plane(bool keys) const { return keys ? k_ : v_; }
+  [[nodiscard]] int count(kv::lane who) const {
+    return count_[size(who.layer * layer_rows() + who.head * head_rows())];
+  }
+
+  /// Entries [from, to) of the trace come to the end of every lane, where a row of the file has to be if it is not.
+  void place(int from, int to) {
+    std::int64_t const entries = trace_.entries();
+    for (int row = 0; row < rows_; ++row) {
+      int const count = count_[size(row)];
+      if (!listed() && count == from) continue;
+      kv::lane const who{0, row / trace_.shape().kv_heads, row % trace_.shape().kv_heads};
+      for (int e = from; e < to; ++e) {
+        if (listed()) list_[size(row * entries + count + e - from)] = e;
+        if (shared()) map_[size(trace_.positions[size(e)])] = e;
+        if (listed()) continue;
+        copy_row(k_, who, e, count + e - from);
+        copy_row(v_, who, e, count + e - from);
+      }
+    }
+  }
+
+  /// Carries the plan's decision out: rows, lists or masks change, and counts.
+  void apply(kv::host_executor& exec, kv::plan<kv::host_executor> const& plan, kv::cache& now,
+             kv::state<kv::host_executor>& state, kv::tally* told) {
+    std::int64_t const entries = trace_.entries();
+    std::int64_t const row = (entries + 7) / 8;
+    switch (lay_) {
+      case layout::compact:
+      case layout::lane_pages:
+        return kv::apply(exec, kv::compact{}, plan, now, state, told);
+      case layout::compact_rerotated:
+        return kv::apply(exec, kv::compact_rerotated{trace_.rope()}, plan, now, state, told);
+      case layout::dead_slot:
+        return kv::apply(exec,
+                         kv::dead_slot<>{.list = list(),
+                                         .map = {map_.data()},
+                                         .dead = trace_.entries(),
+                                         .freed = {{freed_.data()}, {&freed_count_}}},
+                         plan, now, state, told);
+      case layout::mask:
+        kv::mask_rows const rows{{mask_.data(), 0, row * trace_.shape().kv_heads, row}, kv::mask_form::bits, entries};
+        return kv::apply(exec, kv::mask{list(), rows}, plan, now, state, told);
+    }
+  }
+
+ private:
+  /// Where the trace has no rows, bytes that nobody reads.
+  void make_planes() {
+    auto const plane_of = [&](array const& from, int dims) {
+      if (!from) return kv::plane{.element = kv::codec::opaque, .dims = 1};
+      return kv::plane{.base = from.data,
+                       .element = from.element,
+                       .dims = dims,
+                       .layer = from.stride(0),
+                       .token = from.stride(2),
+                       .head = from.stride(1),
+                       .dim = kv::bytes_of(from.element)};
+    };
+    k_ = plane_of(trace_.keys, trace_.shape().head_dim);
+    v_ = plane_of(trace_.values, trace_.value_dim());
+    for (kv::plane* const rows : {&k_, &v_}) {
+      if (rows->base != nullptr) continue;
+      std::vector<std::byte>& made = nothing_.emplace_back(size(std::int64_t{lanes_} * trace_.entries()));
+      rows->base = made.data();
+      rows->token = 1;
+      rows->dim = 1;
+      rows->head = trace_.entries();
+      rows->layer = std::int64_t{trace_.entries()} * trace_.shape().kv_heads;
+    }
+  }
+
+  void make_tables() {
+    int const entries = trace_.entries();
+    list_.resize(size(rows_) * size(entries));
+    if (lay_ == layout::mask) mask_.assign(size(lanes_) * size((entries + 7) / 8), std::byte{0xFF});
+    if (!shared()) return;
+    freed_.resize(size(entries));
+    kv::expects(trace_.positions.back() < 2LL * entries + (1 << 20), "kvreplay", "tensor positions",
+                trace_.positions.back(), "a map of positions would be far longer than the trace");
+    map_.assign(size(trace_.positions.back()) + 1, entries);
+  }
+
+  [[nodiscard]] std::int64_t layer_rows() const { return shared() ? 0 : trace_.shape().kv_heads; }
+  [[nodiscard]] std::int64_t head_rows() const { return shared() ? 0 : 1; }
+  [[nodiscard]] kv::by_lane<int> list() {
+    std::int64_t const entries = trace_.entries();
+    return {list_.data(), 0, entries * layer_rows(), entries * head_rows()};
+  }
+
+  /// Planes with one slot more than the trace has rows, which the appliers of lists check and never read.
+  static void name_only(kv::cache& of) {
+    static std::byte nothing[2];
+    static std::byte* bases[2] = {&nothing[0], &nothing[1]};
+    for (int i = 0; i < 2; ++i) {
+      kv::plane& rows = i == 0 ? of.k : of.v;
+      std::int64_t const row = 2 * std::int64_t{rows.dims} * kv::bytes_of(rows.element);
+      rows = {.element = rows.element,
+              .dims = rows.dims,
+              .layer = row * of.where.units * of.shape.kv_heads,
+              .unit = row,
+              .head = row * of.where.units,
+              .dim = kv::bytes_of(rows.element),
+              .bases = {&bases[i]}};
+    }
+  }
+
+  static void copy_row(kv::plane const& rows, kv::lane who, int from, int to) {
+    std::memcpy(rows.row(who.layer, {0, to}, who.head), rows.row(who.layer, {0, from}, who.head),
+                size(std::int64_t{rows.dims} * kv::bytes_of(rows.element)));
+  }
+
+  layout lay_;
+  trace& trace_;
+  int lanes_;
+  int rows_;  ///< of the tables: one for each lane, or one for all
+  std::vector<int> count_, position_;
+  std::vector<int> list_, map_, freed_;
+  int freed_count_ = 0;
+  std::vector<std::byte> mask_;
+  std::list<std::vector<std::byte>> nothing_;
+  kv::plane k_, v_;
+};
+
+}  // namespace kvreplay

@@ -1,0 +1,95 @@
+// What kvreplay prints: a JSON object, or the same as a table.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "replay.hpp"
+
+namespace kvreplay {
+
+[[nodiscard]] inline nlohmann::json summary(options const& with, trace const& of, kv::any_policy const& policy,
+                                            results const& found) {
+  nlohmann::json fields = nlohmann::json::object();
+  for (kv::scorer_info const& one : kv::shipped().list()) {
+    if (one.name != with.policy) continue;
+    for (kv::field_info const& field : one.fields) fields[field.name] = field.value;
+  }
+  for (std::string const& set : with.set) fields[set.substr(0, set.find('='))] = set.substr(set.find('=') + 1);
+  milliseconds const& ms = found.ms;
+  return {
+      {"policy", with.policy},
+      {"spec", kv::to_string(policy)},
+      {"fields", fields},
+      {"mode", kv::to_string(with.how)},
+      {"layout", kv::to_string(with.lay)},
+      {"granularity", kv::to_string(policy.decides())},
+      {"segments", found.segments},
+      {"entries", of.entries()},
+      {"logical_kept", found.told.logical_kept},
+      {"physical_freed", found.told.physical_freed},
+      {"attended_length", found.told.attended_length},
+      {"nan_scores", found.report.nan_scores},
+      {"forced_over_budget", found.report.forced_over_budget},
+      {"ms",
+       {{"decide", ms.decide}, {"apply", ms.apply}, {"attend", ms.attend}, {"write", ms.write}, {"total", ms.total}}},
+      {"warnings", found.warnings}};
+}
+
+inline void print_summary(nlohmann::json const& of) {
+  fmt::print("{}\n", of["spec"].get<std::string>());
+  for (char const* const name : {"mode", "layout", "granularity", "segments", "entries", "logical_kept",
+                                 "physical_freed", "attended_length", "nan_scores", "forced_over_budget"}) {
+    fmt::print("{:<20} {}\n", name, of[name].is_string() ? of[name].get<std::string>() : of[name].dump());
+  }
+  for (char const* const name : {"decide", "apply", "attend", "write", "total"}) {
+    fmt::print("ms.{:<17} {:.3f}\n", name, of["ms"][name].get<double>());
+  }
+  for (nlohmann::json const& one : of["warnings"]) fmt::print("warning: {}\n", one.get<std::string>());
+}
+
+/// Every policy with its fields, defaults, signals, granularity and modes.
+[[nodiscard]] inline nlohmann::json listing() {
+  nlohmann::json all = nlohmann::json::array();
+  for (kv::scorer_info const& one : kv::shipped().list()) {
+    nlohmann::json fields = nlohmann::json::array();
+    for (kv::field_info const& each : one.fields) {
+      fields.push_back({{"name", each.name}, {"type", each.type}, {"default", each.value}});
+    }
+    all.push_back({{"name", one.name},
+                   {"fields", fields},
+                   {"signals", one.needs},
+                   {"granularity", kv::to_string(one.decides)},
+                   {"modes", {"prefill", "decode", "turns"}}});
+  }
+  return all;
+}
+
+inline void print_listing(nlohmann::json const& all) {
+  for (nlohmann::json const& one : all) {
+    std::string fields, needs;
+    for (nlohmann::json const& each : one["fields"]) {
+      fields +=
+          (fields.empty() ? "" : ", ") + each["name"].get<std::string>() + "=" + each["default"].get<std::string>();
+    }
+    for (nlohmann::json const& each : one["signals"]) needs += (needs.empty() ? "" : ", ") + each.get<std::string>();
+    fmt::print("{:<14} {:<6} {:<50} needs {}\n", one["name"].get<std::string>(), one["granularity"].get<std::string>(),
+               fields.empty() ? "-" : fields, needs.empty() ? "nothing" : needs);
+  }
+}
+
+[[nodiscard]] inline nlohmann::json description(trace const& of) {
+  nlohmann::json tensors = nlohmann::json::object();
+  for (auto const& [name, one] : of.file().tensors()) tensors[name] = {{"dtype", one.dtype}, {"shape", one.shape}};
+  return {{"layers", of.shape().layers},
+          {"query_heads", of.shape().query_heads},
+          {"kv_heads", of.shape().kv_heads},
+          {"head_dim", of.shape().head_dim},
+          {"value_dim", of.value_dim()},
+          {"entries", of.entries()},
+          {"tensors", tensors},
+          {"metadata", of.file().all_metadata()}};
+}
+
+}  // namespace kvreplay

@@ -1,0 +1,173 @@
+// What a trace tells a policy at one moment.
+#pragma once
+
+#include "memory.hpp"
+
+namespace kvreplay {
+
+/// Offers every signal that the trace has. What it delivers wins over what could be computed from it.
+class offers {
+ public:
+  offers(options const& with, trace const& of, kv::any_policy const& policy, memory& held)
+      : with_(with), trace_(of), policy_(policy), memory_(held) {
+    if (trace_.row_lse) {
+      for (std::int64_t i = 0; i < trace_.row_lse.count(); ++i) lse_.push_back(trace_.row_lse.value(i));
+    }
+  }
+
+  /// Learns from the state's columns what the policy looks at: so many last query rows, or the rows of every forward.
+  void look_at(kv::state<kv::host_executor> const& state) {
+    for (kv::held_column const& each : state.columns()) {
+      if (each.about.one == kv::per::window_row) window_ = std::max(window_, each.about.units);
+      if (each.about.one == kv::per::lane_entry) every_row_ = true;
+    }
+  }
+
+  /// Rows [begin, end) of the queries are this forward's. `held`: which entry of the trace each ordinal of a segment
+  /// is.
+  kv::any_signals offer(int begin, int end, std::vector<std::vector<int>> const& held) {
+    kv::any_signals all(memory_.view().who);
+    if (trace_.keys) all.add(keys_ = kv::keys{memory_.rows(true)});
+    if (trace_.values) all.add(values_ = kv::values{memory_.rows(false)});
+    bool const given_mass = trace_.attention_mass && with_.how == mode::prefill;
+    if (trace_.queries && !given_mass) offer_queries(all, begin, end);
+    if (end == trace_.entries() && with_.how == mode::prefill) offer_recent(all);
+    if (given_mass) all.add(mass_ = {lane_mass()});
+    if (array const* const scores = external_of(); scores != nullptr) {
+      all.add(external_ = {lane_external(*scores, held)});
+    }
+    return all;
+  }
+
+  /// What was not as the policy asked, though it could go on.
+  [[nodiscard]] std::vector<std::string> warnings() const {
+    if (trace_.queries || !trace_.recent_queries ||
+        trace_.recent_queries.shape[2] >= std::min(window_, trace_.entries()))
+      return {};
+    return {"tensor recent_queries has " + std::to_string(trace_.recent_queries.shape[2]) +
+            " rows, and the policy looks with " + std::to_string(window_)};
+  }
+
+ private:
+  void offer_queries(kv::any_signals& to, int begin, int end) {
+    int const first = every_row_ ? begin : std::max(begin, end - window_);
+    if (with_.how != mode::prefill || every_row_) check_rows(first, end);
+    queries_ = {rows_of(trace_.queries, begin, end - begin, begin)};
+    to.add(queries_);
+  }
+
+  /// The last rows as they lie in the trace, so many as the policy looks with, and their log-sum-exp where it has it.
+  void offer_recent(kv::any_signals& to) {
+    array const& from = trace_.queries ? trace_.queries : trace_.recent_queries;
+    if (!from) return;
+    int const last = trace_.entries();
+    auto const there = static_cast<int>(from.shape[2]);
+    int const rows = std::min(std::max(window_, 1), there);
+    if (trace_.queries) check_rows(last - rows, last);
+    recent_ = {rows_of(from, there - rows, rows, last - rows)};
+    if (trace_.row_lse && trace_.row_lse.shape[2] >= rows) {
+      std::int64_t const known = trace_.row_lse.shape[2];
+      recent_.lse = {lse_.data() + (known - rows), 0, known * trace_.shape().query_heads, known};
+    }
+    to.add(recent_);
+  }
+
+  [[nodiscard]] kv::query_view rows_of(array const& from, int first, int rows, int entry) const {
+    return {.base = from.data + first * from.stride(2),
+            .element = from.element,
+            .dims = trace_.shape().head_dim,
+            .layer = from.stride(0),
+            .head = from.stride(1),
+            .row = from.stride(2),
+            .heads = trace_.shape().query_heads,
+            .rows = rows,
+            .position = {trace_.positions.data() + entry}};
+  }
+
+  /// Query rows that are read are finite.
+  void check_rows(int begin, int end) const {
+    array const& from = trace_.queries;
+    std::int64_t const width = from.shape[3];
+    for (std::int64_t lane = 0; lane < from.shape[0] * from.shape[1]; ++lane) {
+      std::int64_t const at = from.first_not_finite((lane * from.shape[2] + begin) * width, (end - begin) * width);
+      if (at < 0) continue;
+      refuse("queries", kv::to_string(from.value(at)) + " in row " + std::to_string(at / width % from.shape[2]),
+             "rows that are looked with are finite");
+    }
+  }
+
+  /// Attention mass by lane and ordinal; of query heads reduced as the policy's field `group` says.
+  kv::by_lane<float const> lane_mass() {
+    std::int64_t const entries = trace_.entries();
+    array const& from = trace_.attention_mass;
+    std::int64_t const group = from.shape[1] / trace_.shape().kv_heads;
+    bool const there =
+        group == 1 && from.element == kv::codec::f32 && reinterpret_cast<std::uintptr_t>(from.data) % 4 == 0;
+    if (there) return {reinterpret_cast<float const*>(from.data), 0, entries * trace_.shape().kv_heads, entries};
+    kv::reduction const how = group_of(policy_);
+    lane_values_.resize(size(memory_.lanes()) * size(entries));
+    for (std::int64_t i = 0; i < memory_.lanes() * group; ++i) {
+      float* const to = lane_values_.data() + size(i / group * entries);
+      for (std::int64_t e = 0; e < entries; ++e) {
+        float const value = from.value(i * entries + e);
+        if (i % group == 0) {
+          to[e] = value;
+        } else {
+          to[e] = how == kv::reduction::max ? std::max(to[e], value) : to[e] + value;
+        }
+        if (how == kv::reduction::mean && i % group == group - 1) to[e] /= static_cast<float>(group);
+      }
+    }
+    return {lane_values_.data(), 0, entries * trace_.shape().kv_heads, entries};
+  }
+
+  static kv::reduction group_of(kv::any_policy const& policy) {
+    std::string const spelt = kv::to_string(policy);
+    std::size_t const at = spelt.find("group=");
+    kv::reduction how = kv::reduction::sum;
+    if (at != std::string::npos) {
+      std::size_t const end = spelt.find_first_of(",)", at);
+      (void)kv::detail::read_value(std::string_view(spelt).substr(at + 6, end - at - 6), how);
+    }
+    return how;
+  }
+
+  [[nodiscard]] array const* external_of() const {
+    std::string const spelt = kv::to_string(policy_);
+    if (spelt.rfind("external(name=", 0) != 0) return nullptr;
+    std::string const name = spelt.substr(14, spelt.find(')') - 14);
+    auto const found = trace_.external.find(name);
+    if (found == trace_.external.end()) refuse("external." + name, "missing", "the policy is told by it: --set name=");
+    return &found->second;
+  }
+
+  /// An external score by lane and ordinal: it goes with its entry, wherever that is now.
+  kv::by_lane<float const> lane_external(array const& from, std::vector<std::vector<int>> const& held) {
+    kv::lanes const who = memory_.view().who;
+    std::int64_t const entries = trace_.entries();
+    lane_values_.resize(size(memory_.lanes()) * size(entries));
+    for (int i = 0; i < memory_.lanes(); ++i) {
+      std::int64_t const row = from.shape.size() == 1 ? 0 : i * entries;
+      std::vector<int> const& entry = held[size(kv::segment_of(who, policy_.decides(), i))];
+      for (std::size_t e = 0; e < entry.size(); ++e) lane_values_[size(i * entries) + e] = from.value(row + entry[e]);
+    }
+    return {lane_values_.data(), 0, entries * trace_.shape().kv_heads, entries};
+  }
+
+  options const& with_;
+  trace const& trace_;
+  kv::any_policy const& policy_;
+  memory& memory_;
+  int window_ = 0;          ///< last rows that the policy looks with
+  bool every_row_ = false;  ///< it looks with all of them
+  std::vector<float> lse_;
+  std::vector<float> lane_values_;
+  kv::keys keys_;
+  kv::values values_;
+  kv::queries queries_;
+  kv::recent_queries recent_;
+  kv::attention_mass mass_;
+  kv::external_scores external_;
+};
+
+}  // namespace kvreplay

@@ -1,0 +1,189 @@
+// Tensors of a trace, read where they lie: each is bound to the letters of its shape, and refused by its name.
+#pragma once
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <kvpolicy/kvpolicy.hpp>
+#include <list>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../tinylm/safetensors.hpp"
+
+namespace kvreplay {
+
+namespace kv = kvpolicy;
+using tinylm::safetensors;
+
+/// A tensor of numbers in the trace, or nothing: where it is, what it holds, its extents.
+struct array {
+  std::byte* data = nullptr;
+  kv::codec element = kv::codec::f32;
+  std::vector<std::int64_t> shape;
+  bool mapped = true;  ///< false: rounded into memory
+  explicit operator bool() const { return data != nullptr; }
+  /// Bytes between neighbours along an axis; -1 is the last.
+  [[nodiscard]] std::int64_t stride(int axis) const {
+    std::int64_t bytes = kv::bytes_of(element);
+    for (std::size_t i = shape.size(); i-- > static_cast<std::size_t>(axis) + 1;) bytes *= shape[i];
+    return bytes;
+  }
+  [[nodiscard]] std::int64_t count() const { return stride(-1) / kv::bytes_of(element); }
+  [[nodiscard]] float value(std::int64_t i) const { return kv::load(element, data + i * kv::bytes_of(element)); }
+  /// The index of the first of `elements` from `begin` on that is NaN or infinite, or -1.
+  [[nodiscard]] std::int64_t first_not_finite(std::int64_t begin, std::int64_t elements) const;
+};
+
+namespace detail {
+
+/// True if one of the numbers has an exponent of ones; a loop that compilers turn into vectors.
+template <class Bits>
+[[nodiscard]] bool any_not_finite(std::byte const* from, std::int64_t count, Bits exponent) {
+  unsigned found = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    Bits bits = 0;
+    std::memcpy(&bits, from + i * static_cast<std::int64_t>(sizeof bits), sizeof bits);
+    found |= static_cast<unsigned>((bits & exponent) == exponent);
+  }
+  return found != 0;
+}
+
+}  // namespace detail
+
+inline std::int64_t array::first_not_finite(std::int64_t begin, std::int64_t elements) const {
+  std::byte const* const from = data + begin * kv::bytes_of(element);
+  bool const any = element == kv::codec::f32   ? detail::any_not_finite<std::uint32_t>(from, elements, 0x7F800000)
+                   : element == kv::codec::f16 ? detail::any_not_finite<std::uint16_t>(from, elements, 0x7C00)
+                                               : detail::any_not_finite<std::uint16_t>(from, elements, 0x7F80);
+  for (std::int64_t i = begin; any && i < begin + elements; ++i) {
+    if (!std::isfinite(value(i))) return i;
+  }
+  return -1;
+}
+
+[[noreturn]] inline void refuse(std::string const& name, std::string const& found, std::string const& rule) {
+  kv::expects(false, "kvreplay", "tensor " + name, found, rule);
+  std::abort();
+}
+
+/// Reads tensors by name. Extents have letters, each of which means one number throughout the file: L layers, Q query
+/// heads, K KV heads, N entries, D and V channels, W recent rows, R rows from elsewhere, T turns. `h` is query heads or
+/// KV heads, which the caller asks when both are known.
+class tensors {
+ public:
+  explicit tensors(std::string const& path) : file_(path, true) {}
+
+  [[nodiscard]] safetensors const& file() const { return file_; }
+  [[nodiscard]] bool has(std::string const& name) const { return file_.tensors().count(name) != 0; }
+
+  array read(std::string const& name, std::string const& letters) {
+    auto const found = file_.tensors().find(name);
+    if (found == file_.tensors().end()) return {};
+    safetensors::tensor const& one = found->second;
+    bind(name, one, letters);
+    array made;
+    for (std::uint64_t const extent : one.shape) made.shape.push_back(static_cast<std::int64_t>(extent));
+    made.data = file_.at(one);
+    if (one.dtype == "F32" || one.dtype == "F16" || one.dtype == "BF16") {
+      made.element = one.dtype == "F32" ? kv::codec::f32 : one.dtype == "F16" ? kv::codec::f16 : kv::codec::bf16;
+      return made;
+    }
+    if (one.dtype != "F64") refuse(name, "dtype " + one.dtype, "it is F64, F32, F16 or BF16");
+    made.data = round(made.data, static_cast<std::size_t>(one.end - one.begin) / 8);
+    made.mapped = false;
+    return made;
+  }
+
+  std::vector<int> read_integers(std::string const& name, std::string const& letters) {
+    auto const found = file_.tensors().find(name);
+    if (found == file_.tensors().end()) return {};
+    safetensors::tensor const& one = found->second;
+    bind(name, one, letters);
+    bool const wide = one.dtype == "I64";
+    if (!wide && one.dtype != "I32") refuse(name, "dtype " + one.dtype, "it is I32 or I64");
+    std::vector<int> made;
+    for (std::uint64_t at = 0; at < one.end - one.begin; at += wide ? 8 : 4) {
+      std::int64_t value = 0;
+      std::int32_t narrow = 0;
+      std::memcpy(wide ? static_cast<void*>(&value) : &narrow, file_.at(one) + at, wide ? 8 : 4);
+      if (!wide) value = narrow;
+      if (value < 0 || value > 0x7FFFFFFF) refuse(name, std::to_string(value), "it has numbers of 0 to 2^31 - 1");
+      made.push_back(static_cast<int>(value));
+    }
+    return made;
+  }
+
+  [[nodiscard]] bool bound(char letter) const { return bound_.count(letter) != 0; }
+  [[nodiscard]] int bound(char letter, int otherwise) const {
+    auto const found = bound_.find(letter);
+    return found != bound_.end() ? static_cast<int>(found->second.first) : otherwise;
+  }
+  /// The tensor that gave a letter its number.
+  [[nodiscard]] std::string const& bound_by(char letter) const { return bound_.at(letter).second; }
+
+ private:
+  static std::string print(std::vector<std::uint64_t> const& shape) {
+    std::string text = "[";
+    for (std::uint64_t const extent : shape) {
+      if (text.size() > 1) text += ',';
+      text += std::to_string(extent);
+    }
+    return text + "]";
+  }
+
+  void bind(std::string const& name, safetensors::tensor const& one, std::string const& letters) {
+    std::vector<std::uint64_t> const& shape = one.shape;
+    if (shape.size() != letters.size()) {
+      refuse(name, "shape " + print(shape), "it has " + std::to_string(letters.size()) + " axes");
+    }
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+      if (shape[i] == 0 || shape[i] > 0x7FFFFFFF) refuse(name, "shape " + print(shape), "every axis has 1 to 2^31 - 1");
+      char const letter = letters[i];
+      if (letter == 'h') continue;
+      auto const [known, fresh] = bound_.try_emplace(letter, static_cast<std::int64_t>(shape[i]), name);
+      if (!fresh && known->second.first != static_cast<std::int64_t>(shape[i])) {
+        refuse(name, "shape " + print(shape),
+               std::string("tensor ") + known->second.second + " has " + std::to_string(known->second.first) + " " +
+                   meaning(letter));
+      }
+    }
+  }
+  static char const* meaning(char letter) {
+    switch (letter) {
+      case 'L':
+        return "layers";
+      case 'Q':
+        return "query heads";
+      case 'K':
+        return "KV heads";
+      case 'N':
+        return "entries";
+      case 'D':
+      case 'V':
+        return "channels";
+      case 'T':
+        return "turns";
+      default:
+        return "rows";
+    }
+  }
+
+  std::byte* round(std::byte const* from, std::size_t count) {
+    std::vector<float>& rounded = rounded_.emplace_back(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      double value = 0;
+      std::memcpy(&value, from + 8 * i, 8);
+      rounded[i] = static_cast<float>(value);
+    }
+    return reinterpret_cast<std::byte*>(rounded.data());
+  }
+
+  safetensors file_;
+  std::list<std::vector<float>> rounded_;
+  std::map<char, std::pair<std::int64_t, std::string>> bound_;
+};
+
+}  // namespace kvreplay

@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+"""Breaks a trace in every way: each is refused in one line that names the tensor, and leaves no file.
+
+    bad_traces_test.py PROGRAM
+"""
+
+import copy
+import json
+import math
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from traces import flat, write
+
+PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "kvreplay"
+
+# The whole table: two layers, two KV heads, four query heads, six entries, two channels, three recent rows.
+EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1}
+NUMBERS = {
+    "keys": "LKND", "values": "LKNV", "pre_rope_keys": "LKND", "queries": "LQND", "recent_queries": "LQWD", "query_rows": "LQRD",
+    "attention_mass": "LQN", "row_lse": "LQW", "log_beta": "LKN", "gate": "LKN", "external.one": "N", "external.all": "LKN",
+    "residual.w_q.weight": "cp", "residual.w_q.bias": "c", "residual.w_k.weight": "cD", "residual.w_k.bias": "c",
+    "residual.w_v.weight": "cD", "residual.w_v.bias": "c", "residual.fc1.weight": "fj", "residual.fc1.bias": "f",
+    "residual.fc2.weight": "of", "residual.fc2.bias": "o", "residual.alpha": "a",
+}
+INTEGERS = {
+    "positions": [0, 1, 2, 5, 6, 9], "token_ids": [7, 7, 1, 0, 3, 3], "query_positions": [3, 4, 5, 6, 7], "turn_end": [3, 6],
+    "span_begin": [1, 5], "span_end": [3, 5],
+}
+MAY_BE_NAN = {"keys", "values", "pre_rope_keys", "external.one", "external.all"}
+LONE = {"V"}  # letters that one tensor alone has: any number will do
+
+
+def filled(letters, value=0.5):
+    return value if not letters else [filled(letters[1:], value) for _ in range(EXTENT[letters[0]])]
+
+
+def good():
+    made = {name: ("F32", filled(letters)) for name, letters in NUMBERS.items()}
+    made.update({name: ("I32", list(values)) for name, values in INTEGERS.items()})
+    return made
+
+
+def grown(values, axis):
+    """One more along an axis."""
+    return values + [copy.deepcopy(values[-1])] if axis == 0 else [grown(one, axis - 1) for one in values]
+
+
+def with_last(values, value):
+    made = copy.deepcopy(values)
+    at = made
+    while isinstance(at[-1], list):
+        at = at[-1]
+    at[-1] = value
+    return made
+
+
+class BadTraces(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.path = self.folder / "trace.safetensors"
+
+    def replay(self, *arguments):
+        out = self.folder / "out.safetensors"
+        done = subprocess.run([PROGRAM, self.path, "--policy", "snapkv", "--set", "window=2", "--budget", "3", "--out", out, *arguments],
+                              capture_output=True, text=True, check=False)
+        left = [path.name for path in self.folder.iterdir() if path.name.startswith("out")]
+        return done, left
+
+    def refused(self, what, found, *arguments):
+        done, left = self.replay(*arguments)
+        with self.subTest(what=what, found=found, said=done.stderr):
+            self.assertEqual(done.returncode, 2)
+            self.assertEqual(done.stdout, "")
+            self.assertEqual(done.stderr.count("\n"), 1)
+            self.assertIn(what, done.stderr)
+            self.assertIn(found, done.stderr)
+            self.assertEqual(left, [])
+
+    def broken(self, name, tensor, found, *arguments):
+        """The trace with another tensor of this name, or without it; the line names it and tells what was found."""
+        tensors = good()
+        tensors.pop(name, None)
+        if tensor is not None:
+            tensors[name] = tensor
+        write(self.path, tensors)
+        self.refused(f"tensor {name} ", found, *arguments)
+
+    def test_the_whole_trace_is_good(self):
+        write(self.path, good())
+        done, left = self.replay()
+        self.assertEqual((done.returncode, done.stderr, left), (0, "", ["out.safetensors"]))
+
+    def test_rank(self):
+        for name, (dtype, values) in good().items():
+            if name not in ("external.one", "residual.alpha", "residual.fc2.bias") and isinstance(values[0], list):
+                self.broken(name, (dtype, values[0]), "shape [")
+            self.broken(name, (dtype, [values, values]), "shape [")
+            self.broken(name, (dtype, []), "shape [0]")
+
+    def test_shape(self):
+        for name, letters in NUMBERS.items():
+            for axis, letter in enumerate(letters):
+                if letter in LONE:
+                    continue
+                tensors = good()
+                tensors[name] = ("F32", grown(tensors[name][1], axis))
+                write(self.path, tensors)
+                done, left = self.replay()
+                with self.subTest(tensor=name, axis=axis, said=done.stderr):
+                    self.assertEqual((done.returncode, done.stderr.count("\n"), left), (2, 1, []))
+                    self.assertIn(f"tensor {name} ", done.stderr)
+        for name, values in INTEGERS.items():
+            tensors = good()
+            tensors[name] = ("I32", [*values, 99])
+            write(self.path, tensors)
+            self.refused(f"tensor {name} ", "")
+
+    def test_dtype(self):
+        for name in NUMBERS:
+            letters = NUMBERS[name]
+            self.broken(name, ("I32", filled(letters, 1)), "dtype I32")
+            self.broken(name, ("I64", filled(letters, 1)), "dtype I64")
+        for name, values in INTEGERS.items():
+            self.broken(name, ("F32", [float(x) for x in values]), "dtype F32")
+        for dtype in ("F8_E3M4", "", 4, None):
+            write(self.path, good(), edit=lambda header, to=dtype: header["keys"].update(dtype=to))
+            self.refused("tensor keys dtype", "" if not isinstance(dtype, str) else dtype)
+
+    def test_numbers_that_were_computed_are_finite(self):
+        for name, letters in NUMBERS.items():
+            for dtype in ("F32", "F16", "BF16", "F64"):
+                for value, text in ((math.nan, "nan"), (-math.inf, "-inf"), (math.inf, "inf")):
+                    if name in MAY_BE_NAN:
+                        continue
+                    self.broken(name, (dtype, with_last(filled(letters), value)), text)
+
+    def test_nan_in_keys_values_and_external_scores_goes_through(self):
+        for name in MAY_BE_NAN:
+            for value in (math.nan, -math.inf):
+                tensors = good()
+                tensors[name] = ("F32", with_last(tensors[name][1], value))
+                del tensors["row_lse"]  # with that key it would not be finite
+                write(self.path, tensors)
+                done, _ = self.replay("--json")
+                self.assertEqual(done.returncode, 0, (name, done.stderr))
+                if math.isnan(value):  # a key makes NaN of its lane: the four entries before the window
+                    self.assertEqual(json.loads(done.stdout)["nan_scores"], 4 if name == "keys" else 0)
+
+    def test_external_nan_is_counted(self):
+        tensors = good()
+        tensors["external.one"] = ("F32", [1.0, math.nan, 2.0, -math.inf, 3.0, math.nan])
+        write(self.path, {name: tensors[name] for name in ("external.one", "positions")})
+        done = subprocess.run([PROGRAM, self.path, "--policy", "external", "--set", "name=one", "--budget", "4", "--json"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, json.loads(done.stdout)["nan_scores"]), (0, 2))
+
+    def test_integers(self):
+        for name, values in INTEGERS.items():
+            for value in (-1, -(2**31)):
+                self.broken(name, ("I32", [*values[:-1], value]), str(value))
+            for value in (2**31, 2**40, -(2**63)):
+                self.broken(name, ("I64", [*values[:-1], value]), str(value))
+        self.broken("positions", ("I32", [0, 1, 2, 2, 6, 9]), "= 2")
+        self.broken("positions", ("I32", [0, 1, 2, 5, 4, 9]), "= 4")
+        self.broken("positions", ("I64", [9, 6, 5, 2, 1, 0]), "= 6")
+        self.broken("turn_end", ("I32", [6, 3]), "= 3")
+        self.broken("turn_end", ("I32", [3, 3]), "= 3")
+        self.broken("turn_end", ("I32", [0, 6]), "= 0")
+        self.broken("turn_end", ("I32", [3, 7]), "= 7")
+        self.broken("span_begin", ("I32", [4, 5]), "= 4")
+        self.broken("span_end", ("I32", [0, 5]), "= 0")
+        self.broken("span_end", ("I32", [3, 7]), "= 7")
+
+    def test_missing(self):
+        for name in ("query_rows", "query_positions", "span_begin", "span_end", *(n for n in NUMBERS if n.startswith("residual."))):
+            self.broken(name, None, "missing")
+        tensors = good()
+        del tensors["turn_end"]
+        write(self.path, tensors)
+        self.refused("tensor turn_end ", "missing")
+        write(self.path, {name: tensor for name, tensor in good().items() if name.startswith("span")})
+        self.refused("trace", "without entries")
+        write(self.path, {name: tensor for name, tensor in good().items() if name in ("span_begin", "span_end", "positions")})
+        self.refused("tensor turn_end ", "missing")
+        for policy, signals, lacks in (("knorm", ("values", "queries"), "keys"), ("snapkv", ("values", "queries"), "keys"),
+                                       ("snapkv", ("keys", "values"), "queries"), ("h2o", ("keys",), "queries"),
+                                       ("tova", ("keys",), "queries")):
+            write(self.path, {name: good()[name] for name in signals})
+            done = subprocess.run([PROGRAM, self.path, "--policy", policy, "--budget", "3"], capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+            self.assertIn(f"needs signal {lacks}", done.stderr)
+        write(self.path, {"keys": good()["keys"]})
+        done = subprocess.run([PROGRAM, self.path, "--policy", "external", "--set", "name=other", "--budget", "3"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+        self.assertIn("tensor external.other = missing", done.stderr)
+
+    def test_modes_ask_for_what_they_read(self):
+        write(self.path, {"keys": good()["keys"], "queries": good()["queries"]})
+        self.refused("tensor turn_end ", "missing", "--mode", "turns")
+        tensors = good()
+        write(self.path, tensors)
+        self.refused("tensor attention_mass ", "given", "--mode", "decode")
+
+    def test_metadata(self):
+        for key, value in (("rope_theta", "-1"), ("rope_theta", "much"), ("rope_theta", "nan"), ("rope_theta", "inf"), ("rope_style", "round")):
+            write(self.path, good(), {key: value})
+            self.refused(f"metadata {key}", value)
+        write(self.path, good(), edit=lambda header: header.update(__metadata__={"rope_theta": 1e4}))
+        self.refused("metadata rope_theta", "number")
+        write(self.path, good(), edit=lambda header: header.update(__metadata__=[]))
+        self.refused("__metadata__", "array")
+
+    def test_headers(self):
+        def edited(name, found, **changes):
+            write(self.path, good(), edit=lambda header: header["values"].update(changes))
+            self.refused(f"tensor values {name}", found)
+
+        write(self.path, good())
+        text = self.path.read_bytes()
+        size = struct.unpack("<Q", text[:8])[0]
+        offsets = json.loads(text[8 : 8 + size])["values"]["data_offsets"]
+        edited("data_offsets", "", data_offsets=[offsets[0] - 8, offsets[1] - 8])  # overlaps
+        edited("data_offsets", "", data_offsets=[offsets[1], offsets[0]])
+        edited("data_offsets", "", data_offsets=[offsets[0] + 2**40, offsets[1] + 2**40])
+        edited("data_offsets", "-1", data_offsets=[-1, offsets[1]])
+        edited("data_offsets", "0.5", data_offsets=[0.5, offsets[1]])
+        edited("data_offsets", "", data_offsets=[offsets[0]])
+        edited("data_offsets", "null", data_offsets=None)
+        edited("shape", "-2", shape=[-2, 2, 6, 2])
+        edited("shape", "", shape=[2**40, 2**40, 6, 2])
+        edited("bytes", "", shape=[2, 2, 6, 3])
+        edited("shape", "string", shape="wide")
+
+    def test_files(self):
+        write(self.path, good())
+        text = self.path.read_bytes()
+        size = struct.unpack("<Q", text[:8])[0]
+        body, data = text[8 : 8 + size], text[8 + size :]
+
+        def holds(content, what, found):
+            self.path.write_bytes(content)
+            self.refused(what, found)
+
+        for length in (0, 1, 7):
+            holds(text[:length], "size", str(length))
+        for length in (8, 9, 8 + size - 1):
+            holds(text[:length], "header length", str(size))
+        for length in (8 + size, 8 + size + 1, len(text) - 1):
+            holds(text[:length], "tensor ", "data_offsets")
+        holds(text + b"\0", "data", str(len(data) + 1))
+        for claimed in (1 << 32, (1 << 64) - 1, size + len(data) + 1):
+            holds(struct.pack("<Q", claimed) + text[8:], "header length", str(claimed))
+        for header in (b"", b"{", b"[]", b"null", b"\xff\xfe", b"{]", body[:-1], b"[" * 100000):
+            holds(struct.pack("<Q", len(header)) + header, "header", str(len(header)))
+        double = body[:-1] + b', "keys": ' + json.dumps(json.loads(body)["keys"]).encode() + b"}"
+        holds(struct.pack("<Q", len(double)) + double + data, "tensor = keys", "twice")
+        strange = body.replace(b'"gate"', b'"a\\nb\\u001b"').replace(b'"F32"', b'"F9\\n"', 1)
+        holds(struct.pack("<Q", len(strange)) + strange + data, "F9", "")
+        self.path.unlink()
+        self.refused("cannot be opened", "trace.safetensors")
+        self.path.mkdir()
+        self.refused("cannot be", "trace.safetensors")
+
+    def test_out_that_cannot_be_written(self):
+        write(self.path, good())
+        done = subprocess.run([PROGRAM, self.path, "--policy", "knorm", "--budget", "2", "--out", self.folder / "none" / "o"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+        self.assertIn("--out", done.stderr)
+
+    def test_the_table_has_no_element_that_is_not_a_number(self):
+        self.assertTrue(all(math.isfinite(x) for _, values in good().values() for x in flat(values)))
+
+
+if __name__ == "__main__":
+    unittest.main()
