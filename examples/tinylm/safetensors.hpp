@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -124,11 +125,13 @@ class safetensors {
   }
 
   static std::size_t bytes_of(std::string const& dtype) {
-    return dtype == "F64" || dtype == "I64"    ? 8
-           : dtype == "F32" || dtype == "I32"  ? 4
-           : dtype == "F16" || dtype == "BF16" ? 2
-           : dtype == "U8"                     ? 1
-                                               : 0;
+    static constexpr std::pair<std::string_view, std::size_t> known[] = {
+        {"F64", 8}, {"I64", 8}, {"U64", 8}, {"F32", 4}, {"I32", 4},  {"U32", 4},     {"F16", 2},    {"BF16", 2},
+        {"I16", 2}, {"U16", 2}, {"I8", 1},  {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+    for (auto const& [name, bytes] : known) {
+      if (name == dtype) return bytes;
+    }
+    return 0;
   }
 
   void read_header(std::string_view text) {
@@ -163,7 +166,8 @@ class safetensors {
     json const dtype = from.value("dtype", json{});
     refuse(!dtype.is_string(), what + " dtype", dtype.type_name(), "it is a string");
     one.dtype = dtype.get<std::string>();
-    refuse(bytes_of(one.dtype) == 0, what + " dtype", one.dtype, "F64, F32, F16, BF16, I64, I32 and U8 are known");
+    refuse(bytes_of(one.dtype) == 0, what + " dtype", one.dtype,
+           "a tensor holds F64, F32, F16, BF16, F8_E4M3, F8_E5M2, BOOL or integers of 8 to 64 bits");
     one.shape = numbers(what + " shape", from.value("shape", json{}));
     auto const offsets = numbers(what + " data_offsets", from.value("data_offsets", json{}));
     refuse(offsets.size() != 2, what + " data_offsets", offsets.size(), "they are two numbers");

@@ -100,7 +100,8 @@ TEST_SUITE("tinylm") {
     CHECK(refusal_of(R"({"a":[0]})", 0) == "tensor a = array, but it is an object");
     CHECK(refusal_of(R"({"a":{"shape":[1],"data_offsets":[0,4]}})", 4) == "tensor a dtype = null, but it is a string");
     CHECK(refusal_of(R"({"a":{"dtype":"F8","shape":[1],"data_offsets":[0,4]}})", 4) ==
-          "tensor a dtype = F8, but F64, F32, F16, BF16, I64, I32 and U8 are known");
+          "tensor a dtype = F8, but a tensor holds F64, F32, F16, BF16, F8_E4M3, F8_E5M2, BOOL or integers of 8 to 64 "
+          "bits");
     CHECK(refusal_of(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4) ==
           "tensor a shape = -1, but sizes and offsets are whole and not negative");
     CHECK(refusal_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4) ==
