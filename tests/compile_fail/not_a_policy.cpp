@@ -1,0 +1,18 @@
+// expect: constraint|no instance of function template .kvpolicy::v0::make_plan
+// A policy of one's own has a scorer, a protection, a budget and a trigger.
+#include <kvpolicy/kvpolicy.hpp>
+
+namespace kv = kvpolicy;
+
+struct nearly {
+  kv::knorm score{};
+  kv::nothing protect{};
+  kv::per_lane budget{};
+#ifndef KVPOLICY_MUST_FAIL
+  kv::over_budget trigger{};
+#endif
+};
+
+void make(kv::host_executor& exec, kv::cache& cache) {
+  [[maybe_unused]] auto plan = kv::make_plan(exec, nearly{}, cache);
+}

@@ -1,0 +1,18 @@
+// expect: constraint|no instance of overloaded function|no instance of function template
+// Something without a backend runs nothing.
+#include <kvpolicy/kvpolicy.hpp>
+
+namespace kv = kvpolicy;
+
+struct nearly {
+#ifndef KVPOLICY_MUST_FAIL
+  using backend = kv::host;
+#endif
+  template <class T>
+  using buffer = std::vector<T>;
+  static void reserve(std::size_t) {}
+  [[nodiscard]] static std::size_t reserved() { return 0; }
+  static void copy(std::byte*, std::byte const*, std::size_t) {}
+};
+
+void commit_once(nearly& exec, kv::cache& cache) { kv::commit(exec, cache, 0, 0); }

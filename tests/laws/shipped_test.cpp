@@ -1,0 +1,107 @@
+// Whoever adds a scorer or a ready policy and forgets the laws is told so: the registry, the headers and the lists of
+// the laws name the same things, and every ready policy keeps its promises under its own name.
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <kvpolicy/kvpolicy.hpp>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "laws/subjects.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+#include "support/scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// Every ready policy: one line each, with a budget of eight where it takes one. A test compares this with the headers.
+std::map<std::string, kv::any_policy> every_policy() {
+  namespace ready = kv::policies;
+  return {{"full", ready::full()},
+          {"streaming_llm", ready::streaming_llm({.budget = 8})},
+          {"snapkv", ready::snapkv({.budget = 8, .score = {.window = 3}})},
+          {"h2o", ready::h2o({.budget = 8})},
+          {"tova", ready::tova({.budget = 8})},
+          {"knorm", ready::knorm({.budget = 8})},
+          {"random", ready::random({.budget = 8})},
+          {"snapkv_class", ready::snapkv_class(8)},
+          {"snapkv_installed", ready::snapkv_installed(8)},
+          {"snapkv_longbench", ready::snapkv_longbench(8)},
+          {"snapkv_kvpress", ready::snapkv_kvpress()},
+          {"h2o_summarisation", ready::h2o_summarisation(4, 4)},
+          {"h2o_streaming", ready::h2o_streaming(2, 6)},
+          {"streaming_llm_class", ready::streaming_llm_class(2, 6)},
+          {"tova_kvpress", ready::tova_kvpress(8)},
+          {"ada_snapkv", ready::ada_snapkv(8)}};
+}
+
+std::string text_of(std::filesystem::path const& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+TEST_SUITE("laws/shipped") {
+  TEST_CASE("every scorer of the registry is in the list of the laws, but the one that only copies") {
+    std::set<std::string> known, listed_here{"external"};
+    for (auto const& each : kv::shipped().list()) known.insert(each.name);
+    std::apply([&](auto const&... each) { (listed_here.insert(each.name), ...); }, every_scorer{});
+    CHECK(known == listed_here);
+  }
+
+  TEST_CASE("every function that returns a ready policy is in the list of this test") {
+    std::set<std::string> shipped, listed_here;
+    std::regex const returned(R"(constexpr auto (\w+)\()");
+    for (auto const& file : std::filesystem::directory_iterator(KVPOLICY_SOURCE_DIR "/include/kvpolicy/policies")) {
+      std::string const text = text_of(file.path());
+      for (std::sregex_iterator at(text.begin(), text.end(), returned), end; at != end; ++at) shipped.insert((*at)[1]);
+    }
+    shipped.erase("keep_best");  // what they are made of
+    for (auto const& [name, policy] : every_policy()) listed_here.insert(name);
+    CHECK(shipped == listed_here);
+    CHECK(shipped.size() > 10);
+  }
+
+  TEST_CASE("a ready policy keeps what it forces, at most its budget beside that, in order; again changes nothing") {
+    for (auto const& [name, policy] : every_policy()) {
+      INFO(name);
+      mock_cache cache({.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 16},
+                        .sequences = 2,
+                        .bound = 33,
+                        .shared_entries = true});
+      fill(cache, true);
+      mock_queries rows(cache, kv::codec::f32, 5, 5);
+      fill(rows, cache, content::smooth);
+      kv::host_executor exec(2);
+      kv::cache view = cache.view();
+      auto state = kv::make_state(exec, policy, view);
+      auto plan = kv::make_plan(exec, policy, view);
+      kv::signals const in{view.who, kv::keys_of(view), kv::values_of(view), kv::queries{rows.view()}};
+      kv::observe(exec, policy, in, state);
+      auto const before = cache.save();
+      kv::decide(exec, policy, in, state, plan);
+      CHECK(cache.save() == before);
+      std::vector<std::vector<int>> first;
+      for (int s = 0; s < plan.keep().segments(); ++s) {
+        first.push_back(listed(plan.keep(), s));
+        int const committed = cache.committed(view.who.at(kv::first_lane(view.who, plan.decides(), s)));
+        for (std::size_t i = 0; i < first.back().size(); ++i) {
+          CHECK(first.back()[i] < committed);
+          if (i > 0) CHECK(first.back()[i] > first.back()[i - 1]);
+        }
+      }
+      kv::decide(exec, policy, in, state, plan);
+      for (int s = 0; s < plan.keep().segments(); ++s)
+        CHECK(listed(plan.keep(), s) == first[static_cast<std::size_t>(s)]);
+    }
+  }
+}
