@@ -16,18 +16,12 @@ if(KVPOLICY_SANITIZE)
   target_link_options(kvpolicy_dev INTERFACE -fsanitize=${_kvpolicy_sanitizers})
 endif()
 
-if(KVPOLICY_COVERAGE)
-  target_compile_options(kvpolicy_dev INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--coverage>)
-  target_link_options(kvpolicy_dev INTERFACE --coverage)
-  find_program(KVPOLICY_GCOVR gcovr)
-  if(KVPOLICY_GCOVR)
-    add_custom_target(
-      coverage
-      COMMAND ${KVPOLICY_GCOVR} --root ${PROJECT_SOURCE_DIR} --filter include/ --exclude-throw-branches --print-summary
-              ${PROJECT_BINARY_DIR}
-      WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-      VERBATIM)
+if(KVPOLICY_COVERAGE) # as tools/coverage.sh reads it
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "kvpolicy: coverage is measured with clang: cmake --preset coverage")
   endif()
+  target_compile_options(kvpolicy_dev INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fprofile-instr-generate;-fcoverage-mapping>)
+  target_link_options(kvpolicy_dev INTERFACE -fprofile-instr-generate)
 endif()
 
 # Finds a package or says in one line which Debian or Ubuntu package has it.

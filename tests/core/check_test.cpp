@@ -1,0 +1,291 @@
+// What can be told about a cache from its strides alone: layouts up to their exact limits, told from those one byte
+// tighter.
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <kvpolicy/kvpolicy.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "laws/refusal.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// Two layers, two heads, two sequences of up to three tokens, rows of four f32: keys, then values, without a gap.
+struct tight_cache {
+  static constexpr int layers = 2, heads = 2, sequences = 2, tokens = 3, dims = 4;
+  static constexpr std::int64_t row = dims * 4, token = row * heads, unit = token * tokens, layer = unit * sequences;
+  static constexpr std::int64_t bytes = layer * layers;
+
+  std::vector<std::byte> memory = std::vector<std::byte>(4 * bytes);
+  std::vector<int> numbers = std::vector<int>(64);
+  std::vector<std::byte*> bases = std::vector<std::byte*>(16, memory.data() + bytes);
+  kv::cache view;
+
+  tight_cache() {
+    view.shape = {layers, heads, heads, dims};
+    view.who = {.sequences = sequences,
+                .layer_begin = 0,
+                .layer_end = layers,
+                .heads = heads,
+                .bound = tokens,
+                .count = {numbers.data(), layers * heads, heads, 1},
+                .position = {numbers.data() + 16, layers * heads * tokens, heads * tokens, tokens}};
+    view.k = {memory.data() + bytes, kv::codec::f32, dims, layer, unit, token, row, 4};
+    view.v = view.k;
+    view.v.base += bytes;
+    view.where = kv::identity(tokens, sequences);
+  }
+
+  [[nodiscard]] std::string refusal() const {
+    kv::host_executor exec;
+    return error_of([&] { (void)kv::make_plan(exec, kv::policies::knorm(), view); });
+  }
+  std::string with(std::function<void(kv::cache&)> const& change) {
+    kv::cache const before = view;
+    change(view);
+    std::string const said = refusal();
+    view = before;
+    return said;
+  }
+};
+
+std::string const k_shares = "make_plan: k = strides, but two of its elements share bytes";
+std::string const v_shares = "make_plan: v = strides, but two of its elements share bytes";
+std::string const overlap = "make_plan: k and v = overlapping, but keys and values are different memory";
+
+}  // namespace
+
+TEST_SUITE("core/check") {
+  TEST_CASE("planes without a gap are sound, and any stride that is one byte less is not") {
+    tight_cache cache;
+    CHECK(cache.refusal().empty());
+    for (auto const stride :
+         {&kv::plane::layer, &kv::plane::unit, &kv::plane::token, &kv::plane::head, &kv::plane::dim}) {
+      CHECK(cache.with([&](kv::cache& now) { now.k.*stride -= 1; }) == k_shares);
+      CHECK(cache.with([&](kv::cache& now) { now.v.*stride -= 1; }) == v_shares);
+    }
+  }
+
+  TEST_CASE("strides may be negative, as long as no two elements meet") {
+    tight_cache cache;
+    auto const turned = [](kv::plane& rows, std::int64_t kv::plane::* stride, std::int64_t steps) {
+      rows.base += steps * (rows.*stride);
+      rows.*stride = -(rows.*stride);
+    };
+    CHECK(cache.with([&](kv::cache& now) { turned(now.k, &kv::plane::token, 2); }).empty());
+    CHECK(cache.with([&](kv::cache& now) { turned(now.v, &kv::plane::layer, 1); }).empty());
+    CHECK(cache.with([&](kv::cache& now) { turned(now.k, &kv::plane::dim, 3); }).empty());
+    CHECK(cache.with([&](kv::cache& now) { now.k.layer = 1 - now.k.layer; }) == k_shares);
+    // Below its base, a plane reaches into the other: values that grow downwards from where they began.
+    CHECK(cache.with([&](kv::cache& now) { now.v.layer = -now.v.layer; }) == overlap);
+  }
+
+  TEST_CASE("an axis of one step has any stride") {
+    tight_cache cache;
+    cache.view.shape.layers = cache.view.who.layer_end = 1;
+    CHECK(cache.with([](kv::cache& now) { now.k.layer = 0; }).empty());
+    CHECK(cache.with([](kv::cache& now) { now.k.layer = now.v.layer = 1; }).empty());
+    CHECK(cache.with([](kv::cache& now) { now.k.unit = 0; }) == k_shares);
+    cache.view.who.sequences = 1;
+    cache.view.where = kv::identity(tight_cache::tokens);
+    CHECK(cache.with([](kv::cache& now) { now.k.unit = 0; }).empty());
+    CHECK(cache.with([](kv::cache& now) { now.k.token = 0; }) == k_shares);
+  }
+
+  TEST_CASE("keys and values may touch in either order, and not by one byte more") {
+    tight_cache cache;
+    CHECK(cache.with([](kv::cache& now) { now.v.base -= 1; }) == overlap);
+    CHECK(cache.with([](kv::cache& now) { now.v.base = now.k.base - tight_cache::bytes; }).empty());
+    CHECK(cache.with([](kv::cache& now) { now.v.base = now.k.base - tight_cache::bytes + 1; }) == overlap);
+    CHECK(cache.with([](kv::cache& now) { now.v.base += 100; }).empty());
+  }
+
+  TEST_CASE("keys and values may take turns at any one axis, as long as both fit into its step") {
+    using tight = tight_cache;
+    // The axis whose step holds a part of keys and a part of values, and what of each lies inside.
+    struct turn {
+      std::int64_t kv::plane::* axis;
+      std::int64_t inside;
+    };
+    std::vector<turn> const turns = {{&kv::plane::layer, tight::layer},
+                                     {&kv::plane::unit, tight::unit},
+                                     {&kv::plane::token, tight::token},
+                                     {&kv::plane::head, tight::row}};
+    for (turn const& one : turns) {
+      tight_cache cache;
+      for (kv::plane* const rows : {&cache.view.k, &cache.view.v}) {
+        for (turn const& each : turns) {
+          if (each.inside >= one.inside) rows->*each.axis *= 2;
+        }
+      }
+      cache.view.v.base = cache.view.k.base + one.inside;
+      INFO("parts of ", one.inside, " bytes");
+      CHECK(cache.refusal().empty());
+      CHECK(cache.with([](kv::cache& now) { now.v.base -= 1; }) == overlap);
+      CHECK(cache.with([](kv::cache& now) { now.v.base += 1; }) == overlap);
+      CHECK(cache.with([](kv::cache& now) { std::swap(now.k.base, now.v.base); }).empty());
+    }
+  }
+
+  TEST_CASE("a pool that lanes share needs a table for each of those that share it") {
+    tight_cache cache;
+    cache.view.where = kv::slot_map({cache.numbers.data(), 12, 6, 3}, 24);
+    for (kv::plane* const rows : {&cache.view.k, &cache.view.v}) {
+      rows->layer = rows->head = 0;
+      rows->unit = tight_cache::row;
+    }
+    CHECK(cache.refusal().empty());
+    CHECK(cache.with([](kv::cache& now) { now.where.table.layer = 0; }) == k_shares);
+    CHECK(cache.with([](kv::cache& now) { now.where.table.head = 0; }) == k_shares);
+    CHECK(cache.with([](kv::cache& now) { now.where.units = 25; }) == overlap);
+    CHECK(cache.with([](kv::cache& now) { now.k.unit = now.v.unit = tight_cache::row - 1; }) == k_shares);
+    // A slot is one token, whatever else the locator says; a page is many.
+    CHECK(cache.with([](kv::cache& now) { now.k.token = now.v.token = 0; }).empty());
+    CHECK(cache.with([](kv::cache& now) { now.where = kv::block_table(now.where.table, 2, 12); }) == k_shares);
+  }
+
+  TEST_CASE("where a plane has pointers, only the axes that they do not run over are judged") {
+    tight_cache cache;
+    CHECK(cache
+              .with([&](kv::cache& now) {
+                now.k.bases = {cache.bases.data(), 1, 0, 0};
+                now.k.base = nullptr;
+                now.k.layer = 0;
+              })
+              .empty());
+    CHECK(cache
+              .with([&](kv::cache& now) {
+                now.k.bases = {cache.bases.data(), 0, 1, 0};
+                now.k.unit = 0;
+              })
+              .empty());
+    CHECK(cache
+              .with([&](kv::cache& now) {
+                now.k.bases = {cache.bases.data(), 0, 0, 1};
+                now.k.head = 0;
+              })
+              .empty());
+    for (auto const stride : {&kv::plane::layer, &kv::plane::unit, &kv::plane::head}) {
+      CHECK(cache.with([&](kv::cache& now) {
+        now.k.bases = {cache.bases.data(), stride != &kv::plane::layer, stride != &kv::plane::unit,
+                       stride != &kv::plane::head};
+        now.k.*stride = 0;
+      }) == k_shares);
+    }
+    CHECK(cache.with([&](kv::cache& now) {
+      now.k.bases = {cache.bases.data(), 1, 1, 1};
+      now.k.token = 0;
+    }) == k_shares);
+    CHECK(cache.with([&](kv::cache& now) {
+      now.k.bases = {cache.bases.data(), 1, 1, 1};
+      now.k.dim = 3;
+    }) == k_shares);
+    // What pointers name cannot be told apart without reading them.
+    CHECK(cache
+              .with([&](kv::cache& now) {
+                now.v.base = now.k.base;
+                now.v.bases = {cache.bases.data(), 1, 0, 0};
+              })
+              .empty());
+  }
+
+  TEST_CASE("what moves along with a row is judged as a plane, but its width is its own") {
+    tight_cache cache;
+    std::vector<kv::plane> more = {cache.view.k};
+    more[0].base += 2 * tight_cache::bytes;
+    more[0].dims = 2;
+    cache.view.more = more;
+    CHECK(cache.refusal().empty());
+    more[0].token = tight_cache::row;
+    CHECK(cache.refusal() == "make_plan: more = strides, but two of its elements share bytes");
+    more[0].base = nullptr;
+    CHECK(cache.refusal() == "make_plan: more = null, but a plane is the engine's memory");
+    more[0].token = tight_cache::token;
+    more[0].bases = {cache.bases.data(), 1, 0, 0};
+    CHECK(cache.refusal().empty());
+  }
+
+  TEST_CASE("opaque rows are as wide as their engine says") {
+    tight_cache cache;
+    CHECK(cache
+              .with([](kv::cache& now) {
+                now.k.element = kv::codec::opaque;
+                now.k.dims = 16;
+                now.k.dim = 1;
+              })
+              .empty());
+    CHECK(cache.with([](kv::cache& now) {
+      now.k.element = kv::codec::opaque;
+      now.k.dims = 17;
+      now.k.dim = 1;
+    }) == k_shares);
+  }
+
+  TEST_CASE("a locator has room for every sequence and for the bound, where it reads no table") {
+    tight_cache cache;
+    auto const ring = [&](int tokens, int rows) {
+      return kv::locator{kv::locating::ring, {cache.numbers.data(), 1, 0, 0}, tokens, rows};
+    };
+    CHECK(cache.with([&](kv::cache& now) { now.where = ring(3, 2); }).empty());
+    CHECK(cache.with([&](kv::cache& now) { now.where = ring(2, 2); }) ==
+          "make_plan: where.unit_tokens = 2, but a row holds `bound` tokens (3)");
+    CHECK(cache.with([&](kv::cache& now) { now.where = ring(3, 1); }) ==
+          "make_plan: where.units = 1, but every sequence has a row of its own");
+    CHECK(cache.with([&](kv::cache& now) {
+      now.where = ring(3, 2);
+      now.where.table = {};
+    }) == "make_plan: where.table = null, but this locator reads a table");
+    auto const pages = kv::csr_pages({cache.numbers.data()}, {cache.numbers.data(), 1, 0, 0}, 1, 2);
+    CHECK(cache.with([&](kv::cache& now) { now.where = pages; }).empty());
+    CHECK(cache.with([&](kv::cache& now) {
+      now.where = pages;
+      now.where.begin = {};
+    }) == "make_plan: where.begin = null, but a list of a whole batch says where each lane begins");
+  }
+
+  TEST_CASE("one of each is enough of a model, a batch and a cache") {
+    tight_cache cache;
+    cache.view.shape = {1, 1, 1, 1, 1};
+    cache.view.who.sequences = cache.view.who.layer_end = cache.view.who.heads = cache.view.who.bound = 1;
+    cache.view.k.dims = cache.view.v.dims = 1;
+    cache.view.where = kv::identity(1);
+    CHECK(cache.refusal().empty());
+  }
+
+  TEST_CASE("signals, plan and state are of one batch: a part of its layers, and no other") {
+    tight_cache cache;
+    kv::host_executor exec;
+    auto const policy = kv::policies::streaming_llm();
+    auto const state = kv::make_state(exec, policy, cache.view);
+    auto plan = kv::make_plan(exec, policy, cache.view);
+    auto const refusal = [&](auto const& change) {
+      kv::lanes who = cache.view.who;
+      change(who);
+      return error_of([&] { kv::decide(exec, policy, kv::signals{who}, state, plan); });
+    };
+    CHECK(refusal([](kv::lanes&) {}).empty());
+    CHECK(refusal([](kv::lanes& who) { who.layer_begin = 1; }).empty());
+    CHECK(refusal([](kv::lanes& who) { who.layer_end = 1; }).empty());
+    CHECK(refusal([](kv::lanes& who) { who.sequences = 1; }) ==
+          "decide: signals.who.sequences = 1, but it was made for 2");
+    CHECK(refusal([](kv::lanes& who) { who.heads = 1; }) == "decide: signals.who.heads = 1, but it was made for 2");
+    CHECK(refusal([](kv::lanes& who) { who.bound = 2; }) == "decide: signals.who.bound = 2, but it was made for 3");
+    CHECK(refusal([](kv::lanes& who) { who.layer_begin = -1; }) ==
+          "decide: signals.who.layers = -1 to 2, but it was made for layers 0 to 2");
+    CHECK(refusal([](kv::lanes& who) { who.layer_end = 3; }) ==
+          "decide: signals.who.layers = 0 to 3, but it was made for layers 0 to 2");
+    CHECK(refusal([](kv::lanes& who) { who.layer_begin = 2; }) ==
+          "decide: signals.who.layers = 2 to 2, but it was made for layers 0 to 2");
+    CHECK(refusal([](kv::lanes& who) { who.count = {}; }) ==
+          "decide: signals.who.count = null, but every lane says how many entries it holds");
+    CHECK(refusal([](kv::lanes& who) { who.position = {}; }) ==
+          "decide: signals.who.position = null, but every entry says its position");
+  }
+}

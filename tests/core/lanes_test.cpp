@@ -1,0 +1,179 @@
+// Lanes, segments, locators and scores: which number stands for whom, over every small batch.
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+namespace kv = kvpolicy;
+
+namespace {
+
+/// Calls visit(lanes, granularity) for small batches and parts of their layers.
+template <class Visit>
+void for_every_batch(Visit const& visit) {
+  for (int sequences : {1, 3}) {
+    for (int begin : {0, 2}) {
+      for (int layers : {1, 4}) {
+        for (int heads : {1, 2, 5}) {
+          kv::lanes const who{
+              .sequences = sequences, .layer_begin = begin, .layer_end = begin + layers, .heads = heads, .bound = 7};
+          for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::token}) {
+            visit(who, decides);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// The segment of a lane, counted out.
+int counted_segment(kv::lanes const& who, kv::granularity decides, kv::lane one) {
+  int segment = -1;
+  for (int s = 0; s <= one.sequence; ++s) {
+    for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
+      for (int head = 0; head < who.heads; ++head) {
+        bool const first_of_layer = head == 0;
+        bool const first_of_token = first_of_layer && layer == who.layer_begin;
+        if (decides == kv::granularity::lane || (decides == kv::granularity::layer && first_of_layer) ||
+            (decides == kv::granularity::token && first_of_token)) {
+          ++segment;
+        }
+        if (kv::lane{s, layer, head} == one) return segment;
+      }
+    }
+  }
+  return segment;
+}
+
+}  // namespace
+
+TEST_SUITE("core/lanes") {
+  TEST_CASE("lanes are numbered sequence by sequence, then layer, then head") {
+    for_every_batch([](kv::lanes const& who, kv::granularity) {
+      int i = 0;
+      for (int s = 0; s < who.sequences; ++s) {
+        for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
+          for (int head = 0; head < who.heads; ++head, ++i) {
+            CHECK(who.at(i) == kv::lane{s, layer, head});
+            CHECK(who.index({s, layer, head}) == i);
+          }
+        }
+      }
+      CHECK(who.size() == i);
+      CHECK(who.layers() == who.layer_end - who.layer_begin);
+    });
+  }
+
+  TEST_CASE("a lane's segment is its own, its layer's or its sequence's, and its first lane stands for it") {
+    for_every_batch([](kv::lanes const& who, kv::granularity decides) {
+      std::vector<int> first(static_cast<std::size_t>(who.size()), -1);
+      for (int i = who.size() - 1; i >= 0; --i) {
+        int const segment = counted_segment(who, decides, who.at(i));
+        CHECK(kv::segment_of(who, decides, i) == segment);
+        first[static_cast<std::size_t>(segment)] = i;
+      }
+      int const segments = counted_segment(who, decides, who.at(who.size() - 1)) + 1;
+      CHECK(kv::segments(who, decides) == segments);
+      for (int s = 0; s < segments; ++s) CHECK(kv::first_lane(who, decides, s) == first[static_cast<std::size_t>(s)]);
+    });
+  }
+
+  TEST_CASE("scores side by side: a row for every segment, in their order, from the first float on") {
+    for_every_batch([](kv::lanes const& who, kv::granularity decides) {
+      std::vector<float> memory(static_cast<std::size_t>(who.size() * 8));
+      kv::score_view const scores = kv::contiguous_scores(who, decides, memory.data(), 8);
+      for (int s = 0; s < scores.segments(); ++s) CHECK(scores.row(s) == memory.data() + 8 * s);
+      for (int i = 0; i < who.size(); ++i) {
+        CHECK(scores.rows.row(who.at(i)) == memory.data() + 8 * counted_segment(who, decides, who.at(i)));
+      }
+      CHECK(scores.spare == nullptr);
+    });
+  }
+
+  TEST_CASE("some layers are the same lanes, fewer of them") {
+    int drafts[2] = {1, 2};
+    int counts[] = {5, 6};
+    kv::lanes const all{.sequences = 2,
+                        .layer_begin = 0,
+                        .layer_end = 4,
+                        .heads = 3,
+                        .bound = 9,
+                        .count = {counts, 1, 0, 0},
+                        .in_flight = drafts};
+    kv::lanes const some = all.layers_only(1, 3);
+    CHECK(some.layers() == 2);
+    CHECK(some.size() == 12);
+    CHECK(some.at(0) == kv::lane{0, 1, 0});
+    CHECK(some.at(11) == kv::lane{1, 2, 2});
+    CHECK(some.count.data == counts);
+    CHECK(some.bound == 9);
+    CHECK(some.committed({0, 1, 0}) == 4);
+    CHECK(some.committed({1, 2, 2}) == 4);
+    kv::lanes none = some;
+    none.in_flight = nullptr;
+    CHECK(none.committed({1, 2, 2}) == 6);
+  }
+
+  TEST_CASE("a table's row is found by its strides, and a stride of 0 shares it") {
+    int table[100] = {};
+    kv::by_lane<int> const rows{table, 50, 20, 3};
+    CHECK(rows.row({1, 2, 3}) == table + 50 + 40 + 9);
+    CHECK(rows.row({0, 0, 0}) == table);
+    CHECK(kv::by_lane<int>{table, 50, 0, 0}.row({1, 2, 3}) == table + 50);
+  }
+}
+
+TEST_SUITE("core/cache") {
+  TEST_CASE("each locator finds an entry's place") {
+    int const table[] = {4, 9, 2, 7, 3, 8, 1, 6};
+    kv::lane const second{1, 0, 0};
+    CHECK(kv::identity(16, 2).at(second, 5) == kv::place{1, 5});
+    CHECK(kv::identity(16).units == 1);
+    CHECK(kv::identity(16).unit_tokens == 16);
+    CHECK(kv::slot_map({table, 4, 0, 0}, 10).at(second, 1) == kv::place{8, 0});
+    CHECK(kv::slot_map({table, 4, 0, 0}, 10).unit_tokens == 1);
+    CHECK(kv::block_table({table, 4, 0, 0}, 3, 10).at(second, 5) == kv::place{8, 2});
+    CHECK(kv::block_table({table, 4, 0, 0}, 3, 10).at(second, 6) == kv::place{1, 0});
+    kv::locator const ring{kv::locating::ring, {table, 1, 0, 0}, 10, 2};
+    CHECK(ring.at(second, 0) == kv::place{1, 9});
+    CHECK(ring.at(second, 1) == kv::place{1, 0});
+    CHECK(ring.at(second, 3) == kv::place{1, 2});
+    int const begins[] = {0, 5};
+    kv::locator const batch = kv::csr_pages({table}, {begins, 1, 0, 0}, 2, 10);
+    CHECK(batch.at(second, 0) == kv::place{8, 0});
+    CHECK(batch.at(second, 3) == kv::place{1, 1});
+    CHECK(batch.at({0, 0, 0}, 3) == kv::place{9, 1});
+    CHECK(batch.list(second) == table + 5);
+    CHECK(kv::slot_map({table, 4, 0, 0}, 10).list(second) == table + 4);
+    CHECK(batch.units == 10);
+  }
+
+  TEST_CASE("a row is at its plane's base and strides, or where its pointer says, and its strides from there") {
+    std::vector<std::byte> memory(2000);
+    std::vector<std::byte*> bases;
+    for (std::size_t i = 0; i < 32; ++i) bases.push_back(memory.data() + 7 * i);
+    kv::plane rows{memory.data(), kv::codec::f16, 4, 600, 100, 30, 8, 2};
+    CHECK(rows.row(2, {3, 1}, 1) == memory.data() + 1200 + 300 + 30 + 8);
+    CHECK(rows.contiguous());
+    rows.dim = 4;
+    CHECK(!rows.contiguous());
+    rows.bases = {bases.data()};
+    CHECK(rows.row(1, {3, 1}, 1) == memory.data() + 600 + 300 + 30 + 8);  // one pointer that all share
+    rows.bases = {bases.data(), 8, 2, 1};
+    CHECK(rows.row(1, {3, 1}, 1) == memory.data() + 7 * (8 + 6 + 1) + 600 + 300 + 30 + 8);
+  }
+
+  TEST_CASE("an entry's bytes are those of its keys, its values and all that moves with them") {
+    kv::cache cache{};
+    cache.k = {.element = kv::codec::f32, .dims = 5};
+    cache.v = {.element = kv::codec::bf16, .dims = 3};
+    CHECK(kv::entry_bytes(cache) == 26);
+    std::vector<kv::plane> const more = {{.element = kv::codec::opaque, .dims = 7},
+                                         {.element = kv::codec::f16, .dims = 2}};
+    cache.more = more;
+    CHECK(kv::entry_bytes(cache) == 37);
+  }
+}

@@ -1,0 +1,87 @@
+// gather_rows of so many bytes that rows move past the cache: still byte for byte, at every alignment.
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <kvpolicy/kvpolicy.hpp>
+#include <span>
+#include <vector>
+
+#include "support/dice.hpp"
+#include "support/owned_lanes.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+namespace kv = kvpolicy;
+
+struct long_lane {
+  int entries;
+  int row_bytes;
+  int stride;
+  int skew;
+};
+
+/// Opaque rows, `stride` bytes apart, `skew` bytes beside a multiple of 64; which entries stay is given.
+void check_moves(long_lane const& how, std::vector<int> const& kept) {
+  CAPTURE(how.row_bytes);
+  CAPTURE(how.stride);
+  CAPTURE(how.skew);
+  auto const bytes = static_cast<std::size_t>(how.entries) * static_cast<std::size_t>(how.stride);
+  std::vector<std::byte> memory(bytes + 256);
+  std::uint32_t next = 7;
+  for (std::byte& each : memory) each = static_cast<std::byte>((next = next * 1664525u + 1013904223u) >> 24);
+  auto const beside = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
+  std::ptrdiff_t const base = 64 - beside + how.skew;
+  std::vector<std::byte> expected = memory;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    std::memcpy(expected.data() + base + static_cast<std::ptrdiff_t>(i) * how.stride,
+                memory.data() + base + std::ptrdiff_t{kept[i]} * how.stride, static_cast<std::size_t>(how.row_bytes));
+  }
+  owned_lanes const lanes(how.entries);
+  kv::plane const rows{memory.data() + base, kv::codec::opaque, how.row_bytes, 0, 0, how.stride, 0, 1};
+  kv::cache cache{{.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = how.row_bytes},
+                  lanes.view(),
+                  rows,
+                  rows,
+                  kv::identity(how.entries, 1)};
+  cache.v.dims = 0;  // the same memory must not move twice
+  std::vector<std::int64_t> offset{0, static_cast<std::int64_t>(kept.size())};
+  std::vector<int> ordinal = kept;
+  kv::keep_set keep;
+  keep.who = lanes.view();
+  keep.offset = offset.data();
+  keep.ordinal = ordinal.data();
+  kv::host_executor exec;
+  kv::ops::gather_rows(exec, keep, cache, std::span<kv::held_column const>{});
+  CHECK(memory == expected);
+}
+
+}  // namespace
+
+TEST_SUITE("ops/gather_rows: long lanes") {
+  TEST_CASE("a megabyte of rows moves byte for byte, whatever a row's size and alignment") {
+    dice random(11);
+    std::vector<int> const half = random.subset(4000, 2100);
+    for (int const row_bytes : {256, 272, 260, 257, 1024}) {
+      for (int const padding : {0, 8, 16, 32}) {
+        for (int const skew : {0, 4, 8, 16}) check_moves({4000, row_bytes, row_bytes + padding, skew}, half);
+      }
+    }
+  }
+
+  TEST_CASE("what stays at the front is not moved, and what is left may be a few rows or none") {
+    std::vector<int> kept;
+    for (int e = 0; e < 3000; ++e) kept.push_back(e);
+    check_moves({4000, 256, 256, 0}, kept);
+    for (int e = 3001; e < 3013; ++e) kept.push_back(e);
+    check_moves({4000, 256, 256, 0}, kept);
+    check_moves({4000, 256, 256, 0}, {});
+    check_moves({4000, 256, 256, 0}, {3999});
+    kept.resize(1);
+    for (int e = 2; e < 4000; ++e) kept.push_back(e);
+    check_moves({4000, 256, 256, 0}, kept);
+  }
+}

@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+"""Plants small faults in the headers, one at a time, and asks whether a test notices.
+
+tools/mutate.py [--header GLOB]... [--count N] [--seed N] [--cases N] [--list] [--one TEXT]
+
+A mutant is one line of one header with one operator, constant, condition or statement changed. Of all that can be made
+of the chosen headers, a seeded sample is taken. Each is compiled with the test files that cover its header, the nearest
+first, until one of them fails: the mutant is killed. One that no test notices survives, and is either listed with its
+reason in tests/mutation/accepted.json, or an error. So is it if the accepted are more than 5 % of those that compiled.
+What a test far from the header would notice is not counted: the near ones are asked to.
+
+Lines that change only how long a call takes are not mutated, because no test of results could tell: those that fetch
+memory ahead of its use, and the few constants that say when that, or a sample, is worth its while (TUNING below).
+
+--header  of include/kvpolicy, e.g. 'layout/*'; several may be given; all of ROOMS if none is
+--count   how many mutants are tried (default 120; 0: all)
+--cases   cases of each property (default 40)
+--one     only mutants whose header, line or change contain this text
+"""
+
+import argparse
+import fnmatch
+import json
+import os
+import pathlib
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HEADERS = ROOT / "include/kvpolicy"
+ROOMS = ["core/*", "ops/*", "ops/host/*", "eviction/*", "layout/*", "printed/*", "protect/*", "budget/*", "trigger/*",
+         "recorders/*", "scorers/*", "accounting/*"]
+MOST_ACCEPTED = 0.05
+
+# Which test files cover a header, nearest first. The first pattern that fits counts.
+COVER = [
+    ("core/codec.hpp", "core/codec"),
+    ("core/state.hpp", "core/state laws/refused_calls laws/refused_makings"),
+    ("core/check.hpp", "core/check laws/refused_makings laws/refused_calls layout/refusals"),
+    ("core/error.hpp", "core/check laws/refused_makings"),
+    ("core/fields.hpp", "printed/parse eviction/policies"),
+    ("core/lanes.hpp", "core/lanes layout/append ops/pooled_top_k laws/keep_set_laws"),
+    ("core/cache.hpp", "core/lanes ops/gather_rows core/check layout/append accounting/explain"),
+    ("core/*", "core/lanes core/signals laws/keep_set_laws ops/pooled_top_k accounting/explain"),
+    ("ops/*lists.hpp", "ops/lists layout/shared_pools layout/list_rewrite layout/dead_slot layout/refusals "
+     "layout/aliasing layout/mask"),
+    ("ops/*units.hpp", "layout/shared_pools layout/overwrite layout/drop_blocks layout/aliasing"),
+    ("ops/*entries.hpp", "layout/shared_pools layout/appliers layout/append layout/compact layout/dead_slot "
+     "layout/overwrite"),
+    ("ops/*fold.hpp", "ops/combine ops/fold scorers/reduce_lanes"),
+    ("ops/*mask_rows.hpp", "ops/mask_rows layout/mask layout/shared_pools"),
+    ("ops/*rerotate.hpp", "ops/rerotate layout/compact_rerotated"),
+    ("ops/*gather_rows.hpp", "ops/gather_rows ops/long_moves ops/ring_append layout/compact"),
+    ("ops/*pool.hpp", "ops/combine ops/pool"),
+    ("ops/host/top_k.hpp", "ops/top_k ops/pooled_top_k ops/select"),
+    ("ops/*top_k.hpp", "ops/top_k ops/pooled_top_k"),
+    ("ops/host/select*.hpp", "ops/select ops/top_k ops/pooled_top_k"),
+    ("ops/host/vectors.hpp", "ops/blocks ops/attention_mass"),
+    ("ops/host/*block*.hpp", "ops/blocks ops/attention_mass"),
+    ("ops/host/lane_logits.hpp", "ops/blocks ops/attention_mass"),
+    ("ops/*map.hpp", "ops/combine ops/map ops/row_norm"),
+    ("ops/*row_norm.hpp", "ops/combine ops/row_norm"),
+    ("ops/*ring_append.hpp", "ops/ring_append"),
+    ("ops/*attention_mass.hpp", "ops/blocks ops/attention_mass"),
+    ("ops/*executor.hpp", "ops/executor ops/blocks"),
+    ("ops/*fill_row.hpp", "layout/shared_pools layout/dead_slot"),
+    ("ops/all_reduce.hpp", "ops/all_reduce"),
+    ("ops/*", "ops/attention_mass ops/map ops/pool laws/keep_set_laws"),
+    ("layout/append.hpp", "layout/append layout/shared_pools laws/refused_calls"),
+    ("layout/compact*.hpp", "layout/shared_pools layout/compact_rerotated layout/compact layout/refusals"),
+    ("layout/edit.hpp", "layout/shared_pools layout/refusals layout/list_rewrite layout/dead_slot layout/compact"),
+    ("layout/*", "layout/shared_pools layout/{stem} layout/refusals layout/aliasing layout/agreement"),
+    ("printed/any_protection.hpp", "protect/protect budget/budget printed/any_policy printed/parse"),
+    ("printed/*", "printed/any_policy printed/parse accounting/explain"),
+    ("eviction/*", "eviction/policies eviction/worked_examples laws/refused_calls laws/refused_makings"),
+    ("protect/*", "protect/protect printed/parse eviction/policies"),
+    ("budget/*", "budget/budget printed/parse ops/pooled_top_k"),
+    ("trigger/*", "eviction/policies printed/parse"),
+    ("recorders/*", "eviction/worked_examples ops/ring_append laws/refused_makings"),
+    ("scorers/*", "scorers/{stem} eviction/worked_examples eviction/policies"),
+    ("accounting/*", "accounting/verdict accounting/explain printed/any_policy"),
+]
+
+# A pattern in a line without strings and comments, and what it becomes.
+CHANGES = [
+    (r" <= ", " < "), (r" < ", " <= "), (r" >= ", " > "), (r" > ", " >= "), (r" == ", " != "), (r" != ", " == "),
+    (r'(?<!") \+ (?!"|std::to_string)', " - "), (r" - ", " + "), (r" \* (?!const\b)", " + "), (r" / ", " * "),
+    (r" % ", " / "),
+    (r" \+= ", " -= "), (r" -= ", " += "), (r" && ", " || "), (r" \|\| ", " && "), (r" & ", " | "), (r" \| ", " & "),
+    (r"\btrue\b", "false"), (r"\bfalse\b", "true"),
+    (r"\bstd::min\b", "std::max"), (r"\bstd::max\b", "std::min"),
+    (r"\bcontinue;", "break;"), (r"\bbreak;", "continue;"),
+    (r"(?<![\w.])0(?![\w.])", "1"), (r"(?<![\w.])1(?![\w.])", "0"),
+    (r"(?<![\w.])(?<!e-)([2-9]|[1-9]\d+)(?![\w.])", lambda m: str(int(m[0]) + 1)),
+]
+NO_CODE = re.compile(r"^\s*(#|//|template\b|using\b|namespace\b|static_assert\b|requires\b|concept\b|public:|private:|"
+                     r"typename\b|friend bool operator==.*default|\w+\(.*\) = (delete|default);)|\bconcept \w+ =|"
+                     r"^\s*(struct|class|enum) |= (delete|default);|decltype|\boperator|\[\[noreturn\]\]")
+# Lines of which no result depends: what is fetched early, how early, from which size on. Named, so that a line is left
+# out by what it says and not by where it stands.
+TUNING = re.compile(r"__builtin_prefetch|_mm_sfence|"
+                    r"\bconstexpr (int|std::int64_t) (keys_ahead|ahead|line|worth_streaming|least) = |"
+                    r"\bi \+ ahead\b|\bint const doubt = ")
+STATEMENT = re.compile(r"^\s*(?!return\b|throw\b|case\b|else\b)[\w:.>*\[\]()-]+?(\(.*\);|( [-+|&*]?= ).*;)$")
+
+
+def masked(line):
+    """The line with the inside of strings, characters and comments blanked, at the same columns."""
+    line = re.sub(r'"(\\.|[^"\\])*"|\'(\\.|[^\'\\])+\'', lambda m: m[0][0] + "_" * (len(m[0]) - 2) + m[0][0], line)
+    return re.sub(r"//.*", lambda m: " " * len(m[0]), line)
+
+
+def closing(text, opened):
+    """Column of the bracket that closes the one at `opened`, or -1."""
+    depth = 0
+    for at in range(opened, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        if depth == 0:
+            return at
+    return -1
+
+
+def mutants_of_line(line):
+    code = masked(line)
+    if NO_CODE.search(code) or TUNING.search(code) or not code.strip():
+        return
+    for pattern, becomes in CHANGES:
+        for found in re.finditer(pattern, code):
+            text = becomes(found) if callable(becomes) else becomes
+            yield line[:found.start()] + text + line[found.end():]
+    for found in re.finditer(r"\b(if|while) \(", code):
+        end = closing(code, found.end() - 1)
+        if end > 0:
+            yield line[:found.end()] + "!(" + line[found.end():end] + ")" + line[end:]
+    for found in re.finditer(r"(?<=[( ])!(?=[\w(])", code):
+        yield line[:found.start()] + line[found.end():]
+    if STATEMENT.match(code) and code.count("(") == code.count(")"):
+        yield line[:len(line) - len(line.lstrip())] + ";"
+
+
+class Mutant:
+    def __init__(self, header, number, before, after):
+        self.header, self.number, self.before, self.after = header, number, before, after
+
+    def key(self):
+        return (self.header, self.before.strip(), self.after.strip())
+
+    def __str__(self):
+        return f"{self.header}:{self.number}: {self.before.strip()}  ->  {self.after.strip()}"
+
+
+def all_mutants(patterns):
+    made = []
+    for path in sorted(HEADERS.rglob("*.hpp")):
+        header = path.relative_to(HEADERS).as_posix()
+        if not any(fnmatch.fnmatch(header, each) and header.count("/") == each.count("/") for each in patterns):
+            continue
+        for number, line in enumerate(path.read_text().split("\n"), 1):
+            made += [Mutant(header, number, line, after) for after in dict.fromkeys(mutants_of_line(line))]
+    return made
+
+
+def tests_of(header):
+    stem = pathlib.PurePath(header).stem
+    near = next((tests for pattern, tests in COVER if fnmatch.fnmatch(header, pattern)), "")
+    names = [f"{name}_test.cpp" for name in near.replace("{stem}", stem).split()]
+    return [name for name in dict.fromkeys(names) if (ROOT / "tests" / name).exists()]
+
+
+class Bench:
+    """Compiles and runs test files against a copy of the headers."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(ROOT / "include", folder / "include")
+        self.compiler = os.environ.get("CXX") or (shutil.which("clang++-19") and "clang++-19") or "g++"
+        self.flags = ["-std=c++20", "-O0", "-w", "-pthread", "-D_GLIBCXX_ASSERTIONS", f"-I{folder}/include",
+                      f"-I{ROOT}/tests", f'-DKVPOLICY_SOURCE_DIR="{ROOT}"']
+        # What never changes is compiled once: the headers of the test frameworks, the program's main.
+        (folder / "frame.hpp").write_text("#include <doctest/doctest.h>\n#include <rapidcheck.h>\n#include <cmath>\n"
+                                          "#include <functional>\n#include <thread>\n#include <map>\n")
+        compiled = "frame.hpp.pch" if "clang" in self.compiler else "frame.hpp.gch"
+        self.make("-x", "c++-header", folder / "frame.hpp", "-o", folder / compiled)
+        self.objects = []
+        for name in ["main", "support/allocation_counter"]:
+            self.objects.append(folder / f"{pathlib.PurePath(name).name}.o")
+            self.make("-c", ROOT / f"tests/{name}.cpp", "-o", self.objects[-1])
+        self.took = {}
+
+    def compile(self, *arguments):
+        command = [self.compiler, *self.flags, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=900)
+
+    def make(self, *arguments):
+        done = self.compile(*arguments)
+        if done.returncode != 0:
+            sys.exit(f"mutate: this must compile: {arguments}\n{done.stderr[:4000]}")
+
+    def run(self, test, cases):
+        """One of: no_compile, failed, timeout, passed."""
+        program = self.folder / "program"
+        done = self.compile("-include", self.folder / "frame.hpp", ROOT / "tests" / test, *self.objects, "-lrapidcheck",
+                            "-o", program)
+        if done.returncode != 0:
+            return "no_compile"
+        environment = {**os.environ, "RC_PARAMS": f"max_success={cases} noshrink=1"}
+        environment.pop("KVPOLICY_TEST_SEED", None)
+        started = time.monotonic()
+        try:
+            ran = subprocess.run([program, "--abort-after=1"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                 timeout=20 * self.took[test] + 5 if test in self.took else 300,
+                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)))
+        except subprocess.TimeoutExpired:
+            return "timeout"
+        self.last = time.monotonic() - started
+        return "passed" if ran.returncode == 0 else "failed"
+
+    def judge(self, mutant, cases):
+        """What came of a mutant, and the test that told."""
+        target = self.folder / "include/kvpolicy" / mutant.header
+        for test in tests_of(mutant.header):
+            original = target.read_text()
+            lines = original.split("\n")
+            lines[mutant.number - 1] = mutant.after
+            target.write_text("\n".join(lines))
+            try:
+                outcome = self.run(test, cases)
+            finally:
+                target.write_text(original)
+            if outcome == "passed":
+                continue
+            if test not in self.took:  # a test's word counts once it has passed with nothing planted
+                if self.run(test, cases) != "passed":
+                    sys.exit(f"mutate: {test} must pass before anything is changed")
+                self.took[test] = self.last
+            return outcome, test
+        return "survived", ""
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--header", action="append", default=[])
+    options.add_argument("--count", type=int, default=120)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--cases", type=int, default=40)
+    options.add_argument("--list", action="store_true")
+    options.add_argument("--one", default="")
+    options.add_argument("--build", type=pathlib.Path, default=ROOT / "build/mutation")
+    given = options.parse_args()
+
+    chosen = [each for each in all_mutants(given.header or ROOMS) if given.one in str(each)]
+    possible = len(chosen)
+    if 0 < given.count < possible:
+        chosen = random.Random(given.seed).sample(chosen, given.count)
+    if given.list:
+        print(*chosen, sep="\n")
+        return 0
+
+    accepted = {(one["header"], one["line"], one["mutant"]): one["reason"]
+                for one in json.loads((ROOT / "tests/mutation/accepted.json").read_text())}
+    bench = Bench(given.build)
+    counts = dict.fromkeys(["failed", "timeout", "no_compile", "survived", "accepted"], 0)
+    for mutant in chosen:
+        outcome, told = bench.judge(mutant, given.cases)
+        if outcome == "survived" and mutant.key() in accepted:
+            outcome, told = "accepted", accepted[mutant.key()]
+        counts[outcome] += 1
+        print(f"{outcome:10} {mutant}  [{told}]", flush=True)
+
+    compiled = len(chosen) - counts["no_compile"]
+    share = counts["accepted"] / compiled if compiled else 0
+    print(f"\nseed {given.seed}: {len(chosen)} of {possible} mutants, {compiled} compiled, "
+          f"{counts['failed'] + counts['timeout']} killed ({counts['timeout']} by running too long), "
+          f"{counts['survived'] + counts['accepted']} survived, {counts['accepted']} of them accepted ({share:.1%})")
+    # One accepted mutant of a small sample says nothing about the share.
+    too_many = share > MOST_ACCEPTED and counts["accepted"] > 1
+    return 1 if counts["survived"] > 0 or too_many else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
