@@ -1,0 +1,101 @@
+// How a benchmark takes its time: in rounds, everything that is compared run in turn, so that whatever the machine does
+// meanwhile falls on all of it alike. Ratios are medians over rounds.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "floors.hpp"
+
+namespace bench {
+
+/// Seconds of each work in each round.
+class rounds {
+ public:
+  explicit rounds(std::size_t works) : taken_(works) {}
+  void note(std::size_t work, double seconds) { taken_[work].push_back(seconds); }
+
+  /// Median seconds of one work.
+  [[nodiscard]] double seconds(std::size_t work) const { return median(taken_[work]); }
+
+  /// Median over rounds of the time of `a` over the time of `b`.
+  [[nodiscard]] double ratio(std::size_t a, std::size_t b) const {
+    return median_of([&](std::size_t i) { return taken_[a][i] / taken_[b][i]; });
+  }
+
+  /// What a second thread gains `a` (one thread) over `b` (two), as a share of what it gains `c` over `d`.
+  [[nodiscard]] double share(std::size_t a, std::size_t b, std::size_t c, std::size_t d) const {
+    return median_of([&](std::size_t i) { return taken_[a][i] / taken_[b][i] / (taken_[c][i] / taken_[d][i]); });
+  }
+
+ private:
+  template <class Of>
+  [[nodiscard]] double median_of(Of const& of) const {
+    std::vector<double> values;
+    for (std::size_t i = 0; i < taken_.front().size(); ++i) values.push_back(of(i));
+    return median(values);
+  }
+  std::vector<std::vector<double>> taken_;
+};
+
+/// Runs every work once for warmth, then in turn in each iteration; `between` puts things back, untimed, before each.
+/// The iteration's time is that of the first.
+template <class Between, class... Work>
+rounds in_turn_after(benchmark::State& state, Between const& between, Work const&... work) {
+  (((void)between(), work()), ...);
+  rounds made(sizeof...(work));
+  for (auto _ : state) {
+    std::size_t index = 0;
+    double first = 0;
+    auto const one = [&](auto const& each) {
+      between();
+      double const seconds = seconds_of(each);
+      benchmark::ClobberMemory();
+      if (index == 0) first = seconds;
+      made.note(index++, seconds);
+    };
+    (one(work), ...);
+    state.SetIterationTime(first);
+  }
+  return made;
+}
+
+template <class... Work>
+rounds in_turn(benchmark::State& state, Work const&... work) {
+  return in_turn_after(state, [] {}, work...);
+}
+
+/// Bytes a second of an iteration that must touch `bytes`, its share of the fastest copy of this process, and of the
+/// fastest pass of any kind.
+inline void report_rate(benchmark::State& state, double bytes, double seconds, int threads) {
+  state.counters["bytes/s"] = bytes / seconds;
+  state.counters["of_copy"] = bytes / seconds / floors::of(threads).copy();
+  state.counters["of_floor"] = bytes / seconds / floors::of(threads).best();
+}
+
+/// Bytes that the system can still give; 0 where it does not say.
+inline double free_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    double kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %lf kB", &kib) == 1) return kib * 1024;
+  }
+  return 0;
+}
+
+/// True if `bytes` are there with some to spare; otherwise the benchmark says what it would have needed.
+inline bool has_memory(benchmark::State& state, double bytes) {
+  double const there = free_bytes();
+  if (there == 0 || bytes * 1.1 + 1e9 < there) return true;
+  char line[96];
+  std::snprintf(line, sizeof line, "n/a: needs %.1f GB of memory, %.1f GB are free", bytes / 1e9, there / 1e9);
+  state.SkipWithError(line);
+  return false;
+}
+
+}  // namespace bench

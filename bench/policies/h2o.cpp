@@ -1,0 +1,20 @@
+// H2O on a whole model's lanes: observe one row, decide, apply, as after every step.
+#include "policies/decide_apply.hpp"
+#include "reference/heavy_hitters.hpp"
+
+namespace {
+
+void h2o(benchmark::State& state) {
+  bench::whole_model_run(
+      state, [](int budget) { return kvpolicy::policies::h2o({.budget = budget}); },
+      {.reads_keys = true, .observes = true},
+      [](auto const& cache, auto const& queries, kvpolicy::lane who) {
+        auto const scores = bench::reference::h2o_mass(bench::lane_of(cache, queries, who));
+        int const count = cache.who.committed(who);
+        int const budget = count / 4;
+        return bench::judged{scores, bench::reference::ends(count, 0, budget - budget / 2)};
+      });
+}
+BENCHMARK(h2o)->Apply(bench::whole_model_axes);
+
+}  // namespace

@@ -1,0 +1,16 @@
+// Knorm on a whole model's lanes.
+#include "policies/decide_apply.hpp"
+
+namespace {
+
+void knorm(benchmark::State& state) {
+  bench::whole_model_run(
+      state, [](int budget) { return kvpolicy::policies::knorm({.budget = budget}); }, {.reads_keys = true},
+      [](auto const& cache, auto const& queries, kvpolicy::lane who) {
+        auto const scores = bench::reference::knorm_scores(bench::lane_of(cache, queries, who).keys);
+        return bench::judged{scores, bench::nothing_forced(scores.size())};
+      });
+}
+BENCHMARK(knorm)->Apply(bench::whole_model_axes);
+
+}  // namespace
