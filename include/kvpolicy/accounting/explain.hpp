@@ -123,7 +123,8 @@ template <executor Executor, eviction_policy Policy>
 [[nodiscard]] bool forces(Policy const& policy, plan<Executor> const& of, int segment, int ordinal) {
   keep_set const& keep = of.keep();
   lane const who = keep.who.at(first_lane(keep.who, keep.decides, segment));
-  entry at{who, ordinal, keep.seen[segment], keep.who.position.row(who)[ordinal], 0};
+  entry at{
+      .who = who, .ordinal = ordinal, .count = keep.seen[segment], .position = keep.who.position.row(who)[ordinal]};
   shape const model{of.who().layer_end, of.who().heads, of.who().heads, 1};
   at.budget = detail::in_entries(policy.budget, model, of.entry_bytes())(at.who, at.count);
   return detail::forces_of(policy.score)(at) || policy.protect(at);

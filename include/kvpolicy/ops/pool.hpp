@@ -73,7 +73,7 @@ namespace ops {
 /// - throws: `invalid_argument` if the width is even or below 1, or the tail negative.
 struct pool_t : verb<pool_t> {
   static void check(pooling const& by, score_view const&, int tail) {
-    expects(by.width >= 1 && by.width % 2 == 1, "pool", "width", by.width, "a pool has an odd width");
+    expects(by.width % 2 == 1, "pool", "width", by.width, "a pool has an odd width");
     expects(tail >= 0, "pool", "tail", tail, "a count cannot be negative");
   }
 };
