@@ -43,8 +43,8 @@ namespace ops {
 /// - NaN: a NaN in a key or a row makes every entry that this row sees NaN in that head. A row that sees nothing
 ///   adds 0.
 ///   With `rows.lse` given, and the softmax over all keys, it is taken as the sum and the keys are read once.
-/// - cost: O(group * rows * entries * D) a lane. Scratch of a worker: 33 1/15 floats an entry (32 rows of one head and
-///   their sum) and 153 rows of D floats.
+/// - cost: O(group * rows * entries * D) a lane. Scratch of a worker: 33 floats an entry (32 rows of one head and their
+///   sum), 153 rows of D floats and 8 KiB.
 /// - throws: `invalid_argument` if head sizes differ, the group or lanes are reduced by `last`, or a count is negative.
 struct attention_mass_t : verb<attention_mass_t> {
   template <executor Executor>

@@ -25,14 +25,12 @@ inline void fold(float& into, float value, reduction how, bool first) {
 /// The mass of one lane. Rows are counted head by head: row i is row i % rows of query head i / rows of the group.
 class lane_mass {
  public:
-  static constexpr int stretch = 20 * keys_of_a_tile;  ///< entries whose block of logits stays in the cache
-
-  static constexpr int stretches(int entries) { return (entries + stretch - 1) / stretch; }
+  static constexpr int most_stretches = 64;
 
   static std::size_t scratch(shape const& model, int bound) {
     auto const n = static_cast<std::size_t>(bound);
-    return scratch_of<float>(most_rows * n) + scratch_of<float>(n) +
-           scratch_of<float>(static_cast<std::size_t>(most_rows * stretches(bound))) + lane_logits::scratch(model);
+    return scratch_of<float>(most_rows * n) + scratch_of<float>(n) + scratch_of<float>(most_rows * most_stretches) +
+           lane_logits::scratch(model);
   }
 
   lane_mass(isa speaks, keys const& from, query_view const& rows, attention_mass_options const& how, lanes const& among,
@@ -43,7 +41,7 @@ class lane_mass {
     auto const n = static_cast<std::size_t>(entries_);
     block_ = arena.take<float>(most_rows * n);
     total_ = arena.take<float>(n);
-    shares_ = arena.take<float>(static_cast<std::size_t>(most_rows * stretches(entries_)));
+    shares_ = arena.take<float>(most_rows * most_stretches);
     choose_rows();
     logits_ = lane_logits(speaks, from, rows, who, {begin_, count_, group_}, arena);
   }
@@ -81,6 +79,8 @@ class lane_mass {
     if (how_.rows == reduction::last) begin_ = std::max(begin_, end - 1);
     count_ = std::max(0, end - begin_);
     seen_ = count_ > 0 ? visible(count_ - 1) : 0;
+    int const tiles = (seen_ + keys_of_a_tile - 1) / keys_of_a_tile;
+    stretch_ = keys_of_a_tile * std::max(20, (tiles + most_stretches - 1) / most_stretches);
   }
 
   [[nodiscard]] int visible(int row) const {
@@ -117,13 +117,13 @@ class lane_mass {
   template <class Visit>
   void for_each_stretch(row_block& block, float* values, Visit const& visit) {
     float* share = shares_;
-    for (int e = 0; e < seen_; e += stretch, share += block.rows) {
-      int const count = std::min(stretch, seen_ - e);
+    for (int e = 0; e < seen_; e += stretch_, share += block.rows) {
+      int const count = std::min(stretch_, seen_ - e);
       visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.seen, share}, e);
     }
   }
 
-  void share_alike(float share) { std::fill_n(shares_, most_rows * stretches(seen_), share); }
+  void share_alike(float share) { std::fill_n(shares_, most_rows * most_stretches, share); }
 
   /// Softmax of a block of logits, which `make` writes stretch by stretch.
   template <class Make>
@@ -134,7 +134,7 @@ class lane_mass {
       make(view, e);
       block.kernels->advance(view, block.highest, block.sum);
     });
-    block.kernels->settle(shares_, stretches(seen_), block.seen, block.highest, block.sum);
+    block.kernels->settle(shares_, (seen_ + stretch_ - 1) / stretch_, block.seen, block.highest, block.sum);
   }
 
   /// Rows [first, first + count) as probabilities in `values`.
@@ -247,10 +247,11 @@ class lane_mass {
   int group_;
   int const* position_;
   int entries_ = 0;
-  int begin_ = 0;   ///< the first row used
-  int count_ = 0;   ///< rows of a head
-  int domain_ = 0;  ///< entries that softmax runs over
-  int seen_ = 0;    ///< entries that any row sees
+  int begin_ = 0;    ///< the first row used
+  int count_ = 0;    ///< rows of a head
+  int domain_ = 0;   ///< entries that softmax runs over
+  int seen_ = 0;     ///< entries that any row sees
+  int stretch_ = 1;  ///< entries whose block of logits stays in the cache until they are probabilities
   float* block_ = nullptr;
   float* total_ = nullptr;
   float* shares_ = nullptr;  ///< what makes a stretch's values probabilities, for each row of the block

@@ -10,61 +10,49 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
+/// Keys in [low, high] in 256 bins of equal width.
+struct key_bins {
+  std::uint32_t low;
+  std::uint32_t high;
+  int shift;
+  int count[256] = {};
+
+  key_bins(std::uint32_t from, std::uint32_t to)
+      : low(from), high(to), shift(std::max(0, static_cast<int>(std::bit_width(to - from)) - 8)) {}
+
+  void add(std::uint32_t key) { ++count[(key - low) >> shift]; }
+
+  /// Narrows [low, high] to the bin of the k-th largest; returns its rank among the bin's.
+  int choose(int k) {
+    std::uint32_t bin = (high - low) >> shift;
+    while (count[bin] < k) k -= count[bin--];
+    low += bin << shift;
+    high = std::min(high, low + ((1u << shift) - 1));
+    return k;
+  }
+};
+
 /// The cut that keeps `k` (1 <= k <= n) of keys in [low, high]; shuffles them. Each round divides the range by 256.
 inline cut narrow(std::uint32_t* keys, int n, int k, std::uint32_t low, std::uint32_t high) {
   while (n > 48 && low < high) {
-    int const shift = std::max(0, static_cast<int>(std::bit_width(high - low)) - 8);
-    int bins[256] = {};
-    for (int i = 0; i < n; ++i) ++bins[(keys[i] - low) >> shift];
-    std::uint32_t bin = (high - low) >> shift;
-    while (bins[bin] < k) k -= bins[bin--];
-    low += bin << shift;
-    high = std::min(high, low + ((1u << shift) - 1));
-    n = bins[bin];
-    for (int i = 0, kept = 0; kept < n; ++i) {
+    key_bins bins(low, high);
+    for (int i = 0; i < n; ++i) bins.add(keys[i]);
+    k = bins.choose(k);
+    low = bins.low;
+    high = bins.high;
+    int kept = 0;
+    for (int i = 0; i < n; ++i) {
       std::uint32_t const key = keys[i];
       keys[kept] = key;
       kept += key - low <= high - low ? 1 : 0;
     }
+    n = kept;
   }
   if (low == high) return {low, k};
   std::nth_element(keys, keys + (k - 1), keys + n, std::greater<>{});
   std::uint32_t const lowest = keys[k - 1];
   return {lowest, k - std::count_if(keys, keys + k, [&](std::uint32_t key) { return key > lowest; })};
 }
-
-/// A sample of scores, spread evenly, in pieces of a few neighbours.
-class score_sample {
- public:
-  static constexpr int size = 1024;
-  static constexpr int least = 2048;  ///< entries that are worth sampling
-
-  score_sample(float const* scores, int count) {
-    for (int i = 0; i < size; i += piece) {
-      std::int64_t const from = static_cast<std::int64_t>(i) * (count - piece) / (size - piece);
-      for (int j = 0; j < piece; ++j) keys_[i + j] = sort_key(scores[from + j]);
-    }
-    for (std::uint32_t const key : keys_) {
-      low_ = std::min(low_, key);
-      high_ = std::max(high_, key);
-    }
-  }
-
-  /// The key of which about `rank` of the sample's are larger or equal; 0 or less: above all; over its size: below all.
-  [[nodiscard]] std::uint32_t at(int rank) const {
-    if (rank < 1) return forced_key - 1;
-    if (rank > size) return nan_key;
-    std::uint32_t some[size];
-    std::copy_n(keys_, size, some);
-    return narrow(some, size, rank, low_, high_).lowest;
-  }
-
- private:
-  static constexpr int piece = 4;
-  std::uint32_t keys_[size];
-  std::uint32_t low_ = forced_key;
-  std::uint32_t high_ = out_key;
-};
 
 /// What is found of a run of scores.
 struct found_cut {
@@ -93,23 +81,71 @@ inline found_cut narrow_all(float const* scores, int count, int k, std::uint32_t
   return nan;
 }
 
-/// As narrow_all, from a sample first.
+/// Keys between which the k-th best of `count` scores most probably lies, as a sample of them says: both numbers' keys.
+struct bracket_keys {
+  static constexpr std::uint32_t lowest = 0x007FFFFFu;   ///< of -inf
+  static constexpr std::uint32_t highest = 0xFF800000u;  ///< of +inf
+
+  std::uint32_t low = lowest;
+  std::uint32_t high = highest;
+
+  bracket_keys(sample_keys const& sample, int count, int k) {
+    double const share = static_cast<double>(k) / count;
+    int const rank = static_cast<int>(share * sample_keys::size);
+    int const doubt = static_cast<int>(3.2 * std::sqrt(sample_keys::size * share * (1 - share))) + 4;
+    key_bins bins(sample.low, sample.high);
+    for (std::uint32_t const key : sample.keys) bins.add(key);
+    if (rank + doubt <= sample_keys::size) low = at(sample, bins, rank + doubt);
+    if (rank - doubt >= 1) high = at(sample, bins, rank - doubt);
+    low = std::clamp(low, lowest, highest);
+    high = std::clamp(high, low, highest);
+  }
+
+ private:
+  static std::uint32_t at(sample_keys const& sample, key_bins bins, int rank) {
+    rank = bins.choose(rank);
+    std::uint32_t some[sample_keys::size];
+    int kept = 0;
+    for (std::uint32_t const key : sample.keys) {
+      some[kept] = key;
+      kept += key - bins.low <= bins.high - bins.low ? 1 : 0;
+    }
+    std::nth_element(some, some + (rank - 1), some + kept, std::greater<>{});
+    return some[rank - 1];
+  }
+};
+
+/// As narrow_all, from a sample first. A bracket that misses says on which side the cut is; then that side is
+/// collected.
 inline found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k, std::uint32_t* room) {
-  if (count < score_sample::least) return narrow_all(scores, count, k, room);
-  score_sample const sample(scores, count);
-  double const share = static_cast<double>(k) / count;
-  int const rank = static_cast<int>(share * score_sample::size);
-  int const doubt = static_cast<int>(3.5 * std::sqrt(score_sample::size * share * (1 - share))) + 4;
-  std::uint32_t const low = std::max(sample.at(rank + doubt), nan_key + 1);
-  std::uint32_t const high = std::max(sample.at(rank - doubt), low);
-  float const from = score_of_key(std::min(low, sort_key(HUGE_VALF)));
-  float const to = score_of_key(std::min(high, sort_key(HUGE_VALF)));
-  bracket_counts const counts = kernels.bracket(scores, count, from, to, room);
-  if (k <= counts.above || k > counts.above + counts.inside) return narrow_all(scores, count, k, room);
-  int const left = k - counts.above;
-  if (from == to) return {{sort_key(from), left}, counts.nan};
-  for (int i = 0; i < counts.inside; ++i) room[i] = sort_key(std::bit_cast<float>(room[i]));
-  return {narrow(room, counts.inside, left, sort_key(from), sort_key(to)), counts.nan};
+  if (count < 2 * sample_keys::size) return narrow_all(scores, count, k, room);
+  sample_keys sample;
+  kernels.sample(scores, count, sample);
+  bracket_keys range(sample, count, k);
+  bracket_counts counts{};
+  for (bool again = false;; again = true) {
+    counts = kernels.bracket(scores, count, score_of_key(range.low), score_of_key(range.high), room);
+    bool const is_above = k <= counts.above;
+    if (!is_above && k <= counts.above + counts.inside) break;
+    if (again) return narrow_all(scores, count, k, room);  // the cut is NaN
+    (is_above ? range.low : range.high) = is_above ? range.high : range.low;
+    (is_above ? range.high : range.low) = is_above ? bracket_keys::highest : bracket_keys::lowest;
+  }
+  int left = k - counts.above;
+  if (range.low == range.high) return {{range.low, left}, counts.nan};
+  key_bins bins(range.low, range.high);
+  for (int i = 0; i < counts.inside; ++i) {
+    room[i] = sort_key(std::bit_cast<float>(room[i]));
+    bins.add(room[i]);
+  }
+  left = bins.choose(left);
+  int kept = 0;
+  for (int i = 0; i < counts.inside; ++i) {
+    std::uint32_t const key = room[i];
+    room[kept] = key;
+    kept += key - bins.low <= bins.high - bins.low ? 1 : 0;
+  }
+  return {narrow(room, kept, left, bins.low, bins.high), counts.nan};
 }
 
 /// Keys that lie in several rows, one after another.

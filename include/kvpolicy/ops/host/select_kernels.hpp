@@ -6,6 +6,7 @@
 #endif
 
 #include <bit>
+#include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
@@ -36,6 +37,9 @@ struct cut {
   std::int64_t ties = 0;
 };
 
+/// How far ahead of a pass from memory scores are fetched: a page, at whose end a processor stops guessing.
+inline constexpr int floats_ahead = 1024;
+
 /// Where scores lie that a pass looked at.
 struct bracket_counts {
   int above = 0;
@@ -43,14 +47,50 @@ struct bracket_counts {
   int nan = 0;
 };
 
+/// A sample of scores, spread evenly, in pieces of a few neighbours.
+struct sample_keys {
+  static constexpr int size = 1024;
+  static constexpr int piece = 8;
+  std::uint32_t keys[size];
+  std::uint32_t low = forced_key;
+  std::uint32_t high = out_key;
+};
+
+/// Takes a sample of `count` >= size scores. Its pieces are fetched first, all at once.
+template <int Width>
+[[gnu::always_inline]] inline void take_sample(float const* scores, int count, sample_keys& to) {
+  using ints = typename vector_of<Width>::ints;
+  using words = typename vector_of<Width>::words;
+  std::int64_t const gap = (static_cast<std::int64_t>(count) - sample_keys::piece) * sample_keys::piece;
+  constexpr std::int64_t gaps = sample_keys::size - sample_keys::piece;
+  for (int i = 0; i < sample_keys::size / sample_keys::piece; ++i) __builtin_prefetch(scores + i * gap / gaps);
+  words low = words{} + forced_key;
+  words high = words{} + out_key;
+  for (int i = 0; i < sample_keys::size; i += Width) {
+    words bits;
+    get(bits, scores + i / sample_keys::piece * gap / gaps + i % sample_keys::piece);
+    words key = bits ^ (__builtin_bit_cast(words, __builtin_bit_cast(ints, bits) >> 31) | 0x80000000u);
+    key = key == 0x7FFFFFFFu ? key + 1u : key;
+    key = (bits & 0x7FFFFFFFu) > 0x7F800000u ? words{} + nan_key : key;
+    low = key < low ? key : low;
+    high = key > high ? key : high;
+    put(key, to.keys + i);
+  }
+  for (int i = 0; i < Width; ++i) {
+    to.low = low[i] < to.low ? low[i] : to.low;
+    to.high = high[i] > to.high ? high[i] : to.high;
+  }
+}
+
 /// The two passes over all scores. `low <= high`; neither is NaN.
 struct select_kernels {
   /// Counts scores above `high` and NaN, and copies the bits of those in [low, high] to `inside`, which has room for
-  /// all; where low == high, counts them only.
+  /// all and may be the scores' own memory; where low == high, counts them only.
   bracket_counts (*bracket)(float const* scores, int count, float low, float high, std::uint32_t* inside);
   /// Ordinals `first` + e of scores above `lowest`, and of the first `ties` equal to it, ascending; returns how many.
   /// `to` has room for `count`.
   int (*emit)(float const* scores, int count, int first, float lowest, int ties, int* to);
+  void (*sample)(float const* scores, int count, sample_keys& to);
 };
 
 struct portable_select {
@@ -60,10 +100,12 @@ struct portable_select {
     std::uint32_t const to = sort_key(high);
     bool const one = from == to;
     for (int e = 0; e < count; ++e) {
-      std::uint32_t const key = sort_key(scores[e]);
+      std::uint32_t bits = 0;
+      std::memcpy(&bits, scores + e, sizeof bits);
+      std::uint32_t const key = sort_key(std::bit_cast<float>(bits));
       found.above += key > to ? 1 : 0;
       found.nan += key == nan_key ? 1 : 0;
-      if (!one) inside[found.inside] = std::bit_cast<std::uint32_t>(scores[e]);
+      if (!one) inside[found.inside] = bits;
       found.inside += key - from <= to - from ? 1 : 0;
     }
     return found;
@@ -86,7 +128,9 @@ struct portable_select {
     return kept;
   }
 
-  static constexpr select_kernels kernels{bracket, emit};
+  static void sample(float const* scores, int count, sample_keys& to) { take_sample<4>(scores, count, to); }
+
+  static constexpr select_kernels kernels{bracket, emit, sample};
 };
 
 #if defined(__x86_64__)
@@ -136,6 +180,7 @@ struct avx2_select {
     bool const one = low == high;
     int e = 0;
     for (; e + 8 <= count; e += 8) {
+      __builtin_prefetch(scores + e + floats_ahead);
       __m256 const some = _mm256_loadu_ps(scores + e);
       unsigned const above = bits_of(_mm256_cmp_ps(some, to, _CMP_GT_OQ));
       unsigned const within = bits_of(_mm256_cmp_ps(some, from, _CMP_GE_OQ)) & ~above;
@@ -166,7 +211,11 @@ struct avx2_select {
     return kept + portable_select::emit(scores + e, count - e, first + e, lowest, ties, to + kept);
   }
 
-  static constexpr select_kernels kernels{bracket, emit};
+  [[gnu::target(KVPOLICY_AVX2)]] static void sample(float const* scores, int count, sample_keys& to) {
+    take_sample<8>(scores, count, to);
+  }
+
+  static constexpr select_kernels kernels{bracket, emit, sample};
 };
 
 /// Sixteen scores at a time; what is selected is packed in a register, because stores that pack are slow.
@@ -179,6 +228,7 @@ struct avx512_select {
     bool const one = low == high;
     int e = 0;
     for (; e + 16 <= count; e += 16) {
+      __builtin_prefetch(scores + e + floats_ahead);
       __m512 const some = _mm512_loadu_ps(scores + e);
       __mmask16 const above = _mm512_cmp_ps_mask(some, to, _CMP_GT_OQ);
       __mmask16 const within = _mm512_cmp_ps_mask(some, from, _CMP_GE_OQ) & static_cast<__mmask16>(~above);
@@ -213,7 +263,7 @@ struct avx512_select {
     return kept + portable_select::emit(scores + e, count - e, first + e, lowest, ties, to + kept);
   }
 
-  static constexpr select_kernels kernels{bracket, emit};
+  static constexpr select_kernels kernels{bracket, emit, avx2_select::sample};
 };
 
 #endif
