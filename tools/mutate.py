@@ -55,11 +55,12 @@ COVER = [
     ("ops/*fold.hpp", "ops/combine ops/fold scorers/reduce_lanes"),
     ("ops/*mask_rows.hpp", "ops/mask_rows layout/mask layout/shared_pools"),
     ("ops/*rerotate.hpp", "ops/rerotate layout/compact_rerotated"),
-    ("ops/*gather_rows.hpp", "ops/gather_rows ops/long_moves ops/ring_append layout/compact"),
+    ("ops/*gather_rows.hpp", "ops/gather_rows ops/long_moves ops/ring_append ops/lists "
+     "layout/list_rewrite layout/compact"),
     ("ops/*pool.hpp", "ops/combine ops/pool"),
-    ("ops/host/top_k.hpp", "ops/top_k ops/pooled_top_k ops/select"),
-    ("ops/*top_k.hpp", "ops/top_k ops/pooled_top_k"),
-    ("ops/host/select*.hpp", "ops/select ops/top_k ops/pooled_top_k"),
+    ("ops/host/top_k.hpp", "ops/top_k ops/pooled_top_k ops/pooled_floors ops/select"),
+    ("ops/*top_k.hpp", "ops/top_k ops/pooled_top_k ops/pooled_floors"),
+    ("ops/host/select*.hpp", "ops/select ops/top_k ops/pooled_floors ops/pooled_top_k"),
     ("ops/host/vectors.hpp", "ops/blocks ops/attention_mass"),
     ("ops/host/*block*.hpp", "ops/blocks ops/attention_mass"),
     ("ops/host/lane_logits.hpp", "ops/blocks ops/attention_mass"),
@@ -104,7 +105,7 @@ NO_CODE = re.compile(r"^\s*(#|//|template\b|using\b|namespace\b|static_assert\b|
 # Lines of which no result depends: what is fetched early, how early, from which size on. Named, so that a line is left
 # out by what it says and not by where it stands.
 TUNING = re.compile(r"__builtin_prefetch|_mm_sfence|"
-                    r"\bconstexpr (int|std::int64_t) (keys_ahead|ahead|line|worth_streaming|least) = |"
+                    r"\bconstexpr (int|std::int64_t) (keys_ahead|ahead|line|worth_streaming|least|stretch) = |"
                     r"\bi \+ ahead\b|\bint const doubt = ")
 STATEMENT = re.compile(r"^\s*(?!return\b|throw\b|case\b|else\b)[\w:.>*\[\]()-]+?(\(.*\);|( [-+|&*]?= ).*;)$")
 

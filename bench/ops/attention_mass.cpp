@@ -122,6 +122,15 @@ void logits_alone(kv::host_executor& exec, observed_layer const& on, bool writte
                 [&](int head, int worker) { lane_logits(exec.speaks(), on, head, written, exec.scratch(worker)); });
 }
 
+/// The logits of one lane a thread, four times: 32 rows against keys that the last-level cache holds as far as it can.
+constexpr int times_a_lane = 4;
+void logits_again(kv::host_executor& exec, observed_layer const& on) {
+  for (int i = 0; i < times_a_lane; ++i) {
+    exec.for_each(exec.threads(),
+                  [&](int head, int worker) { lane_logits(exec.speaks(), on, head, true, exec.scratch(worker)); });
+  }
+}
+
 /// True if some logits of the first lane are the reference's; of 16-bit keys to the digits that a float's sum has.
 bool logits_are_right(kv::host_executor& exec, observed_layer const& on) {
   float const* const values = lane_logits(exec.speaks(), on, 0, true, exec.scratch(0));
@@ -211,12 +220,15 @@ void report_mass(benchmark::State& state) {
   auto const taken = bench::in_turn(
       state, [&] { on.mass(exec, plain); }, [&] { on.mass(exec, given); }, [&] { logits_alone(exec, on, true); },
       [&] { bench::floors::peak_pass(exec, peak, on.operations()); }, [&] { eigen(exec, on); },
-      [&] { logits_alone(exec, on, false); });
+      [&] { logits_alone(exec, on, false); }, [&] { logits_again(exec, on); },
+      [&] {
+        bench::floors::peak_pass(exec, peak, on.operations() * threads * times_a_lane / one_layer_ungrouped.kv_heads);
+      });
   state.SetLabel(peak.name);
   // The peak is held against logits that are there afterwards; what mass adds, against the faster way to them.
   std::size_t const faster = taken.seconds(2) < taken.seconds(5) ? 2 : 5;
-  state.counters["logits_of_peak"] = taken.ratio(3, 2);
-  state.counters["tiles_of_peak"] = taken.ratio(3, 5);
+  state.counters["logits_of_peak"] = taken.ratio(7, 6);
+  state.counters["from_memory_of_peak"] = taken.ratio(3, 2);
   state.counters["over_logits"] = taken.ratio(0, faster);
   state.counters["lse_over_logits"] = taken.ratio(1, faster);
   state.counters["logits_ms"] = 1e3 * taken.seconds(faster);

@@ -60,9 +60,9 @@ inline void stream_row(std::byte const* source, std::byte* target, int bytes) {
 /// pattern that a processor would guess: they are fetched ahead.
 template <class Row>
 void move_rows(plane const& rows, lane_moves const& moves, Row const& row) {
-  constexpr int ahead = 12;
+  constexpr int ahead = 16;
   constexpr int line = 64;
-  constexpr std::int64_t worth_streaming = 1 << 19;
+  constexpr std::int64_t worth_streaming = 1 << 16;
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
   int const count = moves.count();
   int const begin = moves.first();
