@@ -1,10 +1,6 @@
 // Host implementation of gather_rows and ring_append: bytes that move.
 #pragma once
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/gather_rows.hpp>
@@ -44,48 +40,21 @@ inline void move_row(plane const& rows, std::byte const* source, std::byte* targ
   for (int d = 0; d < rows.dims; ++d) std::memcpy(target + d * rows.dim, source + d * rows.dim, width);
 }
 
-/// One row past the cache: what is written will not be read before it would have left it anyway. Both 16-byte aligned.
-inline void stream_row(std::byte const* source, std::byte* target, int bytes) {
-#if defined(__x86_64__)
-  for (int at = 0; at < bytes; at += 16) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(target + at),
-                     _mm_load_si128(reinterpret_cast<__m128i const*>(source + at)));
-  }
-#else
-  std::memcpy(target, source, static_cast<std::size_t>(bytes));
-#endif
-}
-
 /// A lane's rows of one plane, of which `row(ordinal)` says where each is. Which rows come next is known, and no
 /// pattern that a processor would guess: they are fetched ahead.
 template <class Row>
 void move_rows(plane const& rows, lane_moves const& moves, Row const& row) {
   constexpr int ahead = 16;
   constexpr int line = 64;
-  constexpr std::int64_t worth_streaming = 1 << 16;
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
   int const count = moves.count();
-  int const begin = moves.first();
-  bool const streams = bytes > 0 && bytes % 16 == 0 && std::int64_t{count - begin} * bytes >= worth_streaming;
-  for (int i = begin; i < count; ++i) {
+  for (int i = moves.first(); i < count; ++i) {
     if (i + ahead < count) {
       std::byte const* const next = row(moves.source(i + ahead));
       for (int at = 0; at < bytes; at += line) __builtin_prefetch(next + at);
     }
-    int const from = moves.source(i);
-    if (from == i) continue;
-    std::byte const* const source = row(from);
-    std::byte* const target = row(i);
-    auto const low = (reinterpret_cast<std::uintptr_t>(source) | reinterpret_cast<std::uintptr_t>(target)) & 15u;
-    if (streams && low == 0) {
-      stream_row(source, target, bytes);
-    } else {
-      move_row(rows, source, target);
-    }
+    move_row(rows, row(moves.source(i)), row(i));
   }
-#if defined(__x86_64__)
-  if (streams) _mm_sfence();
-#endif
 }
 
 inline void move_rows(plane const& rows, locator const& where, lane who, lane_moves const& moves) {
@@ -131,9 +100,8 @@ inline void carry_lane(cache const& in, lane who, lane_moves const& moves, std::
     std::byte* const row = one.rows.row(who);
     auto const width = static_cast<std::size_t>(one.about.bytes);
     for (int i = moves.first(); i < moves.count(); ++i) {
-      int const from = moves.source(i);
-      if (from == i) continue;
-      std::memcpy(row + static_cast<std::size_t>(i) * width, row + static_cast<std::size_t>(from) * width, width);
+      auto const from = static_cast<std::size_t>(moves.source(i));
+      std::memcpy(row + static_cast<std::size_t>(i) * width, row + from * width, width);
     }
   }
 }

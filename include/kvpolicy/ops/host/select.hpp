@@ -27,7 +27,7 @@ struct key_bins {
     std::uint32_t bin = (high - low) >> shift;
     while (count[bin] < k) k -= count[bin--];
     low += bin << shift;
-    high = std::min(high, low + ((1u << shift) - 1));
+    high = low + std::min(high - low, (1u << shift) - 1);
     return k;
   }
 };
