@@ -10,7 +10,8 @@ reason in tests/mutation/accepted.json, or an error. So is it if the accepted ar
 What a test far from the header would notice is not counted: the near ones are asked to.
 
 Lines that change only how long a call takes are not mutated, because no test of results could tell: those that fetch
-memory ahead of its use, and the few constants that say when that, or a sample, is worth its while (TUNING below).
+memory ahead of its use, the few constants that say when that, or a sample, is worth its while, and how far a sample is
+trusted: what is selected is exact from any sample (TUNING below).
 
 --header  of include/kvpolicy, e.g. 'layout/*'; several may be given; all of ROOMS if none is
 --count   how many mutants are tried (default 120; 0: all)
@@ -106,7 +107,7 @@ NO_CODE = re.compile(r"^\s*(#|//|template\b|using\b|namespace\b|static_assert\b|
 # out by what it says and not by where it stands.
 TUNING = re.compile(r"__builtin_prefetch|_mm_sfence|"
                     r"\bconstexpr (int|std::int64_t) (keys_ahead|ahead|line|worth_streaming|least|stretch) = |"
-                    r"\bi \+ ahead\b|\bint const doubt = ")
+                    r"\bi \+ ahead\b|\bdoubt\b|\btake_sample<")
 STATEMENT = re.compile(r"^\s*(?!return\b|throw\b|case\b|else\b)[\w:.>*\[\]()-]+?(\(.*\);|( [-+|&*]?= ).*;)$")
 
 

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# What takes too long for every change: other random cases, longer fuzzing, planted bugs, threads, coverage, mutants.
+# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads coverage mutants; all of them by default
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools/setup.sh --ci
+
+failed=0
+step() {
+  local started=$SECONDS status=ok
+  "${@:2}" || { status=FAILED; failed=1; }
+  printf '== %s: %s, %d s\n' "$1" "$status" $((SECONDS - started))
+}
+
+# Five times as many cases of every property, of a seed that nobody chose.
+seeds() {
+  cmake --preset release && cmake --build --preset release --target kvpolicy_tests &&
+    KVPOLICY_TEST_SEED=random RC_PARAMS="max_success=500" build/release/bin/kvpolicy_tests
+}
+
+threads() {
+  cmake --preset tsan && cmake --build --preset tsan --target kvpolicy_tests &&
+    TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/kvpolicy_tests --test-suite='threads*,ops/executor*'
+}
+
+for each in "${@:-seeds fuzz planted threads coverage mutants}"; do
+  for name in $each; do
+    case $name in
+      seeds) step 'random seeds' seeds ;;
+      fuzz) step 'fuzz, 60 s a target' tools/fuzz.sh --all 60 ;;
+      planted) step 'planted bugs are found' tools/fuzz_planted.sh ;;
+      threads) step 'thread sanitizer' threads ;;
+      coverage) step 'coverage' tools/coverage.sh ;;
+      mutants) step 'mutants' tools/mutate.py --count 60 ;;
+      *) echo "tools/nightly.sh: there is no step $name" >&2; exit 2 ;;
+    esac
+  done
+done
+exit "$failed"
