@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
 #include <limits>
 #include <vector>
@@ -126,6 +128,38 @@ TEST_SUITE("ops/host/row_blocks") {
         content const what = rows % 2 == 0 ? content::few : content::smooth;
         one_lane lane(shape_of(18, 1, 34, element), kv::codec::f32, rows, what);
         lane.check({.rows = both[rows / 2 % 2]});
+      }
+    }
+  }
+
+  TEST_CASE("channels that lie apart are gathered, whatever multiplies them") {
+    for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
+      for (int const dims : {1, 6, 32, 33}) {
+        for (int const rows : {2, 17}) {
+          CAPTURE(kv::name_of(element));
+          CAPTURE(dims);
+          CAPTURE(rows);
+          int const bound = 30;
+          one_lane lane(shape_of(dims, 1, bound, element), kv::codec::bf16, rows);
+          auto const width = static_cast<std::size_t>(kv::bytes_of(element));
+          std::vector<std::byte> memory(static_cast<std::size_t>(dims * bound) * width);
+          for (int d = 0; d < dims; ++d) {
+            for (int e = 0; e < bound; ++e) {
+              std::memcpy(memory.data() + static_cast<std::size_t>(d * bound + e) * width,
+                          lane.cache.element(of::keys, {}, e, d), width);
+            }
+          }
+          std::int64_t const step = kv::bytes_of(element);
+          kv::keys const apart{{{memory.data(), element, dims, 0, 0, step, 0, bound * step}, kv::identity(bound, 1)}};
+          reference::row const wanted = lane.expected({});
+          for (kv::isa const speaks : every_isa) {
+            kv::host_executor exec(1, speaks);
+            exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(lane.cache.model(), bound));
+            owned_scores out(lane.cache.lanes());
+            kv::ops::attention_mass(exec, apart, lane.rows.view(), {}, out.view());
+            CHECK(compare(out.row(0, bound), wanted));
+          }
+        }
       }
     }
   }
@@ -305,7 +339,9 @@ TEST_SUITE("ops/host/vectors") {
       CHECK(std::isnan(mass.back()));
     }
   }
+}
 
+TEST_SUITE("ops/executor") {
   TEST_CASE("an executor speaks what it was told, or the best that the processor has") {
     CHECK(kv::host_executor().speaks() == kv::best_isa());
     CHECK(kv::host_executor(2).speaks() == kv::best_isa());

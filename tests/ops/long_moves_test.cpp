@@ -84,4 +84,13 @@ TEST_SUITE("ops/gather_rows: long lanes") {
     for (int e = 2; e < 4000; ++e) kept.push_back(e);
     check_moves({4000, 256, 256, 0}, kept);
   }
+
+  TEST_CASE("verbs that move rows or look at one number at a time need no scratch") {
+    kv::shape const model{.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8};
+    CHECK(kv::implementation<kv::ops::gather_rows_t, kv::host>::scratch(model, 100) == 0);
+    CHECK(kv::implementation<kv::ops::ring_append_t, kv::host>::scratch(model, 100) == 0);
+    CHECK(kv::implementation<kv::ops::ring_truncate_t, kv::host>::scratch(model, 100) == 0);
+    CHECK(kv::implementation<kv::ops::map_t, kv::host>::scratch(model, 100) == 0);
+    CHECK(kv::implementation<kv::ops::row_norm_t, kv::host>::scratch(model, 100) == 0);
+  }
 }
