@@ -268,7 +268,7 @@ BENCHMARK(report_threads)
     ->ArgName("element")
     ->Arg(static_cast<int>(kv::codec::f32))
     ->Arg(static_cast<int>(kv::codec::bf16))
-    ->Iterations(9)
+    ->Iterations(25)
     ->UseManualTime();
 
 }  // namespace

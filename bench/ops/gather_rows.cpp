@@ -90,7 +90,7 @@ BENCHMARK(gather_rows)
     ->ArgNames({"entries", "arrays", "one_in", "threads"})
     ->ArgsProduct({{8192}, {2, 3, 4}, {4}, {1, 2}})
     ->ArgsProduct({{8192}, {2}, {2}, {1, 2}})
-    ->Iterations(7)
+    ->Iterations(15)
     ->UseManualTime();
 
 /// What the second thread gains gather_rows, of what it gains a copy of the kept bytes.
@@ -113,6 +113,6 @@ void report_threads(benchmark::State& state) {
   state.counters["gain"] = taken.ratio(0, 1);
   state.counters["floor_gain"] = taken.ratio(2, 3);
 }
-BENCHMARK(report_threads)->Name("report/threads/gather_rows")->Iterations(7)->UseManualTime();
+BENCHMARK(report_threads)->Name("report/threads/gather_rows")->Iterations(15)->UseManualTime();
 
 }  // namespace

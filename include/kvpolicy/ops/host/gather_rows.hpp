@@ -1,11 +1,16 @@
 // Host implementation of gather_rows and ring_append: bytes that move.
 #pragma once
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/gather_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/ring_append.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -40,29 +45,74 @@ inline void move_row(plane const& rows, std::byte const* source, std::byte* targ
   for (int d = 0; d < rows.dims; ++d) std::memcpy(target + d * rows.dim, source + d * rows.dim, width);
 }
 
+/// Copies of whole cache lines that do not fetch the line that they overwrite; false where there is no such store, or
+/// the target is not at a line.
+struct line_copy {
+  isa speaks = isa::portable;
+  int bytes = 0;
+
+  [[nodiscard]] bool can() const { return speaks >= isa::avx2 && bytes > 0 && bytes % 64 == 0; }
+  [[nodiscard]] bool operator()(std::byte const* source, std::byte* target) const {
+#if defined(__x86_64__)
+    if (reinterpret_cast<std::uintptr_t>(target) % 64 != 0) return false;
+    speaks == isa::avx2 ? by_halves(source, target, bytes) : by_lines(source, target, bytes);
+    return true;
+#else
+    return source == target;
+#endif
+  }
+  static void finish() {
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+  }
+
+ private:
+#if defined(__x86_64__)
+  [[gnu::target(KVPOLICY_AVX2)]] static void by_halves(std::byte const* source, std::byte* target, int bytes) {
+    for (int at = 0; at < bytes; at += 32) {
+      auto const half = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(source + at));
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(target + at), half);
+    }
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static void by_lines(std::byte const* source, std::byte* target, int bytes) {
+    for (int at = 0; at < bytes; at += 64) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(target + at), _mm512_loadu_si512(source + at));
+    }
+  }
+#endif
+};
+
 /// A lane's rows of one plane, of which `row(ordinal)` says where each is. Which rows come next is known, and no
-/// pattern that a processor would guess: they are fetched ahead.
+/// pattern that a processor would guess: they are fetched ahead. What would leave the cache before it is read is not
+/// put there.
 template <class Row>
-void move_rows(plane const& rows, lane_moves const& moves, Row const& row) {
+void move_rows(isa speaks, plane const& rows, lane_moves const& moves, Row const& row) {
   constexpr int ahead = 16;
   constexpr int line = 64;
+  constexpr std::int64_t worth_streaming = 1 << 17;
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
   int const count = moves.count();
-  for (int i = moves.first(); i < count; ++i) {
+  int const begin = moves.first();
+  line_copy const stream{speaks, bytes};
+  bool const streams = stream.can() && std::int64_t{count - begin} * bytes >= worth_streaming;
+  for (int i = begin; i < count; ++i) {
     if (i + ahead < count) {
       std::byte const* const next = row(moves.source(i + ahead));
       for (int at = 0; at < bytes; at += line) __builtin_prefetch(next + at);
     }
-    move_row(rows, row(moves.source(i)), row(i));
+    std::byte const* const source = row(moves.source(i));
+    if (!streams || !stream(source, row(i))) move_row(rows, source, row(i));
   }
+  if (streams) line_copy::finish();
 }
 
-inline void move_rows(plane const& rows, locator const& where, lane who, lane_moves const& moves) {
+inline void move_rows(isa speaks, plane const& rows, locator const& where, lane who, lane_moves const& moves) {
   if (where.kind == locating::identity && rows.bases.data == nullptr) {
     std::byte* const first = rows.row(who.layer, {who.sequence, 0}, who.head);
-    move_rows(rows, moves, [first, token = rows.token](int ordinal) { return first + ordinal * token; });
+    move_rows(speaks, rows, moves, [first, token = rows.token](int ordinal) { return first + ordinal * token; });
   } else {
-    move_rows(rows, moves, [&](int ordinal) { return rows.row(who.layer, where.at(who, ordinal), who.head); });
+    move_rows(speaks, rows, moves, [&](int ordinal) { return rows.row(who.layer, where.at(who, ordinal), who.head); });
   }
 }
 
@@ -124,9 +174,9 @@ struct implementation<ops::gather_rows_t, host> {
     exec.for_each(keep.who.size(), [&](int i, int) {
       lane const who = keep.who.at(i);
       detail::lane_moves const moves = detail::moves_of(keep, in, i);
-      detail::move_rows(in.k, in.where, who, moves);
-      detail::move_rows(in.v, in.where, who, moves);
-      for (plane const& each : in.more) detail::move_rows(each, in.where, who, moves);
+      detail::move_rows(exec.speaks(), in.k, in.where, who, moves);
+      detail::move_rows(exec.speaks(), in.v, in.where, who, moves);
+      for (plane const& each : in.more) detail::move_rows(exec.speaks(), each, in.where, who, moves);
       detail::carry_lane(in, who, moves, columns);
     });
   }
