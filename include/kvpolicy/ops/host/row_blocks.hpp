@@ -150,7 +150,7 @@ struct block_bodies {
   }
 
   [[gnu::always_inline]] static inline void advance(block_view const& block, float* highest, float* sum) {
-    floats const lowest = floats{} + same_bits<float>(0xFF800000u);  // -inf, under -ffast-math too
+    floats const lowest = __builtin_bit_cast(floats, ints{} - 0x00800000);  // -inf: nvcc 13 crashes on the number
     for (int c = 0; c < columns; ++c) {
       ints seen;
       floats before;
@@ -186,7 +186,7 @@ struct block_bodies {
 
   [[gnu::always_inline]] static inline void settle(float* share, int stretches, int const* all_seen,
                                                    float const* highest, float const* sum) {
-    floats const lowest = floats{} + same_bits<float>(0xFF800000u);
+    floats const lowest = __builtin_bit_cast(floats, ints{} - 0x00800000);
     for (int c = 0; c < columns; ++c) {
       ints seen;
       floats last;
@@ -199,7 +199,7 @@ struct block_bodies {
         float* const at = share + static_cast<std::ptrdiff_t>(s) * Rows + c * Width;
         floats part;
         get(part, at);
-        auto const empty = part == lowest;
+        ints const empty = part == lowest;
         part -= last;
         exp_of_negative<Width>(part);
         put((empty ? floats{} : part) * whole, at);

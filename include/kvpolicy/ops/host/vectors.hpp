@@ -76,7 +76,7 @@ template <int Width>
 template <int Width>
 [[gnu::always_inline]] inline void exp_each(typename vector_of<Width>::floats& x) {
   using floats = typename vector_of<Width>::floats;
-  auto const vanishes = x < -87.0f;
+  typename vector_of<Width>::ints const vanishes = x < -87.0f;
   x = vanishes ? floats{} - 87.0f : (x > 88.0f ? floats{} + 88.0f : x);
   floats const turns = x * 1.44269504f;
   exp_inside<Width>(x, turns + (turns < 0.0f ? floats{} - 0.5f : floats{} + 0.5f));
@@ -87,7 +87,7 @@ template <int Width>
 template <int Width>
 [[gnu::always_inline]] inline void exp_of_negative(typename vector_of<Width>::floats& x) {
   using floats = typename vector_of<Width>::floats;
-  auto const vanishes = x < -87.0f;
+  typename vector_of<Width>::ints const vanishes = x < -87.0f;
   exp_inside<Width>(x, x * 1.44269504f - 0.5f);
   x = vanishes ? floats{} : x;
 }
