@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: other random cases, longer fuzzing, planted bugs, threads, coverage, mutants.
-# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads coverage mutants; all of them by default
+# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads coverage mutants clang; all of them by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --ci
@@ -23,7 +23,13 @@ threads() {
     TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/kvpolicy_tests --test-suite='threads*,ops/executor*'
 }
 
-for each in "${@:-seeds fuzz planted threads coverage mutants}"; do
+# Headers, benchmarks and every way to use them, under clang 19 too.
+clang() {
+  cmake --preset clang && cmake --build --preset clang --target all_verify_interface_header_sets &&
+    cmake --build --preset release --target benchmarks && tools/check_consumers.sh
+}
+
+for each in "${@:-seeds fuzz planted threads coverage mutants clang}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
@@ -31,6 +37,7 @@ for each in "${@:-seeds fuzz planted threads coverage mutants}"; do
       planted) step 'planted bugs are found' tools/fuzz_planted.sh ;;
       threads) step 'thread sanitizer' threads ;;
       coverage) step 'coverage' tools/coverage.sh ;;
+      clang) step 'clang 19' clang ;;
       mutants) step 'mutants' tools/mutate.py --count 60 ;;
       *) echo "tools/nightly.sh: there is no step $name" >&2; exit 2 ;;
     esac
