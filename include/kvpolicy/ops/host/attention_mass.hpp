@@ -51,7 +51,7 @@ class lane_mass {
     std::fill_n(total_, entries_, 0.0f);
     if (count_ > 0) {
       if (auto const only = one_operation(); only != reduction::last) {
-        rows_.lse.data != nullptr&& domain_ == entries_ ? one_sweep(only) : one_reduction(only);
+        has_sums() ? one_sweep(only) : one_reduction(only);
       } else {
         how_.order == reduction_order::rows_then_group ? rows_first() : group_first();
       }

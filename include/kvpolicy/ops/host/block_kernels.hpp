@@ -1,6 +1,11 @@
 // The kernels of row_blocks.hpp, compiled for each instruction set.
 #pragma once
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
 #include <kvpolicy/ops/host/row_blocks.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 

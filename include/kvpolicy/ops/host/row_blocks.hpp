@@ -4,10 +4,6 @@
 // block at once, softmax runs down the columns, and no step adds across a vector until the last.
 #pragma once
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
