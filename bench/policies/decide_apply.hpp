@@ -87,6 +87,18 @@ class run_of {
   kv::plan<kv::host_executor> plan_;
 };
 
+/// Times decide + apply (0) and decide alone (1), each on a cache that is whole again.
+template <class Run>
+rounds decide_and_apply(benchmark::State& state, Run& run) {
+  return in_turn_after(
+      state, [&] { run.reset(); },
+      [&] {
+        run.decide();
+        run.apply();
+      },
+      [&] { run.decide(); });
+}
+
 /// decide + apply for all 288 lanes of a model, a quarter kept. Axes: entries, element, threads.
 template <class Make, class Expected>
 void whole_model_run(benchmark::State& state, Make const& make, conduct how, Expected const& expected) {
@@ -96,13 +108,7 @@ void whole_model_run(benchmark::State& state, Make const& make, conduct how, Exp
   if (!has_memory(state, model_cache::bytes(whole_model, entries, element) + 8.0 * 288 * entries)) return;
   run_of run(whole_model, entries, element, make(entries / 4), how, threads);
   if (!run.is_right(entries / 4, expected)) return state.SkipWithError("wrong result");
-  auto const taken = in_turn_after(
-      state, [&] { run.reset(); },
-      [&] {
-        run.decide();
-        run.apply();
-      },
-      [&] { run.decide(); });
+  auto const taken = decide_and_apply(state, run);
   state.SetLabel(kv::name_of(element));
   state.counters["decide_ms"] = 1e3 * taken.seconds(1);
   report_rate(state, run.bytes(4), taken.seconds(0), threads);

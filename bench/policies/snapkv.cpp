@@ -39,13 +39,7 @@ void report_snapkv(benchmark::State& state) {
   bench::run_of run(bench::one_layer, report_entries, element, like_kvpress(report_entries / 4),
                     {.rows = window, .reads_keys = true}, threads);
   if (!run.is_right(report_entries / 4, expected)) return state.SkipWithError("wrong result");
-  auto const taken = bench::in_turn_after(
-      state, [&] { run.reset(); },
-      [&] {
-        run.decide();
-        run.apply();
-      },
-      [&] { run.decide(); });
+  auto const taken = bench::decide_and_apply(state, run);
   state.SetLabel(kv::name_of(element));
   state.counters["decide_apply_ms"] = 1e3 * taken.seconds(0);
   state.counters["decide_ms"] = 1e3 * taken.seconds(1);

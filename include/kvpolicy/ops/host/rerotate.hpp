@@ -85,7 +85,7 @@ struct implementation<ops::rerotate_t, host> {
 
   static void make_sines(turning& now, int step) {
     tables const& by = now.by;
-    int const coarse = (step - fine_steps + 1) / fine_steps * fine_steps;  // step < 0: entries turn back
+    int const coarse = (step >= 0 ? step : step - fine_steps + 1) / fine_steps * fine_steps;
     if (!now.made || coarse != now.coarse_step) {
       for (int pair = 0; pair < by.pairs; ++pair) {
         now.coarse[2 * pair] = std::cos(coarse * by.frequency[pair]);
