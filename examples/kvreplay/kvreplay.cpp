@@ -35,7 +35,9 @@ int work(options const& with) {
     fmt::print("{}\n", description(of).dump(with.json ? -1 : 1));
     return 0;
   }
-  kv::any_policy const policy = kv::parse(spec_of(with));
+  kv::registry known = kv::shipped();
+  known.set(kv::intent_kv{.residual = of.residual()});  // weights are no field: the trace has them
+  kv::any_policy const policy = kv::parse(spec_of(with), known);
   replay by(with, of, policy);
   std::optional<result_writer> out;
   if (!with.out.empty()) out.emplace(with, of);

@@ -56,9 +56,9 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_flag("--json", to.json, "print one JSON object");
 }
 
-/// When a policy decides, besides what its trigger says. SnapKV is a method of prefills.
+/// When a policy decides, besides what its trigger says. SnapKV is a method of prefills, IntentKV one of turns.
 [[nodiscard]] inline bool decides_while_decoding(std::string const& policy) {
-  return policy != "snapkv" && policy != "full";
+  return policy != "snapkv" && policy != "intent_kv" && policy != "full";
 }
 
 /// H2O's two parts are its budget, where both are given and it is not.

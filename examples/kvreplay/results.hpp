@@ -51,6 +51,7 @@ struct results {
   ragged keep;
   ragged turns;
   std::vector<float> scores;         ///< [segments][entries]; empty: nothing was ranked
+  std::vector<float> memory;         ///< [L][Hq][D], what the last turn has left; empty: the policy has none
   std::vector<std::int64_t> events;  ///< (step, segment, ordinal)
   std::vector<float> output;         ///< [L][Hq][Dv]
   int segments = 0;

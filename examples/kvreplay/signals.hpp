@@ -20,8 +20,12 @@ class offers {
     for (kv::held_column const& each : state.columns()) {
       if (each.about.one == kv::per::window_row) window_ = std::max(window_, each.about.units);
       if (each.about.one == kv::per::lane_entry) every_row_ = true;
+      if (each.about.one == kv::per::session) span_ = true;
     }
   }
+
+  /// The signals of the next forward are of this turn, whose span the trace may tell.
+  void begin_turn(int turn) { turn_ = turn; }
 
   /// Rows [begin, end) of the queries are this forward's. `held`: which entry of the trace each ordinal of a segment
   /// is.
@@ -31,6 +35,7 @@ class offers {
     if (trace_.values) all.add(values_ = kv::values{memory_.rows(false)});
     bool const given_mass = trace_.attention_mass && with_.how == mode::prefill;
     if (trace_.queries && !given_mass) offer_queries(all, begin, end);
+    if (trace_.queries && !given_mass) offer_turn(all, begin, end);
     if (end == trace_.entries() && with_.how == mode::prefill) offer_recent(all);
     if (given_mass) all.add(mass_ = {lane_mass()});
     if (array const* const scores = external_of(); scores != nullptr) {
@@ -54,6 +59,19 @@ class offers {
     if (with_.how != mode::prefill || every_row_) check_rows(first, end);
     queries_ = {rows_of(trace_.queries, begin, end - begin, begin)};
     to.add(queries_);
+  }
+
+  /// All rows so far, and which of them are the turn's span. A forward of decoding is no turn.
+  void offer_turn(kv::any_signals& to, int begin, int end) {
+    bool const is_turn = with_.how != mode::decode || begin == 0;
+    turn_rows_ = {rows_of(trace_.queries, 0, is_turn ? end : 0, 0)};
+    if (is_turn && size(turn_) < trace_.span_begin.size()) {
+      turn_rows_.span_begin = &trace_.span_begin[size(turn_)];
+      turn_rows_.span_end = &trace_.span_end[size(turn_)];
+    }
+    kv::ordinal_range const span = turn_rows_.span({}, field_of("tail", 0));
+    if (span_ && span.begin < span.end) check_rows(span.begin, span.end);
+    to.add(turn_rows_);
   }
 
   /// The last rows as they lie in the trace, so many as the policy looks with, and their log-sum-exp where it has it.
@@ -104,7 +122,7 @@ class offers {
     bool const there =
         group == 1 && from.element == kv::codec::f32 && reinterpret_cast<std::uintptr_t>(from.data) % 4 == 0;
     if (there) return {reinterpret_cast<float const*>(from.data), 0, entries * trace_.shape().kv_heads, entries};
-    kv::reduction const how = group_of(policy_);
+    kv::reduction const how = field_of("group", kv::reduction::sum);
     lane_values_.resize(size(memory_.lanes()) * size(entries));
     for (std::int64_t i = 0; i < memory_.lanes() * group; ++i) {
       float* const to = lane_values_.data() + size(i / group * entries);
@@ -121,15 +139,15 @@ class offers {
     return {lane_values_.data(), 0, entries * trace_.shape().kv_heads, entries};
   }
 
-  static kv::reduction group_of(kv::any_policy const& policy) {
-    std::string const spelt = kv::to_string(policy);
-    std::size_t const at = spelt.find("group=");
-    kv::reduction how = kv::reduction::sum;
-    if (at != std::string::npos) {
-      std::size_t const end = spelt.find_first_of(",)", at);
-      (void)kv::detail::read_value(std::string_view(spelt).substr(at + 6, end - at - 6), how);
-    }
-    return how;
+  /// A field of the policy, as it prints.
+  template <class T>
+  [[nodiscard]] T field_of(std::string const& name, T otherwise) const {
+    std::string const spelt = kv::to_string(policy_);
+    std::size_t const at = spelt.find(name + "=");
+    if (at == std::string::npos) return otherwise;
+    std::size_t const begin = at + name.size() + 1;
+    kv::detail::read_value(std::string_view(spelt).substr(begin, spelt.find_first_of(",)", begin) - begin), otherwise);
+    return otherwise;
   }
 
   [[nodiscard]] array const* external_of() const {
@@ -160,12 +178,15 @@ class offers {
   memory& memory_;
   int window_ = 0;          ///< last rows that the policy looks with
   bool every_row_ = false;  ///< it looks with all of them
+  bool span_ = false;       ///< it looks with those of a turn's span
+  int turn_ = 0;
   std::vector<float> lse_;
   std::vector<float> lane_values_;
   kv::keys keys_;
   kv::values values_;
   kv::queries queries_;
   kv::recent_queries recent_;
+  kv::turn_queries turn_rows_;
   kv::attention_mass mass_;
   kv::external_scores external_;
 };

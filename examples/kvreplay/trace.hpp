@@ -74,6 +74,26 @@ class trace {
     if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
   }
 
+  /// The residual head that the trace carries, or none.
+  [[nodiscard]] kv::residual_head residual() const {
+    if (weights_.empty()) return {};
+    auto const of = [&](char const* name) { return weights_.at(std::string("residual.") + name).data(); };
+    return {.dims = shape_.head_dim,
+            .width = from_.bound('c', 0),
+            .hidden = from_.bound('f', 0),
+            .w_q = of("w_q.weight"),
+            .w_q_bias = of("w_q.bias"),
+            .w_k = of("w_k.weight"),
+            .w_k_bias = of("w_k.bias"),
+            .w_v = of("w_v.weight"),
+            .w_v_bias = of("w_v.bias"),
+            .fc1 = of("fc1.weight"),
+            .fc1_bias = of("fc1.bias"),
+            .fc2 = of("fc2.weight"),
+            .fc2_bias = of("fc2.bias"),
+            .alpha = *of("alpha")};
+  }
+
   array keys, values, pre_rope_keys, queries, recent_queries, query_rows, attention_mass, row_lse, log_beta, gate;
   std::map<std::string, array> external;
   std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end;
@@ -138,7 +158,9 @@ class trace {
 
   void read_residual(std::string const& name, std::string const& letters) {
     if (!from_.has(name)) refuse(name, "missing", "the residual head has eleven tensors");
-    check_finite(name, from_.read(name, letters));
+    array const weights = from_.read(name, letters);
+    check_finite(name, weights);
+    for (std::int64_t i = 0; i < weights.count(); ++i) weights_[name].push_back(weights.value(i));
   }
 
   void check_extent(std::string const& name, char letter, std::int64_t wanted, std::string const& why) const {
@@ -203,6 +225,7 @@ class trace {
   }
 
   tensors from_;
+  std::map<std::string, std::vector<float>> weights_;  ///< of the residual head
   kv::shape shape_{};
   int entries_ = 0;
 };

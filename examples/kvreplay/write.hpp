@@ -99,9 +99,16 @@ class result_writer {
     std::int64_t scores = 0;
     std::int64_t const wide = std::ssize(found.scores) * 4;
     if (wide > 0) scores = file_.add("scores", "F32", {segments, trace_.entries()}, wide);
+    kv::shape const& model = trace_.shape();
+    std::int64_t memory = 0;
+    if (!found.memory.empty()) {
+      memory =
+          file_.add("memory", "F32", {model.layers, model.query_heads, model.head_dim}, std::ssize(found.memory) * 4);
+    }
     add_output();
     add_rows(found);
     file_.begin();
+    file_.put(memory, found.memory);
     for (auto const& [at, list] : lists) file_.put(at, *list);
     if (wide > 0) file_.put(scores, found.scores);
   }

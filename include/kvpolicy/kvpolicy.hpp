@@ -45,7 +45,9 @@
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/mask_rows.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/remember_rows.hpp>
 #include <kvpolicy/ops/host/rerotate.hpp>
+#include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/units.hpp>
 #include <kvpolicy/policies/policies.hpp>
@@ -55,10 +57,12 @@
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/recorders/accumulate.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
+#include <kvpolicy/recorders/remember.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
+#include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/reduce_lanes.hpp>

@@ -18,10 +18,10 @@ inline void compiled_by_nvcc(kv::host_executor& exec, engine& model) {
   kv::cache cache = model.view();
   any_session session(exec, kv::policies::snapkv({.budget = 16}), cache);
   auto const all =
-      kv::eviction{.score = intent_kv{}, .protect = kv::sinks{4} | kv::recent{8}, .budget = kv::per_lane{16}};
+      kv::eviction{.score = kv::intent_kv{}, .protect = kv::sinks{4} | kv::recent{8}, .budget = kv::per_lane{16}};
   auto state = kv::make_state(exec, all, cache);
   auto plan = kv::make_plan(exec, all, cache);
-  kv::decide(exec, all, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+  kv::decide(exec, all, kv::signals{cache.who, kv::keys_of(cache), no_turn()}, state, plan);
 }
 
 }  // namespace vocabulary

@@ -54,13 +54,13 @@ TEST_SUITE("vocabulary") {
     engine model = filled();
     std::vector<int> const slots{3, 1, 8, 20, 21, 40};
     kv::cache cache = over_slot_map(model, slots);
-    auto const policy = kv::eviction{.score = intent_kv{}, .protect = kv::span{12, 13}, .budget = kv::per_lane{3}};
+    auto const policy = kv::eviction{.score = kv::intent_kv{}, .protect = kv::span{12, 13}, .budget = kv::per_lane{3}};
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 6, .position = 10});
     CHECK(model.count[0] == 6);
     float const kept_key = model.k[2 * std::size_t{engine::dims}];
-    kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+    kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache), no_turn()}, state, plan);
     REQUIRE(plan.keep().segments() == 1);
     auto const kept = plan.keep().listed(0);
     CHECK(std::vector<int>(kept.begin(), kept.end()) ==

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/eviction/decide.hpp>
+#include <limits>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -44,7 +45,7 @@ template <executor Executor, eviction_policy Policy>
   detail::check_cache("required_bytes", in);
   auto const bound = static_cast<std::size_t>(in.who.bound);
   auto const segments = static_cast<std::size_t>(kvpolicy::segments(in.who, policy.score.decides));
-  auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, in.who));
+  auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, in.who, in.shape));
   required made;
   made.plan = segments * bound * (sizeof(float) + sizeof(int)) + spare * bound * sizeof(float) +
               (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + sizeof(report);
@@ -121,6 +122,10 @@ template <executor Executor, class Forces>
 /// Whether a policy forces an entry of the plan's last decision, while the cache is as it was then.
 template <executor Executor, eviction_policy Policy>
 [[nodiscard]] bool forces(Policy const& policy, plan<Executor> const& of, int segment, int ordinal) {
+  using score_type = std::remove_cvref_t<decltype(policy.score)>;
+  if constexpr (detail::ranks_candidates<score_type>) {
+    return of.score(segment, ordinal) == -std::numeric_limits<float>::infinity();  // as decide marked it
+  }
   keep_set const& keep = of.keep();
   lane const who = keep.who.at(first_lane(keep.who, keep.decides, segment));
   entry at{

@@ -34,6 +34,11 @@ class plan {
     return made;
   }
 
+  /// An entry's score in the latest decision.
+  [[nodiscard]] float score(int segment, int ordinal) const {
+    return scores_.data()[std::int64_t{segment} * who_.bound + ordinal];
+  }
+
   [[nodiscard]] int spare_rows() const { return static_cast<int>(spare_.size()) / who_.bound; }
   /// Bytes of keys and values of one entry of one lane: what a budget in bytes counts in.
   [[nodiscard]] std::int64_t entry_bytes() const { return entry_bytes_; }

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/scores.hpp>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -102,6 +103,25 @@ struct queries : query_view {
 /// Signal: the last rows of the sequence; a recorder keeps them where a forward brings fewer than a window.
 struct recent_queries : query_view {
   static constexpr auto name = "recent_queries";
+};
+
+/// Signal: query rows of a turn, and which of them are its actionable span: the rows of the latest message that can
+/// affect what comes next. An engine that has no more than the span's rows gives those.
+struct turn_queries : query_view {
+  static constexpr auto name = "turn_queries";
+  int const* span_begin = nullptr;  ///< a row number a sequence: logical rows [begin, end) are the span. Begin = end,
+  int const* span_end = nullptr;    ///< or null: it could not be told, and the last few rows stand for it
+
+  /// The span's rows in a lane; `tail`: so many of the last rows where it could not be told.
+  [[nodiscard]] KVPOLICY_HD ordinal_range span(lane who, int tail) const {
+    int const there = valid(who);
+    if (span_begin != nullptr && span_end != nullptr && span_begin[who.sequence] < span_end[who.sequence]) {
+      return {span_begin[who.sequence], span_end[who.sequence] < there ? span_end[who.sequence] : there};
+    }
+    return {there > tail ? there - tail : 0, there};
+  }
+  /// The position of a logical row.
+  [[nodiscard]] KVPOLICY_HD int position_of(lane who, int r) const { return position.row(who)[stored(who, r)]; }
 };
 
 /// Signal: attention that each entry has received over its life, one float an entry of a lane.

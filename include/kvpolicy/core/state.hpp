@@ -124,12 +124,45 @@ class state {
     for (auto const& each : forgetting_) each(exec, *this, who, sequence, position);
   }
 
+  /// Bytes of what outlives a request: the columns of `per::session`, of one sequence.
+  [[nodiscard]] std::size_t session_bytes() const {
+    std::size_t bytes = 0;
+    for (held_column const& each : columns_) bytes += session_bytes_of(each);
+    return bytes;
+  }
+  /// Copies what outlives a request out of a sequence, column by column, lane by lane: `session_bytes()` bytes.
+  void save_session(Executor& exec, int sequence, std::byte* to) const {
+    check_sequence("save_session", sequence);
+    for (held_column const& each : columns_) {
+      std::size_t const bytes = session_bytes_of(each);
+      if (bytes > 0) exec.copy(to, each.rows.row({sequence, who_.layer_begin, 0}), bytes);
+      to += bytes;
+    }
+  }
+  /// The way back, into any sequence of a state of the same policy and shape.
+  void load_session(Executor& exec, int sequence, std::byte const* from) {
+    check_sequence("load_session", sequence);
+    for (held_column const& each : columns_) {
+      std::size_t const bytes = session_bytes_of(each);
+      if (bytes > 0) exec.copy(each.rows.row({sequence, who_.layer_begin, 0}), from, bytes);
+      from += bytes;
+    }
+  }
+
   [[nodiscard]] shape const& model() const { return model_; }
   [[nodiscard]] lanes const& who() const { return who_; }
   [[nodiscard]] std::vector<held_column> const& columns() const { return columns_; }
   [[nodiscard]] held_columns columns_from(std::size_t first) const { return {model_, columns_.data() + first}; }
 
  private:
+  [[nodiscard]] static std::size_t session_bytes_of(held_column const& each) {
+    return each.about.one == per::session ? static_cast<std::size_t>(each.rows.sequence) : 0;
+  }
+  void check_sequence(char const* call, int sequence) const {
+    expects(sequence >= 0 && sequence < who_.sequences, call, "sequence", sequence,
+            [&] { return "the batch has " + std::to_string(who_.sequences) + " sequences"; });
+  }
+
   shape model_;
   lanes who_;
   Executor* exec_;

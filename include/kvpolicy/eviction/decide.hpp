@@ -7,9 +7,12 @@
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/lists.hpp>
+#include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/ops/pool.hpp>
+#include <kvpolicy/ops/remember_rows.hpp>
 #include <kvpolicy/ops/rerotate.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
@@ -21,17 +24,26 @@ template <class Backend>
 std::size_t scratch_bytes(shape const& model, int bound) {
   return std::max({implementation<ops::attention_mass_t, Backend>::scratch(model, bound),
                    implementation<ops::pool_t, Backend>::scratch(model, bound),
+                   implementation<ops::remember_rows_t, Backend>::scratch(model, bound),
                    implementation<ops::top_k_t, Backend>::scratch(model, bound)});
 }
 
-/// Rows of scores that a scorer needs beside its own: `spare_rows(lanes)`, where it has that member.
+/// Rows of floats that a scorer needs beside its scores: `spare_rows(lanes, shape)`, where it has that member.
 template <class Score>
-int spare_rows(Score const& score, lanes const& who) {
-  if constexpr (requires { score.spare_rows(who); }) {
-    return score.spare_rows(who);
+int spare_rows(Score const& score, lanes const& who, shape const& model) {
+  if constexpr (requires { score.spare_rows(who, model); }) {
+    return score.spare_rows(who, model);
   } else {
     return 0;
   }
+}
+
+/// A budget that heads share is split by comparing their scores; ranks have other heads and would split it otherwise.
+template <executor Executor, class Policy>
+void refuse_pool_of_ranks(char const* call, Executor const& exec, Policy const& policy) {
+  budget_scope const scope = scope_of(policy.budget);
+  expects(scope == budget_scope::lane || ranks_of(exec) == 1, call, "budget.scope", to_string(scope),
+          [&] { return "the heads that share it are on " + std::to_string(ranks_of(exec)) + " ranks: gather first"; });
 }
 
 /// Scratch of a worker for decisions about this cache and for every applier of it.
@@ -95,7 +107,8 @@ template <executor Executor, eviction_policy Policy>
   detail::check_policy("make_plan", policy);
   detail::check_cache("make_plan", in);
   exec.reserve(detail::scratch_bytes<typename Executor::backend>(in));
-  return plan<Executor>(exec, in.who, policy.score.decides, detail::spare_rows(policy.score, in.who), entry_bytes(in));
+  return plan<Executor>(exec, in.who, policy.score.decides, detail::spare_rows(policy.score, in.who, in.shape),
+                        entry_bytes(in));
 }
 
 namespace detail {
@@ -132,18 +145,25 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
     in.check("decide", held.model());
     expects(into.decides() == policy.score.decides, "decide", "plan.decides", to_string(into.decides()),
             "the plan was made for another granularity");
-    expects(spare_rows(policy.score, into.who()) <= into.spare_rows(), "decide", "plan", "without room for lane scores",
-            "make_plan makes it for the policy that decides");
+    refuse_pool_of_ranks("decide", exec, policy);
+    expects(spare_rows(policy.score, into.who(), held.model()) <= into.spare_rows(), "decide", "plan",
+            "without room for lane scores", "make_plan makes it for the policy that decides");
     bool const all_pool = scope_of(policy.budget) == budget_scope::global;
     expects(!all_pool || in.who.layers() == held.model().layers, "decide", "signals.who.layers", in.who.layers(),
             [&] { return "all " + std::to_string(held.model().layers) + " layers share this budget"; });
     check_state("decide", held, recorders);
     check_scratch("decide", exec, held);
     score_view const scores = into.scores(in.who);
-    policy.score.score(exec, bag_type(in, recorders, held), scores);
     keep_set const made = into.room(in.who);
+    bag_type const told(in, recorders, held);
+    if constexpr (!ranks_candidates<score_type>) policy.score.score(exec, told, scores);
     with_protection(policy.protect, [&](auto const& protect) {
-      ops::top_k(exec, scores, rule_of(policy, protect, held.model(), into.entry_bytes()), made);
+      auto const rule = rule_of(policy, protect, told, held.model(), into.entry_bytes());
+      if constexpr (ranks_candidates<score_type>) {
+        ops::map(exec, scores, zero_if_candidate{rule});
+        policy.score.score(exec, told, scores);
+      }
+      ops::top_k(exec, scores, rule, made);
     });
     into.publish(made);
   }

@@ -5,6 +5,7 @@
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
+#include <limits>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -79,6 +80,35 @@ constexpr auto forces_of(Score const& score) {
   }
 }
 
+/// The same where a scorer may say what it forces by what it is told.
+template <class Score, class Bag>
+constexpr auto forces_of(Score const& score, Bag const& in) {
+  if constexpr (requires { score.forces(in); }) {
+    return score.forces(in);
+  } else {
+    return forces_of(score);
+  }
+}
+
+/// A policy's trigger, and the scorer's own where it has one.
+template <class Trigger, class Own>
+struct both_trigger {
+  Trigger of_policy;
+  Own of_score;
+  [[nodiscard]] KVPOLICY_HD bool operator()(int count, int allowed) const {
+    return of_policy(count, allowed) && of_score(count, allowed);
+  }
+};
+
+template <class Policy>
+constexpr auto trigger_of(Policy const& policy) {
+  if constexpr (requires { policy.score.triggers(); }) {
+    return both_trigger{policy.trigger, policy.score.triggers()};
+  } else {
+    return policy.trigger;
+  }
+}
+
 /// Calls visit with a protection as decisions ask it, entry by entry. One that is chosen at run time picks a type that
 /// costs an entry no more than it must.
 template <class Protect, class Visit>
@@ -91,10 +121,24 @@ void with_protection(Protect const& protect, Visit const& visit) {
 }
 
 /// `entry_bytes`: of one entry of one lane; what a budget in bytes is counted in.
-template <class Policy, class Protect>
-constexpr auto rule_of(Policy const& policy, Protect const& protect, shape const& model, std::int64_t entry_bytes) {
-  return eviction_rule{forces_of(policy.score), protect, in_entries(policy.budget, model, entry_bytes), policy.trigger};
+template <class Policy, class Protect, class Bag>
+constexpr auto rule_of(Policy const& policy, Protect const& protect, Bag const& in, shape const& model,
+                       std::int64_t entry_bytes) {
+  return eviction_rule{forces_of(policy.score, in), protect, in_entries(policy.budget, model, entry_bytes),
+                       trigger_of(policy)};
 }
+
+/// 0 for a candidate, -inf for an entry that a rule forces.
+template <class Rule>
+struct zero_if_candidate {
+  Rule rule;
+  KVPOLICY_HD float operator()(float, entry at) const {
+    at.budget = rule.budget(at.who, at.count);
+    return rule.forces(at) ? -std::numeric_limits<float>::infinity() : 0.0f;
+  }
+};
+template <class Rule>
+zero_if_candidate(Rule) -> zero_if_candidate<Rule>;
 
 }  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

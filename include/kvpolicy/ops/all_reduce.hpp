@@ -1,26 +1,47 @@
-// Verb: scores summed over tensor-parallel ranks.
+// Verb: numbers summed over tensor-parallel ranks.
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
-namespace KVPOLICY_NAMESPACE::ops {
+namespace KVPOLICY_NAMESPACE {
 
-/// `all_reduce(exec, scores)`: the sum over all ranks, on every rank.
+/// How many ranks an executor belongs to: its `ranks()`, or 1. Each has an equal part of the heads, in their order.
+template <executor Executor>
+[[nodiscard]] int ranks_of(Executor const& exec) {
+  if constexpr (requires { exec.ranks(); }) {
+    return exec.ranks();
+  } else {
+    return 1;
+  }
+}
+
+namespace ops {
+
+/// `all_reduce(exec, scores)` or `all_reduce(exec, data, count)`: the sum over all ranks, on every rank.
 ///
-/// - in, out: the scores of a plan, side by side in memory.
+/// - in, out: the scores of a plan, side by side in memory; or so many floats. -inf, where it marks what is not ranked,
+///   is the same on all ranks and stays.
 ///
-/// An executor that belongs to a group of ranks has a member `all_reduce(float*, std::size_t)`; without one this is the
-/// identity. Every rank must then break ties alike, which the lower-ordinal rule does for equal sums.
+/// An executor that belongs to a group of ranks has the members `all_reduce(float*, std::size_t)` and `ranks()`;
+/// without them this is the identity. All ranks must receive the same bits: ties are broken alike then, by the lower
+/// ordinal. A score that is not a sum over heads is reduced before it is made: see `residual`.
 struct all_reduce_t {
   template <executor Executor>
   void operator()(Executor& exec, score_view scores) const {
-    if constexpr (requires { exec.all_reduce(scores.row(0), std::size_t{}); }) {
-      auto const rows = static_cast<std::size_t>(scores.segments());
-      exec.all_reduce(scores.row(0), rows * static_cast<std::size_t>(scores.who.bound));
+    auto const rows = static_cast<std::size_t>(scores.segments());
+    (*this)(exec, scores.row(0), rows* static_cast<std::size_t>(scores.who.bound));
+  }
+  template <executor Executor>
+  void operator()(Executor& exec, float* data, std::size_t count) const {
+    if constexpr (requires { exec.all_reduce(data, count); }) {
+      exec.all_reduce(data, count);
+    } else {
+      static_cast<void>(exec), static_cast<void>(data), static_cast<void>(count);
     }
   }
 };
 inline constexpr all_reduce_t all_reduce{};
 
-}  // namespace KVPOLICY_NAMESPACE::ops
+}  // namespace ops
+}  // namespace KVPOLICY_NAMESPACE

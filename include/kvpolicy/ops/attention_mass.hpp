@@ -9,8 +9,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Which keys a row's softmax runs over: all that it may see, or only those before the first row (the window left out).
-enum class key_domain { all, past };
+/// Which keys a row's softmax runs over: all that it may see, only those before the first row (the window left out), or
+/// only the candidates: entries whose score is not -inf when the verb is called.
+enum class key_domain { all, past, candidates };
 
 /// How several values become one.
 enum class reduction { sum, mean, max, last };
@@ -40,6 +41,8 @@ namespace ops {
 /// to its own.
 /// - out: float32 [segments, entries]; a segment of several lanes reduces their masses last. Entries that no row sees
 /// get 0. Rows after the last committed entry are ignored.
+/// - candidates: with that domain `out` says which they are, the others stay at -inf, and the mass is added to what is
+///   there: a scorer that ranks candidates only is given zeros.
 /// - NaN: a NaN in a key or a row makes every entry that this row sees NaN in that head. A row that sees nothing
 ///   adds 0.
 ///   With `rows.lse` given, and the softmax over all keys, it is taken as the sum and the keys are read once.
@@ -63,6 +66,8 @@ struct attention_mass_t : verb<attention_mass_t> {
     expects(how.last_rows >= 0, "attention_mass", "last_rows", how.last_rows, "a count cannot be negative");
     expects(how.group != reduction::last, "attention_mass", "group", "last", "query heads have no order");
     expects(how.lanes != reduction::last, "attention_mass", "lanes", "last", "lanes have no order");
+    expects(how.domain != key_domain::candidates || how.lanes != reduction::max, "attention_mass", "lanes", "max",
+            "the mass of candidates is added to what is there");
     expects(!how.accumulate || out.decides == granularity::lane, "attention_mass", "accumulate", "true",
             "mass accumulates lane by lane");
   }

@@ -4,6 +4,7 @@
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
+#include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
@@ -50,6 +51,16 @@ struct streaming_llm_options {
 
 /// What the last row looks at, one set a layer; decide after every forward.
 [[nodiscard]] constexpr auto tova(options<kvpolicy::tova> with = {}) { return detail::keep_best(with); }
+
+/// What a session's turns have asked for, one set for all layers and heads; observe and decide after each turn's
+/// prefill, carry out by dead_slot. The budget is of tokens of the sequence.
+struct intent_kv_options {
+  int budget = 8192;  ///< tokens, forced ones included
+  kvpolicy::intent_kv score = {};
+};
+[[nodiscard]] constexpr auto intent_kv(intent_kv_options with = {}) {
+  return eviction{.score = with.score, .budget = per_lane{with.budget}};
+}
 
 /// The keys of smallest norm.
 [[nodiscard]] constexpr auto knorm(options<kvpolicy::knorm> with = {}) { return detail::keep_best(with); }

@@ -9,6 +9,8 @@
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
+#include <kvpolicy/ops/host/remember_rows.hpp>
+#include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/printed/any_protection.hpp>
 #include <kvpolicy/printed/any_signals.hpp>

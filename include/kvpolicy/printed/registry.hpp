@@ -7,6 +7,7 @@
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
+#include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
@@ -41,15 +42,20 @@ class basic_registry {
     for (one const& each : all_) {
       expects(each.info.name != Score::name, "registry", "name", Score::name, "there is a scorer of that name");
     }
-    std::vector<std::string> needed;
-    detail::each_need<typename Score::needs>::visit([&](auto const* signal) { needed.emplace_back(signal->name); });
-    one made;
-    made.info.name = Score::name;
-    made.info.fields = list_fields(defaults);
-    made.info.needs = std::move(needed);
-    made.info.decides = Score::decides;
-    made.make = [defaults](spec_part const& from, parts const& with) { return make(defaults, from, with); };
-    all_.push_back(std::move(made));
+    all_.push_back(describe(defaults));
+    return *this;
+  }
+
+  /// Other defaults for a scorer that is there: what a spec cannot say, as the weights of a head.
+  /// - throws: `invalid_argument` if there is none of that name.
+  template <scorer Score>
+  basic_registry& set(Score const& defaults) {
+    for (one& each : all_) {
+      if (each.info.name != Score::name) continue;
+      each = describe(defaults);
+      return *this;
+    }
+    expects(false, "registry", "name", Score::name, "there is no scorer of that name");
     return *this;
   }
 
@@ -89,6 +95,19 @@ class basic_registry {
     scorer_info info;
     std::function<policy(spec_part const&, parts const&)> make;
   };
+
+  template <scorer Score>
+  static one describe(Score const& defaults) {
+    std::vector<std::string> needed;
+    detail::each_need<typename Score::needs>::visit([&](auto const* signal) { needed.emplace_back(signal->name); });
+    one made;
+    made.info.name = Score::name;
+    made.info.fields = list_fields(defaults);
+    made.info.needs = std::move(needed);
+    made.info.decides = Score::decides;
+    made.make = [defaults](spec_part const& from, parts const& with) { return make(defaults, from, with); };
+    return made;
+  }
 
   /// The arguments of reduce_lanes.
   struct reduction_by {
@@ -240,6 +259,7 @@ template <executor Executor = host_executor>
 [[nodiscard]] basic_registry<Executor> shipped() {
   basic_registry<Executor> all;
   all.add(full{}).add(streaming_llm{}).add(snapkv{}).add(h2o{}).add(tova{}).add(knorm{}).add(random{}).add(external{});
+  all.add(intent_kv{});
   return all;
 }
 

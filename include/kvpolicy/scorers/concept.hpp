@@ -13,8 +13,15 @@ namespace KVPOLICY_NAMESPACE {
 /// - `static constexpr granularity decides`: who decides together;
 /// - `void score(auto& exec, auto const& in, score_view out) const`: written in verbs, so that every backend serves it.
 ///
-/// Optional: `name` and `fields()` (printing), `forces()` (entries that it keeps whatever their score, as a
-/// protection), `recorders()` (what it must have seen, as a tuple of recorders).
+/// Optional:
+///
+/// - `name` and `fields()`: printing;
+/// - `forces()`: entries that it keeps whatever their score, as a protection; `forces(in)` where signals say which;
+/// - `triggers()`: when it has something to decide, as a trigger, beside the policy's own;
+/// - `recorders()`: what it must have seen, as a tuple of recorders;
+/// - `static constexpr bool ranks_candidates = true`: scores depend on which entries compete, so `out` comes with -inf
+///   for every entry that the scorer or the policy forces and 0 for the others (`key_domain::candidates`);
+/// - `spare_rows(lanes, shape)`: rows of floats, as long as an entry row, that it needs in a plan.
 ///
 /// Laws: the same input gives the same scores; only `out` is written; higher is kept; NaN is allowed and never wins.
 template <class S>
@@ -22,5 +29,19 @@ concept scorer = std::regular<S> && requires {
   typename S::needs;
   { S::decides } -> std::convertible_to<granularity>;
 };
+
+namespace detail {
+
+/// True of a scorer whose scores depend on which entries compete.
+template <class Score>
+inline constexpr bool ranks_candidates = [] {
+  if constexpr (requires { Score::ranks_candidates; }) {
+    return Score::ranks_candidates;
+  } else {
+    return false;
+  }
+}();
+
+}  // namespace detail
 
 }  // namespace KVPOLICY_NAMESPACE

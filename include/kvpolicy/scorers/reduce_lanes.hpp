@@ -21,10 +21,14 @@ struct reduce_lanes {
   reduction how = reduction::sum;
 
   using needs = typename Score::needs;
+  static constexpr bool ranks_candidates = detail::ranks_candidates<Score>;
 
   void check(char const* call) const {
     if constexpr (requires { score_of.check(call); }) score_of.check(call);
     expects(how != reduction::last, call, "reduce_lanes.how", "last", "lanes have no order");
+    expects(decides == score_of.decides || !ranks_candidates, call, "reduce_lanes.decides", to_string(decides), [&] {
+      return to_string(score_of) + " ranks the candidates of a " + to_string(granularity{score_of.decides});
+    });
     expects(decides >= score_of.decides, call, "reduce_lanes.decides", to_string(decides), [&] {
       return "the scorer decides by " + to_string(granularity{score_of.decides}) + " already, which is coarser";
     });
@@ -34,14 +38,29 @@ struct reduce_lanes {
   {
     return score_of.forces();
   }
+  [[nodiscard]] constexpr auto forces(auto const& in) const
+    requires requires(Score const& s) { s.forces(in); }
+  {
+    return score_of.forces(in);
+  }
+  [[nodiscard]] constexpr auto triggers() const
+    requires requires(Score const& s) { s.triggers(); }
+  {
+    return score_of.triggers();
+  }
   [[nodiscard]] constexpr auto recorders() const
     requires requires(Score const& s) { s.recorders(); }
   {
     return score_of.recorders();
   }
   /// One layer's rows, where there is something to reduce.
-  [[nodiscard]] constexpr int spare_rows(lanes const& who) const {
-    return decides == score_of.decides ? 0 : who.sequences * who.heads;
+  [[nodiscard]] constexpr int spare_rows(lanes const& who, shape const& model) const {
+    if (decides != score_of.decides) return who.sequences * who.heads;
+    if constexpr (requires { score_of.spare_rows(who, model); }) {
+      return score_of.spare_rows(who, model);
+    } else {
+      return 0;
+    }
   }
 
   void score(auto& exec, auto const& in, score_view const& out) const {

@@ -33,12 +33,18 @@ class lane_mass {
            lane_logits::scratch(model);
   }
 
-  lane_mass(isa speaks, keys const& from, query_view const& rows, attention_mass_options const& how, lanes const& among,
-            lane who, int group, std::span<std::byte> memory)
-      : rows_(rows), how_(how), who_(who), group_(group), position_(among.position.row(who)) {
-    entries_ = among.committed(who);
+  /// `among`: the scores whose candidates count, where only those do; they are not written.
+  lane_mass(isa speaks, keys const& from, query_view const& rows, attention_mass_options const& how,
+            score_view const& among, lane who, std::span<std::byte> memory)
+      : rows_(rows),
+        how_(how),
+        who_(who),
+        group_(rows.heads / among.who.heads),
+        position_(among.who.position.row(who)),
+        candidate_(how.domain == key_domain::candidates ? among.rows.row(who) : nullptr) {
+    entries_ = among.who.committed(who);
     scratch_arena arena(memory);
-    auto const n = static_cast<std::size_t>(entries_);
+    auto const n = static_cast<std::size_t>(among.who.bound);
     block_ = arena.take<float>(most_rows * n);
     total_ = arena.take<float>(n);
     shares_ = arena.take<float>(most_rows * most_stretches);
@@ -46,8 +52,22 @@ class lane_mass {
     logits_ = lane_logits(speaks, from, rows, who, {begin_, count_, group_}, arena);
   }
 
-  /// Writes the lane's mass, or folds it into what the segment's earlier lanes wrote.
-  void write(float* out, bool first) {
+  /// How many lanes' masses one worker's scratch can hold beside the block that it works on. Blocks of 16 rows leave
+  /// half of the larger block's room.
+  static int totals(attention_mass_options const& how, query_view const& rows, int group) {
+    bool const one_operation = group == 1 || rows.rows == 1 || kind_of(how.rows) == kind_of(how.group);
+    bool const small = one_operation && how.order != reduction_order::group_on_logits && rows.rows * group <= 16;
+    return small ? most_rows - 16 : 1;
+  }
+  /// Where the i-th of so many is.
+  static float* total(std::span<std::byte> memory, int bound, int i, int of) {
+    auto* const block = reinterpret_cast<float*>(memory.data());
+    return block + static_cast<std::ptrdiff_t>(of > 1 ? 16 + i : most_rows) * bound;
+  }
+
+  /// The lane's mass, in `total`.
+  void compute(float* total) {
+    total_ = total;
     std::fill_n(total_, entries_, 0.0f);
     if (count_ > 0) {
       if (auto const only = one_operation(); only != reduction::last) {
@@ -57,9 +77,9 @@ class lane_mass {
       }
       if (shares() > 1) divide(total_, shares());
     }
-    reduction const lanes = how_.accumulate ? reduction::sum : how_.lanes;
-    for (int e = 0; e < entries_; ++e) fold(out[e], total_[e], lanes, first && !how_.accumulate);
   }
+  void compute() { compute(total_); }
+  [[nodiscard]] float const* mass() const { return total_; }
 
  private:
   [[nodiscard]] bool sees_all() const { return rows_.position.data == nullptr; }
@@ -97,7 +117,17 @@ class lane_mass {
     return reduction::last;
   }
 
-  [[nodiscard]] bool has_sums() const { return rows_.lse.data != nullptr && domain_ == entries_; }
+  [[nodiscard]] bool has_sums() const {
+    return rows_.lse.data != nullptr && domain_ == entries_ && candidate_ == nullptr;
+  }
+
+  /// Logits of what is no candidate become those of nothing.
+  void leave_out(block_view const& view, int rows) const {
+    for (int e = 0; candidate_ != nullptr && e < view.count; ++e) {
+      if (candidate_[view.first + e] != lowest) continue;
+      std::fill_n(view.values + static_cast<std::ptrdiff_t>(e) * rows, rows, lowest);
+    }
+  }
 
   /// Makes rows [first, first + count) a block's: what they see, their sums where given, themselves side by side.
   void fill(row_block& block, int first, int count) {
@@ -128,10 +158,11 @@ class lane_mass {
   /// Softmax of a block of logits, which `make` writes stretch by stretch.
   template <class Make>
   void softmax(row_block& block, float* values, Make const& make) {
-    std::fill_n(block.highest, most_rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(block.highest, most_rows, lowest);
     std::fill_n(block.sum, most_rows, 0.0f);
     for_each_stretch(block, values, [&](block_view const& view, int e) {
       make(view, e);
+      leave_out(view, block.rows);
       block.kernels->advance(view, block.highest, block.sum);
     });
     block.kernels->settle(shares_, (seen_ + stretch_ - 1) / stretch_, block.seen, block.highest, block.sum);
@@ -241,11 +272,14 @@ class lane_mass {
     for (int e = 0; e < entries_; ++e) values[e] /= static_cast<float>(by);
   }
 
+  static constexpr float lowest = -std::numeric_limits<float>::infinity();
+
   query_view const& rows_;
   attention_mass_options const& how_;
   lane who_;
   int group_;
   int const* position_;
+  float const* candidate_;  ///< -inf of an entry that is none; null: all are
   int entries_ = 0;
   int begin_ = 0;    ///< the first row used
   int count_ = 0;    ///< rows of a head
@@ -269,17 +303,76 @@ struct implementation<ops::attention_mass_t, host> {
   static void run(host_executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
                   score_view const& out) {
     int const together = out.who.size() / out.segments();
-    exec.for_each(out.segments(), [&](int segment, int worker) {
-      int const first = first_lane(out.who, out.decides, segment);
-      for (int i = 0; i < together; ++i) {
-        detail::lane_mass(exec.speaks(), from, rows, how, out.who, out.who.at(first + i), rows.heads / out.who.heads,
-                          exec.scratch(worker))
-            .write(out.row(segment), i == 0);
-      }
-      if (how.lanes != reduction::mean || together == 1) return;
+    task const all{exec, from, rows, how, out, together};
+    if (together > 1 && out.segments() < exec.threads()) {
+      for (int segment = 0; segment < out.segments(); ++segment) by_lanes(all, segment);
+    } else {
+      exec.for_each(out.segments(), [&](int segment, int worker) { by_itself(all, segment, worker); });
+    }
+    if (how.lanes != reduction::mean || together == 1) return;
+    for (int segment = 0; segment < out.segments(); ++segment) {
       int const count = out.who.committed(out.lane_of(segment));
       for (int e = 0; e < count; ++e) out.row(segment)[e] /= static_cast<float>(together);
-    });
+    }
+  }
+
+ private:
+  struct task {
+    host_executor& exec;
+    keys const& from;
+    query_view const& rows;
+    attention_mass_options const& how;
+    score_view const& out;
+    int together;  ///< lanes of a segment
+
+    [[nodiscard]] lane who(int segment, int i) const {
+      return out.who.at(first_lane(out.who, out.decides, segment) + i);
+    }
+    [[nodiscard]] detail::lane_mass mass(int segment, int i, std::span<std::byte> memory) const {
+      return {exec.speaks(), from, rows, how, out, who(segment, i), memory};
+    }
+    /// Entries [begin, end) of the i-th lane's mass enter the segment's scores.
+    void add(int segment, int i, float const* mass, int begin, int end) const {
+      float* const row = out.row(segment);
+      end = std::min(end, out.who.committed(who(segment, i)));
+      if (how.domain == key_domain::candidates) {
+        for (int e = begin; e < end; ++e) row[e] += row[e] == -std::numeric_limits<float>::infinity() ? 0 : mass[e];
+        return;
+      }
+      reduction const lanes = how.accumulate ? reduction::sum : how.lanes;
+      for (int e = begin; e < end; ++e) detail::fold(row[e], mass[e], lanes, i == 0 && !how.accumulate);
+    }
+  };
+
+  /// One worker for all lanes of a segment.
+  static void by_itself(task const& all, int segment, int worker) {
+    for (int i = 0; i < all.together; ++i) {
+      detail::lane_mass one = all.mass(segment, i, all.exec.scratch(worker));
+      one.compute();
+      all.add(segment, i, one.mass(), 0, all.out.who.bound);
+    }
+  }
+
+  /// All workers for the lanes of a segment, as many at a time as their scratch can hold. Each entry meets its lanes in
+  /// their order, so that the sum does not depend on how many workers there are.
+  static void by_lanes(task const& all, int segment) {
+    constexpr int stretch = 4096;
+    int const threads = all.exec.threads();
+    int const bound = all.out.who.bound;
+    int const of = detail::lane_mass::totals(all.how, all.rows, all.rows.heads / all.out.who.heads);
+    auto const total = [&](int i) {
+      return detail::lane_mass::total(all.exec.scratch(i % threads), bound, i / threads, of);
+    };
+    for (int first = 0; first < all.together; first += of * threads) {
+      int const lanes = std::min(of * threads, all.together - first);
+      all.exec.for_each(
+          lanes, [&](int i, int worker) { all.mass(segment, first + i, all.exec.scratch(worker)).compute(total(i)); });
+      all.exec.for_each((bound + stretch - 1) / stretch, [&](int part, int) {
+        for (int i = 0; i < lanes; ++i) {
+          all.add(segment, first + i, total(i), part * stretch, std::min(bound, (part + 1) * stretch));
+        }
+      });
+    }
   }
 };
 

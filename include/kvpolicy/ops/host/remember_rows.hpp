@@ -1,0 +1,76 @@
+// Host implementation of remember_rows.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/rows.hpp>
+#include <kvpolicy/ops/remember_rows.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <>
+struct implementation<ops::remember_rows_t, host> {
+  static constexpr bool provided = true;
+
+  static std::size_t scratch(shape const& model, int) {
+    auto const dims = static_cast<std::size_t>(model.head_dim);
+    return detail::scratch_of<double>(dims) + detail::scratch_of<float>(dims);
+  }
+
+  static void run(host_executor& exec, lanes const& who, turn_queries const& turn, remembering const& how,
+                  by_lane<float> const& memory) {
+    if (turn.rows == 0) return;
+    for (int s = 0; s < who.sequences; ++s) refuse_outside(who, turn, s);
+    int const group = turn.heads / who.heads;
+    exec.for_each(who.size(), [&](int i, int worker) {
+      lane const one = who.at(i);
+      ordinal_range const span = turn.span(one, how.tail);
+      for (int h = 0; h < group && span.begin < span.end; ++h) {
+        float* const row = memory.row(one) + static_cast<std::ptrdiff_t>(h) * turn.dims;
+        take_up(turn, one, one.head * group + h, span, how, exec.scratch(worker), row);
+      }
+    });
+  }
+
+ private:
+  static void refuse_outside(lanes const& who, turn_queries const& turn, int sequence) {
+    if (turn.span_begin == nullptr || turn.span_end == nullptr) return;
+    int const rows = turn.valid({sequence, who.layer_begin, 0});
+    int const begin = turn.span_begin[sequence];
+    int const end = turn.span_end[sequence];
+    auto const there = [&] {
+      return "sequence " + std::to_string(sequence) + " gives rows 0 to " + std::to_string(rows) + " of its turn";
+    };
+    expects(begin >= 0 && begin <= rows, "observe", "turn_queries.span_begin", begin, there);
+    expects(end >= begin && end <= rows, "observe", "turn_queries.span_end", end, there);
+  }
+
+  static void take_up(turn_queries const& turn, lane one, int head, ordinal_range const& span, remembering const& how,
+                      std::span<std::byte> scratch, float* memory) {
+    detail::scratch_arena arena(scratch);
+    auto const dims = static_cast<std::size_t>(turn.dims);
+    double* const mean = arena.take<double>(dims);
+    float* const row = arena.take<float>(dims);
+    std::fill_n(mean, dims, 0.0);
+    for (int r = span.begin; r < span.end; ++r) {
+      std::byte const* const from = turn.at(one, head, turn.stored(one, r));
+      detail::load_row(turn.element, from, bytes_of(turn.element), turn.dims, row);
+      for (std::size_t d = 0; d < dims; ++d) mean[d] += static_cast<double>(row[d]);
+    }
+    for (std::size_t d = 0; d < dims; ++d) mean[d] /= span.end - span.begin;
+    if (how.normalise) make_unit(mean, dims);
+    for (std::size_t d = 0; d < dims; ++d) mean[d] += static_cast<double>(how.keep) * static_cast<double>(memory[d]);
+    make_unit(mean, dims);
+    for (std::size_t d = 0; d < dims; ++d) memory[d] = static_cast<float>(mean[d]);
+  }
+
+  static void make_unit(double* values, std::size_t count) {
+    double square = 0;
+    for (std::size_t i = 0; i < count; ++i) square += values[i] * values[i];
+    double const norm = std::sqrt(square);
+    for (std::size_t i = 0; i < count && norm > 0; ++i) values[i] /= norm;
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

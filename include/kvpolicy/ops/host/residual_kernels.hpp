@@ -1,0 +1,191 @@
+// What residual computes with beside products of blocks, for each instruction set.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/row_blocks.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
+#include <limits>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// A tile of a head's hidden units: 32 of them side by side for each entry.
+struct hidden_tile {
+  float const* of_key;      ///< [count][32]
+  float const* of_context;  ///< [count][32]
+  float const* constant;    ///< [32]
+  float const* slope;       ///< [32], by the entry's rule score
+  float const* last;        ///< [32], what the output is made with
+  float const* rule;        ///< [count]
+  int count;
+};
+
+struct residual_kernels {
+  /// to[d] += from[d].
+  void (*add)(float const* from, int dims, float* to) = nullptr;
+  /// out[e] += sum over 32 hidden units of last * gelu(of_key + of_context + constant + slope * rule).
+  void (*perceive)(hidden_tile const& tile, float* out) = nullptr;
+  /// One more block of 32 logits, of which `there` count, in a softmax that goes on: they become e^(logit - highest),
+  /// `shrink` what the sums so far are multiplied by.
+  void (*advance)(float* values, int count, int there, float* highest, float* sum, float* shrink) = nullptr;
+  /// to[e][0 .. 31] = to[e] * shrink[e] + from[e], rows of `to` a stride apart.
+  void (*blend)(float const* from, int count, float const* shrink, float* to, std::int64_t stride) = nullptr;
+};
+
+template <int Width>
+struct residual_bodies {
+  using floats = typename vector_of<Width>::floats;
+  static constexpr int block = 32;
+
+  [[gnu::always_inline]] static inline void add(float const* from, int dims, float* to) {
+    int d = 0;
+    for (; d + Width <= dims; d += Width) {
+      floats a;
+      floats b;
+      get(a, from + d);
+      get(b, to + d);
+      put(a + b, to + d);
+    }
+    for (; d < dims; ++d) to[d] += from[d];
+  }
+
+  /// x (1 + erf(x / sqrt 2)) / 2, to 2e-7 |x|: Abramowitz and Stegun 7.1.26.
+  [[gnu::always_inline]] static inline void gelu(floats& x) {
+    floats const size = (x < 0.0f ? -x : x) * 0.70710678f;
+    floats const t = 1.0f / (1.0f + size * 0.3275911f);
+    floats tail = -size * size;
+    exp_of_negative<Width>(tail);
+    floats p = t * 1.061405429f - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    tail *= p * t;
+    x = x * 0.5f * (x < 0.0f ? tail : 2.0f - tail);
+  }
+
+  [[gnu::always_inline]] static inline void perceive(hidden_tile const& tile, float* out) {
+    for (int e = 0; e < tile.count; ++e) {
+      floats all{};
+      for (int u = 0; u < block; u += Width) {
+        floats value;
+        floats part;
+        get(value, tile.of_key + e * block + u);
+        get(part, tile.of_context + e * block + u);
+        value += part;
+        get(part, tile.constant + u);
+        value += part;
+        get(part, tile.slope + u);
+        value += part * tile.rule[e];
+        gelu(value);
+        get(part, tile.last + u);
+        all += value * part;
+      }
+      out[e] += block_bodies<Width, block>::across(all, false);
+    }
+  }
+
+  [[gnu::always_inline]] static inline void advance(float* values, int count, int there, float* highest, float* sum,
+                                                    float* shrink) {
+    for (int e = 0; e < count; ++e) {
+      float* const row = values + e * block;
+      std::fill(row + there, row + block, -std::numeric_limits<float>::infinity());
+      float now = highest[e];
+      for (int i = 0; i < there; ++i) now = row[i] > now ? row[i] : now;
+      floats total{};
+      for (int i = 0; i < block; i += Width) {
+        floats value;
+        get(value, row + i);
+        value -= now;
+        exp_of_negative<Width>(value);
+        put(value, row + i);
+        total += value;
+      }
+      shrink[e] = highest[e] == now ? 1.0f : std::exp(highest[e] - now);
+      sum[e] = sum[e] * shrink[e] + block_bodies<Width, block>::across(total, false);
+      highest[e] = now;
+    }
+  }
+
+  [[gnu::always_inline]] static inline void blend(float const* from, int count, float const* shrink, float* to,
+                                                  std::int64_t stride) {
+    for (int e = 0; e < count; ++e) {
+      for (int i = 0; i < block; i += Width) {
+        floats so_far;
+        floats more;
+        get(so_far, to + e * stride + i);
+        get(more, from + e * block + i);
+        put(so_far * shrink[e] + more, to + e * stride + i);
+      }
+    }
+  }
+};
+
+/// What any compiler and processor has.
+struct portable_residual {
+  using bodies = residual_bodies<4>;
+  static void add(float const* from, int dims, float* to) { bodies::add(from, dims, to); }
+  static void perceive(hidden_tile const& tile, float* out) { bodies::perceive(tile, out); }
+  static void advance(float* values, int count, int there, float* highest, float* sum, float* shrink) {
+    bodies::advance(values, count, there, highest, sum, shrink);
+  }
+  static void blend(float const* from, int count, float const* shrink, float* to, std::int64_t stride) {
+    bodies::blend(from, count, shrink, to, stride);
+  }
+  static constexpr residual_kernels kernels{add, perceive, advance, blend};
+};
+
+#if defined(__x86_64__)
+
+struct avx2_residual {
+  using bodies = residual_bodies<8>;
+  [[gnu::target(KVPOLICY_AVX2)]] static void add(float const* from, int dims, float* to) {
+    bodies::add(from, dims, to);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void perceive(hidden_tile const& tile, float* out) {
+    bodies::perceive(tile, out);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void advance(float* values, int count, int there, float* highest, float* sum,
+                                                     float* shrink) {
+    bodies::advance(values, count, there, highest, sum, shrink);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void blend(float const* from, int count, float const* shrink, float* to,
+                                                   std::int64_t stride) {
+    bodies::blend(from, count, shrink, to, stride);
+  }
+  static constexpr residual_kernels kernels{add, perceive, advance, blend};
+};
+
+struct avx512_residual {
+  using bodies = residual_bodies<16>;
+  [[gnu::target(KVPOLICY_AVX512)]] static void add(float const* from, int dims, float* to) {
+    bodies::add(from, dims, to);
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static void perceive(hidden_tile const& tile, float* out) {
+    bodies::perceive(tile, out);
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static void advance(float* values, int count, int there, float* highest, float* sum,
+                                                       float* shrink) {
+    bodies::advance(values, count, there, highest, sum, shrink);
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static void blend(float const* from, int count, float const* shrink, float* to,
+                                                     std::int64_t stride) {
+    bodies::blend(from, count, shrink, to, stride);
+  }
+  static constexpr residual_kernels kernels{add, perceive, advance, blend};
+};
+
+#endif
+
+/// By what an executor speaks.
+[[nodiscard]] inline residual_kernels const& residual_for(isa speaks) {
+#if defined(__x86_64__)
+  if (speaks >= isa::avx512) return avx512_residual::kernels;
+  if (speaks == isa::avx2) return avx2_residual::kernels;
+#endif
+  static_cast<void>(speaks);
+  return portable_residual::kernels;
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,152 @@
+// Verbs: what a small trained head adds to the scores of tokens.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/ops/verb.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// IntentKV's residual head (arXiv:2606.09916, section 3.3): views of float32 weights in the executor's memory, each
+/// [out][in], row by row, as PyTorch's Linear has them.
+///
+///     phi_j = [ k_j | m | k_j * m | rule_j ]        k_j, m: means of an entry's keys and of the memory over all heads
+///     c_j   = softmax(W_q phi_j . W_k k_i / sqrt(width / 4)) W_v k_i      i: the span's entries; 4 heads, no W_o
+///     r_j   = fc2 gelu(fc1 [ phi_j | c_j ])
+struct residual_head {
+  static constexpr int heads = 4;
+
+  int dims = 0;                ///< D
+  int width = 0;               ///< d_c, of all four heads
+  int hidden = 0;              ///< h
+  float const* w_q = nullptr;  ///< [width][3 D + 1]
+  float const* w_q_bias = nullptr;
+  float const* w_k = nullptr;  ///< [width][D]
+  float const* w_k_bias = nullptr;
+  float const* w_v = nullptr;  ///< [width][D]
+  float const* w_v_bias = nullptr;
+  float const* fc1 = nullptr;  ///< [hidden][3 D + 1 + width]
+  float const* fc1_bias = nullptr;
+  float const* fc2 = nullptr;  ///< [hidden]
+  float const* fc2_bias = nullptr;
+  float alpha = 0;  ///< what the head's output is multiplied by; clipped to -5 .. 5
+
+  /// Numbers of such a head, alpha included: 214,274 for D = 128, width 128, hidden 256.
+  [[nodiscard]] static constexpr std::int64_t parameters(int dims, int width, int hidden) {
+    std::int64_t const phi = 3 * std::int64_t{dims} + 1;
+    return (phi + 1) * width + 2 * (std::int64_t{dims} + 1) * width + (phi + width + 1) * hidden + hidden + 2;
+  }
+  [[nodiscard]] bool there() const { return w_q != nullptr; }
+
+  void check(char const* call, shape const& model) const {
+    expects(w_q != nullptr && w_q_bias != nullptr && w_k != nullptr && w_k_bias != nullptr && w_v != nullptr &&
+                w_v_bias != nullptr && fc1 != nullptr && fc1_bias != nullptr && fc2 != nullptr && fc2_bias != nullptr,
+            call, "residual", "null", "a head has ten tensors and alpha");
+    expects(dims == model.head_dim, call, "residual.dims", dims,
+            [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
+    expects(width >= heads && width % heads == 0, call, "residual.width", width, "four heads share it evenly");
+    expects(hidden >= 1, call, "residual.hidden", hidden, "there is at least one hidden unit");
+    expects(std::isfinite(alpha), call, "residual.alpha", alpha, "it is finite");
+  }
+
+  friend bool operator==(residual_head const&, residual_head const&) = default;
+};
+
+/// What a residual head looks at, for every sequence: row 0 is of the memory, row 1 + e of entry e. Sums over heads
+/// first, means when `residual` has divided them.
+struct token_features {
+  float* data = nullptr;
+  int dims = 0;
+  int bound = 0;
+  [[nodiscard]] static constexpr std::int64_t room(lanes const& who, int dims) {
+    return (std::int64_t{who.bound} + 1) * dims * who.sequences;
+  }
+  [[nodiscard]] KVPOLICY_HD constexpr float* row(int sequence, int i) const {
+    return data + ((std::int64_t{bound} + 1) * sequence + i) * dims;
+  }
+};
+
+/// Which parts of a head count, and what stands for a span that could not be told.
+struct residual_options {
+  int tail = 32;
+  bool cross_attention = true;  ///< false: c_j = 0
+};
+
+/// How the room of `residual` is cut, in floats. Rows of weights are padded to blocks of 32.
+struct residual_sizes {
+  static constexpr int block = 32;
+  static constexpr int entries_of_a_task = 480;  ///< entries that go through the head together
+  static constexpr int span_of_a_step = 128;     ///< entries of the span that they attend to together
+  static constexpr int rows_of_a_tile = 24;
+  static constexpr int most_tasks = 16;
+
+  std::int64_t dims = 0;
+  std::int64_t width = 0;
+  std::int64_t hidden = 0;
+  std::int64_t bound = 0;
+
+  constexpr residual_sizes(residual_head const& head, int entries)
+      : dims(head.dims), width(head.width), hidden(head.hidden), bound(entries) {}
+
+  [[nodiscard]] static constexpr std::int64_t padded(std::int64_t n) { return (n + block - 1) / block * block; }
+  [[nodiscard]] constexpr std::int64_t head_width() const { return width / residual_head::heads; }
+  [[nodiscard]] constexpr std::int64_t projection() const { return padded(width) * (dims + 2); }
+  [[nodiscard]] constexpr std::int64_t perceptron() const { return padded(hidden) * (dims + width + 3); }
+  [[nodiscard]] constexpr std::int64_t task() const {
+    std::int64_t const sum = padded(head_width()) * residual_head::heads;
+    std::int64_t const entry = padded(width) + sum + 2 * residual_head::heads;
+    std::int64_t const tile = 2 * block + 2 + width + padded(width);
+    return entries_of_a_task * entry + span_of_a_step * (width + sum) + rows_of_a_tile * tile;
+  }
+  [[nodiscard]] constexpr std::int64_t tasks() const {
+    std::int64_t const wanted = (bound + entries_of_a_task - 1) / entries_of_a_task;
+    return wanted < most_tasks ? wanted : most_tasks;
+  }
+  [[nodiscard]] constexpr std::int64_t all() const { return 3 * projection() + perceptron() + tasks() * task(); }
+};
+
+namespace ops {
+
+/// `feature_sums(exec, keys, memory, among, out)`: the sum of each entry's keys over the lanes, and of the memory's
+/// rows over layers and query heads.
+///
+/// - in: `keys` of `among.who`; `memory`, one row a query head. out: `out`, float32, committed entries only.
+/// - cost: reads all keys once. Sums run in single precision, in the order of lanes. Scratch of a worker: D floats.
+struct feature_sums_t : verb<feature_sums_t> {
+  static void check(keys const& from, query_view const& memory, score_view const& among, token_features const& out) {
+    expects(from.rows.dims == memory.dims && out.dims == memory.dims, "feature_sums", "memory.dims", memory.dims,
+            "keys, memory and features have one head size");
+    expects(among.decides == granularity::token, "feature_sums", "decides", to_string(among.decides),
+            "features are of tokens, over all layers and heads");
+  }
+};
+inline constexpr feature_sums_t feature_sums{};
+
+/// `residual(exec, features, turn, head, how, out)`: out[e] += alpha r_e for every candidate, which is an entry whose
+/// score is not -inf.
+///
+/// - in: `features`, sums of all ranks, which become means; `turn` says which entries are the span, of which the live
+///   ones are attended to; none: c = 0. in, out: `out` [sequences, entries], the rule's scores of all ranks.
+/// - ranks: reduce scores and sums before. A head is not linear: adding the outputs of ranks would be another score.
+/// - cost: (width + hidden) D + hidden width + 2 width span multiplications an entry. `room(head, bound)` floats.
+/// - throws: `invalid_argument` if the head is incomplete or of another shape.
+struct residual_t : verb<residual_t> {
+  /// Floats that a plan has for it beside the features: a head's weights side by side, and what tasks work on.
+  [[nodiscard]] static constexpr std::int64_t room(residual_head const& head, int bound) {
+    return residual_sizes(head, bound).all();
+  }
+
+  static void check(token_features const& features, turn_queries const&, residual_head const& head,
+                    residual_options const&, score_view const& out, float const*) {
+    head.check("residual", {0, 0, 0, features.dims});
+    expects(out.decides == granularity::token, "residual", "decides", to_string(out.decides),
+            "it is a score of tokens, over all layers and heads");
+  }
+};
+inline constexpr residual_t residual{};
+
+}  // namespace ops
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,56 @@
+// Recorder: what a session has asked so far, one query row for each layer and query head.
+#pragma once
+
+#include <array>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/remember_rows.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Signal: a remembered query row for each layer and query head. It belongs to no position and sees every entry.
+struct query_memory : query_view {
+  static constexpr auto name = "query_memory";
+};
+
+/// Takes each turn up into the session's memory (IntentKV, arXiv:2606.09916, section 3.2):
+///
+///     M <- unit(keep M + mean of the span's query rows)          for each layer and query head
+///
+/// L Hq D floats a sequence. Appliers leave it where it is: it is made of rotated rows, so it is only good while
+/// entries keep their positions; re-rotated keys do not fit it. `state::save_session` takes it out between requests.
+struct remember {
+  float keep = 0.60653066f;         ///< e^-lambda; 0: only the last turn counts
+  bool normalize_encoding = false;  ///< a turn's mean becomes a unit vector before it is added
+  int tail = 32;                    ///< rows that stand for a span which could not be told
+
+  using needs = kvpolicy::needs<turn_queries>;
+  using provides = query_memory;
+
+  [[nodiscard]] static std::array<column, 1> columns(shape const& model, int) {
+    int const row = model.group() * model.head_dim * static_cast<int>(sizeof(float));
+    return {column{"query_memory", per::session, on_move::stay, row, 1}};
+  }
+
+  [[nodiscard]] static query_memory view(held_columns const& held) {
+    std::int64_t const row = std::int64_t{held.model.head_dim} * 4;
+    return {{.base = reinterpret_cast<std::byte const*>(held[0].rows.data),
+             .element = codec::f32,
+             .dims = held.model.head_dim,
+             .sequence = held[0].rows.sequence,
+             .layer = held[0].rows.layer,
+             .head = row,
+             .row = row,
+             .heads = held.model.query_heads,
+             .rows = 1}};
+  }
+
+  void observe(auto& exec, auto const& in, held_columns const& held) const {
+    ops::remember_rows(exec, in.who, in.template get<turn_queries>(), remembering{keep, normalize_encoding, tail},
+                       held.table<float>(0));
+  }
+
+  friend bool operator==(remember const&, remember const&) = default;
+};
+static_assert(recorder<remember>);
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,112 @@
+// IntentKV: what the session's turns have asked for, over all layers and heads at once.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/all_reduce.hpp>
+#include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/residual.hpp>
+#include <kvpolicy/recorders/remember.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/trigger/trigger.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Whose queries score: the last turn's, the memory of all turns, or the memory's with a trained residual.
+enum class intent_mode { query, memory, learnable };
+
+[[nodiscard]] constexpr std::array<char const*, 3> names(intent_mode) { return {"query", "memory", "learnable"}; }
+
+/// Cross-turn query memory (arXiv:2606.09916, sections 3.1 to 3.3; no code is released). For an agent whose turns share
+/// a prefix: decide once after each turn's prefill and carry it out by `dead_slot`.
+///
+///     M      = unit(e^-lambda M + mean of the span's queries)            for each layer and query head
+///     a_j    = softmax(M k_j / sqrt(D)) over the live candidates
+///     rule_j = sum of a_j over layers and heads                          what all candidates have sums to L Hq
+///     s_j    = rule_j + alpha residual_j                                 `learnable` only
+///
+/// Forced: the protected prefix and the actionable span (`turn_queries`), whole even beyond the budget. One decision a
+/// token. The rule and the features of the residual are reduced over tensor-parallel ranks before the head sees them.
+/// Memory: L Hq D floats a session; `learnable` adds D floats a token of the bound and the head's room to the plan.
+struct intent_kv {
+  intent_mode mode = intent_mode::memory;
+  float lambda = 0.5f;              ///< how fast a turn fades
+  int prefix = 0;                   ///< first positions that are kept
+  int tail = 32;                    ///< the last rows that stand for a span which could not be told
+  bool normalize_encoding = false;  ///< a turn's mean is a unit vector before it is added
+  int min_growth = 0;               ///< decide when so many entries are over the budget; 0: when any is
+  bool cross_attention = true;      ///< of the residual; false leaves it out
+  residual_head residual{};         ///< the trained weights; no field of a spec
+
+  static constexpr auto name = "intent_kv";
+  static constexpr auto fields() {
+    return std::tuple{field{"mode", &intent_kv::mode},
+                      field{"lambda", &intent_kv::lambda},
+                      field{"prefix", &intent_kv::prefix},
+                      field{"tail", &intent_kv::tail},
+                      field{"normalize_encoding", &intent_kv::normalize_encoding},
+                      field{"min_growth", &intent_kv::min_growth},
+                      field{"cross_attention", &intent_kv::cross_attention}};
+  }
+  using needs = kvpolicy::needs<keys, turn_queries>;
+  static constexpr granularity decides = granularity::token;
+  static constexpr bool ranks_candidates = true;
+
+  /// The protected prefix and the span.
+  struct prefix_and_span {
+    int prefix;
+    int tail;
+    turn_queries turn;
+    KVPOLICY_HD bool operator()(entry at) const {
+      if (at.position < prefix) return true;
+      ordinal_range const rows = turn.span(at.who, tail);
+      return rows.begin < rows.end && at.position >= turn.position_of(at.who, rows.begin) &&
+             at.position <= turn.position_of(at.who, rows.end - 1);
+    }
+  };
+
+  void check(char const* call) const {
+    expects(std::isfinite(lambda) && lambda >= 0, call, "intent_kv.lambda", lambda, "a memory fades, it does not grow");
+    expects(prefix >= 0, call, "intent_kv.prefix", prefix, "a count cannot be negative");
+    expects(tail >= 1, call, "intent_kv.tail", tail, "at least one row stands for the span");
+    expects(min_growth >= 0, call, "intent_kv.min_growth", min_growth, "a count cannot be negative");
+    expects(mode != intent_mode::learnable || residual.there(), call, "intent_kv.residual", "none",
+            "mode learnable needs the trained weights");
+  }
+  [[nodiscard]] prefix_and_span forces(auto const& in) const { return {prefix, tail, in.template get<turn_queries>()}; }
+  [[nodiscard]] constexpr over_budget triggers() const { return {min_growth > 0 ? min_growth - 1 : 0}; }
+  [[nodiscard]] auto recorders() const {
+    float const keep = mode == intent_mode::query ? 0.0f : static_cast<float>(std::exp(-static_cast<double>(lambda)));
+    return std::tuple{remember{keep, normalize_encoding, tail}};
+  }
+  [[nodiscard]] constexpr int spare_rows(lanes const& who, shape const& model) const {
+    if (mode != intent_mode::learnable) return 0;
+    std::int64_t const floats = token_features::room(who, model.head_dim) + ops::residual_t::room(residual, who.bound);
+    return static_cast<int>((floats + who.bound - 1) / who.bound);
+  }
+
+  void score(auto& exec, auto const& in, score_view const& out) const {
+    if (mode == intent_mode::learnable) residual.check("decide", {0, 0, 0, in.template get<keys>().rows.dims});
+    auto const memory = in.template get<query_memory>();
+    ops::attention_mass(exec, in.template get<keys>(), memory,
+                        {.domain = key_domain::candidates, .group = reduction::sum, .lanes = reduction::sum}, out);
+    ops::all_reduce(exec, out);
+    if (mode == intent_mode::learnable) add_residual(exec, in, memory, out);
+  }
+
+  friend bool operator==(intent_kv const&, intent_kv const&) = default;
+
+ private:
+  void add_residual(auto& exec, auto const& in, query_memory const& memory, score_view const& out) const {
+    token_features const features{out.spare, residual.dims, out.who.bound};
+    std::int64_t const floats = token_features::room(out.who, residual.dims);
+    ops::feature_sums(exec, in.template get<keys>(), memory, out, features);
+    ops::all_reduce(exec, features.data, static_cast<std::size_t>(floats));
+    ops::residual(exec, features, in.template get<turn_queries>(), residual, residual_options{tail, cross_attention},
+                  out, out.spare + floats);
+  }
+};
+static_assert(scorer<intent_kv>);
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <barrier>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace kvpolicy_test {
+
+namespace kv = kvpolicy;
+
+/// Tensor-parallel ranks as threads of one process. Every rank adds up the same numbers in the same order, so that all
+/// have the same bits.
+class rank_group {
+ public:
+  explicit rank_group(int ranks) : given_(static_cast<std::size_t>(ranks)), all_there_(ranks) {}
+
+  [[nodiscard]] int ranks() const { return static_cast<int>(given_.size()); }
+
+  void all_reduce(int rank, float* values, std::size_t count) {
+    given_[static_cast<std::size_t>(rank)] = values;
+    all_there_.arrive_and_wait();
+    std::vector<float> sums(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      double sum = 0;
+      for (float const* const each : given_) sum += static_cast<double>(each[i]);
+      sums[i] = static_cast<float>(sum);
+    }
+    all_there_.arrive_and_wait();
+    std::copy(sums.begin(), sums.end(), values);
+    all_there_.arrive_and_wait();
+  }
+
+ private:
+  std::vector<float*> given_;
+  std::barrier<> all_there_;
+};
+
+/// A host executor that is one of a group's ranks.
+class rank_executor : public kv::host_executor {
+ public:
+  rank_executor(rank_group& group, int rank) : group_(&group), rank_(rank) {}
+  [[nodiscard]] int ranks() const { return group_->ranks(); }
+  void all_reduce(float* values, std::size_t count) { group_->all_reduce(rank_, values, count); }
+
+ private:
+  rank_group* group_;
+  int rank_;
+};
+static_assert(kv::executor<rank_executor>);
+
+/// Calls work(executor of the rank, rank) on a thread for each rank.
+template <class Work>
+void on_ranks(int ranks, Work const& work) {
+  rank_group group(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      rank_executor exec(group, rank);
+      work(exec, rank);
+    });
+  }
+  for (std::thread& each : threads) each.join();
+}
+
+}  // namespace kvpolicy_test
