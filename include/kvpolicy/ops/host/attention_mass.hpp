@@ -191,7 +191,7 @@ class lane_mass {
     row_block block = logits_.room(0);
     int const all = count_ * group_;
     for (int first = 0; first < all; first += block.rows) {
-      block.set_rows(logits_.speaks(), all - first > 16 ? 32 : 16);
+      block.set_rows(logits_.speaks(), logits_.rows_for(all - first));
       probabilities(block, first, std::min(block.rows, all - first), block_);
       reduce(block, block_, how, first > 0, total_);
     }
@@ -207,7 +207,7 @@ class lane_mass {
       int blocks = 0;
       for (int first = begin; first < end; first += block[blocks++].rows) {
         block[blocks] = logits_.room(blocks);
-        block[blocks].set_rows(logits_.speaks(), end - first > 16 ? 32 : 16);
+        block[blocks].set_rows(logits_.speaks(), logits_.rows_for(end - first));
         fill(block[blocks], first, std::min(block[blocks].rows, end - first));
       }
       for (int e = 0; e < seen_; e += keys_of_a_tile) {
@@ -225,7 +225,7 @@ class lane_mass {
   void rows_first() {
     float* const row_sum = block_ + 16 * static_cast<std::ptrdiff_t>(entries_);
     row_block block = logits_.room(0);
-    block.set_rows(logits_.speaks(), 16);
+    block.set_rows(logits_.speaks(), logits_.rows_for(count_, 16));
     for (int h = 0; h < group_; ++h) {
       for (int r = 0; r < count_; r += 16) {
         probabilities(block, h * count_ + r, std::min(16, count_ - r), block_);
@@ -239,7 +239,7 @@ class lane_mass {
     bool const on_logits = how_.order == reduction_order::group_on_logits;
     float* const combined = block_ + 16 * static_cast<std::ptrdiff_t>(entries_);
     row_block block = logits_.room(0);
-    block.set_rows(logits_.speaks(), 16);
+    block.set_rows(logits_.speaks(), logits_.rows_for(count_, 16));
     for (int r = 0; r < count_; r += 16) {
       int const count = std::min(16, count_ - r);
       for (int h = 0; h < group_; ++h) {

@@ -16,10 +16,11 @@ template <int Rows>
 struct portable_blocks {
   using bodies = block_bodies<4, Rows>;
   static void logits(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) {
-    bodies::template logits<4, 2>(keys, count, dims, packed, scale, out);
-  }
-  static void few(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) {
-    bodies::few(keys, count, dims, packed, scale, out);
+    if constexpr (Rows == few_rows) {
+      bodies::few(keys, count, dims, packed, scale, out);
+    } else {
+      bodies::template logits<4, 2>(keys, count, dims, packed, scale, out);
+    }
   }
   static void widen(codec element, std::byte const* from, int dims, float* to) {
     if (element == codec::bf16) return widen_bf16<4>(from, dims, to);
@@ -37,7 +38,6 @@ struct portable_blocks {
     bodies::gather_head(block, maximum, grow, into);
   }
   static constexpr block_kernels kernels{.logits = logits,
-                                         .few = few,
                                          .widen = widen,
                                          .advance = advance,
                                          .settle = settle,
@@ -50,10 +50,14 @@ struct portable_blocks {
 
 template <int Rows>
 struct avx2_blocks {
-  using bodies = block_bodies<8, Rows>;
+  using bodies = block_bodies<Rows == few_rows ? few_rows : 8, Rows>;
   [[gnu::target(KVPOLICY_AVX2)]] static void logits(void const* const* keys, int count, int dims, void const* packed,
                                                     float scale, float* out) {
-    bodies::template logits<6, 2>(keys, count, dims, packed, scale, out);
+    if constexpr (Rows == few_rows) {
+      block_bodies<8, Rows>::few(keys, count, dims, packed, scale, out);
+    } else {
+      bodies::template logits<6, 2>(keys, count, dims, packed, scale, out);
+    }
   }
   [[gnu::target(KVPOLICY_AVX2)]] static void widen(codec element, std::byte const* from, int dims, float* to) {
     if (element == codec::bf16) return widen_bf16<8>(from, dims, to);
@@ -63,12 +67,12 @@ struct avx2_blocks {
     }
     load_row(element, from + d * bytes_of(element), bytes_of(element), dims - d, to + d);
   }
-  [[gnu::target(KVPOLICY_AVX2)]] static void few(void const* const* keys, int count, int dims, void const* packed,
-                                                 float scale, float* out) {
-    bodies::few(keys, count, dims, packed, scale, out);
-  }
   [[gnu::target(KVPOLICY_AVX2)]] static void advance(block_view const& block, float* highest, float* sum) {
-    bodies::advance(block, highest, sum);
+    if constexpr (Rows == few_rows) {
+      few_bodies<8>::advance(block, highest, sum);
+    } else {
+      bodies::advance(block, highest, sum);
+    }
   }
   [[gnu::target(KVPOLICY_AVX2)]] static void settle(float* share, int stretches, int const* seen, float const* highest,
                                                     float const* sum) {
@@ -85,7 +89,6 @@ struct avx2_blocks {
     bodies::gather_head(block, maximum, grow, into);
   }
   static constexpr block_kernels kernels{.logits = logits,
-                                         .few = few,
                                          .widen = widen,
                                          .advance = advance,
                                          .settle = settle,
@@ -96,10 +99,14 @@ struct avx2_blocks {
 
 template <int Rows>
 struct avx512_blocks {
-  using bodies = block_bodies<16, Rows>;
+  using bodies = block_bodies<Rows == few_rows ? few_rows : 16, Rows>;
   [[gnu::target(KVPOLICY_AVX512)]] static void logits(void const* const* keys, int count, int dims, void const* packed,
                                                       float scale, float* out) {
-    bodies::template logits<12, Rows / 16>(keys, count, dims, packed, scale, out);
+    if constexpr (Rows == few_rows) {
+      block_bodies<16, Rows>::few(keys, count, dims, packed, scale, out);
+    } else {
+      bodies::template logits<12, Rows / 16>(keys, count, dims, packed, scale, out);
+    }
   }
 
   template <int... I>
@@ -143,34 +150,12 @@ struct avx512_blocks {
     }
   }
 
-  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void few_bf16(void const* const* keys, int count, int dims,
-                                                                      void const* packed, float scale, float* out) {
-    auto const* const rows = static_cast<std::byte const*>(packed);
-    for (int k = 0; k < count; ++k) {
-      auto const* const key = static_cast<std::byte const*>(keys[k]);
-      __m512 acc[few_rows] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
-      for (int d = 0; d < dims; d += 32) {
-        __mmask32 const there = dims - d < 32 ? (1u << (dims - d)) - 1 : ~0u;
-        __builtin_prefetch(static_cast<std::byte const*>(keys[k + keys_ahead]) + 2 * d);
-        auto const part = __builtin_bit_cast(__m512bh, _mm512_maskz_loadu_epi16(there, key + 2 * d));
-        for (int r = 0; r < few_rows; ++r) {
-          auto const row = _mm512_maskz_loadu_epi16(there, rows + 2 * (static_cast<std::ptrdiff_t>(r) * dims + d));
-          acc[r] = _mm512_dpbf16_ps(acc[r], part, __builtin_bit_cast(__m512bh, row));
-        }
-      }
-      float* const to = out + static_cast<std::ptrdiff_t>(k) * Rows;
-      std::fill_n(to, Rows, 0.0f);
-      for (int r = 0; r < few_rows; ++r)
-        to[r] = bodies::across(__builtin_bit_cast(typename bodies::floats, acc[r]), false) * scale;
-    }
-  }
-
-  [[gnu::target(KVPOLICY_AVX512)]] static void few(void const* const* keys, int count, int dims, void const* packed,
-                                                   float scale, float* out) {
-    bodies::few(keys, count, dims, packed, scale, out);
-  }
   [[gnu::target(KVPOLICY_AVX512)]] static void advance(block_view const& block, float* highest, float* sum) {
-    bodies::advance(block, highest, sum);
+    if constexpr (Rows == few_rows) {
+      few_bodies<16>::advance(block, highest, sum);
+    } else {
+      bodies::advance(block, highest, sum);
+    }
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void settle(float* share, int stretches, int const* seen,
                                                       float const* highest, float const* sum) {
@@ -187,7 +172,6 @@ struct avx512_blocks {
     bodies::gather_head(block, maximum, grow, into);
   }
   static constexpr block_kernels kernels{.logits = logits,
-                                         .few = few,
                                          .widen = avx2_blocks<Rows>::widen,
                                          .advance = advance,
                                          .settle = settle,
@@ -196,8 +180,7 @@ struct avx512_blocks {
                                          .gather_head = gather_head};
   static constexpr block_kernels kernels_bf16{.logits = logits,
                                               .logits_bf16 = logits_bf16,
-                                              .few = few,
-                                              .few_bf16 = few_bf16,
+
                                               .widen = avx2_blocks<Rows>::widen,
                                               .advance = advance,
                                               .settle = settle,
@@ -206,14 +189,115 @@ struct avx512_blocks {
                                               .gather_head = gather_head};
 };
 
+/// Products of few rows: a vector holds four numbers, or pairs, of each row, and meets as many of a key four times.
+struct avx512_quads {
+  using blocks = avx512_blocks<few_rows>;
+  static constexpr int keys_of_a_step = 8;
+  static constexpr __mmask16 all = 0xFFFF;  ///< without a mask, g++ 12 warns inside its own header
+
+  /// Two lines of a key of the next tile, one key after another: as many as a round of a product reads of a key each
+  /// time. Inlined, or g++ takes it for a call without effect.
+  [[gnu::always_inline, gnu::target(KVPOLICY_AVX512)]] static inline void fetch(void const* const* keys, int round) {
+    auto const* const from = static_cast<std::byte const*>(keys[keys_of_a_tile + round % keys_of_a_step]);
+    __builtin_prefetch(from + round / keys_of_a_step * 128);
+    __builtin_prefetch(from + round / keys_of_a_step * 128 + 64);
+  }
+
+  template <int... I>
+  [[gnu::target(KVPOLICY_AVX512)]] static void products(void const* const* keys, int dims, float const* packed,
+                                                        __m512* sums, std::integer_sequence<int, I...>) {
+    float const* const key[] = {static_cast<float const*>(keys[I])...};
+    __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
+    for (std::ptrdiff_t d = 0; d < dims; d += 4) {
+      __m512 const rows = _mm512_loadu_ps(packed + 4 * d);
+      fetch(keys, static_cast<int>(d / 4));
+      ((acc[I] = _mm512_fmadd_ps(_mm512_maskz_broadcast_f32x4(all, _mm_loadu_ps(key[I] + d)), rows, acc[I])), ...);
+    }
+    ((sums[I] = acc[I]), ...);
+  }
+
+  template <int Parts, int... I>
+  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void pairs(void const* const* keys, int dims,
+                                                                   std::uint32_t const* packed, __m512* sums,
+                                                                   std::integer_sequence<int, I...>) {
+    std::byte const* const key[] = {static_cast<std::byte const*>(keys[I])...};
+    __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
+    for (std::ptrdiff_t d = 0; d < dims; d += 8) {
+      fetch(keys, static_cast<int>(d / 8));
+      __m512i of[] = {(static_cast<void>(I), _mm512_setzero_si512())...};
+      ((of[I] = _mm512_maskz_broadcast_i32x4(all, _mm_loadu_si128(reinterpret_cast<__m128i const*>(key[I] + 2 * d)))),
+       ...);
+      for (int part = 0; part < Parts; ++part) {
+        auto const rows = __builtin_bit_cast(__m512bh, _mm512_loadu_si512(packed + 2 * d * Parts + 16 * part));
+        ((acc[I] = _mm512_dpbf16_ps(acc[I], __builtin_bit_cast(__m512bh, of[I]), rows)), ...);
+      }
+    }
+    ((sums[I] = acc[I]), ...);
+  }
+
+  /// Four keys' sums, quad by quad, as [key][row]; `there` of them count.
+  [[gnu::target(KVPOLICY_AVX512)]] static void store(__m512 const* sums, int there, float scale, float* out) {
+    __m512 const a =
+        _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, sums[0], sums[1]), _mm512_maskz_unpackhi_ps(all, sums[0], sums[1]));
+    __m512 const b =
+        _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, sums[2], sums[3]), _mm512_maskz_unpackhi_ps(all, sums[2], sums[3]));
+    __m512 const by_row =
+        _mm512_add_ps(_mm512_maskz_shuffle_ps(all, a, b, 0x44), _mm512_maskz_shuffle_ps(all, a, b, 0xEE));
+    __m512i const order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512 const by_key = _mm512_mul_ps(_mm512_maskz_permutexvar_ps(all, order, by_row), _mm512_set1_ps(scale));
+    _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << few_rows * (there < 4 ? there : 4)) - 1), by_key);
+  }
+
+  [[gnu::target(KVPOLICY_AVX512)]] static void quads(void const* const* keys, int count, int dims, void const* packed,
+                                                     float scale, float* out) {
+    for (int k = 0; k < count; k += keys_of_a_step) {
+      __m512 sums[keys_of_a_step];
+      products(keys + k, dims, static_cast<float const*>(packed), sums,
+               std::make_integer_sequence<int, keys_of_a_step>{});
+      store(sums, count - k, scale, out + k * few_rows);
+      if (count - k > 4) store(sums + 4, count - k - 4, scale, out + (k + 4) * few_rows);
+    }
+  }
+
+  template <int Parts>
+  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void quads_of(void const* const* keys, int count, int dims,
+                                                                      void const* packed, float scale, float* out) {
+    for (int k = 0; k < count; k += keys_of_a_step) {
+      __m512 sums[keys_of_a_step];
+      pairs<Parts>(keys + k, dims, static_cast<std::uint32_t const*>(packed), sums,
+                   std::make_integer_sequence<int, keys_of_a_step>{});
+      store(sums, count - k, scale, out + k * few_rows);
+      if (count - k > 4) store(sums + 4, count - k - 4, scale, out + (k + 4) * few_rows);
+    }
+  }
+
+  static constexpr block_kernels kernels = [] {
+    block_kernels made = blocks::kernels;
+    made.quads = quads;
+    return made;
+  }();
+  static constexpr block_kernels kernels_bf16 = [] {
+    block_kernels made = blocks::kernels;
+    made.quads = quads;
+    made.quads_bf16 = quads_of<1>;
+    made.quads_split = quads_of<2>;
+    return made;
+  }();
+};
+
 #endif
 
 /// The kernels of blocks of `Rows` rows, by what an executor speaks.
 template <int Rows>
 [[nodiscard]] block_kernels const& blocks_for(isa speaks) {
 #if defined(__x86_64__)
-  if (speaks == isa::avx512_bf16) return avx512_blocks<Rows>::kernels_bf16;
-  if (speaks == isa::avx512) return avx512_blocks<Rows>::kernels;
+  if constexpr (Rows == few_rows) {
+    if (speaks == isa::avx512_bf16) return avx512_quads::kernels_bf16;
+    if (speaks == isa::avx512) return avx512_quads::kernels;
+  } else {
+    if (speaks == isa::avx512_bf16) return avx512_blocks<Rows>::kernels_bf16;
+    if (speaks == isa::avx512) return avx512_blocks<Rows>::kernels;
+  }
   if (speaks == isa::avx2) return avx2_blocks<Rows>::kernels;
 #endif
   static_cast<void>(speaks);

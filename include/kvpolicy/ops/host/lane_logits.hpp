@@ -15,7 +15,6 @@ inline constexpr int most_rows = 32;  ///< rows of the larger block
 struct row_block {
   float* packed = nullptr;
   int rows = 0;
-  bool few = false;  ///< so few are filled that each is multiplied alone
   block_kernels const* kernels = nullptr;
   int seen[most_rows] = {};
   float share[most_rows] = {};
@@ -23,10 +22,12 @@ struct row_block {
   float highest[most_rows] = {};
   float sum[most_rows] = {};
 
-  /// 16 or 32 rows, filled or not.
+  /// 4, 16 or 32 rows, filled or not.
   void set_rows(isa speaks, int count) {
     rows = count;
-    kernels = count == 16 ? &blocks_for<16>(speaks) : &blocks_for<32>(speaks);
+    kernels = count == few_rows ? &blocks_for<few_rows>(speaks)
+              : count == 16     ? &blocks_for<16>(speaks)
+                                : &blocks_for<32>(speaks);
   }
 };
 
@@ -36,6 +37,9 @@ struct row_range {
   int count = 0;
   int group = 1;
 };
+
+/// How keys and rows are multiplied: which kernel, and how rows are packed for it.
+enum class product { columns, columns_bf16, rows, quads, quads_bf16, quads_split };
 
 class lane_logits {
  public:
@@ -53,13 +57,18 @@ class lane_logits {
     packed_ = arena.take<float>((rooms * most_rows + keys_of_a_tile + 1) * d);
     tile_ = packed_ + rooms * most_rows * d;
     row_ = tile_ + keys_of_a_tile * d;
-    if (from.where.kind == locating::identity && from.rows.bases.data == nullptr) first_key_ = from.row(who, 0);
+    find_plain_rows();
     scale_ = 1.0f / std::sqrt(static_cast<float>(dims_));
-    in_pairs_ = speaks == isa::avx512_bf16 && from.rows.element == codec::bf16 && from.rows.contiguous() &&
-                dims_ % 2 == 0 && rows_are_bf16();
+    by_ = choose();
   }
 
   [[nodiscard]] isa speaks() const { return speaks_; }
+
+  /// Rows of a block for so many that are left, of which it takes at most `most`.
+  [[nodiscard]] int rows_for(int left, int most = most_rows) const {
+    if (are_few()) return few_rows;
+    return left > 16 && most > 16 ? most_rows : 16;
+  }
 
   [[nodiscard]] row_block room(int which) const {
     row_block block;
@@ -69,26 +78,29 @@ class lane_logits {
 
   /// Rows [first, first + count), counted head by head, side by side; zeros behind them.
   void pack(row_block& block, int first, int count) {
-    block.few = count <= few_rows;
     std::fill_n(block.packed, static_cast<std::ptrdiff_t>(block.rows) * dims_, 0.0f);
     for (int i = 0; i < count; ++i) {
       load(first + i);
-      in_pairs_ ? pack_pairs(block, i) : pack_floats(block, i);
+      pack_row(block, i);
     }
   }
 
-  /// Makes the keys of entries [first, first + tile) the current tile; returns how many there are below `end`.
+  /// Makes the keys of entries [first, first + tile) the current tile; returns how many there are below `end`. The
+  /// addresses of the tile behind them are there too, to be fetched early.
   int take(int first, int end) {
     int const count = std::min(keys_of_a_tile, end - first);
     int const there = std::min(2 * keys_of_a_tile, end - first);
-    if (first_key_ != nullptr) {
-      std::byte const* key = first_key_ + first * keys_->rows.token;
-      for (int k = 0; k < there; ++k, key += keys_->rows.token) address_[k] = key;
-    } else {
-      for (int k = 0; k < there; ++k) address_[k] = keys_->row(who_, first + k);
+    int known = 0;
+    if (first == behind_ && end == end_) {
+      known = std::min(keys_of_a_tile, there);
+      std::copy_n(next_, known, address_);
     }
+    find(first, known, there);
     std::fill(address_ + there, address_ + 2 * keys_of_a_tile, address_[there - 1]);
-    if (in_pairs_ || is_floats()) return count;
+    behind_ = first + keys_of_a_tile;
+    end_ = end;
+    std::copy_n(address_ + keys_of_a_tile, keys_of_a_tile, next_);
+    if (reads_bf16() || is_floats()) return count;
     for (int k = 0; k < count; ++k) widen(static_cast<std::byte const*>(address_[k]), tile_ + k * dims_);
     for (int k = 0; k < keys_of_a_tile; ++k) address_[k] = tile_ + std::min(k, count - 1) * dims_;
     return count;
@@ -96,11 +108,7 @@ class lane_logits {
 
   /// Logits of the current tile's first `count` keys and a block's rows.
   void tile(row_block const& block, int count, float* to) const {
-    block_kernels const& kernels = *block.kernels;
-    auto const kernel = block.few   ? in_pairs_ ? kernels.few_bf16 : kernels.few
-                        : in_pairs_ ? kernels.logits_bf16
-                                    : kernels.logits;
-    kernel(address_, count, dims_, block.packed, scale_, to);
+    kernel_of (*block.kernels)(address_, count, dims_, block.packed, scale_, to);
   }
 
   /// Logits of entries [begin, end), from `to` on.
@@ -112,6 +120,60 @@ class lane_logits {
   }
 
  private:
+  using kernel = void (*)(void const* const*, int, int, void const*, float, float*);
+
+  [[nodiscard]] bool are_few() const { return range_.count * range_.group <= few_rows; }
+  [[nodiscard]] bool reads_bf16() const {
+    return by_ == product::columns_bf16 || by_ == product::quads_bf16 || by_ == product::quads_split;
+  }
+
+  product choose() {
+    bool const bf16 = speaks_ == isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
+    if (!are_few()) return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product::columns_bf16 : product::columns;
+    if (bf16 && dims_ % 8 == 0) return rows_are_bf16() ? product::quads_bf16 : product::quads_split;
+    return dims_ % 4 == 0 && blocks_for<few_rows>(speaks_).quads != nullptr ? product::quads : product::rows;
+  }
+
+  [[nodiscard]] kernel kernel_of(block_kernels const& of) const {
+    switch (by_) {
+      case product::columns_bf16:
+        return of.logits_bf16;
+      case product::quads:
+        return of.quads;
+      case product::quads_bf16:
+        return of.quads_bf16;
+      case product::quads_split:
+        return of.quads_split;
+      default:
+        return of.logits;
+    }
+  }
+
+  /// Where one pointer and one stride tell where a row is, by ordinal or by slot.
+  void find_plain_rows() {
+    plane const& rows = keys_->rows;
+    if (rows.bases.data != nullptr) return;
+    if (keys_->where.kind == locating::identity) {
+      plain_ = rows.row(who_.layer, {who_.sequence, 0}, who_.head);
+      stride_ = rows.token;
+    } else if (keys_->where.kind == locating::slot_map) {
+      plain_ = rows.row(who_.layer, {}, who_.head);
+      stride_ = rows.unit;
+      slots_ = keys_->where.table.row(who_);
+    }
+  }
+
+  /// Addresses of entries [first + begin, first + end).
+  void find(int first, int begin, int end) {
+    if (plain_ == nullptr) {
+      for (int k = begin; k < end; ++k) address_[k] = keys_->row(who_, first + k);
+    } else if (slots_ == nullptr) {
+      for (int k = begin; k < end; ++k) address_[k] = plain_ + (first + k) * stride_;
+    } else {
+      for (int k = begin; k < end; ++k) address_[k] = plain_ + slots_[first + k] * stride_;
+    }
+  }
+
   /// Every address is one that a float may have if two neighbouring ones are: rows lie at multiples of a stride.
   [[nodiscard]] bool is_floats() const {
     if (keys_->rows.element != codec::f32 || !keys_->rows.contiguous()) return false;
@@ -144,19 +206,47 @@ class lane_logits {
     return true;
   }
 
-  void pack_floats(row_block& block, int i) const {
-    std::ptrdiff_t const step = block.few ? 1 : block.rows;
-    float* const to = block.packed + (block.few ? std::ptrdiff_t{i} * dims_ : i);
-    for (int d = 0; d < dims_; ++d) to[d * step] = row_[d];
+  /// row_ becomes row i of a block, as the kernel wants it.
+  void pack_row(row_block& block, int i) const {
+    switch (by_) {
+      case product::columns:
+        for (int d = 0; d < dims_; ++d) block.packed[std::ptrdiff_t{d} * block.rows + i] = row_[d];
+        return;
+      case product::rows:
+        std::copy_n(row_, dims_, block.packed + std::ptrdiff_t{i} * dims_);
+        return;
+      case product::quads:
+        for (int d = 0; d < dims_; ++d) block.packed[d / 4 * 16 + i * 4 + d % 4] = row_[d];
+        return;
+      case product::columns_bf16:
+        for (int d = 0; d < dims_; d += 2) block.packed[std::ptrdiff_t{d} / 2 * block.rows + i] = pair_at(d);
+        return;
+      case product::quads_bf16:
+        for (int d = 0; d < dims_; d += 2) block.packed[d / 8 * 16 + i * 4 + d / 2 % 4] = pair_at(d);
+        return;
+      case product::quads_split:
+        for (int d = 0; d < dims_; d += 2) {
+          float* const to = block.packed + d / 8 * 32 + i * 4 + d / 2 % 4;
+          to[0] = pair_at(d);
+          to[16] = rest_at(d);
+        }
+    }
   }
 
-  void pack_pairs(row_block& block, int i) const {
-    std::ptrdiff_t const step = block.few ? 1 : block.rows;
-    float* const to = block.packed + (block.few ? std::ptrdiff_t{i} * (dims_ / 2) : i);
-    for (int d = 0; d < dims_; d += 2) {
-      std::uint32_t const low = same_bits<std::uint32_t>(row_[d]) >> 16;
-      to[d / 2 * step] = same_bits<float>(low | (same_bits<std::uint32_t>(row_[d + 1]) & 0xFFFF0000u));
-    }
+  /// Two neighbours, each the nearest bf16, as the bits of one float.
+  static float as_pair(float first, float second) {
+    return same_bits<float>((same_bits<std::uint32_t>(nearest(first)) >> 16) |
+                            same_bits<std::uint32_t>(nearest(second)));
+  }
+  static float nearest(float value) {
+    std::byte held[2];
+    store(codec::bf16, value, held);
+    return kvpolicy::load(codec::bf16, held);
+  }
+  [[nodiscard]] float pair_at(int d) const { return as_pair(row_[d], row_[d + 1]); }
+  /// What rounding them left over, rounded too.
+  [[nodiscard]] float rest_at(int d) const {
+    return as_pair(row_[d] - nearest(row_[d]), row_[d + 1] - nearest(row_[d + 1]));
   }
 
   isa speaks_ = isa::portable;
@@ -165,13 +255,18 @@ class lane_logits {
   lane who_{};
   row_range range_{};
   int dims_ = 0;
-  bool in_pairs_ = false;
-  std::byte const* first_key_ = nullptr;  ///< where keys follow one another at a stride
+  product by_ = product::columns;
+  std::byte const* plain_ = nullptr;  ///< the row of ordinal or slot 0, if the others follow at a stride
+  std::int64_t stride_ = 0;
+  int const* slots_ = nullptr;
+  int behind_ = -1;  ///< the entry after the current tile, whose tile `next_` is
+  int end_ = 0;
   float scale_ = 0;
   float* packed_ = nullptr;
   float* tile_ = nullptr;
   float* row_ = nullptr;
   void const* address_[2 * keys_of_a_tile] = {};
+  void const* next_[keys_of_a_tile] = {};
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,7 +1,7 @@
 // Blocks of query rows: what attention_mass computes with, for each instruction set.
 //
-// A block holds 16 or 32 rows side by side: value (entry e, row r) lies at [e * rows + r]. So a key meets all rows of a
-// block at once, softmax runs down the columns, and no step adds across a vector until the last.
+// A block holds 4, 16 or 32 rows side by side: value (entry e, row r) lies at [e * rows + r]. So a key meets all rows
+// of a block at once, softmax runs down the columns, and no step adds across a vector until the last.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline constexpr int keys_of_a_tile = 24;
 /// How many keys ahead a key is fetched that is multiplied alone.
 inline constexpr int keys_ahead = 8;
 
-/// Rows that are multiplied one by one.
+/// Rows of the smallest block: a decode step's, or a memory's, which would leave most of a larger one empty.
 inline constexpr int few_rows = 4;
 
 /// Floats of a cache line.
@@ -44,10 +44,15 @@ struct block_kernels {
   /// The same of bf16 keys and rows in one instruction a pair; null where the processor has none.
   void (*logits_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale,
                       float* out) = nullptr;
-  /// out[k][r] of the first `few_rows` rows, the others 0; `packed` [few_rows][dims] floats, or bf16. For a decode
-  /// step, whose few rows would leave most of a block empty.
-  void (*few)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
-  void (*few_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
+  /// Of blocks of few rows `logits` takes `packed` as [row][dims]. These take it in quads, where the processor has
+  /// them, each row's share of a vector side by side: [dims / 4][row][4 floats], for head sizes that 4 divides;
+  void (*quads)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
+  /// bf16 keys and rows, [dims / 8][row][4 pairs], for head sizes that 8 divides;
+  void (*quads_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale,
+                     float* out) = nullptr;
+  /// bf16 keys and rows of floats, which are the sum of two bf16 numbers to 16 bits: [dims / 8][2][row][4 pairs].
+  void (*quads_split)(void const* const* keys, int count, int dims, void const* packed, float scale,
+                      float* out) = nullptr;
   /// Elements of a row, side by side, as floats.
   void (*widen)(codec element, std::byte const* from, int dims, float* to) = nullptr;
   /// Logits become e^(logit - highest of the row so far), that highest stands in `share`, and highest and sum [rows] go
@@ -112,6 +117,7 @@ struct block_bodies {
     for (int i = 0; i < keys * Part; ++i) put(sums[i] * scale, out + i / Part * Rows + i % Part * Width);
   }
 
+  /// Rows one by one, for blocks of few.
   [[gnu::always_inline]] static inline void few(void const* const* keys, int count, int dims, void const* packed,
                                                 float scale, float* out) {
     auto const* const rows = static_cast<float const*>(packed);
@@ -129,12 +135,10 @@ struct block_bodies {
           acc[r] += part * row;
         }
       }
-      float* const to = out + static_cast<std::ptrdiff_t>(k) * Rows;
-      std::fill_n(to, Rows, 0.0f);
       for (int r = 0; r < few_rows; ++r) {
         float sum = across(acc[r], false);
         for (int rest = d; rest < dims; ++rest) sum += key[rest] * rows[r * dims + rest];
-        to[r] = sum * scale;
+        out[k * few_rows + r] = sum * scale;
       }
     }
   }
@@ -287,6 +291,79 @@ struct block_bodies {
       }
     }
     return maximum ? higher(higher(all[0], all[1]), higher(all[2], all[3])) : (all[0] + all[1]) + (all[2] + all[3]);
+  }
+};
+
+/// Softmax of blocks of few rows, in vectors that hold several entries.
+template <int Width>
+struct few_bodies {
+  using floats = typename vector_of<Width>::floats;
+  using ints = typename vector_of<Width>::ints;
+  static constexpr int entries = Width / few_rows;
+
+  /// Each row's number, once for every entry of a vector.
+  [[gnu::always_inline]] static inline void spread(float const* rows, floats& to) {
+    float all[Width];
+    for (int i = 0; i < Width; ++i) all[i] = rows[i % few_rows];
+    get(to, all);
+  }
+  /// An entry of the vector that begins at e counts where the limit is above e.
+  [[gnu::always_inline]] static inline void limits(block_view const& block, ints& to) {
+    int all[Width];
+    for (int i = 0; i < Width; ++i) {
+      int const seen = block.seen[i % few_rows] - block.first;
+      all[i] = (seen < block.count ? seen : block.count) - i / few_rows;
+    }
+    get(to, all);
+  }
+  /// The sum or the highest of each row's numbers.
+  [[gnu::always_inline]] static inline void gather(floats const& from, bool maximum, float* rows) {
+    float all[Width];
+    put(from, all);
+    for (int i = few_rows; i < Width; ++i) {
+      float& row = all[i % few_rows];
+      row = !maximum ? row + all[i] : all[i] > row ? all[i] : row;
+    }
+    std::copy_n(all, few_rows, rows);
+  }
+
+  /// As block_bodies::advance. Up to `entries` - 1 values behind the last are written over.
+  [[gnu::always_inline]] static inline void advance(block_view const& block, float* highest, float* sum) {
+    floats const lowest = __builtin_bit_cast(floats, ints{} - 0x00800000);
+    ints limit;
+    floats now;
+    limits(block, limit);
+    spread(highest, now);
+    for (int e = 0; e < block.count; e += entries) {
+      floats value;
+      get(value, block.values + static_cast<std::ptrdiff_t>(e) * few_rows);
+      value = limit > e ? value : lowest;
+      now = value > now ? value : now;
+    }
+    float before[few_rows];
+    std::copy_n(highest, few_rows, before);
+    gather(now, true, highest);
+    std::copy_n(highest, few_rows, block.share);
+    spread(highest, now);
+    floats const zero = now == lowest ? floats{} : now;
+    floats total{};
+    for (int e = 0; e < block.count; e += entries) {
+      floats value;
+      get(value, block.values + static_cast<std::ptrdiff_t>(e) * few_rows);
+      value -= zero;
+      exp_of_negative<Width>(value);
+      put(value, block.values + static_cast<std::ptrdiff_t>(e) * few_rows);
+      total += limit > e ? value : floats{};
+    }
+    floats shrink;
+    float factor[Width];
+    float sums[few_rows];
+    spread(before, shrink);
+    shrink -= zero;
+    exp_of_negative<Width>(shrink);
+    put(shrink, factor);
+    gather(total, false, sums);
+    for (int r = 0; r < few_rows; ++r) sum[r] = sum[r] * factor[r] + sums[r];
   }
 };
 
