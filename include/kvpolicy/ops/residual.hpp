@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/verb.hpp>

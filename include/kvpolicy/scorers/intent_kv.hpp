@@ -87,7 +87,8 @@ struct intent_kv {
   }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
-    if (mode == intent_mode::learnable) residual.check("decide", {0, 0, 0, in.template get<keys>().rows.dims});
+    shape const row{.head_dim = in.template get<keys>().rows.dims};
+    if (mode == intent_mode::learnable) residual.check("decide", row);
     auto const memory = in.template get<query_memory>();
     ops::attention_mass(exec, in.template get<keys>(), memory,
                         {.domain = key_domain::candidates, .group = reduction::sum, .lanes = reduction::sum}, out);
