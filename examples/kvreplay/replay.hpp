@@ -197,6 +197,7 @@ class replay {
     kv::keep_set made{.who = who, .decides = policy_.decides(), .report = &layer_report_};
     layer_offset_.assign(1, 0);
     layer_ordinal_.clear();
+    layer_ordinal_.reserve(1);  // nothing kept is a keep set too, not an empty plan
     layer_seen_.assign(size(made.segments()), trace_.entries());
     for (int s = 0; s < made.segments(); ++s) {
       std::vector<int> const& kept = journal_->held()[size(first + s)];

@@ -19,7 +19,7 @@ class offers {
   void look_at(kv::state<kv::host_executor> const& state) {
     for (kv::held_column const& each : state.columns()) {
       if (each.about.one == kv::per::window_row) window_ = std::max(window_, each.about.units);
-      if (each.about.one == kv::per::lane_entry) every_row_ = true;
+      if (each.about.name == std::string("attention_mass")) every_row_ = true;
       if (each.about.one == kv::per::session) span_ = true;
     }
   }
@@ -36,6 +36,7 @@ class offers {
     bool const given_mass = trace_.attention_mass && with_.how == mode::prefill;
     if (trace_.queries && !given_mass) offer_queries(all, begin, end);
     if (trace_.queries && !given_mass) offer_turn(all, begin, end);
+    if (trace_.log_beta) all.add(log_beta_ = {numbers_of(trace_.log_beta, begin, end)});
     if (end == trace_.entries() && with_.how == mode::prefill) offer_recent(all);
     if (given_mass) all.add(mass_ = {lane_mass()});
     if (array const* const scores = external_of(); scores != nullptr) {
@@ -59,6 +60,16 @@ class offers {
     if (with_.how != mode::prefill || every_row_) check_rows(first, end);
     queries_ = {rows_of(trace_.queries, begin, end - begin, begin)};
     to.add(queries_);
+  }
+
+  /// One number for each of the entries [begin, end), which are new.
+  static kv::entry_numbers numbers_of(array const& from, int begin, int end) {
+    return {.base = from.data + begin * from.stride(2),
+            .element = from.element,
+            .layer = from.stride(0),
+            .head = from.stride(1),
+            .entry = from.stride(2),
+            .entries = end - begin};
   }
 
   /// All rows so far, and which of them are the turn's span. A forward of decoding is no turn.
@@ -189,6 +200,7 @@ class offers {
   kv::turn_queries turn_rows_;
   kv::attention_mass mass_;
   kv::external_scores external_;
+  kv::log_beta log_beta_;
 };
 
 }  // namespace kvreplay

@@ -36,6 +36,7 @@
 #include <kvpolicy/layout/overwrite.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
+#include <kvpolicy/ops/host/carry_numbers.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/fill_row.hpp>
@@ -56,6 +57,7 @@
 #include <kvpolicy/printed/registry.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/recorders/accumulate.hpp>
+#include <kvpolicy/recorders/carry_retention.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/recorders/remember.hpp>
 #include <kvpolicy/scorers/concept.hpp>
@@ -69,6 +71,11 @@
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
+#include <kvpolicy/scorers/trim_kv.hpp>
+#include <kvpolicy/session/keep.hpp>
+#include <kvpolicy/session/session_id.hpp>
+#include <kvpolicy/session/session_store.hpp>
+#include <kvpolicy/session/token_hash.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
 #include <kvpolicy/version.hpp>
 // IWYU pragma: end_exports

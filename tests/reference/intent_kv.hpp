@@ -207,6 +207,7 @@ struct intent_options {
   int prefix = 0;                              ///< positions [0, prefix) are forced
   int min_growth = 0;                          ///< live entries above the budget that are worth a decision; 0 is as 1
   residual_weights const* residual = nullptr;  ///< the `learnable` mode
+  bool cross_attention = true;                 ///< of the residual; without it the context is zeros
 };
 
 /// Entries whose position is in [begin, end).
@@ -234,7 +235,8 @@ inline intent_decision intent_kv(intent_sequence const& of, head_rows const& mem
   intent_decision made{.scores = {}, .forced = forced_by(of, how.prefix), .result = {}};
   made.scores = rule_scores(memory, of.keys, made.forced);
   if (how.residual != nullptr) {
-    flags const span = positions_in(of.positions, of.span_begin, of.span_end);
+    int const span_end = how.cross_attention ? of.span_end : of.span_begin;
+    flags const span = positions_in(of.positions, of.span_begin, span_end);
     made.scores = learned_scores(made.scores, memory, of.keys, made.forced, span, *how.residual);
   }
   made.result = select(made.scores, made.forced, how.budget, std::max(0, how.min_growth - 1));

@@ -88,6 +88,9 @@ TEST_SUITE("reference/intent_kv") {
   TEST_CASE("the encoding is the mean of the rows; no rows and no length leave what there is") {
     head_rows const memory = reference::remembered(reference::no_memory(1, 1, 2), {{{{4, 0}, {0, 2}, {2, 4}}}}, {});
     check_digits(memory[0][0], {std::sqrt(.5), std::sqrt(.5)}, 12);
+    row const next = reference::remembered(memory, {{{{2, 0}, {0, 0}}}}, {.lambda = 0})[0][0];
+    double const x = 1 + std::sqrt(.5), y = std::sqrt(.5);
+    check_digits(next, {x / std::hypot(x, y), y / std::hypot(x, y)}, 12);  // of a sum of rows, x would be 1 more
     CHECK(reference::remembered(memory, {{{}}}, {}) == memory);
     CHECK(reference::remembered(reference::no_memory(1, 1, 2), {{{{0, 0}}}}, {}) == reference::no_memory(1, 1, 2));
   }
@@ -103,6 +106,32 @@ TEST_SUITE("reference/intent_kv") {
     CHECK(made.forced == reference::flags{true, false, false, false, true});
     CHECK(made.result.kept == ordinals{0, 1, 2, 4});
     CHECK(made.result.forced_over_budget == 0);
+  }
+
+  TEST_CASE("query head h reads KV head h div G, and nothing but the span's positions is in the span") {
+    reference::intent_sequence const of{.keys = {{{{0}, {0}, {0}, {0}}, {{0}, {1}, {0}, {0}}}},
+                                        .positions = {2, 5, 9, 10},
+                                        .span_begin = 9,
+                                        .span_end = 10};
+    double const e = std::exp(1.0);
+    row const rule = reference::intent_kv(of, {{{7}, {7}, {1}, {0}}}, {.budget = 2}).scores;
+    check_digits(rule, {1 + 1 / (2 + e), 1 + e / (2 + e), 0, 1 + 1 / (2 + e)}, 12);
+    CHECK(reference::intent_kv(of, {{{7}, {7}, {1}, {0}}}, {.budget = 2, .prefix = 5}).result.kept == ordinals{0, 2});
+  }
+
+  TEST_CASE("the context is of the span's live entries alone, and of none where it is switched off") {
+    reference::intent_sequence const of{
+        .keys = {{{{1}, {2}, {6}}}}, .positions = {0, 1, 4}, .span_begin = 3, .span_end = 7};
+    reference::residual_weights head = silent(1, 4, 1);
+    for (reference::row& weight : head.w_v.weight) weight[0] = 1;
+    head.fc1.weight[0][4] = 1;  // the first channel of the context
+    head.fc2.weight[0][0] = 1;
+    head.alpha = 2;
+    reference::intent_options how{.budget = 1, .residual = &head};
+    check_digits(reference::intent_kv(of, {{{0}}}, how).scores,
+                 {.5 + 2 * reference::gelu(6), .5 + 2 * reference::gelu(6), 0}, 12);
+    how.cross_attention = false;
+    check_digits(reference::intent_kv(of, {{{0}}}, how).scores, {.5, .5, 0}, 12);
   }
 
   TEST_CASE("forced entries stay whole above the budget, and nothing happens at it") {

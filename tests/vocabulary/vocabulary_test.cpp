@@ -104,7 +104,7 @@ TEST_SUITE("vocabulary") {
     kv::host_executor exec;
     engine model = filled();
     kv::cache cache = model.view();
-    auto const policy = kv::eviction{.score = trim_kv{}, .budget = kv::per_lane{2}};
+    auto const policy = kv::eviction{.score = kv::trim_kv{}, .budget = kv::per_lane{2}};
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 3, .position = 0});

@@ -57,6 +57,27 @@ struct row_floats {
   }
 };
 
+/// One number for each new entry of a lane, of any element type; byte strides.
+struct entry_numbers {
+  std::byte const* base = nullptr;
+  codec element = codec::f32;
+  std::int64_t sequence = 0;
+  std::int64_t layer = 0;
+  std::int64_t head = 0;
+  std::int64_t entry = 0;
+  int entries = 0;              ///< new entries of each lane
+  by_lane<int const> counts{};  ///< where lanes have differing numbers of them; null: `entries`
+
+  [[nodiscard]] KVPOLICY_HD int count(lane who) const { return counts.data != nullptr ? *counts.row(who) : entries; }
+  [[nodiscard]] KVPOLICY_HD std::byte const* at(lane who, int i) const {
+    return base + who.sequence * sequence + who.layer * layer + who.head * head + i * entry;
+  }
+  void check(char const* call, shape const&) const {
+    expects(base != nullptr || entries == 0, call, "entry numbers", "null", "a signal is the engine's memory");
+    expects(element != codec::opaque, call, "entry numbers", "opaque", "only their engine can read them");
+  }
+};
+
 /// Query rows, post-RoPE, with the position of each. Row r of a lane is row (first + r) mod `rows` when a cursor is
 /// there.
 struct query_view {

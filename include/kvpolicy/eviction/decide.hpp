@@ -14,18 +14,31 @@
 #include <kvpolicy/ops/pool.hpp>
 #include <kvpolicy/ops/remember_rows.hpp>
 #include <kvpolicy/ops/rerotate.hpp>
+#include <kvpolicy/ops/residual.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Bytes of scratch that one worker needs for any verb, whatever the policy asks for.
+/// Bytes of scratch that one worker needs for a verb, if the backend has it.
+template <class Verb, class Backend>
+std::size_t scratch_of_verb(shape const& model, int bound) {
+  if constexpr (implementation<Verb, Backend>::provided) {
+    return implementation<Verb, Backend>::scratch(model, bound);
+  } else {
+    static_cast<void>(model), static_cast<void>(bound);
+    return 0;
+  }
+}
+
+/// The same for any verb, whatever the policy asks for.
 template <class Backend>
 std::size_t scratch_bytes(shape const& model, int bound) {
-  return std::max({implementation<ops::attention_mass_t, Backend>::scratch(model, bound),
-                   implementation<ops::pool_t, Backend>::scratch(model, bound),
-                   implementation<ops::remember_rows_t, Backend>::scratch(model, bound),
-                   implementation<ops::top_k_t, Backend>::scratch(model, bound)});
+  return std::max({scratch_of_verb<ops::attention_mass_t, Backend>(model, bound),
+                   scratch_of_verb<ops::pool_t, Backend>(model, bound),
+                   scratch_of_verb<ops::remember_rows_t, Backend>(model, bound),
+                   scratch_of_verb<ops::feature_sums_t, Backend>(model, bound),
+                   scratch_of_verb<ops::top_k_t, Backend>(model, bound)});
 }
 
 /// Rows of floats that a scorer needs beside its scores: `spare_rows(lanes, shape)`, where it has that member.

@@ -10,6 +10,7 @@
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
+#include <kvpolicy/scorers/trim_kv.hpp>
 
 namespace KVPOLICY_NAMESPACE::policies {
 
@@ -52,15 +53,19 @@ struct streaming_llm_options {
 /// What the last row looks at, one set a layer; decide after every forward.
 [[nodiscard]] constexpr auto tova(options<kvpolicy::tova> with = {}) { return detail::keep_best(with); }
 
-/// What a session's turns have asked for, one set for all layers and heads; observe and decide after each turn's
-/// prefill, carry out by dead_slot. The budget is of tokens of the sequence.
+/// A budget of tokens of the sequence, and the scorer's parameters.
 struct intent_kv_options {
   int budget = 8192;  ///< tokens, forced ones included
   kvpolicy::intent_kv score = {};
 };
+/// What a session's turns have asked for, one set for all layers and heads; observe and decide after each turn's
+/// prefill, carry out by dead_slot.
 [[nodiscard]] constexpr auto intent_kv(intent_kv_options with = {}) {
   return eviction{.score = with.score, .budget = per_lane{with.budget}};
 }
+
+/// What its gate lets last; observe and decide after every forward.
+[[nodiscard]] constexpr auto trim_kv(options<kvpolicy::trim_kv> with = {}) { return detail::keep_best(with); }
 
 /// The keys of smallest norm.
 [[nodiscard]] constexpr auto knorm(options<kvpolicy::knorm> with = {}) { return detail::keep_best(with); }

@@ -4,6 +4,7 @@
 #include <kvpolicy/accounting/explain.hpp>
 #include <kvpolicy/eviction/decide.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
+#include <kvpolicy/ops/host/carry_numbers.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/fold.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>

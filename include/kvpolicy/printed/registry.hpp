@@ -13,6 +13,7 @@
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
+#include <kvpolicy/scorers/trim_kv.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -259,7 +260,7 @@ template <executor Executor = host_executor>
 [[nodiscard]] basic_registry<Executor> shipped() {
   basic_registry<Executor> all;
   all.add(full{}).add(streaming_llm{}).add(snapkv{}).add(h2o{}).add(tova{}).add(knorm{}).add(random{}).add(external{});
-  all.add(intent_kv{});
+  all.add(intent_kv{}).add(trim_kv{});
   return all;
 }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/core/signals.hpp>
-#include <kvpolicy/ops/host/block_kernels.hpp>
+#include <kvpolicy/ops/host/blocks_for.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

@@ -1,0 +1,125 @@
+// Products of few rows on AVX-512, and which kernels an executor has.
+#pragma once
+
+#include <kvpolicy/ops/host/block_kernels.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+#if defined(__x86_64__)
+
+/// Products of few rows: a vector holds four numbers, or pairs, of each row, and meets as many of a key four times.
+struct avx512_quads {
+  using blocks = avx512_blocks<few_rows>;
+  static constexpr int keys_of_a_step = 8;
+  static constexpr __mmask16 all = 0xFFFF;  ///< without a mask, g++ 12 warns inside its own header
+
+  /// Two lines of a key of the next tile, one key after another: as many as a round of a product reads of a key each
+  /// time. Inlined, or g++ takes it for a call without effect.
+  [[gnu::always_inline, gnu::target(KVPOLICY_AVX512)]] static inline void fetch(void const* const* keys, int round) {
+    auto const* const from = static_cast<std::byte const*>(keys[keys_of_a_tile + round % keys_of_a_step]);
+    __builtin_prefetch(from + round / keys_of_a_step * 128);
+    __builtin_prefetch(from + round / keys_of_a_step * 128 + 64);
+  }
+
+  template <int... I>
+  [[gnu::target(KVPOLICY_AVX512)]] static void products(void const* const* keys, int dims, float const* packed,
+                                                        __m512* sums, std::integer_sequence<int, I...>) {
+    float const* const key[] = {static_cast<float const*>(keys[I])...};
+    __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
+    for (std::ptrdiff_t d = 0; d < dims; d += 4) {
+      __m512 const rows = _mm512_loadu_ps(packed + 4 * d);
+      fetch(keys, static_cast<int>(d / 4));
+      ((acc[I] = _mm512_fmadd_ps(_mm512_maskz_broadcast_f32x4(all, _mm_loadu_ps(key[I] + d)), rows, acc[I])), ...);
+    }
+    ((sums[I] = acc[I]), ...);
+  }
+
+  template <int Parts, int... I>
+  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void pairs(void const* const* keys, int dims,
+                                                                   std::uint32_t const* packed, __m512* sums,
+                                                                   std::integer_sequence<int, I...>) {
+    std::byte const* const key[] = {static_cast<std::byte const*>(keys[I])...};
+    __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
+    for (std::ptrdiff_t d = 0; d < dims; d += 8) {
+      fetch(keys, static_cast<int>(d / 8));
+      __m512i of[] = {(static_cast<void>(I), _mm512_setzero_si512())...};
+      ((of[I] = _mm512_maskz_broadcast_i32x4(all, _mm_loadu_si128(reinterpret_cast<__m128i const*>(key[I] + 2 * d)))),
+       ...);
+      for (int part = 0; part < Parts; ++part) {
+        auto const rows = __builtin_bit_cast(__m512bh, _mm512_loadu_si512(packed + 2 * d * Parts + 16 * part));
+        ((acc[I] = _mm512_dpbf16_ps(acc[I], __builtin_bit_cast(__m512bh, of[I]), rows)), ...);
+      }
+    }
+    ((sums[I] = acc[I]), ...);
+  }
+
+  /// Four keys' sums, quad by quad, as [key][row]; `there` of them count.
+  [[gnu::target(KVPOLICY_AVX512)]] static void store(__m512 const* sums, int there, float scale, float* out) {
+    __m512 const a =
+        _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, sums[0], sums[1]), _mm512_maskz_unpackhi_ps(all, sums[0], sums[1]));
+    __m512 const b =
+        _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, sums[2], sums[3]), _mm512_maskz_unpackhi_ps(all, sums[2], sums[3]));
+    __m512 const by_row =
+        _mm512_add_ps(_mm512_maskz_shuffle_ps(all, a, b, 0x44), _mm512_maskz_shuffle_ps(all, a, b, 0xEE));
+    __m512i const order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512 const by_key = _mm512_mul_ps(_mm512_maskz_permutexvar_ps(all, order, by_row), _mm512_set1_ps(scale));
+    _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << few_rows * (there < 4 ? there : 4)) - 1), by_key);
+  }
+
+  [[gnu::target(KVPOLICY_AVX512)]] static void quads(void const* const* keys, int count, int dims, void const* packed,
+                                                     float scale, float* out) {
+    for (int k = 0; k < count; k += keys_of_a_step) {
+      __m512 sums[keys_of_a_step];
+      products(keys + k, dims, static_cast<float const*>(packed), sums,
+               std::make_integer_sequence<int, keys_of_a_step>{});
+      store(sums, count - k, scale, out + k * few_rows);
+      if (count - k > 4) store(sums + 4, count - k - 4, scale, out + (k + 4) * few_rows);
+    }
+  }
+
+  template <int Parts>
+  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void quads_of(void const* const* keys, int count, int dims,
+                                                                      void const* packed, float scale, float* out) {
+    for (int k = 0; k < count; k += keys_of_a_step) {
+      __m512 sums[keys_of_a_step];
+      pairs<Parts>(keys + k, dims, static_cast<std::uint32_t const*>(packed), sums,
+                   std::make_integer_sequence<int, keys_of_a_step>{});
+      store(sums, count - k, scale, out + k * few_rows);
+      if (count - k > 4) store(sums + 4, count - k - 4, scale, out + (k + 4) * few_rows);
+    }
+  }
+
+  static constexpr block_kernels kernels = [] {
+    block_kernels made = blocks::kernels;
+    made.quads = quads;
+    return made;
+  }();
+  static constexpr block_kernels kernels_bf16 = [] {
+    block_kernels made = blocks::kernels;
+    made.quads = quads;
+    made.quads_bf16 = quads_of<1>;
+    made.quads_split = quads_of<2>;
+    return made;
+  }();
+};
+
+#endif
+
+/// The kernels of blocks of `Rows` rows, by what an executor speaks.
+template <int Rows>
+[[nodiscard]] block_kernels const& blocks_for(isa speaks) {
+#if defined(__x86_64__)
+  if constexpr (Rows == few_rows) {
+    if (speaks == isa::avx512_bf16) return avx512_quads::kernels_bf16;
+    if (speaks == isa::avx512) return avx512_quads::kernels;
+  } else {
+    if (speaks == isa::avx512_bf16) return avx512_blocks<Rows>::kernels_bf16;
+    if (speaks == isa::avx512) return avx512_blocks<Rows>::kernels;
+  }
+  if (speaks == isa::avx2) return avx2_blocks<Rows>::kernels;
+#endif
+  static_cast<void>(speaks);
+  return portable_blocks<Rows>::kernels;
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,82 @@
+// Softmax of blocks of few rows: a vector holds several entries.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/ops/host/row_blocks.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// `Width` floats a vector.
+template <int Width>
+struct few_bodies {
+  using floats = typename vector_of<Width>::floats;
+  using ints = typename vector_of<Width>::ints;
+  static constexpr int entries = Width / few_rows;
+
+  /// Each row's number, once for every entry of a vector.
+  [[gnu::always_inline]] static inline void spread(float const* rows, floats& to) {
+    float all[Width];
+    for (int i = 0; i < Width; ++i) all[i] = rows[i % few_rows];
+    get(to, all);
+  }
+  /// An entry of the vector that begins at e counts where the limit is above e.
+  [[gnu::always_inline]] static inline void limits(block_view const& block, ints& to) {
+    int all[Width];
+    for (int i = 0; i < Width; ++i) {
+      int const seen = block.seen[i % few_rows] - block.first;
+      all[i] = (seen < block.count ? seen : block.count) - i / few_rows;
+    }
+    get(to, all);
+  }
+  /// The sum or the highest of each row's numbers.
+  [[gnu::always_inline]] static inline void gather(floats const& from, bool maximum, float* rows) {
+    float all[Width];
+    put(from, all);
+    for (int i = few_rows; i < Width; ++i) {
+      float& row = all[i % few_rows];
+      row = !maximum ? row + all[i] : all[i] > row ? all[i] : row;
+    }
+    std::copy_n(all, few_rows, rows);
+  }
+
+  /// As block_bodies::advance. Up to `entries` - 1 values behind the last are written over.
+  [[gnu::always_inline]] static inline void advance(block_view const& block, float* highest, float* sum) {
+    floats const lowest = __builtin_bit_cast(floats, ints{} - 0x00800000);
+    ints limit;
+    floats now;
+    limits(block, limit);
+    spread(highest, now);
+    for (int e = 0; e < block.count; e += entries) {
+      floats value;
+      get(value, block.values + static_cast<std::ptrdiff_t>(e) * few_rows);
+      value = limit > e ? value : lowest;
+      now = value > now ? value : now;
+    }
+    float before[few_rows];
+    std::copy_n(highest, few_rows, before);
+    gather(now, true, highest);
+    std::copy_n(highest, few_rows, block.share);
+    spread(highest, now);
+    floats const zero = now == lowest ? floats{} : now;
+    floats total{};
+    for (int e = 0; e < block.count; e += entries) {
+      floats value;
+      get(value, block.values + static_cast<std::ptrdiff_t>(e) * few_rows);
+      value -= zero;
+      exp_of_negative<Width>(value);
+      put(value, block.values + static_cast<std::ptrdiff_t>(e) * few_rows);
+      total += limit > e ? value : floats{};
+    }
+    floats shrink;
+    float factor[Width];
+    float sums[few_rows];
+    spread(before, shrink);
+    shrink -= zero;
+    exp_of_negative<Width>(shrink);
+    put(shrink, factor);
+    gather(total, false, sums);
+    for (int r = 0; r < few_rows; ++r) sum[r] = sum[r] * factor[r] + sums[r];
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

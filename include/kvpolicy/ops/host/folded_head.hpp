@@ -1,0 +1,80 @@
+// A residual head's weights as the kernels want them.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/ops/residual.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Rows of weights in blocks of 32, ready to be multiplied: [block][in][32], and what does not depend on the key.
+struct packed_rows {
+  std::int64_t out = 0;
+  std::int64_t in = 0;
+  float* weights = nullptr;
+  float* constant = nullptr;  ///< [out, padded]
+  float* slope = nullptr;     ///< [out, padded]: by the rule's score
+
+  packed_rows() = default;
+  packed_rows(std::int64_t rows, std::int64_t columns, float*& room)
+      : out(rows), in(columns), weights(room), constant(room + padded() * columns), slope(constant + padded()) {
+    std::fill_n(weights, padded() * (columns + 2), 0.0f);
+    room = slope + padded();
+  }
+  [[nodiscard]] std::int64_t padded() const { return residual_sizes::padded(out); }
+  [[nodiscard]] std::int64_t blocks() const { return padded() / residual_sizes::block; }
+  [[nodiscard]] float* block(std::int64_t b) const { return weights + b * in * residual_sizes::block; }
+  [[nodiscard]] float& at(std::int64_t o, std::int64_t i) const {
+    return block(o / residual_sizes::block)[i * residual_sizes::block + o % residual_sizes::block];
+  }
+};
+
+/// A head with one sequence's memory folded into it: phi = [k | m | k m | rule] is linear in k and rule, m being fixed.
+struct folded_head {
+  packed_rows query, key, value, of_key, of_context;
+  float* last = nullptr;  ///< fc2, padded
+
+  folded_head(residual_head const& head, float const* memory, float*& room)
+      : query(head.width, head.dims, room),
+        key(head.width, head.dims, room),
+        value(head.width, head.dims, room),
+        of_key(head.hidden, head.dims, room) {
+    of_context.out = head.hidden;
+    of_context.in = head.width;
+    of_context.weights = room;
+    last = room + of_key.padded() * head.width;
+    room = last + of_key.padded();
+    std::fill(of_context.weights, room, 0.0f);
+    std::int64_t const phi = 3 * std::int64_t{head.dims} + 1;
+    fold(query, head.w_q, head.w_q_bias, phi, memory);
+    fold(of_key, head.fc1, head.fc1_bias, phi + head.width, memory);
+    copy(key, head.w_k, head.w_k_bias);
+    copy(value, head.w_v, head.w_v_bias);
+    for (std::int64_t o = 0; o < head.hidden; ++o) {
+      for (std::int64_t i = 0; i < head.width; ++i) of_context.at(o, i) = head.fc1[o * (phi + head.width) + phi + i];
+      last[o] = head.fc2[o];
+    }
+  }
+
+ private:
+  /// `columns`: of a row of `from`, of which the first 3 D + 1 belong to phi.
+  static void fold(packed_rows const& to, float const* from, float const* bias, std::int64_t columns,
+                   float const* memory) {
+    for (std::int64_t o = 0; o < to.out; ++o, from += columns) {
+      double constant = static_cast<double>(bias[o]);
+      for (std::int64_t d = 0; d < to.in; ++d) {
+        to.at(o, d) = from[d] + from[2 * to.in + d] * memory[d];
+        constant += static_cast<double>(from[to.in + d]) * static_cast<double>(memory[d]);
+      }
+      to.constant[o] = static_cast<float>(constant);
+      to.slope[o] = from[3 * to.in];
+    }
+  }
+  static void copy(packed_rows const& to, float const* from, float const* bias) {
+    for (std::int64_t o = 0; o < to.out; ++o) {
+      for (std::int64_t d = 0; d < to.in; ++d) to.at(o, d) = from[o * to.in + d];
+      to.constant[o] = bias[o];
+    }
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

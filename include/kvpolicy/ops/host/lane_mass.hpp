@@ -1,0 +1,294 @@
+// The attention that one lane's entries receive: blocks of query rows against tiles of keys.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/lane_logits.hpp>
+#include <limits>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Folds `value` into `into`; the first of a series replaces it.
+inline void fold(float& into, float value, reduction how, bool first) {
+  if (first) {
+    into = value;
+  } else if (how == reduction::max) {
+    into = !(into >= value) && into == into ? value : into;  // a NaN on either side stays
+  } else {
+    into += value;
+  }
+}
+
+/// The mass of one lane. Rows are counted head by head: row i is row i % rows of query head i / rows of the group.
+class lane_mass {
+ public:
+  static constexpr int most_stretches = 64;
+
+  static std::size_t scratch(shape const& model, int bound) {
+    auto const n = static_cast<std::size_t>(bound);
+    return scratch_of<float>(most_rows * n) + scratch_of<float>(n) + scratch_of<float>(most_rows * most_stretches) +
+           lane_logits::scratch(model);
+  }
+
+  /// `among`: the scores whose candidates count, where only those do; they are not written.
+  lane_mass(isa speaks, keys const& from, query_view const& rows, attention_mass_options const& how,
+            score_view const& among, lane who, std::span<std::byte> memory)
+      : rows_(rows),
+        how_(how),
+        who_(who),
+        group_(rows.heads / among.who.heads),
+        position_(among.who.position.row(who)),
+        candidate_(how.domain == key_domain::candidates ? among.rows.row(who) : nullptr) {
+    entries_ = among.who.committed(who);
+    scratch_arena arena(memory);
+    auto const n = static_cast<std::size_t>(among.who.bound);
+    block_ = arena.take<float>(most_rows * n);
+    total_ = arena.take<float>(n);
+    shares_ = arena.take<float>(most_rows * most_stretches);
+    choose_rows();
+    logits_ = lane_logits(speaks, from, rows, who, {begin_, count_, group_}, arena);
+  }
+
+  /// How many lanes' masses one worker's scratch can hold beside the block that it works on. Blocks of 16 rows leave
+  /// half of the larger block's room.
+  static int totals(attention_mass_options const& how, query_view const& rows, int group) {
+    bool const one_operation = group == 1 || rows.rows == 1 || kind_of(how.rows) == kind_of(how.group);
+    bool const small = one_operation && how.order != reduction_order::group_on_logits && rows.rows * group <= 16;
+    return small ? most_rows - 16 : 1;
+  }
+  /// Where the i-th of so many is.
+  static float* total(std::span<std::byte> memory, int bound, int i, int of) {
+    auto* const block = reinterpret_cast<float*>(memory.data());
+    return block + static_cast<std::ptrdiff_t>(of > 1 ? 16 + i : most_rows) * bound;
+  }
+
+  /// The lane's mass, in `total`.
+  void compute(float* total) {
+    total_ = total;
+    std::fill_n(total_, entries_, 0.0f);
+    if (count_ > 0) {
+      if (auto const only = one_operation(); only != reduction::last) {
+        has_sums() ? one_sweep(only) : one_reduction(only);
+      } else {
+        how_.order == reduction_order::rows_then_group ? rows_first() : group_first();
+      }
+      if (shares() > 1) divide(total_, shares());
+    }
+  }
+  void compute() { compute(total_); }
+  [[nodiscard]] float const* mass() const { return total_; }
+
+ private:
+  [[nodiscard]] bool sees_all() const { return rows_.position.data == nullptr; }
+  [[nodiscard]] int position_of(int row) const { return rows_.position.row(who_)[rows_.stored(who_, row)]; }
+
+  /// Entries at positions below `limit`: visible sets are prefixes, because ordinals ascend in position.
+  [[nodiscard]] int entries_before(int limit) const {
+    return static_cast<int>(std::lower_bound(position_, position_ + entries_, limit) - position_);
+  }
+
+  void choose_rows() {
+    int end = rows_.valid(who_);
+    while (!sees_all() && end > 0 && (entries_ == 0 || position_of(end - 1) > position_[entries_ - 1])) --end;
+    begin_ = how_.last_rows > 0 ? std::max(0, end - how_.last_rows) : 0;
+    domain_ = entries_;
+    if (how_.domain == key_domain::past && begin_ < end && !sees_all()) domain_ = entries_before(position_of(begin_));
+    if (how_.rows == reduction::last) begin_ = std::max(begin_, end - 1);
+    count_ = std::max(0, end - begin_);
+    seen_ = count_ > 0 ? visible(count_ - 1) : 0;
+    int const tiles = (seen_ + keys_of_a_tile - 1) / keys_of_a_tile;
+    stretch_ = keys_of_a_tile * std::max(20, (tiles + most_stretches - 1) / most_stretches);
+  }
+
+  [[nodiscard]] int visible(int row) const {
+    return sees_all() ? domain_ : std::min(domain_, entries_before(position_of(begin_ + row) + 1));
+  }
+
+  static reduction kind_of(reduction how) { return how == reduction::max ? reduction::max : reduction::sum; }
+
+  /// Sum or max, if all rows of all heads are reduced by it in any order; `last` if they are not.
+  [[nodiscard]] reduction one_operation() const {
+    if (group_ == 1) return kind_of(how_.rows);
+    if (how_.order == reduction_order::group_on_logits) return reduction::last;
+    if (count_ == 1 || kind_of(how_.rows) == kind_of(how_.group)) return kind_of(how_.group);
+    return reduction::last;
+  }
+
+  [[nodiscard]] bool has_sums() const {
+    return rows_.lse.data != nullptr && domain_ == entries_ && candidate_ == nullptr;
+  }
+
+  /// Logits of what is no candidate become those of nothing.
+  void leave_out(block_view const& view, int rows) const {
+    for (int e = 0; candidate_ != nullptr && e < view.count; ++e) {
+      if (candidate_[view.first + e] != lowest) continue;
+      std::fill_n(view.values + static_cast<std::ptrdiff_t>(e) * rows, rows, lowest);
+    }
+  }
+
+  /// Makes rows [first, first + count) a block's: what they see, their sums where given, themselves side by side.
+  void fill(row_block& block, int first, int count) {
+    std::fill_n(block.seen, most_rows, 0);
+    std::fill_n(block.lse, most_rows, 0.0f);
+    for (int i = 0; i < count; ++i) {
+      int const row = (first + i) % count_;
+      block.seen[i] = visible(row);
+      if (!has_sums()) continue;
+      int const head = who_.head * group_ + (first + i) / count_;
+      block.lse[i] = rows_.lse.at(who_, head, rows_.stored(who_, begin_ + row));
+    }
+    logits_.pack(block, first, count);
+  }
+
+  /// Calls visit(view of a stretch, its first entry) for all that any row sees. A stretch stays in the cache.
+  template <class Visit>
+  void for_each_stretch(row_block& block, float* values, Visit const& visit) {
+    float* share = shares_;
+    for (int e = 0; e < seen_; e += stretch_, share += block.rows) {
+      int const count = std::min(stretch_, seen_ - e);
+      visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.seen, share}, e);
+    }
+  }
+
+  void share_alike(float share) { std::fill_n(shares_, most_rows * most_stretches, share); }
+
+  /// Softmax of a block of logits, which `make` writes stretch by stretch.
+  template <class Make>
+  void softmax(row_block& block, float* values, Make const& make) {
+    std::fill_n(block.highest, most_rows, lowest);
+    std::fill_n(block.sum, most_rows, 0.0f);
+    for_each_stretch(block, values, [&](block_view const& view, int e) {
+      make(view, e);
+      leave_out(view, block.rows);
+      block.kernels->advance(view, block.highest, block.sum);
+    });
+    block.kernels->settle(shares_, (seen_ + stretch_ - 1) / stretch_, block.seen, block.highest, block.sum);
+  }
+
+  /// Rows [first, first + count) as probabilities in `values`.
+  void probabilities(row_block& block, int first, int count, float* values) {
+    fill(block, first, count);
+    auto const logits = [&](block_view const& view, int e) { logits_.all(block, e, e + view.count, view.values); };
+    if (!has_sums()) return softmax(block, values, logits);
+    for_each_stretch(block, values, [&](block_view const& view, int e) {
+      logits(view, e);
+      block.kernels->normalise(view, block.lse);
+    });
+  }
+
+  /// Reduces a block's rows into `out`, which becomes or grows by them.
+  void reduce(row_block& block, float* values, reduction how, bool grow, float* out) {
+    for_each_stretch(block, values, [&](block_view const& view, int e) {
+      block.kernels->reduce(view, how == reduction::max, grow, out + e);
+    });
+  }
+
+  /// Blocks of any rows, one after another.
+  void one_reduction(reduction how) {
+    row_block block = logits_.room(0);
+    int const all = count_ * group_;
+    for (int first = 0; first < all; first += block.rows) {
+      block.set_rows(logits_.speaks(), logits_.rows_for(all - first));
+      probabilities(block, first, std::min(block.rows, all - first), block_);
+      reduce(block, block_, how, first > 0, total_);
+    }
+  }
+
+  /// With the sums of the softmax given, a tile of keys is done with when its logits are there. Several blocks of rows
+  /// share a pass over the keys.
+  void one_sweep(reduction how) {
+    int const all = count_ * group_;
+    for (int begin = 0; begin < all; begin += lane_logits::rooms * most_rows) {
+      int const end = std::min(all, begin + lane_logits::rooms * most_rows);
+      row_block block[lane_logits::rooms];
+      int blocks = 0;
+      for (int first = begin; first < end; first += block[blocks++].rows) {
+        block[blocks] = logits_.room(blocks);
+        block[blocks].set_rows(logits_.speaks(), logits_.rows_for(end - first));
+        fill(block[blocks], first, std::min(block[blocks].rows, end - first));
+      }
+      for (int e = 0; e < seen_; e += keys_of_a_tile) {
+        int const keys = logits_.take(e, seen_);
+        for (int b = 0; b < blocks; ++b) {
+          block_view const view{block_, e, keys, block[b].seen, block[b].share};
+          logits_.tile(block[b], keys, block_);
+          block[b].kernels->normalise(view, block[b].lse);
+          block[b].kernels->reduce(view, how == reduction::max, begin > 0 || b > 0, total_ + e);
+        }
+      }
+    }
+  }
+
+  void rows_first() {
+    float* const row_sum = block_ + 16 * static_cast<std::ptrdiff_t>(entries_);
+    row_block block = logits_.room(0);
+    block.set_rows(logits_.speaks(), logits_.rows_for(count_, 16));
+    for (int h = 0; h < group_; ++h) {
+      for (int r = 0; r < count_; r += 16) {
+        probabilities(block, h * count_ + r, std::min(16, count_ - r), block_);
+        reduce(block, block_, how_.rows, r > 0, row_sum);
+      }
+      for (int e = 0; e < seen_; ++e) fold(total_[e], row_sum[e], how_.group, h == 0);
+    }
+  }
+
+  void group_first() {
+    bool const on_logits = how_.order == reduction_order::group_on_logits;
+    float* const combined = block_ + 16 * static_cast<std::ptrdiff_t>(entries_);
+    row_block block = logits_.room(0);
+    block.set_rows(logits_.speaks(), logits_.rows_for(count_, 16));
+    for (int r = 0; r < count_; r += 16) {
+      int const count = std::min(16, count_ - r);
+      for (int h = 0; h < group_; ++h) {
+        on_logits ? plain_logits(block, h * count_ + r, count) : probabilities(block, h * count_ + r, count, block_);
+        for_each_stretch(block, block_, [&](block_view const& view, int e) {
+          float* const into = combined + static_cast<std::ptrdiff_t>(e) * block.rows;
+          block.kernels->gather_head(view, how_.group == reduction::max, h > 0, into);
+        });
+      }
+      share_alike(1);
+      if (on_logits) softmax(block, combined, [](block_view const&, int) {});
+      reduce(block, combined, how_.rows, r > 0, total_);
+    }
+  }
+
+  /// Rows [first, first + count) as logits, which count as much as a mean of the group's lets them.
+  void plain_logits(row_block& block, int first, int count) {
+    fill(block, first, count);
+    logits_.all(block, 0, seen_, block_);
+    share_alike(how_.group == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f);
+  }
+
+  /// How many values each of the total's numbers is the mean of; a mean of logits was taken before their softmax.
+  [[nodiscard]] int shares() const {
+    bool const by_group = how_.group == reduction::mean && how_.order != reduction_order::group_on_logits;
+    return (how_.rows == reduction::mean ? count_ : 1) * (by_group ? group_ : 1);
+  }
+
+  void divide(float* values, int by) const {
+    for (int e = 0; e < entries_; ++e) values[e] /= static_cast<float>(by);
+  }
+
+  static constexpr float lowest = -std::numeric_limits<float>::infinity();
+
+  query_view const& rows_;
+  attention_mass_options const& how_;
+  lane who_;
+  int group_;
+  int const* position_;
+  float const* candidate_;  ///< -inf of an entry that is none; null: all are
+  int entries_ = 0;
+  int begin_ = 0;    ///< the first row used
+  int count_ = 0;    ///< rows of a head
+  int domain_ = 0;   ///< entries that softmax runs over
+  int seen_ = 0;     ///< entries that any row sees
+  int stretch_ = 1;  ///< entries whose block of logits stays in the cache until they are probabilities
+  float* block_ = nullptr;
+  float* total_ = nullptr;
+  float* shares_ = nullptr;  ///< what makes a stretch's values probabilities, for each row of the block
+  lane_logits logits_{};
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

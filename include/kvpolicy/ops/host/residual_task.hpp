@@ -1,0 +1,214 @@
+// A few hundred entries on their way through a residual head.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/folded_head.hpp>
+#include <kvpolicy/ops/host/residual_kernels.hpp>
+#include <kvpolicy/ops/residual.hpp>
+#include <limits>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Takes up to `entries_of_a_task` entries through the head.
+class residual_task {
+ public:
+  using sizes = residual_sizes;
+  static constexpr int heads = residual_head::heads;
+
+  residual_task(isa speaks, residual_head const& head, folded_head const& folded, float* room)
+      : blocks_(blocks_for<sizes::block>(speaks)),
+        kernels_(residual_for(speaks)),
+        head_(head),
+        folded_(folded),
+        head_width_(head.width / heads),
+        padded_(sizes::padded(head_width_)),
+        query_(take(room, sizes::entries_of_a_task * folded.query.padded())),
+        sum_of_values_(take(room, sizes::entries_of_a_task * heads * padded_)),
+        highest_(take(room, sizes::entries_of_a_task * heads)),
+        sum_(take(room, sizes::entries_of_a_task * heads)),
+        keys_(take(room, sizes::span_of_a_step * std::int64_t{head.width})),
+        values_(take(room, sizes::span_of_a_step * heads * padded_)),
+        first_(take(room, sizes::rows_of_a_tile * sizes::block)),
+        second_(take(room, sizes::rows_of_a_tile * sizes::block)),
+        rule_(take(room, sizes::rows_of_a_tile)),
+        shrink_(take(room, sizes::rows_of_a_tile)),
+        context_(take(room, sizes::rows_of_a_tile * std::int64_t{head.width})),
+        projected_(take(room, sizes::rows_of_a_tile * folded.key.padded())) {}
+
+  /// Entries of these features (`count` rows), attending to `span` of them, which begin at `features + span_begin`.
+  void run(float const* features, int count, float const* span, int span_rows, float* scores) {
+    features_ = features;
+    count_ = count;
+    scores_ = scores;
+    if (span_rows > 0) {
+      for (int e = 0; e < count; e += sizes::rows_of_a_tile) make_queries(e);
+      std::fill_n(sum_of_values_, count * heads * padded_, 0.0f);
+      std::fill_n(highest_, sizes::entries_of_a_task * heads, -std::numeric_limits<float>::infinity());
+      std::fill_n(sum_, sizes::entries_of_a_task * heads, 0.0f);
+      for (int s = 0; s < span_rows; s += sizes::span_of_a_step) {
+        int const rows = std::min(sizes::span_of_a_step, span_rows - s);
+        project(span + std::ptrdiff_t{s} * head_.dims, rows);
+        for (int e = 0; e < count; e += sizes::rows_of_a_tile) attend(e, rows);
+      }
+    }
+    for (int e = 0; e < count; e += sizes::rows_of_a_tile) finish(e, span_rows > 0);
+  }
+
+ private:
+  static float* take(float*& room, std::int64_t floats) {
+    float* const here = room;
+    room += floats;
+    return here;
+  }
+  [[nodiscard]] int rows_at(int e) const { return std::min(sizes::rows_of_a_tile, count_ - e); }
+
+  /// out[row][32] = rows [count][stride] . a block of weights.
+  void multiply(float const* rows, std::int64_t stride, int count, std::int64_t dims, float const* weights, float scale,
+                float* out) {
+    for (int i = 0; i < 2 * keys_of_a_tile; ++i) address_[i] = rows + std::min(i, count - 1) * stride;
+    blocks_.logits(address_, count, static_cast<int>(dims), weights, scale, out);
+  }
+
+  void take_rules(int e) {
+    for (int i = 0; i < rows_at(e); ++i) {
+      rule_[i] = scores_[e + i];
+      if (rule_[i] == -std::numeric_limits<float>::infinity()) rule_[i] = 0;
+    }
+  }
+
+  void make_queries(int e) {
+    int const rows = rows_at(e);
+    packed_rows const& by = folded_.query;
+    take_rules(e);
+    for (std::int64_t b = 0; b < by.blocks(); ++b) {
+      multiply(features_ + std::ptrdiff_t{e} * head_.dims, head_.dims, rows, by.in, by.block(b), 1, first_);
+      for (int i = 0; i < rows; ++i) {
+        float* const to = query_ + (e + i) * by.padded() + b * sizes::block;
+        for (int o = 0; o < sizes::block; ++o) {
+          to[o] = first_[i * sizes::block + o] + by.constant[b * sizes::block + o] +
+                  rule_[i] * by.slope[b * sizes::block + o];
+        }
+      }
+    }
+  }
+
+  /// A step's entries of the span as keys [head][block of entries][head width][32] and values [head][block of
+  /// columns][entries][32].
+  void project(float const* span, int rows) {
+    std::fill_n(keys_, sizes::span_of_a_step * std::int64_t{head_.width}, 0.0f);
+    std::fill_n(values_, sizes::span_of_a_step * heads * padded_, 0.0f);
+    for (int s = 0; s < rows; s += sizes::rows_of_a_tile) {
+      int const count = std::min(sizes::rows_of_a_tile, rows - s);
+      project_tile(folded_.key, span + std::ptrdiff_t{s} * head_.dims, count);
+      for (int i = 0; i < count; ++i) {
+        for (int o = 0; o < head_.width; ++o) key_at(o, s + i) = projected_[i * folded_.key.padded() + o];
+      }
+      project_tile(folded_.value, span + std::ptrdiff_t{s} * head_.dims, count);
+      for (int i = 0; i < count; ++i) {
+        for (int o = 0; o < head_.width; ++o) value_at(o, s + i) = projected_[i * folded_.value.padded() + o];
+      }
+    }
+  }
+  void project_tile(packed_rows const& by, float const* rows, int count) {
+    for (std::int64_t b = 0; b < by.blocks(); ++b) {
+      multiply(rows, head_.dims, count, by.in, by.block(b), 1, first_);
+      for (int i = 0; i < count; ++i) {
+        for (int o = 0; o < sizes::block; ++o) {
+          projected_[i * by.padded() + b * sizes::block + o] =
+              first_[i * sizes::block + o] + by.constant[b * sizes::block + o];
+        }
+      }
+    }
+  }
+  [[nodiscard]] float* keys_of(std::int64_t head, int row) const {
+    return keys_ + head * sizes::span_of_a_step * head_width_ + row / sizes::block * sizes::block * head_width_;
+  }
+  [[nodiscard]] float& key_at(int column, int row) const {
+    return keys_of(column / head_width_, row)[column % head_width_ * sizes::block + row % sizes::block];
+  }
+  [[nodiscard]] float* values_of(std::int64_t head, std::int64_t columns) const {
+    return values_ + (head * padded_ + columns) * sizes::span_of_a_step;
+  }
+  [[nodiscard]] float& value_at(int column, int row) const {
+    std::int64_t const inside = column % head_width_;
+    return values_of(column / head_width_,
+                     inside / sizes::block * sizes::block)[row * sizes::block + inside % sizes::block];
+  }
+
+  /// A tile of entries attends to a step's entries of the span.
+  void attend(int e, int span_rows) {
+    int const rows = rows_at(e);
+    std::int64_t const row = folded_.query.padded();
+    float const scale = 1.0f / std::sqrt(static_cast<float>(head_width_));
+    for (int h = 0; h < heads; ++h) {
+      std::ptrdiff_t const at = std::ptrdiff_t{h} * sizes::entries_of_a_task + e;
+      for (int s = 0; s < span_rows; s += sizes::block) {
+        multiply(query_ + e * row + h * head_width_, row, rows, head_width_, keys_of(h, s), scale, first_);
+        kernels_.advance(first_, rows, std::min(sizes::block, span_rows - s), highest_ + at, sum_ + at, shrink_);
+        for (std::int64_t c = 0; c < padded_; c += sizes::block) {
+          float const* const values = values_of(h, c) + std::ptrdiff_t{s} * sizes::block;
+          multiply(first_, sizes::block, rows, sizes::block, values, 1, second_);
+          kernels_.blend(second_, rows, shrink_, sum_of_values_ + (e * heads + h) * padded_ + c, heads * padded_);
+        }
+      }
+    }
+  }
+
+  void make_context(int e, bool attended) {
+    std::int64_t const width = head_.width;
+    for (int i = 0; i < rows_at(e); ++i) {
+      for (std::int64_t o = 0; o < width; ++o) {
+        std::int64_t const h = o / head_width_;
+        context_[i * width + o] = !attended ? 0.0f
+                                            : sum_of_values_[((e + i) * heads + h) * padded_ + o % head_width_] /
+                                                  sum_[h * sizes::entries_of_a_task + e + i];
+      }
+    }
+  }
+
+  void finish(int e, bool attended) {
+    int const rows = rows_at(e);
+    float out[sizes::rows_of_a_tile] = {};
+    take_rules(e);
+    make_context(e, attended);
+    packed_rows const& by = folded_.of_key;
+    for (std::int64_t b = 0; b < by.blocks(); ++b) {
+      multiply(features_ + std::ptrdiff_t{e} * head_.dims, head_.dims, rows, by.in, by.block(b), 1, first_);
+      multiply(context_, head_.width, rows, head_.width, folded_.of_context.block(b), 1, second_);
+      std::int64_t const at = b * sizes::block;
+      kernels_.perceive({first_, second_, by.constant + at, by.slope + at, folded_.last + at, rule_, rows}, out);
+    }
+    float const alpha = std::clamp(head_.alpha, -5.0f, 5.0f);
+    for (int i = 0; i < rows; ++i) {
+      bool const candidate = scores_[e + i] != -std::numeric_limits<float>::infinity();
+      if (candidate) scores_[e + i] += alpha * (out[i] + head_.fc2_bias[0]);
+    }
+  }
+
+  block_kernels const& blocks_;
+  residual_kernels const& kernels_;
+  residual_head const& head_;
+  folded_head const& folded_;
+  std::int64_t head_width_;
+  std::int64_t padded_;  ///< columns of a head's values
+  float* query_;         ///< [entries][width, padded]
+  float* sum_of_values_;
+  float* highest_;  ///< [head][entries]
+  float* sum_;
+  float* keys_;
+  float* values_;
+  float* first_;  ///< tiles [24][32]
+  float* second_;
+  float* rule_;
+  float* shrink_;
+  float* context_;
+  float* projected_;
+  float const* features_ = nullptr;
+  float* scores_ = nullptr;
+  int count_ = 0;
+  void const* address_[2 * keys_of_a_tile] = {};
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,61 @@
+// TRIM-KV: what was born to last, less what time has taken.
+#pragma once
+
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/recorders/carry_retention.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/trigger/trigger.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Retention gates (arXiv:2512.03324): no query is looked at.
+///
+///     score_j = (t - p_j) log beta_j          t: the newest entry's position; in log space, where beta^age does not
+///                                             vanish
+///
+/// The newest entry scores 0, the highest. The released code counts ages from 2 (`age_offset`), which is another order
+/// and may drop the newest. Decides after every forward, once `buffer` entries are over the budget.
+struct trim_kv {
+  int age_offset = 0;  ///< 0 as the paper, 2 as the code
+  int buffer = 1;      ///< decide when at least so many entries are over the budget
+  int window = 0;      ///< the last entries are kept
+
+  static constexpr auto name = "trim_kv";
+  static constexpr auto fields() {
+    return std::tuple{field{"age_offset", &trim_kv::age_offset}, field{"buffer", &trim_kv::buffer},
+                      field{"window", &trim_kv::window}};
+  }
+  using needs = kvpolicy::needs<retention>;
+  static constexpr granularity decides = granularity::lane;
+
+  /// The score of an entry: its age times its log beta.
+  struct decayed {
+    by_lane<float const> log_beta;
+    by_lane<int> position;
+    int age_offset;
+    KVPOLICY_HD float operator()(float, entry at) const {
+      int const newest = position.row(at.who)[at.count - 1];
+      return static_cast<float>(newest - at.position + age_offset) * log_beta.row(at.who)[at.ordinal];
+    }
+  };
+
+  void check(char const* call) const {
+    expects(age_offset >= 0, call, "trim_kv.age_offset", age_offset, "an age is not negative");
+    expects(buffer >= 1, call, "trim_kv.buffer", buffer, "at the budget nothing moves");
+    expects(window >= 0, call, "trim_kv.window", window, "a count cannot be negative");
+  }
+  [[nodiscard]] constexpr recent forces() const { return {window}; }
+  [[nodiscard]] constexpr over_budget triggers() const { return {buffer - 1}; }
+  [[nodiscard]] constexpr auto recorders() const { return std::tuple{carry_retention{}}; }
+
+  void score(auto& exec, auto const& in, score_view const& out) const {
+    ops::map(exec, out, decayed{in.template get<retention>().log_beta, in.who.position, age_offset});
+  }
+
+  friend bool operator==(trim_kv const&, trim_kv const&) = default;
+};
+static_assert(scorer<trim_kv>);
+
+}  // namespace KVPOLICY_NAMESPACE

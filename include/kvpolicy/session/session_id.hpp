@@ -1,0 +1,228 @@
+// Who a memory belongs to: the name of a session, from the first of four sources that the engine can give.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/session/token_hash.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Where a session's name comes from, best first. Each source is a namespace of its own.
+enum class session_source {
+  explicit_id,  ///< a text that the caller gave
+  span,         ///< the token ids of a designated span, all of them
+  prompt,       ///< a hash of the prompt's first token ids, with their number
+  unmatched     ///< nothing: one request, which no other matches
+};
+
+[[nodiscard]] constexpr std::array<char const*, 4> names(session_source) {
+  return {"id", "span", "prompt", "unmatched"};
+}
+
+/// The name of a session: a regular value, hashable, that prints as one line of ASCII and reads back.
+///
+/// Names of different sources are never equal, whatever they hold. Names of a text or of a span are equal only if the
+/// text or the span is; names of a prompt's hash only if as many tokens were hashed and the 128 bits agree. A default
+/// one is unmatched: equal to its copies and to nothing else.
+class session_id {
+ public:
+  session_id() : held_(fresh()) {}
+
+  /// A session that the caller names. Any bytes, at least one.
+  /// - throws: `invalid_argument` if the text is empty.
+  [[nodiscard]] static session_id named(std::string_view text) {
+    expects(!text.empty(), "session_id::named", "text", "empty", "a name has at least one byte");
+    return session_id(std::string(text));
+  }
+
+  /// A session known by a span of its tokens: typically the first task message after the template. Holds the ids.
+  /// - throws: `invalid_argument` if there is none.
+  [[nodiscard]] static session_id of_span(std::span<int const> ids) {
+    expects(!ids.empty(), "session_id::of_span", "ids", "empty", "a span has at least one token");
+    return session_id(std::vector<int>(ids.begin(), ids.end()));
+  }
+
+  /// A session known by the first `hashed` ids of its prompt, or by all of a shorter one.
+  ///
+  /// The trap: two users whose prompts begin alike (one system prompt, one list of tools) are one session under it,
+  /// and read each other's memory. Where that may happen, give an id or a span.
+  /// - throws: `invalid_argument` if there is no id, or `hashed` is not positive.
+  [[nodiscard]] static session_id of_prompt(std::span<int const> ids, int hashed = 256) {
+    expects(!ids.empty(), "session_id::of_prompt", "ids", "empty", "a prompt has at least one token");
+    expects(hashed > 0, "session_id::of_prompt", "hashed", hashed, "at least one token is hashed");
+    std::span<int const> const first = ids.first(std::min(ids.size(), static_cast<std::size_t>(hashed)));
+    return session_id(prefix{static_cast<std::uint64_t>(first.size()), hash_tokens(first)});
+  }
+
+  /// The name of one request that belongs to no session: no other name of this process equals it.
+  [[nodiscard]] static session_id unmatched() { return {}; }
+
+  [[nodiscard]] session_source source() const { return static_cast<session_source>(held_.index()); }
+
+  /// Whether a memory can be kept under this name.
+  [[nodiscard]] bool is_storable() const { return source() != session_source::unmatched; }
+
+  friend bool operator==(session_id const& a, session_id const& b) { return a.held_ == b.held_; }
+
+  /// "id:alice", "span:1,2,3", "prompt:256:32 hexadecimal digits", "unmatched:7". A byte of a text that is not a
+  /// visible character of ASCII, or is '%', prints as '%' and two digits, so that names are lines and stay apart.
+  friend std::string print(session_id const& id) {
+    std::string text = names(id.source())[id.held_.index()];
+    text += ':';
+    std::visit([&](auto const& held) { append(text, held); }, id.held_);
+    return text;
+  }
+
+  [[nodiscard]] std::size_t hash() const {
+    return std::visit([&](auto const& held) { return hash_of(held) ^ held_.index(); }, held_);
+  }
+
+  /// The name that printed like this.
+  /// - throws: `invalid_argument` unless the text is one that `to_string` gives for a name that can be stored.
+  [[nodiscard]] static session_id parse(std::string_view text) {
+    session_id made;
+    std::size_t const colon = std::min(text.find(':'), text.size());
+    std::string_view const source = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
+    if (source == "id") made = session_id(read_text(rest));
+    if (source == "span") made = session_id(read_span(rest));
+    if (source == "prompt" && !rest.starts_with('0')) made = session_id(read_prefix(rest));
+    expects(
+        made.is_storable() && !rest.empty() && print(made) == text, "session_id::parse", "text",
+        [&] { return escaped(text); }, "a name reads id:TEXT, span:1,2,3 or prompt:COUNT:32 hexadecimal digits");
+    return made;
+  }
+
+ private:
+  /// The hash of a prompt's first tokens, and how many they are.
+  struct prefix {
+    std::uint64_t tokens = 0;
+    token_hash hash{};
+    friend bool operator==(prefix const&, prefix const&) = default;
+  };
+  /// The number of a request.
+  struct serial {
+    std::uint64_t number = 0;
+    friend bool operator==(serial const&, serial const&) = default;
+  };
+  using any = std::variant<std::string, std::vector<int>, prefix, serial>;  // in the order of session_source
+
+  explicit session_id(any held) : held_(std::move(held)) {}
+
+  static serial fresh() {
+    static std::atomic<std::uint64_t> next{0};
+    return {next.fetch_add(1, std::memory_order_relaxed)};
+  }
+
+  static std::string escaped(std::string_view text) {
+    std::string made;
+    for (char const each : text) {
+      if (each > ' ' && each <= '~' && each != '%') {
+        made += each;
+      } else {
+        made += '%';
+        append_hex(made, static_cast<unsigned char>(each), 2);
+      }
+    }
+    return made;
+  }
+
+  static void append_hex(std::string& text, std::uint64_t bits, int digits) {
+    while (digits-- > 0) text += "0123456789abcdef"[bits >> 4 * digits & 15];
+  }
+  static void append(std::string& text, std::string const& name) { text += escaped(name); }
+  static void append(std::string& text, std::vector<int> const& ids) {
+    for (std::size_t i = 0; i < ids.size(); ++i) text.append(i > 0 ? "," : "").append(std::to_string(ids[i]));
+  }
+  static void append(std::string& text, prefix const& first) {
+    text.append(std::to_string(first.tokens)).append(":");
+    append_hex(text, first.hash.high, 16);
+    append_hex(text, first.hash.low, 16);
+  }
+  static void append(std::string& text, serial const& of) { text += std::to_string(of.number); }
+
+  static std::size_t hash_of(std::string const& name) { return std::hash<std::string>{}(name); }
+  static std::size_t hash_of(std::vector<int> const& ids) {
+    std::size_t sum = ids.size();
+    for (int const id : ids) sum = sum * 0x9e3779b97f4a7c15u + static_cast<unsigned>(id) + (sum >> 29);
+    return sum;
+  }
+  static std::size_t hash_of(prefix const& first) { return static_cast<std::size_t>(first.hash.low); }
+  static std::size_t hash_of(serial const& of) { return static_cast<std::size_t>(of.number); }
+
+  // The readers take what looks right; parse() then asks whether it prints as it was written.
+  template <class Number>
+  static Number read_number(std::string_view text, int base = 10) {
+    Number value{};
+    std::from_chars(text.data(), text.data() + text.size(), value, base);
+    return value;
+  }
+  static std::string read_text(std::string_view text) {
+    std::string name;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      bool const is_coded = text[i] == '%';
+      name += is_coded ? static_cast<char>(read_number<unsigned char>(text.substr(i + 1, 2), 16)) : text[i];
+      i += is_coded ? 2 : 0;
+    }
+    return name;
+  }
+  static std::vector<int> read_span(std::string_view text) {
+    std::vector<int> ids;
+    for (std::size_t at = 0; at < text.size();) {
+      std::size_t const comma = std::min(text.find(',', at), text.size());
+      ids.push_back(read_number<int>(text.substr(at, comma - at)));
+      at = comma + 1;
+    }
+    return ids;
+  }
+  static prefix read_prefix(std::string_view text) {
+    std::size_t const colon = std::min(text.find(':'), text.size());
+    std::string_view const digits = text.substr(std::min(colon + 1, text.size()));
+    std::string_view const high = digits.substr(0, 16), low = digits.substr(high.size());
+    return {read_number<std::uint64_t>(text.substr(0, colon)),
+            {read_number<std::uint64_t>(high, 16), read_number<std::uint64_t>(low, 16)}};
+  }
+
+  any held_;
+};
+
+/// What an engine knows about the session of a request. Empty means not known.
+struct session_clues {
+  std::string_view explicit_id{};        ///< the caller's own name of the session
+  std::span<int const> span_tokens{};    ///< ids of the span that stands for the session
+  std::span<int const> prompt_tokens{};  ///< ids of the request's input, from its beginning
+  int hashed = 256;                      ///< P: how many of the prompt's first ids are hashed
+};
+
+/// The session of a request, by the first clue that is there: the id, the span, the prompt's hash, or a name that
+/// matches nothing (as for inputs that are embeddings). See `session_id::of_prompt` for the hash's trap.
+///
+/// - throws: `invalid_argument` if `hashed` is not positive, whether or not it is used.
+/// - cost: O(the clue that is used).
+[[nodiscard]] inline session_id identify(session_clues const& known) {
+  expects(known.hashed > 0, "identify", "hashed", known.hashed, "at least one token is hashed");
+  if (!known.explicit_id.empty()) return session_id::named(known.explicit_id);
+  if (!known.span_tokens.empty()) return session_id::of_span(known.span_tokens);
+  if (!known.prompt_tokens.empty()) return session_id::of_prompt(known.prompt_tokens, known.hashed);
+  return session_id::unmatched();
+}
+
+}  // namespace KVPOLICY_NAMESPACE
+
+/// Names of sessions as keys of the standard's containers.
+template <>
+struct std::hash<kvpolicy::session_id> {
+  std::size_t operator()(kvpolicy::session_id const& id) const { return id.hash(); }
+};

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Compares `kvreplay --policy trim_kv` with TRIM-KV written out in numpy, in double precision.
+
+    retention_test.py PROGRAM
+
+Needs numpy; without it every test is skipped, and says so.
+"""
+
+import json
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from reference_test import PROGRAM, as_dtype, best, np
+from traces import ragged, read, write_arrays
+
+LAYERS, HEADS, N, ROW = 2, 3, 90, 4
+
+
+def positions_of(gap):
+    return np.arange(N) + gap * (np.arange(N) >= N // 2)
+
+
+def score_of(log_beta, positions, live, offset=0):
+    return (positions[live[-1]] - positions[live] + offset) * log_beta[live]
+
+
+def decode(log_beta, positions, start, budget, buffer, window, offset):
+    """What one lane holds at the end, the steps at which entries went, and the last decision's scores."""
+    live, events, scores = [], [], np.full(N, -np.inf)
+    for t in range(max(0, start - 1), N):
+        live = [*live, *range(start)] if t == start - 1 else [*live, t]
+        if len(live) < budget + buffer:
+            continue
+        score = score_of(log_beta, positions, np.array(live), offset)
+        forced = np.arange(len(live)) >= len(live) - window
+        kept, _, _ = best(score, forced, budget)
+        scores = np.full(N, -np.inf)
+        scores[np.array(live)[~forced]] = score[~forced]
+        events += [(t, live[j]) for j in range(len(live)) if j not in set(kept)]
+        live = [live[j] for j in kept]
+    return live, events, scores
+
+
+@unittest.skipIf(np is None, "there is no numpy")
+class Retention(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
+
+    def write(self, seed, dtype, gap=0):
+        dice = np.random.default_rng(seed)
+        stored, exact = as_dtype(-np.abs(dice.normal(0, 0.3, (LAYERS, HEADS, N))), dtype)
+        rows = dice.normal(0, 1, (LAYERS, HEADS, N, ROW)).astype(np.float32)
+        write_arrays(self.path, {"log_beta": (dtype, stored), "keys": ("F32", rows), "values": ("F32", rows),
+                                 "positions": ("I64", positions_of(gap).astype(np.int64))})
+        return exact.astype(np.float32).reshape(LAYERS * HEADS, N)
+
+    def replay(self, *arguments):
+        done = subprocess.run([PROGRAM, self.path, "--policy", "trim_kv", "--out", self.out, "--json", *map(str, arguments)],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.told = json.loads(done.stdout)
+        return read(self.out)
+
+    def scores(self, result):
+        return np.array(result["scores"][1]).reshape(result["scores"][0])
+
+    def test_a_prefill_does_not_wait_for_the_buffer(self):
+        for seed, (dtype, gap) in enumerate((("F32", 0), ("BF16", 7), ("F16", 0), ("F64", 3))):
+            log_beta, positions, live = self.write(seed, dtype, gap), positions_of(gap), np.arange(N)
+            for offset, window, budget in ((0, 0, 20), (2, 0, 20), (0, 5, 20), (0, 30, 20), (0, 0, 0), (0, 0, N), (0, 0, N - 1)):
+                result = self.replay("--budget", budget, "--set", f"age_offset={offset}", "--set", f"window={window}",
+                                     "--set", "buffer=50", "--threads", 2)
+                for s, kept in enumerate(ragged(result)):
+                    score = score_of(log_beta[s], positions, live, offset)
+                    forced = live >= N - window
+                    self.assertEqual(kept, best(score, forced, budget)[0] if budget < N else list(range(N)))
+                    if budget < N:
+                        np.testing.assert_allclose(self.scores(result)[s][~forced], score[~forced], rtol=1e-6)
+                        self.assertTrue(np.all(np.isneginf(self.scores(result)[s][forced])))
+
+    def test_decoding_ages_what_moves(self):
+        for seed, (start, budget, buffer, window, offset, gap) in enumerate(
+                ((30, 20, 1, 0, 0, 0), (0, 12, 1, 0, 0, 5), (40, 16, 8, 0, 2, 0), (10, 25, 1, 4, 0, 11), (90, 30, 1, 0, 0, 0))):
+            log_beta = self.write(seed, "F32", gap)
+            result = self.replay("--mode", "decode", "--prefill", start, "--budget", budget, "--set", f"buffer={buffer}",
+                                 "--set", f"window={window}", "--set", f"age_offset={offset}")
+            events = [tuple(one) for one in np.array(result["events"][1]).reshape(-1, 3).tolist()]
+            expected = []
+            for s, kept in enumerate(ragged(result)):
+                live, gone, scores = decode(log_beta[s], positions_of(gap), start, budget, buffer, window, offset)
+                self.assertEqual(kept, live)
+                expected += [(t, s, j) for t, j in gone]
+                np.testing.assert_allclose(self.scores(result)[s], scores, rtol=1e-6)
+            self.assertEqual(events, sorted(expected))
+
+    def test_heads_that_share_a_budget(self):
+        log_beta, positions, live = self.write(9, "F32"), positions_of(0), np.arange(N)
+        result = self.replay("--budget", 15, "--budget-scope", "layer", "--floor", 0)
+        for layer in range(LAYERS):
+            lanes = range(layer * HEADS, (layer + 1) * HEADS)
+            order = sorted(((-score_of(log_beta[s], positions, live)[j], s, j) for s in lanes for j in range(N)))
+            kept = {(s, j) for _, s, j in order[: 15 * HEADS]}
+            self.assertEqual({(s, j) for s in lanes for j in ragged(result)[s]}, kept)
+
+    def test_a_trace_without_log_beta_is_refused(self):
+        rows = np.zeros((1, 1, 4, ROW), np.float32)
+        write_arrays(self.path, {"keys": ("F32", rows), "values": ("F32", rows)})
+        done = subprocess.run([PROGRAM, self.path, "--policy", "trim_kv", "--budget", "2"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("log_beta", done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1)
+
+
+if __name__ == "__main__":
+    if np is None:
+        print("there is no numpy")
+    unittest.main()
