@@ -11,8 +11,7 @@ if(KVPOLICY_SANITIZE)
   string(REPLACE ";" "," _kvpolicy_sanitizers "${KVPOLICY_SANITIZE}")
   target_compile_options(
     kvpolicy_dev
-    INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${_kvpolicy_sanitizers};-fno-sanitize-recover=all;-fno-omit-frame-pointer>
-              $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Debug>>:-O1>)
+    INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${_kvpolicy_sanitizers};-fno-sanitize-recover=all;-fno-omit-frame-pointer>)
   target_link_options(kvpolicy_dev INTERFACE -fsanitize=${_kvpolicy_sanitizers})
 endif()
 
