@@ -1,0 +1,64 @@
+// Who may have which slot: a free list that notices when a slot is given back twice.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <kvpolicy/core/error.hpp>
+#include <numeric>
+#include <vector>
+
+namespace agent_replay {
+
+namespace kv = kvpolicy;
+
+/// Slots 0 … slots − 1, one token of all layers and heads each. Slot 0 is the dead one: reserved, never given out,
+/// never taken back.
+class slot_allocator {
+ public:
+  static constexpr int dead = 0;
+
+  explicit slot_allocator(int slots) {
+    kv::expects(slots >= 2, "slot_allocator", "slots", slots, "one is the dead slot, and one is to be given out");
+    free_.resize(static_cast<std::size_t>(slots) - 1);
+    std::iota(free_.rbegin(), free_.rend(), 1);
+    used_.resize(static_cast<std::size_t>(slots));
+  }
+
+  /// A free slot. The caller asked `available` before.
+  /// - throws: `invalid_argument` if there is none.
+  [[nodiscard]] int take() {
+    kv::expects(!free_.empty(), "take", "slots", slots(), "all are given out");
+    int const slot = free_.back();
+    free_.pop_back();
+    used_[static_cast<std::size_t>(slot)] = true;
+    peak_ = std::max(peak_, allocated());
+    return slot;
+  }
+
+  /// Takes a slot back.
+  /// - throws: `invalid_argument` if it is the dead slot, none of the pool, or free already (which is counted). Then
+  ///   nothing was changed.
+  void give(int slot) {
+    kv::expects(slot > dead && slot < slots(), "give", "slot", slot, "the pool gives out others");
+    bool const held = used_[static_cast<std::size_t>(slot)];
+    double_frees_ += held ? 0 : 1;
+    kv::expects(held, "give", "slot", slot, "it is free already");
+    used_[static_cast<std::size_t>(slot)] = false;
+    free_.push_back(slot);
+  }
+
+  [[nodiscard]] int slots() const { return static_cast<int>(used_.size()); }
+  [[nodiscard]] int available() const { return static_cast<int>(free_.size()); }
+  [[nodiscard]] int allocated() const { return slots() - 1 - available(); }  ///< the dead slot is not counted
+  [[nodiscard]] int peak() const { return peak_; }                           ///< the most that were allocated at once
+  [[nodiscard]] int double_frees() const { return double_frees_; }           ///< attempts; each was refused
+  [[nodiscard]] bool holds(int slot) const { return used_[static_cast<std::size_t>(slot)]; }
+
+ private:
+  std::vector<int> free_;
+  std::vector<bool> used_;
+  int peak_ = 0;
+  int double_frees_ = 0;
+};
+
+}  // namespace agent_replay

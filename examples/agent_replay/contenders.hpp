@@ -1,0 +1,102 @@
+// The rows of the table: policies and how they give memory back.
+#pragma once
+
+#include <functional>
+#include <kvpolicy/kvpolicy.hpp>
+#include <optional>
+#include <string>
+#include <tinylm/attention.hpp>
+#include <vector>
+
+#include "session_cache.hpp"
+
+namespace agent_replay {
+
+/// What an engine shows a policy: the cache, the rows of this forward, and which of them are the actionable span.
+struct shown {
+  kv::cache const& cache;
+  tinylm::query_rows const& rows;
+  int span_begin = 0;
+  int span_end = 0;
+
+  [[nodiscard]] auto bag() const {
+    kv::turn_queries turn{rows.signal()};
+    turn.span_begin = &span_begin;
+    turn.span_end = &span_end;
+    return kv::signals{cache.who, kv::keys_of(cache), rows.signal(), turn};
+  }
+};
+
+/// A policy behind one interface, so that a loop can run them.
+struct contender {
+  std::string name;
+  std::string policy;  ///< as it prints
+  cache_options cache;
+  bool prunes = true;
+  bool each_forward = false;  ///< it observes decoding too, not only the turn's message
+  std::function<held_state(executor&, kv::cache const&)> make_state;
+  std::function<held_plan(executor&, kv::cache const&)> make_plan;
+  std::function<void(executor&, shown const&, held_state&)> observe;
+  std::function<void(executor&, shown const&, held_state const&, held_plan&)> decide;
+};
+
+template <class Policy>
+contender contestant(std::string name, cache_options const& cache, Policy const& policy, bool each_forward = false) {
+  return {.name = std::move(name),
+          .policy = kv::to_string(policy),
+          .cache = cache,
+          .prunes = true,
+          .each_forward = each_forward,
+          .make_state = [policy](executor& exec, kv::cache const& in) { return kv::make_state(exec, policy, in); },
+          .make_plan = [policy](executor& exec, kv::cache const& in) { return kv::make_plan(exec, policy, in); },
+          .observe = [policy](executor& exec, shown const& in,
+                              held_state& state) { kv::observe(exec, policy, in.bag(), state); },
+          .decide = [policy](executor& exec, shown const& in, held_state const& state,
+                             held_plan& plan) { kv::decide(exec, policy, in.bag(), state, plan); }};
+}
+
+/// What the rows have in common.
+struct contest {
+  int budget = 320;  ///< tokens of a session after its turn's decision
+  int prefix = 0;    ///< of the system prompt
+  int bound = 1280;
+  bool allow_holes = true;
+  kv::intent_kv intent{};  ///< what IntentKV's rows share; without trained weights there is no row `learnable`
+};
+
+/// A method of lanes three times: it moves rows from position 0 on; it spares the shared prefix; it redirects, its
+/// scores summed over all lanes.
+template <class Score>
+void add_baseline(std::vector<contender>& to, std::string const& name, contest const& with, Score const& score,
+                  bool each_forward = false) {
+  kv::per_lane const budget{with.budget};
+  kv::sinks const spare{with.prefix};
+  to.push_back(contestant(name, {substrate::compact, 0, false, with.bound},
+                          kv::eviction{.score = score, .budget = budget}, each_forward));
+  to.push_back(contestant(name, {substrate::compact, with.prefix, false, with.bound},
+                          kv::eviction{.score = score, .protect = spare, .budget = budget}, each_forward));
+  kv::reduce_lanes const summed{.score_of = score, .decides = kv::granularity::token, .how = kv::reduction::sum};
+  to.push_back(contestant(name, {substrate::dead_slot, with.prefix, with.allow_holes, with.bound},
+                          kv::eviction{.score = summed, .protect = spare, .budget = budget}, each_forward));
+}
+
+/// A fact is seventeen bytes long, so a pool is fifteen wide; a question is ten, so a window is sixteen.
+inline std::vector<contender> all_contenders(contest const& with) {
+  cache_options const redirects{substrate::dead_slot, with.prefix, with.allow_holes, with.bound};
+  std::vector<contender> all{contestant("full", redirects, kv::policies::full())};
+  all[0].prunes = false;
+  add_baseline(all, "streaming_llm", with, kv::streaming_llm{});
+  add_baseline(all, "snapkv", with, kv::snapkv{.window = 16, .pool = kv::max_pool{15}});
+  add_baseline(all, "h2o", with, kv::h2o{}, true);
+  for (auto const mode : {kv::intent_mode::query, kv::intent_mode::memory, kv::intent_mode::learnable}) {
+    if (mode == kv::intent_mode::learnable && !with.intent.residual.there()) continue;
+    kv::intent_kv score = with.intent;
+    score.mode = mode;
+    score.prefix = with.prefix;
+    all.push_back(contestant(std::string("intent_kv ").append(kv::to_string(mode)), redirects,
+                             kv::policies::intent_kv({.budget = with.budget, .score = score})));
+  }
+  return all;
+}
+
+}  // namespace agent_replay

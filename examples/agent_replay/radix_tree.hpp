@@ -1,0 +1,230 @@
+// The prefix cache: token ids on the way to slots, with locks, and the least recently used leaf as the first to go.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/core/error.hpp>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "allocator.hpp"
+
+namespace agent_replay {
+
+using token = std::uint8_t;
+
+/// A run of tokens that all sequences through it share. Owned by the tree.
+struct tree_node {
+  std::vector<token> ids;
+  std::vector<int> slots;  ///< one for each id; the dead slot is a hole
+  std::map<token, std::unique_ptr<tree_node>> children;
+  tree_node* parent = nullptr;
+  int locks = 0;           ///< requests in flight that read these slots or those of a child
+  int holed_by = -1;       ///< the session whose policy made the holes; -1: there are none
+  std::uint64_t used = 0;  ///< when it was last matched or inserted
+};
+
+/// A radix tree over token ids, as engines with a prefix cache have it. It owns the slots that are in it and gives them
+/// back when a leaf is evicted. It knows token ids and slots, and no policy.
+///
+/// A node may have holes: positions that a session's policy dropped. They are that session's alone: a match by another
+/// session ends before the first hole, so that nobody inherits what he did not drop.
+class radix_tree {
+ public:
+  explicit radix_tree(slot_allocator& slots) : slots_(&slots) {}
+  radix_tree(radix_tree const&) = delete;  // nodes point at their parents
+  radix_tree& operator=(radix_tree const&) = delete;
+
+  /// The slots of the longest prefix that is there, and its last node (the root, if nothing is).
+  struct matched {
+    std::vector<int> slots;
+    tree_node* node = nullptr;
+  };
+
+  /// How much of `ids` is there for `session`. Cuts a node that matches in part. Cost: as the tokens that match.
+  [[nodiscard]] matched match(std::span<token const> ids, int session) {
+    matched found{.slots = {}, .node = &root_};
+    ++clock_;
+    while (found.slots.size() < ids.size()) {
+      auto const rest = ids.subspan(found.slots.size());
+      auto const child = found.node->children.find(rest[0]);
+      if (child == found.node->children.end()) break;
+      tree_node* at = child->second.get();
+      std::size_t const same = readable(*at, rest, session);
+      if (same == 0) break;
+      if (same < at->ids.size()) at = cut(*at, same);
+      at->used = clock_;
+      found.slots.insert(found.slots.end(), at->slots.begin(), at->slots.end());
+      found.node = at;
+    }
+    return found;
+  }
+
+  /// A request reads this node: it and its parents stay until they are unlocked.
+  void lock(tree_node& from) {
+    for (tree_node* at = &from; at != nullptr; at = at->parent) ++at->locks;
+  }
+  void unlock(tree_node& from) {
+    for (tree_node* at = &from; at != nullptr; at = at->parent) {
+      kv::expects(at->locks > 0, "unlock", "locks", at->locks, "every unlock has its lock");
+      --at->locks;
+    }
+  }
+
+  /// Puts a sequence's tokens in; the tree owns their slots from then on.
+  ///
+  /// - in, out: `slots`, of each id. Where the tree has a slot for a position already, that one is written there, also
+  ///   for a position that was dropped; the sequence's own is given back to the pool, as a duplicate. Where the tree
+  ///   has a hole and the sequence a slot, the hole is filled.
+  /// - holes: without `allow_holes` the insertion ends before the first one that the tree cannot fill.
+  /// - out: the last node, and how many tokens are in the tree now: slots of later ones are still the sequence's own.
+  struct inserted {
+    tree_node* node = nullptr;
+    int tokens = 0;
+  };
+  inserted insert(std::span<token const> ids, std::span<int> slots, int session, bool allow_holes) {
+    ++clock_;
+    std::size_t done = 0;
+    tree_node* at = &root_;
+    while (done < ids.size()) {
+      auto const child = at->children.find(ids[done]);
+      if (child == at->children.end()) break;
+      tree_node* next = child->second.get();
+      std::size_t const same = common(*next, ids.subspan(done));
+      if (same < next->ids.size()) next = cut(*next, same);
+      merge(*next, slots.subspan(done, same));
+      next->used = clock_;
+      done += same;
+      at = next;
+    }
+    std::size_t end = ids.size();
+    for (std::size_t i = done; !allow_holes && i < end; ++i) end = slots[i] == slot_allocator::dead ? i : end;
+    if (done < end) at = grow(*at, ids.subspan(done, end - done), slots.subspan(done, end - done), session);
+    return {at, static_cast<int>(end)};
+  }
+
+  /// What only one request reads goes out of the tree and belongs to that request: nodes from `from` upwards that it
+  /// alone has locked, that have no children, and that begin at position `keep` or behind it.
+  ///
+  /// - in: `from`, locked by the request; `length`, the tokens up to its end.
+  /// - out: the node that is still in the tree and locked; the slots of positions from `length` on, in order.
+  struct claimed {
+    tree_node* node = nullptr;
+    int length = 0;
+    std::vector<int> slots;
+  };
+  [[nodiscard]] claimed claim(tree_node& from, int length, int keep) {
+    claimed out{&from, length, {}};
+    while (out.node != &root_ && out.length > keep && out.node->locks == 1 && out.node->children.empty()) {
+      int const begin = out.length - static_cast<int>(out.node->ids.size());
+      if (begin < keep) cut(*out.node, static_cast<std::size_t>(keep - begin));
+      out.slots.insert(out.slots.begin(), out.node->slots.begin(), out.node->slots.end());
+      out.length -= static_cast<int>(out.node->ids.size());
+      tree_node* const parent = out.node->parent;
+      parent->children.erase(out.node->ids[0]);
+      out.node = parent;
+    }
+    return out;
+  }
+
+  /// Gives back at least `slots` slots, if unlocked leaves have so many: whole leaves, the least recently used first.
+  void evict(int slots) {
+    int const wanted = slots_->available() + slots;
+    while (slots_->available() < wanted) {
+      tree_node* oldest = nullptr;
+      for_each([&](tree_node& at) {
+        bool const leaf = at.children.empty() && at.locks == 0 && at.parent != nullptr;
+        if (leaf && (oldest == nullptr || at.used < oldest->used)) oldest = &at;
+      });
+      if (oldest == nullptr) return;
+      for (int const slot : oldest->slots) {
+        if (slot != slot_allocator::dead) slots_->give(slot);
+      }
+      oldest->parent->children.erase(oldest->ids[0]);
+    }
+  }
+
+  /// visit(node) for every node, parents first.
+  template <class Visit>
+  void for_each(Visit const& visit) {
+    each(root_, visit);
+  }
+
+ private:
+  template <class Visit>
+  static void each(tree_node& at, Visit const& visit) {
+    visit(at);
+    for (auto& [first, child] : at.children) each(*child, visit);
+  }
+
+  static std::size_t common(tree_node const& at, std::span<token const> ids) {
+    std::size_t same = 0;
+    while (same < at.ids.size() && same < ids.size() && at.ids[same] == ids[same]) ++same;
+    return same;
+  }
+
+  /// As common, up to the first hole of another session.
+  static std::size_t readable(tree_node const& at, std::span<token const> ids, int session) {
+    std::size_t same = common(at, ids);
+    if (at.holed_by == -1 || at.holed_by == session) return same;
+    for (std::size_t i = 0; i < same; ++i) same = at.slots[i] == slot_allocator::dead ? i : same;
+    return same;
+  }
+
+  static void note_holes(tree_node& at, int session) {
+    bool const any = std::count(at.slots.begin(), at.slots.end(), slot_allocator::dead) > 0;
+    at.holed_by = any ? session : -1;
+  }
+
+  /// The first `tokens` of a node become a node of their own, which is returned; who points at the node still has all.
+  static tree_node* cut(tree_node& at, std::size_t tokens) {
+    auto upper = std::make_unique<tree_node>();
+    auto const split = static_cast<std::ptrdiff_t>(tokens);
+    upper->ids.assign(at.ids.begin(), at.ids.begin() + split);
+    upper->slots.assign(at.slots.begin(), at.slots.begin() + split);
+    upper->parent = at.parent;
+    upper->locks = at.locks;
+    upper->used = at.used;
+    std::unique_ptr<tree_node>& place = at.parent->children.at(at.ids[0]);
+    at.ids.erase(at.ids.begin(), at.ids.begin() + split);
+    at.slots.erase(at.slots.begin(), at.slots.begin() + split);
+    at.parent = upper.get();
+    note_holes(*upper, at.holed_by);
+    note_holes(at, at.holed_by);
+    upper->children[at.ids[0]] = std::move(place);
+    place = std::move(upper);
+    return place.get();
+  }
+
+  /// A sequence has slots for positions that the tree has: one of the two stays.
+  void merge(tree_node& at, std::span<int> slots) {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (at.slots[i] == slot_allocator::dead) {
+        at.slots[i] = slots[i];
+      } else if (slots[i] != at.slots[i]) {
+        if (slots[i] != slot_allocator::dead) slots_->give(slots[i]);
+        slots[i] = at.slots[i];
+      }
+    }
+    note_holes(at, at.holed_by);
+  }
+
+  tree_node* grow(tree_node& at, std::span<token const> ids, std::span<int const> slots, int session) {
+    auto fresh = std::make_unique<tree_node>();
+    fresh->ids.assign(ids.begin(), ids.end());
+    fresh->slots.assign(slots.begin(), slots.end());
+    fresh->parent = &at;
+    fresh->used = clock_;
+    note_holes(*fresh, session);
+    tree_node* const made = fresh.get();
+    at.children[ids[0]] = std::move(fresh);
+    return made;
+  }
+
+  slot_allocator* slots_;
+  tree_node root_;
+  std::uint64_t clock_ = 0;
+};
+
+}  // namespace agent_replay
