@@ -217,7 +217,7 @@ TEST_SUITE("printed/registry") {
     CHECK(parse_error("") == "parse: column 1 = nothing, but a part begins with a name, as in snapkv | budget(1024)");
     CHECK(parse_error("snpkv | budget(3)") ==
           "parse: column 1 = snpkv, but a policy begins with its scorer; there are full, streaming_llm, snapkv, h2o, "
-          "tova, knorm, random and external; did you mean snapkv?");
+          "tova, knorm, random, external, intent_kv and trim_kv; did you mean snapkv?");
     CHECK(parse_error("snapkv(windw=3)") ==
           "parse: column 8 = windw, but snapkv has the fields window, pool, rows and group; did you mean window?");
     CHECK(parse_error("snapkv(zzzzzzzzzz=3)") ==
@@ -284,9 +284,20 @@ TEST_SUITE("printed/registry") {
     CHECK(parse_error("middle").find("there are full") != std::string::npos);
   }
 
+  TEST_CASE("what a spec cannot say is set as the defaults of a scorer that is there") {
+    CHECK(to_string(kv::parse("trim_kv(buffer=3) | budget(4)")) ==
+          "trim_kv(age_offset=0, buffer=3, window=0) | budget(4)");
+    CHECK(parse_error("intent_kv(mode=learnable)") ==
+          "parse: column 1: intent_kv.residual = none, but mode learnable needs the trained weights");
+    auto mine = kv::shipped();
+    mine.set(kv::trim_kv{.window = 7});
+    CHECK(to_string(mine.parse("trim_kv | budget(4)")) == "trim_kv(age_offset=0, buffer=1, window=7) | budget(4)");
+    CHECK(error_of([&] { mine.set(middle{}); }) == "registry: name = middle, but there is no scorer of that name");
+  }
+
   TEST_CASE("a listing tells fields, types, defaults, signals and granularity") {
     auto const all = kv::shipped().list();
-    REQUIRE(all.size() == std::tuple_size_v<every_scorer> + 1);  // and external
+    REQUIRE(all.size() == std::tuple_size_v<every_scorer> + 3);  // and external, intent_kv, trim_kv
     CHECK(all[2].name == "snapkv");
     CHECK(all[2].needs == std::vector<std::string>{"keys", "recent_queries"});
     CHECK(all[2].fields[1].name == "pool");
