@@ -23,6 +23,15 @@ void show_progress(int done, int of) {
   std::fflush(stderr);
 }
 
+/// A prefill is one decision, which does not wait for a buffer to fill.
+kv::any_policy without_buffer(kv::any_policy const& policy, kv::registry const& known) {
+  std::string spelt = kv::to_string(policy);
+  std::size_t const at = spelt.find("buffer=");
+  if (at == std::string::npos) return policy;
+  spelt.replace(at, spelt.find_first_of(",)", at) - at, "buffer=1");
+  return kv::parse(spelt, known);
+}
+
 int work(options const& with) {
   stopwatch whole;
   if (with.list) {
@@ -38,7 +47,8 @@ int work(options const& with) {
   kv::registry known = kv::shipped();
   known.set(kv::intent_kv{.residual = of.residual()});  // weights are no field: the trace has them
   kv::any_policy const policy = kv::parse(spec_of(with), known);
-  replay by(with, of, policy);
+  kv::any_policy const run = with.how == mode::prefill ? without_buffer(policy, known) : policy;
+  replay by(with, of, run);
   std::optional<result_writer> out;
   if (!with.out.empty()) out.emplace(with, of);
   results& found = by.run(show_progress);

@@ -76,9 +76,7 @@ inline void add_to(CLI::App& app, options& to) {
   std::string text = with.policy;
   for (std::size_t i = 0; i < with.set.size(); ++i) {
     kv::expects(with.set[i].find('=') != std::string::npos, "kvreplay", "--set", with.set[i], "it is FIELD=VALUE");
-    bool const waits = with.policy == "trim_kv" && with.set[i].rfind("buffer=", 0) == 0 && with.how == mode::prefill;
-    text +=
-        (i == 0 ? "(" : ", ") + (waits ? std::string("buffer=1") : with.set[i]);  // one decision, which does not wait
+    text += (i == 0 ? "(" : ", ") + with.set[i];
   }
   if (!with.set.empty()) text += ")";
   if (!with.granularity.empty() || !with.reduce.empty()) {

@@ -92,9 +92,6 @@ class replay {
   template <class Step>
   void prefill(Step const& step) {
     int const layers = trace_.shape().layers;
-    if (!trace_.turn_end.empty() && trace_.turn_end.back() == trace_.entries()) {
-      signals_.begin_turn(static_cast<int>(trace_.turn_end.size()) - 1);
-    }
     append(0, trace_.entries());
     kv::any_signals in = offer(0, trace_.entries());
     for (int begin = 0; begin < layers;) {
@@ -114,7 +111,6 @@ class replay {
     kv::expects(!trace_.turn_end.empty(), "kvreplay", "tensor turn_end", "missing", "turns are replayed by it");
     auto const turns = static_cast<int>(trace_.turn_end.size());
     for (int t = 0; t < turns; ++t) {
-      signals_.begin_turn(t);
       forward(t == 0 ? 0 : trace_.turn_end[size(t) - 1], trace_.turn_end[size(t)], -1, true);
       found_.turns.add(journal_->held());
       step(t + 1, turns);

@@ -24,9 +24,6 @@ class offers {
     }
   }
 
-  /// The signals of the next forward are of this turn, whose span the trace may tell.
-  void begin_turn(int turn) { turn_ = turn; }
-
   /// Rows [begin, end) of the queries are this forward's. `held`: which entry of the trace each ordinal of a segment
   /// is.
   kv::any_signals offer(int begin, int end, std::vector<std::vector<int>> const& held) {
@@ -35,7 +32,7 @@ class offers {
     if (trace_.values) all.add(values_ = kv::values{memory_.rows(false)});
     bool const given_mass = trace_.attention_mass && with_.how == mode::prefill;
     if (trace_.queries && !given_mass) offer_queries(all, begin, end);
-    if (trace_.queries && !given_mass) offer_turn(all, begin, end);
+    if (trace_.queries) offer_turn(all, begin, end);
     if (trace_.log_beta) all.add(log_beta_ = {numbers_of(trace_.log_beta, begin, end)});
     if (end == trace_.entries() && with_.how == mode::prefill) offer_recent(all);
     if (given_mass) all.add(mass_ = {lane_mass()});
@@ -72,13 +69,14 @@ class offers {
             .entries = end - begin};
   }
 
-  /// All rows so far, and which of them are the turn's span. A forward of decoding is no turn.
+  /// All rows so far, and which of them are the span of the turn that ends here. A forward of decoding is no turn.
   void offer_turn(kv::any_signals& to, int begin, int end) {
     bool const is_turn = with_.how != mode::decode || begin == 0;
     turn_rows_ = {rows_of(trace_.queries, 0, is_turn ? end : 0, 0)};
-    if (is_turn && size(turn_) < trace_.span_begin.size()) {
-      turn_rows_.span_begin = &trace_.span_begin[size(turn_)];
-      turn_rows_.span_end = &trace_.span_end[size(turn_)];
+    auto const turn = std::find(trace_.turn_end.begin(), trace_.turn_end.end(), end) - trace_.turn_end.begin();
+    if (is_turn && turn < std::ssize(trace_.span_begin)) {
+      turn_rows_.span_begin = &trace_.span_begin[size(turn)];
+      turn_rows_.span_end = &trace_.span_end[size(turn)];
     }
     kv::ordinal_range const span = turn_rows_.span({}, field_of("tail", 0));
     if (span_ && span.begin < span.end) check_rows(span.begin, span.end);
@@ -190,7 +188,6 @@ class offers {
   int window_ = 0;          ///< last rows that the policy looks with
   bool every_row_ = false;  ///< it looks with all of them
   bool span_ = false;       ///< it looks with those of a turn's span
-  int turn_ = 0;
   std::vector<float> lse_;
   std::vector<float> lane_values_;
   kv::keys keys_;

@@ -63,7 +63,7 @@ struct outcome {
 
 /// What a rank of so many decides, which sees its own heads only.
 template <class Policy, class Executor>
-outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, Policy const& policy) {
+outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, Policy const& policy, int fewer = 0) {
   int const heads = kv_heads / ranks;
   kv::shape const model{layers, query_heads / ranks, heads, dims};
   int count = 0;
@@ -94,10 +94,10 @@ outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, P
   turn.position = {all.rows.data()};
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
-  kv::append(exec, cache, state, {.tokens = entries, .position = 0});
+  kv::append(exec, cache, state, {.tokens = entries - fewer, .position = 0});
   kv::signals const in{cache.who, kv::keys_of(cache), turn};
   kv::observe(exec, policy, in, state);
-  kv::decide(exec, policy, in, state, plan);
+  for (int i = 0; i < (fewer > 0 ? 200 : 1); ++i) kv::decide(exec, policy, in, state, plan);
   outcome made;
   for (int e = 0; e < entries; ++e) made.scores.push_back(plan.score(0, e));
   auto const kept = plan.keep().listed(0);
@@ -106,10 +106,10 @@ outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, P
 }
 
 template <class Policy>
-std::vector<outcome> decide_on_ranks(int ranks, turn_of_all_heads& all, Policy const& policy) {
+std::vector<outcome> decide_on_ranks(int ranks, turn_of_all_heads& all, Policy const& policy, int fewer = 0) {
   std::vector<outcome> found(static_cast<std::size_t>(ranks));
   on_ranks(ranks, [&](rank_executor& exec, int rank) {
-    found[static_cast<std::size_t>(rank)] = decide_on(exec, rank, ranks, all, policy);
+    found[static_cast<std::size_t>(rank)] = decide_on(exec, rank, ranks, all, policy, fewer);
   });
   return found;
 }
@@ -171,6 +171,28 @@ TEST_SUITE("ops/ranks") {
     CHECK(compared == 48);
   }
 
+  TEST_CASE("scores of lanes that are summed for a token are summed over ranks") {
+    turn_of_all_heads all(3);
+    auto const policy =
+        kv::eviction{.score = kv::reduce_lanes{.score_of = kv::knorm{}}, .budget = kv::per_lane{budget}};
+    kv::host_executor alone(1);
+    outcome const whole = decide_on(alone, 0, 1, all, policy);
+    for (int const ranks : {2, 8}) {
+      auto const found = decide_on_ranks(ranks, all, policy);
+      for (outcome const& each : found) CHECK(each == found.front());
+      CHECK(worst(whole.scores, found.front().scores) < bound);
+    }
+  }
+
+  TEST_CASE("what stands behind the entries does not grow from one reduction to the next") {
+    turn_of_all_heads all(4);
+    auto const policy = kv::policies::intent_kv({.budget = budget});
+    for (outcome const& each : decide_on_ranks(2, all, policy, 3)) {
+      CHECK(std::isfinite(each.scores.back()));
+      CHECK(each.scores[entries - 1] == 0.0f);
+    }
+  }
+
   TEST_CASE("adding the residuals of ranks is another score") {
     turn_of_all_heads all(7);
     auto policy = kv::policies::intent_kv({.budget = budget, .score = {.mode = kv::intent_mode::learnable}});
@@ -194,5 +216,12 @@ TEST_SUITE("ops/ranks") {
                            kv::invalid_argument);
     });
     CHECK_NOTHROW(decide_on_ranks(1, all, shared));
+    auto const apart = kv::eviction{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .how = kv::reduction::max},
+                                    .budget = kv::per_lane{budget}};
+    on_ranks(2, [&](rank_executor& exec, int rank) {
+      CHECK_THROWS_WITH_AS(decide_on(exec, rank, 2, all, apart),
+                           "decide: score.decides = token, but heads of 2 ranks decide, and the scorer does not reduce",
+                           kv::invalid_argument);
+    });
   }
 }

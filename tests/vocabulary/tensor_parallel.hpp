@@ -12,6 +12,7 @@ class ranked_executor : public kv::host_executor {
  public:
   explicit ranked_executor(std::vector<float> const& others) : others_(&others) {}
 
+  [[nodiscard]] static int ranks() { return 2; }
   void all_reduce(float* values, std::size_t count) {
     for (std::size_t i = 0; i < count && i < others_->size(); ++i) values[i] += (*others_)[i];
   }

@@ -41,7 +41,7 @@ inline bool outranks(float a, float b) { return a > b || (a == a && b != b); }
 /// - throws: `invalid_argument` if the cache or the policy is not sound.
 template <executor Executor, eviction_policy Policy>
 [[nodiscard]] required required_bytes(Policy const& policy, cache const& in) {
-  detail::check_policy("required_bytes", policy);
+  detail::check_policy("required_bytes", policy, in.shape);
   detail::check_cache("required_bytes", in);
   auto const bound = static_cast<std::size_t>(in.who.bound);
   auto const segments = static_cast<std::size_t>(kvpolicy::segments(in.who, policy.score.decides));

@@ -10,7 +10,7 @@ namespace KVPOLICY_NAMESPACE {
 template <class Executor>
 class plan {
  public:
-  /// `spare_rows`: rows of scores that the policy's scorer needs beside its own. `entry_bytes`: of K and V.
+  /// `spare_rows`: rows of floats that the policy's scorer needs beside its scores. `entry_bytes`: of K and V.
   plan(Executor& exec, lanes const& who, granularity decides, int spare_rows = 0, std::int64_t entry_bytes = 0)
       : spare_(exec, static_cast<std::size_t>(spare_rows) * static_cast<std::size_t>(who.bound)),
         scores_(exec, static_cast<std::size_t>(kvpolicy::segments(who, decides)) * static_cast<std::size_t>(who.bound)),
@@ -34,12 +34,14 @@ class plan {
     return made;
   }
 
-  /// An entry's score in the latest decision.
+  /// An entry's score in the latest decision, where scores are in host memory.
   [[nodiscard]] float score(int segment, int ordinal) const {
     return scores_.data()[std::int64_t{segment} * who_.bound + ordinal];
   }
 
-  [[nodiscard]] int spare_rows() const { return static_cast<int>(spare_.size()) / who_.bound; }
+  [[nodiscard]] int spare_rows() const {
+    return static_cast<int>(spare_.size() / static_cast<std::size_t>(who_.bound));
+  }
   /// Bytes of keys and values of one entry of one lane: what a budget in bytes counts in.
   [[nodiscard]] std::int64_t entry_bytes() const { return entry_bytes_; }
 

@@ -11,7 +11,7 @@ struct score_view {
   lanes who{};
   granularity decides = granularity::lane;
   by_lane<float> rows{};
-  float* spare = nullptr;  ///< room of a plan for one layer's scores, lane by lane; for scorers that ask for it
+  float* spare = nullptr;  ///< room of a plan for scorers that ask for it by `spare_rows`
 
   [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(who, decides); }
   /// The lane that stands for a segment.

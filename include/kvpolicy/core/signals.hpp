@@ -73,7 +73,8 @@ struct entry_numbers {
     return base + who.sequence * sequence + who.layer * layer + who.head * head + i * entry;
   }
   void check(char const* call, shape const&) const {
-    expects(base != nullptr || entries == 0, call, "entry numbers", "null", "a signal is the engine's memory");
+    expects(base != nullptr || (entries == 0 && counts.data == nullptr), call, "entry numbers", "null",
+            "a signal is the engine's memory");
     expects(element != codec::opaque, call, "entry numbers", "opaque", "only their engine can read them");
   }
 };
@@ -136,10 +137,12 @@ struct turn_queries : query_view {
   /// The span's rows in a lane; `tail`: so many of the last rows where it could not be told.
   [[nodiscard]] KVPOLICY_HD ordinal_range span(lane who, int tail) const {
     int const there = valid(who);
-    if (span_begin != nullptr && span_end != nullptr && span_begin[who.sequence] < span_end[who.sequence]) {
-      return {span_begin[who.sequence], span_end[who.sequence] < there ? span_end[who.sequence] : there};
+    if (span_begin == nullptr || span_end == nullptr || span_begin[who.sequence] >= span_end[who.sequence]) {
+      return {there > tail ? there - tail : 0, there};
     }
-    return {there > tail ? there - tail : 0, there};
+    int const begin = span_begin[who.sequence];
+    int const end = span_end[who.sequence];
+    return {begin > 0 ? begin : 0, end < there ? end : there};  // one that is not within the rows is refused
   }
   /// The position of a logical row.
   [[nodiscard]] KVPOLICY_HD int position_of(lane who, int r) const { return position.row(who)[stored(who, r)]; }

@@ -51,12 +51,27 @@ int spare_rows(Score const& score, lanes const& who, shape const& model) {
   }
 }
 
+/// True if a scorer's scores are the same on all ranks, which hold other heads: of a lane they are its rank's own.
+template <class Score>
+bool reduces_ranks(Score const& score) {
+  if constexpr (requires { score.reduces_ranks(); }) {
+    return score.reduces_ranks();
+  } else {
+    return score.decides == granularity::lane;
+  }
+}
+
 /// A budget that heads share is split by comparing their scores; ranks have other heads and would split it otherwise.
+/// So would what decides for all heads by its own rank's.
 template <executor Executor, class Policy>
 void refuse_pool_of_ranks(char const* call, Executor const& exec, Policy const& policy) {
   budget_scope const scope = scope_of(policy.budget);
   expects(scope == budget_scope::lane || ranks_of(exec) == 1, call, "budget.scope", to_string(scope),
           [&] { return "the heads that share it are on " + std::to_string(ranks_of(exec)) + " ranks: gather first"; });
+  expects(reduces_ranks(policy.score) || ranks_of(exec) == 1, call, "score.decides",
+          to_string(granularity{policy.score.decides}), [&] {
+            return "heads of " + std::to_string(ranks_of(exec)) + " ranks decide, and the scorer does not reduce";
+          });
 }
 
 /// Scratch of a worker for decisions about this cache and for every applier of it.
@@ -70,6 +85,14 @@ template <class Part>
 void check_part(char const* call, Part const& part) {
   if constexpr (requires { part.check(call); }) part.check(call);
 }
+template <class Part>
+void check_part(char const* call, Part const& part, shape const& model) {
+  if constexpr (requires { part.check(call, model); }) {
+    part.check(call, model);
+  } else {
+    check_part(call, part);
+  }
+}
 
 /// Scratch belongs to the executor that plan and state were made on; another one may have none.
 template <executor Executor, class State>
@@ -80,8 +103,8 @@ void check_scratch(char const* call, Executor const& exec, State const& held) {
 }
 
 template <class Policy>
-void check_policy(char const* call, Policy const& policy) {
-  check_part(call, policy.score);
+void check_policy(char const* call, Policy const& policy, shape const& model) {
+  check_part(call, policy.score, model);
   check_part(call, policy.protect);
   check_part(call, policy.budget);
   check_part(call, policy.trigger);
@@ -103,7 +126,7 @@ concept decides =
 /// - throws: `invalid_argument` if the cache or the policy is not sound. Memory: `columns x lanes x bound`.
 template <executor Executor, eviction_policy Policy>
 [[nodiscard]] state<Executor> make_state(Executor& exec, Policy const& policy, cache const& in) {
-  detail::check_policy("make_state", policy);
+  detail::check_policy("make_state", policy, in.shape);
   detail::check_cache("make_state", in);
   state<Executor> made(exec, in.shape, in.who);
   std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders_of(policy.score));
@@ -117,7 +140,7 @@ template <executor Executor, eviction_policy Policy>
 /// - throws: as make_state. Memory: 8 bytes x segments x bound.
 template <executor Executor, eviction_policy Policy>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in) {
-  detail::check_policy("make_plan", policy);
+  detail::check_policy("make_plan", policy, in.shape);
   detail::check_cache("make_plan", in);
   exec.reserve(detail::scratch_bytes<typename Executor::backend>(in));
   return plan<Executor>(exec, in.who, policy.score.decides, detail::spare_rows(policy.score, in.who, in.shape),
@@ -131,7 +154,7 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
   check_same_lanes("observe", "signals.who", in.who, held.who());
   in.check("observe", held.model());
   auto const recorders = recorders_of(policy.score);
-  check_policy("observe", policy);
+  check_policy("observe", policy, held.model());
   check_state("observe", held, recorders);
   check_scratch("observe", exec, held);
   std::size_t first = 0;
@@ -152,7 +175,7 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
   auto const recorders = recorders_of(policy.score);
   using bag_type = bag<Given, std::remove_cvref_t<decltype(recorders)>, state<Executor>>;
   if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{})) {
-    check_policy("decide", policy);
+    check_policy("decide", policy, held.model());
     check_same_lanes("decide", "signals.who", in.who, into.who());
     check_same_lanes("decide", "signals.who", in.who, held.who());
     in.check("decide", held.model());
@@ -169,6 +192,10 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
     score_view const scores = into.scores(in.who);
     keep_set const made = into.room(in.who);
     bag_type const told(in, recorders, held);
+    if constexpr (requires { implementation<ops::top_k_t, typename Executor::backend>::refuse(scores); }) {
+      implementation<ops::top_k_t, typename Executor::backend>::refuse(scores);
+    }
+    if constexpr (requires { policy.score.refuse(exec, told); }) policy.score.refuse(exec, told);
     if constexpr (!ranks_candidates<score_type>) policy.score.score(exec, told, scores);
     with_protection(policy.protect, [&](auto const& protect) {
       auto const rule = rule_of(policy, protect, told, held.model(), into.entry_bytes());

@@ -84,6 +84,7 @@ constexpr auto forces_of(Score const& score) {
 template <class Score, class Bag>
 constexpr auto forces_of(Score const& score, Bag const& in) {
   if constexpr (requires { score.forces(in); }) {
+    static_assert(ranks_candidates<Score>, "kvpolicy: a scorer whose signals say what it forces ranks candidates");
     return score.forces(in);
   } else {
     return forces_of(score);

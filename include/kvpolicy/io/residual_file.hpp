@@ -51,6 +51,11 @@ class residual_weights {
                 [&] { return std::string("a head of this shape has ").append(std::to_string(needed)); });
   }
 
+  residual_weights(residual_weights&&) = default;
+  residual_weights& operator=(residual_weights&&) = default;
+  residual_weights(residual_weights const&) = delete;  // the head points into this one's memory
+  residual_weights& operator=(residual_weights const&) = delete;
+
   [[nodiscard]] residual_head const& head() const { return head_; }
 
  private:

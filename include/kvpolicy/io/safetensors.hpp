@@ -89,11 +89,19 @@ class safetensors_reader {
   /// Throws the reader's error about this file if `wrong`: for what only a caller knows to be wrong.
   template <class Value, class Rule>
   void refuse(bool wrong, std::string_view what, Value const& value, Rule const& rule) const {
-    expects(!wrong, "safetensors", [&] { return std::string(name_).append(": ").append(what); }, value, rule);
+    expects(
+        !wrong, "safetensors", [&] { return one_line(std::string(name_).append(": ").append(what)); },
+        [&] { return one_line(kvpolicy::detail::spell(value)); }, rule);
   }
 
  private:
   using json = nlohmann::json;
+
+  /// Names come from the file: whatever they hold, an error is one line.
+  static std::string one_line(std::string text) {
+    std::replace_if(text.begin(), text.end(), [](unsigned char each) { return each < 0x20 || each == 0x7F; }, ' ');
+    return text;
+  }
 
   void fetch(std::uint64_t at, std::span<std::byte> to, std::string_view what) {
     file_.seekg(static_cast<std::streamoff>(at));

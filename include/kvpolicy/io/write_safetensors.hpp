@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <kvpolicy/core/error.hpp>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -79,14 +80,21 @@ inline void write_safetensors(std::filesystem::path const& path, std::map<std::s
   std::uint64_t at = 0;
   for (tensor_to_write const& one : tensors) {
     expects(!header.contains(one.name), "write_safetensors", "tensor", one.name, "this name is there twice");
+    expects(one.name != "__metadata__", "write_safetensors", "tensor", one.name, "the format has that name for itself");
     std::uint64_t elements = 1;
-    for (std::uint64_t const extent : one.shape) elements *= extent;
+    for (std::uint64_t const extent : one.shape) {
+      bool const fits = extent == 0 || elements <= std::numeric_limits<std::uint64_t>::max() / extent;
+      expects(fits, "write_safetensors", std::string("tensor ").append(one.name), extent, "its shape has no size");
+      elements *= extent;
+    }
     expects(elements == one.values.size(), "write_safetensors", std::string("tensor ").append(one.name),
             one.values.size(), [&] { return std::string("its shape makes ").append(std::to_string(elements)); });
     std::uint64_t const end = at + one.values.size_bytes();
     header[one.name] = {{"dtype", "F32"}, {"shape", one.shape}, {"data_offsets", {std::exchange(at, end), end}}};
   }
-  std::string text = header.dump();
+  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  expects(text == header.dump(-1, ' ', false, nlohmann::json::error_handler_t::ignore), "write_safetensors", "names",
+          "bytes that are not UTF-8", "names and metadata are UTF-8");
   text.resize((text.size() + 7) / 8 * 8, ' ');
   auto const length = static_cast<std::uint64_t>(text.size());
   detail::unfinished_file file(path);

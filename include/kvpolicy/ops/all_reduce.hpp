@@ -35,6 +35,8 @@ struct all_reduce_t {
   template <executor Executor>
   void operator()(Executor& exec, float* data, std::size_t count) const {
     if constexpr (requires { exec.all_reduce(data, count); }) {
+      static_assert(
+          requires { exec.ranks(); }, "kvpolicy: an executor that reduces over ranks says how many there are");
       exec.all_reduce(data, count);
     } else {
       static_cast<void>(exec), static_cast<void>(data), static_cast<void>(count);

@@ -31,5 +31,12 @@ struct remember_rows_t : verb<remember_rows_t> {
 };
 inline constexpr remember_rows_t remember_rows{};
 
+/// `refuse_spans(exec, who, turn, call)`: throws `invalid_argument`, as of that call, if a span is not within the rows
+/// of its sequence.
+struct refuse_spans_t : verb<refuse_spans_t> {
+  static constexpr void check(lanes const&, turn_queries const&, char const*) {}
+};
+inline constexpr refuse_spans_t refuse_spans{};
+
 }  // namespace ops
 }  // namespace KVPOLICY_NAMESPACE

@@ -132,7 +132,8 @@ inline constexpr feature_sums_t feature_sums{};
 /// - in: `features`, sums of all ranks, which become means; `turn` says which entries are the span, of which the live
 ///   ones are attended to; none: c = 0. in, out: `out` [sequences, entries], the rule's scores of all ranks.
 /// - ranks: reduce scores and sums before. A head is not linear: adding the outputs of ranks would be another score.
-/// - cost: (width + hidden) D + hidden width + 2 width span multiplications an entry. `room(head, bound)` floats.
+/// - cost: (width + hidden) D + hidden width + 2 width span multiplications an entry, and 2 width D span for each 480
+///   entries. `room(head, bound)` floats.
 /// - throws: `invalid_argument` if the head is incomplete or of another shape.
 struct residual_t : verb<residual_t> {
   /// Floats that a plan has for it beside the features: a head's weights side by side, and what tasks work on.

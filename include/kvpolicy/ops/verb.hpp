@@ -7,7 +7,7 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// Specialised in `ops/BACKEND/VERB.hpp`: `static ... run(exec, args...)` and
-/// `static std::size_t scratch(shape const&, int bound)`, bytes of scratch a worker needs.
+/// `static std::size_t scratch(shape const&, int bound)`, bytes of scratch a worker needs, if it needs any.
 template <class Verb, class Backend>
 struct implementation {
   static constexpr bool provided = false;

@@ -16,11 +16,17 @@ namespace KVPOLICY_NAMESPACE {
 /// Optional:
 ///
 /// - `name` and `fields()`: printing;
-/// - `forces()`: entries that it keeps whatever their score, as a protection; `forces(in)` where signals say which;
+/// - `forces()`: entries that it keeps whatever their score, as a protection; `forces(in)` where signals say which, of
+/// a
+///   scorer that ranks candidates;
 /// - `triggers()`: when it has something to decide, as a trigger, beside the policy's own;
 /// - `recorders()`: what it must have seen, as a tuple of recorders;
 /// - `static constexpr bool ranks_candidates = true`: scores depend on which entries compete, so `out` comes with -inf
 ///   for every entry that the scorer or the policy forces and 0 for the others (`key_domain::candidates`);
+/// - `check(call)`, or `check(call, shape)` where the model matters: refuses parameters; `refuse(exec, in)`: refuses
+///   signals that only the data shows to be wrong, before anything is written;
+/// - `reduces_ranks()`: true if what it writes is the same on all tensor-parallel ranks; needed where heads of several
+///   ranks decide together;
 /// - `spare_rows(lanes, shape)`: rows of floats, as long as an entry row, that it needs in a plan.
 ///
 /// Laws: the same input gives the same scores; only `out` is written; higher is kept; NaN is allowed and never wins.

@@ -74,6 +74,14 @@ struct intent_kv {
     expects(mode != intent_mode::learnable || residual.there(), call, "intent_kv.residual", "none",
             "mode learnable needs the trained weights");
   }
+  void check(char const* call, shape const& model) const {
+    check(call);
+    if (mode == intent_mode::learnable) residual.check(call, model);
+  }
+  void refuse(auto& exec, auto const& in) const {
+    ops::refuse_spans(exec, in.who, in.template get<turn_queries>(), "decide");
+  }
+  [[nodiscard]] static constexpr bool reduces_ranks() { return true; }
   [[nodiscard]] prefix_and_span forces(auto const& in) const { return {prefix, tail, in.template get<turn_queries>()}; }
   [[nodiscard]] constexpr over_budget triggers() const { return {min_growth > 0 ? min_growth - 1 : 0}; }
   [[nodiscard]] auto recorders() const {
@@ -87,8 +95,6 @@ struct intent_kv {
   }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
-    shape const row{.head_dim = in.template get<keys>().rows.dims};
-    if (mode == intent_mode::learnable) residual.check("decide", row);
     auto const memory = in.template get<query_memory>();
     ops::attention_mass(exec, in.template get<keys>(), memory,
                         {.domain = key_domain::candidates, .group = reduction::sum, .lanes = reduction::sum}, out);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/fold.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
@@ -25,13 +26,29 @@ struct reduce_lanes {
 
   void check(char const* call) const {
     if constexpr (requires { score_of.check(call); }) score_of.check(call);
-    expects(how != reduction::last, call, "reduce_lanes.how", "last", "lanes have no order");
-    expects(decides == score_of.decides || !ranks_candidates, call, "reduce_lanes.decides", to_string(decides), [&] {
-      return to_string(score_of) + " ranks the candidates of a " + to_string(granularity{score_of.decides});
-    });
-    expects(decides >= score_of.decides, call, "reduce_lanes.decides", to_string(decides), [&] {
-      return "the scorer decides by " + to_string(granularity{score_of.decides}) + " already, which is coarser";
-    });
+    check_lowering(call);
+  }
+  void check(char const* call, shape const& model) const {
+    if constexpr (requires { score_of.check(call, model); }) {
+      score_of.check(call, model);
+      check_lowering(call);
+    } else {
+      check(call);
+    }
+  }
+  void refuse(auto& exec, auto const& in) const
+    requires requires(Score const& s) { s.refuse(exec, in); }
+  {
+    score_of.refuse(exec, in);
+  }
+  /// Sums of lanes are summed over ranks too; means and maxima are not.
+  [[nodiscard]] constexpr bool reduces_ranks() const {
+    if (decides != score_of.decides) return how == reduction::sum && score_of.decides == granularity::lane;
+    if constexpr (requires { score_of.reduces_ranks(); }) {
+      return score_of.reduces_ranks();
+    } else {
+      return decides == granularity::lane;
+    }
   }
   [[nodiscard]] constexpr auto forces() const
     requires requires(Score const& s) { s.forces(); }
@@ -73,11 +90,22 @@ struct reduce_lanes {
       score_of.score(exec, here, part);
       ops::fold(exec, part, step(out.who, layer), out);
     }
+    if (how == reduction::sum) ops::all_reduce(exec, out);
   }
 
   friend bool operator==(reduce_lanes const&, reduce_lanes const&) = default;
 
  private:
+  void check_lowering(char const* call) const {
+    expects(how != reduction::last, call, "reduce_lanes.how", "last", "lanes have no order");
+    expects(decides == score_of.decides || !ranks_candidates, call, "reduce_lanes.decides", to_string(decides), [&] {
+      return to_string(score_of) + " ranks the candidates of a " + to_string(granularity{score_of.decides});
+    });
+    expects(decides >= score_of.decides, call, "reduce_lanes.decides", to_string(decides), [&] {
+      return "the scorer decides by " + to_string(granularity{score_of.decides}) + " already, which is coarser";
+    });
+  }
+
   [[nodiscard]] constexpr ops::fold_step step(lanes const& who, int layer) const {
     bool const by_layer = decides == granularity::layer;
     bool const last = by_layer || layer + 1 == who.layer_end;

@@ -36,8 +36,8 @@ struct trim_kv {
     by_lane<int> position;
     int age_offset;
     KVPOLICY_HD float operator()(float, entry at) const {
-      int const newest = position.row(at.who)[at.count - 1];
-      return static_cast<float>(newest - at.position + age_offset) * log_beta.row(at.who)[at.ordinal];
+      std::int64_t const age = std::int64_t{position.row(at.who)[at.count - 1]} - at.position + age_offset;
+      return age == 0 ? 0.0f : static_cast<float>(age) * log_beta.row(at.who)[at.ordinal];
     }
   };
 

@@ -222,16 +222,16 @@ class session_store {
       } else if (is_new) {
         drop(one, fresh_);
       }
-      trim();
+      trim(&one);
     }
     given_back_.notify_all();
   }
 
-  /// Drops the oldest that are not out, until no more than the capacity are left.
-  void trim() {
+  /// Drops the oldest that are not out, until no more than the capacity are left; not the one that has just come back.
+  void trim(record const* back = nullptr) {
     for (auto next = kept_.begin(); kept_.size() > static_cast<std::size_t>(capacity_) && next != kept_.end();) {
       record& oldest = **next++;
-      if (!oldest.is_out) drop(oldest, kept_);
+      if (!oldest.is_out && &oldest != back) drop(oldest, kept_);
     }
   }
 

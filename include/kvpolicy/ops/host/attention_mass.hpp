@@ -19,6 +19,7 @@ struct implementation<ops::attention_mass_t, host> {
                   score_view const& out) {
     int const together = out.who.size() / out.segments();
     task const all{exec, from, rows, how, out, together};
+    if (how.domain == key_domain::candidates) clear_tails(out);
     if (together > 1 && out.segments() < exec.threads()) {
       for (int segment = 0; segment < out.segments(); ++segment) by_lanes(all, segment);
     } else {
@@ -32,6 +33,14 @@ struct implementation<ops::attention_mass_t, host> {
   }
 
  private:
+  /// Ranks add up whole rows: what stands behind the entries must not grow.
+  static void clear_tails(score_view const& out) {
+    for (int segment = 0; segment < out.segments(); ++segment) {
+      int const count = out.who.committed(out.lane_of(segment));
+      std::fill(out.row(segment) + count, out.row(segment) + out.who.bound, 0.0f);
+    }
+  }
+
   struct task {
     host_executor& exec;
     keys const& from;

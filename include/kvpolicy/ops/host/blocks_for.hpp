@@ -13,22 +13,31 @@ struct avx512_quads {
   static constexpr int keys_of_a_step = 8;
   static constexpr __mmask16 all = 0xFFFF;  ///< without a mask, g++ 12 warns inside its own header
 
-  /// Two lines of a key of the next tile, one key after another: as many as a round of a product reads of a key each
-  /// time. Inlined, or g++ takes it for a call without effect.
-  [[gnu::always_inline, gnu::target(KVPOLICY_AVX512)]] static inline void fetch(void const* const* keys, int round) {
-    auto const* const from = static_cast<std::byte const*>(keys[keys_of_a_tile + round % keys_of_a_step]);
-    __builtin_prefetch(from + round / keys_of_a_step * 128);
-    __builtin_prefetch(from + round / keys_of_a_step * 128 + 64);
-  }
+  /// The keys of the next tile into the second-level cache, in the order of memory and two lines at a time: as many as
+  /// a round of a product reads of a key. The first level has too few misses in flight for a whole memory's speed.
+  struct ahead {
+    void const* const* key;
+    int bytes;
+    int at = 0;
+    /// Inlined, or g++ takes it for a call without effect.
+    [[gnu::always_inline, gnu::target(KVPOLICY_AVX512)]] inline void fetch() {
+      __builtin_prefetch(static_cast<std::byte const*>(*key) + at, 0, 2);
+      __builtin_prefetch(static_cast<std::byte const*>(*key) + at + 64, 0, 2);
+      at += 128;
+      key += at >= bytes ? 1 : 0;
+      at = at >= bytes ? 0 : at;
+    }
+  };
 
   template <int... I>
   [[gnu::target(KVPOLICY_AVX512)]] static void products(void const* const* keys, int dims, float const* packed,
                                                         __m512* sums, std::integer_sequence<int, I...>) {
     float const* const key[] = {static_cast<float const*>(keys[I])...};
     __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
+    ahead next{keys + keys_of_a_tile, 4 * dims};
     for (std::ptrdiff_t d = 0; d < dims; d += 4) {
       __m512 const rows = _mm512_loadu_ps(packed + 4 * d);
-      fetch(keys, static_cast<int>(d / 4));
+      next.fetch();
       ((acc[I] = _mm512_fmadd_ps(_mm512_maskz_broadcast_f32x4(all, _mm_loadu_ps(key[I] + d)), rows, acc[I])), ...);
     }
     ((sums[I] = acc[I]), ...);
@@ -40,8 +49,9 @@ struct avx512_quads {
                                                                    std::integer_sequence<int, I...>) {
     std::byte const* const key[] = {static_cast<std::byte const*>(keys[I])...};
     __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
+    ahead next{keys + keys_of_a_tile, 2 * dims};
     for (std::ptrdiff_t d = 0; d < dims; d += 8) {
-      fetch(keys, static_cast<int>(d / 8));
+      next.fetch();
       __m512i of[] = {(static_cast<void>(I), _mm512_setzero_si512())...};
       ((of[I] = _mm512_maskz_broadcast_i32x4(all, _mm_loadu_si128(reinterpret_cast<__m128i const*>(key[I] + 2 * d)))),
        ...);

@@ -13,6 +13,7 @@ struct implementation<ops::carry_numbers_t, host> {
   static void run(host_executor& exec, lanes const& who, entry_numbers const& fresh, by_lane<float> const& column) {
     for (int i = 0; i < who.size(); ++i) {
       lane const one = who.at(i);
+      expects(fresh.count(one) >= 0, "observe", "entries", fresh.count(one), "a count cannot be negative");
       expects(fresh.count(one) <= who.committed(one), "observe", "entries", fresh.count(one), [&] {
         return "lane " + std::to_string(i) + " holds " + std::to_string(who.committed(one)) + " entries";
       });

@@ -122,11 +122,15 @@ class lane_mass {
 
   /// Logits of what is no candidate become those of nothing.
   void leave_out(block_view const& view, int rows) const {
-    for (int e = 0; candidate_ != nullptr && e < view.count; ++e) {
-      if (candidate_[view.first + e] != lowest) continue;
+    if (candidate_ == nullptr) return;
+    float const* const score = candidate_ + view.first;
+    for (int e = 0; e < view.count; ++e) {
+      while (e + 8 <= view.count && all_compete(score + e)) e += 8;
+      if (e == view.count || score[e] != lowest) continue;
       std::fill_n(view.values + static_cast<std::ptrdiff_t>(e) * rows, rows, lowest);
     }
   }
+  static bool all_compete(float const* score) { return std::find(score, score + 8, lowest) == score + 8; }
 
   /// Makes rows [first, first + count) a block's: what they see, their sums where given, themselves side by side.
   void fill(row_block& block, int first, int count) {

@@ -10,6 +10,28 @@
 namespace KVPOLICY_NAMESPACE {
 
 template <>
+struct implementation<ops::refuse_spans_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, lanes const& who, turn_queries const& turn, char const* call) {
+    for (int s = 0; s < who.sequences; ++s) refuse_outside(who, turn, s, call);
+  }
+
+ private:
+  static void refuse_outside(lanes const& who, turn_queries const& turn, int sequence, char const* call) {
+    if (turn.span_begin == nullptr || turn.span_end == nullptr) return;
+    int const rows = turn.valid({sequence, who.layer_begin, 0});
+    int const begin = turn.span_begin[sequence];
+    int const end = turn.span_end[sequence];
+    auto const there = [&] {
+      return "sequence " + std::to_string(sequence) + " gives rows 0 to " + std::to_string(rows) + " of its turn";
+    };
+    expects(begin >= 0 && begin <= rows, call, "turn_queries.span_begin", begin, there);
+    expects(end >= begin && end <= rows, call, "turn_queries.span_end", end, there);
+  }
+};
+
+template <>
 struct implementation<ops::remember_rows_t, host> {
   static constexpr bool provided = true;
 
@@ -20,8 +42,8 @@ struct implementation<ops::remember_rows_t, host> {
 
   static void run(host_executor& exec, lanes const& who, turn_queries const& turn, remembering const& how,
                   by_lane<float> const& memory) {
+    implementation<ops::refuse_spans_t, host>::run(exec, who, turn, "observe");
     if (turn.rows == 0) return;
-    for (int s = 0; s < who.sequences; ++s) refuse_outside(who, turn, s);
     int const group = turn.heads / who.heads;
     exec.for_each(who.size(), [&](int i, int worker) {
       lane const one = who.at(i);
@@ -34,18 +56,6 @@ struct implementation<ops::remember_rows_t, host> {
   }
 
  private:
-  static void refuse_outside(lanes const& who, turn_queries const& turn, int sequence) {
-    if (turn.span_begin == nullptr || turn.span_end == nullptr) return;
-    int const rows = turn.valid({sequence, who.layer_begin, 0});
-    int const begin = turn.span_begin[sequence];
-    int const end = turn.span_end[sequence];
-    auto const there = [&] {
-      return "sequence " + std::to_string(sequence) + " gives rows 0 to " + std::to_string(rows) + " of its turn";
-    };
-    expects(begin >= 0 && begin <= rows, "observe", "turn_queries.span_begin", begin, there);
-    expects(end >= begin && end <= rows, "observe", "turn_queries.span_end", end, there);
-  }
-
   static void take_up(turn_queries const& turn, lane one, int head, ordinal_range const& span, remembering const& how,
                       std::span<std::byte> scratch, float* memory) {
     detail::scratch_arena arena(scratch);
@@ -60,7 +70,9 @@ struct implementation<ops::remember_rows_t, host> {
     }
     for (std::size_t d = 0; d < dims; ++d) mean[d] /= span.end - span.begin;
     if (how.normalise) make_unit(mean, dims);
-    for (std::size_t d = 0; d < dims; ++d) mean[d] += static_cast<double>(how.keep) * static_cast<double>(memory[d]);
+    for (std::size_t d = 0; d < dims && how.keep > 0; ++d) {
+      mean[d] += static_cast<double>(how.keep) * static_cast<double>(memory[d]);  // or a NaN would outlive it
+    }
     make_unit(mean, dims);
     for (std::size_t d = 0; d < dims; ++d) memory[d] = static_cast<float>(mean[d]);
   }

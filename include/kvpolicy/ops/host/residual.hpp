@@ -8,6 +8,7 @@
 #include <kvpolicy/ops/host/residual_kernels.hpp>
 #include <kvpolicy/ops/host/residual_task.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
+#include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/residual.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -23,6 +24,7 @@ struct implementation<ops::feature_sums_t, host> {
 
   static void run(host_executor& exec, keys const& from, query_view const& memory, score_view const& among,
                   token_features const& out) {
+    detail::refuse_unequal_counts("feature_sums", among);
     lanes const& who = among.who;
     int const tasks = (who.bound + entries_of_a_task - 1) / entries_of_a_task;
     exec.for_each(who.sequences * (tasks + 1), [&](int i, int worker) {
@@ -31,7 +33,10 @@ struct implementation<ops::feature_sums_t, host> {
       auto* const row = reinterpret_cast<float*>(exec.scratch(worker).data());
       if (task == tasks) return add_memory(exec.speaks(), who, memory, sequence, row, out.row(sequence, 0));
       int const begin = task * entries_of_a_task;
-      int const end = std::min(begin + entries_of_a_task, who.committed({sequence, who.layer_begin, 0}));
+      int const last = std::min(begin + entries_of_a_task, who.bound);
+      int const end = std::min(last, who.committed({sequence, who.layer_begin, 0}));
+      int const behind = std::max(begin, end);  // ranks add up whole rows
+      std::fill_n(out.row(sequence, 1 + behind), std::ptrdiff_t{last - behind} * out.dims, 0.0f);
       if (begin < end) add_keys(exec.speaks(), who, from, {sequence, begin, end}, row, out);
     });
   }

@@ -37,7 +37,7 @@ class residual_task {
         context_(take(room, sizes::rows_of_a_tile * std::int64_t{head.width})),
         projected_(take(room, sizes::rows_of_a_tile * folded.key.padded())) {}
 
-  /// Entries of these features (`count` rows), attending to `span` of them, which begin at `features + span_begin`.
+  /// Entries of these features (`count` rows), attending to `span_rows` others from `span` on.
   void run(float const* features, int count, float const* span, int span_rows, float* scores) {
     features_ = features;
     count_ = count;

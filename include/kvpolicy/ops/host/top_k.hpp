@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/host/select.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 #include <mutex>
@@ -37,9 +38,12 @@ struct implementation<ops::top_k_t, host> {
 
   static std::size_t scratch(shape const&, int) { return detail::scratch_of<std::int64_t>(2048); }
 
+  /// What makes the scores of a decision unsound, asked before anything is written.
+  static void refuse(score_view const& scores) { detail::refuse_unequal_counts("top_k", scores); }
+
   template <class Rule>
   static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
-    refuse_unequal_counts(scores);
+    refuse(scores);
     int const pool = segments_of_a_pool(scores, detail::scope_of_rule(rule));
     *keep.report = {};
     for (int segment = 0; segment < scores.segments(); ++segment) {
@@ -59,15 +63,6 @@ struct implementation<ops::top_k_t, host> {
   }
 
  private:
-  static void refuse_unequal_counts(score_view const& scores) {
-    if (scores.decides == granularity::lane) return;
-    for (int i = 0; i < scores.who.size(); ++i) {
-      lane const first = scores.lane_of(segment_of(scores.who, scores.decides, i));
-      expects(scores.who.committed(scores.who.at(i)) == scores.who.committed(first), "top_k", "count",
-              scores.who.committed(scores.who.at(i)), "lanes that decide together hold equally many entries");
-    }
-  }
-
   static int segments_of_a_pool(score_view const& scores, budget_scope scope) {
     if (scope == budget_scope::lane) return 1;
     expects(scores.decides == granularity::lane, "top_k", "budget.scope", to_string(scope),

@@ -88,6 +88,7 @@ template <int Width>
 [[gnu::always_inline]] inline void exp_of_negative(typename vector_of<Width>::floats& x) {
   using floats = typename vector_of<Width>::floats;
   typename vector_of<Width>::ints const vanishes = x < -87.0f;
+  x = vanishes ? floats{} - 87.0f : x;
   exp_inside<Width>(x, x * 1.44269504f - 0.5f);
   x = vanishes ? floats{} : x;
 }
