@@ -105,6 +105,16 @@ class Retention(unittest.TestCase):
             kept = {(s, j) for _, s, j in order[: 15 * HEADS]}
             self.assertEqual({(s, j) for s in lanes for j in ragged(result)[s]}, kept)
 
+    def test_a_buffer_that_is_none_is_refused_though_a_prefill_does_not_wait_for_it(self):
+        self.write(3, "F32")
+        for value in ("abc", "-7", "0"):
+            done = subprocess.run([PROGRAM, self.path, "--policy", "trim_kv", "--budget", "5", "--set", f"buffer={value}"],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+        result = self.replay("--budget", 5, "--set", " buffer=100")
+        self.assertEqual([len(kept) for kept in ragged(result)], [5] * (LAYERS * HEADS))
+        self.assertIn("buffer=100", self.told["spec"])
+
     def test_a_trace_without_log_beta_is_refused(self):
         rows = np.zeros((1, 1, 4, ROW), np.float32)
         write_arrays(self.path, {"keys": ("F32", rows), "values": ("F32", rows)})

@@ -229,6 +229,38 @@ class Turns(unittest.TestCase):
         for name in ("keep.offsets", "keep.ordinals", "scores"):
             self.assertEqual(prefill[name], turn[name])
 
+    def test_a_prefill_or_a_first_chunk_has_the_span_of_the_turn_that_ends_with_it(self):
+        trace = Trace(52)
+        names = ("keep.offsets", "keep.ordinals", "scores")
+        self.write(trace, ends=(300,), spans=((280, 290),))
+        turn = self.replay(60)
+        self.write(trace, ends=(70, 300), spans=((10, 20), (280, 290)))
+        prefill = self.replay(60, mode="prefill")
+        self.write(trace, ends=(70, 120), spans=((10, 20), (100, 110)))  # no turn ends at 300: the last rows stand for it
+        tail = self.replay(60, mode="prefill")
+        self.write(trace, ends=(300,), spans=((300, 300),))
+        unresolved = self.replay(60)
+        for name in names:
+            self.assertEqual(prefill[name], turn[name])
+            self.assertEqual(tail[name], unresolved[name])
+        self.write(trace, ends=(70, 120), spans=((10, 20), (100, 110)))
+        for first in (4, 70, 0):
+            result = self.replay(60, None, "--prefill", first, mode="decode")
+            gone = {tuple(one)[0] for one in np.array(result["events"][1]).reshape(-1, 3).tolist()}
+            self.assertEqual(gone, {69} if first == 70 else set())
+            if first == 70:
+                self.assertLessEqual(set(range(10, 20)), set(ragged(result)[0]))
+
+    def test_mass_beside_the_queries_does_not_take_them_away(self):
+        trace = Trace(53)
+        write_arrays(self.path, trace.stored)
+        names = ("keep.ordinals", "scores")
+        plain = self.replay(60, mode="prefill")
+        write_arrays(self.path, {**trace.stored, "attention_mass": ("F32", np.ones((3, 2, 300), np.float32))})
+        with_mass = self.replay(60, mode="prefill")
+        for name in names:
+            self.assertEqual(plain[name], with_mass[name])
+
     def test_the_prefix_is_in_positions_and_the_same_as_protect(self):
         trace = Trace(32, gap=9)
         trace.positions = trace.positions * 2

@@ -69,7 +69,8 @@ struct model {
       kept.emplace_back(id, *value);
     }
     for (std::size_t i = 0; i < kept.size() && static_cast<int>(kept.size()) > capacity;) {
-      is_out(kept[i].first) ? void(++i) : void(kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(i)));
+      bool const back = value != nullptr && kept[i].first == id;
+      is_out(kept[i].first) || back ? void(++i) : void(kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(i)));
     }
   }
   [[nodiscard]] float value(std::string const& id) const {
@@ -190,7 +191,7 @@ TEST_SUITE("session/session_store") {
     auto oldest = store.take(name(1));
     put(store, name(2), 2.0f);
     put(store, name(3), 3.0f);
-    CHECK(content_of(store) == content{{"id:1", 1.0f}});  // it is out: of the others none has room
+    CHECK(content_of(store) == content{{"id:1", 1.0f}, {"id:3", 3.0f}});  // 1 is out, 3 has just come back
     std::ranges::fill(oldest.floats(), 7.0f);
     auto newer = store.take(name(4));
     oldest.commit();

@@ -83,7 +83,11 @@ struct avx2_blocks {
     bodies::normalise(block, lse);
   }
   [[gnu::target(KVPOLICY_AVX2)]] static void reduce(block_view const& block, bool maximum, bool grow, float* out) {
-    bodies::reduce(block, maximum, grow, out);
+    if constexpr (Rows == few_rows) {
+      few_bodies<8>::reduce(block, maximum, grow, out);
+    } else {
+      bodies::reduce(block, maximum, grow, out);
+    }
   }
   [[gnu::target(KVPOLICY_AVX2)]] static void gather_head(block_view const& block, bool maximum, bool grow,
                                                          float* into) {
@@ -166,7 +170,11 @@ struct avx512_blocks {
     bodies::normalise(block, lse);
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void reduce(block_view const& block, bool maximum, bool grow, float* out) {
-    bodies::reduce(block, maximum, grow, out);
+    if constexpr (Rows == few_rows) {
+      few_bodies<16>::reduce(block, maximum, grow, out);
+    } else {
+      bodies::reduce(block, maximum, grow, out);
+    }
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void gather_head(block_view const& block, bool maximum, bool grow,
                                                            float* into) {

@@ -77,6 +77,30 @@ struct few_bodies {
     gather(total, false, sums);
     for (int r = 0; r < few_rows; ++r) sum[r] = sum[r] * factor[r] + sums[r];
   }
+
+  /// As block_bodies::reduce. Up to `entries` - 1 values behind the last are read.
+  [[gnu::always_inline]] static inline void reduce(block_view const& block, bool maximum, bool grow, float* out) {
+    ints limit;
+    floats share;
+    limits(block, limit);
+    spread(block.share, share);
+    for (int e = 0; e < block.count; e += entries) {
+      floats value;
+      float all[Width];
+      get(value, block.values + static_cast<std::ptrdiff_t>(e) * few_rows);
+      put(limit > e ? value * share : floats{}, all);
+      int const there = entries < block.count - e ? entries : block.count - e;
+      for (int i = 0; i < there; ++i) {
+        float const* const of = all + i * few_rows;
+        float const sum =
+            maximum ? higher(higher(of[0], of[1]), higher(of[2], of[3])) : (of[0] + of[1]) + (of[2] + of[3]);
+        out[e + i] = !grow ? sum : maximum ? higher(out[e + i], sum) : out[e + i] + sum;
+      }
+    }
+  }
+
+ private:
+  [[gnu::always_inline]] static inline float higher(float a, float b) { return a >= b || a != a ? a : b; }
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

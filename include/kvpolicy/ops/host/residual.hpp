@@ -17,6 +17,7 @@ template <>
 struct implementation<ops::feature_sums_t, host> {
   static constexpr bool provided = true;
   static constexpr int entries_of_a_task = 128;
+  static constexpr int entries_ahead = 24;
 
   static std::size_t scratch(shape const& model, int) {
     return detail::scratch_of<float>(static_cast<std::size_t>(model.head_dim));
@@ -59,22 +60,35 @@ struct implementation<ops::feature_sums_t, host> {
     }
   }
 
+  /// Where the keys of a stretch are, and as many times the last of them as are fetched ahead.
+  static void find(keys const& from, lane one, stretch const& part, void const** key) {
+    int const count = part.end - part.begin;
+    for (int i = 0; i < count; ++i) key[i] = from.row(one, part.begin + i);
+    std::fill_n(key + count, entries_ahead, key[count - 1]);
+  }
+
   static void add_keys(isa speaks, lanes const& who, keys const& from, stretch const& part, float* row,
                        token_features const& out) {
     int const dims = from.rows.dims;
     auto const& blocks = detail::blocks_for<16>(speaks);
     auto const& kernels = detail::residual_for(speaks);
+    int const bytes = dims * bytes_of(from.rows.element);
+    void const* key[entries_of_a_task + entries_ahead];
     float* const to = out.row(part.sequence, 1);
     std::fill(to + std::ptrdiff_t{part.begin} * dims, to + std::ptrdiff_t{part.end} * dims, 0.0f);
     for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
       for (int head = 0; head < who.heads; ++head) {
         lane const one{part.sequence, layer, head};
+        find(from, one, part, key);
         for (int e = part.begin; e < part.end; ++e) {
-          std::byte const* const key = from.row(one, e);
+          void const* const* const at = key + (e - part.begin);
+          for (int byte = 0; byte < bytes; byte += 64) {
+            __builtin_prefetch(static_cast<std::byte const*>(at[entries_ahead]) + byte, 0, 2);
+          }
           if (from.rows.contiguous()) {
-            blocks.widen(from.rows.element, key, dims, row);
+            blocks.widen(from.rows.element, static_cast<std::byte const*>(*at), dims, row);
           } else {
-            detail::load_row(from.rows.element, key, from.rows.dim, dims, row);
+            detail::load_row(from.rows.element, static_cast<std::byte const*>(*at), from.rows.dim, dims, row);
           }
           kernels.add(row, dims, to + std::ptrdiff_t{e} * dims);
         }
