@@ -216,22 +216,23 @@ class session_store {
       one.is_out = false;
       out_ -= 1;
       bool const is_new = one.memory == nullptr;
+      bool const is_committed = memory != nullptr;
       if (memory) {
         kept_.splice(kept_.end(), is_new ? fresh_ : kept_, one.place);
         one.memory.swap(memory);
       } else if (is_new) {
         drop(one, fresh_);
       }
-      trim(&one);
+      trim(is_committed ? &one : nullptr);
     }
     given_back_.notify_all();
   }
 
-  /// Drops the oldest that are not out, until no more than the capacity are left; not the one that has just come back.
-  void trim(record const* back = nullptr) {
+  /// Drops the oldest that are not out, until no more than the capacity are left; not the one just committed.
+  void trim(record const* committed = nullptr) {
     for (auto next = kept_.begin(); kept_.size() > static_cast<std::size_t>(capacity_) && next != kept_.end();) {
       record& oldest = **next++;
-      if (!oldest.is_out && &oldest != back) drop(oldest, kept_);
+      if (!oldest.is_out && &oldest != committed) drop(oldest, kept_);
     }
   }
 
