@@ -132,10 +132,11 @@ constexpr auto rule_of(Policy const& policy, Protect const& protect, Bag const& 
 /// 0 for a candidate, -inf for an entry that a rule forces.
 template <class Rule>
 struct zero_if_candidate {
+  static constexpr float no_candidate = -std::numeric_limits<float>::infinity();
   Rule rule;
   KVPOLICY_HD float operator()(float, entry at) const {
     at.budget = rule.budget(at.who, at.count);
-    return rule.forces(at) ? -std::numeric_limits<float>::infinity() : 0.0f;
+    return rule.forces(at) ? no_candidate : 0.0f;
   }
 };
 template <class Rule>

@@ -82,7 +82,7 @@ class session_id {
   friend std::string print(session_id const& id) {
     std::string text = names(id.source())[id.held_.index()];
     text += ':';
-    std::visit([&](auto const& held) { append(text, held); }, id.held_);
+    std::visit([&](auto const& held) { session_id::append(text, held); }, id.held_);
     return text;
   }
 
