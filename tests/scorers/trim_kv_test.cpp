@@ -168,10 +168,11 @@ TEST_SUITE("scorers/trim_kv") {
             std::vector<int> order(scores.size());
             std::iota(order.begin(), order.end(), 0);
             auto const forced = [&](int e) { return e >= count - score.window; };
-            std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+            std::sort(order.begin(), order.end(), [&](int a, int b) {
               if (forced(a) != forced(b)) return forced(a);
-              return static_cast<float>(scores[static_cast<std::size_t>(a)]) >
-                     static_cast<float>(scores[static_cast<std::size_t>(b)]);
+              auto const first = static_cast<float>(scores[static_cast<std::size_t>(a)]);
+              auto const second = static_cast<float>(scores[static_cast<std::size_t>(b)]);
+              return first == second ? a < b : first > second;
             });
             order.resize(static_cast<std::size_t>(std::min(count, std::max(budget, score.window))));
             std::sort(order.begin(), order.end());
