@@ -77,21 +77,9 @@ class trace {
   /// The residual head that the trace carries, or none.
   [[nodiscard]] kv::residual_head residual() const {
     if (weights_.empty()) return {};
-    auto const of = [&](char const* name) { return weights_.at(std::string("residual.") + name).data(); };
-    return {.dims = shape_.head_dim,
-            .width = from_.bound('c', 0),
-            .hidden = from_.bound('f', 0),
-            .w_q = of("w_q.weight"),
-            .w_q_bias = of("w_q.bias"),
-            .w_k = of("w_k.weight"),
-            .w_k_bias = of("w_k.bias"),
-            .w_v = of("w_v.weight"),
-            .w_v_bias = of("w_v.bias"),
-            .fc1 = of("fc1.weight"),
-            .fc1_bias = of("fc1.bias"),
-            .fc2 = of("fc2.weight"),
-            .fc2_bias = of("fc2.bias"),
-            .alpha = *of("alpha")};
+    return kv::residual_head::named(shape_.head_dim, from_.bound('c', 0), from_.bound('f', 0), [&](char const* name) {
+      return weights_.at(std::string("residual.") + name).data();
+    });
   }
 
   array keys, values, pre_rope_keys, queries, recent_queries, query_rows, attention_mass, row_lse, log_beta, gate;

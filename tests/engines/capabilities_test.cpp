@@ -6,21 +6,11 @@
 #include <string>
 
 #include "engines/histories.hpp"
+#include "support/error_of.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-/// The error of a call; "" if there was none.
-template <class Call>
-std::string error_of(Call&& call) {
-  try {
-    call();
-  } catch (kv::invalid_argument const& error) {
-    return error.what();
-  }
-  return "";
-}
 
 void supports_exactly(engines::capabilities const& can, std::initializer_list<applier> expected) {
   for (std::size_t i = 0; i < engines::names(applier{}).size(); ++i) {

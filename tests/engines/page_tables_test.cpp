@@ -5,21 +5,12 @@
 #include <string>
 
 #include "engines/histories.hpp"
+#include "support/error_of.hpp"
 #include "support/holds.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-template <class Call>
-std::string error_of(Call&& call) {
-  try {
-    call();
-  } catch (kv::invalid_argument const& error) {
-    return error.what();
-  }
-  return "";
-}
 
 template <class History>
 void live(History& run) {

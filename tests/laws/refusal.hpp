@@ -8,22 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "support/error_of.hpp"
 #include "support/mock_batch.hpp"
 #include "support/mock_cache.hpp"
 #include "support/mock_options.hpp"
 
 namespace kvpolicy_test {
-
-/// The text of the error that a call throws; empty if it throws none.
-template <class Call>
-std::string error_of(Call const& call) {
-  try {
-    call();
-  } catch (kv::invalid_argument const& refused) {
-    return refused.what();
-  }
-  return "";
-}
 
 /// A batch in the middle of its work: two sequences, two layers, two KV heads, H2O, ten tokens observed and decided
 /// about. Every refused call must leave all of it as it was.

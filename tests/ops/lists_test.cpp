@@ -9,20 +9,11 @@
 #include <vector>
 
 #include "layout/slot_cache.hpp"
+#include "support/error_of.hpp"
 
 namespace {
 
 using namespace kvpolicy_test;
-
-template <class Call>
-std::string error_of(Call const& call) {
-  try {
-    call();
-  } catch (kv::invalid_argument const& refused) {
-    return refused.what();
-  }
-  return "";
-}
 
 /// A pool that all layers of a head draw from: layer stride 0, a list for each lane.
 struct layers_share {

@@ -13,9 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "support/error_of.hpp"
+
 namespace {
 
 namespace kv = kvpolicy;
+using kvpolicy_test::error_of;
 using state = kv::state<kv::host_executor>;
 
 constexpr kv::shape model{.layers = 3, .query_heads = 4, .kv_heads = 2, .head_dim = 5};
@@ -54,15 +57,6 @@ void each_float(Visit const& visit) {
       for (int d = 0; d < 5; ++d) visit(l, h, d);
     }
   }
-}
-
-std::string error_of(auto const& call) {
-  try {
-    call();
-  } catch (kv::invalid_argument const& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 
 #include "support/allocation_counter.hpp"
 #include "support/dice.hpp"
+#include "support/error_of.hpp"
 #include "support/holds.hpp"
 
 namespace {
@@ -80,15 +81,6 @@ struct model {
     return 0;
   }
 };
-
-std::string error_of(auto const& call) {
-  try {
-    call();
-  } catch (kv::invalid_argument const& error) {
-    return error.what();
-  }
-  return "";
-}
 
 }  // namespace
 

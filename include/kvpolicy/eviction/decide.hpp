@@ -183,7 +183,7 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
             "the plan was made for another granularity");
     refuse_pool_of_ranks("decide", exec, policy);
     expects(spare_rows(policy.score, into.who(), held.model()) <= into.spare_rows(), "decide", "plan",
-            "without room for lane scores", "make_plan makes it for the policy that decides");
+            "without the spare room that this policy needs", "make_plan makes it for the policy that decides");
     bool const all_pool = scope_of(policy.budget) == budget_scope::global;
     expects(!all_pool || in.who.layers() == held.model().layers, "decide", "signals.who.layers", in.who.layers(),
             [&] { return "all " + std::to_string(held.model().layers) + " layers share this budget"; });

@@ -43,7 +43,8 @@ class residual_weights {
     read(file, "fc2", {1, hidden});
     bool const scalar = shape_of(file, "alpha", -1).empty();
     take(file, "alpha", scalar ? std::vector<std::uint64_t>{} : std::vector<std::uint64_t>{1});
-    set_head(static_cast<int>(dims), static_cast<int>(width), static_cast<int>(hidden));
+    head_ = residual_head::named(static_cast<int>(dims), static_cast<int>(width), static_cast<int>(hidden),
+                                 [&](char const* name) { return held_.at(name).data(); });
     std::int64_t all = 0;
     for (auto const& [name, values] : held_) all += std::ssize(values);
     std::int64_t const needed = residual_head::parameters(head_.dims, head_.width, head_.hidden);
@@ -82,24 +83,6 @@ class residual_weights {
   void read(safetensors_reader& file, std::string const& name, std::vector<std::uint64_t> const& shape) {
     take(file, name + ".weight", shape);
     take(file, name + ".bias", {shape[0]});
-  }
-
-  void set_head(int dims, int width, int hidden) {
-    auto const of = [&](char const* name) { return held_.at(name).data(); };
-    head_ = {.dims = dims,
-             .width = width,
-             .hidden = hidden,
-             .w_q = of("w_q.weight"),
-             .w_q_bias = of("w_q.bias"),
-             .w_k = of("w_k.weight"),
-             .w_k_bias = of("w_k.bias"),
-             .w_v = of("w_v.weight"),
-             .w_v_bias = of("w_v.bias"),
-             .fc1 = of("fc1.weight"),
-             .fc1_bias = of("fc1.bias"),
-             .fc2 = of("fc2.weight"),
-             .fc2_bias = of("fc2.bias"),
-             .alpha = of("alpha")[0]};
   }
 
   std::map<std::string, std::vector<float>> held_;

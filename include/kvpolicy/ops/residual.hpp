@@ -42,6 +42,26 @@ struct residual_head {
   }
   [[nodiscard]] bool there() const { return w_q != nullptr; }
 
+  /// A head whose tensors `of(name)` points to, under the names that files have: "w_q.weight", "w_q.bias", ...,
+  /// "alpha".
+  template <class Find>
+  [[nodiscard]] static residual_head named(int dims, int width, int hidden, Find const& of) {
+    return {.dims = dims,
+            .width = width,
+            .hidden = hidden,
+            .w_q = of("w_q.weight"),
+            .w_q_bias = of("w_q.bias"),
+            .w_k = of("w_k.weight"),
+            .w_k_bias = of("w_k.bias"),
+            .w_v = of("w_v.weight"),
+            .w_v_bias = of("w_v.bias"),
+            .fc1 = of("fc1.weight"),
+            .fc1_bias = of("fc1.bias"),
+            .fc2 = of("fc2.weight"),
+            .fc2_bias = of("fc2.bias"),
+            .alpha = *of("alpha")};
+  }
+
   void check(char const* call, shape const& model) const {
     expects(w_q != nullptr && w_q_bias != nullptr && w_k != nullptr && w_k_bias != nullptr && w_v != nullptr &&
                 w_v_bias != nullptr && fc1 != nullptr && fc1_bias != nullptr && fc2 != nullptr && fc2_bias != nullptr,

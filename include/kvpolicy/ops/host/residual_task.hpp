@@ -15,6 +15,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 class residual_task {
  public:
   using sizes = residual_sizes;
+  static_assert(sizes::rows_of_a_tile <= keys_of_a_tile, "a tile is multiplied in one call");
   static constexpr int heads = residual_head::heads;
 
   residual_task(isa speaks, residual_head const& head, folded_head const& folded, float* room)
