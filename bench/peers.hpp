@@ -63,4 +63,7 @@ void eigen_mass(float const* keys, float const* queries, int entries, int rows, 
 void eigen_mass(std::uint16_t const* keys_bf16, std::uint16_t const* queries_bf16, int entries, int rows, int dims,
                 float* out, std::vector<float>& room);
 
+/// out[row][unit] = rows [count][columns] . weights [units][columns], by plain Eigen.
+void eigen_product(float const* rows, float const* weights, int count, int columns, int units, float* out);
+
 }  // namespace bench::peers

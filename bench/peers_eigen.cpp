@@ -10,6 +10,7 @@ void eigen_mass(float const* keys, float const* queries, int entries, int rows, 
                 std::vector<float>& room);
 void eigen_mass(std::uint16_t const* keys, std::uint16_t const* queries, int entries, int rows, int dims, float* out,
                 std::vector<float>& room);
+void eigen_product(float const* rows, float const* weights, int count, int columns, int units, float* out);
 
 namespace {
 
@@ -51,6 +52,11 @@ void eigen_mass(std::uint16_t const* keys, std::uint16_t const* queries, int ent
   widen(keys, entries, dims, wide_keys);
   widen(queries, rows, dims, wide_queries);
   mass_of({wide_keys, entries, dims}, {wide_queries, rows, dims}, out, room.data());
+}
+
+void eigen_product(float const* rows, float const* weights, int count, int columns, int units, float* out) {
+  Eigen::Map<matrix>(out, count, units).noalias() =
+      Eigen::Map<matrix const>(rows, count, columns) * Eigen::Map<matrix const>(weights, units, columns).transpose();
 }
 
 }  // namespace bench::peers

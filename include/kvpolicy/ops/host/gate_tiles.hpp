@@ -1,0 +1,118 @@
+// Rows times the weights of a gate: tiles of 24 rows, blocks of 32 hidden units.
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/gate_kernels.hpp>
+#include <kvpolicy/ops/host/rows.hpp>
+#include <string>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// How a gate's work is cut.
+struct gate_sizes {
+  static constexpr int block = 32;                ///< hidden units side by side
+  static constexpr int rows_of_a_tile = 24;       ///< what is multiplied in one call
+  static constexpr int most_tiles = 20;           ///< of a task
+  static constexpr std::int64_t floats = 196608;  ///< that a task works on again and again: three quarters of a MiB
+
+  [[nodiscard]] static constexpr int padded(int units) { return (units + block - 1) / block * block; }
+  /// Rows of a task that has so many floats for each.
+  [[nodiscard]] static constexpr int rows_of_a_task(std::int64_t floats_of_a_row) {
+    std::int64_t const tiles = floats / (rows_of_a_tile * floats_of_a_row);
+    return static_cast<int>(tiles < 1 ? 1 : tiles > most_tiles ? most_tiles : tiles) * rows_of_a_tile;
+  }
+};
+static_assert(gate_sizes::rows_of_a_tile <= keys_of_a_tile, "a tile is multiplied in one call");
+
+/// Scratch is reserved by the caller, on the executor that runs the gates.
+inline void check_gate_scratch(char const* call, host_executor const& exec, std::size_t needed) {
+  expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for these weights",
+          [&] { return std::string(call) + ".reserve comes first"; });
+}
+
+/// A row of elements side by side, or `step` bytes apart, as floats.
+inline void widen_row(block_kernels const& blocks, codec element, std::byte const* from, std::int64_t step, int dims,
+                      float* to) {
+  if (step == bytes_of(element)) return blocks.widen(element, from, dims, to);
+  load_row(element, from, step, dims, to);
+}
+
+/// One block of weights as the kernels want it, and what multiplies rows by it.
+class gate_block {
+ public:
+  using sizes = gate_sizes;
+
+  /// Floats of `packed` for weights of so many columns.
+  [[nodiscard]] static constexpr std::size_t room(int columns) {
+    return static_cast<std::size_t>(columns) * sizes::block;
+  }
+
+  gate_block(isa speaks, float* packed)
+      : logits_(blocks_for<sizes::block>(speaks).logits), few_(gates_for(speaks).multiply), packed_(packed) {}
+
+  /// Takes `units` rows of weights, a stride of floats apart: packed[column][unit], zeros behind the last unit.
+  void pack(float const* from, std::int64_t stride, int units, int columns) {
+    columns_ = columns;
+    if (units < sizes::block) std::fill_n(packed_, room(columns), 0.0f);
+    int u = 0;
+    for (; u + 4 <= units; u += 4) {
+      turn_four(from + u * stride, stride, columns, std::min(4, units - u - 4), packed_ + u);
+    }
+    for (; u < units; ++u) turn_one(from + u * stride, 0, columns, packed_ + u);
+  }
+
+  /// out[row][32] = rows [count, at most a tile][columns], a stride of floats apart, times the block. A row's sums are
+  /// the same bits whatever the others are.
+  void multiply(float const* rows, std::int64_t stride, int count, float* out) {
+    for (int i = 0; i < 2 * keys_of_a_tile; ++i) address_[i] = rows + std::min(i, count - 1) * stride;
+    auto const product = count <= few_rows ? few_ : logits_;
+    product(address_, count, columns_, packed_, 1, out);
+  }
+
+ private:
+  static void turn_one(float const* from, int first, int columns, float* to) {
+    for (int c = first; c < columns; ++c) to[std::ptrdiff_t{c} * sizes::block] = from[c];
+  }
+
+  /// Four rows side by side; so many behind them are fetched meanwhile.
+  static void turn_four(float const* from, std::int64_t stride, int columns, int behind, float* to) {
+    int c = 0;
+#if defined(__x86_64__)
+    for (; c + 4 <= columns; c += 4) {
+      if (c % floats_of_a_line == 0) {
+        for (int row = 4; row < 4 + behind; ++row) __builtin_prefetch(from + row * stride + c);
+      }
+      __m128 a = _mm_loadu_ps(from + c);
+      __m128 b = _mm_loadu_ps(from + stride + c);
+      __m128 d = _mm_loadu_ps(from + 2 * stride + c);
+      __m128 e = _mm_loadu_ps(from + 3 * stride + c);
+      _MM_TRANSPOSE4_PS(a, b, d, e);
+      float* const at = to + std::ptrdiff_t{c} * sizes::block;
+      _mm_storeu_ps(at, a);
+      _mm_storeu_ps(at + sizes::block, b);
+      _mm_storeu_ps(at + 2 * sizes::block, d);
+      _mm_storeu_ps(at + 3 * sizes::block, e);
+    }
+#endif
+    static_cast<void>(behind);
+    for (int row = 0; row < 4; ++row) turn_one(from + row * stride, c, columns, to + row);
+  }
+
+  using product = void (*)(void const* const*, int, int, void const*, float, float*);
+
+  product logits_;
+  product few_;  ///< of few rows, one by one
+  float* packed_;
+  int columns_ = 0;
+  void const* address_[2 * keys_of_a_tile] = {};
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,158 @@
+// Host implementation of retention_gates: a few hundred rows of a layer at a time.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/gate_kernels.hpp>
+#include <kvpolicy/ops/host/gate_tiles.hpp>
+#include <kvpolicy/ops/host/residual_kernels.hpp>
+#include <kvpolicy/ops/retention_gates.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Some rows of a layer on their way through its retention gate. A row's channels come in panels, so that a panel of
+/// all rows and a block of weights stay in the cache; the hidden units' sums wait until the last.
+class retention_gate_task {
+ public:
+  using sizes = gate_sizes;
+  static constexpr int channels_of_a_panel = 256;
+
+  [[nodiscard]] static constexpr int panel(retention_gate_weights const& weights) {
+    return std::min(weights.width, channels_of_a_panel);
+  }
+  [[nodiscard]] static constexpr int rows(retention_gate_weights const& weights) {
+    return sizes::rows_of_a_task(std::int64_t{panel(weights)} + sizes::padded(weights.hidden));
+  }
+  [[nodiscard]] static constexpr std::size_t scratch(retention_gate_weights const& weights) {
+    auto const entries = static_cast<std::size_t>(rows(weights));
+    auto const padded = static_cast<std::size_t>(sizes::padded(weights.hidden));
+    return scratch_of<float>(entries * static_cast<std::size_t>(panel(weights))) + scratch_of<float>(entries * padded) +
+           scratch_of<float>(gate_block::room(std::max(panel(weights), weights.hidden))) +
+           scratch_of<float>(sizes::rows_of_a_tile * sizes::block) + scratch_of<float>(padded);
+  }
+
+  retention_gate_task(isa speaks, retention_gate_weights const& weights, int layer, scratch_arena arena)
+      : blocks_(blocks_for<sizes::block>(speaks)),
+        gates_(gates_for(speaks)),
+        blend_(residual_for(speaks).blend),
+        weights_(weights),
+        layer_(layer),
+        padded_(sizes::padded(weights.hidden)),
+        x_(arena.take<float>(static_cast<std::size_t>(rows(weights)) * static_cast<std::size_t>(panel(weights)))),
+        units_(arena.take<float>(static_cast<std::size_t>(rows(weights)) * static_cast<std::size_t>(padded_))),
+        block_(speaks, arena.take<float>(gate_block::room(std::max(panel(weights), weights.hidden)))),
+        tile_(arena.take<float>(sizes::rows_of_a_tile * sizes::block)),
+        bias_(arena.take<float>(static_cast<std::size_t>(padded_))) {
+    std::copy_n(weights.fc1_bias + std::ptrdiff_t{layer} * weights.hidden, weights.hidden, bias_);
+  }
+
+  /// Rows [begin, end) of `hidden`, at most `rows`. `put(head, row, log beta)` takes each result.
+  template <class Put>
+  void run(hidden_rows const& hidden, int sequence, int begin, int end, Put const& put) {
+    count_ = end - begin;
+    std::fill_n(units_, std::ptrdiff_t{count_} * padded_, 0.0f);
+    for (int first = 0; first < weights_.width; first += channels_of_a_panel) {
+      int const channels = std::min(channels_of_a_panel, weights_.width - first);
+      int const step = bytes_of(hidden.element);
+      for (int i = 0; i < count_; ++i) {
+        std::byte const* const from = hidden.at(sequence, layer_, begin + i) + std::ptrdiff_t{first} * step;
+        widen_row(blocks_, hidden.element, from, step, channels, x_ + std::ptrdiff_t{i} * channels);
+      }
+      add_channels(first, channels);
+    }
+    for (int i = 0; i < count_; ++i) gates_.activate(units_ + std::ptrdiff_t{i} * padded_, padded_, bias_);
+    for (int head = 0; head < weights_.heads; head += sizes::block) finish(head, begin, put);
+  }
+
+ private:
+  static float log_sigmoid(float z) { return (z < 0 ? z : 0.0f) - std::log1p(std::exp(z < 0 ? z : -z)); }
+
+  void add_channels(int first, int channels) {
+    float const* const fc1 = weights_.fc1 + std::ptrdiff_t{layer_} * weights_.hidden * weights_.width + first;
+    float ones[sizes::rows_of_a_tile];
+    std::fill_n(ones, sizes::rows_of_a_tile, 1.0f);
+    for (int unit = 0; unit < weights_.hidden; unit += sizes::block) {
+      int const units = std::min(sizes::block, weights_.hidden - unit);
+      block_.pack(fc1 + std::ptrdiff_t{unit} * weights_.width, weights_.width, units, channels);
+      for (int i = 0; i < count_; i += sizes::rows_of_a_tile) {
+        int const rows = std::min(sizes::rows_of_a_tile, count_ - i);
+        block_.multiply(x_ + std::ptrdiff_t{i} * channels, channels, rows, tile_);
+        blend_(tile_, rows, ones, units_ + std::ptrdiff_t{i} * padded_ + unit, padded_);
+      }
+    }
+  }
+
+  /// The outputs of up to a block's heads from `head` on.
+  template <class Put>
+  void finish(int head, int begin, Put const& put) {
+    int const heads = std::min(sizes::block, weights_.heads - head);
+    std::ptrdiff_t const first = std::ptrdiff_t{layer_} * weights_.heads + head;
+    block_.pack(weights_.fc2 + first * weights_.hidden, weights_.hidden, heads, weights_.hidden);
+    for (int i = 0; i < count_; i += sizes::rows_of_a_tile) {
+      int const rows = std::min(sizes::rows_of_a_tile, count_ - i);
+      block_.multiply(units_ + std::ptrdiff_t{i} * padded_, padded_, rows, tile_);
+      for (int h = 0; h < heads; ++h) {
+        for (int r = 0; r < rows; ++r) {
+          put(head + h, begin + i + r, log_sigmoid(tile_[r * sizes::block + h] + weights_.fc2_bias[first + h]));
+        }
+      }
+    }
+  }
+
+  block_kernels const& blocks_;
+  gate_kernels const& gates_;
+  void (*blend_)(float const* from, int count, float const* shrink, float* to, std::int64_t stride);
+  retention_gate_weights const& weights_;
+  int layer_;
+  int padded_;    ///< hidden units in whole blocks
+  float* x_;      ///< [rows][panel]
+  float* units_;  ///< [rows][padded]
+  gate_block block_;
+  float* tile_;
+  float* bias_;  ///< [padded]; what stands behind the last unit is multiplied by nothing
+  int count_ = 0;
+};
+
+}  // namespace detail
+
+template <>
+struct implementation<ops::retention_gates_t, host> {
+  static constexpr bool provided = true;
+
+  /// Bytes of a worker.
+  static std::size_t scratch(retention_gate_weights const& weights) {
+    return detail::retention_gate_task::scratch(weights);
+  }
+
+  static void run(host_executor& exec, lanes const& who, hidden_rows const& hidden,
+                  retention_gate_weights const& weights, by_lane<float> const& out) {
+    detail::check_gate_scratch("retention_gates", exec, scratch(weights));
+    int const rows = detail::retention_gate_task::rows(weights);
+    int const tasks = (who.bound + rows - 1) / rows;
+    exec.for_each(who.sequences * who.layers() * tasks, [&](int i, int worker) {
+      lane const first = who.at(i / tasks * who.heads);
+      int const begin = i % tasks * rows;
+      int const end = std::min(begin + rows, most_entries(who, first));
+      if (begin >= end) return;
+      detail::retention_gate_task task(exec.speaks(), weights, first.layer,
+                                       detail::scratch_arena(exec.scratch(worker)));
+      task.run(hidden, first.sequence, begin, end, [&](int head, int row, float log_beta) {
+        lane const one{first.sequence, first.layer, head};
+        if (row < who.committed(one)) out.row(one)[row] = log_beta;
+      });
+    });
+  }
+
+ private:
+  /// Of the lanes of a layer.
+  static int most_entries(lanes const& who, lane one) {
+    int most = 0;
+    for (one.head = 0; one.head < who.heads; ++one.head) most = std::max(most, who.committed(one));
+    return most;
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

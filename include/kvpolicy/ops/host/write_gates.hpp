@@ -1,0 +1,126 @@
+// Host implementation of write_gates: a few hundred entries of a lane at a time.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/gate_kernels.hpp>
+#include <kvpolicy/ops/host/gate_tiles.hpp>
+#include <kvpolicy/ops/host/residual_kernels.hpp>
+#include <kvpolicy/ops/write_gates.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Some entries of a lane on their way through its write gate.
+class write_gate_task {
+ public:
+  using sizes = gate_sizes;
+
+  [[nodiscard]] static constexpr int rows(write_gate_weights const& weights) {
+    return sizes::rows_of_a_task(2 * std::int64_t{weights.dims});
+  }
+  [[nodiscard]] static constexpr std::size_t scratch(write_gate_weights const& weights) {
+    auto const entries = static_cast<std::size_t>(rows(weights));
+    return scratch_of<float>(entries * static_cast<std::size_t>(2 * weights.dims)) +
+           scratch_of<float>(gate_block::room(2 * weights.dims)) +
+           scratch_of<float>(sizes::rows_of_a_tile * sizes::block) + scratch_of<float>(entries);
+  }
+
+  write_gate_task(isa speaks, write_gate_weights const& weights, lane who, scratch_arena arena)
+      : blocks_(blocks_for<sizes::block>(speaks)),
+        gates_(gates_for(speaks)),
+        perceive_(residual_for(speaks).perceive),
+        weights_(weights),
+        who_(who),
+        index_(std::int64_t{who.layer} * weights.heads + who.head),
+        columns_(2 * weights.dims),
+        x_(arena.take<float>(static_cast<std::size_t>(rows(weights)) * static_cast<std::size_t>(columns_))),
+        block_(speaks, arena.take<float>(gate_block::room(columns_))),
+        tile_(arena.take<float>(sizes::rows_of_a_tile * sizes::block)),
+        sums_(arena.take<float>(static_cast<std::size_t>(rows(weights)))) {}
+
+  /// Entries [begin, end), at most `rows`; `out` is the lane's row.
+  void run(row_view const& pre, row_view const& post, int begin, int end, float* out) {
+    int const count = end - begin;
+    for (int i = 0; i < count; ++i) {
+      float* const row = x_ + std::ptrdiff_t{i} * columns_;
+      load(pre, begin + i, weights_.pre_norm, row);
+      load(post, begin + i, weights_.post_norm, row + weights_.dims);
+    }
+    std::fill_n(sums_, count, 0.0f);
+    for (int unit = 0; unit < weights_.hidden; unit += sizes::block) add_units(unit, count);
+    float const bias = weights_.fc2_bias[index_];
+    for (int i = 0; i < count; ++i) out[begin + i] = sigmoid(sums_[i] + bias);
+  }
+
+ private:
+  static constexpr float zeros[sizes::rows_of_a_tile * sizes::block] = {};
+
+  static float sigmoid(float z) {
+    float const tail = std::exp(z < 0 ? z : -z);
+    return (z < 0 ? tail : 1.0f) / (1.0f + tail);
+  }
+
+  void load(row_view const& from, int ordinal, float const* norm, float* to) const {
+    plane const& rows = from.rows;
+    widen_row(blocks_, rows.element, from.row(who_, ordinal), rows.dim, rows.dims, to);
+    gates_.normalise(to, rows.dims, norm + std::ptrdiff_t{who_.layer} * weights_.dims);
+  }
+
+  /// What the hidden units from `unit` on add to every entry's sum.
+  void add_units(int unit, int count) {
+    int const units = std::min(sizes::block, weights_.hidden - unit);
+    std::int64_t const first = index_ * weights_.hidden + unit;
+    float bias[sizes::block] = {};
+    float last[sizes::block] = {};
+    std::copy_n(weights_.fc1_bias + first, units, bias);
+    std::copy_n(weights_.fc2 + first, units, last);
+    block_.pack(weights_.fc1 + first * columns_, columns_, units, columns_);
+    for (int i = 0; i < count; i += sizes::rows_of_a_tile) {
+      int const rows = std::min(sizes::rows_of_a_tile, count - i);
+      block_.multiply(x_ + std::ptrdiff_t{i} * columns_, columns_, rows, tile_);
+      perceive_({tile_, zeros, bias, zeros, last, zeros, rows}, sums_ + i);
+    }
+  }
+
+  block_kernels const& blocks_;
+  gate_kernels const& gates_;
+  void (*perceive_)(hidden_tile const& tile, float* out);
+  write_gate_weights const& weights_;
+  lane who_;
+  std::int64_t index_;  ///< of the lane among those of the model
+  int columns_;
+  float* x_;
+  gate_block block_;
+  float* tile_;
+  float* sums_;
+};
+
+}  // namespace detail
+
+template <>
+struct implementation<ops::write_gates_t, host> {
+  static constexpr bool provided = true;
+
+  /// Bytes of a worker.
+  static std::size_t scratch(write_gate_weights const& weights) { return detail::write_gate_task::scratch(weights); }
+
+  static void run(host_executor& exec, lanes const& who, row_view const& pre, row_view const& post,
+                  write_gate_weights const& weights, by_lane<float> const& out) {
+    detail::check_gate_scratch("write_gates", exec, scratch(weights));
+    int const rows = detail::write_gate_task::rows(weights);
+    int const tasks = (who.bound + rows - 1) / rows;
+    exec.for_each(who.size() * tasks, [&](int i, int worker) {
+      lane const one = who.at(i / tasks);
+      int const begin = i % tasks * rows;
+      int const end = std::min(begin + rows, who.committed(one));
+      if (begin >= end) return;
+      detail::write_gate_task task(exec.speaks(), weights, one, detail::scratch_arena(exec.scratch(worker)));
+      task.run(pre, post, begin, end, out.row(one));
+    });
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

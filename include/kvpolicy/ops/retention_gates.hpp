@@ -1,0 +1,110 @@
+// Verb: how fast each new entry is forgotten, by TRIM-KV's gate.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/ops/verb.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// TRIM-KV's retention gate (arXiv:2512.03324, section 4), a perceptron a layer with one output a KV head: views of
+/// float32 weights of a whole model in the executor's memory, row by row.
+///
+///     log beta = logsigmoid(fc2 silu(fc1 x + b1) + b)      x: the hidden row after the layer's input norm
+struct retention_gate_weights {
+  int layers = 0;                   ///< L
+  int heads = 0;                    ///< Hkv
+  int width = 0;                    ///< d
+  int hidden = 0;                   ///< E
+  float const* fc1 = nullptr;       ///< [L][E][d]
+  float const* fc1_bias = nullptr;  ///< [L][E]
+  float const* fc2 = nullptr;       ///< [L][Hkv][E]
+  float const* fc2_bias = nullptr;  ///< [L][Hkv]
+
+  /// Numbers of one layer: 1,315,336 for 8 heads, d = 2,560 and 512 hidden units.
+  [[nodiscard]] static constexpr std::int64_t parameters(int heads, int width, int hidden) {
+    return (std::int64_t{width} + 1) * hidden + (std::int64_t{hidden} + 1) * heads;
+  }
+  [[nodiscard]] bool there() const { return fc1 != nullptr; }
+
+  void check(char const* call) const {
+    expects(fc1 != nullptr && fc1_bias != nullptr && fc2 != nullptr && fc2_bias != nullptr, call, "retention gate",
+            "null", "a gate has four tensors");
+    expects(layers >= 1, call, "retention gate.layers", layers, "a model has at least one layer");
+    expects(heads >= 1, call, "retention gate.heads", heads, "a model has at least one KV head");
+    expects(width >= 1, call, "retention gate.width", width, "a hidden row has at least one channel");
+    expects(hidden >= 1, call, "retention gate.hidden", hidden, "there is at least one hidden unit");
+  }
+
+  /// As above, and refuses a gate of another model.
+  void check(char const* call, shape const& model) const {
+    check(call);
+    expects(layers == model.layers, call, "retention gate.layers", layers,
+            [&] { return "the model has " + std::to_string(model.layers) + " layers"; });
+    expects(heads == model.kv_heads, call, "retention gate.heads", heads,
+            [&] { return "the model has " + std::to_string(model.kv_heads) + " KV heads"; });
+  }
+
+  friend bool operator==(retention_gate_weights const&, retention_gate_weights const&) = default;
+};
+
+/// The hidden rows of a forward, after each layer's input norm: row i is of the i-th entry of the lanes that are asked
+/// about. Channels lie side by side; strides in bytes.
+struct hidden_rows {
+  std::byte const* base = nullptr;
+  codec element = codec::f32;
+  int dims = 0;
+  std::int64_t sequence = 0;
+  std::int64_t layer = 0;
+  std::int64_t row = 0;
+
+  [[nodiscard]] KVPOLICY_HD constexpr std::byte const* at(int in_sequence, int in_layer, int i) const {
+    return base + in_sequence * sequence + in_layer * layer + i * row;
+  }
+};
+
+namespace ops {
+
+/// `retention_gates(exec, who, hidden, weights, out)`: log beta of every committed entry of the lanes `who`.
+///
+/// - in: `hidden`, the rows that these entries were made of, float32, half or bfloat16; a lane of n entries takes rows
+///   0 .. n - 1. `who`: some layers of the model that the weights are of; of them the counts are read.
+/// - out: `out`, a row a lane, float32, at most 0; behind the last entry nothing is written.
+/// - NaN: a row that holds NaN has log beta NaN in every lane.
+/// - cost: d E multiplications a row, and one reading of a layer's weights for each few hundred rows, which one thread
+///   works on. Sums run in single precision, in an order that depends on neither threads nor the rows beside. Scratch:
+///   `reserve`, once, where plans and states are made.
+/// - throws: `invalid_argument` if tensors are missing, sizes do not fit, or nothing was reserved.
+/// - source: TRIM-KV, section 4.1, and its released code. Their logarithm of a bfloat16 sigmoid is 0 from 7 on; this
+/// one
+///   is exact to float32.
+struct retention_gates_t : verb<retention_gates_t> {
+  /// Makes the scratch that a call with weights of these sizes needs.
+  template <executor Executor>
+  static void reserve(Executor& exec, retention_gate_weights const& weights) {
+    weights.check("retention_gates");
+    exec.reserve(implementation<retention_gates_t, typename Executor::backend>::scratch(weights));
+  }
+
+  static void check(lanes const& who, hidden_rows const& hidden, retention_gate_weights const& weights,
+                    by_lane<float> const& out) {
+    weights.check("retention_gates");
+    expects(who.heads == weights.heads, "retention_gates", "who.heads", who.heads,
+            [&] { return "the gate has " + std::to_string(weights.heads) + " heads"; });
+    expects(who.layer_begin >= 0 && who.layer_begin <= who.layer_end, "retention_gates", "who.layer_begin",
+            who.layer_begin, "layers are a range");
+    expects(who.layer_end <= weights.layers, "retention_gates", "who.layer_end", who.layer_end,
+            [&] { return "the gate has " + std::to_string(weights.layers) + " layers"; });
+    expects(hidden.base != nullptr, "retention_gates", "hidden", "null", "a signal is the engine's memory");
+    expects(hidden.element != codec::opaque, "retention_gates", "hidden", "opaque rows",
+            "only their engine can read them");
+    expects(hidden.dims == weights.width, "retention_gates", "hidden.dims", hidden.dims,
+            [&] { return "the gate is of " + std::to_string(weights.width) + " channels"; });
+    expects(out.data != nullptr, "retention_gates", "out", "null", "every lane has a row to be written to");
+  }
+};
+inline constexpr retention_gates_t retention_gates{};
+
+}  // namespace ops
+}  // namespace KVPOLICY_NAMESPACE
