@@ -19,7 +19,7 @@ MAX_LINES = 300
 _DECISION = {"core", "ops", "recorders", "protect", "budget", "trigger", "scorers/concept.hpp"}
 _EVERYTHING = {
     "core", "ops", "ops/host", "ops/cuda", "recorders", "scorers", "protect", "budget", "trigger", "admission", "selection",
-    "eviction", "layout", "session", "accounting", "io", "printed", "engines", "policies",
+    "eviction", "layout", "step", "session", "accounting", "io", "printed", "engines", "policies",
 }  # fmt: skip
 
 # An entry is a room or one file of it.
@@ -34,10 +34,11 @@ ROOMS = {
     "protect": {"core"},
     "budget": {"core"},
     "trigger": {"core"},
-    "admission": _DECISION,
+    "admission": _DECISION | {"eviction", "layout"},
     "selection": _DECISION,
     "eviction": _DECISION,
     "layout": {"core", "ops"},
+    "step": _DECISION | {"admission", "selection", "eviction", "layout", "scorers/full.hpp", "scorers/with_recorders.hpp"},
     "session": {"core", "ops", "recorders"},
     "accounting": _DECISION | {"admission", "selection", "eviction", "layout"},
     "io": {"core", "ops", "recorders", "scorers", "session"},

@@ -89,15 +89,21 @@ TEST_SUITE("vocabulary") {
 
   TEST_CASE("WG-KV knows a victim's new place before the ring overwrites it") {
     engine model = filled();
-    std::vector<int> oldest{5};
-    std::vector<int> pages(std::size_t{engine::lanes} * 4);
-    for (std::size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<int>((i + 7) % pages.size());
-    dual_cache const both = two_caches(model, oldest, pages, 16);
+    wg_kv_engine window{model};
+    window.oldest = 5;
+    window.free = {0};
+    window.pages.resize(std::size_t{engine::lanes} * 4);
+    for (std::size_t i = 0; i < window.pages.size(); ++i)
+      window.pages[i] = static_cast<int>((i + 7) % window.pages.size());
+    kv::dual_cache both = window.view(16);
     CHECK(both.window.where.at({0, 0, 0}, 0) == kv::place{0, 5});
     CHECK(both.window.where.at({0, 0, 0}, 60) == kv::place{0, 1});
-    CHECK(both.global.where.at({0, 1, 1}, 17) == kv::place{(7 + 3 * 4 + 1) % 16, 1});
-    CHECK_NOTHROW(kv::detail::check_cache("test", both.global));  // lanes share the pool, not their pages
+    CHECK(both.global.entries.where.at({0, 1, 1}, 17) == kv::place{(7 + 3 * 4 + 1) % 16, 1});
+    CHECK_NOTHROW(kv::detail::check_cache("test", both.global.entries));  // lanes share the pool, not their pages
     CHECK(promotes_before_overwrite(both, {0, 1, 1}));
+    kv::host_executor exec;
+    wg_kv_step(exec, both, 0);
+    CHECK(window.window_count == 1);
   }
 
   TEST_CASE("TRIM-KV ages the retention that moves with each entry") {
@@ -118,15 +124,23 @@ TEST_SUITE("vocabulary") {
     CHECK(dropped(plan.keep(), 0) == -1);
   }
 
-  TEST_CASE("Quest's bounds are a column of pages that appliers make again") {
+  TEST_CASE("Quest's bounds are a column of pages that is made again from the first entry which moved") {
     kv::host_executor exec;
-    engine model;
+    engine model = filled();
     kv::cache cache = model.view();
-    auto state = kv::make_state(exec, kv::eviction{.score = quest{16}}, cache);
-    REQUIRE(state.columns().size() == 1);
+    auto const policy = kv::selection{.score = quest{16}, .dense_layers = 1};
+    auto state = kv::make_state(exec, policy, cache);
+    auto plan = kv::make_plan(exec, policy, cache);
+    REQUIRE(state.columns().size() == 2);
     CHECK(state.columns()[0].about.units == 4);
-    CHECK(state.columns()[0].about.rule == kv::on_move::recompute);
-    CHECK(is_read_set({.of = kv::unit::page}));
+    CHECK(state.columns()[1].about.rule == kv::on_move::recompute);
+    kv::append(exec, cache, state, {.tokens = 20, .position = 0});
+    kv::signals const in{cache.who, kv::keys_of(cache), model.rows_of(19, 20)};
+    kv::observe(exec, policy, in, state);
+    kv::select(exec, policy, in, state, plan);
+    CHECK(*kv::bound_pages{16}.view(state.columns_from(0)).known.row({}) == 20);
+    CHECK(is_read_set(plan.keep()));
+    CHECK(plan.keep().listed(0).size() == 2);
   }
 
   TEST_CASE("H2O's mass survives many evictions in decode") {

@@ -5,51 +5,56 @@
 
 namespace vocabulary {
 
-/// Signal: the write gate of each entry, one float an entry of a lane.
-struct write_gate {
-  static constexpr auto name = "write_gate";
-  kv::by_lane<float const> gate{};
-};
+/// A window whose rows are all lanes' in step, and its global pages: one pool that any lane may hold.
+struct wg_kv_engine {
+  engine& model;
+  int window_count = 0;
+  int oldest = 0;
+  std::vector<int> window_position = std::vector<int>(engine::bound);
+  std::vector<int> pages{};
+  std::vector<int> held = std::vector<int>(engine::lanes);
+  std::vector<int> free{};
+  int free_count = 0;
 
-/// Admission is the same sentence with another trigger, domain and effect: score the entries that leave the window,
-/// pick those above a threshold, promote.
-struct gated {
-  using needs = kv::needs<write_gate>;
-  static constexpr kv::granularity decides = kv::granularity::lane;
-  struct read {
-    kv::by_lane<float const> gate;
-    KVPOLICY_HD float operator()(float, kv::entry at) const { return gate.row(at.who)[at.ordinal]; }
-  };
-  void score(auto& exec, auto const& in, kv::score_view const& out) const {
-    kv::ops::map(exec, out, read{in.template get<write_gate>().gate});
+  kv::dual_cache view(int page) {
+    kv::dual_cache both;
+    both.window = model.view();
+    both.window.who.count = {&window_count, 0, 0, 0};
+    both.window.who.position = {window_position.data(), 0, 0, 0};
+    both.window.where = {
+        .kind = kv::locating::ring, .table = {&oldest, 0, 0, 0}, .unit_tokens = engine::bound, .units = 1};
+    both.oldest = {&oldest, 0, 0, 0};
+    both.global.entries = model.view();
+    both.global.entries.who.in_flight = nullptr;
+    std::int64_t const blocks = engine::bound / page;
+    for (kv::plane* rows : {&both.global.entries.k, &both.global.entries.v}) {
+      rows->layer = rows->head = 0, rows->unit = page * rows->token;
+    }
+    both.global.table = {pages.data(), 0, std::int64_t{engine::kv_heads} * blocks, blocks};
+    both.global.entries.where = kv::block_table({pages.data(), 0, std::int64_t{engine::kv_heads} * blocks, blocks},
+                                                page, std::int64_t{engine::lanes} * blocks);
+    both.global.held = {held.data(), 0, engine::kv_heads, 1};
+    both.global.pages = {free.data(), &free_count, -1};
+    return both;
   }
-  friend bool operator==(gated const&, gated const&) = default;
 };
-static_assert(kv::scorer<gated>);
-
-/// The window of a lane as a ring, `max_draft` rows longer so that a roll-back finds its victims, and its global pages.
-struct dual_cache {
-  kv::cache window;
-  kv::cache global;
-};
-
-inline dual_cache two_caches(engine& model, std::vector<int>& oldest, std::vector<int> const& pages, int page) {
-  kv::cache window = model.view();
-  window.where = {
-      .kind = kv::locating::ring, .table = {oldest.data(), 0, 0, 0}, .unit_tokens = engine::bound, .units = 1};
-  kv::cache global = model.view();  // one pool of pages that any lane may hold: the table has a row for every lane
-  auto const blocks = engine::bound / page;
-  for (kv::plane* rows : {&global.k, &global.v}) rows->layer = rows->head = 0, rows->unit = page * rows->token;
-  global.where = kv::block_table({pages.data(), 0, std::int64_t{engine::kv_heads} * blocks, blocks}, page,
-                                 std::int64_t{engine::lanes} * blocks);
-  return {window, global};
-}
 
 /// Before the ring overwrites its oldest row: the place where a promoted victim goes is known, and is not the victim's.
-inline bool promotes_before_overwrite(dual_cache const& both, kv::lane who) {
+inline bool promotes_before_overwrite(kv::dual_cache const& both, kv::lane who) {
+  kv::cache const& pages = both.global.entries;
   kv::place const victim = both.window.where.at(who, 0);
-  kv::place const target = both.global.where.at(who, *both.global.who.count.row(who));
-  return both.window.k.row(who.layer, victim, who.head) != both.global.k.row(who.layer, target, who.head);
+  kv::place const target = pages.where.at(who, *pages.who.count.row(who));
+  return both.window.k.row(who.layer, victim, who.head) != pages.k.row(who.layer, target, who.head);
+}
+
+/// A step of a composed policy, as an engine calls it.
+inline void wg_kv_step(kv::host_executor& exec, kv::dual_cache& both, int position) {
+  auto const policy = kv::cache_policy{.admit = kv::policies::wg_kv({.window = 8}),
+                                       .select = kv::policies::quest({.budget = 32}),
+                                       .evict = kv::policies::trim_kv({.budget = 48})};
+  auto held = kv::make_state(exec, policy, both);
+  auto plans = kv::make_plan(exec, policy, both);
+  kv::step(exec, policy, kv::signals{both.window.who}, both, held, plans, {.tokens = 1, .position = position}, [] {});
 }
 
 }  // namespace vocabulary

@@ -79,14 +79,16 @@ template <executor Executor, class Forces>
   int const count = keep.seen[segment];
   int const* const position = keep.who.position.row(made.who);
   float const* const score = scores.row(segment);
-  auto const kept = keep.listed(segment);
+  auto const listed = keep.listed(segment);
+  bool const lists_kept = keep.lists == side::kept;
   made.position = position[ordinal];
   made.score = score[ordinal];
-  made.all_kept = std::ssize(kept) == count;
-  auto next = kept.begin();
+  made.all_kept = lists_kept ? std::ssize(listed) == count : listed.empty();
+  auto next = listed.begin();
   for (int e = 0; e < count; ++e) {
-    bool const stays = next != kept.end() && *next == e;
-    if (stays) ++next;
+    bool const named = next != listed.end() && *next == e;
+    bool const stays = named == lists_kept;
+    if (named) ++next;
     bool const forced = forces(entry{made.who, e, count, position[e], 0});
     if (e == ordinal) {
       made.kept = stays;

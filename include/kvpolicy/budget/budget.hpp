@@ -122,6 +122,24 @@ struct ratio {
   friend bool operator==(ratio const&, ratio const&) = default;
 };
 
+/// Drops floor(part of a lane's entries), the lowest of each, when the trigger fires for all lanes of a sequence
+/// together (with `over_budget` it fires at every decision): WG-KV's eviction of admitted tokens (arXiv:2512.17452,
+/// K.1), with `over_total` as trigger.
+struct lowest_part {
+  double drop = 0.1;
+  static constexpr auto name = "lowest";
+  static constexpr auto fields() { return std::tuple{field{"", &lowest_part::drop}}; }
+  void check(char const* call) const {
+    expects(drop >= 0 && drop <= 1, call, "lowest.drop", drop, "a part is dropped, 0 to 1");
+  }
+  KVPOLICY_HD constexpr int operator()(lane, int count) const { return count - detail::part_of(drop, count); }
+  KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::global; }
+  KVPOLICY_HD static constexpr int floor(int share) {
+    return share;
+  }  // no lane takes from another, while what is forced fits
+  friend bool operator==(lowest_part const&, lowest_part const&) = default;
+};
+
 /// `limit` bytes of keys and values for all lanes of a sequence, in equal shares. Before a plan has told what an entry
 /// costs, a byte is an entry.
 struct in_bytes {

@@ -195,6 +195,13 @@ class signals {
     return (detail::provided<signals, Needed>::value && ...);
   }
 
+  /// The same of other lanes, and further signals.
+  template <class... More>
+  [[nodiscard]] constexpr signals<Given..., More...> with(lanes const& among, More const&... more) const {
+    return std::apply([&](Given const&... each) { return signals<Given..., More...>(among, each..., more...); },
+                      given_);
+  }
+
   /// Refuses signals that do not fit the model: each type that has a `check` looks at itself.
   void check(char const* call, shape const& model) const {
     std::apply([&](auto const&... each) { (check_one(each, call, model), ...); }, given_);

@@ -7,6 +7,7 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -17,6 +18,11 @@ namespace KVPOLICY_NAMESPACE {
 enum class per { lane_entry, lane_page, window_row, lane, session };
 
 /// What an applier does to a column when entries move: permute it along, recompute it, or leave it.
+///
+/// To recompute a column of per::lane is to say how much of it is still true: it is one int, the number of entries,
+/// from the lane's first on, that its recorder's other columns speak of. Whatever moves or removes entries lowers it to
+/// the first ordinal that changed (`lower_known`), a roll-back through the recorder's `forget`; `observe` goes on from
+/// there.
 enum class on_move { permute, recompute, stay };
 
 /// One thing that a recorder keeps: `bytes` for each of its units, `units` in a lane (0: one for every entry).
@@ -54,9 +60,23 @@ struct held_columns {
   }
 };
 
+namespace detail {
+
+/// Entries of a lane from ordinal `first` on are other ones than they were: see on_move::recompute.
+inline void lower_known(std::span<held_column const> columns, lane who, int first) {
+  for (held_column const& one : columns) {
+    if (one.about.one != per::lane || one.about.rule != on_move::recompute) continue;
+    int& known = *reinterpret_cast<int*>(one.rows.row(who));
+    known = std::min(known, first);
+  }
+}
+
+}  // namespace detail
+
 /// A recorder keeps a signal across steps. It says what it needs, what signal it provides, which columns it keeps
 /// (`columns(model, bound)`), and how they answer for the signal (`view(held)`); `observe(exec, in, held) const` writes
-/// them. Optional: `forget(exec, who, held, sequence, position)`, when a sequence is rolled back to a position.
+/// them. Optional: `forget(exec, who, held, sequence, position)`, when a sequence is rolled back to a position;
+/// `from_birth = true`, where what it keeps is known when an entry is written: a window keeps it for the pages to come.
 template <class R>
 concept recorder = std::regular<R> && requires(R const& r, shape const& model, held_columns const& held) {
   typename R::needs;
@@ -79,7 +99,9 @@ template <class Scorer>
 template <class Executor>
 class state {
  public:
-  state(Executor& exec, shape const& model, lanes const& who) : model_(model), who_(who), exec_(&exec) {}
+  /// `slack`: entries by which rows of per::lane_entry are longer than the bound, so that they can `slide`.
+  state(Executor& exec, shape const& model, lanes const& who, int slack = 0)
+      : model_(model), who_(who), slack_(slack), exec_(&exec) {}
 
   state(state&&) = default;
   state& operator=(state&&) = default;
@@ -97,7 +119,7 @@ class state {
           });
     }
     for (column const& about : keeps.columns(model_, who_.bound)) {
-      std::size_t const units = static_cast<std::size_t>(about.units != 0 ? about.units : who_.bound);
+      std::size_t const units = static_cast<std::size_t>(about.units != 0 ? about.units : who_.bound + slack_);
       auto const row = static_cast<std::int64_t>(units * static_cast<std::size_t>(about.bytes));
       memory_.emplace_back(*exec_, static_cast<std::size_t>(row) * static_cast<std::size_t>(who_.size()));
       by_lane<std::byte> const rows{memory_.back().data() - row * who_.layer_begin * who_.heads,
@@ -117,7 +139,19 @@ class state {
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       exec_->copy(memory_[i].data(), other.memory_[i].data(), memory_[i].size());
     }
+    slide(other.slid_ - slid_);
   }
+
+  /// The oldest `entries` of every lane are gone: what was recorded of entry i + entries is of entry i. Nothing moves;
+  /// below 0 the way back. The caller sees to it that 0 <= slid() <= slack().
+  void slide(int entries) {
+    for (held_column& each : columns_) {
+      if (each.about.one == per::lane_entry) each.rows.data += std::int64_t{entries} * each.about.bytes;
+    }
+    slid_ += entries;
+  }
+  [[nodiscard]] int slid() const { return slid_; }
+  [[nodiscard]] int slack() const { return slack_; }
 
   /// A sequence is rolled back to `position`: recorders that keep rows by position drop theirs.
   void forget(Executor& exec, lanes const& who, int sequence, int position) const {
@@ -165,6 +199,8 @@ class state {
 
   shape model_;
   lanes who_;
+  int slack_ = 0;
+  int slid_ = 0;
   Executor* exec_;
   std::vector<typename Executor::template buffer<std::byte>> memory_;
   std::vector<held_column> columns_;

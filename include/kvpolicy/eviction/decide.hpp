@@ -8,6 +8,7 @@
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
+#include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/lists.hpp>
 #include <kvpolicy/ops/map.hpp>
@@ -15,23 +16,14 @@
 #include <kvpolicy/ops/remember_rows.hpp>
 #include <kvpolicy/ops/rerotate.hpp>
 #include <kvpolicy/ops/residual.hpp>
+#include <kvpolicy/ops/select_if.hpp>
 #include <kvpolicy/ops/top_k.hpp>
+#include <kvpolicy/recorders/recording.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Bytes of scratch that one worker needs for a verb, if the backend has it.
-template <class Verb, class Backend>
-std::size_t scratch_of_verb(shape const& model, int bound) {
-  if constexpr (implementation<Verb, Backend>::provided) {
-    return implementation<Verb, Backend>::scratch(model, bound);
-  } else {
-    static_cast<void>(model), static_cast<void>(bound);
-    return 0;
-  }
-}
-
-/// The same for any verb, whatever the policy asks for.
+/// Bytes of scratch that one worker needs for any verb, whatever the policy asks for.
 template <class Backend>
 std::size_t scratch_bytes(shape const& model, int bound) {
   return std::max({scratch_of_verb<ops::attention_mass_t, Backend>(model, bound),
@@ -81,19 +73,6 @@ std::size_t scratch_bytes(cache const& in) {
       {scratch_bytes<Backend>(in.shape, in.who.bound), list_scratch<Backend>(in), rerotate_scratch<Backend>(in)});
 }
 
-template <class Part>
-void check_part(char const* call, Part const& part) {
-  if constexpr (requires { part.check(call); }) part.check(call);
-}
-template <class Part>
-void check_part(char const* call, Part const& part, shape const& model) {
-  if constexpr (requires { part.check(call, model); }) {
-    part.check(call, model);
-  } else {
-    check_part(call, part);
-  }
-}
-
 /// Scratch belongs to the executor that plan and state were made on; another one may have none.
 template <executor Executor, class State>
 void check_scratch(char const* call, Executor const& exec, State const& held) {
@@ -108,6 +87,8 @@ void check_policy(char const* call, Policy const& policy, shape const& model) {
   check_part(call, policy.protect);
   check_part(call, policy.budget);
   check_part(call, policy.trigger);
+  check_part(call, pick_of(policy));
+  if constexpr (requires { policy.check(call); }) policy.check(call);
 }
 
 }  // namespace detail
@@ -123,13 +104,13 @@ concept decides =
 /// The state of one batch: the columns of the policy's recorders, for all the lanes of `in`, up to `in.who.bound`
 /// entries.
 ///
+/// - `slack`: entries by which rows of recorded numbers are longer, so that they can slide (see `state`).
 /// - throws: `invalid_argument` if the cache or the policy is not sound. Memory: `columns x lanes x bound`.
 template <executor Executor, eviction_policy Policy>
-[[nodiscard]] state<Executor> make_state(Executor& exec, Policy const& policy, cache const& in) {
+[[nodiscard]] state<Executor> make_state(Executor& exec, Policy const& policy, cache const& in, int slack = 0) {
   detail::check_policy("make_state", policy, in.shape);
   detail::check_cache("make_state", in);
-  state<Executor> made(exec, in.shape, in.who);
-  std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders_of(policy.score));
+  state<Executor> made = detail::state_of(exec, recorders_of(policy.score), in, slack);
   exec.reserve(detail::scratch_bytes<typename Executor::backend>(in));
   return made;
 }
@@ -157,15 +138,7 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
   check_policy("observe", policy, held.model());
   check_state("observe", held, recorders);
   check_scratch("observe", exec, held);
-  std::size_t first = 0;
-  auto const one = [&](auto const& recorder) {
-    using needed = typename std::remove_cvref_t<decltype(recorder)>::needs;
-    if constexpr (signals_complete<std::remove_cvref_t<decltype(recorder)>, Given>(needed{})) {
-      if (in.has_all(needed{})) recorder.observe(exec, in, held.columns_from(first));
-      first += recorder.columns(held.model(), held.who().bound).size();
-    }
-  };
-  std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
+  record(exec, recorders, in, held);
 }
 
 template <executor Executor, eviction_policy Policy, class Given>
@@ -190,7 +163,12 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
     check_state("decide", held, recorders);
     check_scratch("decide", exec, held);
     score_view const scores = into.scores(in.who);
-    keep_set const made = into.room(in.who);
+    keep_set made = into.room(in.who);
+    if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) {
+      made.lists = side::dropped;
+      expects(scope_of(policy.budget) == budget_scope::lane, "decide", "budget.scope",
+              to_string(scope_of(policy.budget)), "every lane drops one of its own");
+    }
     bag_type const told(in, recorders, held);
     if constexpr (requires { implementation<ops::top_k_t, typename Executor::backend>::refuse(scores); }) {
       implementation<ops::top_k_t, typename Executor::backend>::refuse(scores);
@@ -203,7 +181,13 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
         ops::map(exec, scores, zero_if_candidate{rule});
         policy.score.score(exec, told, scores);
       }
-      ops::top_k(exec, scores, rule, made);
+      if constexpr (threshold<decltype(pick_of(policy))>) {
+        ops::select_if(exec, scores, rule, made);
+      } else if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) {
+        ops::argmin(exec, scores, rule, made);
+      } else {
+        ops::top_k(exec, scores, rule, made);
+      }
     });
     into.publish(made);
   }

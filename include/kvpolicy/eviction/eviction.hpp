@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/budget/budget.hpp>
+#include <kvpolicy/budget/pick.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
@@ -9,14 +10,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Keep the best, up to the budget.
-struct top {
-  static constexpr auto name = "top";
-  static constexpr auto fields() { return std::tuple{}; }
-  friend bool operator==(top const&, top const&) = default;
-};
-
-/// *When* a trigger fires, *protect* some entries, *score* the others, and *pick* the best up to a *budget*.
+/// *When* a trigger fires, *protect* some entries, *score* the others, and *pick* the best up to a *budget* (or, with
+/// `at_least`, what scores enough, whatever the budget).
 ///
 ///     kv::eviction{.score = kv::snapkv{.window = 32}, .protect = kv::sinks{4}, .budget = kv::per_lane{1024}}
 ///
@@ -38,13 +33,17 @@ template <class Score, class Protect, class... Others>
   std::string const kept = to_string(policy.protect);
   if (!std::same_as<Protect, nothing> && !kept.empty()) text += " | " + kept;
   text += " | " + to_string(policy.budget);
-  if (!(policy.trigger == decltype(policy.trigger){})) text += " | " + to_string(policy.trigger);
+  if constexpr (!std::same_as<decltype(policy.pick), top>) text += " | " + to_string(policy.pick);
+  constexpr bool usual = std::same_as<std::remove_cvref_t<decltype(policy.trigger)>, over_budget>;
+  if (!usual || !(policy.trigger == decltype(policy.trigger){})) text += " | " + to_string(policy.trigger);
   return text;
 }
 
-/// Something that `decide` takes: an eviction, or a type that offers the same members.
+/// Something that `decide` takes: an eviction, or a type that offers the same members. Scorers of pages select.
 template <class P>
-concept eviction_policy = scorer<std::remove_cvref_t<decltype(P::score)>> && requires(P const& policy) {
+concept eviction_policy = scorer<std::remove_cvref_t<decltype(P::score)>> && !requires {
+  std::remove_cvref_t<decltype(P::score)>::scores_of;
+} && requires(P const& policy) {
   policy.protect;
   policy.budget;
   policy.trigger;
@@ -53,12 +52,18 @@ concept eviction_policy = scorer<std::remove_cvref_t<decltype(P::score)>> && req
 namespace detail {
 
 /// What top_k asks of a policy.
-template <class Forces, class Protect, class Budget, class Trigger>
+template <class Forces, class Protect, class Budget, class Trigger, class Pick>
 struct eviction_rule {
   Forces forced_by_scorer;
   Protect protect;
   Budget limit;
   Trigger trigger;
+  Pick pick;
+  [[nodiscard]] KVPOLICY_HD bool picks(float score) const
+    requires threshold<Pick>
+  {
+    return pick(score);
+  }
   [[nodiscard]] KVPOLICY_HD int budget(lane who, int count) const { return limit(who, count); }
   [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed) const { return trigger(count, allowed); }
   [[nodiscard]] KVPOLICY_HD budget_scope scope() const { return scope_of(limit); }
@@ -110,6 +115,16 @@ constexpr auto trigger_of(Policy const& policy) {
   }
 }
 
+/// A policy's pick: `top` where it names none.
+template <class Policy>
+constexpr auto pick_of(Policy const& policy) {
+  if constexpr (requires { policy.pick; }) {
+    return policy.pick;
+  } else {
+    return top{};
+  }
+}
+
 /// Calls visit with a protection as decisions ask it, entry by entry. One that is chosen at run time picks a type that
 /// costs an entry no more than it must.
 template <class Protect, class Visit>
@@ -126,7 +141,7 @@ template <class Policy, class Protect, class Bag>
 constexpr auto rule_of(Policy const& policy, Protect const& protect, Bag const& in, shape const& model,
                        std::int64_t entry_bytes) {
   return eviction_rule{forces_of(policy.score, in), protect, in_entries(policy.budget, model, entry_bytes),
-                       trigger_of(policy)};
+                       trigger_of(policy), pick_of(policy)};
 }
 
 /// 0 for a candidate, -inf for an entry that a rule forces.

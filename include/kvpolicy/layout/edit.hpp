@@ -27,11 +27,12 @@ void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& ke
 
 /// The part of a cache that a plan decided about; refused if plan, cache and state do not belong together.
 template <executor Executor>
-cache decided_part(Executor& exec, plan<Executor> const& decided, cache const& in, state<Executor> const& held) {
+cache decided_part(Executor& exec, plan<Executor> const& decided, cache const& in, state<Executor> const& held,
+                   side lists = side::kept) {
   keep_set const& keep = decided.keep();
   expects(keep.ordinal != nullptr, "apply", "plan", "empty", "decide comes before apply");
-  expects(keep.lists == side::kept && keep.of == unit::token, "apply", "plan.keep", "dropped entries or pages",
-          "appliers take the tokens that are kept");
+  expects(keep.lists == lists && keep.of == unit::token, "apply", "plan.keep", "dropped entries or pages",
+          "this applier takes the tokens that are kept");
   check_cache("apply", in);
   check_same_lanes("apply", "plan.who", keep.who, in.who);
   check_same_lanes("apply", "cache.who", in.who, held.who());

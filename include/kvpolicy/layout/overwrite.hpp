@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/layout/edit.hpp>
+#include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/units.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -16,8 +17,26 @@ struct overwrite {
   static constexpr auto name = "overwrite";
 };
 
+namespace detail {
+
+/// One entry a lane goes: its slot stands behind the list's end, and the engine writes the next token there.
+template <executor Executor>
+void apply_dropped(Executor& exec, overwrite const& how, plan<Executor> const& decided, cache const& in,
+                   state<Executor>& held, tally* told) {
+  keep_set const& keep = decided.keep();
+  cache const part = decided_part(exec, decided, in, held, side::dropped);
+  check_slots("list", how.list, in, keep);
+  check_list_scratch(exec, in);
+  ops::check_list(exec, keep, part, list_edit<>{.list = how.list, .distinct = true});
+  ops::drop_listed(exec, keep, part, how.list, std::span<held_column const>(held.columns()));
+  if (told != nullptr) ops::tell_dropped(exec, keep, part.who, told);
+}
+
+}  // namespace detail
+
 /// Carries a keep set out by filling holes: rows of K and V, the list, positions and recorded columns.
 ///
+/// - a plan that lists the one dropped entry of each lane (`lowest_one`) moves no row: its slot is the next to write.
 /// - cost: reads and writes at most one row for each dropped entry, and the list once. No allocation.
 /// - throws: `invalid_argument` as apply of list_rewrite, and if slots are shared: rows would be overwritten for
 ///   another. Then nothing was changed.
@@ -25,6 +44,7 @@ template <executor Executor>
 void apply(Executor& exec, overwrite const& how, plan<Executor> const& decided, cache& in, state<Executor>& held,
            tally* told = nullptr) {
   keep_set const& keep = decided.keep();
+  if (keep.lists == side::dropped) return detail::apply_dropped(exec, how, decided, in, held, told);
   cache const part = detail::decided_part(exec, decided, in, held);
   detail::check_slots("list", how.list, in, keep);
   detail::check_list_scratch(exec, in);

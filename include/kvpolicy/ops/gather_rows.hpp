@@ -13,6 +13,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 ///
 /// - in: `keep`, ascending. in, out: rows of `cache.k` and `cache.v` through the locator, `cache.who.position`,
 ///   and every column per lane entry whose rule is `permute`; bytewise, any element type.
+///   Counts per lane whose rule is `recompute` fall to the first ordinal that moved.
 /// - ascending moves never overtake their sources: no scratch, no second copy.
 /// - a table shared by several lanes (stride 0) is moved once, with the keep set that those lanes share.
 /// - cost: reads and writes the kept rows that change place once.

@@ -1,16 +1,21 @@
 // Ready compositions: one function a system, with the paper's defaults.
 #pragma once
 
+#include <kvpolicy/admission/admission.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
+#include <kvpolicy/scorers/head_table.hpp>
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
 #include <kvpolicy/scorers/trim_kv.hpp>
+#include <kvpolicy/scorers/write_gate.hpp>
+#include <kvpolicy/selection/selection.hpp>
 
 namespace KVPOLICY_NAMESPACE::policies {
 
@@ -67,10 +72,71 @@ struct intent_kv_options {
 /// What its gate lets last; observe and decide after every forward.
 [[nodiscard]] constexpr auto trim_kv(options<kvpolicy::trim_kv> with = {}) { return detail::keep_best(with); }
 
+/// The same for decoding by one token at a time: once a lane is over its budget, each step drops its lowest entry, and
+/// the next token takes its slot. Carry out by overwrite.
+[[nodiscard]] constexpr auto trim_kv_decode(options<kvpolicy::trim_kv> with = {}) {
+  return eviction{.score = with.score,
+                  .protect = kvpolicy::sinks{with.sinks},
+                  .budget = per_lane{with.budget},
+                  .pick = lowest_one{}};
+}
+
 /// The keys of smallest norm.
 [[nodiscard]] constexpr auto knorm(options<kvpolicy::knorm> with = {}) { return detail::keep_best(with); }
 
 /// Random entries.
 [[nodiscard]] constexpr auto random(options<kvpolicy::random> with = {}) { return detail::keep_best(with); }
+
+/// A window, and the write gate's threshold.
+struct wg_kv_options {
+  int window = 256;
+  float threshold = 0.1f;
+  bool strict = false;  ///< g > threshold, as the released code; g >= threshold, as the paper
+  int cap = -1;         ///< admitted entries of a lane, at most; -1: no cap
+};
+/// What the write gate admits, beside the window (WG-KV).
+[[nodiscard]] constexpr auto wg_kv(wg_kv_options with = {}) {
+  return admission{.score = kvpolicy::write_gate{},
+                   .protect = nothing{},
+                   .window = with.window,
+                   .pick = at_least{with.threshold, with.strict},
+                   .cap = with.cap};
+}
+
+/// A window, and sinks that are admitted in every head.
+struct local_attention_options {
+  int window = 256;
+  int sinks = 0;
+};
+/// The window and the sinks, whatever was written. Keys keep their phases, unlike StreamingLLM's.
+[[nodiscard]] constexpr auto local_attention(local_attention_options with = {}) {
+  return admission{
+      .score = kvpolicy::head_table{}, .protect = sinks{with.sinks}, .window = with.window, .pick = at_least{0.5f}};
+}
+
+/// A window and sinks for the heads that stream, and which heads do not.
+struct duo_attention_options {
+  int window = 256;
+  int sinks = 128;
+  by_lane<float const> retrieval{};  ///< a number a lane: at least 0.5 keeps everything; `retrieval_heads` makes it
+};
+/// Everything in retrieval heads, window and sinks in the others (DuoAttention).
+[[nodiscard]] constexpr auto duo_attention(duo_attention_options with = {}) {
+  return admission{.score = kvpolicy::head_table{with.retrieval},
+                   .protect = sinks{with.sinks},
+                   .window = with.window,
+                   .pick = at_least{0.5f}};
+}
+
+/// Tokens that are read, and the scorer's parameters.
+struct quest_options {
+  int budget = 512;  ///< tokens a lane, the last page's among them
+  kvpolicy::quest score = {};
+  int dense_layers = 2;
+};
+/// The pages in which the query can find most; observe after every forward, select in every decode step.
+[[nodiscard]] constexpr auto quest(quest_options with = {}) {
+  return selection{.score = with.score, .budget = per_lane{with.budget}, .dense_layers = with.dense_layers};
+}
 
 }  // namespace KVPOLICY_NAMESPACE::policies

@@ -23,6 +23,7 @@ struct retention {
 struct carry_retention {
   using needs = kvpolicy::needs<log_beta>;
   using provides = retention;
+  static constexpr bool from_birth = true;
 
   [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
     return {column{"log_beta", per::lane_entry, on_move::permute, sizeof(float)}};

@@ -1,8 +1,10 @@
 // TRIM-KV: what was born to last, less what time has taken.
 #pragma once
 
+#include <cmath>
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/ops/row_norm.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/recorders/carry_retention.hpp>
 #include <kvpolicy/scorers/concept.hpp>
@@ -57,5 +59,44 @@ struct trim_kv {
   friend bool operator==(trim_kv const&, trim_kv const&) = default;
 };
 static_assert(scorer<trim_kv>);
+
+/// The same, and longer keys are worth more, as an option of the released code has it:
+///
+///     score_j = (t - p_j) log beta_j + alpha log max(|k_j|, 1e-12)
+struct trim_kv_norm {
+  trim_kv retained{};
+  float alpha = 1;
+
+  static constexpr auto name = "trim_kv_norm";
+  static constexpr auto fields() {
+    return std::tuple{field{"retained", &trim_kv_norm::retained}, field{"alpha", &trim_kv_norm::alpha}};
+  }
+  using needs = kvpolicy::needs<retention, keys>;
+  static constexpr granularity decides = granularity::lane;
+
+  /// A score, and the norm of the entry's key.
+  struct longer {
+    float alpha;
+    KVPOLICY_HD float operator()(float score, float norm) const {
+      return score + alpha * std::log(norm > 1e-12f ? norm : 1e-12f);
+    }
+  };
+
+  void check(char const* call) const {
+    retained.check(call);
+    expects(std::isfinite(alpha), call, "trim_kv_norm.alpha", alpha, "it weighs a logarithm");
+  }
+  [[nodiscard]] constexpr recent forces() const { return retained.forces(); }
+  [[nodiscard]] constexpr over_budget triggers() const { return retained.triggers(); }
+  [[nodiscard]] constexpr auto recorders() const { return retained.recorders(); }
+
+  void score(auto& exec, auto const& in, score_view const& out) const {
+    retained.score(exec, in, out);
+    ops::row_norm(exec, in.template get<keys>(), longer{alpha}, out);
+  }
+
+  friend bool operator==(trim_kv_norm const&, trim_kv_norm const&) = default;
+};
+static_assert(scorer<trim_kv_norm>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -27,4 +27,16 @@ struct over_budget {
   friend bool operator==(over_budget const&, over_budget const&) = default;
 };
 
+/// When more than `entries` are there, of all lanes that share a budget together.
+struct over_total {
+  int entries = 1 << 20;
+  static constexpr auto name = "over_total";
+  static constexpr auto fields() { return std::tuple{field{"", &over_total::entries}}; }
+  void check(char const* call) const {
+    expects(entries >= 0, call, "over_total.entries", entries, "a count cannot be negative");
+  }
+  KVPOLICY_HD constexpr bool operator()(int count, int budget) const { return count > entries && count > budget; }
+  friend bool operator==(over_total const&, over_total const&) = default;
+};
+
 }  // namespace KVPOLICY_NAMESPACE

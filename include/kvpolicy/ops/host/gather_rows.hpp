@@ -142,12 +142,14 @@ inline int list_dropped(std::span<int const> kept, int committed, int* dropped) 
   return gone;
 }
 
-/// Positions and columns of a lane follow its kept entries.
+/// Positions and columns of a lane follow its kept entries; what was made of the rows is true up to the first that
+/// moved.
 inline void carry_lane(cache const& in, lane who, lane_moves const& moves, std::span<held_column const> columns) {
   if (owns_row(in.who.position, in.who, who)) {
     int* const position = in.who.position.row(who);
     for (int i = moves.first(); i < moves.count(); ++i) position[i] = position[moves.source(i)];
   }
+  lower_known(columns, who, moves.first());
   for (held_column const& one : columns) {
     if (one.about.one != per::lane_entry || one.about.rule != on_move::permute) continue;
     std::byte* const row = one.rows.row(who);

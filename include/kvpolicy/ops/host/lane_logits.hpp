@@ -63,6 +63,8 @@ class lane_logits {
   }
 
   [[nodiscard]] isa speaks() const { return speaks_; }
+  /// What products are multiplied by, if not by 1 / sqrt(D).
+  void scale_by(float factor) { scale_ = factor; }
 
   /// Rows of a block for so many that are left, of which it takes at most `most`.
   [[nodiscard]] int rows_for(int left, int most = most_rows) const {

@@ -58,8 +58,7 @@ struct implementation<ops::top_k_t, host> {
       keep.report->forced_over_budget += found.forced_over_budget;
       keep.report->triggered += found.triggered;
     });
-    keep.offset[0] = 0;
-    close_gaps(scores, keep);
+    detail::close_gaps(scores, keep);
   }
 
  private:
@@ -264,17 +263,6 @@ struct implementation<ops::top_k_t, host> {
       if (above || tied) to[kept++] = e;
     }
     return kept;
-  }
-
-  /// Segments were written `bound` ordinals apart; moving them together never overtakes.
-  static void close_gaps(score_view const& scores, keep_set const& keep) {
-    for (int segment = 0; segment < scores.segments(); ++segment) {
-      int const* const from = keep.ordinal + static_cast<std::int64_t>(segment) * scores.who.bound;
-      auto const kept = keep.offset[segment + 1];
-      int* const to = keep.ordinal + keep.offset[segment];
-      if (to != from) std::copy_n(from, kept, to);
-      keep.offset[segment + 1] = keep.offset[segment] + kept;
-    }
   }
 };
 

@@ -1,0 +1,93 @@
+// Admission as a value: which tokens stay when they leave the window.
+#pragma once
+
+#include <kvpolicy/budget/budget.hpp>
+#include <kvpolicy/budget/pick.hpp>
+#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/trigger/trigger.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// *When* a token leaves its lane's window, *score* it, and admit it to the lane's pages if the score is *picked*.
+///
+///     kv::admission{.score = kv::write_gate{}, .window = 256, .pick = kv::at_least{0.1f}}
+///     kv::admission{.protect = kv::sinks{128}, .window = 256}     // local attention: no score admits, sinks stay
+///
+/// Any scorer of lanes serves: it sees the entries that leave, and never knows that they do. What it says of an entry
+/// should depend on that entry alone: by token or by chunk, other entries leave with it (so `recent` protects nothing
+/// here that is the same in both). A plain value, as an eviction is; `decide`, `make_state`, `make_plan` and `observe`
+/// take it like one.
+template <class Score, class Protect = nothing, class Pick = at_least>
+struct admission {
+  Score score{};
+  Protect protect{};  ///< admitted whatever their score
+  int window = 256;   ///< the last tokens, the newest among them, that every lane sees whatever it admits
+  Pick pick{};
+  int cap = -1;  ///< a lane that holds so many admitted entries drops further ones, and the tally says so; -1: no cap
+  friend bool operator==(admission const&, admission const&) = default;
+
+  static constexpr unlimited budget{};
+  static constexpr over_budget trigger{};
+
+  void check(char const* call) const {
+    expects(window >= 1, call, "admission.window", window, "the newest token is always seen");
+    expects(cap >= -1, call, "admission.cap", cap, "-1 is no cap");
+    expects(score.decides == granularity::lane, call, "admission.score.decides", to_string(granularity{score.decides}),
+            "every lane admits for itself");
+  }
+};
+
+/// "write_gate | at_least(0.1, strict=false) | window(256)"
+template <class Score, class Protect, class Pick>
+[[nodiscard]] std::string print(admission<Score, Protect, Pick> const& policy) {
+  std::string text = to_string(policy.score);
+  std::string const kept = to_string(policy.protect);
+  if (!std::same_as<Protect, nothing> && !kept.empty()) text += " | " + kept;
+  text += " | " + to_string(policy.pick) + " | window(" + to_string(policy.window) + ")";
+  if (policy.cap >= 0) text += " | cap(" + to_string(policy.cap) + ")";
+  return text;
+}
+
+namespace detail {
+
+/// A scorer of entries, each by itself: one that ranks candidates, or pages, has nothing to say about what leaves.
+template <class Score>
+concept admits_entries = scorer<Score> && !ranks_candidates<Score> && !requires { Score::scores_of; };
+
+}  // namespace detail
+
+/// Something that lets a window's oldest entries go on or not.
+template <class P>
+concept admission_policy = detail::admits_entries<std::remove_cvref_t<decltype(P::score)>> &&
+                           threshold<std::remove_cvref_t<decltype(P::pick)>> && requires(P const& policy) {
+                             { policy.window } -> std::convertible_to<int>;
+                             { policy.cap } -> std::convertible_to<int>;
+                             policy.protect;
+                           };
+
+/// True if a query row sees an entry of its lane, both counted from the start of the sequence: the exact vertical-slash
+/// mask, i - j < window or admitted; the row itself is one of the window.
+[[nodiscard]] KVPOLICY_HD constexpr bool visible(int row, int entry, int window, bool admitted) {
+  return entry <= row && (row - entry < window || admitted);
+}
+
+/// What rows [first, last] of a chunk read, for sparse prefill kernels: of a lane's admitted columns those before
+/// `slash`, and every column from `slash` on. Exact for one row; for a block of rows the union, as kernels of blocks
+/// read it.
+struct slash_columns {
+  std::span<int const> vertical{};  ///< ascending
+  int slash = 0;
+};
+[[nodiscard]] constexpr slash_columns columns_of(std::span<int const> admitted, int window, int first) {
+  int const slash = first - window + 1 > 0 ? first - window + 1 : 0;
+  std::size_t before = 0;
+  std::size_t end = admitted.size();
+  while (before < end) {
+    std::size_t const middle = before + (end - before) / 2;
+    (admitted[middle] < slash ? before : end) = admitted[middle] < slash ? middle + 1 : middle;
+  }
+  return {admitted.first(before), slash};
+}
+
+}  // namespace KVPOLICY_NAMESPACE

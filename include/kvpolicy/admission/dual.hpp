@@ -1,0 +1,213 @@
+// The calls of an admission: states and plans of a dual cache, make_room for a step, take_in for a chunk.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/admission/admission.hpp>
+#include <kvpolicy/core/dual_cache.hpp>
+#include <kvpolicy/eviction/decide.hpp>
+#include <kvpolicy/layout/append.hpp>
+#include <kvpolicy/ops/append_rows.hpp>
+#include <kvpolicy/ops/entries.hpp>
+#include <span>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// What is recorded about both parts of a dual cache.
+template <class Executor>
+struct dual_state {
+  state<Executor> window;
+  state<Executor> global;
+};
+
+/// A plan for what leaves a window, and how many do of each sequence.
+template <class Executor>
+class exit_plan {
+ public:
+  exit_plan(Executor& exec, plan<Executor> leaving)
+      : decided(std::move(leaving)),
+        exits_(exec, static_cast<std::size_t>(decided.who().sequences)),
+        below_(exec, exits_.size()),
+        tokens_(exec, exits_.size()) {}
+
+  plan<Executor> decided;
+
+  /// A number a sequence: entries that leave the window now; entries of a chunk that pass it by; new tokens.
+  [[nodiscard]] int* exits() { return exits_.data(); }
+  [[nodiscard]] int* below() { return below_.data(); }
+  [[nodiscard]] std::span<int> tokens() { return {tokens_.data(), tokens_.size()}; }
+
+ private:
+  typename Executor::template buffer<int> exits_;
+  typename Executor::template buffer<int> below_;
+  typename Executor::template buffer<int> tokens_;
+};
+
+namespace detail {
+
+template <class Policy>
+void check_window(char const* call, Policy const& policy, dual_cache const& both) {
+  check_policy(call, policy, both.window.shape);
+  expects(policy.window <= both.window.who.bound, call, "admission.window", policy.window,
+          [&] { return "the ring has " + std::to_string(both.window.who.bound) + " rows"; });
+}
+
+}  // namespace detail
+
+/// The state of both parts: the columns of the policy's recorders in each.
+///
+/// - throws: as make_state of a cache; and if the ring is shorter than the window, or not made of whole pages.
+template <executor Executor, admission_policy Policy>
+[[nodiscard]] dual_state<Executor> make_state(Executor& exec, Policy const& policy, dual_cache const& both) {
+  detail::check_dual("make_state", both);
+  detail::check_window("make_state", policy, both);
+  return {make_state(exec, policy, both.window, both.window.who.bound), make_state(exec, policy, both.global.entries)};
+}
+
+/// The plan of what leaves the window.
+///
+/// - throws: as make_state.
+template <executor Executor, admission_policy Policy>
+[[nodiscard]] exit_plan<Executor> make_plan(Executor& exec, Policy const& policy, dual_cache const& both) {
+  detail::check_dual("make_plan", both);
+  detail::check_window("make_plan", policy, both);
+  return {exec, make_plan(exec, policy, both.window)};
+}
+
+namespace detail {
+
+/// How many entries of each sequence leave the window so that new ones can enter.
+template <class Policy, class Executor>
+void count_exits(char const* call, Policy const& policy, dual_cache const& both, exit_plan<Executor>& plans) {
+  lanes const& who = both.window.who;
+  for (int s = 0; s < who.sequences; ++s) {
+    int const fresh = plans.tokens()[static_cast<std::size_t>(s)];
+    lane const one{s, who.layer_begin, 0};
+    expects(fresh >= 0 && fresh <= policy.window, call, "tokens", fresh,
+            [&] { return "the window has " + std::to_string(policy.window) + " rows: take_in takes longer chunks"; });
+    int const committed = who.committed(one);
+    int const drafts = *who.count.row(one) - committed;
+    plans.exits()[s] = std::max(0, committed + fresh - policy.window);
+    expects(drafts == 0 || (fresh == 0 && plans.exits()[s] == 0), call, "in_flight", drafts,
+            [&] { return "drafts of sequence " + std::to_string(s) + " are committed or truncated first"; });
+  }
+}
+
+/// The oldest leave the window: where all sequences lose as many, what is recorded slides and nothing moves, until the
+/// slack is used up.
+template <executor Executor>
+void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window, exit_plan<Executor>& plans) {
+  int const first = plans.exits()[0];
+  int const sequences = both.window.who.sequences;
+  bool const alike = std::all_of(plans.exits(), plans.exits() + sequences, [&](int each) { return each == first; });
+  bool const slides = alike && first <= window.slack() - window.slid();
+  ops::drop_oldest(exec, both.window, both.oldest, std::span<held_column const>(window.columns()), plans.exits(),
+                   slides ? -1 : window.slid());
+  window.slide(slides ? first : -window.slid());
+}
+
+/// Decides about the entries that leave, and carries it out: those of the window first, then `passing` of a chunk.
+template <executor Executor, class Policy, class... Given>
+void let_go(char const* call, Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
+            dual_state<Executor>& held, exit_plan<Executor>& plans, promoted const& passing, promotion_tally* told) {
+  check_dual(call, both);
+  check_same_lanes(call, "window.who", both.window.who, held.window.who());
+  check_same_lanes(call, "global.who", both.global.entries.who, held.global.who());
+  check_same_lanes(call, "plan.who", both.window.who, plans.decided.who());
+  check_window(call, policy, both);
+  count_exits(call, policy, both, plans);
+  signals<Given...> exits = in;
+  exits.who = both.window.who;
+  exits.who.count = {plans.exits(), 1, 0, 0};
+  exits.who.in_flight = nullptr;
+  decide(exec, policy, exits, held.window, plans.decided);
+  std::span<held_column const> const columns(held.window.columns());
+  std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
+  ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.global,
+                   std::span<held_column const>(held.global.columns()), policy.cap, told);
+  drop_exits(exec, both, held.window, plans);
+}
+
+}  // namespace detail
+
+/// Makes room for `tokens[s]` new tokens in the window of each sequence s: the oldest leave, and those that the policy
+/// picks go on in their lane's pages, before anything overwrites them. Once a step, for all layers; then
+/// `append(exec, both.window, held.window, ...)`, and the engine writes its rows. In: signals of the window's entries.
+///
+/// - visible afterwards, with the new tokens: row t of the exact vertical-slash mask.
+/// - cost: reads and writes each promoted row once; the window's columns move up. No allocation.
+/// - throws: `invalid_argument` if pages run out or a lane is full (a cap prevents both), or drafts stand in the way.
+///   Then nothing was changed but the plan.
+template <executor Executor, admission_policy Policy, class... Given>
+void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
+               dual_state<Executor>& held, exit_plan<Executor>& plans, std::span<int const> tokens,
+               promotion_tally* told = nullptr) {
+  expects(tokens.size() == plans.tokens().size(), "make_room", "tokens", tokens.size(),
+          [&] { return "it has a number for each of " + std::to_string(plans.tokens().size()) + " sequences"; });
+  if (tokens.data() != plans.tokens().data()) std::copy(tokens.begin(), tokens.end(), plans.tokens().begin());
+  detail::let_go("make_room", exec, policy, in, both, held, plans, promoted{}, told);
+}
+
+/// The same number of new tokens for every sequence.
+template <executor Executor, admission_policy Policy, class... Given>
+void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
+               dual_state<Executor>& held, exit_plan<Executor>& plans, int tokens, promotion_tally* told = nullptr) {
+  std::fill(plans.tokens().begin(), plans.tokens().end(), tokens);
+  detail::let_go("make_room", exec, policy, in, both, held, plans, promoted{}, told);
+}
+
+/// Takes in a chunk of any length that was read outside of the cache, as prefill kernels do: the last `window` tokens
+/// of the sequence are in the window afterwards, those before that `decided` lists in their lane's pages. The same as
+/// token by token, and as one chunk or many.
+///
+/// - in: `fresh`, the chunk's rows, its counts shared by layers and heads; `of_fresh`, what is recorded about them;
+///   `decided`, what the policy decided about all of them. `in`: signals of the window's entries.
+/// - cost: reads and writes each row that stays once.
+/// - throws: as make_room, and if `decided` was made for other counts. Then nothing was changed but the plan.
+template <executor Executor, admission_policy Policy, class... Given>
+void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, cache const& fresh,
+             state<Executor> const& of_fresh, plan<Executor> const& decided, dual_cache& both,
+             dual_state<Executor>& held, exit_plan<Executor>& plans, promotion_tally* told = nullptr) {
+  detail::check_cache("take_in", fresh);
+  keep_set const& keep = decided.keep();
+  expects(keep.ordinal != nullptr && keep.decides == granularity::lane, "take_in", "decided", "empty or not of lanes",
+          "decide comes before take_in");
+  expects(keep.lists == side::kept && keep.of == unit::token, "take_in", "decided", "dropped entries or pages",
+          "it lists what is admitted");
+  detail::check_same_lanes("take_in", "decided.who", keep.who, fresh.who);
+  detail::check_same_lanes("take_in", "fresh.who", fresh.who, of_fresh.who());
+  detail::check_state("take_in", of_fresh, recorders_of(policy.score));
+  expects(fresh.who.count.layer == 0 && fresh.who.count.head == 0 && keep.who.size() == fresh.who.size(), "take_in",
+          "fresh.who", "a count for each lane", "all lanes of a sequence read the same tokens");
+  bool const of_this = fresh.shape == both.window.shape && fresh.who.sequences == both.window.who.sequences &&
+                       fresh.who.layer_begin == both.window.who.layer_begin &&
+                       fresh.who.layer_end == both.window.who.layer_end;
+  expects(of_this, "take_in", "fresh.shape", "another model's, batch's or layers'", "the chunk is of this cache");
+  detail::check_same_lanes("take_in", "plan.who", both.window.who, plans.decided.who());
+  ops::refuse_stale(exec, fresh.who, keep);
+  using entering = implementation<ops::enter_rows_t, typename Executor::backend>;
+  if constexpr (requires { entering::refuse(fresh, both.window); }) entering::refuse(fresh, both.window);
+  for (int s = 0; s < fresh.who.sequences; ++s) {
+    int const tokens = *fresh.who.count.row({s, fresh.who.layer_begin, 0});
+    plans.tokens()[static_cast<std::size_t>(s)] = std::min(tokens, policy.window);
+    plans.below()[s] = tokens - std::min(tokens, policy.window);
+  }
+  std::span<held_column const> const columns(of_fresh.columns());
+  detail::let_go("take_in", exec, policy, in, both, held, plans, {&keep, &fresh, columns, plans.below()}, told);
+  ops::enter_rows(exec, fresh, columns, both.window, std::span<held_column const>(held.window.columns()),
+                  plans.below());
+}
+
+/// Rolls a sequence back: entries at logical position `position` and after it are gone from window and pages; empty
+/// pages go back to the supply. What had left the window and was not admitted does not come back, so only drafts are
+/// rolled back without a trace.
+///
+/// - throws: `invalid_argument` if the sequence or the position is out of range.
+template <executor Executor>
+void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& held, int sequence, int position) {
+  detail::check_dual("truncate", both);
+  truncate(exec, both.window, held.window, sequence, position);
+  truncate(exec, both.global.entries, held.global, sequence, position);
+  ops::release_pages(exec, both.global);
+}
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,257 @@
+// Host implementations of the verbs that keep bounds of pages.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
+#include <kvpolicy/ops/page_bounds.hpp>
+#include <limits>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+inline constexpr int rows_of_a_bound = 16;  ///< keys that are bounded in one call
+
+/// Floats as integers whose order is that of the floats, -0 below +0, and a NaN beyond the infinity of its sign: so no
+/// NaN is lost to a comparison, and 16-bit types need no conversion. The mapping is its own inverse.
+///
+/// `Bytes` a vector of `Number`s, int16 or int32.
+template <int Bytes, class Number>
+struct bound_bodies {
+  typedef Number numbers __attribute__((vector_size(Bytes)));
+  static constexpr int width = Bytes / static_cast<int>(sizeof(Number));
+  static constexpr Number magnitude = std::numeric_limits<Number>::max();
+  static constexpr int sign = static_cast<int>(8 * sizeof(Number)) - 1;
+
+  /// The highest and the lowest of each channel over `count` rows, beside what `high` and `low` hold unless `fresh`.
+  [[gnu::always_inline]] static inline void take(std::byte const* const* rows, int count, int dims, bool fresh,
+                                                 Number* high, Number* low) {
+    int d = 0;
+    for (; d + 4 * width <= dims; d += 4 * width) vectors<4>(rows, count, d, fresh, high + d, low + d);
+    for (; d + width <= dims; d += width) vectors<1>(rows, count, d, fresh, high + d, low + d);
+    for (; d < dims; ++d) {
+      for (int r = 0; r < count; ++r) {
+        Number const value = one(rows[r], d);
+        high[d] = (fresh && r == 0) || value > high[d] ? value : high[d];
+        low[d] = (fresh && r == 0) || value < low[d] ? value : low[d];
+      }
+    }
+  }
+
+  /// Back to floats, in place.
+  [[gnu::always_inline]] static inline void restore(Number* values, int dims) {
+    for (int d = 0; d < dims; ++d) values[d] = ordered(values[d]);
+  }
+
+ private:
+  /// `Count` vectors of channels from d on: so many lines of a row are read together.
+  template <int Count>
+  [[gnu::always_inline]] static inline void vectors(std::byte const* const* rows, int count, int d, bool fresh,
+                                                    Number* high, Number* low) {
+    numbers most[Count];
+    numbers least[Count];
+    for (int i = 0; i < Count; ++i) {
+      if (fresh) {
+        load(most[i], rows[0], d + i * width);
+        least[i] = most[i];
+      } else {
+        get(most[i], high + i * width);
+        get(least[i], low + i * width);
+      }
+    }
+    for (int r = fresh ? 1 : 0; r < count; ++r) {
+      for (int i = 0; i < Count; ++i) {
+        numbers value;
+        load(value, rows[r], d + i * width);
+        most[i] = value > most[i] ? value : most[i];
+        least[i] = value < least[i] ? value : least[i];
+      }
+    }
+    for (int i = 0; i < Count; ++i) {
+      put(most[i], high + i * width);
+      put(least[i], low + i * width);
+    }
+  }
+  [[gnu::always_inline]] static inline void load(numbers& to, std::byte const* row, int d) {
+    get(to, row + static_cast<std::ptrdiff_t>(d) * static_cast<int>(sizeof(Number)));
+    to ^= (to >> sign) & magnitude;
+  }
+  static Number ordered(Number bits) { return static_cast<Number>(bits ^ ((bits >> sign) & magnitude)); }
+  static Number one(std::byte const* row, int d) {
+    Number bits = 0;
+    std::memcpy(&bits, row + static_cast<std::ptrdiff_t>(d) * static_cast<int>(sizeof(Number)), sizeof bits);
+    return ordered(bits);
+  }
+};
+
+/// `take` of one type of numbers, for one instruction set.
+template <class Number>
+struct bound_kernels {
+  void (*take)(std::byte const* const* rows, int count, int dims, bool fresh, Number* high, Number* low) = nullptr;
+};
+
+template <class Number>
+struct portable_bounds {
+  static void take(std::byte const* const* rows, int count, int dims, bool fresh, Number* high, Number* low) {
+    bound_bodies<16, Number>::take(rows, count, dims, fresh, high, low);
+  }
+  static constexpr bound_kernels<Number> kernels{take};
+};
+
+#if defined(__x86_64__)
+
+template <class Number>
+struct avx2_bounds {
+  [[gnu::target(KVPOLICY_AVX2)]] static void take(std::byte const* const* rows, int count, int dims, bool fresh,
+                                                  Number* high, Number* low) {
+    bound_bodies<32, Number>::take(rows, count, dims, fresh, high, low);
+  }
+  static constexpr bound_kernels<Number> kernels{take};
+};
+
+template <class Number>
+struct avx512_bounds {
+  [[gnu::target(KVPOLICY_AVX512)]] static void take(std::byte const* const* rows, int count, int dims, bool fresh,
+                                                    Number* high, Number* low) {
+    bound_bodies<64, Number>::take(rows, count, dims, fresh, high, low);
+  }
+  static constexpr bound_kernels<Number> kernels{take};
+};
+
+#endif
+
+/// The kernels for what an executor speaks.
+template <class Number>
+[[nodiscard]] bound_kernels<Number> const& bounds_for(isa speaks) {
+#if defined(__x86_64__)
+  if (speaks >= isa::avx512) return avx512_bounds<Number>::kernels;
+  if (speaks == isa::avx2) return avx2_bounds<Number>::kernels;
+#endif
+  static_cast<void>(speaks);
+  return portable_bounds<Number>::kernels;
+}
+
+/// One lane's pages being bounded.
+template <class Number>
+class page_bounder {
+ public:
+  page_bounder(isa speaks, keys const& from, page_bound_memory const& to, scratch_arena arena)
+      : speaks_(speaks),
+        from_(from),
+        to_(to),
+        high_(arena.take<Number>(2 * static_cast<std::size_t>(to.dims))),
+        low_(high_ + to.dims),
+        copies_(arena.take<std::byte>(static_cast<std::size_t>(rows_of_a_bound * to.dims) * sizeof(Number))) {}
+
+  /// Bounds of the entries [begin, end) become those of page `which`. Of entries up to `there` some are read next.
+  void bound(lane who, int which, int begin, int end, int there) const {
+    std::byte const* rows[rows_of_a_bound] = {};
+    for (int e = begin; e < end; e += rows_of_a_bound) {
+      int const count = std::min(rows_of_a_bound, end - e);
+      for (int r = 0; r < count; ++r) rows[r] = row_of(who, e + r, r);
+      for (int r = e + rows_of_a_bound; r < std::min(e + 2 * rows_of_a_bound, there); ++r) fetch(from_.row(who, r));
+      bounds_for<Number>(speaks_).take(rows, count, to_.dims, e == begin, high_, low_);
+    }
+    bound_bodies<16, Number>::restore(high_, 2 * to_.dims);
+    std::byte* const row = to_.row(who, which);
+    if (to_.element == from_.rows.element) {
+      std::memcpy(row, high_, static_cast<std::size_t>(to_.row_bytes()));
+    } else {
+      blocks_for<16>(speaks_).widen(from_.rows.element, reinterpret_cast<std::byte const*>(high_), 2 * to_.dims,
+                                    reinterpret_cast<float*>(row));
+    }
+  }
+
+ private:
+  void fetch(std::byte const* row) const {
+    int const bytes = to_.dims * static_cast<int>(sizeof(Number));
+    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  }
+  /// The row of an entry, its channels side by side.
+  [[nodiscard]] std::byte const* row_of(lane who, int ordinal, int r) const {
+    std::byte const* const row = from_.row(who, ordinal);
+    if (from_.rows.contiguous()) return row;
+    std::byte* const copy = copies_ + static_cast<std::size_t>(r * to_.dims) * sizeof(Number);
+    for (int d = 0; d < to_.dims; ++d) {
+      std::memcpy(copy + static_cast<std::size_t>(d) * sizeof(Number), row + d * from_.rows.dim, sizeof(Number));
+    }
+    return copy;
+  }
+
+  isa speaks_;
+  keys const& from_;
+  page_bound_memory const& to_;
+  Number* high_;
+  Number* low_;
+  std::byte* copies_;
+};
+
+}  // namespace detail
+
+template <>
+struct implementation<ops::extend_bounds_t, host> {
+  static constexpr bool provided = true;
+  static std::size_t scratch(shape const& model, int) {
+    auto const row = static_cast<std::size_t>(model.head_dim);
+    return detail::scratch_of<float>(2 * row) + detail::scratch_of<float>(detail::rows_of_a_bound * row);
+  }
+
+  static void run(host_executor& exec, lanes const& who, keys const& from, page_bound_memory const& to) {
+    exec.for_each(who.size(), [&](int i, int worker) {
+      detail::scratch_arena const arena(exec.scratch(worker));
+      if (from.rows.element == codec::f32) {
+        extend(detail::page_bounder<std::int32_t>(exec.speaks(), from, to, arena), who, who.at(i), to);
+      } else {
+        extend(detail::page_bounder<std::int16_t>(exec.speaks(), from, to, arena), who, who.at(i), to);
+      }
+    });
+  }
+
+ private:
+  template <class Bounder>
+  static void extend(Bounder const& make, lanes const& who, lane one, page_bound_memory const& to) {
+    int const committed = who.committed(one);
+    int& known = *to.known.row(one);
+    for (int which = std::min(known, committed) / to.page; which < detail::pages_for(committed, to.page); ++which) {
+      int const begin = which * to.page;
+      make.bound(one, which, begin, committed - begin < to.page ? committed : begin + to.page, committed);
+    }
+    known = committed;
+  }
+};
+
+template <>
+struct implementation<ops::forget_bounds_t, host> {
+  static constexpr bool provided = true;
+  static std::size_t scratch(shape const&, int) { return 0; }
+
+  static void run(host_executor&, lanes const& who, by_lane<int> const& known, int sequence, int position) {
+    for (int i = 0; i < who.size(); ++i) {
+      lane const one = who.at(i);
+      if (one.sequence != sequence) continue;
+      int const* const positions = who.position.row(one);
+      auto const before = std::lower_bound(positions, positions + *who.count.row(one), position) - positions;
+      *known.row(one) = std::min(*known.row(one), static_cast<int>(before));
+    }
+  }
+};
+
+template <>
+struct implementation<ops::count_pages_t, host> {
+  static constexpr bool provided = true;
+  static std::size_t scratch(shape const&, int) { return 0; }
+
+  static void run(host_executor&, lanes const& who, int page, lanes const& pages) {
+    int most = 0;
+    for (int i = 0; i < who.size(); ++i) {
+      int const count = detail::pages_for(who.committed(who.at(i)), page);
+      *pages.count.row(who.at(i)) = count;
+      most = std::max(most, count);
+    }
+    for (int which = 0; which < most; ++which) pages.position.row(who.at(0))[which] = which;
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

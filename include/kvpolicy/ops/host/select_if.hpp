@@ -1,0 +1,57 @@
+// Host implementation of select_if.
+#pragma once
+
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/segments.hpp>
+#include <kvpolicy/ops/select_if.hpp>
+#include <mutex>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <>
+struct implementation<ops::select_if_t, host> {
+  static constexpr bool provided = true;
+
+  /// What makes the scores of a decision unsound, asked before anything is written.
+  static void refuse(score_view const& scores) { detail::refuse_unequal_counts("select_if", scores); }
+
+  template <class Rule>
+  static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
+    refuse(scores);
+    *keep.report = {};
+    std::mutex counting;
+    exec.for_each(scores.segments(), [&](int segment, int) {
+      std::int64_t const nan = select(scores, rule, segment, keep);
+      if (nan == 0) return;
+      std::lock_guard const lock(counting);
+      keep.report->nan_scores += nan;
+    });
+    for (int segment = 0; segment < scores.segments(); ++segment) {
+      keep.report->triggered += keep.offset[segment + 1] < keep.seen[segment] ? 1 : 0;
+    }
+    detail::close_gaps(scores, keep);
+  }
+
+ private:
+  template <class Rule>
+  static std::int64_t select(score_view const& scores, Rule const& rule, int segment, keep_set const& keep) {
+    lane const who = scores.lane_of(segment);
+    int const count = scores.who.committed(who);
+    int const* const position = scores.who.position.row(who);
+    float const* const score = scores.row(segment);
+    int* const to = keep.ordinal + static_cast<std::int64_t>(segment) * scores.who.bound;
+    std::int64_t nan = 0;
+    int kept = 0;
+    for (int e = 0; e < count; ++e) {
+      bool const forced = rule.forces(entry{who, e, count, position[e], 0});
+      nan += !forced && score[e] != score[e] ? 1 : 0;
+      to[kept] = e;
+      kept += forced || rule.picks(score[e]) ? 1 : 0;
+    }
+    keep.seen[segment] = count;
+    keep.offset[segment + 1] = kept;
+    return nan;
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,57 @@
+// Recorder: bounds of the keys of every page.
+#pragma once
+
+#include <array>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/page_bounds.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+[[nodiscard]] constexpr std::array<char const*, 4> names(codec) { return {"f32", "f16", "bf16", "opaque"}; }
+
+/// Signal: the highest and the lowest value of each channel over the post-RoPE keys of each page.
+struct page_bounds : page_bound_view {
+  static constexpr auto name = "page_bounds";
+  void check(char const* call, shape const& model) const {
+    detail::check_page_bounds(call, *this);
+    expects(dims == model.head_dim, call, "page_bounds.dims", dims,
+            [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
+  }
+};
+
+/// Keeps the bounds of each page of `page` entries (Quest, Tang et al. 2024, arXiv:2406.10774, section 3.3). Observe
+/// after every forward and after every apply: pages from the first entry that is new or another one are made again.
+/// Drafts, dropped entries and places that nothing was written to are in no bound.
+struct bound_pages {
+  int page = 16;
+  codec element = codec::f32;  ///< what bounds are held in: the keys' own type, or f32
+
+  using needs = kvpolicy::needs<keys>;
+  using provides = page_bounds;
+
+  [[nodiscard]] std::array<column, 2> columns(shape const& model, int bound) const {
+    constexpr char const* rows[] = {"page_bounds.f32", "page_bounds.f16", "page_bounds.bf16", "page_bounds.opaque"};
+    return {column{rows[static_cast<int>(element)], per::lane_page, on_move::stay,
+                   2 * model.head_dim * bytes_of(element), detail::pages_for(bound, page)},
+            column{"page_bounds.known", per::lane, on_move::recompute, sizeof(int), 1}};
+  }
+
+  [[nodiscard]] page_bounds view(held_columns const& held) const {
+    return {{held.table<std::byte const>(0), held.table<int const>(1), element, held.model.head_dim, page}};
+  }
+
+  void observe(auto& exec, auto const& in, held_columns const& held) const {
+    ops::extend_bounds(
+        exec, in.who, in.template get<keys>(),
+        page_bound_memory{held.table<std::byte>(0), held.table<int>(1), element, held.model.head_dim, page});
+  }
+
+  void forget(auto& exec, lanes const& who, held_columns const& held, int sequence, int position) const {
+    ops::forget_bounds(exec, who, held.table<int>(1), sequence, position);
+  }
+
+  friend bool operator==(bound_pages const&, bound_pages const&) = default;
+};
+static_assert(recorder<bound_pages>);
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,41 @@
+// Recorder: the write gate that each entry was born with.
+#pragma once
+
+#include <array>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/carry_numbers.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Signal: the write gate of each new entry of a lane, from 0 to 1, as a model's gate gives it.
+struct gate : entry_numbers {
+  static constexpr auto name = "gate";
+};
+
+/// Signal: the same of every entry that is there.
+struct admission_gate {
+  static constexpr auto name = "admission_gate";
+  by_lane<float const> gate{};
+};
+
+/// Keeps the gate beside each entry, in float32: it is computed at the write, and asked when the entry leaves its
+/// window (WG-KV, arXiv:2512.17452). An engine may compute gates later, a window's at once, before any of it leaves.
+struct carry_gate {
+  using needs = kvpolicy::needs<gate>;
+  using provides = admission_gate;
+  static constexpr bool from_birth = true;
+
+  [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
+    return {column{"gate", per::lane_entry, on_move::permute, sizeof(float)}};
+  }
+  [[nodiscard]] static admission_gate view(held_columns const& held) { return {held.table<float const>(0)}; }
+
+  void observe(auto& exec, auto const& in, held_columns const& held) const {
+    ops::carry_numbers(exec, in.who, in.template get<gate>(), held.table<float>(0));
+  }
+
+  friend bool operator==(carry_gate const&, carry_gate const&) = default;
+};
+static_assert(recorder<carry_gate>);
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,50 @@
+// WG-KV's eviction on top of admission: what the last queries read of what was admitted.
+#pragma once
+
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/pool.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Window attention over the entries of a lane alone (arXiv:2512.17452, appendix K.1, as the released code has it), for
+/// the pages of a dual cache: the softmax does not see the window, and every entry is older than every row.
+///
+///     p    = softmax(q k / sqrt(D)) over the lane's entries           q: the last `window` rows, which the engine
+///     keeps S_j  = sum over rows of the maximum over the group's query heads S'   = pool(S)
+struct admitted_attention {
+  int window = 256;
+  pooling pool = max_pool{5};
+
+  static constexpr auto name = "admitted_attention";
+  static constexpr auto fields() {
+    return std::tuple{field{"window", &admitted_attention::window}, field{"pool", &admitted_attention::pool}};
+  }
+  using needs = kvpolicy::needs<keys, recent_queries>;
+  static constexpr granularity decides = granularity::lane;
+
+  void check(char const* call) const {
+    expects(window >= 1, call, "admitted_attention.window", window, "at least one row observes");
+    expects(pool.width >= 1 && pool.width % 2 == 1, call, "admitted_attention.pool", pool.width,
+            "a pool has an odd width");
+  }
+
+  void score(auto& exec, auto const& in, score_view const& out) const {
+    recent_queries rows = in.template get<recent_queries>();
+    rows.position = {};  // they are of the window: every entry is older
+    rows.lse = {};       // the engine's is over the window, too
+    ops::attention_mass(exec, in.template get<keys>(), rows,
+                        {.rows = reduction::sum,
+                         .group = reduction::max,
+                         .order = reduction_order::group_then_rows,
+                         .last_rows = window},
+                        out);
+    ops::pool(exec, pool, out, 0);
+  }
+
+  friend bool operator==(admitted_attention const&, admitted_attention const&) = default;
+};
+static_assert(scorer<admitted_attention>);
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,50 @@
+// A scorer beside which more is recorded than it needs: several policies share one state.
+#pragma once
+
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+#include <tuple>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Scores as `Score` does, and has the recorders `all`, those of `Score` among them. Policies whose scorers record the
+/// same share a state.
+template <scorer Score, class... Recorders>
+struct with_recorders : Score {
+  std::tuple<Recorders...> all{};
+
+  constexpr with_recorders() = default;
+  constexpr with_recorders(Score const& score, std::tuple<Recorders...> const& recorders)
+      : Score(score), all(recorders) {}
+
+  [[nodiscard]] constexpr auto recorders() const { return all; }
+
+  friend bool operator==(with_recorders const&, with_recorders const&) = default;
+};
+
+namespace detail {
+
+template <class Recorder>
+inline constexpr bool from_birth = [] {
+  if constexpr (requires { Recorder::from_birth; }) {
+    return Recorder::from_birth;
+  } else {
+    return false;
+  }
+}();
+
+/// Of a tuple of recorders those whose numbers entries are born with.
+template <class... Recorders>
+constexpr auto born_of(std::tuple<Recorders...> const& all) {
+  auto const one = [](auto const& each) {
+    if constexpr (from_birth<std::remove_cvref_t<decltype(each)>>) {
+      return std::tuple{each};
+    } else {
+      return std::tuple<>{};
+    }
+  };
+  return std::apply([&](auto const&... each) { return std::tuple_cat(one(each)...); }, all);
+}
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

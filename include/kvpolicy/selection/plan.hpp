@@ -1,0 +1,71 @@
+// The reusable memory of a selection: lanes whose entries are pages, and the pages that are read.
+#pragma once
+
+#include <kvpolicy/core/plan.hpp>
+#include <kvpolicy/ops/page_bounds.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Scores of pages, chosen pages and report of one batch. The engine owns it, `select` fills it.
+template <class Executor>
+class selection_plan {
+ public:
+  /// For lanes of up to `who.bound` entries in pages of `page`. `entry_bytes`: of K and V.
+  selection_plan(Executor& exec, lanes const& who, int page, std::int64_t entry_bytes = 0)
+      : counts_(exec, static_cast<std::size_t>(who.size())),
+        positions_(exec, static_cast<std::size_t>(detail::pages_for(who.bound, page))),
+        who_(who),
+        page_(page),
+        plan_(exec, pages_of(who), granularity::lane, 0, entry_bytes) {}
+
+  selection_plan(selection_plan&&) = default;
+  selection_plan& operator=(selection_plan&&) = default;
+  selection_plan(selection_plan const&) = delete;
+  selection_plan& operator=(selection_plan const&) = delete;
+
+  /// The lanes of `among` with pages for entries: counts and positions are this plan's, and what the last `select`
+  /// wrote. A page's position is its number.
+  [[nodiscard]] lanes pages_of(lanes const& among) {
+    std::int64_t const heads = who_.heads;
+    lanes made = among;
+    made.bound = static_cast<int>(positions_.size());
+    made.count = {counts_.data() - who_.layer_begin * heads, heads * who_.layers(), heads, 1};
+    made.position = {positions_.data(), 0, 0, 0};
+    made.in_flight = nullptr;
+    return made;
+  }
+
+  /// The chosen pages of the latest `select`, ascending, a lane a segment; without memory before the first.
+  [[nodiscard]] keep_set const& keep() const { return plan_.keep(); }
+  /// A page's score in the latest `select`, where scores are in host memory and the lane's layer is not dense.
+  /// `segment` counts the lanes of the whole plan.
+  [[nodiscard]] float score(int segment, int page) const { return plan_.score(segment, page); }
+  /// Room for the scores of `pages`, some of this plan's.
+  [[nodiscard]] score_view scores(lanes const& pages) {
+    lanes all = pages_of(who_);
+    score_view made = plan_.scores(all);
+    made.who = pages;
+    return made;
+  }
+  /// Room for a keep set of `pages`. It becomes this plan's when it is published.
+  [[nodiscard]] keep_set room(lanes const& pages) {
+    keep_set made = plan_.room(pages);
+    made.of = unit::page;
+    return made;
+  }
+  void publish(keep_set const& chosen) { plan_.publish(chosen); }
+
+  [[nodiscard]] lanes const& who() const { return who_; }
+  [[nodiscard]] int page() const { return page_; }
+  [[nodiscard]] std::int64_t entry_bytes() const { return plan_.entry_bytes(); }
+  [[nodiscard]] kvpolicy::report const& report() const { return plan_.report(); }
+
+ private:
+  typename Executor::template buffer<int> counts_;
+  typename Executor::template buffer<int> positions_;
+  lanes who_;  ///< entries
+  int page_;
+  plan<Executor> plan_;
+};
+
+}  // namespace KVPOLICY_NAMESPACE

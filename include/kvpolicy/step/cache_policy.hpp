@@ -1,0 +1,116 @@
+// What a cache admits, reads and drops, as one value.
+#pragma once
+
+#include <kvpolicy/admission/admission.hpp>
+#include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/scorers/full.hpp>
+#include <kvpolicy/scorers/with_recorders.hpp>
+#include <kvpolicy/selection/selection.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A part that a cache policy goes without.
+struct omitted {
+  static constexpr auto name = "omitted";
+  static constexpr auto fields() { return std::tuple{}; }
+  friend bool operator==(omitted const&, omitted const&) = default;
+};
+
+/// Admission, selection and eviction together; each may be left out.
+///
+///     kv::cache_policy{.admit = kv::policies::wg_kv({.window = 256}),
+///                      .select = kv::policies::quest({.budget = 512}),
+///                      .evict = kv::policies::trim_kv({.budget = 4096})}
+///
+/// With an admission the others act on the pages: what is in the window is always read, and never dropped; budgets of
+/// the others count entries of pages. A plain value, as its parts are.
+template <class Admit = omitted, class Select = omitted, class Evict = omitted>
+struct cache_policy {
+  Admit admit{};
+  Select select{};
+  Evict evict{};
+  friend bool operator==(cache_policy const&, cache_policy const&) = default;
+};
+
+/// "admit: write_gate | ...; select: quest(...) | ...; evict: trim_kv(...) | ..."
+template <class Admit, class Select, class Evict>
+[[nodiscard]] std::string print(cache_policy<Admit, Select, Evict> const& policy) {
+  std::string text;
+  auto const part = [&](char const* name, auto const& each) {
+    if (std::same_as<std::remove_cvref_t<decltype(each)>, omitted>) return;
+    text.append(text.empty() ? "" : "; ").append(name).append(": ").append(to_string(each));
+  };
+  part("admit", policy.admit);
+  part("select", policy.select);
+  part("evict", policy.evict);
+  return text;
+}
+
+namespace detail {
+
+template <class Part>
+inline constexpr bool is_there = !std::same_as<std::remove_cvref_t<Part>, omitted>;
+
+template <class Part>
+constexpr auto recorders_of_part(Part const& part) {
+  if constexpr (is_there<Part>) {
+    return recorders_of(part.score);
+  } else {
+    return std::tuple<>{};
+  }
+}
+
+/// What is recorded about the entries that are selected from and evicted, and about those in the window: what admits,
+/// and what the others need from an entry's birth on.
+template <class Policy>
+constexpr auto recorders_of_pages(Policy const& policy) {
+  return std::tuple_cat(recorders_of_part(policy.evict), recorders_of_part(policy.select));
+}
+template <class Policy>
+constexpr auto recorders_of_window(Policy const& policy) {
+  return std::tuple_cat(recorders_of_part(policy.admit), born_of(recorders_of_pages(policy)));
+}
+
+/// The same policy, with a scorer that has other recorders.
+template <class Policy, class... Recorders>
+constexpr auto recording(Policy const& policy, std::tuple<Recorders...> const& all) {
+  using score_type = std::remove_cvref_t<decltype(policy.score)>;
+  with_recorders<score_type, Recorders...> const score(policy.score, all);
+  if constexpr (admission_policy<Policy>) {
+    return admission{score, policy.protect, policy.window, policy.pick, policy.cap};
+  } else if constexpr (selection_policy<Policy>) {
+    return selection{score, policy.budget, policy.dense_layers};
+  } else {
+    return eviction{score, policy.protect, policy.budget, policy.pick, policy.trigger};
+  }
+}
+
+/// The parts as they run: the window's, and those of the pages, which share one state.
+template <class Policy>
+constexpr auto admitting(Policy const& policy) {
+  return recording(policy.admit, recorders_of_window(policy));
+}
+template <class Policy>
+constexpr auto selecting(Policy const& policy) {
+  return recording(policy.select, recorders_of_pages(policy));
+}
+/// Without an eviction the full cache: somebody has to record.
+template <class Policy>
+constexpr auto evicting(Policy const& policy) {
+  if constexpr (is_there<decltype(policy.evict)>) {
+    return recording(policy.evict, recorders_of_pages(policy));
+  } else {
+    return recording(eviction{.score = full{}, .budget = unlimited{}}, recorders_of_pages(policy));
+  }
+}
+
+}  // namespace detail
+
+/// The admission of a cache policy as it runs, with all that is recorded from an entry's birth on: what `decide`,
+/// `make_state` and `take_in` are given for a chunk that is read outside of the cache.
+template <class... Parts>
+[[nodiscard]] constexpr auto window_part(cache_policy<Parts...> const& policy) {
+  return detail::admitting(policy);
+}
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,297 @@
+// A batch whose sequences step apart, against a plain model: chunks, drafts, caps, evictions, pools that run out,
+// forks.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <kvpolicy/kvpolicy.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/dice.hpp"
+#include "support/dual_engine.hpp"
+#include "support/error_of.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+using namespace kvpolicy_test;
+
+std::size_t size(int n) { return static_cast<std::size_t>(n); }
+
+/// One number for each lane and position, from 0 to 1.
+float number_of(kv::lane who, int position, unsigned salt) {
+  unsigned mixed = static_cast<unsigned>(position) * 2654435761u;
+  mixed ^= static_cast<unsigned>(who.sequence * 7 + who.layer * 3 + who.head) * 40503u + salt;
+  mixed = (mixed ^ (mixed >> 15)) * 2246822519u;
+  return static_cast<float>((mixed ^ (mixed >> 13)) >> 8) / static_cast<float>(1 << 24);
+}
+float log_beta_of(kv::lane who, int position) { return -0.1f * number_of(who, position, 3) - 1e-3f; }
+
+struct batch_options {
+  int sequences, window, cap, percent, pages, budget;
+};
+
+class batch {
+ public:
+  static constexpr int most = 20;
+
+  batch(batch_options const& how, std::uint64_t seed, int threads)
+      : how_(how),
+        random_(seed),
+        policy_{.admit = kv::policies::wg_kv({.window = how.window, .cap = how.cap}),
+                .evict = kv::policies::trim_kv({.budget = how.budget})},
+        engine_({.sequences = how.sequences,
+                 .rows = (how.window + 3 + 3) / 4 * 4,
+                 .pages = how.pages,
+                 .bound = 48,
+                 .most_fresh = most}),
+        exec_(threads),
+        both_(engine_.view()),
+        held_(kv::make_state(exec_, policy_, both_)),
+        plans_(kv::make_plan(exec_, policy_, both_)),
+        of_fresh_(kv::make_state(exec_, kv::window_part(policy_), engine_.chunk(0, 0))),
+        decided_(kv::make_plan(exec_, kv::window_part(policy_), engine_.chunk(0, 0))),
+        length_(size(how.sequences)),
+        begin_(size(how.sequences)),
+        kept_(size(engine_.lanes())) {}
+
+  void act() {
+    int const what = random_.below(10);
+    if (what < 6) {
+      step();
+    } else if (what < 7) {
+      speculate();
+    } else if (what < 9) {
+      chunk();
+    } else {
+      evict();
+    }
+  }
+
+  /// Rows, positions and columns of both parts are what the model says; every page is somewhere once.
+  void check() {
+    auto const gates = kv::carry_gate::view(held_.window.columns_from(0)).gate;
+    auto const betas = kv::carry_retention::view(held_.window.columns_from(1)).log_beta;
+    auto const old_betas = kv::carry_retention::view(held_.global.columns_from(0)).log_beta;
+    std::multiset<int> owned(engine_.free_list().begin(), engine_.free_list().begin() + engine_.free_pages());
+    for (int i = 0; i < engine_.lanes(); ++i) {
+      kv::lane const who = both_.window.who.at(i);
+      int const s = who.sequence;
+      int const recent = *both_.window.who.count.row(who);
+      REQUIRE(recent == length_[size(s)] - begin_[size(s)]);
+      for (int e = 0; e < recent; ++e) {
+        int const position = begin_[size(s)] + e;
+        REQUIRE(both_.window.who.position.row(who)[e] == position);
+        REQUIRE(dual_engine::true_rows(both_.window, who, e));
+        REQUIRE(gates.row(who)[e] == gate_of(who, position));
+        REQUIRE(betas.row(who)[e] == log_beta_of(who, position));
+      }
+      std::vector<int> const& mine = kept_[size(i)];
+      REQUIRE(*both_.global.entries.who.count.row(who) == std::ssize(mine));
+      for (int e = 0; e < std::ssize(mine); ++e) {
+        REQUIRE(both_.global.entries.who.position.row(who)[e] == mine[size(e)]);
+        REQUIRE(dual_engine::true_rows(both_.global.entries, who, e));
+        REQUIRE(old_betas.row(who)[e] == log_beta_of(who, mine[size(e)]));
+      }
+      int const* const pages = both_.global.table.row(who);
+      owned.insert(pages, pages + *both_.global.held.row(who));
+    }
+    REQUIRE(std::ssize(owned) == how_.pages);
+    REQUIRE(std::ssize(std::set<int>(owned.begin(), owned.end())) == how_.pages);
+  }
+
+  long promoted = 0, exhausted = 0, over_cap = 0;
+
+ private:
+  [[nodiscard]] float gate_of(kv::lane who, int position) const {
+    return number_of(who, position, 1) * 100 < static_cast<float>(how_.percent) ? 0.75f : 0.01f;
+  }
+
+  /// The oldest of a sequence leave, up to `end`.
+  void leave(int sequence, int end) {
+    for (int i = 0; i < engine_.lanes(); ++i) {
+      kv::lane const who = both_.window.who.at(i);
+      if (who.sequence != sequence) continue;
+      for (int p = begin_[size(sequence)]; p < end; ++p) {
+        if (gate_of(who, p) < 0.1f) continue;
+        bool const full = how_.cap >= 0 && std::ssize(kept_[size(i)]) >= how_.cap;
+        if (!full) kept_[size(i)].push_back(p);
+        (full ? over_cap : promoted) += 1;
+      }
+    }
+    begin_[size(sequence)] = std::max(begin_[size(sequence)], end);
+  }
+
+  /// Gate and log beta of the last `tokens[s]` entries of each sequence, the first at `first[s]`.
+  void tell(kv::lanes const& who, kv::state<kv::host_executor>& to, std::vector<int> const& tokens,
+            std::vector<int> const& first) {
+    std::vector<float> gates(size(engine_.lanes() * most)), betas(gates.size());
+    for (int i = 0; i < engine_.lanes(); ++i) {
+      kv::lane const one = who.at(i);
+      for (int t = 0; t < tokens[size(one.sequence)]; ++t) {
+        gates[size(i * most + t)] = gate_of(one, first[size(one.sequence)] + t);
+        betas[size(i * most + t)] = log_beta_of(one, first[size(one.sequence)] + t);
+      }
+    }
+    auto const numbers = [&](auto fresh, std::vector<float> const& values) {
+      fresh.base = reinterpret_cast<std::byte const*>(values.data());
+      fresh.entry = 4;
+      fresh.head = 4 * most;
+      fresh.layer = 2 * fresh.head;
+      fresh.sequence = 2 * fresh.layer;
+      fresh.counts = {tokens.data(), 1, 0, 0};
+      return fresh;
+    };
+    kv::observe(exec_, kv::window_part(policy_),
+                kv::signals{who, numbers(kv::gate{}, gates), numbers(kv::log_beta{}, betas)}, to);
+  }
+
+  /// Runs what may find no page; then nothing may have changed, and something is evicted.
+  template <class Call>
+  bool went_well(Call const& call) {
+    auto const before = counts();
+    int const slid = held_.window.slid();
+    std::string const error = error_of(call);
+    if (error.empty()) return true;
+    REQUIRE(error.starts_with("promote: "));
+    REQUIRE(counts() == before);
+    REQUIRE(held_.window.slid() == slid);
+    ++exhausted;
+    evict();
+    return false;
+  }
+  [[nodiscard]] std::vector<int> counts() const {
+    std::vector<int> all;
+    for (int i = 0; i < engine_.lanes(); ++i) {
+      kv::lane const who = both_.window.who.at(i);
+      all.insert(all.end(), {*both_.window.who.count.row(who), *both_.global.entries.who.count.row(who),
+                             *both_.global.held.row(who)});
+    }
+    return all;
+  }
+
+  void write(int sequence, int tokens, int first) {
+    int const count = *both_.window.who.count.row({sequence, 0, 0});
+    for (int i = 0; i < engine_.lanes(); ++i) {
+      kv::lane const who = both_.window.who.at(i);
+      for (int t = 0; who.sequence == sequence && t < tokens; ++t) {
+        dual_engine::write(both_.window, who, count - tokens + t, first + t);
+      }
+    }
+  }
+
+  void step() {
+    std::vector<int> tokens(size(how_.sequences), 1);
+    if (random_.chance(60)) {
+      for (int& each : tokens) each = std::min(how_.window, random_.below(4));
+    }
+    if (!went_well([&] {
+          kv::make_room(exec_, kv::window_part(policy_), kv::signals{both_.window.who}, both_, held_, *plans_.exits,
+                        std::span<int const>(tokens));
+        })) {
+      return;
+    }
+    std::vector<int> const first = length_;
+    for (int s = 0; s < how_.sequences; ++s) {
+      leave(s, length_[size(s)] + tokens[size(s)] - how_.window);
+      if (tokens[size(s)] == 0) continue;
+      kv::append(exec_, both_.window, held_.window,
+                 {.sequence = s, .tokens = tokens[size(s)], .position = length_[size(s)]});
+      write(s, tokens[size(s)], length_[size(s)]);
+      length_[size(s)] += tokens[size(s)];
+    }
+    tell(both_.window.who, held_.window, tokens, first);
+  }
+
+  void speculate() {
+    std::vector<int> accepted(size(how_.sequences));
+    std::vector<int> const first = length_;
+    for (int s = 0; s < how_.sequences; ++s) {
+      int const room = both_.window.who.bound - *both_.window.who.count.row({s, 0, 0});
+      int const drafts = random_.below(std::min(3, room) + 1);
+      if (drafts == 0) continue;
+      kv::append(exec_, both_.window, held_.window,
+                 {.sequence = s, .tokens = drafts, .position = length_[size(s)], .in_flight = true});
+      write(s, drafts, length_[size(s)]);
+      accepted[size(s)] = random_.below(drafts + 1);
+      length_[size(s)] += accepted[size(s)];
+      kv::truncate(exec_, both_, held_, s, length_[size(s)]);
+      kv::commit(exec_, both_.window, s, accepted[size(s)]);
+    }
+    tell(both_.window.who, held_.window, accepted, first);
+  }
+
+  void chunk() {
+    std::vector<int> tokens(size(how_.sequences));
+    for (int& each : tokens) each = random_.chance(20) ? 0 : random_.below(most + 1);
+    kv::cache const fresh = engine_.chunk(tokens, length_);
+    tell(fresh.who, of_fresh_, tokens, length_);
+    kv::decide(exec_, kv::window_part(policy_), kv::signals{fresh.who}, of_fresh_, decided_);
+    if (!went_well([&] {
+          kv::take_in(exec_, kv::window_part(policy_), kv::signals{both_.window.who}, fresh, of_fresh_, decided_, both_,
+                      held_, *plans_.exits);
+        })) {
+      return;
+    }
+    for (int s = 0; s < how_.sequences; ++s) {
+      length_[size(s)] += tokens[size(s)];
+      leave(s, length_[size(s)] - how_.window);
+    }
+  }
+
+  void evict() {
+    kv::maintain(exec_, policy_, kv::signals{both_.window.who}, both_.global, held_.global, plans_);
+    for (int i = 0; i < engine_.lanes(); ++i) {
+      std::vector<int> left;
+      for (int const e : plans_.evicting.keep().listed(i)) left.push_back(kept_[size(i)][size(e)]);
+      kept_[size(i)] = left;
+    }
+  }
+
+  using admit_type = decltype(kv::policies::wg_kv());
+  using evict_type = decltype(kv::policies::trim_kv());
+
+  batch_options how_;
+  dice random_;
+  kv::cache_policy<admit_type, kv::omitted, evict_type> policy_;
+  dual_engine engine_;
+  kv::host_executor exec_;
+  kv::dual_cache both_;
+  kv::dual_state<kv::host_executor> held_;
+  kv::step_plan<kv::host_executor> plans_;
+  kv::state<kv::host_executor> of_fresh_;
+  kv::plan<kv::host_executor> decided_;
+  std::vector<int> length_, begin_;
+  std::vector<std::vector<int>> kept_;  ///< positions in each lane's pages
+};
+
+TEST_SUITE("admission") {
+  TEST_CASE("sequences of a batch step apart, and each holds what the model says") {
+    dice random(17);
+    long promoted = 0, exhausted = 0, over_cap = 0;
+    for (int run = 0; run < 40; ++run) {
+      batch_options how{.sequences = random.between(1, 3),
+                        .window = random.between(1, 8),
+                        .cap = -1,
+                        .percent = random.below(101),
+                        .pages = random.between(24, 100),
+                        .budget = random.between(1, 24)};
+      if (random.chance(30)) how.cap = random.between(0, 20);
+      batch now(how, static_cast<std::uint64_t>(run), random.between(1, 2));
+      for (int act = 0; act < 60; ++act) {
+        now.act();
+        now.check();
+      }
+      promoted += now.promoted;
+      exhausted += now.exhausted;
+      over_cap += now.over_cap;
+    }
+    CHECK(promoted > 1000);
+    CHECK(exhausted > 20);
+    CHECK(over_cap > 100);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,158 @@
+// The one that goes: argmin against a plain loop, and what overwrite does with it.
+
+#include <doctest/doctest.h>
+
+#include <kvpolicy/kvpolicy.hpp>
+#include <limits>
+#include <vector>
+
+#include "support/dice.hpp"
+#include "support/error_of.hpp"
+#include "support/mock_cache.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+using namespace kvpolicy_test;
+
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+/// The last of the lowest, NaN below every number.
+int last_lowest(std::vector<float> const& scores) {
+  int lowest = 0;
+  for (int e = 1; e < std::ssize(scores); ++e) {
+    float const a = scores[static_cast<std::size_t>(e)];
+    float const b = scores[static_cast<std::size_t>(lowest)];
+    bool const below = (a != a) || (b == b && a <= b);
+    if (below) lowest = e;
+  }
+  return lowest;
+}
+
+/// A scorer that says what the test says.
+struct told {
+  kv::by_lane<float const> numbers{};
+  static constexpr auto name = "told";
+  static constexpr auto fields() { return std::tuple{}; }
+  using needs = kv::needs<>;
+  static constexpr kv::granularity decides = kv::granularity::lane;
+  struct number {
+    kv::by_lane<float const> of;
+    KVPOLICY_HD float operator()(float, kv::entry at) const { return of.row(at.who)[at.ordinal]; }
+  };
+  void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, number{numbers}); }
+  friend bool operator==(told const& a, told const& b) { return a.numbers.data == b.numbers.data; }
+};
+
+TEST_SUITE("argmin") {
+  TEST_CASE("the last of the lowest of any row, on every instruction set") {
+    dice random(5);
+    for (int run = 0; run < 3000; ++run) {
+      std::vector<float> row(static_cast<std::size_t>(random.between(1, 140)));
+      int const kind = random.below(4);
+      for (float& each : row) {
+        each = kind == 0 ? static_cast<float>(random.real(4)) : static_cast<float>(random.below(kind == 1 ? 3 : 40));
+        if (kind == 2 && random.chance(3)) each = nan;
+        if (kind == 3 && random.chance(10)) each = random.chance(50) ? -0.0f : -std::numeric_limits<float>::infinity();
+      }
+      for (kv::isa const speaks : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+        std::int64_t odd = 0;
+        auto const& kernels = kv::detail::argmin_for(std::min(speaks, kv::best_isa()));
+        REQUIRE(kernels.last_lowest(row.data(), static_cast<int>(row.size()), &odd) == last_lowest(row));
+        REQUIRE(odd == std::count_if(row.begin(), row.end(), [](float each) { return each != each; }));
+      }
+    }
+  }
+
+  TEST_CASE("a lane over its budget loses one entry, and its slot is the next to write") {
+    mock_options how{
+        .model = {2, 2, 2, 4}, .sequences = 2, .bound = 12, .where = kv::locating::slot_map, .shared_table = false};
+    how.rows = content::fingerprint;
+    mock_cache engine(how);
+    kv::host_executor exec(2);
+    std::vector<float> numbers(8 * 12);
+    dice random(9);
+    for (float& each : numbers) each = static_cast<float>(random.below(6));
+    auto const policy = kv::eviction{.score = told{{numbers.data(), 48, 24, 12}},
+                                     .protect = kv::sinks{1},
+                                     .budget = kv::per_lane{7},
+                                     .pick = kv::lowest_one{}};
+    for (int i = 0; i < engine.lane_count(); ++i) {
+      std::vector<int> positions;
+      for (int e = 0; e < 6 + i % 4; ++e) positions.push_back(3 * e);
+      engine.put(engine.lane_at(i), positions);
+    }
+    kv::cache cache = engine.view();
+    auto held = kv::make_state(exec, policy, cache);
+    auto plan = kv::make_plan(exec, policy, cache);
+    std::vector<int> table(static_cast<std::size_t>(cache.where.table.sequence) * 2);
+    std::copy_n(cache.where.table.data, table.size(), table.data());
+    kv::by_lane<int> const list{table.data(), cache.where.table.sequence, cache.where.table.layer,
+                                cache.where.table.head};
+    cache.where.table = {list.data, list.sequence, list.layer, list.head};
+    kv::decide(exec, policy, kv::signals{cache.who}, held, plan);
+    CHECK(plan.keep().lists == kv::side::dropped);
+    kv::tally came;
+    std::vector<std::vector<int>> before, slots;
+    for (int i = 0; i < 8; ++i) {
+      kv::lane const who = cache.who.at(i);
+      before.push_back(engine.positions(who, engine.count(who)));
+      slots.emplace_back(list.row(who), list.row(who) + engine.count(who));
+    }
+    CHECK(kv::explain(policy, plan, 3, 0).find("forced") != std::string::npos);
+    kv::apply(exec, kv::overwrite{list}, plan, cache, held, &came);
+    std::int64_t dropped = 0;
+    for (int i = 0; i < 8; ++i) {
+      kv::lane const who = cache.who.at(i);
+      auto& was = before[static_cast<std::size_t>(i)];
+      auto& at = slots[static_cast<std::size_t>(i)];
+      int const count = static_cast<int>(was.size());
+      if (count > 7) {
+        std::vector<float> const free(numbers.begin() + i * 12 + 1, numbers.begin() + i * 12 + count);
+        int const goes = 1 + last_lowest(free);
+        was.erase(was.begin() + goes);
+        int const slot = at[static_cast<std::size_t>(goes)];
+        at.erase(at.begin() + goes);
+        CHECK(list.row(who)[count - 1] == slot);
+        ++dropped;
+      }
+      CHECK(engine.positions(who, engine.count(who)) == was);
+      CHECK(std::vector<int>(list.row(who), list.row(who) + was.size()) == at);
+    }
+    CHECK(dropped == 4);
+    CHECK(came.physical_freed == 4);
+    CHECK(came.attended_length == came.logical_kept);
+  }
+
+  TEST_CASE("slots that two sequences share are refused: both would be told to overwrite them") {
+    mock_cache engine({.model = {1, 1, 1, 4}, .sequences = 2, .bound = 8, .where = kv::locating::slot_map});
+    kv::host_executor exec;
+    auto const policy = kv::policies::trim_kv_decode({.budget = 3});
+    for (int s = 0; s < 2; ++s) engine.put({s, 0, 0}, {0, 1, 2, 3});
+    kv::cache cache = engine.view();
+    auto held = kv::make_state(exec, policy, cache);
+    auto plan = kv::make_plan(exec, policy, cache);
+    std::vector<int> table{0, 1, 2, 3, 0, 1, 2, 3};
+    kv::by_lane<int> const list{table.data(), 4, 0, 0};
+    cache.where.table = {list.data, 4, 0, 0};
+    kv::decide(exec, policy, kv::signals{cache.who}, held, plan);
+    CHECK(error_of([&] {
+            kv::apply(exec, kv::overwrite{list}, plan, cache, held);
+          }).find("another sequence has that slot") != std::string::npos);
+    CHECK(table == std::vector{0, 1, 2, 3, 0, 1, 2, 3});
+  }
+
+  TEST_CASE("other appliers refuse a list of what is dropped") {
+    mock_cache engine({.model = {1, 1, 1, 4}});
+    kv::host_executor exec;
+    auto const policy = kv::policies::trim_kv_decode({.budget = 1});
+    kv::cache cache = engine.view();
+    auto held = kv::make_state(exec, policy, cache);
+    auto plan = kv::make_plan(exec, policy, cache);
+    kv::decide(exec, policy, kv::signals{cache.who}, held, plan);
+    CHECK(error_of([&] { kv::apply(exec, kv::compact{}, plan, cache, held); }) ==
+          "apply: plan.keep = dropped entries or pages, but this applier takes the tokens that are kept");
+  }
+}
+
+}  // namespace

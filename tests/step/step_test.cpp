@@ -1,0 +1,347 @@
+// Admission, selection and eviction in one step: what they leave is what each by itself says, in the order written.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <kvpolicy/kvpolicy.hpp>
+#include <numeric>
+#include <vector>
+
+#include "support/allocation_counter.hpp"
+#include "support/dice.hpp"
+#include "support/dual_engine.hpp"
+#include "support/error_of.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+using namespace kvpolicy_test;
+
+/// One number for each lane and position, the same whenever it is asked.
+float number_of(int lane, int position, unsigned salt) {
+  unsigned const mixed =
+      (static_cast<unsigned>(position) * 2654435761u) ^ (static_cast<unsigned>(lane) * 40503u + salt);
+  return static_cast<float>((mixed * 2246822519u) >> 8) / static_cast<float>(1u << 24);
+}
+float gate_of(int lane, int position) { return number_of(lane, position, 1); }
+float log_beta_of(int lane, int position) { return -0.02f * number_of(lane, position, 77) - 1e-4f; }
+
+/// One sequence under any cache policy with an admission; numbers of each new token are told when it is written.
+template <class Policy>
+class stepping {
+ public:
+  explicit stepping(Policy const& policy)
+      : policy(policy),
+        engine({.rows = 8, .page = 4, .pages = 400, .bound = 256}),
+        both(engine.view()),
+        held(kv::make_state(exec, policy, both)),
+        plans(kv::make_plan(exec, policy, both)) {}
+
+  void step() {
+    kv::step(
+        exec, policy, kv::signals{both.window.who}, both, held, plans, {.tokens = 1, .position = length},
+        [&] { forward(); }, &told);
+    ++length;
+  }
+  [[nodiscard]] std::vector<int> pages_of(int lane) const {
+    kv::lane const who = both.window.who.at(lane);
+    int const* const position = both.global.entries.who.position.row(who);
+    return {position, position + *both.global.entries.who.count.row(who)};
+  }
+
+  Policy policy;
+  kv::host_executor exec;
+  dual_engine engine;
+  kv::dual_cache both;
+  kv::dual_state<kv::host_executor> held;
+  kv::step_plan<kv::host_executor> plans;
+  kv::step_tally told;
+  int length = 0;
+  std::vector<std::vector<int>> read;  ///< pages that each lane read in the latest step
+  bool lists_read = true;
+
+ private:
+  template <class Signal>
+  Signal numbers(float (*of)(int, int), std::vector<float>& values) {
+    for (int i = 0; i < engine.lanes(); ++i) values[static_cast<std::size_t>(i)] = of(i, length);
+    Signal fresh;
+    fresh.base = reinterpret_cast<std::byte const*>(values.data());
+    fresh.head = fresh.entry = 4;
+    fresh.layer = 8;
+    fresh.entries = 1;
+    return fresh;
+  }
+
+  void forward() {
+    for (int i = 0; i < engine.lanes(); ++i) {
+      kv::lane const who = both.window.who.at(i);
+      dual_engine::write(both.window, who, *both.window.who.count.row(who) - 1, length);
+    }
+    kv::observe(
+        exec, policy,
+        kv::signals{both.window.who, numbers<kv::gate>(gate_of, gates_), numbers<kv::log_beta>(log_beta_of, betas_)},
+        held);
+    if constexpr (!std::is_same_v<decltype(policy.select), kv::omitted>) {
+      select();
+    }
+  }
+
+  void select() {
+    for (std::size_t i = 0; i < query_.size(); ++i) query_[i] = number_of(static_cast<int>(i), length, 5) - 0.5f;
+    kv::queries rows;
+    rows.base = reinterpret_cast<std::byte const*>(query_.data());
+    rows.dims = 4;
+    rows.layer = 4 * 16;
+    rows.head = 16;
+    rows.row = 16;
+    rows.heads = 4;
+    rows.rows = 1;
+    rows.position = {&length, 0, 0, 0};
+    read.clear();
+    for (int layer = 0; layer < 2; ++layer) {  // as an engine does: layer by layer
+      kv::lanes const who = both.global.entries.who.layers_only(layer, layer + 1);
+      kv::select(exec, policy, kv::signals{who, rows}, held.global, plans);
+      for (int i = 0; lists_read && i < 2; ++i) {
+        auto const listed = plans.selecting->keep().listed(i);
+        read.emplace_back(listed.begin(), listed.end());
+      }
+    }
+  }
+
+  std::vector<float> gates_ = std::vector<float>(4);
+  std::vector<float> betas_ = std::vector<float>(4);
+  std::vector<float> query_ = std::vector<float>(32);
+};
+
+/// What pages hold by definition: gates at the window's exit, then the lowest (t - p) log beta goes, t the newest.
+std::vector<std::vector<int>> expected(int length, int window, float threshold, int budget) {
+  std::vector<std::vector<int>> lanes(4);
+  for (int t = 0; t < length; ++t) {
+    for (int i = 0; i < 4; ++i) {
+      std::vector<int>& mine = lanes[static_cast<std::size_t>(i)];
+      int const leaves = t - window;
+      if (leaves >= 0 && gate_of(i, leaves) >= threshold) mine.push_back(leaves);
+      while (std::ssize(mine) > budget) {
+        int const newest = mine.back();
+        auto const score = [&](int p) { return static_cast<float>(newest - p) * log_beta_of(i, p); };
+        // Ties keep the lower ordinal: the last of the lowest goes.
+        auto worst = mine.begin();
+        for (auto at = mine.begin(); at != mine.end(); ++at) worst = score(*at) <= score(*worst) ? at : worst;
+        mine.erase(worst);
+      }
+    }
+  }
+  return lanes;
+}
+
+auto const admit = kv::policies::wg_kv({.window = 6, .threshold = 0.4f});
+auto const choose = kv::selection{.score = kv::quest{.page = 4}, .budget = kv::per_lane{12}, .dense_layers = 1};
+auto const drop = kv::policies::trim_kv({.budget = 20});
+
+TEST_SUITE("step") {
+  TEST_CASE("the triple: pages hold what gates admit and retention keeps; no more is read than the budget") {
+    stepping now(kv::cache_policy{.admit = admit, .select = choose, .evict = drop});
+    for (int t = 0; t < 150; ++t) {
+      now.step();
+      auto const want = expected(now.length, 6, 0.4f, 20);
+      for (int i = 0; i < 4; ++i) {
+        REQUIRE(now.pages_of(i) == want[static_cast<std::size_t>(i)]);
+        kv::lane const who = now.both.window.who.at(i);
+        for (int e = 0; e < std::ssize(want[static_cast<std::size_t>(i)]); ++e) {
+          REQUIRE(dual_engine::true_rows(now.both.global.entries, who, e));
+        }
+      }
+      REQUIRE(now.engine.held_pages() + now.engine.free_pages() == 400);
+    }
+    for (int i = 0; i < 4; ++i) {
+      std::vector<int> const& pages = now.read[static_cast<std::size_t>(i)];
+      CHECK(pages.size() == (i < 2 ? static_cast<std::size_t>(pages.back()) + 1 : 3u));  // layer 0 is dense
+      CHECK(pages.back() >= 4);
+    }
+    CHECK(now.told.evicted.logical_kept == 80);
+    CHECK(kv::to_string(now.policy).starts_with("admit: write_gate | at_least(least=0.4"));
+    CHECK(kv::to_string(kv::eviction<kv::full, kv::nothing, kv::lowest_part, kv::top, kv::over_total>{}) ==
+          "full | lowest(0.1) | over_total(1048576)");
+  }
+
+  TEST_CASE("bounds are those of pages made from scratch, whatever was promoted and evicted") {
+    stepping now(kv::cache_policy{.admit = admit, .select = choose, .evict = drop});
+    for (int t = 0; t < 80; ++t) {
+      now.step();
+      kv::cache const& pages = now.both.global.entries;
+      auto fresh = kv::make_state(now.exec, choose, pages);
+      kv::observe(now.exec, choose, kv::signals{pages.who, kv::keys_of(pages)}, fresh);
+      kv::page_bounds const made = kv::bound_pages{4}.view(fresh.columns_from(0));
+      kv::page_bounds const kept = kv::bound_pages{4}.view(now.held.global.columns_from(1));  // behind log beta
+      for (int i = 0; i < 4; ++i) {
+        kv::lane const who = pages.who.at(i);
+        int const covered = (*pages.who.count.row(who) + 3) / 4;
+        auto const* const a = reinterpret_cast<float const*>(made.rows.row(who));
+        auto const* const b = reinterpret_cast<float const*>(kept.rows.row(who));
+        REQUIRE(std::equal(a, a + covered * 8, b));
+      }
+    }
+  }
+
+  TEST_CASE("parts may be left out") {
+    stepping alone(kv::cache_policy{.admit = admit});
+    stepping kept(kv::cache_policy{.admit = admit, .evict = drop});
+    stepping chosen(kv::cache_policy{.admit = admit, .select = choose});
+    for (int t = 0; t < 60; ++t) {
+      alone.step();
+      kept.step();
+      chosen.step();
+      auto const all = expected(alone.length, 6, 0.4f, 1 << 20);
+      auto const some = expected(alone.length, 6, 0.4f, 20);
+      for (int i = 0; i < 4; ++i) {
+        REQUIRE(alone.pages_of(i) == all[static_cast<std::size_t>(i)]);
+        REQUIRE(chosen.pages_of(i) == all[static_cast<std::size_t>(i)]);
+        REQUIRE(kept.pages_of(i) == some[static_cast<std::size_t>(i)]);
+      }
+    }
+  }
+
+  TEST_CASE("selection and eviction without a window: observe, evict, refresh") {
+    auto const policy = kv::cache_policy{.select = choose, .evict = drop};
+    kv::host_executor exec;
+    dual_engine engine({.rows = 4, .page = 4, .pages = 200, .bound = 128});
+    kv::dual_cache both = engine.view();
+    kv::cache& all = both.global.entries;
+    for (int i = 0; i < 4; ++i) {  // all pages at once: this engine has room before it appends
+      for (int page = 0; page < 32; ++page) both.global.table.row(all.who.at(i))[page] = 4 + i * 32 + page;
+    }
+    auto held = kv::make_state(exec, policy, all);
+    auto plans = kv::make_plan(exec, policy, all);
+    for (int t = 0; t < 60; ++t) {
+      kv::step(exec, policy, kv::signals{all.who}, all, held, plans, {.tokens = 1, .position = t}, [&] {
+        std::vector<float> betas(4);
+        for (int i = 0; i < 4; ++i) {
+          kv::lane const who = all.who.at(i);
+          dual_engine::write(all, who, *all.who.count.row(who) - 1, t);
+          betas[static_cast<std::size_t>(i)] = log_beta_of(i, t);
+        }
+        kv::log_beta fresh;
+        fresh.base = reinterpret_cast<std::byte const*>(betas.data());
+        fresh.head = fresh.entry = 4;
+        fresh.layer = 8;
+        fresh.entries = 1;
+        kv::observe(exec, policy, kv::signals{all.who, fresh}, held);
+      });
+      for (int i = 0; i < 4; ++i) {
+        kv::lane const who = all.who.at(i);
+        REQUIRE(*all.who.count.row(who) == std::min(t + 1, 20));
+        REQUIRE(*held.columns().back().rows.row(who) == static_cast<std::byte>(std::min(t + 1, 20)));  // known
+      }
+    }
+  }
+
+  TEST_CASE("a step allocates nothing") {
+    stepping now(kv::cache_policy{.admit = admit, .select = choose, .evict = drop});
+    for (int t = 0; t < 40; ++t) now.step();
+    now.lists_read = false;
+    CHECK(allocations_in([&] { now.step(); }) == 0);
+  }
+
+  TEST_CASE("a step that is refused has changed nothing") {
+    stepping now(kv::cache_policy{.admit = admit, .select = choose, .evict = drop});
+    for (int t = 0; t < 30; ++t) now.step();
+    auto const seen = dual_engine::seen(now.both, {});
+    bool ran = false;
+    auto const refused = [&](auto const& policy, kv::appended const& fresh) {
+      return error_of([&] {
+        kv::step(now.exec, policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans, fresh,
+                 [&] { ran = true; });
+      });
+    };
+    CHECK(refused(now.policy, {.tokens = 1, .position = 29}) ==
+          "step: position = 29, but positions ascend and the last is 29");
+    CHECK(refused(now.policy, {.sequence = 1, .tokens = 1, .position = 30}) ==
+          "step: sequence = 1, but the batch has 1 sequences");
+    CHECK(refused(now.policy, {.tokens = 7, .position = 30}) ==
+          "make_room: tokens = 7, but the window has 6 rows: take_in takes longer chunks");
+    auto broken = now.policy;
+    broken.evict.budget.tokens = -1;
+    CHECK(refused(broken, {.tokens = 1, .position = 30}) == "step: budget.tokens = -1, but a count cannot be negative");
+    broken = now.policy;
+    broken.admit.window = 9;
+    CHECK(refused(broken, {.tokens = 1, .position = 30}) == "make_room: admission.window = 9, but the ring has 8 rows");
+    CHECK_FALSE(ran);
+    CHECK(dual_engine::seen(now.both, {}) == seen);
+    now.step();
+    CHECK(now.length == 31);
+  }
+
+  TEST_CASE("drafts push nothing out of the window") {
+    stepping now(kv::cache_policy{.admit = admit});
+    for (int t = 0; t < 20; ++t) now.step();
+    auto const seen = dual_engine::seen(now.both, {});
+    kv::step(now.exec, now.policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans,
+             {.tokens = 2, .position = 20, .in_flight = true}, [] {});
+    kv::truncate(now.exec, now.both, now.held, 0, 20);
+    CHECK(dual_engine::seen(now.both, {}) == seen);
+  }
+
+  TEST_CASE("a roll-back reaches the pages, too") {
+    stepping now(kv::cache_policy{.admit = admit, .select = choose});
+    for (int t = 0; t < 30; ++t) now.step();
+    kv::truncate(now.exec, now.both, now.held, 0, 10);
+    for (int i = 0; i < 4; ++i) {
+      auto const left = dual_engine::seen(now.both, now.both.window.who.at(i));
+      CHECK((left.empty() || left.back() < 10));
+    }
+    CHECK(now.engine.held_pages() + now.engine.free_pages() == 400);
+    now.length = 10;
+    for (int t = 0; t < 10; ++t) now.step();
+    CHECK(dual_engine::seen(now.both, {}).back() == 19);
+  }
+
+  TEST_CASE("WG-KV's eviction: the lowest tenth of every lane, when all of them are too many") {
+    auto const policy = kv::eviction{.score = kv::admitted_attention{.window = 2, .pool = kv::max_pool{1}},
+                                     .protect = kv::nothing{},
+                                     .budget = kv::lowest_part{0.1},
+                                     .pick = kv::top{},
+                                     .trigger = kv::over_total{99}};
+    dual_engine engine({.rows = 4, .page = 4, .pages = 200, .bound = 64});
+    kv::host_executor exec;
+    kv::dual_cache both = engine.view();
+    kv::cache& pages = both.global.entries;
+    auto held = kv::make_state(exec, policy, pages);
+    auto plan = kv::make_plan(exec, policy, pages);
+    std::vector<float> query(2 * 4 * 2 * 4, 1e-3f);
+    std::vector<int> const position{1000, 1001};
+    kv::recent_queries rows;
+    rows.base = reinterpret_cast<std::byte const*>(query.data());
+    rows.dims = 4;
+    rows.heads = 4;
+    rows.rows = 2;
+    rows.row = 16;
+    rows.head = 32;
+    rows.layer = 128;
+    rows.position = {position.data(), 0, 0, 0};
+    for (int const total : {99, 100}) {
+      int const counts[] = {29, 30, 15, total - 74};
+      for (int i = 0; i < 4; ++i) {
+        kv::lane const who = pages.who.at(i);
+        *pages.who.count.row(who) = counts[i];
+        std::iota(pages.who.position.row(who), pages.who.position.row(who) + counts[i], 0);
+        for (int page = 0; page < 16; ++page) both.global.table.row(who)[page] = 4 + i * 16 + page;
+        for (int e = 0; e < counts[i]; ++e) dual_engine::write(pages, who, e, e);
+      }
+      kv::decide(exec, policy, kv::signals{pages.who, kv::keys_of(pages), rows}, held, plan);
+      for (int i = 0; i < 4; ++i) {
+        int const dropped = total > 99 ? counts[i] / 10 : 0;
+        CHECK(std::ssize(plan.keep().listed(i)) == counts[i] - dropped);
+        CHECK(plan.keep().listed(i).front() == dropped);  // keys grow with positions, and so does attention
+      }
+      // What an engine knows of its rows' sums is over the window, too, and does not count here.
+      float const before = plan.score(0, 20);
+      std::vector<float> const sums(16, 30.0f);
+      kv::recent_queries told = rows;
+      told.lse = {sums.data(), 0, 8, 2};
+      kv::decide(exec, policy, kv::signals{pages.who, kv::keys_of(pages), told}, held, plan);
+      CHECK(plan.score(0, 20) == before);
+    }
+  }
+}
+
+}  // namespace

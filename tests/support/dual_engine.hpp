@@ -1,0 +1,185 @@
+#pragma once
+
+#include <kvpolicy/kvpolicy.hpp>
+#include <numeric>
+#include <vector>
+
+namespace kvpolicy_test {
+
+namespace kv = kvpolicy;
+
+struct dual_options {
+  kv::shape model{.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 4};
+  int sequences = 1;
+  int rows = 16;  ///< of the ring
+  int page = 4;
+  int pages = 64;       ///< of the pool that are not local
+  int bound = 64;       ///< admitted entries of a lane
+  int most_fresh = 64;  ///< tokens of a chunk
+};
+
+/// Sequences in a pool of pages: each lane's ring in local pages of its own, then pages for whoever takes them, the
+/// last one the sentinel. Rows are fingerprints of lane and position.
+class dual_engine {
+ public:
+  explicit dual_engine(dual_options const& how) : how_(how) {
+    int const local = lanes() * how.rows / how.page;
+    all_pages_ = local + how.pages + 1;
+    auto const floats = size(all_pages_) * size(how.page) * size(how.model.head_dim);
+    k_.resize(floats);
+    v_.resize(floats);
+    for (int page = all_pages_ - 2; page >= local; --page) free_.push_back(page);
+    free_count_ = how.pages;
+    table_.assign(size(lanes()) * size(row_pages()), sentinel());
+    held_.resize(size(lanes()));
+    count_.resize(size(lanes()));
+    position_.resize(size(lanes()) * size(how.bound));
+    window_position_.resize(size(how.sequences) * size(how.rows));
+    for (auto* each : {&window_count_, &oldest_, &in_flight_, &fresh_count_}) each->resize(size(how.sequences));
+    fresh_k_.resize(size(lanes()) * size(how.most_fresh) * size(how.model.head_dim));
+    fresh_v_ = fresh_k_;
+    fresh_position_.resize(size(how.sequences) * size(how.most_fresh));
+  }
+  dual_engine(dual_engine const&) = delete;
+  dual_engine& operator=(dual_engine const&) = delete;
+
+  [[nodiscard]] int lanes() const { return how_.sequences * lanes_of_one(); }
+  [[nodiscard]] int sentinel() const { return all_pages_ - 1; }
+  [[nodiscard]] int free_pages() const { return free_count_; }
+  [[nodiscard]] int held_pages() const { return std::accumulate(held_.begin(), held_.end(), 0); }
+  [[nodiscard]] std::vector<int>& free_list() { return free_; }
+
+  kv::dual_cache view() {
+    std::int64_t const row = std::int64_t{how_.model.head_dim} * 4;
+    auto const planes = [&](std::vector<float>& of, bool ring) {
+      kv::plane made{.base = reinterpret_cast<std::byte*>(of.data()),
+                     .element = kv::codec::f32,
+                     .dims = how_.model.head_dim,
+                     .unit = how_.page * row,
+                     .token = row,
+                     .dim = 4};
+      if (!ring) return made;
+      made.head = how_.rows * row;
+      made.layer = made.head * how_.model.kv_heads;
+      made.unit = made.layer * how_.model.layers;
+      return made;
+    };
+    kv::dual_cache both;
+    both.window = {
+        .shape = how_.model,
+        .who = lanes_of({window_count_.data(), 1, 0, 0}, {window_position_.data(), how_.rows, 0, 0}, how_.rows),
+        .k = planes(k_, true),
+        .v = planes(v_, true),
+        .where = {kv::locating::ring, {oldest_.data(), 1, 0, 0}, how_.rows, how_.sequences}};
+    both.window.who.in_flight = in_flight_.data();
+    both.oldest = {oldest_.data(), 1, 0, 0};
+    std::int64_t const heads = how_.model.kv_heads;
+    std::int64_t const all = lanes_of_one();
+    kv::by_lane<int const> const read{table_.data(), all * row_pages(), heads * row_pages(), row_pages()};
+    both.global.entries = {
+        .shape = how_.model,
+        .who = lanes_of({count_.data(), all, heads, 1},
+                        {position_.data(), all * how_.bound, heads * how_.bound, how_.bound}, how_.bound),
+        .k = planes(k_, false),
+        .v = planes(v_, false),
+        .where = kv::block_table(read, how_.page, all_pages_)};
+    both.global.table = {table_.data(), all * row_pages(), heads * row_pages(), row_pages()};
+    both.global.held = {held_.data(), all, heads, 1};
+    both.global.pages = {free_.data(), &free_count_, sentinel()};
+    return both;
+  }
+
+  /// A chunk of rows outside of the cache: so many tokens of each sequence, from its position on.
+  kv::cache chunk(int tokens, int position) {
+    return chunk(std::vector<int>(size(how_.sequences), tokens), std::vector<int>(size(how_.sequences), position));
+  }
+  kv::cache chunk(std::vector<int> const& tokens, std::vector<int> const& position) {
+    fresh_count_ = tokens;
+    for (int s = 0; s < how_.sequences; ++s) {
+      auto const first = fresh_position_.begin() + s * how_.most_fresh;
+      std::iota(first, first + tokens[size(s)], position[size(s)]);
+    }
+    std::int64_t const row = std::int64_t{how_.model.head_dim} * 4;
+    auto const plane = [&](std::vector<float>& of) {
+      std::int64_t const head = how_.most_fresh * row;
+      return kv::plane{.base = reinterpret_cast<std::byte*>(of.data()),
+                       .element = kv::codec::f32,
+                       .dims = how_.model.head_dim,
+                       .layer = head * how_.model.kv_heads,
+                       .unit = head * lanes_of_one(),
+                       .token = row,
+                       .head = head,
+                       .dim = 4};
+    };
+    kv::cache made{.shape = how_.model,
+                   .who = lanes_of({fresh_count_.data(), 1, 0, 0}, {fresh_position_.data(), how_.most_fresh, 0, 0},
+                                   how_.most_fresh),
+                   .k = plane(fresh_k_),
+                   .v = plane(fresh_v_),
+                   .where = kv::identity(how_.most_fresh, how_.sequences)};
+    for (int i = 0; i < lanes(); ++i) {
+      kv::lane const who = made.who.at(i);
+      for (int e = 0; e < tokens[size(who.sequence)]; ++e) write(made, who, e, position[size(who.sequence)] + e);
+    }
+    return made;
+  }
+
+  /// What the model does: the rows of one entry, written through the library's own view of where it lives.
+  static void write(kv::cache const& in, kv::lane who, int ordinal, int position) {
+    kv::place const at = in.where.at(who, ordinal);
+    for (bool const key : {true, false}) {
+      kv::plane const& rows = key ? in.k : in.v;
+      auto* const row = reinterpret_cast<float*>(rows.row(who.layer, at, who.head));
+      for (int d = 0; d < rows.dims; ++d) row[d] = mark(who, position, d, key);
+    }
+  }
+  /// True if the rows of an entry are those of its lane and position.
+  static bool true_rows(kv::cache const& in, kv::lane who, int ordinal) {
+    kv::place const at = in.where.at(who, ordinal);
+    int const position = in.who.position.row(who)[ordinal];
+    for (bool const key : {true, false}) {
+      kv::plane const& rows = key ? in.k : in.v;
+      auto const* const row = reinterpret_cast<float const*>(rows.row(who.layer, at, who.head));
+      for (int d = 0; d < rows.dims; ++d) {
+        if (row[d] != mark(who, position, d, key)) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Positions that a lane sees, ascending: its pages, then its window.
+  static std::vector<int> seen(kv::dual_cache const& both, kv::lane who) {
+    std::vector<int> all;
+    for (kv::cache const* part : {&both.global.entries, &both.window}) {
+      int const* const position = part->who.position.row(who);
+      all.insert(all.end(), position, position + *part->who.count.row(who));
+    }
+    return all;
+  }
+
+ private:
+  [[nodiscard]] int lanes_of_one() const { return how_.model.layers * how_.model.kv_heads; }
+  static std::size_t size(int n) { return static_cast<std::size_t>(n); }
+  static float mark(kv::lane who, int position, int d, bool key) {
+    int const lane = who.sequence * 16 + who.layer * 4 + who.head;
+    return static_cast<float>(position % 8192 * 128 + lane * 2 + (key ? 1 : 0)) + 0.0625f * static_cast<float>(d);
+  }
+  [[nodiscard]] int row_pages() const { return (how_.bound + how_.page - 1) / how_.page; }
+  [[nodiscard]] kv::lanes lanes_of(kv::by_lane<int> count, kv::by_lane<int> position, int bound) const {
+    return {.sequences = how_.sequences,
+            .layer_begin = 0,
+            .layer_end = how_.model.layers,
+            .heads = how_.model.kv_heads,
+            .bound = bound,
+            .count = count,
+            .position = position};
+  }
+
+  dual_options how_;
+  int all_pages_ = 0, free_count_ = 0;
+  std::vector<float> k_, v_, fresh_k_, fresh_v_;
+  std::vector<int> free_, table_, held_, count_, position_, window_position_, fresh_position_;
+  std::vector<int> window_count_, oldest_, in_flight_, fresh_count_;  ///< one a sequence
+};
+
+}  // namespace kvpolicy_test
