@@ -414,6 +414,14 @@ TEST_SUITE("admission") {
                        ", but it is the sentinel, which is never handed out");
   }
 
+  TEST_CASE("required_bytes tells what make_plan and make_state take") {
+    dual_engine engine({});
+    kv::dual_cache const both = engine.view();
+    kv::required const told = kv::required_bytes<kv::host_executor>(gated(4), both);
+    CHECK(told.state == 4 * (4 * 2 * 16 + 4 * 64));  // a gate an entry of four lanes, twice the ring's rows, and pages
+    CHECK(told.plan == 4 * 16 * 8 + 5 * 8 + 4 * 4 + sizeof(kv::report) + 3 * 4);
+  }
+
   TEST_CASE("a step allocates nothing") {
     admitted now({}, gated(4), {4, std::vector<float>{1.0f, 0.0f, 1.0f}});
     for (int t = 0; t < 6; ++t) now.step();

@@ -1,6 +1,7 @@
 // Why an entry stays or goes, in one line; and what a policy will cost, before anything runs.
 #pragma once
 
+#include <kvpolicy/admission/dual.hpp>
 #include <kvpolicy/eviction/decide.hpp>
 #include <limits>
 
@@ -34,6 +35,21 @@ namespace detail {
 /// True if a ranks above b: NaN below every number.
 inline bool outranks(float a, float b) { return a > b || (a == a && b != b); }
 
+/// Bytes of the columns of these recorders. `slack`: see state.
+template <class... Recorders>
+std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const& in, int slack) {
+  std::size_t all = 0;
+  auto const add = [&](auto const& recorder) {
+    for (column const& each : recorder.columns(in.shape, in.who.bound)) {
+      int const units = each.units != 0 ? each.units : in.who.bound + slack;
+      all += static_cast<std::size_t>(units) * static_cast<std::size_t>(each.bytes) *
+             static_cast<std::size_t>(in.who.size());
+    }
+  };
+  std::apply([&](auto const&... each) { (add(each), ...); }, recorders);
+  return all;
+}
+
 }  // namespace detail
 
 /// The memory that `make_plan` and `make_state` would take, and the scratch that they would reserve.
@@ -49,19 +65,24 @@ template <executor Executor, eviction_policy Policy>
   required made;
   made.plan = segments * bound * (sizeof(float) + sizeof(int)) + spare * bound * sizeof(float) +
               (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + sizeof(report);
-  auto const add = [&](auto const& recorder) {
-    for (column const& each : recorder.columns(in.shape, in.who.bound)) {
-      int const units = each.units != 0 ? each.units : in.who.bound;
-      made.state += static_cast<std::size_t>(units) * static_cast<std::size_t>(each.bytes) *
-                    static_cast<std::size_t>(in.who.size());
-    }
-  };
-  std::apply([&](auto const&... each) { (add(each), ...); }, recorders_of(policy.score));
+  made.state = detail::column_bytes(recorders_of(policy.score), in, 0);
   made.scratch = detail::scratch_bytes<typename Executor::backend>(in);
   return made;
 }
 
-/// What the plan's last decision says about one entry of a segment, while the cache is as it was then.
+/// The same of a dual cache: the window's plan, and the state of both parts.
+template <executor Executor, admission_policy Policy>
+[[nodiscard]] required required_bytes(Policy const& policy, dual_cache const& both) {
+  detail::check_dual("required_bytes", both);
+  required made = required_bytes<Executor>(policy, both.window);
+  made.plan += 3 * sizeof(int) * static_cast<std::size_t>(both.window.who.sequences);
+  made.state = detail::column_bytes(recorders_of(policy.score), both.window, both.window.who.bound) +
+               detail::column_bytes(recorders_of(policy.score), both.global.entries, 0);
+  return made;
+}
+
+/// What the plan's last decision says about one entry of a segment, while the cache is as it was then (of an exit plan:
+/// before the window has moved on).
 ///
 /// - in: `forces(entry)`, which entries the policy forces. Host memory only.
 /// - cost: O(entries) of the segment.
