@@ -8,13 +8,14 @@
 
 namespace kvreplay {
 
-/// softmax(q k / sqrt(D)) v of the last query row, in double.
+/// softmax(q k / sqrt(D)) v of the last query row, in double. `Held` says what a lane has left: count, row, element.
+template <class Held>
 class attention {
  public:
-  attention(options const& with, trace const& of, memory const& held)
+  attention(options const& with, trace const& of, Held const& held)
       : rerotated_(with.lay == layout::compact_rerotated),
         trace_(of),
-        memory_(held),
+        held_(held),
         from_(of.queries ? of.queries : of.recent_queries) {
     kv::expects(static_cast<bool>(from_), "kvreplay", "--attend", "without queries", "the last query row attends");
     kv::expects(of.keys && of.values, "kvreplay", "--attend", "without keys or values", "it reads both");
@@ -30,7 +31,7 @@ class attention {
           ((std::int64_t{layer} * model.query_heads + head) * from_.shape[2] + from_.shape[2] - 1) * from_.stride(2);
       std::vector<double> query(size(model.head_dim));
       read_row(from_.element, row, query);
-      one(who, turned(query, memory_.count(who) - 1), out + size(head) * size(trace_.value_dim()));
+      one(who, turned(query, held_.count(who) - 1), out + size(head) * size(trace_.value_dim()));
     }
   }
 
@@ -61,11 +62,11 @@ class attention {
   }
 
   void one(kv::lane who, std::vector<double> const& query, float* out) const {
-    int const count = memory_.count(who);
+    int const count = held_.count(who);
     std::vector<double> weight, key(query.size()), value(size(trace_.value_dim()));
     double highest = -std::numeric_limits<double>::infinity();
     for (int e = 0; e < count; ++e) {
-      read_row(memory_.plane(true).element, memory_.row(true, who, e), key);
+      read_row(held_.element(true), held_.row(true, who, e), key);
       double logit = 0;
       for (std::size_t d = 0; d < query.size(); ++d) logit += query[d] * key[d];
       weight.push_back(logit / std::sqrt(static_cast<double>(query.size())));
@@ -75,7 +76,7 @@ class attention {
     for (double& each : weight) sum += each = std::exp(each - highest);
     std::vector<double> made(value.size(), 0.0);
     for (int e = 0; e < count; ++e) {
-      read_row(memory_.plane(false).element, memory_.row(false, who, e), value);
+      read_row(held_.element(false), held_.row(false, who, e), value);
       for (std::size_t d = 0; d < value.size(); ++d) made[d] += weight[size(e)] / sum * value[d];
     }
     for (std::size_t d = 0; d < made.size(); ++d) out[d] = static_cast<float>(made[d]);
@@ -83,7 +84,7 @@ class attention {
 
   bool rerotated_;
   trace const& trace_;
-  memory const& memory_;
+  Held const& held_;
   array const& from_;
 };
 

@@ -3,10 +3,10 @@
 
 #include <optional>
 
-#include "options.hpp"
+#include "admit.hpp"
 #include "replay.hpp"
 #include "report.hpp"
-#include "trace.hpp"
+#include "select.hpp"
 #include "write.hpp"
 
 namespace kvreplay {
@@ -32,23 +32,9 @@ kv::any_policy without_buffer(kv::any_policy const& policy, kv::registry const& 
   return kv::parse(spelt, known);
 }
 
-int work(options const& with) {
-  stopwatch whole;
-  if (with.list) {
-    auto const all = listing();
-    with.json ? fmt::print("{}\n", all.dump(1)) : print_listing(all);
-    return 0;
-  }
-  trace of(with.trace);
-  if (with.describe) {
-    fmt::print("{}\n", description(of).dump(with.json ? -1 : 1));
-    return 0;
-  }
-  kv::registry known = kv::shipped();
-  known.set(kv::intent_kv{.residual = of.residual()});  // weights are no field: the trace has them
-  kv::any_policy const policy = kv::parse(spec_of(with), known);
-  kv::any_policy const run = with.how == mode::prefill ? without_buffer(policy, known) : policy;
-  replay by(with, of, run);
+/// Decides, carries out, writes and tells.
+template <class By>
+void go_through(options const& with, trace const& of, policy_text const& policy, By& by, stopwatch& whole) {
   std::optional<result_writer> out;
   if (!with.out.empty()) out.emplace(with, of);
   results& found = by.run(show_progress);
@@ -66,6 +52,73 @@ int work(options const& with) {
   found.ms.total = whole.lap();
   auto const told = summary(with, of, policy, found);
   with.json ? fmt::print("{}\n", told.dump(1)) : print_summary(told);
+}
+
+void evict(options const& with, trace& of, stopwatch& whole) {
+  kv::registry known = kv::shipped();
+  known.set(kv::intent_kv{.residual = of.residual()});  // weights are no field: the trace has them
+  kv::any_policy const policy = kv::parse(spec_of(with), known);
+  replay by(with, of, with.how == mode::prefill ? without_buffer(policy, known) : policy);
+  go_through(with, of, {kv::to_string(policy), policy.decides()}, by, whole);
+}
+
+template <class Fields, class Policy>
+void admit(options const& with, trace& of, Fields const& fields, Policy const& policy, int page, stopwatch& whole) {
+  refuse_options(with, {{"--ratio", with.ratio}, {"--rounding", with.rounding}});
+  auto const asked = as_asked(policy, with);
+  admission_replay by(with, of, asked, page);
+  go_through(with, of, {spell(fields, with)}, by, whole);
+}
+
+void admit_by_gate(options const& with, trace& of, stopwatch& whole) {
+  auto const fields = fields_of<wg_kv_fields>(with);
+  kv::expects(static_cast<bool>(of.gate), "kvreplay", "tensor gate", "missing", "wg_kv admits by it");
+  auto const policy =
+      kv::policies::wg_kv({.window = fields.window, .threshold = fields.threshold, .strict = fields.strict});
+  admit(with, of, fields, policy, fields.page, whole);
+}
+
+void admit_by_position(options const& with, trace& of, stopwatch& whole) {
+  auto const fields = fields_of<local_attention_fields>(with);
+  auto const policy = kv::policies::local_attention({.window = fields.window, .sinks = fields.sinks});
+  admit(with, of, fields, policy, wg_kv_fields{}.page, whole);
+}
+
+void admit_by_head(options const& with, trace& of, stopwatch& whole) {
+  auto const fields = fields_of<duo_attention_fields>(with);
+  head_numbers const heads(fields.retrieval.text, of.shape());
+  auto const policy =
+      kv::policies::duo_attention({.window = fields.window, .sinks = fields.sinks, .retrieval = heads.table()});
+  admit(with, of, fields, policy, wg_kv_fields{}.page, whole);
+}
+
+void read_pages(options const& with, trace& of, stopwatch& whole) {
+  auto const fields = fields_of<quest_fields>(with);
+  refuse_options(with, {{"--sinks", with.sinks}, {"--protect", with.protect.empty() ? "" : with.protect.front()}});
+  quest_selection const policy = selection_of(fields, with);
+  selection_replay by(with, of, policy);
+  go_through(with, of, {kv::to_string(fields) + " | " + kv::to_string(policy.budget)}, by, whole);
+}
+
+int work(options const& with) {
+  stopwatch whole;
+  if (with.list) {
+    auto const all = listing();
+    with.json ? fmt::print("{}\n", all.dump(1)) : print_listing(all);
+    return 0;
+  }
+  if (!with.describe) check_named(with);
+  trace of(with.trace);
+  if (with.describe) {
+    fmt::print("{}\n", description(of).dump(with.json ? -1 : 1));
+    return 0;
+  }
+  auto const by = with.policy == wg_kv_fields::name             ? admit_by_gate
+                  : with.policy == local_attention_fields::name ? admit_by_position
+                  : with.policy == duo_attention_fields::name   ? admit_by_head
+                  : with.policy == quest_fields::name           ? read_pages
+                                                                : evict;
+  by(with, of, whole);
   return 0;
 }
 

@@ -81,6 +81,7 @@ class memory {
     return rows.row(who.layer, {0, token}, who.head);
   }
   [[nodiscard]] kv::plane const& plane(bool keys) const { return keys ? k_ : v_; }
+  [[nodiscard]] kv::codec element(bool keys) const { return plane(keys).element; }
   [[nodiscard]] int count(kv::lane who) const {
     return count_[size(who.layer * layer_rows() + who.head * head_rows())];
   }

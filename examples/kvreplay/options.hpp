@@ -36,7 +36,8 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_flag("--describe", to.describe, "what the trace holds");
   app.add_option("--policy", to.policy, "its name, as --list prints it");
   app.add_option("--set", to.set, "FIELD=VALUE of that policy; repeatable");
-  app.add_option("--budget", to.budget, "entries kept a lane, forced ones included");
+  app.add_option("--budget", to.budget,
+                 "entries kept a lane, forced ones included; of quest: read; of an admission: admitted");
   app.add_option("--ratio", to.ratio, "the fraction to drop, instead of a budget");
   app.add_option("--rounding", to.rounding, "of a ratio: exact or kvpress");
   app.add_option("--budget-scope", to.scope, "lane, layer or global");
@@ -116,7 +117,12 @@ inline void settle(options& with) {
   if (with.list) return;
   kv::expects(!with.trace.empty(), "kvreplay", "trace", "missing", "a safetensors file is replayed");
   kv::expects(with.describe || !with.policy.empty(), "kvreplay", "--policy", "missing", "--list prints their names");
-  kv::expects(with.how != mode::select, "kvreplay", "--mode", "select", "no policy of this version selects");
+}
+
+/// Entries that decoding begins with are in the trace.
+inline void check_prefill(options const& with, int entries) {
+  kv::expects(with.prefill <= entries, "kvreplay", "--prefill", with.prefill,
+              [&] { return "the trace has " + std::to_string(entries) + " entries"; });
 }
 
 }  // namespace kvreplay

@@ -124,8 +124,7 @@ class replay {
     int const entries = trace_.entries();
     kv::expects(!trace_.attention_mass, "kvreplay", "tensor attention_mass", "given",
                 "while decoding attention depends on what was kept");
-    kv::expects(with_.prefill <= entries, "kvreplay", "--prefill", with_.prefill,
-                [&] { return "the trace has " + std::to_string(entries) + " entries"; });
+    check_prefill(with_, entries);
     if (with_.prefill > 0) forward(0, with_.prefill, with_.prefill - 1, true);
     for (int t = with_.prefill; t < entries; ++t) {
       forward(t, t + 1, t, decides_while_decoding(with_.policy));
@@ -236,7 +235,7 @@ class replay {
   std::vector<std::int64_t> layer_offset_;
   std::vector<int> layer_ordinal_, layer_seen_;
   kv::report layer_report_;
-  std::optional<attention> attention_;
+  std::optional<attention<memory>> attention_;
   std::optional<journal> journal_;
   results found_;
 };

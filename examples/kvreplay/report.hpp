@@ -5,26 +5,38 @@
 
 #include <nlohmann/json.hpp>
 
-#include "replay.hpp"
+#include "named.hpp"
+#include "results.hpp"
+#include "trace.hpp"
 
 namespace kvreplay {
 
-[[nodiscard]] inline nlohmann::json summary(options const& with, trace const& of, kv::any_policy const& policy,
-                                            results const& found) {
+/// How a policy prints, and who decides.
+struct policy_text {
+  std::string spec;
+  kv::granularity decides = kv::granularity::lane;
+};
+
+[[nodiscard]] inline nlohmann::json fields_set(options const& with) {
   nlohmann::json fields = nlohmann::json::object();
-  for (kv::scorer_info const& one : kv::shipped().list()) {
+  for (policy_info const& one : all_policies()) {
     if (one.name != with.policy) continue;
     for (kv::field_info const& field : one.fields) fields[field.name] = field.value;
   }
   for (std::string const& set : with.set) fields[set.substr(0, set.find('='))] = set.substr(set.find('=') + 1);
+  return fields;
+}
+
+[[nodiscard]] inline nlohmann::json summary(options const& with, trace const& of, policy_text const& policy,
+                                            results const& found) {
   milliseconds const& ms = found.ms;
-  return {
+  nlohmann::json told = {
       {"policy", with.policy},
-      {"spec", kv::to_string(policy)},
-      {"fields", fields},
+      {"spec", policy.spec},
+      {"fields", fields_set(with)},
       {"mode", kv::to_string(with.how)},
       {"layout", kv::to_string(with.lay)},
-      {"granularity", kv::to_string(policy.decides())},
+      {"granularity", kv::to_string(policy.decides)},
       {"segments", found.segments},
       {"entries", of.entries()},
       {"logical_kept", found.told.logical_kept},
@@ -35,6 +47,12 @@ namespace kvreplay {
       {"ms",
        {{"decide", ms.decide}, {"apply", ms.apply}, {"attend", ms.attend}, {"write", ms.write}, {"total", ms.total}}},
       {"warnings", found.warnings}};
+  if (found.promoted) {
+    told["admitted"] = found.promoted->promoted;
+    told["over_cap"] = found.promoted->over_cap;
+    told["pages"] = found.promoted->pages;
+  }
+  return told;
 }
 
 inline void print_summary(nlohmann::json const& of) {
@@ -42,6 +60,9 @@ inline void print_summary(nlohmann::json const& of) {
   for (char const* const name : {"mode", "layout", "granularity", "segments", "entries", "logical_kept",
                                  "physical_freed", "attended_length", "nan_scores", "forced_over_budget"}) {
     fmt::print("{:<20} {}\n", name, of[name].is_string() ? of[name].get<std::string>() : of[name].dump());
+  }
+  for (char const* const name : {"admitted", "over_cap", "pages"}) {
+    if (of.contains(name)) fmt::print("{:<20} {}\n", name, of[name].dump());
   }
   for (char const* const name : {"decide", "apply", "attend", "write", "total"}) {
     fmt::print("ms.{:<17} {:.3f}\n", name, of["ms"][name].get<double>());
@@ -52,16 +73,16 @@ inline void print_summary(nlohmann::json const& of) {
 /// Every policy with its fields, defaults, signals, granularity and modes.
 [[nodiscard]] inline nlohmann::json listing() {
   nlohmann::json all = nlohmann::json::array();
-  for (kv::scorer_info const& one : kv::shipped().list()) {
+  for (policy_info const& one : all_policies()) {
     nlohmann::json fields = nlohmann::json::array();
     for (kv::field_info const& each : one.fields) {
       fields.push_back({{"name", each.name}, {"type", each.type}, {"default", each.value}});
     }
     all.push_back({{"name", one.name},
                    {"fields", fields},
-                   {"signals", one.needs},
+                   {"signals", one.signals},
                    {"granularity", kv::to_string(one.decides)},
-                   {"modes", {"prefill", "decode", "turns"}}});
+                   {"modes", one.modes}});
   }
   return all;
 }

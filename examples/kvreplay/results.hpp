@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,13 +51,16 @@ struct milliseconds {
 struct results {
   ragged keep;
   ragged turns;
-  std::vector<float> scores;         ///< [segments][entries]; empty: nothing was ranked
+  std::optional<ragged> local;       ///< what is in the windows of an admission
+  std::optional<ragged> pages;       ///< what a selection reads
+  std::vector<float> scores;         ///< [segments][entries, or pages]; empty: nothing was ranked
   std::vector<float> memory;         ///< [L][Hq][D], what the last turn has left; empty: the policy has none
   std::vector<std::int64_t> events;  ///< (step, segment, ordinal)
   std::vector<float> output;         ///< [L][Hq][Dv]
   int segments = 0;
   kv::tally told;
   kv::report report;
+  std::optional<kv::promotion_tally> promoted;  ///< what an admission came to
   milliseconds ms;
   std::vector<std::string> warnings;
 };

@@ -54,19 +54,9 @@ class offers {
  private:
   void offer_queries(kv::any_signals& to, int begin, int end) {
     int const first = every_row_ ? begin : std::max(begin, end - window_);
-    if (with_.how != mode::prefill || every_row_) check_rows(first, end);
+    if (with_.how != mode::prefill || every_row_) check_rows(trace_.queries, first, end);
     queries_ = {rows_of(trace_.queries, begin, end - begin, begin)};
     to.add(queries_);
-  }
-
-  /// One number for each of the entries [begin, end), which are new.
-  static kv::entry_numbers numbers_of(array const& from, int begin, int end) {
-    return {.base = from.data + begin * from.stride(2),
-            .element = from.element,
-            .layer = from.stride(0),
-            .head = from.stride(1),
-            .entry = from.stride(2),
-            .entries = end - begin};
   }
 
   /// All rows so far, and which of them are the span of the turn that ends here. A forward of decoding is no turn.
@@ -79,7 +69,7 @@ class offers {
       turn_rows_.span_end = &trace_.span_end[size(turn)];
     }
     kv::ordinal_range const span = turn_rows_.span({}, field_of("tail", 0));
-    if (span_ && span.begin < span.end) check_rows(span.begin, span.end);
+    if (span_ && span.begin < span.end) check_rows(trace_.queries, span.begin, span.end);
     to.add(turn_rows_);
   }
 
@@ -90,7 +80,7 @@ class offers {
     int const last = trace_.entries();
     auto const there = static_cast<int>(from.shape[2]);
     int const rows = std::min(std::max(window_, 1), there);
-    if (trace_.queries) check_rows(last - rows, last);
+    if (trace_.queries) check_rows(trace_.queries, last - rows, last);
     recent_ = {rows_of(from, there - rows, rows, last - rows)};
     if (trace_.row_lse && trace_.row_lse.shape[2] >= rows) {
       std::int64_t const known = trace_.row_lse.shape[2];
@@ -109,18 +99,6 @@ class offers {
             .heads = trace_.shape().query_heads,
             .rows = rows,
             .position = {trace_.positions.data() + entry}};
-  }
-
-  /// Query rows that are read are finite.
-  void check_rows(int begin, int end) const {
-    array const& from = trace_.queries;
-    std::int64_t const width = from.shape[3];
-    for (std::int64_t lane = 0; lane < from.shape[0] * from.shape[1]; ++lane) {
-      std::int64_t const at = from.first_not_finite((lane * from.shape[2] + begin) * width, (end - begin) * width);
-      if (at < 0) continue;
-      refuse("queries", kv::to_string(from.value(at)) + " in row " + std::to_string(at / width % from.shape[2]),
-             "rows that are looked with are finite");
-    }
   }
 
   /// Attention mass by lane and ordinal; of query heads reduced as the policy's field `group` says.

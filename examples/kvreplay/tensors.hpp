@@ -69,6 +69,28 @@ inline std::int64_t array::first_not_finite(std::int64_t begin, std::int64_t ele
   std::abort();
 }
 
+/// Rows [begin, end) of the queries, [L,Hq,rows,D], are finite: a policy looks with them.
+inline void check_rows(array const& queries, int begin, int end) {
+  std::int64_t const width = queries.shape[3];
+  for (std::int64_t lane = 0; lane < queries.shape[0] * queries.shape[1]; ++lane) {
+    std::int64_t const first = (lane * queries.shape[2] + begin) * width;
+    std::int64_t const at = queries.first_not_finite(first, (end - begin) * width);
+    if (at < 0) continue;
+    refuse("queries", kv::to_string(queries.value(at)) + " in row " + std::to_string(at / width % queries.shape[2]),
+           "rows that are looked with are finite");
+  }
+}
+
+/// One number for each of the entries [begin, end) of [L,Hkv,N], which are new.
+[[nodiscard]] inline kv::entry_numbers numbers_of(array const& from, int begin, int end) {
+  return {.base = from.data + begin * from.stride(2),
+          .element = from.element,
+          .layer = from.stride(0),
+          .head = from.stride(1),
+          .entry = from.stride(2),
+          .entries = end - begin};
+}
+
 /// Reads tensors by name. Extents have letters, each of which means one number throughout the file: L layers, Q query
 /// heads, K KV heads, N entries, D and V channels, W recent rows, R rows from elsewhere, T turns. `h` is query heads or
 /// KV heads, which the caller asks when both are known.

@@ -196,15 +196,14 @@ class trace {
     }
   }
 
-  /// Numbers that something has computed are finite. Keys, values and external scores may hold NaN: it shows in the
-  /// scores, and is counted there. Queries are looked at when they are read.
+  /// Numbers that something has computed are finite. Keys, values, gates and external scores may hold NaN: it shows in
+  /// the scores, and is counted there. Queries are looked at when they are read.
   void check_numbers() const {
     check_finite("recent_queries", recent_queries);
     check_finite("query_rows", query_rows);
     check_finite("attention_mass", attention_mass);
     check_finite("row_lse", row_lse);
     check_finite("log_beta", log_beta);
-    check_finite("gate", gate);
   }
   static void check_finite(std::string const& name, array const& of) {
     if (!of) return;

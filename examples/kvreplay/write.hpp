@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "replay.hpp"
+#include "options.hpp"
+#include "results.hpp"
+#include "trace.hpp"
 
 namespace kvreplay {
 
@@ -91,6 +93,14 @@ class result_writer {
     };
     add("keep.offsets", found.keep.offsets, {segments + 1});
     add("keep.ordinals", found.keep.ordinals, {std::ssize(found.keep.ordinals)});
+    if (found.local) {
+      add("local.offsets", found.local->offsets, {segments + 1});
+      add("local.ordinals", found.local->ordinals, {std::ssize(found.local->ordinals)});
+    }
+    if (found.pages) {
+      add("pages.offsets", found.pages->offsets, {segments + 1});
+      add("pages.ids", found.pages->ordinals, {std::ssize(found.pages->ordinals)});
+    }
     if (with_.how == mode::decode) add("events", found.events, {std::ssize(found.events) / 3, 3});
     if (with_.how == mode::turns) {
       add("turn.offsets", found.turns.offsets, {std::ssize(found.turns.offsets)});
@@ -98,7 +108,7 @@ class result_writer {
     }
     std::int64_t scores = 0;
     std::int64_t const wide = std::ssize(found.scores) * 4;
-    if (wide > 0) scores = file_.add("scores", "F32", {segments, trace_.entries()}, wide);
+    if (wide > 0) scores = file_.add("scores", "F32", {segments, wide / 4 / segments}, wide);
     kv::shape const& model = trace_.shape();
     std::int64_t memory = 0;
     if (!found.memory.empty()) {
@@ -114,7 +124,8 @@ class result_writer {
   }
 
   /// The rows that a layer has kept.
-  void layer(replay const& by, int layer) {
+  template <class By>
+  void layer(By const& by, int layer) {
     for (bool const keys : {true, false}) {
       std::int64_t& at = keys ? keys_at_ : values_at_;
       if (at < 0) continue;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Measures kvreplay on a trace of many GB: what it needs in memory, and where its time goes.
 
-    big_trace.py write FILE [--layers 36] [--heads 8] [--entries 30000] [--dims 128]
+    big_trace.py write FILE [--layers 36] [--heads 8] [--entries 30000] [--dims 128] [--gates]
     big_trace.py measure [--cold] PROGRAM FILE [kvreplay's options]
 
-`write` makes keys and values (BF16), the last 32 query rows of 4 heads a KV head (BF16), and attention mass (F32), of random
-bytes. `measure` prints the peak of RssAnon (memory that is no mapped page of a file), the wall time, and the parts of it;
-with --cold none of the trace is in memory at the start.
+`write` makes keys and values (BF16), the last 32 query rows of 4 heads a KV head (BF16), and attention mass (F32), with --gates also write
+gates of 0.0005 to 0.002 (F32), of random bytes. `measure` prints the peak of RssAnon (memory that is no mapped page of a file), the wall time,
+and the parts of it; with --cold none of the trace is in memory at the start.
 """
 
 import argparse
@@ -34,13 +34,15 @@ def numbers(seed, size, wide):
     return block
 
 
-def write(path, layers, heads, entries, dims):
+def write(path, layers, heads, entries, dims, gates):
     shapes = {
         "keys": ("BF16", [layers, heads, entries, dims]),
         "values": ("BF16", [layers, heads, entries, dims]),
         "recent_queries": ("BF16", [layers, heads * GROUP, ROWS, dims]),
         "attention_mass": ("F32", [layers, heads, entries]),
     }
+    if gates:
+        shapes["gate"] = ("F32", [layers, heads, entries])
     header, at = {"__metadata__": {"model": "random"}}, 0
     for name, (dtype, shape) in shapes.items():
         end = at + math.prod(shape) * (2 if dtype == "BF16" else 4)
@@ -116,10 +118,11 @@ def main():
     parser.add_argument("file", type=Path)
     for name, value in (("layers", 36), ("heads", 8), ("entries", 30000), ("dims", 128)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--gates", action="store_true")
     given = parser.parse_args()
     if given.what != "write":
         parser.error("measure takes a program, a trace and options")
-    write(given.file, given.layers, given.heads, given.entries, given.dims)
+    write(given.file, given.layers, given.heads, given.entries, given.dims, given.gates)
     return None
 
 

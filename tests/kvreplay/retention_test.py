@@ -43,15 +43,34 @@ def decode(log_beta, positions, start, budget, buffer, window, offset):
     return live, events, scores
 
 
+def decode_pooled(log_beta, positions, start, budget, floor):
+    """The same of lanes that share: every lane first keeps its best floor x budget, the best of the rest share what is left of the pool."""
+    live, events = [[] for _ in log_beta], []
+    for t in range(max(0, start - 1), N):
+        for held in live:
+            held += range(start) if t == start - 1 else [t]
+        if sum(map(len, live)) <= budget * len(live):
+            continue
+        ranked = [sorted((-score_of(log_beta[s], positions, np.array(held))[i], s, j) for i, j in enumerate(held)) for s, held in enumerate(live)]
+        first = int(floor * budget + 1e-9)
+        kept = [one for lane in ranked for one in lane[:first]]
+        kept += sorted(one for lane in ranked for one in lane[first:])[: budget * len(live) - len(kept)]
+        kept = {(s, j) for _, s, j in kept}
+        events += [(t, s, j) for s, held in enumerate(live) for j in held if (s, j) not in kept]
+        live = [[j for j in held if (s, j) in kept] for s, held in enumerate(live)]
+    return live, events
+
+
 @unittest.skipIf(np is None, "there is no numpy")
 class Retention(unittest.TestCase):
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
 
-    def write(self, seed, dtype, gap=0):
+    def write(self, seed, dtype, gap=0, lanes=1):
+        """`lanes`: what the retention of each is scaled by."""
         dice = np.random.default_rng(seed)
-        stored, exact = as_dtype(-np.abs(dice.normal(0, 0.3, (LAYERS, HEADS, N))), dtype)
+        stored, exact = as_dtype(-np.abs(dice.normal(0, 0.3, (LAYERS, HEADS, N))) * lanes, dtype)
         rows = dice.normal(0, 1, (LAYERS, HEADS, N, ROW)).astype(np.float32)
         write_arrays(self.path, {"log_beta": (dtype, stored), "keys": ("F32", rows), "values": ("F32", rows),
                                  "positions": ("I64", positions_of(gap).astype(np.int64))})
@@ -104,6 +123,19 @@ class Retention(unittest.TestCase):
             order = sorted(((-score_of(log_beta[s], positions, live)[j], s, j) for s in lanes for j in range(N)))
             kept = {(s, j) for _, s, j in order[: 15 * HEADS]}
             self.assertEqual({(s, j) for s in lanes for j in ragged(result)[s]}, kept)
+
+    def test_lanes_that_share_a_budget_while_decoding(self):
+        for seed, (scope, lanes) in enumerate((("layer", HEADS), ("global", LAYERS * HEADS))):
+            for start, floor in ((0, 0), (30, 0.5)):
+                log_beta = self.write(20 + seed, "F32", 5, np.array([[[1], [4], [16]]]))  # the last would keep little of its own
+                result = self.replay("--mode", "decode", "--prefill", start, "--budget", 9, "--budget-scope", scope, "--floor", floor)
+                kept, expected = [], []
+                for first in range(0, LAYERS * HEADS, lanes):
+                    live, gone = decode_pooled(log_beta[first : first + lanes], positions_of(5), start, 9, floor)
+                    kept += live
+                    expected += [(t, first + s, j) for t, s, j in gone]
+                self.assertEqual(ragged(result), kept)
+                self.assertEqual([tuple(one) for one in np.array(result["events"][1]).reshape(-1, 3).tolist()], sorted(expected))
 
     def test_a_buffer_that_is_none_is_refused_though_a_prefill_does_not_wait_for_it(self):
         self.write(3, "F32")

@@ -1,0 +1,207 @@
+// An admission over a trace: an engine whose lanes have a window and pages.
+#pragma once
+
+#include "dual_memory.hpp"
+#include "gathered.hpp"
+#include "named.hpp"
+
+namespace kvreplay {
+
+/// A head's number for every lane, [L,Hkv], from a file that holds one tensor or calls it `retrieval`.
+class head_numbers {
+ public:
+  head_numbers(std::string const& path, kv::shape const& model) : heads_(model.kv_heads) {
+    tensors from(path);
+    auto const& all = from.file().tensors();
+    kv::expects(all.size() == 1 || from.has("retrieval"), "kvreplay", "--set retrieval", path,
+                [&] { return "it has " + std::to_string(all.size()) + " tensors, none of which is retrieval"; });
+    std::string const name = all.size() == 1 ? all.begin()->first : "retrieval";
+    array const table = from.read(name, "LK");
+    if (table.shape[0] != model.layers || table.shape[1] != model.kv_heads) {
+      refuse(name, "shape [" + std::to_string(table.shape[0]) + ", " + std::to_string(table.shape[1]) + "]",
+             "the trace has " + std::to_string(model.layers) + " layers of " + std::to_string(model.kv_heads) +
+                 " KV heads");
+    }
+    std::int64_t const wrong = table.first_not_finite(0, table.count());
+    if (wrong >= 0) refuse(name, kv::to_string(table.value(wrong)), "it is finite");
+    for (std::int64_t i = 0; i < table.count(); ++i) values_.push_back(table.value(i));
+  }
+
+  [[nodiscard]] kv::by_lane<float const> table() const { return {values_.data(), 0, heads_, 1}; }
+
+ private:
+  int heads_;
+  std::vector<float> values_;
+};
+
+/// The same admission under what the command line adds: forced entries, and a cap.
+template <class Policy>
+[[nodiscard]] auto as_asked(Policy const& from, options const& with) {
+  kv::any_protection forced(from.protect);
+  kv::any_protection const more = forced_by(with);
+  for (auto const& each : std::span(more.parts).first(size(more.count))) forced.add(each);
+  return kv::admission{from.score, forced, from.window, from.pick, count_of("--budget", with.budget, -1)};
+}
+
+/// How it prints: as a spec of evictions does.
+template <class Fields>
+[[nodiscard]] std::string spell(Fields const& fields, options const& with) {
+  std::string text = kv::to_string(fields);
+  std::string const forced = kv::to_string(forced_by(with));
+  if (!forced.empty()) text.append(" | ").append(forced);
+  if (!with.budget.empty()) text.append(" | cap(").append(with.budget).append(")");
+  return text;
+}
+
+/// First `run`, then `carry_out`, as of an eviction.
+template <class Policy>
+class admission_replay {
+ public:
+  admission_replay(options const& with, trace& of, Policy const& policy, int page)
+      : with_(with),
+        trace_(of),
+        policy_(policy),
+        window_(std::min(policy.window, of.entries())),
+        exec_(with.threads),
+        memory_(of, window_, page, std::clamp(policy.cap >= 0 ? policy.cap : of.entries(), 1, most(of.entries()))),
+        both_(memory_.view()),
+        left_(with, of, found_),
+        admitted_(size(memory_.lanes())) {
+    policy_.window = window_;  // no more rows than there are tokens
+    state_.emplace(kv::make_state(exec_, policy_, both_));
+    plans_.emplace(kv::make_plan(exec_, policy_, both_));
+    found_.segments = memory_.lanes();
+    found_.promoted.emplace();
+  }
+
+  /// `step(done, of)` is called as the work goes on.
+  template <class Step>
+  results& run(Step const& step) {
+    int const entries = trace_.entries();
+    bool const prefill = with_.how == mode::prefill;
+    if (!prefill) check_prefill(with_, entries);
+    int const chunk = prefill ? entries : with_.prefill;
+    if (chunk > 0) take_in(chunk, prefill ? -1 : chunk - 1);
+    for (int t = chunk; t < entries; ++t) {
+      decode(t);
+      step(t + 1, entries);
+    }
+    settle();
+    return found_;
+  }
+
+  template <class Visit, class Step>
+  void carry_out(Visit const& visit, Step const& step) {
+    left_.carry_out(exec_, visit, step);
+  }
+  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane who) const {
+    return left_.rows_left(keys, who);
+  }
+
+ private:
+  /// Entries of a lane that can have left its window, at least one.
+  [[nodiscard]] int most(int entries) const { return std::max(1, entries - window_); }
+
+  /// All that there is at the start, read outside of the cache.
+  void take_in(int tokens, int event_step) {
+    kv::cache const fresh = memory_.chunk(tokens);
+    kv::state<kv::host_executor> of_fresh = kv::make_state(exec_, policy_, fresh);
+    kv::plan<kv::host_executor> decided = kv::make_plan(exec_, policy_, fresh);
+    stopwatch watch;
+    observe(fresh.who, of_fresh, 0, tokens);
+    kv::decide(exec_, policy_, kv::signals{fresh.who}, of_fresh, decided);
+    found_.report = decided.report();
+    found_.ms.decide += watch.lap();
+    kv::promotion_tally told;
+    kv::take_in(exec_, policy_, kv::signals{both_.window.who}, fresh, of_fresh, decided, both_, *state_, *plans_,
+                &told);
+    arrived_ = tokens;
+    note(told, 0, event_step);
+    found_.ms.apply += watch.lap();
+  }
+
+  /// Entry t arrives: what it would overwrite leaves the window first.
+  void decode(int t) {
+    stopwatch watch;
+    int const before = window_begin();
+    kv::promotion_tally told;
+    kv::make_room(exec_, policy_, kv::signals{both_.window.who}, both_, *state_, *plans_, 1, &told);
+    found_.report = plans_->decided.report();
+    kv::append(exec_, both_.window, state_->window, {.tokens = 1, .position = trace_.positions[size(t)]});
+    dual_memory::write_newest(both_.window, t);
+    arrived_ = t + 1;
+    observe(both_.window.who, state_->window, t, t + 1);
+    found_.ms.decide += watch.lap();
+    note(told, before, t);
+    found_.ms.apply += watch.lap();
+  }
+
+  /// Tells the gates of entries [begin, end), which are new.
+  void observe(kv::lanes const& who, kv::state<kv::host_executor>& to, int begin, int end) {
+    if (!trace_.gate) return;
+    kv::observe(exec_, policy_, kv::signals{who, kv::gate{numbers_of(trace_.gate, begin, end)}}, to);
+  }
+
+  /// The trace's entry that is the oldest of the window.
+  [[nodiscard]] int window_begin() const { return arrived_ - *both_.window.who.count.row({}); }
+
+  /// What of the entries since `before` that have left the window is in pages now; the others are events.
+  void note(kv::promotion_tally const& told, int before, int event_step) {
+    found_.promoted->promoted += told.promoted;
+    found_.promoted->over_cap += told.over_cap;
+    found_.promoted->pages += told.pages;
+    kv::cache const& pages = both_.global.entries;
+    for (int i = 0; i < memory_.lanes(); ++i) {
+      kv::lane const who = pages.who.at(i);
+      std::vector<int>& kept = admitted_[size(i)];
+      std::size_t next = kept.size();
+      for (int e = static_cast<int>(next); e < *pages.who.count.row(who); ++e) {
+        kept.push_back(dual_memory::ordinal(pages, who, e));
+      }
+      for (int j = before; j < window_begin() && event_step >= 0; ++j) {
+        if (next < kept.size() && kept[next] == j) {
+          ++next;
+        } else {
+          found_.events.insert(found_.events.end(), {event_step, i, j});
+        }
+      }
+    }
+  }
+
+  /// What is left at the end: pages, then the window, both as they are in memory.
+  void settle() {
+    std::vector<std::vector<int>> windows(size(memory_.lanes()));
+    for (int i = 0; i < memory_.lanes(); ++i) {
+      kv::lane const who = both_.window.who.at(i);
+      for (int e = 0; e < *both_.window.who.count.row(who); ++e) {
+        windows[size(i)].push_back(dual_memory::ordinal(both_.window, who, e));
+      }
+      admitted_[size(i)].insert(admitted_[size(i)].end(), windows[size(i)].begin(), windows[size(i)].end());
+    }
+    found_.keep.add(admitted_);
+    found_.local.emplace().add(windows);
+    auto const kept = std::ssize(found_.keep.ordinals);
+    std::int64_t const all = std::int64_t{memory_.lanes()} * trace_.entries();
+    std::int64_t const taken = with_.lay == layout::compact ? kept
+                               : with_.lay == layout::mask  ? all
+                                                            : memory_.room_taken();
+    found_.told = {kept, std::max<std::int64_t>(0, all - taken), kept};
+    left_.hold(std::move(admitted_));
+  }
+
+  options const& with_;
+  trace& trace_;
+  Policy policy_;
+  int window_;
+  kv::host_executor exec_;
+  dual_memory memory_;
+  kv::dual_cache both_;
+  results found_;
+  gathered left_;
+  std::vector<std::vector<int>> admitted_;  ///< entries of the trace in each lane's pages
+  std::optional<kv::dual_state<kv::host_executor>> state_;
+  std::optional<kv::exit_plan<kv::host_executor>> plans_;
+  int arrived_ = 0;
+};
+
+}  // namespace kvreplay

@@ -1,0 +1,83 @@
+// What a policy leaves to read where nothing has moved: entries of the trace, gathered when they are asked for.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "attend.hpp"
+
+namespace kvreplay {
+
+/// Lists of the trace's entries, one a lane, and the rows that they name.
+class gathered {
+ public:
+  gathered(options const& with, trace const& of, results& to)
+      : trace_(of),
+        found_(to),
+        writes_(!with.out.empty() && with.lay == layout::compact),
+        rows_(2 * size(of.shape().kv_heads)) {
+    if (with.attend) attention_.emplace(with, of, *this);
+  }
+  gathered(gathered const&) = delete;
+  gathered& operator=(gathered const&) = delete;
+
+  /// Ordinals of each lane's entries, ascending.
+  void hold(std::vector<std::vector<int>> lists) { lists_ = std::move(lists); }
+
+  [[nodiscard]] int count(kv::lane who) const { return static_cast<int>(list(who).size()); }
+  [[nodiscard]] std::byte const* row(bool keys, kv::lane who, int e) const {
+    array const& from = of(keys);
+    return from.data + who.layer * from.stride(0) + who.head * from.stride(1) + list(who)[size(e)] * from.stride(2);
+  }
+  [[nodiscard]] kv::codec element(bool keys) const { return of(keys).element; }
+
+  /// The rows of one lane of the layer that is being carried out, side by side.
+  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane who) const {
+    return rows_[size(lane_of(keys, who.head))];
+  }
+
+  /// Each layer is gathered, attended to and shown to `visit(layer)`.
+  template <class Visit, class Step>
+  void carry_out(kv::host_executor& exec, Visit const& visit, Step const& step) {
+    kv::shape const& model = trace_.shape();
+    std::int64_t const row = std::int64_t{model.query_heads} * trace_.value_dim();
+    if (attention_) found_.output.assign(size(model.layers * row), 0.0f);
+    for (int layer = 0; layer < model.layers; ++layer) {
+      stopwatch watch;
+      if (writes_) exec.for_each(2 * model.kv_heads, [&](int i, int) { gather(layer, i); });
+      found_.ms.apply += watch.lap();
+      if (attention_) attention_->layer(layer, found_.output.data() + layer * row);
+      found_.ms.attend += watch.lap();
+      visit(layer);
+      found_.ms.write += watch.lap();
+      if (writes_) step(layer + 1, model.layers);
+    }
+  }
+
+ private:
+  /// Keys of all heads, then values.
+  [[nodiscard]] int lane_of(bool keys, int head) const { return keys ? head : trace_.shape().kv_heads + head; }
+  void gather(int layer, int i) {
+    bool const keys = i < trace_.shape().kv_heads;
+    if (!of(keys)) return;
+    kv::lane const who{0, layer, i % trace_.shape().kv_heads};
+    std::int64_t const width = of(keys).stride(2);
+    std::vector<std::byte>& to = rows_[size(i)];
+    to.resize(size(count(who) * width));
+    for (int e = 0; e < count(who); ++e) std::memcpy(to.data() + e * width, row(keys, who, e), size(width));
+  }
+
+  [[nodiscard]] array const& of(bool keys) const { return keys ? trace_.keys : trace_.values; }
+  [[nodiscard]] std::vector<int> const& list(kv::lane who) const {
+    return lists_[size(who.layer * trace_.shape().kv_heads + who.head)];
+  }
+
+  trace const& trace_;
+  results& found_;
+  bool writes_;
+  std::vector<std::vector<int>> lists_;
+  std::vector<std::vector<std::byte>> rows_;  ///< of one layer
+  std::optional<attention<gathered>> attention_;
+};
+
+}  // namespace kvreplay

@@ -1,0 +1,200 @@
+// Policies by name: the evictions that the library lists, and what admits or selects, with fields of their own.
+#pragma once
+
+#include <algorithm>
+#include <iterator>
+
+#include "options.hpp"
+
+namespace kvreplay {
+
+/// The name of a file among a policy's fields.
+struct file_name {
+  std::string text;
+  friend bool operator==(file_name const&, file_name const&) = default;
+};
+[[nodiscard]] inline std::string print(file_name const& of) { return of.text; }
+[[nodiscard]] inline std::string wanted_text(file_name const*) { return "a file"; }
+[[nodiscard]] inline bool read_text(std::string_view text, file_name& to) {
+  to.text = text;
+  return true;
+}
+
+inline void check_window(int window) {
+  kv::expects(window >= 1, "kvreplay", "--set window", window, "the newest token is always seen");
+}
+inline void check_page(int page) {
+  kv::expects(page >= 1 && page <= 1 << 16, "kvreplay", "--set page", page, "a page holds 1 to 65536 entries");
+}
+inline void check_sinks(int sinks) {
+  kv::expects(sinks >= 0, "kvreplay", "--set sinks", sinks, "a count cannot be negative");
+}
+
+/// What `--set` may say of policies that are no eviction: their fields and defaults.
+struct wg_kv_fields {
+  int window = kv::policies::wg_kv_options{}.window;
+  float threshold = kv::policies::wg_kv_options{}.threshold;
+  bool strict = kv::policies::wg_kv_options{}.strict;
+  int page = 16;
+  static constexpr auto name = "wg_kv";
+  static constexpr auto fields() {
+    return std::tuple{kv::field{"window", &wg_kv_fields::window}, kv::field{"threshold", &wg_kv_fields::threshold},
+                      kv::field{"strict", &wg_kv_fields::strict}, kv::field{"page", &wg_kv_fields::page}};
+  }
+  void check() const {
+    check_window(window);
+    check_page(page);
+    kv::expects(threshold >= 0 && threshold <= 1, "kvreplay", "--set threshold", kv::to_string(threshold),
+                "gates lie between 0 and 1");
+  }
+};
+
+struct local_attention_fields {
+  int window = kv::policies::local_attention_options{}.window;
+  int sinks = kv::policies::local_attention_options{}.sinks;
+  static constexpr auto name = "local_attention";
+  static constexpr auto fields() {
+    return std::tuple{kv::field{"window", &local_attention_fields::window},
+                      kv::field{"sinks", &local_attention_fields::sinks}};
+  }
+  void check() const {
+    check_window(window);
+    check_sinks(sinks);
+  }
+};
+
+struct duo_attention_fields {
+  int window = kv::policies::duo_attention_options{}.window;
+  int sinks = kv::policies::duo_attention_options{}.sinks;
+  file_name retrieval;
+  static constexpr auto name = "duo_attention";
+  static constexpr auto fields() {
+    return std::tuple{kv::field{"window", &duo_attention_fields::window},
+                      kv::field{"sinks", &duo_attention_fields::sinks},
+                      kv::field{"retrieval", &duo_attention_fields::retrieval}};
+  }
+  void check() const {
+    check_window(window);
+    check_sinks(sinks);
+    kv::expects(!retrieval.text.empty(), "kvreplay", "--set retrieval", "missing",
+                "a safetensors file says which heads retrieve");
+  }
+};
+
+struct quest_fields {
+  int page = kv::policies::quest_options{}.score.page;
+  int dense_layers = kv::policies::quest_options{}.dense_layers;
+  kv::reduction group = kv::policies::quest_options{}.score.group;
+  static constexpr auto name = "quest";
+  static constexpr auto fields() {
+    return std::tuple{kv::field{"page", &quest_fields::page}, kv::field{"dense_layers", &quest_fields::dense_layers},
+                      kv::field{"group", &quest_fields::group}};
+  }
+  void check() const {
+    check_page(page);
+    kv::expects(dense_layers >= 0, "kvreplay", "--set dense_layers", dense_layers, "a count cannot be negative");
+    kv::expects(group != kv::reduction::last, "kvreplay", "--set group", "last", "query heads have no order");
+  }
+};
+
+/// Fields as the command line sets them.
+template <class Fields>
+[[nodiscard]] Fields fields_of(options const& with) {
+  kv::spec_part part{with.policy, 1, {}};
+  std::size_t column = with.policy.size() + 2;
+  for (std::string const& set : with.set) {
+    std::size_t const equals = set.find('=');
+    kv::expects(equals != std::string::npos, "kvreplay", "--set", set, "it is FIELD=VALUE");
+    std::string_view const text = set;
+    std::size_t const begin = std::min(text.find_first_not_of(' '), equals);
+    part.arguments.push_back({text.substr(begin, equals - begin), text.substr(equals + 1),
+                              static_cast<int>(column + begin), static_cast<int>(column + equals) + 1});
+    column += set.size() + 2;
+  }
+  Fields made;
+  kv::detail::set_fields(made, part);
+  made.check();
+  return made;
+}
+
+/// What a listing tells of a policy.
+struct policy_info {
+  std::string name;
+  std::vector<kv::field_info> fields;
+  std::vector<std::string> signals, modes;
+  kv::granularity decides = kv::granularity::lane;
+};
+
+[[nodiscard]] inline std::vector<policy_info> all_policies() {
+  std::vector<policy_info> all;
+  for (kv::scorer_info const& one : kv::shipped().list()) {
+    all.push_back({one.name, one.fields, one.needs, {"prefill", "decode", "turns"}, one.decides});
+    auto& signals = all.back().signals;
+    std::replace(signals.begin(), signals.end(), std::string("retention"),
+                 std::string("log_beta"));  // as traces have it
+  }
+  auto const add = [&](auto const& fields, std::vector<std::string> signals, std::vector<std::string> modes) {
+    all.push_back({fields.name, kv::list_fields(fields), std::move(signals), std::move(modes), kv::granularity::lane});
+  };
+  add(wg_kv_fields{}, {"gate"}, {"prefill", "decode"});
+  add(local_attention_fields{}, {}, {"prefill", "decode"});
+  add(duo_attention_fields{}, {}, {"prefill", "decode"});
+  add(quest_fields{}, {"keys", "queries"}, {"select"});
+  return all;
+}
+
+/// The policy of the command line exists, and has the mode.
+inline void check_named(options const& with) {
+  std::vector<policy_info> const all = all_policies();
+  auto const found = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.name == with.policy; });
+  if (found == all.end()) {
+    std::vector<std::string> names;
+    for (policy_info const& each : all) names.push_back(each.name);
+    kv::expects(false, "kvreplay", "--policy", with.policy, kv::detail::accepted("there are", names, with.policy));
+  }
+  auto const& modes = found->modes;
+  kv::expects(std::find(modes.begin(), modes.end(), with.mode_name) != modes.end(), "kvreplay", "--mode",
+              with.mode_name, [&] {
+                std::string const has = modes.size() == 1 ? " has the mode" : " has the modes";
+                return kv::detail::accepted(with.policy + has, modes, "");
+              });
+}
+
+/// What evictions alone have: options that mean nothing to a policy are refused, not ignored.
+inline void refuse_options(options const& with, std::vector<std::pair<char const*, std::string>> more) {
+  more.insert(more.end(), {{"--budget-scope", with.scope == "lane" ? "" : with.scope},
+                           {"--granularity", with.granularity == "lane" ? "" : with.granularity},
+                           {"--floor", with.floor},
+                           {"--reduce", with.reduce},
+                           {"--recent", with.recent}});
+  for (auto const& [option, value] : more) {
+    kv::expects(value.empty(), "kvreplay", option, value, [&] { return with.policy + " has no use for it"; });
+  }
+  bool const carried = with.lay != layout::compact_rerotated && with.lay != layout::dead_slot;
+  kv::expects(carried, "kvreplay", "--layout", with.layout_name,
+              [&] { return "of " + with.policy + " there are compact, lane_pages and mask"; });
+}
+
+/// A count that an option says, or `otherwise`.
+[[nodiscard]] inline int count_of(char const* option, std::string const& text, int otherwise) {
+  if (text.empty()) return otherwise;
+  int made = 0;
+  kv::expects(kv::detail::read_value(text, made) && made >= 0, "kvreplay", option, text, "it is a count, 0 or more");
+  return made;
+}
+
+/// Entries that the command line forces.
+[[nodiscard]] inline kv::any_protection forced_by(options const& with) {
+  kv::any_protection all;
+  if (!with.sinks.empty()) all.add({kv::any_protection::kind::sinks, count_of("--sinks", with.sinks, 0)});
+  for (std::string const& range : with.protect) {
+    std::size_t const colon = range.find(':');
+    kv::expects(colon != std::string::npos, "kvreplay", "--protect", range, "it is A:B, half open");
+    all.add({kv::any_protection::kind::span, count_of("--protect", range.substr(0, colon), 0),
+             count_of("--protect", range.substr(colon + 1), 0)});
+  }
+  all.check("kvreplay");
+  return all;
+}
+
+}  // namespace kvreplay

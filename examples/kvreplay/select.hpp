@@ -1,0 +1,163 @@
+// A selection over a trace: which pages the last query row reads. Nothing is dropped.
+#pragma once
+
+#include <limits>
+
+#include "gathered.hpp"
+#include "named.hpp"
+
+namespace kvreplay {
+
+using quest_selection = kv::selection<kv::quest, kv::any_budget>;
+
+/// The selection that the command line spells.
+[[nodiscard]] inline quest_selection selection_of(quest_fields const& fields, options const& with) {
+  kv::expects(with.budget.empty() || with.ratio.empty(), "kvreplay", "--ratio", with.ratio, "there is a --budget");
+  kv::expects(!with.budget.empty() || !with.ratio.empty(), "kvreplay", "--budget", "missing",
+              "it says how many tokens a lane reads");
+  kv::any_budget limit = kv::per_lane{count_of("--budget", with.budget, 0)};
+  if (!with.ratio.empty()) {
+    kv::ratio part;
+    kv::expects(kv::detail::read_value(with.ratio, part.drop), "kvreplay", "--ratio", with.ratio, "it is a number");
+    kv::expects(with.rounding.empty() || kv::detail::read_value(with.rounding, part.round), "kvreplay", "--rounding",
+                with.rounding, "there are exact and kvpress");
+    part.check("kvreplay");
+    limit = part;
+  }
+  return {.score = {.page = fields.page, .group = fields.group}, .budget = limit, .dense_layers = fields.dense_layers};
+}
+
+/// First `run`, then `carry_out`, as of an eviction.
+class selection_replay {
+ public:
+  selection_replay(options const& with, trace& of, quest_selection const& policy)
+      : with_(with), trace_(of), policy_(policy), exec_(with.threads), entries_(of.entries()), left_(with, of, found_) {
+    from_ = of.queries ? &of.queries : &of.recent_queries;
+    bool const given[] = {static_cast<bool>(of.keys), static_cast<bool>(*from_)};
+    for (int i = 0; i < 2; ++i) {
+      kv::expects(given[i], "kvreplay", "trace", i == 0 ? "without keys" : "without queries",
+                  [&] { return with.policy + " needs signal " + (i == 0 ? "keys" : "queries"); });
+    }
+    auto const rows = static_cast<int>(from_->shape[2]);
+    check_rows(*from_, rows - 1, rows);
+    found_.segments = of.shape().layers * of.shape().kv_heads;
+    found_.pages.emplace();
+  }
+
+  /// `step(done, of)` is called as the work goes on. Some layers at a time: their bounds are all that is recorded.
+  template <class Step>
+  results& run(Step const& step) {
+    int const layers = trace_.shape().layers;
+    int const heads = trace_.shape().kv_heads;
+    int const at_once = std::clamp((4 * with_.threads + heads - 1) / heads, 1, layers);
+    for (int begin = 0; begin < layers; begin += at_once) {
+      int const end = std::min(layers, begin + at_once);
+      choose(begin, end);
+      step(end, layers);
+    }
+    found_.keep.add(lists_);
+    auto const read = std::ssize(found_.keep.ordinals);
+    found_.told = {std::int64_t{found_.segments} * entries_, 0, read};
+    left_.hold(std::move(lists_));
+    return found_;
+  }
+
+  template <class Visit, class Step>
+  void carry_out(Visit const& visit, Step const& step) {
+    left_.carry_out(exec_, visit, step);
+  }
+  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane who) const {
+    return left_.rows_left(keys, who);
+  }
+
+ private:
+  /// Layers [begin, end) of the trace as a cache: every lane holds every entry. Values are only named, never read.
+  [[nodiscard]] kv::cache view(int begin, int end) {
+    array const& keys = trace_.keys;
+    std::int64_t const entries = entries_;
+    std::int64_t const heads = trace_.shape().kv_heads;
+    kv::cache made{.shape = trace_.shape(),
+                   .who = {.layer_begin = begin,
+                           .layer_end = end,
+                           .heads = trace_.shape().kv_heads,
+                           .bound = entries_,
+                           .count = {&entries_, 0, 0, 0},
+                           .position = {trace_.positions.data(), 0, 0, 0}},
+                   .where = kv::identity(entries_)};
+    made.k = {.base = keys.data,
+              .element = keys.element,
+              .dims = trace_.shape().head_dim,
+              .layer = keys.stride(0),
+              .unit = keys.stride(0) * trace_.shape().layers,
+              .token = keys.stride(2),
+              .head = keys.stride(1),
+              .dim = kv::bytes_of(keys.element)};
+    made.v = {.element = kv::codec::opaque,
+              .dims = 1,
+              .layer = entries * heads,
+              .unit = entries * heads * trace_.shape().layers,
+              .token = 1,
+              .head = entries,
+              .dim = 1,
+              .bases = {&nothing_}};
+    return made;
+  }
+
+  /// The last row, which is all that asks.
+  [[nodiscard]] kv::queries last_row() const {
+    return {{.base = from_->data + (from_->shape[2] - 1) * from_->stride(2),
+             .element = from_->element,
+             .dims = trace_.shape().head_dim,
+             .layer = from_->stride(0),
+             .head = from_->stride(1),
+             .row = from_->stride(2),
+             .heads = trace_.shape().query_heads,
+             .rows = 1,
+             .position = {&trace_.positions.back()}}};
+  }
+
+  void choose(int begin, int end) {
+    kv::cache const in = view(begin, end);
+    kv::state<kv::host_executor> state = kv::make_state(exec_, policy_, in);
+    kv::selection_plan<kv::host_executor> plan = kv::make_plan(exec_, policy_, in);
+    kv::signals const told{in.who, kv::keys_of(in), last_row()};
+    stopwatch watch;
+    kv::observe(exec_, policy_, told, state);
+    kv::select(exec_, policy_, told, state, plan);
+    found_.report.nan_scores += plan.report().nan_scores;
+    for (int s = 0; s < in.who.size(); ++s) note(plan, s, begin * in.who.heads + s);
+    found_.ms.decide += watch.lap();
+  }
+
+  /// Pages of one lane, the entries in them, and the scores of the pages that had to compete: not of the last one.
+  void note(kv::selection_plan<kv::host_executor> const& plan, int s, int segment) {
+    std::span<int const> const chosen = plan.keep().listed(s);
+    int const pages = plan.keep().seen[s];
+    std::vector<int>& entry = lists_.emplace_back();
+    for (int const page : chosen) {
+      int const last =
+          static_cast<int>(std::min<std::int64_t>(entries_, (std::int64_t{page} + 1) * policy_.score.page));
+      for (int e = page * policy_.score.page; e < last; ++e) entry.push_back(e);
+    }
+    found_.pages->ordinals.insert(found_.pages->ordinals.end(), chosen.begin(), chosen.end());
+    found_.pages->offsets.push_back(std::ssize(found_.pages->ordinals));
+    if (std::ssize(chosen) == pages) return;
+    auto const wide = std::int64_t{found_.segments} * pages;
+    if (found_.scores.empty()) found_.scores.assign(size(wide), -std::numeric_limits<float>::infinity());
+    for (int p = 0; p + 1 < pages; ++p) found_.scores[size(std::int64_t{segment} * pages + p)] = plan.score(s, p);
+  }
+
+  options const& with_;
+  trace& trace_;
+  quest_selection policy_;
+  kv::host_executor exec_;
+  int entries_;
+  array const* from_ = nullptr;
+  std::byte nothing_byte_{};
+  std::byte* nothing_ = &nothing_byte_;
+  results found_;
+  gathered left_;
+  std::vector<std::vector<int>> lists_;
+};
+
+}  // namespace kvreplay

@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""Compares `kvreplay --policy quest --mode select` with Quest written out.
+
+    selection_test.py PROGRAM
+
+Keys and queries are small multiples of 1/8, so that bounds are exact in float32 and equal scores are equal.
+Needs numpy; without it only the examples by hand run, and it says so.
+"""
+
+import json
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from admission_test import Small
+from reference_test import PROGRAM, np
+from traces import ragged, read, write_arrays
+
+
+# A lane's pages, by hand ------------------------------------------------------------------------------------------------------
+def bounds(keys, page):
+    return [([min(channel) for channel in zip(*keys[a : a + page])], [max(channel) for channel in zip(*keys[a : a + page])])
+            for a in range(0, len(keys), page)]
+
+
+def page_scores(keys, queries, page):
+    """The most that any query of the group can make of a page: sum of max(q low, q high)."""
+    return [max(sum(max(q * a, q * b) for q, a, b in zip(query, low, high)) for query in queries) for low, high in bounds(keys, page)]
+
+
+def choose(scores, budget, page, dense=False):
+    """The last page and the best others, max(1, budget div page) in all; of equal scores the lower page."""
+    count = len(scores)
+    if dense:
+        return list(range(count))
+    others = sorted(range(count - 1), key=lambda p: (-scores[p], p))
+    return sorted([*others[: max(0, budget // page - 1)], count - 1])
+
+
+def entries(pages, page, count):
+    return [j for p in pages for j in range(p * page, min(count, (p + 1) * page))]
+
+
+class Model(unittest.TestCase):
+    """What the program is compared with, by hand."""
+
+    def test_the_example(self):
+        keys = [(1, -1), (0, 2), (-2, 0), (3, 1)]
+        self.assertEqual(bounds(keys, 2), [([0, -1], [1, 2]), ([-2, 0], [3, 1])])
+        self.assertEqual(page_scores(keys, [(1, -1)], 2), [2, 3])
+        self.assertEqual(choose([2, 3], 2, 2), [1])
+        self.assertEqual(page_scores(keys, [(1, -1), (-1, 0)], 2), [2, 3])
+        self.assertEqual(page_scores(keys[:3], [(-1, 1)], 2), [2, 2])
+
+    def test_choices(self):
+        scores = [1, 4, 4, 0, 4, 2]
+        for budget, chosen in ((0, [5]), (7, [5]), (8, [1, 5]), (12, [1, 2, 5]), (15, [1, 2, 5]), (16, [1, 2, 4, 5]), (99, [0, 1, 2, 3, 4, 5])):
+            self.assertEqual(choose(scores, budget, 4), chosen)
+        self.assertEqual(choose([0, 0, 0], 4, 4, dense=True), [0, 1, 2])
+        self.assertEqual(entries([0, 2], 4, 10), [0, 1, 2, 3, 8, 9])
+
+
+@unittest.skipIf(np is None, "there is no numpy")
+class Selection(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
+
+    def write(self, trace, names=("keys", "values", "queries", "positions"), **more):
+        write_arrays(self.path, {**{name: one for name, one in trace.stored.items() if name in names}, **more})
+
+    def run_program(self, *arguments, policy="quest", mode="select", **fields):
+        self.out.unlink(missing_ok=True)
+        sets = [part for name, value in fields.items() for part in ("--set", f"{name}={value}")]
+        return subprocess.run([PROGRAM, self.path, "--policy", policy, "--mode", mode, "--out", self.out, "--json", *map(str, arguments), *sets],
+                              capture_output=True, text=True, check=False)
+
+    def replay(self, *arguments, **fields):
+        self.attends = "--attend" in arguments
+        done = self.run_program(*arguments, **fields)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.told = json.loads(done.stdout)
+        return read(self.out)
+
+    def refused(self, text, *arguments, **fields):
+        done = self.run_program(*arguments, **fields)
+        with self.subTest(arguments=arguments, fields=fields, said=done.stderr):
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+            self.assertIn(text, done.stderr)
+            self.assertFalse(self.out.exists())
+
+    def pages(self, result):
+        offsets, ids = result["pages.offsets"][1], result["pages.ids"][1]
+        return [ids[a:b] for a, b in zip(offsets, offsets[1:])]
+
+    def same(self, trace, result, budget, page, dense_layers):
+        scores, chosen = [], []
+        for layer, head in trace.lanes():
+            queries = trace.queries[layer, head * trace.group : (head + 1) * trace.group, -1]
+            scores.append(page_scores(trace.keys[layer, head].tolist(), queries.tolist(), page))
+            chosen.append(choose(scores[-1], budget, page, layer < dense_layers))
+        self.assertEqual(self.pages(result), chosen)
+        kept = [entries(pages, page, trace.n) for pages in chosen]
+        self.assertEqual(ragged(result), kept)
+        self.assertEqual(self.told["attended_length"], sum(map(len, kept)))
+        if max(map(len, chosen)) < len(scores[0]) or dense_layers == 0:
+            self.same_scores(trace, result, scores, dense_layers)
+        self.assertEqual("output" in result, self.attends)
+        if self.attends:
+            found = np.array(result["output"][1]).reshape(result["output"][0])
+            self.assertEqual(found.shape[:2], (trace.layers, trace.kv_heads * trace.group))
+            np.testing.assert_allclose(found.reshape(-1, found.shape[2]), trace.attended(kept), rtol=1e-5, atol=1e-6)
+
+    def same_scores(self, trace, result, scores, dense_layers):
+        """Of the pages that had to compete: not those of dense layers, and not the last."""
+        ranked = [s for s, (layer, _) in enumerate(trace.lanes()) if layer >= dense_layers]
+        if not ranked or len(scores[0]) == 1:
+            self.assertNotIn("scores", result, "nothing was ranked")
+            return
+        self.assertEqual(result["scores"][0], [trace.segments, len(scores[0])])
+        expected = np.full((trace.segments, len(scores[0])), -np.inf)
+        expected[ranked, :-1] = np.array(scores)[ranked, :-1]
+        np.testing.assert_array_equal(np.array(result["scores"][1]).reshape(expected.shape), expected)
+
+    def test_the_example(self):
+        trace = Small(0, 4, layers=1, kv_heads=1)
+        trace.group, trace.d = 1, 2
+        trace.put("keys", np.array([[[[1, -1], [0, 2], [-2, 0], [3, 1]]]], float), "F32")
+        trace.put("queries", np.array([[[[9, 9], [9, 9], [9, 9], [1, -1]]]], float), "F32")
+        trace.put("values", np.arange(4.0).reshape(1, 1, 4, 1), "F32")
+        self.write(trace)
+        result = self.replay("--budget", 2, page=2, dense_layers=0)
+        self.assertEqual((self.pages(result), ragged(result)), ([[1]], [[2, 3]]))
+        self.assertEqual(result["scores"][0], [1, 2])
+        self.assertEqual(result["scores"][1], [2.0, -np.inf])
+
+    def test_small_traces_in_every_type(self):
+        for seed, (n, page, budget, dense) in enumerate(((40, 4, 16, 1), (41, 4, 12, 0), (17, 16, 16, 2), (16, 16, 16, 0), (33, 8, 20, 2),
+                                                         (7, 1, 3, 0), (30, 7, 15, 1), (64, 2, 9, 2), (5, 8, 16, 0), (100, 4, 3, 1))):
+            trace = Small(seed, n, ("F32", "F16", "BF16", "F64")[seed % 4])
+            self.write(trace)
+            result = self.replay("--budget", budget, "--attend", "--threads", 1 + seed % 3, page=page, dense_layers=dense)
+            if budget // page < -(-n // page):
+                self.same(trace, result, budget, page, dense)
+            else:  # everything is read: whether it was ranked first does not matter
+                self.assertEqual(self.pages(result), [list(range(-(-n // page)))] * trace.segments)
+                self.assertEqual(ragged(result), [list(range(n))] * trace.segments)
+
+    def test_ties_go_to_the_lower_page(self):
+        trace = Small(20, 48, layers=3, kv_heads=2)
+        trace.put("keys", np.sign(trace.keys), "F32")
+        trace.put("queries", np.sign(trace.queries), "F32")
+        self.write(trace)
+        for budget in (4, 16, 28, 47):
+            self.same(trace, self.replay("--budget", budget, page=4, dense_layers=1), budget, 4, 1)
+
+    def test_threads_change_nothing(self):
+        self.write(Small(21, 60, layers=3, kv_heads=3))
+        files = []
+        for threads in (1, 3):
+            self.replay("--budget", 24, "--attend", "--threads", threads, page=4, dense_layers=1)
+            files.append(self.out.read_bytes())
+        self.assertEqual(*files)
+
+    def test_the_maximum_is_over_the_group_and_a_product_has_a_sign(self):
+        """One head wants page 0, the other page 2; a sum or a mean over the group would prefer page 1; its largest |k| is page 3."""
+        trace = Small(22, 5, layers=1, kv_heads=1)
+        trace.group, trace.d = 2, 2
+        trace.put("keys", np.array([[[[4, -1], [2, 2], [-1, 4], [-8, -8], [0, 0]]]], float), "F32")
+        trace.put("queries", np.array([[[[0, 0]] * 4 + [[1, 0]], [[0, 0]] * 4 + [[0, 1]]]], float), "F32")
+        trace.put("values", np.ones((1, 1, 5, 1)), "F32")
+        self.write(trace)
+        for group in ({}, {"group": "max"}):
+            result = self.replay("--budget", 3, page=1, dense_layers=0, **group)
+            self.assertEqual(self.pages(result), [[0, 2, 4]])
+            self.assertEqual(result["scores"][1], [4.0, 2.0, 4.0, -8.0, -np.inf])
+
+    def test_pages_of_one_entry_are_the_best_entries(self):
+        trace = Small(23, 30, layers=1)
+        self.write(trace)
+        for s, kept in enumerate(ragged(self.replay("--budget", 8, page=1, dense_layers=0))):
+            products = (trace.queries[0, s * trace.group : (s + 1) * trace.group, -1] @ trace.keys[0, s].T).max(axis=0)
+            self.assertEqual(kept, sorted([*sorted(range(29), key=lambda j: (-products[j], j))[:7], 29]))
+
+    def test_defaults(self):
+        trace = Small(24, 100, layers=3, kv_heads=1)
+        self.write(trace)
+        self.same(trace, self.replay("--budget", 48), 48, 16, 2)
+        self.assertEqual(self.told["fields"], {"page": "16", "dense_layers": "2", "group": "max"})
+
+    def test_dense_layers_rank_nothing(self):
+        trace = Small(25, 40, layers=2)
+        self.write(trace)
+        result = self.replay("--budget", 8, "--attend", page=4)
+        self.assertEqual(ragged(result), [list(range(40))] * trace.segments)
+        self.assertNotIn("scores", result)
+        np.testing.assert_allclose(np.array(result["output"][1]).reshape(2 * trace.kv_heads * trace.group, -1),
+                                   trace.attended([list(range(40))] * trace.segments), rtol=1e-5, atol=1e-6)
+
+    def test_positions_that_jump_change_no_page(self):
+        trace = Small(26, 37, gap=100)
+        self.write(trace)
+        self.same(trace, self.replay("--budget", 12, "--attend", page=4, dense_layers=0), 12, 4, 0)
+
+    def test_the_last_query_row_is_all_that_is_asked_for(self):
+        trace = Small(27, 40)
+        self.write(trace)
+        whole = self.replay("--budget", 12, "--attend", page=4, dense_layers=0)
+        dtype, rows = trace.stored["queries"]
+        self.write(trace, ("keys", "values"), recent_queries=(dtype, np.ascontiguousarray(rows[:, :, -3:])))
+        self.assertEqual(self.replay("--budget", 12, "--attend", page=4, dense_layers=0), whole)
+        other = rows.copy()
+        other[:, :, :-1] = 0
+        self.write(trace, ("keys", "values"), queries=(dtype, other))
+        self.assertEqual(self.replay("--budget", 12, "--attend", page=4, dense_layers=0), whole)
+
+    def test_a_page_with_a_key_that_is_nan_is_not_chosen(self):
+        trace = Small(28, 20, layers=1, kv_heads=1)
+        clean = trace.keys.copy()
+        trace.keys[0, 0, 5] = np.nan
+        trace.put("keys", trace.keys, "F32")
+        self.write(trace)
+        chosen = self.pages(self.replay("--budget", 16, page=4, dense_layers=0))[0]
+        self.assertEqual(chosen, [0, 2, 3, 4])
+        self.assertEqual(self.told["nan_scores"], 1)
+        trace.put("keys", clean, "F32")
+        self.write(trace)
+        self.replay("--budget", 16, page=4, dense_layers=0)
+        self.assertEqual(self.told["nan_scores"], 0)
+
+    def test_bad_input(self):
+        trace = Small(29, 12)
+        self.write(trace, trace.stored)
+        for mode in ("prefill", "decode"):
+            self.refused(mode, "--budget", 8, mode=mode)
+        for page in (0, -1, "x"):
+            self.refused("page", "--budget", 8, page=page)
+        self.refused("dense_layers", "--budget", 8, dense_layers=-1)
+        self.refused("group", "--budget", 8, group="median")
+        self.refused("pages", "--budget", 8, pages=4)
+        self.refused("budget", "--budget", -1)
+        for policy in ("snapkv", "wg_kv", "streaming_llm"):
+            self.refused("select", "--budget", 8, policy=policy)
+        self.write(trace, ("keys", "values"))
+        self.refused("quer", "--budget", 8)
+        self.write(trace, ("values", "queries"))
+        self.refused("keys", "--budget", 8)
+
+    def test_the_list_names_fields_and_modes(self):
+        done = subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True)
+        found = {one["name"]: one for one in json.loads(done.stdout)}["quest"]
+        self.assertEqual({one["name"]: one["default"] for one in found["fields"]}, {"page": "16", "dense_layers": "2", "group": "max"})
+        self.assertEqual(found["modes"], ["select"])
+
+
+if __name__ == "__main__":
+    if np is None:
+        print("there is no numpy")
+    unittest.main()
