@@ -79,6 +79,7 @@ struct slash_columns {
   std::span<int const> vertical{};  ///< ascending
   int slash = 0;
 };
+/// Those columns, of a lane's admitted ordinals, ascending.
 [[nodiscard]] constexpr slash_columns columns_of(std::span<int const> admitted, int window, int first) {
   int const slash = first - window + 1 > 0 ? first - window + 1 : 0;
   std::size_t before = 0;

@@ -133,6 +133,7 @@ template <executor Executor, class Admit, class Select, class Evict>
   return {make_state(exec, detail::admitting(policy), both.window, both.window.who.bound),
           make_state(exec, detail::evicting(policy), both.global.entries)};
 }
+/// The same without an admission.
 template <executor Executor, class Select, class Evict>
 [[nodiscard]] state<Executor> make_state(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
                                          cache const& in) {
@@ -149,6 +150,7 @@ template <executor Executor, class Admit, class Select, class Evict>
   made.exits.emplace(make_plan(exec, detail::admitting(policy), both));
   return made;
 }
+/// The same without an admission.
 template <executor Executor, class Select, class Evict>
 [[nodiscard]] step_plan<Executor> make_plan(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
                                             cache const& in) {
@@ -162,6 +164,7 @@ void observe(Executor& exec, cache_policy<Parts...> const& policy, signals<Given
              dual_state<Executor>& held) {
   observe(exec, detail::admitting(policy), in, held.window);
 }
+/// The same without an admission.
 template <executor Executor, class Select, class Evict, class... Given>
 void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in,
              state<Executor>& held) {
@@ -214,6 +217,7 @@ void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Give
   ops::release_pages(exec, pages);
   detail::refresh_bounds(exec, policy, pages.entries, held);
 }
+/// The same of a cache whose engine gives pages back.
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, cache& all,
               state<Executor>& held, step_plan<Executor>& plans, tally* told = nullptr) {
