@@ -151,7 +151,7 @@ TEST_SUITE("argmin") {
     auto plan = kv::make_plan(exec, policy, cache);
     kv::decide(exec, policy, kv::signals{cache.who}, held, plan);
     CHECK(error_of([&] { kv::apply(exec, kv::compact{}, plan, cache, held); }) ==
-          "apply: plan.keep = dropped entries or pages, but this applier takes the tokens that are kept");
+          "apply: plan.keep = dropped entries or pages, but appliers take the tokens that are kept");
   }
 }
 

@@ -52,13 +52,13 @@ concept eviction_policy = scorer<std::remove_cvref_t<decltype(P::score)>> && !re
 namespace detail {
 
 /// What top_k asks of a policy.
-template <class Forces, class Protect, class Budget, class Trigger, class Pick>
+template <class Forces, class Protect, class Budget, class Trigger, class Pick = top>
 struct eviction_rule {
   Forces forced_by_scorer;
   Protect protect;
   Budget limit;
   Trigger trigger;
-  Pick pick;
+  Pick pick{};
   [[nodiscard]] KVPOLICY_HD bool picks(float score) const
     requires threshold<Pick>
   {

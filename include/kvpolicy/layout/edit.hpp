@@ -32,7 +32,7 @@ cache decided_part(Executor& exec, plan<Executor> const& decided, cache const& i
   keep_set const& keep = decided.keep();
   expects(keep.ordinal != nullptr, "apply", "plan", "empty", "decide comes before apply");
   expects(keep.lists == lists && keep.of == unit::token, "apply", "plan.keep", "dropped entries or pages",
-          "this applier takes the tokens that are kept");
+          "appliers take the tokens that are kept");
   check_cache("apply", in);
   check_same_lanes("apply", "plan.who", keep.who, in.who);
   check_same_lanes("apply", "cache.who", in.who, held.who());
