@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "contenders.hpp"
+#include "reading.hpp"
 #include "table.hpp"
 #include "tasks.hpp"
 
@@ -73,6 +73,10 @@ inline bool checks_pass(std::vector<row> const& rows, stage const& on, bytes con
     if (one.share < 8) continue;
     if (one.policy == "snapkv") line(what, one.recall_inside(), ">=", 0.9 * full);
     if (one.policy == "streaming_llm" || one.policy == "random") line(what, one.recall_inside(), "<=", 0.5 * full);
+    std::string const later = fmt::format("{} at 1/{}: recall, question later", one.policy, one.share);
+    bool const trained = one.policy == "wg_kv" || (one.policy == "trim_kv" && one.share == 8);
+    if (trained) line(later, one.recall_later(), ">=", 0.8 * full);
+    if (one.policy == "local_attention") line(later, one.recall_later(), "<=", 0.5 * full);
   }
   std::ifstream file(weights + "/baselines.json");
   kvpolicy::expects(file.good(), "demo", "--weights", weights, "baselines.json is not there");

@@ -1,4 +1,4 @@
-// The policies of the demo's table. Each is a composition that a user could write; the interface only lets a loop run
+// Evictions of the demo's table. Each is a composition that a user could write; the interface only lets a loop run
 // them.
 #pragma once
 
@@ -10,6 +10,7 @@
 
 #include "../tinylm/session.hpp"
 #include "../value_aware.hpp"
+#include "reading.hpp"
 
 namespace demo {
 
@@ -22,8 +23,10 @@ class reader {
   virtual std::span<float const> step(std::uint8_t byte) = 0;
   [[nodiscard]] virtual std::span<float const> logits() const = 0;
   [[nodiscard]] virtual tinylm::session_counters const& counters() const = 0;
-  [[nodiscard]] virtual tinylm::kv_sequence const& entries() const = 0;
-  [[nodiscard]] virtual kv::lanes lanes() = 0;  ///< what is held now; valid until the next step
+  /// Entries of all lanes that are held now, and the bytes of their keys and values.
+  [[nodiscard]] virtual std::int64_t live_entries() const = 0;
+  [[nodiscard]] virtual std::int64_t live_bytes() const = 0;
+  [[nodiscard]] virtual std::vector<kv::lanes> lanes() = 0;  ///< what is held, in parts; valid until the next step
 };
 
 template <class Policy>
@@ -33,20 +36,12 @@ class session_reader final : public reader {
   std::span<float const> step(std::uint8_t byte) override { return on_.step(byte); }
   [[nodiscard]] std::span<float const> logits() const override { return on_.logits(); }
   [[nodiscard]] tinylm::session_counters const& counters() const override { return on_.counters(); }
-  [[nodiscard]] tinylm::kv_sequence const& entries() const override { return on_.entries(); }
-  [[nodiscard]] kv::lanes lanes() override { return on_.view().who; }
+  [[nodiscard]] std::int64_t live_entries() const override { return on_.entries().live_entries(); }
+  [[nodiscard]] std::int64_t live_bytes() const override { return on_.entries().live_bytes(); }
+  [[nodiscard]] std::vector<kv::lanes> lanes() override { return {on_.view().who}; }
 
  private:
   tinylm::session<Policy> on_;
-};
-
-/// The engine that all contenders share.
-struct stage {
-  tinylm::model& model;
-  kv::host_executor& exec;
-  tinylm::kv_pool& pool;
-  int bound;
-  tinylm::layout lay;
 };
 
 /// A name, how it spells for a budget, and how a sequence starts under it.
@@ -54,26 +49,29 @@ struct contender {
   std::string name;
   bool budgeted = true;     ///< it gets a row for each budget; otherwise it takes none and gets one row
   bool own_budget = false;  ///< it says its budget itself
-  std::function<std::string(int budget)> spell;
-  std::function<std::unique_ptr<reader>(stage const&, tinylm::prompt const&, int budget)> start;
+  bool gated = false;       ///< it asks trained gates
+  std::function<std::string(int budget, int context)> spell;
+  std::function<std::unique_ptr<reader>(stage const&, reading&, int budget)> start;
 };
 
 /// `compose(budget)` makes the policy. `decide` says when: SnapKV and the scorers of keys decide once, at the end of
 /// the prefill; StreamingLLM and H2O are defined after every forward.
 template <class Compose>
 contender contestant(std::string name, tinylm::when decide, Compose compose) {
-  return {std::move(name), true, false, [compose](int budget) { return kv::to_string(compose(budget)); },
-          [compose, decide](stage const& on, tinylm::prompt const& from, int budget) -> std::unique_ptr<reader> {
-            auto const policy = compose(budget);
-            tinylm::session_options const options{.bound = on.bound, .decide = decide, .lay = on.lay};
-            return std::make_unique<session_reader<std::remove_const_t<decltype(policy)>>>(
-                tinylm::session(on.model, on.exec, from, policy, options));
-          }};
+  contender made{.name = std::move(name), .spell = {}, .start = {}};
+  made.spell = [compose](int budget, int) { return kv::to_string(compose(budget)); };
+  made.start = [compose, decide](stage const& on, reading& from, int budget) -> std::unique_ptr<reader> {
+    auto const policy = compose(budget);
+    tinylm::session_options const options{.bound = on.bound, .decide = decide, .lay = on.lay};
+    return std::make_unique<session_reader<std::remove_const_t<decltype(policy)>>>(
+        tinylm::session(on.model, on.exec, from.whole(), policy, options));
+  };
+  return made;
 }
 
 /// A fact of the recall task is seventeen bytes long, so a pool is fifteen wide; a question is ten, so a window is
 /// sixteen.
-inline std::vector<contender> all_contenders() {
+inline std::vector<contender> evictions() {
   using tinylm::when;
   kv::snapkv const window{.window = 16, .pool = kv::max_pool{15}};
   contender full = contestant("full", when::after_prefill, [](int) { return kv::policies::full(); });
@@ -107,22 +105,6 @@ inline contender written(std::string const& spec, std::string name) {
   made.budgeted = false;
   made.own_budget = true;
   return made;
-}
-
-/// Those of the names, or all if there are neither names nor specs; then those that a user wrote, beside the full
-/// cache.
-inline std::vector<contender> chosen_contenders(std::vector<std::string> const& names,
-                                                std::vector<std::string> const& specs) {
-  std::vector<contender> chosen;
-  for (contender& one : all_contenders()) {
-    bool const named = std::count(names.begin(), names.end(), one.name) > 0;
-    bool const reference = !specs.empty() && one.name == "full";
-    if (named || reference || (names.empty() && specs.empty())) chosen.push_back(std::move(one));
-  }
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    chosen.push_back(written(specs[i], i == 0 ? "yours" : "yours " + std::to_string(i + 1)));
-  }
-  return chosen;
 }
 
 }  // namespace demo

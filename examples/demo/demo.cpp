@@ -2,6 +2,8 @@
 // loses.
 #include <fmt/core.h>
 
+#include <kvpolicy/io/gate_files.hpp>
+
 #include "checks.hpp"
 #include "options.hpp"
 #include "report.hpp"
@@ -9,6 +11,24 @@
 
 namespace demo {
 namespace {
+
+/// Gates from the folder of the weights, if somebody asks them.
+class trained_gates {
+ public:
+  explicit trained_gates(options const& with) {
+    auto const all = chosen_contenders(with.policies, with.specs);
+    if (!std::any_of(all.begin(), all.end(), [](contender const& one) { return one.gated; })) return;
+    write_.emplace(kv::safetensors_reader(with.weights + "/write_gate.safetensors"));
+    retention_.emplace(kv::safetensors_reader(with.weights + "/retention_gate.safetensors"));
+  }
+  [[nodiscard]] tinylm::gate_weights weights() const {
+    return write_ ? tinylm::gate_weights{write_->weights(), retention_->weights()} : tinylm::gate_weights{};
+  }
+
+ private:
+  std::optional<kv::write_gate_file> write_;
+  std::optional<kv::retention_gate_file> retention_;
+};
 
 int work(options const& with) {
   auto const least = static_cast<std::size_t>(with.context + with.length);
@@ -19,7 +39,8 @@ int work(options const& with) {
   int const lanes = model.about().layers * model.about().kv_heads;
   tinylm::pool_options const cut = tinylm::pool_for(with.lay);
   tinylm::kv_pool pool(model.about().shape(), 4 * lanes * (bound / cut.unit_tokens + 1), cut);
-  stage const on{model, exec, pool, bound, with.lay};
+  trained_gates const trained(with);
+  stage const on{model, exec, pool, bound, with.context, with.lay, trained.weights()};
   run all(with, on, text);
   {
     progress_bar bar(static_cast<int>(all.rows().size()) * (with.cases + with.windows));
@@ -33,7 +54,7 @@ int work(options const& with) {
   print_table(all.rows(), lanes);
   fmt::print("\n");
   for (contender const& one : chosen_contenders(with.policies, with.specs)) {
-    fmt::print("{:<14} {}\n", one.name, one.spell(with.context / with.shares.front()));
+    fmt::print("{:<20} {}\n", one.name, one.spell(with.context / with.shares.front(), with.context));
   }
   if (with.report) write_report(*with.report, with, model.about().shape(), all);
   return with.check && !checks_pass(all.rows(), on, text, with.context, with.weights) ? 1 : 0;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <kvpolicy/core/lanes.hpp>
+#include <span>
 #include <vector>
 
 #include "tasks.hpp"
@@ -11,11 +12,8 @@ namespace demo {
 
 namespace kv = kvpolicy;
 
-/// A bit for each lane and position: lanes in the order of `kv::lanes::at`, each on whole bytes, position 0 in the
-/// lowest bit of a lane's first byte.
-inline bytes keep_map(kv::lanes const& who, int positions) {
-  std::size_t const lane_bytes = (static_cast<std::size_t>(positions) + 7) / 8;
-  bytes bits(lane_bytes * static_cast<std::size_t>(who.size()));
+/// Sets the bits of what one part of a cache holds.
+inline void map_part(kv::lanes const& who, std::size_t lane_bytes, bytes& bits) {
   for (int i = 0; i < who.size(); ++i) {
     kv::lane const one = who.at(i);
     for (int e = 0; e < who.committed(one); ++e) {
@@ -23,6 +21,14 @@ inline bytes keep_map(kv::lanes const& who, int positions) {
       bits[static_cast<std::size_t>(i) * lane_bytes + position / 8] |= static_cast<std::uint8_t>(1U << position % 8);
     }
   }
+}
+
+/// A bit for each lane and position: lanes in the order of `kv::lanes::at`, each on whole bytes, position 0 in the
+/// lowest bit of a lane's first byte. `parts`: of one cache.
+inline bytes keep_map(std::span<kv::lanes const> parts, int positions) {
+  std::size_t const lane_bytes = (static_cast<std::size_t>(positions) + 7) / 8;
+  bytes bits(lane_bytes * static_cast<std::size_t>(parts.front().size()));
+  for (kv::lanes const& who : parts) map_part(who, lane_bytes, bits);
   return bits;
 }
 

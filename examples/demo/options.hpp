@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "contenders.hpp"
+#include "chosen.hpp"
 #include "tasks.hpp"
 
 namespace demo {
@@ -44,7 +44,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_flag("--far", to.far, "ask only for facts at least three quarters of the context away");
   app.add_option("--report", to.report, "write what was measured and kept into this HTML file");
   app.add_option("--text", to.text, "take prompts from this file instead of the held-out text");
-  app.add_option("--weights", to.weights, "folder with weights.safetensors and held_out.txt");
+  app.add_option("--weights", to.weights, "folder with weights.safetensors, the gates and held_out.txt");
   app.add_option("--policies", to.policies, "only these, separated by commas")->delimiter(',');
   app.add_option("--policy", to.specs,
                  "a policy of your own, as \"snapkv(window=16, pool=max:15) | sinks(4) | budget(64)\"; repeatable");

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "contenders.hpp"
+#include "chosen.hpp"
 #include "keep_map.hpp"
 #include "options.hpp"
 #include "table.hpp"
@@ -20,8 +20,8 @@ inline std::uint8_t best(std::span<float const> logits) {
 
 /// Adds what a sequence cost to its row.
 inline void count_costs(row& to, reader const& from) {
-  to.live_entries += static_cast<double>(from.entries().live_entries());
-  to.live_bytes += static_cast<double>(from.entries().live_bytes());
+  to.live_entries += static_cast<double>(from.live_entries());
+  to.live_bytes += static_cast<double>(from.live_bytes());
   ++to.measured;
   to.entries_read += static_cast<double>(from.counters().entries_read);
   to.decode_seconds += from.counters().model_seconds;
@@ -58,7 +58,7 @@ class run {
   [[nodiscard]] std::vector<row> const& rows() const { return rows_; }
   [[nodiscard]] std::vector<mapped_prompt> const& maps() const { return maps_; }
   /// How the policy of a row is spelt.
-  [[nodiscard]] std::string spell(std::size_t e) const { return entrants_[e].spell(rows_[e].budget); }
+  [[nodiscard]] std::string spell(std::size_t e) const { return entrants_[e].spell(rows_[e].budget, with_.context); }
   [[nodiscard]] double prefill_seconds() const { return prefills_ > 0 ? prefill_seconds_ / prefills_ : 0; }
 
   void recall(progress_bar& bar) {
@@ -66,8 +66,8 @@ class run {
       recall_case const one = tasks_.recall(with_.far ? i % 2 : i % 6);
       bytes asked = one.prompt;
       asked.insert(asked.end(), one.question.begin(), one.question.end());
-      tinylm::prompt const inside = read(asked);
-      tinylm::prompt const before = read(one.prompt);
+      reading inside = read(asked);
+      reading before = read(one.prompt);
       mapped_prompt map{.about = one, .text = asked, .kept = {}, .right = {}};
       for (std::size_t e = 0; e < rows_.size(); ++e) {
         auto const in_prompt = entrants_[e].start(on_, inside, rows_[e].budget);
@@ -88,8 +88,8 @@ class run {
   void continuations(progress_bar& bar) {
     for (int i = 0; i < with_.windows; ++i) {
       text_case const one = tasks_.continuation(with_.length);
-      tinylm::prompt const from = read(one.prompt);
-      bytes const greedy = greedy_text(from);
+      reading from = read(one.prompt);
+      bytes const greedy = greedy_text(from.whole());
       for (std::size_t e = 0; e < rows_.size(); ++e) {
         auto const follows = entrants_[e].start(on_, from, rows_[e].budget);
         for (std::uint8_t const byte : one.continuation) {
@@ -105,9 +105,9 @@ class run {
   }
 
  private:
-  tinylm::prompt read(bytes const& text) {
+  reading read(bytes const& text) {
     auto const begin = std::chrono::steady_clock::now();
-    tinylm::prompt made = tinylm::read_prompt(on_.model, on_.exec, on_.pool, text, on_.bound);
+    reading made(on_, text);
     prefill_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     ++prefills_;
     return made;

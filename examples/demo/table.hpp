@@ -76,7 +76,7 @@ struct column {
 };
 
 inline constexpr column columns[] = {
-    {"policy", "", 14},
+    {"policy", "", 20},
     {"budget", "", 6},
     {"bits/byte", "", 11},
     {"recall:", "in prompt", 11},

@@ -3,6 +3,7 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
+#include <kvpolicy/admission/admission.hpp>
 #include <limits>
 
 namespace tinylm {
@@ -43,7 +44,7 @@ class lane_attention {
     for_each_page(call_.entries.k, [&](int at, const_matrix const& keys) {
       weight.middleCols(at, keys.rows()).noalias() = query * keys.transpose();
     });
-    for (int i = 0; i < all_; ++i) softmax(weight_ + std::ptrdiff_t{i} * seen_, visible(i % rows_));
+    for (int i = 0; i < all_; ++i) softmax(weight_ + std::ptrdiff_t{i} * seen_, i % rows_);
     out.setZero();
     for_each_page(call_.entries.v, [&](int at, const_matrix const& values) {
       out.noalias() += weight.middleCols(at, values.rows()) * values;
@@ -52,20 +53,33 @@ class lane_attention {
   }
 
  private:
+  [[nodiscard]] int position_of(int row) const { return call_.seen_first + first_ - call_.first + row; }
+
   /// Entries at positions up to a row's own: a prefix, because ordinals ascend in position.
   [[nodiscard]] int visible(int row) const {
-    int const own = call_.seen_first + first_ - call_.first + row;
-    return static_cast<int>(std::upper_bound(position_, position_ + entries_, own) - position_);
+    return static_cast<int>(std::upper_bound(position_, position_ + entries_, position_of(row)) - position_);
+  }
+
+  [[nodiscard]] std::byte const* row_of(kv::plane const& rows, int ordinal) const {
+    return rows.row(who_.layer, call_.entries.where.at(who_, ordinal), who_.head);
+  }
+
+  /// Rows from an entry on that lie side by side: those of its page, or as far as pointers say so.
+  [[nodiscard]] int run_of(kv::plane const& rows, int at) const {
+    if (rows.bases.data == nullptr) return std::min(call_.entries.where.unit_tokens, seen_ - at);
+    int run = 1;
+    std::byte const* const begin = row_of(rows, at);
+    while (at + run < seen_ && row_of(rows, at + run) == begin + run * rows.token) ++run;
+    return run;
   }
 
   /// visit(ordinal of the first row, rows) for every page that a query of this block sees.
   template <class Visit>
   void for_each_page(kv::plane const& rows, Visit const& visit) const {
-    int const page = call_.entries.where.unit_tokens;
-    for (int at = 0; at < seen_; at += page) {
-      auto const* const begin =
-          reinterpret_cast<float const*>(rows.row(who_.layer, call_.entries.where.at(who_, at), who_.head));
-      visit(at, const_matrix(begin, std::min(page, seen_ - at), dims_, Eigen::OuterStride<>(rows.token / 4)));
+    for (int at = 0, run = 0; at < seen_; at += run) {
+      run = run_of(rows, at);
+      auto const* const begin = reinterpret_cast<float const*>(row_of(rows, at));
+      visit(at, const_matrix(begin, run, dims_, Eigen::OuterStride<>(rows.token / 4)));
     }
   }
 
@@ -77,8 +91,19 @@ class lane_attention {
     }
   }
 
-  /// One row of logits becomes probabilities; entries from `visible` on, and hidden ones, get 0.
-  void softmax(float* row, int visible) const {
+  /// Entries below the window that were not admitted.
+  void hide_by_slash(float* logits, int row, int visible) const {
+    std::uint8_t const* const admitted = call_.slash->admitted.row(who_);
+    for (int e = 0; e < visible; ++e) {
+      bool const seen = kv::visible(position_of(row), position_[e], call_.slash->window, admitted[e] != 0);
+      if (!seen) logits[e] = -std::numeric_limits<float>::infinity();
+    }
+  }
+
+  /// The logits of a query row become probabilities; entries behind those that it sees, and hidden ones, get 0.
+  void softmax(float* row, int of) const {
+    int const visible = this->visible(of);
+    if (call_.slash != nullptr) hide_by_slash(row, of, visible);
     if (call_.hidden.data != nullptr) {
       std::uint8_t const* const hidden = call_.hidden.row(who_);
       for (int e = 0; e < visible; ++e) {

@@ -70,6 +70,12 @@ class query_rows {
   std::vector<int> position_;
 };
 
+/// The mask of a policy that admits: a row sees the last `window` positions, its own among them, and what was admitted.
+struct vertical_slash {
+  kv::by_lane<std::uint8_t const> admitted{};  ///< a row a lane, one byte an entry
+  int window = 0;
+};
+
 /// What attention reads and where it writes.
 struct attention_call {
   kv::cache const& entries;
@@ -79,6 +85,7 @@ struct attention_call {
   int seen_first = 0;                        ///< position of the first of them
   kv::by_lane<std::uint8_t const> hidden{};  ///< a row a lane, one byte a position: not 0 hides the entry. For tests
   kv::mask_rows const* mask = nullptr;       ///< additive f32, by unit; null: none
+  vertical_slash const* slash = nullptr;     ///< null: a row sees all entries up to its own
   float* out = nullptr;                      ///< [rows][query head][D]
 };
 

@@ -109,9 +109,10 @@ std::span<float const> model::forward(kv::host_executor& exec, std::span<std::ui
   embed(now);
   for (int layer = 0; layer < c.layers; ++layer) {
     attention(now, layer);
+    if (hooks.before_attention) hooks.before_attention(rows_of(layer));
     // The entries at this point are complete for this layer; those of later layers are not.
     attend(exec,
-           {into, queries, layer, now.first_query, now.position(), hooks.hidden, hooks.mask,
+           {into, queries, layer, now.first_query, now.position(), hooks.hidden, hooks.mask, hooks.slash,
             sized(inner_, fresh, c.q_heads * c.head_dim)},
            scratch_);
     block_weights const& block = weights_.blocks[static_cast<std::size_t>(layer)];
@@ -170,6 +171,7 @@ void model::place_rows(pass const& now, int layer) {
   config const& c = about();
   int const dims = c.head_dim;
   auto const bytes = static_cast<std::size_t>(dims) * sizeof(float);
+  float* before = sized(keys_, now.rows, c.kv_heads * dims);
   for (int r = 0; r < now.rows; ++r) {
     float* row = wide_.data() + std::ptrdiff_t{r} * (c.q_heads + 2 * c.kv_heads) * dims;
     float const* const cosine = cosine_.data() + r * (dims / 2);
@@ -178,14 +180,38 @@ void model::place_rows(pass const& now, int layer) {
       rotate(row, dims / 2, cosine, sine);
       std::memcpy(now.queries.row(layer, h, now.first_query + r), row, bytes);
     }
-    for (int h = 0; h < c.kv_heads; ++h, row += dims) {
+    for (int h = 0; h < c.kv_heads; ++h, row += dims, before += dims) {
       kv::lane const who{0, layer, h};
       kv::place const at = now.into.where.at(who, *now.into.who.count.row(who) - now.rows + r);
+      std::memcpy(before, row, bytes);
       rotate(row, dims / 2, cosine, sine);
       std::memcpy(now.into.k.row(layer, at, h), row, bytes);
       std::memcpy(now.into.v.row(layer, at, h), row + c.kv_heads * dims, bytes);
     }
   }
+}
+
+layer_rows model::rows_of(int layer) {
+  config const& c = about();
+  auto const bytes = [](int floats) { return std::int64_t{floats} * 4; };
+  auto const keys = [&](float* first, int row) {
+    kv::plane const rows{.base = reinterpret_cast<std::byte*>(first),
+                         .element = kv::codec::f32,
+                         .dims = c.head_dim,
+                         .token = bytes(row),
+                         .head = bytes(c.head_dim),
+                         .dim = bytes(1)};
+    return kv::row_view{rows, kv::identity(1 << 30)};
+  };
+  int const heads = c.q_heads + 2 * c.kv_heads;
+  kv::hidden_rows const normed{.base = reinterpret_cast<std::byte const*>(normed_.data()),
+                               .element = kv::codec::f32,
+                               .dims = c.width,
+                               .sequence = 0,
+                               .layer = 0,
+                               .row = bytes(c.width)};
+  return {layer, normed, keys(keys_.data(), c.kv_heads * c.head_dim),
+          keys(wide_.data() + std::ptrdiff_t{c.q_heads} * c.head_dim, heads * c.head_dim)};
 }
 
 /// SwiGLU: down(silu(gate) * up), added to the residual.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/retention_gates.hpp>
 #include <span>
 #include <vector>
 
@@ -13,11 +14,23 @@
 
 namespace tinylm {
 
+/// What gates read: a layer's rows of the fresh tokens, before its attention. Valid until the next layer.
+struct layer_rows {
+  int layer = 0;
+  kv::hidden_rows normed{};    ///< what went into keys and values: behind the layer's input norm
+  kv::row_view keys_before{};  ///< before RoPE, found by lane and fresh token; and after
+  kv::row_view keys_after{};
+};
+
 /// What a caller may want of a forward besides logits.
 struct forward_hooks {
-  std::function<void(int layer)> after_layer{};  ///< the layer's keys, values and queries are there
+  /// Keys, values and queries of a layer are where they belong; which entries its lanes read may still be changed, by
+  /// the counts and tables behind the cache's view.
+  std::function<void(layer_rows const&)> before_attention{};
+  std::function<void(int layer)> after_layer{};  ///< the layer is done
   kv::by_lane<std::uint8_t const> hidden{};      ///< see attention_call; for tests
   kv::mask_rows const* mask = nullptr;           ///< see attention_call
+  vertical_slash const* slash = nullptr;         ///< see attention_call
 };
 
 /// The weights, and memory for one forward at a time. Knows no policy and no logical length: the text says where it is.
@@ -49,6 +62,7 @@ class model {
   void make_phases(pass const& now);
   void attention(pass const& now, int layer);
   void place_rows(pass const& now, int layer);
+  [[nodiscard]] layer_rows rows_of(int layer);
   void mlp(pass const& now, int layer);
 
   weights weights_;
@@ -58,6 +72,7 @@ class model {
   std::vector<float> x_;       ///< [rows][width]
   std::vector<float> normed_;  ///< [rows][width]
   std::vector<float> wide_;    ///< [rows][q, k, v or gate, up]
+  std::vector<float> keys_;    ///< [rows][KV head][D], before RoPE
   std::vector<float> inner_;   ///< [rows][what wo or down reads]
   std::vector<float> logits_;
   std::vector<std::vector<float>> scratch_;

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <kvpolicy/kvpolicy.hpp>
 #include <string>
 
 #include "kv_pool.hpp"
 #include "model.hpp"
 #include "sampling.hpp"
+#include "timed.hpp"
 
 namespace tinylm {
 
@@ -252,13 +252,6 @@ class session {
     auto const last = rows.last(static_cast<std::size_t>(model_->about().vocab));
     logits_.assign(last.begin(), last.end());
     return rows;
-  }
-
-  template <class Work>
-  static void timed(double& seconds, Work const& work) {
-    auto const begin = std::chrono::steady_clock::now();
-    work();
-    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
   model* model_;

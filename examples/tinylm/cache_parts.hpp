@@ -1,0 +1,203 @@
+// A sequence's cache under a cache policy, with an admission and without: what a session asks of either.
+#pragma once
+
+#include <kvpolicy/kvpolicy.hpp>
+#include <optional>
+#include <vector>
+
+#include "dual_memory.hpp"
+#include "fresh_tokens.hpp"
+#include "row_list.hpp"
+
+namespace tinylm {
+
+/// Entries of a lane in the pages that a selection chose. `segment` counts the lanes of the keep set.
+inline void add_pages(row_list& to, kv::cache const& pages, kv::keep_set const& chosen, int segment, int page) {
+  kv::lane const who = chosen.who.at(segment);
+  int const count = *pages.who.count.row(who);
+  for (int const which : chosen.listed(segment)) to.add(pages, who, which * page, std::min(count, (which + 1) * page));
+}
+
+/// Window and pages, and what is recorded about both.
+template <class Policy>
+class admitting_cache {
+ public:
+  admitting_cache(kv::host_executor& exec, Policy const& policy, kv::shape const& model, int bound)
+      : exec_(&exec),
+        policy_(policy),
+        memory_(model, policy.admit.window, bound),
+        held_(kv::make_state(exec, policy, memory_.view())),
+        plans_(kv::make_plan(exec, policy, memory_.view())) {}
+
+  [[nodiscard]] dual_memory const& memory() const { return memory_; }
+  [[nodiscard]] std::vector<kv::lanes> lanes() {
+    kv::dual_cache const both = memory_.view();
+    return {both.global.entries.who, both.window.who};
+  }
+  /// Of a chunk: a row sees what is below the window only if it was admitted.
+  [[nodiscard]] std::optional<vertical_slash> mask(row_list const& of) const { return of.mask(policy_.admit.window); }
+
+  /// Everything that is held, in order; which of the window's entries will be admitted.
+  void list(row_list& to) {
+    kv::dual_cache const both = memory_.view();
+    if (*both.window.who.count.row({}) > 0) {
+      kv::decide(*exec_, admit(), kv::signals{both.window.who}, held_.window, plans_.exits->decided);
+    }
+    for (int i = 0; i < both.window.who.size(); ++i) {
+      kv::lane const who = both.window.who.at(i);
+      to.clear(who);
+      to.add(both.global.entries, who);
+      to.add(both.window, who, false);
+      if (*both.window.who.count.row(who) > 0) mark(to, plans_.exits->decided.keep(), i);
+    }
+  }
+
+  /// A chunk is about to be read; `hear` is asked layer by layer about its tokens, the last entries of each lane.
+  void begin(fresh_tokens& fresh) {
+    kv::cache const rows = fresh.view();
+    chunk_.emplace(kv::make_state(*exec_, admit(), rows), kv::make_plan(*exec_, admit(), rows));
+  }
+  void hear(fresh_tokens& fresh, int layer, row_list& to) {
+    auto const told = fresh.signals(fresh.view().who.layers_only(layer, layer + 1));
+    kv::observe(*exec_, admit(), told, chunk_->of);
+    kv::decide(*exec_, admit(), told, chunk_->of, chunk_->decided);
+    for (int i = 0; i < told.who.size(); ++i) mark(to, chunk_->decided.keep(), i);
+  }
+
+  /// The chunk goes into window and pages.
+  void take_in(fresh_tokens& fresh) {
+    kv::dual_cache both = memory_.view();
+    auto const told = fresh.signals(fresh.view().who);
+    kv::observe(*exec_, admit(), told, chunk_->of);
+    kv::decide(*exec_, admit(), told, chunk_->of, chunk_->decided);
+    kv::take_in(*exec_, admit(), kv::signals{both.window.who}, fresh.view(), chunk_->of, chunk_->decided, both, held_,
+                *plans_.exits);
+    kv::maintain(*exec_, policy_, kv::signals{both.window.who}, both.global.entries, held_.global, plans_);
+    kv::ops::release_pages(*exec_, both.global);
+  }
+
+  template <class Forward>
+  void step(kv::appended const& fresh, Forward const& forward) {
+    kv::dual_cache both = memory_.view();
+    kv::step(*exec_, policy_, kv::signals{both.window.who}, both, held_, plans_, fresh, forward);
+  }
+  /// Inside of a step's forward: the new token's gates in a layer; then what the layer reads.
+  void observe(fresh_tokens const& fresh, int layer) {
+    kv::lanes const who = memory_.view().window.who.layers_only(layer, layer + 1);
+    kv::observe(*exec_, policy_, fresh.signals(who), held_);
+  }
+  void select(kv::queries const& rows, int layer, row_list& to) {
+    kv::dual_cache const both = memory_.view();
+    kv::lanes const who = both.global.entries.who.layers_only(layer, layer + 1);
+    kv::select(*exec_, policy_, kv::signals{who, rows}, held_.global, plans_);
+    for (int i = 0; i < who.size(); ++i) {
+      to.clear(who.at(i));
+      add_pages(to, both.global.entries, plans_.selecting->keep(), i, policy_.select.score.page);
+      to.add(both.window, who.at(i));
+    }
+  }
+
+ private:
+  struct chunk {
+    kv::state<kv::host_executor> of;
+    kv::plan<kv::host_executor> decided;
+  };
+
+  /// The admission, beside which everything is recorded that entries are born with.
+  [[nodiscard]] auto admit() const { return kv::window_part(policy_); }
+
+  /// A lane's last entries in the list are the lane's of the keep set: those that it lists were admitted.
+  static void mark(row_list& to, kv::keep_set const& admitted, int segment) {
+    kv::lane const who = admitted.who.at(segment);
+    std::uint8_t* const flags = to.admitted(who) + to.count(who) - *admitted.who.count.row(who);
+    for (int const ordinal : admitted.listed(segment)) flags[ordinal] = 1;
+  }
+
+  kv::host_executor* exec_;
+  Policy policy_;
+  dual_memory memory_;
+  kv::dual_state<kv::host_executor> held_;
+  kv::step_plan<kv::host_executor> plans_;
+  std::optional<chunk> chunk_;
+};
+
+/// Pages alone, which every token enters.
+template <class Policy>
+class plain_cache {
+ public:
+  plain_cache(kv::host_executor& exec, Policy const& policy, kv::shape const& model, int bound)
+      : exec_(&exec),
+        policy_(policy),
+        memory_(model, 0, bound),
+        held_(kv::make_state(exec, policy, entries())),
+        plans_(kv::make_plan(exec, policy, entries())) {}
+
+  [[nodiscard]] dual_memory const& memory() const { return memory_; }
+  [[nodiscard]] std::vector<kv::lanes> lanes() { return {entries().who}; }
+  [[nodiscard]] std::optional<vertical_slash> mask(row_list const&) const { return std::nullopt; }
+
+  void list(row_list& to) {
+    kv::cache const all = entries();
+    for (int i = 0; i < all.who.size(); ++i) {
+      to.clear(all.who.at(i));
+      to.add(all, all.who.at(i));
+    }
+  }
+
+  void begin(fresh_tokens&) {}
+  void hear(fresh_tokens&, int, row_list&) {}
+
+  void take_in(fresh_tokens& fresh) {
+    kv::cache const from = fresh.view();
+    step({.tokens = fresh.tokens(), .position = *from.who.position.row({})}, [&] {
+      kv::cache const all = entries();
+      for (int i = 0; i < all.who.size(); ++i) copy_rows(from, all, all.who.at(i));
+      kv::observe(*exec_, policy_, fresh.signals(all.who), held_);
+    });
+  }
+
+  template <class Forward>
+  void step(kv::appended const& fresh, Forward const& forward) {
+    memory_.reserve(fresh.tokens);
+    kv::paged_lanes const all = memory_.view().global;
+    kv::cache entries = all.entries;
+    kv::step(*exec_, policy_, kv::signals{entries.who}, entries, held_, plans_, fresh, forward);
+    kv::ops::release_pages(*exec_, all);
+  }
+  void observe(fresh_tokens const& fresh, int layer) {
+    kv::observe(*exec_, policy_, fresh.signals(entries().who.layers_only(layer, layer + 1)), held_);
+  }
+  void select(kv::queries const& rows, int layer, row_list& to) {
+    kv::cache const all = entries();
+    kv::lanes const who = all.who.layers_only(layer, layer + 1);
+    kv::select(*exec_, policy_, kv::signals{who, rows}, held_, plans_);
+    for (int i = 0; i < who.size(); ++i) {
+      to.clear(who.at(i));
+      add_pages(to, all, plans_.selecting->keep(), i, policy_.select.score.page);
+    }
+  }
+
+ private:
+  [[nodiscard]] kv::cache entries() { return memory_.view().global.entries; }
+
+  /// All rows of `from` become the last ones of a lane.
+  static void copy_rows(kv::cache const& from, kv::cache const& to, kv::lane who) {
+    int const tokens = *from.who.count.row(who);
+    int const first = *to.who.count.row(who) - tokens;
+    auto const bytes = static_cast<std::size_t>(from.k.dims) * sizeof(float);
+    for (int e = 0; e < tokens; ++e) {
+      kv::place const source = from.where.at(who, e);
+      kv::place const target = to.where.at(who, first + e);
+      std::memcpy(to.k.row(who.layer, target, who.head), from.k.row(who.layer, source, who.head), bytes);
+      std::memcpy(to.v.row(who.layer, target, who.head), from.v.row(who.layer, source, who.head), bytes);
+    }
+  }
+
+  kv::host_executor* exec_;
+  Policy policy_;
+  dual_memory memory_;
+  kv::state<kv::host_executor> held_;
+  kv::step_plan<kv::host_executor> plans_;
+};
+
+}  // namespace tinylm

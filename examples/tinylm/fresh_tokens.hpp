@@ -1,0 +1,122 @@
+// Tokens between the model and a cache: their rows, and what gates say of them.
+#pragma once
+
+#include <kvpolicy/kvpolicy.hpp>
+#include <string>
+#include <vector>
+
+#include "model.hpp"
+#include "timed.hpp"
+
+namespace tinylm {
+
+/// The weights of gates that a policy may ask. They are views: their files must live as long.
+struct gate_weights {
+  kv::write_gate_weights write{};
+  kv::retention_gate_weights retention{};
+};
+
+/// Up to `capacity` tokens that were read and are in no cache yet: rows of K and V, [lane][token][D], positions, and
+/// the numbers that gates give them, [lane][token], 0 where there is no such gate.
+class fresh_tokens {
+ public:
+  fresh_tokens(kv::host_executor& exec, kv::shape const& model, int capacity, gate_weights const& gates)
+      : model_(model), capacity_(capacity), gates_(gates) {
+    auto const entries = static_cast<std::size_t>(model.layers * model.kv_heads) * static_cast<std::size_t>(capacity);
+    k_.resize(entries * static_cast<std::size_t>(model.head_dim));
+    v_.resize(k_.size());
+    gate_.resize(entries);
+    log_beta_.resize(entries);
+    position_.resize(static_cast<std::size_t>(capacity));
+    if (gates.write.there()) {
+      gates.write.check("fresh_tokens", model);
+      kv::ops::write_gates.reserve(exec, gates.write);
+    }
+    if (gates.retention.there()) {
+      gates.retention.check("fresh_tokens", model);
+      kv::ops::retention_gates.reserve(exec, gates.retention);
+    }
+  }
+
+  /// There are `tokens` others now, for positions from `position` on.
+  void begin(int tokens, int position) {
+    kv::expects(tokens <= capacity_, "fresh_tokens", "tokens", tokens,
+                [&] { return "there is room for " + std::to_string(capacity_); });
+    count_ = tokens;
+    for (int i = 0; i < tokens; ++i) position_[static_cast<std::size_t>(i)] = position + i;
+  }
+
+  /// Asks the gates about a layer's rows.
+  void hear(kv::host_executor& exec, layer_rows const& rows) {
+    kv::lanes const who = lanes().layers_only(rows.layer, rows.layer + 1);
+    if (gates_.write.there()) {
+      timed(write_seconds_,
+            [&] { kv::ops::write_gates(exec, who, rows.keys_before, rows.keys_after, gates_.write, numbers(gate_)); });
+    }
+    if (gates_.retention.there()) {
+      timed(retention_seconds_,
+            [&] { kv::ops::retention_gates(exec, who, rows.normed, gates_.retention, numbers(log_beta_)); });
+    }
+  }
+  /// What `hear` has taken so far.
+  [[nodiscard]] double write_seconds() const { return write_seconds_; }
+  [[nodiscard]] double retention_seconds() const { return retention_seconds_; }
+
+  /// What gates said, as signals for the newest entries of `who`.
+  [[nodiscard]] kv::signals<kv::gate, kv::log_beta> signals(kv::lanes const& who) const {
+    kv::gate gates;
+    static_cast<kv::entry_numbers&>(gates) = entry_numbers(gate_);
+    kv::log_beta log_betas;
+    static_cast<kv::entry_numbers&>(log_betas) = entry_numbers(log_beta_);
+    return kv::signals<kv::gate, kv::log_beta>(who, gates, log_betas);
+  }
+
+  [[nodiscard]] int tokens() const { return count_; }
+
+  [[nodiscard]] kv::cache view() {
+    std::int64_t const row = std::int64_t{model_.head_dim} * 4;
+    auto const rows = [&](std::vector<float>& of) {
+      return kv::plane{.base = reinterpret_cast<std::byte*>(of.data()),
+                       .element = kv::codec::f32,
+                       .dims = model_.head_dim,
+                       .layer = row * capacity_ * model_.kv_heads,
+                       .token = row,
+                       .head = row * capacity_,
+                       .dim = 4};
+    };
+    return {.shape = model_, .who = lanes(), .k = rows(k_), .v = rows(v_), .where = kv::identity(capacity_)};
+  }
+
+ private:
+  [[nodiscard]] kv::lanes lanes() {
+    return {.layer_end = model_.layers,
+            .heads = model_.kv_heads,
+            .bound = capacity_,
+            .count = {&count_, 0, 0, 0},
+            .position = {position_.data(), 0, 0, 0}};
+  }
+  [[nodiscard]] kv::by_lane<float> numbers(std::vector<float>& of) const {
+    return {of.data(), 0, std::int64_t{model_.kv_heads} * capacity_, capacity_};
+  }
+  [[nodiscard]] kv::entry_numbers entry_numbers(std::vector<float> const& of) const {
+    kv::entry_numbers all;
+    all.base = reinterpret_cast<std::byte const*>(of.data());
+    all.head = std::int64_t{capacity_} * 4;
+    all.layer = all.head * model_.kv_heads;
+    all.entry = 4;
+    all.entries = count_;
+    return all;
+  }
+
+  kv::shape model_;
+  int capacity_;
+  gate_weights gates_;
+  int count_ = 0;
+  std::vector<float> k_, v_;
+  std::vector<float> gate_, log_beta_;
+  std::vector<int> position_;
+  double write_seconds_ = 0;
+  double retention_seconds_ = 0;
+};
+
+}  // namespace tinylm
