@@ -1,6 +1,8 @@
 """Writes a file from which ctest runs each test case of a doctest program on its own.
 
-    discover_tests.py PROGRAM FILE
+    discover_tests.py PROGRAM FILE [--by-source]
+
+With --by-source it runs the cases of a source file together: under a sanitizer starting the program takes longer than most cases.
 
 doctest's own doctest_discover_tests breaks on names that CMake reads as lists: a semicolon, a bracket without its pair.
 """
@@ -23,23 +25,37 @@ def filter_of(option, text):
     return literal(f"--{option}={text}".replace(",", "\\,"))
 
 
-def tests(program):
+# A filter that matches nothing exits with 0, so a run of no test case must fail by its summary.
+NO_CASE = 'PROPERTIES FAIL_REGULAR_EXPRESSION "test cases: *0 [|]"'
+
+
+def cases(program):
     command = [program, "--list-test-cases", "--reporters=xml", "--no-skip"]
     listing = subprocess.run(command, check=True, capture_output=True, text=True)
-    for case in xml.fromstring(listing.stdout).iter("TestCase"):
+    return list(xml.fromstring(listing.stdout).iter("TestCase"))
+
+
+def sources(program):
+    for source in dict.fromkeys(case.get("filename") for case in cases(program)):
+        shown = literal("/".join(source.split("/")[-2:]))
+        yield f"add_test({shown} {literal(program)} {filter_of('source-file', source)})"
+        yield f"set_tests_properties({shown} {NO_CASE} TIMEOUT 600)"
+
+
+def tests(program):
+    for case in cases(program):
         suite, name = case.get("testsuite") or "", case.get("name")
         shown = literal(f"{suite}: {name}" if suite else name)
         filters = [filter_of("test-case", name)] + ([filter_of("test-suite", suite)] if suite else [])
         yield f"add_test({shown} {literal(program)} {' '.join(filters)})"
         if case.get("skipped") == "true":
             yield f"set_tests_properties({shown} PROPERTIES DISABLED TRUE)"
-        # A filter that matches nothing exits with 0, so a run of no test case must fail by its summary.
-        yield f'set_tests_properties({shown} PROPERTIES FAIL_REGULAR_EXPRESSION "test cases: *0 [|]" TIMEOUT 300)'
+        yield f"set_tests_properties({shown} {NO_CASE} TIMEOUT 300)"
 
 
 def main():
-    program, file = sys.argv[1:]
-    lines = list(tests(program))
+    program, file, *by_source = sys.argv[1:]
+    lines = list((sources if by_source else tests)(program))
     with open(file, "w", encoding="utf-8") as out:
         out.write("\n".join(lines) + "\n")
 

@@ -24,8 +24,8 @@ struct random_gates {
   std::vector<float> write[6], retention[4];
 
   std::vector<float> const& fill(std::vector<float>& to, int count, float spread, float around = 0) {
-    std::normal_distribution<float> normal(around, spread);
-    for (int i = 0; i < count; ++i) to.push_back(normal(random));
+    std::normal_distribution<float> normal;
+    for (int i = 0; i < count; ++i) to.push_back(around + spread * normal(random));
     return to;
   }
   tinylm::gate_weights weights() {
