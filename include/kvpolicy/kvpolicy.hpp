@@ -59,8 +59,8 @@
 #include <kvpolicy/ops/host/remember_rows.hpp>
 #include <kvpolicy/ops/host/rerotate.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
-#include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/retention_gates.hpp>
+#include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/units.hpp>
 #include <kvpolicy/ops/host/window_rows.hpp>
