@@ -1,4 +1,4 @@
-// The nine consumers of the vocabulary, under nvcc. Compiled, not run.
+// The umbrella and the nine consumers of the vocabulary, under nvcc, as C++20 and without a warning. Compiled, not run.
 #include "vocabulary/erased.hpp"
 #include "vocabulary/graph_capture.hpp"
 #include "vocabulary/h2o_decode.hpp"
@@ -8,6 +8,8 @@
 #include "vocabulary/tensor_parallel.hpp"
 #include "vocabulary/trim_kv.hpp"
 #include "vocabulary/wg_kv.hpp"
+
+static_assert(__cplusplus >= 202002L);
 
 namespace vocabulary {
 
