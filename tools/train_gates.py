@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import pathlib
-import random
 import time
 
 import numpy as np
@@ -244,18 +243,8 @@ class SoftRetention:
 
 
 # Samples ---------------------------------------------------------------------------------------------------------------------
-class Samples:
+class Samples(train_tinylm.Words):
     """Text with facts, then questions about some of them with short stretches of text between."""
-
-    def __init__(self, text, seed):
-        self.text, self.random = text, random.Random(seed)
-
-    def word(self, n):
-        return bytes(self.random.choices(train_tinylm.ALPHABET, k=n))
-
-    def stretch(self, n):
-        begin = self.random.randrange(len(self.text) - n)
-        return self.text[begin:begin + n]
 
     def sample(self, length, answer):
         """(bytes of length + 1, weight of each as a target): `answer` for those of an answer, 1 for the rest."""

@@ -143,18 +143,8 @@ class Session:
     facts: list  # b"k3f9=q0zt7a" of each set line
 
 
-class SessionMaker:
+class SessionMaker(train_tinylm.Words):
     """The same sessions from the same text and seed."""
-
-    def __init__(self, text: bytes, seed: int):
-        self.text, self.random = text, random.Random(seed)
-
-    def word(self, n):
-        return bytes(self.random.choices(train_tinylm.ALPHABET, k=n))
-
-    def stretch(self, n):
-        begin = self.random.randrange(len(self.text) - n)
-        return self.text[begin:begin + n]
 
     def message(self, room, facts):
         """A tool's output of `room` bytes: the facts at random places of a stretch of text."""

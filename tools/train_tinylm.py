@@ -62,6 +62,20 @@ def corpus(held_out: bool = False):
     return [p.read_bytes() for p in python], [p.read_bytes() for p in cxx]
 
 
+class Words:
+    """Words of the facts, and stretches of a text: the same from the same seed."""
+
+    def __init__(self, text: bytes, seed: int):
+        self.text, self.random = text, random.Random(seed)
+
+    def word(self, n: int) -> bytes:
+        return bytes(self.random.choices(ALPHABET, k=n))
+
+    def stretch(self, n: int) -> bytes:
+        begin = self.random.randrange(len(self.text) - n)
+        return self.text[begin:begin + n]
+
+
 class Stream:
     """An endless mixture of facts, questions and text; every sample has facts of its own."""
 

@@ -118,21 +118,13 @@ void promotion(benchmark::State& state, int admitted_percent, int threads) {
   state.counters["bytes/s"] = static_cast<double>(2 * rows) * row / taken.seconds(0);
 }
 
-void all_of(benchmark::State& state) { promotion(state, 100, static_cast<int>(state.range(0))); }
-void a_quarter_of(benchmark::State& state) { promotion(state, 25, static_cast<int>(state.range(0))); }
-BENCHMARK(all_of)
-    ->Name("promotion/all")
-    ->ArgNames({"threads"})
-    ->Arg(1)
-    ->Arg(2)
-    ->UseManualTime()
-    ->Unit(benchmark::kMicrosecond)
-    ->Iterations(2000);
-BENCHMARK(a_quarter_of)
-    ->Name("promotion/quarter")
-    ->ArgNames({"threads"})
-    ->Arg(1)
-    ->Arg(2)
+void promotion_of(benchmark::State& state) {
+  promotion(state, static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
+}
+BENCHMARK(promotion_of)
+    ->Name("promotion")
+    ->ArgNames({"percent", "threads"})
+    ->ArgsProduct({{100, 25}, {1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond)
     ->Iterations(2000);

@@ -12,7 +12,7 @@ namespace KVPOLICY_NAMESPACE {
 /// *When* a token leaves its lane's window, *score* it, and admit it to the lane's pages if the score is *picked*.
 ///
 ///     kv::admission{.score = kv::write_gate{}, .window = 256, .pick = kv::at_least{0.1f}}
-///     kv::admission{.protect = kv::sinks{128}, .window = 256}     // local attention: no score admits, sinks stay
+///     kv::admission{.score = kv::head_table{}, .protect = kv::sinks{128}}     // local attention: sinks alone stay
 ///
 /// Any scorer of lanes serves: it sees the entries that leave, and never knows that they do. What it says of an entry
 /// should depend on that entry alone: by token or by chunk, other entries leave with it (so `recent` protects nothing
@@ -38,7 +38,7 @@ struct admission {
   }
 };
 
-/// "write_gate | at_least(0.1, strict=false) | window(256)"
+/// "write_gate | at_least(least=0.1, strict=false, unbounded=false) | window(256)"
 template <class Score, class Protect, class Pick>
 [[nodiscard]] std::string print(admission<Score, Protect, Pick> const& policy) {
   std::string text = to_string(policy.score);
@@ -72,14 +72,14 @@ concept admission_policy = detail::admits_entries<std::remove_cvref_t<decltype(P
   return entry <= row && (row - entry < window || admitted);
 }
 
-/// What rows [first, last] of a chunk read, for sparse prefill kernels: of a lane's admitted columns those before
-/// `slash`, and every column from `slash` on. Exact for one row; for a block of rows the union, as kernels of blocks
-/// read it.
+/// What a block of rows reads, for sparse prefill kernels: of a lane's admitted columns those before `slash`, and every
+/// column from `slash` to the row itself. Exact for the block's first row; for the others a few more than their window,
+/// as kernels of blocks read it.
 struct slash_columns {
   std::span<int const> vertical{};  ///< ascending
   int slash = 0;
 };
-/// Those columns, of a lane's admitted ordinals, ascending.
+/// Those columns for a block that begins with row `first`; `admitted`: a lane's admitted ordinals, ascending.
 [[nodiscard]] constexpr slash_columns columns_of(std::span<int const> admitted, int window, int first) {
   int const slash = first - window + 1 > 0 ? first - window + 1 : 0;
   std::size_t before = 0;

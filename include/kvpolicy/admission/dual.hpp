@@ -134,7 +134,7 @@ void let_go(char const* call, Executor& exec, Policy const& policy, signals<Give
 /// `append(exec, both.window, held.window, ...)`, and the engine writes its rows. In: signals of the window's entries.
 ///
 /// - visible afterwards, with the new tokens: row t of the exact vertical-slash mask.
-/// - cost: reads and writes each promoted row once; the window's columns move up. No allocation.
+/// - cost: reads and writes each promoted row once; what is recorded of the window slides. No allocation.
 /// - throws: `invalid_argument` if pages run out or a lane is full (a cap prevents both), or drafts stand in the way.
 ///   Then nothing was changed but the plan.
 template <executor Executor, admission_policy Policy, class... Given>

@@ -1,0 +1,67 @@
+// Rows on their way from one cache into another: any element type, any strides on either side, and planes that move
+// with them.
+
+#include <doctest/doctest.h>
+
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "support/error_of.hpp"
+#include "support/mock_cache.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+using namespace kvpolicy_test;
+
+mock_options cache_of(arrangement memory, kv::codec element, std::uint64_t seed) {
+  return {.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 5, .value_dim = 3},
+          .bound = 8,
+          .element = element,
+          .memory = memory,
+          .seed = seed};
+}
+
+TEST_SUITE("append_rows") {
+  TEST_CASE("an entry is the same numbers wherever its rows lie") {
+    for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
+      for (arrangement const source : {arrangement::nhd, arrangement::transposed_v, arrangement::reversed}) {
+        for (arrangement const target : {arrangement::hnd, arrangement::transposed_v, arrangement::packed_rows}) {
+          mock_cache from(cache_of(source, element, 1));
+          mock_cache to(cache_of(target, element, 2));
+          kv::lane const who{0, 1, 1};
+          from.put(who, {0, 1, 2});
+          to.put(who, {0, 1, 2});
+          auto const untouched = to.row(of::values, who, 1);
+          kv::detail::copy_entry(from.view(), to.view(), who, 2, 0);
+          for (of const plane : {of::keys, of::values}) CHECK(to.row(plane, who, 0) == from.row(plane, who, 2));
+          CHECK(to.row(of::values, who, 1) == untouched);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("what moves with the rows moves, and another number of planes or another type is refused") {
+    mock_cache from(cache_of(arrangement::nhd, kv::codec::f32, 1));
+    mock_cache to(cache_of(arrangement::nhd, kv::codec::f32, 2));
+    std::vector<std::byte> here(8, std::byte{7}), there(8);
+    auto const scales = [](std::vector<std::byte>& of) {
+      return kv::plane{.base = of.data(), .element = kv::codec::opaque, .dims = 1, .token = 1, .dim = 1};
+    };
+    std::vector<kv::plane> const more{scales(here)}, other{scales(there)};
+    kv::cache source = from.view();
+    kv::cache target = to.view();
+    source.more = more;
+    CHECK(error_of([&] { kv::detail::refuse_other_rows("promote", source, target); }) ==
+          "promote: more = 1, but the other cache has 0 further planes");
+    target.more = other;
+    kv::detail::copy_entry(source, target, {0, 0, 0}, 3, 5);
+    CHECK(there[5] == std::byte{7});
+    CHECK(there[4] == std::byte{0});
+    target.v.element = kv::codec::f16;
+    CHECK(error_of([&] { kv::detail::refuse_other_rows("promote", source, target); }) ==
+          "promote: rows = of another type or size, but rows are copied byte by byte");
+  }
+}
+
+}  // namespace
