@@ -377,8 +377,8 @@ void decides_as_the_reference(bool learned) {
   }
 }
 
-/// The learnable mode with this head says what the memory mode says, to the last bit. A last layer of zeros makes NaN of
-/// a NaN that only the head looks at, so it is shown none.
+/// The learnable mode with this head says what the memory mode says, to the last bit. A last layer of zeros makes NaN
+/// of a NaN that only the head looks at, so it is shown none.
 void is_the_rule(bool by_alpha) {
   slot_options const shape = any_shape();
   auto policy = any_policy(true);

@@ -23,14 +23,13 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Bytes of scratch that one worker needs for any verb, whatever the policy asks for.
+/// Bytes of scratch for any verb, whatever the policy asks for.
 template <class Backend>
-std::size_t scratch_bytes(shape const& model, int bound) {
-  return std::max({scratch_of_verb<ops::attention_mass_t, Backend>(model, bound),
-                   scratch_of_verb<ops::pool_t, Backend>(model, bound),
-                   scratch_of_verb<ops::remember_rows_t, Backend>(model, bound),
-                   scratch_of_verb<ops::feature_sums_t, Backend>(model, bound),
-                   scratch_of_verb<ops::top_k_t, Backend>(model, bound)});
+std::size_t scratch_bytes(shape const& model, lanes const& who) {
+  return std::max(
+      {scratch_of_verb<ops::attention_mass_t, Backend>(model, who), scratch_of_verb<ops::pool_t, Backend>(model, who),
+       scratch_of_verb<ops::remember_rows_t, Backend>(model, who),
+       scratch_of_verb<ops::feature_sums_t, Backend>(model, who), scratch_of_verb<ops::top_k_t, Backend>(model, who)});
 }
 
 /// Rows of floats that a scorer needs beside its scores: `spare_rows(lanes, shape)`, where it has that member.
@@ -69,14 +68,13 @@ void refuse_pool_of_ranks(char const* call, Executor const& exec, Policy const& 
 /// Scratch of a worker for decisions about this cache and for every applier of it.
 template <class Backend>
 std::size_t scratch_bytes(cache const& in) {
-  return std::max(
-      {scratch_bytes<Backend>(in.shape, in.who.bound), list_scratch<Backend>(in), rerotate_scratch<Backend>(in)});
+  return std::max({scratch_bytes<Backend>(in.shape, in.who), list_scratch<Backend>(in), rerotate_scratch<Backend>(in)});
 }
 
 /// Scratch belongs to the executor that plan and state were made on; another one may have none.
 template <executor Executor, class State>
 void check_scratch(char const* call, Executor const& exec, State const& held) {
-  std::size_t const needed = scratch_bytes<typename Executor::backend>(held.model(), held.who().bound);
+  std::size_t const needed = scratch_bytes<typename Executor::backend>(held.model(), held.who());
   expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for this batch",
           "plan and state are made on the executor that runs them");
 }

@@ -8,13 +8,16 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Bytes of scratch that one worker needs for a verb, if the backend has it.
+/// Bytes of scratch that a verb needs, if the backend has it: of a worker, or of a device for all lanes.
 template <class Verb, class Backend>
-std::size_t scratch_of_verb(shape const& model, int bound) {
-  if constexpr (implementation<Verb, Backend>::provided) {
-    return implementation<Verb, Backend>::scratch(model, bound);
+std::size_t scratch_of_verb(shape const& model, lanes const& who) {
+  using backends = implementation<Verb, Backend>;
+  if constexpr (requires { backends::scratch(model, who); }) {
+    return backends::scratch(model, who);
+  } else if constexpr (requires { backends::scratch(model, who.bound); }) {
+    return backends::scratch(model, who.bound);
   } else {
-    static_cast<void>(model), static_cast<void>(bound);
+    static_cast<void>(model), static_cast<void>(who);
     return 0;
   }
 }

@@ -23,17 +23,16 @@ void check_selection(char const* call, Policy const& policy, shape const& model)
 
 /// Scratch of a worker for a selection.
 template <class Backend>
-std::size_t selection_scratch(shape const& model, int bound) {
-  return std::max({scratch_of_verb<ops::extend_bounds_t, Backend>(model, bound),
-                   scratch_of_verb<ops::page_scores_t, Backend>(model, bound),
-                   scratch_of_verb<ops::top_k_t, Backend>(model, bound)});
+std::size_t selection_scratch(shape const& model, lanes const& who) {
+  return std::max({scratch_of_verb<ops::extend_bounds_t, Backend>(model, who),
+                   scratch_of_verb<ops::page_scores_t, Backend>(model, who),
+                   scratch_of_verb<ops::top_k_t, Backend>(model, who)});
 }
 
 template <executor Executor>
 void check_selection_scratch(char const* call, Executor const& exec, state<Executor> const& held) {
-  expects(exec.reserved() >= selection_scratch<typename Executor::backend>(held.model(), held.who().bound), call,
-          "exec", "an executor without scratch for this batch",
-          "plan and state are made on the executor that runs them");
+  expects(exec.reserved() >= selection_scratch<typename Executor::backend>(held.model(), held.who()), call, "exec",
+          "an executor without scratch for this batch", "plan and state are made on the executor that runs them");
 }
 
 /// The pages that `told` and the policy choose, whatever state it was recorded in.
@@ -66,7 +65,7 @@ template <executor Executor, selection_policy Policy>
   detail::check_selection("make_state", policy, in.shape);
   detail::check_cache("make_state", in);
   state<Executor> made = detail::state_of(exec, recorders_of(policy.score), in);
-  exec.reserve(detail::selection_scratch<typename Executor::backend>(in.shape, in.who.bound));
+  exec.reserve(detail::selection_scratch<typename Executor::backend>(in.shape, in.who));
   return made;
 }
 
@@ -77,7 +76,7 @@ template <executor Executor, selection_policy Policy>
 [[nodiscard]] selection_plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in) {
   detail::check_selection("make_plan", policy, in.shape);
   detail::check_cache("make_plan", in);
-  exec.reserve(detail::selection_scratch<typename Executor::backend>(in.shape, in.who.bound));
+  exec.reserve(detail::selection_scratch<typename Executor::backend>(in.shape, in.who));
   return selection_plan<Executor>(exec, in.who, policy.score.page, entry_bytes(in));
 }
 

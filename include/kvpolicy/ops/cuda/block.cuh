@@ -1,0 +1,142 @@
+// A block of threads of a CUDA device.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cub/warp/warp_scan.cuh>
+#include <kvpolicy/ops/cuda/block.hpp>
+#include <type_traits>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// What a kernel is given on CUDA: names of registers and intrinsics. On the host it does nothing, so that kernels may
+/// be written for both.
+class cuda_block {
+ public:
+  [[nodiscard]] KVPOLICY_HD int index() const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<int>(blockIdx.x);
+#else
+    return 0;
+#endif
+  }
+  [[nodiscard]] KVPOLICY_HD int blocks() const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<int>(gridDim.x);
+#else
+    return 1;
+#endif
+  }
+  [[nodiscard]] KVPOLICY_HD int thread() const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<int>(threadIdx.x);
+#else
+    return 0;
+#endif
+  }
+  [[nodiscard]] KVPOLICY_HD int threads() const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<int>(blockDim.x);
+#else
+    return 1;
+#endif
+  }
+  [[nodiscard]] KVPOLICY_HD std::byte* shared() const {
+#if defined(__CUDA_ARCH__)
+    extern __shared__ uint4 kvpolicy_shared_memory[];
+    return reinterpret_cast<std::byte*>(kvpolicy_shared_memory);
+#else
+    return nullptr;
+#endif
+  }
+
+  KVPOLICY_HD void sync() const {
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+#endif
+  }
+  KVPOLICY_HD void sync_warp() const {
+#if defined(__CUDA_ARCH__)
+    __syncwarp();
+#endif
+  }
+  KVPOLICY_HD void fence() const {
+#if defined(__CUDA_ARCH__)
+    __threadfence();
+#endif
+  }
+  [[nodiscard]] KVPOLICY_HD unsigned ballot([[maybe_unused]] bool vote) const {
+#if defined(__CUDA_ARCH__)
+    return __ballot_sync(0xFFFFFFFFu, vote);
+#else
+    return 0;
+#endif
+  }
+  /// The value of another thread of the warp; of a type of up to 16 bytes.
+  template <class T>
+  [[nodiscard]] KVPOLICY_HD T shuffle(T value, [[maybe_unused]] int from) const {
+#if defined(__CUDA_ARCH__)
+    return cub::ShuffleIndex<32>(value, from & 31, 0xFFFFFFFFu);
+#else
+    return value;
+#endif
+  }
+
+  template <class T>
+  KVPOLICY_HD T add([[maybe_unused]] T* to, T value) const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<T>(atomicAdd(native(to), static_cast<native_type<T>>(value)));
+#else
+    return value;
+#endif
+  }
+  template <class T>
+  KVPOLICY_HD T lower([[maybe_unused]] T* to, T value) const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<T>(atomicMin(native(to), static_cast<native_type<T>>(value)));
+#else
+    return value;
+#endif
+  }
+  template <class T>
+  KVPOLICY_HD T raise([[maybe_unused]] T* to, T value) const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<T>(atomicMax(native(to), static_cast<native_type<T>>(value)));
+#else
+    return value;
+#endif
+  }
+  template <class T>
+  KVPOLICY_HD T unite([[maybe_unused]] T* to, T value) const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<T>(atomicOr(native(to), static_cast<native_type<T>>(value)));
+#else
+    return value;
+#endif
+  }
+
+ private:
+  /// 64 bits have another name in atomic functions. Sums of signed ones are those of unsigned ones.
+  template <class T>
+  using native_type = std::conditional_t<sizeof(T) == 8, unsigned long long, T>;
+
+  template <class T>
+  KVPOLICY_HD static native_type<T>* native(T* of) {
+    static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+    return reinterpret_cast<native_type<T>*>(of);
+  }
+};
+static_assert(thread_block<cuda_block>);
+
+namespace detail {
+
+/// Every kernel of the library: a value, and the block that runs it.
+template <class Kernel>
+__global__ void run_kernel(Kernel const __grid_constant__ kernel) {
+  cuda_block block;
+  kernel(block);
+}
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,66 @@
+// What moves with entries, as kernels are told: a few columns or planes in the kernel's own arguments.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/cuda/block.hpp>
+#include <span>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Up to `most` things of a list that lies in the host's memory. Longer lists take several launches.
+template <class T>
+struct a_few {
+  static constexpr int most = 8;
+  T of[most] = {};
+  int count = 0;
+};
+using few_columns = a_few<held_column>;
+using few_planes = a_few<plane>;
+
+/// visit(few) for all of a list, a few at a time; once at least, so that what else a kernel does is done for none.
+template <class T, class Visit>
+void for_each_few(std::span<T const> all, Visit const& visit) {
+  constexpr std::size_t most = a_few<T>::most;
+  std::size_t first = 0;
+  do {
+    a_few<T> some;
+    some.count = static_cast<int>(std::min(most, all.size() - first));
+    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(first), some.count, some.of);
+    visit(some);
+    first += most;
+  } while (first < all.size());
+}
+
+/// Columns that one launch takes, or a refusal: no policy of the library records so many.
+[[nodiscard]] inline few_columns all_columns(char const* call, std::span<held_column const> all) {
+  expects(all.size() <= few_columns::most, call, "columns", all.size(), "a device moves eight at most");
+  few_columns made;
+  for_each_few(all, [&](few_columns const& few) { made = few; });
+  return made;
+}
+
+/// K, V and what else moves with a row: see all_columns.
+[[nodiscard]] inline few_planes all_planes(char const* call, cache const& in) {
+  expects(in.more.size() + 2 <= few_planes::most, call, "more", in.more.size(),
+          "a device moves six more planes at most");
+  few_planes made;
+  made.of[0] = in.k;
+  made.of[1] = in.v;
+  std::copy(in.more.begin(), in.more.end(), made.of + 2);
+  made.count = static_cast<int>(in.more.size()) + 2;
+  return made;
+}
+
+/// Entries of a lane from ordinal `first` on are other ones than they were: see on_move::recompute.
+template <class Block>
+KVPOLICY_HD void lower_known(Block& block, few_columns const& columns, lane who, int first) {
+  for (int i = 0; i < columns.count; ++i) {
+    held_column const& one = columns.of[i];
+    if (one.about.one != per::lane || one.about.rule != on_move::recompute) continue;
+    block.lower(reinterpret_cast<int*>(one.rows.row(who)), first);
+  }
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

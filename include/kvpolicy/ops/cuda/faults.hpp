@@ -1,0 +1,79 @@
+// What a fault of the device is called when the executor throws it.
+#pragma once
+
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/cuda/backend.hpp>
+#include <string>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The words of a fault: as the host's verbs say it, but for what only they can look up.
+struct fault_text {
+  char const* call;
+  char const* name;
+  char const* rule;
+};
+
+[[nodiscard]] inline fault_text text_of(fault kind) {
+  switch (kind) {
+    case fault::append_bound:
+      return {"append", "tokens", "a lane holds at most `bound` entries"};
+    case fault::append_position:
+      return {"append", "position", "positions ascend"};
+    case fault::append_drafts:
+      return {"append", "in_flight", "drafts are committed or truncated first"};
+    case fault::commit_drafts:
+      return {"commit", "tokens", "fewer drafts are in flight"};
+    case fault::stale_plan:
+      return {"apply", "plan", "the cache holds other counts now: decide again"};
+    case fault::ragged_lanes:
+      return {"apply", "plan.keep",
+              "the next token has one position in all lanes, and another lane keeps another number"};
+    case fault::unequal_counts:
+      return {"decide", "count", "lanes that decide together hold equally many entries"};
+    case fault::carry_numbers:
+      return {"observe", "entries", "a lane holds fewer entries, or the count is negative"};
+    case fault::span:
+      return {"observe", "span", "it is not within the rows of its sequence"};
+    case fault::list_slot:
+      return {"apply", "list", "a slot is out of the pool"};
+    case fault::list_dead_slot:
+      return {"apply", "list", "a live entry or a protected position is at the dead slot"};
+    case fault::list_prefix:
+      return {"apply", "plan.keep", "it drops a position of the protected prefix"};
+    case fault::list_map:
+      return {"apply", "map", "list and map differ at a live entry"};
+    case fault::list_shared:
+      return {"apply", "list", "two entries name one slot that is not shared"};
+    case fault::relist_slot:
+      return {"relist", "map", "a live entry's position is at the dead slot or out of the pool"};
+    case fault::window_drafts:
+      return {"make_room", "in_flight", "drafts are committed or truncated first"};
+    case fault::window_tokens:
+      return {"make_room", "tokens", "the window has fewer rows"};
+    case fault::window_position:
+      return {"take_in", "position", "positions ascend"};
+    case fault::pages_supply:
+      return {"append_rows", "pages.count", "the supply has too few pages"};
+    case fault::pages_sentinel:
+      return {"append_rows", "pages.free", "the sentinel is never handed out"};
+    case fault::pages_bound:
+      return {"append_rows", "bound", "a lane is full"};
+    case fault::pages_position:
+      return {"append_rows", "position", "positions ascend"};
+    default:
+      return {"check", "fault", "the device's memory was overwritten"};
+  }
+}
+
+/// Throws what a fault word says, if it says something.
+inline void throw_fault(std::uint64_t word) {
+  if (word == fault_word::nothing) return;
+  fault_text const text = text_of(static_cast<fault>(word >> 56));
+  auto const index = static_cast<int>(word >> 32 & 0xFFFFFFu);
+  expects(
+      false, text.call, [&] { return text.name + std::string(" (") + std::to_string(index) + ")"; },
+      static_cast<std::int32_t>(word & 0xFFFFFFFFu), text.rule);
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,78 @@
+// Device implementations of the verbs that visit every entry once: map and row_norm.
+#pragma once
+
+#include <cmath>
+#include <kvpolicy/ops/cuda/entries_of.hpp>
+#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/ops/row_norm.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+template <class Function>
+struct map_kernel {
+  score_view scores;
+  Function f;
+
+  KVPOLICY_HD void operator()(int segment, ordinal_range of, int first, int step) const {
+    lane const who = scores.lane_of(segment);
+    int const count = scores.who.committed(who);
+    int const* const position = scores.who.position.row(who);
+    float* const row = scores.row(segment);
+    for (int e = of.begin + first; e < of.end; e += step) {
+      entry const at{who, e, count, position[e], 0};
+      row[e] = f(row[e], at);
+    }
+  }
+};
+
+template <class Combine>
+struct row_norm_kernel {
+  row_view rows;
+  Combine combine;
+  score_view out;
+
+  /// A warp a row: consecutive threads read consecutive elements.
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, int segment, ordinal_range of) const {
+    lane const who = out.lane_of(segment);
+    float* const row = out.row(segment);
+    int const warps = block.threads() / warp_size;
+    for (int e = of.begin + warp_id(block); e < of.end; e += warps) {
+      std::byte const* const from = rows.row(who, e);
+      double sum = 0;
+      for (int d = lane_id(block); d < rows.rows.dims; d += warp_size) {
+        auto const value = static_cast<double>(element_at(rows.rows.element, from + d * rows.rows.dim));
+        sum += value * value;
+      }
+      sum = warp_reduce(block, sum, add_up{});
+      if (lane_id(block) == 0) row[e] = combine(row[e], static_cast<float>(::sqrt(sum)));
+    }
+  }
+};
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::map_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor, class Function>
+  static void run(Executor& exec, score_view const& scores, Function const& f) {
+    detail::launch_entries(exec, scores, detail::map_kernel<Function>{scores, f});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::row_norm_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor, class Combine>
+  static void run(Executor& exec, row_view const& rows, Combine const& combine, score_view const& out) {
+    detail::check_aligned("row_norm", "rows", rows.rows);
+    detail::launch_pieces(exec, out, detail::row_norm_kernel<Combine>{rows, combine, out});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,48 @@
+// Rows on a device: elements of any type as floats, by loads that are as wide as their alignment allows.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/signals.hpp>
+#include <string>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// An element, aligned to its size, as a float. Not of an opaque row.
+[[nodiscard]] KVPOLICY_HD inline float element_at(codec element, std::byte const* from) {
+  if (element == codec::f32) return *reinterpret_cast<float const*>(from);
+  std::uint16_t const raw = *reinterpret_cast<std::uint16_t const*>(from);
+  return element == codec::f16 ? from_f16(raw) : from_bf16(raw);
+}
+
+/// Stores a float as an element, aligned to its size, to nearest even.
+KVPOLICY_HD inline void put_element(codec element, float value, std::byte* to) {
+  if (element == codec::f32) {
+    *reinterpret_cast<float*>(to) = value;
+  } else {
+    *reinterpret_cast<std::uint16_t*>(to) = element == codec::f16 ? to_f16(value) : to_bf16(value);
+  }
+}
+
+/// The largest power of two, up to 16, that divides a plane's address and all its strides: how its rows are aligned.
+/// Planes that begin where a table says are taken to be aligned as their strides are.
+[[nodiscard]] inline int alignment_of(plane const& rows, bool whole_rows) {
+  auto bits = reinterpret_cast<std::uintptr_t>(rows.bases.data != nullptr ? nullptr : rows.base);
+  for (std::int64_t const stride : {rows.layer, rows.unit, rows.token, rows.head}) {
+    bits |= static_cast<std::uintptr_t>(stride);
+  }
+  if (!whole_rows) bits |= static_cast<std::uintptr_t>(rows.dim);
+  int most = 16;
+  while (most > 1 && bits % static_cast<std::uintptr_t>(most) != 0) most /= 2;
+  return most;
+}
+
+/// A device reads an element at once, so it must be aligned to its size.
+inline void check_aligned(char const* call, char const* name, plane const& rows) {
+  expects(alignment_of(rows, false) >= bytes_of(rows.element), call, name, "misaligned rows", [&] {
+    return "a device reads elements of " + std::to_string(bytes_of(rows.element)) + " bytes where they are aligned";
+  });
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,12 @@
+// The device that tests run kernels on: CUDA's under nvcc, else one on the host. Memory is the host's in both.
+#pragma once
+
+#if defined(__CUDACC__)
+#include "cuda/managed_device.cuh"
+#else
+#include "support/emulated_device.hpp"
+
+namespace kvpolicy_test {
+using device_executor = emulated_executor;
+}  // namespace kvpolicy_test
+#endif

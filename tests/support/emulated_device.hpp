@@ -1,0 +1,315 @@
+// A device on the host: runs the kernels of ops/cuda block by block, each thread of a block a fiber of its own.
+#pragma once
+
+#include <boost/context/detail/fcontext.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <kvpolicy/ops/cuda/block.hpp>
+#include <kvpolicy/ops/cuda/faults.hpp>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define KVPOLICY_TEST_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define KVPOLICY_TEST_ASAN 1
+#endif
+#endif
+#if defined(KVPOLICY_TEST_ASAN)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace kvpolicy_test {
+
+namespace kv = kvpolicy;
+
+struct emulated {
+  static constexpr bool runs_kernels = true;
+};
+
+/// One block at a time. Its threads take turns in an order that changes from round to round, so that a kernel which
+/// forgets a barrier is seen to depend on it; a barrier which not every thread reaches ends the program.
+class emulated_block {
+ public:
+  explicit emulated_block(std::uint64_t seed) : random_(seed * 2 + 1) {}
+  emulated_block(emulated_block const&) = delete;
+  emulated_block& operator=(emulated_block const&) = delete;
+
+  [[nodiscard]] int index() const { return index_; }
+  [[nodiscard]] int blocks() const { return shape_.blocks; }
+  [[nodiscard]] int thread() const { return current_; }
+  [[nodiscard]] int threads() const { return shape_.threads; }
+  [[nodiscard]] std::byte* shared() { return shared_.get(); }
+
+  void sync() { wait(state::at_block); }
+  void sync_warp() { wait(state::at_warp); }
+  void fence() {}
+
+  [[nodiscard]] unsigned ballot(bool vote) {
+    auto* const votes = exchange(vote ? 1u : 0u);
+    unsigned all = 0;
+    for (int i = 0; i < kv::detail::warp_size; ++i) {
+      unsigned one = 0;
+      std::memcpy(&one, votes + static_cast<std::size_t>(i) * slot_bytes, sizeof one);
+      all |= one << i;
+    }
+    return all;
+  }
+
+  template <class T>
+  [[nodiscard]] T shuffle(T value, int from) {
+    auto* const values = exchange(value);
+    T got{};
+    std::memcpy(&got, values + static_cast<std::size_t>(from & (kv::detail::warp_size - 1)) * slot_bytes, sizeof got);
+    return got;
+  }
+
+  template <class T>
+  T add(T* to, T value) {
+    return std::exchange(*to, static_cast<T>(*to + value));
+  }
+  template <class T>
+  T lower(T* to, T value) {
+    return std::exchange(*to, value < *to ? value : *to);
+  }
+  template <class T>
+  T raise(T* to, T value) {
+    return std::exchange(*to, *to < value ? value : *to);
+  }
+  template <class T>
+  T unite(T* to, T value) {
+    return std::exchange(*to, static_cast<T>(*to | value));
+  }
+
+  template <class Kernel>
+  void run(kv::launch_shape const& shape, Kernel const& kernel) {
+    if (shape.threads <= 0 || shape.threads % kv::detail::warp_size != 0 || shape.threads > 1024) {
+      fail("the number of threads is no multiple of 32, or more than 1024");
+    }
+    shape_ = shape;
+    kernel_ = &kernel;
+    call_ = [](void const* what, emulated_block& block) { (*static_cast<Kernel const*>(what))(block); };
+    shared_.reset(new std::byte[shape.shared > 0 ? shape.shared : 1]);
+    while (fibers_.size() < static_cast<std::size_t>(shape.threads)) fibers_.emplace_back();
+    parity_.assign(static_cast<std::size_t>(shape.threads), 0);
+    slots_.assign(static_cast<std::size_t>(shape.threads) * 2 * slot_bytes, std::byte{0});
+    std::vector<int> order(static_cast<std::size_t>(shape.blocks));
+    std::iota(order.begin(), order.end(), 0);
+    shuffle_order(order);
+    for (int const block : order) run_block(block);
+  }
+
+ private:
+  enum class state { ready, at_block, at_warp, done };
+  static constexpr std::size_t stack_bytes = 256 * 1024;
+  static constexpr std::size_t slot_bytes = 16;
+
+  struct fiber {
+    std::unique_ptr<std::byte[]> stack{new std::byte[stack_bytes]};
+    boost::context::detail::fcontext_t context = nullptr;
+    state where = state::done;
+    void* fake_stack = nullptr;
+  };
+
+  [[noreturn]] static void fail(char const* why) {
+    std::fprintf(stderr, "emulated device: %s\n", why);
+    std::abort();
+  }
+
+  void run_block(int index) {
+    index_ = index;
+    std::memset(shared_.get(), 0xCD, shape_.shared);  // shared memory begins as anything
+    for (int t = 0; t < shape_.threads; ++t) {
+      fiber& one = fibers_[static_cast<std::size_t>(t)];
+      one.context = boost::context::detail::make_fcontext(one.stack.get() + stack_bytes, stack_bytes, &enter);
+      one.where = state::ready;
+    }
+    std::vector<int> order(static_cast<std::size_t>(shape_.threads));
+    std::iota(order.begin(), order.end(), 0);
+    for (int round = 0;; ++round) {
+      if (round % 4 == 0) shuffle_order(order);
+      bool ran = false;
+      for (int const t : order) {
+        if (fibers_[static_cast<std::size_t>(t)].where != state::ready) continue;
+        resume(t);
+        ran = true;
+      }
+      bool const released = release();
+      if (finished()) return;
+      if (!ran && !released) fail("a barrier or a collective is not reached by all threads");
+    }
+  }
+
+  [[nodiscard]] bool finished() const {
+    for (int t = 0; t < shape_.threads; ++t) {
+      if (fibers_[static_cast<std::size_t>(t)].where != state::done) return false;
+    }
+    return true;
+  }
+
+  bool all_at(int begin, int end, state where) const {
+    for (int t = begin; t < end; ++t) {
+      if (fibers_[static_cast<std::size_t>(t)].where != where) return false;
+    }
+    return true;
+  }
+
+  bool release() {
+    bool any = false;
+    auto const go_on = [&](int begin, int end) {
+      for (int t = begin; t < end; ++t) fibers_[static_cast<std::size_t>(t)].where = state::ready;
+      any = true;
+    };
+    if (all_at(0, shape_.threads, state::at_block)) go_on(0, shape_.threads);
+    for (int t = 0; t < shape_.threads; t += kv::detail::warp_size) {
+      if (all_at(t, t + kv::detail::warp_size, state::at_warp)) go_on(t, t + kv::detail::warp_size);
+    }
+    return any;
+  }
+
+  template <class T>
+  std::byte* exchange(T const& value) {
+    static_assert(sizeof(T) <= slot_bytes);
+    int& parity = parity_[static_cast<std::size_t>(current_)];
+    int const first = current_ / kv::detail::warp_size * kv::detail::warp_size;
+    auto* const slots = slots_.data() + (static_cast<std::size_t>(parity) * static_cast<std::size_t>(shape_.threads) +
+                                         static_cast<std::size_t>(first)) *
+                                            slot_bytes;
+    parity ^= 1;
+    std::memcpy(slots + static_cast<std::size_t>(current_ - first) * slot_bytes, &value, sizeof value);
+    sync_warp();
+    return slots;
+  }
+
+  void shuffle_order(std::vector<int>& order) {
+    for (std::size_t i = order.size(); i > 1; --i) {
+      random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+      std::swap(order[i - 1], order[static_cast<std::size_t>((random_ >> 33) % i)]);
+    }
+  }
+
+  // --- Fibers --------------------------------------------------------------------------------------------------------
+
+  static void enter(boost::context::detail::transfer_t from) {
+    auto* const block = static_cast<emulated_block*>(from.data);
+    block->arrived(nullptr, from.fctx);
+    block->call_(block->kernel_, *block);
+    block->leave(state::done);
+    fail("a thread that has ended was resumed");
+  }
+
+  void resume(int t) {
+    current_ = t;
+    fiber& one = fibers_[static_cast<std::size_t>(t)];
+#if defined(KVPOLICY_TEST_ASAN)
+    void* mine = nullptr;
+    __sanitizer_start_switch_fiber(&mine, one.stack.get(), stack_bytes);
+#endif
+    auto const back = boost::context::detail::jump_fcontext(one.context, this);
+#if defined(KVPOLICY_TEST_ASAN)
+    __sanitizer_finish_switch_fiber(mine, nullptr, nullptr);
+#endif
+    one.context = back.fctx;
+  }
+
+  void arrived([[maybe_unused]] void* fake_stack, boost::context::detail::fcontext_t scheduler) {
+#if defined(KVPOLICY_TEST_ASAN)
+    __sanitizer_finish_switch_fiber(fake_stack, &main_stack_, &main_bytes_);
+#endif
+    scheduler_ = scheduler;
+  }
+
+  void leave(state where) {
+    fiber& one = fibers_[static_cast<std::size_t>(current_)];
+    one.where = where;
+#if defined(KVPOLICY_TEST_ASAN)
+    __sanitizer_start_switch_fiber(where == state::done ? nullptr : &one.fake_stack, main_stack_, main_bytes_);
+#endif
+    auto const back = boost::context::detail::jump_fcontext(scheduler_, nullptr);
+    arrived(one.fake_stack, back.fctx);
+  }
+
+  void wait(state where) { leave(where); }
+
+  kv::launch_shape shape_{};
+  int index_ = 0;
+  int current_ = 0;
+  std::uint64_t random_;
+  void const* kernel_ = nullptr;
+  void (*call_)(void const*, emulated_block&) = nullptr;
+  std::unique_ptr<std::byte[]> shared_;
+  std::vector<fiber> fibers_;
+  std::vector<int> parity_;
+  std::vector<std::byte> slots_;
+  boost::context::detail::fcontext_t scheduler_ = nullptr;
+  [[maybe_unused]] void const* main_stack_ = nullptr;
+  [[maybe_unused]] std::size_t main_bytes_ = 0;
+};
+static_assert(kv::thread_block<emulated_block>);
+
+/// The executor of that device. Its memory is the host's.
+class emulated_executor {
+ public:
+  using backend = emulated;
+
+  template <class T>
+  class buffer {
+   public:
+    buffer(emulated_executor&, std::size_t count) : values_(count) {}
+    [[nodiscard]] T* data() { return values_.data(); }
+    [[nodiscard]] T const* data() const { return values_.data(); }
+    [[nodiscard]] std::size_t size() const { return values_.size(); }
+
+   private:
+    std::vector<T> values_;
+  };
+
+  /// Few threads and small pieces: more of a kernel's seams in small tests.
+  explicit emulated_executor(std::uint64_t seed = 1) : emulated_executor(small_numbers(), seed) {}
+  emulated_executor(kv::launch_numbers const& numbers, std::uint64_t seed) : numbers_(numbers), block_(seed) {}
+
+  [[nodiscard]] static kv::launch_numbers small_numbers() {
+    return {.segment_threads = 64,
+            .entry_threads = 64,
+            .entries_of_a_block = 96,
+            .row_threads = 64,
+            .lane_threads = 32,
+            .processors = 3};
+  }
+
+  void reserve(std::size_t bytes) {
+    if (scratch_.size() < bytes) scratch_.resize(bytes);
+  }
+  [[nodiscard]] std::size_t reserved() const { return scratch_.size(); }
+  static void copy(std::byte* to, std::byte const* from, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+
+  [[nodiscard]] kv::launch_numbers const& numbers() const { return numbers_; }
+  [[nodiscard]] std::byte* scratch() { return scratch_.data(); }
+  [[nodiscard]] int* tickets() { return tickets_; }
+  [[nodiscard]] kv::fault_word faults() { return {&fault_}; }
+  void check() { kv::detail::throw_fault(std::exchange(fault_, kv::fault_word::nothing)); }
+
+  template <class Kernel>
+  void launch(kv::launch_shape const& shape, Kernel const& kernel) {
+    if (shape.blocks > 0) block_.run(shape, kernel);
+  }
+
+ private:
+  kv::launch_numbers numbers_;
+  emulated_block block_;
+  std::vector<std::byte> scratch_;
+  std::uint64_t fault_ = kv::fault_word::nothing;
+  int tickets_[16] = {};
+};
+
+static_assert(kv::kernel_executor<emulated_executor>);
+
+}  // namespace kvpolicy_test
