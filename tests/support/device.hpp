@@ -2,7 +2,7 @@
 #pragma once
 
 #if defined(__CUDACC__)
-#include "cuda/managed_device.cuh"
+#include "cuda/gpu_device.cuh"
 #else
 #include "support/emulated_device.hpp"
 

@@ -1,12 +1,14 @@
 // A device on the host: runs the kernels of ops/cuda block by block, each thread of a block a fiber of its own.
 #pragma once
 
+#include <algorithm>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <kvpolicy/ops/cuda/block.hpp>
 #include <kvpolicy/ops/cuda/faults.hpp>
 #include <memory>
@@ -22,6 +24,7 @@
 #endif
 #endif
 #if defined(KVPOLICY_TEST_ASAN)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -34,10 +37,20 @@ struct emulated {
 };
 
 /// One block at a time. Its threads take turns in an order that changes from round to round, so that a kernel which
-/// forgets a barrier is seen to depend on it; a barrier which not every thread reaches ends the program.
+/// forgets a barrier is seen to depend on it; a barrier which not every thread reaches ends the program. Its own memory
+/// is made once, so that a test can tell whether a verb allocates.
 class emulated_block {
  public:
-  explicit emulated_block(std::uint64_t seed) : random_(seed * 2 + 1) {}
+  emulated_block()
+      : shared_(new std::byte[most_shared]),
+        parity_(most_threads),
+        slots_(2 * most_threads * slot_bytes),
+        threads_(most_threads) {
+    blocks_.reserve(1 << 16);
+    while (fibers_.size() < 128) fibers_.emplace_back();
+    forbid(shared_.get(), most_shared);
+  }
+  ~emulated_block() { allow(shared_.get(), most_shared); }
   emulated_block(emulated_block const&) = delete;
   emulated_block& operator=(emulated_block const&) = delete;
 
@@ -70,6 +83,26 @@ class emulated_block {
     return got;
   }
 
+  /// sum += a b, each product rounded when it is added, from what the warp's other threads hold.
+  template <kv::codec Element>
+  void multiply_16x8x16(kv::fragment_16x16 const& a, kv::fragment_16x8 const& b, kv::fragment_of_floats& sum) {
+    int const lane = current_ % kv::detail::warp_size;
+    float row[2][16], column[2][16];
+    auto const* slots = exchange(a);
+    for (int i = 0; i < 2 * 16; ++i) {
+      int const k = i % 16;
+      row[i / 16][k] = number_at<Element>(slots, lane / 4 * 4 + k % 8 / 2, i / 16 + k / 8 * 2, k % 2);
+    }
+    slots = exchange(b);
+    for (int i = 0; i < 2 * 16; ++i) {
+      int const k = i % 16;
+      column[i / 16][k] = number_at<Element>(slots, (lane % 4 * 2 + i / 16) * 4 + k % 8 / 2, k / 8, k % 2);
+    }
+    for (int i = 0; i < 4; ++i) {
+      for (int k = 0; k < 16; ++k) sum.of[i] += row[i / 2][k] * column[i % 2][k];
+    }
+  }
+
   template <class T>
   T add(T* to, T value) {
     return std::exchange(*to, static_cast<T>(*to + value));
@@ -86,29 +119,51 @@ class emulated_block {
   T unite(T* to, T value) {
     return std::exchange(*to, static_cast<T>(*to | value));
   }
+  template <class T>
+  T intersect(T* to, T value) {
+    return std::exchange(*to, static_cast<T>(*to & value));
+  }
 
+  /// `random`: a state that says in which order blocks and threads run.
   template <class Kernel>
-  void run(kv::launch_shape const& shape, Kernel const& kernel) {
-    if (shape.threads <= 0 || shape.threads % kv::detail::warp_size != 0 || shape.threads > 1024) {
+  void run(kv::launch_shape const& shape, Kernel const& kernel, std::uint64_t& random) {
+    auto const threads = static_cast<std::size_t>(shape.threads);
+    if (shape.threads <= 0 || threads % kv::detail::warp_size != 0 || threads > most_threads) {
       fail("the number of threads is no multiple of 32, or more than 1024");
     }
+    if (shape.shared > most_shared) fail("a block has 227 KiB of shared memory at most");
     shape_ = shape;
+    random_ = &random;
     kernel_ = &kernel;
     call_ = [](void const* what, emulated_block& block) { (*static_cast<Kernel const*>(what))(block); };
-    shared_.reset(new std::byte[shape.shared > 0 ? shape.shared : 1]);
-    while (fibers_.size() < static_cast<std::size_t>(shape.threads)) fibers_.emplace_back();
-    parity_.assign(static_cast<std::size_t>(shape.threads), 0);
-    slots_.assign(static_cast<std::size_t>(shape.threads) * 2 * slot_bytes, std::byte{0});
-    std::vector<int> order(static_cast<std::size_t>(shape.blocks));
-    std::iota(order.begin(), order.end(), 0);
-    shuffle_order(order);
-    for (int const block : order) run_block(block);
+    while (fibers_.size() < threads) fibers_.emplace_back();
+    std::fill_n(parity_.begin(), threads, 0);
+    blocks_.resize(static_cast<std::size_t>(shape.blocks));
+    std::iota(blocks_.begin(), blocks_.end(), 0);
+    shuffle_order(blocks_);
+    allow(shared_.get(), shape.shared);
+    for (int const block : blocks_) run_block(block);
+    forbid(shared_.get(), shape.shared);
   }
 
  private:
   enum class state { ready, at_block, at_warp, done };
   static constexpr std::size_t stack_bytes = 256 * 1024;
   static constexpr std::size_t slot_bytes = 16;
+  static constexpr std::size_t most_threads = 1024;
+  static constexpr std::size_t most_shared = 227 * 1024;
+
+  /// Shared memory beyond what a launch asked for is nobody's.
+  static void forbid([[maybe_unused]] std::byte* from, [[maybe_unused]] std::size_t bytes) {
+#if defined(KVPOLICY_TEST_ASAN)
+    __asan_poison_memory_region(from, bytes);
+#endif
+  }
+  static void allow([[maybe_unused]] std::byte* from, [[maybe_unused]] std::size_t bytes) {
+#if defined(KVPOLICY_TEST_ASAN)
+    __asan_unpoison_memory_region(from, bytes);
+#endif
+  }
 
   struct fiber {
     std::unique_ptr<std::byte[]> stack{new std::byte[stack_bytes]};
@@ -127,15 +182,17 @@ class emulated_block {
     std::memset(shared_.get(), 0xCD, shape_.shared);  // shared memory begins as anything
     for (int t = 0; t < shape_.threads; ++t) {
       fiber& one = fibers_[static_cast<std::size_t>(t)];
-      one.context = boost::context::detail::make_fcontext(one.stack.get() + stack_bytes, stack_bytes, &enter);
+      if (one.context == nullptr) {
+        one.context = boost::context::detail::make_fcontext(one.stack.get() + stack_bytes, stack_bytes, &enter);
+      }
       one.where = state::ready;
     }
-    std::vector<int> order(static_cast<std::size_t>(shape_.threads));
-    std::iota(order.begin(), order.end(), 0);
+    threads_.resize(static_cast<std::size_t>(shape_.threads));
+    std::iota(threads_.begin(), threads_.end(), 0);
     for (int round = 0;; ++round) {
-      if (round % 4 == 0) shuffle_order(order);
+      if (round % 4 == 0) shuffle_order(threads_);
       bool ran = false;
-      for (int const t : order) {
+      for (int const t : threads_) {
         if (fibers_[static_cast<std::size_t>(t)].where != state::ready) continue;
         resume(t);
         ran = true;
@@ -187,10 +244,19 @@ class emulated_block {
     return slots;
   }
 
+  /// One half of a word that a thread of the warp gave, as a number.
+  template <kv::codec Element>
+  static float number_at(std::byte const* slots, int lane, int word, int half) {
+    std::uint16_t raw = 0;
+    auto const at = static_cast<std::size_t>(lane) * slot_bytes + static_cast<std::size_t>(word * 4 + half * 2);
+    std::memcpy(&raw, slots + at, sizeof raw);
+    return Element == kv::codec::bf16 ? kv::from_bf16(raw) : kv::from_f16(raw);
+  }
+
   void shuffle_order(std::vector<int>& order) {
     for (std::size_t i = order.size(); i > 1; --i) {
-      random_ = random_ * 6364136223846793005u + 1442695040888963407u;
-      std::swap(order[i - 1], order[static_cast<std::size_t>((random_ >> 33) % i)]);
+      *random_ = *random_ * 6364136223846793005u + 1442695040888963407u;
+      std::swap(order[i - 1], order[static_cast<std::size_t>((*random_ >> 33) % i)]);
     }
   }
 
@@ -199,9 +265,10 @@ class emulated_block {
   static void enter(boost::context::detail::transfer_t from) {
     auto* const block = static_cast<emulated_block*>(from.data);
     block->arrived(nullptr, from.fctx);
-    block->call_(block->kernel_, *block);
-    block->leave(state::done);
-    fail("a thread that has ended was resumed");
+    for (;;) {  // one thread of a kernel after another
+      block->call_(block->kernel_, *block);
+      block->leave(state::done);
+    }
   }
 
   void resume(int t) {
@@ -229,7 +296,7 @@ class emulated_block {
     fiber& one = fibers_[static_cast<std::size_t>(current_)];
     one.where = where;
 #if defined(KVPOLICY_TEST_ASAN)
-    __sanitizer_start_switch_fiber(where == state::done ? nullptr : &one.fake_stack, main_stack_, main_bytes_);
+    __sanitizer_start_switch_fiber(&one.fake_stack, main_stack_, main_bytes_);
 #endif
     auto const back = boost::context::detail::jump_fcontext(scheduler_, nullptr);
     arrived(one.fake_stack, back.fctx);
@@ -240,13 +307,14 @@ class emulated_block {
   kv::launch_shape shape_{};
   int index_ = 0;
   int current_ = 0;
-  std::uint64_t random_;
+  std::uint64_t* random_ = nullptr;
   void const* kernel_ = nullptr;
   void (*call_)(void const*, emulated_block&) = nullptr;
   std::unique_ptr<std::byte[]> shared_;
-  std::vector<fiber> fibers_;
+  std::deque<fiber> fibers_;  ///< a fiber knows where it is
   std::vector<int> parity_;
   std::vector<std::byte> slots_;
+  std::vector<int> blocks_, threads_;
   boost::context::detail::fcontext_t scheduler_ = nullptr;
   [[maybe_unused]] void const* main_stack_ = nullptr;
   [[maybe_unused]] std::size_t main_bytes_ = 0;
@@ -272,7 +340,9 @@ class emulated_executor {
 
   /// Few threads and small pieces: more of a kernel's seams in small tests.
   explicit emulated_executor(std::uint64_t seed = 1) : emulated_executor(small_numbers(), seed) {}
-  emulated_executor(kv::launch_numbers const& numbers, std::uint64_t seed) : numbers_(numbers), block_(seed) {}
+  emulated_executor(kv::launch_numbers const& numbers, std::uint64_t seed) : numbers_(numbers), random_(seed * 2 + 1) {
+    static_cast<void>(block());
+  }
 
   [[nodiscard]] static kv::launch_numbers small_numbers() {
     return {.segment_threads = 64,
@@ -295,16 +365,26 @@ class emulated_executor {
   [[nodiscard]] std::byte* scratch() { return scratch_.data(); }
   [[nodiscard]] int* tickets() { return tickets_; }
   [[nodiscard]] kv::fault_word faults() { return {&fault_}; }
+  template <class T>
+  static void fetch(T* to, T const* from, std::size_t count) {
+    copy(reinterpret_cast<std::byte*>(to), reinterpret_cast<std::byte const*>(from), count * sizeof(T));
+  }
+  static void synchronize() {}
   void check() { kv::detail::throw_fault(std::exchange(fault_, kv::fault_word::nothing)); }
 
   template <class Kernel>
   void launch(kv::launch_shape const& shape, Kernel const& kernel) {
-    if (shape.blocks > 0) block_.run(shape, kernel);
+    if (shape.blocks > 0) block().run(shape, kernel, random_);
   }
 
  private:
+  static emulated_block& block() {
+    static thread_local emulated_block one;
+    return one;
+  }
+
   kv::launch_numbers numbers_;
-  emulated_block block_;
+  std::uint64_t random_;
   std::vector<std::byte> scratch_;
   std::uint64_t fault_ = kv::fault_word::nothing;
   int tickets_[16] = {};

@@ -18,18 +18,18 @@ class owned_keep {
         seen_(static_cast<std::size_t>(scores.segments())) {
     keep_ = {scores.who,     scores.decides,  kv::unit::token, kv::side::kept,
              offset_.data(), ordinal_.data(), seen_.data(),    static_cast<std::int64_t>(ordinal_.size()),
-             &report_};
+             report_.data()};
   }
   owned_keep(owned_keep const&) = delete;
   owned_keep& operator=(owned_keep const&) = delete;
   kv::keep_set& view() { return keep_; }
-  [[nodiscard]] kv::report const& report() const { return report_; }
+  [[nodiscard]] kv::report const& report() const { return report_.front(); }
   [[nodiscard]] std::vector<int> kept(int segment) const { return listed(keep_, segment); }
 
  private:
   std::vector<std::int64_t> offset_;
   std::vector<int> ordinal_, seen_;
-  kv::report report_;
+  std::vector<kv::report> report_ = std::vector<kv::report>(1);  // on the heap, where a device may write it
   kv::keep_set keep_;
 };
 

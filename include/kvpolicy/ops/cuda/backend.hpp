@@ -35,10 +35,12 @@ struct launch_numbers {
   int segment_threads = 512;  ///< of a block that reads a whole segment: top_k, argmin, select_if
   int entry_threads = 256;    ///< of a block that takes a piece of a lane's entries
   int entries_of_a_block = 1024;
-  int row_threads = 256;         ///< of a block that moves rows, a warp a row
-  int lane_threads = 128;        ///< of a block that does a lane's bookkeeping
-  int shared_bytes = 48 * 1024;  ///< shared memory that a block may have
-  int processors = 132;          ///< multiprocessors of the device
+  int row_threads = 256;          ///< of a block that moves rows, a warp a row
+  int lane_threads = 128;         ///< of a block that does a lane's bookkeeping
+  int shared_bytes = 48 * 1024;   ///< shared memory that a block may have
+  int collected_keys = 0;         ///< that top_k collects of a segment in shared memory; 0: as its bound asks for
+  int processors = 132;           ///< multiprocessors of the device
+  int blocks_of_a_processor = 8;  ///< blocks that share out work by lanes, for each of them
   static constexpr auto name = "launch_numbers";
   static constexpr auto fields() {
     return std::tuple{field{"segment_threads", &launch_numbers::segment_threads},
@@ -47,7 +49,9 @@ struct launch_numbers {
                       field{"row_threads", &launch_numbers::row_threads},
                       field{"lane_threads", &launch_numbers::lane_threads},
                       field{"shared_bytes", &launch_numbers::shared_bytes},
-                      field{"processors", &launch_numbers::processors}};
+                      field{"collected_keys", &launch_numbers::collected_keys},
+                      field{"processors", &launch_numbers::processors},
+                      field{"blocks_of_a_processor", &launch_numbers::blocks_of_a_processor}};
   }
   friend bool operator==(launch_numbers const&, launch_numbers const&) = default;
 };
@@ -77,6 +81,7 @@ enum class fault : int {
   unequal_counts,
   carry_numbers,
   span,
+  decide_span,
   list_slot,
   list_dead_slot,
   list_prefix,
@@ -90,6 +95,8 @@ enum class fault : int {
   pages_sentinel,
   pages_bound,
   pages_position,
+  step_drafts,
+  step_position,
   fault_count
 };
 

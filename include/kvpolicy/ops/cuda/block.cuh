@@ -83,6 +83,27 @@ class cuda_block {
 #endif
   }
 
+  /// sum += a b of the warp, on tensor cores, which round a product's sums in a way of their own.
+  template <codec Element>
+  KVPOLICY_HD void multiply_16x8x16([[maybe_unused]] fragment_16x16 const& a, [[maybe_unused]] fragment_16x8 const& b,
+                                    [[maybe_unused]] fragment_of_floats& sum) const {
+#if defined(__CUDA_ARCH__)
+    if constexpr (Element == codec::bf16) {
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(sum.of[0]), "+f"(sum.of[1]), "+f"(sum.of[2]), "+f"(sum.of[3])
+          : "r"(a.of[0]), "r"(a.of[1]), "r"(a.of[2]), "r"(a.of[3]), "r"(b.of[0]), "r"(b.of[1]));
+    } else {
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(sum.of[0]), "+f"(sum.of[1]), "+f"(sum.of[2]), "+f"(sum.of[3])
+          : "r"(a.of[0]), "r"(a.of[1]), "r"(a.of[2]), "r"(a.of[3]), "r"(b.of[0]), "r"(b.of[1]));
+    }
+#endif
+  }
+
   template <class T>
   KVPOLICY_HD T add([[maybe_unused]] T* to, T value) const {
 #if defined(__CUDA_ARCH__)
@@ -115,6 +136,14 @@ class cuda_block {
     return value;
 #endif
   }
+  template <class T>
+  KVPOLICY_HD T intersect([[maybe_unused]] T* to, T value) const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<T>(atomicAnd(native(to), static_cast<native_type<T>>(value)));
+#else
+    return value;
+#endif
+  }
 
  private:
   /// 64 bits have another name in atomic functions. Sums of signed ones are those of unsigned ones.
@@ -131,8 +160,9 @@ static_assert(thread_block<cuda_block>);
 
 namespace detail {
 
-/// Every kernel of the library: a value, and the block that runs it.
-template <class Kernel>
+/// Every kernel of the library: a value, and the block that runs it. Named after the architectures that it is compiled
+/// for, so that objects which were compiled for others can be linked.
+template <class Kernel, int... Architectures>
 __global__ void run_kernel(Kernel const __grid_constant__ kernel) {
   cuda_block block;
   kernel(block);

@@ -3,10 +3,26 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/config.hpp>
 #include <kvpolicy/ops/cuda/backend.hpp>
 
 namespace KVPOLICY_NAMESPACE {
+
+/// A warp's part of a matrix of 16-bit numbers, two in a word, the lower bits first. With g = lane / 4 and t = lane %
+/// 4, as PTX lays out the fragments of mma.m16n8k16: a 16 x 16 matrix gives each thread the columns 2 t and 2 t + 1 of
+/// rows g and g + 8, then columns 2 t + 8 and 2 t + 9 of both;
+struct fragment_16x16 {
+  std::uint32_t of[4];
+};
+/// a 16 x 8 matrix the rows 2 t and 2 t + 1 of column g, then rows 2 t + 8 and 2 t + 9;
+struct fragment_16x8 {
+  std::uint32_t of[2];
+};
+/// and 16 x 8 floats the columns 2 t and 2 t + 1 of row g, then of row g + 8.
+struct fragment_of_floats {
+  float of[4];
+};
 
 /// A block of threads, as a kernel sees it. Every thread of the block runs the kernel; what is said to be collective
 /// must be reached by all threads of the block (`sync`) or of the warp (`sync_warp`, `ballot`, `shuffle`), each of
@@ -14,11 +30,12 @@ namespace KVPOLICY_NAMESPACE {
 ///
 /// - `index()`, `blocks()`: which block of how many. `thread()`, `threads()`: which thread of how many.
 /// - `shared()`: the block's shared memory, aligned to 16 bytes.
-/// - `add`, `lower`, `raise`, `unite`: atomic a += b, a = min, a = max, a |= b of int, unsigned or 64-bit unsigned, in
-///   shared or device memory; they return what was there.
+/// - `add`, `lower`, `raise`, `unite`, `intersect`: atomic a += b, a = min, a = max, a |= b, a &= b of int, unsigned or
+///   64-bit unsigned, in shared or device memory; they return what was there.
+/// - `multiply_16x8x16<codec>(a, b, sum)`: sum += a b of a warp's fragments of bf16 or f16; collective of the warp.
 /// - `fence()`: what this thread wrote before it is seen by other blocks before what it writes after it.
 template <class B>
-concept thread_block = requires(B& block, int* number, std::uint64_t* word) {
+concept thread_block = requires(B& block, int* number, std::uint64_t* word, fragment_of_floats& sum) {
   { block.index() } -> std::same_as<int>;
   { block.blocks() } -> std::same_as<int>;
   { block.thread() } -> std::same_as<int>;
@@ -29,10 +46,12 @@ concept thread_block = requires(B& block, int* number, std::uint64_t* word) {
   block.fence();
   { block.ballot(true) } -> std::same_as<unsigned>;
   { block.shuffle(1.0f, 0) } -> std::same_as<float>;
+  block.template multiply_16x8x16<codec::bf16>(fragment_16x16{}, fragment_16x8{}, sum);
   { block.add(number, 1) } -> std::same_as<int>;
   { block.lower(word, std::uint64_t{1}) } -> std::same_as<std::uint64_t>;
   { block.raise(number, 1) } -> std::same_as<int>;
   { block.unite(number, 1) } -> std::same_as<int>;
+  { block.intersect(number, 1) } -> std::same_as<int>;
 };
 
 namespace detail {

@@ -205,14 +205,13 @@ class cuda_executor {
   void launch(launch_shape const& shape, Kernel const& kernel) {
     static_assert(sizeof(Kernel) <= 4096, "kvpolicy: a kernel's arguments have 4 KiB");
     if (shape.blocks <= 0) return;
+    auto* const code = &detail::run_kernel<Kernel, __CUDA_ARCH_LIST__>;
     constexpr std::size_t without_asking = 48 * 1024;
     if (shape.shared > without_asking) {
-      detail::cuda_call("cudaFuncSetAttribute",
-                        cudaFuncSetAttribute(detail::run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(shape.shared)));
+      detail::cuda_call("cudaFuncSetAttribute", cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                                     static_cast<int>(shape.shared)));
     }
-    detail::run_kernel<Kernel>
-        <<<static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.threads), shape.shared, stream_>>>(kernel);
+    code<<<static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.threads), shape.shared, stream_>>>(kernel);
     detail::cuda_call("kernel launch", cudaGetLastError());
   }
 

@@ -35,6 +35,8 @@ struct fault_text {
       return {"observe", "entries", "a lane holds fewer entries, or the count is negative"};
     case fault::span:
       return {"observe", "span", "it is not within the rows of its sequence"};
+    case fault::decide_span:
+      return {"decide", "span", "it is not within the rows of its sequence"};
     case fault::list_slot:
       return {"apply", "list", "a slot is out of the pool"};
     case fault::list_dead_slot:
@@ -54,13 +56,17 @@ struct fault_text {
     case fault::window_position:
       return {"take_in", "position", "positions ascend"};
     case fault::pages_supply:
-      return {"append_rows", "pages.count", "the supply has too few pages"};
+      return {"promote", "pages", "the pool has as many left as the brackets say"};
     case fault::pages_sentinel:
-      return {"append_rows", "pages.free", "the sentinel is never handed out"};
+      return {"promote", "pages.free", "it is the sentinel, or no page of the pool"};
     case fault::pages_bound:
-      return {"append_rows", "bound", "a lane is full"};
+      return {"promote", "global.who.count", "a lane holds at most `bound` entries"};
     case fault::pages_position:
-      return {"append_rows", "position", "positions ascend"};
+      return {"promote", "position", "positions ascend"};
+    case fault::step_drafts:
+      return {"step", "tokens", "the ring has fewer rows for drafts"};
+    case fault::step_position:
+      return {"step", "position", "positions ascend"};
     default:
       return {"check", "fault", "the device's memory was overwritten"};
   }

@@ -1,0 +1,8 @@
+// Everything for CUDA, and for the host: include this in sources that nvcc compiles.
+#pragma once
+
+// IWYU pragma: begin_exports
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/executor.cuh>
+#include <kvpolicy/ops/cuda/verbs.hpp>
+// IWYU pragma: end_exports

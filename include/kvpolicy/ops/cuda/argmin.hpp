@@ -1,0 +1,94 @@
+// Device implementation of argmin: one launch, a block a segment.
+#pragma once
+
+#include <kvpolicy/ops/argmin.hpp>
+#include <kvpolicy/ops/cuda/select_emit.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Offsets of argmin: a word lists the ordinal that goes, and one more; 0: none. Its odd number counts NaN.
+struct close_lowest {
+  keep_set keep;
+  [[nodiscard]] KVPOLICY_HD int number(segment_word told) const { return told.listed() > 0 ? 1 : 0; }
+  KVPOLICY_HD void place(segment_word told, std::int64_t before, report& found) const {
+    found.nan_scores += told.odd();
+    if (told.listed() > 0) {
+      keep.ordinal[before] = told.listed() - 1;
+    } else {
+      found.forced_over_budget += told.triggered() ? 1 : 0;
+    }
+  }
+};
+
+template <class Rule>
+struct argmin_kernel {
+  score_view scores;
+  Rule rule;
+  keep_set keep;
+  fault_word faults;
+  int* ticket;
+
+  [[nodiscard]] static constexpr std::size_t shared_bytes() {
+    return collective_bytes<std::int64_t>() + collective_bytes<int>();
+  }
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    shared_arena arena(block);
+    auto* const sums = arena.take<std::int64_t>(warp_size + 1);
+    auto* const room = arena.take<int>(warp_size + 1);
+    segment_word const found = drop(block, block.index(), reinterpret_cast<std::uint64_t*>(sums), room);
+    if (block.thread() == 0) {
+      keep.seen[block.index()] = scores.who.committed(scores.lane_of(block.index()));
+      keep.offset[block.index() + 1] = found.word;
+    }
+    if (last_block(block, ticket, room)) close_segments(block, keep, sums, close_lowest{keep});
+  }
+
+ private:
+  static constexpr std::uint64_t none = ~std::uint64_t{0};
+
+  /// Lowest of all: by key, then by how far the ordinal is from the end. A segment whose lanes hold different counts
+  /// drops nothing.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD segment_word drop(Block& block, int segment, std::uint64_t* lowest_room, int* room) const {
+    segment_keys<Rule> keys(scores, rule, segment);
+    int const count = keys.count();
+    keys.about.budget = rule.budget(keys.about.who, count);
+    bool const differs = counts_differ(block, scores, segment, faults, room);
+    if (differs || count == 0 || !rule.triggers(count, keys.about.budget)) return {0};
+    keys.find_run();
+    std::uint64_t lowest = none;
+    int nan = 0;
+    for (int e = keys.begin + block.thread(); e < keys.end; e += block.threads()) {
+      std::uint32_t const key = keys.at(e);
+      if (key == order_forced) continue;
+      nan += key == order_nan ? 1 : 0;
+      lowest = take_lower{}(lowest, std::uint64_t{key} << 32 | (0xFFFFFFFFu - static_cast<std::uint32_t>(e)));
+    }
+    lowest = block_reduce(block, lowest, lowest_room, take_lower{});
+    nan = block_reduce(block, nan, room, add_up{});
+    int const ordinal = lowest == none ? -1 : static_cast<int>(0xFFFFFFFFu - static_cast<std::uint32_t>(lowest));
+    return segment_word::of(ordinal + 1, nan, true);
+  }
+};
+
+}  // namespace detail
+
+/// One launch: no result of it depends on how many threads a block has.
+///
+/// Lanes that decide together and hold different counts raise a fault, and drop nothing.
+template <kernel_backend Backend>
+struct implementation<ops::argmin_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor, class Rule>
+  static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
+    using kernel = detail::argmin_kernel<Rule>;
+    exec.launch({scores.segments(), exec.numbers().segment_threads, kernel::shared_bytes()},
+                kernel{scores, rule, keep, exec.faults(), exec.tickets()});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,196 @@
+// Device implementation of attention_mass: the sums of the softmax, where they are not given, and then the masses.
+#pragma once
+
+#include <cmath>
+#include <kvpolicy/ops/cuda/attention_fma.hpp>
+#include <kvpolicy/ops/cuda/attention_mma.hpp>
+#include <kvpolicy/ops/cuda/mass_rows.hpp>
+#include <limits>
+#include <string>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// One call, as the host knows it.
+class mass_call {
+ public:
+  mass_call(keys const& from, query_view const& rows, attention_mass_options const& how, score_view const& out)
+      : how_(how) {
+    task_.from = from;
+    task_.rows = rows;
+    task_.among = out;
+    task_.domain = how.domain;
+    task_.group = rows.rows > 0 ? rows.heads / out.who.heads : 1;
+    task_.scale = 1.0f / std::sqrt(static_cast<float>(from.rows.dims));
+    task_.last_rows = how.last_rows;
+    task_.only_last = how.rows == reduction::last;
+    task_.on_logits = how.order == reduction_order::group_on_logits && task_.group > 1;
+    task_.rows_apart = how.order == reduction_order::rows_then_group || task_.group == 1;
+    bool const whole_domain = how.domain == key_domain::all || (how.domain == key_domain::past && task_.sees_all());
+    given_ = rows.lse.data != nullptr && whole_domain && !task_.on_logits;
+  }
+
+  [[nodiscard]] attention_task const& task() const { return task_; }
+  [[nodiscard]] bool sums_are_given() const { return given_; }
+  [[nodiscard]] bool group_maximum() const { return how_.group == reduction::max; }
+  [[nodiscard]] float group_share() const {
+    return task_.on_logits && how_.group == reduction::mean ? 1.0f / static_cast<float>(task_.group) : 1.0f;
+  }
+
+  /// Rows of a head that can be used, at most.
+  [[nodiscard]] int rows() const {
+    if (task_.only_last) return task_.rows.rows < 1 ? 0 : 1;
+    bool const fewer = task_.last_rows > 0 && task_.last_rows < task_.rows.rows;
+    return fewer ? task_.last_rows : task_.rows.rows;
+  }
+  /// Rows [first, first + most) of those that are used. Sums are made of rows whose heads lie side by side.
+  [[nodiscard]] attention_task part(int first, int most, bool rows_apart) const {
+    attention_task some = task_;
+    some.first_row = first;
+    some.most_rows = most;
+    some.rows_apart = rows_apart && !some.on_logits;
+    return some;
+  }
+
+  [[nodiscard]] mass_reduction reduction_of(bool further) const {
+    int const together = task_.among.who.size() / task_.among.segments();
+    bool const mean_of_group = how_.group == reduction::mean && !task_.on_logits;
+    return {.rows_maximum = how_.rows == reduction::max,
+            .group_maximum = group_maximum(),
+            .group_share = group_share(),
+            .mean_rows = how_.rows == reduction::mean,
+            .divide_by = mean_of_group ? task_.group : 1,
+            .lanes_maximum = how_.lanes == reduction::max,
+            .lanes_divide_by = how_.lanes == reduction::mean ? together : 1,
+            .grow = how_.accumulate || further};
+  }
+
+  /// True if rows may come in several launches that add to each other's masses.
+  [[nodiscard]] bool adds_up() const {
+    bool const group = task_.on_logits || task_.group == 1 || !group_maximum() || !task_.rows_apart;
+    bool const lanes = task_.among.who.size() == task_.among.segments() || how_.lanes == reduction::sum;
+    return how_.rows != reduction::max && group && lanes;
+  }
+  void check_rows() const {
+    expects(given_ || rows() <= sums_room::most_rows || adds_up(), "attention_mass", "queries.rows", rows(), [] {
+      return "a device takes " + std::to_string(sums_room::most_rows) +
+             " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
+    });
+  }
+
+ private:
+  attention_task task_;
+  attention_mass_options how_;
+  bool given_ = false;
+};
+
+/// Launches for one kind of product.
+template <class Executor, class Product>
+class mass_launches {
+ public:
+  mass_launches(Executor& exec, mass_call const& call, Product const& product)
+      : exec_(exec),
+        call_(call),
+        product_(product),
+        among_(call.task().among),
+        room_(call.task().group, among_.who.bound, among_.who.size(), exec.scratch()),
+        threads_(exec.numbers().entry_threads < tile_entries ? exec.numbers().entry_threads : tile_entries) {}
+
+  void run() {
+    if (call_.sums_are_given() || call_.rows() == 0) return masses(0, std::numeric_limits<int>::max());
+    for (int first = 0; first < call_.rows(); first += sums_room::most_rows) {
+      sums(first);
+      masses(first, sums_room::most_rows);
+    }
+  }
+
+ private:
+  /// The sums of up to most_rows rows.
+  void sums(int first) {
+    int const most = call_.rows() - first < sums_room::most_rows ? call_.rows() - first : sums_room::most_rows;
+    int const at_once = room_.rows_of_launch(call_.task().group);
+    int const blocks = among_.who.size() * room_.stretches;
+    for (int row = 0; row < most; row += at_once) {
+      sums_kernel<Product> kernel{call_.part(first + row, at_once < most - row ? at_once : most - row, false), product_,
+                                  room_};
+      kernel.group_maximum = call_.group_maximum();
+      kernel.group_share = call_.group_share();
+      exec_.launch(launch_shape{blocks, threads_, kernel.shared(product_, room_)}, kernel);
+      int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
+      launch_each(exec_, std::int64_t{among_.who.size()} * room_.slots, settle_body{room_, slot});
+    }
+  }
+
+  void masses(int first, int most) {
+    int const entries = entries_of_piece();
+    int const pieces = (among_.who.bound + entries - 1) / entries;
+    mass_kernel<Product> const kernel{call_.part(first, most, call_.task().rows_apart),
+                                      product_,
+                                      known_sums{call_.sums_are_given(), room_},
+                                      call_.reduction_of(first > 0),
+                                      pieces,
+                                      entries};
+    launch_change(exec_, launch_shape{among_.segments() * pieces, threads_, kernel.shared(product_)}, kernel);
+  }
+
+  /// Short ones where long ones would leave processors idle.
+  [[nodiscard]] int entries_of_piece() const {
+    int tiles = (exec_.numbers().entries_of_a_block + tile_entries - 1) / tile_entries;
+    auto const blocks = [&] { return among_.segments() * (among_.who.bound / (tiles * tile_entries) + 1); };
+    while (tiles > 1 && blocks() < 4 * exec_.numbers().processors) tiles /= 2;
+    return tiles * tile_entries;
+  }
+
+  Executor& exec_;
+  mass_call const& call_;
+  Product product_;
+  score_view const& among_;
+  sums_room room_;
+  int threads_;
+};
+
+}  // namespace detail
+
+/// Two launches for up to 256 rows of a lane's heads and one for their masses; one launch where `rows.lse` is given.
+///
+/// Every mass has the same bits whatever the launch numbers. More than 1024 rows of a query head are taken only where
+/// masses of rows add up, or with `rows.lse`. Scratch: 8 bytes for each of 256 rows and stretch of 1024 entries (64 at
+/// most), and for each of 1024 rows of a lane's query heads.
+template <kernel_backend Backend>
+struct implementation<ops::attention_mass_t, Backend> {
+  static constexpr bool provided = true;
+
+  static std::size_t scratch(shape const& model, lanes const& who) {
+    return detail::sums_room(model.group(), who.bound, who.size(), nullptr).bytes(who.size());
+  }
+
+  template <class Executor>
+  static void run(Executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
+                  score_view const& out) {
+    detail::check_aligned("attention_mass", "keys", from.rows);
+    if (rows.rows > 0) detail::check_aligned("attention_mass", rows);
+    detail::mass_call const call(from, rows, how, out);
+    call.check_rows();
+    if (out.segments() == 0) return;
+    if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
+      detail::mass_launches(exec, call, tensor_product(exec.numbers(), call)).run();
+    } else {
+      detail::mass_launches(exec, call, detail::fma_product{detail::fours_in(from.rows), detail::fours_in(rows)}).run();
+    }
+  }
+
+ private:
+  /// Two blocks a processor, where it has much shared memory.
+  static detail::mma_product tensor_product(launch_numbers const& numbers, detail::mass_call const& call) {
+    int const group = call.task().group;
+    int const slots = group > detail::sums_room::slots_of_launch ? group : detail::sums_room::slots_of_launch;
+    int const shared = numbers.shared_bytes < 96 * 1024 ? numbers.shared_bytes : numbers.shared_bytes / 2;
+    std::size_t const others =
+        detail::attention_room::bytes() + static_cast<std::size_t>(slots) * sizeof(detail::running_sum) + 64;
+    int const rows = call.rows() < detail::sums_room::most_rows ? call.rows() : detail::sums_room::most_rows;
+    return detail::mma_product::of(call.task().from.rows, call.task().rows, rows * group,
+                                   static_cast<std::size_t>(shared) - others);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

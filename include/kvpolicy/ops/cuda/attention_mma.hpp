@@ -1,0 +1,232 @@
+// Logits of a tile on tensor cores: keys of 16 bits straight from their rows, query rows as fragments in shared memory.
+#pragma once
+
+#include <kvpolicy/ops/cuda/attention_fma.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Four words: the eight numbers of 16 bits that a thread reads of a row at once.
+struct alignas(16) eight_numbers {
+  std::uint32_t of[4];
+};
+
+/// Logits of bf16 or f16 keys whose rows begin at multiples of 16 bytes and hold a multiple of 8 numbers. A row of
+/// another type is the sum of two numbers of the keys' type: 16 bits of it count with bf16 keys, 22 with f16 keys.
+///
+/// Which dim is which k of a fragment does not matter as long as keys and rows agree. Thread t of four takes dims
+/// 8 t .. 8 t + 7 of 32: two products of 16, and every load is 16 bytes.
+class mma_product {
+ public:
+  fours_of keys;
+  fours_of rows;
+  int rows_held = 8;   ///< rows that shared memory has room for, a multiple of 8
+  bool split = false;  ///< rows are the sum of two numbers
+
+  /// Eight rows of the widest head, as two numbers each, have room beside everything else in 48 KiB.
+  static constexpr int most_dims = 512;
+
+  /// True of keys that it can multiply.
+  [[nodiscard]] static bool takes(plane const& of) {
+    bool const halves = of.element == codec::f16 || of.element == codec::bf16;
+    bool const aligned = of.contiguous() && of.dims % 8 == 0 && alignment_of(of, true) == 16;
+    return halves && aligned && of.dims <= most_dims;
+  }
+  /// For so many rows of a lane, of which `shared` bytes hold as many as they can.
+  [[nodiscard]] static mma_product of(plane const& from, query_view const& queries, int count, std::size_t shared) {
+    mma_product made;
+    made.keys = fours_in(from);
+    made.rows = fours_in(queries);
+    made.split = queries.element != from.element;
+    std::size_t const room = shared / (made.row_bytes() + sizeof(float));
+    std::size_t const wanted = (static_cast<std::size_t>(count) + 7) / 8 * 8;
+    made.rows_held = static_cast<int>(wanted < room ? wanted : room / 8 * 8);
+    return made;
+  }
+
+  [[nodiscard]] std::size_t bytes() const {
+    return static_cast<std::size_t>(rows_held) * row_bytes() + shared_arena::bytes_of_piece<float>(rows_held);
+  }
+  /// Rows of a tile of logits.
+  [[nodiscard]] KVPOLICY_HD int tile() const { return rows_held < tile_rows ? rows_held : tile_rows; }
+
+  /// Before the first tile of entries: all rows of a launch, if there is room for them.
+  template <class Block>
+  KVPOLICY_HD void prepare(Block& block, attention_task const& task, used_rows const& used, lane who,
+                           shared_arena const& arena, int count) const {
+    if (count <= rows_held) pack(block, task, used, who, arena, 0, count);
+  }
+
+  /// The room's keys and `count` rows from `base` on become its logits. Begins with a barrier, ends without one.
+  template <class Block>
+  KVPOLICY_HD void run(Block& block, attention_task const& task, used_rows const& used, lane who,
+                       attention_room const& room, shared_arena arena, int base, int count) const {
+    bool const all_held = used.count * task.group <= rows_held;
+    block.sync();
+    if (!all_held) {
+      pack(block, task, used, who, arena, base, count);
+      block.sync();
+    }
+    auto const* const packed = arena.template take<eight_numbers>(rows_held * spans() * 4 * (split ? 2 : 1));
+    auto const* const factor = arena.template take<float>(rows_held);
+    int const first = all_held ? base : 0;
+    for (int i = block.thread(); i < count; i += block.threads()) room.scale[i] = task.scale * factor[first + i];
+    if (keys.element == codec::bf16) {
+      multiply_all<codec::bf16>(block, room, packed, factor + first, first, count);
+    } else {
+      multiply_all<codec::f16>(block, room, packed, factor + first, first, count);
+    }
+  }
+
+ private:
+  /// Products of 32 dims.
+  [[nodiscard]] KVPOLICY_HD int spans() const { return (keys.dims + 31) / 32; }
+  [[nodiscard]] std::size_t row_bytes() const { return static_cast<std::size_t>(spans()) * (split ? 128 : 64); }
+  /// Where dims [8 c, 8 c + 8) of row i are, among the four words that threads read side by side.
+  [[nodiscard]] KVPOLICY_HD int place(int i, int c) const { return (i / 8 * spans() + c / 4) * 32 + i % 8 * 4 + c % 4; }
+
+  /// Rows [base, base + count) of a launch as fragments, a warp a row; zeros behind them, up to a multiple of 8.
+  template <class Block>
+  KVPOLICY_HD void pack(Block& block, attention_task const& task, used_rows const& used, lane who, shared_arena arena,
+                        int base, int count) const {
+    auto* const packed = arena.template take<eight_numbers>(rows_held * spans() * 4 * (split ? 2 : 1));
+    auto* const factor = arena.template take<float>(rows_held);
+    for (int i = warp_id(block); i < (count + 7) / 8 * 8; i += block.threads() / warp_size) {
+      std::byte const* const row = i < count ? used.query_at(task, who, base + i) : nullptr;
+      float const shrink = split && keys.element == codec::f16 ? shrink_of(block, row) : 1.0f;
+      for (int c = lane_id(block); c < 4 * spans(); c += warp_size) {
+        eight_numbers high{};
+        eight_numbers rest{};
+        for (int k = 0; k < 8; k += 4) {
+          bool const there = 8 * c + k < rows.dims;
+          four_floats const some = there ? rows.at(row, 8 * c + k) : four_floats{};
+          for (int j = 0; j < 4; ++j) add_number(some.of[j] * shrink, k + j, high, rest);
+        }
+        packed[place(i, c)] = high;
+        if (split) packed[rows_held * spans() * 4 + place(i, c)] = rest;
+      }
+      if (lane_id(block) == 0) factor[i] = 1.0f / shrink;
+    }
+  }
+
+  /// A power of two that brings a row's largest number to [1, 2), where f16 has most of its bits.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD float shrink_of(Block& block, std::byte const* row) const {
+    unsigned largest = 0;
+    for (int d = 4 * lane_id(block); d < rows.dims; d += 4 * warp_size) {
+      four_floats const some = rows.at(row, d);
+      for (int j = 0; j < 4; ++j) {
+        unsigned const bits = same_bits<unsigned>(some.of[j]) & 0x7FFFFFFFu;
+        if (bits > largest) largest = bits;
+      }
+    }
+    largest = warp_reduce(block, largest, take_higher{}) >> 23;
+    return largest < 2 || largest > 252 ? 1.0f : same_bits<float>((254u - largest) << 23);
+  }
+
+  KVPOLICY_HD void add_number(float value, int at, eight_numbers& high, eight_numbers& rest) const {
+    bool const brain = keys.element == codec::bf16;
+    std::uint16_t const first = brain ? to_bf16(value) : to_f16(value);
+    float const left = value - (brain ? from_bf16(first) : from_f16(first));
+    std::uint16_t const second = brain ? to_bf16(left) : to_f16(left);
+    high.of[at / 2] |= static_cast<std::uint32_t>(first) << (at % 2 * 16);
+    rest.of[at / 2] |= static_cast<std::uint32_t>(second) << (at % 2 * 16);
+  }
+
+  /// A warp takes 32 entries at a time. Its sums stay in registers only where their loops are unrolled.
+  template <codec Element, class Block>
+  KVPOLICY_HD void multiply_all(Block& block, attention_room const& room, eight_numbers const* packed,
+                                float const* factor, int first, int count) const {
+    for (int m = warp_id(block) * 32; m < tile_entries; m += block.threads()) {
+      fragment_of_floats sum[2][tile_rows / 8] = {};
+      bool numbers = true;
+      multiply<Element>(block, room, packed + place(first, 0), (count + 7) / 8, m, sum);
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+      for (int half = 0; half < 2; ++half) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+        for (int n = 0; n < tile_rows / 8; ++n) {
+          if (n * 8 < count) numbers = put(block, room, m + 16 * half, 8 * n, sum[half][n]) && numbers;
+        }
+      }
+      if (!numbers) mend(block, room, factor, m, count);
+    }
+  }
+
+  /// Entries [m, m + 32) times `blocks` of eight rows.
+  template <codec Element, class Block>
+  KVPOLICY_HD void multiply(Block& block, attention_room const& room, eight_numbers const* packed, int blocks, int m,
+                            fragment_of_floats (&sum)[2][tile_rows / 8]) const {
+    int const t = lane_id(block) % 4;
+    std::byte const* from[4];
+    for (int i = 0; i < 4; ++i) from[i] = room.key[m + 8 * i + lane_id(block) / 4];
+    for (int s = 0; s < spans(); ++s) {
+      eight_numbers key[4] = {};
+      for (int i = 0; i < 4; ++i) {
+        bool const there = from[i] != nullptr && 8 * (4 * s + t) < keys.dims;
+        if (there) key[i] = *reinterpret_cast<eight_numbers const*>(from[i] + 16 * (4 * s + t));
+      }
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+      for (int n = 0; n < tile_rows / 8; ++n) {
+        if (n >= blocks) continue;
+        auto const* const at = packed + (n * spans() + s) * 32 + lane_id(block);
+        multiply_pair<Element>(block, key, *at, sum[0][n], sum[1][n]);
+        if (split) multiply_pair<Element>(block, key, at[rows_held * spans() * 4], sum[0][n], sum[1][n]);
+      }
+    }
+  }
+
+  template <codec Element, class Block>
+  KVPOLICY_HD static void multiply_pair(Block& block, eight_numbers const (&key)[4], eight_numbers const& row,
+                                        fragment_of_floats& lower, fragment_of_floats& upper) {
+    for (int part = 0; part < 4; part += 2) {
+      fragment_16x8 const b{{row.of[part], row.of[part + 1]}};
+      fragment_16x16 const first{{key[0].of[part], key[1].of[part], key[0].of[part + 1], key[1].of[part + 1]}};
+      fragment_16x16 const second{{key[2].of[part], key[3].of[part], key[2].of[part + 1], key[3].of[part + 1]}};
+      block.template multiply_16x8x16<Element>(first, b, lower);
+      block.template multiply_16x8x16<Element>(second, b, upper);
+    }
+  }
+
+  /// Where number i of this thread's part of a fragment of 16 entries and 8 rows is.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static int entry_of(Block& block, int i) {
+    return lane_id(block) / 4 + i / 2 * 8;
+  }
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static int row_of(Block& block, int i) {
+    return lane_id(block) % 4 * 2 + i % 2;
+  }
+
+  /// A fragment of logits; false if one of them is NaN.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static bool put(Block& block, attention_room const& room, int m, int n,
+                                            fragment_of_floats const& sum) {
+    bool numbers = true;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (int i = 0; i < 4; ++i) {
+      numbers = numbers && sum.of[i] == sum.of[i];
+      room.logits[(n + row_of(block, i)) * tile_pitch + m + entry_of(block, i)] = sum.of[i];
+    }
+    return numbers;
+  }
+
+  /// Infinity times what is left of a row would be NaN: of 32 entries, what this thread put is multiplied anew.
+  template <class Block>
+  KVPOLICY_HD void mend(Block& block, attention_room const& room, float const* factor, int m, int count) const {
+    for (int i = 0; i < 2 * 4 * ((count + 7) / 8); ++i) {
+      int const e = m + i % 8 / 4 * 16 + entry_of(block, i % 4);
+      int const r = i / 8 * 8 + row_of(block, i % 4);
+      float& logit = room.logits[r * tile_pitch + e];
+      if (logit != logit && r < count) logit = plain_product(keys, rows, room.key[e], room.query[r]) / factor[r];
+    }
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

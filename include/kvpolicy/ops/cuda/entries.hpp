@@ -1,0 +1,263 @@
+// Device implementations of the verbs that change counts.
+#pragma once
+
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/cuda/columns.hpp>
+#include <kvpolicy/ops/cuda/lists_rows.hpp>
+#include <kvpolicy/ops/entries.hpp>
+#include <span>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Looks for lanes of a sequence that have no room for new entries, or hold later ones.
+struct append_check {
+  lanes who;
+  row_owners all;  ///< every lane of a sequence
+  appended fresh;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
+    lane const one = all.at(fresh.sequence, static_cast<int>(i));
+    int const count = *who.count.row(one);
+    int const index = who.index(one);
+    if (fresh.tokens > who.bound - count) tell_fault(block, faults, fault::append_bound, index, fresh.tokens);
+    int const last = count > 0 ? who.position.row(one)[count - 1] : -1;
+    if (fresh.position <= last) tell_fault(block, faults, fault::append_position, index, fresh.position);
+    bool const drafts = who.in_flight != nullptr && who.in_flight[fresh.sequence] > 0;
+    if (drafts && !fresh.in_flight) tell_fault(block, faults, fault::append_drafts, index, fresh.tokens);
+  }
+};
+
+/// A body of for_each_kernel that may tell of faults.
+template <class Check>
+struct check_body {
+  fault_word faults;
+  Check check;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+    check(block, faults, i);
+  }
+};
+
+/// Looks at each of `count` things; `check(block, faults, i)` tells what is wrong.
+template <class Executor, class Check>
+void launch_check(Executor& exec, std::int64_t count, Check const& check) {
+  launch_each(exec, count, check_body<Check>{exec.faults(), check});
+}
+
+/// Zeros for a thread's share of some bytes.
+KVPOLICY_HD inline void zero_share(std::byte* to, std::int64_t bytes, int first, int step) {
+  if ((reinterpret_cast<std::uintptr_t>(to) | static_cast<std::uintptr_t>(bytes)) % 4 == 0) {
+    for (std::int64_t i = first; i < bytes / 4; i += step) reinterpret_cast<unsigned*>(to)[i] = 0;
+  } else {
+    for (std::int64_t i = first; i < bytes; i += step) to[i] = static_cast<std::byte>(0);
+  }
+}
+
+/// Writes positions and zeroed columns of new entries, a block a piece of a lane's; the last block counts them.
+struct append_kernel {
+  lanes who;
+  row_owners all;        ///< every lane of a sequence
+  row_owners positions;  ///< rows of the tables
+  row_owners counts;
+  few_columns columns;
+  appended fresh;
+  int pieces;
+  int entries;  ///< of a piece
+  int* ticket;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    write(block, all.at(fresh.sequence, block.index() / pieces), block.index() % pieces * entries);
+    if (last_block(block, ticket, shared_arena(block).take<int>(1))) count_them(block);
+  }
+
+ private:
+  template <class Block>
+  KVPOLICY_HD void write(Block& block, lane one, int begin) const {
+    int const length = fresh.tokens - begin < entries ? fresh.tokens - begin : entries;
+    int const first = *who.count.row(one) + begin;
+    bool const owner = (positions.by_layer || one.layer == who.layer_begin) && (positions.by_head || one.head == 0);
+    for (int e = block.thread(); owner && e < length; e += block.threads()) {
+      who.position.row(one)[first + e] = fresh.position + begin + e;
+    }
+    for (int i = 0; i < columns.count; ++i) {
+      held_column const& each = columns.of[i];
+      if (each.about.one != per::lane_entry) continue;
+      std::int64_t const width = each.about.bytes;
+      zero_share(each.rows.row(one) + first * width, length * width, block.thread(), block.threads());
+    }
+  }
+
+  template <class Block>
+  KVPOLICY_HD void count_them(Block& block) const {
+    for (int i = block.thread(); i < counts.of_sequence(); i += block.threads()) {
+      *who.count.row(counts.at(fresh.sequence, i)) += fresh.tokens;
+    }
+    if (block.thread() == 0 && fresh.in_flight) who.in_flight[fresh.sequence] += fresh.tokens;
+  }
+};
+
+/// One block: every lane of a sequence is cut, and the drafts that are gone from all of them.
+struct truncate_kernel {
+  lanes who;
+  row_owners counts;
+  int sequence;
+  int position;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int gone = who.bound;
+    for (int i = block.thread(); i < counts.of_sequence(); i += block.threads()) {
+      lane const one = counts.at(sequence, i);
+      int* const count = who.count.row(one);
+      int const left = lane_entries{one, *count, 0, who.position.row(one)}.first_at(position);
+      gone = take_lower{}(gone, *count - left);
+      *count = left;
+    }
+    gone = block_reduce(block, gone, shared_arena(block).take<int>(warp_size + 1), take_lower{});
+    if (block.thread() == 0 && who.in_flight != nullptr) {
+      who.in_flight[sequence] -= take_lower{}(who.in_flight[sequence], gone);
+    }
+  }
+};
+
+/// One thread.
+struct commit_kernel {
+  int* in_flight;
+  int sequence;
+  int tokens;
+  fault_word faults;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    if (block.thread() != 0) return;
+    if (tokens > in_flight[sequence]) {
+      tell_fault(block, faults, fault::commit_drafts, sequence, tokens);
+    } else {
+      in_flight[sequence] -= tokens;
+    }
+  }
+};
+
+struct stale_check {
+  lanes who;
+  keep_set keep;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
+    int const seen = keep.seen[segment_of(who, keep.decides, static_cast<int>(i))];
+    if (seen != who.committed(who.at(static_cast<int>(i)))) tell_fault(block, faults, fault::stale_plan, i, seen);
+  }
+};
+
+struct ragged_check {
+  lanes who;
+  keep_set keep;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
+    int const mine = kept(static_cast<int>(i));
+    int const first = kept(static_cast<int>(i) / (who.layers() * who.heads) * who.layers() * who.heads);
+    if (mine != first) tell_fault(block, faults, fault::ragged_lanes, i, mine);
+  }
+  [[nodiscard]] KVPOLICY_HD int kept(int i) const {
+    int const segment = segment_of(who, keep.decides, i);
+    return static_cast<int>(keep.offset[segment + 1] - keep.offset[segment]);
+  }
+};
+
+struct set_count {
+  lanes who;
+  row_owners counts;
+  keep_set keep;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    lane const one = counts.at(static_cast<int>(i));
+    int const drafts = who.in_flight != nullptr ? who.in_flight[one.sequence] : 0;
+    int const segment = segment_of(who, keep.decides, who.index(one));
+    *who.count.row(one) = static_cast<int>(keep.offset[segment + 1] - keep.offset[segment]) + drafts;
+  }
+};
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::append_entries_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, std::span<held_column const> columns, appended const& fresh) {
+    expects(!fresh.in_flight || who.in_flight != nullptr, "append", "who.in_flight", "null",
+            "drafts are counted for each sequence");
+    detail::few_columns const some = detail::all_columns("append", columns);
+    detail::row_owners const all{who, true, true, true};
+    int const lanes = all.of_sequence();
+    detail::launch_check(exec, lanes, detail::append_check{who, all, fresh});
+    int const pieces = detail::pieces_of(exec, fresh.tokens);
+    detail::launch_change(
+        exec, launch_shape{lanes * pieces, exec.numbers().entry_threads, detail::shared_arena::bytes_of_piece<int>(1)},
+        detail::append_kernel{who, all, detail::owners_of(who.position, who), detail::owners_of(who.count, who), some,
+                              fresh, pieces, exec.numbers().entries_of_a_block, exec.tickets()});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::truncate_entries_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, int sequence, int position) {
+    launch_shape const one_block{1, exec.numbers().segment_threads, detail::collective_bytes<int>()};
+    detail::launch_change(exec, one_block,
+                          detail::truncate_kernel{who, detail::owners_of(who.count, who), sequence, position});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::commit_entries_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, int sequence, int tokens) {
+    expects(tokens >= 0, "commit", "tokens", tokens, "a count cannot be negative");
+    expects(tokens == 0 || who.in_flight != nullptr, "commit", "tokens", tokens, "0 drafts are in flight");
+    if (tokens == 0) return;
+    detail::launch_change(exec, launch_shape{}, detail::commit_kernel{who.in_flight, sequence, tokens, exec.faults()});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::refuse_stale_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, keep_set const& keep) {
+    detail::launch_check(exec, who.size(), detail::stale_check{who, keep});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::refuse_ragged_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, keep_set const& keep) {
+    detail::launch_check(exec, who.size(), detail::ragged_check{who, keep});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::set_counts_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, keep_set const& keep) {
+    detail::row_owners const counts = detail::owners_of(who.count, who);
+    detail::change_for_each(exec, counts.count(), detail::set_count{who, counts, keep});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

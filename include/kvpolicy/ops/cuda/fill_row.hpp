@@ -1,0 +1,44 @@
+// Device implementation of fill_row.
+#pragma once
+
+#include <kvpolicy/ops/cuda/move_lists.hpp>
+#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/fill_row.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// A thread a channel of a layer's head. Heads of one pool meet and write the same.
+struct fill_row_body {
+  plane rows;
+  place at;
+  int heads;
+  float value;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    auto const d = static_cast<int>(i % rows.dims);
+    auto const row = static_cast<int>(i / rows.dims);
+    put_element(rows.element, value, rows.row(row / heads, at, row % heads) + d * rows.dim);
+  }
+};
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::fill_row_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, cache const& in, place at, float key, float value) {
+    detail::check_aligned("fill_row", "k", in.k);
+    detail::check_aligned("fill_row", "v", in.v);
+    int const rows = in.shape.layers * in.shape.kv_heads;
+    for (plane const* each : {&in.k, &in.v}) {
+      detail::fill_row_body const body{*each, at, in.shape.kv_heads, each == &in.k ? key : value};
+      detail::change_each(exec, std::int64_t{rows} * each->dims, body);
+    }
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

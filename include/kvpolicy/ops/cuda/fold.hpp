@@ -1,0 +1,68 @@
+// Device implementation of fold: a thread an entry, which meets the rows in the order of their lanes.
+#pragma once
+
+#include <kvpolicy/ops/cuda/block.hpp>
+#include <kvpolicy/ops/fold.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Folds `value` into `into`; the first of a series replaces it. A NaN on either side stays, of equal ones the last.
+KVPOLICY_HD inline void fold_into(float& into, float value, bool maximum, bool first) {
+  if (first) {
+    into = value;
+  } else if (maximum) {
+    into = into > value || into != into ? into : value;
+  } else {
+    into += value;
+  }
+}
+
+/// Thing i is entry i % bound of the rows of sequence i / bound.
+struct fold_body {
+  score_view part;
+  ops::fold_step step;
+  score_view out;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    int const bound = part.who.bound;
+    int const sequence = static_cast<int>(i / bound);
+    int const e = static_cast<int>(i % bound);
+    if (e >= part.who.committed(lane{sequence, part.who.layer_begin, 0})) return;
+    int const rows = part.segments() / part.who.sequences;
+    float* held = nullptr;
+    float value = 0;
+    for (int r = sequence * rows; r < (sequence + 1) * rows; ++r) {
+      lane const of = part.lane_of(r);
+      float* const to = out.rows.row(of) + e;
+      bool const another = to != held;
+      if (another) put(held, value);
+      if (another && !step.first) value = *to;
+      held = to;
+      fold_into(value, part.rows.row(of)[e], step.how == reduction::max, another && step.first);
+    }
+    put(held, value);
+  }
+
+ private:
+  KVPOLICY_HD void put(float* to, float value) const {
+    if (to != nullptr) *to = step.divide_by == 1 ? value : value / static_cast<float>(step.divide_by);
+  }
+};
+
+}  // namespace detail
+
+/// One launch, without scratch.
+template <kernel_backend Backend>
+struct implementation<ops::fold_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, score_view const& part, ops::fold_step const& step, score_view const& out) {
+    std::int64_t const entries = std::int64_t{part.who.sequences} * part.who.bound;
+    detail::launch_each(exec, entries, detail::fold_body{part, step, out});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,112 @@
+// Device implementations of the verbs that edit lists of units.
+#pragma once
+
+#include <kvpolicy/ops/cuda/entries.hpp>
+#include <kvpolicy/ops/cuda/lists_check.hpp>
+#include <kvpolicy/ops/cuda/lists_rewrite.hpp>
+#include <kvpolicy/ops/lists.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Lists and maps of one sequence, after a prefix tree has rewritten the map.
+struct relisting {
+  lanes who;
+  locator where;
+  by_lane<int> list;
+  by_lane<int> map;
+  by_lane<int const> map_begin;
+  row_owners rows;
+  int dead;
+  int sequence;
+  int length;
+};
+
+/// A thread an entry: it lives where the map says.
+struct relist_check {
+  relisting of;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
+    lane const one = of.rows.at(of.sequence, static_cast<int>(i / of.who.bound));
+    auto const e = static_cast<int>(i % of.who.bound);
+    if (e >= *of.who.count.row(one)) return;
+    int const position = of.who.position.row(one)[e];
+    int const at = position < of.length ? map_row(of.map, of.map_begin, one)[position] : -1;
+    bool const live = at >= 0 && at < of.where.units && at != of.dead;
+    if (!live) tell_fault(block, faults, fault::relist_slot, of.who.index(one), at);
+  }
+};
+
+/// A thread a position: a live entry takes its slot from it, or it dies.
+struct relist_position {
+  relisting of;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    lane const one = of.rows.at(of.sequence, static_cast<int>(i / of.length));
+    auto const p = static_cast<int>(i % of.length);
+    int const* const position = of.who.position.row(one);
+    int const count = *of.who.count.row(one);
+    int const e = lane_entries{one, count, 0, position}.first_at(p);
+    int& slot = map_row(of.map, of.map_begin, one)[p];
+    if (e < count && position[e] == p) {
+      writable_list(of.list, of.where, one)[e] = slot;
+    } else {
+      slot = of.dead;
+    }
+  }
+};
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::rewrite_list_t, Backend> {
+  static constexpr bool provided = true;
+
+  /// Bytes of scratch for every verb that edits the lists of this cache.
+  static std::size_t scratch(cache const& in) {
+    int const rows = detail::owners_of(detail::rows_of(in.where, in.where.table), in.who).count();
+    std::size_t const blocks = static_cast<std::size_t>(blocks_for(in, rows));
+    std::size_t const rewriting = blocks * static_cast<std::size_t>(kernel<nobody>::scratch_of_block(in));
+    std::size_t const checking = implementation<ops::check_list_t, Backend>::scratch(in);
+    return rewriting < checking ? checking : rewriting;
+  }
+
+  template <class Executor, class Shared>
+  static void run(Executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit,
+                  std::int64_t* freed) {
+    detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.who);
+    int const threads = detail::take_lower{}(exec.numbers().segment_threads, 512);  // they have many registers each
+    detail::launch_change(exec,
+                          launch_shape{blocks_for(in, rows.count()), threads, kernel<Shared>::shared_bytes(threads)},
+                          kernel<Shared>{keep, in, edit, rows, exec.scratch(), freed});
+  }
+
+ private:
+  template <class Shared>
+  using kernel = detail::rewrite_kernel<Shared>;
+
+  /// A block for every row, or as many as have scratch in 16 MiB; one at least.
+  static int blocks_for(cache const& in, int rows) {
+    std::int64_t const fit = (std::int64_t{1} << 24) / kernel<nobody>::scratch_of_block(in);
+    return fit < 1 ? 1 : fit < rows ? static_cast<int>(fit) : rows;
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::relist_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, cache const& in, by_lane<int> const& list, by_lane<int> const& map,
+                  by_lane<int const> const& map_begin, int dead, int sequence, int length) {
+    detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, list), in.who);
+    detail::relisting const of{in.who, in.where, list, map, map_begin, rows, dead, sequence, length};
+    std::int64_t const of_sequence = rows.of_sequence();
+    detail::launch_check(exec, of_sequence * in.who.bound, detail::relist_check{of});
+    detail::change_for_each(exec, of_sequence * length, detail::relist_position{of});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

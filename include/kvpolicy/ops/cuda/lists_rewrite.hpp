@@ -1,0 +1,205 @@
+// How a block rewrites lists: a stable partition tile by tile, and each unit that fell out handed back once.
+#pragma once
+
+#include <kvpolicy/ops/cuda/lists_rows.hpp>
+#include <kvpolicy/ops/lists.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// One bit for every unit of a pool, in device memory that one block has for itself.
+struct block_marks {
+  unsigned* words;
+
+  [[nodiscard]] KVPOLICY_HD static constexpr std::int64_t words_for(std::int64_t units) { return (units + 31) / 32; }
+  [[nodiscard]] KVPOLICY_HD static constexpr unsigned bit(int unit) { return 1u << (unit & 31); }
+  [[nodiscard]] KVPOLICY_HD bool has(int unit) const { return (words[unit >> 5] & bit(unit)) != 0; }
+  /// True if it was set before.
+  template <class Block>
+  KVPOLICY_HD bool set(Block& block, int unit) const {
+    return (block.unite(words + (unit >> 5), bit(unit)) & bit(unit)) != 0;
+  }
+};
+
+/// Ordinals of a lane, a tile of a block's threads at a time: which of them stay.
+struct keep_tile {
+  int* stays;  ///< shared, one a thread
+
+  /// Thread t asks for ordinal begin + t. `before`: how many of `kept` lie before the tile. Collective.
+  template <class Block>
+  KVPOLICY_HD bool ask(Block& block, listed_row const& kept, int before, int begin) const {
+    block.sync();
+    stays[block.thread()] = 0;
+    block.sync();
+    int const next = before + block.thread();
+    if (next < kept.count && kept.ordinal[next] - begin < block.threads()) stays[kept.ordinal[next] - begin] = 1;
+    block.sync();
+    return stays[block.thread()] != 0;
+  }
+};
+
+/// Which threads hold the first of equal units that no mark names yet; marks them. What wins among equal ones does not
+/// depend on which thread comes first: the lowest does.
+struct first_claims {
+  int* unit;     ///< shared, one a thread
+  int* contest;  ///< shared, one int
+
+  /// Collective. `asks`: this thread has a unit; `marks` says which are taken by earlier tiles.
+  template <class Block>
+  KVPOLICY_HD bool claim(Block& block, block_marks const& marks, bool asks, int mine) const {
+    bool const open = asks && !marks.has(mine);
+    unit[block.thread()] = open ? mine : -1;
+    if (block.thread() == 0) *contest = 0;
+    block.sync();
+    if (open && marks.set(block, mine)) block.unite(contest, 1);
+    block.sync();
+    bool first = open;
+    if (*contest != 0) {
+      for (int t = 0; first && t < block.thread(); ++t) first = unit[t] != mine;
+    }
+    return first;
+  }
+};
+
+/// A lane's row of a unit list, where there is one.
+struct unit_row {
+  int* unit;
+  int* count;
+
+  [[nodiscard]] KVPOLICY_HD static unit_row of(unit_list const& list, lane who) {
+    return {list.unit.data != nullptr ? list.unit.row(who) : nullptr,
+            list.count.data != nullptr ? list.count.row(who) : nullptr};
+  }
+  KVPOLICY_HD void put(int at, int which) const {
+    if (unit != nullptr) unit[at] = which;
+  }
+  KVPOLICY_HD void tell(int all) const {
+    if (count != nullptr) *count = all;
+  }
+};
+
+/// A block a row, and then another: kept slots to the front, drafts behind them, then those that fell out.
+template <class Shared>
+struct rewrite_kernel {
+  keep_set keep;
+  cache in;  ///< its `more` is host memory and not looked at
+  list_edit<Shared> edit;
+  row_owners rows;
+  std::byte* scratch;
+  std::int64_t* freed;
+
+  /// Bytes of scratch for one block: marks, and the slots that fall out of a list.
+  [[nodiscard]] KVPOLICY_HD static std::int64_t marks_bytes(cache const& in) {
+    return (block_marks::words_for(in.where.units) * 4 + 15) / 16 * 16;
+  }
+  [[nodiscard]] KVPOLICY_HD static std::int64_t scratch_of_block(cache const& in) {
+    return marks_bytes(in) + (std::int64_t{in.who.bound} * 4 + 15) / 16 * 16;
+  }
+  [[nodiscard]] static std::size_t shared_bytes(int threads) {
+    return 2 * shared_arena::bytes_of_piece<int>(threads) + shared_arena::bytes_of_piece<int>(1) +
+           collective_bytes<int>();
+  }
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    for (int row = block.index(); row < rows.count(); row += block.blocks()) rewrite(block, rows.at(row));
+  }
+
+ private:
+  /// How far a block has come with a row.
+  struct progress {
+    int stayed = 0;
+    int freed = 0;
+    int released = 0;
+  };
+  struct tools {
+    block_marks marks;
+    int* dropped;  ///< device memory: slots that fell out, in order
+    keep_tile tile;
+    first_claims claims;
+    int* room;
+  };
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD tools tools_of(Block& block) const {
+    std::byte* const mine = scratch + block.index() * scratch_of_block(in);
+    shared_arena arena(block);
+    tools of;
+    of.marks.words = reinterpret_cast<unsigned*>(mine);
+    of.dropped = reinterpret_cast<int*>(mine + marks_bytes(in));
+    of.tile.stays = arena.take<int>(block.threads());
+    of.claims.unit = arena.take<int>(block.threads());
+    of.claims.contest = arena.take<int>(1);
+    of.room = arena.take<int>(warp_size + 1);
+    return of;
+  }
+
+  template <class Block>
+  KVPOLICY_HD void rewrite(Block& block, lane who) const {
+    tools const with = tools_of(block);
+    listed_row const kept = listed_for(keep, who);
+    int const count = *in.who.count.row(who);
+    int const committed = in.who.committed(who);
+    int* const slot = writable_list(edit.list, in.where, who);
+    mark_kept(block, with.marks, kept, slot, committed, count);
+    progress now;
+    for (int begin = 0; begin < count; begin += block.threads()) {
+      partition(block, with, who, kept, slot, begin, committed, count, now);
+    }
+    block.sync();
+    for (int i = block.thread(); i < count - now.stayed; i += block.threads()) slot[now.stayed + i] = with.dropped[i];
+    if (block.thread() == 0) tell(block, who, now);
+  }
+
+  /// Marks the units that the lane goes on to hold, and no other that will be asked for.
+  template <class Block>
+  KVPOLICY_HD void mark_kept(Block& block, block_marks const& marks, listed_row const& kept, int const* slot,
+                             int committed, int count) const {
+    std::int64_t const words = block_marks::words_for(in.where.units);
+    bool const whole = words <= count;
+    std::int64_t const cleared = whole ? words : count;
+    for (std::int64_t i = block.thread(); i < cleared; i += block.threads()) {
+      marks.words[whole ? i : std::int64_t{slot[i] >> 5}] = 0;
+    }
+    block.sync();
+    for (int i = block.thread(); i < kept.count; i += block.threads()) marks.set(block, slot[kept.ordinal[i]]);
+    for (int e = committed + block.thread(); e < count; e += block.threads()) marks.set(block, slot[e]);
+    block.sync();
+  }
+
+  /// Entries [begin, begin + threads). What stays goes to the front: never past what is still to be read, since no more
+  /// stayed than came before, and this tile is read by then.
+  template <class Block>
+  KVPOLICY_HD void partition(Block& block, tools const& with, lane who, listed_row const& kept, int* slot, int begin,
+                             int committed, int count, progress& now) const {
+    int const e = begin + block.thread();
+    bool const listed = with.tile.ask(block, kept, now.stayed, begin);
+    bool const there = e < count;
+    bool const stays = there && (listed || e >= committed);
+    bool const falls = there && !stays;
+    int const unit = there ? slot[e] : 0;
+    bool const goes = with.claims.claim(block, with.marks, falls && unit != edit.dead, unit);
+    int const position = there ? in.who.position.row(who)[e] : 0;
+    bool const given = goes && position >= number_or_zero(edit.locked, who) && !edit.shared(unit);
+    auto const stayed = block_sum_before(block, stays ? 1 : 0, with.room);
+    auto const handed = block_sum_before(block, (given ? 1 : 0) + (goes && !given ? 1 << 16 : 0), with.room);
+    if (stays) slot[now.stayed + stayed.before] = unit;
+    if (falls) with.dropped[e - now.stayed - stayed.before] = unit;
+    if (falls && edit.map.data != nullptr) map_row(edit.map, edit.map_begin, who)[position] = edit.dead;
+    if (given) unit_row::of(edit.freed, who).put(now.freed + (handed.before & 0xFFFF), unit);
+    if (goes && !given) unit_row::of(edit.released, who).put(now.released + (handed.before >> 16), unit);
+    now.stayed += stayed.all;
+    now.freed += handed.all & 0xFFFF;
+    now.released += handed.all >> 16;
+  }
+
+  template <class Block>
+  KVPOLICY_HD void tell(Block& block, lane who, progress const& now) const {
+    unit_row::of(edit.freed, who).tell(now.freed);
+    unit_row::of(edit.released, who).tell(now.released);
+    if (freed == nullptr || now.freed == 0) return;
+    std::int64_t const entries = std::int64_t{now.freed} * rows.sharers();
+    block.add(reinterpret_cast<std::uint64_t*>(freed), static_cast<std::uint64_t>(entries));
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,99 @@
+// Which entries a lane keeps, as a block asks for it, and which lane writes a row that several share.
+#pragma once
+
+#include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/cuda/block.hpp>
+#include <kvpolicy/ops/lists.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// True for the first of the lanes that share a row of this table: that one writes it.
+template <class T>
+[[nodiscard]] KVPOLICY_HD bool leads_row(by_lane<T> const& table, lanes const& who, lane one) {
+  return (table.sequence != 0 || one.sequence == 0) && (table.layer != 0 || one.layer == who.layer_begin) &&
+         (table.head != 0 || one.head == 0);
+}
+
+/// A table of units that may be written, and where a lane's part of a row begins.
+struct unit_table {
+  by_lane<int> units{};
+  by_lane<int const> begin{};
+  by_lane<int> shares{};  ///< strides of `units`, and of `begin`: 0 where lanes share a row
+
+  [[nodiscard]] KVPOLICY_HD int* row(lane who) const {
+    return units.row(who) + (begin.data != nullptr ? *begin.row(who) : 0);
+  }
+};
+
+[[nodiscard]] inline unit_table table_of(locator const& where, by_lane<int> const& units) {
+  return {units, where.begin, rows_of(where, units)};
+}
+
+/// What a lane's kept entries, and the drafts behind them, become: entry i was `source(i)`, which ascends. So
+/// source(i) - i never falls, and once an entry has moved, all behind it have.
+struct kept_moves {
+  int const* kept = nullptr;
+  int entries = 0;  ///< kept ones
+  int committed = 0;
+  int drafts = 0;
+
+  [[nodiscard]] KVPOLICY_HD bool none() const { return false; }
+  [[nodiscard]] KVPOLICY_HD int count() const { return entries + drafts; }
+  [[nodiscard]] KVPOLICY_HD int source(int i) const { return i < entries ? kept[i] : committed + i - entries; }
+  /// How many kept entries are before ordinal e.
+  [[nodiscard]] KVPOLICY_HD int before(int e) const {
+    int begin = 0;
+    int end = entries;
+    while (begin < end) {
+      int const middle = begin + (end - begin) / 2;
+      bool const lower = kept[middle] < e;
+      begin = lower ? middle + 1 : begin;
+      end = lower ? end : middle;
+    }
+    return begin;
+  }
+};
+
+/// The moves of every lane of a keep set.
+struct kept_lanes {
+  keep_set keep{};
+  lanes who{};
+
+  [[nodiscard]] KVPOLICY_HD kept_moves of(int i) const {
+    lane const one = who.at(i);
+    int const segment = segment_of(who, keep.decides, i);
+    std::int64_t const first = keep.offset[segment];
+    int const committed = who.committed(one);
+    return {keep.ordinal + first, static_cast<int>(keep.offset[segment + 1] - first), committed,
+            *who.count.row(one) - committed};
+  }
+};
+
+/// The first entry that is another than before, or the number of entries. Every warp looks for it, 32 places at a time.
+template <class Block, class Moves>
+[[nodiscard]] KVPOLICY_HD int first_moved(Block& block, Moves const& moves) {
+  int low = 0;
+  int high = moves.count();
+  while (low < high) {
+    int const at = low + static_cast<int>(std::int64_t{high - low} * lane_id(block) / warp_size);
+    unsigned const moved = block.ballot(moves.source(at) != at);
+    int const first = bits_in(~moved & (moved - 1));  // the lowest bit's number; of none warp_size
+    int const stays = low + static_cast<int>(std::int64_t{high - low} * (first - 1) / warp_size);
+    if (first < warp_size) high = low + static_cast<int>(std::int64_t{high - low} * first / warp_size);
+    if (first > 0) low = stays + 1;
+  }
+  return high;
+}
+
+/// launch_each of what changes the engine's memory.
+template <class Executor, class Body>
+void change_each(Executor& exec, std::int64_t count, Body const& body) {
+  if (count <= 0) return;
+  int const threads = exec.numbers().lane_threads;
+  std::int64_t const wanted = (count + threads - 1) / threads;
+  std::int64_t const most = std::int64_t{exec.numbers().processors} * 32;
+  int const blocks = static_cast<int>(wanted < most ? wanted : most);
+  launch_change(exec, launch_shape{blocks, threads, 0}, for_each_kernel<Body>{count, body});
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

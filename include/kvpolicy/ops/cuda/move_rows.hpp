@@ -1,0 +1,288 @@
+// Rows that move to the front of their lane, in place: bytes of K, V and what else an entry has, by tiles of a block.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/cuda/columns.hpp>
+#include <kvpolicy/ops/cuda/move_lists.hpp>
+#include <kvpolicy/ops/cuda/rows.hpp>
+#include <span>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// So many bytes, aligned to their number, that are read and written at once, whatever they mean.
+template <int Bytes>
+struct [[gnu::may_alias]] alignas(Bytes) byte_vector {
+  std::uint32_t part[Bytes / 4];
+};
+template <>
+struct [[gnu::may_alias]] alignas(2) byte_vector<2> {
+  std::uint16_t part;
+};
+template <>
+struct [[gnu::may_alias]] alignas(1) byte_vector<1> {
+  std::uint8_t part;
+};
+
+/// Something that each entry has a row of: K, V, its position, a recorded column. A row is `columns` times `width`
+/// bytes, `step` bytes apart.
+struct moved_rows {
+  plane rows{};
+  bool by_ordinal = false;  ///< in the order of entries, not where the cache's locator says
+  int width = 1;
+  int columns = 0;
+  std::int64_t step = 1;
+  int slices = 1;            ///< blocks that share a row's columns out
+  bool across_rows = false;  ///< neighbours in memory are entries, not columns: transposed
+
+  /// A row that lanes share moves once.
+  [[nodiscard]] KVPOLICY_HD bool led_by(lanes const& who, lane one) const {
+    return !by_ordinal || leads_row(by_lane<std::byte>{rows.base, rows.unit, rows.layer, rows.head}, who, one);
+  }
+  [[nodiscard]] KVPOLICY_HD std::byte* row(locator const& where, lane one, int ordinal) const {
+    place const at = by_ordinal ? place{one.sequence, ordinal} : where.at(one, ordinal);
+    return rows.row(one.layer, at, one.head);
+  }
+};
+using few_moved = a_few<moved_rows>;
+
+/// Rows that lie together move whatever their alignment; elements apart from each other one by one.
+inline void check_movable(char const* call, cache const& in) {
+  auto const check = [call](char const* name, plane const& rows) {
+    if (!rows.contiguous()) check_aligned(call, name, rows);
+  };
+  check("k", in.k);
+  check("v", in.v);
+  for (plane const& each : in.more) check("more", each);
+}
+
+/// How the rows of a plane are best moved.
+[[nodiscard]] inline moved_rows moved_plane(plane const& rows) {
+  moved_rows made{.rows = rows};
+  int const bytes = bytes_of(rows.element);
+  if (rows.contiguous()) {
+    made.width = alignment_of(rows, true);
+    while (rows.dims * bytes % made.width != 0) made.width /= 2;
+    made.columns = rows.dims * bytes / made.width;
+    made.step = made.width;
+  } else {
+    made.width = bytes;
+    made.columns = rows.dims;
+    made.step = rows.dim;
+    made.across_rows = (rows.token < 0 ? -rows.token : rows.token) < (rows.dim < 0 ? -rows.dim : rows.dim);
+  }
+  return made;
+}
+
+/// Numbers of `bytes` each in the order of entries: a plane, too.
+[[nodiscard]] inline moved_rows moved_column(by_lane<std::byte> const& rows, int bytes) {
+  plane const as_plane{rows.data, codec::opaque, bytes, rows.layer, rows.sequence, bytes, rows.head, 1};
+  moved_rows made = moved_plane(as_plane);
+  made.by_ordinal = true;
+  return made;
+}
+[[nodiscard]] inline moved_rows moved_positions(by_lane<int> const& position) {
+  auto const width = static_cast<std::int64_t>(sizeof(int));
+  return moved_column({reinterpret_cast<std::byte*>(position.data), position.sequence * width, position.layer * width,
+                       position.head * width},
+                      sizeof(int));
+}
+
+/// visit(few) for everything of a cache that moves in one way, a few at a time.
+template <class Visit>
+class moved_list {
+ public:
+  explicit moved_list(Visit const& visit) : visit_(visit) {}
+
+  void add(moved_rows const& one) {
+    if (some_.count == few_moved::most) flush();
+    some_.of[some_.count++] = one;
+  }
+  void add_planes(cache const& in) {
+    add(moved_plane(in.k));
+    add(moved_plane(in.v));
+    for (plane const& each : in.more) add(moved_plane(each));
+  }
+  void add_columns(cache const& in, std::span<held_column const> columns) {
+    add(moved_positions(in.who.position));
+    for (held_column const& each : columns) {
+      if (each.about.one != per::lane_entry || each.about.rule != on_move::permute) continue;
+      add(moved_column(each.rows, each.about.bytes));
+    }
+  }
+  void flush() {
+    if (some_.count > 0) visit_(some_);
+    some_.count = 0;
+  }
+
+ private:
+  Visit const& visit_;
+  few_moved some_{};
+};
+
+/// Columns of which it must be said how much is still true.
+[[nodiscard]] inline few_columns known_columns(std::span<held_column const> columns) {
+  few_columns known;
+  for (held_column const& each : columns) {
+    if (each.about.one != per::lane || each.about.rule != on_move::recompute) continue;
+    expects(known.count < few_columns::most, "apply", "columns", known.count + 1, "a device recomputes eight at most");
+    known.of[known.count++] = each;
+  }
+  return known;
+}
+
+/// Rows are cut into slices until the device has enough blocks; a slice stays as wide as a warp reads at once.
+inline void share_out(few_moved& some, int lanes, launch_numbers const& numbers) {
+  constexpr int narrowest = 64;
+  std::int64_t const wanted = std::int64_t{numbers.processors} * 4;
+  for (int i = 0; i < some.count; ++i) {
+    moved_rows& one = some.of[i];
+    while (std::int64_t{lanes} * some.count * one.slices < wanted &&
+           one.columns * one.width >= 2 * narrowest * one.slices) {
+      one.slices *= 2;
+    }
+  }
+}
+[[nodiscard]] inline int slices_of(few_moved const& some) {
+  int all = 0;
+  for (int i = 0; i < some.count; ++i) all += some.of[i].slices;
+  return all;
+}
+
+/// How a block's threads stand over columns [first, end) of rows: `wide` of them side by side, `tall` rows at once.
+struct thread_grid {
+  int first, end;
+  int wide, tall;
+  int row, column;  ///< this thread's
+
+  template <class Block>
+  KVPOLICY_HD thread_grid(Block& block, moved_rows const& what, int slice)
+      : first(what.columns * slice / what.slices), end(what.columns * (slice + 1) / what.slices) {
+    int const most = what.across_rows ? block.threads() / warp_size : block.threads();
+    wide = end - first < most ? end - first : most;
+    if (wide < 1) wide = 1;
+    tall = block.threads() / wide;
+    row = what.across_rows ? block.thread() % tall : block.thread() / wide;
+    column = what.across_rows ? block.thread() / tall : block.thread() % wide;
+  }
+};
+
+/// Moves columns of entries [begin, moves.count()) of a lane, in place, with `threads x rows_of_a_thread` at a time in
+/// registers.
+///
+/// No source is overwritten before it is read: a tile of entries [i, j) reads them all before the barrier and writes
+/// rows i .. j - 1 after it. Later tiles read rows from source(j) >= j on, so those writes are none of theirs; earlier
+/// tiles have read before a barrier that is behind. Columns and planes do not meet, so other blocks do not matter.
+template <class Moves>
+struct tile_mover {
+  static constexpr int rows_of_a_thread = 8;
+  moved_rows const& what;
+  locator const& where;
+  lane who;
+  Moves const& moves;
+  int begin;
+  int slice;
+
+  template <int Width, class Block>
+  KVPOLICY_HD void run(Block& block) const {
+    thread_grid const mine(block, what, slice);
+    for (int c = mine.first; c < mine.end; c += mine.wide) {
+      bool const moves_some = mine.row < mine.tall && mine.column < mine.wide && c + mine.column < mine.end;
+      std::int64_t const offset = (c + mine.column) * what.step;
+      for (int i = begin; i < moves.count(); i += mine.tall * rows_of_a_thread) {
+        move_tile<Width>(block, mine, i + mine.row, moves_some ? moves.count() : 0, offset);
+      }
+    }
+  }
+
+ private:
+  template <int Width, class Block>
+  KVPOLICY_HD void move_tile(Block& block, thread_grid const& mine, int first, int end, std::int64_t offset) const {
+    using bytes = byte_vector<Width>;
+    bytes held[rows_of_a_thread] = {};
+    for (int r = 0; r < rows_of_a_thread; ++r) {
+      int const e = first + r * mine.tall;
+      if (e < end) held[r] = *reinterpret_cast<bytes const*>(what.row(where, who, moves.source(e)) + offset);
+    }
+    block.sync();
+    for (int r = 0; r < rows_of_a_thread; ++r) {
+      int const e = first + r * mine.tall;
+      if (e < end) *reinterpret_cast<bytes*>(what.row(where, who, e) + offset) = held[r];
+    }
+  }
+};
+
+/// mover.run<Width>(block) for the width that rows are moved by.
+template <class Block, class Mover>
+KVPOLICY_HD void run_by_width(Block& block, int width, Mover const& mover) {
+  switch (width) {
+    case 16:
+      return mover.template run<16>(block);
+    case 8:
+      return mover.template run<8>(block);
+    case 4:
+      return mover.template run<4>(block);
+    case 2:
+      return mover.template run<2>(block);
+    default:
+      return mover.template run<1>(block);
+  }
+}
+
+/// Every lane's entries become what `Moves` says, a block for a slice of each lane's rows of each thing.
+template <class Moves>
+struct carry_kernel {
+  Moves moves;
+  lanes who;
+  locator where;
+  few_moved what;
+  few_columns known;
+  int slices;  ///< of a lane, all in all
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    run(block, block.index() / slices, block.index() % slices);
+  }
+  template <class Block>
+  KVPOLICY_HD void run(Block& block, int i, int slice) const {
+    auto const now = moves.of(i);
+    if (now.none()) return;
+    lane const one = who.at(i);
+    int const begin = first_moved(block, now);
+    if (slice == 0 && block.thread() == 0) lower_known(block, known, one, begin);
+    int item = 0;
+    while (slice >= what.of[item].slices) slice -= what.of[item++].slices;
+    moved_rows const& mine = what.of[item];
+    if (!mine.led_by(who, one)) return;
+    run_by_width(block, mine.width, tile_mover<decltype(now)>{mine, where, one, now, begin, slice});
+  }
+};
+
+template <class Executor, class Moves>
+void launch_carry(Executor& exec, carry_kernel<Moves> const& carry) {
+  launch_change(exec, launch_shape{carry.who.size() * carry.slices, exec.numbers().row_threads, 0}, carry);
+}
+
+/// launch(kernel) for all kernels by which positions and columns of every lane, and with `rows` its rows, follow its
+/// moves. One, unless there are more than a few things to move.
+template <class Executor, class Moves, class Launch>
+void for_each_carry(Executor& exec, Moves const& moves, cache const& in, std::span<held_column const> columns,
+                    bool rows, Launch const& launch) {
+  few_columns const known = known_columns(columns);
+  auto const visit = [&](few_moved some) {
+    share_out(some, in.who.size(), exec.numbers());
+    launch(carry_kernel<Moves>{moves, in.who, in.where, some, known, slices_of(some)});
+  };
+  moved_list list(visit);
+  if (rows) list.add_planes(in);
+  list.add_columns(in, columns);
+  list.flush();
+}
+
+template <class Executor, class Moves>
+void carry_lanes(Executor& exec, Moves const& moves, cache const& in, std::span<held_column const> columns, bool rows) {
+  for_each_carry(exec, moves, in, columns, rows, [&](auto const& carry) { launch_carry(exec, carry); });
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

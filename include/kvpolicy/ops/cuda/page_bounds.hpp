@@ -1,0 +1,175 @@
+// Device implementations of the verbs that keep bounds of pages: a warp a page, consecutive threads on channels.
+#pragma once
+
+#include <kvpolicy/ops/cuda/page_launches.hpp>
+#include <kvpolicy/ops/cuda/page_loads.hpp>
+#include <kvpolicy/ops/page_bounds.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// A float as an integer whose order is that of the floats, -0 below +0, and a NaN beyond the infinity of its sign: so
+/// no NaN is lost to a comparison. The mapping is its own inverse.
+struct ordered_bits {
+  [[nodiscard]] KVPOLICY_HD std::int32_t operator()(float value) const {
+    return turned(same_bits<std::int32_t>(value));
+  }
+  [[nodiscard]] KVPOLICY_HD float back(std::int32_t order) const { return same_bits<float>(turned(order)); }
+
+ private:
+  KVPOLICY_HD static std::int32_t turned(std::int32_t bits) { return bits < 0 ? bits ^ 0x7FFFFFFF : bits; }
+};
+
+template <class Loads>
+struct extend_bounds_kernel {
+  lanes who;
+  row_view from;
+  page_bound_memory to;
+  Loads loads;
+  int blocks_a_lane;
+
+  static constexpr int rows_at_once = 4;  ///< loads that a thread has on their way
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = who.at(block.index() / blocks_a_lane);
+    int const committed = who.committed(one);
+    int const known = *to.known.row(one);
+    int const pages = pages_for(committed, to.page);
+    warp_share const share = share_of_warp(block, blocks_a_lane);
+    for (int which = (known < committed ? known : committed) / to.page + share.first; which < pages;
+         which += share.step) {
+      int const begin = which * to.page;
+      ordinal_range const entries{begin, committed - begin < to.page ? committed : begin + to.page};
+      for (int d = lane_id(block) * Loads::width; d < to.dims; d += warp_size * Loads::width) {
+        bound(one, entries, d, to.row(one, which));
+      }
+    }
+  }
+
+ private:
+  /// Channels d and on of the entries. A page's last row is read again where rows are wanting: it changes nothing.
+  KVPOLICY_HD void bound(lane one, ordinal_range entries, int d, std::byte* row) const {
+    std::int32_t high[Loads::width];
+    std::int32_t low[Loads::width];
+    for (int i = 0; i < Loads::width; ++i) {
+      high[i] = -0x7FFFFFFF - 1;
+      low[i] = 0x7FFFFFFF;
+    }
+    for (int e = entries.begin; e < entries.end; e += rows_at_once) {
+      typename Loads::raw key[rows_at_once];
+      for (int r = 0; r < rows_at_once; ++r) {
+        int const ordinal = e + r < entries.end ? e + r : entries.end - 1;
+        key[r] = loads.load(from.row(one, ordinal) + d * from.rows.dim);
+      }
+      for (int r = 0; r < rows_at_once; ++r) {
+        for (int i = 0; i < Loads::width; ++i) {
+          std::int32_t const value = ordered_bits{}(Loads::value(key[r], i));
+          high[i] = value > high[i] ? value : high[i];
+          low[i] = value < low[i] ? value : low[i];
+        }
+      }
+    }
+    std::int64_t const size = bytes_of(to.element);
+    for (int i = 0; i < Loads::width; ++i) {
+      put_element(to.element, ordered_bits{}.back(high[i]), row + (d + i) * size);
+      put_element(to.element, ordered_bits{}.back(low[i]), row + (to.dims + d + i) * size);
+    }
+  }
+};
+
+/// Now the bounds speak of every committed entry.
+struct all_known {
+  lanes who;
+  by_lane<int> known;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    lane const one = who.at(static_cast<int>(i));
+    *known.row(one) = who.committed(one);
+  }
+};
+
+struct forget_bounds_of_lane {
+  lanes who;
+  by_lane<int> known;
+  int first;  ///< lane of the sequence
+  int position;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    lane const one = who.at(first + static_cast<int>(i));
+    int const before = lane_entries{one, *who.count.row(one), 0, who.position.row(one)}.first_at(position);
+    int& has = *known.row(one);
+    if (before < has) has = before;
+  }
+};
+
+/// The count of lane i, and the position of page i.
+struct count_pages_each {
+  lanes who;
+  lanes pages;
+  int page;
+  int most;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t at) const {
+    int const i = static_cast<int>(at);
+    if (i < who.size()) *pages.count.row(who.at(i)) = pages_for(who.committed(who.at(i)), page);
+    if (i < most) pages.position.row(who.at(0))[i] = i;
+  }
+};
+
+}  // namespace detail
+
+/// Bounds are the host's, but for the payload of a NaN.
+template <kernel_backend Backend>
+struct implementation<ops::extend_bounds_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, keys const& from, page_bound_memory const& to) {
+    detail::check_aligned("extend_bounds", "keys", from.rows);
+    detail::check_aligned("extend_bounds", to);
+    bool const fours = from.rows.contiguous() && to.dims % 4 == 0;
+    detail::with_loads(from.rows.element, fours ? detail::alignment_of(from.rows, true) : 1,
+                       [&](auto loads) { launch(exec, who, from, to, loads); });
+    detail::launch_each_change(exec, who.size(), detail::all_known{who, to.known});
+  }
+
+ private:
+  template <class Executor, class Loads>
+  static void launch(Executor& exec, lanes const& who, keys const& from, page_bound_memory const& to, Loads loads) {
+    int const threads = exec.numbers().row_threads;
+    int const warps = threads / detail::warp_size;
+    int const blocks =
+        detail::blocks_of_a_lane(exec, who.size(), (detail::pages_for(who.bound, to.page) + warps - 1) / warps);
+    detail::launch_change(exec, launch_shape{who.size() * blocks, threads, 0},
+                          detail::extend_bounds_kernel<Loads>{who, from, to, loads, blocks});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::forget_bounds_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, by_lane<int> const& known, int sequence, int position) {
+    if (sequence < 0 || sequence >= who.sequences) return;
+    int const lanes_each = who.layers() * who.heads;
+    detail::launch_each_change(exec, lanes_each,
+                               detail::forget_bounds_of_lane{who, known, sequence * lanes_each, position});
+  }
+};
+
+/// Positions are written for every page of a full lane.
+template <kernel_backend Backend>
+struct implementation<ops::count_pages_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, int page, lanes const& pages) {
+    if (who.size() == 0) return;
+    int const most = detail::pages_for(who.bound, page);
+    detail::launch_each(exec, who.size() > most ? who.size() : most, detail::count_pages_each{who, pages, page, most});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

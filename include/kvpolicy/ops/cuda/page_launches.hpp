@@ -1,0 +1,48 @@
+// Launches that share out lanes: a few blocks for each, or a thread for each thing that changes.
+#pragma once
+
+#include <kvpolicy/core/lanes.hpp>
+#include <kvpolicy/ops/cuda/block.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Shared memory that a block has on every device, without asking.
+inline constexpr int shared_everywhere = 48 * 1024;
+
+template <class Body>
+struct each_unless_fault {
+  fault_word faults;
+  Body body;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+    if (!faults.raised()) body(block, i);
+  }
+};
+
+/// launch_each for bodies that change the engine's memory: nothing once the device has found a fault.
+template <class Executor, class Body>
+void launch_each_change(Executor& exec, std::int64_t count, Body const& body) {
+  launch_each(exec, count, each_unless_fault<Body>{exec.faults(), body});
+}
+
+/// How many blocks share the work of one lane: as many as fill the device, and no more than there are pieces.
+template <class Executor>
+[[nodiscard]] int blocks_of_a_lane(Executor& exec, int lanes, std::int64_t pieces) {
+  std::int64_t const all = std::int64_t{exec.numbers().processors} * exec.numbers().blocks_of_a_processor;
+  std::int64_t const fair = lanes > 0 ? (all + lanes - 1) / lanes : 1;
+  std::int64_t const most = pieces > 1 ? pieces : 1;
+  return static_cast<int>(fair < most ? fair : most);
+}
+
+/// The warps of the blocks that share a lane: this one is `first` of `step`.
+struct warp_share {
+  int first;
+  int step;
+};
+template <class Block>
+[[nodiscard]] KVPOLICY_HD warp_share share_of_warp(Block& block, int blocks_a_lane) {
+  int const warps = block.threads() / warp_size;
+  return {block.index() % blocks_a_lane * warps + warp_id(block), blocks_a_lane * warps};
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

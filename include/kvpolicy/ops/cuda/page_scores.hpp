@@ -1,0 +1,234 @@
+// Device implementation of page_scores: a warp takes a few pages, its threads the channels of their bounds.
+#pragma once
+
+#include <kvpolicy/ops/cuda/page_launches.hpp>
+#include <kvpolicy/ops/cuda/page_loads.hpp>
+#include <kvpolicy/ops/cuda/query_rows.hpp>
+#include <kvpolicy/ops/page_scores.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Sums over the warp's threads of `Count` values that each of them has: thread i is left with sum i % Count, in
+/// `of[0]`. Half of the values change hands, then half of those: 31 exchanges for 32 sums, where one sum after the
+/// other takes 160.
+template <int Half, class Block, int Count>
+KVPOLICY_HD void halve(Block& block, float (&of)[Count]) {
+  bool const upper = (lane_id(block) & Half) != 0;
+  for (int i = 0; i < Half; ++i) {
+    float const given = upper ? of[i] : of[i + Half];
+    float const kept = upper ? of[i + Half] : of[i];
+    of[i] = kept + block.shuffle(given, lane_id(block) ^ Half);
+  }
+  if constexpr (Half > 1) halve<Half / 2>(block, of);
+}
+template <class Block, int Count>
+KVPOLICY_HD void sums_of_warp(Block& block, float (&of)[Count]) {
+  halve<Count / 2>(block, of);
+  for (int step = Count; step < warp_size; step *= 2) of[0] += block.shuffle(of[0], lane_id(block) ^ step);
+}
+
+/// Sums and maxima of heads. A NaN on either side stays.
+struct join_heads {
+  bool highest;
+  template <class T>
+  [[nodiscard]] KVPOLICY_HD T operator()(T a, T b) const {
+    if (!highest) return a + b;
+    return a >= b || a != a ? a : b;
+  }
+};
+
+/// sum max(q high, q low) as one product: of [max(q, 0); min(q, 0)] with [high; low], which lie side by side. `Heads`
+/// query heads ask at once, so that a bound is read once for them, and of a few pages: so many sums a thread.
+template <int Heads, class Loads>
+struct page_scores_kernel {
+  lanes who;
+  page_bound_view bounds;
+  query_view rows;
+  reduction group;
+  score_view out;
+  Loads loads;
+  int blocks_a_lane;
+
+  static constexpr int pages_at_once = Heads == 8 ? 4 : 8;
+  static constexpr int sums = Heads * pages_at_once;  ///< at most a warp's threads
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int const segment = block.index() / blocks_a_lane;
+    lane const one = out.who.at(segment);
+    int const committed = who.committed(one);
+    int const known = *bounds.known.row(one);
+    int const pages = pages_for(committed, bounds.page);
+    bool const asks = rows.valid(one) > 0;
+    int const told = !asks ? 0 : known >= committed ? pages : known / bounds.page;
+    fill_others(block, out.row(segment), told, pages, asks ? same_bits<float>(0x7F800000u) : 0.0f);
+    warp_share const share = share_of_warp(block, blocks_a_lane);
+    if ((share.first - warp_id(block)) * pages_at_once >= told) return;  // nothing for the whole block
+    float* const folded = shared_arena(block).template take<float>(Heads * 2 * bounds.dims);
+    for (int first = 0; first < heads_of_lane(); first += Heads) {
+      block.sync();
+      fold(block, one, first, folded);
+      block.sync();
+      for (int p = share.first * pages_at_once; p < told; p += share.step * pages_at_once) {
+        take_pages(block, one, first, folded, ordinal_range{p, told}, out.row(segment));
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] KVPOLICY_HD int heads_of_lane() const { return rows.heads / who.heads; }
+
+  template <class Block>
+  KVPOLICY_HD void fill_others(Block& block, float* to, int begin, int end, float with) const {
+    int const step = blocks_a_lane * block.threads();
+    for (int p = begin + block.index() % blocks_a_lane * block.threads() + block.thread(); p < end; p += step) {
+      to[p] = with;
+    }
+  }
+
+  /// The last row of query head h of the lane's group.
+  [[nodiscard]] KVPOLICY_HD std::byte const* row_of(lane one, int h) const {
+    return rows.at(one, one.head * heads_of_lane() + h, rows.stored(one, rows.valid(one) - 1));
+  }
+
+  /// Heads [first, first + Heads) for the product; behind the last, zeros.
+  template <class Block>
+  KVPOLICY_HD void fold(Block& block, lane one, int first, float* to) const {
+    int const size = bytes_of(rows.element);
+    for (int h = 0; h < Heads; ++h) {
+      std::byte const* const row = row_of(one, first + h < heads_of_lane() ? first + h : 0);
+      for (int d = block.thread(); d < bounds.dims; d += block.threads()) {
+        float const q = first + h < heads_of_lane() ? element_at(rows.element, row + d * size) : 0.0f;
+        to[h * 2 * bounds.dims + d] = q < 0 ? 0.0f : q;  // a NaN stays one
+        to[h * 2 * bounds.dims + bounds.dims + d] = q < 0 ? q : 0.0f;
+      }
+    }
+  }
+
+  /// Scores of up to `pages_at_once` pages from pages.begin on, of the heads from `first` on joined with those before.
+  template <class Block>
+  KVPOLICY_HD void take_pages(Block& block, lane one, int first, float const* folded, ordinal_range pages,
+                              float* to) const {
+    join_heads const join{group == reduction::max};
+    int const mine = lane_id(block) % Heads;
+    int const page = pages.begin + lane_id(block) / Heads;
+    float score = products(block, one, folded, pages);
+    if (first + mine >= heads_of_lane()) score = join.highest ? same_bits<float>(0xFF800000u) : 0.0f;
+    for (int step = 1; step < Heads; step *= 2) score = join(score, block.shuffle(score, lane_id(block) ^ step));
+    bool const writes = mine == 0 && lane_id(block) < sums && page < pages.end;
+    if (writes && first > 0) score = join(to[page], score);
+    if (first + Heads >= heads_of_lane()) score = finished(block, one, pages.begin, score, writes);
+    if (writes) to[page] = score;
+  }
+
+  /// The products of page pages.begin + i / Heads with head i % Heads, for thread i.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD float products(Block& block, lane one, float const* folded, ordinal_range pages) const {
+    float of[sums];
+    for (int i = 0; i < sums; ++i) of[i] = 0;
+    int const dims = 2 * bounds.dims;
+    std::int64_t const size = bytes_of(bounds.element);
+    for (int d = lane_id(block) * Loads::width; d < dims; d += warp_size * Loads::width) {
+      float asked[Heads][Loads::width];
+      for (int h = 0; h < Heads; ++h) {
+        for (int i = 0; i < Loads::width; ++i) asked[h][i] = folded[h * dims + d + i];
+      }
+      for (int n = 0; n < pages_at_once; ++n) {
+        int const page = pages.begin + n < pages.end ? pages.begin + n : pages.end - 1;
+        auto const bound = loads.load(bounds.row(one, page) + d * size);
+        for (int i = 0; i < Loads::width; ++i) {
+          float const value = Loads::value(bound, i);
+          for (int h = 0; h < Heads; ++h) of[n * Heads + h] += value * asked[h][i];
+        }
+      }
+    }
+    sums_of_warp(block, of);
+    return of[0];
+  }
+
+  /// The mean of heads, and what a page scores whose product is no number: of an infinite bound, which the other half
+  /// multiplies by zero, or because a key or a row holds a NaN.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD float finished(Block& block, lane one, int first_page, float score, bool writes) const {
+    unsigned const strange = block.ballot(writes && score != score);
+    if (group == reduction::mean) score /= static_cast<float>(heads_of_lane());
+    for (int i = 0; i < sums; i += Heads) {
+      if ((strange >> i & 1u) == 0) continue;
+      float const defined = by_definition(block, one, first_page + i / Heads);
+      if (lane_id(block) == i) score = defined;
+    }
+    return score;
+  }
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD float by_definition(Block& block, lane one, int page) const {
+    join_heads const join{group == reduction::max};
+    double all = bound_of(block, one, page, 0);
+    for (int h = 1; h < heads_of_lane(); ++h) all = join(all, bound_of(block, one, page, h));
+    return static_cast<float>(group == reduction::mean ? all / heads_of_lane() : all);
+  }
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD double bound_of(Block& block, lane one, int page, int h) const {
+    std::byte const* const row = row_of(one, h);
+    std::byte const* const bound = bounds.row(one, page);
+    int const size = bytes_of(bounds.element);
+    double sum = 0;
+    for (int d = lane_id(block); d < bounds.dims; d += warp_size) {
+      auto const q = static_cast<double>(element_at(rows.element, row + d * bytes_of(rows.element)));
+      auto const high = static_cast<double>(element_at(bounds.element, bound + d * size));
+      auto const low = static_cast<double>(element_at(bounds.element, bound + (bounds.dims + d) * size));
+      sum += join_heads{true}(q * high, q * low);
+    }
+    return warp_reduce(block, sum, add_up{});
+  }
+};
+
+}  // namespace detail
+
+/// Every score has the same bits whatever the launch: channels are summed in one order, heads in eights.
+template <kernel_backend Backend>
+struct implementation<ops::page_scores_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, page_bound_view const& bounds, query_view const& rows,
+                  reduction group, score_view const& out) {
+    detail::check_aligned("page_scores", bounds);
+    detail::check_aligned("page_scores", rows);
+    expects(heads_at_once(1, bounds.dims) > 0, "page_scores", "page_bounds.dims", bounds.dims,
+            "a block of threads has 48 KiB for a folded query row");
+    int const heads = heads_at_once(rows.heads / who.heads, bounds.dims);
+    int const alignment = bounds.dims % 2 == 0 ? detail::alignment_of(bounds.rows, bounds.row_bytes()) : 1;
+    detail::with_loads(bounds.element, alignment, [&](auto loads) {
+      if (heads == 8) launch<8>(exec, who, bounds, rows, group, out, loads);
+      if (heads == 4) launch<4>(exec, who, bounds, rows, group, out, loads);
+      if (heads == 1) launch<1>(exec, who, bounds, rows, group, out, loads);
+    });
+  }
+
+ private:
+  static constexpr std::int64_t shared_bytes(int heads, int dims) {
+    return std::int64_t{heads} * 2 * dims * static_cast<int>(sizeof(float));
+  }
+  /// 8, 4 or 1, by the group and what fits in shared memory; 0 if nothing does. Not by the device: sums depend on it.
+  static constexpr int heads_at_once(int group, int dims) {
+    int heads = group > 4 ? 8 : group > 1 ? 4 : 1;
+    while (heads > 0 && shared_bytes(heads, dims) > detail::shared_everywhere) heads = heads == 8 ? 4 : heads / 4;
+    return heads;
+  }
+
+  template <int Heads, class Executor, class Loads>
+  static void launch(Executor& exec, lanes const& who, page_bound_view const& bounds, query_view const& rows,
+                     reduction group, score_view const& out, Loads loads) {
+    using kernel = detail::page_scores_kernel<Heads, Loads>;
+    int const threads = exec.numbers().entry_threads;
+    int const pages = threads / detail::warp_size * kernel::pages_at_once;
+    int const all = detail::pages_for(who.bound, bounds.page);
+    int const blocks = detail::blocks_of_a_lane(exec, out.segments(), (all + pages - 1) / pages);
+    exec.launch(
+        launch_shape{out.segments() * blocks, threads, static_cast<std::size_t>(shared_bytes(Heads, bounds.dims))},
+        kernel{who, bounds, rows, group, out, loads, blocks});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

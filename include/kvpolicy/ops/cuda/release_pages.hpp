@@ -1,0 +1,119 @@
+// Device implementation of release_pages: every lane counts what it gives back, then writes it where its turn is.
+#pragma once
+
+#include <kvpolicy/ops/append_rows.hpp>
+#include <kvpolicy/ops/cuda/block.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// What a lane gives back: pages from `needed` on, those of lower lanes before.
+struct lane_release {
+  int pages = 0;
+  int before = 0;
+};
+
+/// What all lanes give back, and the pages that were free before.
+struct all_released {
+  int pages = 0;
+  int supply = 0;
+};
+
+/// A thread a lane; the last block adds up, lane by lane.
+struct count_released_kernel {
+  lanes who;
+  by_lane<int> held;
+  int page;
+  int const* supply;
+  lane_release* released;
+  all_released* all;
+  int* ticket;
+
+  [[nodiscard]] static constexpr std::size_t shared_bytes() {
+    return collective_bytes<int>() + shared_arena::bytes_of_piece<int>(1);
+  }
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    shared_arena arena(block);
+    int* const room = arena.take<int>(warp_size + 1);
+    int* const turn = arena.take<int>(1);
+    int const step = block.blocks() * block.threads();
+    for (int i = block.index() * block.threads() + block.thread(); i < who.size(); i += step) {
+      lane const one = who.at(i);
+      int const over = *held.row(one) - (*who.count.row(one) + page - 1) / page;
+      released[i].pages = over > 0 ? over : 0;
+    }
+    if (last_block(block, ticket, turn)) add_up_lanes(block, room);
+  }
+
+ private:
+  template <class Block>
+  KVPOLICY_HD void add_up_lanes(Block& block, int* room) const {
+    int pages = 0;
+    for (int first = 0; first < who.size(); first += block.threads()) {
+      int const i = first + block.thread();
+      auto const lower = block_sum_before(block, i < who.size() ? released[i].pages : 0, room);
+      if (i < who.size()) released[i].before = pages + lower.before;
+      pages += lower.all;
+    }
+    if (block.thread() == 0) *all = {pages, *supply};
+  }
+};
+
+/// A block a lane: its pages go to the supply, the last first.
+struct write_released_kernel {
+  lanes who;
+  by_lane<int> table;
+  by_lane<int> held;
+  page_supply pages;
+  lane_release const* released;
+  all_released const* all;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    if (block.index() == 0 && block.thread() == 0) *pages.count = all->supply + all->pages;
+    lane_release const mine = released[block.index()];
+    if (mine.pages == 0) return;
+    lane const one = who.at(block.index());
+    int const last = *held.row(one) - 1;
+    for (int p = block.thread(); p < mine.pages; p += block.threads()) {
+      int* const named = table.row(one) + last - p;
+      pages.free[all->supply + mine.before + p] = *named;
+      if (pages.sentinel >= 0) *named = pages.sentinel;
+    }
+    block.sync();
+    if (block.thread() == 0) *held.row(one) = last + 1 - mine.pages;
+  }
+};
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::release_pages_t, Backend> {
+  static constexpr bool provided = true;
+
+  static std::size_t scratch(shape const&, lanes const& who) {
+    return releases_offset + static_cast<std::size_t>(who.size()) * sizeof(detail::lane_release);
+  }
+
+  template <class Executor>
+  static void run(Executor& exec, paged_lanes const& in) {
+    lanes const& who = in.entries.who;
+    expects(exec.reserved() >= scratch(in.entries.shape, who), "release_pages", "exec",
+            "an executor without scratch for this batch", "plan and state are made on the executor that runs them");
+    auto* const all = reinterpret_cast<detail::all_released*>(exec.scratch());
+    auto* const released = reinterpret_cast<detail::lane_release*>(exec.scratch() + releases_offset);
+    int const threads = exec.numbers().lane_threads;
+    using counting = detail::count_released_kernel;
+    exec.launch({(who.size() + threads - 1) / threads, threads, counting::shared_bytes()},
+                counting{who, in.held, in.page(), in.pages.count, released, all, exec.tickets()});
+    detail::launch_change(exec, {who.size(), threads, 0},
+                          detail::write_released_kernel{who, in.table, in.held, in.pages, released, all});
+  }
+
+ private:
+  static constexpr std::size_t releases_offset = 16;
+};
+
+}  // namespace KVPOLICY_NAMESPACE

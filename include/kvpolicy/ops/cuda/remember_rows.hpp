@@ -1,0 +1,123 @@
+// Device implementations of remember_rows and refuse_spans: a warp a query head of a lane.
+#pragma once
+
+#include <cmath>
+#include <kvpolicy/ops/cuda/page_launches.hpp>
+#include <kvpolicy/ops/cuda/query_rows.hpp>
+#include <kvpolicy/ops/remember_rows.hpp>
+#include <string_view>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+struct refuse_span {
+  lanes who;
+  turn_queries turn;
+  fault_word faults;
+  fault kind;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, std::int64_t s) const {
+    int const rows = turn.valid(lane{static_cast<int>(s), who.layer_begin, 0});
+    int const begin = turn.span_begin[s];
+    int const end = turn.span_end[s];
+    if (begin < 0 || begin > rows) {
+      tell_fault(block, faults, kind, s, begin);
+    } else if (end < begin || end > rows) {
+      tell_fault(block, faults, kind, s, end);
+    }
+  }
+};
+
+struct remember_rows_kernel {
+  lanes who;
+  turn_queries turn;
+  remembering how;
+  by_lane<float> memory;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int const group = turn.heads / who.heads;
+    int const warps = block.threads() / warp_size;
+    int const i = block.index() * warps + warp_id(block);
+    if (i >= who.size() * group) return;
+    lane const one = who.at(i / group);
+    ordinal_range const span = turn.span(one, how.tail);
+    if (span.begin >= span.end) return;
+    double* const mean = shared_arena(block).template take<double>(warps * turn.dims) + warp_id(block) * turn.dims;
+    take_up(block, one, i % group, span, mean);
+  }
+
+ private:
+  /// Each channel is one thread's: its rows are added in order.
+  template <class Block>
+  KVPOLICY_HD void take_up(Block& block, lane one, int h, ordinal_range span, double* mean) const {
+    int const head = one.head * (turn.heads / who.heads) + h;
+    int const size = bytes_of(turn.element);
+    float* const row = memory.row(one) + std::int64_t{h} * turn.dims;
+    for (int d = lane_id(block); d < turn.dims; d += warp_size) {
+      double sum = 0;
+      for (int r = span.begin; r < span.end; ++r) {
+        sum += static_cast<double>(element_at(turn.element, turn.at(one, head, turn.stored(one, r)) + d * size));
+      }
+      mean[d] = sum / (span.end - span.begin);
+    }
+    if (how.normalise) make_unit(block, mean);
+    if (how.keep > 0) {  // or a NaN would outlive it
+      for (int d = lane_id(block); d < turn.dims; d += warp_size) {
+        mean[d] += static_cast<double>(how.keep) * static_cast<double>(row[d]);
+      }
+    }
+    make_unit(block, mean);
+    for (int d = lane_id(block); d < turn.dims; d += warp_size) row[d] = static_cast<float>(mean[d]);
+  }
+
+  template <class Block>
+  KVPOLICY_HD void make_unit(Block& block, double* values) const {
+    double square = 0;
+    for (int d = lane_id(block); d < turn.dims; d += warp_size) square += values[d] * values[d];
+    double const norm = ::sqrt(warp_reduce(block, square, add_up{}));
+    if (!(norm > 0)) return;
+    for (int d = lane_id(block); d < turn.dims; d += warp_size) values[d] /= norm;
+  }
+};
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::refuse_spans_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, turn_queries const& turn, char const* call) {
+    if (turn.span_begin == nullptr || turn.span_end == nullptr) return;
+    fault const kind = std::string_view(call) == "decide" ? fault::decide_span : fault::span;
+    detail::launch_each(exec, who.sequences, detail::refuse_span{who, turn, exec.faults(), kind});
+  }
+};
+
+/// The same bits whatever the launch. Beside the host's: sums of squares are made in another order, of doubles.
+template <kernel_backend Backend>
+struct implementation<ops::remember_rows_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, turn_queries const& turn, remembering const& how,
+                  by_lane<float> const& memory) {
+    std::int64_t const row = std::int64_t{turn.dims} * static_cast<int>(sizeof(double));
+    expects(row <= detail::shared_everywhere, "remember_rows", "queries.dims", turn.dims,
+            "a block of threads has 48 KiB for a mean");
+    detail::check_aligned("remember_rows", turn);
+    implementation<ops::refuse_spans_t, Backend>::run(exec, who, turn, "observe");
+    if (turn.rows == 0) return;
+    std::int64_t const fit = row > 0 ? detail::shared_everywhere / row : 1;
+    int const wanted = exec.numbers().row_threads / detail::warp_size;
+    int const warps = fit < wanted ? static_cast<int>(fit) : wanted;
+    int const heads = who.size() * (turn.heads / who.heads);
+    detail::launch_change(
+        exec,
+        launch_shape{(heads + warps - 1) / warps, warps * detail::warp_size, static_cast<std::size_t>(warps * row)},
+        detail::remember_rows_kernel{who, turn, how, memory});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

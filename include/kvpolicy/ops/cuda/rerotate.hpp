@@ -1,0 +1,177 @@
+// Device implementation of rerotate: as the host's, an angle is a coarse and a fine step.
+#pragma once
+
+#include <cmath>
+#include <kvpolicy/ops/cuda/move_lists.hpp>
+#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/rerotate.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// A product that is rounded, and not a part of a fused multiply-add: turned keys are the host's.
+[[nodiscard]] KVPOLICY_HD inline float rounded_product(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+/// Radians a position of each pair, and cosine and sine of 0 .. 63 positions. In scratch.
+struct turn_tables {
+  static constexpr int fine_steps = 64;
+  double* frequency = nullptr;  ///< [pairs]
+  double* fine = nullptr;       ///< [64][pairs][2]
+  int pairs = 0;
+
+  [[nodiscard]] static constexpr std::size_t bytes(int pairs) {
+    return static_cast<std::size_t>(1 + 2 * fine_steps) * static_cast<std::size_t>(pairs) * sizeof(double);
+  }
+};
+
+struct make_turn_tables {
+  turn_tables tables;
+  rope how;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    auto const step = static_cast<int>(i / tables.pairs);
+    auto const pair = static_cast<int>(i % tables.pairs);
+    double const frequency = how.frequency != nullptr ? static_cast<double>(how.frequency[pair])
+                                                      : ::pow(how.theta, -2.0 * pair / (2 * tables.pairs));
+    if (step == 0) tables.frequency[pair] = frequency;
+    tables.fine[2 * i] = ::cos(step * frequency);
+    tables.fine[2 * i + 1] = ::sin(step * frequency);
+  }
+};
+
+/// A thread's cosine and sine of a pair: entries next to each other mostly turn by the same.
+struct pair_turn {
+  int pair;
+  double coarse_cosine = 1;
+  double coarse_sine = 0;
+  int coarse = 0;  ///< a multiple of 64 positions, which seldom changes
+  int step = 0;
+  float cosine = 1;
+  float sine = 0;
+
+  KVPOLICY_HD void turn_by(turn_tables const& tables, int wanted) {
+    constexpr int fine_steps = turn_tables::fine_steps;
+    if (wanted == step) return;
+    int const multiple = (wanted >= 0 ? wanted : wanted - fine_steps + 1) / fine_steps * fine_steps;
+    if (multiple != coarse) {
+      double const angle = multiple * tables.frequency[pair];
+      coarse_cosine = ::cos(angle);
+      coarse_sine = ::sin(angle);
+      coarse = multiple;
+    }
+    double const* const fine = tables.fine + 2 * (std::int64_t{wanted - multiple} * tables.pairs + pair);
+    cosine = static_cast<float>(coarse_cosine * fine[0] - coarse_sine * fine[1]);
+    sine = static_cast<float>(coarse_sine * fine[0] + coarse_cosine * fine[1]);
+    step = wanted;
+  }
+};
+
+/// A block a piece of a lane's entries: a thread turns one pair of channels of a run of them.
+struct turn_kernel {
+  lanes who;
+  plane keys;
+  locator where;
+  turn_tables tables;
+  rope_style style;
+  int pieces;  ///< of a lane
+  int entries_of_a_piece;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = who.at(block.index() / pieces);
+    int const count = *who.count.row(one);
+    int const begin = block.index() % pieces * entries_of_a_piece;
+    int const end = count - begin < entries_of_a_piece ? count : begin + entries_of_a_piece;
+    int const wide = tables.pairs < block.threads() ? tables.pairs : block.threads();
+    int const runs = block.threads() / wide;
+    int const run = block.thread() / wide;
+    if (run >= runs || begin >= end) return;
+    int const entries = (end - begin + runs - 1) / runs;
+    int const first = begin + run * entries;
+    int const last = end - first < entries ? end : first + entries;
+    for (int pair = block.thread() % wide; pair < tables.pairs; pair += wide) turn_run(one, pair, first, last);
+  }
+
+ private:
+  static constexpr int entries_at_once = 4;
+
+  KVPOLICY_HD void turn_run(lane one, int pair, int first, int last) const {
+    pair_turn now{pair};
+    for (int e = first; e < last; e += entries_at_once) turn_few(one, now, e, last);
+  }
+
+  /// All rows are read before the first is written, so that the device waits for them once.
+  KVPOLICY_HD void turn_few(lane one, pair_turn& now, int first, int last) const {
+    bool const halves = style == rope_style::neox;
+    std::int64_t const x_at = (halves ? now.pair : 2 * now.pair) * keys.dim;
+    std::int64_t const y_at = (halves ? now.pair + tables.pairs : 2 * now.pair + 1) * keys.dim;
+    int const* const position = who.position.row(one);
+    std::byte* row[entries_at_once] = {};
+    int step[entries_at_once] = {};
+    float x[entries_at_once] = {}, y[entries_at_once] = {};
+    for (int i = 0; i < entries_at_once; ++i) {
+      int const e = first + i;
+      step[i] = e < last ? e - position[e] : 0;
+      if (step[i] == 0) continue;
+      row[i] = keys.row(one.layer, where.at(one, e), one.head);
+      x[i] = element_at(keys.element, row[i] + x_at);
+      y[i] = element_at(keys.element, row[i] + y_at);
+    }
+    for (int i = 0; i < entries_at_once; ++i) {
+      if (step[i] == 0) continue;
+      now.turn_by(tables, step[i]);
+      float const turned_x = rounded_product(x[i], now.cosine) - rounded_product(y[i], now.sine);
+      float const turned_y = rounded_product(y[i], now.cosine) + rounded_product(x[i], now.sine);
+      put_element(keys.element, turned_x, row[i] + x_at);
+      put_element(keys.element, turned_y, row[i] + y_at);
+    }
+  }
+};
+
+/// Positions are ordinals then. Lanes that share them write the same.
+struct number_entries {
+  lanes who;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    lane const one = who.at(static_cast<int>(i / who.bound));
+    auto const e = static_cast<int>(i % who.bound);
+    if (e < *who.count.row(one) && leads_row(who.position, who, one)) who.position.row(one)[e] = e;
+  }
+};
+
+}  // namespace detail
+
+/// Three launches: tables of sines, keys, and positions, which lanes may share. `rope.frequency` is memory of the
+/// executor.
+template <kernel_backend Backend>
+struct implementation<ops::rerotate_t, Backend> {
+  static constexpr bool provided = true;
+
+  [[nodiscard]] static std::size_t scratch(cache const& in) { return detail::turn_tables::bytes((in.k.dims + 1) / 2); }
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, cache const& in, rope const& how) {
+    detail::check_aligned("rerotate", "k", in.k);
+    detail::turn_tables tables;
+    tables.pairs = (how.dims != 0 ? how.dims : in.k.dims) / 2;
+    tables.frequency = reinterpret_cast<double*>(exec.scratch());
+    tables.fine = tables.frequency + tables.pairs;
+    detail::launch_each(exec, std::int64_t{detail::turn_tables::fine_steps} * tables.pairs,
+                        detail::make_turn_tables{tables, how});
+    int const entries = exec.numbers().entries_of_a_block;
+    int const pieces = (who.bound + entries - 1) / entries;
+    detail::launch_change(exec, launch_shape{who.size() * pieces, exec.numbers().row_threads, 0},
+                          detail::turn_kernel{who, in.k, in.where, tables, how.style, pieces, entries});
+    detail::change_each(exec, std::int64_t{who.size()} * who.bound, detail::number_entries{who});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,159 @@
+// Device implementation of residual: means, attention to the span, and the perceptron behind it.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/ops/all_reduce.hpp>
+#include <kvpolicy/ops/cuda/feature_sums.hpp>
+#include <kvpolicy/ops/cuda/perceptron.hpp>
+#include <kvpolicy/ops/cuda/residual_attention.hpp>
+#include <kvpolicy/ops/residual.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// An entry's features, and behind them what it took from the span.
+struct attended_rows {
+  float const* features;
+  residual_room room;
+  int begin;
+  bool attended;
+  int dims;
+
+  [[nodiscard]] KVPOLICY_HD float operator()(int r, int c) const {
+    if (c < dims) return features[std::int64_t{r} * dims + c];
+    if (!attended) return 0;
+    int const head = (c - dims) / room.head_width;
+    int const slice = (c - dims) % room.head_width / tile_sizes::units;
+    return room.state_of(begin + r)[c - dims] / room.statistics(begin + r, head, slice)[1];
+  }
+};
+
+/// A tile of entries on its way through the perceptron.
+struct residual_tile {
+  attended_rows rows;
+  folded_rows fc1;
+  float const* bias;
+  float const* fc2;
+  float* rule;      ///< [rows], shared memory
+  float* constant;  ///< of a slice
+  float const* scores;
+  int count;
+  int first;  ///< unit of the slice
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD bool any(Block& block) const {
+    return take_rules(block, scores, count, rule);
+  }
+  template <class Block>
+  KVPOLICY_HD void prepare(Block& block, int unit, int units) {
+    block.sync();
+    first = unit;
+    fold_constants(block, weight_from(unit), bias + unit, units, constant);
+  }
+  [[nodiscard]] KVPOLICY_HD attended_rows const& row() const { return rows; }
+  [[nodiscard]] KVPOLICY_HD folded_rows weight_from(int unit) const {
+    return {fc1.from + unit * fc1.stride, fc1.stride, fc1.dims, fc1.memory};
+  }
+  [[nodiscard]] KVPOLICY_HD float value(int r, int unit, float sum) const {
+    return gelu(sum + constant[unit - first] + fc1.slope(unit) * rule[r]);
+  }
+  [[nodiscard]] KVPOLICY_HD float last(int, int unit) const { return fc2[unit]; }
+};
+
+struct residual_net {
+  residual_group group;
+  float alpha;
+
+  [[nodiscard]] static std::size_t bytes(int rows) {
+    return shared_arena::bytes_of_piece<float>(rows) + shared_arena::bytes_of_piece<float>(tile_sizes::units);
+  }
+  [[nodiscard]] KVPOLICY_HD int columns() const { return group.head.dims + group.head.width; }
+  [[nodiscard]] KVPOLICY_HD int rows_of(int) const { return group.count(); }
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD residual_tile bind(Block&, shared_arena& arena, row_tile const& tile, int rows) const {
+    residual_head const& head = group.head;
+    auto* const rule = arena.take<float>(rows);
+    auto* const constant = arena.take<float>(tile_sizes::units);
+    bool const attended = group.room.range[0] < group.room.range[1];
+    std::int64_t const columns = 3 * std::int64_t{head.dims} + 1 + head.width;
+    return {{group.row(tile.begin), group.room, tile.begin, attended, head.dims},
+            {head.fc1, columns, head.dims, group.memory()},
+            head.fc1_bias,
+            head.fc2,
+            rule,
+            constant,
+            group.scores() + tile.begin,
+            tile.rows,
+            0};
+  }
+
+  KVPOLICY_HD void put(int, int entry, int, float z) const {
+    float& score = group.scores()[entry];
+    if (score != same_bits<float>(0xFF800000u)) score += alpha * (z + group.head.fc2_bias[0]);
+  }
+};
+
+}  // namespace detail
+
+/// One launch for the means of a sequence, one for the keys and values of its span, one that attends to them, one for
+/// the perceptron. Where the room is too small for a long span or all entries, the last three come several times: spans
+/// of 1,024 and more at a time, and launches that find nothing left of it end at once.
+template <kernel_backend Backend>
+struct implementation<ops::residual_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, token_features const& features, turn_queries const& turn, residual_head const& head,
+                  residual_options const& how, score_view const& out, float* room) {
+    lanes const& who = out.who;
+    if (head.alpha == 0 || who.bound <= 0) return;
+    detail::residual_room const cut(head, who.bound, room);
+    for (int sequence = 0; sequence < who.sequences; ++sequence) {
+      detail::launch_each_change(exec, (std::int64_t{who.bound} + 1) * features.dims + 1,
+                                 detail::means_body{features, turn, how, who, ranks_of(exec), sequence, cut.range});
+      for (int begin = 0; begin < who.bound; begin += cut.entries) {
+        detail::residual_group const group{head, cut, features, out, sequence, begin};
+        if (how.cross_attention) attend(exec, group);
+        finish(exec, group);
+      }
+    }
+  }
+
+ private:
+  template <class Executor>
+  static void attend(Executor& exec, detail::residual_group const& group) {
+    int const bound = group.out.who.bound;
+    detail::residual_room const& room = group.room;
+    for (int first = 0; first < bound; first += room.span) {
+      project(exec, group, std::min(room.span, bound - first), first);
+      auto const bytes = [&](int threads) { return detail::attend_bytes(room, threads); };
+      int const threads = detail::tile_threads(exec, bytes);
+      int const rows = detail::tile_sizes::rows(threads);
+      int const tiles = (std::min(room.entries, bound - group.begin) + rows - 1) / rows;
+      detail::launch_change(exec, launch_shape{tiles * residual_head::heads * room.slices, threads, bytes(threads)},
+                            detail::attend_kernel{group, first});
+    }
+  }
+
+  template <class Executor>
+  static void project(Executor& exec, detail::residual_group const& group, int most, int first) {
+    using sizes = detail::tile_sizes;
+    int const threads = detail::tile_threads(exec, sizes::bytes);
+    int const tiles = (most + sizes::rows(threads) - 1) / sizes::rows(threads);
+    int const slices = (group.head.width + sizes::units - 1) / sizes::units;
+    detail::launch_change(exec, launch_shape{tiles * 2 * slices, threads, sizes::bytes(threads)},
+                          detail::project_kernel{group.head, group.room, group.features.row(group.sequence, 1), first});
+  }
+
+  template <class Executor>
+  static void finish(Executor& exec, detail::residual_group const& group) {
+    detail::perceptron_work const work{.groups = 1,
+                                       .bound = std::min(group.room.entries, group.out.who.bound - group.begin),
+                                       .hidden = group.head.hidden};
+    float const alpha = std::clamp(group.head.alpha, -5.0f, 5.0f);
+    detail::launch_perceptron(exec, detail::residual_net{group, alpha}, work, nullptr, 0);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

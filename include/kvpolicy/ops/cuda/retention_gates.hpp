@@ -1,0 +1,115 @@
+// Device implementation of retention_gates: a tile of rows of a layer a block, all heads' outputs together.
+#pragma once
+
+#include <kvpolicy/ops/cuda/gate_scratch.hpp>
+#include <kvpolicy/ops/cuda/perceptron.hpp>
+#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/retention_gates.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Rows of elements side by side.
+struct element_rows {
+  codec element;
+  std::byte const* from;
+  std::int64_t stride;
+  [[nodiscard]] KVPOLICY_HD float operator()(int r, int c) const {
+    return element_at(element, from + r * stride + std::int64_t{c} * bytes_of(element));
+  }
+};
+
+/// A tile of a layer's rows on its way through the layer's gate.
+struct retention_gate_tile {
+  element_rows rows;
+  weight_rows fc1;
+  float const* bias;
+  float const* fc2;
+  int hidden;
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static bool any(Block&) {
+    return true;
+  }
+  template <class Block>
+  KVPOLICY_HD static void prepare(Block&, int, int) {}
+  [[nodiscard]] KVPOLICY_HD element_rows const& row() const { return rows; }
+  [[nodiscard]] KVPOLICY_HD weight_rows weight_from(int unit) const {
+    return {fc1.from + unit * fc1.stride, fc1.stride};
+  }
+  [[nodiscard]] KVPOLICY_HD float value(int, int unit, float sum) const { return silu(sum + bias[unit]); }
+  [[nodiscard]] KVPOLICY_HD float last(int output, int unit) const { return fc2[std::int64_t{output} * hidden + unit]; }
+};
+
+struct retention_gate_net {
+  lanes who;
+  hidden_rows hidden;
+  retention_gate_weights weights;
+  by_lane<float> out;
+
+  [[nodiscard]] static std::size_t bytes(int) { return 0; }
+  [[nodiscard]] KVPOLICY_HD int columns() const { return weights.width; }
+  /// As many as the fullest lane of the layer has entries.
+  [[nodiscard]] KVPOLICY_HD int rows_of(int group) const {
+    int most = 0;
+    for (lane one = who.at(group * who.heads); one.head < who.heads; ++one.head) {
+      int const count = who.committed(one);
+      most = count > most ? count : most;
+    }
+    return most;
+  }
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD retention_gate_tile bind(Block&, shared_arena&, row_tile const& tile, int) const {
+    lane const one = who.at(tile.group * who.heads);
+    std::int64_t const units = std::int64_t{one.layer} * weights.hidden;
+    return {{hidden.element, hidden.at(one.sequence, one.layer, tile.begin), hidden.row},
+            {weights.fc1 + units * weights.width, weights.width},
+            weights.fc1_bias + units,
+            weights.fc2 + units * weights.heads,
+            weights.hidden};
+  }
+
+  KVPOLICY_HD void put(int group, int entry, int output, float z) const {
+    lane const one = who.at(group * who.heads + output);
+    if (entry >= who.committed(one)) return;
+    out.row(one)[entry] = log_sigmoid(z + weights.fc2_bias[std::int64_t{one.layer} * weights.heads + output]);
+  }
+};
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::retention_gates_t, Backend> {
+  static constexpr bool provided = true;
+
+  /// Bytes of the executor.
+  static std::size_t scratch(retention_gate_weights const& weights) {
+    return static_cast<std::size_t>(parts(weights)) * sizeof(float);
+  }
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, hidden_rows const& hidden, retention_gate_weights const& weights,
+                  by_lane<float> const& out) {
+    detail::check_gate_room("retention_gates", exec, scratch(weights));
+    plane const rows{.base = const_cast<std::byte*>(hidden.base),
+                     .element = hidden.element,
+                     .dims = hidden.dims,
+                     .layer = hidden.layer,
+                     .unit = hidden.sequence,
+                     .token = hidden.row,
+                     .dim = bytes_of(hidden.element)};
+    detail::check_aligned("retention_gates", "hidden", rows);
+    detail::perceptron_work const work{
+        .groups = who.sequences * who.layers(), .bound = who.bound, .hidden = weights.hidden, .outputs = weights.heads};
+    detail::launch_perceptron(exec, detail::retention_gate_net{who, hidden, weights, out}, work,
+                              reinterpret_cast<float*>(exec.scratch()), parts(weights));
+  }
+
+ private:
+  static std::int64_t parts(retention_gate_weights const& weights) {
+    return detail::gate_parts(std::int64_t{weights.layers} * weights.heads, weights.hidden);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,125 @@
+// Device implementations of ring_append and ring_truncate: a block a lane.
+#pragma once
+
+#include <kvpolicy/ops/cuda/page_launches.hpp>
+#include <kvpolicy/ops/cuda/query_rows.hpp>
+#include <kvpolicy/ops/ring_append.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Of a ring's rows, how many stand before a position: what a roll-back to it leaves.
+struct rows_before {
+  query_ring_view ring;
+  [[nodiscard]] KVPOLICY_HD int operator()(lane one, int position) const {
+    int const* const cursor = ring.cursor.row(one);  // {first, valid}
+    int const* const positions = ring.position.row(one);
+    int left = cursor[1];
+    while (left > 0 && positions[(cursor[0] + left - 1) % ring.capacity] >= position) --left;
+    return left;
+  }
+};
+
+struct ring_append_kernel {
+  lanes among;
+  query_view from;
+  query_ring_view ring;
+
+  static constexpr std::size_t shared = collective_bytes<int>();
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = among.at(block.index());
+    int const end = committed_rows(block, one);
+    if (end == 0) return;
+    int const begin = end > ring.capacity ? end - ring.capacity : 0;
+    int const* const position = from.position.row(one);
+    int const left = rows_before{ring}(one, position[from.stored(one, begin)]);
+    int const first = ring.cursor.row(one)[0];
+    block.sync();  // all have read the cursor and the positions
+    int const held = left + end - begin;
+    if (block.thread() == 0) {
+      int const over = held > ring.capacity ? held - ring.capacity : 0;
+      ring.cursor.row(one)[0] = (first + over) % ring.capacity;
+      ring.cursor.row(one)[1] = held - over;
+    }
+    for (int r = begin + block.thread(); r < end; r += block.threads()) {
+      ring.position.row(one)[(first + left + r - begin) % ring.capacity] = position[from.stored(one, r)];
+    }
+    copy_rows(block, one, begin, end, first + left);
+  }
+
+ private:
+  /// Rows up to the last committed entry's position.
+  template <class Block>
+  KVPOLICY_HD int committed_rows(Block& block, lane one) const {
+    int const committed = among.committed(one);
+    int end = committed > 0 ? from.valid(one) : 0;
+    int const last = committed > 0 ? among.position.row(one)[committed - 1] : 0;
+    int const* const position = from.position.row(one);
+    for (int r = block.thread(); r < end; r += block.threads()) {
+      if (position[from.stored(one, r)] > last) end = r;
+    }
+    shared_arena arena(block);
+    return block_reduce(block, end, arena.take<int>(warp_size + 1), take_lower{});
+  }
+
+  /// A warp a row of a query head.
+  template <class Block>
+  KVPOLICY_HD void copy_rows(Block& block, lane one, int begin, int end, int slot) const {
+    int const rows = end - begin;
+    int const warps = block.threads() / warp_size;
+    int const size = bytes_of(from.element);
+    for (int i = warp_id(block); i < ring.group * rows; i += warps) {
+      int const h = i / rows;
+      int const r = i % rows;
+      std::byte const* const row = from.at(one, one.head * ring.group + h, from.stored(one, begin + r));
+      int const at = (slot + r) % ring.capacity;
+      float* const to = ring.rows.row(one) + (std::int64_t{h} * ring.capacity + at) * ring.dims;
+      for (int d = lane_id(block); d < ring.dims; d += warp_size) to[d] = element_at(from.element, row + d * size);
+    }
+  }
+};
+
+struct truncate_ring_of_lane {
+  lanes who;
+  query_ring_view ring;
+  int first;  ///< lane of the sequence
+  int position;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    lane const one = who.at(first + static_cast<int>(i));
+    ring.cursor.row(one)[1] = rows_before{ring}(one, position);
+  }
+};
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::ring_append_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& among, query_view const& from, query_ring_view const& ring) {
+    if (from.rows == 0) return;
+    detail::check_aligned("ring_append", from);
+    detail::launch_change(exec,
+                          launch_shape{among.size(), exec.numbers().row_threads, detail::ring_append_kernel::shared},
+                          detail::ring_append_kernel{among, from, ring});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::ring_truncate_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, query_ring_view const& ring, int sequence, int position) {
+    if (sequence < 0 || sequence >= who.sequences) return;
+    int const lanes_each = who.layers() * who.heads;
+    detail::launch_each_change(exec, lanes_each,
+                               detail::truncate_ring_of_lane{who, ring, sequence * lanes_each, position});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

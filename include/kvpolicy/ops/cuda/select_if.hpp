@@ -1,0 +1,101 @@
+// Device implementation of select_if: how many each segment keeps, then which, a block a segment.
+#pragma once
+
+#include <kvpolicy/ops/cuda/select_emit.hpp>
+#include <kvpolicy/ops/select_if.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+template <class Rule>
+struct by_pick {
+  segment_keys<Rule> const& keys;
+  [[nodiscard]] KVPOLICY_HD standing operator()(int ordinal) const {
+    bool const stays = keys.asks(ordinal) || keys.rule.picks(keys.score[ordinal]);
+    return stays ? standing::above : standing::below;
+  }
+};
+
+/// Offsets of select_if: a word's odd number counts NaN.
+struct close_picked {
+  [[nodiscard]] KVPOLICY_HD int number(segment_word told) const { return told.listed(); }
+  KVPOLICY_HD void place(segment_word told, std::int64_t, report& found) const { found.nan_scores += told.odd(); }
+};
+
+/// Counts what each segment keeps, a block each, and the last one makes offsets of it.
+template <class Rule>
+struct count_picked_kernel {
+  score_view scores;
+  Rule rule;
+  keep_set keep;
+  fault_word faults;
+  int* ticket;
+
+  [[nodiscard]] static constexpr std::size_t shared_bytes() {
+    return collective_bytes<std::int64_t>() + collective_bytes<int>();
+  }
+
+  /// A segment whose lanes hold different counts lists all its entries: nothing is dropped.
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    shared_arena arena(block);
+    auto* const sums = arena.take<std::int64_t>(warp_size + 1);
+    auto* const room = arena.take<int>(warp_size + 1);
+    segment_keys<Rule> const keys(scores, rule, block.index());
+    bool const differs = counts_differ(block, scores, block.index(), faults, room);
+    int kept = 0;
+    int nan = 0;
+    for (int e = block.thread(); e < keys.count(); e += block.threads()) {
+      bool const forced = keys.asks(e);
+      kept += differs || forced || rule.picks(keys.score[e]) ? 1 : 0;
+      nan += !forced && order_of(keys.score[e]) == order_nan ? 1 : 0;
+    }
+    kept = block_reduce(block, kept, room, add_up{});
+    nan = block_reduce(block, nan, room, add_up{});
+    if (block.thread() == 0) {
+      keep.seen[block.index()] = keys.count();
+      keep.offset[block.index() + 1] = segment_word::of(kept, nan, kept < keys.count()).word;
+    }
+    if (last_block(block, ticket, room)) close_segments(block, keep, sums, close_picked{});
+  }
+};
+
+/// Lists what each segment keeps, a block each.
+template <class Rule>
+struct list_picked_kernel {
+  score_view scores;
+  Rule rule;
+  keep_set keep;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    segment_keys<Rule> const keys(scores, rule, block.index());
+    std::int64_t const first = keep.offset[block.index()];
+    auto* const warps = shared_arena(block).template take<unsigned>(2 * warp_size);
+    if (keep.offset[block.index() + 1] - first == keys.count()) {
+      emit_all(block, keys.count(), keep.ordinal + first);
+    } else {
+      emit_kept(block, by_pick<Rule>{keys}, keys.count(), 0, keep.ordinal + first, warps);
+    }
+  }
+};
+
+}  // namespace detail
+
+/// Two launches. Lanes that decide together and hold different counts raise a fault, and list all their entries.
+template <kernel_backend Backend>
+struct implementation<ops::select_if_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor, class Rule>
+  static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
+    using counting = detail::count_picked_kernel<Rule>;
+    int const threads = exec.numbers().segment_threads;
+    exec.launch({scores.segments(), threads, counting::shared_bytes()},
+                counting{scores, rule, keep, exec.faults(), exec.tickets()});
+    exec.launch({scores.segments(), threads, detail::shared_arena::bytes_of_piece<unsigned>(2 * detail::warp_size)},
+                detail::list_picked_kernel<Rule>{scores, rule, keep});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,134 @@
+// Scores as a device compares them: numbers in the same order, and what of a segment competes.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/core/codec.hpp>
+#include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/cuda/block.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Keys order as scores do: NaN lowest, then -inf, ..., +inf. No score has the others.
+inline constexpr std::uint32_t order_below = 0;  ///< below every key
+inline constexpr std::uint32_t order_nan = 1;
+inline constexpr std::uint32_t order_above = 0xFFFFFFFEu;   ///< above every key
+inline constexpr std::uint32_t order_forced = 0xFFFFFFFFu;  ///< of an entry that does not compete
+
+/// The key of a score. -0 is +0.
+[[nodiscard]] KVPOLICY_HD inline std::uint32_t order_of(float score) {
+  auto const bits = same_bits<std::uint32_t>(score);
+  std::uint32_t const key = bits ^ ((0u - (bits >> 31)) | 0x80000000u);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return order_nan;
+  return key == 0x7FFFFFFFu ? 0x80000000u : key;
+}
+
+/// A rule that knows the run of entries that compete, so that none need be asked.
+template <class Rule>
+concept knows_run = requires(Rule const& rule, lane_entries const& of) { rule.candidates(of); };
+
+/// A segment's entries as keys. Those outside of [begin, end) do not compete.
+template <class Rule>
+struct segment_keys {
+  Rule const& rule;
+  entry about;  ///< of any of its entries: lane, count, budget
+  float const* score;
+  int const* position;
+  int begin = 0;
+  int end = 0;
+
+  KVPOLICY_HD segment_keys(score_view const& scores, Rule const& by, int segment)
+      : rule(by), score(scores.row(segment)) {
+    about.who = scores.lane_of(segment);
+    about.count = scores.who.committed(about.who);
+    position = scores.who.position.row(about.who);
+    end = about.count;
+  }
+
+  [[nodiscard]] KVPOLICY_HD int count() const { return about.count; }
+
+  [[nodiscard]] KVPOLICY_HD std::uint32_t at(int ordinal) const {
+    if constexpr (knows_run<Rule>) {
+      return begin <= ordinal && ordinal < end ? order_of(score[ordinal]) : order_forced;
+    } else {
+      return asks(ordinal) ? order_forced : order_of(score[ordinal]);
+    }
+  }
+
+  /// True if the rule forces an entry.
+  [[nodiscard]] KVPOLICY_HD bool asks(int ordinal) const {
+    entry one = about;
+    one.ordinal = ordinal;
+    one.position = position[ordinal];
+    return rule.forces(one);
+  }
+
+  /// Finds the run, if the rule knows it.
+  KVPOLICY_HD void find_run() {
+    if constexpr (knows_run<Rule>) {
+      ordinal_range const run = rule.candidates(lane_entries{about.who, about.count, about.budget, position});
+      begin = run.begin < 0 ? 0 : run.begin < about.count ? run.begin : about.count;
+      end = run.end < begin ? begin : run.end < about.count ? run.end : about.count;
+    }
+  }
+
+  /// Finds the run, and how many entries do not compete. Collective; `room`: warp_size + 1 ints of shared memory.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD int find_forced(Block& block, [[maybe_unused]] int* room) {
+    find_run();
+    if constexpr (knows_run<Rule>) {
+      return about.count - (end - begin);
+    } else {
+      int forced = 0;
+      for (int e = block.thread(); e < about.count; e += block.threads()) forced += asks(e) ? 1 : 0;
+      return block_reduce(block, forced, room, add_up{});
+    }
+  }
+
+  /// visit(key) for the run, a key a thread; once more for some threads at its end, with `order_forced`, so that the
+  /// visit may be collective. Loads are issued a few at a time.
+  template <class Block, class Visit>
+  KVPOLICY_HD void for_each(Block& block, Visit const& visit) const {
+    constexpr int at_once = 4;
+    int const step = block.threads();
+    for (std::int64_t first = begin; first < end; first += std::int64_t{at_once} * step) {
+      std::uint32_t keys[at_once];
+      for (int j = 0; j < at_once; ++j) {
+        std::int64_t const e = first + std::int64_t{j} * step + block.thread();
+        keys[j] = e < end ? at(static_cast<int>(e)) : order_forced;
+      }
+      for (int j = 0; j < at_once; ++j) visit(keys[j]);
+    }
+  }
+};
+
+/// Keys in shared memory.
+struct listed_keys {
+  std::uint32_t const* keys;
+  int count;
+
+  template <class Block, class Visit>
+  KVPOLICY_HD void for_each(Block& block, Visit const& visit) const {
+    for (int i = block.thread(); i < count; i += block.threads()) visit(keys[i]);
+  }
+};
+
+/// Tells of lanes that decide together and hold other counts than the first; true in every thread if there are any.
+/// Collective. `room`: warp_size + 1 ints of shared memory.
+template <class Block>
+[[nodiscard]] KVPOLICY_HD bool counts_differ(Block& block, score_view const& scores, int segment, fault_word faults,
+                                             int* room) {
+  if (scores.decides == granularity::lane) return false;
+  int const first = first_lane(scores.who, scores.decides, segment);
+  int const lanes = scores.who.size() / scores.segments();
+  int const count = scores.who.committed(scores.who.at(first));
+  int differs = 0;
+  for (int i = first + block.thread(); i < first + lanes; i += block.threads()) {
+    int const other = scores.who.committed(scores.who.at(i));
+    if (other == count) continue;
+    tell_fault(block, faults, fault::unequal_counts, i, other);
+    differs = 1;
+  }
+  return block_reduce(block, differs, room, take_higher{}) != 0;
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,249 @@
+// The best entries of segments that share a budget, a block a segment: each finds its floor, histograms of all blocks
+// of a pool find the pool's cut, and the last block shares out ties and offsets.
+#pragma once
+
+#include <kvpolicy/ops/cuda/select_emit.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// A rule that says who shares a budget.
+template <class Rule>
+concept may_pool = requires(Rule const& rule) { rule.scope(); };
+
+template <class Rule>
+[[nodiscard]] KVPOLICY_HD int floor_in_pool(Rule const& rule, int share) {
+  if constexpr (requires { rule.floor(share); }) {
+    return rule.floor(share);
+  } else {
+    return 0;
+  }
+}
+
+/// What a segment of a pool came to, so far.
+struct pool_segment {
+  int begin;  ///< entries in [begin, end) compete
+  int end;
+  int forced;
+  int within;       ///< forced, or within the segment's floor
+  cut_point floor;  ///< what is within it
+  cut_point at;     ///< what is kept
+  int above;        ///< that compete, above the pool's cut
+  int equal;        ///< at it
+  std::int64_t before;
+};
+
+/// What a pool came to, so far.
+struct pool_state {
+  key_range range;  ///< where its cut is: at `low` once it is found
+  int fires;        ///< it has something to decide
+  int floors_fit;   ///< entries within floors stay, and the others compete; else they alone compete
+  int is_found;
+  int ticket;
+};
+
+/// The device memory of a decision about pools.
+struct pools_in {
+  score_view scores;
+  keep_set keep;
+  int size;  ///< segments of a pool
+  pool_segment* segments;
+  pool_state* pools;
+  std::uint32_t* histograms;  ///< histogram_bins a pool
+
+  [[nodiscard]] KVPOLICY_HD int first_of(int segment) const { return segment / size * size; }
+  [[nodiscard]] KVPOLICY_HD pool_state& pool_of(int segment) const { return pools[segment / size]; }
+  [[nodiscard]] KVPOLICY_HD std::uint32_t* histogram_of(int segment) const {
+    return histograms + static_cast<std::int64_t>(segment / size) * histogram_bins;
+  }
+  /// The keys of a segment whose run was found before.
+  template <class Rule>
+  [[nodiscard]] KVPOLICY_HD segment_keys<Rule> keys_of(Rule const& rule, int segment) const {
+    segment_keys<Rule> keys(scores, rule, segment);
+    keys.about.budget = rule.budget(keys.about.who, keys.count());
+    keys.begin = segments[segment].begin;
+    keys.end = segments[segment].end;
+    return keys;
+  }
+};
+
+/// Bytes of scratch for so many pools and segments.
+[[nodiscard]] inline std::size_t pool_scratch(int segments, int pools) {
+  return sizeof(pool_segment) * static_cast<std::size_t>(segments) +
+         (sizeof(pool_state) + sizeof(std::uint32_t) * histogram_bins) * static_cast<std::size_t>(pools);
+}
+
+/// True in the block that comes here last of its pool's: see last_block.
+template <class Block>
+[[nodiscard]] KVPOLICY_HD bool last_of_pool(Block& block, int* ticket, int many, int* room) {
+  block.fence();
+  block.sync();
+  if (block.thread() == 0) {
+    *room = block.add(ticket, 1);
+    if (*room == many - 1) *ticket = 0;
+  }
+  block.sync();
+  bool const last = *room == many - 1;
+  block.fence();
+  block.sync();
+  return last;
+}
+
+/// Before all: nothing is counted yet.
+struct clear_pools {
+  pools_in in;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    in.histograms[i] = 0;
+    if (i % histogram_bins == 0) in.pools[i / histogram_bins].ticket = 0;
+    if (i == 0) *in.keep.report = report{};
+  }
+};
+
+/// First: whether the pool fires, what of each segment is forced, and the cut of its floor.
+template <class Rule>
+struct survey_kernel {
+  pools_in in;
+  Rule rule;
+  int capacity;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int const segment = block.index();
+    select_room const room(block, capacity);
+    pool_totals const all = totals(block, segment, room);
+    bool const fires = rule.triggers(in_int(all.entries), in_int(all.allowed));
+    segment_keys<Rule> keys(in.scores, rule, segment);
+    keys.about.budget = rule.budget(keys.about.who, keys.count());
+    pool_segment made{};
+    if (fires) made = survey(block, keys, room);
+    if (block.thread() == 0) {
+      in.segments[segment] = made;
+      in.keep.seen[segment] = keys.count();
+    }
+    if (!last_of_pool(block, &in.pool_of(segment).ticket, in.size, room.words)) return;
+    std::int64_t forced = 0;
+    std::int64_t within = 0;
+    for (int i = in.first_of(segment) + block.thread(); i < in.first_of(segment) + in.size; i += block.threads()) {
+      forced += in.segments[i].forced;
+      within += in.segments[i].within;
+    }
+    forced = block_reduce(block, forced, room.sums, add_up{});
+    within = block_reduce(block, within, room.sums, add_up{});
+    if (block.thread() == 0) start(block, in.pool_of(segment), all, fires, forced, within);
+  }
+
+ private:
+  struct pool_totals {
+    std::int64_t entries;
+    std::int64_t allowed;
+  };
+  [[nodiscard]] KVPOLICY_HD static int in_int(std::int64_t n) {
+    return n < 0x7FFFFFFF ? static_cast<int>(n) : 0x7FFFFFFF;
+  }
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD pool_totals totals(Block& block, int segment, select_room const& room) const {
+    pool_totals all{0, 0};
+    for (int i = in.first_of(segment) + block.thread(); i < in.first_of(segment) + in.size; i += block.threads()) {
+      lane const who = in.scores.lane_of(i);
+      int const count = in.scores.who.committed(who);
+      all.entries += count;
+      all.allowed += rule.budget(who, count);
+    }
+    all.entries = block_reduce(block, all.entries, room.sums, add_up{});
+    all.allowed = block_reduce(block, all.allowed, room.sums, add_up{});
+    return all;
+  }
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD pool_segment survey(Block& block, segment_keys<Rule>& keys, select_room const& room) const {
+    int const count = keys.count();
+    int const forced = keys.find_forced(block, reinterpret_cast<int*>(room.sums));
+    int const floor = floor_in_pool(rule, keys.about.budget);
+    int const best = floor <= forced ? 0 : (floor < count ? floor : count) - forced;
+    found_point const found = find_point(block, keys, {best, count - forced}, room);
+    if (block.thread() == 0) add_to_report(block, in.keep.report->nan_scores, found.nan);
+    return {keys.begin, keys.end, forced, forced + best, found.at, {}, 0, 0, 0};
+  }
+
+  template <class Block>
+  KVPOLICY_HD void start(Block& block, pool_state& pool, pool_totals const& all, bool fires, std::int64_t forced,
+                         std::int64_t within) const {
+    bool const fit = within <= (all.allowed < forced ? forced : all.allowed);
+    std::int64_t const settled = fit ? within : forced;
+    std::int64_t const most = (fit ? all.entries : within) - settled;
+    std::int64_t const left = all.allowed < settled ? 0 : all.allowed - settled;
+    pool.fires = fires ? 1 : 0;
+    pool.floors_fit = fit ? 1 : 0;
+    pool.range = {order_nan, order_above, left < most ? left : most};
+    pool.is_found = left <= 0 || left >= most ? 1 : 0;
+    if (left <= 0) pool.range = {order_above, order_above, 0};
+    if (left > 0 && left >= most) pool.range = {order_below, order_below, 0};
+    if (!fires) return;
+    add_to_report(block, in.keep.report->triggered, 1);
+    add_to_report(block, in.keep.report->forced_over_budget, forced > all.allowed ? 1 : 0);
+  }
+};
+
+/// Counts what competes below, or above, the cut of the floor; what is at it waits.
+template <class Block>
+struct count_competing {
+  Block& block;
+  count_in_bin<Block> bins;
+  cut_point floor;
+  bool fit;
+  int& at_floor;
+  KVPOLICY_HD void operator()(std::uint32_t key) const {
+    if (key == order_forced) return;
+    at_floor += key == floor.lowest ? 1 : 0;
+    if (fit ? key < floor.lowest : key > floor.lowest) bins(key);
+  }
+};
+
+/// Then, a few times: a histogram of the pool's keys where its cut may be, and the bin it is in.
+template <class Rule>
+struct pool_histogram_kernel {
+  pools_in in;
+  Rule rule;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int const segment = block.index();
+    pool_state& pool = in.pool_of(segment);
+    if (pool.fires == 0 || pool.is_found != 0) return;
+    key_range const range = pool.range;
+    select_room const room(block, 0);
+    count(block, segment, range, pool.floors_fit != 0, room);
+    std::uint32_t* const of_pool = in.histogram_of(segment);
+    for (int bin = block.thread(); bin < histogram_bins; bin += block.threads()) {
+      if (room.histogram[bin] > 0) block.add(of_pool + bin, room.histogram[bin]);
+    }
+    if (!last_of_pool(block, &pool.ticket, in.size, room.words)) return;
+    chosen_bin const chosen = choose_bin(block, of_pool, range.k, room);
+    clear_histogram(block, of_pool);
+    if (block.thread() != 0) return;
+    pool.range = narrowed(range, chosen);
+    pool.is_found = chosen.left == chosen.count || pool.range.low == pool.range.high ? 1 : 0;
+    if (chosen.left == chosen.count) pool.range.k = std::int64_t{1} << 62;  // all of the bin stay
+  }
+
+ private:
+  template <class Block>
+  KVPOLICY_HD void count(Block& block, int segment, key_range const& range, bool fit, select_room const& room) const {
+    cut_point const floor = in.segments[segment].floor;
+    clear_histogram(block, room.histogram);
+    int at_floor = 0;
+    count_in_bin<Block> const bins{block, room.histogram, range, bin_shift(range)};
+    in.keys_of(rule, segment).for_each(block, count_competing<Block>{block, bins, floor, fit, at_floor});
+    at_floor = block_reduce(block, at_floor, reinterpret_cast<int*>(room.sums), add_up{});
+    int const first = at_floor < floor.ties ? at_floor : floor.ties;
+    int const competing = fit ? at_floor - first : first;
+    bool const is_there = floor.lowest - range.low <= range.high - range.low;
+    if (block.thread() == 0 && competing > 0 && is_there) {
+      block.add(room.histogram + ((floor.lowest - range.low) >> bins.shift), static_cast<std::uint32_t>(competing));
+    }
+    block.sync();
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,172 @@
+// Device implementation of drop_units: whole blocks leave a table. fill_holes is in units_holes.hpp.
+#pragma once
+
+#include <kvpolicy/ops/cuda/move_rows.hpp>
+#include <kvpolicy/ops/cuda/units_holes.hpp>
+#include <kvpolicy/ops/units.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// What a lane keeps of its blocks. In scratch.
+struct whole_units {
+  int* stay = nullptr;   ///< how many blocks stay,
+  int* total = nullptr;  ///< and entries in them
+  int* unit = nullptr;   ///< the numbers of those blocks, ascending; from the end on, the units of those that go
+};
+
+struct unit_rooms {
+  int* memory = nullptr;
+  int units = 0;  ///< most of a lane
+
+  [[nodiscard]] static std::size_t bytes(cache const& in) {
+    return static_cast<std::size_t>(in.who.size()) * static_cast<std::size_t>(most(in) + 2) * sizeof(int);
+  }
+  [[nodiscard]] static int most(cache const& in) {
+    int const tokens = in.where.unit_tokens > 0 ? in.where.unit_tokens : 1;
+    return (in.who.bound + tokens - 1) / tokens;
+  }
+  [[nodiscard]] KVPOLICY_HD whole_units of(int lane) const {
+    int* const first = memory + std::int64_t{lane} * (units + 2);
+    return {first, first + 1, first + 2};
+  }
+};
+
+/// Entries of blocks that stay become the lane's.
+struct whole_moves {
+  int const* unit = nullptr;
+  int tokens = 1;
+  int total = 0;
+
+  [[nodiscard]] KVPOLICY_HD bool none() const { return false; }
+  [[nodiscard]] KVPOLICY_HD int count() const { return total; }
+  [[nodiscard]] KVPOLICY_HD int source(int i) const { return unit[i / tokens] * tokens + i % tokens; }
+};
+
+struct whole_lanes {
+  unit_rooms rooms;
+  int tokens = 1;
+
+  [[nodiscard]] KVPOLICY_HD whole_moves of(int i) const {
+    whole_units const room = rooms.of(i);
+    return {room.unit, tokens, *room.total};
+  }
+};
+
+/// Which blocks of each lane stay, a block of threads a lane; the lane that leads a row of the table rewrites it.
+struct whole_units_kernel {
+  kept_lanes moves;
+  unit_table table;
+  unit_list freed;
+  std::uint64_t* entries;  ///< grows by what is in blocks that go; null: not told
+  int tokens;
+  unit_rooms rooms;
+
+  [[nodiscard]] static std::size_t shared_bytes() { return collective_bytes<int>(); }
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int const i = block.index();
+    lane const one = moves.who.at(i);
+    kept_moves const now = moves.of(i);
+    whole_units const room = rooms.of(i);
+    int const count = now.committed + now.drafts;
+    int const units = (count + tokens - 1) / tokens;
+    int* const row = leads_row(table.shares, moves.who, one) ? table.row(one) : nullptr;
+    int const stay = part(block, now, units, room, row);
+    block.sync();
+    if (block.thread() == 0) {
+      bool const last_stays = stay > 0 && room.unit[stay - 1] == units - 1;
+      *room.stay = stay;
+      *room.total = stay * tokens - (last_stays ? units * tokens - count : 0);
+      if (entries != nullptr && count > *room.total) {
+        block.add(entries, static_cast<std::uint64_t>(count - *room.total));
+      }
+    }
+    if (row != nullptr) give_back(block, one, units - stay, room, row + stay);
+  }
+
+ private:
+  /// Block `unit` of a lane holds a kept entry or a draft.
+  [[nodiscard]] KVPOLICY_HD bool stays(kept_moves const& now, int unit) const {
+    int const count = now.committed + now.drafts;
+    int const begin = unit * tokens;
+    int const end = count - begin < tokens ? count : begin + tokens;
+    int const next = now.before(begin);
+    return end > now.committed || (next < now.entries && now.kept[next] < end);
+  }
+
+  /// Those that stay to the front, of the row as of the scratch, those that go to the end of the scratch. In place: a
+  /// block's threads read a piece of the row before the barriers of the sum, and write at or before it afterwards.
+  template <class Block>
+  KVPOLICY_HD int part(Block& block, kept_moves const& now, int units, whole_units const& room, int* row) const {
+    int* const sums = shared_arena(block).take<int>(warp_size + 1);
+    int front = 0;
+    for (int begin = 0; begin < units; begin += block.threads()) {
+      int const at = begin + block.thread();
+      bool const stay = at < units && stays(now, at);
+      int const held = row != nullptr && at < units ? row[at] : 0;
+      sum_before<int> const before = block_sum_before(block, stay ? 1 : 0, sums);
+      int const to = front + before.before;
+      if (stay) {
+        room.unit[to] = at;
+        if (row != nullptr) row[to] = held;
+      } else if (at < units) {
+        room.unit[rooms.units - 1 - (at - to)] = held;
+      }
+      front += before.all;
+    }
+    return front;
+  }
+
+  template <class Block>
+  KVPOLICY_HD void give_back(Block& block, lane one, int gone, whole_units const& room, int* behind) const {
+    bool const told = freed.unit.data != nullptr;
+    for (int i = block.thread(); i < gone; i += block.threads()) {
+      int const unit = room.unit[rooms.units - 1 - i];
+      behind[i] = unit;
+      if (told) freed.unit.row(one)[i] = unit;
+    }
+    if (block.thread() == 0 && freed.count.data != nullptr) *freed.count.row(one) = told ? gone : 0;
+  }
+};
+
+struct count_whole_units {
+  lanes who;
+  unit_rooms rooms;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    lane const one = who.at(static_cast<int>(i));
+    if (leads_row(who.count, who, one)) *who.count.row(one) = *rooms.of(static_cast<int>(i)).total;
+  }
+};
+
+}  // namespace detail
+
+/// Three launches: which blocks stay, positions and columns, and counts, for which the others ask before. Scratch: an
+/// int a block of every lane.
+template <kernel_backend Backend>
+struct implementation<ops::drop_units_t, Backend> {
+  static constexpr bool provided = true;
+
+  [[nodiscard]] static std::size_t scratch(cache const& in) { return detail::unit_rooms::bytes(in); }
+
+  template <class Executor>
+  static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
+                  std::span<held_column const> columns, unit_list const& freed, std::int64_t* entries) {
+    detail::unit_rooms const rooms{reinterpret_cast<int*>(exec.scratch()), detail::unit_rooms::most(in)};
+    detail::whole_units_kernel const blocks{{keep, in.who},
+                                            detail::table_of(in.where, table),
+                                            freed,
+                                            reinterpret_cast<std::uint64_t*>(entries),
+                                            in.where.unit_tokens,
+                                            rooms};
+    detail::launch_change(exec, launch_shape{in.who.size(), exec.numbers().lane_threads, blocks.shared_bytes()},
+                          blocks);
+    detail::carry_lanes(exec, detail::whole_lanes{rooms, in.where.unit_tokens}, in, columns, false);
+    detail::change_each(exec, in.who.size(), detail::count_whole_units{in.who, rooms});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,37 @@
+// Every verb as kernels, whatever device runs them.
+#pragma once
+
+// IWYU pragma: begin_exports
+#include <kvpolicy/ops/cuda/append_rows.hpp>
+#include <kvpolicy/ops/cuda/argmin.hpp>
+#include <kvpolicy/ops/cuda/attention_mass.hpp>
+#include <kvpolicy/ops/cuda/carry_numbers.hpp>
+#include <kvpolicy/ops/cuda/drop_listed.hpp>
+#include <kvpolicy/ops/cuda/entries.hpp>
+#include <kvpolicy/ops/cuda/feature_sums.hpp>
+#include <kvpolicy/ops/cuda/fetched_keep.hpp>
+#include <kvpolicy/ops/cuda/fill_row.hpp>
+#include <kvpolicy/ops/cuda/fold.hpp>
+#include <kvpolicy/ops/cuda/gather_rows.hpp>
+#include <kvpolicy/ops/cuda/lists.hpp>
+#include <kvpolicy/ops/cuda/lists_check.hpp>
+#include <kvpolicy/ops/cuda/map.hpp>
+#include <kvpolicy/ops/cuda/masks.hpp>
+#include <kvpolicy/ops/cuda/page_bounds.hpp>
+#include <kvpolicy/ops/cuda/page_scores.hpp>
+#include <kvpolicy/ops/cuda/pool.hpp>
+#include <kvpolicy/ops/cuda/release_pages.hpp>
+#include <kvpolicy/ops/cuda/remember_rows.hpp>
+#include <kvpolicy/ops/cuda/rerotate.hpp>
+#include <kvpolicy/ops/cuda/residual.hpp>
+#include <kvpolicy/ops/cuda/retention_gates.hpp>
+#include <kvpolicy/ops/cuda/ring_append.hpp>
+#include <kvpolicy/ops/cuda/select_if.hpp>
+#include <kvpolicy/ops/cuda/tell.hpp>
+#include <kvpolicy/ops/cuda/top_k.hpp>
+#include <kvpolicy/ops/cuda/units.hpp>
+#include <kvpolicy/ops/cuda/units_holes.hpp>
+#include <kvpolicy/ops/cuda/window_counts.hpp>
+#include <kvpolicy/ops/cuda/window_rows.hpp>
+#include <kvpolicy/ops/cuda/write_gates.hpp>
+// IWYU pragma: end_exports

@@ -1,0 +1,151 @@
+// Device implementation of write_gates: a tile of entries of a lane a block.
+#pragma once
+
+#include <cmath>
+#include <kvpolicy/ops/cuda/gate_scratch.hpp>
+#include <kvpolicy/ops/cuda/perceptron.hpp>
+#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/write_gates.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Rows of a tile, each divided by its root mean square.
+struct normed_rows {
+  codec element;
+  std::int64_t step;
+  float const* norm;
+  std::byte const* const* from;  ///< of each row, in shared memory
+  float const* scale;            ///< likewise
+
+  [[nodiscard]] KVPOLICY_HD float operator()(int r, int d) const {
+    return element_at(element, from[r] + d * step) * scale[r] * norm[d];
+  }
+};
+
+/// The rows before RoPE, and behind them those after it.
+struct both_rows {
+  normed_rows pre;
+  normed_rows post;
+  int dims;
+
+  [[nodiscard]] KVPOLICY_HD float operator()(int r, int c) const { return c < dims ? pre(r, c) : post(r, c - dims); }
+};
+
+/// A tile of a lane's entries on its way through the lane's gate.
+struct write_gate_tile {
+  both_rows rows;
+  float const* fc1;
+  float const* bias;
+  float const* fc2;
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static bool any(Block&) {
+    return true;
+  }
+  template <class Block>
+  KVPOLICY_HD static void prepare(Block&, int, int) {}
+  [[nodiscard]] KVPOLICY_HD both_rows const& row() const { return rows; }
+  [[nodiscard]] KVPOLICY_HD weight_rows weight_from(int unit) const {
+    std::int64_t const columns = 2 * std::int64_t{rows.dims};
+    return {fc1 + unit * columns, columns};
+  }
+  [[nodiscard]] KVPOLICY_HD float value(int, int unit, float sum) const { return gelu(sum + bias[unit]); }
+  [[nodiscard]] KVPOLICY_HD float last(int, int unit) const { return fc2[unit]; }
+};
+
+struct write_gate_net {
+  lanes who;
+  row_view pre;
+  row_view post;
+  write_gate_weights weights;
+  by_lane<float> out;
+
+  [[nodiscard]] static std::size_t bytes(int rows) {
+    return 2 * (shared_arena::bytes_of_piece<std::byte const*>(rows) + shared_arena::bytes_of_piece<float>(rows));
+  }
+  [[nodiscard]] KVPOLICY_HD int columns() const { return 2 * weights.dims; }
+  [[nodiscard]] KVPOLICY_HD int rows_of(int group) const { return who.committed(who.at(group)); }
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD write_gate_tile bind(Block& block, shared_arena& arena, row_tile const& tile,
+                                                 int stride) const {
+    lane const one = who.at(tile.group);
+    std::int64_t const index = index_of(one);
+    std::int64_t const norm = std::int64_t{one.layer} * weights.dims;
+    normed_rows const before = take(block, arena, pre, tile, stride, weights.pre_norm + norm);
+    normed_rows const after = take(block, arena, post, tile, stride, weights.post_norm + norm);
+    return {{before, after, weights.dims},
+            weights.fc1 + index * weights.hidden * columns(),
+            weights.fc1_bias + index * weights.hidden,
+            weights.fc2 + index * weights.hidden};
+  }
+
+  KVPOLICY_HD void put(int group, int entry, int, float z) const {
+    lane const one = who.at(group);
+    out.row(one)[entry] = sigmoid(z + weights.fc2_bias[index_of(one)]);
+  }
+
+ private:
+  /// Of the lane among those of the model.
+  [[nodiscard]] KVPOLICY_HD std::int64_t index_of(lane one) const {
+    return std::int64_t{one.layer} * weights.heads + one.head;
+  }
+
+  /// Finds rows and what their elements are multiplied by, a warp a row.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD normed_rows take(Block& block, shared_arena& arena, row_view const& rows,
+                                             row_tile const& tile, int stride, float const* norm) const {
+    auto* const from = arena.take<std::byte const*>(stride);
+    auto* const scale = arena.take<float>(stride);
+    lane const one = who.at(tile.group);
+    int const warps = block.threads() / warp_size;
+    for (int r = warp_id(block); r < tile.rows; r += warps) {
+      std::byte const* const row = rows.row(one, tile.begin + r);
+      float const by = scale_of(block, rows.rows, row);
+      if (lane_id(block) == 0) from[r] = row, scale[r] = by;
+    }
+    return {rows.rows.element, rows.rows.dim, norm, from, scale};
+  }
+
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static float scale_of(Block& block, plane const& rows, std::byte const* row) {
+    float sum = 0;
+    for (int d = lane_id(block); d < rows.dims; d += warp_size) {
+      float const value = element_at(rows.element, row + d * rows.dim);
+      sum += value * value;
+    }
+    sum = warp_reduce(block, sum, add_up{});
+    return 1.0f / ::sqrtf(sum / static_cast<float>(rows.dims) + 1e-6f);
+  }
+};
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::write_gates_t, Backend> {
+  static constexpr bool provided = true;
+
+  /// Bytes of the executor.
+  static std::size_t scratch(write_gate_weights const& weights) {
+    return static_cast<std::size_t>(parts(weights)) * sizeof(float);
+  }
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& who, row_view const& pre, row_view const& post,
+                  write_gate_weights const& weights, by_lane<float> const& out) {
+    detail::check_gate_room("write_gates", exec, scratch(weights));
+    detail::check_aligned("write_gates", "pre", pre.rows);
+    detail::check_aligned("write_gates", "post", post.rows);
+    detail::perceptron_work const work{.groups = who.size(), .bound = who.bound, .hidden = weights.hidden};
+    detail::launch_perceptron(exec, detail::write_gate_net{who, pre, post, weights, out}, work,
+                              reinterpret_cast<float*>(exec.scratch()), parts(weights));
+  }
+
+ private:
+  static std::int64_t parts(write_gate_weights const& weights) {
+    return detail::gate_parts(std::int64_t{weights.layers} * weights.heads, weights.hidden);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

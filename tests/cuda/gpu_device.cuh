@@ -1,0 +1,17 @@
+// The device of the tests on a GPU. The same sources run on the host, on emulated_device.hpp.
+#pragma once
+
+#include <cstdint>
+
+#include "shared_memory.cuh"
+
+namespace kvpolicy_test {
+
+class device_executor : public examples::executor {
+ public:
+  explicit device_executor(std::uint64_t = 1) {}
+  device_executor(kvpolicy::launch_numbers const& numbers, std::uint64_t) { set_numbers(numbers); }
+};
+static_assert(kvpolicy::kernel_executor<device_executor>);
+
+}  // namespace kvpolicy_test

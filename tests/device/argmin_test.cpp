@@ -1,0 +1,130 @@
+// The device's argmin and select_if against the host's.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/argmin.hpp>
+#include <kvpolicy/ops/cuda/select_if.hpp>
+#include <vector>
+
+#include "support/device.hpp"
+#include "support/error_of.hpp"
+#include "support/holds.hpp"
+#include "support/owned_keep.hpp"
+#include "support/owned_lanes.hpp"
+#include "support/scores.hpp"
+#include "support/troubled_scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// Forces some entries as if at random, and picks by score.
+struct scattered {
+  int tokens = 0;
+  int percent = 0;  ///< of entries that are forced
+  float least = 0;
+  KVPOLICY_HD int budget(kv::lane, int) const { return tokens; }
+  KVPOLICY_HD bool triggers(int count, int allowed) const { return count > allowed; }
+  KVPOLICY_HD bool picks(float score) const { return score >= least; }
+  KVPOLICY_HD bool forces(kv::entry at) const {
+    unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.who.head * 7 + at.who.layer) * 2654435761u;
+    return static_cast<int>((mixed >> 8) % 100u) < percent;
+  }
+};
+
+/// Forces the first and last entries, and knows the run between them.
+struct between : scattered {
+  int first = 0;
+  int last = 0;
+  KVPOLICY_HD bool forces(kv::entry at) const { return at.ordinal < first || at.ordinal >= at.count - last; }
+  KVPOLICY_HD kv::ordinal_range candidates(kv::lane_entries const& of) const { return {first, of.count - last}; }
+};
+
+template <class Verb, class Rule>
+bool agree(Verb const& verb, kv::score_view const& scores, Rule const& rule, device_executor& device) {
+  owned_keep expected(scores), found(scores);
+  if constexpr (std::same_as<Verb, kv::ops::argmin_t>) {
+    expected.view().lists = found.view().lists = kv::side::dropped;
+  }
+  std::fill_n(found.view().offset, scores.segments() + 1, -7);
+  *found.view().report = {7, 7, 7};
+  kv::host_executor host;
+  verb(host, scores, rule, expected.view());
+  verb(device, scores, rule, found.view());
+  device.check();
+  bool same = expected.report() == found.report() && found.view().offset[0] == 0;
+  for (int s = 0; s < scores.segments(); ++s) {
+    same = same && expected.view().offset[s + 1] == found.view().offset[s + 1];
+    same = same && expected.view().seen[s] == found.view().seen[s] && expected.kept(s) == found.kept(s);
+  }
+  return same;
+}
+
+void any_lanes() {
+  int const layers = *rc::gen::inRange(1, 4);
+  int const heads = *rc::gen::inRange(1, 5);
+  int const bound = *rc::gen::element(33, 1, 31, 32, 40, 130, 700);
+  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  auto const decides = random.one_of<kv::granularity>({{}, {}, kv::granularity::layer, kv::granularity::token});
+  bool const ragged = decides == kv::granularity::lane;
+  std::vector<int> counts(static_cast<std::size_t>(2 * layers * heads), random.below(bound + 1));
+  for (int& each : counts) each = !ragged ? each : random.chance(40) ? bound : random.below(bound + 1);
+  owned_lanes lanes(2, layers, heads, bound, counts);
+  if (random.chance(20)) lanes.set_drafts(0, *std::min_element(counts.begin(), counts.end()) > 0 ? 1 : 0);
+  owned_scores scores(lanes.view(), decides);
+  trouble const what = any_trouble();
+  bool const zeros = random.chance(20);
+  for (float& each : scores.all()) {
+    each = zeros ? random.one_of<float>({0.0f, -0.0f, 1.0f}) : troubled_score(random, what);
+  }
+  scattered const rule{.tokens = random.one_of<int>({0, 1, random.below(bound + 1), bound}),
+                       .percent = random.one_of<int>({0, 10, 60, 100}),
+                       .least = random.one_of<float>({0.0f, 1.0f, -1.0f, -INFINITY})};
+  device_executor device({.segment_threads = random.one_of<int>({32, 64, 96, 128})},
+                         static_cast<std::uint64_t>(random.below(1000)));
+  RC_ASSERT(agree(kv::ops::argmin, scores.view(), rule, device));
+  RC_ASSERT(agree(kv::ops::argmin, scores.view(), between{rule, random.below(9), random.below(9)}, device));
+  RC_ASSERT(agree(kv::ops::select_if, scores.view(), rule, device));
+}
+
+TEST_SUITE("device/argmin") {
+  TEST_CASE("every segment drops, or picks, what the host says, and the report is the host's") {
+    holds("any lanes", any_lanes);
+  }
+
+  TEST_CASE("long rows: the last of the lowest, and whatever scores enough, in order") {
+    constexpr int n = 4097;
+    owned_lanes const lanes(1, 2, 1, n, {n, n - 1});
+    owned_scores scores(lanes.view());
+    dice random(3);
+    for (float& each : scores.all()) each = troubled_score(random, trouble::ties);
+    for (int const threads : {32, 256}) {
+      device_executor device({.segment_threads = threads}, 7);
+      CHECK(agree(kv::ops::argmin, scores.view(), scattered{.percent = 5}, device));
+      CHECK(agree(kv::ops::select_if, scores.view(), scattered{.percent = 5}, device));
+    }
+  }
+
+  TEST_CASE("lanes that decide together and hold different counts are told of, and drop nothing") {
+    owned_lanes const lanes(2, 1, 3, 9, {4, 4, 4, 9, 8, 9});
+    owned_scores scores(lanes.view(), kv::granularity::layer);
+    owned_keep keep(scores.view());
+    device_executor device(5);
+    auto const error = [&] { return error_of([&] { device.check(); }); };
+    std::string const told = "decide: count (4) = 8, but lanes that decide together hold equally many entries";
+    kv::ops::select_if(device, scores.view(), scattered{.least = 2}, keep.view());
+    CHECK(error() == told);
+    CHECK(keep.kept(0).empty());
+    CHECK(keep.kept(1).size() == 9);
+    keep.view().lists = kv::side::dropped;
+    kv::ops::argmin(device, scores.view(), scattered{}, keep.view());
+    CHECK(error() == told);
+    CHECK(keep.kept(0) == std::vector<int>{3});
+    CHECK(keep.kept(1).empty());
+  }
+}
+
+}  // namespace

@@ -1,0 +1,225 @@
+// The device's attention_mass against the host's, over every option, shape, memory layout and element type.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/attention_mass.hpp>
+#include <limits>
+#include <vector>
+
+#include "support/device.hpp"
+#include "support/holds.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+#include "support/scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+constexpr float lowest = -std::numeric_limits<float>::infinity();
+
+/// A batch of keys and rows, and scores of its lanes for the host and for the device.
+struct batch {
+  batch(mock_options shape, kv::codec queries_of, int row_count, int capacity, content content_of)
+      : cache((shape.skew = 0, shape)), queries(cache, queries_of, row_count, capacity) {
+    fill(cache, true);
+    fill(queries, cache, content_of);
+  }
+  /// The first lane holds as many entries as it can, at multiples of `step`.
+  void hold_all(int step) {
+    std::vector<int> every;
+    for (int e = 0; e < cache.options().bound; ++e) every.push_back(step * e);
+    cache.set_drafts(0, 0);
+    cache.put({0, 0, 0}, every);
+  }
+
+  /// What a verb leaves in scores that begin alike.
+  template <class Executor>
+  std::vector<float> mass(Executor& exec, kv::query_view const& rows, kv::attention_mass_options const& how,
+                          kv::granularity decides = kv::granularity::lane) {
+    kv::lanes const lanes = cache.lanes();
+    owned_scores out(lanes, decides);
+    for (std::size_t e = 0; e < out.all().size(); ++e) {
+      if (how.domain == kv::key_domain::candidates) out.all()[e] = e % 5 == 2 ? lowest : 0;
+    }
+    using backend = typename Executor::backend;
+    exec.reserve(kv::detail::scratch_of_verb<kv::ops::attention_mass_t, backend>(cache.model(), lanes));
+    kv::ops::attention_mass(exec, kv::keys_of(cache.view()), rows, how, out.view());
+    if constexpr (requires { exec.check(); }) exec.check();
+    return out.all();
+  }
+
+  mock_cache cache;
+  mock_queries queries;
+};
+
+/// Numbers whose sums may cancel nowhere: they are at least 0.
+bool alike(std::vector<float> const& a, std::vector<float> const& b, float relative = 1e-5f) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    bool const same = a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])) ||
+                      std::abs(a[i] - b[i]) <= relative * std::abs(b[i]) + (relative > 0 ? 1e-7f : 0);
+    if (same) continue;
+    RC_LOG() << "number " << i << ": " << a[i] << ", the host says " << b[i] << '\n';
+    return false;
+  }
+  return true;
+}
+
+kv::attention_mass_options any_options() {
+  using kv::reduction;
+  kv::attention_mass_options how;
+  how.domain = *rc::gen::element(kv::key_domain::all, kv::key_domain::past, kv::key_domain::candidates);
+  how.rows = *rc::gen::element(reduction::sum, reduction::mean, reduction::max, reduction::last);
+  how.group = *rc::gen::element(reduction::sum, reduction::mean, reduction::max);
+  how.order = *rc::gen::element(kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,
+                                kv::reduction_order::group_on_logits);
+  how.last_rows = *rc::gen::element(0, 0, 1, 3, 16);
+  how.accumulate = *rc::gen::arbitrary<bool>();
+  return how;
+}
+
+kv::launch_numbers numbers_of(int threads, int entries) {
+  kv::launch_numbers made;
+  made.entry_threads = threads;
+  made.entries_of_a_block = entries;
+  made.processors = 1;
+  return made;
+}
+
+TEST_SUITE("device/attention_mass") {
+  TEST_CASE("masses are the host's in every domain, reduction and order") {
+    holds(
+        "device == host",
+        [] {
+          mock_options shape = any_mock(6);
+          shape.rows = *rc::gen::element(content::smooth, content::few, content::troubled);
+          shape.shared_entries = *rc::gen::arbitrary<bool>();
+          RC_LOG() << shape << '\n';
+          int const rows = *rc::gen::element(1, 3, 0, 9, 17);
+          batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), rows,
+                   rows + *rc::gen::element(0, 0, 4), shape.rows);
+          kv::attention_mass_options how = any_options();
+          auto decides = kv::granularity::lane;
+          if (shape.shared_entries) {
+            decides = *rc::gen::element(kv::granularity::layer, kv::granularity::token);
+            how.accumulate = false;
+            if (how.domain != kv::key_domain::candidates) {
+              how.lanes = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
+            }
+          }
+          kv::query_view view = of.queries.view();
+          if (*rc::gen::arbitrary<bool>()) view.position = {};
+          auto const before = of.cache.save();
+          kv::host_executor host;
+          device_executor device(shape.seed);
+          RC_ASSERT(alike(of.mass(device, view, how, decides), of.mass(host, view, how, decides)));
+          RC_ASSERT(of.cache.save() == before);
+        },
+        40);
+  }
+
+  TEST_CASE("log-sum-exps that are given are taken where the host takes them") {
+    holds(
+        "device == host, lse",
+        [] {
+          mock_options const shape = any_mock(4);
+          batch of(shape, kv::codec::f32, 5, 5, content::smooth);
+          of.queries.bring_lse();
+          for (int s = 0; s < shape.sequences; ++s) {
+            for (int r = 0; r < 5; ++r) of.queries.set_lse(s, 0, shape.model.query_heads - 1, r, 0.25 * r);
+          }
+          auto const how = any_options();
+          kv::host_executor host;
+          device_executor device;
+          RC_ASSERT(alike(of.mass(device, of.queries.view(), how), of.mass(host, of.queries.view(), how)));
+        },
+        20);
+  }
+
+  TEST_CASE("no number of a launch changes a bit, and 4097 entries are the host's") {
+    mock_options shape{.model = {.layers = 1, .query_heads = 3, .kv_heads = 1, .head_dim = 8}, .bound = 4097};
+    batch of(shape, kv::codec::f32, 12, 12, content::smooth);
+    of.hold_all(1);
+    for (int r = 0; r < 12; ++r) of.queries.set_position(0, r, 4000 + 8 * r);
+    for (auto const order : {kv::reduction_order::rows_then_group, kv::reduction_order::group_on_logits}) {
+      kv::attention_mass_options const how{.rows = kv::reduction::max, .group = kv::reduction::sum, .order = order};
+      kv::host_executor host;
+      auto const expected = of.mass(host, of.queries.view(), how);
+      device_executor small(numbers_of(32, 96), 7), large(numbers_of(128, 1024), 9);
+      auto const found = of.mass(small, of.queries.view(), how);
+      CHECK(alike(found, expected));
+      CHECK(of.mass(large, of.queries.view(), how) == found);
+    }
+  }
+
+  TEST_CASE("rows that shared memory has no room for are read again, to the same bits") {
+    holds(
+        "little shared memory == much",
+        [] {
+          mock_options shape = any_mock(2);
+          shape.model.head_dim = *rc::gen::element(16, 80);
+          shape.model.query_heads = shape.model.kv_heads * 5;
+          shape.element = *rc::gen::element(kv::codec::f16, kv::codec::bf16);
+          shape.padding = 0;
+          shape.rows = *rc::gen::element(content::smooth, content::troubled);
+          batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), 9, 9, content::smooth);
+          kv::attention_mass_options const how = any_options();
+          kv::launch_numbers little = numbers_of(64, 128);
+          little.shared_bytes = shape.model.head_dim == 16 ? 26 * 1024 : 33 * 1024;
+          kv::host_executor host;
+          device_executor small(little, 5), large(7);
+          auto const found = of.mass(small, of.queries.view(), how);
+          RC_ASSERT(alike(found, of.mass(host, of.queries.view(), how), 3e-5f));
+          RC_ASSERT(alike(of.mass(large, of.queries.view(), how), found, 0));
+        },
+        20);
+  }
+
+  TEST_CASE("an infinite key is no NaN where a row is the sum of two numbers") {
+    mock_options shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 8}, .bound = 6};
+    shape.element = kv::codec::bf16;
+    batch of(shape, kv::codec::f32, 1, 1, content::smooth);
+    of.hold_all(1);
+    of.queries.set_position(0, 0, 5);
+    of.queries.write(0, 0, 0, 0, {1.005, 0.3, 0, 0, 0, 0, 0, 0});  // 1.0078125 - 0.0028125
+    of.cache.write(of::keys, {0, 0, 0}, 2, {-reference::infinity, 1, 1, 1, 1, 1, 1, 1});
+    device_executor device;
+    auto const found = of.mass(device, of.queries.view(), {});
+    CHECK(found[2] == 0.0f);
+    CHECK(found[1] > 0.0f);
+  }
+
+  TEST_CASE("more rows than have room for their sums add up, or are refused before anything is done") {
+    mock_options shape{.model = {.layers = 1, .query_heads = 2, .kv_heads = 1, .head_dim = 1}, .bound = 40};
+    batch of(shape, kv::codec::bf16, 1030, 1030, content::few);
+    of.hold_all(27);
+    for (int r = 0; r < 1030; ++r) of.queries.set_position(0, r, r);
+    kv::host_executor host;
+    device_executor device(numbers_of(128, 1024), 3);
+    kv::attention_mass_options const sums{.rows = kv::reduction::mean};
+    CHECK(alike(of.mass(device, of.queries.view(), sums), of.mass(host, of.queries.view(), sums)));
+    CHECK_THROWS_WITH_AS(of.mass(device, of.queries.view(), {.rows = kv::reduction::max}),
+                         "attention_mass: queries.rows = 1030, but a device takes 1024 rows at once, of more it can "
+                         "add masses up and nothing else, unless their log-sum-exps are given",
+                         kv::invalid_argument);
+  }
+
+  TEST_CASE("misaligned keys and rows are refused") {
+    mock_options shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}};
+    batch of(shape, kv::codec::f32, 2, 2, content::few);
+    device_executor device;
+    kv::query_view rows = of.queries.view();
+    rows.base += 2;
+    CHECK_THROWS_WITH_AS(of.mass(device, rows, {}),
+                         "attention_mass: queries = misaligned rows, but a device reads elements of 4 bytes where they "
+                         "are aligned",
+                         kv::invalid_argument);
+  }
+}
+
+}  // namespace

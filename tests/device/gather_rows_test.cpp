@@ -1,0 +1,148 @@
+// The device's rows that move, against the host's, byte for byte.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/gather_rows.hpp>
+#include <vector>
+
+#include "device/moves.hpp"
+#include "support/error_of.hpp"
+#include "support/holds.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// A cache, columns, and what else moves with a row, made of a seed: two of them are equal.
+struct batch {
+  batch(mock_options const& shape, int planes)
+      : cache(shape), columns(cache.lane_count(), cache.lanes(), shape.seed + 1) {
+    fill(cache, true);
+    dice random(shape.seed + 2);
+    for (int i = 0; i < planes; ++i) {
+      int const bytes = random.one_of<int>({1, 4, 6, 32});
+      std::int64_t const units = cache.where().units, token = std::int64_t{bytes} + random.one_of<int>({0, 2});
+      std::int64_t const head = units * cache.where().unit_tokens * token, layer = cache.model().kv_heads * head;
+      auto& memory = scales.emplace_back(static_cast<std::size_t>(cache.model().layers * layer));
+      for (std::byte& each : memory) each = static_cast<std::byte>(random.below(256));
+      more.push_back(
+          {memory.data(), kv::codec::opaque, bytes, layer, cache.where().unit_tokens * token, token, head, 1});
+    }
+  }
+  kv::cache view(int begin) {
+    kv::cache made = cache.view();
+    made.who = made.who.layers_only(begin, cache.model().layers);
+    made.more = more;
+    return made;
+  }
+  bool operator==(batch const& other) const {
+    return cache.save() == other.cache.save() && columns.bytes() == other.columns.bytes() && scales == other.scales;
+  }
+
+  mock_cache cache;
+  held_bytes columns;
+  std::vector<std::vector<std::byte>> scales;
+  std::vector<kv::plane> more;
+};
+
+std::vector<std::vector<int>> any_lists(mock_cache& cache, kv::lanes const& who, kv::granularity decides) {
+  std::vector<std::vector<int>> lists;
+  for (int segment = 0; segment < kv::segments(who, decides); ++segment) {
+    int committed = cache.options().bound;  // lanes that decide together hold equally many; here all that the least has
+    for (int i = 0; i < who.size(); ++i) {
+      if (kv::segment_of(who, decides, i) == segment) committed = std::min(committed, cache.committed(who.at(i)));
+    }
+    lists.push_back(any_kept(cache.random(), committed));
+  }
+  return lists;
+}
+
+struct gathering {
+  mock_options shape;
+  kv::granularity decides = kv::granularity::lane;
+  int begin = 0;  ///< first layer
+  int planes = 0;
+  int threads = 64;
+};
+
+bool is_the_hosts(gathering const& how) {
+  batch on_host(how.shape, how.planes), on_device(how.shape, how.planes);
+  auto const who = on_host.cache.lanes().layers_only(how.begin, how.shape.model.layers);
+  listed_keep const keep(who, how.decides, any_lists(on_host.cache, who, how.decides));
+  kv::keep_set theirs = keep.view();
+  theirs.who = on_device.view(how.begin).who;
+  kv::host_executor host;
+  device_executor device(numbers_of(how.threads), how.shape.seed);
+  kv::ops::gather_rows(host, keep.view(), on_host.view(how.begin), on_host.columns.view());
+  kv::ops::gather_rows(device, theirs, on_device.view(how.begin), on_device.columns.view());
+  device.check();
+  if (!(on_host == on_device)) return false;
+  kv::ops::carry_entries(host, keep.view(), on_host.view(how.begin), on_host.columns.view());
+  kv::ops::carry_entries(device, theirs, on_device.view(how.begin), on_device.columns.view());
+  device.check();
+  return on_host == on_device;
+}
+
+TEST_SUITE("device/gather_rows") {
+  TEST_CASE("rows, positions and columns move as on the host, in every layout, by any number of threads") {
+    holds("any cache", [] {
+      gathering how{.shape = any_mock()};
+      if (how.shape.memory == arrangement::transposed_v) how.shape.skew = 0;
+      how.decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
+      how.shape.shared_entries = how.decides == kv::granularity::token;
+      how.begin = how.decides == kv::granularity::token ? 0 : *rc::gen::inRange(0, how.shape.model.layers);
+      how.planes = how.shape.memory == arrangement::one_pool ? 0 : *rc::gen::element(0, 1, 8);
+      how.threads = *rc::gen::element(32, 64, 128);
+      RC_LOG() << how.shape << ", " << how.threads << " threads\n";
+      RC_ASSERT(is_the_hosts(how));
+    });
+  }
+
+  TEST_CASE("long lanes move tile by tile") {
+    for (arrangement const memory : {arrangement::nhd, arrangement::transposed_v}) {
+      for (int const dims : {4, 80}) {
+        gathering how;
+        how.shape = {.bound = dims == 4 ? 4097 : 700, .element = kv::codec::f16, .memory = memory, .seed = 5};
+        how.shape.model.head_dim = dims;
+        CHECK(is_the_hosts(how));
+      }
+    }
+  }
+
+  TEST_CASE("what is in front of the one entry that goes stays, wherever it is") {
+    mock_cache cache({.bound = 140});
+    std::vector<int> all;
+    for (int e = 0; e < 140; ++e) all.push_back(e);
+    device_executor device;
+    for (int gone = 0; gone < 140; ++gone) {
+      std::vector<int> kept = all;
+      kept.erase(kept.begin() + gone);
+      cache.put({}, all);
+      listed_keep const keep(cache.lanes(), kv::granularity::lane, {kept});
+      kv::ops::carry_entries(device, keep.view(), cache.view(), std::span<kv::held_column const>{});
+      device.check();
+      CHECK(cache.positions({}, 139) == kept);
+    }
+  }
+
+  TEST_CASE("nothing changes after a fault, and elements that lie apart must be aligned") {
+    mock_options shape{.bound = 33, .memory = arrangement::transposed_v};
+    batch some(shape, 0);
+    listed_keep const keep(some.cache.lanes(), kv::granularity::lane, {{1, 3}});
+    device_executor device;
+    auto const gather = [&] { kv::ops::gather_rows(device, keep.view(), some.view(0), some.columns.view()); };
+    some.cache.put({}, {1, 2, 5, 7, 9});
+    CHECK(is_idle_after_a_fault(device, gather, [&] { return some.cache.save(); }));
+    kv::cache view = some.view(0);
+    view.v.base += 2;
+    CHECK(error_of([&] { kv::ops::gather_rows(device, keep.view(), view, some.columns.view()); }) ==
+          "gather_rows: v = misaligned rows, but a device reads elements of 4 bytes where they are aligned");
+  }
+}
+
+}  // namespace

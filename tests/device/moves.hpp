@@ -1,0 +1,128 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/block.hpp>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "support/device.hpp"
+#include "support/dice.hpp"
+
+namespace kvpolicy_test {
+
+namespace kv = kvpolicy;
+
+/// Few threads, or more: no result depends on it.
+inline kv::launch_numbers numbers_of(int threads) {
+  return {.segment_threads = threads,
+          .entry_threads = threads,
+          .entries_of_a_block = 48,
+          .row_threads = threads,
+          .lane_threads = threads,
+          .shared_bytes = threads > 32 ? 48 * 1024 : 2048,
+          .processors = 5};
+}
+
+/// Keep sets by hand: one list of ordinals a segment.
+class listed_keep {
+ public:
+  listed_keep(kv::lanes const& who, kv::granularity decides, std::vector<std::vector<int>> const& lists) {
+    offset_.push_back(0);
+    for (auto const& some : lists) {
+      ordinal_.insert(ordinal_.end(), some.begin(), some.end());
+      offset_.push_back(static_cast<std::int64_t>(ordinal_.size()));
+    }
+    keep_.who = who;
+    keep_.decides = decides;
+    keep_.offset = offset_.data();
+    keep_.ordinal = ordinal_.data();
+  }
+  listed_keep(listed_keep const&) = delete;
+  listed_keep& operator=(listed_keep const&) = delete;
+  [[nodiscard]] kv::keep_set const& view() const { return keep_; }
+
+ private:
+  std::vector<std::int64_t> offset_;
+  std::vector<int> ordinal_;
+  kv::keep_set keep_;
+};
+
+/// Columns of some widths for all lanes, of which some move with the entries, and one says how much is true.
+class held_bytes {
+ public:
+  held_bytes(int lanes, kv::lanes const& who, std::uint64_t seed) : random_(seed) {
+    using enum kv::on_move;
+    for (int const width : {4, 3, 16, 1}) add(lanes, who, {"moved", kv::per::lane_entry, permute, width}, who.bound);
+    add(lanes, who, {"fixed", kv::per::lane_entry, stay, 4}, who.bound);
+    add(lanes, who, {"window", kv::per::window_row, permute, 4}, who.bound);
+    add(lanes, who, {"known", kv::per::lane, recompute, 4}, 1);
+    for (int i = 0; i < lanes; ++i) reinterpret_cast<int*>(memory_.back().data())[i] = random_.below(who.bound + 1);
+  }
+  [[nodiscard]] std::span<kv::held_column const> view() const { return columns_; }
+  [[nodiscard]] std::vector<std::vector<std::byte>> const& bytes() const { return memory_; }
+
+ private:
+  void add(int lanes, kv::lanes const& who, kv::column about, int units) {
+    std::int64_t const row = std::int64_t{about.bytes} * units;
+    auto& mine = memory_.emplace_back(static_cast<std::size_t>(row * lanes));
+    for (std::byte& each : mine) each = static_cast<std::byte>(random_.below(256));
+    std::int64_t const layer = row * who.heads;
+    columns_.push_back({about, {mine.data(), lanes / who.sequences * row, layer, row}});
+  }
+
+  dice random_;
+  std::vector<std::vector<std::byte>> memory_;
+  std::vector<kv::held_column> columns_;
+};
+
+/// Ordinals that stay: any, none, all, or all from or up to somewhere.
+inline std::vector<int> any_kept(dice& random, int committed) {
+  std::vector<int> kept = random.subset(committed, random.below(committed + 1));
+  int const middle = random.below(committed + 1);
+  switch (random.below(6)) {
+    case 0:
+      return {};
+    case 1:
+      return random.subset(committed, committed);
+    case 2:  // a front that stays
+      kept.clear();
+      for (int e = 0; e < committed; ++e) {
+        if (e < middle || random.chance(50)) kept.push_back(e);
+      }
+      return kept;
+    case 3:  // one goes
+      kept = random.subset(committed, committed);
+      if (middle < committed) kept.erase(kept.begin() + middle);
+      return kept;
+    default:
+      return kept;
+  }
+}
+
+struct raise_fault {
+  kv::fault_word faults;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    kv::detail::tell_fault(block, faults, kv::fault::stale_plan, 3, 7);
+  }
+};
+
+/// True if a verb that follows a fault changes nothing, and the fault is told afterwards.
+template <class Verb, class Save>
+bool is_idle_after_a_fault(device_executor& device, Verb const& verb, Save const& save) {
+  auto const before = save();
+  device.launch({1, 32, 0}, raise_fault{device.faults()});
+  verb();
+  bool told = false;
+  try {
+    device.check();
+  } catch (std::invalid_argument const&) {
+    told = true;
+  }
+  return told && save() == before;
+}
+
+}  // namespace kvpolicy_test

@@ -1,0 +1,173 @@
+// Whole policies on the device and on the host: equal keep sets, equal bytes of the cache, step after step.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/argmin.hpp>
+#include <kvpolicy/ops/cuda/attention_mass.hpp>
+#include <kvpolicy/ops/cuda/carry_numbers.hpp>
+#include <kvpolicy/ops/cuda/entries.hpp>
+#include <kvpolicy/ops/cuda/fill_row.hpp>
+#include <kvpolicy/ops/cuda/fold.hpp>
+#include <kvpolicy/ops/cuda/gather_rows.hpp>
+#include <kvpolicy/ops/cuda/map.hpp>
+#include <kvpolicy/ops/cuda/page_bounds.hpp>
+#include <kvpolicy/ops/cuda/page_scores.hpp>
+#include <kvpolicy/ops/cuda/pool.hpp>
+#include <kvpolicy/ops/cuda/ring_append.hpp>
+#include <kvpolicy/ops/cuda/tell.hpp>
+#include <kvpolicy/ops/cuda/top_k.hpp>
+#include <vector>
+
+#include "support/device.hpp"
+#include "support/holds.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+#include "support/scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// An engine's memory, which two of the same options fill alike, and the executor that a policy runs on.
+template <class Executor>
+struct engine {
+  explicit engine(mock_options const& shape) : cache(shape), queries(cache, shape.element, 3, 5) {
+    fill(cache, false);
+    fill(queries, cache, content::smooth);
+    beta.resize(static_cast<std::size_t>(cache.lane_count() * shape.bound));
+    for (float& each : beta) each = -static_cast<float>(cache.random().below(1000)) / 1000.0f;
+    counts.resize(static_cast<std::size_t>(cache.lane_count()));
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      counts[static_cast<std::size_t>(i)] = cache.committed(cache.lane_at(i));  // all of them are new
+    }
+  }
+
+  [[nodiscard]] auto signals() {
+    std::int64_t const heads = cache.model().kv_heads;
+    std::int64_t const layers = cache.model().layers;
+    std::int64_t const row = cache.options().bound;
+    kv::log_beta fresh{{reinterpret_cast<std::byte const*>(beta.data()), kv::codec::f32, row * heads * layers * 4,
+                        row * heads * 4, row * 4, 4}};
+    fresh.counts = {counts.data(), heads * layers, heads, 1};
+    return kv::signals{cache.lanes(), kv::keys_of(cache.view()), kv::queries{queries.view()}, fresh};
+  }
+
+  /// The next token of every sequence: its rows, its place in the lanes, its query row.
+  template <class State>
+  void forward(State& held, int position) {
+    kv::cache in = cache.view();
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      cache.write_new_row(cache.lane_at(i), cache.count(cache.lane_at(i)), position);
+      counts[static_cast<std::size_t>(i)] = 1;
+    }
+    fill(queries, cache, content::smooth);
+    for (int s = 0; s < cache.options().sequences; ++s) {
+      queries.set_position(s, queries.rows() - 1, position);
+      kv::append(exec, in, held, {.sequence = s, .tokens = 1, .position = position});
+    }
+  }
+
+  void wait() {
+    if constexpr (requires { exec.check(); }) exec.check();
+  }
+
+  Executor exec;
+  mock_cache cache;
+  mock_queries queries;
+  std::vector<float> beta;
+  std::vector<int> counts;
+};
+
+/// What a policy keeps in a prefill and in steps after it, and what these leave of the cache.
+struct history {
+  std::vector<std::vector<int>> kept;
+  std::vector<mock_cache::snapshot> left;
+  friend bool operator==(history const&, history const&) = default;
+};
+
+void note(history& of, kv::keep_set const& keep) {
+  for (int segment = 0; segment < keep.segments(); ++segment) of.kept.push_back(listed(keep, segment));
+}
+
+template <class Executor, class Policy>
+history history_of(mock_options const& shape, Policy const& policy) {
+  engine<Executor> runs(shape);
+  history made;
+  kv::cache in = runs.cache.view();
+  auto held = kv::make_state(runs.exec, policy, in);
+  auto plan = kv::make_plan(runs.exec, policy, in);
+  for (int step = 0; step < 4; ++step) {
+    if (step > 0) runs.forward(held, 100 + step);
+    kv::observe(runs.exec, policy, runs.signals(), held);
+    kv::decide(runs.exec, policy, runs.signals(), held, plan);
+    kv::apply(runs.exec, kv::compact{}, plan, in, held);
+    runs.wait();
+    note(made, plan.keep());
+    made.left.push_back(runs.cache.save());
+  }
+  return made;
+}
+
+template <class Executor, class Policy>
+history selections_of(mock_options const& shape, Policy const& policy) {
+  engine<Executor> runs(shape);
+  history made;
+  kv::cache in = runs.cache.view();
+  auto held = kv::make_state(runs.exec, policy, in);
+  auto plan = kv::make_plan(runs.exec, policy, in);
+  for (int step = 0; step < 4; ++step) {
+    if (step % 2 == 1) kv::truncate(runs.exec, in, held, 0, 9);
+    if (step == 2) runs.forward(held, 100);
+    kv::observe(runs.exec, policy, runs.signals(), held);
+    kv::select(runs.exec, policy, runs.signals(), held, plan);
+    runs.wait();
+    note(made, plan.keep());
+  }
+  return made;
+}
+
+mock_options any_shape() {
+  mock_options shape = any_mock(6);
+  shape.skew = 0;
+  if (shape.bound == 1) shape.bound = 20;
+  RC_LOG() << shape << '\n';
+  return shape;
+}
+
+template <class Policy>
+void agree(char const* name, Policy const& policy) {
+  holds(
+      name,
+      [&] {
+        mock_options const shape = any_shape();
+        RC_ASSERT(history_of<kv::host_executor>(shape, policy) == history_of<device_executor>(shape, policy));
+      },
+      10);
+}
+
+TEST_SUITE("device/policies") {
+  TEST_CASE("a policy keeps on the device what it keeps on the host, and leaves the same cache") {
+    agree("streaming_llm", kv::policies::streaming_llm({.budget = 7, .sinks = 2}));
+    agree("snapkv", kv::policies::snapkv({.budget = 9, .score = {.window = 4}, .sinks = 1}));
+    agree("h2o", kv::policies::h2o({.budget = 8}));
+    agree("trim_kv", kv::policies::trim_kv({.budget = 11}));
+    agree("knorm", kv::policies::knorm({.budget = 10}));
+  }
+
+  TEST_CASE("a selection reads on the device the pages that it reads on the host") {
+    holds(
+        "quest",
+        [] {
+          mock_options shape = any_shape();
+          shape.sequences = 1;
+          auto const policy = kv::policies::quest({.budget = 12, .score = {.page = 4}, .dense_layers = 1});
+          RC_ASSERT(selections_of<kv::host_executor>(shape, policy) == selections_of<device_executor>(shape, policy));
+        },
+        20);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,134 @@
+// The device's turned keys, against the host's.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <cmath>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/fill_row.hpp>
+#include <kvpolicy/ops/cuda/rerotate.hpp>
+#include <vector>
+
+#include "device/moves.hpp"
+#include "support/error_of.hpp"
+#include "support/holds.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+using backend = device_executor::backend;
+
+/// A pair's sine and cosine may be off by a bit of a float, and the sum is rounded to the element.
+bool near(double found, double expected, double length, kv::codec element) {
+  if (std::isnan(expected) || std::isinf(expected)) return std::isnan(expected) == std::isnan(found);
+  double const rounding = element == kv::codec::f32 ? 0x1p-23 : element == kv::codec::f16 ? 0x1p-10 : 0x1p-7;
+  return std::abs(found - expected) <= 0x1p-22 * length + rounding * std::abs(expected) + 0x1p-24;
+}
+
+bool keys_agree(mock_cache& on_host, mock_cache& on_device, kv::rope const& how) {
+  int const pairs = (how.dims != 0 ? how.dims : on_host.model().head_dim) / 2;
+  bool const halves = how.style == kv::rope_style::neox;
+  for (int i = 0; i < on_host.lane_count(); ++i) {
+    kv::lane const who = on_host.lane_at(i);
+    for (int e = 0; e < on_host.count(who); ++e) {
+      reference::row const expected = on_host.row(of::keys, who, e), found = on_device.row(of::keys, who, e);
+      for (int p = 0; p < pairs; ++p) {
+        auto const x = static_cast<std::size_t>(halves ? p : 2 * p);
+        auto const y = halves ? x + static_cast<std::size_t>(pairs) : x + 1;
+        double const length = std::hypot(expected[x], expected[y]);
+        if (!near(found[x], expected[x], length, on_host.options().element)) return false;
+        if (!near(found[y], expected[y], length, on_host.options().element)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+/// What is not a key that turned: every other byte, and channels behind those that turn.
+bool others_agree(mock_cache& on_host, mock_cache& on_device, kv::rope const& how) {
+  int const dims = how.dims != 0 ? how.dims : on_host.model().head_dim;
+  for (int i = 0; i < on_host.lane_count(); ++i) {
+    kv::lane const who = on_host.lane_at(i);
+    for (int e = 0; e < on_host.count(who); ++e) {
+      reference::row zeros(static_cast<std::size_t>(dims), 0.0);
+      on_host.write(of::keys, who, e, zeros);
+      on_device.write(of::keys, who, e, zeros);
+    }
+  }
+  return on_host.save() == on_device.save();
+}
+
+bool is_the_hosts(mock_options const& shape, kv::rope const& how, int threads) {
+  mock_cache on_host(shape), on_device(shape);
+  fill(on_host, true);
+  fill(on_device, true);
+  kv::host_executor host;
+  device_executor device(numbers_of(threads), shape.seed);
+  host.reserve(kv::detail::rerotate_scratch<kv::host>(on_host.view()));
+  device.reserve(kv::detail::rerotate_scratch<backend>(on_device.view()));
+  kv::ops::rerotate(host, on_host.lanes(), on_host.view(), how);
+  kv::ops::rerotate(device, on_device.lanes(), on_device.view(), how);
+  device.check();
+  return keys_agree(on_host, on_device, how) && others_agree(on_host, on_device, how);
+}
+
+TEST_SUITE("device/rerotate") {
+  TEST_CASE("keys turn as on the host, positions become ordinals, and nothing else changes") {
+    holds("any cache", [] {
+      mock_options shape = any_mock();
+      shape.skew = 0;
+      shape.model.head_dim += shape.model.head_dim % 2;
+      if (shape.memory == arrangement::packed_rows || shape.memory == arrangement::packed_units) {
+        shape.model.value_dim = 0;
+      }
+      shape.shared_entries = *rc::gen::arbitrary<bool>();
+      kv::rope how{.style = *rc::gen::element(kv::rope_style::neox, kv::rope_style::gptj)};
+      how.dims = *rc::gen::element(0, 2, shape.model.head_dim / 4 * 2);
+      std::vector<float> table;
+      for (int pair = 0; pair < 128; ++pair) table.push_back(1.0f / static_cast<float>(1 + pair));
+      if (*rc::gen::arbitrary<bool>()) how.frequency = table.data();
+      RC_LOG() << shape << ", dims " << how.dims << '\n';
+      RC_ASSERT(is_the_hosts(shape, how, *rc::gen::element(32, 64, 256)));
+    });
+  }
+
+  TEST_CASE("long lanes turn by many angles, forth and back") {
+    mock_options const shape{.bound = 4097, .rows = content::troubled, .seed = 9};
+    CHECK(is_the_hosts(shape, {}, 64));
+  }
+
+  TEST_CASE("a place gets one key and one value in every layer and head") {
+    holds("any slots", [] {
+      mock_options shape = any_mock();
+      shape.skew = 0;
+      mock_cache on_host(shape), on_device(shape);
+      kv::host_executor host;
+      device_executor device(shape.seed);
+      kv::place const at{on_host.where().units - 1, on_host.where().unit_tokens - 1};
+      kv::ops::fill_row(host, on_host.view(), at, -3.0f, 0.5f);
+      kv::ops::fill_row(device, on_device.view(), at, -3.0f, 0.5f);
+      device.check();
+      RC_ASSERT(on_host.save() == on_device.save());
+    });
+  }
+
+  TEST_CASE("nothing changes after a fault, and elements must be aligned") {
+    mock_cache some({.bound = 40, .element = kv::codec::f16, .seed = 3});
+    fill(some, false);
+    device_executor device;
+    device.reserve(kv::detail::rerotate_scratch<backend>(some.view()));
+    auto const save = [&] { return some.save(); };
+    CHECK(
+        is_idle_after_a_fault(device, [&] { kv::ops::rerotate(device, some.lanes(), some.view(), kv::rope{}); }, save));
+    CHECK(
+        is_idle_after_a_fault(device, [&] { kv::ops::fill_row(device, some.view(), kv::place{}, 1.0f, 1.0f); }, save));
+    kv::cache view = some.view();
+    view.k.base += 1;
+    CHECK(error_of([&] { kv::ops::rerotate(device, some.lanes(), view, kv::rope{}); }) ==
+          "rerotate: k = misaligned rows, but a device reads elements of 2 bytes where they are aligned");
+  }
+}
+
+}  // namespace

@@ -1,0 +1,191 @@
+// The device's top_k against the host's: any lanes, budgets of their own or shared, any number of threads.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/top_k.hpp>
+#include <vector>
+
+#include "support/device.hpp"
+#include "support/error_of.hpp"
+#include "support/holds.hpp"
+#include "support/owned_keep.hpp"
+#include "support/owned_lanes.hpp"
+#include "support/scores.hpp"
+#include "support/troubled_scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// Forces some entries as if at random, and gives lanes different budgets.
+struct scattered {
+  int tokens = 0;
+  int spread = 1;  ///< of budgets
+  int slack = 0;
+  int percent = 0;  ///< of entries that are forced
+  int floor_percent = 0;
+  kv::budget_scope pool = kv::budget_scope::lane;
+  KVPOLICY_HD int budget(kv::lane who, int count) const {
+    int const share = tokens + (who.layer * 7 + who.head * 3 + who.sequence) % spread;
+    return share < count ? share : count;
+  }
+  KVPOLICY_HD bool triggers(int count, int allowed) const { return count > allowed + slack; }
+  KVPOLICY_HD bool forces(kv::entry at) const {
+    unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.who.head * 7 + at.who.layer) * 2654435761u;
+    return static_cast<int>((mixed >> 8) % 100u) < percent;
+  }
+  [[nodiscard]] kv::budget_scope scope() const { return pool; }
+  KVPOLICY_HD int floor(int share) const { return share * floor_percent / 100; }
+};
+
+/// Forces the first and last entries, and knows the run between them.
+struct between : scattered {
+  int first = 0;
+  int last = 0;
+  KVPOLICY_HD bool forces(kv::entry at) const { return at.ordinal < first || at.ordinal >= at.count - last; }
+  KVPOLICY_HD kv::ordinal_range candidates(kv::lane_entries const& of) const { return {first, of.count - last}; }
+};
+
+/// A keep set of what was there before.
+void poison(kv::keep_set const& keep) {
+  std::fill_n(keep.ordinal, keep.capacity, -7);
+  std::fill_n(keep.offset, keep.segments() + 1, -7);
+  std::fill_n(keep.seen, keep.segments(), -7);
+  *keep.report = {7, 7, 7};
+}
+
+/// Devices that launch otherwise; each is used again and again, so that what is left in its scratch does not matter.
+struct devices {
+  static constexpr int many = 5;
+  static kv::launch_numbers numbers(int threads, int lane_threads, int collected) {
+    return {.segment_threads = threads, .entry_threads = 32, .lane_threads = lane_threads, .collected_keys = collected};
+  }
+  device_executor of[many] = {device_executor(numbers(64, 64, 32), 1), device_executor(numbers(32, 32, 33), 2),
+                              device_executor(numbers(96, 32, 64), 3), device_executor(numbers(128, 64, 1024), 4),
+                              device_executor(numbers(64, 32, 0), 5)};
+};
+
+template <class Rule>
+bool agree(kv::score_view const& scores, Rule const& rule, device_executor& device) {
+  owned_keep expected(scores), found(scores);
+  kv::host_executor host;
+  host.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, scores.who.bound));
+  device.reserve(kv::implementation<kv::ops::top_k_t, device_executor::backend>::scratch({}, scores.who));
+  poison(found.view());
+  kv::ops::top_k(host, scores, rule, expected.view());
+  kv::ops::top_k(device, scores, rule, found.view());
+  device.check();
+  bool same = expected.report() == found.report() && found.view().offset[0] == 0;
+  for (int s = 0; s < scores.segments(); ++s) {
+    same = same && expected.view().offset[s + 1] == found.view().offset[s + 1];
+    same = same && expected.view().seen[s] == found.view().seen[s] && expected.kept(s) == found.kept(s);
+  }
+  return same;
+}
+
+scattered any_rule(dice& random, int bound) {
+  return {.tokens = random.one_of<int>({0, 1, random.below(bound + 1), bound, 7}),
+          .spread = random.one_of<int>({1, 1, 9}),
+          .slack = random.chance(30) ? random.below(20) : 0,
+          .percent = random.one_of<int>({0, 0, 10, 60, 100}),
+          .floor_percent = random.one_of<int>({0, 20, 50, 100, 130})};
+}
+
+void any_lanes(devices& some, bool pooled, bool by_run) {
+  int const sequences = *rc::gen::inRange(1, 4);
+  int const layers = *rc::gen::inRange(1, 4);
+  int const heads = *rc::gen::inRange(1, 5);
+  int const bound = *rc::gen::element(33, 1, 31, 32, 40, 130, 300);
+  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  auto const decides = pooled ? kv::granularity::lane
+                              : random.one_of<kv::granularity>({{}, {}, {}, kv::granularity{1}, kv::granularity{2}});
+  bool const ragged = decides == kv::granularity::lane;
+  std::vector<int> counts(static_cast<std::size_t>(sequences * layers * heads), random.below(bound + 1));
+  for (int& each : counts) each = !ragged ? each : random.chance(40) ? bound : random.below(bound + 1);
+  owned_lanes lanes(sequences, layers, heads, bound, counts);
+  if (random.chance(20)) lanes.set_drafts(0, *std::min_element(counts.begin(), counts.end()) > 0 ? 1 : 0);
+  owned_scores scores(lanes.view(), decides);
+  trouble const what = any_trouble();
+  for (float& each : scores.all()) each = troubled_score(random, what);
+  scattered rule = any_rule(random, bound);
+  if (pooled) rule.pool = random.chance(50) ? kv::budget_scope::layer : kv::budget_scope::global;
+  device_executor& device = some.of[random.below(devices::many)];
+  if (by_run) {
+    RC_ASSERT(agree(scores.view(), between{rule, random.below(9), random.below(9)}, device));
+  } else {
+    RC_ASSERT(agree(scores.view(), rule, device));
+  }
+}
+
+TEST_SUITE("device/top_k") {
+  TEST_CASE("every segment keeps what the host says, and the report is the host's") {
+    devices some;
+    holds("any lanes, entries that are asked", [&] { any_lanes(some, false, false); });
+    holds("any lanes, runs", [&] { any_lanes(some, false, true); });
+  }
+
+  TEST_CASE("segments that share a budget keep what the host says") {
+    devices some;
+    holds("any pools, entries that are asked", [&] { any_lanes(some, true, false); });
+    holds("any pools, runs", [&] { any_lanes(some, true, true); }, 30);
+  }
+
+  TEST_CASE("long rows, of which a sample brackets the cut or does not") {
+    constexpr int n = 4097;
+    devices some;
+    owned_lanes const lanes(1, 1, 2, n, {n, n - 1});
+    owned_scores scores(lanes.view());
+    dice random(3);
+    for (int const kind : {0, 1, 2}) {
+      for (float& each : scores.all()) {
+        each = static_cast<float>(random.real(1));
+        if (kind == 1) each = each < 0 ? 0 : each;  // half of them are tied
+        if (kind == 2) each = troubled_score(random, trouble::ties);
+      }
+      for (int const k : {1, 17, 700, 2500, n - 1}) {
+        for (int const which : {2, 3, 4}) {
+          CAPTURE(kind);
+          CAPTURE(k);
+          CAPTURE(which);
+          CHECK(agree(scores.view(), between{{.tokens = k}, kind, 5}, some.of[which]));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("rows of which a small sample misleads, to either side") {
+    constexpr int n = 1500;
+    devices some;
+    owned_lanes const lanes(1, 1, 4, n, {n, n, n, n});
+    owned_scores scores(lanes.view());
+    dice random(11);
+    for (int round = 0; round < 8; ++round) {
+      double run = 0;
+      for (std::size_t i = 0; i < scores.all().size(); ++i) {
+        if (i % 20 == 0) run = random.real(1);
+        scores.all()[i] = static_cast<float>(run) + static_cast<float>(random.below(4)) * 0x1p-10f;
+      }
+      for (int const k : {250, 700, 1200}) {
+        CHECK(agree(scores.view(), between{{.tokens = k}, 1, 1}, some.of[2]));
+      }
+    }
+  }
+
+  TEST_CASE("lanes that decide together and hold different counts are told of, and drop nothing") {
+    owned_lanes const lanes(2, 1, 3, 9, {4, 4, 4, 9, 8, 9});
+    owned_scores scores(lanes.view(), kv::granularity::layer);
+    owned_keep keep(scores.view());
+    device_executor device(5);
+    device.reserve(kv::implementation<kv::ops::top_k_t, device_executor::backend>::scratch({}, lanes.view()));
+    kv::ops::top_k(device, scores.view(), kv::best{2}, keep.view());
+    CHECK(error_of([&] { device.check(); }) ==
+          "decide: count (4) = 8, but lanes that decide together hold equally many entries");
+    CHECK(keep.kept(0) == std::vector<int>{0, 1});
+    CHECK(keep.kept(1).size() == 9);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,148 @@
+// The device's edits of slots and blocks, against the host's, byte for byte.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/drop_listed.hpp>
+#include <kvpolicy/ops/cuda/units.hpp>
+#include <vector>
+
+#include "device/moves.hpp"
+#include "layout/slot_cache.hpp"
+#include "support/holds.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+using backend = device_executor::backend;
+
+/// Random rows everywhere, ragged lists, drafts behind some of them.
+void fill_slots(slot_cache& cache) {
+  dice random(cache.options.seed + 9);
+  for (std::byte& each : cache.memory) each = static_cast<std::byte>(random.below(256));
+  for (int& each : cache.in_flight) each = random.chance(50) ? 0 : random.below(std::min(3, cache.options.bound));
+  for (int row = 0; row < cache.rows; ++row) {
+    int const drafts = cache.in_flight[slot_cache::at(row * cache.options.sequences / cache.rows)];
+    int const count = drafts + random.below(cache.options.bound - drafts + 1);
+    cache.count[slot_cache::at(row)] = random.chance(30) ? cache.options.bound : count;
+    auto const positions = random.subset(3 * cache.options.bound, cache.options.bound);
+    std::copy(positions.begin(), positions.end(), cache.position.begin() + row * cache.options.bound);
+  }
+}
+
+struct batch {
+  explicit batch(slot_options const& how) : cache(how), columns(cache.lane_count(), cache.lanes(), how.seed + 1) {
+    fill_slots(cache);
+  }
+  bool operator==(batch const& other) const {
+    return cache.save() == other.cache.save() && columns.bytes() == other.columns.bytes() && told == other.told;
+  }
+  slot_cache cache;
+  held_bytes columns;
+  std::int64_t told = 5;
+};
+
+slot_options any_slots(bool pages) {
+  slot_options how;
+  how.model = {.layers = *rc::gen::inRange(1, 4), .kv_heads = *rc::gen::inRange(1, 3), .value_dim = 3};
+  how.model.head_dim = *rc::gen::element(1, 4, 33);
+  how.sequences = *rc::gen::inRange(1, 4);
+  how.bound = *rc::gen::element(1, 31, 32, 33, 40, 130);
+  how.spare = *rc::gen::element(1, 300);
+  how.page = pages ? *rc::gen::element(1, 4, 16) : 1;
+  how.by_lane = *rc::gen::arbitrary<bool>();
+  how.one_list = *rc::gen::arbitrary<bool>();
+  how.element = *rc::gen::element(kv::codec::f32, kv::codec::bf16);
+  how.seed = *rc::gen::inRange<std::uint64_t>(0, 1u << 20);
+  return how;
+}
+
+/// verb(exec, keep, batch) on both, for any keep set.
+template <class Verb>
+bool is_the_hosts(slot_options const& how, int threads, std::size_t scratch, bool one, Verb const& verb) {
+  batch on_host(how), on_device(how);
+  auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::token;
+  kv::lanes const who = on_host.cache.lanes();
+  dice random(how.seed + 3);
+  std::vector<std::vector<int>> lists;
+  for (int segment = 0; segment < kv::segments(who, decides); ++segment) {
+    int const committed = on_host.cache.committed(who.at(kv::first_lane(who, decides, segment)));
+    lists.push_back(one ? random.subset(committed, committed > 0 ? random.below(2) : 0) : any_kept(random, committed));
+  }
+  listed_keep const keep(who, decides, lists);
+  kv::keep_set theirs = keep.view();
+  theirs.who = on_device.cache.lanes();
+  kv::host_executor host;
+  host.reserve(kv::detail::list_scratch<kv::host>(on_host.cache.view()));
+  device_executor device(numbers_of(threads), how.seed);
+  device.reserve(scratch);
+  verb(host, keep.view(), on_host);
+  verb(device, theirs, on_device);
+  device.check();
+  return on_host == on_device;
+}
+
+auto const fill_holes = [](auto& exec, kv::keep_set const& keep, batch& some) {
+  kv::ops::fill_holes(exec, keep, some.cache.view(), some.cache.list_table());
+};
+auto const drop_units = [](auto& exec, kv::keep_set const& keep, batch& some) {
+  kv::ops::drop_units(exec, keep, some.cache.view(), some.cache.list_table(), some.columns.view(),
+                      some.cache.freed_list(), &some.told);
+};
+auto const drop_listed = [](auto& exec, kv::keep_set const& keep, batch& some) {
+  kv::ops::drop_listed(exec, keep, some.cache.view(), some.cache.list_table(), some.columns.view());
+};
+
+template <class Verb>
+std::size_t scratch_for(slot_options const& how) {
+  slot_cache cache(how);
+  return kv::implementation<Verb, backend>::scratch(cache.view());
+}
+
+TEST_SUITE("device/units") {
+  TEST_CASE("kept rows fill the holes of dropped ones as on the host") {
+    holds("any slots", [] {
+      slot_options const how = any_slots(false);
+      int const threads = *rc::gen::element(32, 64, 128);
+      RC_ASSERT(is_the_hosts(how, threads, scratch_for<kv::ops::fill_holes_t>(how), false, fill_holes));
+    });
+  }
+
+  TEST_CASE("more slots than a block sorts in shared memory, and numbers of more than a byte") {
+    slot_options const how{.bound = 4097, .spare = 70000, .seed = 3};
+    CHECK(is_the_hosts(how, 32, scratch_for<kv::ops::fill_holes_t>(how), false, fill_holes));
+  }
+
+  TEST_CASE("blocks without a kept entry leave the table as on the host") {
+    holds("any blocks", [] {
+      slot_options const how = any_slots(true);
+      int const threads = *rc::gen::element(32, 64);
+      RC_ASSERT(is_the_hosts(how, threads, scratch_for<kv::ops::drop_units_t>(how), false, drop_units));
+    });
+  }
+
+  TEST_CASE("lists close up behind the one entry that goes as on the host") {
+    holds("any slots", [] {
+      slot_options how = any_slots(false);
+      int const threads = *rc::gen::element(32, 64);
+      RC_ASSERT(is_the_hosts(how, threads, 0, true, drop_listed));
+    });
+  }
+
+  TEST_CASE("nothing changes after a fault") {
+    slot_options const how{.bound = 33, .page = 1, .seed = 4};
+    batch some(how);
+    listed_keep const keep(some.cache.lanes(), kv::granularity::lane, {{0}});
+    device_executor device;
+    device.reserve(scratch_for<kv::ops::fill_holes_t>(how) + scratch_for<kv::ops::drop_units_t>(how));
+    auto const save = [&] { return some.cache.save(); };
+    CHECK(is_idle_after_a_fault(device, [&] { fill_holes(device, keep.view(), some); }, save));
+    CHECK(is_idle_after_a_fault(device, [&] { drop_units(device, keep.view(), some); }, save));
+    CHECK(is_idle_after_a_fault(device, [&] { drop_listed(device, keep.view(), some); }, save));
+    CHECK(some.told == 5);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,207 @@
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <kvpolicy/kvpolicy.hpp>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/device.hpp"
+#include "support/dual_engine.hpp"
+#include "support/error_of.hpp"
+
+namespace kvpolicy_test {
+
+/// After this the host may read what an executor wrote.
+inline void settle(kv::host_executor&) {}
+inline void settle(device_executor& device) { device.check(); }
+
+inline std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+/// One number for each lane and position: at the threshold, on either side of it, or none.
+inline float gate_of(kv::lane who, int position) {
+  unsigned const mixed =
+      (static_cast<unsigned>(position * 31 + who.sequence * 7 + who.layer * 3 + who.head) * 2654435761u) >> 20;
+  float const values[] = {0.1f, 0.05f, 0.9f, 0.1f, std::numeric_limits<float>::quiet_NaN(), 0.0f, 0.5f};
+  return values[mixed % 7];
+}
+
+using policy_type = kv::admission<kv::write_gate>;
+
+/// A batch under an admission, on either side.
+template <class Executor>
+class side {
+ public:
+  static constexpr int most = 40;
+
+  side(dual_options const& how, policy_type const& policy, Executor& exec)
+      : how_(how),
+        policy_(policy),
+        engine(std::make_unique<dual_engine>(how)),
+        exec_(exec),
+        both(engine->view()),
+        held(kv::make_state(exec, policy, both)),
+        plans_(kv::make_plan(exec, policy, both)),
+        of_fresh_(kv::make_state(exec, policy, engine->chunk(0, 0))),
+        decided_(kv::make_plan(exec, policy, engine->chunk(0, 0))),
+        gates_(size(engine->lanes() * most)),
+        told_(1),
+        length(size(how.sequences)) {}
+
+  void step(std::vector<int> const& tokens) {
+    kv::make_room(exec_, policy_, kv::signals{both.window.who}, both, held, plans_, std::span<int const>(tokens),
+                  told_.data());
+    settle(exec_);
+    first_ = length;
+    for (int s = 0; s < how_.sequences; ++s) write(s, tokens[size(s)], false);
+    tell(both.window.who, held.window, tokens);
+  }
+
+  /// Drafts of each sequence, of which some are accepted.
+  void speculate(std::vector<int> const& drafts, std::vector<int> const& accepted) {
+    first_ = length;
+    for (int s = 0; s < how_.sequences; ++s) {
+      if (drafts[size(s)] == 0) continue;
+      write(s, drafts[size(s)], true);
+      roll_back(s, first_[size(s)] + accepted[size(s)]);
+      kv::commit(exec_, both.window, s, accepted[size(s)]);
+      settle(exec_);
+    }
+    tell(both.window.who, held.window, accepted);
+  }
+
+  void chunk(std::vector<int> const& tokens) {
+    kv::cache const fresh = engine->chunk(tokens, length);
+    first_ = length;
+    tell(fresh.who, of_fresh_, tokens);
+    kv::decide(exec_, policy_, kv::signals{fresh.who}, of_fresh_, decided_);
+    kv::take_in(exec_, policy_, kv::signals{both.window.who}, fresh, of_fresh_, decided_, both, held, plans_,
+                told_.data());
+    settle(exec_);
+    for (int s = 0; s < how_.sequences; ++s) length[size(s)] += tokens[size(s)];
+  }
+
+  void roll_back(int sequence, int position) {
+    kv::truncate(exec_, both, held, sequence, position);
+    settle(exec_);
+    length[size(sequence)] = std::min(length[size(sequence)], position);
+  }
+
+  /// Tokens of a sequence, appended and written without making room.
+  void write(int sequence, int tokens, bool drafts) {
+    kv::append(exec_, both.window, held.window, {sequence, tokens, length[size(sequence)], drafts});
+    settle(exec_);
+    int const count = *both.window.who.count.row({sequence, 0, 0});
+    for (int i = 0; i < engine->lanes(); ++i) {
+      kv::lane const who = both.window.who.at(i);
+      for (int t = 0; who.sequence == sequence && t < tokens; ++t) {
+        dual_engine::write(both.window, who, count - tokens + t, length[size(sequence)] + t);
+      }
+    }
+    length[size(sequence)] += tokens;
+  }
+
+  /// All that the other side must have, too, byte for byte.
+  [[nodiscard]] std::vector<std::byte> bytes() {
+    std::vector<std::byte> all;
+    auto const add = [&](void const* from, std::int64_t count) {
+      auto const* const begin = static_cast<std::byte const*>(from);
+      all.insert(all.end(), begin, begin + count);
+    };
+    kv::cache const& window = both.window;
+    kv::cache const& pages = both.global.entries;
+    std::int64_t const rows = pages.where.units * how_.page * how_.model.head_dim * 4;
+    add(pages.k.base, rows);
+    add(pages.v.base, rows);
+    add(engine->free_list().data(), how_.pages * 4);
+    add(both.global.pages.count, 4);
+    add(told_.data(), sizeof(kv::promotion_tally));
+    add(both.window.who.in_flight, how_.sequences * 4);
+    for (int i = 0; i < engine->lanes(); ++i) {
+      kv::lane const who = both.window.who.at(i);
+      add(both.oldest.row(who), 4);
+      add(both.global.held.row(who), 4);
+      add(both.global.table.row(who), (how_.bound + how_.page - 1) / how_.page * 4);
+      for (kv::cache const* part : {&window, &pages}) {
+        int const count = *part->who.count.row(who);
+        add(&count, 4);
+        add(part->who.position.row(who), part->who.bound * 4);
+        auto const& columns = (part == &pages ? held.global : held.window).columns();
+        for (kv::held_column const& each : columns) add(each.rows.row(who), count * each.about.bytes);
+      }
+    }
+    return all;
+  }
+
+ private:
+  void tell(kv::lanes const& who, kv::state<Executor>& to, std::vector<int> const& tokens) {
+    counts_ = tokens;
+    for (int i = 0; i < engine->lanes(); ++i) {
+      kv::lane const one = who.at(i);
+      for (int t = 0; t < tokens[size(one.sequence)]; ++t) {
+        gates_[size(i * most + t)] = gate_of(one, first_[size(one.sequence)] + t);
+      }
+    }
+    kv::gate fresh;
+    fresh.base = reinterpret_cast<std::byte const*>(gates_.data());
+    fresh.entry = 4;
+    fresh.head = 4 * most;
+    fresh.layer = fresh.head * who.heads;
+    fresh.sequence = fresh.layer * who.layers();
+    fresh.counts = {counts_.data(), 1, 0, 0};
+    kv::observe(exec_, policy_, kv::signals{who, fresh}, to);
+    settle(exec_);
+  }
+
+  dual_options how_;
+  policy_type policy_;
+
+ public:
+  std::unique_ptr<dual_engine> engine;
+
+ private:
+  Executor& exec_;
+
+ public:
+  kv::dual_cache both;
+  kv::dual_state<Executor> held;
+
+ private:
+  kv::exit_plan<Executor> plans_;
+  kv::state<Executor> of_fresh_;
+  kv::plan<Executor> decided_;
+  std::vector<float> gates_;
+  std::vector<kv::promotion_tally> told_;
+  std::vector<int> first_, counts_;
+
+ public:
+  std::vector<int> length;
+};
+
+/// The host and the device, who are asked the same.
+struct both_sides {
+  both_sides(dual_options const& how, policy_type const& policy, kv::launch_numbers const& numbers, std::uint64_t seed)
+      : device(numbers, seed), expected(how, policy, host), found(how, policy, device) {}
+
+  /// What the host says to a call; the device must say as much, and be left the same.
+  template <class Call>
+  std::string ask(Call const& call) {
+    std::string const refused = error_of([&] { call(expected); });
+    std::string const fault = error_of([&] { call(found); });
+    INFO(refused, " / ", fault);
+    REQUIRE(refused.empty() == fault.empty());
+    REQUIRE(refused.substr(0, refused.find(' ')) == fault.substr(0, fault.find(' ')));
+    REQUIRE((expected.bytes() == found.bytes()));
+    return fault;
+  }
+
+  kv::host_executor host;
+  device_executor device;
+  side<kv::host_executor> expected;
+  side<device_executor> found;
+};
+
+}  // namespace kvpolicy_test
