@@ -1,6 +1,7 @@
 // Why an entry stays or goes, in one line; and what a policy will cost, before anything runs.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/admission/dual.hpp>
 #include <kvpolicy/eviction/decide.hpp>
 #include <limits>
@@ -78,6 +79,7 @@ template <executor Executor, admission_policy Policy>
   made.plan += 3 * sizeof(int) * static_cast<std::size_t>(both.window.who.sequences);
   made.state = detail::column_bytes(recorders_of(policy.score), both.window, both.window.who.bound) +
                detail::column_bytes(recorders_of(policy.score), both.global.entries, 0);
+  made.scratch = std::max(made.scratch, detail::dual_scratch<typename Executor::backend>(both));
   return made;
 }
 

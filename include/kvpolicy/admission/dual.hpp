@@ -9,6 +9,7 @@
 #include <kvpolicy/ops/append_rows.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <span>
+#include <vector>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -27,19 +28,24 @@ class exit_plan {
       : decided(std::move(leaving)),
         exits_(exec, static_cast<std::size_t>(decided.who().sequences)),
         below_(exec, exits_.size()),
-        tokens_(exec, exits_.size()) {}
+        entering_(exec, exits_.size()),
+        tokens_(exits_.size()) {}
 
   plan<Executor> decided;
 
-  /// A number a sequence: entries that leave the window now; entries of a chunk that pass it by; new tokens.
+  /// A number a sequence, in the executor's memory: entries that leave the window now; entries of a chunk that pass it
+  /// by; new tokens.
   [[nodiscard]] int* exits() { return exits_.data(); }
   [[nodiscard]] int* below() { return below_.data(); }
-  [[nodiscard]] std::span<int> tokens() { return {tokens_.data(), tokens_.size()}; }
+  [[nodiscard]] int* entering() { return entering_.data(); }
+  /// New tokens of each sequence as the host was told them.
+  [[nodiscard]] std::span<int> tokens() { return tokens_; }
 
  private:
   typename Executor::template buffer<int> exits_;
   typename Executor::template buffer<int> below_;
-  typename Executor::template buffer<int> tokens_;
+  typename Executor::template buffer<int> entering_;
+  std::vector<int> tokens_;
 };
 
 namespace detail {
@@ -51,6 +57,14 @@ void check_window(char const* call, Policy const& policy, dual_cache const& both
           [&] { return "the ring has " + std::to_string(both.window.who.bound) + " rows"; });
 }
 
+/// Scratch of a worker for what moves between the parts of a dual cache.
+template <class Backend>
+std::size_t dual_scratch(dual_cache const& both) {
+  cache const& pages = both.global.entries;
+  return std::max(scratch_of_verb<ops::append_rows_t, Backend>(pages.shape, pages.who),
+                  scratch_of_verb<ops::release_pages_t, Backend>(pages.shape, pages.who));
+}
+
 }  // namespace detail
 
 /// The state of both parts: the columns of the policy's recorders in each.
@@ -60,6 +74,7 @@ template <executor Executor, admission_policy Policy>
 [[nodiscard]] dual_state<Executor> make_state(Executor& exec, Policy const& policy, dual_cache const& both) {
   detail::check_dual("make_state", both);
   detail::check_window("make_state", policy, both);
+  exec.reserve(detail::dual_scratch<typename Executor::backend>(both));
   return {make_state(exec, policy, both.window, both.window.who.bound), make_state(exec, policy, both.global.entries)};
 }
 
@@ -70,51 +85,42 @@ template <executor Executor, admission_policy Policy>
 [[nodiscard]] exit_plan<Executor> make_plan(Executor& exec, Policy const& policy, dual_cache const& both) {
   detail::check_dual("make_plan", both);
   detail::check_window("make_plan", policy, both);
+  exec.reserve(detail::dual_scratch<typename Executor::backend>(both));
   return {exec, make_plan(exec, policy, both.window)};
 }
 
 namespace detail {
 
-/// How many entries of each sequence leave the window so that new ones can enter.
-template <class Policy, class Executor>
-void count_exits(char const* call, Policy const& policy, dual_cache const& both, exit_plan<Executor>& plans) {
-  lanes const& who = both.window.who;
-  for (int s = 0; s < who.sequences; ++s) {
-    int const fresh = plans.tokens()[static_cast<std::size_t>(s)];
-    lane const one{s, who.layer_begin, 0};
-    expects(fresh >= 0 && fresh <= policy.window, call, "tokens", fresh,
-            [&] { return "the window has " + std::to_string(policy.window) + " rows: take_in takes longer chunks"; });
-    int const committed = who.committed(one);
-    int const drafts = *who.count.row(one) - committed;
-    plans.exits()[s] = std::max(0, committed + fresh - policy.window);
-    expects(drafts == 0 || (fresh == 0 && plans.exits()[s] == 0), call, "in_flight", drafts,
-            [&] { return "drafts of sequence " + std::to_string(s) + " are committed or truncated first"; });
-  }
-}
-
 /// The oldest leave the window: where all sequences lose as many, what is recorded slides and nothing moves, until the
-/// slack is used up.
+/// slack is used up. How many they lose is known where the executor counts: where that is on a device, all of it moves.
 template <executor Executor>
 void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window, exit_plan<Executor>& plans) {
-  int const first = plans.exits()[0];
+  using dropping = implementation<ops::drop_oldest_t, typename Executor::backend>;
   int const sequences = both.window.who.sequences;
-  bool const alike = std::all_of(plans.exits(), plans.exits() + sequences, [&](int each) { return each == first; });
-  bool const slides = alike && first <= window.slack() - window.slid();
+  int alike = -1;
+  if constexpr (requires { dropping::all_lose(plans.exits(), sequences); }) {
+    alike = dropping::all_lose(plans.exits(), sequences);
+  }
+  bool const slides = alike >= 0 && alike <= window.slack() - window.slid();
   ops::drop_oldest(exec, both.window, both.oldest, std::span<held_column const>(window.columns()), plans.exits(),
                    slides ? -1 : window.slid());
-  window.slide(slides ? first : -window.slid());
+  window.slide(slides ? alike : -window.slid());
 }
 
 /// Decides about the entries that leave, and carries it out: those of the window first, then `passing` of a chunk.
+/// `tokens`: what enters; empty where the executor has counted it.
 template <executor Executor, class Policy, class... Given>
 void let_go(char const* call, Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
-            dual_state<Executor>& held, exit_plan<Executor>& plans, promoted const& passing, promotion_tally* told) {
+            dual_state<Executor>& held, exit_plan<Executor>& plans, std::span<int const> tokens,
+            promoted const& passing, promotion_tally* told) {
   check_dual(call, both);
   check_same_lanes(call, "window.who", both.window.who, held.window.who());
   check_same_lanes(call, "global.who", both.global.entries.who, held.global.who());
   check_same_lanes(call, "plan.who", both.window.who, plans.decided.who());
   check_window(call, policy, both);
-  count_exits(call, policy, both, plans);
+  auto const* const numbers = reinterpret_cast<std::byte const*>(tokens.data());
+  exec.copy(reinterpret_cast<std::byte*>(plans.entering()), numbers, tokens.size_bytes());
+  ops::count_exits(exec, both.window.who, entering{call, policy.window, plans.entering(), tokens}, plans.exits());
   signals<Given...> exits = in;
   exits.who = both.window.who;
   exits.who.count = {plans.exits(), 1, 0, 0};
@@ -144,7 +150,7 @@ void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in
   expects(tokens.size() == plans.tokens().size(), "make_room", "tokens", tokens.size(),
           [&] { return "it has a number for each of " + std::to_string(plans.tokens().size()) + " sequences"; });
   if (tokens.data() != plans.tokens().data()) std::copy(tokens.begin(), tokens.end(), plans.tokens().begin());
-  detail::let_go("make_room", exec, policy, in, both, held, plans, promoted{}, told);
+  detail::let_go("make_room", exec, policy, in, both, held, plans, plans.tokens(), promoted{}, told);
 }
 
 /// The same number of new tokens for every sequence.
@@ -152,7 +158,7 @@ template <executor Executor, admission_policy Policy, class... Given>
 void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
                dual_state<Executor>& held, exit_plan<Executor>& plans, int tokens, promotion_tally* told = nullptr) {
   std::fill(plans.tokens().begin(), plans.tokens().end(), tokens);
-  detail::let_go("make_room", exec, policy, in, both, held, plans, promoted{}, told);
+  detail::let_go("make_room", exec, policy, in, both, held, plans, plans.tokens(), promoted{}, told);
 }
 
 /// Takes in a chunk of any length that was read outside of the cache, as prefill kernels do: the last `window` tokens
@@ -184,15 +190,11 @@ void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, 
   expects(of_this, "take_in", "fresh.shape", "another model's, batch's or layers'", "the chunk is of this cache");
   detail::check_same_lanes("take_in", "plan.who", both.window.who, plans.decided.who());
   ops::refuse_stale(exec, fresh.who, keep);
-  using entering = implementation<ops::enter_rows_t, typename Executor::backend>;
-  if constexpr (requires { entering::refuse(fresh, both.window); }) entering::refuse(fresh, both.window);
-  for (int s = 0; s < fresh.who.sequences; ++s) {
-    int const tokens = *fresh.who.count.row({s, fresh.who.layer_begin, 0});
-    plans.tokens()[static_cast<std::size_t>(s)] = std::min(tokens, policy.window);
-    plans.below()[s] = tokens - std::min(tokens, policy.window);
-  }
+  using rows = implementation<ops::enter_rows_t, typename Executor::backend>;
+  if constexpr (requires { rows::refuse(exec, fresh, both.window); }) rows::refuse(exec, fresh, both.window);
+  ops::count_passing(exec, fresh.who, policy.window, plans.entering(), plans.below());
   std::span<held_column const> const columns(of_fresh.columns());
-  detail::let_go("take_in", exec, policy, in, both, held, plans, {&keep, &fresh, columns, plans.below()}, told);
+  detail::let_go("take_in", exec, policy, in, both, held, plans, {}, {&keep, &fresh, columns, plans.below()}, told);
   ops::enter_rows(exec, fresh, columns, both.window, std::span<held_column const>(held.window.columns()),
                   plans.below());
 }

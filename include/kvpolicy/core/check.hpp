@@ -148,6 +148,25 @@ inline void check_cache(char const* call, cache const& in) {
   }
 }
 
+/// An executor that knows which memory its kernels reach (`reaches(pointer)`) is asked about that of a cache.
+template <class Executor>
+void check_reach(char const* call, Executor& exec, cache const& in) {
+  if constexpr (requires(void const* at) { static_cast<bool>(exec.reaches(at)); }) {
+    auto const reached = [&](char const* name, void const* at) {
+      expects(at == nullptr || exec.reaches(at), call, name, "memory of the host",
+              "the executor's kernels read it: memory of the device, or memory that both share");
+    };
+    reached("k", in.k.base);
+    reached("v", in.v.base);
+    reached("where.table", in.where.table.data);
+    reached("who.count", in.who.count.data);
+    reached("who.position", in.who.position.data);
+    reached("who.in_flight", in.who.in_flight);
+  } else {
+    static_cast<void>(call), static_cast<void>(exec), static_cast<void>(in);
+  }
+}
+
 /// Drafts are counted for a sequence, so a cache with drafts grows and shrinks in all its layers at once.
 inline void check_whole(char const* call, lanes const& who, shape const& model) {
   expects(who.in_flight == nullptr || who.layers() == model.layers, call, "who.layers", who.layers(), [&] {

@@ -108,6 +108,7 @@ template <executor Executor, eviction_policy Policy>
 [[nodiscard]] state<Executor> make_state(Executor& exec, Policy const& policy, cache const& in, int slack = 0) {
   detail::check_policy("make_state", policy, in.shape);
   detail::check_cache("make_state", in);
+  detail::check_reach("make_state", exec, in);
   state<Executor> made = detail::state_of(exec, recorders_of(policy.score), in, slack);
   exec.reserve(detail::scratch_bytes<typename Executor::backend>(in));
   return made;
@@ -121,6 +122,7 @@ template <executor Executor, eviction_policy Policy>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in) {
   detail::check_policy("make_plan", policy, in.shape);
   detail::check_cache("make_plan", in);
+  detail::check_reach("make_plan", exec, in);
   exec.reserve(detail::scratch_bytes<typename Executor::backend>(in));
   return plan<Executor>(exec, in.who, policy.score.decides, detail::spare_rows(policy.score, in.who, in.shape),
                         entry_bytes(in));

@@ -32,13 +32,10 @@ void append(Executor& exec, cache& in, state<Executor>& held, appended const& fr
 ///
 /// - throws: `invalid_argument` if fewer drafts are in flight.
 template <executor Executor>
-void commit(Executor&, cache& in, int sequence, int tokens) {
+void commit(Executor& exec, cache& in, int sequence, int tokens) {
   expects(sequence >= 0 && sequence < in.who.sequences, "commit", "sequence", sequence,
           [&] { return "the batch has " + std::to_string(in.who.sequences) + " sequences"; });
-  int const drafts = in.who.in_flight != nullptr ? in.who.in_flight[sequence] : 0;
-  expects(tokens >= 0 && tokens <= drafts, "commit", "tokens", tokens,
-          [&] { return std::to_string(drafts) + " drafts are in flight"; });
-  if (tokens > 0) in.who.in_flight[sequence] -= tokens;
+  ops::commit_entries(exec, in.who, sequence, tokens);
 }
 
 /// Rolls a sequence back: entries at logical position `position` and after it are gone from every lane.

@@ -34,7 +34,7 @@ void apply(Executor& exec, drop_blocks const& how, plan<Executor> const& decided
   if (how.freed.unit.data != nullptr) detail::refuse_shared("freed", how.freed.unit, keep, in.shape);
   if (how.freed.unit.data != nullptr) detail::refuse_shared("freed", how.freed.count, keep, in.shape);
   detail::check_list_scratch(exec, in);
-  if (told != nullptr) *told = {};
+  detail::tell_nothing(exec, told);
   ops::drop_units(exec, keep, part, how.table, std::span<held_column const>(held.columns()), how.freed,
                   told != nullptr ? &told->physical_freed : nullptr);
   detail::tell_kept(exec, keep, part.who, false, told);

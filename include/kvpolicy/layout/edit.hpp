@@ -63,11 +63,17 @@ inline void check_slots(char const* name, by_lane<int> const& table, cache const
   check_table(name, table, in, keep);
 }
 
-/// What is kept, free and attended, for whom it matters. A backend without these two verbs tells nothing.
+/// What is kept, free and attended, for whom it matters. A backend without these verbs tells nothing.
+template <executor Executor>
+void tell_nothing(Executor& exec, tally* told) {
+  if constexpr (implementation<ops::clear_tally_t, typename Executor::backend>::provided) {
+    if (told != nullptr) ops::clear_tally(exec, told);
+  }
+}
 template <executor Executor>
 void tell_tails(Executor& exec, keep_set const& keep, cache const& part, tally* told) {
   if (told == nullptr) return;
-  *told = {};
+  tell_nothing(exec, told);
   if constexpr (implementation<ops::free_tails_t, typename Executor::backend>::provided) {
     ops::free_tails(exec, keep, part, &told->physical_freed);
   }
@@ -101,7 +107,7 @@ void apply_list(Executor& exec, list_edit<Shared> const& edit, plan<Executor> co
   }
   check_list_scratch(exec, in);
   ops::check_list(exec, keep, part, edit);
-  if (told != nullptr) *told = {};
+  tell_nothing(exec, told);
   before(part);
   ops::rewrite_list(exec, keep, part, edit, told != nullptr && !masked ? &told->physical_freed : nullptr);
   ops::carry_entries(exec, keep, part, std::span<held_column const>(held.columns()));

@@ -1,11 +1,13 @@
 // Verbs: entries that go from one cache into another's pages, and a window that lets its oldest go.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/verb.hpp>
 #include <span>
 #include <string>
@@ -27,6 +29,46 @@ struct promotion_tally {
   std::int64_t pages = 0;     ///< pages taken
   friend bool operator==(promotion_tally const&, promotion_tally const&) = default;
 };
+
+/// What a window is asked to take, and what it keeps.
+struct entering {
+  char const* call = "";        ///< who asks, for what it refuses
+  int window = 0;               ///< entries that stay, the new ones among them
+  int const* tokens = nullptr;  ///< new entries, a number a sequence
+  std::span<int const> told{};  ///< the same, where the host knows them
+};
+
+namespace detail {
+
+/// The column of the same kind, or null.
+inline held_column const* same_column(std::span<held_column const> among, column const& about) {
+  auto const found = std::find_if(among.begin(), among.end(), [&](auto const& each) { return each.about == about; });
+  return found != among.end() ? &*found : nullptr;
+}
+
+/// Two caches between which rows can be copied.
+inline void refuse_other_rows(char const* call, cache const& from, cache const& to) {
+  auto const same = [](plane const& a, plane const& b) { return a.element == b.element && a.dims == b.dims; };
+  expects(same(from.k, to.k) && same(from.v, to.v), call, "rows", "of another type or size",
+          "rows are copied byte by byte");
+  expects(from.more.size() == to.more.size(), call, "more", from.more.size(),
+          [&] { return "the other cache has " + std::to_string(to.more.size()) + " further planes"; });
+}
+
+/// New tokens that are no tokens of the batch.
+inline void refuse_unknown(char const* call, lanes const& window, appended const& fresh) {
+  expects(fresh.sequence >= 0 && fresh.sequence < window.sequences, call, "sequence", fresh.sequence,
+          [&] { return "the batch has " + std::to_string(window.sequences) + " sequences"; });
+  expects(fresh.tokens >= 0, call, "tokens", fresh.tokens, "a count cannot be negative");
+}
+
+/// More new tokens than their window has rows.
+inline void refuse_long(entering const& asked, int tokens) {
+  expects(tokens >= 0 && tokens <= asked.window, asked.call, "tokens", tokens,
+          [&] { return "the window has " + std::to_string(asked.window) + " rows: take_in takes longer chunks"; });
+}
+
+}  // namespace detail
 
 namespace ops {
 
@@ -65,7 +107,8 @@ inline constexpr drop_oldest_t drop_oldest{};
 
 /// `enter_rows(exec, from, from_columns, window, columns, first)`: entries first[s] and on of each sequence s of `from`
 /// go behind the last entry of the window: rows, positions, recorded columns; counts grow.
-/// - the window has room: the oldest have left it. A backend's `refuse(from, window)` finds the rest before they do.
+/// - the window has room: the oldest have left it. A backend's `refuse(exec, from, window)` finds the rest before they
+///   do.
 /// - throws: `invalid_argument` if rows are of another type, or positions do not ascend. Then nothing was changed.
 struct enter_rows_t : verb<enter_rows_t> {
   static constexpr void check(cache const&, std::span<held_column const>, cache const&, std::span<held_column const>,
@@ -78,6 +121,28 @@ struct release_pages_t : verb<release_pages_t> {
   static constexpr void check(paged_lanes const&) {}
 };
 inline constexpr release_pages_t release_pages{};
+
+/// `count_exits(exec, window, asked, exits)`: how many entries of each sequence leave the window so that the new ones
+/// of `asked` can enter.
+/// - throws: `invalid_argument` if more are to enter than the window has rows, or drafts stand in the way.
+struct count_exits_t : verb<count_exits_t> {
+  static constexpr void check(lanes const&, entering const&, int*) {}
+};
+inline constexpr count_exits_t count_exits{};
+
+/// `count_passing(exec, fresh, window, entering, below)`: of each sequence of a chunk the last `window` tokens are
+/// `entering`, and `below` pass the window by.
+struct count_passing_t : verb<count_passing_t> {
+  static constexpr void check(lanes const&, int, int*, int*) {}
+};
+inline constexpr count_passing_t count_passing{};
+
+/// `refuse_fresh(exec, call, window, pages, fresh)`: new tokens that their sequence cannot take are refused: another
+/// batch's, drafts beyond the ring's rows, positions that do not ascend.
+struct refuse_fresh_t : verb<refuse_fresh_t> {
+  static constexpr void check(char const*, lanes const&, lanes const&, std::span<appended const>) {}
+};
+inline constexpr refuse_fresh_t refuse_fresh{};
 
 }  // namespace ops
 }  // namespace KVPOLICY_NAMESPACE

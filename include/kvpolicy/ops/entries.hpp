@@ -33,6 +33,13 @@ struct truncate_entries_t : verb<truncate_entries_t> {
 };
 inline constexpr truncate_entries_t truncate_entries{};
 
+/// `commit_entries(exec, who, sequence, tokens)`: the oldest `tokens` drafts of a sequence are drafts no more.
+/// - throws: `invalid_argument` if fewer are in flight, or the number is negative. Then nothing was changed.
+struct commit_entries_t : verb<commit_entries_t> {
+  static constexpr void check(lanes const&, int, int) {}
+};
+inline constexpr commit_entries_t commit_entries{};
+
 /// `refuse_stale(exec, who, keep)`: a keep set made for other counts than these is refused.
 struct refuse_stale_t : verb<refuse_stale_t> {
   static constexpr void check(lanes const&, keep_set const&) {}
@@ -58,8 +65,14 @@ struct free_tails_t : verb<free_tails_t> {
 };
 inline constexpr free_tails_t free_tails{};
 
-/// `tell(exec, keep, who, told)`: `told` counts the entries that are kept, and those that attention will read: the
-/// entries that are there, or with `masked` every position up to that of a lane's last entry.
+/// `clear_tally(exec, told)`: nothing has been told yet.
+struct clear_tally_t : verb<clear_tally_t> {
+  static constexpr void check(tally*) {}
+};
+inline constexpr clear_tally_t clear_tally{};
+
+/// `tell(exec, keep, who, masked, told)`: `told` counts the entries that are kept, and those that attention will read:
+/// the entries that are there, or with `masked` every position up to that of a lane's last entry.
 struct tell_t : verb<tell_t> {
   static constexpr void check(keep_set const&, lanes const&, bool, tally*) {}
 };

@@ -1,6 +1,7 @@
 // Verbs that edit which unit an entry lives in: lists of slots, block tables, maps by position.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/state.hpp>
@@ -43,7 +44,7 @@ struct list_edit {
 namespace detail {
 
 /// A lane's slots by position.
-inline int* map_row(by_lane<int> const& map, by_lane<int const> const& begin, lane who) {
+[[nodiscard]] KVPOLICY_HD inline int* map_row(by_lane<int> const& map, by_lane<int const> const& begin, lane who) {
   return map.row(who) + (begin.data != nullptr ? *begin.row(who) : 0);
 }
 
@@ -85,6 +86,9 @@ struct relist_t : verb<relist_t> {
 };
 inline constexpr relist_t relist{};
 
+struct fill_holes_t;  // units.hpp
+struct drop_units_t;
+
 }  // namespace ops
 
 namespace detail {
@@ -102,14 +106,23 @@ by_lane<T> rows_of(locator const& where, by_lane<T> const& table) {
   return rows_begun(table, where.begin);
 }
 
-/// Bytes of scratch that one worker needs to edit the lists of this cache.
-template <class Backend>
-std::size_t list_scratch(cache const& in) {
-  if constexpr (implementation<ops::rewrite_list_t, Backend>::provided) {
-    return implementation<ops::rewrite_list_t, Backend>::scratch(in);
+/// Bytes of scratch that a verb needs to edit the lists of this cache, if the backend has it.
+template <class Verb, class Backend>
+std::size_t scratch_of_lists(cache const& in) {
+  using backends = implementation<Verb, Backend>;
+  if constexpr (requires { backends::scratch(in); }) {
+    return backends::scratch(in);
   } else {
+    static_cast<void>(in);
     return 0;
   }
+}
+
+/// Bytes of scratch that any applier needs to edit the lists of this cache: one worker's, or a device's for all lanes.
+template <class Backend>
+std::size_t list_scratch(cache const& in) {
+  return std::max({scratch_of_lists<ops::rewrite_list_t, Backend>(in), scratch_of_lists<ops::fill_holes_t, Backend>(in),
+                   scratch_of_lists<ops::drop_units_t, Backend>(in)});
 }
 
 }  // namespace detail

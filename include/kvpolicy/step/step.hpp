@@ -88,28 +88,6 @@ void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Sel
   }
 }
 
-/// New tokens that their sequence can take, after its oldest have left.
-inline void check_fresh(char const* call, dual_cache const& both, appended const& fresh) {
-  lanes const& who = both.window.who;
-  expects(fresh.sequence >= 0 && fresh.sequence < who.sequences, call, "sequence", fresh.sequence,
-          [&] { return "the batch has " + std::to_string(who.sequences) + " sequences"; });
-  expects(fresh.tokens >= 0, call, "tokens", fresh.tokens, "a count cannot be negative");
-  lane const first{fresh.sequence, who.layer_begin, 0};
-  int const count = *who.count.row(first);
-  expects(!fresh.in_flight || (who.in_flight != nullptr && fresh.tokens <= who.bound - count), call, "tokens",
-          fresh.tokens, [&] { return "the ring has " + std::to_string(who.bound - count) + " rows for drafts"; });
-  auto const behind = [&](lanes const& part, lane one) {
-    int const held = *part.count.row(one);
-    int const last = held > 0 ? part.position.row(one)[held - 1] : -1;
-    expects(fresh.position > last || fresh.tokens == 0, call, "position", fresh.position,
-            [&] { return "positions ascend and the last is " + std::to_string(last); });
-  };
-  behind(who, first);
-  for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
-    for (int head = 0; head < who.heads; ++head) behind(both.global.entries.who, {fresh.sequence, layer, head});
-  }
-}
-
 template <executor Executor, class Policy>
 [[nodiscard]] step_plan<Executor> plans_of_pages(Executor& exec, Policy const& policy, cache const& pages) {
   step_plan<Executor> made{std::nullopt, make_plan(exec, evicting(policy), pages), std::nullopt};
@@ -130,6 +108,7 @@ template <executor Executor, class Admit, class Select, class Evict>
                 "give its other signals when it decides");
   detail::check_dual("make_state", both);
   detail::check_window("make_state", policy.admit, both);
+  exec.reserve(detail::dual_scratch<typename Executor::backend>(both));
   return {make_state(exec, detail::admitting(policy), both.window, both.window.who.bound),
           make_state(exec, detail::evicting(policy), both.global.entries)};
 }
@@ -245,9 +224,9 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
   expects(plans.exits.has_value(), "step", "plan", "of a policy that admits nothing", "make_plan makes it");
   exit_plan<Executor>& exits = *plans.exits;
   detail::check_same_lanes("step", "plan.who", both.window.who, exits.decided.who());
+  ops::refuse_fresh(exec, "step", both.window.who, both.global.entries.who, fresh);
   std::fill(exits.tokens().begin(), exits.tokens().end(), 0);
   for (appended const& each : fresh) {
-    detail::check_fresh("step", both, each);
     if (!each.in_flight) exits.tokens()[static_cast<std::size_t>(each.sequence)] += each.tokens;
   }
   make_room(exec, window_part(policy), in.with(both.window.who, keys_of(both.window), values_of(both.window)), both,

@@ -50,12 +50,6 @@ inline void copy_entry(cache const& from, cache const& to, lane who, int source,
   for (std::size_t i = 0; i < to.more.size(); ++i) one(from.more[i], to.more[i]);
 }
 
-/// The column of the same kind, or null.
-inline held_column const* same_column(std::span<held_column const> among, column const& about) {
-  auto const found = std::find_if(among.begin(), among.end(), [&](auto const& each) { return each.about == about; });
-  return found != among.end() ? &*found : nullptr;
-}
-
 /// What is recorded about entry `source(i)` of a lane becomes what is recorded about its entry `first + i`.
 template <class Source>
 void copy_columns(std::span<held_column const> from, std::span<held_column const> to, lane who, Source const& source,
@@ -73,15 +67,6 @@ void copy_columns(std::span<held_column const> from, std::span<held_column const
       }
     }
   }
-}
-
-/// Two caches between which rows can be copied.
-inline void refuse_other_rows(char const* call, cache const& from, cache const& to) {
-  auto const same = [](plane const& a, plane const& b) { return a.element == b.element && a.dims == b.dims; };
-  expects(same(from.k, to.k) && same(from.v, to.v), call, "rows", "of another type or size",
-          "rows are copied byte by byte");
-  expects(from.more.size() == to.more.size(), call, "more", from.more.size(),
-          [&] { return "the other cache has " + std::to_string(to.more.size()) + " further planes"; });
 }
 
 }  // namespace detail

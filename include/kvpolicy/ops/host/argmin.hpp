@@ -108,7 +108,7 @@ struct implementation<ops::drop_listed_t, host> {
   static void close_up(cache const& in, by_lane<int> const& list, std::span<held_column const> columns, lane who,
                        int ordinal) {
     int const last = *in.who.count.row(who) - 1;
-    if (detail::owns_row(list, in.who, who)) {
+    if (detail::owns_row(detail::rows_of(in.where, list), in.who, who)) {
       int* const slots = detail::list_row(list, in.where, who);
       std::rotate(slots + ordinal, slots + ordinal + 1, slots + last + 1);
     }

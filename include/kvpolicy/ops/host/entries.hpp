@@ -91,6 +91,18 @@ struct implementation<ops::truncate_entries_t, host> {
 };
 
 template <>
+struct implementation<ops::commit_entries_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, lanes const& who, int sequence, int tokens) {
+    int const drafts = who.in_flight != nullptr ? who.in_flight[sequence] : 0;
+    expects(tokens >= 0 && tokens <= drafts, "commit", "tokens", tokens,
+            [&] { return std::to_string(drafts) + " drafts are in flight"; });
+    if (tokens > 0) who.in_flight[sequence] -= tokens;
+  }
+};
+
+template <>
 struct implementation<ops::refuse_stale_t, host> {
   static constexpr bool provided = true;
 
@@ -170,6 +182,13 @@ struct implementation<ops::free_tails_t, host> {
     }
     return (before - after) * page * lanes;
   }
+};
+
+template <>
+struct implementation<ops::clear_tally_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, tally* told) { *told = {}; }
 };
 
 template <>
