@@ -62,7 +62,7 @@ class admission_replay {
         trace_(of),
         policy_(policy),
         window_(std::min(policy.window, of.entries())),
-        exec_(with.threads),
+        exec_(examples::make_executor(with.threads)),
         memory_(of, window_, page, std::clamp(policy.cap >= 0 ? policy.cap : of.entries(), 1, most(of.entries()))),
         both_(memory_.view()),
         left_(with, of, found_),
@@ -92,7 +92,7 @@ class admission_replay {
 
   template <class Visit, class Step>
   void carry_out(Visit const& visit, Step const& step) {
-    left_.carry_out(exec_, visit, step);
+    left_.carry_out(visit, step);
   }
   [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane who) const {
     return left_.rows_left(keys, who);
@@ -105,18 +105,19 @@ class admission_replay {
   /// All that there is at the start, read outside of the cache.
   void take_in(int tokens, int event_step) {
     kv::cache const fresh = memory_.chunk(tokens);
-    kv::state<kv::host_executor> of_fresh = kv::make_state(exec_, policy_, fresh);
-    kv::plan<kv::host_executor> decided = kv::make_plan(exec_, policy_, fresh);
+    kv::state<executor> of_fresh = kv::make_state(exec_, policy_, fresh);
+    kv::plan<executor> decided = kv::make_plan(exec_, policy_, fresh);
     stopwatch watch;
     observe(fresh.who, of_fresh, 0, tokens);
     kv::decide(exec_, policy_, kv::signals{fresh.who}, of_fresh, decided);
+    examples::settle(exec_);
     found_.report = decided.report();
     found_.ms.decide += watch.lap();
-    kv::promotion_tally told;
     kv::take_in(exec_, policy_, kv::signals{both_.window.who}, fresh, of_fresh, decided, both_, *state_, *plans_,
-                &told);
+                &told_);
+    examples::settle(exec_);
     arrived_ = tokens;
-    note(told, 0, event_step);
+    note(told_, 0, event_step);
     found_.ms.apply += watch.lap();
   }
 
@@ -124,22 +125,24 @@ class admission_replay {
   void decode(int t) {
     stopwatch watch;
     int const before = window_begin();
-    kv::promotion_tally told;
-    kv::make_room(exec_, policy_, kv::signals{both_.window.who}, both_, *state_, *plans_, 1, &told);
+    kv::make_room(exec_, policy_, kv::signals{both_.window.who}, both_, *state_, *plans_, 1, &told_);
+    examples::settle(exec_);
     found_.report = plans_->decided.report();
     kv::append(exec_, both_.window, state_->window, {.tokens = 1, .position = trace_.positions[size(t)]});
+    examples::settle(exec_);
     dual_memory::write_newest(both_.window, t);
     arrived_ = t + 1;
     observe(both_.window.who, state_->window, t, t + 1);
     found_.ms.decide += watch.lap();
-    note(told, before, t);
+    note(told_, before, t);
     found_.ms.apply += watch.lap();
   }
 
   /// Tells the gates of entries [begin, end), which are new.
-  void observe(kv::lanes const& who, kv::state<kv::host_executor>& to, int begin, int end) {
+  void observe(kv::lanes const& who, kv::state<executor>& to, int begin, int end) {
     if (!trace_.gate) return;
     kv::observe(exec_, policy_, kv::signals{who, kv::gate{numbers_of(trace_.gate, begin, end)}}, to);
+    examples::settle(exec_);
   }
 
   /// The trace's entry that is the oldest of the window.
@@ -193,14 +196,15 @@ class admission_replay {
   trace& trace_;
   Policy policy_;
   int window_;
-  kv::host_executor exec_;
+  executor exec_;
   dual_memory memory_;
   kv::dual_cache both_;
   results found_;
   gathered left_;
   std::vector<std::vector<int>> admitted_;  ///< entries of the trace in each lane's pages
-  std::optional<kv::dual_state<kv::host_executor>> state_;
-  std::optional<kv::exit_plan<kv::host_executor>> plans_;
+  std::optional<kv::dual_state<executor>> state_;
+  std::optional<kv::exit_plan<executor>> plans_;
+  kv::promotion_tally told_;  ///< what the last step came to
   int arrived_ = 0;
 };
 

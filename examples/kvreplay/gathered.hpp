@@ -15,7 +15,8 @@ class gathered {
       : trace_(of),
         found_(to),
         writes_(!with.out.empty() && with.lay == layout::compact),
-        rows_(2 * size(of.shape().kv_heads)) {
+        rows_(2 * size(of.shape().kv_heads)),
+        threads_(with.threads) {
     if (with.attend) attention_.emplace(with, of, *this);
   }
   gathered(gathered const&) = delete;
@@ -38,13 +39,13 @@ class gathered {
 
   /// Each layer is gathered, attended to and shown to `visit(layer)`.
   template <class Visit, class Step>
-  void carry_out(kv::host_executor& exec, Visit const& visit, Step const& step) {
+  void carry_out(Visit const& visit, Step const& step) {
     kv::shape const& model = trace_.shape();
     std::int64_t const row = std::int64_t{model.query_heads} * trace_.value_dim();
     if (attention_) found_.output.assign(size(model.layers * row), 0.0f);
     for (int layer = 0; layer < model.layers; ++layer) {
       stopwatch watch;
-      if (writes_) exec.for_each(2 * model.kv_heads, [&](int i, int) { gather(layer, i); });
+      if (writes_) threads_.for_each(2 * model.kv_heads, [&](int i, int) { gather(layer, i); });
       found_.ms.apply += watch.lap();
       if (attention_) attention_->layer(layer, found_.output.data() + layer * row);
       found_.ms.attend += watch.lap();
@@ -77,6 +78,7 @@ class gathered {
   bool writes_;
   std::vector<std::vector<int>> lists_;
   std::vector<std::vector<std::byte>> rows_;  ///< of one layer
+  kv::host_executor threads_;
   std::optional<attention<gathered>> attention_;
 };
 

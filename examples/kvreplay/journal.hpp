@@ -14,7 +14,7 @@ namespace kvreplay {
 /// Follows one replay's decisions. A segment's ordinals are translated into ordinals of the trace's entries.
 class journal {
  public:
-  journal(options const& with, kv::any_policy const& policy, int segments, int entries, results& to)
+  journal(options const& with, any_policy const& policy, int segments, int entries, results& to)
       : how_(with.how),
         policy_(policy),
         segments_(segments),
@@ -34,7 +34,7 @@ class journal {
   }
 
   /// The plan's last decision; `event_step` is a step of decoding, or negative.
-  void note(kv::host_executor& exec, kv::plan<kv::host_executor>& plan, int event_step) {
+  void note(executor& exec, kv::plan<executor>& plan, int event_step) {
     kv::keep_set const& keep = plan.keep();
     int const first = first_segment(policy_.decides(), keep.who);
     kv::report const& now = plan.report();
@@ -64,20 +64,20 @@ class journal {
 
   /// Scores of what was ranked: a dropped entry was, and a kept one if it is not forced. Costs what is held, not what
   /// the trace has: of the decision before, only what it dropped has to be wiped out.
-  void note_scores(kv::host_executor& exec, kv::plan<kv::host_executor>& plan, int first) {
+  void note_scores(executor& exec, kv::plan<executor>& plan, int first) {
     kv::keep_set const& keep = plan.keep();
     bool const all = plan.report().triggered == keep.segments();
     if (found_.scores.empty()) found_.scores.assign(size(segments_) * entries_, lowest);
     if (first == 0) ranked_ = false;
     std::atomic<bool> any{false};
-    exec.for_each(keep.segments(), [&](int s, int) {
+    examples::host_of(exec).for_each(keep.segments(), [&](int s, int) {
       bool const idle = !all && std::ssize(keep.listed(s)) == keep.seen[s];
       if (note_row(plan, s, first + s, idle)) any = true;
     });
     ranked_ = ranked_ || any;
   }
 
-  bool note_row(kv::plan<kv::host_executor>& plan, int s, int segment, bool idle) {
+  bool note_row(kv::plan<executor>& plan, int s, int segment, bool idle) {
     kv::keep_set const& keep = plan.keep();
     std::vector<int> const& entry = held_[size(segment)];
     float* const to = found_.scores.data() + size(segment) * entries_;
@@ -123,7 +123,7 @@ class journal {
   }
 
   mode how_;
-  kv::any_policy const& policy_;
+  any_policy const& policy_;
   int segments_;
   std::size_t entries_;
   std::vector<std::vector<int>> held_;     ///< ordinals into the trace

@@ -1,6 +1,8 @@
 // Runs a policy on a recorded trace and writes what it decided.
 #include <unistd.h>
 
+#include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "admit.hpp"
@@ -24,12 +26,12 @@ void show_progress(int done, int of) {
 }
 
 /// A prefill is one decision, which does not wait for a buffer to fill.
-kv::any_policy without_buffer(kv::any_policy const& policy, kv::registry const& known) {
+any_policy without_buffer(any_policy const& policy, registry const& known) {
   std::string spelt = kv::to_string(policy);
   std::size_t const at = spelt.find("buffer=");
   if (at == std::string::npos) return policy;
   spelt.replace(at, spelt.find_first_of(",)", at) - at, "buffer=1");
-  return kv::parse(spelt, known);
+  return known.parse(spelt);
 }
 
 /// Decides, carries out, writes and tells.
@@ -55,19 +57,21 @@ void go_through(options const& with, trace const& of, policy_text const& policy,
 }
 
 void evict(options const& with, trace& of, stopwatch& whole) {
-  kv::registry known = kv::shipped();
+  registry known = kv::shipped<executor>();
   known.set(kv::intent_kv{.residual = of.residual()});  // weights are no field: the trace has them
-  kv::any_policy const policy = kv::parse(spec_of(with), known);
-  replay by(with, of, with.how == mode::prefill ? without_buffer(policy, known) : policy);
-  go_through(with, of, {kv::to_string(policy), policy.decides()}, by, whole);
+  any_policy const policy = known.parse(spec_of(with));
+  // On the heap, as all that a device may be shown.
+  auto const by =
+      std::make_unique<replay>(with, of, with.how == mode::prefill ? without_buffer(policy, known) : policy);
+  go_through(with, of, {kv::to_string(policy), policy.decides()}, *by, whole);
 }
 
 template <class Fields, class Policy>
 void admit(options const& with, trace& of, Fields const& fields, Policy const& policy, int page, stopwatch& whole) {
   refuse_options(with, {{"--ratio", with.ratio}, {"--rounding", with.rounding}});
   auto const asked = as_asked(policy, with);
-  admission_replay by(with, of, asked, page);
-  go_through(with, of, {spell(fields, with)}, by, whole);
+  auto const by = std::make_unique<admission_replay<std::remove_cv_t<decltype(asked)>>>(with, of, asked, page);
+  go_through(with, of, {spell(fields, with)}, *by, whole);
 }
 
 void admit_by_gate(options const& with, trace& of, stopwatch& whole) {
@@ -96,8 +100,8 @@ void read_pages(options const& with, trace& of, stopwatch& whole) {
   auto const fields = fields_of<quest_fields>(with);
   refuse_options(with, {{"--sinks", with.sinks}, {"--protect", with.protect.empty() ? "" : with.protect.front()}});
   quest_selection const policy = selection_of(fields, with);
-  selection_replay by(with, of, policy);
-  go_through(with, of, {kv::to_string(fields) + " | " + kv::to_string(policy.budget)}, by, whole);
+  auto const by = std::make_unique<selection_replay>(with, of, policy);
+  go_through(with, of, {kv::to_string(fields) + " | " + kv::to_string(policy.budget)}, *by, whole);
 }
 
 int work(options const& with) {
@@ -130,6 +134,14 @@ std::string one_line(std::string text) {
   return text;
 }
 
+/// Goes on as the program that was built for a GPU, which lies beside this one. Returns if there is none.
+void become_cuda(char** arguments) {
+  std::error_code none;
+  auto const self = std::filesystem::read_symlink("/proc/self/exe", none);
+  auto const other = (self.parent_path() / "kvreplay_cuda").string();
+  ::execv(other.c_str(), arguments);
+}
+
 int fail(std::string const& why, int status) {
   fmt::print(stderr, "{}\n", one_line(why));
   return status;
@@ -144,6 +156,7 @@ int main(int count, char** arguments) {
   kvreplay::add_to(app, with);
   try {
     app.parse(count, arguments);
+    if (with.device == "cuda" && with.device != examples::device_name) kvreplay::become_cuda(arguments);
     kvreplay::settle(with);
     return kvreplay::work(with);
   } catch (CLI::CallForHelp const& help) {

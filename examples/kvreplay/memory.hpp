@@ -104,10 +104,10 @@ class memory {
   }
 
   /// Carries the plan's decision out: rows, lists or masks change, and counts.
-  void apply(kv::host_executor& exec, kv::plan<kv::host_executor> const& plan, kv::cache& now,
-             kv::state<kv::host_executor>& state, kv::tally* told) {
+  void apply(executor& exec, kv::plan<executor> const& plan, kv::cache& now, kv::state<executor>& state,
+             kv::tally* told) {
     std::int64_t const entries = trace_.entries();
-    std::int64_t const row = (entries + 7) / 8;
+    std::int64_t const row = (entries + 31) / 32 * 4;
     switch (lay_) {
       case layout::compact:
       case layout::lane_pages:
@@ -156,7 +156,7 @@ class memory {
   void make_tables() {
     int const entries = trace_.entries();
     list_.resize(size(rows_) * size(entries));
-    if (lay_ == layout::mask) mask_.assign(size(lanes_) * size((entries + 7) / 8), std::byte{0xFF});
+    if (lay_ == layout::mask) mask_.assign(size(lanes_) * size((entries + 31) / 32 * 4), std::byte{0xFF});
     if (!shared()) return;
     freed_.resize(size(entries));
     kv::expects(trace_.positions.back() < 2LL * entries + (1 << 20), "kvreplay", "tensor positions",

@@ -127,7 +127,7 @@ struct policy_info {
 
 [[nodiscard]] inline std::vector<policy_info> all_policies() {
   std::vector<policy_info> all;
-  for (kv::scorer_info const& one : kv::shipped().list()) {
+  for (kv::scorer_info const& one : kv::shipped<executor>().list()) {
     all.push_back({one.name, one.fields, one.needs, {"prefill", "decode", "turns"}, one.decides});
     auto& signals = all.back().signals;
     std::replace(signals.begin(), signals.end(), std::string("retention"),

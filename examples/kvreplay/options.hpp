@@ -6,9 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "../executor.hpp"
+
 namespace kvreplay {
 
 namespace kv = kvpolicy;
+using examples::executor;
+using any_policy = kv::basic_any_policy<executor>;
+using registry = kv::basic_registry<executor>;
 
 enum class layout { compact, compact_rerotated, dead_slot, mask, lane_pages };
 [[nodiscard]] constexpr std::array<char const*, 5> names(layout) {
@@ -22,7 +27,7 @@ struct options {
   std::string trace, policy, out;
   std::vector<std::string> set, protect;
   std::string budget, ratio, rounding, scope, floor, sinks, recent, granularity, reduce;
-  std::string mode_name = "prefill", layout_name = "compact", device = "cpu";
+  std::string mode_name = "prefill", layout_name = "compact", device = examples::device_name;
   int prefill = 0;
   int threads = 1;
   bool list = false, describe = false, json = false, attend = false;
@@ -111,7 +116,8 @@ inline void settle(options& with) {
               "there are prefill, decode, turns and select");
   kv::expects(kv::detail::read_value(with.layout_name, with.lay), "kvreplay", "--layout", with.layout_name,
               "there are compact, compact_rerotated, dead_slot, mask and lane_pages");
-  kv::expects(with.device == "cpu", "kvreplay", "--device", with.device, "this build has cpu");
+  kv::expects(with.device == examples::device_name, "kvreplay", "--device", with.device,
+              [] { return std::string("this build has ") + examples::device_name; });
   kv::expects(with.threads >= 1 && with.threads <= 1024, "kvreplay", "--threads", with.threads, "1 to 1024");
   kv::expects(with.prefill >= 0, "kvreplay", "--prefill", with.prefill, "a count cannot be negative");
   if (with.list) return;

@@ -13,11 +13,11 @@ namespace kvreplay {
 /// First `run`, which comes to all decisions; then `carry_out`, which leaves each layer as the layout has it.
 class replay {
  public:
-  replay(options const& with, trace& of, kv::any_policy const& policy)
+  replay(options const& with, trace& of, any_policy const& policy)
       : with_(with),
         trace_(of),
         policy_(policy),
-        exec_(with.threads),
+        exec_(examples::make_executor(with.threads)),
         memory_(with.lay, of),
         signals_(with, of, policy_, memory_),
         state_(kv::make_state(exec_, policy_, memory_.view())),
@@ -150,6 +150,7 @@ class replay {
       memory_.place(from, to);
       kv::cache now = memory_.view();
       kv::append(exec_, now, state_, {.tokens = to - from, .position = trace_.positions[size(from)]});
+      examples::settle(exec_);
       journal_->arrived(from, to);
       from = to;
     }
@@ -160,23 +161,24 @@ class replay {
   void observe(kv::any_signals const& in) {
     stopwatch watch;
     kv::observe(exec_, policy_, in, state_);
+    examples::settle(exec_);
     found_.ms.decide += watch.lap();
   }
 
   void decide(kv::any_signals const& in) {
     stopwatch watch;
     kv::decide(exec_, policy_, in, state_, plan_);
+    examples::settle(exec_);
     found_.ms.decide += watch.lap();
   }
 
   void apply() {
     kv::cache now = memory_.view();
-    kv::tally told;
     stopwatch watch;
-    memory_.apply(exec_, plan_, now, state_, &told);
+    memory_.apply(exec_, plan_, now, state_, &told_);
+    examples::settle(exec_);
     found_.ms.apply += watch.lap();
-    bool const begins = plan_.keep().who.layer_begin == 0;
-    add(told, begins);
+    add(told_, plan_.keep().who.layer_begin == 0);
   }
 
   void add(kv::tally const& told, bool begins) {
@@ -210,31 +212,33 @@ class replay {
     kv::cache now = memory_.view_of_layer(layer);
     int const first = journal::first_segment(policy_.decides(), now.who.layers_only(layer, layer + 1));
     layer_plan_->publish(keep_of(now.who, first));
-    kv::tally told;
     stopwatch watch;
-    memory_.apply(exec_, *layer_plan_, now, *layer_state_, &told);
+    memory_.apply(exec_, *layer_plan_, now, *layer_state_, &told_);
+    examples::settle(exec_);
     found_.ms.apply += watch.lap();
-    add(told, layer == 0);
+    add(told_, layer == 0);
   }
 
   void refuse_ragged() {
     kv::lanes const who = memory_.view().who;
     kv::ops::refuse_ragged(exec_, who, keep_of(who, 0));
+    examples::settle(exec_);
   }
 
   options const& with_;
   trace& trace_;
-  kv::any_policy policy_;
-  kv::host_executor exec_;
+  any_policy policy_;
+  executor exec_;
   memory memory_;
   offers signals_;
-  kv::state<kv::host_executor> state_;
-  kv::plan<kv::host_executor> plan_;
-  std::optional<kv::state<kv::host_executor>> layer_state_;
-  std::optional<kv::plan<kv::host_executor>> layer_plan_;
+  kv::state<executor> state_;
+  kv::plan<executor> plan_;
+  std::optional<kv::state<executor>> layer_state_;
+  std::optional<kv::plan<executor>> layer_plan_;
   std::vector<std::int64_t> layer_offset_;
   std::vector<int> layer_ordinal_, layer_seen_;
   kv::report layer_report_;
+  kv::tally told_;  ///< what the last decision came to
   std::optional<attention<memory>> attention_;
   std::optional<journal> journal_;
   results found_;

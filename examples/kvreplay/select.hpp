@@ -31,7 +31,12 @@ using quest_selection = kv::selection<kv::quest, kv::any_budget>;
 class selection_replay {
  public:
   selection_replay(options const& with, trace& of, quest_selection const& policy)
-      : with_(with), trace_(of), policy_(policy), exec_(with.threads), entries_(of.entries()), left_(with, of, found_) {
+      : with_(with),
+        trace_(of),
+        policy_(policy),
+        exec_(examples::make_executor(with.threads)),
+        entries_(of.entries()),
+        left_(with, of, found_) {
     from_ = of.queries ? &of.queries : &of.recent_queries;
     bool const given[] = {static_cast<bool>(of.keys), static_cast<bool>(*from_)};
     for (int i = 0; i < 2; ++i) {
@@ -64,7 +69,7 @@ class selection_replay {
 
   template <class Visit, class Step>
   void carry_out(Visit const& visit, Step const& step) {
-    left_.carry_out(exec_, visit, step);
+    left_.carry_out(visit, step);
   }
   [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane who) const {
     return left_.rows_left(keys, who);
@@ -118,19 +123,20 @@ class selection_replay {
 
   void choose(int begin, int end) {
     kv::cache const in = view(begin, end);
-    kv::state<kv::host_executor> state = kv::make_state(exec_, policy_, in);
-    kv::selection_plan<kv::host_executor> plan = kv::make_plan(exec_, policy_, in);
+    kv::state<executor> state = kv::make_state(exec_, policy_, in);
+    kv::selection_plan<executor> plan = kv::make_plan(exec_, policy_, in);
     kv::signals const told{in.who, kv::keys_of(in), last_row()};
     stopwatch watch;
     kv::observe(exec_, policy_, told, state);
     kv::select(exec_, policy_, told, state, plan);
+    examples::settle(exec_);
     found_.report.nan_scores += plan.report().nan_scores;
     for (int s = 0; s < in.who.size(); ++s) note(plan, s, begin * in.who.heads + s);
     found_.ms.decide += watch.lap();
   }
 
   /// Pages of one lane, the entries in them, and the scores of the pages that had to compete: not of the last one.
-  void note(kv::selection_plan<kv::host_executor> const& plan, int s, int segment) {
+  void note(kv::selection_plan<executor> const& plan, int s, int segment) {
     std::span<int const> const chosen = plan.keep().listed(s);
     int const pages = plan.keep().seen[s];
     std::vector<int>& entry = lists_.emplace_back();
@@ -150,7 +156,7 @@ class selection_replay {
   options const& with_;
   trace& trace_;
   quest_selection policy_;
-  kv::host_executor exec_;
+  executor exec_;
   int entries_;
   array const* from_ = nullptr;
   std::byte nothing_byte_{};

@@ -8,7 +8,7 @@ namespace kvreplay {
 /// Offers every signal that the trace has. What it delivers wins over what could be computed from it.
 class offers {
  public:
-  offers(options const& with, trace const& of, kv::any_policy const& policy, memory& held)
+  offers(options const& with, trace const& of, any_policy const& policy, memory& held)
       : with_(with), trace_(of), policy_(policy), memory_(held) {
     if (trace_.row_lse) {
       for (std::int64_t i = 0; i < trace_.row_lse.count(); ++i) lse_.push_back(trace_.row_lse.value(i));
@@ -16,7 +16,7 @@ class offers {
   }
 
   /// Learns from the state's columns what the policy looks at: so many last query rows, or the rows of every forward.
-  void look_at(kv::state<kv::host_executor> const& state) {
+  void look_at(kv::state<executor> const& state) {
     for (kv::held_column const& each : state.columns()) {
       if (each.about.one == kv::per::window_row) window_ = std::max(window_, each.about.units);
       if (each.about.name == std::string("attention_mass")) every_row_ = true;
@@ -161,7 +161,7 @@ class offers {
 
   options const& with_;
   trace const& trace_;
-  kv::any_policy const& policy_;
+  any_policy const& policy_;
   memory& memory_;
   int window_ = 0;          ///< last rows that the policy looks with
   bool every_row_ = false;  ///< it looks with all of them

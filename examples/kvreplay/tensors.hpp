@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "../executor.hpp"
 #include "../tinylm/safetensors.hpp"
 
 namespace kvreplay {
@@ -111,6 +112,11 @@ class tensors {
     made.data = file_.at(one);
     if (one.dtype == "F32" || one.dtype == "F16" || one.dtype == "BF16") {
       made.element = one.dtype == "F32" ? kv::codec::f32 : one.dtype == "F16" ? kv::codec::f16 : kv::codec::bf16;
+      if constexpr (!std::same_as<examples::executor, kv::host_executor>) {
+        std::byte const* const from = std::exchange(made.data, nullptr);
+        made.data = copied_.emplace_back(from, from + (one.end - one.begin)).data();
+        made.mapped = false;
+      }
       return made;
     }
     if (one.dtype != "F64") refuse(name, "dtype " + one.dtype, "it is F64, F32, F16 or BF16");
@@ -205,6 +211,7 @@ class tensors {
 
   safetensors file_;
   std::list<std::vector<float>> rounded_;
+  std::list<std::vector<std::byte>> copied_;  ///< where a device cannot read a mapped file
   std::map<char, std::pair<std::int64_t, std::string>> bound_;
 };
 

@@ -19,10 +19,10 @@ inline void add_pages(row_list& to, kv::cache const& pages, kv::keep_set const& 
 }
 
 /// Window and pages, and what is recorded about both.
-template <class Policy>
+template <class Policy, kv::executor Executor>
 class admitting_cache {
  public:
-  admitting_cache(kv::host_executor& exec, Policy const& policy, kv::shape const& model, int bound)
+  admitting_cache(Executor& exec, Policy const& policy, kv::shape const& model, int bound)
       : exec_(&exec),
         policy_(policy),
         memory_(model, policy.admit.window, bound),
@@ -99,8 +99,8 @@ class admitting_cache {
 
  private:
   struct chunk {
-    kv::state<kv::host_executor> of;
-    kv::plan<kv::host_executor> decided;
+    kv::state<Executor> of;
+    kv::plan<Executor> decided;
   };
 
   /// The admission, beside which everything is recorded that entries are born with.
@@ -113,19 +113,19 @@ class admitting_cache {
     for (int const ordinal : admitted.listed(segment)) flags[ordinal] = 1;
   }
 
-  kv::host_executor* exec_;
+  Executor* exec_;
   Policy policy_;
   dual_memory memory_;
-  kv::dual_state<kv::host_executor> held_;
-  kv::step_plan<kv::host_executor> plans_;
+  kv::dual_state<Executor> held_;
+  kv::step_plan<Executor> plans_;
   std::optional<chunk> chunk_;
 };
 
 /// Pages alone, which every token enters.
-template <class Policy>
+template <class Policy, kv::executor Executor>
 class plain_cache {
  public:
-  plain_cache(kv::host_executor& exec, Policy const& policy, kv::shape const& model, int bound)
+  plain_cache(Executor& exec, Policy const& policy, kv::shape const& model, int bound)
       : exec_(&exec),
         policy_(policy),
         memory_(model, 0, bound),
@@ -193,11 +193,11 @@ class plain_cache {
     }
   }
 
-  kv::host_executor* exec_;
+  Executor* exec_;
   Policy policy_;
   dual_memory memory_;
-  kv::state<kv::host_executor> held_;
-  kv::step_plan<kv::host_executor> plans_;
+  kv::state<Executor> held_;
+  kv::step_plan<Executor> plans_;
 };
 
 }  // namespace tinylm

@@ -31,7 +31,7 @@ struct read_text {
 /// A prefill reads chunks under the exact mask, window and admitted entries, then each goes into the cache as a whole.
 /// A step of decoding is `kvpolicy::step`: promote, append, the forward, evict, refresh bounds; in the forward each
 /// layer observes its gates, selects pages and attends to them and the window.
-template <class Policy>
+template <class Policy, kv::executor Executor = kv::host_executor>
 class cache_session {
  public:
   static constexpr bool admits = kv::admission_policy<decltype(Policy::admit)>;
@@ -39,12 +39,11 @@ class cache_session {
 
   /// An empty sequence.
   /// - throws: `invalid_argument` if the policy asks a gate that is not there, or a gate is another model's.
-  cache_session(model& with, kv::host_executor& exec, Policy const& policy, cache_options const& options = {})
+  cache_session(model& with, Executor& exec, Policy const& policy, cache_options const& options = {})
       : cache_session(with, exec, policy, options, asked(options.gates)) {}
 
   /// Goes on from a text that was read under the same admission.
-  cache_session(model& with, kv::host_executor& exec, read_text& from, Policy const& policy,
-                cache_options const& options = {})
+  cache_session(model& with, Executor& exec, read_text& from, Policy const& policy, cache_options const& options = {})
       : cache_session(with, exec, policy, options) {
     text_ = from.text;
     logits_ = from.logits;
@@ -99,7 +98,7 @@ class cache_session {
   [[nodiscard]] kv::lanes seen() { return rows_.view().who; }
 
   /// Reads a text at once and asks all the gates about it, for sessions that go on from it.
-  [[nodiscard]] static read_text read_once(model& with, kv::host_executor& exec, std::span<std::uint8_t const> text,
+  [[nodiscard]] static read_text read_once(model& with, Executor& exec, std::span<std::uint8_t const> text,
                                            Policy const& policy, gate_weights const& gates = {}) {
     int const all = static_cast<int>(text.size());
     cache_session reader(with, exec, policy, {.bound = 1, .chunk = all}, gates);
@@ -110,7 +109,7 @@ class cache_session {
   }
 
  private:
-  using cache_type = std::conditional_t<admits, admitting_cache<Policy>, plain_cache<Policy>>;
+  using cache_type = std::conditional_t<admits, admitting_cache<Policy, Executor>, plain_cache<Policy, Executor>>;
 
   template <class Score, class Part>
   static constexpr bool scores_by =
@@ -118,7 +117,7 @@ class cache_session {
   static constexpr bool asks_write = scores_by<kv::write_gate, decltype(Policy::admit)>;
   static constexpr bool asks_retention = scores_by<kv::trim_kv, decltype(Policy::evict)>;
 
-  cache_session(model& with, kv::host_executor& exec, Policy const& policy, cache_options const& options,
+  cache_session(model& with, Executor& exec, Policy const& policy, cache_options const& options,
                 gate_weights const& gates)
       : model_(&with),
         exec_(&exec),
@@ -177,7 +176,8 @@ class cache_session {
     hooks.before_attention = [&](layer_rows const& rows) { timed(heard, [&] { hear(rows); }); };
     std::span<float const> logits;
     timed(counters_.model_seconds, [&] {
-      logits = model_->forward(*exec_, text_, static_cast<int>(bytes.size()), rows_.view(), queries_, hooks);
+      logits = model_->forward(examples::host_of(*exec_), text_, static_cast<int>(bytes.size()), rows_.view(), queries_,
+                               hooks);
     });
     counters_.model_seconds -= heard;
     counters_.policy_seconds += heard;
@@ -187,7 +187,7 @@ class cache_session {
   }
 
   model* model_;
-  kv::host_executor* exec_;
+  Executor* exec_;
   cache_type cache_;
   int chunk_;
   fresh_tokens fresh_;  ///< of the last forward

@@ -26,7 +26,7 @@ class dual_memory {
     k_.resize(size(sentinel_ + 1) * size(page_tokens) * size(model.head_dim));
     v_.resize(k_.size());
     for (int page = sentinel_ - 1; page >= local; --page) free_.push_back(page);
-    free_count_ = static_cast<int>(free_.size());
+    free_count_.front() = static_cast<int>(free_.size());
     table_.assign(size(lanes()) * size(row_pages()), sentinel_);
     held_.resize(size(lanes()));
     count_.resize(size(lanes()));
@@ -40,13 +40,13 @@ class dual_memory {
   [[nodiscard]] kv::dual_cache view() {
     std::int64_t const heads = model_.kv_heads;
     kv::by_lane<int> const table{table_.data(), 0, heads * row_pages(), row_pages()};
-    kv::by_lane<int> const oldest{&oldest_, 1, 0, 0};
+    kv::by_lane<int> const oldest{oldest_.data(), 1, 0, 0};
     kv::dual_cache both;
     both.window = {.shape = model_,
-                   .who = lanes_of({&window_count_, 1, 0, 0}, {window_position_.data(), ring_, 0, 0}, ring_),
+                   .who = lanes_of({window_count_.data(), 1, 0, 0}, {window_position_.data(), ring_, 0, 0}, ring_),
                    .k = ring_rows(k_),
                    .v = ring_rows(v_),
-                   .where = {kv::locating::ring, {&oldest_, 1, 0, 0}, ring_, 1}};
+                   .where = {kv::locating::ring, {oldest_.data(), 1, 0, 0}, ring_, 1}};
     both.oldest = oldest;
     both.global.entries = {
         .shape = model_,
@@ -56,7 +56,7 @@ class dual_memory {
         .where = kv::block_table({table.data, 0, table.layer, table.head}, page_tokens, sentinel_ + 1)};
     both.global.table = table;
     both.global.held = {held_.data(), 0, heads, 1};
-    both.global.pages = {free_.data(), &free_count_, sentinel_};
+    both.global.pages = {free_.data(), free_count_.data(), sentinel_};
     return both;
   }
 
@@ -71,19 +71,19 @@ class dual_memory {
       auto const row = static_cast<std::size_t>(lane);
       int* const table = table_.data() + std::ptrdiff_t{lane} * row_pages();
       for (int& held = held_[row]; held * page_tokens < count_[row] + tokens; ++held) {
-        table[held] = free_[static_cast<std::size_t>(--free_count_)];
+        table[held] = free_[static_cast<std::size_t>(--free_count_.front())];
       }
     }
   }
 
   /// Entries of all lanes, in window and pages, and the bytes of their keys and values.
   [[nodiscard]] std::int64_t live_entries() const {
-    std::int64_t all = std::int64_t{window_count_} * lanes();
+    std::int64_t all = std::int64_t{window_count_.front()} * lanes();
     for (int const count : count_) all += count;
     return all;
   }
   [[nodiscard]] std::int64_t live_bytes() const { return live_entries() * 2 * row_bytes(); }
-  [[nodiscard]] int free_pages() const { return free_count_; }
+  [[nodiscard]] int free_pages() const { return free_count_.front(); }
 
  private:
   [[nodiscard]] int lanes() const { return model_.layers * model_.kv_heads; }
@@ -113,9 +113,10 @@ class dual_memory {
   int ring_;  ///< rows of a lane's ring
   int bound_;
   int sentinel_ = 0;
-  int free_count_ = 0;
-  int oldest_ = 0;
-  int window_count_ = 0;
+  // One number each, on the heap: what a device may be shown.
+  std::vector<int> free_count_ = {0};
+  std::vector<int> oldest_ = {0};
+  std::vector<int> window_count_ = {0};
   std::vector<float> k_, v_;  ///< [pages][16][D]
   std::vector<int> free_;
   std::vector<int> table_;     ///< [lanes][pages of a full lane]

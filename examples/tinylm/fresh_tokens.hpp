@@ -20,7 +20,8 @@ struct gate_weights {
 /// the numbers that gates give them, [lane][token], 0 where there is no such gate.
 class fresh_tokens {
  public:
-  fresh_tokens(kv::host_executor& exec, kv::shape const& model, int capacity, gate_weights const& gates)
+  template <kv::executor Executor>
+  fresh_tokens(Executor& exec, kv::shape const& model, int capacity, gate_weights const& gates)
       : model_(model), capacity_(capacity), gates_(gates) {
     auto const entries = static_cast<std::size_t>(model.layers * model.kv_heads) * static_cast<std::size_t>(capacity);
     k_.resize(entries * static_cast<std::size_t>(model.head_dim));
@@ -42,12 +43,13 @@ class fresh_tokens {
   void begin(int tokens, int position) {
     kv::expects(tokens <= capacity_, "fresh_tokens", "tokens", tokens,
                 [&] { return "there is room for " + std::to_string(capacity_); });
-    count_ = tokens;
+    count_.front() = tokens;
     for (int i = 0; i < tokens; ++i) position_[static_cast<std::size_t>(i)] = position + i;
   }
 
   /// Asks the gates about a layer's rows.
-  void hear(kv::host_executor& exec, layer_rows const& rows) {
+  template <kv::executor Executor>
+  void hear(Executor& exec, layer_rows const& rows) {
     kv::lanes const who = lanes().layers_only(rows.layer, rows.layer + 1);
     if (gates_.write.there()) {
       timed(write_seconds_,
@@ -71,7 +73,7 @@ class fresh_tokens {
     return kv::signals<kv::gate, kv::log_beta>(who, gates, log_betas);
   }
 
-  [[nodiscard]] int tokens() const { return count_; }
+  [[nodiscard]] int tokens() const { return count_.front(); }
 
   [[nodiscard]] kv::cache view() {
     std::int64_t const row = std::int64_t{model_.head_dim} * 4;
@@ -92,7 +94,7 @@ class fresh_tokens {
     return {.layer_end = model_.layers,
             .heads = model_.kv_heads,
             .bound = capacity_,
-            .count = {&count_, 0, 0, 0},
+            .count = {count_.data(), 0, 0, 0},
             .position = {position_.data(), 0, 0, 0}};
   }
   [[nodiscard]] kv::by_lane<float> numbers(std::vector<float>& of) const {
@@ -104,14 +106,14 @@ class fresh_tokens {
     all.head = std::int64_t{capacity_} * 4;
     all.layer = all.head * model_.kv_heads;
     all.entry = 4;
-    all.entries = count_;
+    all.entries = count_.front();
     return all;
   }
 
   kv::shape model_;
   int capacity_;
   gate_weights gates_;
-  int count_ = 0;
+  std::vector<int> count_ = std::vector<int>(1);
   std::vector<float> k_, v_;
   std::vector<float> gate_, log_beta_;
   std::vector<int> position_;

@@ -5,6 +5,7 @@
 #include <kvpolicy/kvpolicy.hpp>
 #include <string>
 
+#include "../executor.hpp"
 #include "kv_pool.hpp"
 #include "model.hpp"
 #include "sampling.hpp"
@@ -58,19 +59,18 @@ struct prompt {
 };
 
 /// One sequence: model, pages, policy, and the logical length, which is the text's and never follows from counts.
-template <class Policy>
-  requires kv::eviction_policy<Policy> || std::same_as<Policy, kv::any_policy>
+/// The policy runs where the executor is; the model's forward stays on the host.
+template <class Policy, kv::executor Executor = kv::host_executor>
+  requires kv::eviction_policy<Policy> || std::same_as<Policy, kv::basic_any_policy<Executor>>
 class session {
  public:
   /// An empty sequence in `pool`.
-  session(model& with, kv::host_executor& exec, kv_pool& pool, Policy const& policy,
-          session_options const& options = {})
+  session(model& with, Executor& exec, kv_pool& pool, Policy const& policy, session_options const& options = {})
       : session(with, exec, kv_sequence(pool, options.bound), policy, options) {}
 
   /// Goes on from a prompt in pages of its own: the policy is shown all rows at once, then decides unless `by_hand`.
   /// Methods that decide between chunks see the whole prompt instead.
-  session(model& with, kv::host_executor& exec, prompt const& from, Policy const& policy,
-          session_options const& options = {})
+  session(model& with, Executor& exec, prompt const& from, Policy const& policy, session_options const& options = {})
       : session(with, exec, from.entries.fork(), policy, options) {
     text_ = from.text;
     logits_ = from.logits;
@@ -129,6 +129,7 @@ class session {
     if (position == length()) return;
     kv::cache cache = entries_.view();
     kv::truncate(*exec_, cache, state_, 0, position);
+    examples::settle(*exec_);
     show_again(entries_.cut(position));
     text_.resize(static_cast<std::size_t>(position));
     queries_.clear();
@@ -144,14 +145,13 @@ class session {
   [[nodiscard]] kv::report const& report() const { return plan_.report(); }
   [[nodiscard]] session_counters const& counters() const { return counters_; }
   /// What the last decision came to in memory.
-  [[nodiscard]] kv::tally const& told() const { return told_; }
+  [[nodiscard]] kv::tally const& told() const { return told_.front(); }
   [[nodiscard]] std::string explain(int lane, int ordinal) {
     return kv::explain(policy_, plan_, kv::segment_of(plan_.keep().who, plan_.keep().decides, lane), ordinal);
   }
 
  private:
-  session(model& with, kv::host_executor& exec, kv_sequence entries, Policy const& policy,
-          session_options const& options)
+  session(model& with, Executor& exec, kv_sequence entries, Policy const& policy, session_options const& options)
       : model_(&with),
         exec_(&exec),
         policy_(policy),
@@ -179,6 +179,7 @@ class session {
     timed(counters_.policy_seconds, [&] {
       kv::cache cache = entries_.view();
       kv::decide(*exec_, policy_, signals_of(cache, rows), state_, plan_);
+      examples::settle(*exec_);
       apply(cache);
     });
     ++counters_.evictions;
@@ -188,11 +189,11 @@ class session {
   void apply(kv::cache& cache) {
     switch (options_.lay) {
       case layout::compact:
-        kv::apply(*exec_, kv::compact{}, plan_, cache, state_, &told_);
+        kv::apply(*exec_, kv::compact{}, plan_, cache, state_, told_.data());
         return entries_.release();
       case layout::list_rewrite:
         kv::apply(*exec_, kv::list_rewrite<>{.list = entries_.list(), .freed = entries_.freed()}, plan_, cache, state_,
-                  &told_);
+                  told_.data());
         return entries_.release_freed();
       case layout::dead_slot:
         kv::apply(*exec_,
@@ -200,13 +201,13 @@ class session {
                                   .map = entries_.map(),
                                   .dead = entries_.pool().dead(),
                                   .freed = entries_.freed()},
-                  plan_, cache, state_, &told_);
+                  plan_, cache, state_, told_.data());
         return entries_.release_freed();
       case layout::mask:
-        kv::apply(*exec_, kv::mask{entries_.list(), mask_}, plan_, cache, state_, &told_);
+        kv::apply(*exec_, kv::mask{entries_.list(), mask_}, plan_, cache, state_, told_.data());
         return entries_.keep_hidden();
       case layout::overwrite:
-        kv::apply(*exec_, kv::overwrite{entries_.list()}, plan_, cache, state_, &told_);
+        kv::apply(*exec_, kv::overwrite{entries_.list()}, plan_, cache, state_, told_.data());
         return entries_.release();
     }
   }
@@ -229,6 +230,7 @@ class session {
       entries_.reserve(tokens);
       cache = entries_.view();
       kv::append(*exec_, cache, state_, {.sequence = 0, .tokens = tokens, .position = length(), .in_flight = false});
+      examples::settle(*exec_);
       entries_.note(length(), tokens);
     });
     text_.insert(text_.end(), fresh.begin(), fresh.end());
@@ -244,7 +246,7 @@ class session {
     std::span<float const> rows;
     timed(counters_.model_seconds, [&] {
       kv::cache const seen = masked ? entries_.everything() : entries_.view();
-      rows = model_->forward(*exec_, text_, tokens, seen, queries_, hooks);
+      rows = model_->forward(examples::host_of(*exec_), text_, tokens, seen, queries_, hooks);
     });
     counters_.model_seconds -= observed;
     if (!options_.observe_by_layer) observe(0, cache.shape.layers);
@@ -255,24 +257,25 @@ class session {
   }
 
   model* model_;
-  kv::host_executor* exec_;
+  Executor* exec_;
   Policy policy_;
   session_options options_;
   std::vector<std::uint8_t> text_;
   kv_sequence entries_;
   query_rows queries_;  ///< of the last forward
-  kv::state<kv::host_executor> state_;
-  kv::plan<kv::host_executor> plan_;
+  kv::state<Executor> state_;
+  kv::plan<Executor> plan_;
   std::vector<float> logits_;
   session_counters counters_;
-  kv::tally told_;
-  std::vector<float> mask_memory_;  ///< [rows][units of the pool]
+  std::vector<kv::tally> told_ = std::vector<kv::tally>(1);  ///< on the heap, where a device may write it
+  std::vector<float> mask_memory_;                           ///< [rows][units of the pool]
   kv::mask_rows mask_;
 };
 
 /// Reads a text with its whole cache, once for many policies.
-[[nodiscard]] inline prompt read_prompt(model& with, kv::host_executor& exec, kv_pool& pool,
-                                        std::span<std::uint8_t const> text, int bound = 4096, int chunk = 256) {
+template <kv::executor Executor>
+[[nodiscard]] prompt read_prompt(model& with, Executor& exec, kv_pool& pool, std::span<std::uint8_t const> text,
+                                 int bound = 4096, int chunk = 256) {
   kv::expects(!text.empty() && chunk >= 1, "read_prompt", "text", static_cast<long long>(text.size()),
               "at least one byte is read, at least one at a time");
   prompt all{.text = {text.begin(), text.end()},
@@ -289,7 +292,8 @@ class session {
     kv::append(exec, cache, held,
                {.sequence = 0, .tokens = fresh, .position = static_cast<int>(at), .in_flight = false});
     all.entries.note(static_cast<int>(at), fresh);
-    rows = with.forward(exec, text.first(at + static_cast<std::size_t>(fresh)), fresh, cache, all.queries);
+    rows = with.forward(examples::host_of(exec), text.first(at + static_cast<std::size_t>(fresh)), fresh, cache,
+                        all.queries);
   }
   auto const last = rows.last(static_cast<std::size_t>(with.about().vocab));
   all.logits.assign(last.begin(), last.end());

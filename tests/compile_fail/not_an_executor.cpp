@@ -4,9 +4,17 @@
 
 namespace kv = kvpolicy;
 
+struct elsewhere {};
+template <>
+struct kv::implementation<kv::ops::commit_entries_t, elsewhere> {
+  static constexpr bool provided = true;
+  template <class Executor>
+  static void run(Executor&, kv::lanes const&, int, int) {}
+};
+
 struct nearly {
 #ifndef KVPOLICY_MUST_FAIL
-  using backend = kv::host;
+  using backend = elsewhere;
 #endif
   template <class T>
   using buffer = std::vector<T>;

@@ -1,0 +1,2 @@
+// kvreplay, compiled for a GPU: `kvreplay --device cuda` starts this program.
+#include "kvreplay.cpp"

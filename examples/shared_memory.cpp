@@ -1,0 +1,87 @@
+// `operator new` on pages that host and GPU both see. Where there is no GPU, on plain ones.
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+/// Blocks of powers of two, each behind 16 bytes that tell its size; what is given back waits for the next of its size.
+class heap {
+ public:
+  void* take(std::size_t bytes) {
+    std::size_t const size = std::bit_ceil(bytes + head < smallest ? smallest : bytes + head);
+    auto const power = static_cast<std::size_t>(std::countr_zero(size));
+    while (busy_.test_and_set(std::memory_order_acquire)) {
+    }
+    std::byte* block = free_[power];
+    if (block != nullptr) {
+      free_[power] = *reinterpret_cast<std::byte**>(block + head);
+    } else {
+      block = fresh(size);
+    }
+    busy_.clear(std::memory_order_release);
+    if (block == nullptr) return nullptr;
+    *reinterpret_cast<std::size_t*>(block) = power;
+    return block + head;
+  }
+
+  void give(void* what) {
+    std::byte* const block = static_cast<std::byte*>(what) - head;
+    std::size_t const power = *reinterpret_cast<std::size_t*>(block);
+    while (busy_.test_and_set(std::memory_order_acquire)) {
+    }
+    *reinterpret_cast<std::byte**>(block + head) = free_[power];
+    free_[power] = block;
+    busy_.clear(std::memory_order_release);
+  }
+
+ private:
+  static constexpr std::size_t head = 16;
+  static constexpr std::size_t smallest = 32;
+  static constexpr std::size_t slab = std::size_t{64} << 20;
+
+  std::byte* fresh(std::size_t size) {
+    if (size >= slab / 4) return pages(size);
+    if (static_cast<std::size_t>(end_ - at_) < size) {
+      at_ = pages(slab);
+      end_ = at_ != nullptr ? at_ + slab : nullptr;
+      if (at_ == nullptr) return nullptr;
+    }
+    std::byte* const block = at_;
+    at_ += size;
+    return block;
+  }
+
+  static std::byte* pages(std::size_t bytes) {
+    void* got = nullptr;
+    if (cudaHostAlloc(&got, bytes, cudaHostAllocPortable) == cudaSuccess) return static_cast<std::byte*>(got);
+    static_cast<void>(cudaGetLastError());
+    return static_cast<std::byte*>(std::aligned_alloc(256, bytes));
+  }
+
+  std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+  std::byte* free_[64] = {};
+  std::byte* at_ = nullptr;
+  std::byte* end_ = nullptr;
+};
+
+constinit heap shared_heap;
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  if (void* const got = shared_heap.take(bytes); got != nullptr) return got;
+  throw std::bad_alloc();
+}
+void* operator new[](std::size_t bytes) { return ::operator new(bytes); }
+void operator delete(void* what) noexcept {
+  if (what != nullptr) shared_heap.give(what);
+}
+void operator delete(void* what, std::size_t) noexcept { ::operator delete(what); }
+void operator delete[](void* what) noexcept { ::operator delete(what); }
+void operator delete[](void* what, std::size_t) noexcept { ::operator delete(what); }
