@@ -181,8 +181,28 @@ def check_leftovers(root):
                     yield f"{path.relative_to(root)}:{number}: {match.group()}: finish it or write it down elsewhere"
 
 
+# Kernels serve verbs; none says whose.
+POLICY = re.compile(r"\b(snapkv|h2o|tova|knorm|intent_?kv|trim_?kv|wg_?kv|quest|streaming_?llm|duo_?attention)\b", re.IGNORECASE)
+
+
+def check_backends(root):
+    """Every verb that the host has, kernels have, and no other; and no kernel names a policy."""
+    has = {}
+    for room, backend in (("host", "host"), ("cuda", "Backend")):
+        folder = root / LIBRARY / "ops" / room
+        texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.hpp"))}
+        has[room] = {verb: path for path, text in texts.items() for verb in re.findall(rf"struct implementation<ops::(\w+), {backend}>", text)}
+        for path, text in texts.items() if room == "cuda" else ():
+            for number, line in enumerate(text.split("\n"), 1):
+                if match := POLICY.search(line):
+                    yield f"{path.relative_to(root)}:{number}: a kernel serves a verb, not '{match.group()}'"
+    for verb in sorted(has["host"].keys() ^ has["cuda"].keys()):
+        room, other = ("host", "cuda") if verb in has["host"] else ("cuda", "host")
+        yield f"{has[room][verb].relative_to(root)}:1: '{verb}' has no implementation in ops/{other}"
+
+
 def check(root):
-    return [*check_headers(root), *check_reference(root), *check_leftovers(root)]
+    return [*check_headers(root), *check_reference(root), *check_backends(root), *check_leftovers(root)]
 
 
 CLEAN = {
@@ -217,6 +237,9 @@ PLANTED = [
     ("include/kvpolicy/eviction/evict.hpp", "#include <kvpolicy/scorers/knorm.hpp>\n", ":1: room 'eviction' may not include 'scorers'"),
     ("include/kvpolicy/cuda.hpp", "#include <kvpolicy/ops/cuda/top_k.cuh>\n", ":1: a .hpp compiles without nvcc"),
     ("include/kvpolicy/ops/cuda/map.cuh", "#include <Eigen/Core>\n", ":1: a .cuh may not include Eigen"),
+    ("include/kvpolicy/ops/host/fold.hpp", "struct implementation<ops::fold_t, host> {\n", ":1: 'fold_t' has no implementation in ops/cuda"),
+    ("include/kvpolicy/ops/cuda/fold.hpp", "struct implementation<ops::fold_t, Backend> {\n", ":1: 'fold_t' has no implementation in ops/host"),
+    ("include/kvpolicy/ops/cuda/fold.hpp", "\n// as SnapKV has it\n", ":2: a kernel serves a verb, not 'SnapKV'"),
     ("include/kvpolicy/attic/old.hpp", "", ":1: room 'attic' is not in the table"),
     ("tests/reference/bad.hpp", "#include <kvpolicy/core/scores.hpp>\n", ":1: the reference may include only std and itself"),
     ("tests/reference/bad.hpp", '#include "../../include/kvpolicy/core/scores.hpp"\n', ":1: the reference may include only"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: other random cases, longer fuzzing, planted bugs, threads, coverage, mutants.
-# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads coverage mutants clang; all of them by default
+# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads coverage mutants clang device slow; all of them by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --ci
@@ -29,7 +29,18 @@ clang() {
     cmake --build --preset release --target benchmarks && tools/check_consumers.sh
 }
 
-for each in "${@:-seeds fuzz planted threads coverage mutants clang}"; do
+# The tests, the laws and kvreplay on the emulated device, whose kernels are CUDA's.
+device() {
+  cmake --preset release && cmake --build --preset release --target kvpolicy_tests_on_device kvreplay_emulated &&
+    build/release/bin/kvpolicy_tests_on_device || return 1
+  for test in tests/kvreplay/*_test.py; do
+    [[ $test == */capture_test.py ]] || /usr/bin/env python3 -B "$test" build/release/bin/kvreplay_emulated || return 1
+  done
+}
+
+slow() { cmake --preset release && cmake --build --preset release && ctest --test-dir build/release -L nightly --output-on-failure; }
+
+for each in "${@:-seeds fuzz planted threads coverage mutants clang device slow}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
@@ -38,6 +49,8 @@ for each in "${@:-seeds fuzz planted threads coverage mutants clang}"; do
       threads) step 'thread sanitizer' threads ;;
       coverage) step 'coverage' tools/coverage.sh ;;
       clang) step 'clang 19' clang ;;
+      device) step 'on the emulated device' device ;;
+      slow) step 'tests that wait for the night' slow ;;
       mutants) step 'mutants' tools/mutate.py --count 60 ;;
       *) echo "tools/nightly.sh: there is no step $name" >&2; exit 2 ;;
     esac
