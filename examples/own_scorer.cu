@@ -51,17 +51,21 @@ void run() {
   my_forward forward(host, 200);
   gpu_pool pool(host, forward);
   kv::cache cache = pool.view(host);
-  kv::cuda_executor exec;
   auto const policy =
       kv::eviction{.score = value_aware{}, .protect = kv::sinks{4} | kv::recent{16}, .budget = kv::per_lane{48}};
+  kv::queries const rows = pool.queries(forward);
+  // example-begin gpu
+  kv::cuda_executor exec;  // of a stream; all that views point to is memory of the device
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
   kv::append(exec, cache, state, {.tokens = 200, .position = 0});
-  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache), pool.queries(forward)};
+  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache), rows};
+  kv::observe(exec, policy, in, state);
   kv::decide(exec, policy, in, state, plan);
-  kv::apply(exec, kv::compact{}, plan, cache, state);
+  kv::apply(exec, kv::compact{}, plan, cache, state);  // nothing has waited for the device
 
-  kv::fetched_keep const keep(exec, plan.keep());
+  kv::fetched_keep const keep(exec, plan.keep());  // waits, and throws what was wrong with the data
+  // example-end gpu
   for (int segment = 0; segment < keep.segments(); ++segment) {
     auto const kept = keep.listed(segment);
     std::printf("lane %d keeps %zu:", segment, kept.size());

@@ -14,6 +14,7 @@ namespace {
 class heap {
  public:
   void* take(std::size_t bytes) {
+    if (cuda_is_asked) return plain(bytes);
     std::size_t const size = std::bit_ceil(bytes + head < smallest ? smallest : bytes + head);
     auto const power = static_cast<std::size_t>(std::countr_zero(size));
     while (busy_.test_and_set(std::memory_order_acquire)) {
@@ -33,6 +34,7 @@ class heap {
   void give(void* what) {
     std::byte* const block = static_cast<std::byte*>(what) - head;
     std::size_t const power = *reinterpret_cast<std::size_t*>(block);
+    if (power == is_plain) return std::free(block);
     while (busy_.test_and_set(std::memory_order_acquire)) {
     }
     *reinterpret_cast<std::byte**>(block + head) = free_[power];
@@ -44,6 +46,16 @@ class heap {
   static constexpr std::size_t head = 16;
   static constexpr std::size_t smallest = 32;
   static constexpr std::size_t slab = std::size_t{64} << 20;
+  static constexpr std::size_t is_plain = 64;
+
+  /// CUDA's own libraries ask for memory while they are asked for pages.
+  static inline thread_local bool cuda_is_asked = false;
+  static void* plain(std::size_t bytes) {
+    auto* const block = static_cast<std::byte*>(std::malloc(bytes + head));
+    if (block == nullptr) return nullptr;
+    *reinterpret_cast<std::size_t*>(block) = is_plain;
+    return block + head;
+  }
 
   std::byte* fresh(std::size_t size) {
     if (size >= slab / 4) return pages(size);
@@ -59,7 +71,10 @@ class heap {
 
   static std::byte* pages(std::size_t bytes) {
     void* got = nullptr;
-    if (cudaHostAlloc(&got, bytes, cudaHostAllocPortable) == cudaSuccess) return static_cast<std::byte*>(got);
+    cuda_is_asked = true;
+    bool const shared = cudaHostAlloc(&got, bytes, cudaHostAllocPortable) == cudaSuccess;
+    cuda_is_asked = false;
+    if (shared) return static_cast<std::byte*>(got);
     static_cast<void>(cudaGetLastError());
     return static_cast<std::byte*>(std::aligned_alloc(256, bytes));
   }

@@ -146,7 +146,10 @@ TEST_SUITE("device/admission") {
       *both.global.entries.who.position.row({s, 1, 1}) = s == 9 ? 7 : -1;
     }
     auto const refused = [&](kv::appended const& last) {
-      std::vector<kv::appended> fresh(9, {.sequence = 2, .tokens = 1, .position = 1});
+      std::vector<kv::appended> fresh;
+      for (int s = 0; s < 10; ++s) {
+        if (s != last.sequence) fresh.push_back({.sequence = s, .position = 1});
+      }
       fresh.push_back(last);
       return error_of([&] {
         kv::ops::refuse_fresh(device, "step", both.window.who, both.global.entries.who,
@@ -161,6 +164,7 @@ TEST_SUITE("device/admission") {
     CHECK(refused({.sequence = 8, .tokens = 1, .position = 0}) == "step: position (8) = 0, but positions ascend");
     CHECK(refused({.sequence = 9, .tokens = 6, .position = 8, .in_flight = true}) ==
           "step: tokens (9) = 6, but the ring has fewer rows for drafts");
+    CHECK(refused({.sequence = 9, .tokens = 1, .position = -1}) == "step: position = -1, but positions start at 0");
     CHECK(refused({.sequence = 10, .tokens = 1, .position = 8}) ==
           "step: sequence = 10, but the batch has 10 sequences");
   }

@@ -118,8 +118,6 @@ void let_go(char const* call, Executor& exec, Policy const& policy, signals<Give
   check_same_lanes(call, "global.who", both.global.entries.who, held.global.who());
   check_same_lanes(call, "plan.who", both.window.who, plans.decided.who());
   check_window(call, policy, both);
-  auto const* const numbers = reinterpret_cast<std::byte const*>(tokens.data());
-  exec.copy(reinterpret_cast<std::byte*>(plans.entering()), numbers, tokens.size_bytes());
   ops::count_exits(exec, both.window.who, entering{call, policy.window, plans.entering(), tokens}, plans.exits());
   signals<Given...> exits = in;
   exits.who = both.window.who;

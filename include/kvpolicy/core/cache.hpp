@@ -23,6 +23,8 @@ struct base_table {
   std::int64_t layer = 0;            ///< strides of the table, in pointers
   std::int64_t unit = 0;
   std::int64_t head = 0;
+  int alignment =
+      0;  ///< bytes that all pointers are multiples of: up to 16, a device reads as many at once. 0: an element's
 };
 
 /// Keys *or* values of a model, named axes with signed byte strides. NHD, HND, packed K/V and transposed V are strides.

@@ -34,6 +34,8 @@ void apply(Executor& exec, compact_rerotated const& how, plan<Executor> const& d
   expects(exec.reserved() >= detail::rerotate_scratch<typename Executor::backend>(in), "apply", "exec",
           "an executor without scratch for this cache", "plan and state are made on the executor that runs them");
   ops::rerotate_t::check(part.who, part, how.rope);
+  using turning = implementation<ops::rerotate_t, typename Executor::backend>;
+  if constexpr (requires { turning::refuse(part); }) turning::refuse(part);
   ops::refuse_ragged(exec, part.who, keep);
   detail::tell_tails(exec, keep, part, told);
   ops::gather_rows(exec, keep, part, std::span<held_column const>(held.columns()));

@@ -9,6 +9,7 @@
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/verb.hpp>
+#include <limits>
 #include <span>
 #include <string>
 
@@ -34,8 +35,8 @@ struct promotion_tally {
 struct entering {
   char const* call = "";        ///< who asks, for what it refuses
   int window = 0;               ///< entries that stay, the new ones among them
-  int const* tokens = nullptr;  ///< new entries, a number a sequence
-  std::span<int const> told{};  ///< the same, where the host knows them
+  int const* tokens = nullptr;  ///< new entries, a number a sequence, in the executor's memory; or
+  std::span<int const> told{};  ///< in the host's, where it knows them. They are taken by value: a graph replays them
 };
 
 namespace detail {
@@ -138,9 +139,19 @@ struct count_passing_t : verb<count_passing_t> {
 inline constexpr count_passing_t count_passing{};
 
 /// `refuse_fresh(exec, call, window, pages, fresh)`: new tokens that their sequence cannot take are refused: another
-/// batch's, drafts beyond the ring's rows, positions that do not ascend.
+/// batch's, two runs of one sequence, drafts beyond the ring's rows, positions that do not ascend.
 struct refuse_fresh_t : verb<refuse_fresh_t> {
-  static constexpr void check(char const*, lanes const&, lanes const&, std::span<appended const>) {}
+  static void check(char const* call, lanes const&, lanes const&, std::span<appended const> fresh) {
+    for (std::size_t i = 0; i < fresh.size(); ++i) {
+      appended const& one = fresh[i];
+      expects(one.position >= 0, call, "position", one.position, "positions start at 0");
+      expects(one.position <= std::numeric_limits<int>::max() - std::max(0, one.tokens), call, "position", one.position,
+              "the last new position does not fit into 32 bits");
+      bool const again = std::any_of(fresh.begin(), fresh.begin() + static_cast<std::ptrdiff_t>(i),
+                                     [&](appended const& other) { return other.sequence == one.sequence; });
+      expects(!again, call, "sequence", one.sequence, "a step takes one run of new tokens of a sequence");
+    }
+  }
 };
 inline constexpr refuse_fresh_t refuse_fresh{};
 

@@ -16,6 +16,7 @@ enum class mask_form { additive_f32, additive_f16, additive_bf16, boolean, bits 
 }
 
 /// A mask over the units of a pool (slots, cells, rows): a row of bytes for every lane, shared along axes of stride 0.
+/// A device writes bits by words: there rows are whole words of 4 bytes, and begin at multiples of 4.
 struct mask_rows {
   by_lane<std::byte> rows{};  ///< strides in bytes
   mask_form form = mask_form::additive_f32;

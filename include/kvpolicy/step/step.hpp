@@ -85,6 +85,8 @@ void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Sel
   if constexpr (is_there<Select>) {
     check_selection(call, policy.select, pages.shape);
     expects(plans.selecting.has_value(), call, "plan", "of a policy that selects nothing", "make_plan makes it");
+    using bounding = implementation<ops::extend_bounds_t, typename Executor::backend>;
+    if constexpr (requires { bounding::refuse(keys_of(pages)); }) bounding::refuse(keys_of(pages));
   }
 }
 

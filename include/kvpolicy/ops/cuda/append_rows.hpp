@@ -168,7 +168,7 @@ struct count_takes_kernel {
 struct write_takes_kernel {
   promoted_sources sources;
   pages_of_lanes to;
-  moved_columns columns;
+  column_pairs columns;
   lane_take const* takes;
   all_takes const* all;
   promotion_tally* told;
@@ -245,13 +245,14 @@ struct implementation<ops::append_rows_t, Backend> {
     auto* const takes = reinterpret_cast<detail::lane_take*>(exec.scratch() + takes_offset);
     detail::promoted_sources const from = detail::sources_of(sources);
     detail::pages_of_lanes const pages = detail::pages_of(to);
-    count(exec, {from, pages, cap, takes, all, exec.tickets(), exec.faults()});
+    auto const rows = rows_of(exec, sources, to.entries, from, takes);  // refuses before anything is launched
     std::span<held_column const> const none;
     auto const moved = detail::moved_with("promote", columns, sources.empty() ? none : sources.front().columns,
                                           sources.size() < 2 ? none : sources.back().columns);
+    count(exec, {from, pages, cap, takes, all, exec.tickets(), exec.faults()});
     detail::launch_change(exec, {pages.who.size(), exec.numbers().lane_threads, 0},
                           detail::write_takes_kernel{from, pages, moved, takes, all, told});
-    write_rows(exec, sources, to.entries, from, takes);
+    detail::launch_change(exec, {to.entries.who.size() * rows.pieces, exec.numbers().row_threads, 0}, rows);
   }
 
  private:
@@ -266,8 +267,8 @@ struct implementation<ops::append_rows_t, Backend> {
   }
 
   template <class Executor>
-  static void write_rows(Executor& exec, std::span<promoted const> sources, cache const& to,
-                         detail::promoted_sources const& from, detail::lane_take const* takes) {
+  static detail::append_rows_kernel rows_of(Executor& exec, std::span<promoted const> sources, cache const& to,
+                                            detail::promoted_sources const& from, detail::lane_take const* takes) {
     detail::append_rows_kernel kernel{from, {}, to.who, detail::entry_rows_of("promote", to), takes, 1};
     std::int64_t most = 0;
     for (std::size_t s = 0; s < sources.size(); ++s) {
@@ -275,7 +276,7 @@ struct implementation<ops::append_rows_t, Backend> {
       most += std::int64_t{sources[s].keep->who.bound} * kernel.to.planes.count;
     }
     kernel.pieces = detail::blocks_for_rows(exec, to.who.size(), most);
-    detail::launch_change(exec, {to.who.size() * kernel.pieces, exec.numbers().row_threads, 0}, kernel);
+    return kernel;
   }
 };
 

@@ -168,6 +168,7 @@ class mma_product {
         bool const there = from[i] != nullptr && 8 * (4 * s + t) < keys.dims;
         if (there) key[i] = *reinterpret_cast<eight_numbers const*>(from[i] + 16 * (4 * s + t));
       }
+      block.sync_warp();  // products are the warp's
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif

@@ -100,6 +100,36 @@ enum class fault : int {
   fault_count
 };
 
+/// Kinds that one launch can find together. Of these the lowest is told, with the lowest index; between groups it is
+/// the first that was found.
+[[nodiscard]] KVPOLICY_HD constexpr int group_of(fault kind) {
+  switch (kind) {
+    case fault::append_bound:
+    case fault::append_position:
+    case fault::append_drafts:
+      return 1;
+    case fault::list_slot:
+    case fault::list_dead_slot:
+    case fault::list_prefix:
+    case fault::list_map:
+    case fault::list_shared:
+      return 2;
+    case fault::window_drafts:
+    case fault::window_tokens:
+      return 3;
+    case fault::pages_supply:
+    case fault::pages_sentinel:
+    case fault::pages_bound:
+    case fault::pages_position:
+      return 4;
+    case fault::step_drafts:
+    case fault::step_position:
+      return 5;
+    default:
+      return 16 + static_cast<int>(kind);
+  }
+}
+
 /// The first fault, of the lowest kind and index, as one number: 8 bits of kind, 24 of index, 32 of value. All ones:
 /// none. Which thread came first does not matter.
 struct fault_word {

@@ -192,9 +192,11 @@ template <class Block>
   return last;
 }
 
-/// Tells of a fault.
+/// Tells of a fault, unless an earlier launch has told of another kind: that is the cause, and this may follow from it.
 template <class Block>
 KVPOLICY_HD void tell_fault(Block& block, fault_word faults, fault kind, std::int64_t index, std::int64_t value) {
+  std::uint64_t const known = block.lower(faults.data, fault_word::nothing);  // reads, as other blocks see it
+  if (known != fault_word::nothing && group_of(static_cast<fault>(known >> 56)) != group_of(kind)) return;
   block.lower(faults.data, fault_word::pack(kind, index, value));
 }
 

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -136,8 +137,8 @@ class cuda_executor {
         [&] { return std::to_string(major) + "." + std::to_string(minor); }, "8.0 is the oldest that is supported");
     check_stream();
     numbers_ = numbers_for(capability_, detail::device_attribute(cudaDevAttrMultiProcessorCount, device_));
-    int const most = detail::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
-    if (numbers_.shared_bytes > most) numbers_.shared_bytes = most;
+    most_shared_ = detail::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
+    if (numbers_.shared_bytes > most_shared_) numbers_.shared_bytes = most_shared_;
     faults_ = static_cast<std::uint64_t*>(memory_->allocate(words_bytes, stream_));
     clear_faults();
     detail::cuda_call("cudaMemsetAsync", cudaMemsetAsync(tickets(), 0, words_bytes - sizeof(std::uint64_t), stream_));
@@ -145,6 +146,7 @@ class cuda_executor {
   cuda_executor(cuda_executor const&) = delete;
   cuda_executor& operator=(cuda_executor const&) = delete;
   ~cuda_executor() {
+    for (auto const& [what, bytes] : outgrown_) memory_->deallocate(what, bytes, stream_);
     if (scratch_ != nullptr) memory_->deallocate(scratch_, reserved_, stream_);
     if (faults_ != nullptr) memory_->deallocate(faults_, words_bytes, stream_);
   }
@@ -154,13 +156,21 @@ class cuda_executor {
   [[nodiscard]] int capability() const { return capability_; }
   [[nodiscard]] launch_numbers const& numbers() const { return numbers_; }
   /// Launch numbers to try instead of those of the device. No result depends on them.
-  void set_numbers(launch_numbers const& numbers) { numbers_ = numbers; }
+  ///
+  /// - throws: `invalid_argument` if threads are no multiple of 32 up to 512, or shared memory is less than 48 KiB or
+  ///   more than a block can have.
+  void set_numbers(launch_numbers const& numbers) {
+    detail::check_numbers("set_numbers", numbers, most_shared_);
+    numbers_ = numbers;
+  }
 
-  /// Makes scratch at least `bytes`. Called by make_plan and make_state; decisions never grow it.
+  /// Makes scratch at least `bytes`. Called by make_plan and make_state; decisions never grow it. Scratch that was too
+  /// small stays as long as the executor: graphs that were captured before work in it.
   void reserve(std::size_t bytes) {
     if (bytes <= reserved_) return;
+    outgrown_.reserve(outgrown_.size() + 1);
     auto* const larger = static_cast<std::byte*>(memory_->allocate(bytes, stream_));
-    if (scratch_ != nullptr) memory_->deallocate(scratch_, reserved_, stream_);
+    if (scratch_ != nullptr) outgrown_.emplace_back(scratch_, reserved_);
     scratch_ = larger;
     reserved_ = bytes;
   }
@@ -207,12 +217,14 @@ class cuda_executor {
     if (shape.blocks <= 0) return;
     auto* const code = &detail::run_kernel<Kernel, __CUDA_ARCH_LIST__>;
     constexpr std::size_t without_asking = 48 * 1024;
-    if (shape.shared > without_asking) {
-      detail::cuda_call("cudaFuncSetAttribute", cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                                     static_cast<int>(shape.shared)));
+    if (shape.shared > without_asking) {  // always the most: executors of other threads launch the same kernel
+      detail::cuda_call("cudaFuncSetAttribute",
+                        cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_));
     }
-    code<<<static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.threads), shape.shared, stream_>>>(kernel);
-    detail::cuda_call("kernel launch", cudaGetLastError());
+    void* arguments[] = {const_cast<Kernel*>(&kernel)};
+    detail::cuda_call("cudaLaunchKernel",
+                      cudaLaunchKernel(reinterpret_cast<void const*>(code), dim3(static_cast<unsigned>(shape.blocks)),
+                                       dim3(static_cast<unsigned>(shape.threads)), arguments, shape.shared, stream_));
   }
 
  private:
@@ -237,10 +249,12 @@ class cuda_executor {
   device_memory* memory_;
   int device_ = 0;
   int capability_ = 0;
+  int most_shared_ = 0;  ///< bytes that a block can have
   bool pageable_ = false;
   launch_numbers numbers_{};
   std::byte* scratch_ = nullptr;
   std::size_t reserved_ = 0;
+  std::vector<std::pair<std::byte*, std::size_t>> outgrown_;
   std::uint64_t* faults_ = nullptr;
 };
 static_assert(kernel_executor<cuda_executor>);

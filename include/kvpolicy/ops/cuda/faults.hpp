@@ -4,8 +4,26 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/cuda/backend.hpp>
 #include <string>
+#include <utility>
 
 namespace KVPOLICY_NAMESPACE::detail {
+
+/// Numbers that every kernel can be launched with.
+inline void check_numbers(char const* call, launch_numbers const& numbers, int most_shared) {
+  for (auto const& [name, threads] :
+       {std::pair{"segment_threads", numbers.segment_threads}, std::pair{"entry_threads", numbers.entry_threads},
+        std::pair{"row_threads", numbers.row_threads}, std::pair{"lane_threads", numbers.lane_threads}}) {
+    expects(threads >= 32 && threads <= 512 && threads % 32 == 0, call, name, threads,
+            "a block has 32 to 512, in warps");
+  }
+  for (auto const& [name, count] :
+       {std::pair{"entries_of_a_block", numbers.entries_of_a_block}, std::pair{"processors", numbers.processors},
+        std::pair{"blocks_of_a_processor", numbers.blocks_of_a_processor}}) {
+    expects(count >= 1, call, name, count, "there is at least one");
+  }
+  expects(numbers.shared_bytes >= 48 * 1024 && numbers.shared_bytes <= most_shared, call, "shared_bytes",
+          numbers.shared_bytes, [&] { return "a block has 49152 to " + std::to_string(most_shared); });
+}
 
 /// The words of a fault: as the host's verbs say it, but for what only they can look up.
 struct fault_text {

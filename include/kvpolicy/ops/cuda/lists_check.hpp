@@ -187,8 +187,8 @@ struct implementation<ops::check_list_t, Backend> {
   template <class Executor, class Shared>
   static void run(Executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit) {
     detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.who);
-    expects(std::int64_t{rows.count()} * in.who.bound <= std::numeric_limits<int>::max(), "apply", "who.bound",
-            in.who.bound, "lists have 2^31 entries at most, in all");
+    expects(std::int64_t{rows.count()} * in.who.bound < std::int64_t{std::numeric_limits<unsigned>::max()}, "apply",
+            "who.bound", in.who.bound, "lists have fewer than 2^32 entries, in all");
     int const pieces = detail::pieces_of(exec, in.who.bound);
     detail::list_pieces<Shared> const of{keep, in.who, in.where, edit, rows, pieces, exec.numbers().entries_of_a_block};
     launch_shape const each{rows.count() * pieces, exec.numbers().entry_threads, 0};

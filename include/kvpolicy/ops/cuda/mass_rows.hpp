@@ -128,6 +128,7 @@ struct mass_kernel {
   /// A mean of lanes is divided last. Ranks add up whole rows: behind candidates nothing may grow.
   template <class Block>
   KVPOLICY_HD void finish(Block& block, float* out, int begin, int count) const {
+    block.sync();  // other threads put what these divide
     for (int e = begin + block.thread(); e < begin + entries && e < task.among.who.bound; e += block.threads()) {
       if (e < count && how.lanes_divide_by > 1) out[e] /= static_cast<float>(how.lanes_divide_by);
       if (e >= count && task.candidates()) out[e] = 0;

@@ -124,9 +124,12 @@ template <kernel_backend Backend>
 struct implementation<ops::extend_bounds_t, Backend> {
   static constexpr bool provided = true;
 
+  /// Keys that cannot be read, asked before anything changes.
+  static void refuse(keys const& from) { detail::check_aligned("extend_bounds", "keys", from.rows); }
+
   template <class Executor>
   static void run(Executor& exec, lanes const& who, keys const& from, page_bound_memory const& to) {
-    detail::check_aligned("extend_bounds", "keys", from.rows);
+    refuse(from);
     detail::check_aligned("extend_bounds", to);
     bool const fours = from.rows.contiguous() && to.dims % 4 == 0;
     detail::with_loads(from.rows.element, fours ? detail::alignment_of(from.rows, true) : 1,

@@ -67,19 +67,19 @@ KVPOLICY_HD inline void copy_entry(int first, int step, entry_rows const& from, 
 
 /// A column that entries take along: where it is written, and where each of two sources keeps it. Null: it starts at
 /// zero.
-struct moved_column {
+struct column_pair {
   by_lane<std::byte> to;
   by_lane<std::byte> from[2];
   int bytes;
 };
-using moved_columns = a_few<moved_column>;
+using column_pairs = a_few<column_pair>;
 
 /// The columns of entries among `to`, each with its like among those of the sources.
-[[nodiscard]] inline moved_columns moved_with(char const* call, std::span<held_column const> to,
-                                              std::span<held_column const> from,
-                                              std::span<held_column const> also = {}) {
+[[nodiscard]] inline column_pairs moved_with(char const* call, std::span<held_column const> to,
+                                             std::span<held_column const> from,
+                                             std::span<held_column const> also = {}) {
   few_columns const all = all_columns(call, to);
-  moved_columns made;
+  column_pairs made;
   for (int i = 0; i < all.count; ++i) {
     held_column const& each = all.of[i];
     if (each.about.one != per::lane_entry) continue;
@@ -93,9 +93,9 @@ using moved_columns = a_few<moved_column>;
 }
 
 /// What is recorded about entry `source` of a lane becomes what is recorded about its entry `target`. By one thread.
-KVPOLICY_HD inline void copy_numbers(moved_columns const& columns, int of_source, lane who, int source, int target) {
+KVPOLICY_HD inline void copy_numbers(column_pairs const& columns, int of_source, lane who, int source, int target) {
   for (int i = 0; i < columns.count; ++i) {
-    moved_column const& each = columns.of[i];
+    column_pair const& each = columns.of[i];
     std::byte* const written = each.to.row(who) + std::int64_t{target} * each.bytes;
     by_lane<std::byte> const& known = each.from[of_source];
     if (known.data != nullptr) {

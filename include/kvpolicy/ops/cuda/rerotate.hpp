@@ -157,9 +157,12 @@ struct implementation<ops::rerotate_t, Backend> {
 
   [[nodiscard]] static std::size_t scratch(cache const& in) { return detail::turn_tables::bytes((in.k.dims + 1) / 2); }
 
+  /// What cannot be turned, asked before rows move.
+  static void refuse(cache const& in) { detail::check_aligned("rerotate", "k", in.k); }
+
   template <class Executor>
   static void run(Executor& exec, lanes const& who, cache const& in, rope const& how) {
-    detail::check_aligned("rerotate", "k", in.k);
+    refuse(in);
     detail::turn_tables tables;
     tables.pairs = (how.dims != 0 ? how.dims : in.k.dims) / 2;
     tables.frequency = reinterpret_cast<double*>(exec.scratch());

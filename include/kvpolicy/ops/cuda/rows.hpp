@@ -26,9 +26,12 @@ KVPOLICY_HD inline void put_element(codec element, float value, std::byte* to) {
 }
 
 /// The largest power of two, up to 16, that divides a plane's address and all its strides: how its rows are aligned.
-/// Planes that begin where a table says are taken to be aligned as their strides are.
+/// Of planes that begin where a table says, what the table promises.
 [[nodiscard]] inline int alignment_of(plane const& rows, bool whole_rows) {
-  auto bits = reinterpret_cast<std::uintptr_t>(rows.bases.data != nullptr ? nullptr : rows.base);
+  auto bits = reinterpret_cast<std::uintptr_t>(rows.base);
+  if (rows.bases.data != nullptr) {
+    bits = static_cast<std::uintptr_t>(rows.bases.alignment > 0 ? rows.bases.alignment : bytes_of(rows.element));
+  }
   for (std::int64_t const stride : {rows.layer, rows.unit, rows.token, rows.head}) {
     bits |= static_cast<std::uintptr_t>(stride);
   }

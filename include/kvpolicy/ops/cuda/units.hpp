@@ -150,7 +150,11 @@ template <kernel_backend Backend>
 struct implementation<ops::drop_units_t, Backend> {
   static constexpr bool provided = true;
 
-  [[nodiscard]] static std::size_t scratch(cache const& in) { return detail::unit_rooms::bytes(in); }
+  /// Of caches in blocks; others are never asked.
+  [[nodiscard]] static std::size_t scratch(cache const& in) {
+    bool const blocks = in.where.kind == locating::block_table || in.where.kind == locating::csr_pages;
+    return blocks ? detail::unit_rooms::bytes(in) : 0;
+  }
 
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,

@@ -180,7 +180,9 @@ template <kernel_backend Backend>
 struct implementation<ops::fill_holes_t, Backend> {
   static constexpr bool provided = true;
 
+  /// Of lists of slots; other caches are never asked.
   [[nodiscard]] static std::size_t scratch(cache const& in) {
+    if (in.where.kind == locating::identity || in.where.kind == locating::ring || in.where.unit_tokens > 1) return 0;
     by_lane<int const> const shares = detail::rows_of(in.where, in.where.table);
     return detail::slot_rooms::bytes(in.who, {nullptr, shares.sequence, shares.layer, shares.head});
   }

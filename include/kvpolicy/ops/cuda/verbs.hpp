@@ -1,4 +1,5 @@
-// Every verb as kernels, whatever device runs them.
+// Every verb as kernels, whatever device runs them. A program includes all or none: which verbs a backend has decides
+// how much scratch its plans reserve.
 #pragma once
 
 // IWYU pragma: begin_exports

@@ -1,24 +1,34 @@
 // Device implementations of what a window is asked before it moves on: who leaves, what passes it by, what it refuses.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/ops/append_rows.hpp>
 #include <kvpolicy/ops/cuda/columns.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
+/// New tokens of some sequences, in a kernel's arguments.
+struct told_tokens {
+  static constexpr int most = 64;
+  int first = 0;  ///< sequence
+  int of[most] = {};
+};
+
 /// A thread a sequence. What is counted is never more than there is, whatever was asked: decisions read so many.
 struct count_exits_body {
   lanes who;
   int window;
-  int const* tokens;
+  int const* tokens;  ///< null: they are told
+  told_tokens told;
   int* exits;
   fault_word faults;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t sequence) const {
+  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+    std::int64_t const sequence = told.first + i;
     lane const one{static_cast<int>(sequence), who.layer_begin, 0};
-    int const fresh = tokens[sequence];
+    int const fresh = tokens != nullptr ? tokens[sequence] : told.of[i];
     int const committed = who.committed(one);
     int const drafts = *who.count.row(one) - committed;
     std::int64_t const over = std::int64_t{committed} + fresh - window;
@@ -87,9 +97,25 @@ struct implementation<ops::count_exits_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, lanes const& who, entering const& asked, int* exits) {
+    if (asked.told.empty()) {
+      detail::launch_each(exec, who.sequences, body(exec, who, asked, exits));
+      return;
+    }
     for (int const tokens : asked.told) detail::refuse_long(asked, tokens);
-    detail::launch_each(exec, who.sequences,
-                        detail::count_exits_body{who, asked.window, asked.tokens, exits, exec.faults()});
+    for (int first = 0; first < who.sequences; first += detail::told_tokens::most) {
+      detail::count_exits_body some = body(exec, who, asked, exits);
+      int const count = std::min(detail::told_tokens::most, who.sequences - first);
+      some.tokens = nullptr;
+      some.told.first = first;
+      std::copy_n(asked.told.begin() + first, count, some.told.of);
+      detail::launch_each(exec, count, some);
+    }
+  }
+
+ private:
+  template <class Executor>
+  static detail::count_exits_body body(Executor& exec, lanes const& who, entering const& asked, int* exits) {
+    return {who, asked.window, asked.tokens, {}, exits, exec.faults()};
   }
 };
 

@@ -69,7 +69,7 @@ struct enter_rows_kernel {
   by_lane<int> from_count;
   lanes who;
   entry_rows to;
-  moved_columns columns;
+  column_pairs columns;
   int const* first;
   int pieces;
 

@@ -116,7 +116,7 @@ struct implementation<ops::count_exits_t, host> {
 
   static void run(host_executor&, lanes const& who, entering const& asked, int* exits) {
     for (int s = 0; s < who.sequences; ++s) {
-      int const fresh = asked.tokens[s];
+      int const fresh = asked.told.empty() ? asked.tokens[s] : asked.told[static_cast<std::size_t>(s)];
       lane const one{s, who.layer_begin, 0};
       detail::refuse_long(asked, fresh);
       int const committed = who.committed(one);
