@@ -109,10 +109,10 @@ rm -f "$tree/configure.log"
 
 build() { step "build $1" "$2" build.log cmake --build "$tree" -j "$jobs" --target "$1" -- -k 0; }
 if [[ $tests == ON ]]; then
-  build kvpolicy_cuda_objects 300
+  build own_scorer_cuda 300
   build kvpolicy_gpu_tests 420
 else
-  skip "build kvpolicy_cuda_objects" "$why_no_tests"
+  skip "build own_scorer_cuda" "$why_no_tests"
   skip "build kvpolicy_gpu_tests" "$why_no_tests"
 fi
 if [[ $benches == ON ]]; then
@@ -122,7 +122,7 @@ else
 fi
 
 # Testing -----------------------------------------------------------------------------------------------------------------
-program "objects" 60 tests.log "$bin/kvpolicy_cuda_objects"
+program "objects" 60 tests.log "$bin/own_scorer_cuda"
 program "tests" 120 tests.log "$bin/kvpolicy_gpu_tests"
 program "20 runs and a replay" 90 tests.log "$bin/gpu_repeat"
 

@@ -31,14 +31,19 @@ clang() {
 
 # The tests, the laws and kvreplay on the emulated device, whose kernels are CUDA's.
 device() {
-  cmake --preset release && cmake --build --preset release --target kvpolicy_tests_on_device kvreplay_emulated &&
-    build/release/bin/kvpolicy_tests_on_device || return 1
+  cmake --preset release && cmake --build --preset release --target kvpolicy_tests_on_device kvpolicy_device_tests kvreplay_emulated &&
+    build/release/bin/kvpolicy_tests_on_device && build/release/bin/kvpolicy_device_tests || return 1
   for test in tests/kvreplay/*_test.py; do
     [[ $test == */capture_test.py ]] || /usr/bin/env python3 -B "$test" build/release/bin/kvreplay_emulated || return 1
   done
 }
 
-slow() { cmake --preset release && cmake --build --preset release && ctest --test-dir build/release -L nightly --output-on-failure; }
+slow() {
+  if command -v nvcc > /dev/null; then
+    cmake --preset cuda && cmake --build --preset cuda --target kvpolicy_cuda_vocabulary kvpolicy_gpu_tests || return 1
+  fi
+  cmake --preset release && cmake --build --preset release --target all kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
+}
 
 for each in "${@:-seeds fuzz planted threads coverage mutants clang device slow}"; do
   for name in $each; do

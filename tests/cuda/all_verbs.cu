@@ -1,5 +1,4 @@
-// Every verb and every applier for CUDA, compiled once through the umbrella. Where there is a GPU, a first launch, too.
-#include <cstdio>
+// Every verb and every applier for CUDA, compiled once through the umbrella.
 #include <kvpolicy/cuda.cuh>
 
 namespace compiled {
@@ -21,8 +20,8 @@ void decide(cuda_executor& exec, Policy const& policy, kv::cache& cache, kv::sig
   kv::commit(exec, cache, 0, 0);
 }
 
-inline void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv::turn_queries const& turn,
-                     kv::log_beta const& retention, kv::attention_mass const& mass) {
+void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv::turn_queries const& turn,
+              kv::log_beta const& retention, kv::attention_mass const& mass) {
   kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache), rows, retention, mass};
   decide(exec, kv::policies::snapkv({.budget = 16}), cache, in);
   decide(exec, kv::policies::h2o({}), cache, in);
@@ -33,7 +32,7 @@ inline void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& r
 }
 
 /// The appliers beside compact.
-inline void layouts(cuda_executor& exec, kv::cache& cache, kv::by_lane<int> list) {
+void layouts(cuda_executor& exec, kv::cache& cache, kv::by_lane<int> list) {
   auto const policy = kv::eviction{.score = kv::streaming_llm{}, .budget = kv::per_lane{16}};
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
@@ -51,8 +50,8 @@ inline void layouts(cuda_executor& exec, kv::cache& cache, kv::by_lane<int> list
 }
 
 /// Admission, selection and eviction in one step.
-inline void steps(cuda_executor& exec, kv::dual_cache& both, kv::gate const& gates, kv::log_beta const& retention,
-                  kv::queries const& rows) {
+void steps(cuda_executor& exec, kv::dual_cache& both, kv::gate const& gates, kv::log_beta const& retention,
+           kv::queries const& rows) {
   kv::cache_policy const policy{.admit = kv::policies::wg_kv({.window = 16}),
                                 .select = kv::policies::quest({}),
                                 .evict = kv::eviction{.score = kv::trim_kv{}, .budget = kv::per_lane{16}}};
@@ -65,8 +64,8 @@ inline void steps(cuda_executor& exec, kv::dual_cache& both, kv::gate const& gat
   });
 }
 
-inline void gates(cuda_executor& exec, kv::cache const& cache, kv::write_gate_weights const& write,
-                  kv::retention_gate_weights const& retention, kv::hidden_rows const& hidden, kv::by_lane<float> out) {
+void gates(cuda_executor& exec, kv::cache const& cache, kv::write_gate_weights const& write,
+           kv::retention_gate_weights const& retention, kv::hidden_rows const& hidden, kv::by_lane<float> out) {
   kv::row_view const rows = kv::keys_of(cache);
   kv::ops::write_gates.reserve(exec, write);
   kv::ops::write_gates(exec, cache.who, rows, rows, write, out);
@@ -75,14 +74,3 @@ inline void gates(cuda_executor& exec, kv::cache const& cache, kv::write_gate_we
 }
 
 }  // namespace compiled
-
-int main() {
-  int gpus = 0;
-  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
-    std::printf("compiled, not run: there is no GPU\n");
-    return 77;
-  }
-  kvpolicy::cuda_executor exec;
-  exec.check();
-  std::printf("%s\n", kvpolicy::to_string(exec.numbers()).c_str());
-}

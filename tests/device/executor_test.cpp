@@ -1,0 +1,85 @@
+// What executors of kernels refuse, and which fault is told.
+#if !defined(__CUDACC__)
+#include <doctest/doctest.h>
+
+#include <kvpolicy/kvpolicy.hpp>
+
+#include "support/device.hpp"
+#include "support/error_of.hpp"
+#include "support/mock_cache.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+using namespace kvpolicy_test;
+
+/// Its kernels reach all memory but one address.
+class blind_executor : public emulated_executor {
+ public:
+  void const* unseen = nullptr;
+  [[nodiscard]] bool reaches(void const* at) const { return at != unseen; }
+};
+
+struct tell {
+  kv::fault_word faults;
+  kv::fault kind;
+  int index;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+    kv::detail::tell_fault(block, faults, kind, index - i, 100 + i);
+  }
+};
+
+TEST_SUITE("device/executor") {
+  TEST_CASE("memory that kernels do not reach is refused by its name") {
+    mock_cache cache(mock_options{});
+    kv::cache const view = cache.view();
+    blind_executor exec;
+    auto const policy = kv::policies::knorm({});
+    auto const refused = [&](void const* at) {
+      exec.unseen = at;
+      return error_of([&] { static_cast<void>(kv::make_plan(exec, policy, view)); });
+    };
+    std::string const rule =
+        " = memory of the host, but the executor's kernels read it: memory of the device, or memory that both share";
+    CHECK(refused(view.k.base) == "make_plan: k" + rule);
+    CHECK(refused(view.v.base) == "make_plan: v" + rule);
+    CHECK(refused(view.who.count.data) == "make_plan: who.count" + rule);
+    CHECK(refused(view.who.position.data) == "make_plan: who.position" + rule);
+    CHECK(refused(&exec).empty());
+    exec.unseen = view.k.base;
+    CHECK(error_of([&] { static_cast<void>(kv::make_state(exec, policy, view)); }) == "make_state: k" + rule);
+  }
+
+  TEST_CASE("of one launch the lowest fault is told, of two the first; a check clears it") {
+    device_executor exec;
+    auto const told = [&](kv::fault kind, int index) {
+      kv::detail::launch_each(exec, 3, tell{exec.faults(), kind, index});
+    };
+    told(kv::fault::pages_supply, 7);
+    told(kv::fault::append_bound, 1);  // a lower kind, which follows from it
+    CHECK(error_of([&] { exec.check(); }) ==
+          "promote: pages (5) = 102, but the pool has as many left as the brackets say");
+    CHECK(error_of([&] { exec.check(); }).empty());
+    told(kv::fault::append_position, 4);
+    told(kv::fault::append_bound, 9);  // one launch may find both
+    CHECK(error_of([&] { exec.check(); }) == "append: tokens (7) = 102, but a lane holds at most `bound` entries");
+  }
+
+  TEST_CASE("launch numbers that no block can have are refused") {
+    auto const refused = [](kv::launch_numbers const& numbers) {
+      return error_of([&] { kv::detail::check_numbers("set_numbers", numbers, 99 * 1024); });
+    };
+    CHECK(refused({}).empty());
+    CHECK(refused({.segment_threads = 1024}) ==
+          "set_numbers: segment_threads = 1024, but a block has 32 to 512, in warps");
+    CHECK(refused({.entry_threads = 100}) == "set_numbers: entry_threads = 100, but a block has 32 to 512, in warps");
+    CHECK(refused({.entries_of_a_block = 0}) == "set_numbers: entries_of_a_block = 0, but there is at least one");
+    CHECK(refused({.shared_bytes = 1024}) == "set_numbers: shared_bytes = 1024, but a block has 49152 to 101376");
+    CHECK(refused(kv::numbers_for(90, 132)) == "set_numbers: shared_bytes = 232448, but a block has 49152 to 101376");
+    CHECK(kv::to_string(kv::launch_numbers{}).find("segment_threads=512") != std::string::npos);
+  }
+}
+
+}  // namespace
+#endif
