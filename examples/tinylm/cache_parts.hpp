@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "../executor.hpp"
 #include "dual_memory.hpp"
 #include "fresh_tokens.hpp"
 #include "row_list.hpp"
@@ -74,12 +75,14 @@ class admitting_cache {
                 *plans_.exits);
     kv::maintain(*exec_, policy_, kv::signals{both.window.who}, both.global.entries, held_.global, plans_);
     kv::ops::release_pages(*exec_, both.global);
+    examples::settle(*exec_);
   }
 
   template <class Forward>
   void step(kv::appended const& fresh, Forward const& forward) {
     kv::dual_cache both = memory_.view();
     kv::step(*exec_, policy_, kv::signals{both.window.who}, both, held_, plans_, fresh, forward);
+    examples::settle(*exec_);
   }
   /// Inside of a step's forward: the new token's gates in a layer; then what the layer reads.
   void observe(fresh_tokens const& fresh, int layer) {
@@ -163,6 +166,7 @@ class plain_cache {
     kv::cache entries = all.entries;
     kv::step(*exec_, policy_, kv::signals{entries.who}, entries, held_, plans_, fresh, forward);
     kv::ops::release_pages(*exec_, all);
+    examples::settle(*exec_);
   }
   void observe(fresh_tokens const& fresh, int layer) {
     kv::observe(*exec_, policy_, fresh.signals(entries().who.layers_only(layer, layer + 1)), held_);

@@ -1,0 +1,83 @@
+// A whole generation whose policy runs on a device, beside the same one on the host: equal caches, equal text.
+
+#include <doctest/doctest.h>
+
+#include "support/device.hpp"
+#include "tinylm/cache_session.hpp"
+#include "tinylm/fixture.hpp"
+
+namespace {
+
+using namespace tinylm_test;
+using kvpolicy_test::device_executor;
+
+std::span<std::uint8_t const> text() {
+  static golden const from("text");
+  return std::span(from.text).first(96);
+}
+
+/// What a session wrote and what it holds, after a prefill and 30 bytes.
+template <class Session>
+std::pair<std::string, std::vector<std::vector<int>>> run(Session& one) {
+  one.prefill(text());
+  std::string const wrote = one.generate(30);
+  return {wrote, positions_of(one.view())};
+}
+
+template <class Policy>
+void writes_the_same(Policy const& policy, tinylm::session_options options, tinylm::layout lay) {
+  fixture& with = fixture::get();
+  options.lay = lay;
+  options.bound = 192;
+  options.chunk = 48;
+  int const units = lay == tinylm::layout::compact ? 512 : 8 * 400;
+  tinylm::kv_pool pool(with.lm.about().shape(), units, tinylm::pool_for(lay));
+  device_executor device;
+  tinylm::session<Policy> on_host(with.lm, with.exec, pool, policy, options);
+  tinylm::session<Policy, device_executor> on_device(with.lm, device, pool, policy, options);
+  auto const expected = run(on_host);
+  auto const found = run(on_device);
+  CHECK(found.first == expected.first);
+  CHECK(found.second == expected.second);
+  CHECK(on_device.told() == on_host.told());
+  CHECK(found.second.front().size() < 100);
+}
+
+TEST_SUITE("tinylm/on_device") {
+  TEST_CASE("an eviction after the prefill, by moving rows") {
+    writes_the_same(kv::policies::snapkv({.budget = 40, .score = {.window = 8}}),
+                    {.decide = tinylm::when::after_prefill}, tinylm::layout::compact);
+  }
+
+  TEST_CASE("an eviction after every forward, by lists, holes and a dead slot") {
+    tinylm::session_options const always{.decide = tinylm::when::every_forward};
+    writes_the_same(kv::policies::h2o({.budget = 40}), always, tinylm::layout::list_rewrite);
+    writes_the_same(kv::policies::knorm({.budget = 50}), always, tinylm::layout::overwrite);
+    writes_the_same(kv::policies::streaming_llm({.budget = 44}), always, tinylm::layout::dead_slot);
+  }
+
+  TEST_CASE("admission, selection and eviction in each step") {
+    fixture& with = fixture::get();
+    kv::cache_policy const policy{.admit = kv::policies::local_attention({.window = 16, .sinks = 24}),
+                                  .select = kv::policies::quest({.budget = 16, .dense_layers = 0}),
+                                  .evict = kv::policies::knorm({.budget = 20})};
+    using policy_type = std::remove_const_t<decltype(policy)>;
+    device_executor device;
+    tinylm::cache_options const options{.bound = 128, .chunk = 48};
+    tinylm::cache_session<policy_type> on_host(with.lm, with.exec, policy, options);
+    tinylm::cache_session<policy_type, device_executor> on_device(with.lm, device, policy, options);
+    auto const read = [&](auto& one) {
+      one.prefill(text().first(60));
+      for (std::uint8_t const byte : text().subspan(60)) one.step(byte);
+      std::vector<std::vector<int>> all;
+      for (kv::lanes const& part : one.lanes()) {
+        for (auto& each : positions_of({.who = part})) all.push_back(std::move(each));
+      }
+      return all;
+    };
+    CHECK(read(on_device) == read(on_host));
+    CHECK(furthest(on_device.logits(), on_host.logits()) < 1e-3);
+  }
+}
+
+}  // namespace
