@@ -29,15 +29,9 @@ struct argmin_kernel {
   fault_word faults;
   int* ticket;
 
-  [[nodiscard]] static constexpr std::size_t shared_bytes() {
-    return collective_bytes<std::int64_t>() + collective_bytes<int>();
-  }
-
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    shared_arena arena(block);
-    auto* const sums = arena.take<std::int64_t>(warp_size + 1);
-    auto* const room = arena.take<int>(warp_size + 1);
+    auto const [sums, room] = counting_room(block);
     segment_word const found = drop(block, block.index(), reinterpret_cast<std::uint64_t*>(sums), room);
     if (block.thread() == 0) {
       keep.seen[block.index()] = scores.who.committed(scores.lane_of(block.index()));
@@ -86,7 +80,7 @@ struct implementation<ops::argmin_t, Backend> {
   template <class Executor, class Rule>
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using kernel = detail::argmin_kernel<Rule>;
-    exec.launch({scores.segments(), exec.numbers().segment_threads, kernel::shared_bytes()},
+    exec.launch({scores.segments(), exec.numbers().segment_threads, detail::counting_room::bytes()},
                 kernel{scores, rule, keep, exec.faults(), exec.tickets()});
   }
 };

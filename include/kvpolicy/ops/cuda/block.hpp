@@ -231,15 +231,25 @@ void launch_change(Executor& exec, launch_shape const& shape, Kernel const& kern
   exec.launch(shape, unless_fault<Kernel>{exec.faults(), kernel});
 }
 
-/// body(block, i) for every i below `count`, a thread each. Not collective: the body asks nothing of its neighbours.
-template <class Executor, class Body>
-void launch_each(Executor& exec, std::int64_t count, Body const& body) {
-  if (count <= 0) return;
+/// Threads for each of `count` things, as many as are worth it.
+template <class Executor>
+[[nodiscard]] launch_shape shape_for_each(Executor& exec, std::int64_t count) {
   int const threads = exec.numbers().entry_threads;
   std::int64_t const wanted = (count + threads - 1) / threads;
   std::int64_t const most = std::int64_t{exec.numbers().processors} * 32;
-  int const blocks = static_cast<int>(wanted < most ? wanted : most);
-  exec.launch(launch_shape{blocks, threads, 0}, for_each_kernel<Body>{count, body});
+  return {static_cast<int>(wanted < most ? wanted : most), threads, 0};
+}
+
+/// body(block, i) for every i below `count`, a thread each. Not collective: the body asks nothing of its neighbours.
+template <class Executor, class Body>
+void launch_each(Executor& exec, std::int64_t count, Body const& body) {
+  if (count > 0) exec.launch(shape_for_each(exec, count), for_each_kernel<Body>{count, body});
+}
+
+/// launch_each of what changes the engine's memory.
+template <class Executor, class Body>
+void launch_each_change(Executor& exec, std::int64_t count, Body const& body) {
+  if (count > 0) launch_change(exec, shape_for_each(exec, count), for_each_kernel<Body>{count, body});
 }
 
 }  // namespace detail

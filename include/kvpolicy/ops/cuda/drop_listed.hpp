@@ -98,7 +98,7 @@ struct implementation<ops::drop_listed_t, Backend> {
       }
       lists_left = false;
     });
-    detail::change_each(exec, in.who.size(), detail::fewer_by_one{moves});
+    detail::launch_each_change(exec, in.who.size(), detail::fewer_by_one{moves});
   }
 };
 

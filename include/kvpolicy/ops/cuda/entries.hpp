@@ -256,7 +256,7 @@ struct implementation<ops::set_counts_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, lanes const& who, keep_set const& keep) {
     detail::row_owners const counts = detail::owners_of(who.count, who);
-    detail::change_for_each(exec, counts.count(), detail::set_count{who, counts, keep});
+    detail::launch_each_change(exec, counts.count(), detail::set_count{who, counts, keep});
   }
 };
 

@@ -36,7 +36,7 @@ struct implementation<ops::fill_row_t, Backend> {
     int const rows = in.shape.layers * in.shape.kv_heads;
     for (plane const* each : {&in.k, &in.v}) {
       detail::fill_row_body const body{*each, at, in.shape.kv_heads, each == &in.k ? key : value};
-      detail::change_each(exec, std::int64_t{rows} * each->dims, body);
+      detail::launch_each_change(exec, std::int64_t{rows} * each->dims, body);
     }
   }
 };

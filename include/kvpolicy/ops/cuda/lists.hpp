@@ -105,7 +105,7 @@ struct implementation<ops::relist_t, Backend> {
     detail::relisting const of{in.who, in.where, list, map, map_begin, rows, dead, sequence, length};
     std::int64_t const of_sequence = rows.of_sequence();
     detail::launch_check(exec, of_sequence * in.who.bound, detail::relist_check{of});
-    detail::change_for_each(exec, of_sequence * length, detail::relist_position{of});
+    detail::launch_each_change(exec, of_sequence * length, detail::relist_position{of});
   }
 };
 

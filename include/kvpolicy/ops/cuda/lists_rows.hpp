@@ -86,15 +86,4 @@ template <class Executor>
   return entries > piece ? (entries + piece - 1) / piece : 1;
 }
 
-/// launch_each for a body that changes the engine's memory.
-template <class Executor, class Body>
-void change_for_each(Executor& exec, std::int64_t count, Body const& body) {
-  if (count <= 0) return;
-  int const threads = exec.numbers().lane_threads;
-  std::int64_t const wanted = (count + threads - 1) / threads;
-  std::int64_t const most = std::int64_t{exec.numbers().processors} * 32;
-  int const blocks = static_cast<int>(wanted < most ? wanted : most);
-  launch_change(exec, launch_shape{blocks, threads, 0}, for_each_kernel<Body>{count, body});
-}
-
 }  // namespace KVPOLICY_NAMESPACE::detail

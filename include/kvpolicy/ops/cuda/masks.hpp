@@ -125,7 +125,7 @@ struct implementation<ops::show_entries_t, Backend> {
     detail::check_mask_words("show", mask);
     detail::row_owners const rows = detail::owners_of(mask.rows, in.who);
     std::int64_t const of_row = mask.form == mask_form::bits ? (mask.units + 31) / 32 : mask.units;
-    detail::change_for_each(exec, rows.count() * of_row, detail::hide_all{mask, rows, of_row});
+    detail::launch_each_change(exec, rows.count() * of_row, detail::hide_all{mask, rows, of_row});
     int const pieces = detail::pieces_of(exec, in.who.bound);
     detail::launch_change(exec, launch_shape{rows.count() * pieces, exec.numbers().entry_threads, 0},
                           detail::show_kernel{in.who, in.where, mask, rows, pieces, exec.numbers().entries_of_a_block});

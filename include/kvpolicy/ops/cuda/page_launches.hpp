@@ -9,22 +9,6 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// Shared memory that a block has on every device, without asking.
 inline constexpr int shared_everywhere = 48 * 1024;
 
-template <class Body>
-struct each_unless_fault {
-  fault_word faults;
-  Body body;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
-    if (!faults.raised()) body(block, i);
-  }
-};
-
-/// launch_each for bodies that change the engine's memory: nothing once the device has found a fault.
-template <class Executor, class Body>
-void launch_each_change(Executor& exec, std::int64_t count, Body const& body) {
-  launch_each(exec, count, each_unless_fault<Body>{exec.faults(), body});
-}
-
 /// How many blocks share the work of one lane: as many as fill the device, and no more than there are pieces.
 template <class Executor>
 [[nodiscard]] int blocks_of_a_lane(Executor& exec, int lanes, std::int64_t pieces) {

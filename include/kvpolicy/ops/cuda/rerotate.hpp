@@ -173,7 +173,7 @@ struct implementation<ops::rerotate_t, Backend> {
     int const pieces = (who.bound + entries - 1) / entries;
     detail::launch_change(exec, launch_shape{who.size() * pieces, exec.numbers().row_threads, 0},
                           detail::turn_kernel{who, in.k, in.where, tables, how.style, pieces, entries});
-    detail::change_each(exec, std::int64_t{who.size()} * who.bound, detail::number_entries{who});
+    detail::launch_each_change(exec, std::int64_t{who.size()} * who.bound, detail::number_entries{who});
   }
 };
 

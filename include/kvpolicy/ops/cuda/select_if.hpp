@@ -31,16 +31,10 @@ struct count_picked_kernel {
   fault_word faults;
   int* ticket;
 
-  [[nodiscard]] static constexpr std::size_t shared_bytes() {
-    return collective_bytes<std::int64_t>() + collective_bytes<int>();
-  }
-
   /// A segment whose lanes hold different counts lists all its entries: nothing is dropped.
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    shared_arena arena(block);
-    auto* const sums = arena.take<std::int64_t>(warp_size + 1);
-    auto* const room = arena.take<int>(warp_size + 1);
+    auto const [sums, room] = counting_room(block);
     segment_keys<Rule> const keys(scores, rule, block.index());
     bool const differs = counts_differ(block, scores, block.index(), faults, room);
     int kept = 0;
@@ -91,7 +85,7 @@ struct implementation<ops::select_if_t, Backend> {
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using counting = detail::count_picked_kernel<Rule>;
     int const threads = exec.numbers().segment_threads;
-    exec.launch({scores.segments(), threads, counting::shared_bytes()},
+    exec.launch({scores.segments(), threads, detail::counting_room::bytes()},
                 counting{scores, rule, keep, exec.faults(), exec.tickets()});
     exec.launch({scores.segments(), threads, detail::shared_arena::bytes_of_piece<unsigned>(2 * detail::warp_size)},
                 detail::list_picked_kernel<Rule>{scores, rule, keep});

@@ -131,4 +131,20 @@ template <class Block>
   return block_reduce(block, differs, room, take_higher{}) != 0;
 }
 
+/// Shared memory of a kernel that counts segments: for collectives of counts, and of offsets.
+struct counting_room {
+  std::int64_t* sums;
+  int* room;
+
+  template <class Block>
+  KVPOLICY_HD explicit counting_room(Block& block) {
+    shared_arena arena(block);
+    sums = arena.take<std::int64_t>(warp_size + 1);
+    room = arena.take<int>(warp_size + 1);
+  }
+  [[nodiscard]] static constexpr std::size_t bytes() {
+    return collective_bytes<std::int64_t>() + collective_bytes<int>();
+  }
+};
+
 }  // namespace KVPOLICY_NAMESPACE::detail

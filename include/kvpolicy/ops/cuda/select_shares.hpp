@@ -94,15 +94,9 @@ struct share_kernel {
   Rule rule;
   int* ticket;
 
-  [[nodiscard]] static constexpr std::size_t shared_bytes() {
-    return collective_bytes<std::int64_t>() + collective_bytes<int>();
-  }
-
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    shared_arena arena(block);
-    auto* const sums = arena.take<std::int64_t>(warp_size + 1);
-    auto* const room = arena.take<int>(warp_size + 1);
+    auto const [sums, room] = counting_room(block);
     pool_state const& pool = in.pool_of(block.index());
     if (pool.fires != 0 && ruler_of(in.segments[block.index()], pool) != ruled_by::floor) {
       count(block, block.index(), pool.range.low, room);
@@ -162,7 +156,7 @@ void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, ke
     exec.launch({segments, threads, select_room::bytes(0)}, pool_histogram_kernel<Rule>{in, rule});
   }
   using share = share_kernel<Rule>;
-  exec.launch({segments, threads, share::shared_bytes()}, share{in, rule, exec.tickets()});
+  exec.launch({segments, threads, counting_room::bytes()}, share{in, rule, exec.tickets()});
   exec.launch({segments, threads, shared_arena::bytes_of_piece<unsigned>(2 * warp_size)},
               emit_share_kernel<Rule>{in, rule});
 }

@@ -35,15 +35,9 @@ struct choose_kernel {
   fault_word faults;
   int* ticket;
 
-  [[nodiscard]] static constexpr std::size_t shared_bytes() {
-    return collective_bytes<std::int64_t>() + collective_bytes<int>();
-  }
-
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    shared_arena arena(block);
-    auto* const sums = arena.take<std::int64_t>(warp_size + 1);
-    auto* const room = arena.take<int>(warp_size + 1);
+    auto const [sums, room] = counting_room(block);
     choose(block, block.index(), room);
     if (last_block(block, ticket, room)) close_segments(block, keep, sums, close_choices{});
   }
@@ -143,7 +137,7 @@ struct implementation<ops::top_k_t, Backend> {
     auto const& numbers = exec.numbers();
     auto* const choices = reinterpret_cast<detail::segment_choice*>(exec.scratch());
     int const threads = detail::knows_run<Rule> ? numbers.lane_threads : numbers.segment_threads;
-    exec.launch({scores.segments(), threads, choose::shared_bytes()},
+    exec.launch({scores.segments(), threads, detail::counting_room::bytes()},
                 choose{scores, rule, keep, choices, exec.faults(), exec.tickets()});
     int const capacity = detail::keys_to_collect(numbers, scores.who.bound);
     exec.launch({scores.segments(), numbers.segment_threads, detail::select_room::bytes(capacity)},

@@ -169,7 +169,7 @@ struct implementation<ops::drop_units_t, Backend> {
     detail::launch_change(exec, launch_shape{in.who.size(), exec.numbers().lane_threads, blocks.shared_bytes()},
                           blocks);
     detail::carry_lanes(exec, detail::whole_lanes{rooms, in.where.unit_tokens}, in, columns, false);
-    detail::change_each(exec, in.who.size(), detail::count_whole_units{in.who, rooms});
+    detail::launch_each_change(exec, in.who.size(), detail::count_whole_units{in.who, rooms});
   }
 };
 
