@@ -114,26 +114,32 @@ struct avx512_blocks {
     }
   }
 
+  /// As block_bodies::multiply, of pairs of bf16.
   template <int... I>
-  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void pairs(void const* const* keys, int dims,
-                                                                   std::uint32_t const* packed,
-                                                                   typename bodies::floats* sums,
+  [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void pairs(void const* const* keys, int there, int dims,
+                                                                   std::uint32_t const* packed, float scale, float* out,
                                                                    std::integer_sequence<int, I...>) {
     constexpr int columns = Rows / 16;
+    constexpr int dims_of_a_line = 2 * floats_of_a_line;
     std::byte const* key[12];
     for (int k = 0; k < 12; ++k) key[k] = static_cast<std::byte const*>(keys[k]);
     __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
-    for (std::ptrdiff_t d = 0; d < dims; d += 2) {
-      if (d % 32 == 0) {
-        for (int k = 0; k < 12; ++k) __builtin_prefetch(static_cast<std::byte const*>(keys[k + 12]) + 2 * d);
+    step_ahead<12> next(keys, 2 * dims, out, there * Rows);
+    for (int begin = 0; begin < dims; begin += dims_of_a_line) {
+      next.fetch();
+      int const end = begin + dims_of_a_line < dims ? begin + dims_of_a_line : dims;
+      for (std::ptrdiff_t d = begin; d < end; d += 2) {
+        __m512i row[columns];
+        for (int c = 0; c < columns; ++c) row[c] = _mm512_loadu_si512(packed + d / 2 * Rows + c * 16);
+        ((acc[I] =
+              _mm512_dpbf16_ps(acc[I], __builtin_bit_cast(__m512bh, row[I % columns]),
+                               __builtin_bit_cast(__m512bh, _mm512_set1_epi32(pair_at(key[I / columns] + 2 * d))))),
+         ...);
       }
-      __m512i row[columns];
-      for (int c = 0; c < columns; ++c) row[c] = _mm512_loadu_si512(packed + d / 2 * Rows + c * 16);
-      ((acc[I] = _mm512_dpbf16_ps(acc[I], __builtin_bit_cast(__m512bh, row[I % columns]),
-                                  __builtin_bit_cast(__m512bh, _mm512_set1_epi32(pair_at(key[I / columns] + 2 * d))))),
-       ...);
     }
-    ((sums[I] = __builtin_bit_cast(typename bodies::floats, acc[I])), ...);
+    (bodies::template store<I / columns, I % columns>(__builtin_bit_cast(typename bodies::floats, acc[I]), there, scale,
+                                                      out),
+     ...);
   }
 
   [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static int pair_at(std::byte const* from) {
@@ -145,13 +151,8 @@ struct avx512_blocks {
   [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void logits_bf16(void const* const* keys, int count, int dims,
                                                                          void const* packed, float scale, float* out) {
     for (int k = 0; k < count; k += 12) {
-      int const there = 12 < count - k ? 12 : count - k;
-      float* const to = out + static_cast<std::ptrdiff_t>(k) * Rows;
-      for (int line = 0; line < there * Rows; line += floats_of_a_line) __builtin_prefetch(to + line, 1);
-      typename bodies::floats sums[12 * Rows / 16];
-      pairs(keys + k, dims, static_cast<std::uint32_t const*>(packed), sums,
-            std::make_integer_sequence<int, 12 * Rows / 16>{});
-      bodies::template store<Rows / 16>(sums, there, scale, to);
+      pairs(keys + k, 12 < count - k ? 12 : count - k, dims, static_cast<std::uint32_t const*>(packed), scale,
+            out + static_cast<std::ptrdiff_t>(k) * Rows, std::make_integer_sequence<int, 12 * Rows / 16>{});
     }
   }
 
@@ -189,7 +190,6 @@ struct avx512_blocks {
                                          .gather_head = gather_head};
   static constexpr block_kernels kernels_bf16{.logits = logits,
                                               .logits_bf16 = logits_bf16,
-
                                               .widen = avx2_blocks<Rows>::widen,
                                               .advance = advance,
                                               .settle = settle,

@@ -68,6 +68,42 @@ struct block_kernels {
   void (*gather_head)(block_view const& block, bool maximum, bool grow, float* into) = nullptr;
 };
 
+/// What is fetched while a step of keys is multiplied: the keys behind it, in the order of memory, and the lines that
+/// its products will be written to; a few with every line of a key, for all at once would keep each other waiting.
+template <int Step>
+class step_ahead {
+ public:
+  [[gnu::always_inline]] inline step_ahead(void const* const* keys, int bytes, float const* out, int floats)
+      : key_(keys + Step), bytes_(bytes), rounds_((bytes + line - 1) / line), out_(out), end_(out + floats) {
+    each_ = (floats + rounds_ - 1) / rounds_;
+  }
+
+  /// Once a line of the keys; passes over the same keys after the first have nothing left to fetch.
+  [[gnu::always_inline]] inline void fetch() {
+    if (rounds_ == 0) return;
+    --rounds_;
+    for (int i = 0; i < Step; ++i) {
+      __builtin_prefetch(static_cast<std::byte const*>(*key_) + at_);
+      at_ += line;
+      key_ += at_ >= bytes_ ? 1 : 0;
+      at_ = at_ >= bytes_ ? 0 : at_;
+    }
+    float const* const last = each_ < end_ - out_ ? out_ + each_ : end_;
+    for (; out_ < last; out_ += floats_of_a_line) __builtin_prefetch(out_, 1);
+  }
+
+ private:
+  static constexpr int line = 4 * floats_of_a_line;
+
+  void const* const* key_;
+  int bytes_;
+  int at_ = 0;
+  int rounds_;
+  float const* out_;
+  float const* end_;
+  int each_;
+};
+
 /// The same bodies for all: `Width` floats a vector, `Rows` rows a block.
 template <int Width, int Rows>
 struct block_bodies {
@@ -75,16 +111,16 @@ struct block_bodies {
   using ints = typename vector_of<Width>::ints;
   static constexpr int columns = Rows / Width;
 
-  /// sums[k * Part + p] = key k . rows of column p of `packed`, for `Step` keys; those behind them are fetched
-  /// meanwhile.
+  /// out[k][p] = scale * key k . rows of column p of `packed`, for `Step` keys of which the first `there` count.
   template <int Step, int Part, int... I>
-  [[gnu::always_inline]] static inline void multiply(void const* const* keys, int dims, float const* packed,
-                                                     floats* sums, std::integer_sequence<int, I...>) {
+  [[gnu::always_inline]] static inline void multiply(void const* const* keys, int there, int dims, float const* packed,
+                                                     float scale, step_ahead<Step>& next, float* out,
+                                                     std::integer_sequence<int, I...>) {
     float const* key[Step];
     for (int k = 0; k < Step; ++k) key[k] = static_cast<float const*>(keys[k]);
     floats acc[] = {(static_cast<void>(I), floats{})...};
     for (int begin = 0; begin < dims; begin += floats_of_a_line) {
-      for (int k = 0; k < Step; ++k) __builtin_prefetch(static_cast<float const*>(keys[k + Step]) + begin);
+      next.fetch();
       int const end = begin + floats_of_a_line < dims ? begin + floats_of_a_line : dims;
       for (int d = begin; d < end; ++d) {
         floats row[Part];
@@ -92,7 +128,7 @@ struct block_bodies {
         ((acc[I] += key[I / Part][d] * row[I % Part]), ...);
       }
     }
-    ((sums[I] = acc[I]), ...);
+    (store<I / Part, I % Part>(acc[I], there, scale, out), ...);
   }
 
   /// `Step` keys and `Part` columns at once, so that their sums stay in registers.
@@ -102,19 +138,18 @@ struct block_bodies {
     for (int k = 0; k < count; k += Step) {
       int const there = Step < count - k ? Step : count - k;
       float* const to = out + static_cast<std::ptrdiff_t>(k) * Rows;
-      for (int line = 0; line < there * Rows; line += floats_of_a_line) __builtin_prefetch(to + line, 1);
+      step_ahead<Step> next(keys + k, 4 * dims, to, there * Rows);
       for (int c = 0; c < columns; c += Part) {
-        floats sums[Step * Part];
-        multiply<Step, Part>(keys + k, dims, static_cast<float const*>(packed) + c * Width, sums,
-                             std::make_integer_sequence<int, Step * Part>{});
-        store<Part>(sums, there, scale, to + c * Width);
+        multiply<Step, Part>(keys + k, there, dims, static_cast<float const*>(packed) + c * Width, scale, next,
+                             to + c * Width, std::make_integer_sequence<int, Step * Part>{});
       }
     }
   }
 
-  template <int Part>
-  [[gnu::always_inline]] static inline void store(floats const* sums, int keys, float scale, float* out) {
-    for (int i = 0; i < keys * Part; ++i) put(sums[i] * scale, out + i / Part * Rows + i % Part * Width);
+  /// One sum, from its register, where it belongs if its key counts.
+  template <int Key, int Column>
+  [[gnu::always_inline]] static inline void store(floats const& sum, int there, float scale, float* out) {
+    if (Key < there) put(sum * scale, out + Key * Rows + Column * Width);
   }
 
   /// Rows one by one, for blocks of few.

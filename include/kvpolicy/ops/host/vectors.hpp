@@ -11,7 +11,7 @@
 
 // The instruction sets that kvpolicy::isa names, as compilers spell them.
 #define KVPOLICY_AVX2 "avx2,fma,f16c"
-#define KVPOLICY_AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt"
+#define KVPOLICY_AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt,prfchw"
 
 namespace KVPOLICY_NAMESPACE::detail {
 
