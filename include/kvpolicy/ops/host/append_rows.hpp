@@ -35,7 +35,7 @@ void for_each_lane(lanes const& who, Visit const& visit) {
 /// A row's lines on their way into the cache. Inlined, or g++ takes it for a call without effect.
 [[gnu::always_inline]] inline void fetch_row(plane const& rows, std::byte const* row) {
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
-  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
 }
 
 /// An entry's rows in every plane.

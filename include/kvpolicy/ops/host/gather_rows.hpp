@@ -91,7 +91,7 @@ struct line_copy {
 /// put there.
 template <class Row>
 void move_rows(isa speaks, plane const& rows, lane_moves const& moves, Row const& row) {
-  constexpr int ahead = 16;
+  constexpr int ahead = 32;
   constexpr int line = 64;
   constexpr std::int64_t worth_streaming = 1 << 17;
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
@@ -102,7 +102,7 @@ void move_rows(isa speaks, plane const& rows, lane_moves const& moves, Row const
   for (int i = begin; i < count; ++i) {
     if (i + ahead < count) {
       std::byte const* const next = row(moves.source(i + ahead));
-      for (int at = 0; at < bytes; at += line) __builtin_prefetch(next + at);
+      for (int at = 0; at < bytes; at += line) __builtin_prefetch(next + at, 0, 2);
     }
     std::byte const* const source = row(moves.source(i));
     if (!streams || !stream(source, row(i))) move_row(rows, source, row(i));
