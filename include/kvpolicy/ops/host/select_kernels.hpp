@@ -40,6 +40,9 @@ struct cut {
 /// How far ahead of a pass from memory scores are fetched: a page, at whose end a processor stops guessing.
 inline constexpr int floats_ahead = 1024;
 
+/// How far ahead the room that a pass writes to is fetched.
+inline constexpr int ordinals_ahead = 256;
+
 /// Where scores lie that a pass looked at.
 struct bracket_counts {
   int above = 0;
@@ -180,7 +183,7 @@ struct avx2_select {
     bool const one = low == high;
     int e = 0;
     for (; e + 8 <= count; e += 8) {
-      __builtin_prefetch(scores + e + floats_ahead);
+      __builtin_prefetch(scores + e + floats_ahead, 0, 2);
       __m256 const some = _mm256_loadu_ps(scores + e);
       unsigned const above = bits_of(_mm256_cmp_ps(some, to, _CMP_GT_OQ));
       unsigned const within = bits_of(_mm256_cmp_ps(some, from, _CMP_GE_OQ)) & ~above;
@@ -201,6 +204,7 @@ struct avx2_select {
     int kept = 0;
     int e = 0;
     for (; e + 8 <= count; e += 8) {
+      __builtin_prefetch(to + kept + ordinals_ahead, 1);
       __m256 const some = _mm256_loadu_ps(scores + e);
       unsigned const equal = take_ties(bits_of(_mm256_cmp_ps(some, cut, _CMP_EQ_OQ)), ties);
       unsigned const stays = bits_of(_mm256_cmp_ps(some, cut, _CMP_GT_OQ)) | equal;
@@ -228,7 +232,7 @@ struct avx512_select {
     bool const one = low == high;
     int e = 0;
     for (; e + 16 <= count; e += 16) {
-      __builtin_prefetch(scores + e + floats_ahead);
+      __builtin_prefetch(scores + e + floats_ahead, 0, 2);
       __m512 const some = _mm512_loadu_ps(scores + e);
       __mmask16 const above = _mm512_cmp_ps_mask(some, to, _CMP_GT_OQ);
       __mmask16 const within = _mm512_cmp_ps_mask(some, from, _CMP_GE_OQ) & static_cast<__mmask16>(~above);
@@ -253,6 +257,7 @@ struct avx512_select {
     int kept = 0;
     int e = 0;
     for (; e + 16 <= count; e += 16) {
+      __builtin_prefetch(to + kept + ordinals_ahead, 1);
       __m512 const some = _mm512_loadu_ps(scores + e);
       unsigned const equal = take_ties(_mm512_cmp_ps_mask(some, cut, _CMP_EQ_OQ), ties);
       auto const stays = static_cast<__mmask16>(_mm512_cmp_ps_mask(some, cut, _CMP_GT_OQ) | equal);
