@@ -5,7 +5,7 @@
     bench_report.py --programs DIR [--torch-python PYTHON] [--out DIR] [--from DIR] [--no-page]
 
 Runs the benchmarks named `report/...`, in which everything that is compared runs in turn, and tools/bench_peers.py in turn with
-bench_policies_snapkv. `--from DIR` takes the JSON of an earlier run instead. The last line is `N met, N missed`, of the must column;
+bench_policies_snapkv; all of it three times, because where a process's pages come to lie moves its figures, and the median counts. `--from DIR` takes the JSON of an earlier run instead. The last line is `N met, N missed`, of the must column;
 rows that this machine cannot answer are n/a, with the reason, and in neither count. Exit status 1 if a program failed, a result was
 wrong, or nothing was measured.
 """
@@ -23,7 +23,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTS = {"0": "f32", "1": "f16", "2": "bf16"}
-TORCH_ROUNDS = 3
+ROUNDS = 3
+REPORTED = {"ops_top_k": "^report/", "ops_attention_mass": "^report/", "ops_gather_rows": "^report/",
+            "policies_snapkv": "^report/scratch"}
 FAILED = "failed: "
 COMMAND = "cmake --build build/release --target bench_report"
 TORCH_COMMAND = "cmake -B build/release -DKVPOLICY_TORCH_PYTHON=<a python with PyTorch>"
@@ -49,6 +51,18 @@ class Results:
             else:
                 self.runs[name] = run
 
+    @classmethod
+    def median(cls, rounds: list["Results"]) -> "Results":
+        """Of every number of every benchmark, the median over rounds that have it."""
+        made = cls(rounds[0].context)
+        for one in rounds:
+            made.refused.update(one.refused)
+        for name, first in rounds[0].runs.items():
+            runs = [one.runs[name] for one in rounds if name in one.runs]
+            made.runs[name] = {key: statistics.median(run[key] for run in runs) if isinstance(value, (int, float)) else value
+                               for key, value in first.items()}
+        return made
+
     def matching(self, pattern: str) -> list[tuple[re.Match, dict]]:
         found = [(re.fullmatch(pattern, name), run) for name, run in self.runs.items()]
         return [(match, run) for match, run in found if match]
@@ -72,8 +86,11 @@ def run_program(program: Path, pattern: str, to: Path, *more: str) -> None:
 def torch_python(asked: str) -> tuple[str, str]:
     """A Python that imports torch, or why there is none."""
     for python in filter(None, [asked, os.environ.get("KVPOLICY_TORCH_PYTHON", ""), shutil.which("python3") or ""]):
-        if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
-            return python, ""
+        try:
+            if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
+                return python, ""
+        except OSError as wrong:
+            print(f"bench_report: {python}: {wrong.strerror}", file=sys.stderr)
     return "", f"no Python with PyTorch; pip install torch, then {TORCH_COMMAND}"
 
 
@@ -81,12 +98,11 @@ def measure(programs: Path, python: str, to: Path) -> None:
     to.mkdir(parents=True, exist_ok=True)
     for old in to.glob("*.json"):
         old.unlink()
-    for name in ("ops_top_k", "ops_attention_mass", "ops_gather_rows", "policies_snapkv"):
-        print(f"bench_report: bench_{name}", flush=True)
-        pattern = "^report/scratch" if name == "policies_snapkv" else "^report/"
-        run_program(programs / f"bench_{name}", pattern, to / f"{name}.json")
-    for i in range(TORCH_ROUNDS):
-        print(f"bench_report: SnapKV, here and in PyTorch, {i + 1} of {TORCH_ROUNDS}", flush=True)
+    for i in range(ROUNDS):
+        for name, pattern in REPORTED.items():
+            print(f"bench_report: bench_{name}, {i + 1} of {ROUNDS}", flush=True)
+            run_program(programs / f"bench_{name}", pattern, to / f"{name}.{i}.json")
+        print(f"bench_report: SnapKV, here and in PyTorch, {i + 1} of {ROUNDS}", flush=True)
         run_program(programs / "bench_policies_snapkv", "^report/snapkv", to / f"snapkv.{i}.json")
         run_program(programs / "bench_ops_top_k", "^top_k/lanes:288/entries:32768/one_in:4/threads:./like:0/",
                     to / f"top_k_288.{i}.json", "--benchmark_min_time=0.3")
@@ -395,14 +411,17 @@ def main() -> int:
     to = asked.earlier or asked.out or asked.programs.parent / "bench_report"
     if not asked.earlier:
         measure(asked.programs, python, to)
-    results = Results()
-    for name in ("ops_top_k", "ops_attention_mass", "ops_gather_rows", "policies_snapkv"):
-        results.add(json.loads((to / f"{name}.json").read_text()))
-    ours: list[Results] = []
+    rounds, ours = [], []
     for i in range(len(list(to.glob("snapkv.*.json")))):
+        rounds.append(Results())
         ours.append(Results())
+        for name in REPORTED:
+            rounds[-1].add(json.loads((to / f"{name}.{i}.json").read_text()))
         for name in ("snapkv", "top_k_288"):
             ours[-1].add(json.loads((to / f"{name}.{i}.json").read_text()))
+    if not rounds:
+        sys.exit(f"bench_report: {to} has no results")
+    results = Results.median(rounds)
     theirs = [json.loads(path.read_text()) for path in sorted(to.glob("torch.*.json"))]
 
     rows = top_k_rows(results) + mass_rows(results) + torch_rows(ours, theirs, why_not)
