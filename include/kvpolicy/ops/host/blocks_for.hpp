@@ -13,28 +13,12 @@ struct avx512_quads {
   static constexpr int keys_of_a_step = 8;
   static constexpr __mmask16 all = 0xFFFF;  ///< without a mask, g++ 12 warns inside its own header
 
-  /// The keys of the next tile into the second-level cache, in the order of memory and two lines at a time: as many as
-  /// a round of a product reads of a key. The first level has too few misses in flight for a whole memory's speed.
-  struct ahead {
-    void const* const* key;
-    int bytes;
-    int at = 0;
-    /// Inlined, or g++ takes it for a call without effect.
-    [[gnu::always_inline, gnu::target(KVPOLICY_AVX512)]] inline void fetch() {
-      __builtin_prefetch(static_cast<std::byte const*>(*key) + at, 0, 2);
-      __builtin_prefetch(static_cast<std::byte const*>(*key) + at + 64, 0, 2);
-      at += 128;
-      key += at >= bytes ? 1 : 0;
-      at = at >= bytes ? 0 : at;
-    }
-  };
-
   template <int... I>
   [[gnu::target(KVPOLICY_AVX512)]] static void products(void const* const* keys, int dims, float const* packed,
                                                         __m512* sums, std::integer_sequence<int, I...>) {
     float const* const key[] = {static_cast<float const*>(keys[I])...};
     __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
-    ahead next{keys + keys_of_a_tile, 4 * dims};
+    tile_ahead next{keys + keys_of_a_tile, 4 * dims};
     for (std::ptrdiff_t d = 0; d < dims; d += 4) {
       __m512 const rows = _mm512_loadu_ps(packed + 4 * d);
       next.fetch();
@@ -49,7 +33,7 @@ struct avx512_quads {
                                                                    std::integer_sequence<int, I...>) {
     std::byte const* const key[] = {static_cast<std::byte const*>(keys[I])...};
     __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
-    ahead next{keys + keys_of_a_tile, 2 * dims};
+    tile_ahead next{keys + keys_of_a_tile, 2 * dims};
     for (std::ptrdiff_t d = 0; d < dims; d += 8) {
       next.fetch();
       __m512i of[] = {(static_cast<void>(I), _mm512_setzero_si512())...};

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/host/ahead.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <utility>
@@ -22,9 +23,6 @@ inline constexpr int keys_ahead = 8;
 
 /// Rows of the smallest block: a decode step's, or a memory's, which would leave most of a larger one empty.
 inline constexpr int few_rows = 4;
-
-/// Floats of a cache line.
-inline constexpr int floats_of_a_line = 16;
 
 /// Probabilities of a block, unnormalised: entry first + e of row r is there if first + e < seen[r], and counts
 /// `share[r]` times. Rows that fill the block up see nothing.
@@ -66,42 +64,6 @@ struct block_kernels {
   void (*reduce)(block_view const& block, bool maximum, bool grow, float* out) = nullptr;
   /// into[e][r] becomes, or grows by, a head's probabilities: their sum or maximum.
   void (*gather_head)(block_view const& block, bool maximum, bool grow, float* into) = nullptr;
-};
-
-/// What is fetched while a step of keys is multiplied: the keys behind it, in the order of memory, and the lines that
-/// its products will be written to; a few with every line of a key, for all at once would keep each other waiting.
-template <int Step>
-class step_ahead {
- public:
-  [[gnu::always_inline]] inline step_ahead(void const* const* keys, int bytes, float const* out, int floats)
-      : key_(keys + Step), bytes_(bytes), rounds_((bytes + line - 1) / line), out_(out), end_(out + floats) {
-    each_ = (floats + rounds_ - 1) / rounds_;
-  }
-
-  /// Once a line of the keys; passes over the same keys after the first have nothing left to fetch.
-  [[gnu::always_inline]] inline void fetch() {
-    if (rounds_ == 0) return;
-    --rounds_;
-    for (int i = 0; i < Step; ++i) {
-      __builtin_prefetch(static_cast<std::byte const*>(*key_) + at_);
-      at_ += line;
-      key_ += at_ >= bytes_ ? 1 : 0;
-      at_ = at_ >= bytes_ ? 0 : at_;
-    }
-    float const* const last = each_ < end_ - out_ ? out_ + each_ : end_;
-    for (; out_ < last; out_ += floats_of_a_line) __builtin_prefetch(out_, 1);
-  }
-
- private:
-  static constexpr int line = 4 * floats_of_a_line;
-
-  void const* const* key_;
-  int bytes_;
-  int at_ = 0;
-  int rounds_;
-  float const* out_;
-  float const* end_;
-  int each_;
 };
 
 /// The same bodies for all: `Width` floats a vector, `Rows` rows a block.
