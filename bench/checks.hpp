@@ -16,23 +16,24 @@ namespace bench {
 namespace reference = kvpolicy_reference;
 
 /// Rows of elements as numbers, without the library's conversions.
-inline reference::matrix decoded_rows(kv::codec element, std::byte const* from, int rows, int dims) {
+inline reference::matrix decoded_rows(kv::codec element, std::byte const* from, int rows, int dims,
+                                      std::int64_t stride = 0) {
   reference::matrix made(static_cast<std::size_t>(rows), reference::row(static_cast<std::size_t>(dims)));
+  std::int64_t const width = kv::bytes_of(element);
   for (reference::row& one : made) {
-    for (double& to : one) {
-      to = kvpolicy_test::decoded(element, from);
-      from += kv::bytes_of(element);
-    }
+    for (std::size_t d = 0; d < one.size(); ++d)
+      one[d] = kvpolicy_test::decoded(element, from + static_cast<std::int64_t>(d) * width);
+    from += stride != 0 ? stride : dims * width;
   }
   return made;
 }
 
-/// One lane of a cache whose rows lie side by side, as the reference takes it. Positions are ordinals.
+/// One lane of a cache whose rows lie at one stride, as the reference takes it. Positions are ordinals.
 inline reference::lane_attention lane_of(kv::cache const& in, kv::query_view const& queries, kv::lane who) {
   reference::lane_attention made;
   int const count = in.who.committed(who);
   int const dims = in.shape.head_dim;
-  made.keys = decoded_rows(in.k.element, in.k.row(who.layer, in.where.at(who, 0), who.head), count, dims);
+  made.keys = decoded_rows(in.k.element, in.k.row(who.layer, in.where.at(who, 0), who.head), count, dims, in.k.token);
   made.key_positions = reference::every_ordinal(static_cast<std::size_t>(count));
   int const group = in.shape.group();
   for (int h = who.head * group; h < (who.head + 1) * group; ++h)

@@ -25,17 +25,23 @@ inline void fill_elements(memory const& to, kv::codec element, float scale, std:
     std::memcpy(to.data() + at, to.data(), std::min(drawn * width, to.size() - at));
 }
 
-/// Contiguous rows [layer][head][entry][dim] in `planes` arrays: keys, values and whatever else moves with them.
+/// Which of a layer's axes is the outer one: HND, whose lanes lie apart, or NHD, where all heads of a token lie
+/// together.
+enum class rows_by { head, token };
+
+/// Rows [layer][head][entry][dim], or [layer][entry][head][dim], in `planes` arrays: keys, values and whatever else
+/// moves with them.
 class model_cache {
  public:
   static double bytes(kv::shape const& model, int entries, kv::codec element, int planes = 2) {
     return 1.0 * model.layers * model.kv_heads * entries * (planes * model.head_dim * kv::bytes_of(element) + 4);
   }
 
-  model_cache(kv::shape const& model, int entries, kv::codec element, int planes = 2)
+  model_cache(kv::shape const& model, int entries, kv::codec element, int planes = 2, rows_by order = rows_by::head)
       : model_(model),
         entries_(entries),
         element_(element),
+        order_(order),
         counts_(static_cast<std::size_t>(model.layers * model.kv_heads)),
         positions_(counts_.size() * static_cast<std::size_t>(entries)) {
     auto const row = static_cast<std::size_t>(model.head_dim * kv::bytes_of(element));
@@ -81,14 +87,15 @@ class model_cache {
             .element = element_,
             .dims = model_.head_dim,
             .layer = row * entries_ * model_.kv_heads,
-            .token = row,
-            .head = row * entries_,
+            .token = order_ == rows_by::head ? row : row * model_.kv_heads,
+            .head = order_ == rows_by::head ? row * entries_ : row,
             .dim = width};
   }
 
   kv::shape model_;
   int entries_;
   kv::codec element_;
+  rows_by order_;
   std::vector<memory> rows_;
   std::vector<kv::plane> more_;
   std::vector<int> counts_;

@@ -15,11 +15,12 @@ using bench::one_layer_ungrouped;
 /// A layer, its last rows, and room for its mass.
 class observed_layer {
  public:
-  observed_layer(kv::shape const& model, int entries, int rows, kv::codec element)
+  observed_layer(kv::shape const& model, int entries, int rows, kv::codec element,
+                 bench::rows_by order = bench::rows_by::head)
       : model_(model),
         entries_(entries),
         rows_(rows),
-        layer_(model, entries, element),
+        layer_(model, entries, element, 2, order),
         queries_(model, entries, rows, element),
         cache_(layer_.view()),
         out_(static_cast<std::size_t>(model.kv_heads) * static_cast<std::size_t>(entries)) {}
@@ -146,11 +147,11 @@ bool logits_are_right(kv::host_executor& exec, observed_layer const& on) {
   return true;
 }
 
-void attention_mass(benchmark::State& state) {
+void attention_mass(benchmark::State& state, bench::rows_by order) {
   int const entries = static_cast<int>(state.range(0));
   int const threads = static_cast<int>(state.range(2));
   auto const element = static_cast<kv::codec>(state.range(3));
-  observed_layer on(one_layer, entries, static_cast<int>(state.range(1)), element);
+  observed_layer on(one_layer, entries, static_cast<int>(state.range(1)), element, order);
   kv::host_executor exec(threads);
   on.reserve(exec);
   on.mass(exec, on.queries());
@@ -162,9 +163,17 @@ void attention_mass(benchmark::State& state) {
   state.counters["of_peak"] = taken.ratio(1, 0);
   bench::report_rate(state, on.key_bytes(), taken.seconds(0), threads);
 }
-BENCHMARK(attention_mass)
+BENCHMARK_CAPTURE(attention_mass, , bench::rows_by::head)
+    ->Name("attention_mass")
     ->ArgNames({"entries", "window", "threads", "element"})
     ->ArgsProduct({{4096, 32768}, {1, 32}, {1, 2}, {0, 1, 2}})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+/// All heads of a token side by side: rows of a lane begin a power of two apart, and share few sets of a cache.
+BENCHMARK_CAPTURE(attention_mass, , bench::rows_by::token)
+    ->Name("attention_mass/nhd")
+    ->ArgNames({"entries", "window", "threads", "element"})
+    ->ArgsProduct({{32768}, {1, 32}, {1, 2}, {0, 1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 

@@ -103,7 +103,11 @@ class lane_logits {
     end_ = end;
     std::copy_n(address_ + keys_of_a_tile, keys_of_a_tile, next_);
     if (reads_bf16() || is_floats()) return count;
-    for (int k = 0; k < count; ++k) widen(static_cast<std::byte const*>(address_[k]), tile_ + k * dims_);
+    tile_ahead next{next_, dims_ * bytes_of(keys_->rows.element)};
+    for (int k = 0; k < count; ++k) {
+      for (int at = 0; at < next.bytes; at += 128) next.fetch();
+      widen(static_cast<std::byte const*>(address_[k]), tile_ + k * dims_);
+    }
     for (int k = 0; k < keys_of_a_tile; ++k) address_[k] = tile_ + std::min(k, count - 1) * dims_;
     return count;
   }
