@@ -86,36 +86,39 @@ struct line_copy {
 #endif
 };
 
-/// A lane's rows of one plane, of which `row(ordinal)` says where each is. Which rows come next is known, and no
-/// pattern that a processor would guess: they are fetched ahead. What would leave the cache before it is read is not
-/// put there.
-template <class Row>
-void move_rows(isa speaks, plane const& rows, lane_moves const& moves, Row const& row) {
+/// Rows of one plane: the i-th of [begin, end) goes from `from(i)` to `to(i)`, one after another. Which rows come next
+/// is known, and no pattern that a processor would guess: they are fetched ahead, into the second level, which has more
+/// misses in flight. What would leave the cache before it is read is not put there.
+template <class From, class To>
+void move_rows(isa speaks, plane const& rows, ordinal_range which, From const& from, To const& to) {
   constexpr int ahead = 32;
   constexpr int line = 64;
   constexpr std::int64_t worth_streaming = 1 << 17;
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
-  int const count = moves.count();
-  int const begin = moves.first();
   line_copy const stream{speaks, bytes};
-  bool const streams = stream.can() && std::int64_t{count - begin} * bytes >= worth_streaming;
-  for (int i = begin; i < count; ++i) {
-    if (i + ahead < count) {
-      std::byte const* const next = row(moves.source(i + ahead));
+  bool const streams = stream.can() && std::int64_t{which.end - which.begin} * bytes >= worth_streaming;
+  for (int i = which.begin; i < which.end; ++i) {
+    if (i + ahead < which.end) {
+      std::byte const* const next = from(i + ahead);
       for (int at = 0; at < bytes; at += line) __builtin_prefetch(next + at, 0, 2);
     }
-    std::byte const* const source = row(moves.source(i));
-    if (!streams || !stream(source, row(i))) move_row(rows, source, row(i));
+    std::byte const* const source = from(i);
+    if (!streams || !stream(source, to(i))) move_row(rows, source, to(i));
   }
   if (streams) line_copy::finish();
 }
 
+/// A lane's rows of one plane follow its kept entries.
 inline void move_rows(isa speaks, plane const& rows, locator const& where, lane who, lane_moves const& moves) {
+  ordinal_range const which{moves.first(), moves.count()};
+  auto const move = [&](auto const& row) {
+    move_rows(speaks, rows, which, [&](int i) { return row(moves.source(i)); }, row);
+  };
   if (where.kind == locating::identity && rows.bases.data == nullptr) {
     std::byte* const first = rows.row(who.layer, {who.sequence, 0}, who.head);
-    move_rows(speaks, rows, moves, [first, token = rows.token](int ordinal) { return first + ordinal * token; });
+    move([first, token = rows.token](int ordinal) { return first + ordinal * token; });
   } else {
-    move_rows(speaks, rows, moves, [&](int ordinal) { return rows.row(who.layer, where.at(who, ordinal), who.head); });
+    move([&](int ordinal) { return rows.row(who.layer, where.at(who, ordinal), who.head); });
   }
 }
 

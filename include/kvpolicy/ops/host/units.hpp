@@ -16,14 +16,15 @@ struct implementation<ops::fill_holes_t, host> {
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list) {
     by_lane<int> const rows = detail::rows_of(in.where, list);
     exec.for_each(keep.who.size(), [&](int i, int worker) {
-      if (detail::owns_row(rows, keep.who, keep.who.at(i))) fill(exec.scratch(worker), keep, in, list, rows, i);
+      if (!detail::owns_row(rows, keep.who, keep.who.at(i))) return;
+      fill(exec.speaks(), exec.scratch(worker), keep, in, list, rows, i);
     });
   }
 
  private:
   /// One list, and the rows of all lanes that share it.
-  static void fill(std::span<std::byte> memory, keep_set const& keep, cache const& in, by_lane<int> const& list,
-                   by_lane<int> const& rows, int i) {
+  static void fill(isa speaks, std::span<std::byte> memory, keep_set const& keep, cache const& in,
+                   by_lane<int> const& list, by_lane<int> const& rows, int i) {
     lane const who = keep.who.at(i);
     auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
     int const count = *in.who.count.row(who);
@@ -37,16 +38,21 @@ struct implementation<ops::fill_holes_t, host> {
     int* const vacated = arena.take<int>(static_cast<std::size_t>(in.who.bound));
     int* const holes = arena.take<int>(static_cast<std::size_t>(in.who.bound) + 1);
     int const lowest = vacate(marks, words, slot, count, count - stays, vacated);
-    list_holes(kept, slot, committed, lowest, holes);
-    int hole = 0;
-    auto const place = [&](int e) {
-      if (slot[e] < lowest) return slot[e];
-      for_each_sharing(keep.who, rows, who, [&](lane one) { move(in, one, slot[e], holes[hole]); });
-      return holes[hole++];
-    };
+    int const many = list_holes(kept, slot, committed, lowest, holes);
+    int* const moved = holes + many;  // as many rows leave their slots as there are holes: at most half of the lane's
     int to = 0;
-    for (int const e : kept) slot[to++] = place(e);  // an entry's slot is read before its place in the list is written
-    for (int e = committed; e < count; ++e) slot[to++] = place(e);
+    int next = 0;
+    auto const place = [&](int e) {  // without a branch: which rows move is as good as random
+      int const is = slot[e];
+      bool const leaves = is >= lowest;
+      int const hole = holes[next];
+      moved[next] = is;
+      next += leaves ? 1 : 0;
+      slot[to++] = leaves ? hole : is;  // an entry's slot is read before its place in the list is written
+    };
+    for (int const e : kept) place(e);
+    for (int e = committed; e < count; ++e) place(e);
+    for_each_sharing(keep.who, rows, who, [&](lane one) { move(speaks, in, one, {moved, holes, many}); });
     std::copy_n(vacated, count - stays, slot + stays);
   }
 
@@ -67,14 +73,16 @@ struct implementation<ops::fill_holes_t, host> {
     return vacated[0];
   }
 
-  /// Slots of dropped entries that the lane goes on living in.
-  static void list_holes(std::span<int const> kept, int const* slot, int committed, int lowest, int* holes) {
+  /// Slots of dropped entries that the lane goes on living in; returns how many.
+  static int list_holes(std::span<int const> kept, int const* slot, int committed, int lowest, int* holes) {
     int const gone = detail::list_dropped(kept, committed, holes);
     int to = 0;
     for (int i = 0; i < gone; ++i) {
       int const hole = slot[holes[i]];
-      if (hole < lowest) holes[to++] = hole;
+      holes[to] = hole;
+      to += hole < lowest ? 1 : 0;
     }
+    return to;
   }
 
   template <class Visit>
@@ -86,9 +94,19 @@ struct implementation<ops::fill_holes_t, host> {
     }
   }
 
-  static void move(cache const& in, lane who, int from, int to) {
+  /// Rows of a lane from slots to others.
+  struct slot_moves {
+    int const* from;
+    int const* to;
+    int count;
+  };
+
+  static void move(isa speaks, cache const& in, lane who, slot_moves const& moves) {
     auto const one = [&](plane const& rows) {
-      detail::move_row(rows, rows.row(who.layer, {from, 0}, who.head), rows.row(who.layer, {to, 0}, who.head));
+      auto const row = [&](int slot) { return rows.row(who.layer, {slot, 0}, who.head); };
+      detail::move_rows(
+          speaks, rows, {0, moves.count}, [&](int i) { return row(moves.from[i]); },
+          [&](int i) { return row(moves.to[i]); });
     };
     one(in.k);
     one(in.v);
