@@ -118,11 +118,7 @@ struct implementation<ops::rerotate_t, host> {
       first[stride * pair] = x * now.cosine[pair] - y * now.sine[pair];
       second[stride * pair] = y * now.cosine[pair] + x * now.sine[pair];
     }
-    if (in.k.element == codec::f32 && in.k.dim == 4) {
-      std::memcpy(key, now.row, static_cast<std::size_t>(2 * pairs) * sizeof(float));
-      return;
-    }
-    for (int d = 0; d < 2 * pairs; ++d) store(in.k.element, now.row[d], key + d * in.k.dim);
+    detail::store_row(in.k.element, now.row, in.k.dim, 2 * pairs, key);
   }
 };
 
