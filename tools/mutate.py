@@ -106,7 +106,7 @@ NO_CODE = re.compile(r"^\s*(#|//|template\b|using\b|namespace\b|static_assert\b|
 # Lines of which no result depends: what is fetched early, how early, from which size on. Named, so that a line is left
 # out by what it says and not by where it stands.
 TUNING = re.compile(r"__builtin_prefetch|_mm_sfence|\bnext\.fetch\(\)|\b(step|tile)_ahead\b|"
-                    r"\bconstexpr (int|std::int64_t) (keys_ahead|ahead|line|worth_streaming|least|stretch) = |"
+                    r"\bconstexpr (int|std::int64_t) (\w*ahead|line|worth_streaming|least|stretch) = |"
                     r"\bi \+ ahead\b|\bdoubt\b|\btake_sample<")
 FETCHING = {"ops/host/ahead.hpp"}  # all of it
 STATEMENT = re.compile(r"^\s*(?!return\b|throw\b|case\b|else\b)[\w:.>*\[\]()-]+?(\(.*\);|( [-+|&*]?= ).*;)$")

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <kvpolicy/core/codec.hpp>
 
-// The instruction sets that kvpolicy::isa names, as compilers spell them.
+// The instruction sets that kvpolicy::isa names, as compilers spell them. Every processor with AVX-512 has prfchw.
 #define KVPOLICY_AVX2 "avx2,fma,f16c"
 #define KVPOLICY_AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt,prfchw"
 
