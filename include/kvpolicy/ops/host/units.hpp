@@ -125,64 +125,66 @@ struct implementation<ops::drop_units_t, host> {
       lane const who = keep.who.at(i);
       detail::scratch_arena arena(exec.scratch(worker));
       int* const stays = arena.take<int>(static_cast<std::size_t>(in.who.bound));
-      int const count = whole_blocks(keep, in, i, stays);
+      int count = 0;
+      for_each_block(keep, in, i, [&](block const& one) {
+        for (int e = one.begin; e < one.end && one.stays; ++e) stays[count++] = e;
+      });
       held += *in.who.count.row(who) - count;
       detail::carry_lane(in, who, {{stays, static_cast<std::size_t>(count)}, count, 0}, columns);
     });
     if (entries != nullptr) *entries += held;
     exec.for_each(keep.who.size(), [&](int i, int worker) {
       if (!detail::owns_row(detail::rows_of(in.where, table), keep.who, keep.who.at(i))) return;
-      detail::scratch_arena arena(exec.scratch(worker));
-      int* const stays = arena.take<int>(static_cast<std::size_t>(in.who.bound));
-      rewrite(keep, in, table, freed, i, {stays, static_cast<std::size_t>(whole_blocks(keep, in, i, stays))},
-              arena.take<int>(static_cast<std::size_t>(in.who.bound)));
+      rewrite(keep, in, table, freed, i,
+              detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.who.bound)));
     });
-    set_counts(exec, keep, in);
+    // Last, because every other step asks for the old counts. A shared count is written once.
+    exec.for_each(keep.who.size(), [&](int i, int) {
+      lane const who = keep.who.at(i);
+      if (!detail::owns_row(in.who.count, keep.who, who)) return;
+      int count = 0;
+      for_each_block(keep, in, i, [&](block const& one) { count += one.stays ? one.end - one.begin : 0; });
+      *in.who.count.row(who) = count;
+    });
   }
 
  private:
-  /// The entries of every block of the i-th lane that holds a kept entry or a draft, ascending; returns how many.
-  static int whole_blocks(keep_set const& keep, cache const& in, int i, int* stays) {
+  /// Entries [begin, end) of a lane; they stay if one of them is kept or a draft.
+  struct block {
+    int begin;
+    int end;
+    bool stays;
+  };
+
+  template <class Visit>
+  static void for_each_block(keep_set const& keep, cache const& in, int i, Visit const& visit) {
     lane const who = keep.who.at(i);
     auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
     int const count = *in.who.count.row(who);
     int const committed = in.who.committed(who);
     auto next = kept.begin();
-    int made = 0;
     for (int begin = 0; begin < count; begin += in.where.unit_tokens) {
       int const end = std::min(count, begin + in.where.unit_tokens);
-      while (next != kept.end() && *next < begin) ++next;
       bool const wanted = (next != kept.end() && *next < end) || end > committed;
-      for (int e = begin; e < end && wanted; ++e) stays[made++] = e;
+      while (next != kept.end() && *next < end) ++next;
+      visit(block{begin, end, wanted});
     }
-    return made;
   }
 
   static void rewrite(keep_set const& keep, cache const& in, by_lane<int> const& table, unit_list const& freed, int i,
-                      std::span<int const> stays, int* dropped) {
+                      int* dropped) {
     lane const who = keep.who.at(i);
-    int const page = in.where.unit_tokens;
-    int const blocks = (*in.who.count.row(who) + page - 1) / page;
     int* const row = detail::list_row(table, in.where, who);
-    if (freed.count.data != nullptr) *freed.count.row(who) = 0;
+    int from = 0;
     int to = 0;
     int gone = 0;
-    for (int block = 0; block < blocks; ++block) {
-      bool const stay = std::binary_search(stays.begin(), stays.end(), block * page);
-      if (!stay && freed.unit.data != nullptr) freed.unit.row(who)[(*freed.count.row(who))++] = row[block];
-      (stay ? row[to++] : dropped[gone++]) = row[block];
-    }
+    for_each_block(keep, in, i, [&](block const& one) {
+      int const unit = row[from++];
+      (one.stays ? row[to++] : dropped[gone++]) = unit;
+    });
+    if (freed.count.data != nullptr) *freed.count.row(who) = gone;
+    if (freed.unit.data != nullptr) std::copy_n(dropped, gone, freed.unit.row(who));
     std::copy_n(dropped, gone, row + to);
-  }
-
-  /// Last, because every other step asks for the old counts. A shared count is written once.
-  static void set_counts(host_executor& exec, keep_set const& keep, cache const& in) {
-    for (int i = 0; i < keep.who.size(); ++i) {
-      lane const who = keep.who.at(i);
-      if (!detail::owns_row(in.who.count, keep.who, who)) continue;
-      detail::scratch_arena arena(exec.scratch(0));
-      *in.who.count.row(who) = whole_blocks(keep, in, i, arena.take<int>(static_cast<std::size_t>(in.who.bound)));
-    }
   }
 };
 
