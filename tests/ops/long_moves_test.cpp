@@ -1,11 +1,13 @@
-// gather_rows of so many bytes that rows move past the cache: still byte for byte, at every alignment.
+// gather_rows and fill_holes of so many bytes that rows move past the cache: still byte for byte, at every alignment.
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -59,7 +61,72 @@ void check_moves(long_lane const& how, std::vector<int> const& kept) {
   CHECK(memory == expected);
 }
 
+/// A lane of slots in any order: afterwards its kept entries lie in its lowest slots, those that were there already
+/// where they were.
+void check_holes(long_lane const& how, std::vector<int> const& kept) {
+  CAPTURE(how.row_bytes);
+  CAPTURE(how.skew);
+  CAPTURE(kept.size());
+  auto const row_bytes = static_cast<std::size_t>(how.row_bytes);
+  std::vector<std::byte> memory(static_cast<std::size_t>(how.entries) * static_cast<std::size_t>(how.stride) + 256);
+  std::uint32_t next = 7;
+  for (std::byte& each : memory) each = static_cast<std::byte>((next = next * 1664525u + 1013904223u) >> 24);
+  auto const beside = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
+  std::ptrdiff_t const base = 64 - beside + how.skew;
+  std::vector<std::byte> const before = memory;
+  std::vector<int> slots(static_cast<std::size_t>(how.entries));
+  std::iota(slots.begin(), slots.end(), 0);
+  dice random(13);
+  for (int i = how.entries - 1; i > 0; --i)
+    std::swap(slots[static_cast<std::size_t>(i)], slots[static_cast<std::size_t>(random.below(i + 1))]);
+  std::vector<int> const old = slots;
+
+  owned_lanes const lanes(how.entries);
+  kv::by_lane<int> const list{slots.data()};
+  kv::plane const rows{memory.data() + base, kv::codec::opaque, how.row_bytes, 0, how.stride, 0, 0, 1};
+  kv::cache cache{{.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = how.row_bytes},
+                  lanes.view(),
+                  rows,
+                  rows,
+                  kv::slot_map({slots.data()}, how.entries)};
+  cache.v.dims = 0;
+  std::vector<std::int64_t> offset{0, static_cast<std::int64_t>(kept.size())};
+  std::vector<int> ordinal = kept;
+  kv::keep_set keep;
+  keep.who = lanes.view();
+  keep.offset = offset.data();
+  keep.ordinal = ordinal.data();
+  kv::host_executor exec;
+  exec.reserve(kv::detail::list_scratch<kv::host>(cache));
+  kv::ops::fill_holes(exec, keep, cache, list);
+
+  int const stay = static_cast<int>(kept.size());
+  bool right = true;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    int const was = old[static_cast<std::size_t>(kept[i])];
+    right = right && slots[i] < stay && (was >= stay || slots[i] == was) &&
+            std::memcmp(memory.data() + base + std::ptrdiff_t{slots[i]} * how.stride,
+                        before.data() + base + std::ptrdiff_t{was} * how.stride, row_bytes) == 0;
+  }
+  CHECK(right);
+  std::sort(slots.begin(), slots.end());
+  for (int i = 0; i < how.entries; ++i) right = right && slots[static_cast<std::size_t>(i)] == i;
+  CHECK(right);
+}
+
 }  // namespace
+
+TEST_SUITE("ops/fill_holes: long lanes") {
+  TEST_CASE("a megabyte of rows moves into holes byte for byte, however many of them there are") {
+    dice random(12);
+    for (int const row_bytes : {256, 257}) {
+      for (int const skew : {0, 8}) {
+        for (int const stay : {0, 1, 1500, 3999, 4000})
+          check_holes({4000, row_bytes, row_bytes + 16 * (skew != 0 ? 1 : 0), skew}, random.subset(4000, stay));
+      }
+    }
+  }
+}
 
 TEST_SUITE("ops/gather_rows: long lanes") {
   TEST_CASE("a megabyte of rows moves byte for byte, whatever a row's size and alignment") {
