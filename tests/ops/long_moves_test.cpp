@@ -26,39 +26,58 @@ struct long_lane {
   int skew;
 };
 
-/// Opaque rows, `stride` bytes apart, `skew` bytes beside a multiple of 64; which entries stay is given.
+/// Bytes like no others, and where rows begin that lie `skew` bytes beside a multiple of 64.
+struct filled {
+  explicit filled(long_lane const& how)
+      : bytes(static_cast<std::size_t>(how.entries) * static_cast<std::size_t>(how.stride) + 256) {
+    std::uint32_t next = 7;
+    for (std::byte& each : bytes) each = static_cast<std::byte>((next = next * 1664525u + 1013904223u) >> 24);
+    auto const beside = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(bytes.data()) % 64);
+    base = 64 - beside + how.skew;
+  }
+  std::vector<std::byte> bytes;
+  std::ptrdiff_t base;
+};
+
+/// One lane's decision, and a cache of opaque rows whose values have no bytes: the same memory must not move twice.
+struct one_decision {
+  one_decision(owned_lanes const& lanes, std::vector<int> const& kept)
+      : offset{0, static_cast<std::int64_t>(kept.size())}, ordinal(kept) {
+    keep.who = lanes.view();
+    keep.offset = offset.data();
+    keep.ordinal = ordinal.data();
+  }
+  [[nodiscard]] kv::cache in(kv::plane const& rows, kv::locator const& where) const {
+    kv::cache made{{.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = rows.dims}, keep.who, rows, rows, where};
+    made.v.dims = 0;
+    return made;
+  }
+  std::vector<std::int64_t> offset;
+  std::vector<int> ordinal;
+  kv::keep_set keep;
+};
+
+/// Opaque rows, `stride` bytes apart; which entries stay is given.
 void check_moves(long_lane const& how, std::vector<int> const& kept) {
   CAPTURE(how.row_bytes);
   CAPTURE(how.stride);
   CAPTURE(how.skew);
-  auto const bytes = static_cast<std::size_t>(how.entries) * static_cast<std::size_t>(how.stride);
-  std::vector<std::byte> memory(bytes + 256);
-  std::uint32_t next = 7;
-  for (std::byte& each : memory) each = static_cast<std::byte>((next = next * 1664525u + 1013904223u) >> 24);
-  auto const beside = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
-  std::ptrdiff_t const base = 64 - beside + how.skew;
-  std::vector<std::byte> expected = memory;
+  filled memory(how);
+  auto const base = memory.base;
+  std::vector<std::byte> expected = memory.bytes;
   for (std::size_t i = 0; i < kept.size(); ++i) {
     std::memcpy(expected.data() + base + static_cast<std::ptrdiff_t>(i) * how.stride,
-                memory.data() + base + std::ptrdiff_t{kept[i]} * how.stride, static_cast<std::size_t>(how.row_bytes));
+                memory.bytes.data() + base + std::ptrdiff_t{kept[i]} * how.stride,
+                static_cast<std::size_t>(how.row_bytes));
   }
   owned_lanes const lanes(how.entries);
-  kv::plane const rows{memory.data() + base, kv::codec::opaque, how.row_bytes, 0, 0, how.stride, 0, 1};
-  kv::cache cache{{.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = how.row_bytes},
-                  lanes.view(),
-                  rows,
-                  rows,
-                  kv::identity(how.entries, 1)};
-  cache.v.dims = 0;  // the same memory must not move twice
-  std::vector<std::int64_t> offset{0, static_cast<std::int64_t>(kept.size())};
-  std::vector<int> ordinal = kept;
-  kv::keep_set keep;
-  keep.who = lanes.view();
-  keep.offset = offset.data();
-  keep.ordinal = ordinal.data();
+  one_decision const made(lanes, kept);
+  kv::cache const cache =
+      made.in({memory.bytes.data() + base, kv::codec::opaque, how.row_bytes, 0, 0, how.stride, 0, 1},
+              kv::identity(how.entries, 1));
   kv::host_executor exec;
-  kv::ops::gather_rows(exec, keep, cache, std::span<kv::held_column const>{});
-  CHECK(memory == expected);
+  kv::ops::gather_rows(exec, made.keep, cache, std::span<kv::held_column const>{});
+  CHECK(memory.bytes == expected);
 }
 
 /// A lane of slots in any order: afterwards its kept entries lie in its lowest slots, those that were there already
@@ -67,13 +86,11 @@ void check_holes(long_lane const& how, std::vector<int> const& kept) {
   CAPTURE(how.row_bytes);
   CAPTURE(how.skew);
   CAPTURE(kept.size());
-  auto const row_bytes = static_cast<std::size_t>(how.row_bytes);
-  std::vector<std::byte> memory(static_cast<std::size_t>(how.entries) * static_cast<std::size_t>(how.stride) + 256);
-  std::uint32_t next = 7;
-  for (std::byte& each : memory) each = static_cast<std::byte>((next = next * 1664525u + 1013904223u) >> 24);
-  auto const beside = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
-  std::ptrdiff_t const base = 64 - beside + how.skew;
-  std::vector<std::byte> const before = memory;
+  filled memory(how);
+  filled const before = memory;
+  auto const row = [&](filled const& of, int slot) {
+    return of.bytes.data() + of.base + std::ptrdiff_t{slot} * how.stride;
+  };
   std::vector<int> slots(static_cast<std::size_t>(how.entries));
   std::iota(slots.begin(), slots.end(), 0);
   dice random(13);
@@ -82,31 +99,20 @@ void check_holes(long_lane const& how, std::vector<int> const& kept) {
   std::vector<int> const old = slots;
 
   owned_lanes const lanes(how.entries);
-  kv::by_lane<int> const list{slots.data()};
-  kv::plane const rows{memory.data() + base, kv::codec::opaque, how.row_bytes, 0, how.stride, 0, 0, 1};
-  kv::cache cache{{.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = how.row_bytes},
-                  lanes.view(),
-                  rows,
-                  rows,
-                  kv::slot_map({slots.data()}, how.entries)};
-  cache.v.dims = 0;
-  std::vector<std::int64_t> offset{0, static_cast<std::int64_t>(kept.size())};
-  std::vector<int> ordinal = kept;
-  kv::keep_set keep;
-  keep.who = lanes.view();
-  keep.offset = offset.data();
-  keep.ordinal = ordinal.data();
+  one_decision const made(lanes, kept);
+  kv::cache const cache =
+      made.in({memory.bytes.data() + memory.base, kv::codec::opaque, how.row_bytes, 0, how.stride, 0, 0, 1},
+              kv::slot_map({slots.data()}, how.entries));
   kv::host_executor exec;
   exec.reserve(kv::detail::list_scratch<kv::host>(cache));
-  kv::ops::fill_holes(exec, keep, cache, list);
+  kv::ops::fill_holes(exec, made.keep, cache, kv::by_lane<int>{slots.data()});
 
   int const stay = static_cast<int>(kept.size());
   bool right = true;
   for (std::size_t i = 0; i < kept.size(); ++i) {
     int const was = old[static_cast<std::size_t>(kept[i])];
     right = right && slots[i] < stay && (was >= stay || slots[i] == was) &&
-            std::memcmp(memory.data() + base + std::ptrdiff_t{slots[i]} * how.stride,
-                        before.data() + base + std::ptrdiff_t{was} * how.stride, row_bytes) == 0;
+            std::memcmp(row(memory, slots[i]), row(before, was), static_cast<std::size_t>(how.row_bytes)) == 0;
   }
   CHECK(right);
   std::sort(slots.begin(), slots.end());
