@@ -225,6 +225,26 @@ TEST_SUITE("ops/host/row_blocks") {
     }
   }
 
+  TEST_CASE("an infinite key of 16 bits meets rows that 16 bits hold, and rows that they do not") {
+    for (double const bad : {reference::infinity, -reference::infinity}) {
+      for (kv::codec const element : {kv::codec::bf16, kv::codec::f16}) {
+        for (int const rows : {1, 4, 17}) {
+          CAPTURE(bad);
+          CAPTURE(kv::name_of(element));
+          CAPTURE(rows);
+          one_lane lane(shape_of(8, 1, 40, element), kv::codec::f32, rows);
+          lane.cache.write(of::keys, {}, 20, {1, bad, 1, 1, 1, 1, 1, 1});
+          for (double const first :
+               {1.0, 1.0 + 1e-3, -1.0 - 1e-3}) {  // nothing is left of it, or something of either sign
+            for (int r = 0; r < rows; ++r) lane.rows.write(0, 0, 0, r, {0.3, first, 0.7, 0.1, 0.2, 0.3, 0.4, 0.5});
+            reference::row const wanted = lane.expected({});
+            for (kv::isa const speaks : every_isa) CHECK(compare(lane.mass({}, speaks), wanted));
+          }
+        }
+      }
+    }
+  }
+
   TEST_CASE("heads are gathered before the softmax and after it, in blocks that are not full") {
     for (int const rows : {3, 16, 17, 33}) {
       for (auto const order : {kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,

@@ -33,18 +33,29 @@ struct avx512_quads {
                                                                    std::integer_sequence<int, I...>) {
     std::byte const* const key[] = {static_cast<std::byte const*>(keys[I])...};
     __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
+    __m512 rest[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
     tile_ahead next{keys + keys_of_a_tile, 2 * dims};
     for (std::ptrdiff_t d = 0; d < dims; d += 8) {
       next.fetch();
       __m512i of[] = {(static_cast<void>(I), _mm512_setzero_si512())...};
       ((of[I] = _mm512_maskz_broadcast_i32x4(all, _mm_loadu_si128(reinterpret_cast<__m128i const*>(key[I] + 2 * d)))),
        ...);
-      for (int part = 0; part < Parts; ++part) {
-        auto const rows = __builtin_bit_cast(__m512bh, _mm512_loadu_si512(packed + 2 * d * Parts + 16 * part));
-        ((acc[I] = _mm512_dpbf16_ps(acc[I], __builtin_bit_cast(__m512bh, of[I]), rows)), ...);
+      auto const rows = __builtin_bit_cast(__m512bh, _mm512_loadu_si512(packed + 2 * d * Parts));
+      ((acc[I] = _mm512_dpbf16_ps(acc[I], __builtin_bit_cast(__m512bh, of[I]), rows)), ...);
+      if constexpr (Parts == 2) {
+        auto const left = __builtin_bit_cast(__m512bh, _mm512_loadu_si512(packed + 2 * d * Parts + 16));
+        ((rest[I] = _mm512_dpbf16_ps(rest[I], __builtin_bit_cast(__m512bh, of[I]), left)), ...);
       }
     }
+    if constexpr (Parts == 2) ((acc[I] = with_rest(acc[I], rest[I])), ...);
     ((sums[I] = acc[I]), ...);
+  }
+
+  /// What is left of a row counts where the sum is a number: an infinite key times nothing left would make it NaN.
+  [[gnu::target(KVPOLICY_AVX512)]] static __m512 with_rest(__m512 sum, __m512 rest) {
+    constexpr int nan_or_infinite = 0x99;
+    __mmask16 const odd = _mm512_fpclass_ps_mask(sum, nan_or_infinite);
+    return _mm512_mask_add_ps(sum, static_cast<__mmask16>(~odd), sum, rest);
   }
 
   /// Four keys' sums, quad by quad, as [key][row]; `there` of them count.
