@@ -6,6 +6,7 @@
 #endif
 
 #include <algorithm>
+#include <kvpolicy/ops/host/ahead.hpp>
 #include <kvpolicy/ops/host/few_rows.hpp>
 #include <kvpolicy/ops/host/row_blocks.hpp>
 #include <kvpolicy/ops/host/rows.hpp>

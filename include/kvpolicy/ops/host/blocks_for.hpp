@@ -1,6 +1,7 @@
 // Products of few rows on AVX-512, and which kernels an executor has.
 #pragma once
 
+#include <kvpolicy/ops/host/ahead.hpp>
 #include <kvpolicy/ops/host/block_kernels.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/ops/host/ahead.hpp>
 #include <kvpolicy/ops/host/blocks_for.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 
