@@ -5,9 +5,10 @@
     bench_report.py --programs DIR [--torch-python PYTHON] [--out DIR] [--from DIR] [--no-page]
 
 Runs the benchmarks named `report/...`, in which everything that is compared runs in turn, and tools/bench_peers.py in turn with
-bench_policies_snapkv; all of it three times, because where a process's pages come to lie moves its figures, and the median counts. `--from DIR` takes the JSON of an earlier run instead. The last line is `N met, N missed`, of the must column;
-rows that this machine cannot answer are n/a, with the reason, and in neither count. Exit status 1 if a program failed, a result was
-wrong, or nothing was measured.
+bench_policies_snapkv; all of it three times, because where a process's pages come to lie moves its figures, and the median counts.
+`--from DIR` takes the JSON of an earlier run instead. The last line is `N met, N missed`, of the must column; rows that this machine
+cannot answer are n/a, with the reason, and in neither count. Exit status 1 if a program failed, a result was wrong, or nothing was
+measured.
 """
 import argparse
 import json

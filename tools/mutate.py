@@ -161,7 +161,8 @@ def all_mutants(patterns):
     made = []
     for path in sorted(HEADERS.rglob("*.hpp")):
         header = path.relative_to(HEADERS).as_posix()
-        if header in FETCHING or not any(fnmatch.fnmatch(header, each) and header.count("/") == each.count("/") for each in patterns):
+        wanted = any(fnmatch.fnmatch(header, each) and header.count("/") == each.count("/") for each in patterns)
+        if header in FETCHING or not wanted:
             continue
         for number, line in enumerate(path.read_text().split("\n"), 1):
             made += [Mutant(header, number, line, after) for after in dict.fromkeys(mutants_of_line(line))]

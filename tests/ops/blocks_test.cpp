@@ -234,8 +234,8 @@ TEST_SUITE("ops/host/row_blocks") {
           CAPTURE(rows);
           one_lane lane(shape_of(8, 1, 40, element), kv::codec::f32, rows);
           lane.cache.write(of::keys, {}, 20, {1, bad, 1, 1, 1, 1, 1, 1});
-          for (double const first :
-               {1.0, 1.0 + 1e-3, -1.0 - 1e-3}) {  // nothing is left of it, or something of either sign
+          // Of the first nothing is left when it is rounded, of the others something of either sign.
+          for (double const first : {1.0, 1.0 + 1e-3, -1.0 - 1e-3}) {
             for (int r = 0; r < rows; ++r) lane.rows.write(0, 0, 0, r, {0.3, first, 0.7, 0.1, 0.2, 0.3, 0.4, 0.5});
             reference::row const wanted = lane.expected({});
             for (kv::isa const speaks : every_isa) CHECK(compare(lane.mass({}, speaks), wanted));

@@ -39,7 +39,9 @@ struct implementation<ops::fill_holes_t, host> {
     int* const holes = arena.take<int>(static_cast<std::size_t>(in.who.bound) + 1);
     int const lowest = vacate(marks, words, slot, count, count - stays, vacated);
     int const many = list_holes(kept, slot, committed, lowest, holes);
-    int* const moved = holes + many;  // as many rows leave their slots as there are holes: at most half of the lane's
+    // As many rows leave their slots as there are holes: at most half of the lane's. One place more is written, not
+    // used.
+    int* const moved = holes + many;
     int to = 0;
     int next = 0;
     auto const place = [&](int e) {  // without a branch: which rows move is as good as random
