@@ -16,21 +16,27 @@ class journal {
  public:
   journal(options const& with, any_policy const& policy, int segments, int entries, results& to)
       : how_(with.how),
+        writes_(!with.out.empty()),
         policy_(policy),
         segments_(segments),
         entries_(size(entries)),
         held_(size(segments)),
         dropped_(size(segments)),
-        found_(to) {}
+        found_(to) {
+    for (std::vector<int>& each : held_) each.reserve(entries_);
+  }
 
   /// The entries that each segment holds.
   [[nodiscard]] std::vector<std::vector<int>> const& held() const { return held_; }
 
-  void arrived(int from, int to) {
-    for (std::vector<int>& each : held_) {
+  void arrived(executor& exec, int from, int to) {
+    auto const add = [&](int s, int) {
+      std::vector<int>& each = held_[size(s)];
       each.resize(each.size() + size(to - from));
       std::iota(each.end() - (to - from), each.end(), from);
-    }
+    };
+    if (to - from > 1) return examples::host_of(exec).for_each(segments_, add);
+    for (int s = 0; s < segments_; ++s) add(s, 0);
   }
 
   /// The plan's last decision; `event_step` is a step of decoding, or negative.
@@ -42,7 +48,7 @@ class journal {
       if (first == 0) found_.report = {};
       found_.report.nan_scores += now.nan_scores;
       found_.report.forced_over_budget += now.forced_over_budget;
-      note_scores(exec, plan, first);
+      if (writes_) note_scores(exec, plan, first);
     }
     for (int s = 0; s < keep.segments(); ++s) follow(keep, s, first + s, event_step);
   }
@@ -123,6 +129,7 @@ class journal {
   }
 
   mode how_;
+  bool writes_;  ///< somebody will read the scores
   any_policy const& policy_;
   int segments_;
   std::size_t entries_;

@@ -40,17 +40,14 @@ void go_through(options const& with, trace const& of, policy_text const& policy,
   std::optional<result_writer> out;
   if (!with.out.empty()) out.emplace(with, of);
   results& found = by.run(show_progress);
+  auto const write = [&](int layer) {
+    if (out && layer == 0) out->begin(found);
+    if (out) out->layer(by, layer);
+  };
+  by.carry_out(write, show_progress);
   stopwatch watch;
-  if (out) out->begin(found);
-  double writing = watch.lap();
-  by.carry_out(
-      [&](int layer) {
-        if (out) out->layer(by, layer);
-      },
-      show_progress);
-  watch.lap();
   if (out) out->finish(found);
-  found.ms.write += writing + watch.lap();
+  found.ms.write += watch.lap();
   found.ms.total = whole.lap();
   auto const told = summary(with, of, policy, found);
   with.json ? fmt::print("{}\n", told.dump(1)) : print_summary(told);

@@ -1,6 +1,7 @@
 // A policy over a trace: an engine whose memory is the mapped file, and which only carries out what the library says.
 #pragma once
 
+#include <future>
 #include <optional>
 #include <span>
 
@@ -49,26 +50,34 @@ class replay {
     return found_;
   }
 
-  /// Each layer is brought into the layout, attended to, shown to `visit(layer)` and given back.
+  /// Each layer is brought into the layout, attended to, shown to `visit(layer)` and given back. On the host the next
+  /// one is worked on while a layer is shown: copies of two layers at most are in memory.
   template <class Visit, class Step>
   void carry_out(Visit const& visit, Step const& step) {
     kv::shape const& model = trace_.shape();
     std::int64_t const row = std::int64_t{model.query_heads} * trace_.value_dim();
     if (deferred() && with_.lay == layout::compact_rerotated) refuse_ragged();
     if (attention_) found_.output.assign(size(model.layers * row), 0.0f);
+    std::future<void> shown;
+    auto const wait_for = [&](int layer) {
+      stopwatch watch;
+      shown.get();
+      found_.ms.write += watch.lap();
+      if (!deferred()) return;
+      trace::release(trace_.keys, layer);
+      trace::release(trace_.values, layer);
+      found_.ms.apply += watch.lap();
+      step(layer + 1, model.layers);
+    };
     for (int layer = 0; layer < model.layers; ++layer) {
       if (deferred()) apply_layer(layer);
       stopwatch watch;
       if (attention_) attention_->layer(layer, found_.output.data() + layer * row);
       found_.ms.attend += watch.lap();
-      visit(layer);
-      found_.ms.write += watch.lap();
-      if (!deferred()) continue;
-      trace::release(trace_.keys, layer);
-      trace::release(trace_.values, layer);
-      found_.ms.apply += watch.lap();
-      step(layer + 1, model.layers);
+      if (layer > 0) wait_for(layer - 1);
+      shown = std::async(beside, [&visit, layer] { visit(layer); });
     }
+    wait_for(model.layers - 1);
   }
 
   /// The rows of one lane that are left, in order: for layouts that move them together.
@@ -78,7 +87,11 @@ class replay {
   }
 
  private:
-  /// One decision is all there is, so that layers can be applied one by one: only one of them is in memory then.
+  /// Memory that a device may be working on is not read meanwhile.
+  static constexpr std::launch beside =
+      std::same_as<executor, kv::host_executor> ? std::launch::async : std::launch::deferred;
+
+  /// One decision is all there is, so that layers can be applied one by one, and given back.
   [[nodiscard]] bool deferred() const { return with_.how == mode::prefill && memory_.moves(); }
 
   /// Layers that decide apart do so a few at a time: enough for every thread.
@@ -151,7 +164,7 @@ class replay {
       kv::cache now = memory_.view();
       kv::append(exec_, now, state_, {.tokens = to - from, .position = trace_.positions[size(from)]});
       examples::settle(exec_);
-      journal_->arrived(from, to);
+      journal_->arrived(exec_, from, to);
       from = to;
     }
   }

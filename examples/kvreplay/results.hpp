@@ -44,7 +44,7 @@ struct milliseconds {
   double decide = 0;  ///< observing and deciding, and reading pages on the way
   double apply = 0;   ///< carrying out, copying pages that are written, and giving them back
   double attend = 0;
-  double write = 0;
+  double write = 0;  ///< waiting for what is written
   double total = 0;
 };
 
