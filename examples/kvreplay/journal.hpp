@@ -1,6 +1,7 @@
 // What was decided, in words of the trace: which entries each segment holds, their scores, who went when.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <numeric>
@@ -18,6 +19,7 @@ class journal {
       : how_(with.how),
         writes_(!with.out.empty()),
         policy_(policy),
+        scope_(scope_of(with)),
         segments_(segments),
         entries_(size(entries)),
         held_(size(segments)),
@@ -66,6 +68,12 @@ class journal {
   }
 
  private:
+  [[nodiscard]] static kv::budget_scope scope_of(options const& with) {
+    auto made = kv::budget_scope::lane;
+    if (!with.scope.empty()) kv::detail::read_value(with.scope, made);
+    return made;
+  }
+
   static constexpr float lowest = -std::numeric_limits<float>::infinity();
 
   /// Scores of what was ranked: a dropped entry was, and a kept one if it is not forced. Costs what is held, not what
@@ -77,10 +85,21 @@ class journal {
     if (first == 0) ranked_ = false;
     std::atomic<bool> any{false};
     examples::host_of(exec).for_each(keep.segments(), [&](int s, int) {
-      bool const idle = !all && std::ssize(keep.listed(s)) == keep.seen[s];
-      if (note_row(plan, s, first + s, idle)) any = true;
+      if (note_row(plan, s, first + s, !all && idle(keep, s))) any = true;
     });
     ranked_ = ranked_ || any;
+  }
+
+  /// Nothing was dropped of a segment, nor of those that it shares its budget with: nothing was ranked.
+  [[nodiscard]] bool idle(kv::keep_set const& keep, int s) const {
+    int const pools = scope_ == kv::budget_scope::lane    ? keep.segments()
+                      : scope_ == kv::budget_scope::layer ? keep.who.layers()
+                                                          : 1;
+    int const pool = std::max(1, keep.segments() / pools);
+    for (int i = s / pool * pool; i < (s / pool + 1) * pool; ++i) {
+      if (std::ssize(keep.listed(i)) < keep.seen[i]) return false;
+    }
+    return true;
   }
 
   bool note_row(kv::plan<executor>& plan, int s, int segment, bool idle) {
@@ -131,6 +150,7 @@ class journal {
   mode how_;
   bool writes_;  ///< somebody will read the scores
   any_policy const& policy_;
+  kv::budget_scope scope_;
   int segments_;
   std::size_t entries_;
   std::vector<std::vector<int>> held_;     ///< ordinals into the trace

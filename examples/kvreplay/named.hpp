@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "options.hpp"
@@ -44,8 +45,8 @@ struct wg_kv_fields {
   void check() const {
     check_window(window);
     check_page(page);
-    kv::expects(threshold >= 0 && threshold <= 1, "kvreplay", "--set threshold", kv::to_string(threshold),
-                "gates lie between 0 and 1");
+    kv::expects(std::isfinite(threshold), "kvreplay", "--set threshold", kv::to_string(threshold),
+                "gates are compared with it");
   }
 };
 
@@ -175,23 +176,13 @@ inline void refuse_options(options const& with, std::vector<std::pair<char const
               [&] { return "of " + with.policy + " there are compact, lane_pages and mask"; });
 }
 
-/// A count that an option says, or `otherwise`.
-[[nodiscard]] inline int count_of(char const* option, std::string const& text, int otherwise) {
-  if (text.empty()) return otherwise;
-  int made = 0;
-  kv::expects(kv::detail::read_value(text, made) && made >= 0, "kvreplay", option, text, "it is a count, 0 or more");
-  return made;
-}
-
 /// Entries that the command line forces.
 [[nodiscard]] inline kv::any_protection forced_by(options const& with) {
   kv::any_protection all;
   if (!with.sinks.empty()) all.add({kv::any_protection::kind::sinks, count_of("--sinks", with.sinks, 0)});
   for (std::string const& range : with.protect) {
-    std::size_t const colon = range.find(':');
-    kv::expects(colon != std::string::npos, "kvreplay", "--protect", range, "it is A:B, half open");
-    all.add({kv::any_protection::kind::span, count_of("--protect", range.substr(0, colon), 0),
-             count_of("--protect", range.substr(colon + 1), 0)});
+    kv::ordinal_range const span = range_of(range);
+    all.add({kv::any_protection::kind::span, span.begin, span.end});
   }
   all.check("kvreplay");
   return all;

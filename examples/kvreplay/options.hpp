@@ -77,6 +77,37 @@ inline void add_to(CLI::App& app, options& to) {
   return with.heavy < 0 || with.recent < 0 ? "" : std::to_string(std::int64_t{with.heavy} + with.recent);
 }
 
+/// A count that an option says, or `otherwise`.
+[[nodiscard]] inline int count_of(char const* option, std::string const& text, int otherwise) {
+  if (text.empty()) return otherwise;
+  int made = 0;
+  kv::expects(kv::detail::read_value(text, made) && made >= 0, "kvreplay", option, text, "it is a count, 0 or more");
+  return made;
+}
+
+/// Runs `work`; what it refuses `about` something is refused as what an option says.
+template <class Work>
+decltype(auto) as_said_by(char const* option, std::string const& value, char const* about, Work const& work) {
+  try {
+    return work();
+  } catch (kv::invalid_argument const& wrong) {
+    if (std::string_view(wrong.what()).find(about) == std::string_view::npos) throw;
+    throw kv::invalid_argument(std::string("kvreplay: ") + option + " = " + value + ", but " + wrong.what());
+  }
+}
+
+/// The entries of `--protect A:B`.
+[[nodiscard]] inline kv::ordinal_range range_of(std::string const& text) {
+  std::size_t const colon = text.find(':');
+  kv::ordinal_range made;
+  bool const there = colon != std::string::npos &&
+                     kv::detail::read_value(std::string_view(text).substr(0, colon), made.begin) &&
+                     kv::detail::read_value(std::string_view(text).substr(colon + 1), made.end);
+  kv::expects(there && made.begin >= 0 && made.begin <= made.end, "kvreplay", "--protect", text,
+              "it is A:B, half open, 0 <= A <= B");
+  return made;
+}
+
 /// The same policy as the grammar of specs has it, so that everything is refused in one place.
 [[nodiscard]] inline std::string spec_of(options const& with) {
   std::string text = with.policy;
@@ -85,6 +116,13 @@ inline void add_to(CLI::App& app, options& to) {
     text += (i == 0 ? "(" : ", ") + with.set[i];
   }
   if (!with.set.empty()) text += ")";
+  auto lowered = kv::granularity::lane;
+  kv::expects(with.granularity.empty() || kv::detail::read_value(with.granularity, lowered), "kvreplay",
+              "--granularity", with.granularity, "there are lane, layer and token");
+  for (auto const& [option, value] :
+       {std::pair{"--budget", with.budget}, {"--sinks", with.sinks}, {"--recent", with.recent}}) {
+    (void)count_of(option, value, 0);
+  }
   if (!with.granularity.empty() || !with.reduce.empty()) {
     text += " | reduce_lanes(" + (with.granularity.empty() ? "token" : with.granularity) + ", " +
             (with.reduce.empty() ? "sum" : with.reduce) + ")";
@@ -92,9 +130,8 @@ inline void add_to(CLI::App& app, options& to) {
   if (!with.sinks.empty()) text += " | sinks(" + with.sinks + ")";
   if (!with.recent.empty()) text += " | recent(" + with.recent + ")";
   for (std::string const& range : with.protect) {
-    std::size_t const colon = range.find(':');
-    kv::expects(colon != std::string::npos, "kvreplay", "--protect", range, "it is A:B, half open");
-    text += " | span(" + range.substr(0, colon) + ", " + range.substr(colon + 1) + ")";
+    kv::ordinal_range const span = range_of(range);
+    text += " | span(" + std::to_string(span.begin) + ", " + std::to_string(span.end) + ")";
   }
   kv::expects(with.budget.empty() || with.ratio.empty(), "kvreplay", "--ratio", with.ratio, "there is a --budget");
   std::string const budget = with.budget.empty() && with.policy == "h2o" ? heavy_and_recent(with.set) : with.budget;

@@ -47,6 +47,8 @@ class replay {
       decode(step);
     }
     journal_->close();
+    found_.told.logical_kept += std::int64_t{arrived_since_} * memory_.lanes();
+    found_.told.attended_length += std::int64_t{arrived_since_} * memory_.lanes();
     return found_;
   }
 
@@ -165,6 +167,7 @@ class replay {
       kv::append(exec_, now, state_, {.tokens = to - from, .position = trace_.positions[size(from)]});
       examples::settle(exec_);
       journal_->arrived(exec_, from, to);
+      arrived_since_ += to - from;
       from = to;
     }
   }
@@ -188,14 +191,17 @@ class replay {
   void apply() {
     kv::cache now = memory_.view();
     stopwatch watch;
-    memory_.apply(exec_, plan_, now, state_, &told_);
-    examples::settle(exec_);
+    as_said_by("--layout", with_.layout_name, "", [&] {
+      memory_.apply(exec_, plan_, now, state_, &told_);
+      examples::settle(exec_);
+    });
     found_.ms.apply += watch.lap();
     add(told_, plan_.keep().who.layer_begin == 0);
   }
 
   void add(kv::tally const& told, bool begins) {
     if (begins) found_.told = {};
+    arrived_since_ = 0;
     found_.told.logical_kept += told.logical_kept;
     found_.told.physical_freed += told.physical_freed;
     found_.told.attended_length += told.attended_length;
@@ -226,16 +232,20 @@ class replay {
     int const first = journal::first_segment(policy_.decides(), now.who.layers_only(layer, layer + 1));
     layer_plan_->publish(keep_of(now.who, first));
     stopwatch watch;
-    memory_.apply(exec_, *layer_plan_, now, *layer_state_, &told_);
-    examples::settle(exec_);
+    as_said_by("--layout", with_.layout_name, "", [&] {
+      memory_.apply(exec_, *layer_plan_, now, *layer_state_, &told_);
+      examples::settle(exec_);
+    });
     found_.ms.apply += watch.lap();
     add(told_, layer == 0);
   }
 
   void refuse_ragged() {
     kv::lanes const who = memory_.view().who;
-    kv::ops::refuse_ragged(exec_, who, keep_of(who, 0));
-    examples::settle(exec_);
+    as_said_by("--layout", with_.layout_name, "", [&] {
+      kv::ops::refuse_ragged(exec_, who, keep_of(who, 0));
+      examples::settle(exec_);
+    });
   }
 
   options const& with_;
@@ -251,7 +261,8 @@ class replay {
   std::vector<std::int64_t> layer_offset_;
   std::vector<int> layer_ordinal_, layer_seen_;
   kv::report layer_report_;
-  kv::tally told_;  ///< what the last decision came to
+  kv::tally told_;         ///< what the last decision came to
+  int arrived_since_ = 0;  ///< entries, of every lane
   std::optional<attention<memory>> attention_;
   std::optional<journal> journal_;
   results found_;

@@ -89,14 +89,17 @@ inline void print_summary(nlohmann::json const& of) {
 
 inline void print_listing(nlohmann::json const& all) {
   for (nlohmann::json const& one : all) {
-    std::string fields, needs;
+    auto const listed = [&](char const* of) {
+      std::string text;
+      for (nlohmann::json const& each : one[of]) text += (text.empty() ? "" : ", ") + each.get<std::string>();
+      return text.empty() ? std::string("nothing") : text;
+    };
+    fmt::print("{}\n  decides by {}; needs {}; modes {}\n", one["name"].get<std::string>(),
+               one["granularity"].get<std::string>(), listed("signals"), listed("modes"));
     for (nlohmann::json const& each : one["fields"]) {
-      fields +=
-          (fields.empty() ? "" : ", ") + each["name"].get<std::string>() + "=" + each["default"].get<std::string>();
+      fmt::print("  {}={} ({})\n", each["name"].get<std::string>(), each["default"].get<std::string>(),
+                 each["type"].get<std::string>());
     }
-    for (nlohmann::json const& each : one["signals"]) needs += (needs.empty() ? "" : ", ") + each.get<std::string>();
-    fmt::print("{:<14} {:<6} {:<50} needs {}\n", one["name"].get<std::string>(), one["granularity"].get<std::string>(),
-               fields.empty() ? "-" : fields, needs.empty() ? "nothing" : needs);
   }
 }
 

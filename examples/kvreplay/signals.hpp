@@ -32,7 +32,7 @@ class offers {
     if (trace_.values) all.add(values_ = kv::values{memory_.rows(false)});
     bool const given_mass = trace_.attention_mass && with_.how == mode::prefill;
     if (trace_.queries && !given_mass) offer_queries(all, begin, end);
-    if (trace_.queries) offer_turn(all, begin, end);
+    if (trace_.queries) offer_turn(all, begin, end, held);
     if (trace_.log_beta) all.add(log_beta_ = {numbers_of(trace_.log_beta, begin, end)});
     if (end == trace_.entries() && with_.how == mode::prefill) offer_recent(all);
     if (given_mass) all.add(mass_ = {lane_mass()});
@@ -59,8 +59,9 @@ class offers {
     to.add(queries_);
   }
 
-  /// All rows so far, and which of them are the span of the turn that ends here. A forward of decoding is no turn.
-  void offer_turn(kv::any_signals& to, int begin, int end) {
+  /// All rows so far, and which of them are the span of the turn that ends here. A forward of decoding is no turn, and
+  /// a span of which nothing is left has no rows to tell of.
+  void offer_turn(kv::any_signals& to, int begin, int end, std::vector<std::vector<int>> const& held) {
     bool const is_turn = with_.how != mode::decode || begin == 0;
     turn_rows_ = {rows_of(trace_.queries, 0, is_turn ? end : 0, 0)};
     auto const turn = std::find(trace_.turn_end.begin(), trace_.turn_end.end(), end) - trace_.turn_end.begin();
@@ -70,6 +71,11 @@ class offers {
     }
     kv::ordinal_range const span = turn_rows_.span({}, field_of("tail", 0));
     if (span_ && span.begin < span.end) check_rows(trace_.queries, span.begin, span.end);
+    auto const lives = [&](std::vector<int> const& one) {
+      auto const at = std::lower_bound(one.begin(), one.end(), span.begin);
+      return at != one.end() && *at < span.end;
+    };
+    if (std::none_of(held.begin(), held.end(), lives)) turn_rows_ = {rows_of(trace_.queries, 0, 0, 0)};
     to.add(turn_rows_);
   }
 

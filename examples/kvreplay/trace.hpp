@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <limits>
 
 #include "tensors.hpp"
 
@@ -174,6 +175,9 @@ class trace {
         refuse("positions", std::to_string(positions[i]),
                "they ascend, and the one before is " + std::to_string(positions[i - 1]));
       }
+    }
+    if (!positions.empty() && positions.back() == std::numeric_limits<int>::max()) {
+      refuse("positions", std::to_string(positions.back()), "the one after it has to be a number of 32 bits too");
     }
   }
 

@@ -221,7 +221,7 @@ TEST_SUITE("admission") {
   }
 
   TEST_CASE("static gates: sinks, and the table of heads") {
-    std::vector<float> const heads{1, 0, 0, 1};
+    std::vector<float> const heads{1, 0, 0.5f, 1};  // more than 0.5 retrieves
     auto const duo = kv::policies::duo_attention({.window = 4, .sinks = 2, .retrieval = {heads.data(), 0, 2, 1}});
     dual_engine engine({});
     kv::host_executor exec;
@@ -234,6 +234,7 @@ TEST_SUITE("admission") {
     }
     CHECK(std::ssize(dual_engine::seen(both, {0, 0, 0})) == 20);
     CHECK(dual_engine::seen(both, {0, 0, 1}) == std::vector{0, 1, 16, 17, 18, 19});
+    CHECK(dual_engine::seen(both, {0, 1, 0}) == std::vector{0, 1, 16, 17, 18, 19});
     CHECK(std::ssize(dual_engine::seen(both, {0, 1, 1})) == 20);
     CHECK(kv::to_string(kv::policies::local_attention({.sinks = 4})) ==
           "head_table | sinks(4) | at_least(least=0.5, strict=false, unbounded=false) | window(256)");
@@ -393,6 +394,13 @@ TEST_SUITE("admission") {
     kv::decide(now.exec, policy, kv::signals{old.who}, state, plan);
     CHECK(refused(old, state, plan) == "take_in: position = 9, but positions ascend and the last is 9");
     kv::cache part = old;
+    part.who.count.layer = 1;
+    CHECK(refused(part, state, plan) ==
+          "take_in: fresh.who = a count for each lane, but all lanes of a sequence read the same tokens");
+    part = old;
+    part.who.count.head = 1;
+    CHECK(refused(part, state, plan).starts_with("take_in: fresh.who = a count for each lane"));
+    part = old;
     part.who = old.who.layers_only(0, 1);
     CHECK(refused(part, state, plan).starts_with("take_in: "));
     auto const other = kv::policies::local_attention({.window = 4});

@@ -65,9 +65,10 @@ TEST_SUITE("budget/budget") {
     CHECK(kv::any_budget(kv::global{}).scope() == kv::budget_scope::global);
   }
 
-  TEST_CASE("a floor is a part of the share, rounded down, and products that fall short of a whole are that whole") {
+  TEST_CASE("a floor is a part of the share, a product of doubles that is cut") {
     CHECK(kv::per_layer{}.floor(10) == 2);
-    CHECK(kv::per_layer{100, 0.29}.floor(100) == 29);  // 0.29 * 100 is 28.999999999999996 in doubles
+    CHECK(kv::per_layer{100, 0.29}.floor(100) == 28);  // 0.29 * 100 is 28.999999999999996 in doubles
+    CHECK(kv::any_budget(kv::global{100, 0.29}).floor(100) == 28);
     CHECK(kv::per_layer{100, 0.5}.floor(9) == 4);
     CHECK(kv::per_layer{100, 0}.floor(100) == 0);
     CHECK(kv::per_layer{100, 1}.floor(100) == 100);

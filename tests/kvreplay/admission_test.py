@@ -248,6 +248,8 @@ class Admission(unittest.TestCase):
         self.write(trace)
         self.assertEqual(ragged(self.replay("wg_kv", window=4, page=4, threshold=0)), [list(range(20))] * trace.segments)
         self.assertEqual(ragged(self.replay("wg_kv", window=4, page=4, threshold=0, strict=True)), [list(range(16, 20))] * trace.segments)
+        self.assertEqual(ragged(self.replay("wg_kv", window=4, page=4, threshold=-1, strict=True)), [list(range(20))] * trace.segments)
+        self.assertEqual(ragged(self.replay("wg_kv", window=4, page=4, threshold=1.01)), [list(range(16, 20))] * trace.segments)
 
     def test_gates_are_all_that_wg_kv_needs(self):
         trace = Small(27, 20)
@@ -275,8 +277,8 @@ class Admission(unittest.TestCase):
     def test_duo_attention(self):
         trace, n = Small(40, 25, layers=2, kv_heads=3), 25
         self.write(trace, without=("gate",))
-        for alpha, name in (([[.5, .49, 1], [0, .75, .25]], "alpha"), (np.ones((2, 3)), "retrieval"), (np.zeros((2, 3)), "x")):
-            lanes = [a >= .5 for layer in alpha for a in layer]
+        for alpha, name in (([[.5, .51, 1], [0, .75, .25]], "alpha"), (np.ones((2, 3)), "retrieval"), (np.zeros((2, 3)), "x")):
+            lanes = [a > .5 for layer in alpha for a in layer]
             admits = [[of or j < 3 for j in range(n)] for of in lanes]
             self.both_modes(trace, "duo_attention", admits, 5, starts=(0, 11), sinks=3, retrieval=self.table(alpha, name=name))
         result = self.replay("duo_attention", retrieval=self.table(np.zeros((2, 3))))  # a window of 256 holds them all
@@ -298,7 +300,7 @@ class Admission(unittest.TestCase):
         self.write(trace, gate=("F32", np.ones((trace.layers, trace.kv_heads, 10), np.float32)))
         self.refused("tensor gate ", "wg_kv")
         self.write(trace)
-        for threshold in ("-0.1", "1.01", "nan", "inf", "x"):
+        for threshold in ("nan", "inf", "x"):
             self.refused("threshold", "wg_kv", threshold=threshold)
         for policy in ("wg_kv", "local_attention", "duo_attention"):
             more = {"retrieval": self.table(np.ones((trace.layers, trace.kv_heads)))} if policy == "duo_attention" else {}

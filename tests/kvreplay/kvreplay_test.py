@@ -227,6 +227,30 @@ class Replay(unittest.TestCase):
         result, _ = self.replay("--policy", "knorm", "--ratio", "0.9", "--rounding", "exact")
         self.assertEqual([len(kept) for kept in ragged(result)], [2] * 4)
 
+    def test_a_floor_is_a_product_of_doubles_that_is_cut(self):
+        write(self.path, {"external.u": ("F32", [[[1000.0 + j for j in range(200)], [float(j) for j in range(200)]]])})
+        for budget, floor, weak in ((100, 0.29, 28), (100, 0.57, 56), (50, 0.58, 28), (50, 0.5, 25)):
+            result, _ = self.replay("--policy", "external", "--set", "name=u", "--budget", budget, "--budget-scope", "layer", "--floor", floor)
+            self.assertEqual([len(kept) for kept in ragged(result)], [2 * budget - weak, weak])
+
+    def test_a_lane_that_loses_nothing_of_a_pool_was_ranked(self):
+        write(self.path, {"external.u": ("F32", [[[5.0, 4.0, 3.0, math.nan], [math.nan, math.nan, math.nan, -2.0]]] * 2)})
+        for scope in ("layer", "global"):
+            result, told = self.replay("--policy", "external", "--set", "name=u", "--budget", 3, "--budget-scope", scope)
+            self.assertEqual(sum(len(kept) for kept in ragged(result)), 12)
+            scores = result["scores"][1]
+            self.assertEqual((sum(math.isnan(x) for x in scores), told["nan_scores"]), (8, 8))
+            self.assertEqual([x for x in scores if x == x], [5.0, 4.0, 3.0, -2.0] * 2)
+
+    def test_what_arrives_after_the_last_decision_is_counted(self):
+        trace = Trace(12)
+        write(self.path, trace.tensors())
+        for policy, prefill, kept in ((("snapkv", "--set", "window=2", "--budget", 6), 10, 6 + 14), (("full",), 10, 24), (("full",), 0, 24)):
+            for layout in ("compact", "mask"):
+                result, told = self.replay("--policy", *policy, "--mode", "decode", "--prefill", prefill, "--layout", layout)
+                self.assertEqual([len(each) for each in ragged(result)], [kept] * 4)
+                self.assertEqual((told["logical_kept"], told["attended_length"]), (4 * kept, 4 * (kept if layout == "compact" else 24)))
+
     def test_turns_decide_after_each(self):
         trace = Trace(8)
         write(self.path, {**trace.tensors(), "turn_end": ("I64", [10, 24])})
@@ -258,6 +282,11 @@ class Replay(unittest.TestCase):
         names = {one["name"]: one for one in json.loads(done.stdout)}
         self.assertLessEqual({"full", "streaming_llm", "snapkv", "h2o", "tova", "knorm", "random", "external"}, set(names))
         self.assertEqual([(f["name"], f["default"]) for f in names["snapkv"]["fields"]][:2], [("window", "32"), ("pool", "max:7")])
+        lines = self.run_program("--list").stdout.splitlines()
+        for name, one in names.items():
+            at = lines.index(name)
+            self.assertEqual(lines[at + 1].split("; modes ")[1], ", ".join(one["modes"]))
+            self.assertEqual(lines[at + 2 : at + 2 + len(one["fields"])], [f'  {f["name"]}={f["default"]} ({f["type"]})' for f in one["fields"]])
         write(self.path, Trace(1).tensors(), {"model": "none"})
         told = json.loads(self.run_program(self.path, "--describe", "--json").stdout)
         self.assertEqual((told["layers"], told["kv_heads"], told["entries"]), (2, 2, 24))
@@ -292,7 +321,14 @@ class Replay(unittest.TestCase):
         broken("needs signal queries", {"keys": good["keys"]}, arguments=("--policy", "h2o", "--budget", "4"))
         broken("did you mean knorm", arguments=("--policy", "knrm", "--budget", "4"))
         broken("--budget = missing", arguments=("--policy", "knorm"))
-        broken("reduce_lanes", arguments=("--policy", "knorm", "--budget", "4", "--layout", "dead_slot"))
+        broken("--layout = dead_slot", arguments=("--policy", "knorm", "--budget", "4", "--layout", "dead_slot"))
+        broken("--layout = compact_rerotated", arguments=("--policy", "knorm", "--budget", "4", "--budget-scope", "layer", "--layout", "compact_rerotated"))
+        broken("--granularity = lane", arguments=("--policy", "tova", "--budget", "4", "--granularity", "lane"))
+        broken("--granularity = row", arguments=("--policy", "knorm", "--budget", "4", "--granularity", "row"))
+        for option, value in (("--budget", "-1"), ("--sinks", "x"), ("--recent", "-2"), ("--protect", "5:3"), ("--protect", "a:b")):
+            budget = () if option == "--budget" else ("--budget", "4")
+            broken(f"{option} = {value}", arguments=("--policy", "knorm", *budget, option, value))
+        broken("tensor positions = 2147483647", {**good, "positions": ("I64", [*range(23), 2**31 - 1])})
         broken("--mode", arguments=("--policy", "knorm", "--budget", "4", "--mode", "walk"))
         broken("attention_mass", {**good, "attention_mass": ("F32", [[[1.0] * 24] * 2] * 2)},
                arguments=("--policy", "h2o", "--budget", "4", "--mode", "decode"))

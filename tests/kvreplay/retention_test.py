@@ -52,7 +52,7 @@ def decode_pooled(log_beta, positions, start, budget, floor):
         if sum(map(len, live)) <= budget * len(live):
             continue
         ranked = [sorted((-score_of(log_beta[s], positions, np.array(held))[i], s, j) for i, j in enumerate(held)) for s, held in enumerate(live)]
-        first = int(floor * budget + 1e-9)
+        first = int(floor * budget)
         kept = [one for lane in ranked for one in lane[:first]]
         kept += sorted(one for lane in ranked for one in lane[first:])[: budget * len(live) - len(kept)]
         kept = {(s, j) for _, s, j in kept}

@@ -77,8 +77,9 @@ def residual_of(trace, weights, memory, rule, candidates, span):
 def turn_of(trace, live, memory, end, span, how, extra):
     """What one turn says: the memory, who is forced, the scores of the live entries (0 where forced)."""
     begin, stop = span if span[0] != span[1] else (max(0, end - how.get("tail", 32)), end)
-    memory = remember(memory, trace.queries[:, :, begin:stop], how)
     inside = (live >= begin) & (live < stop)
+    if inside.any():  # of a span that is dead altogether nothing is remembered
+        memory = remember(memory, trace.queries[:, :, begin:stop], how)
     forced = inside | (trace.positions[live] < how.get("prefix", 0)) | forced_of(trace, live, **extra)
     score = np.zeros(len(live))
     rule = rule_of(trace, memory, live[~forced])
@@ -338,7 +339,7 @@ class Turns(unittest.TestCase):
             self.write(trace, residual={**head, **change})
             self.assertEqual(self.replay(70, {"mode": "learnable"}), rule)
 
-    def test_a_span_that_is_dead_altogether_has_no_context(self):
+    def test_a_span_that_is_dead_altogether_leaves_no_context_and_no_memory(self):
         trace = Trace(46)
         head = a_head(46, 64, size=0.3)
         ends, spans = (200, 300), ((190, 200), (20, 60))
@@ -350,8 +351,11 @@ class Turns(unittest.TestCase):
         memory, live = np.zeros((3, 8, 64)), np.arange(200)
         memory, _, _ = turn_of(trace, live, memory, 200, spans[0], how, NO_EXTRA)
         live = np.concatenate([np.array(first), np.arange(200, 300)])
-        _, forced, score = turn_of(trace, live, memory, 300, spans[1], how, NO_EXTRA)
+        before = memory
+        memory, forced, score = turn_of(trace, live, memory, 300, spans[1], how, NO_EXTRA)
         self.assertFalse(forced.any())
+        self.assertIs(memory, before)
+        np.testing.assert_allclose(np.array(result["memory"][1]).reshape(memory.shape), memory, atol=1e-6)
         self.same_set([int(np.searchsorted(live, j)) for j in ragged(result)[0]], score, forced, 10)
         self.same_scores(trace, result, live, forced, score)
 

@@ -89,11 +89,9 @@ inline selection select(row const& scores, flags const& forced, int budget, int 
   return result;
 }
 
-/// How many entries a lane keeps before the pool is shared: floor(fraction * budget) as a real number; in doubles
-/// 0.29 * 100 is a little less than 29.
-inline int lane_floor(double fraction, int budget_per_lane) {
-  return static_cast<int>(std::floor(fraction * budget_per_lane + 1e-9));
-}
+/// How many entries a lane keeps before the pool is shared: int(fraction * budget), of a product of doubles, which is a
+/// little less than 29 for 0.29 * 100.
+inline int lane_floor(double fraction, int budget_per_lane) { return static_cast<int>(fraction * budget_per_lane); }
 
 /// A candidate of a pool, in the order in which the pool is filled.
 struct pool_candidate {

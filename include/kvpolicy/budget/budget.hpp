@@ -48,6 +48,8 @@ constexpr auto in_entries(Budget const& limit, shape const& model, std::int64_t 
 
 /// floor(fraction * tokens) of the real numbers; a product of doubles may fall a little short of it.
 KVPOLICY_HD constexpr int part_of(double fraction, int tokens) { return static_cast<int>(fraction * tokens + 1e-9); }
+/// int(fraction * tokens) as published code has it: a product of doubles, cut (29 % of 100 are 28).
+KVPOLICY_HD constexpr int cut_part_of(double fraction, int tokens) { return static_cast<int>(fraction * tokens); }
 
 inline void check_tokens(char const* call, int tokens) {
   expects(tokens >= 0, call, "budget.tokens", tokens, "a count cannot be negative");
@@ -82,7 +84,7 @@ struct per_layer {
   }
   KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
   KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::layer; }
-  KVPOLICY_HD constexpr int floor(int share) const { return detail::part_of(floor_part, share); }
+  KVPOLICY_HD constexpr int floor(int share) const { return detail::cut_part_of(floor_part, share); }
   friend bool operator==(per_layer const&, per_layer const&) = default;
 };
 
@@ -98,7 +100,7 @@ struct global {
   }
   KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
   KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::global; }
-  KVPOLICY_HD constexpr int floor(int share) const { return detail::part_of(floor_part, share); }
+  KVPOLICY_HD constexpr int floor(int share) const { return detail::cut_part_of(floor_part, share); }
   friend bool operator==(global const&, global const&) = default;
 };
 

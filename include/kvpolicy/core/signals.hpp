@@ -128,7 +128,8 @@ struct recent_queries : query_view {
 };
 
 /// Signal: query rows of a turn, and which of them are its actionable span: the rows of the latest message that can
-/// affect what comes next. An engine that has no more than the span's rows gives those.
+/// affect what comes next. An engine that has no more than the span's rows gives those, and none of a span of which no
+/// entry is left.
 struct turn_queries : query_view {
   static constexpr auto name = "turn_queries";
   int const* span_begin = nullptr;  ///< a row number a sequence: logical rows [begin, end) are the span. Begin = end,

@@ -118,14 +118,14 @@ struct local_attention_options {
 struct duo_attention_options {
   int window = 256;
   int sinks = 128;
-  by_lane<float const> retrieval{};  ///< a number a lane: at least 0.5 keeps everything; `retrieval_heads` makes it
+  by_lane<float const> retrieval{};  ///< a number a lane: more than 0.5 keeps everything; `retrieval_heads` makes it
 };
 /// Everything in retrieval heads, window and sinks in the others (DuoAttention).
 [[nodiscard]] constexpr auto duo_attention(duo_attention_options with = {}) {
   return admission{.score = kvpolicy::head_table{with.retrieval},
                    .protect = sinks{with.sinks},
                    .window = with.window,
-                   .pick = at_least{0.5f}};
+                   .pick = at_least{.least = 0.5f, .strict = true}};
 }
 
 /// Tokens that are read, and the scorer's parameters.
