@@ -93,6 +93,16 @@ TEST_SUITE("core/lanes") {
     });
   }
 
+  TEST_CASE("a plan has spare rows only for a scorer that asks for them") {
+    kv::host_executor exec;
+    int const counts[] = {5};
+    kv::lanes const who{.layer_end = 2, .heads = 3, .bound = 9, .count = {const_cast<int*>(counts)}};
+    kv::plan<kv::host_executor> const plain(exec, who, kv::granularity::lane);
+    CHECK(plain.spare_rows() == 0);
+    CHECK(plain.entry_bytes() == 0);
+    CHECK(kv::plan<kv::host_executor>(exec, who, kv::granularity::lane, 3).spare_rows() == 3);
+  }
+
   TEST_CASE("some layers are the same lanes, fewer of them") {
     int drafts[2] = {1, 2};
     int counts[] = {5, 6};

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <kvpolicy/kvpolicy.hpp>
 #include <string>
@@ -77,6 +78,15 @@ TEST_SUITE("core/signals") {
             kv::decide(now.exec, now.policy, kv::signals(now.view.who, by_pointer, values_by_pointer), now.state,
                        now.plan);
           }).empty());
+  }
+
+  TEST_CASE("a view that nobody has filled in has no rows, and no stride") {
+    kv::query_view const rows;
+    for (std::int64_t const stride : {rows.sequence, rows.layer, rows.head, rows.row}) CHECK(stride == 0);
+    for (int const count : {rows.dims, rows.heads, rows.rows}) CHECK(count == 0);
+    kv::plane const plane;
+    for (std::int64_t const stride : {plane.layer, plane.unit, plane.token, plane.head, plane.dim}) CHECK(stride == 0);
+    CHECK(plane.dims == 0);
   }
 
   TEST_CASE("queries without rows need no memory, others need all of it") {

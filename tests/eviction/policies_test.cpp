@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <concepts>
+#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
 #include <type_traits>
 
@@ -66,6 +67,23 @@ TEST_SUITE("eviction/policies") {
     CHECK(differs(kv::policies::h2o(), [](auto& policy) { policy.score.group = kv::reduction::max; }));
     CHECK(differs(kv::policies::random(), [](auto& policy) { policy.score.seed = 3; }));
     CHECK(differs(kv::policies::streaming_llm(), [](auto& policy) { policy.score.sinks = 3; }));
+  }
+
+  TEST_CASE("chance is another one for every seed, sequence, layer, head and position") {
+    auto const drawn = [](std::uint64_t seed, kv::lane who, int position) {
+      return kv::random::uniform{seed}(0, {who, 0, 1, position, 0});
+    };
+    float const first = drawn(42, {}, 0);
+    CHECK(first == drawn(42, {}, 0));
+    CHECK(first != drawn(43, {}, 0));
+    CHECK(first != drawn(42, {1, 0, 0}, 0));
+    CHECK(first != drawn(42, {0, 1, 0}, 0));
+    CHECK(first != drawn(42, {0, 0, 1}, 0));
+    CHECK(first != drawn(42, {}, 1));
+  }
+
+  TEST_CASE("WG-KV's window attention has the fields and defaults of the released code") {
+    CHECK(kv::to_string(kv::admitted_attention{}) == "admitted_attention(window=256, pool=max:5)");
   }
 
   TEST_CASE("policies are regular values of no more than their parameters") {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
+#include <limits>
 #include <vector>
 
 #include "support/holds.hpp"
@@ -52,6 +53,16 @@ TEST_SUITE("layout/append") {
     CHECK(now.cache.count({1, 0, 1}) == 5);
     now.append({.sequence = 1, .tokens = 11, .position = 10});
     CHECK(now.cache.count({1, 0, 1}) == 16);
+  }
+
+  TEST_CASE("the last position is one of 32 bits") {
+    batch now(two_lanes());
+    int const most = std::numeric_limits<int>::max();
+    CHECK_THROWS_WITH_AS(now.append({0, 2, most - 1, false}),
+                         "append: position = 2147483646, but the last new position does not fit into 32 bits",
+                         kv::invalid_argument);
+    now.append({0, 2, most - 2, false});
+    CHECK(now.positions({0, 0, 0}) == ordinals{most - 2, most - 1});
   }
 
   TEST_CASE("columns of new entries start at zero, whatever stood there before, and older ones stay") {

@@ -115,6 +115,27 @@ TEST_SUITE("ops/ring_append") {
     });
   }
 
+  TEST_CASE("the recorder's rows are where its columns are, sequence by sequence") {
+    mock_options shape;
+    shape.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8};
+    shape.sequences = 3;
+    mock_cache cache(shape);
+    kv::host_executor exec;
+    kv::query_ring const ring{.rows = 5};
+    kv::state<kv::host_executor> state(exec, shape.model, cache.lanes());
+    state.add(ring);
+    kv::held_columns const held = state.columns_from(0);
+    kv::recent_queries const seen = ring.view(held);
+    for (int s = 0; s < 3; ++s) {
+      for (int layer = 0; layer < 2; ++layer) {
+        for (int head = 0; head < 4; ++head) {
+          std::byte const* const of_lane = held[0].rows.row({s, layer, head / 2});
+          CHECK(seen.at({s, layer, head / 2}, head, 3) == of_lane + (head % 2 * 5 + 3) * 8 * 4);
+        }
+      }
+    }
+  }
+
   TEST_CASE("refuses rows of another head size") {
     mock_cache cache({});
     owned_ring ring(cache, 2);

@@ -259,6 +259,8 @@ TEST_SUITE("step") {
           "step: sequence = 1, but the batch has 1 sequences");
     CHECK(refused(now.policy, {.tokens = 7, .position = 30}) ==
           "make_room: tokens = 7, but the window has 6 rows: take_in takes longer chunks");
+    CHECK(refused(now.policy, {.tokens = 3, .position = 30, .in_flight = true}) ==
+          "step: tokens = 3, but the ring has 2 rows for drafts");
     auto broken = now.policy;
     broken.evict.budget.tokens = -1;
     CHECK(refused(broken, {.tokens = 1, .position = 30}) == "step: budget.tokens = -1, but a count cannot be negative");

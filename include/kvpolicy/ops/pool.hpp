@@ -54,7 +54,7 @@ struct pooling {
   }
   bool const is_max = text.substr(0, 4) == "max:";
   if (!is_max && text.substr(0, 4) != "avg:") return false;
-  int width = 0;
+  int width{};
   auto const end = text.data() + text.size();
   auto const [stopped, failed] = std::from_chars(text.data() + 4, end, width);
   if (failed != std::errc{} || stopped != end) return false;

@@ -134,7 +134,7 @@ struct implementation<ops::count_passing_t, host> {
 
   static void run(host_executor&, lanes const& fresh, int window, int* entering, int* below) {
     for (int s = 0; s < fresh.sequences; ++s) {
-      int const tokens = *fresh.count.row({s, fresh.layer_begin, 0});
+      int const tokens = *fresh.count.row({s, fresh.layer_begin});
       entering[s] = std::min(tokens, window);
       below[s] = tokens - entering[s];
     }
