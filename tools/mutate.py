@@ -101,7 +101,7 @@ COVER = [
     ("eviction/*", "eviction/policies eviction/worked_examples laws/refused_calls laws/refused_makings"),
     ("protect/*", "protect/protect printed/parse eviction/policies"),
     ("budget/*", "budget/budget printed/parse ops/pooled_top_k"),
-    ("trigger/*", "eviction/policies printed/parse"),
+    ("trigger/*", "eviction/policies printed/parse step/step"),
     ("recorders/bound_pages.hpp", "selection/history ops/page_bounds selection/select"),
     ("recorders/carry_*.hpp", "scorers/trim_kv admission/dual step/step"),
     ("recorders/remember.hpp", "recorders/remember scorers/intent_kv session/turns"),
@@ -136,21 +136,25 @@ CHANGES = [
 ]
 NO_CODE = re.compile(r"^\s*(#|//|template\b|using\b|namespace\b|static_assert\b|requires\b|concept\b|public:|private:|"
                      r"typename\b|friend bool operator==.*default|\w+\(.*\) = (delete|default);)|\bconcept \w+ =|"
-                     r"^\s*(struct|class|enum) |= (delete|default);|decltype|\boperator|\[\[noreturn\]\]|"
-                     r"\bstd::array<\w+, \d+> columns\(")
+                     r"^\s*(struct|class|enum) |= (delete|default);|decltype|\boperator|\[\[noreturn\]\]")
 # Lines of which no result depends: what is fetched early, how early, from which size on. Named, so that a line is left
 # out by what it says and not by where it stands. So are the sizes of a tile of registers, how much
 # of a row a loop of vectors leaves to the loop behind it, and dividing by one.
 TUNING = re.compile(r"__builtin_prefetch|_mm_sfence|\bnext\.fetch\(\)|\b(step|tile)_ahead\b|"
                     r"\bconstexpr (int|std::int64_t) (\w*ahead|line|worth_streaming|least|stretch) = |"
-                    r"\bfor \(; (?P<at>\w) \+ (?P<wide>8|16) <= \w+; (?P=at) \+= (?P=wide)\) \{|"
-                    r"\bi \+ ahead\b|\bdoubt\b|\btake_sample<|\blogits<\d+, \d+>\(|\bif \(shares\(\) > 1\) divide\b")
+                    r"\bfor \(; (?P<at>\w) \+ (?P<wide>[\w* ]+) <= \w+; (?P=at) \+= (?P=wide)\)|"
+                    r"\bi \+ ahead\b|\bdoubt\b|\btake_sample<|\bshare \* sample_keys::size\b|"
+                    r"\blogits<\d+, \d+>\(|\bif \(shares\(\) > 1\) divide\b|"
+                    r"\bi < 2 \* keys_of_a_tile; \+\+i\) address_")
+ROOM = re.compile(r"\bscratch_of<|\broom\(|\btile = ")  # how much room there is: more of it changes nothing
 FETCHING = {"ops/host/ahead.hpp"}  # all of it
 STATEMENT = re.compile(r"^\s*(?!return\b|throw\b|case\b|else\b)[\w:.>*\[\]()-]+?(\(.*\);|( [-+|&*]?= ).*;)$")
 
 
 def masked(line):
-    """The line with the inside of strings, characters and comments blanked, at the same columns."""
+    """The line with the inside of strings, characters and comments blanked, at the same columns. So are sizes of
+    arrays: one element more than there are values changes nothing."""
+    line = re.sub(r"(?<=std::array<)[^<>]*, \d+(?=>)", lambda m: "_" * len(m[0]), line)
     line = re.sub(r'"(\\.|[^"\\])*"|\'(\\.|[^\'\\])+\'', lambda m: m[0][0] + "_" * (len(m[0]) - 2) + m[0][0], line)
     return re.sub(r"//.*", lambda m: " " * len(m[0]), line)
 
@@ -170,6 +174,8 @@ def mutants_of_line(line):
     if NO_CODE.search(code) or TUNING.search(code) or not code.strip():
         return
     for pattern, becomes in CHANGES:
+        if callable(becomes) and ROOM.search(code):
+            continue
         for found in re.finditer(pattern, code):
             text = becomes(found) if callable(becomes) else becomes
             yield line[:found.start()] + text + line[found.end():]

@@ -413,6 +413,16 @@ TEST_SUITE("admission") {
           }) == "make_room: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
   }
 
+  TEST_CASE("drafts stand in the way of further tokens, also where nothing leaves the window") {
+    admitted now({}, gated(4), {4, std::vector<float>{1.0f}});
+    now.step();
+    kv::append(now.exec, now.both.window, now.held.window, {.tokens = 1, .position = 1, .in_flight = true});
+    kv::make_room(now.exec, now.policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans, 0);
+    CHECK(error_of([&] {
+            kv::make_room(now.exec, now.policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans, 1);
+          }) == "make_room: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
+  }
+
   TEST_CASE("the sentinel page is never handed out") {
     admitted now({}, gated(1), {4, std::vector<float>{1.0f}});
     now.step();

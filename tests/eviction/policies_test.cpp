@@ -82,6 +82,24 @@ TEST_SUITE("eviction/policies") {
     CHECK(first != drawn(42, {}, 1));
   }
 
+  TEST_CASE("over_budget waits for more entries than the budget and its slack") {
+    constexpr kv::over_budget after{3};
+    CHECK_FALSE(after(10, 10));
+    CHECK_FALSE(after(13, 10));
+    CHECK(after(14, 10));
+    CHECK_FALSE(after(0, 2147483647));
+    CHECK(kv::over_budget{}(11, 10));
+    CHECK_FALSE(kv::over_budget{}(10, 10));
+  }
+
+  TEST_CASE("over_total waits for more than its number of all lanes, and for more than the budget") {
+    constexpr kv::over_total after{100};
+    CHECK(after(101, 10));
+    CHECK_FALSE(after(100, 10));
+    CHECK_FALSE(after(101, 101));
+    CHECK(after(102, 101));
+  }
+
   TEST_CASE("WG-KV's window attention has the fields and defaults of the released code") {
     CHECK(kv::to_string(kv::admitted_attention{}) == "admitted_attention(window=256, pool=max:5)");
   }

@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
+#include <thread>
 #include <vector>
 
 namespace kv = kvpolicy;
@@ -27,6 +29,19 @@ TEST_SUITE("ops/executor") {
         for (std::atomic<int> const& each : visits) CHECK(each == 3);
       }
     }
+  }
+
+  TEST_CASE("a call ends when the last worker has done what it began") {
+    kv::host_executor exec(2);
+    std::atomic<int> begun{0};
+    int done[2] = {};
+    exec.for_each(2, [&](int index, int worker) {
+      ++begun;
+      while (begun < 2) std::this_thread::yield();  // each worker has one
+      if (worker != 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      done[index] = 1;
+    });
+    CHECK(done[0] + done[1] == 2);
   }
 
   TEST_CASE("no two workers share scratch, and reserve never makes it smaller") {

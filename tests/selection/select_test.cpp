@@ -171,6 +171,10 @@ TEST_SUITE("selection/select") {
           "select: quest.group = last, but query heads have no order");
     CHECK(refused({.score = {.page = 4, .bounds = kv::codec::bf16}}) ==
           "select: state = another policy's, but make_state makes it for the policy that observes and decides");
+    kv::host_executor bare;
+    CHECK(error_of([&] { kv::select(bare, now.policy, now.in(), now.state, now.plan); }) ==
+          "select: exec = an executor without scratch for this batch, but plan and state are made on the executor that "
+          "runs them");
     CHECK(now.chosen(0) == std::vector{0, 1, 2});  // a refused call changes nothing
   }
 

@@ -102,8 +102,7 @@ void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, 
 ///   make, at least one, the last page always among them. A lane with no more pages than that, and a lane of a dense
 ///   layer, lists all; one without entries none. Entries in flight are in no page: an engine reads them anyway.
 /// - ties go to the lower page. A NaN ranks below every number and is counted; a page that the bounds do not speak of
-/// in
-///   full is read before others (see `ops::page_scores`).
+///   in full is read before others (see `ops::page_scores`).
 /// - cost: that of the scorer and of top_k over pages. Nothing allocates.
 /// - throws: `invalid_argument` if plan or state was made for other lanes or another page, or the policy is not sound.
 template <executor Executor, selection_policy Policy, class... Given>

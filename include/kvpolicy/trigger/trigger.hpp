@@ -21,9 +21,7 @@ struct over_budget {
   void check(char const* call) const {
     expects(slack >= 0, call, "over_budget.slack", slack, "a count cannot be negative");
   }
-  KVPOLICY_HD constexpr bool operator()(int count, int budget) const {
-    return count > budget && count - budget > slack;
-  }
+  KVPOLICY_HD constexpr bool operator()(int count, int budget) const { return count - budget > slack; }
   friend bool operator==(over_budget const&, over_budget const&) = default;
 };
 
