@@ -6,6 +6,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {
@@ -23,9 +24,9 @@ namespace KVPOLICY_NAMESPACE {
   }
   std::vector<float> table(alpha.size(), 1.0f);
   std::vector<std::size_t> order(alpha.size());
-  std::iota(order.rbegin(), order.rend(), std::size_t{0});  // of equal weights the later head first
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return std::clamp(alpha[a], 0.0f, 1.0f) < std::clamp(alpha[b], 0.0f, 1.0f);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {  // of equal weights the later head first
+    return std::pair(std::clamp(alpha[a], 0.0f, 1.0f), b) < std::pair(std::clamp(alpha[b], 0.0f, 1.0f), a);
   });
   // Distinct weights below the quantile at rank r = sparsity (n - 1) are those of ranks below r.
   double const rank = sparsity * (static_cast<double>(alpha.size()) - 1);
