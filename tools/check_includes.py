@@ -15,11 +15,12 @@ from pathlib import Path
 LIBRARY = Path("include/kvpolicy")
 MAX_LINES = 300
 
-# A decision (eviction, admission, selection) may include these. Of the scorers it knows the concept, not one scorer.
-_DECISION = {"core", "ops", "recorders", "protect", "budget", "trigger", "scorers/concept.hpp"}
+# What every decision is made of may include these. Of the scorers it knows the concept, not one scorer.
+_PARTS = {"core", "ops", "protect", "budget", "trigger", "scorers/concept.hpp"}
+_DECISION = _PARTS | {"decision"}
 _EVERYTHING = {
-    "core", "ops", "ops/host", "ops/cuda", "recorders", "scorers", "protect", "budget", "trigger", "admission", "selection",
-    "eviction", "layout", "step", "session", "accounting", "io", "printed", "engines", "policies",
+    "core", "ops", "ops/host", "ops/cuda", "recorders", "scorers", "protect", "budget", "trigger", "decision", "admission",
+    "selection", "eviction", "layout", "step", "session", "accounting", "io", "printed", "engines", "policies",
 }  # fmt: skip
 
 # An entry is a room or one file of it.
@@ -34,7 +35,8 @@ ROOMS = {
     "protect": {"core"},
     "budget": {"core"},
     "trigger": {"core"},
-    "admission": _DECISION | {"eviction", "layout"},
+    "decision": _PARTS,
+    "admission": _DECISION | {"layout"},
     "selection": _DECISION,
     "eviction": _DECISION,
     "layout": {"core", "ops"},
@@ -214,7 +216,7 @@ CLEAN = {
     "include/kvpolicy/ops/cuda/top_k.cuh": "#include <cub/device/device_radix_sort.cuh>\n#include <kvpolicy/ops/top_k.hpp>\n",
     "include/kvpolicy/scorers/concept.hpp": "#include <kvpolicy/core/scores.hpp>\n",
     "include/kvpolicy/scorers/knorm.hpp": '#include "concept.hpp"\n#include <kvpolicy/ops/top_k.hpp>\n',
-    "include/kvpolicy/eviction/decide.hpp": "#include <kvpolicy/scorers/concept.hpp>\n",
+    "include/kvpolicy/decision/decide.hpp": "#include <kvpolicy/scorers/concept.hpp>\n",
     "tests/reference/top_k.hpp": '#include <vector>\n#include "reference/sort.hpp"\n',
     "tests/reference/sort.hpp": "",
     "tests/ops/top_k_test.cpp": "#include <kvpolicy/kvpolicy.hpp>\n",

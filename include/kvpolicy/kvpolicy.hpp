@@ -19,6 +19,12 @@
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/decision/bag.hpp>
+#include <kvpolicy/decision/decide.hpp>
+#include <kvpolicy/decision/describe.hpp>
+#include <kvpolicy/decision/make.hpp>
+#include <kvpolicy/decision/observe.hpp>
+#include <kvpolicy/decision/record.hpp>
 #include <kvpolicy/engines/capabilities.hpp>
 #include <kvpolicy/engines/carry.hpp>
 #include <kvpolicy/engines/flashinfer.hpp>
@@ -30,9 +36,9 @@
 #include <kvpolicy/engines/tensor.hpp>
 #include <kvpolicy/engines/tensorrt_llm.hpp>
 #include <kvpolicy/engines/vllm.hpp>
-#include <kvpolicy/eviction/decide.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/layout/append.hpp>
+#include <kvpolicy/layout/applier.hpp>
 #include <kvpolicy/layout/compact.hpp>
 #include <kvpolicy/layout/compact_rerotated.hpp>
 #include <kvpolicy/layout/dead_slot.hpp>
@@ -75,7 +81,6 @@
 #include <kvpolicy/recorders/carry_gate.hpp>
 #include <kvpolicy/recorders/carry_retention.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
-#include <kvpolicy/recorders/recording.hpp>
 #include <kvpolicy/recorders/remember.hpp>
 #include <kvpolicy/scorers/admitted_attention.hpp>
 #include <kvpolicy/scorers/concept.hpp>

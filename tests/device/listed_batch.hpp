@@ -13,6 +13,7 @@
 #include "support/device.hpp"
 #include "support/error_of.hpp"
 #include "support/owned_keep.hpp"
+#include "support/scratch.hpp"
 
 namespace kvpolicy_test {
 
@@ -143,8 +144,8 @@ void alike(listed_batch& expected, listed_batch& found, kv::launch_numbers const
            std::size_t scratch = 0) {
   kv::host_executor host;
   device_executor device(numbers, found.cache.options.seed);
-  host.reserve(kv::detail::list_scratch<kv::host>(expected.view));
-  device.reserve(scratch != 0 ? scratch : kv::detail::list_scratch<device_executor::backend>(found.view));
+  host.reserve(scratch_of_every_verb<kv::host>(expected.view));
+  device.reserve(scratch != 0 ? scratch : scratch_of_every_verb<device_executor::backend>(found.view));
   auto const refused = error_of([&] { call(host, expected); });
   auto const noted = error_of([&] {
     call(device, found);

@@ -10,6 +10,7 @@
 
 #include "device/listed_batch.hpp"
 #include "support/holds.hpp"
+#include "support/scratch.hpp"
 
 namespace {
 
@@ -111,7 +112,7 @@ TEST_SUITE("device/lists") {
       change(on);
       owned_keep keep(kv::contiguous_scores(on.view.who, kv::granularity::token, nullptr, 6));
       device_executor device;
-      device.reserve(kv::detail::list_scratch<device_executor::backend>(on.view));
+      device.reserve(scratch_of_every_verb<device_executor::backend>(on.view));
       kv::ops::check_list(device, keep.view(), on.view, on.edit<kv::nobody>(true, true));
       return error_of([&] { device.check(); });
     };

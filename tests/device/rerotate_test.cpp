@@ -14,6 +14,7 @@
 #include "support/holds.hpp"
 #include "support/mock_batch.hpp"
 #include "support/mock_cache.hpp"
+#include "support/scratch.hpp"
 
 namespace {
 
@@ -66,8 +67,8 @@ bool is_the_hosts(mock_options const& shape, kv::rope const& how, int threads) {
   fill(on_device, true);
   kv::host_executor host;
   device_executor device(numbers_of(threads), shape.seed);
-  host.reserve(kv::detail::rerotate_scratch<kv::host>(on_host.view()));
-  device.reserve(kv::detail::rerotate_scratch<backend>(on_device.view()));
+  host.reserve(scratch_of_every_verb<kv::host>(on_host.view()));
+  device.reserve(scratch_of_every_verb<backend>(on_device.view()));
   kv::ops::rerotate(host, on_host.lanes(), on_host.view(), how);
   kv::ops::rerotate(device, on_device.lanes(), on_device.view(), how);
   device.check();
@@ -118,7 +119,7 @@ TEST_SUITE("device/rerotate") {
     mock_cache some({.bound = 40, .element = kv::codec::f16, .seed = 3});
     fill(some, false);
     device_executor device;
-    device.reserve(kv::detail::rerotate_scratch<backend>(some.view()));
+    device.reserve(scratch_of_every_verb<backend>(some.view()));
     auto const save = [&] { return some.save(); };
     CHECK(
         is_idle_after_a_fault(device, [&] { kv::ops::rerotate(device, some.lanes(), some.view(), kv::rope{}); }, save));

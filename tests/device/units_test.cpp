@@ -12,6 +12,7 @@
 #include "device/moves.hpp"
 #include "layout/slot_cache.hpp"
 #include "support/holds.hpp"
+#include "support/scratch.hpp"
 
 namespace {
 
@@ -77,7 +78,7 @@ bool is_the_hosts(slot_options const& how, int threads, std::size_t scratch, boo
   kv::keep_set theirs = keep.view();
   theirs.who = on_device.cache.lanes();
   kv::host_executor host;
-  host.reserve(kv::detail::list_scratch<kv::host>(on_host.cache.view()));
+  host.reserve(scratch_of_every_verb<kv::host>(on_host.cache.view()));
   device_executor device(numbers_of(threads), how.seed);
   device.reserve(scratch);
   verb(host, keep.view(), on_host);

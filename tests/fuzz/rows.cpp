@@ -13,6 +13,7 @@
 #include "reference/rope.hpp"
 #include "support/mock_batch.hpp"
 #include "support/mock_cache.hpp"
+#include "support/scratch.hpp"
 
 namespace {
 
@@ -244,7 +245,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   mock_cache cache(shape);
   fill(cache, drafts);
   kv::cache const view = cache.view();
-  exec.reserve(std::max(kv::detail::list_scratch<kv::host>(view), kv::detail::rerotate_scratch<kv::host>(view)));
+  exec.reserve(scratch_of_every_verb<kv::host>(view));
   if (verb == 0) try_gather(from, exec, cache, decides);
   if (verb == 1) try_rerotate(from, exec, cache);
   if (verb == 2) try_fill_row(from, exec, cache);

@@ -103,7 +103,7 @@ struct subject {
 template <class Budget>
 void decide(subject& now, kv::host_executor& exec, kv::keep_set& keep, Budget const& limit) {
   flagged const flags{&now.forced, now.lanes.view(), now.decides};
-  kv::detail::eviction_rule const rule{kv::nothing{}, flags, limit, kv::over_budget{now.slack}};
+  kv::detail::decision_rule const rule{kv::nothing{}, flags, limit, kv::over_budget{now.slack}};
   kv::ops::top_k(exec, now.scores.view(), rule, keep);
 }
 

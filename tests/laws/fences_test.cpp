@@ -15,6 +15,7 @@
 #include "support/elements.hpp"
 #include "support/fenced.hpp"
 #include "support/scores.hpp"
+#include "support/scratch.hpp"
 
 namespace {
 
@@ -80,7 +81,7 @@ struct fenced_batch {
     for (int r = 0; r < how.query_rows; ++r) {
       query_position[static_cast<std::size_t>(r)] = first_position + how.entries - how.query_rows + r;
     }
-    exec.reserve(kv::detail::scratch_bytes<kv::host>(view()));
+    exec.reserve(scratch_of_every_verb<kv::host>(view()));
   }
 
   [[nodiscard]] std::size_t row_bytes() const {
@@ -313,7 +314,7 @@ TEST_SUITE("laws/fences") {
           CHECK(keep.offset[1] == k);
         }
         fenced_keep keep(now, kv::granularity::lane);
-        kv::detail::eviction_rule const pooled{kv::nothing{}, kv::sinks{fenced_batch::first_position + 2},
+        kv::detail::decision_rule const pooled{kv::nothing{}, kv::sinks{fenced_batch::first_position + 2},
                                                kv::global{k, 0.2}, kv::over_budget{}};
         kv::ops::top_k(now.exec, out.view, pooled, keep.view);
         CHECK(keep.is_whole());

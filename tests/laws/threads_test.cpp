@@ -13,6 +13,7 @@
 #include "support/mock_cache.hpp"
 #include "support/owned_keep.hpp"
 #include "support/scores.hpp"
+#include "support/scratch.hpp"
 
 namespace {
 
@@ -43,7 +44,7 @@ std::vector<std::byte> all_verbs(int threads, kv::codec element, arrangement mem
   fill(queries, cache, content::smooth);
   kv::host_executor exec(threads);
   kv::cache const view = cache.view();
-  exec.reserve(kv::detail::scratch_bytes<kv::host>(view));
+  exec.reserve(scratch_of_every_verb<kv::host>(view));
   std::vector<std::byte> written;
   kv::lanes const who = cache.lanes();
   for (auto const order : {kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,
@@ -67,7 +68,7 @@ std::vector<std::byte> all_verbs(int threads, kv::codec element, arrangement mem
   put(written, norms.all().data(), norms.all().size());
   put(written, folded.all().data(), folded.all().size());
   owned_keep pooled(norms.view());
-  kv::detail::eviction_rule const rule{kv::nothing{}, kv::sinks{2}, kv::global{20, 0.2}, kv::over_budget{}};
+  kv::detail::decision_rule const rule{kv::nothing{}, kv::sinks{2}, kv::global{20, 0.2}, kv::over_budget{}};
   kv::ops::top_k(exec, norms.view(), rule, pooled.view());
   for (int s = 0; s < norms.view().segments(); ++s) put(written, pooled.kept(s).data(), pooled.kept(s).size());
   put(written, &pooled.report(), 1);

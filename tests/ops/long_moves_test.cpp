@@ -13,6 +13,7 @@
 
 #include "support/dice.hpp"
 #include "support/owned_lanes.hpp"
+#include "support/scratch.hpp"
 
 namespace {
 
@@ -104,7 +105,7 @@ void check_holes(long_lane const& how, std::vector<int> const& kept) {
       made.in({memory.bytes.data() + memory.base, kv::codec::opaque, how.row_bytes, 0, how.stride, 0, 0, 1},
               kv::slot_map({slots.data()}, how.entries));
   kv::host_executor exec;
-  exec.reserve(kv::detail::list_scratch<kv::host>(cache));
+  exec.reserve(scratch_of_every_verb<kv::host>(cache));
   kv::ops::fill_holes(exec, made.keep, cache, kv::by_lane<int>{slots.data()});
 
   int const stay = static_cast<int>(kept.size());

@@ -38,7 +38,7 @@ TEST_SUITE("ops/top_k: pools") {
       exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, 6));
       owned_keep keep(scores.view());
       auto const rule =
-          kv::detail::eviction_rule{kv::nothing{}, last_of_first{3}, kv::per_layer{2, 1.0}, kv::over_budget{}};
+          kv::detail::decision_rule{kv::nothing{}, last_of_first{3}, kv::per_layer{2, 1.0}, kv::over_budget{}};
       kv::ops::top_k(exec, scores.view(), rule, keep.view());
       CHECK(keep.kept(0) == ordinals{3, 4, 5});
       CHECK(keep.kept(1) == ordinals{0});

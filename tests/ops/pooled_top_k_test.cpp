@@ -38,7 +38,7 @@ struct flagged {
 
 template <class Budget>
 auto rule_of(Budget const& limit, flagged const& forced, int slack) {
-  return kv::detail::eviction_rule{kv::nothing{}, forced, limit, kv::over_budget{slack}};
+  return kv::detail::decision_rule{kv::nothing{}, forced, limit, kv::over_budget{slack}};
 }
 
 void pools_as_the_reference() {

@@ -9,6 +9,7 @@
 
 #include "layout/slot_cache.hpp"
 #include "reference/rope.hpp"
+#include "support/scratch.hpp"
 
 namespace {
 
@@ -22,7 +23,7 @@ struct turning {
                .element = element}) {
     cache.count = {4};
     cache.position = {0, 2, 3, 9};
-    exec.reserve(kv::detail::rerotate_scratch<kv::host>(cache.view()));
+    exec.reserve(scratch_of_every_verb<kv::host>(cache.view()));
   }
   void turn(kv::rope const& how) { kv::ops::rerotate(exec, cache.lanes(), cache.view(), how); }
   reference::row key(int entry) { return cache.read(true, {}, cache.list[static_cast<std::size_t>(entry)]); }

@@ -95,7 +95,7 @@ void check_row(std::vector<float> const& row, kv::safe const& protects, int budg
   owned_scores scores(lanes.view());
   std::copy(row.begin(), row.end(), scores.row(0, 0).data());
   owned_keep keep(scores.view());
-  auto const rule = kv::detail::eviction_rule{protects, kv::nothing{}, kv::per_lane{budget}, kv::over_budget{}};
+  auto const rule = kv::detail::decision_rule{protects, kv::nothing{}, kv::per_lane{budget}, kv::over_budget{}};
   static_assert(requires(kv::lane_entries const& of) { rule.candidates(of); });
   kv::ops::top_k(exec, scores.view(), rule, keep.view());
   auto const expected = expected_of(row, lanes.view().position.row({}), protects, budget);

@@ -95,6 +95,18 @@ struct implementation<ops::gather_rows_t, vocabulary::noted> : vocabulary::noted
   static void run(auto& exec, auto const& keep, auto const&, auto const&) { exec.note("gather_rows", keep.who.size()); }
 };
 template <>
+struct implementation<ops::clear_tally_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, auto*) { exec.note("clear_tally", 1); }
+};
+template <>
+struct implementation<ops::free_tails_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, keep_set const& keep, auto const&, auto*) { exec.note("free_tails", keep.who.size()); }
+};
+template <>
+struct implementation<ops::tell_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, keep_set const& keep, auto const&, bool, auto*) { exec.note("tell", keep.who.size()); }
+};
+template <>
 struct implementation<ops::set_counts_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, lanes const& who, auto const&) { exec.note("set_counts", who.size()); }
 };

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <kvpolicy/admission/dual.hpp>
-#include <kvpolicy/eviction/decide.hpp>
+#include <kvpolicy/decision/decide.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE {
@@ -55,9 +55,11 @@ std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const&
 
 /// The memory that `make_plan` and `make_state` would take, and the scratch that they would reserve.
 ///
+/// - `appliers`: those that `make_plan` would be told of.
 /// - throws: `invalid_argument` if the cache or the policy is not sound.
-template <executor Executor, eviction_policy Policy>
-[[nodiscard]] required required_bytes(Policy const& policy, cache const& in) {
+template <executor Executor, entry_decision Policy, class... Appliers>
+[[nodiscard]] required required_bytes(Policy const& policy, cache const& in, Appliers const&...) {
+  using backend = typename Executor::backend;
   detail::check_policy("required_bytes", policy, in.shape);
   detail::check_cache("required_bytes", in);
   auto const bound = static_cast<std::size_t>(in.who.bound);
@@ -67,7 +69,9 @@ template <executor Executor, eviction_policy Policy>
   made.plan = segments * bound * (sizeof(float) + sizeof(int)) + spare * bound * sizeof(float) +
               (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + sizeof(report);
   made.state = detail::column_bytes(recorders_of(policy.score), in, 0);
-  made.scratch = detail::scratch_bytes<typename Executor::backend>(in);
+  made.scratch = std::max({detail::scratch_to_observe<backend>(recorders_of(policy.score), in.shape, in.who),
+                           detail::scratch_to_decide<backend, Policy>(in.shape, in.who),
+                           detail::scratch_to_apply<backend, Appliers...>(in)});
   return made;
 }
 
@@ -79,7 +83,7 @@ template <executor Executor, admission_policy Policy>
   made.plan += 3 * sizeof(int) * static_cast<std::size_t>(both.window.who.sequences);
   made.state = detail::column_bytes(recorders_of(policy.score), both.window, both.window.who.bound) +
                detail::column_bytes(recorders_of(policy.score), both.global.entries, 0);
-  made.scratch = std::max(made.scratch, detail::dual_scratch<typename Executor::backend>(both));
+  made.scratch = std::max(made.scratch, detail::scratch_to_promote<typename Executor::backend>(both));
   return made;
 }
 
@@ -145,7 +149,7 @@ template <executor Executor, class Forces>
 }
 
 /// Whether a policy forces an entry of the plan's last decision, while the cache is as it was then.
-template <executor Executor, eviction_policy Policy>
+template <executor Executor, entry_decision Policy>
 [[nodiscard]] bool forces(Policy const& policy, plan<Executor> const& of, int segment, int ordinal) {
   using score_type = std::remove_cvref_t<decltype(policy.score)>;
   if constexpr (detail::ranks_candidates<score_type>) {
@@ -163,7 +167,7 @@ template <executor Executor, eviction_policy Policy>
 /// Why an entry stays or goes, in one line.
 ///
 ///     std::puts(kv::explain(policy, plan, segment, ordinal).c_str());
-template <executor Executor, eviction_policy Policy>
+template <executor Executor, entry_decision Policy>
 [[nodiscard]] std::string explain(Policy const& policy, plan<Executor>& of, int segment, int ordinal) {
   auto const forced = [&](entry const& at) { return forces(policy, of, segment, at.ordinal); };
   return print(judge(of, segment, ordinal, forced));

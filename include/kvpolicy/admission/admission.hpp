@@ -1,11 +1,8 @@
 // Admission as a value: which tokens stay when they leave the window.
 #pragma once
 
-#include <kvpolicy/budget/budget.hpp>
-#include <kvpolicy/budget/pick.hpp>
-#include <kvpolicy/protect/protect.hpp>
-#include <kvpolicy/scorers/concept.hpp>
-#include <kvpolicy/trigger/trigger.hpp>
+#include <kvpolicy/decision/concepts.hpp>
+#include <span>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -49,21 +46,13 @@ template <class Score, class Protect, class Pick>
   return text;
 }
 
-namespace detail {
-
-/// A scorer of entries, each by itself: one that ranks candidates, or pages, has nothing to say about what leaves.
-template <class Score>
-concept admits_entries = scorer<Score> && !ranks_candidates<Score> && !requires { Score::scores_of; };
-
-}  // namespace detail
-
-/// Something that lets a window's oldest entries go on or not.
+/// Something that lets a window's oldest entries go on or not. Its scorer judges each entry by itself: one that ranks
+/// candidates has nothing to say about what leaves.
 template <class P>
-concept admission_policy = detail::admits_entries<std::remove_cvref_t<decltype(P::score)>> &&
+concept admission_policy = entry_decision<P> && !detail::ranks_candidates<detail::score_of<P>> &&
                            threshold<std::remove_cvref_t<decltype(P::pick)>> && requires(P const& policy) {
                              { policy.window } -> std::convertible_to<int>;
                              { policy.cap } -> std::convertible_to<int>;
-                             policy.protect;
                            };
 
 /// True if a query row sees an entry of its lane, both counted from the start of the sequence: the exact vertical-slash

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <kvpolicy/admission/admission.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
-#include <kvpolicy/eviction/decide.hpp>
+#include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/layout/append.hpp>
 #include <kvpolicy/ops/append_rows.hpp>
 #include <kvpolicy/ops/entries.hpp>
@@ -57,12 +57,11 @@ void check_window(char const* call, Policy const& policy, dual_cache const& both
           [&] { return "the ring has " + std::to_string(both.window.who.bound) + " rows"; });
 }
 
-/// Scratch of a worker for what moves between the parts of a dual cache.
+/// Bytes of scratch that moving entries between the parts of a dual cache needs.
 template <class Backend>
-std::size_t dual_scratch(dual_cache const& both) {
+std::size_t scratch_to_promote(dual_cache const& both) {
   cache const& pages = both.global.entries;
-  return std::max(scratch_of_verb<ops::append_rows_t, Backend>(pages.shape, pages.who),
-                  scratch_of_verb<ops::release_pages_t, Backend>(pages.shape, pages.who));
+  return scratch_of_verbs<Backend>(verbs<ops::append_rows_t, ops::release_pages_t>{}, pages.shape, pages.who);
 }
 
 }  // namespace detail
@@ -74,7 +73,7 @@ template <executor Executor, admission_policy Policy>
 [[nodiscard]] dual_state<Executor> make_state(Executor& exec, Policy const& policy, dual_cache const& both) {
   detail::check_dual("make_state", both);
   detail::check_window("make_state", policy, both);
-  exec.reserve(detail::dual_scratch<typename Executor::backend>(both));
+  exec.reserve(detail::scratch_to_promote<typename Executor::backend>(both));
   return {make_state(exec, policy, both.window, both.window.who.bound), make_state(exec, policy, both.global.entries)};
 }
 
@@ -85,7 +84,7 @@ template <executor Executor, admission_policy Policy>
 [[nodiscard]] exit_plan<Executor> make_plan(Executor& exec, Policy const& policy, dual_cache const& both) {
   detail::check_dual("make_plan", both);
   detail::check_window("make_plan", policy, both);
-  exec.reserve(detail::dual_scratch<typename Executor::backend>(both));
+  exec.reserve(detail::scratch_to_promote<typename Executor::backend>(both));
   return {exec, make_plan(exec, policy, both.window)};
 }
 
@@ -107,28 +106,46 @@ void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window,
   window.slide(slides ? alike : -window.slid());
 }
 
+/// Everything about what leaves a window that can be told without reading tables.
+template <executor Executor, class Policy, class... Given>
+void check_exits(char const* call, Executor const& exec, Policy const& policy, signals<Given...> const& in,
+                 dual_cache const& both, dual_state<Executor> const& held, exit_plan<Executor> const& plans) {
+  using backend = typename Executor::backend;
+  lanes const& window = both.window.who;
+  shape const& model = both.window.shape;
+  check_dual(call, both);
+  check_window(call, policy, both);
+  check_same_lanes(call, "window.who", window, held.window.who());
+  check_same_lanes(call, "global.who", both.global.entries.who, held.global.who());
+  check_same_lanes(call, "plan.who", window, plans.decided.who());
+  check_state(call, held.window, recorders_of(policy.score));
+  check_plan(call, exec, policy, window, model, plans.decided);
+  check_reserved(call, exec,
+                 std::max(scratch_to_decide<backend, Policy>(model, window), scratch_to_promote<backend>(both)));
+  in.check(call, model);
+}
+
 /// Decides about the entries that leave, and carries it out: those of the window first, then `passing` of a chunk.
 /// `tokens`: what enters; empty where the executor has counted it.
 template <executor Executor, class Policy, class... Given>
-void let_go(char const* call, Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
-            dual_state<Executor>& held, exit_plan<Executor>& plans, std::span<int const> tokens,
-            promoted const& passing, promotion_tally* told) {
-  check_dual(call, both);
-  check_same_lanes(call, "window.who", both.window.who, held.window.who());
-  check_same_lanes(call, "global.who", both.global.entries.who, held.global.who());
-  check_same_lanes(call, "plan.who", both.window.who, plans.decided.who());
-  check_window(call, policy, both);
-  ops::count_exits(exec, both.window.who, entering{call, policy.window, plans.entering(), tokens}, plans.exits());
-  signals<Given...> exits = in;
-  exits.who = both.window.who;
-  exits.who.count = {plans.exits(), 1, 0, 0};
-  exits.who.in_flight = nullptr;
-  decide(exec, policy, exits, held.window, plans.decided);
-  std::span<held_column const> const columns(held.window.columns());
-  std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
-  ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.global,
-                   std::span<held_column const>(held.global.columns()), policy.cap, told);
-  drop_exits(exec, both, held.window, plans);
+void retire_checked(char const* call, Executor& exec, Policy const& policy, signals<Given...> const& in,
+                    dual_cache& both, dual_state<Executor>& held, exit_plan<Executor>& plans,
+                    std::span<int const> tokens, promoted const& passing, promotion_tally* told) {
+  using bag_type = bag_of<Policy, signals<Given...>, Executor>;
+  if constexpr (signals_complete<score_of<Policy>, bag_type>(typename score_of<Policy>::needs{})) {
+    ops::count_exits(exec, both.window.who, entering{call, policy.window, plans.entering(), tokens}, plans.exits());
+    signals<Given...> exits = in;
+    exits.who = both.window.who;
+    exits.who.count = {plans.exits(), 1, 0, 0};
+    exits.who.in_flight = nullptr;
+    auto const recorders = recorders_of(policy.score);
+    decide_checked(exec, policy, bag_type(exits, recorders, held.window), both.window.shape, plans.decided);
+    std::span<held_column const> const columns(held.window.columns());
+    std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
+    ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.global,
+                     std::span<held_column const>(held.global.columns()), policy.cap, told);
+    drop_exits(exec, both, held.window, plans);
+  }
 }
 
 }  // namespace detail
@@ -148,7 +165,8 @@ void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in
   expects(tokens.size() == plans.tokens().size(), "make_room", "tokens", tokens.size(),
           [&] { return "it has a number for each of " + std::to_string(plans.tokens().size()) + " sequences"; });
   if (tokens.data() != plans.tokens().data()) std::copy(tokens.begin(), tokens.end(), plans.tokens().begin());
-  detail::let_go("make_room", exec, policy, in, both, held, plans, plans.tokens(), promoted{}, told);
+  detail::check_exits("make_room", exec, policy, in, both, held, plans);
+  detail::retire_checked("make_room", exec, policy, in, both, held, plans, plans.tokens(), promoted{}, told);
 }
 
 /// The same number of new tokens for every sequence.
@@ -156,7 +174,8 @@ template <executor Executor, admission_policy Policy, class... Given>
 void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
                dual_state<Executor>& held, exit_plan<Executor>& plans, int tokens, promotion_tally* told = nullptr) {
   std::fill(plans.tokens().begin(), plans.tokens().end(), tokens);
-  detail::let_go("make_room", exec, policy, in, both, held, plans, plans.tokens(), promoted{}, told);
+  detail::check_exits("make_room", exec, policy, in, both, held, plans);
+  detail::retire_checked("make_room", exec, policy, in, both, held, plans, plans.tokens(), promoted{}, told);
 }
 
 /// Takes in a chunk of any length that was read outside of the cache, as prefill kernels do: the last `window` tokens
@@ -186,13 +205,14 @@ void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, 
                        fresh.who.layer_begin == both.window.who.layer_begin &&
                        fresh.who.layer_end == both.window.who.layer_end;
   expects(of_this, "take_in", "fresh.shape", "another model's, batch's or layers'", "the chunk is of this cache");
-  detail::check_same_lanes("take_in", "plan.who", both.window.who, plans.decided.who());
+  detail::check_exits("take_in", exec, policy, in, both, held, plans);
   ops::refuse_stale(exec, fresh.who, keep);
   using rows = implementation<ops::enter_rows_t, typename Executor::backend>;
   if constexpr (requires { rows::refuse(exec, fresh, both.window); }) rows::refuse(exec, fresh, both.window);
   ops::count_passing(exec, fresh.who, policy.window, plans.entering(), plans.below());
   std::span<held_column const> const columns(of_fresh.columns());
-  detail::let_go("take_in", exec, policy, in, both, held, plans, {}, {&keep, &fresh, columns, plans.below()}, told);
+  detail::retire_checked("take_in", exec, policy, in, both, held, plans, {}, {&keep, &fresh, columns, plans.below()},
+                         told);
   ops::enter_rows(exec, fresh, columns, both.window, std::span<held_column const>(held.window.columns()),
                   plans.below());
 }

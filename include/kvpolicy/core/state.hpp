@@ -85,16 +85,6 @@ concept recorder = std::regular<R> && requires(R const& r, shape const& model, h
   { r.view(held) } -> std::same_as<typename R::provides>;
 };
 
-/// The recorders of a scorer, as a tuple: what its `recorders()` returns, or nothing.
-template <class Scorer>
-[[nodiscard]] constexpr auto recorders_of(Scorer const& score) {
-  if constexpr (requires { score.recorders(); }) {
-    return score.recorders();
-  } else {
-    return std::tuple<>{};
-  }
-}
-
 /// Every column of a policy's recorders, for one batch, in an executor's memory. Fixed size: nothing allocates later.
 template <class Executor>
 class state {
@@ -205,75 +195,6 @@ class state {
   std::vector<typename Executor::template buffer<std::byte>> memory_;
   std::vector<held_column> columns_;
   std::vector<std::function<void(Executor&, state const&, lanes const&, int, int)>> forgetting_;
-};
-
-namespace detail {
-
-/// A state holds exactly the columns of these recorders, or it was made for another policy.
-template <class State, class... Recorders>
-void check_state(char const* call, State const& held, std::tuple<Recorders...> const& recorders) {
-  std::size_t at = 0;
-  bool same = true;
-  auto const one = [&](auto const& recorder) {
-    for (column const& each : recorder.columns(held.model(), held.who().bound)) {
-      same = same && at < held.columns().size() && held.columns()[at].about == each;
-      ++at;
-    }
-  };
-  std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
-  expects(same && at == held.columns().size(), call, "state", "another policy's",
-          "make_state makes it for the policy that observes and decides");
-}
-
-/// Index of the first column of recorder `At` in the tuple.
-template <std::size_t At, class... Recorders>
-std::size_t first_column(std::tuple<Recorders...> const& all, shape const& model, int bound) {
-  std::size_t first = 0;
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    ((first += std::get<I>(all).columns(model, bound).size()), ...);
-  }(std::make_index_sequence<At>{});
-  return first;
-}
-
-}  // namespace detail
-
-/// What a scorer reads: the engine's signals first, recorded columns for the rest.
-template <class Given, class Recorders, class State>
-class bag {
- public:
-  bag(Given const& given, Recorders const& recorders, State const& held)
-      : who(given.who), given_(given), recorders_(recorders), held_(held) {}
-
-  lanes who;
-
-  template <class Signal>
-  [[nodiscard]] Signal get() const {
-    if constexpr (Given::template provides<Signal>) {
-      return given_.template get<Signal>();
-    } else {
-      constexpr std::size_t at = recorded_at<Signal>();
-      std::size_t const first = detail::first_column<at>(recorders_, held_.model(), held_.who().bound);
-      return std::get<at>(recorders_).view(held_.columns_from(first));
-    }
-  }
-
-  template <class Signal>
-  static constexpr std::size_t recorded_at() {
-    std::size_t at = std::tuple_size_v<Recorders>;
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-      ((std::same_as<typename std::tuple_element_t<I, Recorders>::provides, Signal> ? void(at = I) : void()), ...);
-    }(std::make_index_sequence<std::tuple_size_v<Recorders>>{});
-    return at;
-  }
-
-  template <class Signal>
-  static constexpr bool provides =
-      Given::template provides<Signal> || recorded_at<Signal>() < std::tuple_size_v<Recorders>;
-
- private:
-  Given const& given_;
-  Recorders const& recorders_;
-  State const& held_;
 };
 
 }  // namespace KVPOLICY_NAMESPACE

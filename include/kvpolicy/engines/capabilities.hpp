@@ -4,12 +4,13 @@
 #include <array>
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/lanes.hpp>
+#include <kvpolicy/layout/effects.hpp>
 #include <optional>
 #include <string_view>
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// The appliers of layout/, by their names.
+/// The appliers that the library ships, by their names. One of your own is known by its `effects` alone.
 enum class applier { compact, compact_rerotated, list_rewrite, dead_slot, mask, overwrite, drop_blocks };
 
 [[nodiscard]] constexpr std::array<char const*, 7> names(applier) {
@@ -44,52 +45,59 @@ struct capabilities {
   friend constexpr bool operator==(capabilities const&, capabilities const&) = default;
 };
 
-namespace detail {
-
-/// True if attention has to take a sequence with positions missing and no entry in their place.
-[[nodiscard]] constexpr bool leaves_gaps(applier by) {
-  return by != applier::compact_rerotated && by != applier::dead_slot && by != applier::mask;
+/// What a shipped applier does to memory: its `effects`.
+[[nodiscard]] constexpr applier_effects effects_of(applier by) {
+  switch (by) {
+    case applier::compact: return {.moves_rows = true, .leaves_gaps = true};
+    case applier::compact_rerotated: return {.moves_rows = true, .rotates_keys = true};
+    case applier::list_rewrite: return {.edits_list = true, .leaves_gaps = true};
+    case applier::dead_slot: return {.edits_list = true, .redirects = true};
+    case applier::mask: return {.masks = true};
+    case applier::overwrite: return {.moves_rows = true, .edits_list = true, .leaves_gaps = true};
+    case applier::drop_blocks: return {.drops_blocks = true, .leaves_gaps = true};
+  }
+  return {};
 }
 
-[[nodiscard]] constexpr bool moves_rows(applier by) {
-  return by == applier::compact || by == applier::compact_rerotated || by == applier::overwrite;
-}
-
-[[nodiscard]] constexpr bool edits_list(applier by) {
-  return by == applier::list_rewrite || by == applier::dead_slot || by == applier::overwrite;
-}
-
-}  // namespace detail
-
-/// Why an engine cannot carry out what this applier does, with keys of this type; null: it can.
-[[nodiscard]] constexpr char const* refusal(capabilities const& can, applier by, codec keys = codec::f32) {
-  if (detail::moves_rows(by) && !can.moves_rows) return "its rows may not be moved";
-  if (detail::edits_list(by) && !can.frees_tokens) return "no single token can leave a sequence";
-  if (by == applier::drop_blocks && !can.frees_blocks) return "no block can leave a sequence but the last";
-  if (by == applier::dead_slot && !can.reserved_slot) return "no slot is reserved that could be the dead one";
-  if (by == applier::mask && !can.masks) return "its kernels read no mask over the pool";
-  if (detail::leaves_gaps(by) && !can.position_gaps) return "it takes positions from places, so none may be missing";
-  if (by == applier::compact_rerotated && keys == codec::opaque) return "only the engine can turn opaque rows";
+/// Why an engine cannot carry out what an applier does, with keys of this type; null: it can.
+[[nodiscard]] constexpr char const* refusal(capabilities const& can, applier_effects by, codec keys = codec::f32) {
+  if (by.moves_rows && !can.moves_rows) return "its rows may not be moved";
+  if (by.edits_list && !can.frees_tokens) return "no single token can leave a sequence";
+  if (by.drops_blocks && !can.frees_blocks) return "no block can leave a sequence but the last";
+  if (by.redirects && !can.reserved_slot) return "no slot is reserved that could be the dead one";
+  if (by.masks && !can.masks) return "its kernels read no mask over the pool";
+  if (by.leaves_gaps && !can.position_gaps) return "it takes positions from places, so none may be missing";
+  if (by.rotates_keys && keys == codec::opaque) return "only the engine can turn opaque rows";
   return nullptr;
 }
+[[nodiscard]] constexpr char const* refusal(capabilities const& can, applier by, codec keys = codec::f32) {
+  return refusal(can, effects_of(by), keys);
+}
 
-[[nodiscard]] constexpr bool supports(capabilities const& can, applier by, codec keys = codec::f32) {
+[[nodiscard]] constexpr bool supports(capabilities const& can, applier_effects by, codec keys = codec::f32) {
   return refusal(can, by, keys) == nullptr;
+}
+[[nodiscard]] constexpr bool supports(capabilities const& can, applier by, codec keys = codec::f32) {
+  return supports(can, effects_of(by), keys);
 }
 
 /// The finest decision that this engine can carry out with an applier that it supports. Rows of a lane move by
 /// themselves; the lists, tables and masks of lanes are as many as the engine has.
-[[nodiscard]] constexpr granularity finest(capabilities const& can, applier by) {
-  if (by == applier::compact || by == applier::compact_rerotated) return granularity::lane;
-  return by == applier::mask ? can.masks.value_or(granularity::token) : can.tables;
+[[nodiscard]] constexpr granularity finest(capabilities const& can, applier_effects by) {
+  if (by.masks) return can.masks.value_or(granularity::token);
+  return by.moves_rows && !by.edits_list ? granularity::lane : can.tables;
 }
+[[nodiscard]] constexpr granularity finest(capabilities const& can, applier by) { return finest(can, effects_of(by)); }
 
 /// True if lanes that decide apart by `decides` can keep different numbers of entries. Otherwise the lanes that share a
 /// length must keep equally many, and `apply` of what `carry` returns refuses those that do not. A mask shortens
 /// nothing.
+[[nodiscard]] constexpr bool may_be_ragged(capabilities const& can, applier_effects by, granularity decides) {
+  if (by.rotates_keys) return false;
+  return by.masks || decides >= can.lengths;
+}
 [[nodiscard]] constexpr bool may_be_ragged(capabilities const& can, applier by, granularity decides) {
-  if (by == applier::compact_rerotated) return false;
-  return by == applier::mask || decides >= can.lengths;
+  return may_be_ragged(can, effects_of(by), decides);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::engines

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <concepts>
 #include <kvpolicy/core/plan.hpp>
+#include <kvpolicy/decision/concepts.hpp>
 #include <kvpolicy/engines/capabilities.hpp>
 #include <kvpolicy/engines/page_tables.hpp>
-#include <kvpolicy/eviction/eviction.hpp>
-#include <kvpolicy/layout/edit.hpp>
+#include <kvpolicy/layout/applier.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <string>
 #include <type_traits>
@@ -22,17 +22,9 @@ concept engine = requires {
   { E::can } -> std::convertible_to<capabilities>;
 };
 
-/// An applier as a value: its name is one of `names(applier{})`.
+/// An applier: `applier` alone names the shipped ones here.
 template <class L>
-concept layout_value = requires { requires applier_named(L::name).has_value(); };
-
-/// What `carry` made sure of: `policy` can be carried out by `layout` in this engine's memory.
-template <engine Engine, class Policy, layout_value Layout>
-struct carried {
-  Policy policy{};
-  Layout layout{};
-  static constexpr capabilities const& can = Engine::can;
-};
+concept applier_of_engine = kvpolicy::applier<L>;
 
 inline constexpr auto cannot_tell_apart =
     "this engine's tables cannot tell these lanes apart; lower the policy with reduce_lanes, or choose another layout";
@@ -40,7 +32,7 @@ inline constexpr auto cannot_tell_apart =
 namespace detail {
 
 /// Lanes that decide apart and share a budget will keep different numbers of entries.
-inline void check_budget(capabilities const& can, applier by, granularity decides, budget_scope pooled) {
+inline void check_budget(capabilities const& can, applier_effects by, granularity decides, budget_scope pooled) {
   bool const ragged = static_cast<int>(pooled) > static_cast<int>(decides);
   expects(
       !ragged || may_be_ragged(can, by, decides), "carry", "policy.budget",
@@ -50,18 +42,27 @@ inline void check_budget(capabilities const& can, applier by, granularity decide
 
 }  // namespace detail
 
-/// For policies that are known by name only: refuses what `carry` refuses.
+/// Refuses what `carry` refuses, for policies of which only this much is known. `name` and `effects` are the applier's,
+/// which may be one of yours.
 ///
-/// - throws: `invalid_argument` if there is no such layout, the engine does not support it, its tables are coarser than
-///   the decision, or a pooled budget would give lanes of one length different numbers of entries.
+/// - throws: `invalid_argument` if the engine does not support the applier, its tables are coarser than the decision, or
+///   a pooled budget would give lanes of one length different numbers of entries.
+inline void check(capabilities const& can, granularity decides, char const* name, applier_effects effects,
+                  codec keys = codec::f32, budget_scope pooled = budget_scope::lane) {
+  char const* const why = refusal(can, effects, keys);
+  expects(why == nullptr, "carry", "layout", name, [&] { return std::string(can.name) + ": " + why; });
+  expects(decides >= finest(can, effects), "carry", "policy.decides", to_string(decides), cannot_tell_apart);
+  detail::check_budget(can, effects, decides, pooled);
+}
+
+/// The same for a shipped applier that is known by its name.
+///
+/// - throws: also `invalid_argument` if there is no such applier.
 inline void check(capabilities const& can, granularity decides, std::string_view layout, codec keys = codec::f32,
                   budget_scope pooled = budget_scope::lane) {
   std::optional<applier> const by = applier_named(layout);
   expects(by.has_value(), "carry", "layout", layout, "it is none of the appliers");
-  char const* const why = refusal(can, *by, keys);
-  expects(why == nullptr, "carry", "layout", layout, [&] { return std::string(can.name) + ": " + why; });
-  expects(decides >= finest(can, *by), "carry", "policy.decides", to_string(decides), cannot_tell_apart);
-  detail::check_budget(can, *by, decides, pooled);
+  check(can, decides, names(*by)[static_cast<std::size_t>(*by)], effects_of(*by), keys, pooled);
 }
 
 namespace detail {
@@ -69,12 +70,12 @@ namespace detail {
 /// Asked by name, so that the compiler's error names the engine and the layout.
 template <class Engine, class Layout>
 struct layout_of_engine {
-  static constexpr bool is_supported = supports(Engine::can, *applier_named(Layout::name));
+  static constexpr bool is_supported = supports(Engine::can, Layout::effects);
 };
 
 template <class Engine, class Layout, granularity Decides>
 struct decision_in_engine {
-  static constexpr bool is_told_apart = Decides >= finest(Engine::can, *applier_named(Layout::name));
+  static constexpr bool is_told_apart = Decides >= finest(Engine::can, Layout::effects);
 };
 
 /// True if a scorer's granularity is known to the compiler; that of reduce_lanes is a value.
@@ -82,13 +83,13 @@ template <class Score>
 concept decides_statically = !std::is_member_object_pointer_v<decltype(&Score::decides)>;
 
 /// Entries that the i-th lane of a cache will hold; a lane that the keep set does not decide about keeps its own.
-inline int survivors(keep_set const& keep, cache const& in, applier by, int i) {
+inline int survivors(keep_set const& keep, cache const& in, applier_effects by, int i) {
   lane const who = in.who.at(i);
   int const count = *in.who.count.row(who);
   if (who.layer < keep.who.layer_begin || who.layer >= keep.who.layer_end) return count;
   int const committed = in.who.committed(who);
   auto const kept = keep.listed(segment_of(keep.who, keep.decides, keep.who.index(who)));
-  if (by != applier::drop_blocks) return static_cast<int>(kept.size()) + count - committed;
+  if (!by.drops_blocks) return static_cast<int>(kept.size()) + count - committed;
   int const page = in.where.unit_tokens;
   int stay = 0;
   for (int block = 0; block * page < count; ++block) {
@@ -98,7 +99,7 @@ inline int survivors(keep_set const& keep, cache const& in, applier by, int i) {
 }
 
 /// Lanes that share a length keep equally many entries, or the plan is refused. The host reads the keep sets.
-inline void refuse_uneven(capabilities const& can, applier by, keep_set const& keep, cache const& in) {
+inline void refuse_uneven(capabilities const& can, applier_effects by, keep_set const& keep, cache const& in) {
   for (int i = 0; i < in.who.size(); ++i) {
     lane first = in.who.at(i);
     first.head = 0;
@@ -116,6 +117,37 @@ inline void refuse_uneven(capabilities const& can, applier by, keep_set const& k
 
 }  // namespace detail
 
+/// What `carry` made sure of: `policy` can be carried out by `layout` in this engine's memory. An applier itself: lanes
+/// that have one length in the engine must keep equally many entries, or `apply` refuses them.
+template <engine Engine, class Policy, applier_of_engine Layout>
+struct carried {
+  Policy policy{};
+  Layout layout{};
+
+  static constexpr capabilities const& can = Engine::can;
+  static constexpr auto name = Layout::name;
+  static constexpr applier_effects effects = Layout::effects;
+  using verbs = decltype(kvpolicy::detail::verbs_of<Layout>());
+
+  template <executor Executor>
+  void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
+    granularity const decides = keep.who.layers() == in.who.layers() ? keep.decides : granularity::lane;
+    if (!may_be_ragged(Engine::can, effects, decides)) {
+      if constexpr (std::same_as<typename Executor::backend, host>) {
+        detail::refuse_uneven(Engine::can, effects, keep, in);
+      } else {
+        ops::refuse_ragged(exec, in.who.layers_only(keep.who.layer_begin, keep.who.layer_end), keep);
+      }
+    }
+    layout.refuse(exec, keep, in);
+  }
+
+  template <executor Executor>
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
+    layout.edit(exec, keep, part, held, told);
+  }
+};
+
 /// The policy and the layout as one value for `apply`, if this engine can carry the one out by the other. What types
 /// tell is a compile error; what only values tell (reduce_lanes, budgets) throws.
 ///
@@ -123,7 +155,7 @@ inline void refuse_uneven(capabilities const& can, applier by, keep_set const& k
 ///     kv::apply(exec, how, plan, cache, state);
 ///
 /// - throws: `invalid_argument` as `check`.
-template <engine Engine, eviction_policy Policy, layout_value Layout>
+template <engine Engine, entry_decision Policy, applier_of_engine Layout>
 [[nodiscard]] constexpr carried<Engine, Policy, Layout> carry(Policy policy, Layout layout) {
   using score = std::remove_cvref_t<decltype(policy.score)>;
   constexpr bool supported = detail::layout_of_engine<Engine, Layout>::is_supported;
@@ -137,32 +169,11 @@ template <engine Engine, eviction_policy Policy, layout_value Layout>
         "choose another layout");
   }
   if constexpr (supported) {
-    check(Engine::can, policy.score.decides, Layout::name, codec::f32, kvpolicy::detail::scope_of(policy.budget));
+    check(Engine::can, policy.score.decides, Layout::name, Layout::effects, codec::f32,
+          kvpolicy::detail::scope_of(policy.budget));
   }
   return {std::move(policy), std::move(layout)};
 }
 
 }  // namespace engines
-
-/// apply of the layout; and lanes that have one length in the engine must keep equally many entries.
-///
-/// - throws: `invalid_argument` as apply of the layout, and if they do not. Then nothing was changed.
-template <executor Executor, class Engine, class Policy, class Layout>
-void apply(Executor& exec, engines::carried<Engine, Policy, Layout> const& how, plan<Executor> const& decided,
-           cache& in, state<Executor>& held, tally* told = nullptr) {
-  constexpr engines::applier by = *engines::applier_named(Layout::name);
-  keep_set const& keep = decided.keep();
-  bool const belongs = keep.ordinal != nullptr && keep.lists == side::kept && keep.of == unit::token &&
-                       keep.who.sequences == in.who.sequences && keep.who.heads == in.who.heads;
-  if (belongs && !engines::may_be_ragged(Engine::can, by,
-                                         keep.who.layers() == in.who.layers() ? keep.decides : granularity::lane)) {
-    if constexpr (std::same_as<typename Executor::backend, host>) {
-      engines::detail::refuse_uneven(Engine::can, by, keep, in);
-    } else {
-      ops::refuse_ragged(exec, in.who.layers_only(keep.who.layer_begin, keep.who.layer_end), keep);
-    }
-  }
-  apply(exec, how.layout, decided, in, held, told);
-}
-
 }  // namespace KVPOLICY_NAMESPACE

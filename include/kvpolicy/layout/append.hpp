@@ -7,6 +7,24 @@
 
 namespace KVPOLICY_NAMESPACE {
 
+namespace detail {
+
+template <executor Executor>
+void check_append(char const* call, cache const& in, state<Executor> const& held, appended const& fresh) {
+  check_shape(call, in.shape);
+  check_lanes(call, in.who, in.shape);
+  expects(fresh.sequence >= 0 && fresh.sequence < in.who.sequences, call, "sequence", fresh.sequence,
+          [&] { return "the batch has " + std::to_string(in.who.sequences) + " sequences"; });
+  expects(fresh.tokens >= 0, call, "tokens", fresh.tokens, "a count cannot be negative");
+  expects(fresh.position >= 0, call, "position", fresh.position, "positions start at 0");
+  expects(fresh.position <= std::numeric_limits<int>::max() - fresh.tokens, call, "position", fresh.position,
+          "the last new position does not fit into 32 bits");
+  check_same_lanes(call, "cache.who", in.who, held.who());
+  check_whole(call, in.who, in.shape);
+}
+
+}  // namespace detail
+
 /// Tells the cache and the state of new entries, which the engine has written (or will, before anything reads them) at
 /// the places behind each lane's last entry. Recorded columns of new entries start at zero.
 ///
@@ -14,16 +32,7 @@ namespace KVPOLICY_NAMESPACE {
 ///   nothing was changed.
 template <executor Executor>
 void append(Executor& exec, cache& in, state<Executor>& held, appended const& fresh) {
-  detail::check_shape("append", in.shape);
-  detail::check_lanes("append", in.who, in.shape);
-  expects(fresh.sequence >= 0 && fresh.sequence < in.who.sequences, "append", "sequence", fresh.sequence,
-          [&] { return "the batch has " + std::to_string(in.who.sequences) + " sequences"; });
-  expects(fresh.tokens >= 0, "append", "tokens", fresh.tokens, "a count cannot be negative");
-  expects(fresh.position >= 0, "append", "position", fresh.position, "positions start at 0");
-  expects(fresh.position <= std::numeric_limits<int>::max() - fresh.tokens, "append", "position", fresh.position,
-          "the last new position does not fit into 32 bits");
-  detail::check_same_lanes("append", "cache.who", in.who, held.who());
-  detail::check_whole("append", in.who, in.shape);
+  detail::check_append("append", in, held, fresh);
   ops::append_entries(exec, in.who, std::span<held_column const>(held.columns()), fresh);
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/layout/edit.hpp>
+#include <kvpolicy/layout/applier.hpp>
 #include <kvpolicy/ops/fill_row.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -17,6 +17,12 @@ namespace KVPOLICY_NAMESPACE {
 /// 3. *corrects*: the slot's rows are zeros and the output is corrected by the LSE (`kv::without_dead`).
 /// A large negative key (`kv::poison`) is defence in depth beside 1 or 2 and never the guarantee: its logit is
 /// -1e4 (sum of q) / sqrt(D), which is hugely positive when that sum is negative.
+///
+/// - one pass redirects the dropped positions and shortens the live list, after one that checks both. No allocation.
+/// - a slot is freed at most once, and never if it is the dead slot, locked, shared, or still that of a kept entry.
+/// - refuses what list_rewrite refuses, a dead slot out of the pool, a live entry or a protected position at it, a
+///   protected position that would be dropped, and a map and a list that differ (`relist` after a prefix tree has
+///   rewritten the map).
 template <class Shared = nobody>
 struct dead_slot {
   by_lane<int> list{};             ///< the live list: the table of the cache's locator, to be written
@@ -30,32 +36,36 @@ struct dead_slot {
   unit_list released{};  ///< out: shared or locked slots that this sequence does not refer to any more
 
   static constexpr auto name = "dead_slot";
-};
+  static constexpr applier_effects effects{.edits_list = true, .redirects = true};
+  using verbs = kvpolicy::verbs<ops::check_list_t, ops::rewrite_list_t>;
 
-/// Carries a keep set out by redirecting the dropped positions and shortening the live list, in one pass.
-///
-/// - a slot is freed at most once, and never if it is the dead slot, locked, shared, or still that of a kept entry.
-/// - cost: one pass over list and map to check them, one to write them. No allocation.
-/// - throws: `invalid_argument` as apply of list_rewrite, and if the dead slot is out of the pool, a live entry or a
-///   protected position is at it, a protected position would be dropped, or map and list differ (`relist` after a
-///   prefix tree has rewritten the map). Then nothing was changed.
-template <executor Executor, class Shared>
-void apply(Executor& exec, dead_slot<Shared> const& how, plan<Executor> const& decided, cache& in,
-           state<Executor>& held, tally* told = nullptr) {
-  expects(how.dead >= 0 && how.dead < in.where.units, "apply", "dead", how.dead,
-          [&] { return "the pool has " + std::to_string(in.where.units) + " slots"; });
-  expects(how.map.data != nullptr, "apply", "map", "null", "positions are redirected in the engine's map");
-  list_edit<Shared> const edit{.list = how.list,
-                               .map = how.map,
-                               .map_begin = how.map_begin,
-                               .dead = how.dead,
-                               .prefix = how.prefix,
-                               .locked = how.locked,
-                               .shared = how.shared,
-                               .freed = how.freed,
-                               .released = how.released};
-  detail::apply_list(exec, edit, decided, in, held, told, false, [](cache const&) {});
-}
+  template <executor Executor>
+  void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
+    expects(dead >= 0 && dead < in.where.units, "apply", "dead", dead,
+            [&] { return "the pool has " + std::to_string(in.where.units) + " slots"; });
+    expects(map.data != nullptr, "apply", "map", "null", "positions are redirected in the engine's map");
+    detail::refuse_list(exec, edited(), keep, in);
+  }
+
+  template <executor Executor>
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
+    detail::edit_list(exec, edited(), keep, part, held, false, told);
+  }
+
+ private:
+  [[nodiscard]] constexpr list_edit<Shared> edited() const {
+    return {.list = list,
+            .map = map,
+            .map_begin = map_begin,
+            .dead = dead,
+            .prefix = prefix,
+            .locked = locked,
+            .shared = shared,
+            .freed = freed,
+            .released = released};
+  }
+};
+static_assert(applier<dead_slot<>>);
 
 /// After a prefix tree has rewritten the map: live entries take their slots from it, and positions that are dead stay
 /// dead, whatever slots the tree gave them (those are the tree's).

@@ -1,7 +1,7 @@
 // Applier: no row moves; the list of slots that says where an entry lives is shortened.
 #pragma once
 
-#include <kvpolicy/layout/edit.hpp>
+#include <kvpolicy/layout/applier.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -9,6 +9,10 @@ namespace KVPOLICY_NAMESPACE {
 /// handed back in `freed` and stand behind the list's end. Attention is *shortened*: it reads the list.
 ///
 ///     kv::apply(exec, kv::list_rewrite{.list = my_list, .freed = {my_freed, my_freed_count}}, plan, cache, state);
+///
+/// - positions and recorded columns follow, rows stay. Cost: one pass over the list. No allocation.
+/// - refuses a list that is not the locator's, names a slot out of the pool, or shares one with another sequence without
+///   `shared` saying so.
 template <class Shared = nobody>
 struct list_rewrite {
   by_lane<int> list{};   ///< the table of the cache's locator, to be written
@@ -17,19 +21,24 @@ struct list_rewrite {
   unit_list released{};  ///< out: shared slots that the lane does not refer to any more
 
   static constexpr auto name = "list_rewrite";
-};
+  static constexpr applier_effects effects{.edits_list = true, .leaves_gaps = true};
+  using verbs = kvpolicy::verbs<ops::check_list_t, ops::rewrite_list_t>;
 
-/// Carries a keep set out by the list alone: positions and recorded columns follow, rows stay.
-///
-/// - cost: one pass over the list. No allocation.
-/// - throws: `invalid_argument` as apply of compact, and if the list is not the locator's, names a slot out of the
-/// pool,
-///   or shares one with another sequence without `shared` saying so. Then nothing was changed.
-template <executor Executor, class Shared>
-void apply(Executor& exec, list_rewrite<Shared> const& how, plan<Executor> const& decided, cache& in,
-           state<Executor>& held, tally* told = nullptr) {
-  list_edit<Shared> const edit{.list = how.list, .shared = how.shared, .freed = how.freed, .released = how.released};
-  detail::apply_list(exec, edit, decided, in, held, told, false, [](cache const&) {});
-}
+  template <executor Executor>
+  void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
+    detail::refuse_list(exec, edited(), keep, in);
+  }
+
+  template <executor Executor>
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
+    detail::edit_list(exec, edited(), keep, part, held, false, told);
+  }
+
+ private:
+  [[nodiscard]] constexpr list_edit<Shared> edited() const {
+    return {.list = list, .shared = shared, .freed = freed, .released = released};
+  }
+};
+static_assert(applier<list_rewrite<>>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -1,7 +1,7 @@
 // Applier: nothing moves and nothing is freed; a mask tells attention what not to read.
 #pragma once
 
-#include <kvpolicy/layout/edit.hpp>
+#include <kvpolicy/layout/applier.hpp>
 #include <kvpolicy/ops/mask_rows.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -11,42 +11,49 @@ namespace KVPOLICY_NAMESPACE {
 ///
 /// Attention is *masked*: memory and time stay what they were. A unit that the engine writes again (after a roll-back)
 /// must be shown again: `show`.
+///
+/// - only the elements of dropped entries are written.
+/// - refuses what list_rewrite refuses, two entries with one unit, and a mask that is smaller than the pool or shared by
+///   lanes that decide apart.
 struct mask {
   by_lane<int> list{};  ///< the table of the cache's locator, to be written: the lane's live units
   mask_rows rows{};     ///< the mask, to be written
 
   static constexpr auto name = "mask";
+  static constexpr applier_effects effects{.masks = true};
+  using verbs = kvpolicy::verbs<ops::check_list_t, ops::rewrite_list_t, ops::hide_dropped_t>;
+
+  /// Refuses a mask that does not cover the pool.
+  void check(char const* call, cache const& in) const {
+    expects(rows.rows.data != nullptr, call, "mask.rows", "null", "the mask is the engine's memory");
+    expects(rows.units >= in.where.units, call, "mask.units", rows.units,
+            [&] { return "the pool has " + std::to_string(in.where.units) + " units"; });
+  }
+
+  template <executor Executor>
+  void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
+    check("apply", in);
+    detail::refuse_shared("mask.rows", rows.rows, keep, in.shape);
+    detail::refuse_list(exec, edited(), keep, in);
+  }
+
+  template <executor Executor>
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
+    ops::hide_dropped(exec, keep, part, rows);
+    detail::edit_list(exec, edited(), keep, part, held, true, told);
+  }
+
+ private:
+  [[nodiscard]] constexpr list_edit<> edited() const { return {.list = list, .distinct = true}; }
 };
-
-namespace detail {
-
-inline void check_mask(char const* call, mask const& how, cache const& in) {
-  expects(how.rows.rows.data != nullptr, call, "mask.rows", "null", "the mask is the engine's memory");
-  expects(how.rows.units >= in.where.units, call, "mask.units", how.rows.units,
-          [&] { return "the pool has " + std::to_string(in.where.units) + " units"; });
-}
-
-}  // namespace detail
-
-/// Carries a keep set out by masking what is dropped. Only the elements of dropped entries are written.
-///
-/// - throws: `invalid_argument` as apply of list_rewrite, if two entries have one unit, and if the mask is smaller than
-///   the pool or shared by lanes that decide apart. Then nothing was changed.
-template <executor Executor>
-void apply(Executor& exec, mask const& how, plan<Executor> const& decided, cache& in, state<Executor>& held,
-           tally* told = nullptr) {
-  detail::check_mask("apply", how, in);
-  detail::refuse_shared("mask.rows", how.rows.rows, decided.keep(), in.shape);
-  detail::apply_list(exec, list_edit<>{.list = how.list, .distinct = true}, decided, in, held, told, true,
-                     [&](cache const& part) { ops::hide_dropped(exec, decided.keep(), part, how.rows); });
-}
+static_assert(applier<mask>);
 
 /// Makes the mask say exactly what the lists say: every unit of a live entry may be read, and no other.
 /// - throws: `invalid_argument` if the mask is smaller than the pool, or shared by lanes with lists of their own.
 template <executor Executor>
 void show(Executor& exec, mask const& how, cache const& in) {
   detail::check_cache("show", in);
-  detail::check_mask("show", how, in);
+  how.check("show", in);
   by_lane<int> const lists = detail::rows_of(in.where, how.list);
   bool const layers = how.rows.rows.layer == 0 && lists.layer != 0 && in.who.layers() > 1;
   bool const heads = how.rows.rows.head == 0 && lists.head != 0 && in.who.heads > 1;

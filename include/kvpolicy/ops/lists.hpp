@@ -86,9 +86,6 @@ struct relist_t : verb<relist_t> {
 };
 inline constexpr relist_t relist{};
 
-struct fill_holes_t;  // units.hpp
-struct drop_units_t;
-
 }  // namespace ops
 
 namespace detail {
@@ -104,25 +101,6 @@ by_lane<T> rows_begun(by_lane<T> table, by_lane<int const> const& begin) {
 template <class T>
 by_lane<T> rows_of(locator const& where, by_lane<T> const& table) {
   return rows_begun(table, where.begin);
-}
-
-/// Bytes of scratch that a verb needs to edit the lists of this cache, if the backend has it.
-template <class Verb, class Backend>
-std::size_t scratch_of_lists(cache const& in) {
-  using backends = implementation<Verb, Backend>;
-  if constexpr (requires { backends::scratch(in); }) {
-    return backends::scratch(in);
-  } else {
-    static_cast<void>(in);
-    return 0;
-  }
-}
-
-/// Bytes of scratch that any applier needs to edit the lists of this cache: one worker's, or a device's for all lanes.
-template <class Backend>
-std::size_t list_scratch(cache const& in) {
-  return std::max({scratch_of_lists<ops::rewrite_list_t, Backend>(in), scratch_of_lists<ops::fill_holes_t, Backend>(in),
-                   scratch_of_lists<ops::drop_units_t, Backend>(in)});
 }
 
 }  // namespace detail

@@ -54,17 +54,4 @@ inline constexpr rerotate_t rerotate{};
 
 }  // namespace ops
 
-namespace detail {
-
-/// Bytes of scratch that re-rotation of this cache needs.
-template <class Backend>
-std::size_t rerotate_scratch(cache const& in) {
-  if constexpr (implementation<ops::rerotate_t, Backend>::provided) {
-    return implementation<ops::rerotate_t, Backend>::scratch(in);
-  } else {
-    return 0;
-  }
-}
-
-}  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

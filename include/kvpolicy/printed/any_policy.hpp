@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/accounting/explain.hpp>
-#include <kvpolicy/eviction/decide.hpp>
+#include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
 #include <kvpolicy/ops/host/carry_numbers.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -169,9 +169,12 @@ template <executor Executor>
 }
 
 /// As for a typed policy.
-template <executor Executor>
-[[nodiscard]] plan<Executor> make_plan(Executor& exec, basic_any_policy<Executor> const& policy, cache const& in) {
-  return policy.make_plan(exec, in);
+template <executor Executor, class... Appliers>
+[[nodiscard]] plan<Executor> make_plan(Executor& exec, basic_any_policy<Executor> const& policy, cache const& in,
+                                       Appliers const&...) {
+  plan<Executor> made = policy.make_plan(exec, in);
+  exec.reserve(detail::scratch_to_apply<typename Executor::backend, Appliers...>(in));
+  return made;
 }
 
 /// As for a typed policy.

@@ -4,6 +4,7 @@
 #include <array>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -15,6 +16,7 @@ struct accumulate {
 
   using needs = kvpolicy::needs<keys, queries>;
   using provides = attention_mass;
+  using verbs = kvpolicy::verbs<ops::attention_mass_t>;
 
   [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
     return {column{"attention_mass", per::lane_entry, on_move::permute, sizeof(float)}};

@@ -4,6 +4,7 @@
 #include <array>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/page_bounds.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -28,6 +29,7 @@ struct bound_pages {
 
   using needs = kvpolicy::needs<keys>;
   using provides = page_bounds;
+  using verbs = kvpolicy::verbs<ops::extend_bounds_t>;
 
   [[nodiscard]] std::array<column, 2> columns(shape const& model, int bound) const {
     constexpr char const* rows[] = {"page_bounds.f32", "page_bounds.f16", "page_bounds.bf16", "page_bounds.opaque"};

@@ -4,6 +4,7 @@
 #include <array>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/remember_rows.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -25,6 +26,7 @@ struct remember {
 
   using needs = kvpolicy::needs<turn_queries>;
   using provides = query_memory;
+  using verbs = kvpolicy::verbs<ops::remember_rows_t>;
 
   [[nodiscard]] static std::array<column, 1> columns(shape const& model, int) {
     int const row = model.group() * model.head_dim * static_cast<int>(sizeof(float));

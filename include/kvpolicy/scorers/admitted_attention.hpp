@@ -4,6 +4,7 @@
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/pool.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -22,6 +23,7 @@ struct admitted_attention {
     return std::tuple{field{"window", &admitted_attention::window}, field{"pool", &admitted_attention::pool}};
   }
   using needs = kvpolicy::needs<keys, recent_queries>;
+  using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
   static constexpr granularity decides = granularity::lane;
 
   void check(char const* call) const {

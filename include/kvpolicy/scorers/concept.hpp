@@ -27,6 +27,8 @@ namespace KVPOLICY_NAMESPACE {
 ///   signals that only the data shows to be wrong, before anything is written;
 /// - `reduces_ranks()`: true if what it writes is the same on all tensor-parallel ranks; needed where heads of several
 ///   ranks decide together;
+/// - `using verbs = kvpolicy::verbs<...>`: the verbs that it runs and that need scratch memory, such as
+///   `attention_mass` (see ops/scratch.hpp); `make_plan` reserves for them;
 /// - `spare_rows(lanes, shape)`: rows of floats, as long as an entry row, that it needs in a plan.
 ///
 /// Laws: the same input gives the same scores; only `out` is written; higher is kept; NaN is allowed and never wins.
@@ -37,6 +39,16 @@ concept scorer = std::regular<S> && requires {
 };
 
 namespace detail {
+
+/// What a scorer scores: entries, unless it says `static constexpr unit scores_of = unit::page`.
+template <class Score>
+inline constexpr unit unit_scored = [] {
+  if constexpr (requires { Score::scores_of; }) {
+    return Score::scores_of;
+  } else {
+    return unit::token;
+  }
+}();
 
 /// True of a scorer whose scores depend on which entries compete.
 template <class Score>

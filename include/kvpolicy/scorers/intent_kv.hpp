@@ -7,6 +7,7 @@
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/residual.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/recorders/remember.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
@@ -50,6 +51,7 @@ struct intent_kv {
                       field{"cross_attention", &intent_kv::cross_attention}};
   }
   using needs = kvpolicy::needs<keys, turn_queries>;
+  using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::feature_sums_t, ops::residual_t>;
   static constexpr granularity decides = granularity::token;
   static constexpr bool ranks_candidates = true;
 

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/recorders/bound_pages.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
@@ -26,6 +27,7 @@ struct quest {
     return std::tuple{field{"page", &quest::page}, field{"group", &quest::group}, field{"bounds", &quest::bounds}};
   }
   using needs = kvpolicy::needs<page_bounds, queries>;
+  using verbs = kvpolicy::verbs<ops::page_scores_t>;
   static constexpr granularity decides = granularity::lane;
   static constexpr unit scores_of = unit::page;
 

@@ -4,6 +4,7 @@
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/fold.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -22,6 +23,7 @@ struct reduce_lanes {
   reduction how = reduction::sum;
 
   using needs = typename Score::needs;
+  using verbs = decltype(detail::verbs_of<Score>());
   static constexpr bool ranks_candidates = detail::ranks_candidates<Score>;
 
   void check(char const* call) const {

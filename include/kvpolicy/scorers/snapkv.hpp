@@ -4,6 +4,7 @@
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/pool.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/scorers/concept.hpp>
@@ -30,6 +31,7 @@ struct snapkv {
                       field{"group", &snapkv::group}};
   }
   using needs = kvpolicy::needs<keys, recent_queries>;
+  using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
   static constexpr granularity decides = granularity::lane;
 
   void check(char const* call) const {

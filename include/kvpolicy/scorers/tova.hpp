@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/scorers/concept.hpp>
@@ -21,6 +22,7 @@ struct tova {
   static constexpr auto name = "tova";
   static constexpr auto fields() { return std::tuple{field{"force_last", &tova::force_last}}; }
   using needs = kvpolicy::needs<keys, recent_queries>;
+  using verbs = kvpolicy::verbs<ops::attention_mass_t>;
   static constexpr granularity decides = granularity::layer;
 
   [[nodiscard]] constexpr recent forces() const { return {force_last ? 1 : 0}; }

@@ -1,17 +1,9 @@
 // Selection as a value: which pages of a lane are read now.
 #pragma once
 
-#include <kvpolicy/budget/budget.hpp>
-#include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/decision/concepts.hpp>
 
 namespace KVPOLICY_NAMESPACE {
-
-/// A scorer of pages: `scores_of` says so, and `page` how many entries one holds.
-template <class S>
-concept page_scorer = scorer<S> && requires(S const& score) {
-  requires S::scores_of == unit::page;
-  { score.page } -> std::convertible_to<int>;
-};
 
 /// Read the pages that *score* best, up to a *budget* of tokens; nothing is dropped. The last page, in which the lane
 /// grows, is always read, and the first `dense_layers` layers read all.
@@ -25,6 +17,13 @@ struct selection {
   Budget budget{};       ///< tokens, of which whole pages are read; at least the last one
   int dense_layers = 2;  ///< attention of a model's first layers is spread too widely for pages
   friend bool operator==(selection const&, selection const&) = default;
+
+  void check(char const* call) const {
+    expects(score.page >= 1, call, "score.page", score.page, "a page holds at least one entry");
+    expects(dense_layers >= 0, call, "dense_layers", dense_layers, "a count cannot be negative");
+    budget_scope const scope = detail::scope_of(budget);
+    expects(scope == budget_scope::lane, call, "budget.scope", to_string(scope), "every lane reads for itself");
+  }
 };
 
 /// "quest(page=16, group=max, bounds=f32) | budget(512) | dense(2)"
@@ -35,12 +34,9 @@ template <class Score, class Budget>
   return text.append(" | dense(").append(to_string(policy.dense_layers)).append(")");
 }
 
-/// Something that `select` takes: a selection, or a type that offers the same members.
+/// Something that `select` takes.
 template <class P>
-concept selection_policy = page_scorer<std::remove_cvref_t<decltype(P::score)>> && requires(P const& policy) {
-  policy.budget;
-  { policy.dense_layers } -> std::convertible_to<int>;
-};
+concept selection_policy = page_decision<P>;
 
 namespace detail {
 

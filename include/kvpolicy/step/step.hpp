@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/admission/dual.hpp>
-#include <kvpolicy/eviction/decide.hpp>
+#include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/layout/append.hpp>
 #include <kvpolicy/layout/compact.hpp>
 #include <kvpolicy/selection/select.hpp>
@@ -26,19 +26,6 @@ struct step_tally {
 };
 
 namespace detail {
-
-/// Shows signals to the recorders [At, End) of a tuple, whose columns are in `held` in the tuple's order.
-template <std::size_t At, std::size_t End, executor Executor, class... Recorders, class Given>
-void record_some(Executor& exec, std::tuple<Recorders...> const& all, Given const& in, state<Executor> const& held) {
-  if constexpr (At < End) {
-    using type = std::tuple_element_t<At, std::tuple<Recorders...>>;
-    if constexpr (signals_complete<type, Given>(typename type::needs{})) {
-      std::size_t const first = first_column<At>(all, held.model(), held.who().bound);
-      std::get<At>(all).observe(exec, in, held.columns_from(first));
-      record_some<At + 1, End>(exec, all, in, held);
-    }
-  }
-}
 
 template <class Part>
 inline constexpr std::size_t recorders_in = std::tuple_size_v<decltype(recorders_of_part(std::declval<Part const&>()))>;
@@ -65,34 +52,44 @@ struct eviction_by_moving {
   }();
 };
 
-/// Everything about the parts that act on pages, asked before a step changes anything.
-template <executor Executor, class Admit, class Select, class Evict>
+/// Everything about the parts that act on pages, asked before a step changes anything. The cache itself has been
+/// looked at.
+template <executor Executor, class Admit, class Select, class Evict, class... Given>
 void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Select, Evict> const& policy,
-                 cache const& pages, state<Executor> const& held, step_plan<Executor> const& plans) {
+                 signals<Given...> const& in, cache const& pages, state<Executor> const& held,
+                 step_plan<Executor> const& plans) {
+  using backend = typename Executor::backend;
   static_assert(eviction_by_moving<Evict>::lists_what_is_kept,
                 "kvpolicy: a cache policy carries its eviction out by compact, which takes what is kept: "
                 "lowest_one goes with overwrite");
-  check_cache(call, pages);
   check_same_lanes(call, "pages.who", pages.who, held.who());
   check_same_lanes(call, "plan.who", pages.who, plans.evicting.who());
   check_state(call, held, recorders_of_pages(policy));
-  check_scratch(call, exec, held);
   if constexpr (is_there<Evict>) {
+    using evicting_type = decltype(evicting(policy));
     check_policy(call, policy.evict, pages.shape);
     expects(policy.evict.score.decides == granularity::lane, call, "evict.score.decides",
             to_string(granularity{policy.evict.score.decides}), "pages are ragged: every lane decides for itself");
+    check_plan(call, exec, policy.evict, pages.who, pages.shape, plans.evicting);
+    check_reserved(call, exec,
+                   std::max(scratch_to_decide<backend, evicting_type>(pages.shape, pages.who),
+                            scratch_to_apply<backend, compact>(pages)));
+    check_apart(call, "who.count", pages.who.count, pages.who, granularity::lane, pages.shape);
+    check_apart(call, "who.position", pages.who.position, pages.who, granularity::lane, pages.shape);
+    in.check(call, pages.shape);
   }
   if constexpr (is_there<Select>) {
-    check_selection(call, policy.select, pages.shape);
+    check_policy(call, policy.select, pages.shape);
     expects(plans.selecting.has_value(), call, "plan", "of a policy that selects nothing", "make_plan makes it");
-    using bounding = implementation<ops::extend_bounds_t, typename Executor::backend>;
+    check_reserved(call, exec, scratch_to_observe<backend>(recorders_of_pages(policy), pages.shape, pages.who));
+    using bounding = implementation<ops::extend_bounds_t, backend>;
     if constexpr (requires { bounding::refuse(keys_of(pages)); }) bounding::refuse(keys_of(pages));
   }
 }
 
 template <executor Executor, class Policy>
 [[nodiscard]] step_plan<Executor> plans_of_pages(Executor& exec, Policy const& policy, cache const& pages) {
-  step_plan<Executor> made{std::nullopt, make_plan(exec, evicting(policy), pages), std::nullopt};
+  step_plan<Executor> made{std::nullopt, make_plan(exec, evicting(policy), pages, compact{}), std::nullopt};
   if constexpr (is_there<decltype(policy.select)>) made.selecting.emplace(make_plan(exec, selecting(policy), pages));
   return made;
 }
@@ -110,7 +107,7 @@ template <executor Executor, class Admit, class Select, class Evict>
                 "give its other signals when it decides");
   detail::check_dual("make_state", both);
   detail::check_window("make_state", policy.admit, both);
-  exec.reserve(detail::dual_scratch<typename Executor::backend>(both));
+  exec.reserve(detail::scratch_to_promote<typename Executor::backend>(both));
   return {make_state(exec, detail::admitting(policy), both.window, both.window.who.bound),
           make_state(exec, detail::evicting(policy), both.global.entries)};
 }
@@ -151,9 +148,12 @@ void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
              state<Executor>& held) {
   detail::check_same_lanes("observe", "signals.who", in.who, held.who());
   in.check("observe", held.model());
-  detail::check_state("observe", held, detail::recorders_of_pages(policy));
-  detail::check_scratch("observe", exec, held);
-  detail::record_some<0, detail::recorders_in<Evict>>(exec, detail::recorders_of_pages(policy), in, held);
+  auto const recorders = detail::recorders_of_pages(policy);
+  detail::check_state("observe", held, recorders);
+  detail::check_reserved(
+      "observe", exec,
+      detail::scratch_to_observe<typename Executor::backend>(recorders, held.model(), held.who()));
+  detail::record_some<0, detail::recorders_in<Evict>>(exec, recorders, in, held);
 }
 
 /// Which pages a layer reads: see `select` of a selection. In: queries of this step, `in.who` the pages' lanes.
@@ -165,12 +165,21 @@ void select(Executor& exec, cache_policy<Parts...> const& policy, signals<Given.
 
 namespace detail {
 
+/// The eviction decides and is carried out; then the bounds that the selection asks are true again. Nothing but data
+/// can be wrong.
 template <executor Executor, class Policy, class... Given>
-void evict_from(Executor& exec, Policy const& policy, signals<Given...> const& in, cache& pages, state<Executor>& held,
-                step_plan<Executor>& plans, tally* told) {
+void evict_checked(Executor& exec, Policy const& policy, signals<Given...> const& in, cache& pages,
+                   state<Executor>& held, step_plan<Executor>& plans, tally* told) {
   if constexpr (is_there<decltype(policy.evict)>) {
-    decide(exec, evicting(policy), in.with(pages.who, keys_of(pages), values_of(pages)), held, plans.evicting);
-    apply(exec, compact{}, plans.evicting, pages, held, told);
+    auto const evict = evicting(policy);
+    auto const recorders = recorders_of(evict.score);
+    auto const seen = in.with(pages.who, keys_of(pages), values_of(pages));
+    using evict_type = std::remove_cvref_t<decltype(evict)>;
+    using bag_type = bag_of<evict_type, std::remove_cvref_t<decltype(seen)>, Executor>;
+    if constexpr (signals_complete<score_of<evict_type>, bag_type>(typename score_of<evict_type>::needs{})) {
+      decide_checked(exec, evict, bag_type(seen, recorders, held), pages.shape, plans.evicting);
+      compact{}.edit(exec, plans.evicting.keep(), pages, held, told);
+    }
   }
 }
 
@@ -180,6 +189,20 @@ void refresh_bounds(Executor& exec, cache_policy<Admit, Select, Evict> const& po
   constexpr std::size_t first = recorders_in<Evict>;
   record_some<first, first + recorders_in<Select>>(exec, recorders_of_pages(policy), signals{pages.who, keys_of(pages)},
                                                    held);
+}
+
+template <executor Executor, class Policy, class... Given>
+void maintain_checked(Executor& exec, Policy const& policy, signals<Given...> const& in, paged_lanes& pages,
+                      state<Executor>& held, step_plan<Executor>& plans, tally* told) {
+  evict_checked(exec, policy, in, pages.entries, held, plans, told);
+  ops::release_pages(exec, pages);
+  refresh_bounds(exec, policy, pages.entries, held);
+}
+template <executor Executor, class Policy, class... Given>
+void maintain_checked(Executor& exec, Policy const& policy, signals<Given...> const& in, cache& all,
+                      state<Executor>& held, step_plan<Executor>& plans, tally* told) {
+  evict_checked(exec, policy, in, all, held, plans, told);
+  refresh_bounds(exec, policy, all, held);
 }
 
 }  // namespace detail
@@ -193,18 +216,17 @@ void refresh_bounds(Executor& exec, cache_policy<Admit, Select, Evict> const& po
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, paged_lanes& pages,
               state<Executor>& held, step_plan<Executor>& plans, tally* told = nullptr) {
-  detail::check_pages("maintain", exec, policy, pages.entries, held, plans);
-  detail::evict_from(exec, policy, in, pages.entries, held, plans, told);
-  ops::release_pages(exec, pages);
-  detail::refresh_bounds(exec, policy, pages.entries, held);
+  detail::check_paged_lanes("maintain", pages);
+  detail::check_pages("maintain", exec, policy, in, pages.entries, held, plans);
+  detail::maintain_checked(exec, policy, in, pages, held, plans, told);
 }
 /// The same of a cache whose engine gives pages back.
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, cache& all,
               state<Executor>& held, step_plan<Executor>& plans, tally* told = nullptr) {
-  detail::check_pages("maintain", exec, policy, all, held, plans);
-  detail::evict_from(exec, policy, in, all, held, plans, told);
-  detail::refresh_bounds(exec, policy, all, held);
+  detail::check_cache("maintain", all);
+  detail::check_pages("maintain", exec, policy, in, all, held, plans);
+  detail::maintain_checked(exec, policy, in, all, held, plans, told);
 }
 
 /// One step of decoding with an admission: new tokens of some sequences of a batch.
@@ -222,20 +244,24 @@ template <executor Executor, class... Parts, class... Given, class Forward>
 void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, dual_cache& both,
           dual_state<Executor>& held, step_plan<Executor>& plans, std::span<appended const> fresh,
           Forward const& forward, step_tally* told = nullptr) {
-  detail::check_pages("step", exec, policy, both.global.entries, held.global, plans);
   expects(plans.exits.has_value(), "step", "plan", "of a policy that admits nothing", "make_plan makes it");
   exit_plan<Executor>& exits = *plans.exits;
-  detail::check_same_lanes("step", "plan.who", both.window.who, exits.decided.who());
+  auto const admit = window_part(policy);
+  auto const seen = in.with(both.window.who, keys_of(both.window), values_of(both.window));
+  detail::check_exits("step", exec, admit, seen, both, held, exits);
+  detail::check_pages("step", exec, policy, in, both.global.entries, held.global, plans);
+  for (appended const& each : fresh) detail::check_append("step", both.window, held.window, each);
   ops::refuse_fresh(exec, "step", both.window.who, both.global.entries.who, fresh);
   std::fill(exits.tokens().begin(), exits.tokens().end(), 0);
   for (appended const& each : fresh) {
     if (!each.in_flight) exits.tokens()[static_cast<std::size_t>(each.sequence)] += each.tokens;
   }
-  make_room(exec, window_part(policy), in.with(both.window.who, keys_of(both.window), values_of(both.window)), both,
-            held, exits, exits.tokens(), told != nullptr ? &told->promoted : nullptr);
-  for (appended const& each : fresh) append(exec, both.window, held.window, each);
+  detail::retire_checked("step", exec, admit, seen, both, held, exits, exits.tokens(), promoted{},
+                         told != nullptr ? &told->promoted : nullptr);
+  std::span<held_column const> const columns(held.window.columns());
+  for (appended const& each : fresh) ops::append_entries(exec, both.window.who, columns, each);
   forward();
-  maintain(exec, policy, in, both.global, held.global, plans, told != nullptr ? &told->evicted : nullptr);
+  detail::maintain_checked(exec, policy, in, both.global, held.global, plans, told != nullptr ? &told->evicted : nullptr);
 }
 
 /// The same for one sequence.
@@ -252,10 +278,12 @@ template <executor Executor, class Select, class Evict, class... Given, class Fo
 void step(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in, cache& all,
           state<Executor>& held, step_plan<Executor>& plans, appended const& fresh, Forward const& forward,
           step_tally* told = nullptr) {
-  detail::check_pages("step", exec, policy, all, held, plans);
-  append(exec, all, held, fresh);
+  detail::check_cache("step", all);
+  detail::check_pages("step", exec, policy, in, all, held, plans);
+  detail::check_append("step", all, held, fresh);
+  ops::append_entries(exec, all.who, std::span<held_column const>(held.columns()), fresh);
   forward();
-  maintain(exec, policy, in, all, held, plans, told != nullptr ? &told->evicted : nullptr);
+  detail::maintain_checked(exec, policy, in, all, held, plans, told != nullptr ? &told->evicted : nullptr);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -51,6 +51,10 @@ template <>
 struct implementation<ops::check_list_t, host> {
   static constexpr bool provided = true;
 
+  static std::size_t scratch(cache const& in) {
+    return 2 * detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units));
+  }
+
   template <class Shared>
   static void run(host_executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit) {
     std::size_t const words = detail::unit_marks::words_for(in.where.units);

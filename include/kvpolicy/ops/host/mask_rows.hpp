@@ -11,6 +11,10 @@ template <>
 struct implementation<ops::hide_dropped_t, host> {
   static constexpr bool provided = true;
 
+  static std::size_t scratch(shape const&, int bound) {
+    return detail::scratch_of<int>(static_cast<std::size_t>(bound) + 1);
+  }
+
   static void run(host_executor& exec, keep_set const& keep, cache const& in, mask_rows const& mask) {
     exec.for_each(keep.who.size(), [&](int i, int worker) {
       lane const who = keep.who.at(i);

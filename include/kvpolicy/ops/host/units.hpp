@@ -13,6 +13,12 @@ template <>
 struct implementation<ops::fill_holes_t, host> {
   static constexpr bool provided = true;
 
+  static std::size_t scratch(cache const& in) {
+    auto const bound = static_cast<std::size_t>(in.who.bound);
+    return detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) +
+           detail::scratch_of<int>(bound) + detail::scratch_of<int>(bound + 1);
+  }
+
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list) {
     by_lane<int> const rows = detail::rows_of(in.where, list);
     exec.for_each(keep.who.size(), [&](int i, int worker) {
@@ -119,6 +125,10 @@ struct implementation<ops::fill_holes_t, host> {
 template <>
 struct implementation<ops::drop_units_t, host> {
   static constexpr bool provided = true;
+
+  static std::size_t scratch(shape const&, int bound) {
+    return detail::scratch_of<int>(static_cast<std::size_t>(bound));
+  }
 
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
                   std::span<held_column const> columns, unit_list const& freed, std::int64_t* entries) {

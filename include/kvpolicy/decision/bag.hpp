@@ -1,0 +1,73 @@
+// What a scorer reads: the signals that the engine gives, and the columns that recorders have kept.
+#pragma once
+
+#include <concepts>
+#include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/decision/record.hpp>
+#include <tuple>
+#include <utility>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Index of the first column of recorder `At` in the tuple.
+template <std::size_t At, class... Recorders>
+std::size_t first_column(std::tuple<Recorders...> const& all, shape const& model, int bound) {
+  std::size_t first = 0;
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    ((first += std::get<I>(all).columns(model, bound).size()), ...);
+  }(std::make_index_sequence<At>{});
+  return first;
+}
+
+}  // namespace detail
+
+/// What a scorer reads: the engine's signals first, recorded columns for the rest.
+template <class Given, class Recorders, class State>
+class bag {
+ public:
+  bag(Given const& given, Recorders const& recorders, State const& held)
+      : who(given.who), given_(given), recorders_(recorders), held_(held) {}
+
+  lanes who;
+
+  template <class Signal>
+  [[nodiscard]] Signal get() const {
+    if constexpr (Given::template provides<Signal>) {
+      return given_.template get<Signal>();
+    } else {
+      constexpr std::size_t at = recorded_at<Signal>();
+      std::size_t const first = detail::first_column<at>(recorders_, held_.model(), held_.who().bound);
+      return std::get<at>(recorders_).view(held_.columns_from(first));
+    }
+  }
+
+  template <class Signal>
+  static constexpr std::size_t recorded_at() {
+    std::size_t at = std::tuple_size_v<Recorders>;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      ((std::same_as<typename std::tuple_element_t<I, Recorders>::provides, Signal> ? void(at = I) : void()), ...);
+    }(std::make_index_sequence<std::tuple_size_v<Recorders>>{});
+    return at;
+  }
+
+  template <class Signal>
+  static constexpr bool provides =
+      Given::template provides<Signal> || recorded_at<Signal>() < std::tuple_size_v<Recorders>;
+
+ private:
+  Given const& given_;
+  Recorders const& recorders_;
+  State const& held_;
+};
+
+namespace detail {
+
+/// The bag that a policy's scorer reads.
+template <class Policy, class Given, class Executor>
+using bag_of = bag<Given, std::remove_cvref_t<decltype(recorders_of(std::declval<Policy const&>().score))>,
+                   state<Executor>>;
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,88 @@
+// What the calls of a decision refuse before they write anything.
+#pragma once
+
+#include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/plan.hpp>
+#include <kvpolicy/decision/concepts.hpp>
+#include <kvpolicy/decision/rule.hpp>
+#include <kvpolicy/ops/all_reduce.hpp>
+#include <string>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// A part of a policy looks at itself, where it has something to refuse.
+template <class Part>
+void check_part(char const* call, Part const& part) {
+  if constexpr (requires { part.check(call); }) part.check(call);
+}
+template <class Part>
+void check_part(char const* call, Part const& part, shape const& model) {
+  if constexpr (requires { part.check(call, model); }) {
+    part.check(call, model);
+  } else {
+    check_part(call, part);
+  }
+}
+
+/// Every part of a policy, whichever of the three decisions it is, and then the policy as a whole.
+template <class Policy>
+void check_policy(char const* call, Policy const& policy, shape const& model) {
+  check_part(call, policy.score, model);
+  if constexpr (requires { policy.protect; }) check_part(call, policy.protect);
+  check_part(call, policy.budget);
+  if constexpr (requires { policy.trigger; }) check_part(call, policy.trigger);
+  check_part(call, pick_of(policy));
+  check_part(call, policy);
+}
+
+/// Rows of floats that a scorer needs beside its scores: `spare_rows(lanes, shape)`, where it has that member.
+template <class Score>
+int spare_rows(Score const& score, lanes const& who, shape const& model) {
+  if constexpr (requires { score.spare_rows(who, model); }) {
+    return score.spare_rows(who, model);
+  } else {
+    return 0;
+  }
+}
+
+/// True if a scorer's scores are the same on all ranks, which hold other heads: of a lane they are its rank's own.
+template <class Score>
+bool reduces_ranks(Score const& score) {
+  if constexpr (requires { score.reduces_ranks(); }) {
+    return score.reduces_ranks();
+  } else {
+    return score.decides == granularity::lane;
+  }
+}
+
+/// A budget that heads share is split by comparing their scores; ranks have other heads and would split it otherwise.
+/// So would what decides for all heads by its own rank's.
+template <executor Executor, class Policy>
+void refuse_pool_of_ranks(char const* call, Executor const& exec, Policy const& policy) {
+  budget_scope const scope = scope_of(policy.budget);
+  expects(scope == budget_scope::lane || ranks_of(exec) == 1, call, "budget.scope", to_string(scope),
+          [&] { return "the heads that share it are on " + std::to_string(ranks_of(exec)) + " ranks: gather first"; });
+  expects(reduces_ranks(policy.score) || ranks_of(exec) == 1, call, "score.decides",
+          to_string(granularity{policy.score.decides}), [&] {
+            return "heads of " + std::to_string(ranks_of(exec)) + " ranks decide, and the scorer does not reduce";
+          });
+}
+
+/// That the plan was made for this policy, and that the budget can be shared as it says.
+template <executor Executor, class Policy>
+void check_plan(char const* call, Executor const& exec, Policy const& policy, lanes const& who, shape const& model,
+                plan<Executor> const& into) {
+  expects(into.decides() == policy.score.decides, call, "plan.decides", to_string(into.decides()),
+          "the plan was made for another granularity");
+  refuse_pool_of_ranks(call, exec, policy);
+  expects(spare_rows(policy.score, into.who(), model) <= into.spare_rows(), call, "plan",
+          "without the spare room that this policy needs", "make_plan makes it for the policy that decides");
+  budget_scope const scope = scope_of(policy.budget);
+  expects(scope != budget_scope::global || who.layers() == model.layers, call, "signals.who.layers", who.layers(),
+          [&] { return "all " + std::to_string(model.layers) + " layers share this budget"; });
+  if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) {
+    expects(scope == budget_scope::lane, call, "budget.scope", to_string(scope), "every lane drops one of its own");
+  }
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

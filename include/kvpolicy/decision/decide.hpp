@@ -1,0 +1,70 @@
+// Which entries stay: `decide`.
+#pragma once
+
+#include <kvpolicy/decision/bag.hpp>
+#include <kvpolicy/decision/make.hpp>
+#include <kvpolicy/decision/observe.hpp>
+#include <kvpolicy/ops/map.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+/// True iff `decide(exec, policy, in, state, plan)` compiles: every signal is given or recorded. For code that must
+/// ask.
+template <class Policy, class Given, class Executor>
+concept decides = entry_decision<Policy> && detail::has_all<detail::bag_of<Policy, Given, Executor>>(
+                                                typename detail::score_of<Policy>::needs{});
+
+namespace detail {
+
+/// What a decision does once nothing but data can be wrong.
+template <executor Executor, class Policy, class Bag>
+void decide_checked(Executor& exec, Policy const& policy, Bag const& told, shape const& model, plan<Executor>& into) {
+  using score_type = score_of<Policy>;
+  score_view const scores = into.scores(told.who);
+  keep_set made = into.room(told.who);
+  if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) made.lists = side::dropped;
+  using picking = implementation<picking_verb<Policy>, typename Executor::backend>;
+  if constexpr (requires { picking::refuse(scores); }) picking::refuse(scores);
+  if constexpr (requires { policy.score.refuse(exec, told); }) policy.score.refuse(exec, told);
+  if constexpr (!ranks_candidates<score_type>) policy.score.score(exec, told, scores);
+  with_protection(policy.protect, [&](auto const& protect) {
+    auto const rule = rule_of(policy, protect, told, model, into.entry_bytes());
+    if constexpr (ranks_candidates<score_type>) {
+      ops::map(exec, scores, zero_if_candidate{rule});
+      policy.score.score(exec, told, scores);
+    }
+    picking_verb<Policy>{}(exec, scores, rule, made);
+  });
+  into.publish(made);
+}
+
+template <executor Executor, class Policy, class Given>
+void decide_given(Executor& exec, Policy const& policy, Given const& in, state<Executor> const& held,
+                  plan<Executor>& into) {
+  using score_type = score_of<Policy>;
+  auto const recorders = recorders_of(policy.score);
+  using bag_type = bag_of<Policy, Given, Executor>;
+  if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{})) {
+    check_policy("decide", policy, held.model());
+    check_same_lanes("decide", "signals.who", in.who, into.who());
+    check_same_lanes("decide", "signals.who", in.who, held.who());
+    in.check("decide", held.model());
+    check_plan("decide", exec, policy, in.who, held.model(), into);
+    check_state("decide", held, recorders);
+    check_reserved("decide", exec,
+                   scratch_to_decide<typename Executor::backend, Policy>(held.model(), held.who()));
+    decide_checked(exec, policy, bag_type(in, recorders, held), held.model(), into);
+  }
+}
+
+}  // namespace detail
+
+/// Decides for the lanes of `in`: an ascending keep set for every segment, in `into`. Reads only, apart from the plan.
+///
+/// - throws: `invalid_argument` if the plan or the state was made for other lanes, or the policy is not sound.
+template <executor Executor, entry_decision Policy, class... Given>
+void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& held,
+            plan<Executor>& into) {
+  detail::decide_given(exec, policy, in, held, into);
+}
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,135 @@
+// What the library understood of a policy: `describe`.
+#pragma once
+
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/decision/concepts.hpp>
+#include <kvpolicy/decision/record.hpp>
+#include <kvpolicy/decision/rule.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A policy as it runs. Compare it with what you meant: a hook that you wrote and that is not listed is not called.
+struct description {
+  std::string policy;                 ///< as it prints
+  std::string decides;                ///< who decides together: "lane", "layer" or "token"
+  std::vector<std::string> reads;     ///< signals that the scorer reads
+  std::vector<std::string> records;   ///< of these, those that a recorder keeps, and from what: "recent_queries from queries"
+  std::vector<std::string> forces;    ///< entries that stay whatever their score
+  std::string budget;                 ///< how many stay, and who shares them
+  std::string pick;                   ///< which of the scored entries stay
+  std::vector<std::string> triggers;  ///< when anything is dropped; all of them must agree
+  friend bool operator==(description const&, description const&) = default;
+};
+
+namespace detail {
+
+template <class Signal>
+std::string signal_name(Signal const*) {
+  return Signal::name;
+}
+template <class First, class... Others>
+std::string signal_name(any_of<First, Others...> const*) {
+  std::string text = First::name;
+  ((text += std::string(" or ") + Others::name), ...);
+  return text;
+}
+
+template <class... Signals>
+std::vector<std::string> signal_names(needs<Signals...>) {
+  return {signal_name(static_cast<Signals const*>(nullptr))...};
+}
+
+inline std::string listed_names(std::vector<std::string> const& names, char const* between = ", ") {
+  std::string text;
+  for (std::string const& each : names) text += (text.empty() ? "" : between) + each;
+  return text.empty() ? "nothing" : text;
+}
+
+template <class Recorder>
+std::string recorded_signal(Recorder const&) {
+  return std::string(Recorder::provides::name) + " from " + listed_names(signal_names(typename Recorder::needs{}));
+}
+
+/// A part by its own words, or by whose it is.
+template <class Part>
+std::string part_or(Part const& part, char const* otherwise) {
+  std::string text = to_string(part);
+  return text.empty() || text == "unnamed" ? otherwise : text;
+}
+
+template <class Policy>
+std::vector<std::string> forced_of(Policy const& policy) {
+  std::vector<std::string> all;
+  if constexpr (requires { policy.score.forces(); }) {
+    all.push_back("the scorer's " + part_or(policy.score.forces(), "own entries"));
+  } else if constexpr (ranks_candidates<score_of<Policy>>) {
+    all.emplace_back("what the scorer's signals say");
+  }
+  if constexpr (requires { policy.protect; }) {
+    std::string const kept = part_or(policy.protect, "the policy's protection");
+    if (!std::same_as<std::remove_cvref_t<decltype(policy.protect)>, nothing>) all.push_back(kept);
+  }
+  if constexpr (requires { policy.dense_layers; }) {
+    all.push_back("each lane's last page, all pages of the first " + std::to_string(policy.dense_layers) + " layers");
+  }
+  return all;
+}
+
+template <class Policy>
+std::vector<std::string> triggers_of(Policy const& policy) {
+  std::vector<std::string> all;
+  if constexpr (requires { policy.trigger; }) all.push_back(part_or(policy.trigger, "the policy's trigger"));
+  if constexpr (requires { policy.score.triggers(); }) {
+    all.push_back("the scorer's " + part_or(policy.score.triggers(), "own trigger"));
+  }
+  if constexpr (requires { policy.window; }) all.assign({"leaving a window of " + std::to_string(policy.window)});
+  return all;
+}
+
+template <class Budget>
+std::string shared_budget(Budget const& limit) {
+  std::string const text = part_or(limit, "the policy's budget");
+  budget_scope const scope = scope_of(limit);
+  if (scope == budget_scope::lane) return text + ", for each lane";
+  return text + (scope == budget_scope::layer ? ", pooled by the lanes of a layer" : ", pooled by all lanes");
+}
+
+}  // namespace detail
+
+/// What the library understood of an eviction, an admission or a selection. Nothing runs.
+///
+///     std::puts(kv::print(kv::describe(policy)).c_str());
+template <class Policy>
+  requires entry_decision<Policy> || page_decision<Policy>
+[[nodiscard]] description describe(Policy const& policy) {
+  description made;
+  made.policy = to_string(policy);
+  made.decides = to_string(granularity{policy.score.decides});
+  made.reads = detail::signal_names(typename detail::score_of<Policy>::needs{});
+  std::apply([&](auto const&... each) { (made.records.push_back(detail::recorded_signal(each)), ...); },
+             recorders_of(policy.score));
+  made.forces = detail::forced_of(policy);
+  made.budget = detail::shared_budget(policy.budget);
+  made.pick = detail::part_or(detail::pick_of(policy), "the policy's pick");
+  made.triggers = detail::triggers_of(policy);
+  return made;
+}
+
+/// One line for each thing: "reads: keys, recent_queries".
+[[nodiscard]] inline std::string print(description const& of) {
+  std::string text = of.policy;
+  auto const line = [&](char const* what, std::string const& says) { text += std::string("\n  ") + what + ": " + says; };
+  line("decides by", of.decides);
+  line("reads", detail::listed_names(of.reads));
+  line("records", detail::listed_names(of.records));
+  line("always keeps", detail::listed_names(of.forces));
+  line("budget", of.budget);
+  line("picks", of.pick);
+  line("acts when", detail::listed_names(of.triggers, " and "));
+  return text;
+}
+
+}  // namespace KVPOLICY_NAMESPACE

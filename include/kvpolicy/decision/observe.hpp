@@ -1,0 +1,35 @@
+// How a policy sees what an engine computes: `observe`.
+#pragma once
+
+#include <kvpolicy/decision/check.hpp>
+#include <kvpolicy/decision/scratch.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+template <executor Executor, class Policy, class Given>
+void observe_given(Executor& exec, Policy const& policy, Given const& in, state<Executor>& held) {
+  check_same_lanes("observe", "signals.who", in.who, held.who());
+  in.check("observe", held.model());
+  auto const recorders = recorders_of(policy.score);
+  check_policy("observe", policy, held.model());
+  check_state("observe", held, recorders);
+  check_reserved("observe", exec,
+                 scratch_to_observe<typename Executor::backend>(recorders, held.model(), held.who()));
+  record(exec, recorders, in, held);
+}
+
+}  // namespace detail
+
+/// Shows a forward's signals to the policy's recorders. Writes state only, from committed entries only.
+///
+/// Call it once for each forward and layer, after the new entries were appended; `in.who` says which layers. A
+/// selection observes after every `apply`, too.
+/// - throws: `invalid_argument` if the state was made for other lanes or another policy. Then nothing was changed.
+template <executor Executor, class Policy, class... Given>
+  requires entry_decision<Policy> || page_decision<Policy>
+void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor>& held) {
+  detail::observe_given(exec, policy, in, held);
+}
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,121 @@
+// The parts of a policy as the one value that verbs ask about entries.
+#pragma once
+
+#include <kvpolicy/budget/budget.hpp>
+#include <kvpolicy/budget/pick.hpp>
+#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/trigger/trigger.hpp>
+#include <limits>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// What `top_k`, `select_if` and `argmin` ask about entries: the parts of a policy as one value.
+template <class Forces, class Protect, class Budget, class Trigger, class Pick = top>
+struct decision_rule {
+  Forces forced_by_scorer;
+  Protect protect;
+  Budget limit;
+  Trigger trigger;
+  Pick pick{};
+  [[nodiscard]] KVPOLICY_HD bool picks(float score) const
+    requires threshold<Pick>
+  {
+    return pick(score);
+  }
+  [[nodiscard]] KVPOLICY_HD int budget(lane who, int count) const { return limit(who, count); }
+  [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed) const { return trigger(count, allowed); }
+  [[nodiscard]] KVPOLICY_HD budget_scope scope() const { return scope_of(limit); }
+  [[nodiscard]] KVPOLICY_HD int floor(int share) const { return floor_of(limit, share); }
+  [[nodiscard]] KVPOLICY_HD bool forces(entry at) const { return forced_by_scorer(at) || protect(at); }
+  [[nodiscard]] KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const
+    requires(has_candidates<Forces> && has_candidates<Protect>)
+  {
+    return either<Forces, Protect>{forced_by_scorer, protect}.candidates(of);
+  }
+};
+
+template <class Score>
+constexpr auto forces_of(Score const& score) {
+  if constexpr (requires { score.forces(); }) {
+    return score.forces();
+  } else {
+    return nothing{};
+  }
+}
+
+/// The same where a scorer may say what it forces by what it is told.
+template <class Score, class Bag>
+constexpr auto forces_of(Score const& score, Bag const& in) {
+  if constexpr (requires { score.forces(in); }) {
+    static_assert(ranks_candidates<Score>, "kvpolicy: a scorer whose signals say what it forces ranks candidates");
+    return score.forces(in);
+  } else {
+    return forces_of(score);
+  }
+}
+
+/// A policy's trigger, and the scorer's own where it has one.
+template <class Trigger, class Own>
+struct both_trigger {
+  Trigger of_policy;
+  Own of_score;
+  [[nodiscard]] KVPOLICY_HD bool operator()(int count, int allowed) const {
+    return of_policy(count, allowed) && of_score(count, allowed);
+  }
+};
+
+template <class Policy>
+constexpr auto trigger_of(Policy const& policy) {
+  if constexpr (requires { policy.score.triggers(); }) {
+    return both_trigger{policy.trigger, policy.score.triggers()};
+  } else {
+    return policy.trigger;
+  }
+}
+
+/// A policy's pick: `top` where it names none.
+template <class Policy>
+constexpr auto pick_of(Policy const& policy) {
+  if constexpr (requires { policy.pick; }) {
+    return policy.pick;
+  } else {
+    return top{};
+  }
+}
+
+/// Calls visit with a protection as decisions ask it, entry by entry. One that is chosen at run time picks a type that
+/// costs an entry no more than it must.
+template <class Protect, class Visit>
+void with_protection(Protect const& protect, Visit const& visit) {
+  if constexpr (requires { protect.pick(visit); }) {
+    protect.pick(visit);
+  } else {
+    visit(protect);
+  }
+}
+
+/// `entry_bytes`: of one entry of one lane; what a budget in bytes is counted in.
+template <class Policy, class Protect, class Bag>
+constexpr auto rule_of(Policy const& policy, Protect const& protect, Bag const& in, shape const& model,
+                       std::int64_t entry_bytes) {
+  return decision_rule{forces_of(policy.score, in), protect, in_entries(policy.budget, model, entry_bytes),
+                       trigger_of(policy), pick_of(policy)};
+}
+
+/// 0 for a candidate, -inf for an entry that a rule forces.
+template <class Rule>
+struct zero_if_candidate {
+  static constexpr float no_candidate = -std::numeric_limits<float>::infinity();
+  Rule rule;
+  KVPOLICY_HD float operator()(float, entry at) const {
+    at.budget = rule.budget(at.who, at.count);
+    return rule.forces(at) ? no_candidate : 0.0f;
+  }
+};
+template <class Rule>
+zero_if_candidate(Rule) -> zero_if_candidate<Rule>;
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,53 @@
+// How much scratch a policy and the applier that carries it out need: what their parts declare, whatever is included.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/decision/concepts.hpp>
+#include <kvpolicy/decision/record.hpp>
+#include <kvpolicy/decision/rule.hpp>
+#include <kvpolicy/ops/argmin.hpp>
+#include <kvpolicy/ops/scratch.hpp>
+#include <kvpolicy/ops/select_if.hpp>
+#include <kvpolicy/ops/top_k.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+template <class Pick>
+constexpr auto verb_that_picks() {
+  if constexpr (threshold<Pick>) {
+    return ops::select_if;
+  } else if constexpr (std::same_as<Pick, lowest_one>) {
+    return ops::argmin;
+  } else {
+    return ops::top_k;
+  }
+}
+
+/// The verb that a policy's pick names.
+template <class Policy>
+using picking_verb = decltype(verb_that_picks<decltype(pick_of(std::declval<Policy const&>()))>());
+
+/// The verbs that run when a policy decides.
+template <class Policy>
+using verbs_of_decision =
+    joined_verbs<decltype(verbs_of<score_of<Policy>>()), verbs<picking_verb<Policy>>>;
+
+/// Bytes of scratch that showing signals to these recorders needs.
+template <class Backend, class... Recorders>
+std::size_t scratch_to_observe(std::tuple<Recorders...> const&, shape const& model, lanes const& who) {
+  return std::max({std::size_t{0}, scratch_of_verbs<Backend>(verbs_of<Recorders>(), model, who)...});
+}
+
+/// Bytes of scratch that `decide` or `select` needs.
+template <class Backend, class Policy>
+std::size_t scratch_to_decide(shape const& model, lanes const& who) {
+  return scratch_of_verbs<Backend>(verbs_of_decision<Policy>{}, model, who);
+}
+
+/// Bytes of scratch that `apply` of any of these appliers needs.
+template <class Backend, class... Appliers>
+std::size_t scratch_to_apply(cache const& in) {
+  return std::max({std::size_t{0}, scratch_of_verbs<Backend>(verbs_of<Appliers>(), in)...});
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

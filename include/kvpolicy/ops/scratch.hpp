@@ -1,0 +1,95 @@
+// How much scratch memory an executor must have before a decision runs.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/verb.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A list of verbs. A scorer, a recorder or an applier that runs verbs which need scratch names them, so that
+/// `make_state` and `make_plan` reserve enough:
+///
+///     using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
+///
+/// Verbs without scratch (`map`, for one) need not be named. Verbs of your own may be: their `implementation` says how
+/// much they need.
+template <class... Verbs>
+struct verbs {};
+
+namespace detail {
+
+template <class... A, class... B>
+constexpr verbs<A..., B...> joined(verbs<A...>, verbs<B...>) {
+  return {};
+}
+
+/// The verbs that a part names; none if it names none.
+template <class Part>
+constexpr auto verbs_of() {
+  if constexpr (requires { typename Part::verbs; }) {
+    return typename Part::verbs{};
+  } else {
+    return verbs<>{};
+  }
+}
+
+/// The verbs of two lists together.
+template <class A, class B>
+using joined_verbs = decltype(joined(A{}, B{}));
+
+/// True if the backend's code for a verb was included. It must have been: what is reserved never depends on what a
+/// source file happens to include.
+template <class Verb, class Backend>
+consteval bool has_code() {
+  static_assert(implementation<Verb, Backend>::provided,
+                "kvpolicy: this policy runs a verb that this executor's backend has no implementation of; include "
+                "<kvpolicy/ops/BACKEND/FILE.hpp>, where FILE.hpp is the header in ops/ that declares the verb, or the "
+                "umbrella header of the backend");
+  return implementation<Verb, Backend>::provided;
+}
+
+/// Bytes of scratch that one verb needs for lanes of a model: of each worker, or of a device for all lanes.
+template <class Verb, class Backend>
+std::size_t scratch_of_verb(shape const& model, lanes const& who) {
+  if constexpr (has_code<Verb, Backend>()) {
+    using code = implementation<Verb, Backend>;
+    if constexpr (requires { code::scratch(model, who); }) {
+      return code::scratch(model, who);
+    } else if constexpr (requires { code::scratch(model, who.bound); }) {
+      return code::scratch(model, who.bound);
+    }
+  }
+  static_cast<void>(model), static_cast<void>(who);
+  return 0;
+}
+
+/// Bytes of scratch that one verb needs for a cache, of whose memory it may depend.
+template <class Verb, class Backend>
+std::size_t scratch_of_verb(cache const& in) {
+  if constexpr (has_code<Verb, Backend>()) {
+    if constexpr (requires { implementation<Verb, Backend>::scratch(in); }) {
+      return implementation<Verb, Backend>::scratch(in);
+    }
+  }
+  return scratch_of_verb<Verb, Backend>(in.shape, in.who);
+}
+
+/// Verbs run one after another, so together they need as much as the one that needs most.
+template <class Backend, class... Verbs, class... Args>
+std::size_t scratch_of_verbs(verbs<Verbs...>, Args const&... args) {
+  std::size_t most = 0;
+  ((most = std::max(most, scratch_of_verb<Verbs, Backend>(args...))), ...);
+  return most;
+}
+
+/// Refuses an executor that has less scratch than a call needs.
+template <executor Executor>
+void check_reserved(char const* call, Executor const& exec, std::size_t needed) {
+  expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for this batch",
+          "plan and state are made on the executor that runs them");
+}
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

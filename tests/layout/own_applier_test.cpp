@@ -1,0 +1,138 @@
+// An applier and a verb of a user: `apply`, `make_plan` and the engines serve them like those of the library.
+#include <doctest/doctest.h>
+
+#include <kvpolicy/engines/capabilities.hpp>
+#include <kvpolicy/engines/carry.hpp>
+#include <kvpolicy/engines/vllm.hpp>
+#include <kvpolicy/kvpolicy.hpp>
+
+#include "support/allocation_counter.hpp"
+#include "support/error_of.hpp"
+#include "support/mock_cache.hpp"
+
+namespace user {
+
+namespace kv = kvpolicy;
+
+/// A verb of a user's: lists the dropped entries of a lane in scratch, then writes zeros into their keys.
+struct blank_dropped_t : kv::verb<blank_dropped_t> {
+  static void check(kv::keep_set const&, kv::cache const&) {}
+};
+inline constexpr blank_dropped_t blank_dropped{};
+
+/// An applier of a user's: no list and no count changes, what was dropped is all zeros.
+struct scrub {
+  bool refuses = false;
+
+  static constexpr auto name = "scrub";
+  static constexpr kv::applier_effects effects{.moves_rows = true};
+  using verbs = kv::verbs<blank_dropped_t>;
+
+  void refuse(auto&, kv::keep_set const&, kv::cache const&) const {
+    kv::expects(!refuses, "apply", "scrub.refuses", "true", "it was asked to refuse");
+  }
+  void edit(auto& exec, kv::keep_set const& keep, kv::cache const& part, auto&, kv::tally*) const {
+    blank_dropped(exec, keep, part);
+  }
+};
+static_assert(kv::applier<scrub>);
+
+}  // namespace user
+
+namespace kvpolicy::inline v0 {
+
+template <>
+struct implementation<user::blank_dropped_t, host> {
+  static constexpr bool provided = true;
+  static std::size_t scratch(cache const& in) {
+    return detail::scratch_of<int>(static_cast<std::size_t>(in.who.bound) + 4000);
+  }
+  static void run(host_executor& exec, keep_set const& keep, cache const& in) {
+    exec.for_each(keep.who.size(), [&](int i, int worker) {
+      lane const who = keep.who.at(i);
+      int* const dropped = detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.who.bound));
+      auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
+      int const gone = detail::list_dropped(kept, in.who.committed(who), dropped);
+      for (int d = 0; d < gone; ++d) {
+        std::memset(in.k.row(who.layer, in.where.at(who, dropped[d]), who.head), 0,
+                    static_cast<std::size_t>(in.k.dims) * sizeof(float));
+      }
+    });
+  }
+};
+
+}  // namespace kvpolicy::inline v0
+
+namespace {
+
+using namespace kvpolicy_test;
+
+TEST_SUITE("layout/own_applier") {
+  TEST_CASE("apply carries a decision out by an applier of the user's, with scratch for the user's verb") {
+    mock_cache mock({.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 40});
+    mock.fill(30);
+    kv::cache view = mock.view();
+    auto const policy = kv::eviction{.score = kv::streaming_llm{.sinks = 2}, .budget = kv::per_lane{10}};
+    for (bool const named : {true, false}) {
+      kv::host_executor exec(2);
+      auto state = kv::make_state(exec, policy, view);
+      auto plan = named ? kv::make_plan(exec, policy, view, user::scrub{}) : kv::make_plan(exec, policy, view);
+      bool const reserved = exec.reserved() >= kv::implementation<user::blank_dropped_t, kv::host>::scratch(view);
+      CHECK(reserved == named);
+      kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+      CHECK(error_of([&] { kv::apply(exec, user::scrub{.refuses = true}, plan, view, state); }) ==
+            "apply: scrub.refuses = true, but it was asked to refuse");
+      auto const before = allocations();
+      kv::apply(exec, user::scrub{}, plan, view, state);
+      CHECK((allocations() == before) == named);
+      for (int i = 0; i < view.who.size(); ++i) {
+        kv::lane const who = view.who.at(i);
+        for (int e = 0; e < 30; ++e) {
+          auto const* const row = reinterpret_cast<float const*>(view.k.row(who.layer, view.where.at(who, e), who.head));
+          bool const zeros = std::all_of(row, row + 8, [](float x) { return x == 0; });
+          CHECK(zeros == (e >= 2 && e < 22));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("what required_bytes says of scratch follows from the policy and the appliers that are named") {
+    mock_cache mock({.bound = 64, .where = kv::locating::slot_map});
+    kv::cache const view = mock.view();
+    auto const light = kv::eviction{.score = kv::streaming_llm{}};
+    auto const heavy = kv::eviction{.score = kv::snapkv{}};
+    std::size_t const alone = kv::required_bytes<kv::host_executor>(light, view).scratch;
+    CHECK(alone < kv::required_bytes<kv::host_executor>(heavy, view).scratch);
+    CHECK(alone < kv::required_bytes<kv::host_executor>(light, view, user::scrub{}).scratch);
+    CHECK(kv::required_bytes<kv::host_executor>(heavy, view, kv::compact{}).scratch ==
+          kv::required_bytes<kv::host_executor>(heavy, view).scratch);
+  }
+
+  TEST_CASE("engines are asked by the effects of an applier, whoever wrote it") {
+    namespace engines = kv::engines;
+    auto const policy = kv::eviction{.score = kv::streaming_llm{}};
+    CHECK(engines::supports(engines::vllm::can, user::scrub::effects) ==
+          engines::supports(engines::vllm::can, kv::applier_effects{.moves_rows = true}));
+    CHECK(engines::supports(engines::vllm::can, user::scrub::effects));
+    CHECK(error_of([&] {
+            engines::check(engines::capabilities{.name = "still"}, kv::granularity::token, "scrub", user::scrub::effects);
+          }) == "carry: layout = scrub, but still: its rows may not be moved");
+    static_cast<void>(engines::carry<engines::vllm>(policy, user::scrub{}));
+  }
+
+  TEST_CASE("the engines' list of the shipped appliers says of each what the applier says of itself") {
+    namespace engines = kv::engines;
+    auto const same = [](auto const& applier) {
+      CHECK(engines::effects_of(*engines::applier_named(applier.name)) == applier.effects);
+    };
+    same(kv::compact{});
+    same(kv::compact_rerotated{});
+    same(kv::list_rewrite<>{});
+    same(kv::dead_slot<>{});
+    same(kv::mask{});
+    same(kv::overwrite{});
+    same(kv::drop_blocks{});
+  }
+}
+
+}  // namespace

@@ -1,3 +1,0 @@
-#include <kvpolicy/kvpolicy.hpp>
-
-char const* version_seen_by_a() { return kvpolicy::version; }
