@@ -94,7 +94,7 @@ TEST_SUITE("accounting/explain") {
         held += units * static_cast<std::size_t>(each.about.bytes) * 12;
       }
       CHECK(told.state == held);
-      CHECK(told.scratch == exec.reserved());
+      CHECK(told.scratch >= exec.reserved());
       auto const plan = kv::make_plan(exec, policy, cache.view());
       CHECK(told.plan >= static_cast<std::size_t>(kv::segments(plan.who(), plan.decides())) * 40 * 8);
       CHECK(exec.reserved() == told.scratch);
