@@ -24,10 +24,10 @@ using namespace kvpolicy_test;
 template <class Policy>
 class admitted {
  public:
-  admitted(dual_options const& how, Policy const& policy, std::vector<std::vector<float>> gates, int threads = 1)
+  admitted(dual_options const& how, Policy const& admits, std::vector<std::vector<float>> gates, int threads = 1)
       : engine(how),
         exec(threads),
-        policy(policy),
+        policy(admits),
         gates_(std::move(gates)),
         both(engine.view()),
         held(kv::make_state(exec, policy, both)),
@@ -71,8 +71,8 @@ class admitted {
   [[nodiscard]] std::vector<int> mask_row(int lane) const {
     std::vector<int> row;
     for (int j = 0; j < length; ++j) {
-      bool const admitted = policy.pick(gate(lane, j));
-      if (length - 1 - j < policy.window || admitted) row.push_back(j);
+      bool const is_admitted = policy.pick(gate(lane, j));
+      if (length - 1 - j < policy.window || is_admitted) row.push_back(j);
     }
     return row;
   }
