@@ -135,7 +135,8 @@ kv::admission<kv::write_gate> gated(int window, int cap = -1) {
   return kv::policies::wg_kv({.window = window, .cap = cap});
 }
 
-/// A gate of one's own: admits keys that are not long.
+// example-begin gate
+/// A gate of one's own: it admits keys that are not long.
 struct short_keys {
   using needs = kv::needs<kv::keys>;
   static constexpr auto decides = kv::granularity::lane;
@@ -149,6 +150,7 @@ struct short_keys {
   }
   [[maybe_unused]] friend bool operator==(short_keys const&, short_keys const&) = default;
 };
+// example-end
 
 TEST_SUITE("admission") {
   TEST_CASE("the worked example: W = 2, token 1 admitted") {
