@@ -3,9 +3,15 @@
 add_library(kvpolicy_dev INTERFACE)
 target_link_libraries(kvpolicy_dev INTERFACE kvpolicy::kvpolicy)
 target_compile_options(
-  kvpolicy_dev INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion>
+  kvpolicy_dev INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wsign-conversion;-Wshadow>
                          $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${KVPOLICY_WERROR}>>:-Werror>)
 target_compile_definitions(kvpolicy_dev INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
+
+# Every header alone, with these warnings, as a program that includes by -I compiles it: all_verify_interface_header_sets.
+add_library(kvpolicy_headers INTERFACE)
+target_sources(kvpolicy_headers INTERFACE FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${_kvpolicy_headers})
+target_link_libraries(kvpolicy_headers INTERFACE kvpolicy_dev)
+set_target_properties(kvpolicy PROPERTIES VERIFY_INTERFACE_HEADER_SETS OFF) # that would be without warnings
 
 if(KVPOLICY_SANITIZE)
   string(REPLACE ";" "," _kvpolicy_sanitizers "${KVPOLICY_SANITIZE}")

@@ -18,7 +18,7 @@ compilers=("$@")
 [[ ${#compilers[@]} -gt 0 ]] || compilers=(g++ clang++-19)
 
 version=$(sed -nE 's/.*version\[\] = "(.*)";/\1/p' include/kvpolicy/version.hpp)
-warnings=(-std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Werror)
+warnings=(-std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 

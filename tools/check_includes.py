@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the structure of the sources: who includes whom, cycles, sizes, leftovers.
+"""Checks the structure of the sources: who includes whom, cycles, sizes, what verbs promise, leftovers.
 
     check_includes.py [ROOT]      prints one line per violation, file:line: text; exit status 1 if there is any
     check_includes.py --self-test plants violations in a temporary tree and proves that each is caught
@@ -203,11 +203,78 @@ def check_backends(root):
         yield f"{has[room][verb].relative_to(root)}:1: '{verb}' has no implementation in ops/{other}"
 
 
-def check(root):
-    return [*check_headers(root), *check_reference(root), *check_backends(root), *check_leftovers(root)]
+def check_promises(root):
+    """ops/BACKEND/F.hpp provides every verb that ops/F.hpp declares: there, or by what it includes of its own folder."""
+    ops = root / LIBRARY / "ops"
+    for contract in sorted(ops.glob("*.hpp")):
+        verbs = re.findall(r"^struct (\w+) : verb<\1>", contract.read_text(encoding="utf-8"), re.MULTILINE)
+        for room, backend in (("host", "host"), ("cuda", "Backend")) if verbs else ():
+            promised = ops / room / contract.name
+            shown = promised.relative_to(root)
+            if not promised.is_file():
+                yield f"{shown}:1: there is no such header, but {contract.relative_to(root)} declares verbs"
+                continue
+            text = "".join(path.read_text(encoding="utf-8") for path in reached(root, promised))
+            for verb in verbs:
+                if not re.search(rf"struct implementation<(ops::)?{verb}, {backend}>", text):
+                    yield f"{shown}:1: does not provide '{verb}', which {contract.relative_to(root)} declares"
 
+
+# A verb's contract begins `name(exec, first, second)`, and its check has the arguments behind `exec`.
+CONTRACT = re.compile(r"^/// `(\w+)\(exec(?:, ([^`]*))?\)`.*?^struct \1_t : verb<\1_t> \{(.*?)^\};", re.MULTILINE | re.DOTALL)
+
+
+def check_contracts(root):
+    """A verb's comment names as many arguments as the verb takes."""
+    for contract in sorted((root / LIBRARY / "ops").glob("*.hpp")):
+        text = contract.read_text(encoding="utf-8")
+        for match in CONTRACT.finditer(text):
+            verb, said, body = match.groups()
+            told = count_arguments(re.sub(r"\n///", "", said or ""))
+            takes = [count_arguments(found) for found in re.findall(r"\bvoid check\(([^{]*)\)[^{;()]*\{", body)]
+            if takes and told not in takes:
+                line = text[: match.start()].count("\n") + 1
+                yield f"{contract.relative_to(root)}:{line}: the comment of '{verb}' names {told} arguments, but it takes {takes[0]}"
+
+
+def count_arguments(text):
+    text = re.sub(r"\{[^{}]*\}|\([^()]*\)", "", text)
+    while re.search(r"<[^<>]*>", text):
+        text = re.sub(r"<[^<>]*>", "", text)
+    return len(text.split(",")) if text.strip() else 0
+
+
+def reached(root, header):
+    """The header and those of its own folder that it includes, directly or by others of the folder."""
+    found, waiting = set(), [header]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.is_file():
+            continue
+        found.add(path)
+        targets = (target_of(root, path, quote, name) for _, quote, name in includes_of(path))
+        waiting += [root / LIBRARY / target for target in targets if target and target.parent == header.relative_to(root / LIBRARY).parent]
+    return sorted(found)
+
+
+def check(root):
+    checks = (check_headers, check_reference, check_backends, check_promises, check_contracts, check_leftovers)
+    return [violation for each in checks for violation in each(root)]
+
+
+CONTRACT_OF_SORT = """/// `sort(exec, scores, how)`: sorts them.
+struct sort_t : verb<sort_t> {
+  static void check(std::pair<int, int> const& scores, options<int, int> const&) {
+    expects(scores.first > 0);
+  }
+};
+"""
 
 CLEAN = {
+    "include/kvpolicy/ops/sort.hpp": CONTRACT_OF_SORT,
+    "include/kvpolicy/ops/host/sort.hpp": "#include <kvpolicy/ops/host/order.hpp>  // IWYU pragma: export\n",
+    "include/kvpolicy/ops/host/order.hpp": "struct implementation<ops::sort_t, host> {\n",
+    "include/kvpolicy/ops/cuda/sort.hpp": "struct implementation<ops::sort_t, Backend> {\n",
     "include/kvpolicy/kvpolicy.hpp": '#include <kvpolicy/scorers/knorm.hpp>\n#include "ops/host/top_k.hpp"\n',
     "include/kvpolicy/version.hpp": "",
     "include/kvpolicy/core/scores.hpp": '#include <span>\n// #include <kvpolicy/scorers/knorm.hpp>\n/*\n#include <iostream>\n*/\nauto s = "/*";\n',
@@ -242,6 +309,12 @@ PLANTED = [
     ("include/kvpolicy/ops/host/fold.hpp", "struct implementation<ops::fold_t, host> {\n", ":1: 'fold_t' has no implementation in ops/cuda"),
     ("include/kvpolicy/ops/cuda/fold.hpp", "struct implementation<ops::fold_t, Backend> {\n", ":1: 'fold_t' has no implementation in ops/host"),
     ("include/kvpolicy/ops/cuda/fold.hpp", "\n// as SnapKV has it\n", ":2: a kernel serves a verb, not 'SnapKV'"),
+    ("include/kvpolicy/ops/host/sort.hpp", "", ":1: does not provide 'sort_t', which include/kvpolicy/ops/sort.hpp declares"),
+    ("include/kvpolicy/ops/host/sort.hpp", "// #include <kvpolicy/ops/host/order.hpp>\n", ":1: does not provide 'sort_t'"),
+    ("include/kvpolicy/ops/cuda/sort.hpp", "#include <kvpolicy/ops/host/order.hpp>\n", ":1: does not provide 'sort_t'"),
+    ("include/kvpolicy/ops/map.hpp", "struct map_t : verb<map_t> {};\n", "include/kvpolicy/ops/host/map.hpp:1: there is no such header, but include/kvpolicy/ops/map.hpp declares"),
+    ("include/kvpolicy/ops/sort.hpp", CONTRACT_OF_SORT.replace(", how", ""), ":1: the comment of 'sort' names 1 arguments, but it takes 2"),
+    ("include/kvpolicy/ops/sort.hpp", CONTRACT_OF_SORT.replace(", how", ",\n/// how, other"), ":1: the comment of 'sort' names 3 arguments"),
     ("include/kvpolicy/attic/old.hpp", "", ":1: room 'attic' is not in the table"),
     ("tests/reference/bad.hpp", "#include <kvpolicy/core/scores.hpp>\n", ":1: the reference may include only std and itself"),
     ("tests/reference/bad.hpp", '#include "../../include/kvpolicy/core/scores.hpp"\n', ":1: the reference may include only"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the code in README.md and docs/ is the code that is built.
+"""Checks that the code in README.md and docs/, with its folders, is the code that is built.
 
     check_readme.py [ROOT]     prints one line for each block that differs; exit status 1 if there is any
     check_readme.py --write    puts the files' text into the pages
@@ -26,7 +26,7 @@ def main() -> int:
     roots = [a for a in sys.argv[1:] if not a.startswith("--")]
     root = Path(roots[0]) if roots else Path(__file__).resolve().parent.parent
     wrong = blocks = loose = 0
-    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+    for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
         text = page.read_text()
         for match in BLOCK.finditer(text):
             blocks += 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: other random cases, longer fuzzing, planted bugs, threads, coverage, mutants.
-# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads coverage mutants clang device slow; all of them by default
+# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads coverage mutants clang libcxx device slow; all of them by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --ci
@@ -29,6 +29,15 @@ clang() {
     cmake --build --preset release --target benchmarks && tools/check_consumers.sh
 }
 
+# Headers and examples with the other standard library; the examples print what they print with libstdc++.
+libcxx() {
+  cmake --preset libcxx && cmake --build --preset libcxx --target all all_verify_interface_header_sets || return 1
+  local expected
+  for expected in examples/*.out; do
+    "build/libcxx/bin/$(basename "$expected" .out)" | diff "$expected" - || return 1
+  done
+}
+
 # The tests, the laws and kvreplay on the emulated device, whose kernels are CUDA's.
 device() {
   cmake --preset release && cmake --build --preset release --target kvpolicy_tests_on_device kvpolicy_device_tests kvreplay_emulated &&
@@ -45,7 +54,7 @@ slow() {
   cmake --preset release && cmake --build --preset release --target all kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
 }
 
-for each in "${@:-seeds fuzz planted threads coverage mutants clang device slow}"; do
+for each in "${@:-seeds fuzz planted threads coverage mutants clang libcxx device slow}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
@@ -54,6 +63,7 @@ for each in "${@:-seeds fuzz planted threads coverage mutants clang device slow}
       threads) step 'thread sanitizer' threads ;;
       coverage) step 'coverage' tools/coverage.sh ;;
       clang) step 'clang 19' clang ;;
+      libcxx) step 'clang 19 with libc++' libcxx ;;
       device) step 'on the emulated device' device ;;
       slow) step 'tests that wait for the night' slow ;;
       mutants) step 'mutants' tools/mutate.py --count 60 ;;

@@ -14,12 +14,12 @@ constexpr int lanes = 36 * 8, heads = 8, layers = 36;
 /// Columns of `bound` entries, all there, and numbers for the last `fresh` of them: [layer][token][head] as a
 /// projection makes them, or [layer][head][token] as the column has them.
 struct carried {
-  carried(int bound, int fresh, kv::codec element, bool by_token)
-      : bound(bound),
-        by_token(by_token),
+  carried(int entries, int fresh, kv::codec element, bool token_first)
+      : bound(entries),
+        by_token(token_first),
         from(static_cast<std::size_t>(kv::bytes_of(element)) * lanes * static_cast<std::size_t>(fresh)),
-        column(static_cast<std::size_t>(lanes) * static_cast<std::size_t>(bound)),
-        count(lanes, bound) {
+        column(static_cast<std::size_t>(lanes) * static_cast<std::size_t>(entries)),
+        count(lanes, entries) {
     bench::fill_elements(from, element, 1, 3);
     std::int64_t const width = kv::bytes_of(element);
     numbers = {.base = from.data(), .element = element, .layer = width * heads * fresh, .entries = fresh};

@@ -48,7 +48,9 @@ bool fills(kv::host_executor& exec, kv::cache const& in, bench::memory const& k,
     float const expected = seen++ < layers * heads ? -2.0f : 3.0f;  // the keys first
     for (int d = 0; d < dims; ++d) right = right && kv::load(in.k.element, row + d * in.k.dim) == expected;
   });
-  for (std::size_t at = 0; at < k.size(); ++at) changed += k.data()[at] != before[at] ? 1 : 0;
+  for (std::size_t at = 0; at < k.size(); ++at) {
+    if (k.data()[at] != before[at]) ++changed;
+  }
   return right && changed <= static_cast<std::size_t>(layers * heads * dims * in.k.dim);
 }
 

@@ -12,14 +12,14 @@ constexpr int lanes = 36 * 8;
 
 /// What is folded: `sets` of scores, used in turn, so that they come from memory.
 struct folded {
-  folded(int entries, kv::granularity to, kv::reduction how)
+  folded(int entries, kv::granularity to, kv::reduction by)
       : width(static_cast<std::size_t>(entries)),
         sets(bench::memory_bound_bytes() / (4 * lanes * width) + 1),
         part(sets * 4 * lanes * width),
         out(static_cast<std::size_t>(to == kv::granularity::layer ? 36 : 1) * width),
         count(lanes, entries),
         decides(to),
-        how(how) {
+        how(by) {
     bench::fill_elements(part, kv::codec::f32, 1, 3);
   }
   [[nodiscard]] int rows() const { return lanes * static_cast<int>(width) / static_cast<int>(out.size()); }

@@ -13,14 +13,14 @@ constexpr int lanes = 36 * 8, dims = 128, pairs = dims / 2;
 
 /// Keys [lane][entry][dim], and the position that each was rotated at.
 struct turned {
-  turned(int entries, kv::codec element, bool scattered)
+  turned(int entries, kv::codec type, bool scattered)
       : bound(entries),
-        element(element),
-        row(static_cast<std::size_t>(kv::bytes_of(element)) * dims),
+        element(type),
+        row(static_cast<std::size_t>(kv::bytes_of(type)) * dims),
         keys(row * lanes * static_cast<std::size_t>(entries)),
         first(static_cast<std::size_t>(lanes) * static_cast<std::size_t>(entries)),
         count(lanes, entries) {
-    bench::fill_elements(keys, element, 1, 1);
+    bench::fill_elements(keys, type, 1, 1);
     bench::noise from(9);
     for (int i = 0; i < lanes; ++i) {
       for (int e = 0, at = 0; e < entries; ++e, at += 1 + from.below(7))

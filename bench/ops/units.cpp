@@ -142,8 +142,8 @@ void plain_drop(paged& on, int i, std::vector<char>& wanted) {
 std::vector<std::vector<int>> written(paged const& on) {
   std::vector<int> position;
   for (int i = 0; i < lanes; ++i) {
-    int const* const row = on.model.position.data() + std::int64_t{i} * on.model.bound;
-    position.insert(position.end(), row, row + on.model.count[static_cast<std::size_t>(i)]);
+    int const* const first = on.model.position.data() + std::int64_t{i} * on.model.bound;
+    position.insert(position.end(), first, first + on.model.count[static_cast<std::size_t>(i)]);
   }
   return {on.table, on.freed, on.freed_count, on.model.count, position};
 }

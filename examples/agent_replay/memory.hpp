@@ -11,8 +11,8 @@ namespace agent_replay {
 /// One slot holds one token in every layer and head: [slot][layer][kv head][K, V][D], float32.
 class token_memory {
  public:
-  token_memory(kv::shape const& model, int slots) : slots(slots), tree(this->slots), model_(model) {
-    rows_.resize(static_cast<std::size_t>(slots) * static_cast<std::size_t>(slot_floats()));
+  token_memory(kv::shape const& model, int count) : slots(count), tree(slots), model_(model) {
+    rows_.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(slot_floats()));
   }
 
   slot_allocator slots;

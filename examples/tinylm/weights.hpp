@@ -1,9 +1,10 @@
 // tinylm's configuration and weights, read from a safetensors file.
 #pragma once
 
-#include <charconv>
 #include <filesystem>
 #include <kvpolicy/core/lanes.hpp>
+#include <locale>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -68,8 +69,9 @@ template <class Number>
 Number number_in(safetensors const& file, char const* key) {
   std::string const& text = file.metadata(key);
   Number value{};
-  auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  bool const whole = error == std::errc{} && end == text.data() + text.size();
+  std::istringstream in(text);
+  in.imbue(std::locale::classic());
+  bool const whole = in >> std::noskipws >> value && in.peek() == std::istringstream::traits_type::eof();
   kv::expects(whole && value > Number{}, "weights", key, text, "it must be a positive number");
   return value;
 }

@@ -24,10 +24,10 @@ using namespace kvpolicy_test;
 template <class Policy>
 class admitted {
  public:
-  admitted(dual_options const& how, Policy const& policy, std::vector<std::vector<float>> gates, int threads = 1)
+  admitted(dual_options const& how, Policy const& admits, std::vector<std::vector<float>> gates, int threads = 1)
       : engine(how),
         exec(threads),
-        policy(policy),
+        policy(admits),
         gates_(std::move(gates)),
         both(engine.view()),
         held(kv::make_state(exec, policy, both)),
@@ -71,8 +71,8 @@ class admitted {
   [[nodiscard]] std::vector<int> mask_row(int lane) const {
     std::vector<int> row;
     for (int j = 0; j < length; ++j) {
-      bool const admitted = policy.pick(gate(lane, j));
-      if (length - 1 - j < policy.window || admitted) row.push_back(j);
+      bool const is_admitted = policy.pick(gate(lane, j));
+      if (length - 1 - j < policy.window || is_admitted) row.push_back(j);
     }
     return row;
   }
@@ -135,7 +135,8 @@ kv::admission<kv::write_gate> gated(int window, int cap = -1) {
   return kv::policies::wg_kv({.window = window, .cap = cap});
 }
 
-/// A gate of one's own: admits keys that are not long.
+// example-begin gate
+/// A gate of one's own: it admits keys that are not long.
 struct short_keys {
   using needs = kv::needs<kv::keys>;
   static constexpr auto decides = kv::granularity::lane;
@@ -149,6 +150,7 @@ struct short_keys {
   }
   [[maybe_unused]] friend bool operator==(short_keys const&, short_keys const&) = default;
 };
+// example-end
 
 TEST_SUITE("admission") {
   TEST_CASE("the worked example: W = 2, token 1 admitted") {

@@ -29,13 +29,13 @@ constexpr kv::reduction both[] = {kv::reduction::sum, kv::reduction::max};
 /// One lane and its query rows, and what the reference says of them.
 class one_lane {
  public:
-  one_lane(mock_options const& shape, kv::codec queries, int rows, content what = content::smooth)
-      : cache(shape), rows(cache, queries, rows, rows) {
+  one_lane(mock_options const& shape, kv::codec queries, int count, content what = content::smooth)
+      : cache(shape), rows(cache, queries, count, count) {
     std::vector<int> every;
     for (int e = 0; e < shape.bound; ++e) every.push_back(e);
     cache.put({}, every);
-    fill(this->rows, cache, what);
-    for (int r = 0; r < rows; ++r) this->rows.set_position(0, r, shape.bound - rows + r);
+    fill(rows, cache, what);
+    for (int r = 0; r < count; ++r) rows.set_position(0, r, shape.bound - count + r);
   }
 
   /// Gives every row its log-sum-exp over the entries that it sees.

@@ -30,8 +30,8 @@ float log_beta_of(int lane, int position) { return -0.02f * number_of(lane, posi
 template <class Policy>
 class stepping {
  public:
-  explicit stepping(Policy const& policy)
-      : policy(policy),
+  explicit stepping(Policy const& steps)
+      : policy(steps),
         engine({.rows = 8, .page = 4, .pages = 400, .bound = 256}),
         both(engine.view()),
         held(kv::make_state(exec, policy, both)),

@@ -146,14 +146,15 @@ struct feature_sums_t : verb<feature_sums_t> {
 };
 inline constexpr feature_sums_t feature_sums{};
 
-/// `residual(exec, features, turn, head, how, out)`: out[e] += alpha r_e for every candidate, which is an entry whose
-/// score is not -inf.
+/// `residual(exec, features, turn, head, how, out, room)`: out[e] += alpha r_e for every candidate, which is an entry
+/// whose score is not -inf.
 ///
 /// - in: `features`, sums of all ranks, which become means; `turn` says which entries are the span, of which the live
 ///   ones are attended to; none: c = 0. in, out: `out` [sequences, entries], the rule's scores of all ranks.
 /// - ranks: reduce scores and sums before. A head is not linear: adding the outputs of ranks would be another score.
 /// - cost: (width + hidden) D + hidden width + 2 width span multiplications an entry, and 2 width D span for each 480
-///   entries. `room(head, bound)` floats.
+///   entries.
+/// - scratch: `room` points to `room(head, bound)` floats in the executor's memory. Their content is overwritten.
 /// - throws: `invalid_argument` if the head is incomplete or of another shape.
 struct residual_t : verb<residual_t> {
   /// Floats that a plan has for it beside the features: a head's weights side by side, and what tasks work on.

@@ -5,9 +5,9 @@
 
 namespace KVPOLICY_NAMESPACE::ops {
 
-/// `fill_holes(exec, keep, cache, list, columns)`: the lane goes on in its lowest slots: kept rows that stand in others
-/// move into the places of dropped ones, and the list keeps the entries in order. At most as many rows move as are
-/// dropped. Positions and columns are not touched; slots that fell free stand behind the list's end.
+/// `fill_holes(exec, keep, cache, list)`: the lane goes on in its lowest slots: kept rows that stand in others move
+/// into the places of dropped ones, and the list keeps the entries in order. At most as many rows move as are dropped.
+/// Positions and columns are not touched; slots that fell free stand behind the list's end.
 struct fill_holes_t : verb<fill_holes_t> {
   static constexpr void check(keep_set const&, cache const&, by_lane<int> const&) {}
 };

@@ -6,8 +6,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Specialised in `ops/BACKEND/VERB.hpp`: `static ... run(exec, args...)` and
-/// `static std::size_t scratch(shape const&, int bound)`, bytes of scratch a worker needs, if it needs any.
+/// Specialised in `ops/BACKEND/FILE.hpp` for the verbs of `ops/FILE.hpp`, or in a header that it includes: `static ...
+/// run(exec, args...)` and `static std::size_t scratch(shape const&, int bound)`, bytes of scratch a worker needs, if
+/// it needs any.
 template <class Verb, class Backend>
 struct implementation {
   static constexpr bool provided = false;
@@ -21,7 +22,8 @@ struct verb {
     using impl = implementation<Verb, typename Executor::backend>;
     static_assert(impl::provided,
                   "kvpolicy: this executor's backend has no implementation of this verb; "
-                  "include <kvpolicy/ops/BACKEND/VERB.hpp> or the umbrella of the backend");
+                  "include <kvpolicy/ops/BACKEND/FILE.hpp>, where ops/FILE.hpp declares the verb, "
+                  "or the umbrella of the backend");
     if constexpr (impl::provided) {
       Verb::check(args...);
       return impl::run(exec, std::forward<Args>(args)...);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/read_number.hpp>
 #include <kvpolicy/printed/spec.hpp>
 #include <limits>
 
@@ -44,9 +45,7 @@ bool read_value(std::string_view text, T& to) {
     to = text == "true";
     return to || text == "false";
   } else if constexpr (std::integral<T> || std::floating_point<T>) {
-    auto const end = text.data() + text.size();
-    auto const [stopped, failed] = std::from_chars(text.data(), end, to);
-    if (failed != std::errc{} || stopped != end) return false;
+    if (!read_number(text, to)) return false;
     if constexpr (std::floating_point<T>) return to - to == 0;  // neither infinite nor NaN
     return true;
   } else if constexpr (named_values<T>) {

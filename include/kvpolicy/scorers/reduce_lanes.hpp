@@ -13,7 +13,7 @@ namespace KVPOLICY_NAMESPACE {
 /// for all layers and heads can only drop a token for all of them at once, so a method of lanes needs this step there,
 /// and says how (IntentKV's appendices C.2 and E run SnapKV and H2O so without naming the reduction).
 ///
-///     kv::reduce_lanes{.score = kv::snapkv{}, .decides = kv::granularity::token, .how = kv::reduction::sum}
+///     kv::reduce_lanes{.score_of = kv::snapkv{}, .decides = kv::granularity::token, .how = kv::reduction::sum}
 ///
 /// A sum is only fair where a lane's scores are normalised, as attention is. Needs a plan's `spare` rows for one layer.
 template <scorer Score>

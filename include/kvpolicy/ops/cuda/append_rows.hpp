@@ -3,6 +3,9 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/promotion_rows.hpp>
+#include <kvpolicy/ops/cuda/release_pages.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/window_counts.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/window_rows.hpp>    // IWYU pragma: export
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {

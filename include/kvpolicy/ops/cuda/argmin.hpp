@@ -2,7 +2,9 @@
 #pragma once
 
 #include <kvpolicy/ops/argmin.hpp>
+#include <kvpolicy/ops/cuda/drop_listed.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/select_emit.hpp>
+#include <kvpolicy/ops/cuda/tell.hpp>  // IWYU pragma: export
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {

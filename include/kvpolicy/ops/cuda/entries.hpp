@@ -4,6 +4,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/cuda/columns.hpp>
 #include <kvpolicy/ops/cuda/lists_rows.hpp>
+#include <kvpolicy/ops/cuda/tell.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/entries.hpp>
 #include <span>
 

@@ -1,6 +1,7 @@
 // Device implementation of feature_sums: a thread adds up a few channels of an entry over all lanes.
 #pragma once
 
+#include <cstddef>
 #include <kvpolicy/ops/cuda/block.hpp>
 #include <kvpolicy/ops/cuda/page_launches.hpp>
 #include <kvpolicy/ops/cuda/rows.hpp>
@@ -38,7 +39,7 @@ struct feature_sums_body {
     int const first = static_cast<int>(i % pieces) * Each;
     int const row = static_cast<int>(i / pieces % (who.bound + 1));
     int const sequence = static_cast<int>(i / pieces / (who.bound + 1));
-    float sum[Each] = {};
+    float sum[static_cast<std::size_t>(Each)] = {};
     if (row == 0) {
       add_memory(sequence, first, sum);
     } else if (row - 1 < who.committed({sequence, who.layer_begin, 0})) {
@@ -69,7 +70,7 @@ struct feature_sums_body {
   KVPOLICY_HD void add_keys(int sequence, int entry, int first, float* sum) const {
     int const lanes_here = who.layers() * who.heads;
     for (int i = 0; i < lanes_here; i += ahead) {
-      float part[ahead][Each];
+      float part[ahead][static_cast<std::size_t>(Each)];
       for (int j = 0; j < ahead; ++j) {
         int const at = i + j < lanes_here ? i + j : lanes_here - 1;
         lane const one{sequence, who.layer_begin + at / who.heads, at % who.heads};

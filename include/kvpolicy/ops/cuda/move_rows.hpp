@@ -1,6 +1,7 @@
 // Rows that move to the front of their lane, in place: bytes of K, V and what else an entry has, by tiles of a block.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/state.hpp>
@@ -14,7 +15,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// So many bytes, aligned to their number, that are read and written at once, whatever they mean.
 template <int Bytes>
 struct [[gnu::may_alias]] alignas(Bytes) byte_vector {
-  std::uint32_t part[Bytes / 4];
+  std::uint32_t part[static_cast<std::size_t>(Bytes) / 4];
 };
 template <>
 struct [[gnu::may_alias]] alignas(2) byte_vector<2> {

@@ -1,6 +1,7 @@
 // Device implementation of page_scores: a warp takes a few pages, its threads the channels of their bounds.
 #pragma once
 
+#include <cstddef>
 #include <kvpolicy/ops/cuda/page_launches.hpp>
 #include <kvpolicy/ops/cuda/page_loads.hpp>
 #include <kvpolicy/ops/cuda/query_rows.hpp>
@@ -12,7 +13,7 @@ namespace detail {
 /// Sums over the warp's threads of `Count` values that each of them has: thread i is left with sum i % Count, in
 /// `of[0]`. Half of the values change hands, then half of those: 31 exchanges for 32 sums, where one sum after the
 /// other takes 160.
-template <int Half, class Block, int Count>
+template <int Half, class Block, std::size_t Count>
 KVPOLICY_HD void halve(Block& block, float (&of)[Count]) {
   bool const upper = (lane_id(block) & Half) != 0;
   for (int i = 0; i < Half; ++i) {
@@ -22,10 +23,11 @@ KVPOLICY_HD void halve(Block& block, float (&of)[Count]) {
   }
   if constexpr (Half > 1) halve<Half / 2>(block, of);
 }
-template <class Block, int Count>
+template <class Block, std::size_t Count>
 KVPOLICY_HD void sums_of_warp(Block& block, float (&of)[Count]) {
-  halve<Count / 2>(block, of);
-  for (int step = Count; step < warp_size; step *= 2) of[0] += block.shuffle(of[0], lane_id(block) ^ step);
+  constexpr int count = static_cast<int>(Count);
+  halve<count / 2>(block, of);
+  for (int step = count; step < warp_size; step *= 2) of[0] += block.shuffle(of[0], lane_id(block) ^ step);
 }
 
 /// Sums and maxima of heads. A NaN on either side stays.
@@ -125,12 +127,12 @@ struct page_scores_kernel {
   /// The products of page pages.begin + i / Heads with head i % Heads, for thread i.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD float products(Block& block, lane one, float const* folded, ordinal_range pages) const {
-    float of[sums];
+    float of[static_cast<std::size_t>(sums)];
     for (int i = 0; i < sums; ++i) of[i] = 0;
     int const dims = 2 * bounds.dims;
     std::int64_t const size = bytes_of(bounds.element);
     for (int d = lane_id(block) * Loads::width; d < dims; d += warp_size * Loads::width) {
-      float asked[Heads][Loads::width];
+      float asked[static_cast<std::size_t>(Heads)][static_cast<std::size_t>(Loads::width)];
       for (int h = 0; h < Heads; ++h) {
         for (int i = 0; i < Loads::width; ++i) asked[h][i] = folded[h * dims + d + i];
       }

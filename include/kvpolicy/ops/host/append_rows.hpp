@@ -4,72 +4,13 @@
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/append_rows.hpp>
+#include <kvpolicy/ops/host/copy_entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/host/window_rows.hpp>  // IWYU pragma: export
 #include <string>
 
 namespace KVPOLICY_NAMESPACE {
-namespace detail {
-
-/// One row of a plane into a row of another: the same elements, whatever their strides.
-inline void copy_row(plane const& from, std::byte const* source, plane const& to, std::byte* target) {
-  auto const width = static_cast<std::size_t>(bytes_of(from.element));
-  if (from.contiguous() && to.contiguous()) {
-    std::memcpy(target, source, width * static_cast<std::size_t>(from.dims));
-    return;
-  }
-  for (int d = 0; d < from.dims; ++d) std::memcpy(target + d * to.dim, source + d * from.dim, width);
-}
-
-/// visit(index, lane) for every lane, in order, without the divisions of `lanes::at`.
-template <class Visit>
-void for_each_lane(lanes const& who, Visit const& visit) {
-  int index = 0;
-  for (int s = 0; s < who.sequences; ++s) {
-    for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
-      for (int head = 0; head < who.heads; ++head) visit(index++, lane{s, layer, head});
-    }
-  }
-}
-
-/// A row's lines on their way into the cache. Inlined, or g++ takes it for a call without effect.
-[[gnu::always_inline]] inline void fetch_row(plane const& rows, std::byte const* row) {
-  int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
-  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
-}
-
-/// An entry's rows in every plane.
-inline void copy_entry(cache const& from, cache const& to, lane who, int source, int target) {
-  place const here = from.where.at(who, source);
-  place const there = to.where.at(who, target);
-  auto const one = [&](plane const& a, plane const& b) {
-    copy_row(a, a.row(who.layer, here, who.head), b, b.row(who.layer, there, who.head));
-  };
-  one(from.k, to.k);
-  one(from.v, to.v);
-  for (std::size_t i = 0; i < to.more.size(); ++i) one(from.more[i], to.more[i]);
-}
-
-/// What is recorded about entry `source(i)` of a lane becomes what is recorded about its entry `first + i`.
-template <class Source>
-void copy_columns(std::span<held_column const> from, std::span<held_column const> to, lane who, Source const& source,
-                  int first, int count) {
-  for (held_column const& each : to) {
-    if (each.about.one != per::lane_entry) continue;
-    auto const width = static_cast<std::size_t>(each.about.bytes);
-    std::byte* target = each.rows.row(who) + static_cast<std::size_t>(first) * width;
-    held_column const* const known = same_column(from, each.about);
-    for (int i = 0; i < count; ++i, target += width) {
-      if (known == nullptr) {
-        std::memset(target, 0, width);
-      } else {
-        std::memcpy(target, known->rows.row(who) + static_cast<std::size_t>(source(i)) * width, width);
-      }
-    }
-  }
-}
-
-}  // namespace detail
 
 template <>
 struct implementation<ops::append_rows_t, host> {

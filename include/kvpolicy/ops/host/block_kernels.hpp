@@ -6,6 +6,7 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
 #include <kvpolicy/ops/host/ahead.hpp>
 #include <kvpolicy/ops/host/few_rows.hpp>
 #include <kvpolicy/ops/host/row_blocks.hpp>
@@ -130,7 +131,7 @@ struct avx512_blocks {
       next.fetch();
       int const end = begin + dims_of_a_line < dims ? begin + dims_of_a_line : dims;
       for (std::ptrdiff_t d = begin; d < end; d += 2) {
-        __m512i row[columns];
+        __m512i row[static_cast<std::size_t>(columns)];
         for (int c = 0; c < columns; ++c) row[c] = _mm512_loadu_si512(packed + d / 2 * Rows + c * 16);
         ((acc[I] =
               _mm512_dpbf16_ps(acc[I], __builtin_bit_cast(__m512bh, row[I % columns]),

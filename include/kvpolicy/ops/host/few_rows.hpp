@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <kvpolicy/ops/host/row_blocks.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -15,13 +16,13 @@ struct few_bodies {
 
   /// Each row's number, once for every entry of a vector.
   [[gnu::always_inline]] static inline void spread(float const* rows, floats& to) {
-    float all[Width];
+    float all[static_cast<std::size_t>(Width)];
     for (int i = 0; i < Width; ++i) all[i] = rows[i % few_rows];
     get(to, all);
   }
   /// An entry of the vector that begins at e counts where the limit is above e.
   [[gnu::always_inline]] static inline void limits(block_view const& block, ints& to) {
-    int all[Width];
+    int all[static_cast<std::size_t>(Width)];
     for (int i = 0; i < Width; ++i) {
       int const seen = block.seen[i % few_rows] - block.first;
       all[i] = (seen < block.count ? seen : block.count) - i / few_rows;
@@ -30,7 +31,7 @@ struct few_bodies {
   }
   /// The sum or the highest of each row's numbers.
   [[gnu::always_inline]] static inline void gather(floats const& from, bool maximum, float* rows) {
-    float all[Width];
+    float all[static_cast<std::size_t>(Width)];
     put(from, all);
     for (int i = few_rows; i < Width; ++i) {
       float& row = all[i % few_rows];
@@ -68,7 +69,7 @@ struct few_bodies {
       total += limit > e ? value : floats{};
     }
     floats shrink;
-    float factor[Width];
+    float factor[static_cast<std::size_t>(Width)];
     float sums[few_rows];
     spread(before, shrink);
     shrink -= zero;
@@ -86,7 +87,7 @@ struct few_bodies {
     spread(block.share, share);
     for (int e = 0; e < block.count; e += entries) {
       floats value;
-      float all[Width];
+      float all[static_cast<std::size_t>(Width)];
       get(value, block.values + static_cast<std::ptrdiff_t>(e) * few_rows);
       put(limit > e ? value * share : floats{}, all);
       int const there = entries < block.count - e ? entries : block.count - e;

@@ -73,8 +73,8 @@ class gate_block {
   /// the same bits whatever the others are.
   void multiply(float const* rows, std::int64_t stride, int count, float* out) {
     for (int i = 0; i < 2 * keys_of_a_tile; ++i) address_[i] = rows + std::min(i, count - 1) * stride;
-    auto const product = count <= few_rows ? few_ : logits_;
-    product(address_, count, columns_, packed_, 1, out);
+    auto const multiplied = count <= few_rows ? few_ : logits_;
+    multiplied(address_, count, columns_, packed_, 1, out);
   }
 
  private:

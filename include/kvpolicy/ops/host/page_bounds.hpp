@@ -50,8 +50,8 @@ struct bound_bodies {
   template <int Count>
   [[gnu::always_inline]] static inline void vectors(std::byte const* const* rows, int count, int d, bool fresh,
                                                     Number* high, Number* low) {
-    numbers most[Count];
-    numbers least[Count];
+    numbers most[static_cast<std::size_t>(Count)];
+    numbers least[static_cast<std::size_t>(Count)];
     for (int i = 0; i < Count; ++i) {
       if (fresh) {
         load(most[i], rows[0], d + i * width);

@@ -78,14 +78,14 @@ struct block_bodies {
   [[gnu::always_inline]] static inline void multiply(void const* const* keys, int there, int dims, float const* packed,
                                                      float scale, step_ahead<Step>& next, float* out,
                                                      std::integer_sequence<int, I...>) {
-    float const* key[Step];
+    float const* key[static_cast<std::size_t>(Step)];
     for (int k = 0; k < Step; ++k) key[k] = static_cast<float const*>(keys[k]);
     floats acc[] = {(static_cast<void>(I), floats{})...};
     for (int begin = 0; begin < dims; begin += floats_of_a_line) {
       next.fetch();
       int const end = begin + floats_of_a_line < dims ? begin + floats_of_a_line : dims;
       for (int d = begin; d < end; ++d) {
-        floats row[Part];
+        floats row[static_cast<std::size_t>(Part)];
         for (int p = 0; p < Part; ++p) get(row[p], packed + static_cast<std::ptrdiff_t>(d) * Rows + p * Width);
         ((acc[I] += key[I / Part][d] * row[I % Part]), ...);
       }
@@ -274,7 +274,7 @@ struct block_bodies {
 
   /// The sum or maximum of a vector's numbers, by halves.
   [[gnu::always_inline]] static inline float across(floats const& of, bool maximum) {
-    float part[Width];
+    float part[static_cast<std::size_t>(Width)];
     put(of, part);
     typename vector_of<4>::floats all;
     get(all, part);

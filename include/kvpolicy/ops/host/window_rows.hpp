@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/append_rows.hpp>
-#include <kvpolicy/ops/host/append_rows.hpp>
+#include <kvpolicy/ops/host/copy_entries.hpp>
 #include <string>
 
 namespace KVPOLICY_NAMESPACE {

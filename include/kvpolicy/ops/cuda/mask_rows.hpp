@@ -1,0 +1,4 @@
+// The device implementations of the verbs of ops/mask_rows.hpp.
+#pragma once
+
+#include <kvpolicy/ops/cuda/masks.hpp>  // IWYU pragma: export
