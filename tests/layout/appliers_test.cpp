@@ -28,7 +28,8 @@ struct work {
         exec(threads),
         view(cache.view()),
         state(kv::make_state(exec, policy, view)),
-        plan(kv::make_plan(exec, policy, view)),
+        plan(kv::make_plan(exec, policy, view, kv::compact_rerotated{}, kv::list_rewrite<>{}, kv::dead_slot<>{}, kv::mask{},
+                           kv::overwrite{}, kv::drop_blocks{})),
         columns(exec, view.shape, view.who),
         hidden(static_cast<std::size_t>(4 * cache.units * cache.rows), std::byte{0}) {
     columns.add(kv::accumulate{});
