@@ -19,6 +19,8 @@ import struct
 import sys
 from pathlib import Path
 
+from replace_file import CannotReplace, check_replaceable, replace_file
+
 MARGIN = "capture_trace: "
 
 
@@ -48,7 +50,7 @@ class TraceFile:
     """A safetensors file that is filled layer by layer; it appears under its name when it is whole."""
 
     def __init__(self, path, tensors, metadata):
-        self.path, self.unfinished = Path(path), Path(str(path) + ".unfinished")
+        self.replacing = replace_file(path)
         header, at = {"__metadata__": {name: str(value) for name, value in metadata.items()}}, 0
         self.begin, self.size = {}, {}
         for name, (dtype, shape) in tensors.items():
@@ -60,9 +62,9 @@ class TraceFile:
         text += b" " * (-len(text) % 8)
         self.data = 8 + len(text)
         try:
-            self.file = self.unfinished.open("wb")
-        except OSError as failed:
-            raise Refused(f"--out {path} cannot be written: {failed.strerror}") from None
+            self.file = self.replacing.__enter__()
+        except CannotReplace as why:
+            raise Refused(f"--out {why}") from None
         self.file.write(struct.pack("<Q", len(text)) + text)
         self.file.truncate(self.data + at)
 
@@ -77,11 +79,11 @@ class TraceFile:
         self.file.write(raw)
 
     def close(self, whole):
-        self.file.close()
         if whole:
-            self.unfinished.rename(self.path)
+            self.replacing.__exit__(None, None, None)
         else:
-            self.unfinished.unlink(missing_ok=True)
+            failed = Refused("the trace is not whole")
+            self.replacing.__exit__(Refused, failed, None)
 
 
 # Reading the model --------------------------------------------------------------------------------------------------------------
@@ -361,6 +363,10 @@ def load(torch, transformers, given):
 def main():
     given = arguments()
     try:
+        try:
+            check_replaceable(given.out, [one for one in (given.text, given.token_ids) if one])
+        except CannotReplace as why:
+            raise Refused(f"--out {why}") from None
         torch, transformers = imports()
         tokens = read_tokens(transformers, given)
         model = load(torch, transformers, given)

@@ -19,6 +19,7 @@ import subprocess
 import torch
 import torch.nn.functional as F
 import train_tinylm
+from replace_file import replace_file
 
 GOLDEN_POSITIONS = 256
 HELD_OUT_BYTES = 300_000
@@ -34,7 +35,8 @@ def write_safetensors(path: pathlib.Path, tensors: dict, metadata: dict):
         data += raw
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    with replace_file(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text + data)
     print(f"{path.name}: {path.stat().st_size:,} bytes")
 
 

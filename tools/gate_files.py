@@ -6,12 +6,13 @@ checkpoint of PyTorch (.pt, .pth), which needs torch.
 import argparse
 import json
 import math
-import os
 import pathlib
 import re
 import sys
 
 import numpy as np
+
+from replace_file import CannotReplace, check_replaceable, replace_file
 
 DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
 
@@ -34,7 +35,7 @@ def read_safetensors(path):
         header = json.loads(bytes(raw[8:8 + size]))
         header.pop("__metadata__", None)
         found = {name: (one["dtype"], tuple(map(int, one["shape"])), tuple(map(int, one["data_offsets"]))) for name, one in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Refused("its header is not that of a safetensors file") from None
     data = raw[8 + size:]
     for name, (_, _, span) in found.items():
@@ -107,7 +108,7 @@ def stack(layers, name, *shape):
     return np.stack([layer[name].reshape(shape) for layer in layers])
 
 
-def write(path, tensors, metadata):
+def write(path, tensors, metadata, inputs=()):
     """The gate file, whole or not at all."""
     header, at = {"__metadata__": metadata}, 0
     for name, values in tensors.items():
@@ -115,13 +116,11 @@ def write(path, tensors, metadata):
         at += values.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    unfinished = path.with_name(path.name + ".unfinished")
     try:
-        with unfinished.open("wb") as file:
+        with replace_file(path, inputs) as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for values in tensors.values():
                 file.write(np.ascontiguousarray(values, "<f4").tobytes())
-        os.replace(unfinished, path)
     except OSError as failed:
         raise Refused(f"{path} cannot be written: {failed.strerror}") from None
 
@@ -136,11 +135,15 @@ def main(about, prefix, pattern, convert):
     parser.add_argument("--layers", type=int, help="how many there must be; without it those up to the last that is found")
     o = parser.parse_args()
     try:
+        check_replaceable(o.out, [o.source])
         try:
             made = convert(gather(read_tensors(o.source), o.pattern, convert.names, o.layers))
         except Refused as refused:
             raise Refused(f"{o.source}: {refused}") from None
-        write(o.out, {prefix + name: values for name, values in made.items()}, {"format": prefix.rstrip("."), "source": o.source.name})
+        write(o.out, {prefix + name: values for name, values in made.items()}, {"format": prefix.rstrip("."), "source": o.source.name}, [o.source])
+    except CannotReplace as refused:
+        print(f"{program}: {refused}", file=sys.stderr)
+        sys.exit(2)
     except Refused as refused:
         sys.exit(f"{program}: {refused}")
     print(f"{o.out}: {sum(v.size for v in made.values()):,} parameters of {len(made['fc1.weight'])} layers")

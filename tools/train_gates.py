@@ -24,6 +24,7 @@ import torch.nn.functional as F
 
 import train_tinylm
 from export_tinylm import write_safetensors as save
+from replace_file import CannotReplace, check_replaceable
 from train_intent_residual import load_tinylm
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -763,6 +764,11 @@ def options():
     o = parser.parse_args()
     if not (o.self_test or o.goldens) and not (o.kind and (o.out or o.load)):
         parser.error("--kind and --out or --load are needed")
+    if o.out:  # refused before the training, not after it
+        try:
+            check_replaceable(o.out, [o.load] if o.load else [])
+        except CannotReplace as refused:
+            parser.error(f"--out {refused}")
     for name, value in KINDS[o.kind][2].items() if o.kind else ():
         setattr(o, name, value if getattr(o, name) is None else getattr(o, name))
     o.tau = 0.1  # of the share that training prints

@@ -26,6 +26,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import train_tinylm
+from replace_file import CannotReplace, check_replaceable, replace_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WEIGHTS = ROOT / "examples/tinylm/weights"
@@ -614,7 +615,13 @@ def main():
     arguments = parser.parse_args()
     if arguments.self_test:
         return self_test()
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file, save
+
+    if arguments.out:  # refused before the training, not after it
+        try:
+            check_replaceable(arguments.out, [arguments.load] if arguments.load else [])
+        except CannotReplace as refused:
+            parser.error(f"--out {refused}")
 
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
@@ -637,7 +644,8 @@ def main():
     if arguments.out:
         notes = dict(format="intent_kv residual head", model="tinylm", dims=head.w_k.in_features, width=WIDTH, hidden=HIDDEN, decay=LAMBDA,
                      sessions=arguments.sessions, rows=arguments.rows, epochs=arguments.epochs, seed=arguments.seed)
-        save_file(head.tensors(), arguments.out, {k: str(v) for k, v in notes.items()})
+        with replace_file(arguments.out) as file:
+            file.write(save(head.tensors(), {k: str(v) for k, v in notes.items()}))
         print(f"{arguments.out}: {arguments.out.stat().st_size:,} bytes")
     held = record_all(SessionMaker((WEIGHTS / "held_out.txt").read_bytes(), arguments.seed + 1), arguments.held, hook, True)
     report.update(validate(head, held), seconds=time.time() - begin)

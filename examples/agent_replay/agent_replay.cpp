@@ -73,8 +73,20 @@ nlohmann::json whole_run(options const& with, std::vector<metrics> const& rows, 
   return all;
 }
 
+void print_run(options const& with, std::vector<metrics> const& rows, std::string const& skipped) {
+  if (with.json) return fmt::print("{}\n", whole_run(with, rows, skipped).dump(1));
+  fmt::print(
+      "tinylm, {} sessions of {} turns, {} side by side, {} bytes each at the end; budget {} tokens, {} threads\n\n",
+      with.sessions * with.rounds, with.turns, with.sessions, conversation_maker::length(with.turns), with.budget,
+      with.threads);
+  print_table(rows);
+  if (!skipped.empty()) fmt::print("\n{}\n", skipped);
+}
+
 int work(options const& with) {
   bytes const text = read_text(with);
+  std::optional<examples::output_file> page;  // refused before the work, not after it
+  if (!with.html.empty()) page.emplace(with.html, "agent_replay", "--html");
   executor exec(with.threads);
   tinylm::model model(tinylm::read_weights(with.weights + "/weights.safetensors"));
   std::optional<kv::residual_weights> residual;
@@ -87,17 +99,10 @@ int work(options const& with) {
   auto const all = chosen(with, residual ? residual->head() : kv::residual_head{});
   stage const on{model, exec, with.slots, with.span == "message"};
   auto const rows = measure(with, on, text, all);
-  if (!with.html.empty()) write_report(with, rows);
-  if (with.json) {
-    fmt::print("{}\n", whole_run(with, rows, skipped).dump(1));
-    return 0;
-  }
-  fmt::print(
-      "tinylm, {} sessions of {} turns, {} side by side, {} bytes each at the end; budget {} tokens, {} threads\n\n",
-      with.sessions * with.rounds, with.turns, with.sessions, conversation_maker::length(with.turns), with.budget,
-      with.threads);
-  print_table(rows);
-  if (!skipped.empty()) fmt::print("\n{}\n", skipped);
+  if (page) write_report(**page, with, rows);
+  print_run(with, rows, skipped);
+  examples::flush_standard_output();
+  if (page) (*page)->commit();
   return 0;
 }
 
@@ -109,20 +114,8 @@ int main(int count, char** arguments) {
   CLI::App app("Agents' sessions on one pool with a prefix cache: what each policy answers, keeps and costs",
                "agent_replay");
   agent_replay::add_to(app, with);
-  try {
-    app.parse(count, arguments);
+  return examples::run_program(app, count, arguments, [&] {
     agent_replay::settle(with);
     return agent_replay::work(with);
-  } catch (CLI::CallForHelp const& help) {
-    return app.exit(help);
-  } catch (CLI::ParseError const& wrong) {
-    fmt::print(stderr, "agent_replay: {}\n", wrong.what());
-    return 2;
-  } catch (kvpolicy::invalid_argument const& wrong) {
-    fmt::print(stderr, "{}\n", wrong.what());
-    return 2;
-  } catch (std::exception const& failed) {
-    fmt::print(stderr, "agent_replay: {}\n", failed.what());
-    return 1;
-  }
+  });
 }

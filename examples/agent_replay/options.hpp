@@ -9,6 +9,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <string>
 
+#include "../program.hpp"
 #include "conversation.hpp"
 
 namespace agent_replay {
@@ -39,7 +40,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_flag("--quick", to.quick, "fewer and shorter sessions: under a minute on two cores");
   app.add_flag("--json", to.json, "print one JSON object instead of the table");
   app.add_flag("--no-holes", to.no_holes, "maps with holes do not go into the prefix tree");
-  app.add_option("--html", to.html, "write the live tokens over the turns into this HTML file");
+  examples::add_output_option(app, "--html", to.html, "write the live tokens over the turns into this HTML file");
   app.add_option("--only", to.only, "only policies whose name begins so");
   app.add_option("--weights", to.weights, "folder with weights.safetensors and held_out.txt");
   app.add_option("--text", to.text, "take the tools' output from this file instead of the held-out text");
@@ -77,8 +78,9 @@ inline void settle(options& with) {
   kv::expects(with.threads >= 1 && with.threads <= 256, call, "--threads", with.threads, "1 to 256 threads");
   kv::expects(with.span == "message" || with.span == "question", call, "--span", with.span,
               "it is message or question");
-  kv::expects(with.html.empty() || std::ofstream(with.html, std::ios::app).good(), call, "--html", with.html,
-              "it cannot be written");
+  examples::expect_no_input(
+      call, "--html", with.html,
+      {with.weights + "/weights.safetensors", with.weights + "/held_out.txt", with.text, with.residual});
 }
 
 /// The whole file, or a refusal that names it.

@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -83,9 +83,9 @@ class live_chart {
   return out + "</table>\n";
 }
 
-inline void write_report(options const& with, std::vector<metrics> const& rows) {
-  std::ofstream file(with.html, std::ios::trunc);
-  file << "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>kvpolicy: agent replay</title>\n"
+inline void write_report(kv::atomic_file& to, options const& with, std::vector<metrics> const& rows) {
+  std::ostringstream page;
+  page << "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>kvpolicy: agent replay</title>\n"
           "<style>body{font:14px/1.5 system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1rem}"
           "svg{max-width:60rem;width:100%;font-size:12px}.grid{stroke:#8884}text{fill:currentColor}"
           "table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:13px}"
@@ -96,7 +96,7 @@ inline void write_report(options const& with, std::vector<metrics> const& rows) 
               "a session after each turn's decision, mean over sessions.</p>\n",
               with.sessions * with.rounds, with.turns, with.sessions, with.budget)
        << live_chart(rows).draw() << html_table(rows) << "</html>\n";
-  kv::expects(file.good(), "agent_replay", "--html", with.html, "it cannot be written");
+  to.append(page.str().data(), page.str().size());
 }
 
 }  // namespace agent_replay

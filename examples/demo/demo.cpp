@@ -33,6 +33,8 @@ class trained_gates {
 int work(options const& with) {
   auto const least = static_cast<std::size_t>(with.context + with.length);
   bytes const text = read_text(with.text.empty() ? with.weights + "/held_out.txt" : with.text, least);
+  std::optional<examples::output_file> report;  // refused before the work, not after it
+  if (!with.report.empty()) report.emplace(with.report, "demo", "--report");
   kv::host_executor exec(with.threads);
   tinylm::model model(tinylm::read_weights(with.weights + "/weights.safetensors"));
   int const bound = with.context + with.length + 64;
@@ -56,7 +58,11 @@ int work(options const& with) {
   for (contender const& one : chosen_contenders(with.policies, with.specs)) {
     fmt::print("{:<20} {}\n", one.name, one.spell(with.context / with.shares.front(), with.context));
   }
-  if (with.report) write_report(*with.report, with, model.about().shape(), all);
+  if (report) {
+    write_report(**report, with, model.about().shape(), all);
+    examples::flush_standard_output();
+    (*report)->commit();
+  }
   return with.check && !checks_pass(all.rows(), on, text, with.context, with.weights) ? 1 : 0;
 }
 
@@ -67,20 +73,8 @@ int main(int count, char** arguments) {
   demo::options with;
   CLI::App app("kvpolicy's demo: what each policy keeps, costs and loses on a small decoder", "demo");
   demo::add_to(app, with);
-  try {
-    app.parse(count, arguments);
+  return examples::run_program(app, count, arguments, [&] {
     demo::settle(with);
     return demo::work(with);
-  } catch (CLI::CallForHelp const& help) {
-    return app.exit(help);
-  } catch (CLI::ParseError const& wrong) {
-    fmt::print(stderr, "demo: {}\n", wrong.what());
-    return 2;
-  } catch (kvpolicy::invalid_argument const& wrong) {
-    fmt::print(stderr, "{}\n", wrong.what());
-    return 2;
-  } catch (std::exception const& failed) {
-    fmt::print(stderr, "demo: {}\n", failed.what());
-    return 1;
-  }
+  });
 }

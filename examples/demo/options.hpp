@@ -4,14 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <kvpolicy/core/error.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "../program.hpp"
 #include "chosen.hpp"
 #include "tasks.hpp"
 
@@ -21,7 +20,7 @@ struct options {
   bool quick = false;
   bool check = false;
   bool far = false;
-  std::optional<std::string> report;  ///< an HTML file to write
+  std::string report;  ///< an HTML file to write; empty: none
   std::string text;
   std::string weights = TINYLM_WEIGHTS_DIR;
   std::vector<std::string> policies;
@@ -42,7 +41,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_flag("--check", to.check,
                "measure the model and the separation of policies against their bounds; exit 1 if one fails");
   app.add_flag("--far", to.far, "ask only for facts at least three quarters of the context away");
-  app.add_option("--report", to.report, "write what was measured and kept into this HTML file");
+  examples::add_output_option(app, "--report", to.report, "write what was measured and kept into this HTML file");
   app.add_option("--text", to.text, "take prompts from this file instead of the held-out text");
   app.add_option("--weights", to.weights, "folder with weights.safetensors, the gates and held_out.txt");
   app.add_option("--policies", to.policies, "only these, separated by commas")->delimiter(',');
@@ -58,16 +57,10 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--seed", to.seed, "which cases");
 }
 
-/// Refuses a file that cannot be written, and leaves everything as it was.
-inline void expect_writable(std::string const& option, std::string const& path) {
-  namespace fs = std::filesystem;
-  fs::path const folder = fs::path(path).parent_path();
-  std::error_code ignored;
-  kv::expects(folder.empty() || fs::is_directory(folder, ignored), "demo", option, path, "its folder is not there");
-  bool const there = fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
-  bool const opens = std::ofstream(path, std::ios::app).good();
-  if (opens && !there) fs::remove(path, ignored);
-  kv::expects(opens, "demo", option, path, "it cannot be written");
+/// The files of a folder of weights.
+[[nodiscard]] inline std::vector<std::string> files_of_weights(std::string const& folder) {
+  return {folder + "/weights.safetensors", folder + "/write_gate.safetensors", folder + "/retention_gate.safetensors",
+          folder + "/held_out.txt"};
 }
 
 /// Defaults that depend on others, and everything that can be refused before work begins.
@@ -79,7 +72,8 @@ inline void settle(options& with) {
   kv::expects(with.length >= 1 && with.length <= 1024, "demo", "--length", with.length,
               "a continuation has 1 to 1024 bytes");
   kv::expects(with.threads >= 1 && with.threads <= 256, "demo", "--threads", with.threads, "1 to 256 threads");
-  if (with.report) expect_writable("--report", *with.report);
+  examples::expect_no_input("demo", "--report", with.report, files_of_weights(with.weights));
+  examples::expect_no_input("demo", "--report", with.report, {with.text});
   for (int const share : with.shares) {
     kv::expects(share >= 1, "demo", "--shares", share, "a context is divided by at least 1");
     kv::expects(with.context / share > 16, "demo", "--shares", share, [&] {

@@ -4,12 +4,10 @@
 #include <fmt/core.h>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <kvpolicy/version.hpp>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -126,7 +124,7 @@ inline nlohmann::json json_of(mapped_prompt const& one) {
           {"kept", kept}};
 }
 
-inline void write_report(std::string const& path, options const& with, kv::shape const& model, run const& all) {
+inline void write_report(kv::atomic_file& to, options const& with, kv::shape const& model, run const& all) {
   int const lanes = model.layers * model.kv_heads;
   nlohmann::json data{{"layers", model.layers},
                       {"heads", model.kv_heads},
@@ -140,9 +138,7 @@ inline void write_report(std::string const& path, options const& with, kv::shape
     if (name == "about") return html_escaped(about_line(with));
     return name == "table" ? html_table(all, lanes) : script_json(data);
   });
-  std::ofstream file(path, std::ios::binary);
-  file << html << std::flush;
-  if (!file) throw std::runtime_error("the report could not be written to " + path);
+  to.append(html.data(), html.size());
 }
 
 }  // namespace demo

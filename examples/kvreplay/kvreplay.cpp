@@ -34,7 +34,8 @@ any_policy without_buffer(any_policy const& policy, registry const& known) {
   return known.parse(spelt);
 }
 
-/// Decides, carries out, writes and tells.
+/// Decides, carries out, writes and tells. The results appear under their name when everything has succeeded, what is
+/// printed included.
 template <class By>
 void go_through(options const& with, trace const& of, policy_text const& policy, By& by, stopwatch& whole) {
   std::optional<result_writer> out;
@@ -51,6 +52,8 @@ void go_through(options const& with, trace const& of, policy_text const& policy,
   found.ms.total = whole.lap();
   auto const told = summary(with, of, policy, found);
   with.json ? fmt::print("{}\n", told.dump(1)) : print_summary(told);
+  examples::flush_standard_output();
+  if (out) out->commit();
 }
 
 void evict(options const& with, trace& of, stopwatch& whole) {
@@ -88,6 +91,7 @@ void admit_by_position(options const& with, trace& of, stopwatch& whole) {
 
 void admit_by_head(options const& with, trace& of, stopwatch& whole) {
   auto const fields = fields_of<duo_attention_fields>(with);
+  examples::expect_no_input("kvreplay", "--out", with.out, {fields.retrieval.text});
   head_numbers const heads(fields.retrieval.text, of.shape());
   auto const policy =
       kv::policies::duo_attention({.window = fields.window, .sinks = fields.sinks, .retrieval = heads.table()});
@@ -124,25 +128,12 @@ int work(options const& with) {
   return 0;
 }
 
-/// Names come from files: whatever they hold, an error is one line.
-std::string one_line(std::string text) {
-  for (char& each : text) {
-    if (static_cast<unsigned char>(each) < 0x20 || each == 0x7F) each = ' ';
-  }
-  return text;
-}
-
 /// Goes on as the program that was built for a GPU, which lies beside this one. Returns if there is none.
 void become_cuda(char** arguments) {
   std::error_code none;
   auto const self = std::filesystem::read_symlink("/proc/self/exe", none);
   auto const other = (self.parent_path() / "kvreplay_cuda").string();
   ::execv(other.c_str(), arguments);
-}
-
-int fail(std::string const& why, int status) {
-  fmt::print(stderr, "{}\n", one_line(why));
-  return status;
 }
 
 }  // namespace
@@ -152,18 +143,9 @@ int main(int count, char** arguments) {
   kvreplay::options with;
   CLI::App app("Runs a KV-cache policy on a recorded trace", "kvreplay");
   kvreplay::add_to(app, with);
-  try {
-    app.parse(count, arguments);
+  return examples::run_program(app, count, arguments, [&] {
     if (with.device == "cuda" && with.device != examples::device_name) kvreplay::become_cuda(arguments);
     kvreplay::settle(with);
     return kvreplay::work(with);
-  } catch (CLI::CallForHelp const& help) {
-    return app.exit(help);
-  } catch (CLI::ParseError const& wrong) {
-    return kvreplay::fail(std::string("kvreplay: ") + wrong.what(), 2);
-  } catch (kvpolicy::invalid_argument const& wrong) {
-    return kvreplay::fail(wrong.what(), 2);
-  } catch (std::exception const& failed) {
-    return kvreplay::fail(std::string("kvreplay: ") + failed.what(), 1);
-  }
+  });
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../executor.hpp"
+#include "../program.hpp"
 
 namespace kvreplay {
 
@@ -58,7 +59,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_flag("--attend", to.attend, "also the attention of the last query row over what is left");
   app.add_option("--threads", to.threads, "threads of the decisions");
   app.add_option("--device", to.device, "cpu or cuda");
-  app.add_option("--out", to.out, "write the results into this safetensors file");
+  examples::add_output_option(app, "--out", to.out, "write the results into this safetensors file");
   app.add_flag("--json", to.json, "print one JSON object");
 }
 
@@ -160,6 +161,7 @@ inline void settle(options& with) {
   if (with.list) return;
   kv::expects(!with.trace.empty(), "kvreplay", "trace", "missing", "a safetensors file is replayed");
   kv::expects(with.describe || !with.policy.empty(), "kvreplay", "--policy", "missing", "--list prints their names");
+  examples::expect_no_input("kvreplay", "--out", with.out, {with.trace});
 }
 
 /// Entries that decoding begins with are in the trace.

@@ -1,12 +1,8 @@
 // What kvreplay writes into a file: results as tensors, the rows that are left streamed layer by layer.
 #pragma once
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cstdio>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
+#include <utility>
 
 #include "options.hpp"
 #include "results.hpp"
@@ -17,17 +13,7 @@ namespace kvreplay {
 /// A safetensors file being put together. It appears under its name only when it is whole.
 class tensor_file {
  public:
-  explicit tensor_file(std::string path) : path_(std::move(path)), unfinished_(path_ + ".unfinished") {
-    file_ = ::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    kv::expects(file_ >= 0, "kvreplay", "--out", path_, "it cannot be written");
-  }
-  tensor_file(tensor_file const&) = delete;
-  tensor_file& operator=(tensor_file const&) = delete;
-  ~tensor_file() {
-    if (file_ < 0) return;
-    ::close(file_);
-    ::unlink(unfinished_.c_str());
-  }
+  explicit tensor_file(std::string const& path) : file_(path, "kvreplay", "--out") {}
 
   /// Names a tensor; its bytes come later. Returns where they begin.
   std::int64_t add(std::string const& name, char const* dtype, std::vector<std::int64_t> const& shape,
@@ -45,32 +31,21 @@ class tensor_file {
     put(8, text.data(), text.size());
     data_ = 8 + std::ssize(text);
   }
-  void put(std::int64_t at, void const* from, std::size_t bytes) const {
-    auto const* next = static_cast<char const*>(from);
-    for (at += data_; bytes > 0;) {
-      ssize_t const done = ::pwrite(file_, next, bytes, at);
-      if (done <= 0) throw std::runtime_error("--out " + path_ + " could not be written to its end");
-      next += done;
-      at += done;
-      bytes -= static_cast<std::size_t>(done);
-    }
+  void put(std::int64_t at, void const* from, std::size_t bytes) {
+    file_->write_at(static_cast<std::uint64_t>(data_ + at), from, bytes);
   }
   template <class T>
-  void put(std::int64_t at, std::vector<T> const& values) const {
+  void put(std::int64_t at, std::vector<T> const& values) {
     put(at, values.data(), values.size() * sizeof(T));
   }
 
-  void finish() {
-    bool const closed = ::close(std::exchange(file_, -1)) == 0;
-    bool const there = closed && std::rename(unfinished_.c_str(), path_.c_str()) == 0;
-    if (!there) ::unlink(unfinished_.c_str());
-    kv::expects(there, "kvreplay", "--out", path_, "it cannot be written");
-  }
+  /// Waits until all of it is on the disk.
+  void finish() { file_->finish(); }
+  /// Gives it its name.
+  void commit() { file_->commit(); }
 
  private:
-  std::string path_;
-  std::string unfinished_;
-  int file_ = -1;
+  examples::output_file file_;
   nlohmann::json header_ = nlohmann::json::object();
   std::int64_t at_ = 0;
   std::int64_t data_ = 0;
@@ -141,6 +116,9 @@ class result_writer {
     if (with_.attend) file_.put(output_at_, found.output);
     file_.finish();
   }
+
+  /// Gives the results their name: the run has succeeded.
+  void commit() { file_.commit(); }
 
  private:
   void add_output() {

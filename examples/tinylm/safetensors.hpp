@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/io/safetensors_header.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -136,14 +137,12 @@ class safetensors {
 
   void read_header(std::string_view text) {
     std::vector<std::string> names;
-    json const header = json::parse(
-        text,
-        [&](int depth, json::parse_event_t event, json& parsed) {
-          if (depth == 1 && event == json::parse_event_t::key) names.push_back(parsed.get<std::string>());
-          return true;
-        },
-        false);
-    refuse(!header.is_object(), "header", std::to_string(text.size()) + " bytes", "they are not a JSON object");
+    auto const watch = [&](int depth, json::parse_event_t event, json& parsed) {
+      if (depth == 1 && event == json::parse_event_t::key) names.push_back(parsed.get<std::string>());
+      return true;
+    };
+    json const header = kv::detail::parse_safetensors_header(
+        text, watch, [&](bool wrong, auto const& value, auto const& rule) { refuse(wrong, "header", value, rule); });
     std::sort(names.begin(), names.end());
     auto const twice = std::adjacent_find(names.begin(), names.end());
     if (twice != names.end()) refuse(true, "tensor", *twice, "this name is there twice");

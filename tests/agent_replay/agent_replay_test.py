@@ -106,6 +106,31 @@ class AgentReplay(unittest.TestCase):
         self.assertTrue(text.endswith("</html>\n"))
         self.assertNotIn("http", text)
 
+    def test_the_page_takes_the_place_of_a_file_and_keeps_its_mode(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "live.html"
+            page.write_text("old")
+            page.chmod(0o600)
+            tiny = ["--sessions", "1", "--turns", "1", "--rounds", "1", "--only", "full", "--html", str(page)]
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([PROGRAM, *tiny], stdout=full, stderr=subprocess.PIPE, timeout=600)
+            self.assertEqual((done.returncode, done.stderr.count(b"\n"), page.read_text()), (1, 1, "old"), done.stderr)
+            self.assertEqual(run(*tiny).returncode, 0)
+            self.assertEqual((oct(page.stat().st_mode & 0o7777), page.read_text()[-8:]), (oct(0o600), "</html>\n"))
+            self.assertEqual([path.name for path in pathlib.Path(folder).iterdir()], ["live.html"])
+
+    def test_a_page_that_would_replace_what_it_should_not_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text, link = pathlib.Path(folder) / "text.txt", pathlib.Path(folder) / "link"
+            text.write_text("words " * 100)
+            link.symlink_to(text)
+            for page, why in ((folder, "it is a directory"), (str(link), "it is a symbolic link"), ("", "a file has a name"),
+                              (str(text), "this run reads it")):
+                done = run("--text", str(text), "--html", page)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                self.assertTrue(done.stderr.startswith(f"agent_replay: --html = {page}, but it cannot be written: {why}"), done.stderr)
+                self.assertEqual((text.read_text(), link.is_symlink()), ("words " * 100, True))
+
     def test_what_cannot_be_run_is_refused_in_one_line(self):
         for arguments, line in (
                 (["--turns", "13"], "agent_replay: --turns = 13, but the model was trained on contexts of up to 1280 bytes"),

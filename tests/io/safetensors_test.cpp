@@ -1,16 +1,16 @@
 // Files of tensors: what is written reads back, and every lie of a header is refused by its line.
 
 #include <doctest/doctest.h>
-#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <bit>
-#include <csignal>
 #include <cstring>
 #include <kvpolicy/io/safetensors.hpp>
 #include <kvpolicy/io/write_safetensors.hpp>
 #include <string>
 #include <vector>
 
+#include "io/small_disk.hpp"
 #include "io/temporary_folder.hpp"
 
 namespace {
@@ -33,6 +33,8 @@ std::string error_of(auto const& call) {
     call();
   } catch (kv::invalid_argument const& error) {
     return error.what();
+  } catch (std::system_error const& error) {
+    return std::string("system_error ") + error.what();
   }
   return "accepted";
 }
@@ -53,27 +55,6 @@ std::string entry(std::string const& name, std::string const& dtype, std::string
                   std::string const& offsets) {
   return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
 }
-
-/// No file of this process can grow beyond so many bytes.
-class small_disk {
- public:
-  explicit small_disk(rlim_t bytes) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    handler_ = std::signal(SIGXFSZ, SIG_IGN);
-    rlimit const now{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &now);
-  }
-  small_disk(small_disk const&) = delete;
-  small_disk& operator=(small_disk const&) = delete;
-  ~small_disk() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    (void)std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_{};
-  void (*handler_)(int) = nullptr;
-};
 
 }  // namespace
 
@@ -143,6 +124,29 @@ TEST_SUITE("io/safetensors") {
     CHECK(refusal_of("{" + entry("a", "F32", "7", "[0,4]") + "}", 4) == "tensor a shape = number, but it is an array");
     CHECK(refusal_of("{" + entry("a", "F32", "[1]", "[0]") + "}", 4) ==
           "tensor a data_offsets = 1, but they are two numbers");
+  }
+
+  TEST_CASE("a header whose brackets nest deeper than 16 is refused, and one of 16 is read") {
+    std::string const rule = " levels of brackets, but they nest at most 16 levels deep";
+    std::size_t const deep = 200'000;
+    std::string const nested = std::string(deep, '[') + std::string(deep, ']');
+    CHECK(refusal_of("{" + entry("a", "F32", nested, "[0,4]") + "}", 4) == "header = 200002" + rule);
+    CHECK(refusal_of(R"({"a":)" + nested + "}", 0) == "header = 200001" + rule);
+    CHECK(refusal_of(R"({"__metadata__":{"a":)" + nested + "}}", 0) == "header = 200002" + rule);
+    CHECK(refusal_of(nested, 0) == "header = 400000 bytes, but they are not a JSON object");
+    std::string maps;
+    for (std::size_t i = 0; i < deep; ++i) maps += R"({"a":)";
+    CHECK(refusal_of(maps + "1" + std::string(deep, '}'), 0) == "header = 200000" + rule);
+    CHECK(refusal_of(R"({"a":)" + std::string(15, '[') + std::string(15, ']') + "}", 0) ==
+          "tensor a = array, but it is an object");
+    CHECK(refusal_of(R"({"a":)" + std::string(16, '[') + std::string(16, ']') + "}", 0) == "header = 17" + rule);
+  }
+
+  TEST_CASE("brackets inside of names and texts are no nesting") {
+    std::string const brackets(100, '[');
+    CHECK(refusal_of(R"({"__metadata__":{"\"{)" + brackets + R"(":")" + brackets + R"(\\"},)" +
+                         entry(brackets, "U8", "[1]", "[0,1]") + "}",
+                     1) == "accepted");
   }
 
   TEST_CASE("a name that is there twice is refused wherever it stands") {
@@ -215,7 +219,8 @@ TEST_SUITE("io/write_safetensors") {
       small_disk const full(1000);
       text = error_of([&] { kv::write_safetensors(folder / "x", {}, next); });
     }
-    CHECK(text == "write_safetensors: file = " + (folder / "x").string() + ", but it cannot be written to its end");
+    CHECK(text == "system_error write_safetensors: file = " + (folder / "x").string() +
+                      ", but it cannot be written to its end: File too large");
     CHECK(read_bytes(folder / "x") == before);
     CHECK(folder.files() == 1);
     kv::write_safetensors(folder / "x", {}, next);
@@ -226,11 +231,29 @@ TEST_SUITE("io/write_safetensors") {
   TEST_CASE("a path that cannot be written, or replaced, is refused") {
     temporary_folder const folder;
     std::filesystem::create_directories(folder / "full" / "of");
-    CHECK(error_of([&] { kv::write_safetensors(folder / "full", {}, {}); }) ==
-          "write_safetensors: file = " + (folder / "full").string() + ", but it cannot be replaced");
-    CHECK(folder.files() == 1);
-    CHECK(error_of([&] { kv::write_safetensors("/nowhere/x", {}, {}); }) ==
-          "write_safetensors: file = /nowhere/x, but it cannot be written");
+    std::filesystem::create_symlink("full", folder / "link");
+    REQUIRE(::mkfifo((folder / "fifo").c_str(), 0600) == 0);
+    auto const refuses = [&](std::filesystem::path const& path, std::string const& why) {
+      CHECK(error_of([&] { kv::write_safetensors(path, {}, {}); }) ==
+            "write_safetensors: file = " + path.string() + ", but it cannot be written: " + why);
+      CHECK(folder.files() == 3);
+    };
+    refuses(folder / "full", "it is a directory");
+    refuses(folder / "link", "it is a symbolic link");
+    refuses(folder / "fifo", "it is a FIFO");
+    refuses("", "a file has a name");
+    refuses("/nowhere/x", "No such file or directory");
+  }
+
+  TEST_CASE("a file that is replaced keeps its mode") {
+    temporary_folder const folder;
+    write_bytes(folder / "x", "old");
+    REQUIRE(::chmod((folder / "x").c_str(), 0600) == 0);
+    kv::write_safetensors(folder / "x", {}, {});
+    struct stat about{};
+    REQUIRE(::stat((folder / "x").c_str(), &about) == 0);
+    CHECK((about.st_mode & 07777U) == 0600U);
+    CHECK(kv::safetensors_reader(folder / "x").tensors().empty());
   }
 
   TEST_CASE("tensors that are not what they say are refused, and no file is written") {

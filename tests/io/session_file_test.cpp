@@ -198,6 +198,52 @@ TEST_SUITE("io/session_file") {
     CHECK(on.refusal() == "accepted");
   }
 
+  TEST_CASE("a file whose header nests 200000 brackets is refused, and the store is as it was") {
+    refusing_store on;
+    std::string const nested = std::string(200'000, '[') + std::string(200'000, ']');
+    std::string const header = R"({"session.0":{"dtype":"F32","shape":)" + nested + R"(,"data_offsets":[0,4]}})";
+    std::uint64_t const length = header.size();
+    write_bytes(on.folder / "x", std::string(reinterpret_cast<char const*>(&length), 8) + header + "1234");
+    CHECK(on.refusal() == "safetensors: x: header = 200002 levels of brackets, but they nest at most 16 levels deep");
+  }
+
+  TEST_CASE("saving replaces nothing but a regular file, whose mode stays") {
+    temporary_folder const folder;
+    kv::session_store store(small);
+    put(store, kv::session_id::named("a"), 1.0f);
+    write_bytes(folder / "x", "old");
+    std::filesystem::permissions(folder / "x", std::filesystem::perms{0600});
+    std::filesystem::create_symlink("x", folder / "link");
+    CHECK_THROWS_WITH_AS(kv::save_sessions(store, folder / "link"),
+                         ("write_safetensors: file = " + (folder / "link").string() +
+                          ", but it cannot be written: it is a symbolic link")
+                             .c_str(),
+                         kv::invalid_argument);
+    CHECK(read_bytes(folder / "x") == "old");
+    kv::save_sessions(store, folder / "x");
+    CHECK(std::filesystem::status(folder / "x").permissions() == std::filesystem::perms{0600});
+    CHECK(folder.files() == 2);
+  }
+
+  TEST_CASE("of two stores that are saved under one name at once the file is wholly one") {
+    temporary_folder const folder;
+    kv::session_store one(small), other(small);
+    for (int i = 0; i < 8; ++i) put(one, kv::session_id::named("one" + std::to_string(i)), 1.0f);
+    for (int i = 0; i < 5; ++i) put(other, kv::session_id::named("other" + std::to_string(i)), 2.0f);
+    std::thread beside([&] {
+      for (int i = 0; i < 50; ++i) kv::save_sessions(other, folder / "x");
+    });
+    for (int i = 0; i < 50; ++i) {
+      kv::save_sessions(one, folder / "x");
+      kv::session_store read(small);
+      kv::load_sessions(read, folder / "x");
+      bool const whole = content_of(read) == content_of(one) || content_of(read) == content_of(other);
+      CHECK(whole);
+    }
+    beside.join();
+    CHECK(folder.files() == 1);
+  }
+
   TEST_CASE("another element type is refused") {
     refusing_store on;
     session_file{}.write(on.folder / "x");

@@ -110,6 +110,13 @@ TEST_SUITE("tinylm") {
           "tensor a shape = number, but it is an array");
   }
 
+  TEST_CASE("safetensors: a header whose brackets nest 200000 deep is refused") {
+    std::string const nested = std::string(200'000, '[') + std::string(200'000, ']');
+    CHECK(refusal_of(R"({"a":{"dtype":"F32","shape":)" + nested + R"(,"data_offsets":[0,4]}})", 4) ==
+          "header = 200002 levels of brackets, but they nest at most 16 levels deep");
+    CHECK(refusal_of(nested, 0) == "header = 400000 bytes, but they are not a JSON object");
+  }
+
   TEST_CASE("safetensors: offsets that lie are refused with the tensor and the value") {
     CHECK(refusal_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4) ==
           "tensor a data_offsets = 4, but it ends before, at 0");

@@ -6,6 +6,7 @@ computes from them in f32; `tools/train_gates.py --goldens` writes them. Here th
 names, converted, and must come back bit by bit; the gates of numpy in double agree with PyTorch's to NEAR.
 """
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -175,6 +176,29 @@ class ConvertGates(unittest.TestCase):
         write_arrays(self.source, {n: ("F32", v) for n, v in self.write_names.items()})
         self.source.write_bytes(self.source.read_bytes()[:-4])
         self.refused("convert_wg_kv.py", None, f"{list(self.write_names)[-1]} lies outside of the file")
+
+    def test_an_output_that_may_not_be_replaced_is_refused_with_status_2_and_stays(self):
+        source, why = self.source, {"link": "it is a symbolic link", "inner": "it is a directory", "fifo": "it is a FIFO", "hard": "this run reads it"}
+        self.assertEqual(self.run_tool("convert_wg_kv.py", self.write_names).returncode, 0)
+        before, whole = source.read_bytes(), self.out.read_bytes()
+        folder = source.parent
+        (folder / "link").symlink_to("out.safetensors")
+        (folder / "inner").mkdir()
+        os.mkfifo(folder / "fifo")
+        os.link(source, folder / "hard")
+        for name, reason in why.items():
+            self.out = folder / name
+            done = self.run_tool("convert_wg_kv.py", None)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1)
+            self.assertIn(f"{self.out} cannot be written: {reason}", done.stderr)
+            self.assertEqual((source.read_bytes(), (folder / "out.safetensors").read_bytes()), (before, whole))
+            self.assertEqual(len(list(folder.iterdir())), 6)
+
+    def test_a_header_that_nests_deeply_is_refused(self):
+        header = b"[" * 200_000 + b"]" * 200_000
+        self.source.write_bytes(len(header).to_bytes(8, "little") + header)
+        self.refused("convert_wg_kv.py", None, "its header is not that of a safetensors file")
 
     def test_a_header_that_lies_is_refused(self):
         name = ATTENTION.format(0) + "retention_gate.bias"

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/io/safetensors_header.hpp>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -142,8 +143,8 @@ class safetensors_reader {
       }
       return true;
     };
-    json const header = json::parse(text, watch, false);
-    refuse(!header.is_object(), "header", std::to_string(text.size()) + " bytes", "they are not a JSON object");
+    json const header = kvpolicy::detail::parse_safetensors_header(
+        text, watch, [&](bool wrong, auto const& value, auto const& rule) { refuse(wrong, "header", value, rule); });
     refuse(!twice.empty(), "header", twice, "this name is there twice");
     for (auto const& [key, value] : header.items()) {
       key == "__metadata__" ? read_metadata(value) : read_tensor(key, value);

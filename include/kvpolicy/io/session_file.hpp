@@ -32,7 +32,8 @@ namespace detail {
 /// version of this format ("1") and `memory` the shape. Of sessions that are out, what they remembered before. Others
 /// go on with the store meanwhile.
 ///
-/// - throws: `invalid_argument` if the file cannot be written; then a file that stood there stands there still.
+/// - throws: as `write_safetensors`, `invalid_argument` for a path that it may not replace and `std::system_error` if
+///   writing fails; then a file that stood there stands there still.
 /// - cost: O(floats); holds the floats that are being written, also those that have been replaced since.
 inline void save_sessions(session_store const& from, std::filesystem::path const& path) {
   std::vector<remembered> const all = from.snapshot();

@@ -1,19 +1,18 @@
-// A writer of files of named tensors: a file is there when it is whole. Needs nlohmann-json, so the umbrella header
-// does not include it.
+// A writer of files of named tensors: a file is there when it is whole. Needs nlohmann-json and POSIX, so the umbrella
+// header does not include it.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/io/atomic_file.hpp>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -29,50 +28,14 @@ struct tensor_to_write {
   std::span<float const> values;
 };
 
-namespace detail {
-
-/// A file under another name until it is whole; gone if it never is.
-class unfinished_file {
- public:
-  explicit unfinished_file(std::filesystem::path const& path) : path_(path), unfinished_(path) {
-    unfinished_ += ".unfinished";
-    file_.open(unfinished_, std::ios::binary | std::ios::trunc);
-    expects(file_.is_open(), "write_safetensors", "file", path_.string(), "it cannot be written");
-  }
-  unfinished_file(unfinished_file const&) = delete;
-  unfinished_file& operator=(unfinished_file const&) = delete;
-  ~unfinished_file() {
-    if (unfinished_.empty()) return;
-    file_.close();
-    std::error_code ignored;
-    std::filesystem::remove(unfinished_, ignored);
-  }
-  void put(void const* from, std::size_t bytes) {
-    file_.write(static_cast<char const*>(from), static_cast<std::streamsize>(bytes));
-  }
-  void finish() {
-    file_.close();
-    expects(!file_.fail(), "write_safetensors", "file", path_.string(), "it cannot be written to its end");
-    std::error_code failed;
-    std::filesystem::rename(unfinished_, path_, failed);
-    expects(!failed, "write_safetensors", "file", path_.string(), "it cannot be replaced");
-    unfinished_.clear();
-  }
-
- private:
-  std::filesystem::path path_;
-  std::filesystem::path unfinished_;
-  std::ofstream file_;
-};
-
-}  // namespace detail
-
-/// Writes a safetensors file, the tensors one behind the other as they are listed. Until it is whole it is called
-/// `path`.unfinished; then it takes the place of `path` at once. One writer a path. Nothing waits for the disk.
+/// Writes a safetensors file, the tensors one behind the other as they are listed. It is an `atomic_file`: it takes the
+/// place of `path` in one step, when all of it is on the disk, and keeps the mode of the file that it replaces. Several
+/// writers of one path do not disturb each other.
 ///
 /// - in: names that differ and, with the metadata, are UTF-8.
-/// - throws: `invalid_argument` if a tensor's values are not as many as its shape says, or the file cannot be
-///   written. Then what stood under `path` stands there still.
+/// - throws: `invalid_argument` if a tensor's values are not as many as its shape says, or if `path` is empty, a
+///   directory, a device, a FIFO or a symbolic link, or no file can be created beside it; `std::system_error` if
+///   writing fails, as on a full disk. Then what stood under `path` stands there still.
 inline void write_safetensors(std::filesystem::path const& path, std::map<std::string, std::string> const& metadata,
                               std::span<tensor_to_write const> tensors) {
   nlohmann::json header = nlohmann::json::object();
@@ -97,11 +60,11 @@ inline void write_safetensors(std::filesystem::path const& path, std::map<std::s
           "bytes that are not UTF-8", "names and metadata are UTF-8");
   text.resize((text.size() + 7) / 8 * 8, ' ');
   auto const length = static_cast<std::uint64_t>(text.size());
-  detail::unfinished_file file(path);
-  file.put(&length, sizeof length);
-  file.put(text.data(), text.size());
-  for (tensor_to_write const& one : tensors) file.put(one.values.data(), one.values.size_bytes());
-  file.finish();
+  atomic_file file(path, "write_safetensors", "file");
+  file.append(&length, sizeof length);
+  file.append(text.data(), text.size());
+  for (tensor_to_write const& one : tensors) file.append(one.values.data(), one.values.size_bytes());
+  file.commit();
 }
 
 }  // namespace KVPOLICY_NAMESPACE

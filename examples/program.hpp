@@ -1,0 +1,163 @@
+// What programs that write a file have in common: the file and what a signal leaves of it, what they print, and their
+// exit status.
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <kvpolicy/io/atomic_file.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace examples {
+
+/// The signals that end a program, and before that remove its temporary file.
+inline constexpr std::array<int, 4> ending_signals = {SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+
+[[nodiscard]] inline sigset_t ending_set() {
+  sigset_t all;
+  ::sigemptyset(&all);
+  for (int const one : ending_signals) ::sigaddset(&all, one);
+  return all;
+}
+
+/// The temporary file that a signal removes: one at a time.
+struct temporary_file {
+  enum state : int { none, being_created, there };
+  static inline std::atomic<int> now{none};
+  static inline char name[4096] = {};
+};
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler reads it");
+
+/// Removes the temporary file; then the signal ends the program, as its exit status says. Calls only what a signal
+/// handler may call. A thread that creates the file has blocked these signals, so that this one waits for another
+/// thread.
+extern "C" inline void remove_temporary_file(int signal) {
+  while (temporary_file::now == temporary_file::being_created) {
+  }
+  if (temporary_file::now == temporary_file::there) ::unlink(temporary_file::name);
+  ::raise(signal);  // SA_RESETHAND: it has its default action again
+}
+
+/// Prepares the process before it opens a file: signals remove what is unfinished, a file that may not grow is an error
+/// and not a signal, and no file that is opened later becomes standard output.
+inline void prepare_process() {
+  for (int const standard : {0, 1, 2}) {
+    if (::fcntl(standard, F_GETFD) < 0) (void)::open("/dev/null", standard == 0 ? O_WRONLY : O_RDONLY);
+  }
+  (void)std::signal(SIGXFSZ, SIG_IGN);
+  struct sigaction ends{};
+  ends.sa_handler = remove_temporary_file;
+  ends.sa_mask = ending_set();
+  ends.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (int const one : ending_signals) {
+    struct sigaction before{};
+    if (::sigaction(one, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) ::sigaction(one, &ends, nullptr);
+  }
+}
+
+/// A file that a program writes. It has its name once it is committed; until then the signals that end the program
+/// remove it. One at a time.
+class output_file {
+ public:
+  output_file(std::string const& path, char const* program, char const* option) {
+    sigset_t const ending = ending_set();
+    sigset_t before;
+    ::pthread_sigmask(SIG_BLOCK, &ending, &before);
+    temporary_file::now = temporary_file::being_created;
+    try {
+      file_.emplace(path, program, option);
+      std::string const& name = file_->temporary().native();
+      bool const fits = name.size() < sizeof temporary_file::name;
+      std::memcpy(temporary_file::name, name.c_str(), fits ? name.size() + 1 : 0);
+      temporary_file::now = fits ? temporary_file::there : temporary_file::none;
+    } catch (...) {
+      temporary_file::now = temporary_file::none;
+      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw;
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  output_file(output_file const&) = delete;
+  output_file& operator=(output_file const&) = delete;
+  ~output_file() {
+    file_.reset();
+    temporary_file::now = temporary_file::none;
+  }
+
+  [[nodiscard]] kvpolicy::atomic_file& operator*() { return *file_; }
+  [[nodiscard]] kvpolicy::atomic_file* operator->() { return &*file_; }
+
+ private:
+  std::optional<kvpolicy::atomic_file> file_;
+};
+
+/// An option that names a file to be written. What may not be replaced is refused, and so is an empty name.
+inline void add_output_option(CLI::App& app, std::string const& option, std::string& to, std::string const& about) {
+  app.add_option(option, to, about)->each([&app, option](std::string const& path) {
+    kvpolicy::expect_replaceable(path, app.get_name(), option);
+  });
+}
+
+/// Refuses to write into a file that the same run reads, under whatever name.
+inline void expect_no_input(char const* program, char const* option, std::string const& path,
+                            std::vector<std::string> const& inputs) {
+  for (std::string const& one : inputs) {
+    kvpolicy::expects(!kvpolicy::same_file(path, one), program, option, path,
+                      [&] { return "it cannot be written: this run reads it, as " + one; });
+  }
+}
+
+/// Throws unless all that was printed has arrived where standard output leads.
+inline void flush_standard_output() {
+  errno = 0;
+  bool const arrived = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!arrived) throw std::system_error(errno, std::generic_category(), "standard output cannot be written");
+}
+
+/// Prints an error on one line, whatever names it holds, and returns the exit status.
+inline int fail(std::string text, int status) {
+  for (char& each : text) {
+    if (static_cast<unsigned char>(each) < 0x20 || each == 0x7F) each = ' ';
+  }
+  (void)std::fputs((text + '\n').c_str(), stderr);
+  return status;
+}
+
+/// Parses the command line and works. The exit status is `work`'s; 2 if something was refused; 1 if something failed,
+/// and be it that what was printed did not arrive.
+template <class Work>
+int run_program(CLI::App& app, int count, char** arguments, Work const& work) {
+  std::string const prefix = app.get_name() + ": ";
+  prepare_process();
+  try {
+    int status = 0;
+    try {
+      app.parse(count, arguments);
+      status = work();
+    } catch (CLI::CallForHelp const& help) {
+      status = app.exit(help);
+    }
+    flush_standard_output();
+    return status;
+  } catch (CLI::ParseError const& wrong) {
+    return fail(prefix + wrong.what(), 2);
+  } catch (kvpolicy::invalid_argument const& wrong) {
+    return fail(wrong.what(), 2);
+  } catch (std::exception const& failed) {
+    std::string_view const what = failed.what();
+    return fail((what.starts_with(prefix) ? "" : prefix) + std::string(what), 1);
+  }
+}
+
+}  // namespace examples
