@@ -27,6 +27,8 @@ namespace KVPOLICY_NAMESPACE {
 ///   signals that only the data shows to be wrong, before anything is written;
 /// - `reduces_ranks()`: true if what it writes is the same on all tensor-parallel ranks; needed where heads of several
 ///   ranks decide together;
+/// - `static constexpr bool rows_see_every_entry = true`: positions of its query rows do not matter, so a decision has
+///   seen something wherever there is a row (`report::unobserved`);
 /// - `spare_rows(lanes, shape)`: rows of floats, as long as an entry row, that it needs in a plan.
 ///
 /// Laws: the same input gives the same scores; only `out` is written; higher is kept; NaN is allowed and never wins.
