@@ -26,9 +26,13 @@ struct scattered {
   int tokens = 0;
   int percent = 0;  ///< of entries that are forced
   float least = 0;
+  int unseen = 0;  ///< of seven lanes
   KVPOLICY_HD int budget(kv::lane, int) const { return tokens; }
   KVPOLICY_HD bool triggers(int count, int allowed) const { return count > allowed; }
   KVPOLICY_HD bool picks(float score) const { return score >= least; }
+  KVPOLICY_HD bool unobserved(kv::lane who) const {
+    return unseen > 0 && (who.sequence * 5 + who.layer * 3 + who.head) % 7 < unseen;
+  }
   KVPOLICY_HD bool forces(kv::entry at) const {
     unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.who.head * 7 + at.who.layer) * 2654435761u;
     return static_cast<int>((mixed >> 8) % 100u) < percent;
@@ -50,7 +54,7 @@ bool agree(Verb const& verb, kv::score_view const& scores, Rule const& rule, dev
     expected.view().lists = found.view().lists = kv::side::dropped;
   }
   std::fill_n(found.view().offset, scores.segments() + 1, -7);
-  *found.view().report = {7, 7, 7};
+  *found.view().report = {7, 7, 7, 7, 7};
   kv::host_executor host;
   verb(host, scores, rule, expected.view());
   verb(device, scores, rule, found.view());
@@ -82,7 +86,8 @@ void any_lanes() {
   }
   scattered const rule{.tokens = random.one_of<int>({0, 1, random.below(bound + 1), bound}),
                        .percent = random.one_of<int>({0, 10, 60, 100}),
-                       .least = random.one_of<float>({0.0f, 1.0f, -1.0f, -INFINITY})};
+                       .least = random.one_of<float>({0.0f, 1.0f, -1.0f, -INFINITY}),
+                       .unseen = random.one_of<int>({0, 3, 6, 7})};
   device_executor device({.segment_threads = random.one_of<int>({32, 64, 96, 128})},
                          static_cast<std::uint64_t>(random.below(1000)));
   RC_ASSERT(agree(kv::ops::argmin, scores.view(), rule, device));

@@ -81,15 +81,17 @@ struct engine {
   std::vector<int> counts;
 };
 
-/// What a policy keeps in a prefill and in steps after it, and what these leave of the cache.
+/// What a policy keeps in a prefill and in steps after it, what its reports say, and what these leave of the cache.
 struct history {
   std::vector<std::vector<int>> kept;
+  std::vector<kv::report> reports;
   std::vector<mock_cache::snapshot> left;
   friend bool operator==(history const&, history const&) = default;
 };
 
 void note(history& of, kv::keep_set const& keep) {
   for (int segment = 0; segment < keep.segments(); ++segment) of.kept.push_back(listed(keep, segment));
+  of.reports.push_back(*keep.report);
 }
 
 template <class Executor, class Policy>
@@ -99,6 +101,9 @@ history history_of(mock_options const& shape, Policy const& policy) {
   kv::cache in = runs.cache.view();
   auto held = kv::make_state(runs.exec, policy, in);
   auto plan = kv::make_plan(runs.exec, policy, in);
+  kv::decide(runs.exec, policy, runs.signals(), held, plan);  // before anything was observed
+  runs.wait();
+  note(made, plan.keep());
   for (int step = 0; step < 4; ++step) {
     if (step > 0) runs.forward(held, 100 + step);
     kv::observe(runs.exec, policy, runs.signals(), held);

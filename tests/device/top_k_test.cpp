@@ -27,12 +27,16 @@ struct scattered {
   int slack = 0;
   int percent = 0;  ///< of entries that are forced
   int floor_percent = 0;
+  int unseen = 0;  ///< of seven lanes
   kv::budget_scope pool = kv::budget_scope::lane;
   KVPOLICY_HD int budget(kv::lane who, int count) const {
     int const share = tokens + (who.layer * 7 + who.head * 3 + who.sequence) % spread;
     return share < count ? share : count;
   }
   KVPOLICY_HD bool triggers(int count, int allowed) const { return count > allowed + slack; }
+  KVPOLICY_HD bool unobserved(kv::lane who) const {
+    return unseen > 0 && (who.sequence * 5 + who.layer * 3 + who.head) % 7 < unseen;
+  }
   KVPOLICY_HD bool forces(kv::entry at) const {
     unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.who.head * 7 + at.who.layer) * 2654435761u;
     return static_cast<int>((mixed >> 8) % 100u) < percent;
@@ -54,7 +58,7 @@ void poison(kv::keep_set const& keep) {
   std::fill_n(keep.ordinal, keep.capacity, -7);
   std::fill_n(keep.offset, keep.segments() + 1, -7);
   std::fill_n(keep.seen, keep.segments(), -7);
-  *keep.report = {7, 7, 7};
+  *keep.report = {7, 7, 7, 7, 7};
 }
 
 /// Devices that launch otherwise; each is used again and again, so that what is left in its scratch does not matter.
@@ -91,7 +95,8 @@ scattered any_rule(dice& random, int bound) {
           .spread = random.one_of<int>({1, 1, 9}),
           .slack = random.chance(30) ? random.below(20) : 0,
           .percent = random.one_of<int>({0, 0, 10, 60, 100}),
-          .floor_percent = random.one_of<int>({0, 20, 50, 100, 130})};
+          .floor_percent = random.one_of<int>({0, 20, 50, 100, 130}),
+          .unseen = random.one_of<int>({0, 3, 6, 7})};
 }
 
 void any_lanes(devices& some, bool pooled, bool by_run) {

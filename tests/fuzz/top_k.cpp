@@ -117,6 +117,7 @@ void check_segments(subject& now, owned_keep const& keep) {
     expected.triggered += triggered ? 1 : 0;
     expected.nan_scores += best.nan_candidates;
     expected.forced_over_budget += triggered && best.forced_over_budget > 0 ? 1 : 0;
+    expected.over_budget += std::ssize(best.kept) > now.tokens ? 1 : 0;
   }
   require(keep.report() == expected, "the report counts what the reference counts");
 }

@@ -74,6 +74,16 @@ struct situation {
 
 content any_content() { return *rc::gen::element(content::few, content::smooth, content::troubled); }
 
+/// True if the method has seen something of a lane, or asks for nothing: a row that came after some entry.
+template <class Scorer>
+bool sees_any(situation<Scorer>& now, kv::lane lane) {
+  if (!std::same_as<Scorer, kv::snapkv> && !std::same_as<Scorer, kv::h2o> && !std::same_as<Scorer, kv::tova>)
+    return true;
+  auto const attention = reference_lane(now.cache, now.queries, lane);
+  return std::any_of(attention.query_positions.begin(), attention.query_positions.end(),
+                     [&](int position) { return position >= attention.key_positions.front(); });
+}
+
 /// Protected entries kept, the budget exact, order and uniqueness, best first with ties to the lower ordinal, NaN last
 /// and counted: all of it is one comparison with a sort of the scores that the plan holds.
 template <class Scorer>
@@ -93,6 +103,8 @@ void check_keep_sets(situation<Scorer>& now, kv::lanes const& who) {
     expected.triggered += triggered ? 1 : 0;
     expected.nan_scores += best.nan_candidates;
     expected.forced_over_budget += triggered && best.forced_over_budget > 0 ? 1 : 0;
+    expected.unobserved += triggered && !sees_any(now, lane) ? 1 : 0;
+    expected.over_budget += std::ssize(best.kept) > budget ? 1 : 0;
   }
   RC_ASSERT(now.plan.report() == expected);
 }

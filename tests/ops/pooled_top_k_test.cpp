@@ -105,8 +105,10 @@ void pools_as_the_reference() {
     expected.nan_scores += pooled.nan_candidates;
     RC_ASSERT(!triggered || keep.report().triggered > 0);
     RC_ASSERT(pooled.forced_over_budget == 0 || keep.report().forced_over_budget > 0);
+    expected.over_budget += total > static_cast<std::size_t>(pool_lanes * tokens) ? 1 : 0;
   }
   RC_ASSERT(keep.report().nan_scores == expected.nan_scores);
+  RC_ASSERT(keep.report().over_budget == expected.over_budget);
 }
 
 /// Decides by scores that are there: the whole way through make_state, make_plan and decide.

@@ -171,6 +171,7 @@ TEST_SUITE("ops/top_k") {
             expected_report.triggered += triggered ? 1 : 0;
             expected_report.nan_scores += expected.nan_candidates;
             expected_report.forced_over_budget += triggered && expected.forced_over_budget > 0 ? 1 : 0;
+            expected_report.over_budget += std::ssize(expected.kept) > rule.k ? 1 : 0;
           }
           RC_ASSERT(keep.report() == expected_report);
           auto const after = as_row(scores.all());

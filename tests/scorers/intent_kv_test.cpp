@@ -509,7 +509,8 @@ TEST_SUITE("scorers/intent_kv") {
     for (int const budget : {0, 1, 12, 13}) {
       one_turn example(budget_of(budget, {.prefix = 3}), 40, 10);
       CHECK(example.kept() == from_to({{0, 3}, {30, 40}}));
-      CHECK(example.of.plan.report() == kv::report{.forced_over_budget = budget < 13 ? 1 : 0, .triggered = 1});
+      int const over = budget < 13 ? 1 : 0;
+      CHECK(example.of.plan.report() == kv::report{.forced_over_budget = over, .triggered = 1, .over_budget = over});
     }
     one_turn example(budget_of(14, {.prefix = 3}), 40, 10);
     CHECK(example.kept().size() == 14);
@@ -520,7 +521,7 @@ TEST_SUITE("scorers/intent_kv") {
     for (auto const& policy : {budget_of(40), budget_of(30, {.min_growth = 11})}) {
       one_turn idle(policy, 40, 5);
       CHECK(idle.kept() == from_to({{0, 40}}));
-      CHECK(idle.of.plan.report() == kv::report{});
+      CHECK(idle.of.plan.report() == kv::report{.over_budget = policy.budget.tokens < 40 ? 1 : 0});
       CHECK(idle.of.memory(0) == decided.of.memory(0));
     }
     CHECK(one_turn(budget_of(30, {.min_growth = 10}), 40, 5).kept().size() == 30);

@@ -85,7 +85,25 @@ struct report {
   std::int64_t nan_scores = 0;          ///< candidates whose score was NaN; NaN ranks below every number
   std::int64_t forced_over_budget = 0;  ///< segments whose forced entries alone exceed their budget: exactly they stay
   std::int64_t triggered = 0;           ///< segments that had something to decide
+  /// Segments that had something to decide although nothing was observed of any of their lanes: a recorder of the
+  /// scorer has seen none of the lane's entries, or its query view has no row there, or none that sees an entry. What
+  /// was dropped fell to the order of the entries. Signals that an engine gives in a recorder's place, and scorers that
+  /// read neither query rows nor recorded signals, never count.
+  std::int64_t unobserved = 0;
+  /// Segments that keep more entries than their budget after the decision, whether they had something to decide or
+  /// not: forced entries, a slack that is not used up, or `lowest_one`, which drops one entry at a time. A pick by
+  /// threshold has no budget. Segments that share a budget count as one here, and in the numbers above of segments.
+  std::int64_t over_budget = 0;
   friend bool operator==(report const&, report const&) = default;
+
+  constexpr report& operator+=(report const& more) {
+    nan_scores += more.nan_scores;
+    forced_over_budget += more.forced_over_budget;
+    triggered += more.triggered;
+    unobserved += more.unobserved;
+    over_budget += more.over_budget;
+    return *this;
+  }
 };
 
 /// Per segment the ascending, unique ordinals that are kept (or dropped), as CSR. Memory of a plan.

@@ -9,6 +9,21 @@
 #include <utility>
 
 namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// True if any of a row of floats is not the +0 that a recorded column begins with. Reads a few at a time, so that
+/// loads do not wait for each other.
+[[nodiscard]] KVPOLICY_HD inline bool any_recorded(float const* row, int count) {
+  constexpr int at_once = 16;
+  for (int first = 0; first < count; first += at_once) {
+    std::uint32_t bits = 0;
+    for (int e = first; e < first + at_once && e < count; ++e) bits |= same_bits<std::uint32_t>(row[e]);
+    if (bits != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace detail
 
 /// Rows of a plane found through a locator.
 struct row_view {
@@ -106,6 +121,16 @@ struct query_view {
     return base + who.sequence * sequence + who.layer * layer + query_head * head + stored_row * row;
   }
 
+  /// True if any row of a lane sees any of its committed entries.
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
+    int const entries = among.committed(who);
+    int r = valid(who) - 1;
+    if (r < 0 || position.data == nullptr || entries <= 0) return r >= 0;
+    int const* const at = among.position.row(who);
+    while (r >= 0 && position.row(who)[stored(who, r)] > at[entries - 1]) --r;  // of an entry that is not there
+    return r >= 0 && position.row(who)[stored(who, r)] >= at[0];
+  }
+
   void check(char const* call, shape const& model) const {
     expects(rows >= 0, call, "queries.rows", rows, "a count cannot be negative");
     expects(base != nullptr || rows == 0, call, "queries", "null", "a signal is the engine's memory");
@@ -153,6 +178,10 @@ struct turn_queries : query_view {
 struct attention_mass {
   static constexpr auto name = "attention_mass";
   by_lane<float const> mass{};
+  /// True if any entry of a lane has received some.
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
+    return detail::any_recorded(mass.row(who), among.committed(who));
+  }
 };
 
 /// The signals that a scorer or a recorder reads.

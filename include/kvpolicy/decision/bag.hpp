@@ -52,6 +52,12 @@ class bag {
     return at;
   }
 
+  /// True if the engine gives the signal itself.
+  template <class Signal>
+  [[nodiscard]] static constexpr bool gives() {
+    return Given::template provides<Signal>;
+  }
+
   template <class Signal>
   static constexpr bool provides =
       Given::template provides<Signal> || recorded_at<Signal>() < std::tuple_size_v<Recorders>;

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/budget/pick.hpp>
+#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
@@ -12,13 +13,21 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// What `top_k`, `select_if` and `argmin` ask about entries: the parts of a policy as one value.
-template <class Forces, class Protect, class Budget, class Trigger, class Pick = top>
+template <class Forces, class Protect, class Budget, class Trigger, class Pick = top,
+          class Observed = observed_signals<>>
 struct decision_rule {
   Forces forced_by_scorer;
   Protect protect;
   Budget limit;
   Trigger trigger;
   Pick pick{};
+  Observed told{};
+  /// True if nothing was observed of a lane.
+  [[nodiscard]] KVPOLICY_HD bool unobserved(lane who) const
+    requires(Observed::can_tell)
+  {
+    return !told.observed(who);
+  }
   [[nodiscard]] KVPOLICY_HD bool picks(float score) const
     requires threshold<Pick>
   {
@@ -100,8 +109,8 @@ void with_protection(Protect const& protect, Visit const& visit) {
 template <class Policy, class Protect, class Bag>
 constexpr auto rule_of(Policy const& policy, Protect const& protect, Bag const& in, shape const& model,
                        std::int64_t entry_bytes) {
-  return decision_rule{forces_of(policy.score, in), protect, in_entries(policy.budget, model, entry_bytes),
-                       trigger_of(policy), pick_of(policy)};
+  return decision_rule{forces_of(policy.score, in), protect,         in_entries(policy.budget, model, entry_bytes),
+                       trigger_of(policy),          pick_of(policy), observed_of(policy.score, in)};
 }
 
 /// 0 for a candidate, -inf for an entry that a rule forces.

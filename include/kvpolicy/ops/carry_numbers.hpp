@@ -5,11 +5,23 @@
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
-namespace KVPOLICY_NAMESPACE::ops {
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// A number as it is kept: 0 becomes -0, which compares as equal, so that an entry that was told 0 can be told from one
+/// that was told nothing, wherever it moves.
+struct told_number {
+  [[nodiscard]] KVPOLICY_HD float operator()(float number) const { return number == 0.0f ? -0.0f : number; }
+};
+
+}  // namespace detail
+
+namespace ops {
 
 /// `carry_numbers(exec, who, fresh, column)`: the newest committed entries of each lane get their numbers, in order.
 ///
-/// - in: `fresh`, a number an entry, in any element type. out: `column`, float32, one an entry of a lane.
+/// - in: `fresh`, a number an entry, in any element type. out: `column`, float32, one an entry of a lane; a number of 0
+///   is kept as -0, an entry without one has +0.
 /// - throws: `invalid_argument` if a lane holds fewer entries than there are numbers. Then nothing was changed.
 struct carry_numbers_t : verb<carry_numbers_t> {
   static void check(lanes const&, entry_numbers const& fresh, by_lane<float> const&) {
@@ -18,4 +30,5 @@ struct carry_numbers_t : verb<carry_numbers_t> {
 };
 inline constexpr carry_numbers_t carry_numbers{};
 
-}  // namespace KVPOLICY_NAMESPACE::ops
+}  // namespace ops
+}  // namespace KVPOLICY_NAMESPACE

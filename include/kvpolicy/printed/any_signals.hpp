@@ -101,6 +101,12 @@ class bag<any_signals, Recorders, State> {
   template <class Signal>
   static constexpr bool provides = true;
 
+  /// True if the engine gives the signal itself.
+  template <class Signal>
+  [[nodiscard]] bool gives() const {
+    return given_.find<Signal>() != nullptr;
+  }
+
   template <class Signal>
   [[nodiscard]] Signal get() const {
     if (Signal const* const found = given_.find<Signal>(); found != nullptr) return *found;

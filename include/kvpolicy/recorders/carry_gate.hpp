@@ -16,6 +16,10 @@ struct gate : entry_numbers {
 struct admission_gate {
   static constexpr auto name = "admission_gate";
   by_lane<float const> gate{};
+  /// True if any entry of a lane was told its gate.
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
+    return detail::any_recorded(gate.row(who), among.committed(who));
+  }
 };
 
 /// Keeps the gate beside each entry, in float32: it is computed at the write, and asked when the entry leaves its

@@ -17,6 +17,10 @@ struct log_beta : entry_numbers {
 struct retention {
   static constexpr auto name = "retention";
   by_lane<float const> log_beta{};
+  /// True if any entry of a lane was told its log beta.
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
+    return detail::any_recorded(log_beta.row(who), among.committed(who));
+  }
 };
 
 /// Keeps log beta beside each entry, in float32; it moves with it and is never made again (TRIM-KV, arXiv:2512.03324).

@@ -11,6 +11,14 @@ namespace KVPOLICY_NAMESPACE {
 /// Signal: a remembered query row for each layer and query head. It belongs to no position and sees every entry.
 struct query_memory : query_view {
   static constexpr auto name = "query_memory";
+  /// True if anything is remembered of the lane's query heads.
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
+    int const group = among.heads > 0 ? heads / among.heads : 0;
+    for (int h = 0; h < group; ++h) {
+      if (detail::any_recorded(reinterpret_cast<float const*>(at(who, who.head * group + h, 0)), dims)) return true;
+    }
+    return false;
+  }
 };
 
 /// Takes each turn up into the session's memory (IntentKV, arXiv:2606.09916, section 3.2):

@@ -25,6 +25,7 @@ struct admitted_attention {
   using needs = kvpolicy::needs<keys, recent_queries>;
   using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
   static constexpr granularity decides = granularity::lane;
+  static constexpr bool rows_see_every_entry = true;
 
   void check(char const* call) const {
     expects(window >= 1, call, "admitted_attention.window", window, "at least one row observes");

@@ -29,6 +29,8 @@ namespace KVPOLICY_NAMESPACE {
 ///   ranks decide together;
 /// - `using verbs = kvpolicy::verbs<...>`: the verbs that it runs and that need scratch memory, such as
 ///   `attention_mass` (see ops/scratch.hpp); `make_plan` reserves for them;
+/// - `static constexpr bool rows_see_every_entry = true`: positions of its query rows do not matter, so a decision has
+///   seen something wherever there is a row (`report::unobserved`);
 /// - `spare_rows(lanes, shape)`: rows of floats, as long as an entry row, that it needs in a plan.
 ///
 /// Laws: the same input gives the same scores; only `out` is written; higher is kept; NaN is allowed and never wins.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/fold.hpp>
 #include <kvpolicy/ops/scratch.hpp>
@@ -25,6 +26,7 @@ struct reduce_lanes {
   using needs = typename Score::needs;
   using verbs = decltype(detail::verbs_of<Score>());
   static constexpr bool ranks_candidates = detail::ranks_candidates<Score>;
+  static constexpr bool rows_see_every_entry = detail::rows_see_every_entry<Score>;
 
   void check(char const* call) const {
     if constexpr (requires { score_of.check(call); }) score_of.check(call);

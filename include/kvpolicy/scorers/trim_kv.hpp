@@ -32,14 +32,14 @@ struct trim_kv {
   using needs = kvpolicy::needs<retention>;
   static constexpr granularity decides = granularity::lane;
 
-  /// The score of an entry: its age times its log beta.
+  /// The score of an entry: its age times its log beta. One of 0 is kept as -0, and a score of 0 is +0.
   struct decayed {
     by_lane<float const> log_beta;
     by_lane<int> position;
     int age_offset;
     KVPOLICY_HD float operator()(float, entry at) const {
       std::int64_t const age = std::int64_t{position.row(at.who)[at.count - 1]} - at.position + age_offset;
-      return age == 0 ? 0.0f : static_cast<float>(age) * log_beta.row(at.who)[at.ordinal];
+      return age == 0 ? 0.0f : static_cast<float>(age) * log_beta.row(at.who)[at.ordinal] + 0.0f;
     }
   };
 

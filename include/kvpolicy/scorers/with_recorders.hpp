@@ -18,6 +18,8 @@ struct with_recorders : Score {
       : Score(score), all(recorders) {}
 
   [[nodiscard]] constexpr auto recorders() const { return all; }
+  /// Those that the scorer reads.
+  [[nodiscard]] constexpr auto own_recorders() const { return recorders_of(static_cast<Score const&>(*this)); }
 
   friend bool operator==(with_recorders const&, with_recorders const&) = default;
 };

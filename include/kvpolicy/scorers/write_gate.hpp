@@ -18,10 +18,10 @@ struct write_gate {
   using needs = kvpolicy::needs<admission_gate>;
   static constexpr granularity decides = granularity::lane;
 
-  /// The gate of an entry.
+  /// The gate of an entry; one of 0 is kept as -0, and a score of 0 is +0.
   struct carried {
     by_lane<float const> gate;
-    KVPOLICY_HD float operator()(float, entry at) const { return gate.row(at.who)[at.ordinal]; }
+    KVPOLICY_HD float operator()(float, entry at) const { return gate.row(at.who)[at.ordinal] + 0.0f; }
   };
 
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{carry_gate{}}; }

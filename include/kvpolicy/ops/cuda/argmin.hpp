@@ -1,6 +1,7 @@
 // Device implementation of argmin: one launch, a block a segment.
 #pragma once
 
+#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/cuda/drop_listed.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/select_emit.hpp>
@@ -10,13 +11,18 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// Offsets of argmin: a word lists the ordinal that goes, and one more; 0: none. Its odd number counts NaN.
+template <class Rule>
 struct close_lowest {
-  keep_set keep;
+  score_view const& scores;
+  Rule const& rule;
+  keep_set const& keep;
   [[nodiscard]] KVPOLICY_HD int number(segment_word told) const { return told.listed() > 0 ? 1 : 0; }
-  KVPOLICY_HD void place(segment_word told, std::int64_t before, report& found) const {
+  KVPOLICY_HD void place(segment_word told, segment_place at, report& found) const {
+    int const count = keep.seen[at.segment];
     found.nan_scores += told.odd();
+    found.over_budget += count - number(told) > rule.budget(scores.lane_of(at.segment), count) ? 1 : 0;
     if (told.listed() > 0) {
-      keep.ordinal[before] = told.listed() - 1;
+      keep.ordinal[at.before] = told.listed() - 1;
     } else {
       found.forced_over_budget += told.triggered() ? 1 : 0;
     }
@@ -39,7 +45,7 @@ struct argmin_kernel {
       keep.seen[block.index()] = scores.who.committed(scores.lane_of(block.index()));
       keep.offset[block.index() + 1] = found.word;
     }
-    if (last_block(block, ticket, room)) close_segments(block, keep, sums, close_lowest{keep});
+    if (last_block(block, ticket, room)) close_segments(block, keep, sums, close_lowest<Rule>{scores, rule, keep});
   }
 
  private:
@@ -66,7 +72,7 @@ struct argmin_kernel {
     lowest = block_reduce(block, lowest, lowest_room, take_lower{});
     nan = block_reduce(block, nan, room, add_up{});
     int const ordinal = lowest == none ? -1 : static_cast<int>(0xFFFFFFFFu - static_cast<std::uint32_t>(lowest));
-    return segment_word::of(ordinal + 1, nan, true);
+    return segment_word::of(ordinal + 1, nan, true, block.thread() == 0 && decides_unobserved(rule, scores, segment));
   }
 };
 

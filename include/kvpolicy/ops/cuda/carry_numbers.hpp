@@ -30,7 +30,8 @@ struct carry_number {
     lane const one = who.at(static_cast<int>(i / most));
     int const e = static_cast<int>(i % most);
     int const count = fresh.count(one);
-    if (e < count) column.row(one)[who.committed(one) - count + e] = load(fresh.element, fresh.at(one, e));
+    if (e >= count) return;
+    column.row(one)[who.committed(one) - count + e] = told_number{}(load(fresh.element, fresh.at(one, e)));
   }
 };
 

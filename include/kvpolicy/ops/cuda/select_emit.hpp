@@ -120,12 +120,18 @@ KVPOLICY_HD std::int64_t place_segments(Block& block, int segments, std::int64_t
 struct segment_word {
   std::int64_t word;
 
-  [[nodiscard]] KVPOLICY_HD static segment_word of(int listed, int odd, bool triggered) {
-    return {std::int64_t{triggered} << 62 | std::int64_t{odd} << 31 | std::int64_t{listed}};
+  /// `unobserved`: it triggered although nothing was observed of it.
+  [[nodiscard]] KVPOLICY_HD static segment_word of(int listed, int odd, bool triggered, bool unobserved) {
+    std::int64_t const said = std::int64_t{triggered} << 62 | std::int64_t{odd} << 31 | std::int64_t{listed};
+    return {unobserved ? ~said : said};
   }
-  [[nodiscard]] KVPOLICY_HD int listed() const { return static_cast<int>(word & 0x7FFFFFFF); }
-  [[nodiscard]] KVPOLICY_HD int odd() const { return static_cast<int>(word >> 31 & 0x7FFFFFFF); }
-  [[nodiscard]] KVPOLICY_HD bool triggered() const { return (word >> 62) != 0; }
+  [[nodiscard]] KVPOLICY_HD int listed() const { return static_cast<int>(said() & 0x7FFFFFFF); }
+  [[nodiscard]] KVPOLICY_HD int odd() const { return static_cast<int>(said() >> 31 & 0x7FFFFFFF); }
+  [[nodiscard]] KVPOLICY_HD bool triggered() const { return (said() >> 62) != 0; }
+  [[nodiscard]] KVPOLICY_HD bool unobserved() const { return word < 0; }
+
+ private:
+  [[nodiscard]] KVPOLICY_HD std::int64_t said() const { return word < 0 ? ~word : word; }
 };
 
 /// Adds to a count of a report.
@@ -143,6 +149,12 @@ struct number_of_word {
   }
 };
 
+/// A segment, and how many ordinals lower ones list.
+struct segment_place {
+  int segment;
+  std::int64_t before;
+};
+
 template <class Verb>
 struct place_word {
   keep_set const& keep;
@@ -151,13 +163,14 @@ struct place_word {
   KVPOLICY_HD void operator()(int segment, std::int64_t before, std::int64_t number) const {
     segment_word const told{keep.offset[segment + 1]};
     found.triggered += told.triggered() ? 1 : 0;
-    verb.place(told, before, found);
+    found.unobserved += told.unobserved() ? 1 : 0;
+    verb.place(told, {segment, before}, found);
     keep.offset[segment + 1] = before + number;
   }
 };
 
 /// Makes offsets of the words of all segments, and a report. `verb.number(word)`: how many ordinals a segment lists;
-/// `verb.place(word, before, found)`: whatever else there is to do. Collective, in the last block alone.
+/// `verb.place(word, {segment, before}, found)`: whatever else there is to do. Collective, in the last block alone.
 template <class Block, class Verb>
 KVPOLICY_HD void close_segments(Block& block, keep_set const& keep, std::int64_t* room, Verb const& verb) {
   if (block.thread() == 0) {
@@ -170,6 +183,8 @@ KVPOLICY_HD void close_segments(Block& block, keep_set const& keep, std::int64_t
   add_to_report(block, keep.report->nan_scores, found.nan_scores);
   add_to_report(block, keep.report->forced_over_budget, found.forced_over_budget);
   add_to_report(block, keep.report->triggered, found.triggered);
+  add_to_report(block, keep.report->unobserved, found.unobserved);
+  add_to_report(block, keep.report->over_budget, found.over_budget);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

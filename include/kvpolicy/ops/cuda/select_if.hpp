@@ -1,6 +1,7 @@
 // Device implementation of select_if: how many each segment keeps, then which, a block a segment.
 #pragma once
 
+#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/cuda/select_emit.hpp>
 #include <kvpolicy/ops/select_if.hpp>
 
@@ -19,7 +20,7 @@ struct by_pick {
 /// Offsets of select_if: a word's odd number counts NaN.
 struct close_picked {
   [[nodiscard]] KVPOLICY_HD int number(segment_word told) const { return told.listed(); }
-  KVPOLICY_HD void place(segment_word told, std::int64_t, report& found) const { found.nan_scores += told.odd(); }
+  KVPOLICY_HD void place(segment_word told, segment_place, report& found) const { found.nan_scores += told.odd(); }
 };
 
 /// Counts what each segment keeps, a block each, and the last one makes offsets of it.
@@ -48,7 +49,9 @@ struct count_picked_kernel {
     nan = block_reduce(block, nan, room, add_up{});
     if (block.thread() == 0) {
       keep.seen[block.index()] = keys.count();
-      keep.offset[block.index() + 1] = segment_word::of(kept, nan, kept < keys.count()).word;
+      bool const drops = kept < keys.count();
+      bool const unobserved = drops && decides_unobserved(rule, scores, block.index());
+      keep.offset[block.index() + 1] = segment_word::of(kept, nan, drops, unobserved).word;
     }
     if (last_block(block, ticket, room)) close_segments(block, keep, sums, close_picked{});
   }

@@ -2,6 +2,7 @@
 // of a pool find the pool's cut, and the last block shares out ties and offsets.
 #pragma once
 
+#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/cuda/select_emit.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -129,7 +130,9 @@ struct survey_kernel {
     }
     forced = block_reduce(block, forced, room.sums, add_up{});
     within = block_reduce(block, within, room.sums, add_up{});
-    if (block.thread() == 0) start(block, in.pool_of(segment), all, fires, forced, within);
+    if (block.thread() != 0) return;
+    start(in.pool_of(segment), all, fires, forced, within);
+    tell(block, in.first_of(segment), all, fires, forced);
   }
 
  private:
@@ -166,8 +169,7 @@ struct survey_kernel {
     return {keys.begin, keys.end, forced, forced + best, found.at, {}, 0, 0, 0};
   }
 
-  template <class Block>
-  KVPOLICY_HD void start(Block& block, pool_state& pool, pool_totals const& all, bool fires, std::int64_t forced,
+  KVPOLICY_HD void start(pool_state& pool, pool_totals const& all, bool fires, std::int64_t forced,
                          std::int64_t within) const {
     bool const fit = within <= (all.allowed < forced ? forced : all.allowed);
     std::int64_t const settled = fit ? within : forced;
@@ -179,9 +181,16 @@ struct survey_kernel {
     pool.is_found = left <= 0 || left >= most ? 1 : 0;
     if (left <= 0) pool.range = {order_above, order_above, 0};
     if (left > 0 && left >= most) pool.range = {order_below, order_below, 0};
+  }
+
+  template <class Block>
+  KVPOLICY_HD void tell(Block& block, int first, pool_totals const& all, bool fires, std::int64_t forced) const {
+    report& found = *in.keep.report;
+    add_to_report(block, found.over_budget, (fires ? forced : all.entries) > all.allowed ? 1 : 0);
     if (!fires) return;
-    add_to_report(block, in.keep.report->triggered, 1);
-    add_to_report(block, in.keep.report->forced_over_budget, forced > all.allowed ? 1 : 0);
+    add_to_report(block, found.triggered, 1);
+    add_to_report(block, found.forced_over_budget, forced > all.allowed ? 1 : 0);
+    add_to_report(block, found.unobserved, decides_unobserved(rule, in.scores, first, in.size) ? 1 : 0);
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/cuda/select_shares.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
@@ -17,11 +18,13 @@ struct segment_choice {
   int many;
 };
 
-/// Offsets of top_k: the word's odd number is 1 if the forced entries exceed the budget.
+/// Offsets of top_k: of the word's odd number, bit 0 says that the forced entries exceed the budget, and bit 1 that
+/// what is kept does.
 struct close_choices {
   [[nodiscard]] KVPOLICY_HD int number(segment_word told) const { return told.listed(); }
-  KVPOLICY_HD void place(segment_word told, std::int64_t, report& found) const {
-    found.forced_over_budget += told.odd();
+  KVPOLICY_HD void place(segment_word told, segment_place, report& found) const {
+    found.forced_over_budget += told.odd() & 1;
+    found.over_budget += told.odd() >> 1;
   }
 };
 
@@ -54,18 +57,20 @@ struct choose_kernel {
     bool const fires = !differs && rule.triggers(count, budget);
     segment_choice made{0, count, -1, count};
     int kept = count;
-    bool is_over = false;
+    bool forced_over = false;
     if (fires) {
       int const forced = keys.find_forced(block, room);
       int const left = budget < forced ? 0 : budget - forced;
       made = {keys.begin, keys.end, left < count - forced ? left : count - forced, count - forced};
       kept = forced + made.k;
-      is_over = forced > budget;
+      forced_over = forced > budget;
     }
     if (block.thread() != 0) return;
     choices[segment] = made;
     keep.seen[segment] = count;
-    keep.offset[segment + 1] = segment_word::of(kept, is_over ? 1 : 0, fires).word;
+    bool const unobserved = fires && decides_unobserved(rule, scores, segment);
+    int const over = (forced_over ? 1 : 0) + (kept > budget ? 2 : 0);
+    keep.offset[segment + 1] = segment_word::of(kept, over, fires, unobserved).word;
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/host/argmin_kernels.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
@@ -26,9 +27,7 @@ struct implementation<ops::argmin_t, host> {
     exec.for_each(scores.segments(), [&](int segment, int) {
       report const found = drop(exec.speaks(), scores, rule, segment, keep);
       std::lock_guard const lock(counting);
-      keep.report->nan_scores += found.nan_scores;
-      keep.report->forced_over_budget += found.forced_over_budget;
-      keep.report->triggered += found.triggered;
+      *keep.report += found;
     });
     detail::close_gaps(scores, keep);
   }
@@ -42,14 +41,17 @@ struct implementation<ops::argmin_t, host> {
     int const budget = rule.budget(who, count);
     keep.seen[segment] = count;
     keep.offset[segment + 1] = 0;
+    found.over_budget = count > budget ? 1 : 0;
     if (!rule.triggers(count, budget) || count == 0) return found;
     found.triggered = 1;
+    found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
     int const lowest = lowest_of(speaks, scores, rule, segment, {count, budget}, found.nan_scores);
     if (lowest < 0) {
       found.forced_over_budget = 1;
     } else {
       keep.ordinal[static_cast<std::int64_t>(segment) * scores.who.bound] = lowest;
       keep.offset[segment + 1] = 1;
+      found.over_budget = count - 1 > budget ? 1 : 0;
     }
     return found;
   }

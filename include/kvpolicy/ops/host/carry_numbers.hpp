@@ -22,7 +22,7 @@ struct implementation<ops::carry_numbers_t, host> {
       lane const one = who.at(i);
       int const count = fresh.count(one);
       float* const to = column.row(one) + who.committed(one) - count;
-      for (int e = 0; e < count; ++e) to[e] = load(fresh.element, fresh.at(one, e));
+      for (int e = 0; e < count; ++e) to[e] = detail::told_number{}(load(fresh.element, fresh.at(one, e)));
     });
   }
 };

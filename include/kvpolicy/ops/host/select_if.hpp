@@ -1,6 +1,7 @@
 // Host implementation of select_if.
 #pragma once
 
+#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/select_if.hpp>
@@ -21,14 +22,13 @@ struct implementation<ops::select_if_t, host> {
     *keep.report = {};
     std::mutex counting;
     exec.for_each(scores.segments(), [&](int segment, int) {
-      std::int64_t const nan = select(scores, rule, segment, keep);
-      if (nan == 0) return;
+      report found{.nan_scores = select(scores, rule, segment, keep)};
+      found.triggered = keep.offset[segment + 1] < keep.seen[segment] ? 1 : 0;
+      found.unobserved = found.triggered > 0 && detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
+      if (found == report{}) return;
       std::lock_guard const lock(counting);
-      keep.report->nan_scores += nan;
+      *keep.report += found;
     });
-    for (int segment = 0; segment < scores.segments(); ++segment) {
-      keep.report->triggered += keep.offset[segment + 1] < keep.seen[segment] ? 1 : 0;
-    }
     detail::close_gaps(scores, keep);
   }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/host/select.hpp>
@@ -54,9 +55,7 @@ struct implementation<ops::top_k_t, host> {
       report const found = pool == 1 ? decide_alone(exec, scores, rule, which, worker, keep)
                                      : decide_pooled(scores, rule, {which * pool, pool}, exec.scratch(worker), keep);
       std::lock_guard const lock(counting);
-      keep.report->nan_scores += found.nan_scores;
-      keep.report->forced_over_budget += found.forced_over_budget;
-      keep.report->triggered += found.triggered;
+      *keep.report += found;
     });
     detail::close_gaps(scores, keep);
   }
@@ -107,9 +106,11 @@ struct implementation<ops::top_k_t, host> {
     keep.offset[segment + 1] = count;
     if (!rule.triggers(count, budget)) {
       list_all({0, count}, to);
+      found.over_budget = count > budget ? 1 : 0;
       return found;
     }
     found.triggered = 1;
+    found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
     if constexpr (requires(lane_entries const& of) { rule.candidates(of); }) {
       lane const who = scores.lane_of(segment);
       ordinal_range free = rule.candidates(lane_entries{who, count, budget, scores.who.position.row(who)});
@@ -125,6 +126,7 @@ struct implementation<ops::top_k_t, host> {
       detail::cut at = cut_at({keys, 0, &count, 1}, k, exec.scratch(worker));
       keep.offset[segment + 1] = emit(keys, count, at, to);
     }
+    found.over_budget = keep.offset[segment + 1] > budget ? 1 : 0;
     return found;
   }
 
@@ -199,6 +201,8 @@ struct implementation<ops::top_k_t, host> {
     }
     found.triggered = fires ? 1 : 0;
     found.forced_over_budget = fires && forced > budget ? 1 : 0;
+    found.unobserved = fires && detail::decides_unobserved(rule, scores, pool.first, pool.count) ? 1 : 0;
+    found.over_budget = (fires ? forced : entries) > budget ? 1 : 0;
     detail::cut at{detail::forced_key, 0};
     if (fires) at = cut_of_pool(scores, rule, pool, budget, {forced, within, entries}, memory, keep);
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
