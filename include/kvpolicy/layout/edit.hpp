@@ -30,7 +30,7 @@ template <executor Executor>
 cache decided_part(Executor& exec, plan<Executor> const& decided, cache const& in, state<Executor> const& held,
                    side lists = side::kept) {
   keep_set const& keep = decided.keep();
-  expects(keep.ordinal != nullptr, "apply", "plan", "empty", "decide comes before apply");
+  decided.expects_decision("apply");
   expects(keep.lists == lists && keep.of == unit::token, "apply", "plan.keep", "dropped entries or pages",
           "appliers take the tokens that are kept");
   check_cache("apply", in);

@@ -35,6 +35,7 @@ inline void check_mask(char const* call, mask const& how, cache const& in) {
 template <executor Executor>
 void apply(Executor& exec, mask const& how, plan<Executor> const& decided, cache& in, state<Executor>& held,
            tally* told = nullptr) {
+  decided.expects_decision("apply");
   detail::check_mask("apply", how, in);
   detail::refuse_shared("mask.rows", how.rows.rows, decided.keep(), in.shape);
   detail::apply_list(exec, list_edit<>{.list = how.list, .distinct = true}, decided, in, held, told, true,
