@@ -21,6 +21,7 @@ struct implementation<ops::argmin_t, host> {
   template <class Rule>
   static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     refuse(scores);
+    detail::unfinished_keep written(keep);
     *keep.report = {};
     std::mutex counting;
     exec.for_each(scores.segments(), [&](int segment, int) {
@@ -31,6 +32,7 @@ struct implementation<ops::argmin_t, host> {
       keep.report->triggered += found.triggered;
     });
     detail::close_gaps(scores, keep);
+    written.finish();
   }
 
  private:
