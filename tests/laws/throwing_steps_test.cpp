@@ -288,6 +288,20 @@ TEST_SUITE("laws/throwing") {
     }
   }
 
+  TEST_CASE("make_room that is refused after exits were counted leaves no decision about other exits") {
+    fused_sequence now(1);
+    for (int i = 0; i < 8; ++i) now.step(3);
+    REQUIRE(now.plans.exits->decided.decided());
+    kv::append(now.exec, now.both.window, now.held.window, {.tokens = 1, .position = now.length, .in_flight = true});
+    auto const before = now.save();
+    CHECK(error_of([&] {
+            kv::make_room(now.exec, now.window(), kv::signals{now.both.window.who}, now.both, now.held,
+                          *now.plans.exits, 4);
+          }) == "make_room: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
+    CHECK(now.save() == before);
+    refuses(now.plans.exits->decided);
+  }
+
   TEST_CASE("take_in whose own decision about the window throws changes nothing but the plan") {
     for (int const threads : {1, 3}) {
       fused_sequence now(threads), never(threads);
