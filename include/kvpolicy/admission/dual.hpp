@@ -169,8 +169,7 @@ void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in
 ///   `decided`, what the policy decided about all of them. `in`: signals of the window's entries.
 /// - cost: reads and writes each row that stays once.
 /// - throws: as make_room, and if `decided` holds no decision or was made for other counts. Then nothing was changed
-/// but
-///   the plan.
+///   but the plan.
 template <executor Executor, admission_policy Policy, class... Given>
 void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, cache const& fresh,
              state<Executor> const& of_fresh, plan<Executor> const& decided, dual_cache& both,

@@ -218,9 +218,8 @@ void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Give
 /// 4. evict from the pages, and give back those that are empty; 5. refresh bounds.
 ///
 /// - throws: `invalid_argument` for whatever is wrong with policy, plans, cache or new tokens, and what a functor of
-/// the
-///   admission throws, before anything was changed but the plan. What `forward` or a functor of the eviction throws
-///   arrives after 2: the promoted entries are in their pages and the new tokens stay in the window, nothing is
+///   the admission throws, before anything was changed but the plan. What `forward` or a functor of the eviction
+///   throws arrives after 2: the promoted entries are in their pages and the new tokens stay in the window, nothing is
 ///   evicted, and the bounds do not speak of the newest entries, so that `select` reads their pages. After `forward`,
 ///   `maintain` makes up for 4 and 5.
 template <executor Executor, class... Parts, class... Given, class Forward>
@@ -256,9 +255,8 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
 /// back what lies behind each lane's end afterwards.
 ///
 /// - throws: `invalid_argument` for whatever is wrong with policy, plans, cache or new tokens, before anything was
-/// changed.
-///   What `forward` or a functor of the eviction throws passes: the new tokens stay, nothing is evicted, and the plan
-///   holds no decision of the eviction. After `forward`, `maintain` makes up for the rest.
+///   changed. What `forward` or a functor of the eviction throws passes: the new tokens stay, nothing is evicted, and
+///   the plan holds no decision of the eviction. After `forward`, `maintain` makes up for the rest.
 template <executor Executor, class Select, class Evict, class... Given, class Forward>
 void step(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in, cache& all,
           state<Executor>& held, step_plan<Executor>& plans, appended const& fresh, Forward const& forward,
