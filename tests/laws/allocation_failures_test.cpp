@@ -5,12 +5,14 @@
 
 #include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "laws/refusal.hpp"
 #include "support/allocation_counter.hpp"
+#include "support/dual_engine.hpp"
 
 namespace {
 
@@ -50,6 +52,37 @@ void works_without_memory(char const* name, Call const& call) {
   INFO(name);
   working_batch now;
   CHECK(!fails_at_allocation(0, [&] { call(now); }));
+}
+
+/// A protection that needs memory for every entry that it is asked about.
+struct needs_memory {
+  bool operator()(kv::entry at) const { return *std::make_unique<int>(at.position % 5) == 1; }
+  friend bool operator==(needs_memory const&, needs_memory const&) = default;
+};
+
+/// make_state and make_plan of `policy` for `in`: every allocation fails once, and then both are made.
+template <class Policy, class Cache>
+long makings_that_fail(Policy const& policy, Cache const& in) {
+  kv::host_executor exec(3);
+  using state_type = decltype(kv::make_state(exec, policy, in));
+  using plan_type = decltype(kv::make_plan(exec, policy, in));
+  std::optional<state_type> state;
+  std::optional<plan_type> plan;
+  auto const alike = [&] {  // whatever is reserved, all workers have
+    for (int worker = 0; worker < 3; ++worker) {
+      if (exec.scratch(worker).size() != exec.reserved()) return false;
+    }
+    return !plan;
+  };
+  long const failures = failures_of(
+      [&] {
+        state.reset();
+        state.emplace(kv::make_state(exec, policy, in));
+        plan.emplace(kv::make_plan(exec, policy, in));
+      },
+      alike);
+  CHECK(plan.has_value());
+  return failures;
 }
 
 }  // namespace
@@ -140,8 +173,60 @@ TEST_SUITE("laws/allocation") {
   TEST_CASE("an executor with threads and a longer scratch fail at every allocation, and then work") {
     long const failures = failures_of([] { kv::host_executor const made(3); }, [] { return true; });
     CHECK(failures >= 3);
-    kv::host_executor exec(2);
-    CHECK(failures_of([&] { exec.reserve(1000); }, [&] { return exec.scratch(1).empty(); }) == 2);
-    CHECK(exec.scratch(1).size() >= 1000);
+    kv::host_executor exec(3);
+    for (std::size_t const bytes : {std::size_t{100}, std::size_t{1000}}) {
+      std::size_t const before = exec.reserved();
+      CHECK(failures_of([&] { exec.reserve(bytes); },
+                        [&] {
+                          bool as_before = exec.reserved() == before;
+                          for (int worker = 0; worker < 3; ++worker) {
+                            as_before = as_before && exec.scratch(worker).size() == before;
+                          }
+                          return as_before;
+                        }) == 2);  // what one try got for a worker, the next need not ask for
+      CHECK(exec.reserved() >= bytes);
+      for (int worker = 0; worker < 3; ++worker) CHECK(exec.scratch(worker).size() == exec.reserved());
+    }
+  }
+
+  TEST_CASE(
+      "make_state and make_plan of an eviction, a selection, an admission and of all three fail everywhere, and then "
+      "work") {
+    working_batch now;
+    auto const before = now.save();
+    CHECK(makings_that_fail(kv::eviction<kv::h2o>{.budget = {6}}, now.view) >= 8);
+    CHECK(makings_that_fail(kv::selection<kv::quest>{.score = {.page = 4}, .budget = {8}}, now.view) >= 10);
+    dual_engine engine({.rows = 8, .page = 4});
+    kv::dual_cache const both = engine.view();
+    auto const untouched = engine.save();
+    kv::admission<kv::write_gate> const admit{.window = 6};
+    CHECK(makings_that_fail(admit, both) >= 14);
+    kv::cache_policy<kv::admission<kv::write_gate>, kv::selection<kv::quest>, kv::eviction<kv::trim_kv>> const all{
+        .admit = admit, .select = {.score = {.page = 4}}, .evict = {.budget = {6}}};
+    CHECK(makings_that_fail(all, both) >= 25);
+    CHECK(engine.save() == untouched);
+    CHECK(now.is(before));
+  }
+
+  TEST_CASE("a functor that runs out of memory: at every entry, the caller is told, and the plan holds no decision") {
+    for (int const threads : {1, 3}) {
+      working_batch now;
+      kv::host_executor exec(threads);
+      kv::eviction<kv::h2o, needs_memory> const policy{.budget = {6}};
+      auto plan = kv::make_plan(exec, policy, now.view);
+      auto const before = now.save();
+      auto const decide = [&] { kv::decide(exec, policy, now.signals(), now.state, plan); };
+      decide();
+      REQUIRE(plan.decided());
+      long const failures = failures_of(decide, [&] {
+        bool const refused = error_of([&] { kv::apply(exec, kv::compact{}, plan, now.view, now.state); }) ==
+                             "apply: plan = empty since decide threw, but decide comes before apply";
+        return refused && !plan.decided() && now.is(before);
+      });
+      CHECK(failures >= 8 * 7);  // of eight lanes with ten entries three are the scorer's, which it is not asked about
+      CHECK(plan.decided());
+      CHECK(now.is(before));
+      CHECK(plan.keep().listed(7).size() == 6);
+    }
   }
 }

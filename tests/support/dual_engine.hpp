@@ -147,6 +147,20 @@ class dual_engine {
     return true;
   }
 
+  /// Everything that a call could have changed.
+  struct snapshot {
+    std::vector<float> k, v;
+    std::vector<std::vector<int>> tables;
+    int free_pages = 0;
+    friend bool operator==(snapshot const&, snapshot const&) = default;
+  };
+  [[nodiscard]] snapshot save() const {
+    return {k_,
+            v_,
+            {free_, table_, held_, count_, position_, window_position_, window_count_, oldest_, in_flight_},
+            free_count_};
+  }
+
   /// Positions that a lane sees, ascending: its pages, then its window.
   static std::vector<int> seen(kv::dual_cache const& both, kv::lane who) {
     std::vector<int> all;

@@ -92,11 +92,11 @@ template <executor Executor, admission_policy Policy>
 ///
 /// - in: `forces(entry)`, which entries the policy forces. Host memory only.
 /// - cost: O(entries) of the segment.
-/// - throws: `invalid_argument` if the plan is empty, or the segment or the ordinal out of range.
+/// - throws: `invalid_argument` if the plan holds no decision, or the segment or the ordinal is out of range.
 template <executor Executor, class Forces>
 [[nodiscard]] verdict judge(plan<Executor>& of, int segment, int ordinal, Forces const& forces) {
   keep_set const& keep = of.keep();
-  expects(keep.ordinal != nullptr, "explain", "plan", "empty", "decide comes before explain");
+  of.expects_decision("explain");
   expects(segment >= 0 && segment < keep.segments(), "explain", "segment", segment,
           [&] { return "the plan has " + std::to_string(keep.segments()); });
   expects(ordinal >= 0 && ordinal < keep.seen[segment], "explain", "ordinal", ordinal,
@@ -149,8 +149,11 @@ template <executor Executor, class Forces>
 }
 
 /// Whether a policy forces an entry of the plan's last decision, while the cache is as it was then.
+///
+/// - throws: `invalid_argument` if the plan holds no decision.
 template <executor Executor, entry_decision Policy>
 [[nodiscard]] bool forces(Policy const& policy, plan<Executor> const& of, int segment, int ordinal) {
+  of.expects_decision("forces");
   using score_type = std::remove_cvref_t<decltype(policy.score)>;
   if constexpr (detail::ranks_candidates<score_type>) {
     return of.score(segment, ordinal) == -std::numeric_limits<float>::infinity();  // as decide marked it

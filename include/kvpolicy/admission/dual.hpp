@@ -133,6 +133,7 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
                     std::span<int const> tokens, promoted const& passing, promotion_tally* told) {
   using bag_type = bag_of<Policy, signals<Given...>, Executor>;
   if constexpr (signals_complete<score_of<Policy>, bag_type>(typename score_of<Policy>::needs{})) {
+    plans.decided.withdraw();  // it counts the exits that are counted anew
     ops::count_exits(exec, both.window.who, entering{call, policy.window, plans.entering(), tokens}, plans.exits());
     signals<Given...> exits = in;
     exits.who = both.window.who;
@@ -156,8 +157,9 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
 ///
 /// - visible afterwards, with the new tokens: row t of the exact vertical-slash mask.
 /// - cost: reads and writes each promoted row once; what is recorded of the window slides. No allocation.
-/// - throws: `invalid_argument` if pages run out or a lane is full (a cap prevents both), or drafts stand in the way.
-///   Then nothing was changed but the plan.
+/// - throws: `invalid_argument` if pages run out or a lane is full (a cap prevents both), or drafts stand in the way;
+///   what a functor of the policy throws. Then nothing was changed but the plan, which holds no decision, or one that
+///   was not carried out.
 template <executor Executor, admission_policy Policy, class... Given>
 void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
                dual_state<Executor>& held, exit_plan<Executor>& plans, std::span<int const> tokens,
@@ -185,7 +187,8 @@ void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in
 /// - in: `fresh`, the chunk's rows, its counts shared by layers and heads; `of_fresh`, what is recorded about them;
 ///   `decided`, what the policy decided about all of them. `in`: signals of the window's entries.
 /// - cost: reads and writes each row that stays once.
-/// - throws: as make_room, and if `decided` was made for other counts. Then nothing was changed but the plan.
+/// - throws: as make_room, and if `decided` holds no decision or was made for other counts. Then nothing was changed
+///   but the plan.
 template <executor Executor, admission_policy Policy, class... Given>
 void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, cache const& fresh,
              state<Executor> const& of_fresh, plan<Executor> const& decided, dual_cache& both,

@@ -1,12 +1,17 @@
 // A plan: the reusable memory of a decision, and the keep set that it holds.
 #pragma once
 
+#include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/scores.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
 /// Scores, keep set and report of one batch. The engine owns it, `decide` fills it, appliers read it.
+///
+/// A plan holds the decision of the latest `decide`, or none: before the first one, and after one that threw while it
+/// was deciding (what a functor of the policy throws, say). Without a decision `apply`, `explain`, `report` and `score`
+/// throw. A `decide` that refuses its arguments has not begun, and the decision before stands.
 template <class Executor>
 class plan {
  public:
@@ -34,8 +39,9 @@ class plan {
     return made;
   }
 
-  /// An entry's score in the latest decision, where scores are in host memory.
+  /// An entry's score in the latest decision, where scores are in host memory. Throws as `report`.
   [[nodiscard]] float score(int segment, int ordinal) const {
+    expects_decision("score");
     return scores_.data()[std::int64_t{segment} * who_.bound + ordinal];
   }
 
@@ -45,7 +51,18 @@ class plan {
   /// Bytes of keys and values of one entry of one lane: what a budget in bytes counts in.
   [[nodiscard]] std::int64_t entry_bytes() const { return entry_bytes_; }
 
-  /// The keep set of the latest decision; one without memory before the first.
+  /// True if the plan holds a decision.
+  [[nodiscard]] bool decided() const { return holds_ == holding::decision; }
+
+  /// Throws `invalid_argument` if the plan holds no decision: `call` needs one, and `by` makes it.
+  void expects_decision(char const* call, char const* by = "decide") const {
+    expects(
+        decided(), call, "plan",
+        [&] { return holds_ == holding::nothing ? std::string("empty") : std::string("empty since ") + by + " threw"; },
+        [&] { return std::string(by) + " comes before " + call; });
+  }
+
+  /// The keep set of the decision; one without memory where there is none.
   [[nodiscard]] keep_set const& keep() const { return keep_; }
 
   /// Room for the keep set of a decision about `among`. It becomes this plan's keep set when it is published.
@@ -54,13 +71,27 @@ class plan {
             offsets_.data(), ordinals_.data(), seen_.data(), static_cast<std::int64_t>(ordinals_.size()),
             report_.data()};
   }
-  void publish(keep_set const& decided) { keep_ = decided; }
+  /// Another decision begins in this plan's memory: until it is published the plan holds none.
+  void withdraw() {
+    keep_ = {};
+    holds_ = holding::half_a_decision;
+  }
+  void publish(keep_set const& decided) {
+    keep_ = decided;
+    holds_ = holding::decision;
+  }
 
   [[nodiscard]] lanes const& who() const { return who_; }
   [[nodiscard]] granularity decides() const { return decides_; }
-  [[nodiscard]] kvpolicy::report const& report() const { return *report_.data(); }
+  /// What the decision came to, where reports are in host memory. Throws `invalid_argument` if there is no decision.
+  [[nodiscard]] kvpolicy::report const& report() const {
+    expects_decision("report");
+    return *report_.data();
+  }
 
  private:
+  enum class holding { nothing, half_a_decision, decision };
+
   template <class T>
   using buffer = typename Executor::template buffer<T>;
 
@@ -74,6 +105,7 @@ class plan {
   granularity decides_;
   std::int64_t entry_bytes_;
   keep_set keep_{};
+  holding holds_ = holding::nothing;
 };
 
 }  // namespace KVPOLICY_NAMESPACE

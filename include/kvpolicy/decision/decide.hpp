@@ -25,6 +25,7 @@ void decide_checked(Executor& exec, Policy const& policy, Bag const& told, shape
   using picking = implementation<picking_verb<Policy>, typename Executor::backend>;
   if constexpr (requires { picking::refuse(scores); }) picking::refuse(scores);
   if constexpr (requires { policy.score.refuse(exec, told); }) policy.score.refuse(exec, told);
+  into.withdraw();  // all is checked: what throws from here on leaves a plan without a decision
   if constexpr (!ranks_candidates<score_type>) policy.score.score(exec, told, scores);
   with_protection(policy.protect, [&](auto const& protect) {
     auto const rule = rule_of(policy, protect, told, model, into.entry_bytes());
@@ -60,7 +61,8 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
 
 /// Decides for the lanes of `in`: an ascending keep set for every segment, in `into`. Reads only, apart from the plan.
 ///
-/// - throws: `invalid_argument` if the plan or the state was made for other lanes, or the policy is not sound.
+/// - throws: `invalid_argument` if the plan or the state was made for other lanes, or the policy is not sound: then
+///   nothing was changed. What a functor of the policy throws: then the plan holds no decision.
 template <executor Executor, entry_decision Policy, class... Given>
 void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& held,
             plan<Executor>& into) {

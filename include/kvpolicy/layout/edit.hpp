@@ -42,7 +42,7 @@ template <executor Executor>
 void check_decided(Executor& exec, plan<Executor> const& decided, cache const& in, state<Executor> const& held,
                    bool takes_dropped) {
   keep_set const& keep = decided.keep();
-  expects(keep.ordinal != nullptr, "apply", "plan", "empty", "decide comes before apply");
+  decided.expects_decision("apply");
   bool const listed = keep.of == unit::token && (keep.lists == side::kept || takes_dropped);
   expects(listed, "apply", "plan.keep", "dropped entries or pages", "appliers take the tokens that are kept");
   check_cache("apply", in);

@@ -18,7 +18,8 @@ namespace KVPOLICY_NAMESPACE::ops {
 ///   report counts it), drops nothing.
 /// - ties: the highest ordinal goes, so the lower ones stay.
 /// - cost: one pass over the scores. No scratch.
-/// - throws: `invalid_argument` if `keep` lists what is kept, or has no room for an ordinal a segment.
+/// - throws: `invalid_argument` if `keep` lists what is kept, or has no room for an ordinal a segment. On the host also
+///   what a member of `rule` throws: then `keep` is as top_k leaves it.
 struct argmin_t : verb<argmin_t> {
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {

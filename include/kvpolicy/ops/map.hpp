@@ -10,6 +10,8 @@ namespace KVPOLICY_NAMESPACE::ops {
 ///
 /// - in, out: `scores` [segments, entries]. `f` is a struct with a KVPOLICY_HD `float operator()(float, entry) const`.
 /// - cost: O(entries) a segment; no scratch.
+/// - throws: on the host what `f` throws. Then each score is the old one or the new one: in the segment
+///   that threw the entries before the one that threw have new scores; in other segments all, none or some.
 struct map_t : verb<map_t> {
   template <class Function>
   static constexpr void check(score_view const&, Function const&) {}

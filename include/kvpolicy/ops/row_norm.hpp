@@ -30,7 +30,8 @@ namespace ops {
 /// - in: `rows`, keys or values; `combine` a struct with a KVPOLICY_HD `float operator()(float old, float norm) const`.
 /// - out: float32 [lanes, entries]. The norm is accumulated in double: rows of 1e30 do not overflow.
 /// - cost: reads every row once; no scratch.
-/// - throws: `invalid_argument` if scores are not made lane by lane.
+/// - throws: `invalid_argument` if scores are not made lane by lane. On the host also what `combine` throws: then `out`
+///   is as `map` leaves scores.
 struct row_norm_t : verb<row_norm_t> {
   template <class Combine>
   static void check(row_view const&, Combine const&, score_view const& out) {

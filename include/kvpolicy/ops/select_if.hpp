@@ -12,7 +12,8 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - in: `scores` [segments, entries], float32. `rule`: KVPOLICY_HD `picks(float)`, which no NaN passes, and
 ///   `forces(entry)`. out: `keep`, strictly ascending ordinals; NaN scores are counted.
 /// - cost: O(entries) a segment, one pass. No scratch.
-/// - throws: `invalid_argument` if `keep` has no room for every entry.
+/// - throws: `invalid_argument` if `keep` has no room for every entry. On the host also what a member of `rule` throws:
+///   then `keep` is as top_k leaves it.
 struct select_if_t : verb<select_if_t> {
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {

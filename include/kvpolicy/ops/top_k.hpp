@@ -36,7 +36,8 @@ namespace ops {
 ///   scores and one that emits; else three histogram passes and one emission. 2048 counters a worker as scratch, and
 ///   keys where the ordinals will be.
 /// - throws: `invalid_argument` if `keep` has no room for every entry, lanes of one segment hold different counts, or
-///   segments of a pool decide for more than one lane each.
+///   segments of a pool decide for more than one lane each. On the host also what a member of `rule` throws: then
+///   `keep` lists nothing, is of no number of entries (`seen` is -1), and its report is empty; scores are as they were.
 struct top_k_t : verb<top_k_t> {
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {

@@ -35,11 +35,18 @@ class selection_plan {
     return made;
   }
 
-  /// The chosen pages of the latest `select`, ascending, a lane a segment; without memory before the first.
+  /// The chosen pages of the latest `select`, ascending, a lane a segment; without memory where there are none.
   [[nodiscard]] keep_set const& keep() const { return plan_.keep(); }
+  /// True if the plan holds a choice: that of the latest `select`, unless it threw while it was choosing.
+  [[nodiscard]] bool decided() const { return plan_.decided(); }
+  /// Throws `invalid_argument` if the plan holds no choice, which `call` needs.
+  void expects_decision(char const* call) const { plan_.expects_decision(call, "select"); }
   /// A page's score in the latest `select`, where scores are in host memory and the lane's layer is not dense.
-  /// `segment` counts the lanes of the whole plan.
-  [[nodiscard]] float score(int segment, int page) const { return plan_.score(segment, page); }
+  /// `segment` counts the lanes of the whole plan. Throws as `report`.
+  [[nodiscard]] float score(int segment, int page) const {
+    expects_decision("score");
+    return plan_.score(segment, page);
+  }
   /// Room for the scores of `pages`, some of this plan's.
   [[nodiscard]] score_view scores(lanes const& pages) {
     lanes all = pages_of(who_);
@@ -53,12 +60,18 @@ class selection_plan {
     made.of = unit::page;
     return made;
   }
+  /// Another choice begins in this plan's memory: until it is published the plan holds none.
+  void withdraw() { plan_.withdraw(); }
   void publish(keep_set const& chosen) { plan_.publish(chosen); }
 
   [[nodiscard]] lanes const& who() const { return who_; }
   [[nodiscard]] int page() const { return page_; }
   [[nodiscard]] std::int64_t entry_bytes() const { return plan_.entry_bytes(); }
-  [[nodiscard]] kvpolicy::report const& report() const { return plan_.report(); }
+  /// Throws `invalid_argument` if the plan holds no choice.
+  [[nodiscard]] kvpolicy::report const& report() const {
+    expects_decision("report");
+    return plan_.report();
+  }
 
  private:
   typename Executor::template buffer<int> counts_;

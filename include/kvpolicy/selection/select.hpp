@@ -20,6 +20,7 @@ void choose(Executor& exec, Policy const& policy, Told told, shape const& model,
   lanes const pages = into.pages_of(who);
   keep_set const chosen = into.room(pages);
   if constexpr (requires { policy.score.refuse(exec, told); }) policy.score.refuse(exec, told);
+  into.withdraw();  // all is checked: what throws from here on leaves a plan without a choice
   ops::count_pages(exec, who, policy.score.page, pages);
   int const first = std::clamp(policy.dense_layers, who.layer_begin, who.layer_end);
   if (first < who.layer_end) {
@@ -53,7 +54,8 @@ template <executor Executor, page_decision Policy>
 /// - ties go to the lower page. A NaN ranks below every number and is counted; a page that the bounds do not speak of
 ///   in full is read before others (see `ops::page_scores`).
 /// - cost: that of the scorer and of top_k over pages. Nothing allocates.
-/// - throws: `invalid_argument` if plan or state was made for other lanes or another page, or the policy is not sound.
+/// - throws: `invalid_argument` if plan or state was made for other lanes or another page, or the policy is not sound:
+///   then nothing was changed. What the scorer or the budget throws: then the plan holds no choice.
 template <executor Executor, page_decision Policy, class... Given>
 void select(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& held,
             selection_plan<Executor>& into) {

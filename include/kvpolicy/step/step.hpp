@@ -11,7 +11,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// The plans of a cache policy's parts.
+/// The plans of a cache policy's parts. Each holds a decision or none, for itself.
 template <class Executor>
 struct step_plan {
   std::optional<exit_plan<Executor>> exits;           ///< of the admission
@@ -212,7 +212,8 @@ void maintain_checked(Executor& exec, Policy const& policy, signals<Given...> co
 /// again. In: signals that the eviction needs beside keys and values, which are added. Without a supply the engine
 /// gives back what lies behind each lane's end.
 ///
-/// - throws: `invalid_argument` as decide and apply, before anything was changed.
+/// - throws: as decide and apply, before anything was changed but the plan: also what a functor of the eviction throws.
+///   Called again, it makes up for a call or a step that threw so.
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, paged_lanes& pages,
               state<Executor>& held, step_plan<Executor>& plans, tally* told = nullptr) {
@@ -238,8 +239,11 @@ void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Give
 ///    window and those pages;
 /// 4. evict from the pages, and give back those that are empty; 5. refresh bounds.
 ///
-/// - throws: `invalid_argument` for whatever is wrong with policy, plans, cache or new tokens, before anything was
-///   changed but the plan. What `forward` throws passes, and the new tokens stay.
+/// - throws: `invalid_argument` for whatever is wrong with policy, plans, cache or new tokens, and what a functor of
+///   the admission throws, before anything was changed but the plan. What `forward` or a functor of the eviction
+///   throws arrives after 2: the promoted entries are in their pages and the new tokens stay in the window, nothing is
+///   evicted, and the bounds do not speak of the newest entries, so that `select` reads their pages. After `forward`,
+///   `maintain` makes up for 4 and 5.
 template <executor Executor, class... Parts, class... Given, class Forward>
 void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, dual_cache& both,
           dual_state<Executor>& held, step_plan<Executor>& plans, std::span<appended const> fresh,
@@ -256,6 +260,7 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
   for (appended const& each : fresh) {
     if (!each.in_flight) exits.tokens()[static_cast<std::size_t>(each.sequence)] += each.tokens;
   }
+  if constexpr (detail::is_there<decltype(policy.evict)>) plans.evicting.withdraw();
   detail::retire_checked("step", exec, admit, seen, both, held, exits, exits.tokens(), promoted{},
                          told != nullptr ? &told->promoted : nullptr);
   std::span<held_column const> const columns(held.window.columns());
@@ -274,6 +279,10 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
 
 /// One step without an admission: append, `forward()`, evict, refresh bounds. The engine made room before, and gives
 /// back what lies behind each lane's end afterwards.
+///
+/// - throws: `invalid_argument` for whatever is wrong with policy, plans, cache or new tokens, before anything was
+///   changed. What `forward` or a functor of the eviction throws passes: the new tokens stay, nothing is evicted, and
+///   the plan holds no decision of the eviction. After `forward`, `maintain` makes up for the rest.
 template <executor Executor, class Select, class Evict, class... Given, class Forward>
 void step(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in, cache& all,
           state<Executor>& held, step_plan<Executor>& plans, appended const& fresh, Forward const& forward,
@@ -281,6 +290,7 @@ void step(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, si
   detail::check_cache("step", all);
   detail::check_pages("step", exec, policy, in, all, held, plans);
   detail::check_append("step", all, held, fresh);
+  if constexpr (detail::is_there<Evict>) plans.evicting.withdraw();
   ops::append_entries(exec, all.who, std::span<held_column const>(held.columns()), fresh);
   forward();
   detail::maintain_checked(exec, policy, in, all, held, plans, told != nullptr ? &told->evicted : nullptr);

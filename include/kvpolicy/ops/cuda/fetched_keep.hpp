@@ -1,6 +1,7 @@
 // A keep set that a device holds, copied to the host.
 #pragma once
 
+#include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/cuda/backend.hpp>
 #include <span>
@@ -14,11 +15,13 @@ class fetched_keep {
  public:
   /// Copies `keep` and its report from the memory of `exec`, whose `fetch` waits for everything before.
   ///
-  /// - throws: what `exec.check()` throws about the data of calls before.
+  /// - throws: what `exec.check()` throws about the data of calls before; `invalid_argument` if the keep set is that of
+  ///   a plan without a decision.
   template <class Executor>
   fetched_keep(Executor& exec, keep_set const& keep)
       : offset_(static_cast<std::size_t>(keep.segments()) + 1), seen_(static_cast<std::size_t>(keep.segments())) {
     exec.check();
+    expects(keep.ordinal != nullptr, "fetched_keep", "keep", "empty", "decide comes before fetched_keep");
     exec.fetch(offset_.data(), keep.offset, offset_.size());
     exec.fetch(seen_.data(), keep.seen, seen_.size());
     exec.fetch(&report_, keep.report, 1);

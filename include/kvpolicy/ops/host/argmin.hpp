@@ -22,6 +22,7 @@ struct implementation<ops::argmin_t, host> {
   template <class Rule>
   static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     refuse(scores);
+    detail::unfinished_keep written(keep);
     *keep.report = {};
     std::mutex counting;
     exec.for_each(scores.segments(), [&](int segment, int) {
@@ -30,6 +31,7 @@ struct implementation<ops::argmin_t, host> {
       *keep.report += found;
     });
     detail::close_gaps(scores, keep);
+    written.finish();
   }
 
  private:

@@ -2,16 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cassert>
-#include <condition_variable>
 #include <cstddef>
 #include <cstring>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
-#include <mutex>
+#include <kvpolicy/ops/host/worker_threads.hpp>
 #include <span>
-#include <thread>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {
@@ -37,7 +34,8 @@ enum class isa { portable, avx2, avx512, avx512_bf16 };
 }
 
 /// Runs verbs on the host. `threads` workers share the lanes of a call, the caller being one of them; the result does
-/// not depend on how many there are.
+/// not depend on how many there are. It serves one thread at a time. In a process that was forked off it goes on
+/// working, and is destroyed, without its other workers, which are the parent's; executors made there have their own.
 class host_executor {
  public:
   using backend = host;
@@ -58,24 +56,22 @@ class host_executor {
   explicit host_executor(int threads = 1) : host_executor(threads, best_isa()) {}
 
   /// As above, with instructions up to `most` at most, so that two machines compute alike.
-  host_executor(int threads, isa most) : host_executor(idle{}) {
+  host_executor(int threads, isa most) : speaks_(std::min(most, best_isa())) {
     expects(threads >= 1, "host_executor", "threads", threads, "at least the caller works");
-    speaks_ = std::min(most, best_isa());
     scratch_.resize(static_cast<std::size_t>(threads));
-    // If the system has no more threads, the destructor ends those that started: the object is complete already.
-    for (int worker = 1; worker < threads; ++worker) pool_.emplace_back([this, worker] { serve(worker); });
+    workers_.start(threads - 1);
   }
 
   host_executor(host_executor const&) = delete;
   host_executor& operator=(host_executor const&) = delete;
 
-  ~host_executor() { stop(); }
-
   [[nodiscard]] int threads() const { return static_cast<int>(scratch_.size()); }
   [[nodiscard]] isa speaks() const { return speaks_; }
 
-  /// Makes every worker's scratch at least `bytes`. Called by make_plan and make_state; decisions never grow it.
+  /// Makes every worker's scratch at least `bytes`. Called by make_plan and make_state; decisions never grow it. If
+  /// memory runs out, all of it is as it was.
   void reserve(std::size_t bytes) {
+    for (auto& mine : scratch_) mine.reserve(bytes);
     for (auto& mine : scratch_) {
       if (mine.size() < bytes) mine.resize(bytes);
     }
@@ -92,75 +88,22 @@ class host_executor {
   /// A worker's scratch memory, aligned for any number.
   [[nodiscard]] std::span<std::byte> scratch(int worker) { return scratch_[static_cast<std::size_t>(worker)]; }
 
-  /// work(index, worker) for every index below `count`, in any order, on all threads. `work` does not throw.
+  /// work(index, worker) for every index below `count`, in any order, on all threads.
+  ///
+  /// - `work` may throw: no further index is begun, every worker comes back, and the exception of the lowest index that
+  ///   threw arrives here, as with one thread. What the work before has written stays. The executor works on.
+  /// - `work` may call `for_each` of this executor: the worker that does runs all of that call alone, under its own
+  ///   number. The scratch of that number is the one that the work around it is using.
+  /// - throws: what `work` throws; `invalid_argument` if the executor is at work for another thread. Then nothing ran.
   template <class Work>
   void for_each(int count, Work const& work) {
-    if (pool_.empty() || count <= 1) {
-      for (int index = 0; index < count; ++index) work(index, 0);
-      return;
-    }
-    {
-      std::lock_guard const lock(mutex_);
-      job_ = {[](void const* of, int index, int worker) { (*static_cast<Work const*>(of))(index, worker); }, &work,
-              count};
-      next_ = 0;
-      busy_ = static_cast<int>(pool_.size());
-      ++round_;
-    }
-    wake_.notify_all();
-    drain(0);
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return busy_ == 0; });
+    workers_.for_each(count, work);
   }
 
  private:
-  struct idle {};
-  explicit host_executor(idle) {}
-
-  struct job {
-    void (*call)(void const*, int, int) = nullptr;
-    void const* work = nullptr;
-    int count = 0;
-  };
-
-  void stop() {
-    {
-      std::lock_guard const lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& one : pool_) one.join();
-  }
-
-  void drain(int worker) {
-    for (int index = next_++; index < job_.count; index = next_++) job_.call(job_.work, index, worker);
-  }
-
-  void serve(int worker) {
-    long seen = 0;
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      wake_.wait(lock, [&] { return stopping_ || round_ != seen; });
-      if (stopping_) return;
-      seen = round_;
-      lock.unlock();
-      drain(worker);
-      lock.lock();
-      if (--busy_ == 0) done_.notify_one();
-    }
-  }
-
   isa speaks_ = isa::portable;
   std::vector<std::vector<std::byte>> scratch_;
-  std::vector<std::thread> pool_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable done_;
-  job job_{};
-  std::atomic<int> next_{0};
-  int busy_ = 0;
-  long round_ = 0;
-  bool stopping_ = false;
+  detail::worker_threads workers_;  ///< last: they end first
 };
 static_assert(executor<host_executor>);
 

@@ -103,8 +103,9 @@ struct implementation<ops::check_list_t, host> {
   static void check_row(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane who, bool alone,
                         detail::unit_marks& owned, detail::unit_marks& locked) {
     check_prefix(keep, in, edit, who);
-    if (alone && sound(in, edit, who)) return;
-    check_slots(in, edit, who, owned, locked);
+    if (!alone || !sound(in, edit, who)) return check_slots(in, edit, who, owned, locked);
+    int const* const slot = detail::list_row(edit.list, in.where, who);  // what `shared` throws, it throws here
+    for (int e = in.who.committed(who) - 1; e >= 0; --e) static_cast<void>(edit.shared(slot[e]));
   }
 
   template <class Shared>

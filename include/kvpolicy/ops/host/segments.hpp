@@ -20,6 +20,26 @@ inline void refuse_unequal_counts(char const* call, score_view const& scores) {
   }
 }
 
+/// A keep set that a verb is writing. If a functor of the rule throws, it lists nothing of any segment and was made for
+/// no number of entries, so that whoever reads it stays in its memory and no applier takes it.
+class unfinished_keep {
+ public:
+  explicit unfinished_keep(keep_set const& keep) : keep_(keep) {}
+  unfinished_keep(unfinished_keep const&) = delete;
+  unfinished_keep& operator=(unfinished_keep const&) = delete;
+  ~unfinished_keep() {
+    if (finished_) return;
+    std::fill_n(keep_.offset, keep_.segments() + 1, 0);
+    std::fill_n(keep_.seen, keep_.segments(), -1);
+    *keep_.report = {};
+  }
+  void finish() { finished_ = true; }
+
+ private:
+  keep_set const& keep_;
+  bool finished_ = false;
+};
+
 /// Segments were listed `bound` ordinals apart, and offsets hold how many each has; moving them together never
 /// overtakes.
 inline void close_gaps(score_view const& scores, keep_set const& keep) {

@@ -46,6 +46,7 @@ struct implementation<ops::top_k_t, host> {
   static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     refuse(scores);
     int const pool = segments_of_a_pool(scores, detail::scope_of_rule(rule));
+    detail::unfinished_keep written(keep);
     *keep.report = {};
     for (int segment = 0; segment < scores.segments(); ++segment) {
       keep.seen[segment] = scores.who.committed(scores.lane_of(segment));
@@ -58,6 +59,7 @@ struct implementation<ops::top_k_t, host> {
       *keep.report += found;
     });
     detail::close_gaps(scores, keep);
+    written.finish();
   }
 
  private:

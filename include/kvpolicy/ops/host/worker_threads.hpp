@@ -1,0 +1,194 @@
+// Threads that share the indices of a call: also when work throws, calls again, or the process was forked.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <kvpolicy/core/error.hpp>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <utility>
+
+#if __has_include(<pthread.h>) && __has_include(<unistd.h>) && !defined(_WIN32)
+#include <pthread.h>
+#endif
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// How many forks lie between the first process and this one, counted from the first call on. A child has none of its
+/// parent's threads.
+[[nodiscard]] inline std::atomic<unsigned> const& forks() {
+  static std::atomic<unsigned> count{0};
+#if __has_include(<pthread.h>) && __has_include(<unistd.h>) && !defined(_WIN32) && defined(__cpp_exceptions)
+  [[maybe_unused]] static bool const counts = [] {
+    if (::pthread_atfork(nullptr, nullptr, [] { ++count; }) != 0) throw std::bad_alloc();
+    return true;
+  }();
+#endif
+  return count;
+}
+
+/// The caller of `for_each` and the threads beside it. In a process that was forked off after `start` those threads are
+/// not there: the caller does all of the work, and nothing waits for them, or touches a lock that they may have held.
+class worker_threads {
+ public:
+  worker_threads() : shared_() {}
+  worker_threads(worker_threads const&) = delete;
+  worker_threads& operator=(worker_threads const&) = delete;
+  ~worker_threads() {
+    if (forked()) return;
+    {
+      std::lock_guard const lock(shared_.mutex);
+      shared_.stopping = true;
+    }
+    shared_.wake.notify_all();
+    for (int i = 0; i < started_; ++i) slots_[static_cast<std::size_t>(i)].thread.join();
+    for (int i = 0; i < started_; ++i) slots_[static_cast<std::size_t>(i)].thread.~thread();
+    shared_.~shared_by_all();
+  }
+
+  /// Once: `count` threads beside the caller. If the system has fewer, what it throws passes, and the destructor ends
+  /// those that started.
+  void start(int count) {
+    if (count == 0) return;
+    forks_ = &forks();
+    born_ = *forks_;
+    slots_ = std::make_unique<slot[]>(static_cast<std::size_t>(count));
+    for (; started_ < count; ++started_) {
+      new (&slots_[static_cast<std::size_t>(started_)].thread) std::thread([this, me = started_ + 1] { serve(me); });
+    }
+  }
+
+  /// See host_executor::for_each.
+  template <class Work>
+  void for_each(int count, Work const& work) {
+    if (started_ == 0 || forked()) return work_alone(count, work, 0);
+    std::thread::id owner{};
+    if (!owner_.compare_exchange_strong(owner, std::this_thread::get_id(), std::memory_order_acquire)) {
+      return work_alone(count, work, worker_inside(owner));
+    }
+    ownership const until_the_end{owner_};
+    if (count <= 1) return work_alone(count, work, 0);
+    share(
+        {[](void const* of, int index, int worker) { (*static_cast<Work const*>(of))(index, worker); }, &work, count});
+  }
+
+ private:
+  struct job {
+    void (*call)(void const*, int, int) = nullptr;
+    void const* work = nullptr;
+    int count = 0;
+  };
+
+  /// What must not be destroyed in a forked process, where other threads are in it for ever.
+  struct shared_by_all {
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::condition_variable done;
+    std::exception_ptr thrown;
+    int thrown_by = 0;  ///< index of the work that threw it
+    int running = 0;
+    long round = 0;
+    bool stopping = false;
+  };
+
+  /// A thread that its owner may leave alone.
+  union slot {
+    slot() {}
+    ~slot() {}
+    std::thread thread;
+  };
+
+  struct ownership {
+    std::atomic<std::thread::id>& of;
+    ~ownership() { of.store(std::thread::id{}, std::memory_order_release); }
+  };
+
+  [[nodiscard]] bool forked() const { return forks_ != nullptr && forks_->load(std::memory_order_relaxed) != born_; }
+
+  template <class Work>
+  static void work_alone(int count, Work const& work, int worker) {
+    for (int index = 0; index < count; ++index) work(index, worker);
+  }
+
+  /// The number of the worker that calls while a call of `owner` goes on.
+  [[nodiscard]] int worker_inside(std::thread::id owner) const {
+    std::thread::id const me = std::this_thread::get_id();
+    int worker = owner == me ? 0 : 1;
+    while (worker > 0 && worker <= started_ && slots_[static_cast<std::size_t>(worker - 1)].thread.get_id() != me) {
+      ++worker;
+    }
+    expects(worker <= started_, "for_each", "exec", "at work for another thread",
+            "an executor serves one thread at a time: give each its own");
+    return worker;
+  }
+
+  void share(job const& all) {
+    {
+      std::lock_guard const lock(shared_.mutex);
+      job_ = all;
+      next_ = 0;
+      shared_.running = started_;
+      ++shared_.round;
+    }
+    shared_.wake.notify_all();
+    drain(0);
+    expects(!forked(), "for_each", "work", "a fork of the process",
+            "the child has no other workers: it ends inside of the work that forked");
+    std::unique_lock lock(shared_.mutex);
+    shared_.done.wait(lock, [this] { return shared_.running == 0; });
+    std::exception_ptr const thrown = std::exchange(shared_.thrown, nullptr);
+    lock.unlock();
+    if (thrown) std::rethrow_exception(thrown);
+  }
+
+  void drain(int worker) {
+    int index = 0;
+#if defined(__cpp_exceptions)  // without them config.hpp has said all there is to say
+    try {
+      for (index = next_++; index < job_.count; index = next_++) job_.call(job_.work, index, worker);
+    } catch (...) {
+      note_thrown(index);
+    }
+#endif
+  }
+
+  /// No further index is handed out. Those before this one were: the lowest that throws always does, and its exception
+  /// is the one that arrives, as it would with one thread.
+  void note_thrown(int index) {
+    next_ = job_.count;
+    std::lock_guard const lock(shared_.mutex);
+    if (shared_.thrown && shared_.thrown_by < index) return;
+    shared_.thrown = std::current_exception();
+    shared_.thrown_by = index;
+  }
+
+  void serve(int worker) {
+    long seen = 0;
+    std::unique_lock lock(shared_.mutex);
+    for (;;) {
+      shared_.wake.wait(lock, [&] { return shared_.stopping || shared_.round != seen; });
+      if (shared_.stopping) return;
+      seen = shared_.round;
+      lock.unlock();
+      drain(worker);
+      lock.lock();
+      if (--shared_.running == 0) shared_.done.notify_one();
+    }
+  }
+
+  std::atomic<unsigned> const* forks_ = nullptr;
+  unsigned born_ = 0;  ///< forks when the threads started
+  std::unique_ptr<slot[]> slots_;
+  int started_ = 0;
+  std::atomic<std::thread::id> owner_{};  ///< the thread whose call goes on
+  job job_{};
+  std::atomic<int> next_{0};
+  union {
+    shared_by_all shared_;
+  };
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,326 @@
+// A functor that throws in a step, in make_room or in take_in: what the admission throws changes nothing but the plan;
+// what the eviction throws arrives after the forward, and `maintain` makes up for it.
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <initializer_list>
+#include <kvpolicy/kvpolicy.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/dual_engine.hpp"
+#include "support/error_of.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+/// Which functor throws; what it throws is no standard exception.
+enum class part { none, protection, pick, eviction };
+struct blown {
+  part by;
+};
+
+/// What the functors of a policy ask before they answer.
+struct fuse {
+  part by = part::none;
+  kv::lane who{};
+  int ordinal = 0;
+  float score = 0;
+  void ask(part asking, bool here) const {
+    if (by == asking && here) throw blown{by};
+  }
+};
+
+/// Protects a tenth of all positions; or throws.
+struct fused_protection {
+  fuse const* of = nullptr;
+  part as = part::protection;
+  bool operator()(kv::entry at) const {
+    of->ask(as, at.who == of->who && at.ordinal == of->ordinal);
+    return at.position % 10 == 3;
+  }
+  friend bool operator==(fused_protection const&, fused_protection const&) = default;
+};
+struct fused_pick {
+  fuse const* of = nullptr;
+  bool operator()(float score) const {
+    of->ask(part::pick, score == of->score);
+    return score > 0.05f;
+  }
+  friend bool operator==(fused_pick const&, fused_pick const&) = default;
+};
+
+/// One number for each lane and position.
+float number_of(int lane, int position, unsigned salt) {
+  unsigned const mixed =
+      (static_cast<unsigned>(position) * 2654435761u) ^ (static_cast<unsigned>(lane) * 40503u + salt);
+  return static_cast<float>((mixed * 2246822519u) >> 8) / static_cast<float>(1u << 24);
+}
+float gate_of(int lane, int position) { return number_of(lane, position, 1); }
+float log_beta_of(int lane, int position) { return -0.02f * number_of(lane, position, 77) - 1e-4f; }
+
+using admission_type = kv::admission<kv::write_gate, fused_protection, fused_pick>;
+using policy_type =
+    kv::cache_policy<admission_type, kv::selection<kv::quest>, kv::eviction<kv::trim_kv, fused_protection>>;
+
+/// One sequence of four lanes, a ring of eight rows, pages, and a policy whose functors have a fuse.
+class fused_sequence {
+ public:
+  [[nodiscard]] auto window() const { return kv::window_part(policy); }
+
+  explicit fused_sequence(int threads)
+      : exec(threads),
+        engine({.rows = 8, .page = 4, .pages = 200, .bound = 128}),
+        both(engine.view()),
+        held(kv::make_state(exec, policy, both)),
+        plans(kv::make_plan(exec, policy, both)),
+        of_fresh(kv::make_state(exec, window(), engine.chunk(0, 0))),
+        fresh_plan(kv::make_plan(exec, window(), engine.chunk(0, 0))) {}
+
+  void step(int tokens = 1) {
+    kv::step(
+        exec, policy, kv::signals{both.window.who}, both, held, plans, {.tokens = tokens, .position = length},
+        [&] { forward(tokens); }, &told);
+    length += tokens;
+  }
+  void maintain() {
+    kv::maintain(exec, policy, kv::signals{both.window.who}, both.global, held.global, plans, &told.evicted);
+  }
+  void take_in(int tokens) {
+    kv::cache const fresh = engine.chunk(tokens, length);
+    tell(fresh.who, tokens, [&](auto const& in) { kv::observe(exec, window(), in, of_fresh); });
+    kv::decide(exec, window(), kv::signals{fresh.who}, of_fresh, fresh_plan);
+    kv::take_in(exec, window(), kv::signals{both.window.who}, fresh, of_fresh, fresh_plan, both, held, *plans.exits,
+                &told.promoted);
+    length += tokens;
+  }
+  /// Rows, tables, counts, the supply of pages, and what is recorded about every entry and page.
+  using memory = std::pair<dual_engine::snapshot, std::vector<std::byte>>;
+  [[nodiscard]] memory save() const {
+    memory all{engine.save(), {}};
+    for (auto const& [state, who] :
+         {std::pair{&held.window, &both.window.who}, std::pair{&held.global, &both.global.entries.who}}) {
+      for (kv::held_column const& each : state->columns()) {
+        for (int i = 0; i < who->size(); ++i) {
+          int const units = each.about.units != 0 ? each.about.units : *who->count.row(who->at(i));
+          auto const* const first = each.rows.row(who->at(i));
+          all.second.insert(all.second.end(), first, first + std::int64_t{units} * each.about.bytes);
+        }
+      }
+      all.second.push_back(static_cast<std::byte>(state->slid()));
+    }
+    return all;
+  }
+
+  fuse of;
+  policy_type policy{.admit = {.protect = {&of}, .window = 6, .pick = {&of}},
+                     .select = {.score = {.page = 4}, .budget = {8}, .dense_layers = 0},
+                     .evict = {.protect = {&of, part::eviction}, .budget = {5}}};
+  kv::host_executor exec;
+  dual_engine engine;
+  kv::dual_cache both;
+  kv::dual_state<kv::host_executor> held;
+  kv::step_plan<kv::host_executor> plans;
+  kv::state<kv::host_executor> of_fresh;
+  kv::plan<kv::host_executor> fresh_plan;
+  kv::step_tally told;
+  int length = 0;
+
+ private:
+  void forward(int tokens) {
+    for (int i = 0; i < engine.lanes(); ++i) {
+      kv::lane const who = both.window.who.at(i);
+      int const count = *both.window.who.count.row(who);
+      for (int t = 0; t < tokens; ++t) dual_engine::write(both.window, who, count - tokens + t, length + t);
+    }
+    tell(both.window.who, tokens, [&](auto const& in) { kv::observe(exec, policy, in, held); });
+  }
+
+  /// Gates and log beta of the newest tokens.
+  template <class Observe>
+  void tell(kv::lanes const& who, int tokens, Observe const& observe) {
+    gates_.clear();
+    betas_.clear();
+    for (int i = 0; i < engine.lanes(); ++i) {
+      for (int t = 0; t < tokens; ++t) {
+        gates_.push_back(gate_of(i, length + t));
+        betas_.push_back(log_beta_of(i, length + t));
+      }
+    }
+    auto const fresh = [&](auto signal, std::vector<float> const& values) {
+      signal.base = reinterpret_cast<std::byte const*>(values.data());
+      signal.entry = 4;
+      signal.head = tokens * 4;
+      signal.layer = signal.head * who.heads;
+      signal.entries = tokens;
+      return signal;
+    };
+    observe(kv::signals{who, fresh(kv::gate{}, gates_), fresh(kv::log_beta{}, betas_)});
+  }
+
+  std::vector<float> gates_, betas_;
+};
+
+template <class Call>
+part thrown_by(Call const& call) {
+  try {
+    call();
+  } catch (blown const& caught) {
+    return caught.by;
+  }
+  return part::none;
+}
+
+void refuses(kv::plan<kv::host_executor> const& plan) {
+  CHECK(!plan.decided());
+  CHECK(error_of([&] { (void)plan.report(); }) ==
+        "report: plan = empty since decide threw, but decide comes before report");
+}
+
+/// The fuse at the first, a middle or the last of the `leaving` entries that leave the window in the next call.
+void aim(fused_sequence& at, part by, int which, int leaving) {
+  int const lane = which == 0 ? 0 : which == 1 ? 2 : 3;
+  at.of.who = at.both.window.who.at(lane);
+  at.of.ordinal = which * (leaving - 1) / 2;
+  at.of.score = gate_of(lane, at.both.window.who.position.row(at.of.who)[at.of.ordinal]);
+  at.of.by = by;
+}
+
+}  // namespace
+
+TEST_SUITE("laws/throwing") {
+  TEST_CASE("what the admission throws in a step changes nothing but the plan, and the step can be taken again") {
+    for (int const threads : {1, 3}) {
+      fused_sequence now(threads), never(threads);
+      for (int i = 0; i < 8; ++i) {
+        now.step(3);
+        never.step(3);
+      }
+      for (part const by : {part::protection, part::pick}) {
+        for (int const which : {0, 1, 2}) {
+          auto const before = now.save();
+          REQUIRE(now.plans.exits->decided.decided());
+          REQUIRE(now.plans.evicting.decided());
+          aim(now, by, which, 3);
+          CHECK(thrown_by([&] { now.step(3); }) == by);
+          CHECK(now.save() == before);
+          refuses(now.plans.exits->decided);
+          refuses(now.plans.evicting);
+          now.of.by = part::none;
+          now.step(3);
+          never.step(3);
+          CHECK(now.save() == never.save());
+          CHECK(now.plans.exits->decided.report() == never.plans.exits->decided.report());
+          CHECK(now.told.promoted.promoted == never.told.promoted.promoted);
+        }
+      }
+    }
+  }
+
+  TEST_CASE(
+      "what the eviction throws in a step arrives after the forward: tokens stay, nothing goes, maintain makes up for "
+      "it") {
+    for (int const threads : {1, 3}) {
+      fused_sequence now(threads), never(threads);
+      for (int i = 0; i < 8; ++i) {
+        now.step(3);
+        never.step(3);
+      }
+      for (int const lane : {0, 2, 3}) {
+        kv::lane const who = now.both.window.who.at(lane);
+        std::vector<int> before;
+        for (int i = 0; i < 4; ++i) {
+          before.push_back(*now.both.global.entries.who.count.row(now.both.global.entries.who.at(i)));
+        }
+        now.of.who = who;
+        now.of.ordinal = lane == 0 ? 0 : lane == 2 ? 1 : *now.both.global.entries.who.count.row(who) - 1;
+        now.of.by = part::eviction;
+        int const length = now.length;
+        CHECK(thrown_by([&] { now.step(3); }) == part::eviction);
+        refuses(now.plans.evicting);
+        CHECK(now.plans.exits->decided.decided());
+        for (int i = 0; i < 4; ++i) {
+          kv::lane const each = now.both.window.who.at(i);
+          kv::lanes const& window = now.both.window.who;
+          CHECK(window.position.row(each)[*window.count.row(each) - 1] == length + 2);
+          auto const promoted = std::ssize(now.plans.exits->decided.keep().listed(i));
+          CHECK(*now.both.global.entries.who.count.row(each) == before[static_cast<std::size_t>(i)] + promoted);
+        }
+        now.of.by = part::none;
+        now.length += 3;
+        now.maintain();
+        never.step(3);
+        CHECK(now.save() == never.save());
+        CHECK(now.plans.evicting.report() == never.plans.evicting.report());
+        CHECK(now.told.evicted == never.told.evicted);
+        now.step(3);
+        never.step(3);
+        CHECK(now.save() == never.save());
+      }
+    }
+  }
+
+  TEST_CASE("make_room and take_in whose functors throw change nothing but the plan") {
+    for (int const threads : {1, 3}) {
+      fused_sequence now(threads), never(threads);
+      now.take_in(30);
+      never.take_in(30);
+      CHECK(now.save() == never.save());
+      for (part const by : {part::protection, part::pick}) {
+        for (int const which : {0, 1, 2}) {
+          auto const before = now.save();
+          aim(now, by, which, 4);
+          CHECK(thrown_by([&] {
+                  kv::make_room(now.exec, now.window(), kv::signals{now.both.window.who}, now.both, now.held,
+                                *now.plans.exits, 4, &now.told.promoted);
+                }) == by);
+          CHECK(now.save() == before);
+          refuses(now.plans.exits->decided);
+          now.of.by = part::none;
+          now.take_in(4);
+          never.take_in(4);
+          CHECK(now.save() == never.save());
+        }
+      }
+    }
+  }
+
+  TEST_CASE("make_room that is refused after exits were counted leaves no decision about other exits") {
+    fused_sequence now(1);
+    for (int i = 0; i < 8; ++i) now.step(3);
+    REQUIRE(now.plans.exits->decided.decided());
+    kv::append(now.exec, now.both.window, now.held.window, {.tokens = 1, .position = now.length, .in_flight = true});
+    auto const before = now.save();
+    CHECK(error_of([&] {
+            kv::make_room(now.exec, now.window(), kv::signals{now.both.window.who}, now.both, now.held,
+                          *now.plans.exits, 4);
+          }) == "make_room: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
+    CHECK(now.save() == before);
+    refuses(now.plans.exits->decided);
+  }
+
+  TEST_CASE("take_in whose own decision about the window throws changes nothing but the plan") {
+    for (int const threads : {1, 3}) {
+      fused_sequence now(threads), never(threads);
+      now.take_in(30);
+      never.take_in(30);
+      for (int const which : {0, 1, 2}) {
+        auto const before = now.save();
+        auto const length = now.length;
+        aim(now, part::pick, which, 4);  // a gate of the window's: the chunk's own decision does not meet it
+        CHECK(thrown_by([&] { now.take_in(4); }) == part::pick);
+        CHECK(now.length == length);
+        CHECK(now.save() == before);
+        CHECK(now.fresh_plan.decided());
+        refuses(now.plans.exits->decided);
+        now.of.by = part::none;
+        now.take_in(4);
+        never.take_in(4);
+        CHECK(now.save() == never.save());
+      }
+    }
+  }
+}
