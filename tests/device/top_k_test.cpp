@@ -33,6 +33,7 @@ struct scattered {
     return share < count ? share : count;
   }
   KVPOLICY_HD bool triggers(int count, int allowed) const { return count > allowed + slack; }
+  KVPOLICY_HD bool triggers(int count, int allowed, int lanes) const { return count > allowed + slack * lanes; }
   KVPOLICY_HD bool forces(kv::entry at) const {
     unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.who.head * 7 + at.who.layer) * 2654435761u;
     return static_cast<int>((mixed >> 8) % 100u) < percent;
