@@ -45,15 +45,15 @@ class attention {
   /// With re-rotated keys the query too goes to the position after which nothing stands.
   [[nodiscard]] std::vector<double> turned(std::vector<double> query, int position) const {
     if (!rerotated_) return query;
-    kv::rope const how = trace_.rope();
+    kv::rope const& how = trace_.rope();
     int const step = position - trace_.positions.back();
     std::size_t const pairs = query.size() / 2;
     for (std::size_t p = 0; p < pairs; ++p) {
       bool const halves = how.style == kv::rope_style::neox;
       std::size_t const a = halves ? p : 2 * p;
       std::size_t const b = halves ? p + pairs : 2 * p + 1;
-      double const angle =
-          step * std::pow(how.theta, -2.0 * static_cast<double>(p) / static_cast<double>(query.size()));
+      double const plain = std::pow(how.theta, -2.0 * static_cast<double>(p) / static_cast<double>(query.size()));
+      double const angle = step * (how.frequency ? how.frequency[static_cast<int>(p)] : plain);
       double const x = query[a], y = query[b];
       query[a] = x * std::cos(angle) - y * std::sin(angle);
       query[b] = y * std::cos(angle) + x * std::sin(angle);

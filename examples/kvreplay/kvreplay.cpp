@@ -59,8 +59,8 @@ void go_through(options const& with, trace const& of, policy_text const& policy,
 void evict(options const& with, trace& of, stopwatch& whole) {
   registry known = kv::shipped<executor>();
   known.set(kv::intent_kv{.residual = of.residual()});  // weights are no field: the trace has them
-  any_policy const policy =
-      as_said_by("--granularity", with.granularity, "reduce_lanes", [&] { return known.parse(spec_of(with)); });
+  spelled const spec = spec_of(with);
+  any_policy const policy = spec.read([&] { return known.parse(spec.text()); });
   // On the heap, as all that a device may be shown.
   auto const by =
       std::make_unique<replay>(with, of, with.how == mode::prefill ? without_buffer(policy, known) : policy);
@@ -78,7 +78,8 @@ void admit(options const& with, trace& of, Fields const& fields, Policy const& p
 void admit_by_gate(options const& with, trace& of, stopwatch& whole) {
   auto const fields = fields_of<wg_kv_fields>(with);
   kv::expects(static_cast<bool>(of.gate), "kvreplay", "tensor gate", "missing", "wg_kv admits by it");
-  auto policy = kv::policies::wg_kv({.window = fields.window, .threshold = fields.threshold, .strict = fields.strict});
+  auto policy = kv::policies::wg_kv(
+      {.window = fields.window, .threshold = fields.threshold, .strict = fields.strict, .gate_type = of.gate.element});
   policy.pick.unbounded = true;  // above 1 nothing is admitted, and from 0 down everything
   admit(with, of, fields, policy, fields.page, whole);
 }

@@ -86,9 +86,21 @@ class memory {
     return count_[size(who.layer * layer_rows() + who.head * head_rows())];
   }
 
+  /// Entries of all lanes that have arrived and whose memory is nobody's now.
+  [[nodiscard]] std::int64_t freed() const {
+    if (lay_ == layout::mask) return 0;
+    std::int64_t held = 0;
+    for (int row = 0; row < rows_; ++row) {
+      std::int64_t const count = count_[size(row)];
+      held += lay_ == layout::lane_pages ? (count + page_tokens - 1) / page_tokens * page_tokens : count;
+    }
+    return std::max<std::int64_t>(0, std::int64_t{lanes_} * arrived_ - held * (lanes_ / rows_));
+  }
+
   /// Entries [from, to) of the trace come to the end of every lane, where a row of the file has to be if it is not.
   void place(int from, int to) {
     std::int64_t const entries = trace_.entries();
+    arrived_ = to;
     for (int row = 0; row < rows_; ++row) {
       int const count = count_[size(row)];
       if (!listed() && count == from) continue;
@@ -193,6 +205,8 @@ class memory {
                 size(std::int64_t{rows.dims} * kv::bytes_of(rows.element)));
   }
 
+  static constexpr int page_tokens = 16;  ///< of the layout lane_pages
+
   layout lay_;
   trace& trace_;
   int lanes_;
@@ -200,6 +214,7 @@ class memory {
   std::vector<int> count_, position_;
   std::vector<int> list_, map_, freed_;
   int freed_count_ = 0;
+  int arrived_ = 0;  ///< entries of each lane so far
   std::vector<std::byte> mask_;
   std::list<std::vector<std::byte>> nothing_;
   kv::plane k_, v_;

@@ -101,19 +101,20 @@ struct quest_fields {
 /// Fields as the command line sets them.
 template <class Fields>
 [[nodiscard]] Fields fields_of(options const& with) {
+  spelled text;
+  text.add_fields(with.policy, with.set);
   kv::spec_part part{with.policy, 1, {}};
   std::size_t column = with.policy.size() + 2;
   for (std::string const& set : with.set) {
     std::size_t const equals = set.find('=');
-    kv::expects(equals != std::string::npos, "kvreplay", "--set", set, "it is FIELD=VALUE");
-    std::string_view const text = set;
-    std::size_t const begin = std::min(text.find_first_not_of(' '), equals);
-    part.arguments.push_back({text.substr(begin, equals - begin), text.substr(equals + 1),
+    std::string_view const pair = set;
+    std::size_t const begin = std::min(pair.find_first_not_of(' '), equals);
+    part.arguments.push_back({pair.substr(begin, equals - begin), pair.substr(equals + 1),
                               static_cast<int>(column + begin), static_cast<int>(column + equals) + 1});
     column += set.size() + 2;
   }
   Fields made;
-  kv::detail::set_fields(made, part);
+  text.read([&] { kv::detail::set_fields(made, part); });
   made.check();
   return made;
 }

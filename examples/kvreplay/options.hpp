@@ -8,6 +8,7 @@
 
 #include "../executor.hpp"
 #include "../program.hpp"
+#include "spelled.hpp"
 
 namespace kvreplay {
 
@@ -45,7 +46,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--budget", to.budget,
                  "entries kept a lane, forced ones included; of quest: read; of an admission: admitted");
   app.add_option("--ratio", to.ratio, "the fraction to drop, instead of a budget");
-  app.add_option("--rounding", to.rounding, "of a ratio: exact or kvpress");
+  app.add_option("--rounding", to.rounding, "of a ratio: exact, kvpress or kvpress_0_5_4");
   app.add_option("--budget-scope", to.scope, "lane, layer or global");
   app.add_option("--floor", to.floor, "the part of a shared budget that each lane keeps first");
   app.add_option("--sinks", to.sinks, "first positions, forced");
@@ -110,13 +111,9 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
 }
 
 /// The same policy as the grammar of specs has it, so that everything is refused in one place.
-[[nodiscard]] inline std::string spec_of(options const& with) {
-  std::string text = with.policy;
-  for (std::size_t i = 0; i < with.set.size(); ++i) {
-    kv::expects(with.set[i].find('=') != std::string::npos, "kvreplay", "--set", with.set[i], "it is FIELD=VALUE");
-    text += (i == 0 ? "(" : ", ") + with.set[i];
-  }
-  if (!with.set.empty()) text += ")";
+[[nodiscard]] inline spelled spec_of(options const& with) {
+  spelled text;
+  text.add_fields(with.policy, with.set);
   auto lowered = kv::granularity::lane;
   kv::expects(with.granularity.empty() || kv::detail::read_value(with.granularity, lowered), "kvreplay",
               "--granularity", with.granularity, "there are lane, layer and token");
@@ -125,14 +122,16 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
     (void)count_of(option, value, 0);
   }
   if (!with.granularity.empty() || !with.reduce.empty()) {
-    text += " | reduce_lanes(" + (with.granularity.empty() ? "token" : with.granularity) + ", " +
-            (with.reduce.empty() ? "sum" : with.reduce) + ")";
+    std::string const decides = with.granularity.empty() ? "token" : with.granularity;
+    std::string const how = with.reduce.empty() ? "sum" : with.reduce;
+    text.add("--granularity", decides, " | reduce_lanes(" + decides);
+    text.add("--reduce", how, ", " + how + ")");
   }
-  if (!with.sinks.empty()) text += " | sinks(" + with.sinks + ")";
-  if (!with.recent.empty()) text += " | recent(" + with.recent + ")";
+  if (!with.sinks.empty()) text.add("--sinks", with.sinks, " | sinks(" + with.sinks + ")");
+  if (!with.recent.empty()) text.add("--recent", with.recent, " | recent(" + with.recent + ")");
   for (std::string const& range : with.protect) {
     kv::ordinal_range const span = range_of(range);
-    text += " | span(" + std::to_string(span.begin) + ", " + std::to_string(span.end) + ")";
+    text.add("--protect", range, " | span(" + std::to_string(span.begin) + ", " + std::to_string(span.end) + ")");
   }
   kv::expects(with.budget.empty() || with.ratio.empty(), "kvreplay", "--ratio", with.ratio, "there is a --budget");
   std::string const budget = with.budget.empty() && with.policy == "h2o" ? heavy_and_recent(with.set) : with.budget;
@@ -141,11 +140,13 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
     return text;
   }
   if (with.policy == "full") return text;  // its budget is ignored
-  text += with.ratio.empty() ? " | budget(" + budget : " | budget(ratio=" + with.ratio;
-  if (!with.scope.empty()) text += ", scope=" + with.scope;
-  if (!with.floor.empty()) text += ", floor=" + with.floor;
-  if (!with.rounding.empty()) text += ", rounding=" + with.rounding;
-  return text + ")";
+  if (with.ratio.empty()) text.add("--budget", budget, " | budget(" + budget);
+  if (!with.ratio.empty()) text.add("--ratio", with.ratio, " | budget(ratio=" + with.ratio);
+  if (!with.scope.empty()) text.add("--budget-scope", with.scope, ", scope=" + with.scope);
+  if (!with.floor.empty()) text.add("--floor", with.floor, ", floor=" + with.floor);
+  if (!with.rounding.empty()) text.add("--rounding", with.rounding, ", rounding=" + with.rounding);
+  text.add(")");
+  return text;
 }
 
 /// What can be refused before the trace is opened.

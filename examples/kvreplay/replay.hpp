@@ -29,6 +29,9 @@ class replay {
     found_.warnings = signals_.warnings();
     kv::expects(with.lay != layout::compact_rerotated || with.how == mode::prefill, "kvreplay", "--layout",
                 "compact_rerotated", "later rows of a trace are rotated at their own positions: prefill only");
+    kv::expects(with.lay != layout::compact_rerotated || of.names_rope(), "kvreplay", "--layout", "compact_rerotated",
+                "the trace does not say how its keys were rotated: its metadata has neither rope_theta nor "
+                "rope_frequencies");
     if (with.attend) attention_.emplace(with, of, memory_);
     if (!deferred()) return;
     kv::cache const one = memory_.view_of_layer(0);
@@ -80,6 +83,7 @@ class replay {
       shown = std::async(beside, [&visit, layer] { visit(layer); });
     }
     wait_for(model.layers - 1);
+    found_.told.physical_freed = memory_.freed();
   }
 
   /// The rows of one lane that are left, in order: for layouts that move them together.
@@ -203,7 +207,6 @@ class replay {
     if (begins) found_.told = {};
     arrived_since_ = 0;
     found_.told.logical_kept += told.logical_kept;
-    found_.told.physical_freed += told.physical_freed;
     found_.told.attended_length += told.attended_length;
   }
 

@@ -20,7 +20,7 @@ using quest_selection = kv::selection<kv::quest, kv::any_budget>;
     kv::ratio part;
     kv::expects(kv::detail::read_value(with.ratio, part.drop), "kvreplay", "--ratio", with.ratio, "it is a number");
     kv::expects(with.rounding.empty() || kv::detail::read_value(with.rounding, part.round), "kvreplay", "--rounding",
-                with.rounding, "there are exact and kvpress");
+                with.rounding, "there are exact, kvpress and kvpress_0_5_4");
     part.check("kvreplay");
     limit = part;
   }

@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
+#include <string_view>
 
 #include "tensors.hpp"
 
@@ -42,27 +44,16 @@ class trace {
     check_positions();
     check_turns();
     check_numbers();
-    (void)rope();
+    read_rope();
   }
 
   [[nodiscard]] kv::shape const& shape() const { return shape_; }
   [[nodiscard]] int entries() const { return entries_; }
   [[nodiscard]] int value_dim() const { return shape_.value_dim != 0 ? shape_.value_dim : shape_.head_dim; }
   [[nodiscard]] safetensors const& file() const { return from_.file(); }
-  [[nodiscard]] kv::rope rope() const {
-    kv::rope how;
-    auto const& known = file().all_metadata();
-    if (auto const found = known.find("rope_theta"); found != known.end()) {
-      bool const number = kv::detail::read_value(found->second, how.theta);
-      kv::expects(number && std::isfinite(how.theta) && how.theta > 0, "kvreplay", "metadata rope_theta", found->second,
-                  "it is a positive number");
-    }
-    if (auto const found = known.find("rope_style"); found != known.end()) {
-      kv::expects(kv::detail::read_value(found->second, how.style), "kvreplay", "metadata rope_style", found->second,
-                  "it is neox or gptj");
-    }
-    return how;
-  }
+  /// How keys were rotated; where the metadata does not name it, what `rope()` says is nobody's.
+  [[nodiscard]] bool names_rope() const { return rope_.frequency || file().all_metadata().contains("rope_theta"); }
+  [[nodiscard]] kv::rope const& rope() const { return rope_; }
 
   /// The i-th part of an array along its first axis is not read again: pages of the file that were written, and so
   /// became copies, are given back.
@@ -215,7 +206,44 @@ class trace {
     if (at >= 0) refuse(name, kv::to_string(of.value(at)) + " at element " + std::to_string(at), "it is finite");
   }
 
+  void read_rope() {
+    auto const& known = file().all_metadata();
+    if (auto const found = known.find("rope_theta"); found != known.end()) {
+      bool const number = kv::detail::read_value(found->second, rope_.theta);
+      kv::expects(number && std::isfinite(rope_.theta) && rope_.theta > 0, "kvreplay", "metadata rope_theta",
+                  found->second, "it is a positive number");
+    }
+    if (auto const found = known.find("rope_style"); found != known.end()) {
+      kv::expects(kv::detail::read_value(found->second, rope_.style), "kvreplay", "metadata rope_style", found->second,
+                  "it is neox or gptj");
+    }
+    if (auto const found = known.find("rope_frequencies"); found != known.end()) read_frequencies(found->second);
+  }
+
+  /// Numbers between commas, blanks or both, in brackets or not.
+  void read_frequencies(std::string const& text) {
+    static constexpr char const* what = "metadata rope_frequencies";
+    static constexpr char const* between = ", \t\r\n[]";
+    for (std::size_t at = text.find_first_not_of(between); at != std::string::npos;) {
+      std::size_t const end = std::min(text.find_first_of(between, at), text.size());
+      std::string_view const word = std::string_view(text).substr(at, end - at);
+      double each = 0;
+      kv::expects(kv::detail::read_value(word, each) && each >= 0, "kvreplay", what, word,
+                  "frequencies are numbers of radians per position, 0 or more");
+      frequencies_.push_back(each);
+      at = text.find_first_not_of(between, end);
+    }
+    int const dims = shape_.head_dim;
+    auto const pairs = static_cast<int>(frequencies_.size());
+    kv::expects(pairs > 0 && (!from_.bound('D') || 2 * pairs == dims), "kvreplay", what,
+                std::to_string(pairs) + " numbers",
+                [&] { return "each pair of a key's " + std::to_string(dims) + " channels has one"; });
+    rope_.frequency = frequencies_.data();
+  }
+
   tensors from_;
+  kv::rope rope_{};
+  std::vector<double> frequencies_;                    ///< of the pairs, that `rope_` names
   std::map<std::string, std::vector<float>> weights_;  ///< of the residual head
   kv::shape shape_{};
   int entries_ = 0;

@@ -214,6 +214,18 @@ TEST_SUITE("admission") {
     }
   }
 
+  TEST_CASE("a strict threshold is rounded to the type of the gates") {
+    float const gate = kv::rounded_to(kv::codec::bf16, 0.1f);  // a little more than 0.1
+    for (kv::codec const type : {kv::codec::f32, kv::codec::bf16}) {
+      for (bool const strict : {false, true}) {
+        auto const policy = kv::policies::wg_kv({.window = 1, .strict = strict, .gate_type = type});
+        admitted now({.model = {1, 1, 1, 4}, .rows = 4}, policy, {{gate}});
+        for (int t = 0; t < 5; ++t) now.step();
+        CHECK(std::ssize(dual_engine::seen(now.both, {})) == (strict && type == kv::codec::bf16 ? 1 : 5));
+      }
+    }
+  }
+
   TEST_CASE("a NaN gate admits nothing and is counted") {
     admitted now({.model = {1, 1, 1, 4}, .rows = 4}, gated(1), {{std::numeric_limits<float>::quiet_NaN()}});
     now.step();

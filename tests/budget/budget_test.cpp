@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
 #include <limits>
@@ -77,6 +78,38 @@ TEST_SUITE("budget/budget") {
     CHECK(kv::any_budget(kv::global{100, 0.5}).floor(7) == 3);
   }
 
+  TEST_CASE("kvpress keeps at least one entry of a ratio below 1; before 0.5.5 it might keep none") {
+    for (double const drop : {0.0, 0.1, 0.34, 0.5, 0.9, 0.95, 0.999, 1.0}) {
+      for (int count = 0; count <= 120; ++count) {
+        int const truncated = static_cast<int>(count * (1 - drop));
+        int const least = drop < 1 && count > 0 ? std::max(1, truncated) : truncated;
+        CHECK(kv::ratio{drop, kv::rounding::kvpress}({}, count) == least);
+        CHECK(kv::ratio{drop, kv::rounding::kvpress_0_5_4}({}, count) == truncated);
+      }
+    }
+    CHECK(kv::ratio{0.95, kv::rounding::kvpress}({}, 10) == 1);
+    CHECK(kv::ratio{0.95, kv::rounding::kvpress_0_5_4}({}, 10) == 0);
+    CHECK(kv::ratio{0.95}({}, 10) == 0);
+  }
+
+  TEST_CASE("with kvpress' rounding a floor above 0 guarantees a lane that shares one entry") {
+    kv::any_budget pooled(kv::ratio{0.5, kv::rounding::kvpress});
+    pooled.shared_by = kv::budget_scope::layer;
+    pooled.floor_part = 0.2;
+    CHECK(pooled.floor(10) == 2);
+    CHECK(pooled.floor(4) == 1);  // int(0.8) is 0
+    CHECK(pooled.floor(1) == 1);
+    CHECK(pooled.floor(0) == 0);
+    pooled.floor_part = 0;
+    CHECK(pooled.floor(4) == 0);
+    pooled.floor_part = 0.2;
+    for (kv::rounding const other : {kv::rounding::exact, kv::rounding::kvpress_0_5_4}) {
+      pooled.round = other;
+      CHECK(pooled.floor(10) == 2);
+      CHECK(pooled.floor(4) == 0);
+    }
+  }
+
   TEST_CASE("a ratio keeps what is left of each lane, rounded down, or as kvpress truncates") {
     CHECK(kv::ratio{}({}, 9) == 4);
     CHECK(kv::ratio{0.9}({}, 100) == 10);
@@ -108,6 +141,7 @@ TEST_SUITE("budget/budget") {
     CHECK(kv::to_string(kv::global{5}) == "budget(5, scope=global)");
     CHECK(kv::to_string(kv::ratio{0.5}) == "budget(ratio=0.5)");
     CHECK(kv::to_string(kv::ratio{0.5, kv::rounding::kvpress}) == "budget(ratio=0.5, rounding=kvpress)");
+    CHECK(kv::to_string(kv::ratio{0.5, kv::rounding::kvpress_0_5_4}) == "budget(ratio=0.5, rounding=kvpress_0_5_4)");
     CHECK(kv::to_string(kv::in_bytes{7}) == "budget(bytes=7)");
     CHECK(kv::to_string(kv::unlimited{}) == "unlimited");
   }
@@ -139,6 +173,7 @@ TEST_SUITE("budget/budget") {
     erases(kv::global{5, 0.7}, kv::budget_scope::global, 0.7);
     erases(kv::ratio{0.9});
     erases(kv::ratio{0.9, kv::rounding::kvpress});
+    erases(kv::ratio{0.9, kv::rounding::kvpress_0_5_4});
     erases(kv::in_bytes{6 * 32 * 10}, kv::budget_scope::lane, 0, kv::per_lane{10});
     erases(kv::unlimited{});
   }

@@ -91,4 +91,17 @@ TEST_SUITE("core/codec") {
     CHECK(kv::bytes_of(kv::codec::f16) == 2);
     CHECK(kv::bytes_of(kv::codec::bf16) == 2);
   }
+
+  TEST_CASE("a float rounded to an element type is what a store and a load make of it") {
+    CHECK(kv::rounded_to(kv::codec::f32, 0.1f) == 0.1f);
+    CHECK(kv::rounded_to(kv::codec::f16, 0.1f) == 0.0999755859375f);
+    CHECK(kv::rounded_to(kv::codec::bf16, 0.1f) == 0.10009765625f);
+    for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
+      for (float const value : {0.0f, -0.3f, 0.7f, 1.0f, 1e-30f, 70000.0f}) {
+        std::array<std::byte, 4> memory{};
+        kv::store(element, value, memory.data());
+        CHECK(kv::rounded_to(element, value) == kv::load(element, memory.data()));
+      }
+    }
+  }
 }

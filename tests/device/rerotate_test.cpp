@@ -89,7 +89,9 @@ TEST_SUITE("device/rerotate") {
       how.dims = *rc::gen::element(0, 2, shape.model.head_dim / 4 * 2);
       std::vector<float> table;
       for (int pair = 0; pair < 128; ++pair) table.push_back(1.0f / static_cast<float>(1 + pair));
+      std::vector<double> const wide(table.begin(), table.end());
       if (*rc::gen::arbitrary<bool>()) how.frequency = table.data();
+      if (*rc::gen::element(false, false, true)) how.frequency = wide.data();
       RC_LOG() << shape << ", dims " << how.dims << '\n';
       RC_ASSERT(is_the_hosts(shape, how, *rc::gen::element(32, 64, 256)));
     });

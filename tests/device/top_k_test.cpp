@@ -37,6 +37,7 @@ struct scattered {
   KVPOLICY_HD bool unobserved(kv::lane who) const {
     return unseen > 0 && (who.sequence * 5 + who.layer * 3 + who.head) % 7 < unseen;
   }
+  KVPOLICY_HD bool triggers(int count, int allowed, int lanes) const { return count > allowed + slack * lanes; }
   KVPOLICY_HD bool forces(kv::entry at) const {
     unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.who.head * 7 + at.who.layer) * 2654435761u;
     return static_cast<int>((mixed >> 8) % 100u) < percent;

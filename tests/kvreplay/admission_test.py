@@ -190,6 +190,24 @@ class Admission(unittest.TestCase):
             starts = {0 if seed % 2 else n, min(n, int(dice.choice([1, window - 1, window, window + 1])))}
             self.both_modes(trace, "wg_kv", admits, window, starts=sorted(starts), threshold=threshold, strict=strict, page=page)
 
+    def test_a_strict_threshold_is_rounded_to_the_type_of_the_gates(self):
+        """torch.tensor(gates, dtype) > threshold: the number becomes one of the tensor's type first."""
+        near = (0.1, 0.3, 0.7, 0.0123, 0.9)
+        for seed, dtype in enumerate(("F32", "F16", "BF16")):
+            for threshold in near:
+                rounded = np.float64(as_dtype(np.array([threshold]), dtype)[1][0])
+                step = {"F32": 2.0**-23, "F16": 2.0**-10, "BF16": 2.0**-7}[dtype] * 2.0 ** np.floor(np.log2(threshold))
+                trace = Small(70 + seed, 30, dtype)
+                dice = np.random.default_rng(seed)
+                exact = as_dtype(rounded + step * dice.integers(-2, 3, trace.gate.shape), dtype)[1]  # the threshold's neighbours
+                trace.put("gate", exact, dtype)
+                self.write(trace)
+                admits = [admitted(exact[lane], rounded, strict=True) for lane in trace.lanes()]
+                self.both_modes(trace, "wg_kv", admits, 4, starts=(9,), threshold=threshold, strict=True, page=4)
+                paper = np.float64(np.float32(threshold))  # not strict: as before, in float32
+                admits = [admitted(exact[lane], paper) for lane in trace.lanes()]
+                self.both_modes(trace, "wg_kv", admits, 4, threshold=threshold, page=4)
+
     def test_threads_change_nothing(self):
         trace = Small(20, 40, layers=3, kv_heads=3)
         self.write(trace)

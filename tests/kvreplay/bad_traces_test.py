@@ -211,6 +211,11 @@ class BadTraces(unittest.TestCase):
         for key, value in (("rope_theta", "-1"), ("rope_theta", "much"), ("rope_theta", "nan"), ("rope_theta", "inf"), ("rope_style", "round")):
             write(self.path, good(), {key: value})
             self.refused(f"metadata {key}", value)
+        pairs = EXTENT["D"] // 2
+        for value, found in (("", "0 numbers"), ("[]", "0 numbers"), ("1 x", "x"), ("1," * pairs + "1", f"{pairs + 1} numbers"), ("1 " * (pairs - 1), f"{pairs - 1} numbers"),
+                             ("-1 " * pairs, "-1"), ("nan " * pairs, "nan"), ("inf " * pairs, "inf"), ("[1, [2]" + ", 3x" * pairs, "3x")):
+            write(self.path, good(), {"rope_frequencies": value})
+            self.refused("metadata rope_frequencies", found)
         write(self.path, good(), edit=lambda header: header.update(__metadata__={"rope_theta": 1e4}))
         self.refused("metadata rope_theta", "number")
         write(self.path, good(), edit=lambda header: header.update(__metadata__=[]))

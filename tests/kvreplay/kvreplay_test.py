@@ -277,6 +277,46 @@ class Replay(unittest.TestCase):
         self.assertEqual(ragged(result)[2], [0, 1, 2, 3, 4, 20, 21, 22, 23])
         self.assertEqual(told["nan_scores"], 20)
 
+    def test_errors_name_the_option_that_was_typed(self):
+        """A spec is made of the options, but nobody has typed it: its columns mean nothing to them."""
+        write(self.path, Trace(1).tensors())
+        snapkv = ("--policy", "snapkv", "--budget", "4")
+        for expected, arguments in (
+                ("--set window = abc, but snapkv's window is an integer", (*snapkv, "--set", "window=abc")),
+                ("--set window = -1, but at least one row observes", (*snapkv, "--set", "window=-1")),
+                ("--set pool = max:4, but a pool has an odd width", (*snapkv, "--set", "window=2", "--set", "pool=max:4")),
+                ("--set pool = best:7, but snapkv's pool is", (*snapkv, "--set", "pool=best:7", "--set", "window=2")),
+                ("--set group = last, but query heads have no order", (*snapkv, "--set", "group=last")),
+                ("--set windw = 3, but snapkv has the fields window, pool, rows and group; did you mean window?", (*snapkv, "--set", "windw=3")),
+                ("--set window = 4, but that field was given before", (*snapkv, "--set", "window=3", "--set", "window=4")),
+                ("--set window = 3), but a value has none of the characters , ( ) | =", (*snapkv, "--set", "window=3)")),
+                ("--set window = 3=4, but a value has none of the characters , ( ) | =", (*snapkv, "--set", "window=3=4")),
+                ("--set window = , but snapkv's window is an integer", (*snapkv, "--set", "window=")),
+                ("--set = =3, but it is FIELD=VALUE", (*snapkv, "--set", "=3")),
+                ("--set = window, but it is FIELD=VALUE", (*snapkv, "--set", "window")),
+                ("--set x = 1, but knorm has no fields", ("--policy", "knorm", "--budget", "4", "--set", "x=1")),
+                ("--set buffer = 0, but at the budget nothing moves", ("--policy", "trim_kv", "--budget", "4", "--set", "window=1", "--set", " buffer=0")),
+                ("--ratio = x, but budget's ratio is a number", ("--policy", "knorm", "--ratio", "x")),
+                ("--ratio = 1.5, but a part is dropped, 0 to 1", ("--policy", "knorm", "--ratio", "1.5")),
+                ("--floor = 2, but a floor is a part of the budget, 0 to 1", ("--policy", "knorm", "--budget", "4", "--budget-scope", "layer", "--floor", "2")),
+                ("--floor = 0.5, but a lane that shares with nobody has no floor", ("--policy", "knorm", "--budget", "4", "--floor", "0.5")),
+                ("--budget-scope = all, but budget's scope is lane, layer or global", ("--policy", "knorm", "--budget", "4", "--budget-scope", "all")),
+                ("--rounding = kvpress, but only a ratio is rounded", ("--policy", "knorm", "--budget", "4", "--rounding", "kvpress")),
+                ("--rounding = up, but budget's rounding is exact, kvpress or kvpress_0_5_4", ("--policy", "knorm", "--ratio", "0.5", "--rounding", "up")),
+                ("--reduce = last, but lanes have no order", ("--policy", "knorm", "--budget", "4", "--granularity", "token", "--reduce", "last")),
+                ("--reduce = most, but reduce_lanes's how is sum, mean, max or last", ("--policy", "knorm", "--budget", "4", "--reduce", "most")),
+                ("--granularity = lane, but the scorer decides by layer already, which is coarser", ("--policy", "tova", "--budget", "4", "--granularity", "lane")),
+                ("--protect = 8:9, but at most eight protections are joined",
+                 ("--policy", "knorm", "--budget", "4", *(part for i in range(9) for part in ("--protect", f"{i}:{i + 1}")))),
+                ("--set page = abc, but quest's page is an integer", ("--policy", "quest", "--mode", "select", "--budget", "4", "--set", "page=abc")),
+                ("--set windw = 1, but local_attention has the fields window and sinks; did you mean window?", ("--policy", "local_attention", "--set", "windw=1")),
+                ("--set sinks = 4, but that field was given before", ("--policy", "local_attention", "--set", "sinks=2", "--set", "sinks=4"))):
+            done = self.run_program(self.path, *arguments)
+            with self.subTest(arguments=arguments, said=done.stderr):
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+                self.assertTrue(done.stderr.startswith("kvreplay: " + expected))
+                self.assertNotIn("column", done.stderr)
+
     def test_listing_and_description(self):
         done = self.run_program("--list", "--json")
         names = {one["name"]: one for one in json.loads(done.stdout)}

@@ -258,6 +258,55 @@ class Reference(unittest.TestCase):
             for s, kept in enumerate(ragged(result)):
                 self.same_set(kept, norms[s], np.zeros(300, bool), count)
 
+    def test_kvpress_keeps_at_least_one_entry_of_a_ratio(self):
+        """compute_n_kept and AdaKVPress.compress of kvpress 0.5.5, and what the releases before it had, with (head, ordinal) breaking ties."""
+        trace = Trace(10, entries=40)
+        self.write(trace)
+        norms = np.array([knorm_scores(trace, *lane) for lane in trace.lanes()])
+        for ratio in (0.0, 0.5, 0.9, 0.95, 0.975, 0.98, 0.999, 1.0):
+            truncated = int(40 * (1 - ratio))
+            for rounding, count in (("kvpress", 0 if ratio >= 1 else max(1, truncated)), ("kvpress_0_5_4", truncated)):
+                result = self.replay("--policy", "knorm", "--ratio", ratio, "--rounding", rounding)
+                self.assertEqual([len(kept) for kept in ragged(result)], [count] * 6)
+                for floor in (0.0, 0.2, 0.6, 1.0):
+                    result = self.replay("--policy", "knorm", "--ratio", ratio, "--rounding", rounding, "--budget-scope", "layer", "--floor", floor)
+                    sure = int(count * floor)
+                    if rounding == "kvpress" and floor > 0:
+                        sure = max(1, sure) if count > 0 else 0
+                    for layer in range(3):
+                        lanes = (2 * layer, 2 * layer + 1)
+                        ranked = {s: sorted(range(40), key=lambda j: (-norms[s][j], j)) for s in lanes}
+                        kept = {(s, j) for s in lanes for j in ranked[s][:sure]}
+                        rest = sorted((-norms[s][j], s, j) for s in lanes for j in ranked[s][sure:])
+                        kept |= {(s, j) for _, s, j in rest[: 2 * count - len(kept)]}
+                        self.assertEqual({(s, j) for s in lanes for j in ragged(result)[s]}, kept)
+
+    def test_what_is_freed_is_the_memory_of_what_is_not_kept(self):
+        trace = Trace(13, entries=50, gap=3)
+        self.write(trace)
+        decode = ("--mode", "decode", "--prefill", 20)
+        for mode in ((), decode):
+            for budget in (0, 1, 16, 17, 33, 49, 50, 60):
+                for layout, more, granularity in (("compact", (), "lane"), ("lane_pages", (), "lane"), ("mask", (), "lane"), ("dead_slot", (), "token")):
+                    result = self.replay("--policy", "knorm", "--budget", budget, "--layout", layout, "--granularity", granularity, *mode, *more)
+                    kept = [len(one) for one in ragged(result)] * (1 if granularity == "lane" else 6)
+                    pages = max(0, 6 * 50 - sum(-(-one // 16) * 16 for one in kept))
+                    freed = {"compact": 6 * 50 - sum(kept), "lane_pages": pages, "mask": 0, "dead_slot": 6 * 50 - sum(kept)}[layout]
+                    with self.subTest(mode=mode, budget=budget, layout=layout):
+                        self.assertEqual((self.told["logical_kept"], self.told["physical_freed"]), (sum(kept), freed))
+
+    def test_the_memory_of_an_eviction_is_that_of_an_admission(self):
+        """A window and sinks, as what is dropped and as what is never admitted: the same entries are left, and the same memory is free."""
+        trace = Trace(14, entries=45)
+        self.write(trace)
+        for layout in ("compact", "mask"):
+            told = []
+            for policy in (("local_attention", "--set", "window=6", "--set", "sinks=3"), ("streaming_llm", "--set", "sinks=3", "--budget", 9)):
+                result = self.replay("--policy", *policy, "--layout", layout)
+                self.assertEqual(ragged(result), [[0, 1, 2, *range(39, 45)]] * 6)
+                told.append(self.told["physical_freed"])
+            self.assertEqual(told, [6 * 36 if layout == "compact" else 0] * 2)
+
     def attended(self, trace, kept, keys=None, queries=None):
         keys = trace.keys if keys is None else keys
         made = []
@@ -305,6 +354,36 @@ class Reference(unittest.TestCase):
             queries[:, :, -1] = rotate(queries[:, :, -1:], np.array([len(kept) - 1 - trace.positions[-1]]), theta, style)[:, :, 0]
             expected = self.attended(trace, [list(kept)] * 6, keys, queries)
             np.testing.assert_allclose(np.array(result["output"][1]).reshape(-1, 64), expected, atol=10 * near)
+
+    def test_keys_of_a_scaled_rope_turn_by_its_frequencies(self):
+        pairs = np.arange(32)
+        plain = 500000.0 ** (-pairs / 32)
+        smooth = np.clip((8192 / (2 * np.pi / plain) - 1) / 3, 0, 1)  # Llama 3's: factor 8, 1 to 4 wavelengths of 8192
+        for frequencies, style, spell in ((plain / 4, "neox", lambda f: json.dumps(f)), (smooth * plain + (1 - smooth) * plain / 8, "gptj", lambda f: ",".join(map(repr, f))),
+                                          (plain * (pairs < 20), "neox", lambda f: " ".join(map(repr, f)))):
+            trace = Trace(16, gap=4)
+            self.write(trace, {"rope_frequencies": spell(frequencies.tolist()), "rope_style": style, "rope_theta": "7"})
+            result = self.replay("--policy", "streaming_llm", "--budget", 90, "--layout", "compact_rerotated", "--attend")
+            kept = np.array(ragged(result)[0])
+            keys, queries = trace.keys.copy(), trace.queries.copy()
+            keys[:, :, kept] = rotate(trace.keys[:, :, kept], np.arange(len(kept)) - trace.positions[kept], frequencies, style)
+            rows = np.concatenate([keys[lane][kept] for lane in trace.lanes()])
+            np.testing.assert_allclose(np.array(result["keys"][1], np.float64).reshape(-1, 64), rows, atol=1e-4, rtol=1e-4)
+            queries[:, :, -1] = rotate(queries[:, :, -1:], np.array([len(kept) - 1 - trace.positions[-1]]), frequencies, style)[:, :, 0]
+            expected = self.attended(trace, [list(kept)] * 6, keys, queries)
+            np.testing.assert_allclose(np.array(result["output"][1]).reshape(-1, 64), expected, atol=1e-3)
+
+    def test_keys_turn_only_where_the_trace_says_how(self):
+        trace = Trace(17)
+        arguments = ("--policy", "streaming_llm", "--budget", 90, "--layout", "compact_rerotated", "--out", self.out)
+        for metadata in (None, {"model": "none"}, {"rope_style": "neox"}):
+            self.write(trace, metadata)
+            done = subprocess.run([PROGRAM, self.path, *map(str, arguments)], capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
+            self.assertTrue(done.stderr.startswith("kvreplay: --layout = compact_rerotated, but the trace does not say how its keys were rotated"))
+            self.assertIn("rope_frequencies", done.stderr)
+            self.replay("--policy", "streaming_llm", "--budget", 90)  # other layouts do not turn keys
+            self.out.unlink()
 
     def decode(self, trace, prefill, score, forced, budget, segments, forget):
         """Runs a method step by step: what each segment holds, and who went when; no cut is a near tie."""
@@ -390,8 +469,10 @@ class Reference(unittest.TestCase):
 
 
 def rotate(rows, steps, theta, style):
+    """`theta`: one base, or the radians per position of each pair."""
     half = rows.shape[-1] // 2
-    angle = steps[:, None] * theta ** (-np.arange(half) / half)[None, :]
+    speed = theta ** (-np.arange(half) / half) if np.ndim(theta) == 0 else theta
+    angle = steps[:, None] * speed[None, :]
     a, b = (rows[..., :half], rows[..., half:]) if style == "neox" else (rows[..., 0::2], rows[..., 1::2])
     x, y = a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)
     return np.concatenate([x, y], axis=-1) if style == "neox" else np.stack([x, y], axis=-1).reshape(rows.shape)

@@ -43,13 +43,14 @@ def decode(log_beta, positions, start, budget, buffer, window, offset):
     return live, events, scores
 
 
-def decode_pooled(log_beta, positions, start, budget, floor):
-    """The same of lanes that share: every lane first keeps its best floor x budget, the best of the rest share what is left of the pool."""
+def decode_pooled(log_beta, positions, start, budget, floor, buffer=1):
+    """The same of lanes that share: every lane first keeps its best floor x budget, the best of the rest share what is left of the pool.
+    The released code waits while lanes x (budget + buffer) is more than what the pool holds."""
     live, events = [[] for _ in log_beta], []
     for t in range(max(0, start - 1), N):
         for held in live:
             held += range(start) if t == start - 1 else [t]
-        if sum(map(len, live)) <= budget * len(live):
+        if (budget + buffer) * len(live) > sum(map(len, live)):
             continue
         ranked = [sorted((-score_of(log_beta[s], positions, np.array(held))[i], s, j) for i, j in enumerate(held)) for s, held in enumerate(live)]
         first = int(floor * budget)
@@ -126,12 +127,12 @@ class Retention(unittest.TestCase):
 
     def test_lanes_that_share_a_budget_while_decoding(self):
         for seed, (scope, lanes) in enumerate((("layer", HEADS), ("global", LAYERS * HEADS))):
-            for start, floor in ((0, 0), (30, 0.5)):
+            for start, floor, buffer in ((0, 0, 1), (30, 0.5, 1), (0, 0, 2), (30, 0.5, 5), (10, 0.25, 8)):
                 log_beta = self.write(20 + seed, "F32", 5, np.array([[[1], [4], [16]]]))  # the last would keep little of its own
-                result = self.replay("--mode", "decode", "--prefill", start, "--budget", 9, "--budget-scope", scope, "--floor", floor)
+                result = self.replay("--mode", "decode", "--prefill", start, "--budget", 9, "--budget-scope", scope, "--floor", floor, "--set", f"buffer={buffer}")
                 kept, expected = [], []
                 for first in range(0, LAYERS * HEADS, lanes):
-                    live, gone = decode_pooled(log_beta[first : first + lanes], positions_of(5), start, 9, floor)
+                    live, gone = decode_pooled(log_beta[first : first + lanes], positions_of(5), start, 9, floor, buffer)
                     kept += live
                     expected += [(t, first + s, j) for t, s, j in gone]
                 self.assertEqual(ragged(result), kept)

@@ -155,6 +155,28 @@ TEST_SUITE("ops/attention_mass") {
     }
   }
 
+  TEST_CASE("probabilities below e^-87 of their row's maximum are 0 and tie, down to the last that is not") {
+    std::vector<double> const logits{0, -200, -120, -103, -90, -88, -86, -80, 0};
+    mock_options const shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 9};
+    mock_cache cache(shape);
+    cache.put({0, 0, 0}, {0, 1, 2, 3, 4, 5, 6, 7, 8});
+    for (int e = 0; e < 9; ++e) cache.write(of::keys, {0, 0, 0}, e, {logits[static_cast<std::size_t>(e)], 0, 0, 0});
+    mock_queries queries(cache, kv::codec::f32, 1, 1);
+    queries.write(0, 0, 0, 0, {2, 0, 0, 0});  // scaled by 1 / sqrt(4)
+    queries.set_position(0, 0, 8);
+    for (kv::isa const speaks : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16}) {
+      kv::host_executor exec(1, speaks);
+      exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
+      owned_scores out(cache.lanes());
+      kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, out.view());
+      auto const mass = out.row(0, 9);
+      for (std::size_t e = 1; e <= 5; ++e) CHECK(mass[e] == 0.0f);
+      CHECK(static_cast<double>(mass[6]) == doctest::Approx(std::exp(-86.0) / 2).epsilon(1e-4));
+      CHECK(static_cast<double>(mass[7]) == doctest::Approx(std::exp(-80.0) / 2).epsilon(1e-4));
+      CHECK(static_cast<double>(mass[0]) == doctest::Approx(0.5));
+    }
+  }
+
   TEST_CASE("passes NaN on exactly where the reference does, and copes with infinite keys") {
     holds("attention mass with NaN == reference", [] {
       mock_options shape = any_mock(4);

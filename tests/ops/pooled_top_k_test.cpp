@@ -209,27 +209,31 @@ TEST_SUITE("budget/budget") {
     struct wanted {
       int count;
       double drop;
-      int exact, kvpress;
+      int exact, kvpress, before_0_5_5;
     };
-    for (wanted const& one :
-         {wanted{100, .9, 10, 9}, wanted{10, .9, 1, 0}, wanted{1000, .9, 100, 99}, wanted{1000, .07, 930, 929},
-          wanted{100, .34, 66, 65}, wanted{5, .5, 2, 2}, wanted{7, 0, 7, 7}, wanted{7, 1, 0, 0}}) {
+    for (wanted const& one : {wanted{100, .9, 10, 9, 9}, wanted{10, .9, 1, 1, 0}, wanted{1000, .9, 100, 99, 99},
+                              wanted{1000, .07, 930, 929, 929}, wanted{100, .34, 66, 65, 65}, wanted{5, .5, 2, 2, 2},
+                              wanted{7, 0, 7, 7, 7}, wanted{7, 1, 0, 0, 0}, wanted{3, .9, 0, 1, 0}}) {
       CHECK(kv::ratio{one.drop}({}, one.count) == one.exact);
       CHECK(kv::ratio{one.drop, kv::rounding::kvpress}({}, one.count) == one.kvpress);
+      CHECK(kv::ratio{one.drop, kv::rounding::kvpress_0_5_4}({}, one.count) == one.before_0_5_5);
     }
     std::vector<std::vector<float>> const row{std::vector<float>(100, 1.0f)};
     CHECK(kept_by(row, 1, kv::ratio{.9})[0].size() == 10);
     CHECK(kept_by(row, 1, kv::ratio{.9, kv::rounding::kvpress})[0].size() == 9);
+    CHECK(kept_by(row, 1, kv::ratio{.999, kv::rounding::kvpress})[0] == ordinals{0});
+    CHECK(kept_by(row, 1, kv::ratio{.999, kv::rounding::kvpress_0_5_4})[0].empty());
   }
 
-  TEST_CASE("hundredths of up to 2000 entries are exact, and kvpress is one short of it 1304 times") {
+  TEST_CASE("hundredths of up to 2000 entries are exact, and kvpress before 0.5.5 is one short of it 1304 times") {
     int short_by_one = 0;
     for (int percent = 1; percent < 100; ++percent) {
       for (int count = 1; count <= 2000; ++count) {
         int const real = count * (100 - percent) / 100;
         double const drop = percent / 100.0;
         REQUIRE(kv::ratio{drop}({}, count) == real);
-        int const theirs = kv::ratio{drop, kv::rounding::kvpress}({}, count);
+        int const theirs = kv::ratio{drop, kv::rounding::kvpress_0_5_4}({}, count);
+        REQUIRE((kv::ratio{drop, kv::rounding::kvpress}({}, count)) == std::max(1, theirs));
         short_by_one += theirs != real ? 1 : 0;
         REQUIRE((theirs == real || theirs == real - 1));
       }

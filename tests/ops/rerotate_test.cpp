@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
@@ -83,6 +84,50 @@ TEST_SUITE("ops/rerotate") {
     with.turn({.theta = -1, .frequency = table.data()});
     double const angle = (3 - 9) * 0.5;
     CHECK(near(with.key(3), {1, -2 * std::sin(angle), 0, 2 * std::cos(angle)}));
+  }
+
+  TEST_CASE("a scaled embedding's table, of float32 or float64, is the reference's in double") {
+    constexpr int dims = 16;
+    constexpr int pairs = dims / 2;
+    for (int kind = 0; kind < 3; ++kind) {  // linear interpolation by 4, Llama 3's, YaRN's ramp
+      reference::row wanted;
+      for (int pair = 0; pair < pairs; ++pair) {
+        double const plain = std::pow(500000.0, -2.0 * pair / dims);
+        double const wavelength = 2 * std::acos(-1.0) / plain;
+        double const keep = kind == 0   ? 0.0
+                            : kind == 1 ? std::clamp((8192 / wavelength - 1) / (4 - 1), 0.0, 1.0)
+                                        : 1 - std::clamp((pair - 1.5) / 4, 0.0, 1.0);
+        wanted.push_back(keep * plain + (1 - keep) * plain / (kind == 1 ? 8 : 4));
+      }
+      std::vector<float> const narrow(wanted.begin(), wanted.end());
+      for (bool const wide : {false, true}) {
+        for (kv::rope_style const style : {kv::rope_style::neox, kv::rope_style::gptj}) {
+          std::vector<int> const positions{7, 4096, 100000, 1000003};
+          turning with(kv::codec::f32, dims);
+          with.cache.position = positions;
+          for (int e = 0; e < 4; ++e) with.set(e, with.cache.token_row(true, {}, e));
+          reference::rope how{.pairing = style == kv::rope_style::neox ? reference::rope_pairing::halves
+                                                                       : reference::rope_pairing::pairs,
+                              .frequency = wide ? wanted : reference::row(narrow.begin(), narrow.end())};
+          kv::rope given{.style = style, .frequency = narrow.data()};
+          if (wide) given.frequency = wanted.data();
+          with.turn(given);
+          for (int e = 0; e < 4; ++e) {
+            CHECK(near(with.key(e), reference::rotated(with.cache.token_row(true, {}, e),
+                                                       e - positions[static_cast<std::size_t>(e)], how)));
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("a theta that is not positive is refused, unless a table takes its place") {
+    turning with;
+    std::vector<double> const table{1.0, 0.5};
+    CHECK_THROWS_WITH_AS(with.turn({.theta = 0}),
+                         "rerotate: rope.theta = 0, but frequencies are powers of a positive number",
+                         kv::invalid_argument);
+    CHECK_NOTHROW(with.turn({.theta = 0, .frequency = table.data()}));
   }
 
   TEST_CASE("turns of any length, near multiples of 64 and far away, are the reference's") {

@@ -39,7 +39,8 @@ kv::any_budget any_limit(dice& random) {
   kv::any_budget limit;
   switch (random.below(4)) {
     case 0:
-      limit = kv::ratio{any_part(random), random.chance(50) ? kv::rounding::exact : kv::rounding::kvpress};
+      limit = kv::ratio{any_part(random), random.one_of<kv::rounding>({kv::rounding::exact, kv::rounding::kvpress,
+                                                                       kv::rounding::kvpress_0_5_4})};
       break;
     case 1:
       limit = kv::in_bytes{std::int64_t{any_count(random)} * any_count(random)};

@@ -112,6 +112,31 @@ TEST_SUITE("scorers/trim_kv") {
     CHECK(total == 40);
   }
 
+  /// Steps at which something went, of 60, while a plain count of the pool says when it may.
+  template <class Budget>
+  void waits_for_the_lanes_of_its_pool(Budget const& limit, int buffer, int lanes) {
+    auto const policy = kv::eviction{.score = kv::trim_kv{.buffer = buffer}, .protect = kv::nothing{}, .budget = limit};
+    decoding of(policy, false);
+    int held = 0;  // of one pool: all pools grow alike
+    for (int t = 0; t < 60; ++t) {
+      of.step();
+      held += lanes;
+      if (held >= lanes * (limit.tokens + buffer)) held = lanes * limit.tokens;
+      for (int first = 0; first < 4; first += lanes) {
+        std::size_t total = 0;
+        for (int lane = first; lane < first + lanes; ++lane) total += of.positions(lane).size();
+        REQUIRE(total == static_cast<std::size_t>(held));
+      }
+    }
+  }
+
+  TEST_CASE("lanes that share a budget wait for the buffer of every lane of the pool") {
+    for (int const buffer : {1, 2, 5}) {
+      waits_for_the_lanes_of_its_pool(kv::per_layer{.tokens = 10, .floor_part = 0}, buffer, 2);
+      waits_for_the_lanes_of_its_pool(kv::global{.tokens = 10, .floor_part = 0.5}, buffer, 4);
+    }
+  }
+
   TEST_CASE("the norm term adds alpha log |k|") {
     auto const by = [](float alpha) {
       return kv::eviction{.score = kv::trim_kv_norm{.retained = {}, .alpha = alpha},

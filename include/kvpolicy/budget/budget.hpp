@@ -104,11 +104,34 @@ struct global {
   friend bool operator==(global const&, global const&) = default;
 };
 
-/// How a ratio becomes a count: floor of the real number, or as kvpress truncates a product of doubles (100 entries
-/// without 0.9 of them are 9 there).
-enum class rounding { exact, kvpress };
+/// How a ratio becomes a count.
+///
+/// - `exact`: the floor of the real number, `count * (1 - ratio)`.
+/// - `kvpress`: as kvpress 0.5.5 computes it: a product of doubles, truncated (100 entries without 0.9 of them are 9),
+///   and at least one entry unless the ratio is 1. Where lanes share the budget and the floor is above 0, every lane is
+///   guaranteed at least one entry (its AdaKV).
+/// - `kvpress_0_5_4`: as kvpress 0.5.4 and all releases before it: truncated only, so that short lanes may keep
+/// nothing.
+enum class rounding { exact, kvpress, kvpress_0_5_4 };
 
-[[nodiscard]] constexpr std::array<char const*, 2> names(rounding) { return {"exact", "kvpress"}; }
+[[nodiscard]] constexpr std::array<char const*, 3> names(rounding) { return {"exact", "kvpress", "kvpress_0_5_4"}; }
+
+namespace detail {
+
+/// What a lane of `count` entries keeps when the part `drop` of it goes.
+KVPOLICY_HD constexpr int kept_of_ratio(double drop, rounding round, int count) {
+  if (round == rounding::exact) return part_of(1 - drop, count);
+  auto const kept = static_cast<int>(count * (1 - drop));
+  return round == rounding::kvpress && kept == 0 && count > 0 && drop < 1 ? 1 : kept;
+}
+
+/// The entries of its share that a lane of a pool is guaranteed.
+KVPOLICY_HD constexpr int floor_of_share(double floor, rounding round, int share) {
+  int const part = cut_part_of(floor, share);
+  return round == rounding::kvpress && part == 0 && floor > 0 && share > 0 ? 1 : part;
+}
+
+}  // namespace detail
 
 /// Drops the part `drop` of every lane, at every decision again.
 struct ratio {
@@ -118,9 +141,7 @@ struct ratio {
   void check(char const* call) const {
     expects(drop >= 0 && drop <= 1, call, "budget.ratio", drop, "a part is dropped, 0 to 1");
   }
-  KVPOLICY_HD constexpr int operator()(lane, int count) const {
-    return round == rounding::exact ? detail::part_of(1 - drop, count) : static_cast<int>(count * (1 - drop));
-  }
+  KVPOLICY_HD constexpr int operator()(lane, int count) const { return detail::kept_of_ratio(drop, round, count); }
   friend bool operator==(ratio const&, ratio const&) = default;
 };
 
@@ -177,7 +198,8 @@ inline std::string print_floor(double part) { return part != 0 ? ", floor=" + to
   return "budget(" + to_string(limit.tokens) + ", scope=global" + detail::print_floor(limit.floor_part) + ")";
 }
 [[nodiscard]] inline std::string print(ratio const& limit) {
-  return "budget(ratio=" + to_string(limit.drop) + (limit.round == rounding::exact ? ")" : ", rounding=kvpress)");
+  return "budget(ratio=" + to_string(limit.drop) +
+         (limit.round == rounding::exact ? ")" : ", rounding=" + to_string(limit.round) + ")");
 }
 [[nodiscard]] inline std::string print(in_bytes const& limit) { return "budget(bytes=" + to_string(limit.limit) + ")"; }
 

@@ -70,6 +70,11 @@ enum class codec : int { f32, f16, bf16, opaque };
   return static_cast<std::uint16_t>(sign | (rounded >> 13));
 }
 
+/// The value that an element of this type holds when a float is stored in it: rounded to nearest even.
+[[nodiscard]] KVPOLICY_HD constexpr float rounded_to(codec element, float value) {
+  return element == codec::f16 ? from_f16(to_f16(value)) : element == codec::bf16 ? from_bf16(to_bf16(value)) : value;
+}
+
 /// Stores a float as an element, to nearest even.
 KVPOLICY_HD inline void store(codec element, float value, std::byte* to) {
   if (element == codec::f32) {

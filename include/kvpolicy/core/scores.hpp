@@ -69,7 +69,9 @@ struct lane_entries {
 /// alone misleads. Appliers write it where the executor counts.
 struct tally {
   std::int64_t logical_kept = 0;     ///< entries that the keep sets list
-  std::int64_t physical_freed = 0;   ///< entries whose memory the engine may give to others
+  std::int64_t physical_freed = 0;   ///< entries whose memory the engine may give to others since this call: whole
+                                     ///< slots and pages. Rows that belong to their sequence whatever they hold
+                                     ///< (identity, a ring) are never given away, nor is what is only masked
   std::int64_t attended_length = 0;  ///< entries whose rows attention reads in the next step
   friend bool operator==(tally const&, tally const&) = default;
 };

@@ -35,6 +35,9 @@ struct decision_rule {
   }
   [[nodiscard]] KVPOLICY_HD int budget(lane who, int count) const { return limit(who, count); }
   [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed) const { return trigger(count, allowed); }
+  [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed, int lanes) const {
+    return fires_in_pool(trigger, count, allowed, lanes);
+  }
   [[nodiscard]] KVPOLICY_HD budget_scope scope() const { return scope_of(limit); }
   [[nodiscard]] KVPOLICY_HD int floor(int share) const { return floor_of(limit, share); }
   [[nodiscard]] KVPOLICY_HD bool forces(entry at) const { return forced_by_scorer(at) || protect(at); }
@@ -72,6 +75,9 @@ struct both_trigger {
   Own of_score;
   [[nodiscard]] KVPOLICY_HD bool operator()(int count, int allowed) const {
     return of_policy(count, allowed) && of_score(count, allowed);
+  }
+  [[nodiscard]] KVPOLICY_HD bool operator()(int count, int allowed, int lanes) const {
+    return fires_in_pool(of_policy, count, allowed, lanes) && fires_in_pool(of_score, count, allowed, lanes);
   }
 };
 

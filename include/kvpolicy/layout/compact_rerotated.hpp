@@ -10,6 +10,9 @@ namespace KVPOLICY_NAMESPACE {
 /// compact, and then each key turns from its position to its ordinal (StreamingLLM, arXiv:2309.17453, section 3.2). The
 /// next token's position is the number of entries, so all lanes of a sequence keep equally many.
 ///
+/// `rope` must be the embedding that the keys were rotated by: nothing can tell from the keys whether it is. One that
+/// scales its frequencies is given as a table of them (`rope.frequency`).
+///
 /// What is tied to phases is void afterwards: recorded query rows are dropped. Every turn rounds to the plane's type,
 /// so many turns of one key drift; positions that do not change are not touched.
 ///

@@ -43,6 +43,8 @@ namespace ops {
 /// get 0. Rows after the last committed entry are ignored.
 /// - candidates: with that domain `out` says which they are, the others stay at -inf, and the mass is added to what is
 ///   there: a scorer that ranks candidates only is given zeros.
+/// - range: on the host a probability below e^-87 (1.6e-38) of its row's maximum is 0, so that entries of such
+///   probabilities tie, and decisions keep the lower ordinals of them. A device's exponential reaches further down.
 /// - NaN: a NaN in a key or a row makes every entry that this row sees NaN in that head. A row that sees nothing
 ///   adds 0.
 ///   With `rows.lse` given, and the softmax over all keys, it is taken as the sum and the keys are read once.

@@ -24,8 +24,9 @@ namespace ops {
 ///   `rule` is a struct of KVPOLICY_HD members: `budget(lane, count)`, `triggers(count, budget)`, `forces(entry)`;
 ///   optional `candidates(lane_entries)`, the run of ordinals outside of which all entries are forced and inside none:
 ///   it spares the question about each entry;
-///   optional `scope()`, which segments of a sequence pool their budgets and trigger together, and `floor(budget)`, the
-///   best entries that each segment keeps before the pool is shared (forced ones among them).
+///   optional `scope()`, which segments of a sequence pool their budgets and trigger together; `triggers(count, budget,
+///   lanes)`, which is asked in such a pool, of the sums over its lanes, instead of `triggers(count, budget)`; and
+///   `floor(budget)`, the best entries that each segment keeps before the pool is shared (forced ones among them).
 /// - out: `keep`, strictly ascending ordinals. A segment that does not trigger lists all its entries.
 ///   k = max(0, budget - forced) of the others are kept; if the forced exceed the budget exactly they stay, and the
 ///   report says so. Scores are not written: who is a candidate is never said by a special score.
@@ -50,4 +51,18 @@ struct top_k_t : verb<top_k_t> {
 inline constexpr top_k_t top_k{};
 
 }  // namespace ops
+
+namespace detail {
+
+/// Whether a pool of `lanes` segments triggers: `count` entries of an allowed `budget`, both of all segments.
+template <class Rule>
+[[nodiscard]] KVPOLICY_HD bool pool_triggers(Rule const& rule, int count, int budget, int lanes) {
+  if constexpr (requires { rule.triggers(count, budget, lanes); }) {
+    return rule.triggers(count, budget, lanes);
+  } else {
+    return rule.triggers(count, budget);
+  }
+}
+
+}  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

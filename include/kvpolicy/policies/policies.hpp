@@ -88,19 +88,25 @@ struct intent_kv_options {
 [[nodiscard]] constexpr auto random(options<kvpolicy::random> with = {}) { return detail::keep_best(with); }
 
 /// A window, and the write gate's threshold.
+///
+/// `strict` is the released code's rule: g > threshold, where the threshold is rounded to the type of the tensor that
+/// holds the gates (`gate_type`), because that is what comparing the tensor with a number does there: of bfloat16 gates
+/// 0.1 is 0.10009765625. Without it g >= threshold, as the paper has it, in float32.
 struct wg_kv_options {
   int window = 256;
   float threshold = 0.1f;
-  bool strict = false;  ///< g > threshold, as the released code; g >= threshold, as the paper
-  int cap = -1;         ///< admitted entries of a lane, at most; -1: no cap
+  bool strict = false;
+  int cap = -1;                  ///< admitted entries of a lane, at most; -1: no cap
+  codec gate_type = codec::f32;  ///< element type of the engine's gates; matters with `strict` alone
 };
 /// What the write gate admits, beside the window (WG-KV).
 [[nodiscard]] constexpr auto wg_kv(wg_kv_options with = {}) {
-  return admission{.score = kvpolicy::write_gate{},
-                   .protect = nothing{},
-                   .window = with.window,
-                   .pick = at_least{with.threshold, with.strict},
-                   .cap = with.cap};
+  return admission{
+      .score = kvpolicy::write_gate{},
+      .protect = nothing{},
+      .window = with.window,
+      .pick = at_least{with.strict ? rounded_to(with.gate_type, with.threshold) : with.threshold, with.strict},
+      .cap = with.cap};
 }
 
 /// A window, and sinks that are admitted in every head.

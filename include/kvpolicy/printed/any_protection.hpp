@@ -153,7 +153,9 @@ struct any_budget {
     return of == amount::tokens ? tokens : 0x7FFFFFFF;
   }
   [[nodiscard]] KVPOLICY_HD constexpr budget_scope scope() const { return shared_by; }
-  [[nodiscard]] KVPOLICY_HD constexpr int floor(int share) const { return detail::cut_part_of(floor_part, share); }
+  [[nodiscard]] KVPOLICY_HD constexpr int floor(int share) const {
+    return detail::floor_of_share(floor_part, round, share);
+  }
   [[nodiscard]] constexpr any_budget in_entries(shape const& model, std::int64_t entry_bytes) const {
     any_budget counted = *this;
     if (of == amount::bytes) {

@@ -18,10 +18,11 @@ namespace KVPOLICY_NAMESPACE {
 ///                                             vanish
 ///
 /// The newest entry scores 0, the highest. The released code counts ages from 2 (`age_offset`), which is another order
-/// and may drop the newest. Decides after every forward, once `buffer` entries are over the budget.
+/// and may drop the newest. Decides after every forward, once `buffer` entries a lane are over the budget; lanes that
+/// share a budget wait until the pool is over it by `buffer` times its lanes, as the code does.
 struct trim_kv {
   int age_offset = 0;  ///< 0 as the paper, 2 as the code
-  int buffer = 1;      ///< decide when at least so many entries are over the budget
+  int buffer = 1;      ///< decide when at least so many entries a lane are over the budget
   int window = 0;      ///< the last entries are kept
 
   static constexpr auto name = "trim_kv";
@@ -49,7 +50,7 @@ struct trim_kv {
     expects(window >= 0, call, "trim_kv.window", window, "a count cannot be negative");
   }
   [[nodiscard]] constexpr recent forces() const { return {window}; }
-  [[nodiscard]] constexpr over_budget triggers() const { return {buffer - 1}; }
+  [[nodiscard]] constexpr full_buffer triggers() const { return {buffer}; }
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{carry_retention{}}; }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
@@ -87,7 +88,7 @@ struct trim_kv_norm {
     expects(std::isfinite(alpha), call, "trim_kv_norm.alpha", alpha, "it weighs a logarithm");
   }
   [[nodiscard]] constexpr recent forces() const { return retained.forces(); }
-  [[nodiscard]] constexpr over_budget triggers() const { return retained.triggers(); }
+  [[nodiscard]] constexpr full_buffer triggers() const { return retained.triggers(); }
   [[nodiscard]] constexpr auto recorders() const { return retained.recorders(); }
 
   void score(auto& exec, auto const& in, score_view const& out) const {

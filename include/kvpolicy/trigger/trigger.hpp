@@ -2,18 +2,24 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A trigger is a regular function object of the number of entries and the budget.
+/// A trigger is a regular function object of the number of entries and the budget. Where lanes share a budget, both are
+/// sums over the lanes of the pool.
+///
+/// Optional: `(count, budget, lanes)`, which is asked instead where lanes share a budget: a trigger that counts entries
+/// of a lane can scale them by the `lanes` of the pool.
 template <class T>
 concept trigger = std::regular<T> && requires(T const& t, int count, int budget) {
   { t(count, budget) } -> std::same_as<bool>;
 };
 
-/// When more than budget + slack entries are there; then down to the budget. At the budget nothing moves.
+/// When more than budget + slack entries are there; then down to the budget. At the budget nothing moves. In a pool the
+/// slack is that of the whole pool.
 struct over_budget {
   int slack = 0;
   static constexpr auto name = "over_budget";
@@ -23,6 +29,22 @@ struct over_budget {
   }
   KVPOLICY_HD constexpr bool operator()(int count, int budget) const { return count - budget > slack; }
   friend bool operator==(over_budget const&, over_budget const&) = default;
+};
+
+/// When at least `entries` a lane are over the budget; then down to the budget. In a pool the lanes' buffers are one,
+/// as TRIM-KV's released code has it: it fires when the pool holds at least lanes * (budget of a lane + `entries`).
+struct full_buffer {
+  int entries = 1;
+  static constexpr auto name = "full_buffer";
+  static constexpr auto fields() { return std::tuple{field{"", &full_buffer::entries}}; }
+  void check(char const* call) const {
+    expects(entries >= 1, call, "full_buffer.entries", entries, "at the budget nothing moves");
+  }
+  KVPOLICY_HD constexpr bool operator()(int count, int budget) const { return (*this)(count, budget, 1); }
+  KVPOLICY_HD constexpr bool operator()(int count, int budget, int lanes) const {
+    return std::int64_t{count} - budget >= std::int64_t{entries} * lanes;
+  }
+  friend bool operator==(full_buffer const&, full_buffer const&) = default;
 };
 
 /// When more than `entries` are there, of all lanes that share a budget together.
@@ -37,4 +59,17 @@ struct over_total {
   friend bool operator==(over_total const&, over_total const&) = default;
 };
 
+namespace detail {
+
+/// Asks a trigger about a pool of lanes, in the form that it has.
+template <class Trigger>
+[[nodiscard]] KVPOLICY_HD constexpr bool fires_in_pool(Trigger const& when, int count, int budget, int lanes) {
+  if constexpr (requires { when(count, budget, lanes); }) {
+    return when(count, budget, lanes);
+  } else {
+    return when(count, budget);
+  }
+}
+
+}  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

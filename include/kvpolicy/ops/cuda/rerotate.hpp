@@ -38,8 +38,7 @@ struct make_turn_tables {
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     auto const step = static_cast<int>(i / tables.pairs);
     auto const pair = static_cast<int>(i % tables.pairs);
-    double const frequency = how.frequency != nullptr ? static_cast<double>(how.frequency[pair])
-                                                      : ::pow(how.theta, -2.0 * pair / (2 * tables.pairs));
+    double const frequency = how.frequency ? how.frequency[pair] : ::pow(how.theta, -2.0 * pair / (2 * tables.pairs));
     if (step == 0) tables.frequency[pair] = frequency;
     tables.fine[2 * i] = ::cos(step * frequency);
     tables.fine[2 * i + 1] = ::sin(step * frequency);

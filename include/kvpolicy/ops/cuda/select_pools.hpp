@@ -112,7 +112,7 @@ struct survey_kernel {
     int const segment = block.index();
     select_room const room(block, capacity);
     pool_totals const all = totals(block, segment, room);
-    bool const fires = rule.triggers(in_int(all.entries), in_int(all.allowed));
+    bool const fires = pool_triggers(rule, in_int(all.entries), in_int(all.allowed), in.size);
     segment_keys<Rule> keys(in.scores, rule, segment);
     keys.about.budget = rule.budget(keys.about.who, keys.count());
     pool_segment made{};

@@ -61,8 +61,7 @@ struct implementation<ops::rerotate_t, host> {
     double* const frequency = detail::scratch_arena(exec.scratch(0)).take<double>(table_size(in));
     double* const fine = frequency + in.k.dims;
     for (int pair = 0; pair < dims / 2; ++pair) {
-      frequency[pair] =
-          how.frequency != nullptr ? static_cast<double>(how.frequency[pair]) : std::pow(how.theta, -2.0 * pair / dims);
+      frequency[pair] = how.frequency ? how.frequency[pair] : std::pow(how.theta, -2.0 * pair / dims);
       for (int step = 0; step < fine_steps; ++step) {
         fine[step * dims + 2 * pair] = std::cos(step * frequency[pair]);
         fine[step * dims + 2 * pair + 1] = std::sin(step * frequency[pair]);

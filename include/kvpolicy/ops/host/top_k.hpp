@@ -186,7 +186,7 @@ struct implementation<ops::top_k_t, host> {
       budget += rule.budget(scores.lane_of(segment), keep.seen[segment]);
     }
     auto const in_int = [](std::int64_t n) { return static_cast<int>(std::min<std::int64_t>(n, 0x7FFFFFFF)); };
-    bool const fires = rule.triggers(in_int(entries), in_int(budget));
+    bool const fires = detail::pool_triggers(rule, in_int(entries), in_int(budget), pool.count);
     std::int64_t forced = 0;
     std::int64_t within = 0;  // forced or within a floor
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {

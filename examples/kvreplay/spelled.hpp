@@ -1,0 +1,125 @@
+// A spec that the options of a command line spell, and its errors in the words of those options.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace kvreplay {
+
+namespace kv = kvpolicy;
+
+/// The text of a spec, and which option every piece of it comes from.
+class spelled {
+ public:
+  /// `text` comes next, because `option` (or the field of a `--set`) says `value`.
+  void add(std::string option, std::string value, std::string_view text) {
+    pieces_.push_back({text_.size() + 1, std::move(option), std::move(value)});
+    text_ += text;
+  }
+  /// `text` comes next, and belongs to the option before it.
+  void add(std::string_view text) { text_ += text; }
+
+  /// The fields of a policy: `policy(field=value, ...)`, each pair as `--set` has it.
+  void add_fields(std::string const& policy, std::vector<std::string> const& set) {
+    add("--policy", policy, policy);
+    for (std::size_t i = 0; i < set.size(); ++i) {
+      std::string const name = name_of(set[i]);
+      kv::expects(!name.empty(), "kvreplay", "--set", set[i], "it is FIELD=VALUE");
+      add(i == 0 ? "(" : ", ");
+      add("--set " + name, set[i].substr(set[i].find('=') + 1), set[i]);
+    }
+    if (!set.empty()) add(")");
+  }
+
+  [[nodiscard]] std::string const& text() const { return text_; }
+
+  /// Runs `work`, which reads the text. What it refuses by the column of a spec, which nobody has typed, is refused by
+  /// the option.
+  template <class Work>
+  decltype(auto) read(Work const& work) const {
+    try {
+      return work();
+    } catch (kv::invalid_argument const& wrong) {
+      std::string const said = in_options(wrong.what());
+      if (said.empty()) throw;
+      throw kv::invalid_argument(said);
+    }
+  }
+
+ private:
+  struct piece {
+    std::size_t column;  ///< of its first character, from 1
+    std::string option, value;
+  };
+
+  static std::string name_of(std::string const& set) {
+    std::size_t const equals = set.find('=');
+    std::size_t const begin = set.find_first_not_of(' ');
+    if (equals == std::string::npos || begin >= equals) return {};
+    return set.substr(begin, set.find_last_not_of(' ', equals - 1) + 1 - begin);
+  }
+
+  /// "parse: column 17 = x, but it is y" or "parse: column 1: trim_kv.buffer = 0, but it is y", as an option's error;
+  /// nothing if it is neither.
+  [[nodiscard]] std::string in_options(std::string_view said) const {
+    constexpr std::string_view begins = "parse: column ";
+    std::size_t const but = said.find(", but ");
+    if (!said.starts_with(begins) || but == std::string_view::npos || pieces_.empty()) return {};
+    std::size_t column = 0;
+    std::size_t at = begins.size();
+    while (at < said.size() && said[at] >= '0' && said[at] <= '9') {
+      column = 10 * column + static_cast<std::size_t>(said[at++] - '0');
+    }
+    auto const after = std::upper_bound(pieces_.begin(), pieces_.end(), column,
+                                        [](std::size_t wanted, piece const& each) { return wanted < each.column; });
+    piece const* found = after == pieces_.begin() ? &pieces_.front() : &*(after - 1);
+    std::string rule(said.substr(but + 6));
+    if (said.substr(at).starts_with(": ")) {
+      std::string_view const path = said.substr(at + 2, said.find(" = ", at) - at - 2);
+      if (piece const* const named = of_field(path)) {
+        found = named;
+      } else if (!path.starts_with("budget.")) {
+        return "kvreplay: " + std::string(said.substr(at + 2));
+      }
+    }
+    piece const* const rounding = of_option("--rounding");
+    if (rule == "only a ratio is rounded" && rounding != nullptr) found = rounding;
+    bool const grammar = rule.starts_with("a part ends ") || rule.starts_with("a part begins ") ||
+                         rule.starts_with("arguments end ") || rule.starts_with("an argument is ");
+    if (grammar) rule = "a value has none of the characters , ( ) | =";
+    return "kvreplay: " + found->option + " = " + found->value + ", but " + rule;
+  }
+
+  [[nodiscard]] piece const* of_option(std::string_view option) const {
+    auto const found =
+        std::find_if(pieces_.begin(), pieces_.end(), [&](piece const& each) { return each.option == option; });
+    return found == pieces_.end() ? nullptr : &*found;
+  }
+
+  /// Who says a field that a check names, as `snapkv.window`.
+  [[nodiscard]] piece const* of_field(std::string_view path) const {
+    static constexpr std::pair<std::string_view, char const*> parts[] = {{"budget.tokens", "--budget"},
+                                                                         {"budget.ratio", "--ratio"},
+                                                                         {"budget.floor", "--floor"},
+                                                                         {"reduce_lanes.how", "--reduce"},
+                                                                         {"reduce_lanes.decides", "--granularity"}};
+    for (auto const& [name, option] : parts) {
+      if (path == name) return of_option(option);
+    }
+    for (std::size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1)) {
+      std::string_view const rest = path.substr(dot + 1);
+      if (piece const* const one = of_option("--set " + std::string(rest.substr(0, rest.find('.'))))) return one;
+    }
+    return nullptr;
+  }
+
+  std::string text_;
+  std::vector<piece> pieces_;
+};
+
+}  // namespace kvreplay
