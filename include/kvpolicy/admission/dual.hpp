@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <kvpolicy/admission/admission.hpp>
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/eviction/decide.hpp>
 #include <kvpolicy/layout/append.hpp>
@@ -118,6 +119,8 @@ void let_go(char const* call, Executor& exec, Policy const& policy, signals<Give
   check_same_lanes(call, "global.who", both.global.entries.who, held.global.who());
   check_same_lanes(call, "plan.who", both.window.who, plans.decided.who());
   check_window(call, policy, both);
+  refuse_counts<typename Executor::backend>(call, both.window.who);
+  refuse_counts<typename Executor::backend>(call, both.global.entries.who);
   ops::count_exits(exec, both.window.who, entering{call, policy.window, plans.entering(), tokens}, plans.exits());
   signals<Given...> exits = in;
   exits.who = both.window.who;
@@ -187,6 +190,8 @@ void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, 
                        fresh.who.layer_end == both.window.who.layer_end;
   expects(of_this, "take_in", "fresh.shape", "another model's, batch's or layers'", "the chunk is of this cache");
   detail::check_same_lanes("take_in", "plan.who", both.window.who, plans.decided.who());
+  detail::check_decided_about("take_in", "fresh.who", fresh.who, keep);
+  detail::refuse_counts<typename Executor::backend>("take_in", fresh.who);
   ops::refuse_stale(exec, fresh.who, keep);
   using rows = implementation<ops::enter_rows_t, typename Executor::backend>;
   if constexpr (requires { rows::refuse(exec, fresh, both.window); }) rows::refuse(exec, fresh, both.window);
@@ -205,6 +210,8 @@ void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, 
 template <executor Executor>
 void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& held, int sequence, int position) {
   detail::check_dual("truncate", both);
+  detail::refuse_counts<typename Executor::backend>("truncate", both.window.who);
+  detail::refuse_counts<typename Executor::backend>("truncate", both.global.entries.who);
   truncate(exec, both.window, held.window, sequence, position);
   truncate(exec, both.global.entries, held.global, sequence, position);
   ops::release_pages(exec, both.global);

@@ -109,6 +109,7 @@ struct query_view {
   void check(char const* call, shape const& model) const {
     expects(rows >= 0, call, "queries.rows", rows, "a count cannot be negative");
     expects(base != nullptr || rows == 0, call, "queries", "null", "a signal is the engine's memory");
+    expects(element != codec::opaque, call, "queries", "opaque rows", "only their engine can read them");
     expects(position.data != nullptr || rows == 0, call, "queries.position", "null", "every row says its position");
     expects(dims == model.head_dim, call, "queries.dims", dims,
             [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
@@ -149,10 +150,21 @@ struct turn_queries : query_view {
   [[nodiscard]] KVPOLICY_HD int position_of(lane who, int r) const { return position.row(who)[stored(who, r)]; }
 };
 
+namespace detail {
+
+/// A signal of one number an entry has memory.
+template <class T>
+void check_numbers_given(char const* call, char const* name, by_lane<T> const& table) {
+  expects(table.data != nullptr, call, name, "null", "a signal is the engine's memory");
+}
+
+}  // namespace detail
+
 /// Signal: attention that each entry has received over its life, one float an entry of a lane.
 struct attention_mass {
   static constexpr auto name = "attention_mass";
   by_lane<float const> mass{};
+  void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, mass); }
 };
 
 /// The signals that a scorer or a recorder reads.

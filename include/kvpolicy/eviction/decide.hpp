@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
@@ -138,6 +139,7 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
   check_policy("observe", policy, held.model());
   check_state("observe", held, recorders);
   check_scratch("observe", exec, held);
+  refuse_counts<typename Executor::backend>("observe", in.who);
   record(exec, recorders, in, held);
 }
 
@@ -162,7 +164,7 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
             [&] { return "all " + std::to_string(held.model().layers) + " layers share this budget"; });
     check_state("decide", held, recorders);
     check_scratch("decide", exec, held);
-    score_view const scores = into.scores(in.who);
+    score_view scores = into.scores(in.who);
     keep_set made = into.room(in.who);
     if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) {
       made.lists = side::dropped;
@@ -170,9 +172,7 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
               to_string(scope_of(policy.budget)), "every lane drops one of its own");
     }
     bag_type const told(in, recorders, held);
-    if constexpr (requires { implementation<ops::top_k_t, typename Executor::backend>::refuse(scores); }) {
-      implementation<ops::top_k_t, typename Executor::backend>::refuse(scores);
-    }
+    refuse_unfit_lanes<typename Executor::backend>("decide", scores);
     if constexpr (requires { policy.score.refuse(exec, told); }) policy.score.refuse(exec, told);
     if constexpr (!ranks_candidates<score_type>) policy.score.score(exec, told, scores);
     with_protection(policy.protect, [&](auto const& protect) {

@@ -28,6 +28,7 @@ void apply(Executor& exec, compact, plan<Executor> const& decided, cache& in, st
            tally* told = nullptr) {
   keep_set const& keep = decided.keep();
   cache const part = detail::decided_part(exec, decided, in, held);
+  detail::refuse_rows_of_both<typename Executor::backend>("apply", part);
   detail::tell_tails(exec, keep, part, told);
   ops::gather_rows(exec, keep, part, std::span<held_column const>(held.columns()));
   ops::set_counts(exec, part.who, keep);

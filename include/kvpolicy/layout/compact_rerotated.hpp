@@ -29,6 +29,7 @@ void apply(Executor& exec, compact_rerotated const& how, plan<Executor> const& d
            state<Executor>& held, tally* told = nullptr) {
   keep_set const& keep = decided.keep();
   cache const part = detail::decided_part(exec, decided, in, held);
+  detail::refuse_rows_of_both<typename Executor::backend>("apply", part);
   expects(keep.who.layers() == in.shape.layers, "apply", "plan.who.layers", keep.who.layers(),
           [&] { return "all " + std::to_string(in.shape.layers) + " layers go on at one position"; });
   expects(exec.reserved() >= detail::rerotate_scratch<typename Executor::backend>(in), "apply", "exec",

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/check_pointers.hpp>
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/entries.hpp>
@@ -40,6 +42,8 @@ cache decided_part(Executor& exec, plan<Executor> const& decided, cache const& i
   refuse_shared("who.position", in.who.position, keep, in.shape);
   cache part = in;
   part.who = in.who.layers_only(keep.who.layer_begin, keep.who.layer_end);
+  check_decided_about("apply", "cache.who", part.who, keep);
+  refuse_counts<typename Executor::backend>("apply", part.who);
   ops::refuse_stale(exec, part.who, keep);
   return part;
 }

@@ -46,6 +46,7 @@ void apply(Executor& exec, overwrite const& how, plan<Executor> const& decided, 
   keep_set const& keep = decided.keep();
   if (keep.lists == side::dropped) return detail::apply_dropped(exec, how, decided, in, held, told);
   cache const part = detail::decided_part(exec, decided, in, held);
+  detail::refuse_rows_of_both<typename Executor::backend>("apply", part);
   detail::check_slots("list", how.list, in, keep);
   detail::check_list_scratch(exec, in);
   ops::check_list(exec, keep, part, list_edit<>{.list = how.list, .distinct = true});

@@ -50,6 +50,7 @@ namespace ops {
 ///   sum), 153 rows of D floats and 8 KiB.
 /// - throws: `invalid_argument` if head sizes differ, the group or lanes are reduced by `last`, or a count is negative.
 struct attention_mass_t : verb<attention_mass_t> {
+  static constexpr auto name = "attention_mass";
   template <executor Executor>
   void operator()(Executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
                   score_view const& out) const {

@@ -11,6 +11,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - in, out: `scores` [segments, entries]. `f` is a struct with a KVPOLICY_HD `float operator()(float, entry) const`.
 /// - cost: O(entries) a segment; no scratch.
 struct map_t : verb<map_t> {
+  static constexpr auto name = "map";
   template <class Function>
   static constexpr void check(score_view const&, Function const&) {}
 };

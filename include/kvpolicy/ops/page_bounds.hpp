@@ -60,6 +60,7 @@ namespace ops {
 ///   worker: 18 D floats.
 /// - throws: `invalid_argument` if head sizes differ, or the bounds' element type is neither the keys' nor f32.
 struct extend_bounds_t : verb<extend_bounds_t> {
+  static constexpr auto name = "extend_bounds";
   static void check(lanes const&, keys const& from, page_bound_memory const& to) {
     detail::check_page_bounds("extend_bounds", to);
     expects(from.rows.dims == to.dims, "extend_bounds", "keys.dims", from.rows.dims,

@@ -21,6 +21,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - cost: reads the bounds once for eight heads of a group. Scratch of a worker: G + 310 rows of 2 D floats.
 /// - throws: `invalid_argument` if head sizes differ, or the group is reduced by `last`.
 struct page_scores_t : verb<page_scores_t> {
+  static constexpr auto name = "page_scores";
   static void check(lanes const& who, page_bound_view const& bounds, query_view const& rows, reduction group,
                     score_view const& out) {
     detail::check_page_bounds("page_scores", bounds);

@@ -40,6 +40,7 @@ namespace ops {
 /// - cost: reads and writes every key whose position changes; tables of sines and cosines in scratch.
 /// - throws: `invalid_argument` if dims is odd or more than a row has, theta is not positive, or the plane is opaque.
 struct rerotate_t : verb<rerotate_t> {
+  static constexpr auto name = "rerotate";
   static void check(lanes const&, cache const& in, rope const& how) {
     int const dims = how.dims != 0 ? how.dims : in.k.dims;
     expects(dims > 0 && dims % 2 == 0, "rerotate", "rope.dims", dims, "channels turn in pairs");

@@ -32,6 +32,7 @@ namespace ops {
 /// - cost: reads every row once; no scratch.
 /// - throws: `invalid_argument` if scores are not made lane by lane.
 struct row_norm_t : verb<row_norm_t> {
+  static constexpr auto name = "row_norm";
   template <class Combine>
   static void check(row_view const&, Combine const&, score_view const& out) {
     expects(out.decides == granularity::lane, "row_norm", "out.decides", static_cast<int>(out.decides),

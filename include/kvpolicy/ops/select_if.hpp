@@ -14,6 +14,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - cost: O(entries) a segment, one pass. No scratch.
 /// - throws: `invalid_argument` if `keep` has no room for every entry.
 struct select_if_t : verb<select_if_t> {
+  static constexpr auto name = "select_if";
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
     expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.who.bound, "select_if",

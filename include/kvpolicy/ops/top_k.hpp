@@ -10,7 +10,7 @@ namespace KVPOLICY_NAMESPACE {
 /// A rule that keeps the k best and forces nothing: plain top-k.
 struct best {
   int k = 0;
-  [[nodiscard]] KVPOLICY_HD int budget(lane, int) const { return k; }
+  [[nodiscard]] KVPOLICY_HD int budget(lane, int) const { return k > 0 ? k : 0; }
   [[nodiscard]] KVPOLICY_HD bool triggers(int, int) const { return true; }
   [[nodiscard]] KVPOLICY_HD bool forces(entry) const { return false; }
   [[nodiscard]] KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const { return {0, of.count}; }
@@ -38,6 +38,7 @@ namespace ops {
 /// - throws: `invalid_argument` if `keep` has no room for every entry, lanes of one segment hold different counts, or
 ///   segments of a pool decide for more than one lane each.
 struct top_k_t : verb<top_k_t> {
+  static constexpr auto name = "top_k";
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
     expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.who.bound, "top_k", "keep.capacity",

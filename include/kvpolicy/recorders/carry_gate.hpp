@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/carry_numbers.hpp>
 
@@ -16,6 +17,7 @@ struct gate : entry_numbers {
 struct admission_gate {
   static constexpr auto name = "admission_gate";
   by_lane<float const> gate{};
+  void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, gate); }
 };
 
 /// Keeps the gate beside each entry, in float32: it is computed at the write, and asked when the entry leaves its

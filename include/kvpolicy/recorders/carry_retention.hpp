@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/carry_numbers.hpp>
 
@@ -17,6 +18,7 @@ struct log_beta : entry_numbers {
 struct retention {
   static constexpr auto name = "retention";
   by_lane<float const> log_beta{};
+  void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, log_beta); }
 };
 
 /// Keeps log beta beside each entry, in float32; it moves with it and is never made again (TRIM-KV, arXiv:2512.03324).

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 #include <kvpolicy/recorders/recording.hpp>
@@ -92,6 +93,7 @@ void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, 
   auto const recorders = recorders_of(policy.score);
   detail::check_state("observe", held, recorders);
   detail::check_selection_scratch("observe", exec, held);
+  detail::refuse_counts<typename Executor::backend>("observe", in.who);
   detail::record(exec, recorders, in, held);
 }
 
@@ -120,6 +122,7 @@ void select(Executor& exec, Policy const& policy, signals<Given...> const& in, s
             [&] { return "the policy reads pages of " + std::to_string(policy.score.page); });
     detail::check_state("select", held, recorders);
     detail::check_selection_scratch("select", exec, held);
+    detail::refuse_counts<typename Executor::backend>("select", in.who);
     detail::choose(exec, policy, bag_type(in, recorders, held), held.model(), into);
   }
 }

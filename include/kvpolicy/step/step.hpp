@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/admission/dual.hpp>
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/eviction/decide.hpp>
 #include <kvpolicy/layout/append.hpp>
 #include <kvpolicy/layout/compact.hpp>
@@ -77,6 +78,7 @@ void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Sel
   check_same_lanes(call, "plan.who", pages.who, plans.evicting.who());
   check_state(call, held, recorders_of_pages(policy));
   check_scratch(call, exec, held);
+  refuse_counts<typename Executor::backend>(call, pages.who);
   if constexpr (is_there<Evict>) {
     check_policy(call, policy.evict, pages.shape);
     expects(policy.evict.score.decides == granularity::lane, call, "evict.score.decides",
@@ -153,6 +155,7 @@ void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
   in.check("observe", held.model());
   detail::check_state("observe", held, detail::recorders_of_pages(policy));
   detail::check_scratch("observe", exec, held);
+  detail::refuse_counts<typename Executor::backend>("observe", in.who);
   detail::record_some<0, detail::recorders_in<Evict>>(exec, detail::recorders_of_pages(policy), in, held);
 }
 
@@ -226,6 +229,7 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
   expects(plans.exits.has_value(), "step", "plan", "of a policy that admits nothing", "make_plan makes it");
   exit_plan<Executor>& exits = *plans.exits;
   detail::check_same_lanes("step", "plan.who", both.window.who, exits.decided.who());
+  detail::refuse_counts<typename Executor::backend>("step", both.window.who);
   ops::refuse_fresh(exec, "step", both.window.who, both.global.entries.who, fresh);
   std::fill(exits.tokens().begin(), exits.tokens().end(), 0);
   for (appended const& each : fresh) {
