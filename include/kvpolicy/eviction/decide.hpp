@@ -198,7 +198,7 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
 /// Shows a forward's signals to the policy's recorders. Writes state only, from committed entries only.
 ///
 /// Call it once for each forward and layer, after the new entries were appended; `in.who` says which layers.
-/// - throws: `invalid_argument` if the state was made for other lanes.
+/// - throws: `invalid_argument` if the state was made for other lanes, or a count is out of its limits.
 template <executor Executor, eviction_policy Policy, class... Given>
 void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor>& held) {
   detail::observe_given(exec, policy, in, held);
@@ -206,7 +206,8 @@ void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, 
 
 /// Decides for the lanes of `in`: an ascending keep set for every segment, in `into`. Reads only, apart from the plan.
 ///
-/// - throws: `invalid_argument` if the plan or the state was made for other lanes, or the policy is not sound.
+/// - throws: `invalid_argument` if the plan or the state was made for other lanes, the policy is not sound, a count is
+///   out of its limits, or lanes that decide together hold other tokens. Cost of the last: positions are read once.
 template <executor Executor, eviction_policy Policy, class... Given>
 void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& held,
             plan<Executor>& into) {

@@ -35,8 +35,8 @@ namespace ops {
 /// - cost: O(entries) a segment, never a sort: with `candidates`, one pass that brackets the cut from a sample of the
 ///   scores and one that emits; else three histogram passes and one emission. 2048 counters a worker as scratch, and
 ///   keys where the ordinals will be.
-/// - throws: `invalid_argument` if `keep` has no room for every entry, lanes of one segment hold different counts, or
-///   segments of a pool decide for more than one lane each.
+/// - throws: `invalid_argument` if `keep` has no room for every entry, lanes of one segment hold other tokens, a count
+///   is out of its limits, or segments of a pool decide for more than one lane each.
 struct top_k_t : verb<top_k_t> {
   static constexpr auto name = "top_k";
   template <class Rule>

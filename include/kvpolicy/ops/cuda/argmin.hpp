@@ -43,7 +43,7 @@ struct argmin_kernel {
  private:
   static constexpr std::uint64_t none = ~std::uint64_t{0};
 
-  /// Lowest of all: by key, then by how far the ordinal is from the end. A segment whose lanes hold different counts
+  /// Lowest of all: by key, then by how far the ordinal is from the end. A segment whose lanes hold other tokens
   /// drops nothing.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD segment_word drop(Block& block, int segment, std::uint64_t* lowest_room, int* room) const {

@@ -31,7 +31,7 @@ struct count_picked_kernel {
   fault_word faults;
   int* ticket;
 
-  /// A segment whose lanes hold different counts lists all its entries: nothing is dropped.
+  /// A segment whose lanes hold other tokens lists all its entries: nothing is dropped.
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     auto const [sums, room] = counting_room(block);

@@ -43,7 +43,7 @@ struct choose_kernel {
   }
 
  private:
-  /// A segment whose lanes hold different counts lists all its entries: nothing is dropped.
+  /// A segment whose lanes hold other tokens lists all its entries: nothing is dropped.
   template <class Block>
   KVPOLICY_HD void choose(Block& block, int segment, int* room) const {
     segment_keys<Rule> keys(scores, rule, segment);
