@@ -113,10 +113,41 @@ TEST_SUITE("laws/refused_counts") {
         kv::ops::gather_rows(now.exec, now.plan.keep(), now.view,
                              std::span<kv::held_column const>(now.state.columns()));
       });
+      kv::quest const quest{.page = 4};
+      kv::selection const reading{.score = quest, .budget = kv::per_lane{8}};
+      auto const held = kv::make_state(now.exec, reading, now.view);
+      auto const bounds = std::get<0>(quest.recorders()).view(held.columns_from(0));
+      now.refuses("page_scores: " + text,
+                  [&] { kv::ops::page_scores(now.exec, who, bounds, now.queries.view(), kv::reduction::max, out); });
       keep.view().lists = kv::side::dropped;
       now.refuses("argmin: " + text, [&] { kv::ops::argmin(now.exec, out, kv::best{2}, keep.view()); });
       CHECK(floats == std::vector<float>(8 * 16, 7.0f));
     });
+  }
+
+  TEST_CASE("verbs that are called by themselves refuse rows that only their engine can read") {
+    working_batch now;
+    std::vector<float> floats(8 * 16, 7.0f);
+    kv::score_view const out = kv::contiguous_scores(now.view.who, kv::granularity::lane, floats.data(), 16);
+    kv::keys keys = kv::keys_of(now.view);
+    kv::query_view rows = now.queries.view();
+    auto const mass = [&] { kv::ops::attention_mass(now.exec, keys, rows, {}, out); };
+    auto const norm = [&] { kv::ops::row_norm(now.exec, keys, [](float, float of) { return of; }, out); };
+    std::string const rule = " = opaque rows, but only their engine can read them";
+    rows.element = kv::codec::opaque;
+    now.refuses("attention_mass: queries" + rule, mass);
+    rows.element = kv::codec::f32;
+    keys.rows.element = kv::codec::opaque;
+    now.refuses("attention_mass: keys" + rule, mass);
+    now.refuses("row_norm: rows" + rule, norm);
+    kv::selection const quest{.score = kv::quest{.page = 4}, .budget = kv::per_lane{8}};
+    auto state = kv::make_state(now.exec, quest, now.view);
+    kv::held_columns const held = state.columns_from(0);
+    now.refuses("extend_bounds: keys" + rule, [&] {
+      kv::ops::extend_bounds(now.exec, now.view.who, keys,
+                             kv::page_bound_memory{held.table<std::byte>(0), held.table<int>(1), kv::codec::f32, 4, 4});
+    });
+    CHECK(floats == std::vector<float>(8 * 16, 7.0f));
   }
 
   TEST_CASE("a lane that is full, one that is empty, and one of drafts alone are no mistake") {

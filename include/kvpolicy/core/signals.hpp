@@ -10,6 +10,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
+namespace detail {
+
+/// Rows that a verb computes with are numbers.
+inline void check_readable(char const* call, char const* name, codec element) {
+  expects(element != codec::opaque, call, name, "opaque rows", "only their engine can read them");
+}
+
+}  // namespace detail
+
 /// Rows of a plane found through a locator.
 struct row_view {
   plane rows{};
@@ -25,7 +34,7 @@ struct keys : row_view {
   void check(char const* call, shape const& model) const {
     expects(rows.base != nullptr || rows.bases.data != nullptr, call, "keys", "null",
             "a signal is the engine's memory");
-    expects(rows.element != codec::opaque, call, "keys", "opaque rows", "only their engine can read them");
+    detail::check_readable(call, "keys", rows.element);
     expects(rows.dims == model.head_dim, call, "keys.dims", rows.dims,
             [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
   }
@@ -37,7 +46,7 @@ struct values : row_view {
   void check(char const* call, shape const&) const {
     expects(rows.base != nullptr || rows.bases.data != nullptr, call, "values", "null",
             "a signal is the engine's memory");
-    expects(rows.element != codec::opaque, call, "values", "opaque rows", "only their engine can read them");
+    detail::check_readable(call, "values", rows.element);
   }
 };
 
@@ -109,7 +118,7 @@ struct query_view {
   void check(char const* call, shape const& model) const {
     expects(rows >= 0, call, "queries.rows", rows, "a count cannot be negative");
     expects(base != nullptr || rows == 0, call, "queries", "null", "a signal is the engine's memory");
-    expects(element != codec::opaque, call, "queries", "opaque rows", "only their engine can read them");
+    detail::check_readable(call, "queries", element);
     expects(position.data != nullptr || rows == 0, call, "queries.position", "null", "every row says its position");
     expects(dims == model.head_dim, call, "queries.dims", dims,
             [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });

@@ -59,6 +59,8 @@ struct attention_mass_t : verb<attention_mass_t> {
 
   static void check(keys const& from, query_view const& rows, attention_mass_options const& how,
                     score_view const& out) {
+    detail::check_readable("attention_mass", "keys", from.rows.element);
+    detail::check_readable("attention_mass", "queries", rows.element);
     expects(from.rows.dims == rows.dims, "attention_mass", "queries.dims", rows.dims,
             "keys and queries have one head size");
     expects(rows.rows == 0 || (rows.heads > 0 && rows.heads % out.who.heads == 0), "attention_mass", "queries.heads",
