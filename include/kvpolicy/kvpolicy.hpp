@@ -10,6 +10,8 @@
 #include <kvpolicy/budget/pick.hpp>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/check_pointers.hpp>
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/core/error.hpp>

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <kvpolicy/kvpolicy.hpp>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -194,6 +195,90 @@ TEST_SUITE("core/check") {
                 now.v.bases = {cache.bases.data(), 1, 0, 0};
               })
               .empty());
+  }
+
+  TEST_CASE("lanes are fewer than 2^31, however they come about") {
+    auto const refused = [](int sequences, int layers, int heads) {
+      kv::lanes const who{.sequences = sequences, .layer_begin = 0, .layer_end = layers, .heads = heads};
+      return !error_of([&] { kv::detail::check_size("make_plan", "who", who); }).empty();
+    };
+    constexpr int most = std::numeric_limits<int>::max();
+    CHECK_FALSE(refused(1, 1, most));
+    CHECK_FALSE(refused(most, 1, 1));
+    CHECK_FALSE(refused(1 << 10, (1 << 11) - 1, 1 << 10));
+    CHECK(refused(1 << 10, 1 << 11, 1 << 10));
+    CHECK(refused(2, 1 << 15, 1 << 15));
+    CHECK(refused(most, most, most));
+  }
+
+  TEST_CASE("appliers that move rows ask what pointers name: a latent row that is both key and value does not move") {
+    tight_cache cache;
+    kv::host_executor exec;
+    kv::eviction const policy{.score = kv::streaming_llm{.sinks = 0}, .budget = kv::per_lane{1}};
+    std::vector<std::byte*> k_rows, v_rows;
+    cache.view.k.layer = cache.view.v.layer = 0;
+    cache.view.k.bases = {nullptr, 1, 0, 0};
+    auto const apply = [&](std::vector<std::int64_t> const& k, std::vector<std::int64_t> const& v, auto const& how) {
+      k_rows.clear(), v_rows.clear();
+      for (auto const at : k) k_rows.push_back(cache.memory.data() + at);
+      for (auto const at : v) v_rows.push_back(cache.memory.data() + at);
+      cache.view.k.bases.data = k_rows.data();
+      cache.view.v.bases = cache.view.k.bases;
+      cache.view.v.bases.data = v_rows.data();
+      for (int i = 0; i < 8; ++i) cache.numbers[static_cast<std::size_t>(i)] = 3;
+      for (int i = 0; i < 24; ++i) cache.numbers[static_cast<std::size_t>(16 + i)] = i % 3;
+      auto state = kv::make_state(exec, policy, cache.view);
+      auto plan = kv::make_plan(exec, policy, cache.view);
+      kv::decide(exec, policy, kv::signals(cache.view.who), state, plan);
+      auto const before = std::pair{cache.memory, cache.numbers};
+      std::string const said = error_of([&] { kv::apply(exec, how, plan, cache.view, state); });
+      CHECK(said.empty() == (before != std::pair{cache.memory, cache.numbers}));
+      return said;
+    };
+    using tight = tight_cache;
+    std::string const rest =
+        " of sequence 0, but this applier moves rows of both: keys and values are different memory";
+    std::string const both = "apply: k and v = overlapping in ";
+    for (std::size_t i = 0; i < cache.memory.size(); ++i) cache.memory[i] = static_cast<std::byte>(i * 7);
+    constexpr std::int64_t of_layer = tight::layer;
+    CHECK(apply({0, of_layer}, {2 * of_layer, 3 * of_layer}, kv::compact{}).empty());
+    CHECK(apply({0, of_layer}, {0, of_layer}, kv::compact{}) == both + "layer 0, head 0" + rest);
+    CHECK(apply({0, of_layer}, {2 * of_layer, of_layer}, kv::compact{}) == both + "layer 1, head 0" + rest);
+    CHECK(apply({0, of_layer}, {2 * of_layer, of_layer + 4}, kv::compact{}) == both + "layer 1, head 0" + rest);
+    CHECK(apply({0, of_layer}, {0, of_layer}, kv::compact_rerotated{}) == both + "layer 0, head 0" + rest);
+    // Heads that take turns are apart: keys of one lie where values of the other would.
+    cache.view.k.head = cache.view.v.head = 2 * tight::row;
+    cache.view.k.token = cache.view.v.token = 2 * tight::token;
+    cache.view.k.unit = cache.view.v.unit = 2 * tight::unit;
+    CHECK(apply({0, 2 * of_layer}, {tight::row, 2 * of_layer + tight::row}, kv::compact{}).empty());
+    CHECK(apply({0, 2 * of_layer}, {tight::row - 1, 2 * of_layer + tight::row}, kv::compact{}) ==
+          both + "layer 0, head 0" + rest);
+  }
+
+  TEST_CASE("where pointers run over units, each unit of a lane's own is asked about") {
+    tight_cache cache;
+    kv::host_executor exec;
+    kv::eviction const policy{.score = kv::streaming_llm{.sinks = 0}, .budget = kv::per_lane{1}};
+    std::vector<std::byte*> k_rows, v_rows;
+    for (int i = 0; i < 2; ++i) {
+      k_rows.push_back(cache.memory.data() + i * tight_cache::unit);
+      v_rows.push_back(k_rows.back() + 2 * tight_cache::bytes);
+    }
+    cache.view.k.unit = cache.view.v.unit = 0;
+    cache.view.k.bases = {k_rows.data(), 0, 1, 0};
+    cache.view.v.bases = {v_rows.data(), 0, 1, 0};
+    for (int i = 0; i < 8; ++i) cache.numbers[static_cast<std::size_t>(i)] = 3;
+    for (int i = 0; i < 24; ++i) cache.numbers[static_cast<std::size_t>(16 + i)] = i % 3;
+    auto state = kv::make_state(exec, policy, cache.view);
+    auto plan = kv::make_plan(exec, policy, cache.view);
+    kv::decide(exec, policy, kv::signals(cache.view.who), state, plan);
+    auto const apply = [&] { return error_of([&] { kv::apply(exec, kv::compact{}, plan, cache.view, state); }); };
+    v_rows[1] = k_rows[1] + tight_cache::row - 1;
+    CHECK(apply() ==
+          "apply: k and v = overlapping in layer 0, head 0 of sequence 1, but this applier moves rows of "
+          "both: keys and values are different memory");
+    v_rows[1] = v_rows[0] + tight_cache::unit;
+    CHECK(apply().empty());
   }
 
   TEST_CASE("what moves along with a row is judged as a plane, but its width is its own") {

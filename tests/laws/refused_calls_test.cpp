@@ -67,6 +67,10 @@ TEST_SUITE("laws/refused_calls") {
                     [](kv::lanes&, K& keys, Q&) { keys.rows.dims = 8; });
     refuses_signals("queries = null, but a signal is the engine's memory",
                     [](kv::lanes&, K&, Q& queries) { queries.base = nullptr; });
+    refuses_signals("keys = opaque rows, but only their engine can read them",
+                    [](kv::lanes&, K& keys, Q&) { keys.rows.element = kv::codec::opaque; });
+    refuses_signals("queries = opaque rows, but only their engine can read them",
+                    [](kv::lanes&, K&, Q& queries) { queries.element = kv::codec::opaque; });
     refuses_signals("queries.position = null, but every row says its position",
                     [](kv::lanes&, K&, Q& queries) { queries.position.data = nullptr; });
     refuses_signals("queries.rows = -1, but a count cannot be negative",
@@ -75,6 +79,33 @@ TEST_SUITE("laws/refused_calls") {
                     [](kv::lanes&, K&, Q& queries) { queries.dims = 8; });
     refuses_signals("queries.heads = 2, but the model has 4 query heads",
                     [](kv::lanes&, K&, Q& queries) { queries.heads = 2; });
+  }
+
+  TEST_CASE("every signal that is null or opaque is refused, whoever would have read it") {
+    working_batch now;
+    auto const refuses = [&](std::string const& text, auto const& signal) {
+      kv::signals const bad(now.view.who, kv::keys_of(now.view), kv::queries{now.queries.view()}, signal);
+      now.refuses("observe: " + text, [&] { kv::observe(now.exec, now.policy, bad, now.state); });
+      now.refuses("decide: " + text, [&] { kv::decide(now.exec, now.policy, bad, now.state, now.plan); });
+    };
+    std::string const null = " = null, but a signal is the engine's memory";
+    refuses("attention_mass" + null, kv::attention_mass{});
+    refuses("external" + null, kv::external_scores{});
+    refuses("admission_gate" + null, kv::admission_gate{});
+    refuses("retention" + null, kv::retention{});
+    refuses("entry numbers" + null, kv::gate{{.entries = 1}});
+    refuses("entry numbers" + null, kv::log_beta{{.entries = 1}});
+    std::string const opaque = " = opaque rows, but only their engine can read them";
+    kv::query_view rows = now.queries.view();
+    rows.element = kv::codec::opaque;
+    refuses("queries" + opaque, kv::recent_queries{rows});
+    refuses("queries" + opaque, kv::turn_queries{rows});
+    refuses("queries" + opaque, kv::query_memory{rows});
+    kv::values values = kv::values_of(now.view);
+    values.rows.element = kv::codec::opaque;
+    refuses("values" + opaque, values);
+    values.rows.base = nullptr;
+    refuses("values" + null, values);
   }
 
   TEST_CASE("a plan of another granularity or of other lanes is refused, and so is a state") {
@@ -110,7 +141,7 @@ TEST_SUITE("laws/refused_calls") {
     kv::decide(now.exec, whole, in, state, now.plan);
     now.cache.count({1, 1, 1}) = 9;
     kv::signals const some(now.view.who.layers_only(1, 2));
-    now.refuses("top_k: count = 9, but lanes that decide together hold equally many entries",
+    now.refuses("decide: count = 9, but lanes that decide together hold equally many entries",
                 [&] { kv::decide(now.exec, whole, some, state, now.plan); });
   }
 

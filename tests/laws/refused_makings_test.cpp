@@ -77,6 +77,10 @@ TEST_SUITE("laws/refused_makings") {
     refuses_cache("who.layer_begin = 2, but layers are a range that is not empty",
                   [](kv::cache& bad) { bad.who.layer_begin = 2; });
     refuses_cache("who.layer_end = 3, but the model has 2 layers", [](kv::cache& bad) { bad.who.layer_end = 3; });
+    refuses_cache(
+        "who = 536870912 sequences, 2 layers, 2 heads, but lanes are numbered in 32 bits: their product is less than "
+        "2^31",
+        [](kv::cache& bad) { bad.who.sequences = 1 << 29; });
     refuses_cache("who.bound = 0, but an upper limit of the entries of a lane is needed",
                   [](kv::cache& bad) { bad.who.bound = 0; });
     refuses_cache("who.count = null, but every lane says how many entries it holds",

@@ -143,7 +143,7 @@ TEST_SUITE("scorers/intent_kv/refusals") {
       engine.count[1] = 1;
       kv::signals const in{cache.who, kv::keys_of(cache), engine.turn()};
       CHECK(refused([&] { kv::decide(exec, policy, in, state, plan); }) ==
-            "top_k: count = 1, but lanes that decide together hold equally many entries");
+            "decide: count = 1, but lanes that decide together hold equally many entries");
     }
   }
 

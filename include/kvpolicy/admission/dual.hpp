@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <kvpolicy/admission/admission.hpp>
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/layout/append.hpp>
@@ -123,6 +124,8 @@ void check_exits(char const* call, Executor const& exec, Policy const& policy, s
   check_reserved(call, exec,
                  std::max(scratch_to_decide<backend, Policy>(model, window), scratch_to_promote<backend>(both)));
   in.check(call, model);
+  refuse_counts<backend>(call, window);
+  refuse_counts<backend>(call, both.global.entries.who);
 }
 
 /// Decides about the entries that leave, and carries it out: those of the window first, then `passing` of a chunk.
@@ -209,6 +212,8 @@ void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, 
                        fresh.who.layer_end == both.window.who.layer_end;
   expects(of_this, "take_in", "fresh.shape", "another model's, batch's or layers'", "the chunk is of this cache");
   detail::check_exits("take_in", exec, policy, in, both, held, plans);
+  detail::check_decided_about("take_in", "fresh.who", fresh.who, keep);
+  detail::refuse_counts<typename Executor::backend>("take_in", fresh.who);
   ops::refuse_stale(exec, fresh.who, keep);
   using rows = implementation<ops::enter_rows_t, typename Executor::backend>;
   if constexpr (requires { rows::refuse(exec, fresh, both.window); }) rows::refuse(exec, fresh, both.window);
@@ -228,6 +233,8 @@ void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, 
 template <executor Executor>
 void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& held, int sequence, int position) {
   detail::check_dual("truncate", both);
+  detail::refuse_counts<typename Executor::backend>("truncate", both.window.who);
+  detail::refuse_counts<typename Executor::backend>("truncate", both.global.entries.who);
   truncate(exec, both.window, held.window, sequence, position);
   truncate(exec, both.global.entries, held.global, sequence, position);
   ops::release_pages(exec, both.global);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/scores.hpp>
 #include <limits>
 #include <utility>
 
@@ -22,6 +23,19 @@ inline void check_shape(char const* call, shape const& model) {
   expects(model.value_dim >= 0, call, "shape.value_dim", model.value_dim, "a size cannot be negative");
 }
 
+/// Lanes, and the entries of all of them, are counted in 32 and 64 bits: there are fewer than 2^31 of the first.
+inline void check_size(char const* call, char const* name, lanes const& who) {
+  constexpr std::int64_t most = std::numeric_limits<int>::max();
+  std::int64_t const of_sequence = std::int64_t{who.layers()} * who.heads;  // two ints: it fits
+  expects(
+      of_sequence <= most / who.sequences, call, name,
+      [&] {
+        return std::to_string(who.sequences) + " sequences, " + std::to_string(who.layers()) + " layers, " +
+               std::to_string(who.heads) + " heads";
+      },
+      "lanes are numbered in 32 bits: their product is less than 2^31");
+}
+
 inline void check_lanes(char const* call, lanes const& who, shape const& model) {
   expects(who.sequences > 0, call, "who.sequences", who.sequences, "a batch has at least one sequence");
   expects(who.heads == model.kv_heads, call, "who.heads", who.heads,
@@ -30,6 +44,7 @@ inline void check_lanes(char const* call, lanes const& who, shape const& model) 
           "layers are a range that is not empty");
   expects(who.layer_end <= model.layers, call, "who.layer_end", who.layer_end,
           [&] { return "the model has " + std::to_string(model.layers) + " layers"; });
+  check_size(call, "who", who);
   expects(who.bound > 0, call, "who.bound", who.bound, "an upper limit of the entries of a lane is needed");
   expects(who.count.data != nullptr, call, "who.count", "null", "every lane says how many entries it holds");
   expects(who.position.data != nullptr, call, "who.position", "null", "every entry says its position");
@@ -84,9 +99,8 @@ inline std::pair<std::intptr_t, std::intptr_t> extent_of(plane const& rows, std:
 
 /// True if two planes that share a buffer interleave cleanly: with their `shared` largest common axes taken away, what
 /// is left of both fits into one step of the smallest of those axes without meeting.
-inline bool interleaved(cache const& in, int shared) {
-  auto k = axes_of(in.k, in.shape, in.where);
-  auto v = axes_of(in.v, in.shape, in.where);
+inline bool interleaved(plane const& keys, std::array<axis, 6> k, plane const& values, std::array<axis, 6> v,
+                        int shared) {
   std::int64_t step = std::numeric_limits<std::int64_t>::max();
   for (int taken = 0; taken < shared; ++taken) {
     std::size_t largest = k.size();
@@ -98,9 +112,16 @@ inline bool interleaved(cache const& in, int shared) {
     step = std::abs(k[largest].stride);
     k[largest] = v[largest] = axis{};
   }
-  auto const [k_low, k_high] = extent_of(in.k, k);
-  auto const [v_low, v_high] = extent_of(in.v, v);
+  auto const [k_low, k_high] = extent_of(keys, k);
+  auto const [v_low, v_high] = extent_of(values, v);
   return (k_high <= v_low || v_high <= k_low) && std::max(k_high, v_high) - std::min(k_low, v_low) <= step;
+}
+
+/// True if no element of one plane lies in the other, whichever axes they take turns at.
+inline bool apart(plane const& keys, std::array<axis, 6> const& k, plane const& values, std::array<axis, 6> const& v) {
+  bool found = false;
+  for (int shared = 0; shared <= 4 && !found; ++shared) found = interleaved(keys, k, values, v, shared);
+  return found;
 }
 
 inline void check_plane(char const* call, char const* name, plane const& rows, int dims, cache const& in) {
@@ -128,9 +149,8 @@ inline void check_locator(char const* call, locator const& where, lanes const& w
 
 inline void check_overlap(char const* call, cache const& in) {
   if (in.k.bases.data != nullptr || in.v.bases.data != nullptr) return;  // their pointers would have to be read
-  bool apart = false;
-  for (int shared = 0; shared <= 4 && !apart; ++shared) apart = interleaved(in, shared);
-  expects(apart, call, "k and v", "overlapping", "keys and values are different memory");
+  expects(apart(in.k, axes_of(in.k, in.shape, in.where), in.v, axes_of(in.v, in.shape, in.where)), call, "k and v",
+          "overlapping", "keys and values are different memory");
 }
 
 /// Everything about a cache that can be told without reading device memory.
@@ -172,6 +192,18 @@ inline void check_whole(char const* call, lanes const& who, shape const& model) 
   expects(who.in_flight == nullptr || who.layers() == model.layers, call, "who.layers", who.layers(), [&] {
     return "drafts are counted for all " + std::to_string(model.layers) + " layers of a sequence together";
   });
+}
+
+/// A plan is carried out on the lanes that its decision read: their memory, whatever view of it is given.
+inline void check_decided_about(char const* call, char const* name, lanes const& given, keep_set const& keep) {
+  auto const same = [&](auto const& now, auto const& then) {
+    lane const first{0, given.layer_begin, 0};
+    lane const last{given.sequences - 1, given.layer_end - 1, given.heads - 1};
+    return now.row(first) == then.row(first) && now.row(last) == then.row(last);
+  };
+  expects(same(given.count, keep.who.count) && same(given.position, keep.who.position), call, name,
+          "other counts or positions than those that the plan was decided about",
+          "a plan is carried out on the cache that decide was told of");
 }
 
 /// `given` must lie inside `made`: the same batch, and some of its layers.

@@ -67,9 +67,11 @@ struct lanes {
     return (who.sequence * layers() + who.layer - layer_begin) * heads + who.head;
   }
 
-  /// Entries that a policy may see: the drafts in flight are not among them.
+  /// Entries that a policy may see: the drafts in flight are not among them. From 0 to `bound`, whatever the memory of
+  /// counts says, so that a kernel which finds a wrong count there stays within its rows until the fault is told.
   [[nodiscard]] KVPOLICY_HD constexpr int committed(lane who) const {
-    return *count.row(who) - (in_flight != nullptr ? in_flight[who.sequence] : 0);
+    std::int64_t const all = std::int64_t{*count.row(who)} - (in_flight != nullptr ? in_flight[who.sequence] : 0);
+    return all < 0 ? 0 : all > bound ? bound : static_cast<int>(all);
   }
 
   /// The same lanes in layers [begin, end) only: what an engine hands over after one layer's forward.

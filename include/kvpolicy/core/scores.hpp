@@ -11,7 +11,8 @@ struct score_view {
   lanes who{};
   granularity decides = granularity::lane;
   by_lane<float> rows{};
-  float* spare = nullptr;  ///< room of a plan for scorers that ask for it by `spare_rows`
+  float* spare = nullptr;    ///< room of a plan for scorers that ask for it by `spare_rows`
+  bool same_tokens = false;  ///< lanes of a segment were seen to hold the same tokens: nobody looks again
 
   [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(who, decides); }
   /// The lane that stands for a segment.

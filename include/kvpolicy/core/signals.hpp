@@ -25,6 +25,15 @@ namespace detail {
 
 }  // namespace detail
 
+namespace detail {
+
+/// Rows that a verb computes with are numbers.
+inline void check_readable(char const* call, char const* name, codec element) {
+  expects(element != codec::opaque, call, name, "opaque rows", "only their engine can read them");
+}
+
+}  // namespace detail
+
 /// Rows of a plane found through a locator.
 struct row_view {
   plane rows{};
@@ -40,7 +49,7 @@ struct keys : row_view {
   void check(char const* call, shape const& model) const {
     expects(rows.base != nullptr || rows.bases.data != nullptr, call, "keys", "null",
             "a signal is the engine's memory");
-    expects(rows.element != codec::opaque, call, "keys", "opaque rows", "only their engine can read them");
+    detail::check_readable(call, "keys", rows.element);
     expects(rows.dims == model.head_dim, call, "keys.dims", rows.dims,
             [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
   }
@@ -52,7 +61,7 @@ struct values : row_view {
   void check(char const* call, shape const&) const {
     expects(rows.base != nullptr || rows.bases.data != nullptr, call, "values", "null",
             "a signal is the engine's memory");
-    expects(rows.element != codec::opaque, call, "values", "opaque rows", "only their engine can read them");
+    detail::check_readable(call, "values", rows.element);
   }
 };
 
@@ -134,6 +143,7 @@ struct query_view {
   void check(char const* call, shape const& model) const {
     expects(rows >= 0, call, "queries.rows", rows, "a count cannot be negative");
     expects(base != nullptr || rows == 0, call, "queries", "null", "a signal is the engine's memory");
+    detail::check_readable(call, "queries", element);
     expects(position.data != nullptr || rows == 0, call, "queries.position", "null", "every row says its position");
     expects(dims == model.head_dim, call, "queries.dims", dims,
             [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
@@ -174,6 +184,16 @@ struct turn_queries : query_view {
   [[nodiscard]] KVPOLICY_HD int position_of(lane who, int r) const { return position.row(who)[stored(who, r)]; }
 };
 
+namespace detail {
+
+/// A signal of one number an entry has memory.
+template <class T>
+void check_numbers_given(char const* call, char const* name, by_lane<T> const& table) {
+  expects(table.data != nullptr, call, name, "null", "a signal is the engine's memory");
+}
+
+}  // namespace detail
+
 /// Signal: attention that each entry has received over its life, one float an entry of a lane.
 struct attention_mass {
   static constexpr auto name = "attention_mass";
@@ -182,6 +202,7 @@ struct attention_mass {
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
     return detail::any_recorded(mass.row(who), among.committed(who));
   }
+  void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, mass); }
 };
 
 /// The signals that a scorer or a recorder reads.

@@ -1,6 +1,7 @@
 // Which entries stay: `decide`.
 #pragma once
 
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/decision/bag.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
@@ -19,11 +20,10 @@ namespace detail {
 template <executor Executor, class Policy, class Bag>
 void decide_checked(Executor& exec, Policy const& policy, Bag const& told, shape const& model, plan<Executor>& into) {
   using score_type = score_of<Policy>;
-  score_view const scores = into.scores(told.who);
+  score_view scores = into.scores(told.who);
   keep_set made = into.room(told.who);
   if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) made.lists = side::dropped;
-  using picking = implementation<picking_verb<Policy>, typename Executor::backend>;
-  if constexpr (requires { picking::refuse(scores); }) picking::refuse(scores);
+  refuse_unfit_lanes<typename Executor::backend>("decide", scores);
   if constexpr (requires { policy.score.refuse(exec, told); }) policy.score.refuse(exec, told);
   into.withdraw();  // all is checked: what throws from here on leaves a plan without a decision
   if constexpr (!ranks_candidates<score_type>) policy.score.score(exec, told, scores);
@@ -61,8 +61,9 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
 
 /// Decides for the lanes of `in`: an ascending keep set for every segment, in `into`. Reads only, apart from the plan.
 ///
-/// - throws: `invalid_argument` if the plan or the state was made for other lanes, or the policy is not sound: then
-///   nothing was changed. What a functor of the policy throws: then the plan holds no decision.
+/// - throws: `invalid_argument` if the plan or the state was made for other lanes, the policy is not sound, a count is
+///   out of its limits, or lanes that decide together hold other tokens: then nothing was changed. Positions are read
+///   once to tell. What a functor of the policy throws: then the plan holds no decision.
 template <executor Executor, entry_decision Policy, class... Given>
 void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& held,
             plan<Executor>& into) {

@@ -1,6 +1,7 @@
 // How a policy sees what an engine computes: `observe`.
 #pragma once
 
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/decision/check.hpp>
 #include <kvpolicy/decision/scratch.hpp>
 
@@ -16,6 +17,7 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
   check_state("observe", held, recorders);
   check_reserved("observe", exec,
                  scratch_to_observe<typename Executor::backend>(recorders, held.model(), held.who()));
+  refuse_counts<typename Executor::backend>("observe", in.who);
   record(exec, recorders, in, held);
 }
 
@@ -25,7 +27,8 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
 ///
 /// Call it once for each forward and layer, after the new entries were appended; `in.who` says which layers. A
 /// selection observes after every `apply`, too.
-/// - throws: `invalid_argument` if the state was made for other lanes or another policy. Then nothing was changed.
+/// - throws: `invalid_argument` if the state was made for other lanes or another policy, or a count is
+///   out of its limits. Then nothing was changed.
 template <executor Executor, class Policy, class... Given>
   requires entry_decision<Policy> || page_decision<Policy>
 void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor>& held) {

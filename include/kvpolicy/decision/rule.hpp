@@ -33,7 +33,11 @@ struct decision_rule {
   {
     return pick(score);
   }
-  [[nodiscard]] KVPOLICY_HD int budget(lane who, int count) const { return limit(who, count); }
+  /// A budget below 0 is one of 0: nothing beyond what is forced stays, and a count less a budget always fits.
+  [[nodiscard]] KVPOLICY_HD int budget(lane who, int count) const {
+    int const allowed = limit(who, count);
+    return allowed > 0 ? allowed : 0;
+  }
   [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed) const { return trigger(count, allowed); }
   [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed, int lanes) const {
     return fires_in_pool(trigger, count, allowed, lanes);

@@ -12,14 +12,17 @@ namespace KVPOLICY_NAMESPACE {
 ///
 /// - slots: entry i of a lane stays at the lane's i-th place; places from the new count on are the engine's to free.
 /// - cost: reads and writes each kept row that changes place once. No allocation.
-/// - refuses nothing beside what `apply` refuses.
+/// - refuses rows that are keys and values both (latent attention), where the host can tell.
 struct compact {
   static constexpr auto name = "compact";
   static constexpr auto fields() { return std::tuple{}; }
   static constexpr applier_effects effects{.moves_rows = true, .leaves_gaps = true};
   using verbs = kvpolicy::verbs<ops::gather_rows_t>;
 
-  void refuse(auto&, keep_set const&, cache const&) const {}
+  template <executor Executor>
+  void refuse(Executor&, keep_set const& keep, cache const& in) const {
+    detail::refuse_rows_of_both<typename Executor::backend>("apply", detail::decided_part(in, keep));
+  }
 
   template <executor Executor>
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {

@@ -31,6 +31,7 @@ struct compact_rerotated {
     expects(keep.who.layers() == in.shape.layers, "apply", "plan.who.layers", keep.who.layers(),
             [&] { return "all " + std::to_string(in.shape.layers) + " layers go on at one position"; });
     cache const part = detail::decided_part(in, keep);
+    detail::refuse_rows_of_both<typename Executor::backend>("apply", part);
     ops::rerotate_t::check(part.who, part, rope);
     using turning = implementation<ops::rerotate_t, typename Executor::backend>;
     if constexpr (requires { turning::refuse(part); }) turning::refuse(part);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/check_pointers.hpp>
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/entries.hpp>
@@ -50,7 +52,10 @@ void check_decided(Executor& exec, plan<Executor> const& decided, cache const& i
   check_same_lanes("apply", "cache.who", in.who, held.who());
   refuse_shared("who.count", in.who.count, keep, in.shape);
   refuse_shared("who.position", in.who.position, keep, in.shape);
-  ops::refuse_stale(exec, decided_part(in, keep).who, keep);
+  lanes const decided_lanes = decided_part(in, keep).who;
+  check_decided_about("apply", "cache.who", decided_lanes, keep);
+  refuse_counts<typename Executor::backend>("apply", decided_lanes);
+  ops::refuse_stale(exec, decided_lanes, keep);
 }
 
 /// A table that an applier may write is the one that the cache's locator reads, and lanes that decide apart have rows

@@ -21,6 +21,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - throws: `invalid_argument` if `keep` lists what is kept, or has no room for an ordinal a segment. On the host also
 ///   what a member of `rule` throws: then `keep` is as top_k leaves it.
 struct argmin_t : verb<argmin_t> {
+  static constexpr auto name = "argmin";
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
     expects(keep.lists == side::dropped, "argmin", "keep.lists", "kept entries", "it lists the one that goes");
@@ -36,6 +37,7 @@ inline constexpr argmin_t argmin{};
 /// columns close up behind them, counts follow, and the slot of each stands behind its lane's end, where the engine
 /// writes the next token. No row moves.
 struct drop_listed_t : verb<drop_listed_t> {
+  static constexpr auto name = "drop_listed";
   static constexpr void check(keep_set const&, cache const&, by_lane<int> const&, std::span<held_column const>) {}
 };
 inline constexpr drop_listed_t drop_listed{};

@@ -52,6 +52,7 @@ namespace ops {
 ///   sum), 153 rows of D floats and 8 KiB.
 /// - throws: `invalid_argument` if head sizes differ, the group or lanes are reduced by `last`, or a count is negative.
 struct attention_mass_t : verb<attention_mass_t> {
+  static constexpr auto name = "attention_mass";
   template <executor Executor>
   void operator()(Executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
                   score_view const& out) const {
@@ -60,6 +61,8 @@ struct attention_mass_t : verb<attention_mass_t> {
 
   static void check(keys const& from, query_view const& rows, attention_mass_options const& how,
                     score_view const& out) {
+    detail::check_readable("attention_mass", "keys", from.rows.element);
+    detail::check_readable("attention_mass", "queries", rows.element);
     expects(from.rows.dims == rows.dims, "attention_mass", "queries.dims", rows.dims,
             "keys and queries have one head size");
     expects(rows.rows == 0 || (rows.heads > 0 && rows.heads % out.who.heads == 0), "attention_mass", "queries.heads",

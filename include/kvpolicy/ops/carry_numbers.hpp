@@ -24,6 +24,7 @@ namespace ops {
 ///   is kept as -0, an entry without one has +0.
 /// - throws: `invalid_argument` if a lane holds fewer entries than there are numbers. Then nothing was changed.
 struct carry_numbers_t : verb<carry_numbers_t> {
+  static constexpr auto name = "carry_numbers";
   static void check(lanes const&, entry_numbers const& fresh, by_lane<float> const&) {
     expects(fresh.entries >= 0, "observe", "entries", fresh.entries, "a count cannot be negative");
   }

@@ -22,6 +22,7 @@ struct fold_step {
 /// - cost: reads `part` once; no scratch.
 /// - throws: `invalid_argument` if rows are reduced by `last`: lanes have no order.
 struct fold_t : verb<fold_t> {
+  static constexpr auto name = "fold";
   static void check(score_view const&, fold_step const& step, score_view const&) {
     expects(step.how != reduction::last, "fold", "how", "last", "lanes have no order");
   }

@@ -18,6 +18,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - a table shared by several lanes (stride 0) is moved once, with the keep set that those lanes share.
 /// - cost: reads and writes the kept rows that change place once.
 struct gather_rows_t : verb<gather_rows_t> {
+  static constexpr auto name = "gather_rows";
   static constexpr void check(keep_set const&, cache const&, std::span<held_column const>) {}
 };
 inline constexpr gather_rows_t gather_rows{};
@@ -25,6 +26,7 @@ inline constexpr gather_rows_t gather_rows{};
 /// `carry_entries(exec, keep, cache, columns)`: positions and recorded columns of entry i become those of its i-th kept
 /// entry. What gather_rows does besides moving rows.
 struct carry_entries_t : verb<carry_entries_t> {
+  static constexpr auto name = "carry_entries";
   static constexpr void check(keep_set const&, cache const&, std::span<held_column const>) {}
 };
 inline constexpr carry_entries_t carry_entries{};

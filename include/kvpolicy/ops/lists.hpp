@@ -59,6 +59,7 @@ namespace ops {
 ///   two entries of one list, name a slot that is not shared; or the keep set drops a position of the protected prefix.
 /// - cost: one pass over the lists. A bit a unit of the pool as scratch.
 struct check_list_t : verb<check_list_t> {
+  static constexpr auto name = "check_list";
   template <class Shared>
   static constexpr void check(keep_set const&, cache const&, list_edit<Shared> const&) {}
 };
@@ -71,6 +72,7 @@ inline constexpr check_list_t check_list{};
 /// - out: `freed`, where not null, grows by the number of entries, over all lanes, whose slot was freed.
 /// - cost: one pass over each list. A bit a unit and a row of ints a worker as scratch.
 struct rewrite_list_t : verb<rewrite_list_t> {
+  static constexpr auto name = "rewrite_list";
   template <class Shared>
   static constexpr void check(keep_set const&, cache const&, list_edit<Shared> const&, std::int64_t*) {}
 };
@@ -81,6 +83,7 @@ inline constexpr rewrite_list_t rewrite_list{};
 /// - throws: `invalid_argument` if a live entry's position is at the dead slot or out of the pool. Then nothing was
 ///   changed.
 struct relist_t : verb<relist_t> {
+  static constexpr auto name = "relist";
   static constexpr void check(cache const&, by_lane<int> const&, by_lane<int> const&, by_lane<int const> const&, int,
                               int, int) {}
 };

@@ -13,6 +13,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - throws: on the host what `f` throws. Then each score is the old one or the new one: in the segment
 ///   that threw the entries before the one that threw have new scores; in other segments all, none or some.
 struct map_t : verb<map_t> {
+  static constexpr auto name = "map";
   template <class Function>
   static constexpr void check(score_view const&, Function const&) {}
 };

@@ -46,6 +46,7 @@ namespace ops {
 /// `hide_dropped(exec, keep, cache, mask)`: units of dropped entries may not be read any more. Nothing else is written.
 /// - cost: one pass over the keep sets and the dropped entries.
 struct hide_dropped_t : verb<hide_dropped_t> {
+  static constexpr auto name = "hide_dropped";
   static constexpr void check(keep_set const&, cache const&, mask_rows const&) {}
 };
 inline constexpr hide_dropped_t hide_dropped{};
@@ -53,6 +54,7 @@ inline constexpr hide_dropped_t hide_dropped{};
 /// `show_entries(exec, cache, mask)`: exactly the units of the lanes' entries may be read.
 /// - cost: one write a unit and one an entry.
 struct show_entries_t : verb<show_entries_t> {
+  static constexpr auto name = "show_entries";
   static constexpr void check(cache const&, mask_rows const&) {}
 };
 inline constexpr show_entries_t show_entries{};

@@ -60,8 +60,10 @@ namespace ops {
 ///   worker: 18 D floats.
 /// - throws: `invalid_argument` if head sizes differ, or the bounds' element type is neither the keys' nor f32.
 struct extend_bounds_t : verb<extend_bounds_t> {
+  static constexpr auto name = "extend_bounds";
   static void check(lanes const&, keys const& from, page_bound_memory const& to) {
     detail::check_page_bounds("extend_bounds", to);
+    detail::check_readable("extend_bounds", "keys", from.rows.element);
     expects(from.rows.dims == to.dims, "extend_bounds", "keys.dims", from.rows.dims,
             [&] { return "the bounds have " + std::to_string(to.dims) + " channels"; });
     expects(to.element == from.rows.element || to.element == codec::f32, "extend_bounds", "page_bounds.element",

@@ -24,6 +24,7 @@ struct page_scores_t : verb<page_scores_t> {
   static void check(lanes const& who, page_bound_view const& bounds, query_view const& rows, reduction group,
                     score_view const& out) {
     detail::check_page_bounds("page_scores", bounds);
+    detail::check_readable("page_scores", "queries", rows.element);
     expects(rows.dims == bounds.dims, "page_scores", "queries.dims", rows.dims,
             [&] { return "the bounds have " + std::to_string(bounds.dims) + " channels"; });
     expects(rows.heads > 0 && rows.heads % who.heads == 0, "page_scores", "queries.heads", rows.heads,

@@ -72,6 +72,7 @@ namespace ops {
 /// - cost: O(entries * width) a segment; one row of floats a worker as scratch.
 /// - throws: `invalid_argument` if the width is even or below 1, or the tail negative.
 struct pool_t : verb<pool_t> {
+  static constexpr auto name = "pool";
   static void check(pooling const& by, score_view const&, int tail) {
     expects(by.width % 2 == 1, "pool", "width", by.width, "a pool has an odd width");
     expects(tail >= 0, "pool", "tail", tail, "a count cannot be negative");

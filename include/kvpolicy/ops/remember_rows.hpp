@@ -24,6 +24,7 @@ namespace ops {
 /// - throws: `invalid_argument` if a span is not within the rows, or `keep` or `tail` is out of range. Then nothing was
 ///   changed.
 struct remember_rows_t : verb<remember_rows_t> {
+  static constexpr auto name = "remember_rows";
   static void check(lanes const&, turn_queries const&, remembering const& how, by_lane<float> const&) {
     expects(how.keep >= 0 && how.keep <= 1, "remember_rows", "keep", how.keep, "a memory fades, 0 to 1");
     expects(how.tail >= 1, "remember_rows", "tail", how.tail, "at least one row stands for the span");

@@ -72,6 +72,7 @@ namespace ops {
 /// - throws: `invalid_argument` if dims is odd or more than a row has, theta is not positive and there is no table of
 ///   frequencies, or the plane is opaque. How long a table is cannot be seen, and is not checked.
 struct rerotate_t : verb<rerotate_t> {
+  static constexpr auto name = "rerotate";
   static void check(lanes const&, cache const& in, rope const& how) {
     int const dims = how.dims != 0 ? how.dims : in.k.dims;
     expects(dims > 0 && dims % 2 == 0, "rerotate", "rope.dims", dims, "channels turn in pairs");

@@ -137,6 +137,7 @@ namespace ops {
 /// - in: `keys` of `among.who`; `memory`, one row a query head. out: `out`, float32, committed entries only.
 /// - cost: reads all keys once. Sums run in single precision, in the order of lanes. Scratch of a worker: D floats.
 struct feature_sums_t : verb<feature_sums_t> {
+  static constexpr auto name = "feature_sums";
   static void check(keys const& from, query_view const& memory, score_view const& among, token_features const& out) {
     expects(from.rows.dims == memory.dims && out.dims == memory.dims, "feature_sums", "memory.dims", memory.dims,
             "keys, memory and features have one head size");
@@ -157,6 +158,7 @@ inline constexpr feature_sums_t feature_sums{};
 /// - scratch: `room` points to `room(head, bound)` floats in the executor's memory. Their content is overwritten.
 /// - throws: `invalid_argument` if the head is incomplete or of another shape.
 struct residual_t : verb<residual_t> {
+  static constexpr auto name = "residual";
   /// Floats that a plan has for it beside the features: a head's weights side by side, and what tasks work on.
   [[nodiscard]] static constexpr std::int64_t room(residual_head const& head, int bound) {
     return residual_sizes(head, bound).all();

@@ -33,8 +33,10 @@ namespace ops {
 /// - throws: `invalid_argument` if scores are not made lane by lane. On the host also what `combine` throws: then `out`
 ///   is as `map` leaves scores.
 struct row_norm_t : verb<row_norm_t> {
+  static constexpr auto name = "row_norm";
   template <class Combine>
-  static void check(row_view const&, Combine const&, score_view const& out) {
+  static void check(row_view const& from, Combine const&, score_view const& out) {
+    detail::check_readable("row_norm", "rows", from.rows.element);
     expects(out.decides == granularity::lane, "row_norm", "out.decides", static_cast<int>(out.decides),
             "rows belong to lanes");
   }

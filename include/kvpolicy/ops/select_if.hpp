@@ -15,6 +15,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - throws: `invalid_argument` if `keep` has no room for every entry. On the host also what a member of `rule` throws:
 ///   then `keep` is as top_k leaves it.
 struct select_if_t : verb<select_if_t> {
+  static constexpr auto name = "select_if";
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
     expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.who.bound, "select_if",

@@ -10,7 +10,7 @@ namespace KVPOLICY_NAMESPACE {
 /// A rule that keeps the k best and forces nothing: plain top-k.
 struct best {
   int k = 0;
-  [[nodiscard]] KVPOLICY_HD int budget(lane, int) const { return k; }
+  [[nodiscard]] KVPOLICY_HD int budget(lane, int) const { return k > 0 ? k : 0; }
   [[nodiscard]] KVPOLICY_HD bool triggers(int, int) const { return true; }
   [[nodiscard]] KVPOLICY_HD bool forces(entry) const { return false; }
   [[nodiscard]] KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const { return {0, of.count}; }
@@ -36,10 +36,12 @@ namespace ops {
 /// - cost: O(entries) a segment, never a sort: with `candidates`, one pass that brackets the cut from a sample of the
 ///   scores and one that emits; else three histogram passes and one emission. 2048 counters a worker as scratch, and
 ///   keys where the ordinals will be.
-/// - throws: `invalid_argument` if `keep` has no room for every entry, lanes of one segment hold different counts, or
-///   segments of a pool decide for more than one lane each. On the host also what a member of `rule` throws: then
-///   `keep` lists nothing, is of no number of entries (`seen` is -1), and its report is empty; scores are as they were.
+/// - throws: `invalid_argument` if `keep` has no room for every entry, lanes of one segment hold other tokens, a count
+///   is out of its limits, or segments of a pool decide for more than one lane each. On the host also what a member of
+///   `rule` throws: then `keep` lists nothing, is of no number of entries (`seen` is -1), and its report is empty;
+///   scores are as they were.
 struct top_k_t : verb<top_k_t> {
+  static constexpr auto name = "top_k";
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
     expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.who.bound, "top_k", "keep.capacity",

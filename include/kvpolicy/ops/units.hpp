@@ -9,6 +9,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// into the places of dropped ones, and the list keeps the entries in order. At most as many rows move as are dropped.
 /// Positions and columns are not touched; slots that fell free stand behind the list's end.
 struct fill_holes_t : verb<fill_holes_t> {
+  static constexpr auto name = "fill_holes";
   static constexpr void check(keep_set const&, cache const&, by_lane<int> const&) {}
 };
 inline constexpr fill_holes_t fill_holes{};
@@ -18,6 +19,7 @@ inline constexpr fill_holes_t fill_holes{};
 /// blocks stand behind and are listed in `freed`; `entries`, where not null, grows by what they held.
 /// - cost: one pass over the entries. A row of ints a worker as scratch.
 struct drop_units_t : verb<drop_units_t> {
+  static constexpr auto name = "drop_units";
   static constexpr void check(keep_set const&, cache const&, by_lane<int> const&, std::span<held_column const>,
                               unit_list const&, std::int64_t*) {}
 };

@@ -1,6 +1,7 @@
 // How a verb finds its backend: by specialisation of `implementation`. A third backend is a folder of specialisations.
 #pragma once
 
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <utility>
 
@@ -15,6 +16,8 @@ struct implementation {
 };
 
 /// Base of every verb: checks the arguments in one place, the same for every backend, then runs the backend's code.
+/// A verb that says its name (`static constexpr auto name`) reads every lane of what it is given: where the host reads
+/// the counts, wrong ones are refused before anything is written.
 template <class Verb>
 struct verb {
   template <executor Executor, class... Args>
@@ -26,6 +29,9 @@ struct verb {
                   "or the umbrella of the backend");
     if constexpr (impl::provided) {
       Verb::check(args...);
+      if constexpr (detail::reads_on_host<typename Executor::backend> && requires { Verb::name; }) {
+        (detail::refuse_counts_in(Verb::name, args), ...);
+      }
       return impl::run(exec, std::forward<Args>(args)...);
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/carry_numbers.hpp>
 
@@ -20,6 +21,7 @@ struct admission_gate {
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
     return detail::any_recorded(gate.row(who), among.committed(who));
   }
+  void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, gate); }
 };
 
 /// Keeps the gate beside each entry, in float32: it is computed at the write, and asked when the entry leaves its

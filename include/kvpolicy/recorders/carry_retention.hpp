@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/carry_numbers.hpp>
 
@@ -21,6 +22,7 @@ struct retention {
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
     return detail::any_recorded(log_beta.row(who), among.committed(who));
   }
+  void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, log_beta); }
 };
 
 /// Keeps log beta beside each entry, in float32; it moves with it and is never made again (TRIM-KV, arXiv:2512.03324).

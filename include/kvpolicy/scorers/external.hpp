@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <string_view>
@@ -12,6 +13,7 @@ namespace KVPOLICY_NAMESPACE {
 struct external_scores {
   static constexpr auto name = "external";
   by_lane<float const> score{};
+  void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, score); }
 };
 
 /// A short name in a policy's parameters. At most 31 characters.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/decision/bag.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
@@ -72,6 +73,7 @@ void select(Executor& exec, Policy const& policy, signals<Given...> const& in, s
     detail::check_state("select", held, recorders);
     detail::check_reserved(
         "select", exec, detail::scratch_to_decide<typename Executor::backend, Policy>(held.model(), held.who()));
+    detail::refuse_counts<typename Executor::backend>("select", in.who);
     detail::choose(exec, policy, bag_type(in, recorders, held), held.model(), into);
   }
 }

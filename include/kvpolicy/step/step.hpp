@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/admission/dual.hpp>
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/layout/append.hpp>
 #include <kvpolicy/layout/compact.hpp>
@@ -65,6 +66,7 @@ void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Sel
   check_same_lanes(call, "pages.who", pages.who, held.who());
   check_same_lanes(call, "plan.who", pages.who, plans.evicting.who());
   check_state(call, held, recorders_of_pages(policy));
+  refuse_counts<backend>(call, pages.who);
   if constexpr (is_there<Evict>) {
     using evicting_type = decltype(evicting(policy));
     check_policy(call, policy.evict, pages.shape);
@@ -153,6 +155,7 @@ void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
   detail::check_reserved(
       "observe", exec,
       detail::scratch_to_observe<typename Executor::backend>(recorders, held.model(), held.who()));
+  detail::refuse_counts<typename Executor::backend>("observe", in.who);
   detail::record_some<0, detail::recorders_in<Evict>>(exec, recorders, in, held);
 }
 

@@ -51,14 +51,14 @@ struct argmin_kernel {
  private:
   static constexpr std::uint64_t none = ~std::uint64_t{0};
 
-  /// Lowest of all: by key, then by how far the ordinal is from the end. A segment whose lanes hold different counts
+  /// Lowest of all: by key, then by how far the ordinal is from the end. A segment whose lanes hold other tokens
   /// drops nothing.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD segment_word drop(Block& block, int segment, std::uint64_t* lowest_room, int* room) const {
     segment_keys<Rule> keys(scores, rule, segment);
     int const count = keys.count();
     keys.about.budget = rule.budget(keys.about.who, count);
-    bool const differs = counts_differ(block, scores, segment, faults, room);
+    bool const differs = lanes_differ(block, scores, segment, faults, room);
     if (differs || count == 0 || !rule.triggers(count, keys.about.budget)) return {0};
     keys.find_run();
     std::uint64_t lowest = none;
@@ -80,7 +80,8 @@ struct argmin_kernel {
 
 /// One launch: no result of it depends on how many threads a block has.
 ///
-/// Lanes that decide together and hold different counts raise a fault, and drop nothing.
+/// Lanes that decide together and hold other tokens, and counts out of their limits, raise a fault; their segments drop
+/// nothing.
 template <kernel_backend Backend>
 struct implementation<ops::argmin_t, Backend> {
   static constexpr bool provided = true;
@@ -88,6 +89,7 @@ struct implementation<ops::argmin_t, Backend> {
   template <class Executor, class Rule>
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using kernel = detail::argmin_kernel<Rule>;
+    detail::check_same_tokens(exec, scores);
     exec.launch({scores.segments(), exec.numbers().segment_threads, detail::counting_room::bytes()},
                 kernel{scores, rule, keep, exec.faults(), exec.tickets()});
   }

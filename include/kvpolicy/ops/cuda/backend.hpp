@@ -97,6 +97,11 @@ enum class fault : int {
   pages_position,
   step_drafts,
   step_position,
+  append_count,
+  truncate_count,
+  apply_count,
+  decide_count,
+  unequal_positions,
   fault_count
 };
 
@@ -107,6 +112,7 @@ enum class fault : int {
     case fault::append_bound:
     case fault::append_position:
     case fault::append_drafts:
+    case fault::append_count:
       return 1;
     case fault::list_slot:
     case fault::list_dead_slot:
@@ -125,6 +131,13 @@ enum class fault : int {
     case fault::step_drafts:
     case fault::step_position:
       return 5;
+    case fault::stale_plan:
+    case fault::apply_count:
+      return 6;
+    case fault::unequal_counts:
+    case fault::decide_count:
+    case fault::unequal_positions:
+      return 7;
     default:
       return 16 + static_cast<int>(kind);
   }

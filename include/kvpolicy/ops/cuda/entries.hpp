@@ -1,6 +1,7 @@
 // Device implementations of the verbs that change counts.
 #pragma once
 
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/cuda/columns.hpp>
 #include <kvpolicy/ops/cuda/lists_rows.hpp>
@@ -22,6 +23,7 @@ struct append_check {
     lane const one = all.at(fresh.sequence, static_cast<int>(i));
     int const count = *who.count.row(one);
     int const index = who.index(one);
+    if (!counts_fit(who, one)) return tell_fault(block, faults, fault::append_count, index, count);
     if (fresh.tokens > who.bound - count) tell_fault(block, faults, fault::append_bound, index, fresh.tokens);
     int const last = count > 0 ? who.position.row(one)[count - 1] : -1;
     if (fresh.position <= last) tell_fault(block, faults, fault::append_position, index, fresh.position);
@@ -100,6 +102,20 @@ struct append_kernel {
   }
 };
 
+/// Looks for lanes of a sequence whose counts are out of their limits.
+struct truncate_check {
+  lanes who;
+  row_owners counts;
+  int sequence;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
+    lane const one = counts.at(sequence, static_cast<int>(i));
+    if (counts_fit(who, one)) return;
+    tell_fault(block, faults, fault::truncate_count, who.index(one), *who.count.row(one));
+  }
+};
+
 /// One block: every lane of a sequence is cut, and the drafts that are gone from all of them.
 struct truncate_kernel {
   lanes who;
@@ -148,8 +164,10 @@ struct stale_check {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
+    lane const one = who.at(static_cast<int>(i));
+    if (!counts_fit(who, one)) return tell_fault(block, faults, fault::apply_count, i, *who.count.row(one));
     int const seen = keep.seen[segment_of(who, keep.decides, static_cast<int>(i))];
-    if (seen != who.committed(who.at(static_cast<int>(i)))) tell_fault(block, faults, fault::stale_plan, i, seen);
+    if (seen != who.committed(one)) tell_fault(block, faults, fault::stale_plan, i, seen);
   }
 };
 
@@ -212,8 +230,9 @@ struct implementation<ops::truncate_entries_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, lanes const& who, int sequence, int position) {
     launch_shape const one_block{1, exec.numbers().segment_threads, detail::collective_bytes<int>()};
-    detail::launch_change(exec, one_block,
-                          detail::truncate_kernel{who, detail::owners_of(who.count, who), sequence, position});
+    detail::row_owners const counts = detail::owners_of(who.count, who);
+    detail::launch_check(exec, counts.of_sequence(), detail::truncate_check{who, counts, sequence});
+    detail::launch_change(exec, one_block, detail::truncate_kernel{who, counts, sequence, position});
   }
 };
 

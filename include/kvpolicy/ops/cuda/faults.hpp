@@ -32,6 +32,8 @@ struct fault_text {
   char const* rule;
 };
 
+inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, and its drafts are among them";
+
 [[nodiscard]] inline fault_text text_of(fault kind) {
   switch (kind) {
     case fault::append_bound:
@@ -85,6 +87,16 @@ struct fault_text {
       return {"step", "tokens", "the ring has fewer rows for drafts"};
     case fault::step_position:
       return {"step", "position", "positions ascend"};
+    case fault::append_count:
+      return {"append", "who.count", counts_rule};
+    case fault::truncate_count:
+      return {"truncate", "who.count", counts_rule};
+    case fault::apply_count:
+      return {"apply", "who.count", counts_rule};
+    case fault::decide_count:
+      return {"decide", "who.count", counts_rule};
+    case fault::unequal_positions:
+      return {"decide", "who.position", "lanes that decide together hold the same tokens"};
     default:
       return {"check", "fault", "the device's memory was overwritten"};
   }

@@ -32,12 +32,12 @@ struct count_picked_kernel {
   fault_word faults;
   int* ticket;
 
-  /// A segment whose lanes hold different counts lists all its entries: nothing is dropped.
+  /// A segment whose lanes hold other tokens lists all its entries: nothing is dropped.
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     auto const [sums, room] = counting_room(block);
     segment_keys<Rule> const keys(scores, rule, block.index());
-    bool const differs = counts_differ(block, scores, block.index(), faults, room);
+    bool const differs = lanes_differ(block, scores, block.index(), faults, room);
     int kept = 0;
     int nan = 0;
     for (int e = block.thread(); e < keys.count(); e += block.threads()) {
@@ -79,7 +79,8 @@ struct list_picked_kernel {
 
 }  // namespace detail
 
-/// Two launches. Lanes that decide together and hold different counts raise a fault, and list all their entries.
+/// Two launches. Lanes that decide together and hold other tokens, and counts out of their limits, raise a fault; their
+/// segments list all their entries.
 template <kernel_backend Backend>
 struct implementation<ops::select_if_t, Backend> {
   static constexpr bool provided = true;
@@ -88,6 +89,7 @@ struct implementation<ops::select_if_t, Backend> {
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using counting = detail::count_picked_kernel<Rule>;
     int const threads = exec.numbers().segment_threads;
+    detail::check_same_tokens(exec, scores);
     exec.launch({scores.segments(), threads, detail::counting_room::bytes()},
                 counting{scores, rule, keep, exec.faults(), exec.tickets()});
     exec.launch({scores.segments(), threads, detail::shared_arena::bytes_of_piece<unsigned>(2 * detail::warp_size)},

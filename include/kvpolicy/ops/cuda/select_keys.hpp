@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/cuda/block.hpp>
@@ -112,23 +113,74 @@ struct listed_keys {
   }
 };
 
-/// Tells of lanes that decide together and hold other counts than the first; true in every thread if there are any.
-/// Collective. `room`: warp_size + 1 ints of shared memory.
+/// True if what was found before a decision's launches, or at the positions of lanes that decide together, makes its
+/// keep set unsound. What a decision's kernels find themselves is not asked: which block came first must not matter.
+[[nodiscard]] KVPOLICY_HD inline bool found_before(fault_word faults) {
+  std::uint64_t const word = *faults.data;
+  auto const kind = static_cast<fault>(word >> 56);
+  return word != fault_word::nothing && kind != fault::unequal_counts && kind != fault::decide_count;
+}
+
+/// Tells of a lane that decides for itself and whose counts are out of their limits. All threads ask.
 template <class Block>
-[[nodiscard]] KVPOLICY_HD bool counts_differ(Block& block, score_view const& scores, int segment, fault_word faults,
-                                             int* room) {
-  if (scores.decides == granularity::lane) return false;
+[[nodiscard]] KVPOLICY_HD bool count_fits(Block& block, lanes const& who, int index, fault_word faults) {
+  lane const one = who.at(index);
+  bool const fits = counts_fit(who, one);
+  if (!fits && block.thread() == 0) tell_fault(block, faults, fault::decide_count, index, *who.count.row(one));
+  return fits;
+}
+
+/// Tells of lanes of a segment whose counts are out of their limits, or other than those of the first; true in every
+/// thread if there are any, or if a fault was known before: then nothing may be dropped. Collective. `room`:
+/// warp_size + 1 ints of shared memory.
+template <class Block>
+[[nodiscard]] KVPOLICY_HD bool lanes_differ(Block& block, score_view const& scores, int segment, fault_word faults,
+                                            int* room) {
   int const first = first_lane(scores.who, scores.decides, segment);
+  if (scores.decides == granularity::lane) return !count_fits(block, scores.who, first, faults) || found_before(faults);
   int const lanes = scores.who.size() / scores.segments();
   int const count = scores.who.committed(scores.who.at(first));
-  int differs = 0;
+  int differs = found_before(faults) ? 1 : 0;
   for (int i = first + block.thread(); i < first + lanes; i += block.threads()) {
-    int const other = scores.who.committed(scores.who.at(i));
-    if (other == count) continue;
-    tell_fault(block, faults, fault::unequal_counts, i, other);
+    lane const one = scores.who.at(i);
+    int const other = scores.who.committed(one);
+    bool const fits = counts_fit(scores.who, one);
+    if (fits && other == count) continue;
+    tell_fault(block, faults, fits ? fault::unequal_counts : fault::decide_count, i,
+               fits ? other : *scores.who.count.row(one));
     differs = 1;
   }
   return block_reduce(block, differs, room, take_higher{}) != 0;
+}
+
+/// A thread for each entry of each lane: looks for lanes that hold other tokens than the first of their segment.
+struct same_tokens_check {
+  score_view scores;
+  fault_word faults;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+    lanes const& who = scores.who;
+    auto const index = static_cast<int>(i / who.bound);
+    auto const e = static_cast<int>(i % who.bound);
+    lane const one = who.at(index);
+    lane const first = scores.lane_of(segment_of(who, scores.decides, index));
+    if (e >= who.committed(one) || e >= who.committed(first)) return;
+    int const mine = who.position.row(one)[e];
+    if (mine == who.position.row(first)[e]) return;
+    tell_fault(block, faults, fault::unequal_positions, index, mine);
+  }
+};
+
+/// Looks for lanes that decide together and hold other tokens, if their positions have memory of their own. One launch,
+/// which reads every position once.
+template <class Executor>
+void check_same_tokens(Executor& exec, score_view const& scores) {
+  by_lane<int> const& position = scores.who.position;
+  bool const of_heads = position.head != 0 && scores.who.heads > 1;
+  bool const of_layers = position.layer != 0 && scores.who.layers() > 1 && scores.decides == granularity::token;
+  if (scores.decides == granularity::lane || scores.same_tokens || (!of_heads && !of_layers)) return;
+  launch_each(exec, std::int64_t{scores.who.size()} * scores.who.bound, same_tokens_check{scores, exec.faults()});
 }
 
 /// Shared memory of a kernel that counts segments: for collectives of counts, and of offsets.

@@ -106,6 +106,7 @@ struct survey_kernel {
   pools_in in;
   Rule rule;
   int capacity;
+  fault_word faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -113,6 +114,7 @@ struct survey_kernel {
     select_room const room(block, capacity);
     pool_totals const all = totals(block, segment, room);
     bool const fires = pool_triggers(rule, in_int(all.entries), in_int(all.allowed), in.size);
+    static_cast<void>(count_fits(block, in.scores.who, segment, faults));  // appliers do nothing once it is told
     segment_keys<Rule> keys(in.scores, rule, segment);
     keys.about.budget = rule.budget(keys.about.who, keys.count());
     pool_segment made{};

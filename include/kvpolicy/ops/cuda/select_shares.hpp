@@ -151,7 +151,8 @@ void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, ke
   auto* const histograms = reinterpret_cast<std::uint32_t*>(pools + segments / size);
   pools_in const in{scores, keep, size, of_segments, pools, histograms};
   launch_each(exec, std::int64_t{segments / size} * histogram_bins, clear_pools{in});
-  exec.launch({segments, threads, select_room::bytes(capacity)}, survey_kernel<Rule>{in, rule, capacity});
+  exec.launch({segments, threads, select_room::bytes(capacity)},
+              survey_kernel<Rule>{in, rule, capacity, exec.faults()});
   for (int digits = 0; digits < 3; ++digits) {  // of 11 bits
     exec.launch({segments, threads, select_room::bytes(0)}, pool_histogram_kernel<Rule>{in, rule});
   }

@@ -46,14 +46,14 @@ struct choose_kernel {
   }
 
  private:
-  /// A segment whose lanes hold different counts lists all its entries: nothing is dropped.
+  /// A segment whose lanes hold other tokens lists all its entries: nothing is dropped.
   template <class Block>
   KVPOLICY_HD void choose(Block& block, int segment, int* room) const {
     segment_keys<Rule> keys(scores, rule, segment);
     int const count = keys.count();
     int const budget = rule.budget(keys.about.who, count);
     keys.about.budget = budget;
-    bool const differs = counts_differ(block, scores, segment, faults, room);
+    bool const differs = lanes_differ(block, scores, segment, faults, room);
     bool const fires = !differs && rule.triggers(count, budget);
     segment_choice made{0, count, -1, count};
     int kept = count;
@@ -105,7 +105,8 @@ struct pick_kernel {
 
 /// Two launches; seven for a shared budget. Nothing depends on the order of blocks or threads.
 ///
-/// Lanes that decide together and hold different counts raise a fault, and list all their entries.
+/// Lanes that decide together and hold other tokens, and counts out of their limits, raise a fault; their segments list
+/// all their entries.
 template <kernel_backend Backend>
 struct implementation<ops::top_k_t, Backend> {
   static constexpr bool provided = true;
@@ -139,6 +140,7 @@ struct implementation<ops::top_k_t, Backend> {
   template <class Executor, class Rule>
   static void run_alone(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using choose = detail::choose_kernel<Rule>;
+    detail::check_same_tokens(exec, scores);
     auto const& numbers = exec.numbers();
     auto* const choices = reinterpret_cast<detail::segment_choice*>(exec.scratch());
     int const threads = detail::knows_run<Rule> ? numbers.lane_threads : numbers.segment_threads;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -33,6 +34,7 @@ struct implementation<ops::append_entries_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor&, lanes const& who, std::span<held_column const> columns, appended const& fresh) {
+    detail::refuse_counts("append", who, fresh.sequence, fresh.sequence + 1);
     detail::for_each_lane_of(who, fresh.sequence, [&](lane one) { check_room(who, one, fresh); });
     int const drafts = who.in_flight != nullptr ? who.in_flight[fresh.sequence] : 0;
     expects(fresh.in_flight || drafts == 0, "append", "tokens", fresh.tokens,
@@ -77,6 +79,7 @@ struct implementation<ops::truncate_entries_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor&, lanes const& who, int sequence, int position) {
+    detail::refuse_counts("truncate", who, sequence, sequence + 1);
     int gone_everywhere = who.bound;
     detail::for_each_lane_of(who, sequence, [&](lane one) {
       if (!detail::first_of_row(who.count, who, one)) return;
@@ -95,6 +98,7 @@ struct implementation<ops::commit_entries_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor&, lanes const& who, int sequence, int tokens) {
+    detail::refuse_counts("commit", who, sequence, sequence + 1);
     int const drafts = who.in_flight != nullptr ? who.in_flight[sequence] : 0;
     expects(tokens >= 0 && tokens <= drafts, "commit", "tokens", tokens,
             [&] { return std::to_string(drafts) + " drafts are in flight"; });

@@ -14,7 +14,9 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// The backend that runs on the calling machine's processor.
-struct host {};
+struct host {
+  static constexpr bool reads_on_host = true;
+};
 
 /// Instruction sets that the host's verbs have code for, each with those before it. Chosen when the program runs.
 enum class isa { portable, avx2, avx512, avx512_bf16 };

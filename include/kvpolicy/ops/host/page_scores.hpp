@@ -155,6 +155,7 @@ struct implementation<ops::page_scores_t, host> {
 
   static void run(host_executor& exec, lanes const& who, page_bound_view const& bounds, query_view const& rows,
                   reduction group, score_view const& out) {
+    detail::refuse_counts("page_scores", who, 0, who.sequences);  // those of `out` are of pages
     exec.for_each(out.who.size(), [&](int i, int worker) {
       lane const one = out.who.at(i);
       int const committed = who.committed(one);

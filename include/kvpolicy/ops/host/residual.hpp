@@ -25,7 +25,7 @@ struct implementation<ops::feature_sums_t, host> {
 
   static void run(host_executor& exec, keys const& from, query_view const& memory, score_view const& among,
                   token_features const& out) {
-    detail::refuse_unequal_counts("feature_sums", among);
+    if (!among.same_tokens) detail::refuse_other_tokens("feature_sums", among);
     lanes const& who = among.who;
     int const tasks = (who.bound + entries_of_a_task - 1) / entries_of_a_task;
     exec.for_each(who.sequences * (tasks + 1), [&](int i, int worker) {

@@ -13,12 +13,9 @@ template <>
 struct implementation<ops::select_if_t, host> {
   static constexpr bool provided = true;
 
-  /// What makes the scores of a decision unsound, asked before anything is written.
-  static void refuse(score_view const& scores) { detail::refuse_unequal_counts("select_if", scores); }
-
   template <class Rule>
   static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
-    refuse(scores);
+    if (!scores.same_tokens) detail::refuse_other_tokens("select_if", scores);
     detail::unfinished_keep written(keep);
     *keep.report = {};
     std::mutex counting;

@@ -39,12 +39,9 @@ struct implementation<ops::top_k_t, host> {
 
   static std::size_t scratch(shape const&, int) { return detail::scratch_of<std::int64_t>(2048); }
 
-  /// What makes the scores of a decision unsound, asked before anything is written.
-  static void refuse(score_view const& scores) { detail::refuse_unequal_counts("top_k", scores); }
-
   template <class Rule>
   static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
-    refuse(scores);
+    if (!scores.same_tokens) detail::refuse_other_tokens("top_k", scores);
     int const pool = segments_of_a_pool(scores, detail::scope_of_rule(rule));
     detail::unfinished_keep written(keep);
     *keep.report = {};

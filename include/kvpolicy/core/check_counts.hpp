@@ -1,0 +1,115 @@
+// Checks of what only the memory of counts and positions can tell. They read it: for executors whose memory is the
+// host's.
+#pragma once
+
+#include <concepts>
+#include <cstring>
+#include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/scores.hpp>
+#include <string>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// A backend whose executors keep counts and positions where the host reads them: `reads_on_host`, a static member.
+template <class Backend>
+concept reads_on_host = requires { requires Backend::reads_on_host; };
+
+/// "layer 3, head 1", and of which sequence where a batch has several.
+inline std::string spell_lane_of(lanes const& who, lane one) {
+  std::string const text = "layer " + std::to_string(one.layer) + ", head " + std::to_string(one.head);
+  return who.sequences > 1 ? text + " of sequence " + std::to_string(one.sequence) : text;
+}
+
+/// True if a lane's counts are within their limits: 0 <= drafts <= count <= bound.
+[[nodiscard]] KVPOLICY_HD inline bool counts_fit(lanes const& who, lane one) {
+  int const count = *who.count.row(one);
+  int const drafts = who.in_flight != nullptr ? who.in_flight[one.sequence] : 0;
+  return 0 <= drafts && drafts <= count && count <= who.bound;
+}
+
+/// Says what is wrong with a lane's counts.
+inline void refuse_counts_of_lane(char const* call, lanes const& who, lane one) {
+  int const count = *who.count.row(one);
+  auto const in_lane = [&](int number) { return std::to_string(number) + " in " + spell_lane_of(who, one); };
+  expects(
+      count >= 0 && count <= who.bound, call, "who.count", [&] { return in_lane(count); },
+      [&] { return "a lane holds 0 to " + std::to_string(who.bound) + " entries, its `bound`"; });
+  int const drafts = who.in_flight != nullptr ? who.in_flight[one.sequence] : 0;
+  expects(
+      drafts >= 0 && drafts <= count, call, "who.in_flight", [&] { return in_lane(drafts); },
+      [&] { return "a lane's drafts are among the " + std::to_string(count) + " entries that it holds"; });
+}
+
+/// Refuses counts of the sequences [first, last) that are negative or above the bound, and drafts that are negative or
+/// more than the lane's entries. Cost: one look at each count; rows that lanes share are looked at once.
+inline void refuse_counts(char const* call, lanes const& who, int first, int last) {
+  if (who.count.data == nullptr) return;
+  int const layer_end = who.count.layer == 0 ? who.layer_begin + 1 : who.layer_end;
+  int const heads = who.count.head == 0 ? 1 : who.heads;
+  for (int sequence = first; sequence < last; ++sequence) {
+    for (int layer = who.layer_begin; layer < layer_end; ++layer) {
+      for (int head = 0; head < heads; ++head) {
+        lane const one{sequence, layer, head};
+        if (!counts_fit(who, one)) refuse_counts_of_lane(call, who, one);
+      }
+    }
+  }
+}
+
+/// The same of all sequences, where the backend's counts can be read; a device's kernels look for themselves.
+template <class Backend>
+void refuse_counts(char const* call, lanes const& who) {
+  if constexpr (reads_on_host<Backend>) refuse_counts(call, who, 0, who.sequences);
+}
+
+/// The counts that an argument of a verb brings: lanes, or what has lanes. A keep set's lanes are those of the cache
+/// that it is carried out on, which comes with it.
+template <class Argument>
+void refuse_counts_in(char const* call, Argument const& of) {
+  if constexpr (std::same_as<Argument, lanes>) {
+    refuse_counts(call, of, 0, of.sequences);
+  } else if constexpr (std::same_as<Argument, cache> || std::same_as<Argument, score_view>) {
+    refuse_counts(call, of.who, 0, of.who.sequences);
+  }
+}
+
+/// Lanes that decide together hold equally many entries, at the same positions: the first stands for all.
+///
+/// Cost: reads each position once, and none where lanes share their rows.
+inline void refuse_other_tokens(char const* call, score_view const& scores) {
+  lanes const& who = scores.who;
+  if (scores.decides == granularity::lane) return;
+  for (int i = 0; i < who.size(); ++i) {
+    lane const one = who.at(i);
+    lane const first = scores.lane_of(segment_of(who, scores.decides, i));
+    int const count = who.committed(one);
+    expects(count == who.committed(first), call, "count", count,
+            "lanes that decide together hold equally many entries");
+    int const* const mine = who.position.row(one);
+    int const* const other = who.position.row(first);
+    if (mine == other || count == 0) continue;
+    if (std::memcmp(mine, other, sizeof(int) * static_cast<std::size_t>(count)) == 0) continue;
+    int e = 0;
+    while (mine[e] == other[e]) ++e;
+    expects(
+        false, call, "who.position",
+        [&] {
+          return "other tokens in " + spell_lane_of(who, one) + " than in " + spell_lane_of(who, first) + " (entry " +
+                 std::to_string(e) + ": " + std::to_string(mine[e]) + " against " + std::to_string(other[e]) + ")";
+        },
+        "lanes that decide together hold the same tokens");
+  }
+}
+
+/// Both, asked before a decision writes its scores; verbs that are given these need not look again.
+template <class Backend>
+void refuse_unfit_lanes(char const* call, score_view& scores) {
+  if constexpr (reads_on_host<Backend>) {
+    refuse_counts(call, scores.who, 0, scores.who.sequences);
+    refuse_other_tokens(call, scores);
+    scores.same_tokens = true;
+  }
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

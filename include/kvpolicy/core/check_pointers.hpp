@@ -1,0 +1,49 @@
+// A check of what the tables of pointers to rows say. It reads them: for executors whose memory is the host's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/check_counts.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// What is left of a plane's axes where layer, head and, with `of_unit`, unit are known.
+inline std::array<axis, 6> axes_of_lane(plane const& rows, locator const& where, bool of_unit) {
+  std::int64_t const tokens = where.kind == locating::slot_map ? 1 : where.unit_tokens;
+  return {axis{of_unit ? 1 : where.units, rows.unit}, axis{tokens, rows.token}, axis{rows.dims, rows.dim}};
+}
+
+/// True if a lane's keys and values are different memory; `unit`: in that one, or below 0 in all that one base reaches.
+inline bool apart_in(cache const& in, lane who, std::int64_t unit) {
+  plane k = in.k;
+  plane v = in.v;
+  k.base = in.k.row(who.layer, {unit < 0 ? 0 : unit, 0}, who.head);
+  v.base = in.v.row(who.layer, {unit < 0 ? 0 : unit, 0}, who.head);
+  return apart(k, axes_of_lane(k, in.where, unit >= 0), v, axes_of_lane(v, in.where, unit >= 0));
+}
+
+/// Appliers that move rows move those of keys and of values, each once: a row that serves as both (MLA's latent rows,
+/// found through tables of pointers) would be moved twice. Each lane is asked about itself alone.
+///
+/// Cost: a few comparisons for each lane; for each of its units where the pointers run over units.
+template <class Backend>
+void refuse_rows_of_both(char const* call, cache const& in) {
+  if constexpr (reads_on_host<Backend>) {
+    if (in.k.bases.data == nullptr && in.v.bases.data == nullptr) return;  // check_overlap has told
+    bool const by_unit = in.k.bases.unit != 0 || in.v.bases.unit != 0;
+    for (int i = 0; i < in.who.size(); ++i) {
+      lane const who = in.who.at(i);
+      bool fits = by_unit || apart_in(in, who, -1);
+      int const step = in.where.kind == locating::slot_map ? 1 : in.where.unit_tokens;
+      for (std::int64_t e = 0; by_unit && fits && e < *in.who.count.row(who); e += step) {
+        fits = apart_in(in, who, in.where.at(who, static_cast<int>(e)).unit);
+      }
+      expects(
+          fits, call, "k and v", [&] { return "overlapping in " + spell_lane_of(in.who, who); },
+          "this applier moves rows of both: keys and values are different memory");
+    }
+  }
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
