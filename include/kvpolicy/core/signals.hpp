@@ -4,35 +4,12 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/core/signal_rows.hpp>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
 namespace KVPOLICY_NAMESPACE {
-namespace detail {
-
-/// True if any of a row of floats is not the +0 that a recorded column begins with. Reads a few at a time, so that
-/// loads do not wait for each other.
-[[nodiscard]] KVPOLICY_HD inline bool any_recorded(float const* row, int count) {
-  constexpr int at_once = 16;
-  for (int first = 0; first < count; first += at_once) {
-    std::uint32_t bits = 0;
-    for (int e = first; e < first + at_once && e < count; ++e) bits |= same_bits<std::uint32_t>(row[e]);
-    if (bits != 0) return true;
-  }
-  return false;
-}
-
-}  // namespace detail
-
-namespace detail {
-
-/// Rows that a verb computes with are numbers.
-inline void check_readable(char const* call, char const* name, codec element) {
-  expects(element != codec::opaque, call, name, "opaque rows", "only their engine can read them");
-}
-
-}  // namespace detail
 
 /// Rows of a plane found through a locator.
 struct row_view {
@@ -183,16 +160,6 @@ struct turn_queries : query_view {
   /// The position of a logical row.
   [[nodiscard]] KVPOLICY_HD int position_of(lane who, int r) const { return position.row(who)[stored(who, r)]; }
 };
-
-namespace detail {
-
-/// A signal of one number an entry has memory.
-template <class T>
-void check_numbers_given(char const* call, char const* name, by_lane<T> const& table) {
-  expects(table.data != nullptr, call, name, "null", "a signal is the engine's memory");
-}
-
-}  // namespace detail
 
 /// Signal: attention that each entry has received over its life, one float an entry of a lane.
 struct attention_mass {

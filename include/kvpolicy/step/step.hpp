@@ -8,86 +8,11 @@
 #include <kvpolicy/layout/compact.hpp>
 #include <kvpolicy/selection/select.hpp>
 #include <kvpolicy/step/cache_policy.hpp>
-#include <optional>
+#include <kvpolicy/step/check.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
-/// The plans of a cache policy's parts. Each holds a decision or none, for itself.
-template <class Executor>
-struct step_plan {
-  std::optional<exit_plan<Executor>> exits;           ///< of the admission
-  plan<Executor> evicting;                            ///< of the eviction, or of the full cache
-  std::optional<selection_plan<Executor>> selecting;  ///< of the selection
-};
-
-/// What a step came to.
-struct step_tally {
-  promotion_tally promoted{};
-  tally evicted{};
-};
-
 namespace detail {
-
-template <class Part>
-inline constexpr std::size_t recorders_in = std::tuple_size_v<decltype(recorders_of_part(std::declval<Part const&>()))>;
-
-template <class... Recorders>
-consteval bool all_born(std::tuple<Recorders...> const*) {
-  return (from_birth<Recorders> && ...);
-}
-
-/// What the eviction of a cache policy may be. In pages, what it records was known when its entries were written.
-template <class Evict>
-struct eviction_of_pages {
-  using recorders = decltype(recorders_of_part(std::declval<Evict const&>()));
-  static constexpr bool records_from_birth_only = all_born(static_cast<recorders const*>(nullptr));
-};
-template <class Evict>
-struct eviction_by_moving {
-  static constexpr bool lists_what_is_kept = [] {
-    if constexpr (is_there<Evict>) {
-      return !std::same_as<decltype(pick_of(std::declval<Evict const&>())), lowest_one>;
-    } else {
-      return true;
-    }
-  }();
-};
-
-/// Everything about the parts that act on pages, asked before a step changes anything. The cache itself has been
-/// looked at.
-template <executor Executor, class Admit, class Select, class Evict, class... Given>
-void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Select, Evict> const& policy,
-                 signals<Given...> const& in, cache const& pages, state<Executor> const& held,
-                 step_plan<Executor> const& plans) {
-  using backend = typename Executor::backend;
-  static_assert(eviction_by_moving<Evict>::lists_what_is_kept,
-                "kvpolicy: a cache policy carries its eviction out by compact, which takes what is kept: "
-                "lowest_one goes with overwrite");
-  check_same_lanes(call, "pages.who", pages.who, held.who());
-  check_same_lanes(call, "plan.who", pages.who, plans.evicting.who());
-  check_state(call, held, recorders_of_pages(policy));
-  refuse_counts<backend>(call, pages.who);
-  if constexpr (is_there<Evict>) {
-    using evicting_type = decltype(evicting(policy));
-    check_policy(call, policy.evict, pages.shape);
-    expects(policy.evict.score.decides == granularity::lane, call, "evict.score.decides",
-            to_string(granularity{policy.evict.score.decides}), "pages are ragged: every lane decides for itself");
-    check_plan(call, exec, policy.evict, pages.who, pages.shape, plans.evicting);
-    check_reserved(call, exec,
-                   std::max(scratch_to_decide<backend, evicting_type>(pages.shape, pages.who),
-                            scratch_to_apply<backend, compact>(pages)));
-    check_apart(call, "who.count", pages.who.count, pages.who, granularity::lane, pages.shape);
-    check_apart(call, "who.position", pages.who.position, pages.who, granularity::lane, pages.shape);
-    in.check(call, pages.shape);
-  }
-  if constexpr (is_there<Select>) {
-    check_policy(call, policy.select, pages.shape);
-    expects(plans.selecting.has_value(), call, "plan", "of a policy that selects nothing", "make_plan makes it");
-    check_reserved(call, exec, scratch_to_observe<backend>(recorders_of_pages(policy), pages.shape, pages.who));
-    using bounding = implementation<ops::extend_bounds_t, backend>;
-    if constexpr (requires { bounding::refuse(keys_of(pages)); }) bounding::refuse(keys_of(pages));
-  }
-}
 
 template <executor Executor, class Policy>
 [[nodiscard]] step_plan<Executor> plans_of_pages(Executor& exec, Policy const& policy, cache const& pages) {
