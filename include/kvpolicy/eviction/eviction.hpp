@@ -3,6 +3,7 @@
 
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/budget/pick.hpp>
+#include <kvpolicy/eviction/hooks.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
@@ -24,6 +25,8 @@ struct eviction {
   Pick pick{};
   Trigger trigger{};
   friend bool operator==(eviction const&, eviction const&) = default;
+
+  static_assert(detail::eviction_parts<Score, Protect, Budget, Pick, Trigger>::check());
 };
 
 /// "snapkv(window=32, pool=max:7, rows=sum, group=mean) | sinks(4) | budget(1024)": parts that do nothing are left out.
@@ -39,15 +42,10 @@ template <class Score, class Protect, class... Others>
   return text;
 }
 
-/// Something that `decide` takes: an eviction, or a type that offers the same members. Scorers of pages select.
+/// Something that `decide` takes: an eviction, or a type that offers the same members, whose parts are a scorer of
+/// tokens, a protection, a budget, a trigger and, where it has one, a pick.
 template <class P>
-concept eviction_policy = scorer<std::remove_cvref_t<decltype(P::score)>> && !requires {
-  std::remove_cvref_t<decltype(P::score)>::scores_of;
-} && requires(P const& policy) {
-  policy.protect;
-  policy.budget;
-  policy.trigger;
-};
+concept eviction_policy = detail::is_sound_eviction<P>;
 
 namespace detail {
 
@@ -112,16 +110,6 @@ constexpr auto trigger_of(Policy const& policy) {
     return both_trigger{policy.trigger, policy.score.triggers()};
   } else {
     return policy.trigger;
-  }
-}
-
-/// A policy's pick: `top` where it names none.
-template <class Policy>
-constexpr auto pick_of(Policy const& policy) {
-  if constexpr (requires { policy.pick; }) {
-    return policy.pick;
-  } else {
-    return top{};
   }
 }
 

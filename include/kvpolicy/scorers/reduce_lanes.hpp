@@ -23,6 +23,7 @@ struct reduce_lanes {
 
   using needs = typename Score::needs;
   static constexpr bool ranks_candidates = detail::ranks_candidates<Score>;
+  static constexpr bool constrains_hooks = true;
 
   void check(char const* call) const {
     if constexpr (requires { score_of.check(call); }) score_of.check(call);

@@ -1,0 +1,75 @@
+// What is asked of an eviction's parts, and the one error that a user reads of a policy that does not fit.
+#pragma once
+
+#include <kvpolicy/budget/budget.hpp>
+#include <kvpolicy/budget/pick.hpp>
+#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/trigger/trigger.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The parts of an eviction or an admission; `check` says which one does not fit.
+template <class Score, class Protect, class Budget, class Pick, class Trigger>
+struct eviction_parts {
+  using scores = hooks<Score, law<hook::scores_tokens, !scores_pages<Score>>>;
+  static constexpr bool sound = is_sound_scorer<Score> && scores::sound && protection_hooks<Protect>::sound &&
+                                budget_hooks<Budget>::sound && pick_hooks<Pick>::sound && trigger_hooks<Trigger>::sound;
+
+  static consteval bool check() {
+    return check_scorer<Score>() && scores::check() && protection_hooks<Protect>::check() &&
+           budget_hooks<Budget>::check() && pick_hooks<Pick>::check() && trigger_hooks<Trigger>::check();
+  }
+};
+
+/// A policy's pick: `top` where it names none.
+template <class Policy>
+constexpr auto pick_of(Policy const& policy) {
+  if constexpr (requires { policy.pick; }) {
+    return policy.pick;
+  } else {
+    return top{};
+  }
+}
+
+/// The members of a policy, which need not be one of the library's.
+template <class P>
+using eviction_members =
+    hooks<P, required_hook<hook::policy_score, form_of_data<hook::policy_score, P>()>,
+          required_hook<hook::policy_protect, form_of_data<hook::policy_protect, P>()>,
+          required_hook<hook::policy_budget, form_of_data<hook::policy_budget, P>()>,
+          required_hook<hook::policy_trigger, form_of_data<hook::policy_trigger, P>()>,
+          optional_hook<hook::policy_pick, form_of_data<hook::policy_pick, P>()>,
+          law<hook::policy_no_picks, form_of_data<hook::policy_pick, P>() != hook_form::absent ||
+                                         form_of_data<hook::policy_picks, P>() == hook_form::absent>,
+          optional_hook<hook::policy_check, form_of_call<hook::policy_check, P, anything, char const*>()>>;
+
+template <class P, bool HasMembers = eviction_members<P>::sound>
+struct eviction_hooks {
+  static constexpr bool sound = false;
+  static consteval bool check() { return eviction_members<P>::check(); }
+};
+template <class P>
+struct eviction_hooks<P, true>
+    : eviction_parts<std::remove_cvref_t<decltype(P::score)>, std::remove_cvref_t<decltype(P::protect)>,
+                     std::remove_cvref_t<decltype(P::budget)>,
+                     std::remove_cvref_t<decltype(pick_of(std::declval<P const&>()))>,
+                     std::remove_cvref_t<decltype(P::trigger)>> {};
+
+template <class P>
+inline constexpr bool is_sound_eviction = eviction_hooks<P>::sound;
+
+/// A policy with a scorer of tokens, or with something that is none: what the calls of an eviction and an admission
+/// take in order to say what is wrong.
+template <class P>
+concept wants_tokens =
+    requires(P const& policy) { policy.score; } && !scores_pages<std::remove_cvref_t<decltype(P::score)>>;
+
+template <class P>
+concept no_eviction = wants_tokens<P> && !is_sound_eviction<P>;
+
+/// What a call returns that was refused when it was compiled.
+template <class T>
+T refused();
+
+}  // namespace KVPOLICY_NAMESPACE::detail
