@@ -71,6 +71,12 @@ template <executor Executor, eviction_policy Policy>
   return made;
 }
 
+template <executor Executor, detail::no_eviction Policy>
+required required_bytes(Policy const&, cache const&) {
+  detail::eviction_hooks<Policy>::check();  // the one error
+  return {};
+}
+
 /// The same of a dual cache: the window's plan, and the state of both parts.
 template <executor Executor, admission_policy Policy>
 [[nodiscard]] required required_bytes(Policy const& policy, dual_cache const& both) {
@@ -167,6 +173,11 @@ template <executor Executor, eviction_policy Policy>
 [[nodiscard]] std::string explain(Policy const& policy, plan<Executor>& of, int segment, int ordinal) {
   auto const forced = [&](entry const& at) { return forces(policy, of, segment, at.ordinal); };
   return print(judge(of, segment, ordinal, forced));
+}
+template <executor Executor, detail::no_eviction Policy>
+std::string explain(Policy const&, plan<Executor>&, int, int) {
+  detail::eviction_hooks<Policy>::check();  // the one error
+  return {};
 }
 
 }  // namespace KVPOLICY_NAMESPACE

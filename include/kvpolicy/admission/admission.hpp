@@ -3,11 +3,53 @@
 
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/budget/pick.hpp>
+#include <kvpolicy/eviction/hooks.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
 
 namespace KVPOLICY_NAMESPACE {
+
+namespace detail {
+
+/// The parts of an admission; `check` says which one does not fit.
+template <class Score, class Protect, class Pick>
+struct admission_parts {
+  using parts = eviction_parts<Score, Protect, unlimited, Pick, over_budget>;
+  using alone = hooks<Score, law<hook::scores_alone, !ranks_candidates<Score>>>;
+  using picks = hooks<Pick, law<hook::picks_alone, threshold<Pick>>>;
+  static constexpr bool sound = parts::sound && alone::sound && picks::sound;
+  static consteval bool check() {
+    parts::check();
+    if constexpr (parts::sound) return alone::check() && picks::check();
+    return true;
+  }
+};
+
+/// The members of an admission, which need not be one of the library's.
+template <class P>
+using admission_members = hooks<P, required_hook<hook::policy_score, form_of_data<hook::policy_score, P>()>,
+                                required_hook<hook::policy_protect, form_of_data<hook::policy_protect, P>()>,
+                                required_hook<hook::policy_window, form_of_data<hook::policy_window, P>()>,
+                                required_hook<hook::policy_pick, form_of_data<hook::policy_pick, P>()>,
+                                required_hook<hook::policy_cap, form_of_data<hook::policy_cap, P>()>>;
+
+template <class P, bool HasMembers = admission_members<P>::sound>
+struct admission_hooks {
+  static constexpr bool sound = false;
+  static consteval bool check() { return admission_members<P>::check(); }
+};
+template <class P>
+struct admission_hooks<P, true>
+    : admission_parts<std::remove_cvref_t<decltype(P::score)>, std::remove_cvref_t<decltype(P::protect)>,
+                      std::remove_cvref_t<decltype(P::pick)>> {};
+
+template <class P>
+inline constexpr bool is_sound_admission = admission_hooks<P>::sound;
+template <class P>
+concept no_admission = has_score<P> && !is_sound_admission<P>;
+
+}  // namespace detail
 
 /// *When* a token leaves its lane's window, *score* it, and admit it to the lane's pages if the score is *picked*.
 ///
@@ -26,6 +68,8 @@ struct admission {
   Pick pick{};
   int cap = -1;  ///< a lane that holds so many admitted entries drops further ones, and the tally says so; -1: no cap
   friend bool operator==(admission const&, admission const&) = default;
+
+  static_assert(detail::admission_parts<Score, Protect, Pick>::check());
 
   static constexpr unlimited budget{};
   static constexpr over_budget trigger{};
@@ -49,22 +93,13 @@ template <class Score, class Protect, class Pick>
   return text;
 }
 
-namespace detail {
-
-/// A scorer of entries, each by itself: one that ranks candidates, or pages, has nothing to say about what leaves.
-template <class Score>
-concept admits_entries = scorer<Score> && !ranks_candidates<Score> && !requires { Score::scores_of; };
-
-}  // namespace detail
-
-/// Something that lets a window's oldest entries go on or not.
+/// Something that lets a window's oldest entries go on or not: an admission, or a type that offers the same members.
+/// Its scorer is one of tokens, each by itself: one that ranks candidates has nothing to say about what leaves.
 template <class P>
-concept admission_policy = detail::admits_entries<std::remove_cvref_t<decltype(P::score)>> &&
-                           threshold<std::remove_cvref_t<decltype(P::pick)>> && requires(P const& policy) {
-                             { policy.window } -> std::convertible_to<int>;
-                             { policy.cap } -> std::convertible_to<int>;
-                             policy.protect;
-                           };
+concept admission_policy = detail::is_sound_admission<P> && requires(P const& policy) {
+  { policy.window } -> std::convertible_to<int>;
+  { policy.cap } -> std::convertible_to<int>;
+};
 
 /// True if a query row sees an entry of its lane, both counted from the start of the sequence: the exact vertical-slash
 /// mask, i - j < window or admitted; the row itself is one of the window.

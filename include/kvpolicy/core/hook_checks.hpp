@@ -143,6 +143,22 @@ struct hooks {
   }
 };
 
+/// One error if they do not fit; true if they do.
+template <class Hooks>
+consteval bool fits() {
+  return Hooks::check() && Hooks::sound;
+}
+
+/// What a call returns that was refused when it was compiled.
+template <class T>
+T refused();
+
+/// The name of this struct is the error that a user reads when a signal is read that is not there.
+template <class Signal, class Bag>
+struct signal_read {
+  static constexpr bool is_provided = Bag::template provides<Signal>;
+};
+
 /// Converts to a T and to nothing else, or to its bases alone: tells whose comparison `==` finds.
 template <class T>
 struct as_itself {
@@ -190,6 +206,7 @@ using part_hooks =
           law<hook::has_equality, std::equality_comparable<Part>>, law<hook::own_equality, !compares_as_base<Part>>,
           optional_hook<hook::part_name, form_of_constant<hook::part_name, Part, named_constant<Part>>()>,
           optional_hook<hook::part_fields, form_of_constant<hook::part_fields, Part, has_fields<Part>>()>,
+          law<hook::fields_and_name, !has_fields<Part> || described<Part>>,
           law<hook::own_fields, has_own_fields<Part>()>>;
 
 }  // namespace KVPOLICY_NAMESPACE::detail

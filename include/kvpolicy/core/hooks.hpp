@@ -67,6 +67,7 @@ KVPOLICY_LAW(pick_is_number, "this policy's pick is a number, but it must be a p
 KVPOLICY_LAW(score_is_number, "this policy's score is a number, but it must be a scorer such as kvpolicy::snapkv{}")
 KVPOLICY_LAW(is_value, "this part of a policy is no value, but a decision copies it: it must be default-constructible and copyable")
 KVPOLICY_LAW(has_equality, "this part of a policy has no `operator==`, but parts are compared: friend bool operator==(T const&, T const&) = default")
+KVPOLICY_LAW(fields_and_name, "this part of a policy has `fields()`, but no `static constexpr auto name`, a char const*, with which it prints")
 KVPOLICY_LAW(own_equality, "this type inherits `operator==`, so what it adds is not compared, but a part of a policy has its own: hold the other part as a member, and write operator==, name and fields()")
 KVPOLICY_LAW(own_fields, "this type inherits `fields()`, so what it adds is neither printed nor read, but a part of a policy has its own: hold the other part as a member, and write operator==, name and fields()")
 KVPOLICY_HOOK(part_name, "part of a policy", name, int name, "printing reads `static constexpr auto name`, a char const*")

@@ -7,6 +7,7 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
+#include <kvpolicy/core/hook_checks.hpp>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -85,6 +86,16 @@ concept recorder = std::regular<R> && requires(R const& r, shape const& model, h
   { r.view(held) } -> std::same_as<typename R::provides>;
 };
 
+namespace detail {
+
+/// `forget`, once the executor is known.
+template <class R, class Executor>
+using forgetting_hooks =
+    hooks<R, optional_hook<hook::recorder_forget, form_of_call<hook::recorder_forget, R, anything, Executor&,
+                                                               lanes const&, held_columns const&, int, int>()>>;
+
+}  // namespace detail
+
 /// The recorders of a scorer, as a tuple: what its `recorders()` returns, or nothing.
 template <class Scorer>
 [[nodiscard]] constexpr auto recorders_of(Scorer const& score) {
@@ -111,6 +122,7 @@ class state {
   /// Adds a recorder's columns, zeroed. In the order of the policy's tuple of recorders.
   template <recorder Recorder>
   void add(Recorder const& keeps) {
+    detail::forgetting_hooks<Recorder, Executor>::check();
     if constexpr (requires(Executor& exec, held_columns const& held) { keeps.forget(exec, who_, held, 0, 0); }) {
       std::size_t const first = columns_.size();
       forgetting_.push_back(
@@ -250,6 +262,11 @@ class bag {
   [[nodiscard]] Signal get() const {
     if constexpr (Given::template provides<Signal>) {
       return given_.template get<Signal>();
+    } else if constexpr (!provides<Signal>) {
+      static_assert(detail::signal_read<Signal, bag>::is_provided,
+                    "kvpolicy: this scorer reads a signal that its `needs` does not list, and that is neither given "
+                    "nor recorded");
+      return detail::refused<Signal>();
     } else {
       constexpr std::size_t at = recorded_at<Signal>();
       std::size_t const first = detail::first_column<at>(recorders_, held_.model(), held_.who().bound);

@@ -7,6 +7,7 @@
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/eviction/refusals.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
@@ -147,7 +148,8 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
   using score_type = std::remove_cvref_t<decltype(policy.score)>;
   auto const recorders = recorders_of(policy.score);
   using bag_type = bag<Given, std::remove_cvref_t<decltype(recorders)>, state<Executor>>;
-  if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{})) {
+  if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
+                fits<deciding_hooks<score_type, Executor, bag_type>>()) {
     check_policy("decide", policy, held.model());
     check_same_lanes("decide", "signals.who", in.who, into.who());
     check_same_lanes("decide", "signals.who", in.who, held.who());

@@ -57,6 +57,9 @@ struct eviction_rule {
   Budget limit;
   Trigger trigger;
   Pick pick{};
+
+  static constexpr bool constrains_hooks = true;
+
   [[nodiscard]] KVPOLICY_HD bool picks(float score) const
     requires threshold<Pick>
   {

@@ -59,17 +59,8 @@ struct eviction_hooks<P, true>
 template <class P>
 inline constexpr bool is_sound_eviction = eviction_hooks<P>::sound;
 
-/// A policy with a scorer of tokens, or with something that is none: what the calls of an eviction and an admission
-/// take in order to say what is wrong.
+/// A policy that is not a selection, and does not fit: the calls take it in order to say what is wrong.
 template <class P>
-concept wants_tokens =
-    requires(P const& policy) { policy.score; } && !scores_pages<std::remove_cvref_t<decltype(P::score)>>;
-
-template <class P>
-concept no_eviction = wants_tokens<P> && !is_sound_eviction<P>;
-
-/// What a call returns that was refused when it was compiled.
-template <class T>
-T refused();
+concept no_eviction = has_score<P> && !looks_like_selection<P> && !is_sound_eviction<P>;
 
 }  // namespace KVPOLICY_NAMESPACE::detail

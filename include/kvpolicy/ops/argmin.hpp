@@ -5,6 +5,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>
 #include <span>
 
@@ -20,6 +21,9 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - cost: one pass over the scores. No scratch.
 /// - throws: `invalid_argument` if `keep` lists what is kept, or has no room for an ordinal a segment.
 struct argmin_t : verb<argmin_t> {
+  template <class Scores, class Rule, class Keep>
+  using hooks_of = detail::rule_hooks<Rule>;
+
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
     expects(keep.lists == side::dropped, "argmin", "keep.lists", "kept entries", "it lists the one that goes");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
 namespace KVPOLICY_NAMESPACE::ops {
@@ -11,6 +12,9 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - in, out: `scores` [segments, entries]. `f` is a struct with a KVPOLICY_HD `float operator()(float, entry) const`.
 /// - cost: O(entries) a segment; no scratch.
 struct map_t : verb<map_t> {
+  template <class Scores, class Function>
+  using hooks_of = detail::map_hooks<Function>;
+
   template <class Function>
   static constexpr void check(score_view const&, Function const&) {}
 };

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -38,6 +39,9 @@ namespace ops {
 /// - throws: `invalid_argument` if `keep` has no room for every entry, lanes of one segment hold different counts, or
 ///   segments of a pool decide for more than one lane each.
 struct top_k_t : verb<top_k_t> {
+  template <class Scores, class Rule, class Keep>
+  using hooks_of = detail::rule_hooks<Rule>;
+
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
     expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.who.bound, "top_k", "keep.capacity",

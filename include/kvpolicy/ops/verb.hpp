@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/executor.hpp>
+#include <kvpolicy/core/hook_checks.hpp>
 #include <utility>
 
 namespace KVPOLICY_NAMESPACE {
@@ -13,6 +14,20 @@ struct implementation {
   static constexpr bool provided = false;
 };
 
+namespace detail {
+
+/// One error if a verb says what it asks of its arguments (`hooks_of`), and these do not fit.
+template <class Verb, class... Args>
+consteval bool arguments_fit() {
+  if constexpr (requires { typename Verb::template hooks_of<Args...>; }) {
+    return fits<typename Verb::template hooks_of<Args...>>();
+  } else {
+    return true;
+  }
+}
+
+}  // namespace detail
+
 /// Base of every verb: checks the arguments in one place, the same for every backend, then runs the backend's code.
 template <class Verb>
 struct verb {
@@ -22,7 +37,7 @@ struct verb {
     static_assert(impl::provided,
                   "kvpolicy: this executor's backend has no implementation of this verb; "
                   "include <kvpolicy/ops/BACKEND/VERB.hpp> or the umbrella of the backend");
-    if constexpr (impl::provided) {
+    if constexpr (impl::provided && detail::arguments_fit<Verb, std::remove_cvref_t<Args>...>()) {
       Verb::check(args...);
       return impl::run(exec, std::forward<Args>(args)...);
     }

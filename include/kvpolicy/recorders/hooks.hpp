@@ -24,7 +24,8 @@ struct provided_by {
   static constexpr bool accepts = requires { requires std::same_as<Result, typename R::provides>; };
 };
 template <class R>
-concept says_from_birth = requires { typename std::bool_constant<R::from_birth>; };
+concept says_from_birth =
+    !hook::recorder_from_birth::is_own_data<R> && requires { typename std::bool_constant<R::from_birth>; };
 
 /// What is asked of a recorder before anything is known of the executor and the signals.
 template <class R>
@@ -38,11 +39,7 @@ using recorder_hooks = hooks<
     optional_hook<hook::recorder_forget, form_of_function<hook::recorder_forget, R>()>,
     optional_hook<hook::recorder_from_birth, form_of_constant<hook::recorder_from_birth, R, says_from_birth<R>>()>>;
 
-/// The same once both are known.
-template <class R, class Executor>
-using forgetting_hooks =
-    hooks<R, optional_hook<hook::recorder_forget, form_of_call<hook::recorder_forget, R, anything, Executor&,
-                                                               lanes const&, held_columns const&, int, int>()>>;
+/// The same once both are known. `forget` is asked about where a state takes the recorder.
 template <class R, class Executor, class Given>
 using observing_hooks =
     hooks<R, required_hook<hook::recorder_observe, form_of_call<hook::recorder_observe, R, anything, Executor&,

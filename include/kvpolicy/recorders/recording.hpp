@@ -5,6 +5,7 @@
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/verb.hpp>
+#include <kvpolicy/recorders/hooks.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -49,8 +50,9 @@ template <executor Executor, class... Recorders, class Given>
 void record(Executor& exec, std::tuple<Recorders...> const& recorders, Given const& in, state<Executor> const& held) {
   std::size_t first = 0;
   auto const one = [&](auto const& recorder) {
-    using needed = typename std::remove_cvref_t<decltype(recorder)>::needs;
-    if constexpr (signals_complete<std::remove_cvref_t<decltype(recorder)>, Given>(needed{})) {
+    using type = std::remove_cvref_t<decltype(recorder)>;
+    using needed = typename type::needs;
+    if constexpr (signals_complete<type, Given>(needed{}) && fits<observing_hooks<type, Executor, Given>>()) {
       if (in.has_all(needed{})) recorder.observe(exec, in, held.columns_from(first));
       first += recorder.columns(held.model(), held.who().bound).size();
     }

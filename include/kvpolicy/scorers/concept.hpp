@@ -43,7 +43,8 @@ concept scorer = std::regular<S> && requires {
 namespace detail {
 
 template <class Score>
-concept says_whether_it_ranks = requires { typename std::bool_constant<Score::ranks_candidates>; };
+concept says_whether_it_ranks = !hook::scorer_ranks_candidates::is_own_data<Score> &&
+                                requires { typename std::bool_constant<Score::ranks_candidates>; };
 
 /// True of a scorer whose scores depend on which entries compete.
 template <class Score>
@@ -57,9 +58,11 @@ inline constexpr bool ranks_candidates = [] {
 
 /// True of a scorer of pages; any other scores tokens.
 template <class Score>
-concept scores_pages = requires { requires Score::scores_of == unit::page; };
+concept scores_pages =
+    !hook::scorer_scores_of::is_own_data<Score> && requires { requires Score::scores_of == unit::page; };
 template <class Score>
-concept says_what_it_scores = requires { typename std::integral_constant<unit, Score::scores_of>; };
+concept says_what_it_scores = !hook::scorer_scores_of::is_own_data<Score> &&
+                              requires { typename std::integral_constant<unit, Score::scores_of>; };
 
 template <class Score>
 concept says_who_decides = requires {
@@ -126,6 +129,15 @@ inline constexpr bool is_sound_scorer = [] {
     return false;
   }
 }();
+
+/// Policies by their shape, whether they fit or not.
+template <class P>
+concept has_score = requires(P const& policy) { policy.score; };
+template <class P>
+concept looks_like_selection =
+    has_score<P> && !requires(P const& policy) { policy.protect; } && requires(P const& policy) {
+      requires requires { policy.dense_layers; } || scores_pages<std::remove_cvref_t<decltype(policy.score)>>;
+    };
 
 /// What is asked of a scorer once executor and signals are known.
 template <class S, class Executor, class Bag, class Out = score_view&>

@@ -6,6 +6,7 @@
 #include <kvpolicy/ops/top_k.hpp>
 #include <kvpolicy/recorders/recording.hpp>
 #include <kvpolicy/selection/plan.hpp>
+#include <kvpolicy/selection/refusals.hpp>
 #include <kvpolicy/selection/selection.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -111,7 +112,8 @@ void select(Executor& exec, Policy const& policy, signals<Given...> const& in, s
   using score_type = std::remove_cvref_t<decltype(policy.score)>;
   auto const recorders = recorders_of(policy.score);
   using bag_type = bag<signals<Given...>, std::remove_cvref_t<decltype(recorders)>, state<Executor>>;
-  if constexpr (detail::signals_complete<score_type, bag_type>(typename score_type::needs{})) {
+  if constexpr (detail::signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
+                detail::fits<detail::deciding_hooks<score_type, Executor, bag_type, score_view>>()) {
     detail::check_selection("select", policy, held.model());
     detail::check_same_lanes("select", "signals.who", in.who, into.who());
     detail::check_same_lanes("select", "signals.who", in.who, held.who());

@@ -13,6 +13,43 @@ concept page_scorer = scorer<S> && requires(S const& score) {
   { score.page } -> std::convertible_to<int>;
 };
 
+namespace detail {
+
+/// The parts of a selection; `check` says which one does not fit.
+template <class Score, class Budget>
+struct selection_parts {
+  using pages = hooks<Score, law<hook::scores_pages, scores_pages<Score>>,
+                      required_hook<hook::scorer_page, form_of_data<hook::scorer_page, Score>()>>;
+  static constexpr bool sound = is_sound_scorer<Score> && pages::sound && budget_hooks<Budget>::sound;
+  static consteval bool check() {
+    check_scorer<Score>();
+    if constexpr (is_sound_scorer<Score>) pages::check();
+    return budget_hooks<Budget>::check();
+  }
+};
+
+/// The members of a selection, which need not be one of the library's.
+template <class P>
+using selection_members = hooks<P, required_hook<hook::policy_score, form_of_data<hook::policy_score, P>()>,
+                                required_hook<hook::policy_budget, form_of_data<hook::policy_budget, P>()>,
+                                required_hook<hook::policy_dense_layers, form_of_data<hook::policy_dense_layers, P>()>>;
+
+template <class P, bool HasMembers = selection_members<P>::sound>
+struct selection_hooks {
+  static constexpr bool sound = false;
+  static consteval bool check() { return selection_members<P>::check(); }
+};
+template <class P>
+struct selection_hooks<P, true>
+    : selection_parts<std::remove_cvref_t<decltype(P::score)>, std::remove_cvref_t<decltype(P::budget)>> {};
+
+template <class P>
+inline constexpr bool is_sound_selection = selection_hooks<P>::sound;
+template <class P>
+concept no_selection = looks_like_selection<P> && !is_sound_selection<P>;
+
+}  // namespace detail
+
 /// Read the pages that *score* best, up to a *budget* of tokens; nothing is dropped. The last page, in which the lane
 /// grows, is always read, and the first `dense_layers` layers read all.
 ///
@@ -25,6 +62,8 @@ struct selection {
   Budget budget{};       ///< tokens, of which whole pages are read; at least the last one
   int dense_layers = 2;  ///< attention of a model's first layers is spread too widely for pages
   friend bool operator==(selection const&, selection const&) = default;
+
+  static_assert(detail::selection_parts<Score, Budget>::check());
 };
 
 /// "quest(page=16, group=max, bounds=f32) | budget(512) | dense(2)"
@@ -37,8 +76,7 @@ template <class Score, class Budget>
 
 /// Something that `select` takes: a selection, or a type that offers the same members.
 template <class P>
-concept selection_policy = page_scorer<std::remove_cvref_t<decltype(P::score)>> && requires(P const& policy) {
-  policy.budget;
+concept selection_policy = detail::is_sound_selection<P> && requires(P const& policy) {
   { policy.dense_layers } -> std::convertible_to<int>;
 };
 

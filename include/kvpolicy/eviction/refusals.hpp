@@ -1,0 +1,32 @@
+// The calls of an eviction for policies that do not fit: one error each, which names the part.
+#pragma once
+
+#include <kvpolicy/core/plan.hpp>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/eviction/hooks.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <executor Executor, detail::no_eviction Policy>
+state<Executor> make_state(Executor&, Policy const&, cache const&, int = 0) {
+  detail::eviction_hooks<Policy>::check();
+  return detail::refused<state<Executor>>();
+}
+
+template <executor Executor, detail::no_eviction Policy>
+plan<Executor> make_plan(Executor&, Policy const&, cache const&) {
+  detail::eviction_hooks<Policy>::check();
+  return detail::refused<plan<Executor>>();
+}
+
+template <executor Executor, detail::no_eviction Policy, class... Args>
+void observe(Executor&, Policy const&, Args const&...) {
+  detail::eviction_hooks<Policy>::check();
+}
+
+template <executor Executor, detail::no_eviction Policy, class... Args>
+void decide(Executor&, Policy const&, Args const&...) {
+  detail::eviction_hooks<Policy>::check();
+}
+
+}  // namespace KVPOLICY_NAMESPACE
