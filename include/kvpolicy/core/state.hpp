@@ -122,7 +122,7 @@ class state {
   /// Adds a recorder's columns, zeroed. In the order of the policy's tuple of recorders.
   template <recorder Recorder>
   void add(Recorder const& keeps) {
-    detail::forgetting_hooks<Recorder, Executor>::check();
+    static_cast<void>(detail::forgetting_hooks<Recorder, Executor>::check());
     if constexpr (requires(Executor& exec, held_columns const& held) { keeps.forget(exec, who_, held, 0, 0); }) {
       std::size_t const first = columns_.size();
       forgetting_.push_back(

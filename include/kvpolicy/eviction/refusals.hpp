@@ -9,24 +9,24 @@ namespace KVPOLICY_NAMESPACE {
 
 template <executor Executor, detail::no_eviction Policy>
 state<Executor> make_state(Executor&, Policy const&, cache const&, int = 0) {
-  detail::eviction_hooks<Policy>::check();
+  static_cast<void>(detail::eviction_hooks<Policy>::check());
   return detail::refused<state<Executor>>();
 }
 
 template <executor Executor, detail::no_eviction Policy>
 plan<Executor> make_plan(Executor&, Policy const&, cache const&) {
-  detail::eviction_hooks<Policy>::check();
+  static_cast<void>(detail::eviction_hooks<Policy>::check());
   return detail::refused<plan<Executor>>();
 }
 
 template <executor Executor, detail::no_eviction Policy, class... Args>
 void observe(Executor&, Policy const&, Args const&...) {
-  detail::eviction_hooks<Policy>::check();
+  static_cast<void>(detail::eviction_hooks<Policy>::check());
 }
 
 template <executor Executor, detail::no_eviction Policy, class... Args>
 void decide(Executor&, Policy const&, Args const&...) {
-  detail::eviction_hooks<Policy>::check();
+  static_cast<void>(detail::eviction_hooks<Policy>::check());
 }
 
 }  // namespace KVPOLICY_NAMESPACE

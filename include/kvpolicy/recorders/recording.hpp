@@ -52,12 +52,14 @@ void record(Executor& exec, std::tuple<Recorders...> const& recorders, Given con
   auto const one = [&](auto const& recorder) {
     using type = std::remove_cvref_t<decltype(recorder)>;
     using needed = typename type::needs;
-    if constexpr (signals_complete<type, Given>(needed{}) && fits<observing_hooks<type, Executor, Given>>()) {
+    if constexpr (signals_complete<type, Given>(needed{})) {
       if (in.has_all(needed{})) recorder.observe(exec, in, held.columns_from(first));
       first += recorder.columns(held.model(), held.who().bound).size();
     }
   };
-  std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
+  if constexpr ((fits<observing_hooks<Recorders, Executor, Given>>() && ...)) {
+    std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
+  }
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -117,8 +117,10 @@ struct hooks_of_recorders<std::tuple<Recorders...>> {
 };
 template <class S>
 consteval bool check_scorer() {
-  scorer_hooks<S>::check();
-  if constexpr (scorer_hooks<S>::sound) hooks_of_recorders<decltype(recorders_of(std::declval<S const&>()))>::check();
+  static_cast<void>(scorer_hooks<S>::check());
+  if constexpr (scorer_hooks<S>::sound) {
+    static_cast<void>(hooks_of_recorders<decltype(recorders_of(std::declval<S const&>()))>::check());
+  }
   return true;
 }
 template <class S>

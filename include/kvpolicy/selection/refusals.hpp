@@ -9,25 +9,25 @@ namespace KVPOLICY_NAMESPACE {
 
 template <executor Executor, detail::no_selection Policy>
 state<Executor> make_state(Executor&, Policy const&, cache const&) {
-  detail::selection_hooks<Policy>::check();
+  static_cast<void>(detail::selection_hooks<Policy>::check());
   return detail::refused<state<Executor>>();
 }
 
 template <executor Executor, detail::no_selection Policy>
 selection_plan<Executor> make_plan(Executor&, Policy const&, cache const&) {
-  detail::selection_hooks<Policy>::check();
+  static_cast<void>(detail::selection_hooks<Policy>::check());
   return detail::refused<selection_plan<Executor>>();
 }
 
 template <executor Executor, detail::no_selection Policy, class... Args>
 void observe(Executor&, Policy const&, Args const&...) {
-  detail::selection_hooks<Policy>::check();
+  static_cast<void>(detail::selection_hooks<Policy>::check());
 }
 
 template <executor Executor, class Policy, class... Args>
   requires(detail::has_score<Policy> && !detail::is_sound_selection<Policy>)
 void select(Executor&, Policy const&, Args const&...) {
-  detail::selection_hooks<Policy>::check();
+  static_cast<void>(detail::selection_hooks<Policy>::check());
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -22,8 +22,8 @@ struct selection_parts {
                       required_hook<hook::scorer_page, form_of_data<hook::scorer_page, Score>()>>;
   static constexpr bool sound = is_sound_scorer<Score> && pages::sound && budget_hooks<Budget>::sound;
   static consteval bool check() {
-    check_scorer<Score>();
-    if constexpr (is_sound_scorer<Score>) pages::check();
+    static_cast<void>(check_scorer<Score>());
+    if constexpr (is_sound_scorer<Score>) static_cast<void>(pages::check());
     return budget_hooks<Budget>::check();
   }
 };
