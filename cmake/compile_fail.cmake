@@ -46,6 +46,29 @@ function(kvpolicy_compile_fail source compiler)
   set_tests_properties(${test}.is_refused PROPERTIES ENVIRONMENT LC_ALL=C LABELS compile_fail)
 endfunction()
 
+# kvpolicy_compile_forms(<source> <compiler>): a test for a source with forms that must not compile, each with exactly one
+# error near the top of the output; see expect_forms.py. nvcc takes seconds a form: one here, all of them in the night.
+function(kvpolicy_compile_forms source compiler)
+  cmake_path(GET source STEM name)
+  cmake_path(GET compiler FILENAME compiler_name)
+  set(test compile_fail.hooks.${name}.${compiler_name})
+  set(forms ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/cmake/expect_forms.py)
+  if(compiler_name MATCHES "nvcc")
+    set(command ${compiler} -x cu -std=c++20 -arch=sm_90 -Xcompiler=-Wall,-Wextra -I ${PROJECT_SOURCE_DIR}/include -o /dev/null -c
+                ${source})
+    add_test(NAME ${test}.all COMMAND ${forms} ${command})
+    set_tests_properties(${test}.all PROPERTIES ENVIRONMENT LC_ALL=C LABELS "compile_fail;nightly")
+    if(name STREQUAL "derived")
+      add_test(NAME ${test} COMMAND ${forms} --first ${command})
+      set_tests_properties(${test} PROPERTIES ENVIRONMENT LC_ALL=C LABELS compile_fail)
+    endif()
+  else()
+    add_test(NAME ${test} COMMAND ${forms} ${compiler} -std=c++20 -fdiagnostics-color=never -Wall -Wextra -I ${PROJECT_SOURCE_DIR}/include
+                                  -fsyntax-only ${source})
+    set_tests_properties(${test} PROPERTIES ENVIRONMENT LC_ALL=C LABELS compile_fail)
+  endif()
+endfunction()
+
 # A library of all those sources as they are, which must compile. Built by its name, in the night.
 function(kvpolicy_compile_clean name)
   get_property(sources GLOBAL PROPERTY KVPOLICY_CLEAN_SOURCES)

@@ -1,4 +1,4 @@
-// expect: constraint|no instance of function template .kvpolicy::v0::make_plan
+// expect: this policy has no member `trigger`, but a policy has a data member `trigger`, a trigger
 // A policy of one's own has a scorer, a protection, a budget and a trigger.
 #include <kvpolicy/kvpolicy.hpp>
 

@@ -1,4 +1,4 @@
-// expect: constraint|no instance of function template .kvpolicy::v0::make_plan
+// expect: this scorer has no member `needs`, but a scorer says which signals it reads
 // A struct that does not say which signals it needs is no scorer.
 #include <kvpolicy/kvpolicy.hpp>
 

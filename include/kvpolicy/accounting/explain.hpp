@@ -75,6 +75,12 @@ template <executor Executor, entry_decision Policy, class... Appliers>
   return made;
 }
 
+template <executor Executor, detail::unsound_entry_decision Policy, class... Args>
+required required_bytes(Policy const&, cache const&, Args const&...) {
+  static_cast<void>(detail::entry_decision_hooks<Policy>::check());  // the one error
+  return {};
+}
+
 /// The same of a dual cache: the window's plan, and the state of both parts.
 template <executor Executor, admission_policy Policy>
 [[nodiscard]] required required_bytes(Policy const& policy, dual_cache const& both) {
@@ -174,6 +180,11 @@ template <executor Executor, entry_decision Policy>
 [[nodiscard]] std::string explain(Policy const& policy, plan<Executor>& of, int segment, int ordinal) {
   auto const forced = [&](entry const& at) { return forces(policy, of, segment, at.ordinal); };
   return print(judge(of, segment, ordinal, forced));
+}
+template <executor Executor, detail::unsound_entry_decision Policy>
+std::string explain(Policy const&, plan<Executor>&, int, int) {
+  static_cast<void>(detail::entry_decision_hooks<Policy>::check());  // the one error
+  return {};
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -6,6 +6,47 @@
 
 namespace KVPOLICY_NAMESPACE {
 
+namespace detail {
+
+/// The parts of an admission; `check` says which one does not fit.
+template <class Score, class Protect, class Pick>
+struct admission_parts {
+  using parts = entry_decision_parts<Score, Protect, unlimited, Pick, over_budget>;
+  using alone = hooks<Score, law<hook::scores_alone, !ranks_candidates<Score>>>;
+  using picks = hooks<Pick, law<hook::picks_alone, threshold<Pick>>>;
+  static constexpr bool sound = parts::sound && alone::sound && picks::sound;
+  static consteval bool check() {
+    static_cast<void>(parts::check());
+    if constexpr (parts::sound) return alone::check() && picks::check();
+    return true;
+  }
+};
+
+/// The members of an admission, which need not be one of the library's.
+template <class P>
+using admission_members = hooks<P, required_hook<hook::policy_score, form_of_data<hook::policy_score, P>()>,
+                                required_hook<hook::policy_protect, form_of_data<hook::policy_protect, P>()>,
+                                required_hook<hook::policy_window, form_of_data<hook::policy_window, P>()>,
+                                required_hook<hook::policy_pick, form_of_data<hook::policy_pick, P>()>,
+                                required_hook<hook::policy_cap, form_of_data<hook::policy_cap, P>()>>;
+
+template <class P, bool HasMembers = admission_members<P>::sound>
+struct admission_hooks {
+  static constexpr bool sound = false;
+  static consteval bool check() { return admission_members<P>::check(); }
+};
+template <class P>
+struct admission_hooks<P, true>
+    : admission_parts<std::remove_cvref_t<decltype(P::score)>, std::remove_cvref_t<decltype(P::protect)>,
+                      std::remove_cvref_t<decltype(P::pick)>> {};
+
+template <class P>
+inline constexpr bool is_sound_admission = admission_hooks<P>::sound;
+template <class P>
+concept unsound_admission = has_score<P> && !is_sound_admission<P>;
+
+}  // namespace detail
+
 /// *When* a token leaves its lane's window, *score* it, and admit it to the lane's pages if the score is *picked*.
 ///
 ///     kv::admission{.score = kv::write_gate{}, .window = 256, .pick = kv::at_least{0.1f}}
@@ -23,6 +64,8 @@ struct admission {
   Pick pick{};
   int cap = -1;  ///< a lane that holds so many admitted entries drops further ones, and the tally says so; -1: no cap
   friend bool operator==(admission const&, admission const&) = default;
+
+  static_assert(detail::admission_parts<Score, Protect, Pick>::check());
 
   static constexpr unlimited budget{};
   static constexpr over_budget trigger{};
@@ -46,14 +89,13 @@ template <class Score, class Protect, class Pick>
   return text;
 }
 
-/// Something that lets a window's oldest entries go on or not. Its scorer judges each entry by itself: one that ranks
-/// candidates has nothing to say about what leaves.
+/// Something that lets a window's oldest entries go on or not: an admission, or a type with the same members. Its scorer
+/// judges each entry by itself: one that ranks candidates has nothing to say about what leaves.
 template <class P>
-concept admission_policy = entry_decision<P> && !detail::ranks_candidates<detail::score_of<P>> &&
-                           threshold<std::remove_cvref_t<decltype(P::pick)>> && requires(P const& policy) {
-                             { policy.window } -> std::convertible_to<int>;
-                             { policy.cap } -> std::convertible_to<int>;
-                           };
+concept admission_policy = detail::is_sound_admission<P> && requires(P const& policy) {
+  { policy.window } -> std::convertible_to<int>;
+  { policy.cap } -> std::convertible_to<int>;
+};
 
 /// True if a query row sees an entry of its lane, both counted from the start of the sequence: the exact vertical-slash
 /// mask, i - j < window or admitted; the row itself is one of the window.

@@ -240,4 +240,28 @@ void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& held, int 
   ops::release_pages(exec, both.global);
 }
 
+// Policies that do not fit: one error each, which names the part.
+
+template <executor Executor, detail::unsound_admission Policy>
+dual_state<Executor> make_state(Executor&, Policy const&, dual_cache const&) {
+  static_cast<void>(detail::admission_hooks<Policy>::check());
+  return detail::refused<dual_state<Executor>>();
+}
+
+template <executor Executor, detail::unsound_admission Policy>
+exit_plan<Executor> make_plan(Executor&, Policy const&, dual_cache const&) {
+  static_cast<void>(detail::admission_hooks<Policy>::check());
+  return detail::refused<exit_plan<Executor>>();
+}
+
+template <executor Executor, detail::unsound_admission Policy, class... Args>
+void make_room(Executor&, Policy const&, Args const&...) {
+  static_cast<void>(detail::admission_hooks<Policy>::check());
+}
+
+template <executor Executor, detail::unsound_admission Policy, class... Args>
+void take_in(Executor&, Policy const&, Args const&...) {
+  static_cast<void>(detail::admission_hooks<Policy>::check());
+}
+
 }  // namespace KVPOLICY_NAMESPACE

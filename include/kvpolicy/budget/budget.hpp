@@ -4,6 +4,7 @@
 #include <concepts>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/hook_checks.hpp>
 #include <kvpolicy/core/lanes.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -18,6 +19,23 @@ concept budget = std::regular<B> && requires(B const& b, lane who, int count) {
 };
 
 namespace detail {
+
+struct a_budget {
+  template <class Result>
+  static constexpr bool accepts = budget<std::remove_cvref_t<Result>>;
+};
+
+/// What a decision asks of a budget. `check()` is the one error that a user reads of one that does not fit.
+template <class B>
+using budget_hooks = part_hooks<
+    B, law<hook::budget_is_number, !std::is_arithmetic_v<B>>,
+    required_hook<hook::budget_call,
+                  budget<B> ? hook_form::fits : form_of_call<hook::budget_call, B, exactly<int>, lane, int>()>,
+    optional_hook<hook::budget_scope_of, form_of_call<hook::budget_scope_of, B, exactly<budget_scope>>()>,
+    optional_hook<hook::budget_floor, form_of_call<hook::budget_floor, B, exactly<int>, int>()>,
+    optional_hook<hook::budget_in_entries,
+                  form_of_call<hook::budget_in_entries, B, a_budget, shape const&, std::int64_t>()>,
+    optional_hook<hook::budget_check, form_of_call<hook::budget_check, B, anything, char const*>()>>;
 
 template <class Budget>
 KVPOLICY_HD constexpr budget_scope scope_of(Budget const& limit) {

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/hook_checks.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -47,5 +48,18 @@ template <class P>
 concept threshold = std::regular<P> && requires(P const& p, float score) {
   { p(score) } -> std::same_as<bool>;
 };
+
+namespace detail {
+
+/// What a decision asks of a pick. `check()` is the one error that a user reads of one that does not fit.
+template <class P>
+using pick_hooks =
+    part_hooks<P, law<hook::pick_is_number, !std::is_arithmetic_v<P>>,
+               required_hook<hook::pick_call, std::same_as<P, top> || std::same_as<P, lowest_one> || threshold<P>
+                                                  ? hook_form::fits
+                                                  : form_of_call<hook::pick_call, P, exactly<bool>, float>()>,
+               optional_hook<hook::pick_check, form_of_call<hook::pick_check, P, anything, char const*>()>>;
+
+}  // namespace detail
 
 }  // namespace KVPOLICY_NAMESPACE

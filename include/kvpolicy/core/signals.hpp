@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/hook_checks.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signal_rows.hpp>
 #include <tuple>
@@ -187,6 +188,12 @@ namespace detail {
 template <class Bag, class Signal>
 struct provided;
 
+/// What is asked of a signal.
+template <class Signal>
+using signal_hooks =
+    hooks<Signal, optional_hook<hook::signal_check,
+                                form_of_call<hook::signal_check, Signal, anything, char const*, shape const&>()>>;
+
 }  // namespace detail
 
 /// The bag: lanes, and the signals that the engine has.
@@ -196,12 +203,19 @@ template <class... Given>
 class signals {
  public:
   explicit constexpr signals(lanes const& among, Given... given) : who(among), given_(given...) {}
+  static_assert((detail::signal_hooks<Given>::check() && ...));
 
   lanes who;
 
   template <class Signal>
   [[nodiscard]] constexpr Signal const& get() const {
-    return std::get<Signal>(given_);
+    static_assert(detail::signal_read<Signal, signals>::is_provided,
+                  "kvpolicy: this recorder reads a signal that its `needs` does not list, and that is not given");
+    if constexpr (provides<Signal>) {
+      return std::get<Signal>(given_);
+    } else {
+      return detail::refused<Signal const&>();
+    }
   }
 
   template <class Signal>

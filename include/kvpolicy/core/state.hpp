@@ -7,6 +7,7 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
+#include <kvpolicy/core/hook_checks.hpp>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -85,6 +86,26 @@ concept recorder = std::regular<R> && requires(R const& r, shape const& model, h
   { r.view(held) } -> std::same_as<typename R::provides>;
 };
 
+namespace detail {
+
+/// `forget`, once the executor is known.
+template <class R, class Executor>
+using forgetting_hooks =
+    hooks<R, optional_hook<hook::recorder_forget, form_of_call<hook::recorder_forget, R, anything, Executor&,
+                                                               lanes const&, held_columns const&, int, int>()>>;
+
+}  // namespace detail
+
+/// The recorders of a scorer, as a tuple: what its `recorders()` returns, or nothing.
+template <class Scorer>
+[[nodiscard]] constexpr auto recorders_of(Scorer const& score) {
+  if constexpr (requires { score.recorders(); }) {
+    return score.recorders();
+  } else {
+    return std::tuple<>{};
+  }
+}
+
 /// Every column of a policy's recorders, for one batch, in an executor's memory. Fixed size: nothing allocates later.
 template <class Executor>
 class state {
@@ -101,6 +122,7 @@ class state {
   /// Adds a recorder's columns, zeroed. In the order of the policy's tuple of recorders.
   template <recorder Recorder>
   void add(Recorder const& keeps) {
+    static_cast<void>(detail::forgetting_hooks<Recorder, Executor>::check());
     if constexpr (requires(Executor& exec, held_columns const& held) { keeps.forget(exec, who_, held, 0, 0); }) {
       std::size_t const first = columns_.size();
       forgetting_.push_back(

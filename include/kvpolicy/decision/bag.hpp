@@ -36,6 +36,11 @@ class bag {
   [[nodiscard]] Signal get() const {
     if constexpr (Given::template provides<Signal>) {
       return given_.template get<Signal>();
+    } else if constexpr (!provides<Signal>) {
+      static_assert(detail::signal_read<Signal, bag>::is_provided,
+                    "kvpolicy: this scorer reads a signal that its `needs` does not list, and that is neither given "
+                    "nor recorded");
+      return detail::refused<Signal>();
     } else {
       constexpr std::size_t at = recorded_at<Signal>();
       std::size_t const first = detail::first_column<at>(recorders_, held_.model(), held_.who().bound);

@@ -5,6 +5,7 @@
 #include <kvpolicy/decision/bag.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
+#include <kvpolicy/decision/refusals.hpp>
 #include <kvpolicy/ops/map.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -44,7 +45,8 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
   using score_type = score_of<Policy>;
   auto const recorders = recorders_of(policy.score);
   using bag_type = bag_of<Policy, Given, Executor>;
-  if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{})) {
+  if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
+                fits<deciding_hooks<score_type, Executor, bag_type>>()) {
     check_policy("decide", policy, held.model());
     check_same_lanes("decide", "signals.who", in.who, into.who());
     check_same_lanes("decide", "signals.who", in.who, held.who());

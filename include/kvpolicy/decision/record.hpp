@@ -3,20 +3,11 @@
 
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/recorders/hooks.hpp>
 #include <tuple>
 #include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
-
-/// The recorders of a scorer, as a tuple: what its `recorders()` returns, or nothing.
-template <class Scorer>
-[[nodiscard]] constexpr auto recorders_of(Scorer const& score) {
-  if constexpr (requires { score.recorders(); }) {
-    return score.recorders();
-  } else {
-    return std::tuple<>{};
-  }
-}
 
 namespace detail {
 
@@ -59,9 +50,11 @@ void record_some(Executor& exec, std::tuple<Recorders...> const& recorders, Give
     }
     first += keeps.columns(held.model(), held.who().bound).size();
   };
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    (one(std::integral_constant<std::size_t, I>{}), ...);
-  }(std::make_index_sequence<End>{});
+  if constexpr ((fits<observing_hooks<Recorders, Executor, Given>>() && ...)) {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (one(std::integral_constant<std::size_t, I>{}), ...);
+    }(std::make_index_sequence<End>{});
+  }
 }
 
 /// Shows the signals to all of them.

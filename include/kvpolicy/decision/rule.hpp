@@ -4,6 +4,7 @@
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/budget/pick.hpp>
 #include <kvpolicy/core/observed.hpp>
+#include <kvpolicy/decision/hooks.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
@@ -22,6 +23,9 @@ struct decision_rule {
   Trigger trigger;
   Pick pick{};
   Observed told{};
+
+  static constexpr bool constrains_hooks = true;
+
   /// True if nothing was observed of a lane.
   [[nodiscard]] KVPOLICY_HD bool unobserved(lane who) const
     requires(Observed::can_tell)
@@ -91,16 +95,6 @@ constexpr auto trigger_of(Policy const& policy) {
     return both_trigger{policy.trigger, policy.score.triggers()};
   } else {
     return policy.trigger;
-  }
-}
-
-/// A policy's pick: `top` where it names none.
-template <class Policy>
-constexpr auto pick_of(Policy const& policy) {
-  if constexpr (requires { policy.pick; }) {
-    return policy.pick;
-  } else {
-    return top{};
   }
 }
 

@@ -19,6 +19,8 @@ struct eviction {
   Pick pick{};
   Trigger trigger{};
   friend bool operator==(eviction const&, eviction const&) = default;
+
+  static_assert(detail::entry_decision_parts<Score, Protect, Budget, Pick, Trigger>::check());
 };
 
 /// "snapkv(window=32, pool=max:7, rows=sum, group=mean) | sinks(4) | budget(1024)": parts that do nothing are left out.

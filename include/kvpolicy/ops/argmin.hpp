@@ -5,6 +5,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>
 #include <span>
 
@@ -22,6 +23,10 @@ namespace KVPOLICY_NAMESPACE::ops {
 ///   what a member of `rule` throws: then `keep` is as top_k leaves it.
 struct argmin_t : verb<argmin_t> {
   static constexpr auto name = "argmin";
+
+  template <class Scores, class Rule, class Keep>
+  using hooks_of = detail::rule_hooks<Rule>;
+
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
     expects(keep.lists == side::dropped, "argmin", "keep.lists", "kept entries", "it lists the one that goes");

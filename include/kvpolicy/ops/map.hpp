@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
 namespace KVPOLICY_NAMESPACE::ops {
@@ -14,6 +15,10 @@ namespace KVPOLICY_NAMESPACE::ops {
 ///   that threw the entries before the one that threw have new scores; in other segments all, none or some.
 struct map_t : verb<map_t> {
   static constexpr auto name = "map";
+
+  template <class Scores, class Function>
+  using hooks_of = detail::map_hooks<Function>;
+
   template <class Function>
   static constexpr void check(score_view const&, Function const&) {}
 };

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
 namespace KVPOLICY_NAMESPACE::ops {
@@ -16,6 +17,10 @@ namespace KVPOLICY_NAMESPACE::ops {
 ///   then `keep` is as top_k leaves it.
 struct select_if_t : verb<select_if_t> {
   static constexpr auto name = "select_if";
+
+  template <class Scores, class Rule, class Keep>
+  using hooks_of = detail::picking_rule_hooks<Rule>;
+
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
     expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.who.bound, "select_if",

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/rule.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -42,6 +43,10 @@ namespace ops {
 ///   scores are as they were.
 struct top_k_t : verb<top_k_t> {
   static constexpr auto name = "top_k";
+
+  template <class Scores, class Rule, class Keep>
+  using hooks_of = detail::rule_hooks<Rule>;
+
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
     expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.who.bound, "top_k", "keep.capacity",

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/executor.hpp>
+#include <kvpolicy/core/hook_checks.hpp>
 #include <utility>
 
 namespace KVPOLICY_NAMESPACE {
@@ -14,6 +15,20 @@ template <class Verb, class Backend>
 struct implementation {
   static constexpr bool provided = false;
 };
+
+namespace detail {
+
+/// One error if a verb says what it asks of its arguments (`hooks_of`), and these do not fit.
+template <class Verb, class... Args>
+consteval bool arguments_fit() {
+  if constexpr (requires { typename Verb::template hooks_of<Args...>; }) {
+    return fits<typename Verb::template hooks_of<Args...>>();
+  } else {
+    return true;
+  }
+}
+
+}  // namespace detail
 
 /// Base of every verb: checks the arguments in one place, the same for every backend, then runs the backend's code.
 /// A verb that says its name (`static constexpr auto name`) reads every lane of what it is given: where the host reads
@@ -27,7 +42,7 @@ struct verb {
                   "kvpolicy: this executor's backend has no implementation of this verb; "
                   "include <kvpolicy/ops/BACKEND/FILE.hpp>, where ops/FILE.hpp declares the verb, "
                   "or the umbrella of the backend");
-    if constexpr (impl::provided) {
+    if constexpr (impl::provided && detail::arguments_fit<Verb, std::remove_cvref_t<Args>...>()) {
       Verb::check(args...);
       if constexpr (detail::reads_on_host<typename Executor::backend> && requires { Verb::name; }) {
         (detail::refuse_counts_in(Verb::name, args), ...);

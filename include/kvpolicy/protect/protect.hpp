@@ -4,6 +4,7 @@
 #include <concepts>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/hook_checks.hpp>
 #include <kvpolicy/core/scores.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -22,6 +23,33 @@ template <class P>
 concept has_candidates = requires(P const& p, lane_entries const& of) {
   { p.candidates(of) } -> std::same_as<ordinal_range>;
 };
+
+namespace detail {
+
+/// What `forces` returns, and what an erased protection picks: asked about entries, kept by nobody.
+struct a_protection {
+  template <class Result>
+  static constexpr bool accepts = requires(std::remove_cvref_t<Result> const& made, entry at) {
+    { made(at) } -> std::same_as<bool>;
+  };
+};
+struct protection_visitor {
+  template <class Protect>
+  void operator()(Protect const&) const;
+};
+
+/// What a decision asks of a protection. `check()` is the one error that a user reads of one that does not fit.
+template <class P>
+using protection_hooks = part_hooks<
+    P, law<hook::protect_is_number, !std::is_arithmetic_v<P>>,
+    required_hook<hook::protection_call,
+                  protection<P> ? hook_form::fits : form_of_call<hook::protection_call, P, exactly<bool>, entry>()>,
+    optional_hook<hook::protection_candidates,
+                  form_of_call<hook::protection_candidates, P, exactly<ordinal_range>, lane_entries const&>()>,
+    optional_hook<hook::protection_pick, form_of_call<hook::protection_pick, P, anything, protection_visitor const&>()>,
+    optional_hook<hook::protection_check, form_of_call<hook::protection_check, P, anything, char const*>()>>;
+
+}  // namespace detail
 
 /// Protects nothing.
 struct nothing {
@@ -109,6 +137,9 @@ template <protection First, protection Second>
 struct either {
   First first{};
   Second second{};
+
+  static constexpr bool constrains_hooks = true;
+
   void check(char const* call) const {
     if constexpr (requires { first.check(call); }) first.check(call);
     if constexpr (requires { second.check(call); }) second.check(call);

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <concepts>
+#include <kvpolicy/core/hook_checks.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/recorders/hooks.hpp>
+#include <kvpolicy/trigger/trigger.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -38,29 +42,116 @@ template <class S>
 concept scorer = std::regular<S> && requires {
   typename S::needs;
   { S::decides } -> std::convertible_to<granularity>;
-};
+} && detail::form_of_function<detail::hook::scorer_score, S>() == detail::hook_form::fits;
 
 namespace detail {
 
-/// What a scorer scores: entries, unless it says `static constexpr unit scores_of = unit::page`.
 template <class Score>
-inline constexpr unit unit_scored = [] {
-  if constexpr (requires { Score::scores_of; }) {
-    return Score::scores_of;
-  } else {
-    return unit::token;
-  }
-}();
+concept says_whether_it_ranks = !hook::scorer_ranks_candidates::is_own_data<Score> &&
+                                requires { typename std::bool_constant<Score::ranks_candidates>; };
 
 /// True of a scorer whose scores depend on which entries compete.
 template <class Score>
 inline constexpr bool ranks_candidates = [] {
-  if constexpr (requires { Score::ranks_candidates; }) {
-    return Score::ranks_candidates;
+  if constexpr (says_whether_it_ranks<Score>) {
+    return bool{Score::ranks_candidates};
   } else {
     return false;
   }
 }();
+
+/// True of a scorer of pages; any other scores tokens.
+template <class Score>
+concept scores_pages =
+    !hook::scorer_scores_of::is_own_data<Score> && requires { requires Score::scores_of == unit::page; };
+template <class Score>
+concept says_what_it_scores = !hook::scorer_scores_of::is_own_data<Score> &&
+                              requires { typename std::integral_constant<unit, Score::scores_of>; };
+
+template <class Score>
+concept says_who_decides = requires {
+  { Score::decides } -> std::convertible_to<granularity>;
+};
+
+struct some_recorders {
+  template <class... Recorders>
+  static constexpr bool is_tuple(std::tuple<Recorders...> const*) {
+    return true;
+  }
+  static constexpr bool is_tuple(void const*) { return false; }
+  template <class Result>
+  static constexpr bool accepts = is_tuple(static_cast<std::remove_cvref_t<Result>*>(nullptr));
+};
+
+/// What `forces` is before a decision: where it is told signals, these are not known yet.
+template <class S>
+consteval hook_form form_of_forces() {
+  constexpr hook_form plain = form_of_call<hook::scorer_forces, S, a_protection>();
+  return ranks_candidates<S> && plain == hook_form::other_parameters ? hook_form::fits : plain;
+}
+
+/// What is asked of a scorer before anything is known of the executor and the signals.
+template <class S>
+using scorer_hooks = part_hooks<
+    S, law<hook::score_is_number, !std::is_arithmetic_v<S>>,
+    required_hook<hook::scorer_score, form_of_function<hook::scorer_score, S>()>,
+    required_hook<hook::scorer_needs, form_of_type<hook::scorer_needs, S, says_what_it_reads<S>>()>,
+    required_hook<hook::scorer_decides, form_of_constant<hook::scorer_decides, S, says_who_decides<S>>()>,
+    optional_hook<hook::scorer_ranks_candidates,
+                  form_of_constant<hook::scorer_ranks_candidates, S, says_whether_it_ranks<S>>()>,
+    optional_hook<hook::scorer_scores_of, form_of_constant<hook::scorer_scores_of, S, says_what_it_scores<S>>()>,
+    optional_hook<hook::scorer_forces, form_of_forces<S>()>,
+    optional_hook<hook::scorer_triggers, form_of_call<hook::scorer_triggers, S, a_trigger>()>,
+    optional_hook<hook::scorer_recorders, form_of_call<hook::scorer_recorders, S, some_recorders>()>,
+    optional_hook<hook::scorer_check,
+                  form_of_either(form_of_call<hook::scorer_check, S, anything, char const*, shape const&>(),
+                                 form_of_call<hook::scorer_check, S, anything, char const*>())>,
+    optional_hook<hook::scorer_refuse, form_of_function<hook::scorer_refuse, S>()>,
+    optional_hook<hook::scorer_reduces_ranks, form_of_call<hook::scorer_reduces_ranks, S, exactly<bool>>()>,
+    optional_hook<hook::scorer_spare_rows,
+                  form_of_call<hook::scorer_spare_rows, S, exactly<int>, lanes const&, shape const&>()>>;
+
+/// A scorer and what it records: `check` is the one error that a user reads of one that does not fit.
+template <class Recorders>
+struct hooks_of_recorders;
+template <class... Recorders>
+struct hooks_of_recorders<std::tuple<Recorders...>> {
+  static constexpr bool sound = (recorder_hooks<Recorders>::sound && ...);
+  static consteval bool check() { return (recorder_hooks<Recorders>::check() && ...); }
+};
+template <class S>
+consteval bool check_scorer() {
+  static_cast<void>(scorer_hooks<S>::check());
+  if constexpr (scorer_hooks<S>::sound) {
+    static_cast<void>(hooks_of_recorders<decltype(recorders_of(std::declval<S const&>()))>::check());
+  }
+  return true;
+}
+template <class S>
+inline constexpr bool is_sound_scorer = [] {
+  if constexpr (scorer_hooks<S>::sound) {
+    return hooks_of_recorders<decltype(recorders_of(std::declval<S const&>()))>::sound;
+  } else {
+    return false;
+  }
+}();
+
+/// Policies by their shape, whether they fit or not.
+template <class P>
+concept has_score = requires(P const& policy) { policy.score; };
+template <class P>
+concept looks_like_selection =
+    has_score<P> && !requires(P const& policy) { policy.protect; } && requires(P const& policy) {
+      requires requires { policy.dense_layers; } || scores_pages<std::remove_cvref_t<decltype(policy.score)>>;
+    };
+
+/// What is asked of a scorer once executor and signals are known.
+template <class S, class Executor, class Bag, class Out = score_view&>
+using deciding_hooks = hooks<
+    S, required_hook<hook::scorer_score, form_of_call<hook::scorer_score, S, anything, Executor&, Bag const&, Out>()>,
+    optional_hook<hook::scorer_forces, form_of_either(form_of_call<hook::scorer_forces, S, a_protection, Bag const&>(),
+                                                      form_of_call<hook::scorer_forces, S, a_protection>())>,
+    optional_hook<hook::scorer_refuse, form_of_call<hook::scorer_refuse, S, anything, Executor&, Bag const&>()>>;
 
 }  // namespace detail
 

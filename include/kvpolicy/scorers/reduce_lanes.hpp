@@ -27,6 +27,7 @@ struct reduce_lanes {
   using verbs = decltype(detail::verbs_of<Score>());
   static constexpr bool ranks_candidates = detail::ranks_candidates<Score>;
   static constexpr bool rows_see_every_entry = detail::rows_see_every_entry<Score>;
+  static constexpr bool constrains_hooks = true;
 
   void check(char const* call) const {
     if constexpr (requires { score_of.check(call); }) score_of.check(call);

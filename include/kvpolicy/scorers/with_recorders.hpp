@@ -1,6 +1,7 @@
 // A scorer beside which more is recorded than it needs: several policies share one state.
 #pragma once
 
+#include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <tuple>
@@ -20,6 +21,17 @@ struct with_recorders : Score {
   [[nodiscard]] constexpr auto recorders() const { return all; }
   /// Those that the scorer reads.
   [[nodiscard]] constexpr auto own_recorders() const { return recorders_of(static_cast<Score const&>(*this)); }
+
+  /// It prints as `Score` does.
+  static constexpr auto fields()
+    requires detail::has_fields<Score>
+  {
+    auto const own = []<class Owner, class Value>(field<Owner, Value> const& of) {
+      return field<with_recorders, Value>{of.name, of.member};
+    };
+    return std::apply([&](auto const&... each) { return std::tuple{own(each)...}; }, Score::fields());
+  }
+  static constexpr bool constrains_hooks = true;
 
   friend bool operator==(with_recorders const&, with_recorders const&) = default;
 };

@@ -9,6 +9,7 @@
 #include <kvpolicy/ops/page_scores.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 #include <kvpolicy/selection/plan.hpp>
+#include <kvpolicy/selection/refusals.hpp>
 #include <kvpolicy/selection/selection.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -63,7 +64,8 @@ void select(Executor& exec, Policy const& policy, signals<Given...> const& in, s
   using score_type = detail::score_of<Policy>;
   auto const recorders = recorders_of(policy.score);
   using bag_type = detail::bag_of<Policy, signals<Given...>, Executor>;
-  if constexpr (detail::signals_complete<score_type, bag_type>(typename score_type::needs{})) {
+  if constexpr (detail::signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
+                detail::fits<detail::deciding_hooks<score_type, Executor, bag_type, score_view>>()) {
     detail::check_policy("select", policy, held.model());
     detail::check_same_lanes("select", "signals.who", in.who, into.who());
     detail::check_same_lanes("select", "signals.who", in.who, held.who());

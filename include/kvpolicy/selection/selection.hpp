@@ -18,6 +18,8 @@ struct selection {
   int dense_layers = 2;  ///< attention of a model's first layers is spread too widely for pages
   friend bool operator==(selection const&, selection const&) = default;
 
+  static_assert(detail::page_decision_parts<Score, Budget>::check());
+
   void check(char const* call) const {
     expects(score.page >= 1, call, "score.page", score.page, "a page holds at least one entry");
     expects(dense_layers >= 0, call, "dense_layers", dense_layers, "a count cannot be negative");

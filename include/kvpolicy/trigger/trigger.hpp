@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/hook_checks.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -17,6 +18,25 @@ template <class T>
 concept trigger = std::regular<T> && requires(T const& t, int count, int budget) {
   { t(count, budget) } -> std::same_as<bool>;
 };
+
+namespace detail {
+
+struct a_trigger {
+  template <class Result>
+  static constexpr bool accepts = requires(std::remove_cvref_t<Result> const& made, int count) {
+    { made(count, count) } -> std::same_as<bool>;
+  };
+};
+
+/// What a decision asks of a trigger. `check()` is the one error that a user reads of one that does not fit.
+template <class T>
+using trigger_hooks = part_hooks<
+    T, law<hook::trigger_is_number, !std::is_arithmetic_v<T>>,
+    required_hook<hook::trigger_call,
+                  trigger<T> ? hook_form::fits : form_of_call<hook::trigger_call, T, exactly<bool>, int, int>()>,
+    optional_hook<hook::trigger_check, form_of_call<hook::trigger_check, T, anything, char const*>()>>;
+
+}  // namespace detail
 
 /// When more than budget + slack entries are there; then down to the budget. At the budget nothing moves. In a pool the
 /// slack is that of the whole pool.

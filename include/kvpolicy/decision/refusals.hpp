@@ -1,0 +1,32 @@
+// The calls of an eviction for policies that do not fit: one error each, which names the part.
+#pragma once
+
+#include <kvpolicy/core/plan.hpp>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/decision/hooks.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <executor Executor, detail::unsound_entry_decision Policy>
+state<Executor> make_state(Executor&, Policy const&, cache const&, int = 0) {
+  static_cast<void>(detail::entry_decision_hooks<Policy>::check());
+  return detail::refused<state<Executor>>();
+}
+
+template <executor Executor, detail::unsound_entry_decision Policy, class... Args>
+plan<Executor> make_plan(Executor&, Policy const&, cache const&, Args const&...) {
+  static_cast<void>(detail::entry_decision_hooks<Policy>::check());
+  return detail::refused<plan<Executor>>();
+}
+
+template <executor Executor, detail::unsound_entry_decision Policy, class... Args>
+void observe(Executor&, Policy const&, Args const&...) {
+  static_cast<void>(detail::entry_decision_hooks<Policy>::check());
+}
+
+template <executor Executor, detail::unsound_entry_decision Policy, class... Args>
+void decide(Executor&, Policy const&, Args const&...) {
+  static_cast<void>(detail::entry_decision_hooks<Policy>::check());
+}
+
+}  // namespace KVPOLICY_NAMESPACE

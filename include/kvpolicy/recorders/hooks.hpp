@@ -1,0 +1,48 @@
+// What the library asks of a recorder, and the one error that a user reads of a recorder that does not fit.
+#pragma once
+
+#include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/state.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+template <class R>
+concept says_what_it_reads = requires { typename R::needs; };
+template <class R>
+concept says_what_it_keeps = requires { typename R::provides; };
+
+struct some_columns {
+  template <class Result>
+  static constexpr bool accepts = requires(Result made) {
+    { made.size() } -> std::convertible_to<std::size_t>;
+    { *made.begin() } -> std::convertible_to<column const&>;
+  };
+};
+template <class R>
+struct provided_by {
+  template <class Result>
+  static constexpr bool accepts = requires { requires std::same_as<Result, typename R::provides>; };
+};
+template <class R>
+concept says_from_birth =
+    !hook::recorder_from_birth::is_own_data<R> && requires { typename std::bool_constant<R::from_birth>; };
+
+/// What is asked of a recorder before anything is known of the executor and the signals.
+template <class R>
+using recorder_hooks = hooks<
+    R, law<hook::recorder_is_value, std::regular<R>>,
+    required_hook<hook::recorder_needs, form_of_type<hook::recorder_needs, R, says_what_it_reads<R>>()>,
+    required_hook<hook::recorder_provides, form_of_type<hook::recorder_provides, R, says_what_it_keeps<R>>()>,
+    required_hook<hook::recorder_columns, form_of_call<hook::recorder_columns, R, some_columns, shape const&, int>()>,
+    required_hook<hook::recorder_view, form_of_call<hook::recorder_view, R, provided_by<R>, held_columns const&>()>,
+    required_hook<hook::recorder_observe, form_of_function<hook::recorder_observe, R>()>,
+    optional_hook<hook::recorder_forget, form_of_function<hook::recorder_forget, R>()>,
+    optional_hook<hook::recorder_from_birth, form_of_constant<hook::recorder_from_birth, R, says_from_birth<R>>()>>;
+
+/// The same once both are known. `forget` is asked about where a state takes the recorder.
+template <class R, class Executor, class Given>
+using observing_hooks =
+    hooks<R, required_hook<hook::recorder_observe, form_of_call<hook::recorder_observe, R, anything, Executor&,
+                                                                Given const&, held_columns const&>()>>;
+
+}  // namespace KVPOLICY_NAMESPACE::detail
