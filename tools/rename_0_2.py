@@ -83,6 +83,8 @@ IDENTIFIERS = {
     "launch_numbers": "launch_config",
     "fault_word": "device_error",
     "tell_fault": "report_fault",
+    "set_numbers": "set_launch_config",
+    "numbers_for": "launch_config_for",
 }
 
 # Public names that are also plain words, by where they stand: `kv::NAME`, or NAME as a type or call inside of kvpolicy's
@@ -115,7 +117,10 @@ MEMBERS = {
     "who": [(("entry", "lane_entries", "verdict"), "lane"), ("*", "lanes")],
     "offset": [(("keep_set",), "indptr")],
     "ordinal": [(("keep_set",), "indices")],
-    "held": [(("paged_lanes",), "num_pages")],
+    "held": [(("paged_lanes", "pages_of_lanes", "lane_take", "count_released_kernel", "write_released_kernel"), "num_pages")],
+    "told": [(("entering", "count_exits_body"), "host_tokens")],
+    "supply": [(("pages_of_lanes",), "free_list"), (("all_released", "count_released_kernel", "all_takes"), "free_pages")],
+    "odd": [(("segment_word",), "aux_count")],
     "room": [(("plan", "selection_plan"), "keep_storage")],
     "numbers": [(("Executor", "cuda_executor", "emulated_device"), "config")],
     "entering": [(("exit_plan",), "new_tokens")],
@@ -125,9 +130,16 @@ OBJECTS = {
     "keep_set": {"keep", "kept_set", "keep_"},
     "Executor": {"exec", "exec_", "executor", "device", "gpu"},
     "paged_lanes": {"global"},
+    "entering": {"asked"},
+    "count_exits_body": {"some"},
+    "pages_of_lanes": {"to"},
+    "lane_take": {"mine"},
+    "all_released": {"all"},
+    "segment_word": {"told"},
     "exit_plan": {"plans", "exits"},
     "plan": {"plan", "plans", "decided", "plan_", "into"},
 }
+PRIVATE_OBJECTS = {"entering", "count_exits_body", "pages_of_lanes", "lane_take", "all_released", "segment_word"}
 # What the members of a lane and of lanes are called: how an object of unknown type is used.
 OF_A_LANE = {"sequence", "layer", "head"}
 OF_LANES = {"sequences", "layer_begin", "layer_end", "heads", "bound", "count", "position", "in_flight", "layers", "size",
@@ -149,7 +161,6 @@ INTERNAL = {
     "told_of_dropped": "stats_of_dropped",
     "tell_kernel": "stats_kernel",
     "launch_tell": "launch_stats",
-    "told_tokens": "given_tokens",
     "segment_word": "packed_result",
     "sort_key": "radix_key",
     "order_of": "device_radix_key",
@@ -176,6 +187,9 @@ INTERNAL = {
     "held_": "state_",
     "told_": "stats_",
     "room_": "storage_",
+    "rooms": "storage",
+    "lowest_room": "lowest_storage",
+    "told_tokens": "few_host_tokens",
 }
 
 # Parameters and locals, by the type that stands in front of them (--variables). "": where no rule of the list fits.
@@ -183,9 +197,10 @@ VARIABLES = {
     "who": [({"lanes"}, "batch"), ({"lane"}, "this_lane")],
     "held": [({"state", "State", "dual_state"}, "state"), ({"held_columns"}, "recorded")],
     "told": [({"tally", "step_tally", "promotion_tally"}, "stats"), ({"segment_word"}, "result")],
-    "fresh": [({"appended", "entry_numbers", "span<appended", "a_few"}, "new_tokens"), ({"cache"}, "chunk")],
-    "entering": [({"int"}, "new_tokens")],
-    "room": [({"int", "size_t", "int64_t", "ptrdiff_t"}, "capacity")],
+    "fresh": [({"appended", "span<appended", "a_few"}, "new_tokens"),
+              ({"entry_numbers"}, "new_numbers"), ({"cache"}, "chunk")],
+    "entering": [({"int", "int*"}, "new_tokens")],
+    "room": [({"int", "size_t", "int64_t", "ptrdiff_t"}, "capacity"), ({"*"}, "temp_storage")],
     "supply": [({"page_supply"}, "free_list")],
     "speaks": [({"isa"}, "simd_level")],
 }
@@ -200,6 +215,7 @@ STRINGS = [
     (r"^make_room(?=$|:)", "promote"),
     (r"^take_in(?=$|:)", "ingest"),
     (r"^carry(?=$|:)", "bind"),
+    (r"\bset_numbers\b", "set_launch_config"),
     (r"\bremember_rows\b", "update_query_memory"),
     (r"\bcarry_numbers\b", "append_column"),
     (r"\bcarry_entries\b", "permute_columns"),
@@ -363,9 +379,14 @@ class Source:
             if word != name or self.code[i].kind != "word" or i == 0:
                 continue
             following = self.words[i + 1] if i + 1 < len(self.words) else ";"
-            if following not in (",", ")", ";", "=", "{", "(", "[", ":", "..."):
+            if following not in (",", ")", ";", "=", "{", "(", "[", "]", ":", "..."):
                 continue
             kind = self.type_before(i)
+            if following in (",", "]") and self.words[i - 1] in ("[", ","):
+                opening = self.enclosing(i)
+                if opening > 1 and self.words[opening] == "[" and self.type_before(opening) == "auto":
+                    found.append((i, self.close.get(self.enclosing(opening), len(self.code)), "auto", False, i))
+                continue
             if kind is None or self.words[i - 1] in (".", "->", "::"):
                 continue
             inner = self.enclosing(i)
@@ -437,7 +458,7 @@ class Renamer:
                 new = self.word(source, i, own, qualify)
                 if new is not None:
                     token.new = new
-        for begin, end, name, new_at in qualify:
+        for begin, end, name, _ in qualify if own else ():  # elsewhere the types are qualified
             for i in range(begin, min(end, len(code))):
                 if code[i].kind == "word" and code[i].text == name and code[i].new == name and self.is_type(words, code, i):
                     code[i].new = "kvpolicy::" + name
@@ -554,6 +575,10 @@ class Renamer:
         name = words[i]
         rules = MEMBERS[name]
         before, after = words[i - 1], words[i + 1] if i + 1 < len(words) else ""
+        if name == "room" and after != "(":  # memory of a kernel: none of a user's
+            decl = source.lookup(name, i)
+            member = before in (".", "->") or (decl is not None and decl[3] and words[decl[4] + 1] != "(")
+            return "temp_storage" if self.variables and member else None
         if before in (".", "->"):
             designated = before == "." and words[i - 2] in ("{", ",", "(") and after in ("=", "{")
             if designated:
@@ -569,6 +594,8 @@ class Renamer:
                 if obj == "this":
                     opening = [at for at, k in source.kinds.items() if k == "class" and at < i < source.close[at]]
                     owner = self.class_name(source, max(opening)) if opening else None
+            if owner is not None and re.fullmatch(r"[A-Z]\w*", owner) and owner != "Executor":
+                owner = None  # a template's parameter: its name tells
             if name == "who":
                 return self.who(source, i, obj, owner, designated)
             for types, new in rules:
@@ -578,7 +605,8 @@ class Renamer:
                     return new
                 if designated and name in ("held",) and owner is None and self.beside(source, i, {"table", "entries"}):
                     return new
-                if owner is None and not designated and any(obj in OBJECTS.get(t, ()) for t in types):
+                known = [t for t in types if t not in PRIVATE_OBJECTS or "KVPOLICY_NAMESPACE" in words]
+                if owner is None and not designated and any(obj in OBJECTS.get(t, ()) for t in known):
                     return new
                 if name == "ordinal" and owner not in ("entry", "auto", "verdict") and obj in OBJECTS["keep_set"]:
                     return new
@@ -592,6 +620,8 @@ class Renamer:
         kind = source.plain(decl[2])
         if name == "who":
             new = {"lanes": "lanes", "lane": "lane"}.get(kind)
+            if new is not None and self.taken(source, new, decl):
+                return None
             if new is not None and decl[4] == i:
                 qualify.append((decl[0], decl[1], new, i))
             return new
@@ -602,6 +632,14 @@ class Renamer:
         if name == "numbers" and owner is not None and kind in ("launch_numbers",) and words[decl[4] + 1] == "(":
             return "config"
         return None
+
+    @staticmethod
+    def taken(source, new, decl):
+        """A class whose own scope has something of the new name keeps the old one."""
+        return any(
+            begin < decl[1] and decl[0] < end and at != decl[4] and (not member or begin == decl[0])
+            for begin, end, _, member, at in source.declarations(new)
+        )
 
     def in_keep_set(self, source, i):
         return self.beside(source, i, {"seen", "lists", "capacity", "decides"}) and not self.beside(source, i, {"count"})
@@ -623,6 +661,9 @@ class Renamer:
             # a class of this file says what its own is
             for begin, end, kind, member, at in source.declarations("who"):
                 if member and self.owner_of(source, at) == owner:
+                    new = {"lane": "lane", "lanes": "lanes"}.get(source.plain(kind), many)
+                    if self.taken(source, new, (begin, end, kind, member, at)):
+                        return None
                     return {"lane": "lane", "lanes": "lanes"}.get(source.plain(kind), many)
         if designated:
             j = i + 2
@@ -646,11 +687,13 @@ class Renamer:
         if before in (".", "->", "::"):
             return None
         decl = source.lookup(name, i)
-        if decl is None or decl[3]:
+        if decl is None or (decl[3] and "KVPOLICY_NAMESPACE" not in words) or (decl[3] and name in ("who", "held")):
             return None
         kind = self.deduce(source, decl) if source.plain(decl[2]) == "auto" else decl[2]
         for types, new in VARIABLES[name]:
-            if source.plain(kind) in types or any("<" in t and kind.replace("const", "").startswith(t) for t in types):
+            if "*" in source.words[max(0, decl[4] - 3) : decl[4]] and source.plain(kind) in ("int", "int64_t"):
+                kind = kind + "*"
+            if "*" in types or source.plain(kind) in types or any("<" in t and kind.replace("const", "").startswith(t) for t in types):
                 if new in ("state",) and decl[4] == i:
                     qualify.append((decl[0] + 1, decl[1], new, i))
                 return new
@@ -668,6 +711,9 @@ class Renamer:
                 if source.words[j + 2] in OF_LANES:
                     return "lanes"
         text = " ".join(source.words[at : at + 12])
+        cast = re.match(r"\w+ = static_cast < (?:std :: )?(\w+) >", text)
+        if cast:
+            return cast.group(1)
         return "lane" if re.search(r"\. (at|lane_at|lane_of) \(", text) else "auto"
 
     def string(self, text):
@@ -808,8 +854,8 @@ SELF_TEST = [
     ({"variables": True}, "int f(kv::lane who) { return who.head; }\n", "int f(kv::lane this_lane) { return this_lane.head; }\n"),
     ({"variables": True}, "int f(lanes const& who) { return [&](lane who) { return row(who); }(who.at(0)); }\n",
      "int f(lanes const& batch) { return [&](lane this_lane) { return row(this_lane); }(batch.at(0)); }\n"),
-    ({"variables": True}, "template <class E> void f(state<E>& held, state<E> const& other) { g(held); }\n",
-     "template <class E> void f(state<E>& state, kvpolicy::state<E> const& other) { g(state); }\n"),
+    ({"variables": True}, "using namespace kvpolicy; template <class E> void f(state<E>& held, state<E> const& other) { g(held); }\n",
+     "using namespace kvpolicy; template <class E> void f(state<E>& state, kvpolicy::state<E> const& other) { g(state); }\n"),
     ({}, "kv::keep_set keep; int a = keep.offset[0] + *keep.ordinal; e.ordinal = 1;\n",
      "kv::keep_set keep; int a = keep.indptr[0] + *keep.indices; e.ordinal = 1;\n"),
     ({}, "bool f(kv::entry at) { return at.ordinal > 2; }\n", "bool f(kv::entry at) { return at.ordinal > 2; }\n"),
