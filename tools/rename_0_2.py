@@ -184,8 +184,7 @@ INTERNAL = {
     "check_carry": "check_bind",
     "entering_": "new_tokens_",
     "who_": "lanes_",
-    "held_": "state_",
-    "told_": "stats_",
+    "Told": "Source",
     "room_": "storage_",
     "rooms": "storage",
     "lowest_room": "lowest_storage",
@@ -196,10 +195,13 @@ INTERNAL = {
 VARIABLES = {
     "who": [({"lanes"}, "batch"), ({"lane"}, "this_lane")],
     "held": [({"state", "State", "dual_state"}, "state"), ({"held_columns"}, "recorded")],
-    "told": [({"tally", "step_tally", "promotion_tally"}, "stats"), ({"segment_word"}, "result")],
+    "told": [({"tally", "step_tally", "promotion_tally"}, "stats"), ({"segment_word"}, "result"),
+             ({"bag_type", "Told"}, "all_signals"), ({"int"}, "known_pages")],
     "fresh": [({"appended", "span<appended", "a_few"}, "new_tokens"),
-              ({"entry_numbers"}, "new_numbers"), ({"cache"}, "chunk")],
+              ({"entry_numbers"}, "new_numbers"), ({"cache", "lanes"}, "chunk"), ({"int"}, "num_new_tokens")],
     "entering": [({"int", "int*"}, "new_tokens")],
+    "held_": [({"State", "state"}, "state_")],
+    "told_": [({"int"}, "known_pages_")],
     "room": [({"int", "size_t", "int64_t", "ptrdiff_t"}, "capacity"), ({"*"}, "temp_storage")],
     "supply": [({"page_supply"}, "free_list")],
     "speaks": [({"isa"}, "simd_level")],
@@ -575,6 +577,17 @@ class Renamer:
         name = words[i]
         rules = MEMBERS[name]
         before, after = words[i - 1], words[i + 1] if i + 1 < len(words) else ""
+        if name == "room" and self.variables and after == "(" and "KVPOLICY_NAMESPACE" in words:
+            if before == "row_block" or (before == "." and words[i - 2] in ("logits", "logits_", "]")):
+                return "block_storage"
+            decl = source.lookup(name, i)
+            if before == "::" or (decl is not None and decl[3] and source.plain(decl[2]) in ("int", "int64_t", "size_t")):
+                return "scratch_floats"
+        elif name == "room" and self.variables and after == "(":
+            if before == "::" and words[i - 2] not in ALIASES:
+                return "scratch_floats"
+            if before == "." and words[i - 2] == "logits":
+                return "block_storage"
         if name == "room" and after != "(":  # memory of a kernel: none of a user's
             decl = source.lookup(name, i)
             member = before in (".", "->") or (decl is not None and decl[3] and words[decl[4] + 1] != "(")
@@ -687,7 +700,7 @@ class Renamer:
         if before in (".", "->", "::"):
             return None
         decl = source.lookup(name, i)
-        if decl is None or (decl[3] and "KVPOLICY_NAMESPACE" not in words) or (decl[3] and name in ("who", "held")):
+        if decl is None or (decl[3] and "KVPOLICY_NAMESPACE" not in words) or (decl[3] and (name in ("who", "held") or words[decl[4] + 1] == "(")):
             return None
         kind = self.deduce(source, decl) if source.plain(decl[2]) == "auto" else decl[2]
         for types, new in VARIABLES[name]:
