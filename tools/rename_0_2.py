@@ -201,7 +201,7 @@ VARIABLES = {
               ({"entry_numbers"}, "new_numbers"), ({"cache", "lanes"}, "chunk"), ({"int"}, "num_new_tokens")],
     "entering": [({"int", "int*"}, "new_tokens")],
     "held_": [({"State", "state"}, "state_")],
-    "told_": [({"int"}, "known_pages_")],
+    "told_": [({"int"}, "known_pages_"), ({"int*"}, "num_listed_")],
     "room": [({"int", "size_t", "int64_t", "ptrdiff_t"}, "capacity"), ({"*"}, "temp_storage")],
     "supply": [({"page_supply"}, "free_list")],
     "speaks": [({"isa"}, "simd_level")],
@@ -376,7 +376,7 @@ class Source:
         """[(begin, end, type, is a member, index)] of a name."""
         if name in self.declared:
             return self.declared[name]
-        found = []
+        found = self.declared[name] = []  # a name that is asked for while it is looked for is not there
         for i, word in enumerate(self.words):
             if word != name or self.code[i].kind != "word" or i == 0:
                 continue
@@ -389,7 +389,7 @@ class Source:
                 if opening > 1 and self.words[opening] == "[" and self.type_before(opening) == "auto":
                     found.append((i, self.close.get(self.enclosing(opening), len(self.code)), "auto", False, i))
                 continue
-            if kind is None or self.words[i - 1] in (".", "->", "::"):
+            if kind is None or self.words[i - 1] in (".", "->", "::") or self.product(i):
                 continue
             inner = self.enclosing(i)
             if inner < 0:
@@ -402,6 +402,20 @@ class Source:
                 found.append((i, self.body_end(self.close[inner]), kind, False, i))
         self.declared[name] = found
         return found
+
+    def product(self, i):
+        """`a * b` and `a & b` of values, which read like a declaration of b."""
+        j = i - 1
+        if self.words[j] not in ("*", "&", "&&"):
+            return False
+        while self.words[j] in ("*", "&", "&&"):
+            j -= 1
+        if self.words[j] == "const" or self.words[j] == ">":
+            return False
+        before = self.words[j - 1]
+        if before in ("*", "+", "-", "/", "%", "=", "return", ".", "->", "?", "!", "||"):
+            return True
+        return before != "::" and self.lookup(self.words[j], j) is not None
 
     def lookup(self, name, i):
         """The innermost declaration of a name that reaches a token."""
@@ -833,19 +847,22 @@ def move_files(root):
 
 
 def table():
+    private = PRIVATE_OBJECTS | {"count_released_kernel", "write_released_kernel", "all_takes", "emulated_device", "Executor"}
+
     def rows(pairs):
         return "".join(f"| {old} | {new} |\n" for old, new in pairs)
 
-    headers = rows((f"`<kvpolicy/{old}>`", f"`<kvpolicy/{new}>`") for old, new in HEADERS.items())
+    headers = rows((f"`<kvpolicy/{old}>`", f"`<kvpolicy/{new}>`") for old, new in HEADERS.items() if "ops/host" not in old and "ops/cuda" not in old)
     names = [(f"`{(space + '::') if space else ''}{old}`", f"`{(space + '::') if space else ''}{new}`")
              for (space, old), new in QUALIFIED.items()]
-    names += [(f"`{old}`", f"`{new}`") for old, new in IDENTIFIERS.items()]
+    names += [(f"`{old}`", f"`{new}`") for old, new in IDENTIFIERS.items() if not old.endswith("_t")]
+    every = ("cache", "signals", "plan", "state", "score_view", "keep_set")
     members = []
     for old, rules in MEMBERS.items():
         for types, new in rules:
-            of = "`, `".join(types) if types != "*" else "`cache`, `signals`, `plan`, `state`, `score_view`, `keep_set"
-            members.append((f"`{old}` of `{of}`" if types != "*" else f"`{old}` of {of[1:] if of[0] == '`' and 0 else of}`",
-                            f"`{new}`"))
+            public = [each for each in (every if types == "*" else types) if each not in private]
+            if public:
+                members.append((f"`{old}` of `" + "`, `".join(public) + "`", f"`{new}`"))
     members += [(f"`{old}` of a block of threads", f"`{new}`") for old, new in BLOCK.items()]
     head = "| 0.1 | 0.2 |\n| --- | --- |\n"
     return f"{head}{rows(sorted(names))}{rows(members)}\nHeaders:\n\n{head}{headers}"
