@@ -19,6 +19,7 @@ For kvpolicy's own repository: --move-files also moves the headers (git mv) and 
 """
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -763,7 +764,10 @@ class Renamer:
             inner = re.sub(r"\b[A-Za-z_]\w*\b", lambda m: names.get(m.group(), QUOTED.get(m.group(), m.group())), inner)
             return "`" + inner + "`"
 
-        text = re.sub(r"\bremember_rows_|\bcarry_numbers_", lambda m: m.group(), text)
+        for (space, old), new in QUALIFIED.items():
+            text = re.sub(rf"\b((?:kv|kvpolicy)::{space + '::' if space else ''}){old}\b", rf"\g<1>{new}", text)
+        text = re.sub(r"`select`(?= (?:with|of a selection|writes|comes|fills)|, which)", "`select_pages`", text)
+        text = re.sub(r"\b(exec|executor)\.numbers\(\)", r"\1.config()", text)
         text = re.sub(r"(?<=[\w)]\.)who\b", "lanes", text)
         text = re.sub(r"\b[A-Za-z]\w*_\w+\b", lambda m: names.get(m.group(), m.group()), text)
         text = re.sub(r"`([^`\n]+)`", code, text)
@@ -805,7 +809,7 @@ def files_of(paths):
             yield path
 
 
-def rename(path, renamer, check):
+def rename(path, renamer, check, renamed):
     text = path.read_text(encoding="utf-8")
     new, changes = renamer.markdown(text) if path.suffix == ".md" else renamer.run(text)
     if new == text:
@@ -817,6 +821,10 @@ def rename(path, renamer, check):
     for (old, to), count in sorted(counts.items(), key=lambda one: -one[1]):
         if "\n" not in old and len(old) < 60:
             print(f"    {count:4} {old} -> {to}")
+    lines, by_line = text.split("\n"), {}
+    for line, old, to in changes:
+        by_line.setdefault(line, []).append((old, to))
+    renamed[path.resolve()] = [(lines[line - 1], found) for line, found in by_line.items()]
     if not check:
         path.write_text(new, encoding="utf-8")
     return len(changes)
@@ -841,9 +849,44 @@ def move_files(root):
             new = text
             for old, to in HEADERS.items():
                 new = re.sub(rf"(?<![\w/]){re.escape(old)}(?!\w)|(?<=kvpolicy/){re.escape(old)}(?!\w)", to, new)
+                new = new.replace(f'/*{Path(old).name}"', f'/*{Path(to).name}"')  # patterns, as in tools/mutate.py
             if new != text:
                 path.write_text(new, encoding="utf-8")
                 print(f"{name}: paths of headers")
+
+
+def quoted_lines(root, renamed):
+    """For kvpolicy's repository: files that quote lines of its sources, to plant bugs in them or to accept mutants."""
+
+    def follow(path, texts):
+        for line, changes in renamed.get(path.resolve(), ()):
+            if texts[0].strip() and texts[0].strip() in line:
+                out = []
+                for text in texts:
+                    for old, new in changes:
+                        text = re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", new, text)
+                    out.append(text)
+                return out
+        return texts
+
+    planted = root / "tests/fuzz/planted.txt"
+    if planted.is_file():
+        lines = planted.read_text(encoding="utf-8").split("\n")
+        for i, line in enumerate(lines):
+            parts = line.split(" | ")
+            if len(parts) >= 4 and not line.startswith("#"):
+                text, wrong = follow(root / parts[1], [parts[2].replace("\\|", "|"), parts[3].replace("\\|", "|")])
+                lines[i] = " | ".join([*parts[:2], text.replace("|", "\\|"), wrong.replace("|", "\\|")])
+        planted.write_text("\n".join(lines), encoding="utf-8")
+    accepted = root / "tests/mutation/accepted.json"
+    if accepted.is_file():
+        text = accepted.read_text(encoding="utf-8")
+        for each in json.loads(text):
+            path = root / "include/kvpolicy" / each["header"]
+            line, mutant = follow(path, [each["line"], each["mutant"]])
+            for old, new in ((each["line"], line), (each["mutant"], mutant)):
+                text = text.replace(json.dumps(old, ensure_ascii=False), json.dumps(new, ensure_ascii=False))
+        accepted.write_text(text, encoding="utf-8")
 
 
 def table():
@@ -949,7 +992,10 @@ def main():
     if with_.move_files is not None:
         move_files(with_.move_files.resolve())
     renamer = Renamer(with_.variables, with_.comments, with_.strings)
-    changed = sum(rename(path, renamer, with_.check) for path in files_of(with_.paths))
+    renamed = {}
+    changed = sum(rename(path, renamer, with_.check, renamed) for path in files_of(with_.paths))
+    if with_.move_files is not None and not with_.check:
+        quoted_lines(with_.move_files.resolve(), renamed)
     print(f"{changed} changes" + (" to make" if with_.check else ""))
     return 1 if with_.check and changed else 0
 
