@@ -551,7 +551,7 @@ class Renamer:
                 declared = after in ("(", "{") and kind is not None and (
                     inner < 0 or source.kinds.get(inner) == "namespace")
                 called = after == "(" and (before in (";", "{", "}", "=", "return", ")", "(", ",", "<")) and (
-                    name in ("identity", "select") and source.lookup(name, i) is None)
+                    name in ("identity", "select") and not self.local(source, name, i))
                 if space == "ops":
                     declared = declared and kind == "tell_t"
                     called = False
@@ -569,6 +569,15 @@ class Renamer:
             if self.is_type(words, code, i) or (before in ("&", "(", ",", "<") and after == "::"):
                 return new
         return None
+
+    @staticmethod
+    def local(source, name, i):
+        """A variable or a member of the name hides the function."""
+        decl = source.lookup(name, i)
+        if decl is None:
+            return False
+        inner = source.enclosing(decl[4])
+        return inner >= 0 and source.kinds.get(inner) != "namespace"
 
     def owner_of(self, source, i):
         """The name of the class whose braces enclose a token most closely."""
@@ -941,6 +950,8 @@ SELF_TEST = [
     ({}, "template <class B> void f(B& block) { block.add(p, 1); list.add(1); }\n",
      "template <class B> void f(B& block) { block.atomic_add(p, 1); list.add(1); }\n"),
     ({}, "kv::make_room(exec, policy); // make_room\n", "kv::promote(exec, policy); // make_room\n"),
+    ({}, "namespace kvpolicy { void select(int); void f(int a) { select(a); } }\n",
+     "namespace kvpolicy { void select_pages(int); void f(int a) { select_pages(a); } }\n"),
     ({"comments": True}, "// make_room, then `told`; the room\n", "// promote, then `stats`; the room\n"),
     ({"strings": True}, 'expect("make_room: fresh.who.count"); f("knorm | span(0, 3)");\n',
      'expect("promote: chunk.lanes.count"); f("knorm | span(0, 3)");\n'),
