@@ -128,7 +128,7 @@ MEMBERS = {
 }
 # Objects by the names that everybody gives them, where no declaration tells.
 OBJECTS = {
-    "keep_set": {"keep", "kept_set", "keep_"},
+    "keep_set": {"keep", "keep_", "view"},
     "Executor": {"exec", "exec_", "executor", "device", "gpu"},
     "paged_lanes": {"global"},
     "entering": {"asked"},
@@ -616,6 +616,10 @@ class Renamer:
             decl = source.lookup(name, i)
             member = before in (".", "->") or (decl is not None and decl[3] and words[decl[4] + 1] != "(")
             return "temp_storage" if self.variables and member else None
+        if name in ("offset", "ordinal") and after == "(":
+            return None
+        if name == "numbers" and after == "(" and before not in (".", "->") and "cuda_executor" in words[:i]:
+            return "config" if words[i + 2] == ")" and source.code[i - 1].kind != "word" else None
         if before in (".", "->"):
             designated = before == "." and words[i - 2] in ("{", ",", "(") and after in ("=", "{")
             if designated:
