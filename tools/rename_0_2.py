@@ -128,7 +128,8 @@ MEMBERS = {
 }
 # Objects by the names that everybody gives them, where no declaration tells.
 OBJECTS = {
-    "keep_set": {"keep", "keep_", "view"},
+    "entry": {"about"},
+    "keep_set": {"keep", "keep_", "view", "chosen"},
     "Executor": {"exec", "exec_", "executor", "device", "gpu"},
     "paged_lanes": {"global"},
     "entering": {"asked"},
@@ -696,7 +697,7 @@ class Renamer:
     def who(self, source, i, obj, owner, designated):
         words = source.words
         one, many = MEMBERS["who"][0][0], "lanes"
-        if owner in one:
+        if owner in one or (owner is None and obj in OBJECTS["entry"]):
             return "lane"
         if owner is not None and owner not in ("auto", "Entry"):
             # a class of this file says what its own is
@@ -735,10 +736,23 @@ class Renamer:
             if "*" in source.words[max(0, decl[4] - 3) : decl[4]] and source.plain(kind) in ("int", "int64_t"):
                 kind = kind + "*"
             if "*" in types or source.plain(kind) in types or any("<" in t and kind.replace("const", "").startswith(t) for t in types):
+                if self.used(source, new, decl):
+                    return None
                 if new in ("state",) and decl[4] == i:
                     qualify.append((decl[0] + 1, decl[1], new, i))
                 return new
         return None
+
+    @staticmethod
+    def used(source, new, decl):
+        """The new name means something else where the variable is known: it keeps the old one."""
+        words = source.words
+        if new == "state" and any(words[j - 1 : j + 1] == ["using", "state"] for j in range(1, len(words))):
+            return True
+        return any(
+            words[j] == new and words[j - 1] not in (".", "->", "::") and not (new == "state" and words[j + 1] == "<")
+            for j in range(decl[4], min(decl[1], len(words) - 1))
+        )
 
     @staticmethod
     def deduce(source, decl):
@@ -956,6 +970,7 @@ SELF_TEST = [
     ({}, "kv::make_room(exec, policy); // make_room\n", "kv::promote(exec, policy); // make_room\n"),
     ({}, "namespace kvpolicy { void select(int); void f(int a) { select(a); } }\n",
      "namespace kvpolicy { void select_pages(int); void f(int a) { select_pages(a); } }\n"),
+    ({"variables": True}, "void f(kv::lanes const& who = batch) { g(who); }\n", "void f(kv::lanes const& who = batch) { g(who); }\n"),
     ({"comments": True}, "// make_room, then `told`; the room\n", "// promote, then `stats`; the room\n"),
     ({"strings": True}, 'expect("make_room: fresh.who.count"); f("knorm | span(0, 3)");\n',
      'expect("promote: chunk.lanes.count"); f("knorm | span(0, 3)");\n'),
