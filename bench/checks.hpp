@@ -29,17 +29,18 @@ inline reference::matrix decoded_rows(kv::codec element, std::byte const* from, 
 }
 
 /// One lane of a cache whose rows lie at one stride, as the reference takes it. Positions are ordinals.
-inline reference::lane_attention lane_of(kv::cache const& in, kv::query_view const& queries, kv::lane who) {
+inline reference::lane_attention lane_of(kv::cache const& in, kv::query_view const& queries, kv::lane this_lane) {
   reference::lane_attention made;
-  int const count = in.who.committed(who);
+  int const count = in.lanes.committed(this_lane);
   int const dims = in.shape.head_dim;
-  made.keys = decoded_rows(in.k.element, in.k.row(who.layer, in.where.at(who, 0), who.head), count, dims, in.k.token);
+  made.keys = decoded_rows(in.k.element, in.k.row(this_lane.layer, in.where.at(this_lane, 0), this_lane.head), count,
+                           dims, in.k.token);
   made.key_positions = reference::every_ordinal(static_cast<std::size_t>(count));
   int const group = in.shape.group();
-  for (int h = who.head * group; h < (who.head + 1) * group; ++h)
-    made.queries.push_back(decoded_rows(queries.element, queries.at(who, h, 0), queries.rows, dims));
+  for (int h = this_lane.head * group; h < (this_lane.head + 1) * group; ++h)
+    made.queries.push_back(decoded_rows(queries.element, queries.at(this_lane, h, 0), queries.rows, dims));
   for (int r = 0; r < queries.rows; ++r)
-    made.query_positions.push_back(queries.position.data != nullptr ? queries.position.row(who)[r] : count);
+    made.query_positions.push_back(queries.position.data != nullptr ? queries.position.row(this_lane)[r] : count);
   return made;
 }
 

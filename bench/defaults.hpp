@@ -82,13 +82,13 @@ struct layer_cache {
                          .token = 4 * dims,
                          .head = 4LL * dims * bound,
                          .dim = 4};
-    kv::cache cache{.shape = {1, heads * group, heads, dims}, .k = rows, .v = rows, .where = kv::identity(bound)};
+    kv::cache cache{.shape = {1, heads * group, heads, dims}, .k = rows, .v = rows, .where = kv::identity_map(bound)};
     cache.v.base = reinterpret_cast<std::byte*>(v.data());
-    cache.who = {.layer_end = 1,
-                 .heads = heads,
-                 .bound = bound,
-                 .count = {count.data(), 0, 0, 1},
-                 .position = {position.data(), 0, 0, bound}};
+    cache.lanes = {.layer_end = 1,
+                   .heads = heads,
+                   .bound = bound,
+                   .count = {count.data(), 0, 0, 1},
+                   .position = {position.data(), 0, 0, bound}};
     return cache;
   }
 

@@ -234,23 +234,23 @@ struct peak_loop {
 };
 
 /// The multiply-add of float for these instructions.
-inline peak_loop fma_loop(kv::isa speaks) {
+inline peak_loop fma_loop(kv::isa simd_level) {
 #if defined(__x86_64__)
-  if (speaks >= kv::isa::avx512) return {"vfmadd 512-bit f32", 12.0 * 16 * 2, fma_avx512};
-  if (speaks >= kv::isa::avx2) return {"vfmadd 256-bit f32", 12.0 * 8 * 2, fma_avx2};
+  if (simd_level >= kv::isa::avx512) return {"vfmadd 512-bit f32", 12.0 * 16 * 2, fma_avx512};
+  if (simd_level >= kv::isa::avx2) return {"vfmadd 256-bit f32", 12.0 * 8 * 2, fma_avx2};
 #endif
-  (void)speaks;
+  (void)simd_level;
   return {"multiply and add, 128-bit f32", 8.0 * 4 * 2, multiply_add_portable};
 }
 
 /// The multiply-add that logits of this element are made of: vdpbf16ps for bf16 where there is one.
-inline peak_loop peak_of(kv::isa speaks, kv::codec element) {
+inline peak_loop peak_of(kv::isa simd_level, kv::codec element) {
 #if defined(__x86_64__)
-  if (element == kv::codec::bf16 && speaks >= kv::isa::avx512_bf16)
+  if (element == kv::codec::bf16 && simd_level >= kv::isa::avx512_bf16)
     return {"vdpbf16ps 512-bit", 12.0 * 32 * 2, dot_bf16};
 #endif
   (void)element;
-  return fma_loop(speaks);
+  return fma_loop(simd_level);
 }
 
 /// Keeps a result from being optimised away.
@@ -275,8 +275,8 @@ void in_pieces(kv::host_executor& exec, std::size_t bytes, Work const& work) {
 inline void read_pass(kv::host_executor& exec, std::byte const* from, std::size_t bytes) {
   in_pieces(exec, bytes, [&](std::size_t first, std::size_t some) {
 #if defined(__x86_64__)
-    if (exec.speaks() >= kv::isa::avx512) return keep(read_avx512(from + first, some));
-    if (exec.speaks() >= kv::isa::avx2) return keep(read_avx2(from + first, some));
+    if (exec.simd_level() >= kv::isa::avx512) return keep(read_avx512(from + first, some));
+    if (exec.simd_level() >= kv::isa::avx2) return keep(read_avx2(from + first, some));
 #endif
     keep(read_portable(from + first, some));
   });
@@ -290,7 +290,7 @@ inline void copy_pass(kv::host_executor& exec, std::byte* to, std::byte const* f
 /// A copy that does not fetch what it overwrites; memcpy where there is no such store.
 inline void stream_pass(kv::host_executor& exec, std::byte* to, std::byte const* from, std::size_t bytes) {
 #if defined(__x86_64__)
-  if (exec.speaks() >= kv::isa::avx2) {
+  if (exec.simd_level() >= kv::isa::avx2) {
     return in_pieces(exec, bytes,
                      [&](std::size_t first, std::size_t some) { stream_avx2(to + first, from + first, some); });
   }
@@ -319,8 +319,8 @@ inline rates measure(int threads) {
   memory const from(bytes), to(bytes);
   std::memset(from.data(), 1, bytes);
   std::memset(to.data(), 2, bytes);
-  peak_loop const fma = fma_loop(exec.speaks());
-  peak_loop const dot = peak_of(exec.speaks(), kv::codec::bf16);
+  peak_loop const fma = fma_loop(exec.simd_level());
+  peak_loop const dot = peak_of(exec.simd_level(), kv::codec::bf16);
   double const operations = 2e9;
   rates best;
   for (int round = 0; round < 5; ++round) {

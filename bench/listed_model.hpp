@@ -64,15 +64,15 @@ struct listed_model {
     kv::by_lane<int> const slots = rows_of(list);
     kv::cache made{.shape = whole_model, .k = rows, .v = rows};
     made.where = kv::slot_map({slots.data, slots.sequence, slots.layer, slots.head}, bound + 1);
-    made.who = {
+    made.lanes = {
         .layer_end = 36, .heads = 8, .bound = bound, .count = {count.data(), 0, 8, 1}, .position = rows_of(position)};
     return made;
   }
 
   kv::keep_set keep() {
-    return {.who = view().who,
-            .offset = offset.data(),
-            .ordinal = ordinal.data(),
+    return {.lanes = view().lanes,
+            .indptr = offset.data(),
+            .indices = ordinal.data(),
             .seen = seen.data(),
             .capacity = static_cast<std::int64_t>(ordinal.size()),
             .report = &told};

@@ -26,9 +26,10 @@ void tell(int threads) {
   say("memcpy", "%.1f GB/s", found.memcpy / 1e9);
   say("non-temporal copy", "%.1f GB/s", found.stream / 1e9);
   say("read", "%.1f GB/s", found.read / 1e9);
-  kvpolicy::isa const speaks = kvpolicy::best_isa();
-  say(bench::floors::fma_loop(speaks).name, "%.0f GFLOP/s", found.fma / 1e9);
-  if (found.dot > 0) say(bench::floors::peak_of(speaks, kvpolicy::codec::bf16).name, "%.0f GFLOP/s", found.dot / 1e9);
+  kvpolicy::isa const simd_level = kvpolicy::best_isa();
+  say(bench::floors::fma_loop(simd_level).name, "%.0f GFLOP/s", found.fma / 1e9);
+  if (found.dot > 0)
+    say(bench::floors::peak_of(simd_level, kvpolicy::codec::bf16).name, "%.0f GFLOP/s", found.dot / 1e9);
 }
 
 }  // namespace

@@ -63,13 +63,13 @@ class model_cache {
   }
 
   kv::cache view() {
-    kv::cache made{.shape = model_, .k = plane(0), .v = plane(1), .where = kv::identity(entries_), .more = {more_}};
+    kv::cache made{.shape = model_, .k = plane(0), .v = plane(1), .where = kv::identity_map(entries_), .more = {more_}};
     auto const heads = std::int64_t{model_.kv_heads};
-    made.who = {.layer_end = model_.layers,
-                .heads = model_.kv_heads,
-                .bound = entries_,
-                .count = {counts_.data(), 0, heads, 1},
-                .position = {positions_.data(), 0, heads * entries_, entries_}};
+    made.lanes = {.layer_end = model_.layers,
+                  .heads = model_.kv_heads,
+                  .bound = entries_,
+                  .count = {counts_.data(), 0, heads, 1},
+                  .position = {positions_.data(), 0, heads * entries_, entries_}};
     return made;
   }
 

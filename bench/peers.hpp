@@ -14,12 +14,12 @@ namespace bench::peers {
 
 /// The k-th best value by std::nth_element. It reorders its input, so a copy is part of it; a NaN, which has no order,
 /// becomes -inf in that copy.
-inline float nth_element(std::span<float const> row, int k, std::vector<float>& room) {
-  room.resize(row.size());
-  std::transform(row.begin(), row.end(), room.begin(),
+inline float nth_element(std::span<float const> row, int k, std::vector<float>& temp_storage) {
+  temp_storage.resize(row.size());
+  std::transform(row.begin(), row.end(), temp_storage.begin(),
                  [](float x) { return x == x ? x : -std::numeric_limits<float>::infinity(); });
-  std::nth_element(room.begin(), room.begin() + (k - 1), room.end(), std::greater<>{});
-  return room[static_cast<std::size_t>(k) - 1];
+  std::nth_element(temp_storage.begin(), temp_storage.begin() + (k - 1), temp_storage.end(), std::greater<>{});
+  return temp_storage[static_cast<std::size_t>(k) - 1];
 }
 
 /// A number's bits in the order of numbers.
@@ -57,11 +57,11 @@ inline int radix_select(std::span<float const> row, int k, std::vector<std::uint
 }
 
 /// Attention mass of one head's rows by plain Eigen: logits by one product, a softmax row by row, the sum of the rows.
-/// Every row sees every key. `room`: rows x entries floats, and for bf16 the keys as floats.
+/// Every row sees every key. `temp_storage`: rows x entries floats, and for bf16 the keys as floats.
 void eigen_mass(float const* keys, float const* queries, int entries, int rows, int dims, float* out,
-                std::vector<float>& room);
+                std::vector<float>& temp_storage);
 void eigen_mass(std::uint16_t const* keys_bf16, std::uint16_t const* queries_bf16, int entries, int rows, int dims,
-                float* out, std::vector<float>& room);
+                float* out, std::vector<float>& temp_storage);
 
 /// out[row][unit] = rows [count][columns] . weights [units][columns], by plain Eigen.
 void eigen_product(float const* rows, float const* weights, int count, int columns, int units, float* out);

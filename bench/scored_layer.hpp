@@ -8,7 +8,7 @@ namespace bench {
 struct scored_layer {
   explicit scored_layer(int entries) : layer(entries), cache(layer.view()), values(layer.position.size()) {
     fill_scores(values, 5);
-    scores = kv::contiguous_scores(cache.who, kv::granularity::lane, values.data(), entries);
+    scores = kv::contiguous_scores(cache.lanes, kv::granularity::lane, values.data(), entries);
     exec.reserve(kv::implementation<kv::ops::pool_t, kv::host>::scratch(cache.shape, entries));
   }
   layer_cache layer;

@@ -17,20 +17,20 @@ int main() {
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
   kv::append(exec, cache, state, {.tokens = 200, .position = 0});
-  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache), forward.queries()};
+  kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache), forward.queries()};
   kv::observe(exec, policy, in, state);
   kv::decide(exec, policy, in, state, plan);
   std::string const first = kv::explain(policy, plan, 0, 0);  // lane 0, entry 0
   std::string const other = kv::explain(policy, plan, 0, 100);
-  kv::tally told;
-  kv::apply(exec, kv::compact{}, plan, cache, state, &told);
+  kv::apply_stats stats;
+  kv::apply(exec, kv::compact{}, plan, cache, state, &stats);
   // example-end by_name
 
   std::printf("%s\n", kv::to_string(policy).c_str());
   std::printf("plan %zu bytes, state %zu, scratch of a thread %zu\n", needed.plan, needed.state, needed.scratch);
   std::printf("%s\n%s\n", first.c_str(), other.c_str());
-  std::printf("kept %lld, freed %lld, attended %lld entries of 4 lanes\n", static_cast<long long>(told.logical_kept),
-              static_cast<long long>(told.physical_freed), static_cast<long long>(told.attended_length));
+  std::printf("kept %lld, freed %lld, attended %lld entries of 4 lanes\n", static_cast<long long>(stats.logical_kept),
+              static_cast<long long>(stats.physical_freed), static_cast<long long>(stats.attended_length));
   for (char const* spec : {"snapkv(windw=32)", "snapkv | sink(4)"}) {
     try {
       (void)kv::parse(spec);

@@ -13,19 +13,19 @@ int main() {
   auto state = kv::make_state(exec, policy, cache);  // empty for a stateless policy
   auto plan = kv::make_plan(exec, policy, cache);    // nothing allocates after this
 
-  kv::append(exec, cache, state, {.tokens = 200, .position = 0});          // the engine wrote 200 rows
-  kv::signals const in{cache.who, kv::keys_of(cache), forward.queries()};  // what this engine can tell
-  kv::observe(exec, policy, in, state);                                    // writes state only
-  kv::decide(exec, policy, in, state, plan);                               // writes the plan only
-  kv::apply(exec, kv::compact{}, plan, cache, state);                      // rows, positions and state move together
+  kv::append(exec, cache, state, {.tokens = 200, .position = 0});            // the engine wrote 200 rows
+  kv::signals const in{cache.lanes, kv::keys_of(cache), forward.queries()};  // what this engine can tell
+  kv::observe(exec, policy, in, state);                                      // writes state only
+  kv::decide(exec, policy, in, state, plan);                                 // writes the plan only
+  kv::apply(exec, kv::compact{}, plan, cache, state);                        // rows, positions and state move together
   // example-end compose
 
   std::printf("%s\n", kv::to_string(policy).c_str());
-  for (int i = 0; i < cache.who.size(); ++i) {
-    kv::lane const who = cache.who.at(i);
-    int const* const position = cache.who.position.row(who);
-    std::printf("layer %d, head %d: %d of 200 entries, at %d %d %d %d %d %d ... %d\n", who.layer, who.head,
-                *cache.who.count.row(who), position[0], position[1], position[2], position[3], position[4], position[5],
-                position[*cache.who.count.row(who) - 1]);
+  for (int i = 0; i < cache.lanes.size(); ++i) {
+    kv::lane const this_lane = cache.lanes.at(i);
+    int const* const position = cache.lanes.position.row(this_lane);
+    std::printf("layer %d, head %d: %d of 200 entries, at %d %d %d %d %d %d ... %d\n", this_lane.layer, this_lane.head,
+                *cache.lanes.count.row(this_lane), position[0], position[1], position[2], position[3], position[4],
+                position[5], position[*cache.lanes.count.row(this_lane) - 1]);
   }
 }

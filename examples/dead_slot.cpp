@@ -24,7 +24,7 @@ struct slot_engine {
     kv::plane values = keys;
     values.base += 4;
     return {.shape = {1, 1, 1, 1},
-            .who = {.layer_end = 1, .heads = 1, .bound = tokens, .count = {&count}, .position = {position.data()}},
+            .lanes = {.layer_end = 1, .heads = 1, .bound = tokens, .count = {&count}, .position = {position.data()}},
             .k = keys,
             .v = values,
             .where = kv::slot_map({live.data()}, slots)};
@@ -48,12 +48,12 @@ int main() {
   auto plan = kv::make_plan(exec, policy, cache);
   kv::append(exec, cache, state, {.tokens = slot_engine::tokens, .position = 0});
   print("map", engine.map.data(), slot_engine::tokens);
-  kv::decide(exec, policy, kv::signals{cache.who}, state, plan);
+  kv::decide(exec, policy, kv::signals{cache.lanes}, state, plan);
 
   // example-begin dead_slot
   auto const in_tree = [](int slot) { return slot == 5 || slot == 9; };  // another request refers to these
   int const tree_prefix = 3;  // slots of the first three positions belong to the prefix tree
-  kv::tally told;
+  kv::apply_stats stats;
   kv::apply(exec,
             kv::dead_slot<decltype(in_tree)>{.list = {engine.live.data()},  // attention reads this
                                              .map = {engine.map.data()},    // the engine's own, by position
@@ -61,12 +61,12 @@ int main() {
                                              .locked = {&tree_prefix},
                                              .shared = in_tree,
                                              .freed = {{engine.freed.data()}, {&engine.freed_count}}},
-            plan, cache, state, &told);
+            plan, cache, state, &stats);
   // example-end dead_slot
 
   print("map", engine.map.data(), slot_engine::tokens);
   print("live", engine.live.data(), engine.count);
   print("freed", engine.freed.data(), engine.freed_count);
-  std::printf("kept %lld, freed %lld, attended %lld\n", static_cast<long long>(told.logical_kept),
-              static_cast<long long>(told.physical_freed), static_cast<long long>(told.attended_length));
+  std::printf("kept %lld, freed %lld, attended %lld\n", static_cast<long long>(stats.logical_kept),
+              static_cast<long long>(stats.physical_freed), static_cast<long long>(stats.attended_length));
 }

@@ -33,11 +33,11 @@ struct my_pool {
                     .v = rows,
                     .where = kv::block_table({table.data()}, page, pages)};
     cache.v.base = reinterpret_cast<std::byte*>(v.data());
-    cache.who = {.layer_end = layers,
-                 .heads = kv_heads,
-                 .bound = bound,
-                 .count = {counts.data(), 0, kv_heads, 1},
-                 .position = {positions.data(), 0, kv_heads * bound, bound}};
+    cache.lanes = {.layer_end = layers,
+                   .heads = kv_heads,
+                   .bound = bound,
+                   .count = {counts.data(), 0, kv_heads, 1},
+                   .position = {positions.data(), 0, kv_heads * bound, bound}};
     return cache;
   }
 };

@@ -12,7 +12,7 @@ int main() {
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
   kv::append(exec, cache, state, {.tokens = 200, .position = 0});
-  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache), forward.queries()};
+  kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache), forward.queries()};
   kv::decide(exec, policy, in, state, plan);
   for (int segment = 0; segment < plan.keep().segments(); ++segment) {
     auto const kept = plan.keep().listed(segment);

@@ -34,8 +34,8 @@ struct gpu_pool {
     cache.k.base = reinterpret_cast<std::byte*>(at(k));
     cache.v.base = reinterpret_cast<std::byte*>(at(v));
     cache.where.table.data = at(table);
-    cache.who.count.data = at(counts);
-    cache.who.position.data = at(positions);
+    cache.lanes.count.data = at(counts);
+    cache.lanes.position.data = at(positions);
     return cache;
   }
   kv::queries queries(my_forward const& forward) {
@@ -59,7 +59,7 @@ void run() {
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
   kv::append(exec, cache, state, {.tokens = 200, .position = 0});
-  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache), rows};
+  kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache), rows};
   kv::observe(exec, policy, in, state);
   kv::decide(exec, policy, in, state, plan);
   kv::apply(exec, kv::compact{}, plan, cache, state);  // nothing has waited for the device

@@ -13,7 +13,7 @@ struct value_aware {
   void score(auto& exec, auto const& in, kvpolicy::score_view const& out) const {
     kvpolicy::ops::attention_mass(exec, in.template get<kvpolicy::keys>(), in.template get<kvpolicy::queries>(),
                                   {.last_rows = 16}, out);
-    kvpolicy::ops::row_norm(exec, in.template get<kvpolicy::values>(), kvpolicy::times{}, out);
+    kvpolicy::ops::row_norm(exec, in.template get<kvpolicy::values>(), kvpolicy::multiplied{}, out);
     kvpolicy::ops::pool(exec, kvpolicy::max_pool{15}, out, 16);
   }
   friend bool operator==(value_aware const&, value_aware const&) = default;

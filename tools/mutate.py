@@ -82,11 +82,11 @@ COVER = [
     ("ops/*append_rows.hpp", "ops/append_rows admission/dual admission/batch step/step"),
     ("ops/host/window_rows.hpp", "admission/dual ops/append_rows step/step admission/batch"),
     ("ops/*argmin*.hpp", "ops/argmin scorers/trim_kv_options"),
-    ("ops/*carry_numbers.hpp", "scorers/trim_kv admission/dual"),
+    ("ops/*append_column.hpp", "scorers/trim_kv admission/dual"),
     ("ops/*gate*.hpp", "ops/gates io/gate_files"),
     ("ops/*page_bounds.hpp", "ops/page_bounds selection/history selection/select"),
     ("ops/*page_scores.hpp", "ops/page_bounds selection/select"),
-    ("ops/*remember_rows.hpp", "recorders/remember scorers/intent_kv session/turns"),
+    ("ops/*update_query_memory.hpp", "recorders/remember scorers/intent_kv session/turns"),
     ("ops/*residual*.hpp", "scorers/intent_kv scorers/intent_kv_refusals ops/ranks"),
     ("ops/host/folded_head.hpp", "scorers/intent_kv"),
     ("ops/verb.hpp", "laws/refused_calls ops/attention_mass"),
@@ -104,9 +104,9 @@ COVER = [
     ("protect/*", "protect/protect printed/parse eviction/policies"),
     ("budget/*", "budget/budget printed/parse ops/pooled_top_k"),
     ("trigger/*", "eviction/policies printed/parse step/step"),
-    ("recorders/bound_pages.hpp", "selection/history ops/page_bounds selection/select"),
+    ("recorders/record_page_bounds.hpp", "selection/history ops/page_bounds selection/select"),
     ("recorders/carry_*.hpp", "scorers/trim_kv admission/dual step/step"),
-    ("recorders/remember.hpp", "recorders/remember scorers/intent_kv session/turns"),
+    ("recorders/record_query_memory.hpp", "recorders/remember scorers/intent_kv session/turns"),
     ("recorders/*", "eviction/worked_examples ops/ring_append laws/refused_makings"),
     ("scorers/intent_kv.hpp", "scorers/intent_kv scorers/intent_kv_refusals ops/ranks session/turns"),
     ("scorers/trim_kv.hpp", "scorers/trim_kv scorers/trim_kv_options"),
@@ -148,8 +148,8 @@ TUNING = re.compile(r"__builtin_prefetch|_mm_sfence|\bnext\.fetch\(\)|\b(step|ti
                     r"\bi \+ ahead\b|\bdoubt\b|\btake_sample<|\bshare \* sample_keys::size\b|"
                     r"\blogits<\d+, \d+>\(|\bif \(shares\(\) > 1\) divide\b|"
                     r"\bi < 2 \* keys_of_a_tile; \+\+i\) address_")
-ROOM = re.compile(r"\bscratch_of<|\broom\(|\btile = ")  # how much room there is: more of it changes nothing
-FETCHING = {"ops/host/ahead.hpp"}  # all of it
+ROOM = re.compile(r"\bscratch_of<|\b(?:scratch_floats|block_storage)\(|\btile = ")  # how much room there is: more of it changes nothing
+FETCHING = {"ops/host/prefetch.hpp"}  # all of it
 STATEMENT = re.compile(r"^\s*(?!return\b|throw\b|case\b|else\b)[\w:.>*\[\]()-]+?(\(.*\);|( [-+|&*]?= ).*;)$")
 
 

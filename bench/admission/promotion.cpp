@@ -49,20 +49,21 @@ struct dual_model {
       return kv::lanes{.layer_end = 36, .heads = 8, .bound = bound, .count = counts, .position = positions};
     };
     both.window = {.shape = bench::whole_model,
-                   .who = who({&window_count, 1, 0, 0}, {window_position.data(), window, 0, 0}, window),
+                   .lanes = who({&window_count, 1, 0, 0}, {window_position.data(), window, 0, 0}, window),
                    .k = plane(k, true),
                    .v = plane(v, true),
                    .where = {kv::locating::ring, {&oldest, 1, 0, 0}, window, 1}};
     both.oldest = {&oldest, 1, 0, 0};
-    constexpr std::int64_t room = lane_pages * page;
+    constexpr std::int64_t capacity = lane_pages * page;
     both.global.table = {table.data(), 0, 8 * lane_pages, lane_pages};
-    both.global.entries = {.shape = bench::whole_model,
-                           .who = who({count.data(), 0, 8, 1}, {position.data(), 0, 8 * room, room}, room),
-                           .k = plane(k, false),
-                           .v = plane(v, false),
-                           .where = kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page,
-                                                    lanes * (window / page + lane_pages))};
-    both.global.held = {held.data(), 0, 8, 1};
+    both.global.entries = {
+        .shape = bench::whole_model,
+        .lanes = who({count.data(), 0, 8, 1}, {position.data(), 0, 8 * capacity, capacity}, capacity),
+        .k = plane(k, false),
+        .v = plane(v, false),
+        .where =
+            kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page, lanes * (window / page + lane_pages))};
+    both.global.num_pages = {held.data(), 0, 8, 1};
     both.global.pages = {free.data(), &free_count, -1};
   }
   /// Pages are empty again; the window stays as it is.
@@ -88,18 +89,18 @@ void promotion(benchmark::State& state, int admitted_percent, int threads) {
   fresh.head = fresh.entry = 4;
   fresh.entries = 1;
   int position = 0;
-  kv::promotion_tally told;
+  kv::promotion_stats stats;
   auto const step = [&] {
-    kv::make_room(exec, policy, kv::signals{model.both.window.who}, model.both, held, plans, 1, &told);
+    kv::promote(exec, policy, kv::signals{model.both.window.lanes}, model.both, held, plans, 1, &stats);
     kv::append(exec, model.both.window, held.window, {.tokens = 1, .position = position++});
   };
   auto const write = [&] {
-    kv::observe(exec, policy, kv::signals{model.both.window.who, fresh}, held.window);
+    kv::observe(exec, policy, kv::signals{model.both.window.lanes, fresh}, held.window);
     if (*std::max_element(model.count.begin(), model.count.end()) == lane_pages * page) model.empty();
   };
   for (int t = 0; t <= window; ++t) step(), write();
   auto const rows = std::count(gates.begin(), gates.end(), 1.0f);
-  if (told.promoted != rows) return state.SkipWithError("wrong result");
+  if (stats.promoted != rows) return state.SkipWithError("wrong result");
 
   auto const copy = [&] {  // rows half a ring away, into the other half of the lanes' pages
     exec.for_each(lanes, [&](int i, int) {

@@ -42,17 +42,17 @@ __global__ void eager_logits(eager_shape of, T const* keys, T const* queries, fl
 /// The block's largest, or its sum.
 template <bool Largest>
 __device__ float over_block(float mine) {
-  __shared__ float room[1024];
-  room[threadIdx.x] = mine;
+  __shared__ float temp_storage[1024];
+  temp_storage[threadIdx.x] = mine;
   __syncthreads();
   for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
     if (threadIdx.x < half) {
-      float const other = room[threadIdx.x + half];
-      room[threadIdx.x] = Largest ? fmaxf(room[threadIdx.x], other) : room[threadIdx.x] + other;
+      float const other = temp_storage[threadIdx.x + half];
+      temp_storage[threadIdx.x] = Largest ? fmaxf(temp_storage[threadIdx.x], other) : temp_storage[threadIdx.x] + other;
     }
     __syncthreads();
   }
-  float const all = room[0];
+  float const all = temp_storage[0];
   __syncthreads();
   return all;
 }
@@ -106,8 +106,9 @@ class observed_layer {
 
   void mass(gpu::executor& exec, bool lse_given) {
     kv::query_view const rows = lse_given ? asking_.with_lse(lse_.data()) : asking_.view();
-    kv::ops::attention_mass(exec, kv::keys_of(device_.view()), rows, {},
-                            kv::contiguous_scores(device_.view().who, kv::granularity::lane, out_.data(), of_.entries));
+    kv::ops::attention_mass(
+        exec, kv::keys_of(device_.view()), rows, {},
+        kv::contiguous_scores(device_.view().lanes, kv::granularity::lane, out_.data(), of_.entries));
   }
   /// The eager formulation; lse is there afterwards.
   void eager(gpu::stream const& on) const {
@@ -131,12 +132,12 @@ class observed_layer {
     host.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(one_layer, of_.entries));
     std::vector<float> expected(device_.cells());
     kv::ops::attention_mass(host, kv::keys_of(cache), queries_.view(), {},
-                            kv::contiguous_scores(cache.who, kv::granularity::lane, expected.data(), of_.entries));
+                            kv::contiguous_scores(cache.lanes, kv::granularity::lane, expected.data(), of_.entries));
     float const relative = cache.k.element == kv::codec::f32 ? 1e-4f : 2e-2f;
     return gpu::close_floats(out_.get(), expected, relative) && gpu::close_floats(eager_out_.get(), expected, relative);
   }
   void reserve(gpu::executor& exec) const {
-    exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::cuda>::scratch(one_layer, device_.view().who));
+    exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::cuda>::scratch(one_layer, device_.view().lanes));
   }
   [[nodiscard]] double key_bytes() const { return static_cast<double>(layer_.plane_bytes()); }
 

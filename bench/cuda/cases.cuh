@@ -16,14 +16,14 @@ class device_cache {
       : view_(from.view()),
         k_(bytes_of(view_.k.base, from.plane_bytes())),
         v_(bytes_of(view_.v.base, from.plane_bytes())),
-        counts_(std::span<int const>(view_.who.count.data, static_cast<std::size_t>(view_.who.size()))),
-        positions_(std::span<int const>(view_.who.position.data, cells())),
+        counts_(std::span<int const>(view_.lanes.count.data, static_cast<std::size_t>(view_.lanes.size()))),
+        positions_(std::span<int const>(view_.lanes.position.data, cells())),
         first_counts_(counts_.get()),
         first_positions_(positions_.get()) {
     view_.k.base = k_.data();
     view_.v.base = v_.data();
-    view_.who.count.data = counts_.data();
-    view_.who.position.data = positions_.data();
+    view_.lanes.count.data = counts_.data();
+    view_.lanes.position.data = positions_.data();
   }
   device_cache(device_cache const&) = delete;
   device_cache& operator=(device_cache const&) = delete;
@@ -34,7 +34,7 @@ class device_cache {
   [[nodiscard]] array<int> const& positions() const { return positions_; }
   [[nodiscard]] array<int> const& counts() const { return counts_; }
   [[nodiscard]] std::size_t cells() const {
-    return static_cast<std::size_t>(view_.who.size()) * static_cast<std::size_t>(view_.who.bound);
+    return static_cast<std::size_t>(view_.lanes.size()) * static_cast<std::size_t>(view_.lanes.bound);
   }
   /// All entries are there again, at their first positions; in the order of the stream. Rows stay.
   void reset(stream const& on) const {

@@ -27,15 +27,15 @@ void argmin(benchmark::State& state) {
     gpu::array<int> const counts(std::vector<int>(lanes, entries));
     gpu::array<int> const positions(bench::reference::every_ordinal(static_cast<std::size_t>(entries)));
     gpu::device_keep const keep(lanes, lanes);
-    kv::lanes const who{.layer_end = 36,
-                        .heads = 8,
-                        .bound = entries,
-                        .count = {counts.data(), 0, 8, 1},
-                        .position = {positions.data(), 0, 0, 0}};
+    kv::lanes const batch{.layer_end = 36,
+                          .heads = 8,
+                          .bound = entries,
+                          .count = {counts.data(), 0, 8, 1},
+                          .position = {positions.data(), 0, 0, 0}};
     auto const lowest = [&](int i) {
       float* const now = device_scores.data() + cells * static_cast<std::size_t>(i);
-      kv::ops::argmin(exec, kv::contiguous_scores(who, kv::granularity::lane, now, entries), kv::best{entries - 1},
-                      keep.view(who, kv::side::dropped));
+      kv::ops::argmin(exec, kv::contiguous_scores(batch, kv::granularity::lane, now, entries),
+                      kv::plain_top_k{entries - 1}, keep.view(batch, kv::side::dropped));
     };
     for (int const set : {0, sets - 1}) {
       keep.poison();
@@ -75,18 +75,18 @@ void promotion(benchmark::State& state) {
     gpu::promoting<gpu::executor, gpu::array> device(exec, gates);
     gpu::promoting<kv::host_executor, host_array> host(gpu::host(), gates);
     for (int i = 0; i < 300; ++i) {
-      device.make_room(), device.write();
-      host.make_room(), host.write();
+      device.promote(), device.write();
+      host.promote(), host.write();
     }
     exec.check();
     if (!same_models(device.model(), host.model())) return state.SkipWithError("wrong result");
-    int const launches = exec.launches_of([&] { device.make_room(); });
+    int const launches = exec.launches_of([&] { device.promote(); });
     device.write();
     gpu::cold_l2 const flush;
     std::vector<double> taken;
     for (auto _ : state) {
       flush(on);
-      taken.push_back(gpu::seconds_on(on, [&] { device.make_room(); }));
+      taken.push_back(gpu::seconds_on(on, [&] { device.promote(); }));
       state.SetIterationTime(taken.back());
       device.write();
     }

@@ -120,7 +120,7 @@ class graph {
 };
 
 /// The device's launch numbers, or those that KVPOLICY_LAUNCH names: `segment_threads=256,entry_threads=128`.
-inline kv::launch_numbers asked_numbers(kv::launch_numbers from) {
+inline kv::launch_config asked_numbers(kv::launch_config from) {
   char const* const asked = std::getenv("KVPOLICY_LAUNCH");
   if (asked == nullptr || *asked == '\0') return from;
   std::string text = "launch_numbers(";
@@ -132,7 +132,7 @@ inline kv::launch_numbers asked_numbers(kv::launch_numbers from) {
 /// The library's executor, with those numbers; it counts what it launches.
 class executor : public kv::cuda_executor {
  public:
-  explicit executor(gpu::stream const& on) : cuda_executor(on.get()) { set_numbers(asked_numbers(numbers())); }
+  explicit executor(gpu::stream const& on) : cuda_executor(on.get()) { set_launch_config(asked_numbers(config())); }
 
   template <class Kernel>
   void launch(kv::launch_shape const& shape, Kernel const& kernel) {
@@ -162,11 +162,11 @@ class device_keep {
         report_(1) {
     report_.poison(0);
   }
-  [[nodiscard]] kv::keep_set view(kv::lanes const& who, kv::side lists = kv::side::kept) const {
-    return {.who = who,
+  [[nodiscard]] kv::keep_set view(kv::lanes const& batch, kv::side lists = kv::side::kept) const {
+    return {.lanes = batch,
             .lists = lists,
-            .offset = offset_.data(),
-            .ordinal = ordinal_.data(),
+            .indptr = offset_.data(),
+            .indices = ordinal_.data(),
             .seen = seen_.data(),
             .capacity = static_cast<std::int64_t>(ordinal_.size()),
             .report = report_.data()};
@@ -193,10 +193,10 @@ class device_keep {
 inline bool same_lists(kv::keep_set const& expected, device_keep const& found) {
   auto const segments = static_cast<std::size_t>(expected.segments());
   auto const offset = found.offset().get();
-  if (!std::equal(offset.begin(), offset.end(), expected.offset, expected.offset + segments + 1)) return false;
+  if (!std::equal(offset.begin(), offset.end(), expected.indptr, expected.indptr + segments + 1)) return false;
   auto const ordinal = found.ordinal().get();
   auto const listed = static_cast<std::size_t>(offset.back());
-  return std::equal(expected.ordinal, expected.ordinal + listed, ordinal.begin());
+  return std::equal(expected.indices, expected.indices + listed, ordinal.begin());
 }
 
 }  // namespace bench::gpu

@@ -6,7 +6,7 @@ namespace {
 namespace kv = kvpolicy;
 namespace gpu = bench::gpu;
 
-std::span<kv::held_column const> const no_columns{};
+std::span<kv::recorded_column const> const no_columns{};
 
 /// One of `one_in` entries of every lane stays: at random, or in runs of 64 at random.
 std::vector<int> kept_at_random(int lanes, int entries, int one_in, bool in_runs) {
@@ -37,20 +37,20 @@ class kept_rows {
     device_seen_ = gpu::array<int>(seen_);
     device_report_ = gpu::array<kv::report>(std::vector<kv::report>(1));
   }
-  [[nodiscard]] kv::keep_set on_host(kv::lanes const& who) {
-    return of(who, offset_.data(), ordinal_.data(), seen_.data(), &report_);
+  [[nodiscard]] kv::keep_set on_host(kv::lanes const& batch) {
+    return of(batch, offset_.data(), ordinal_.data(), seen_.data(), &report_);
   }
-  [[nodiscard]] kv::keep_set on_device(kv::lanes const& who) const {
-    return of(who, device_offset_.data(), device_ordinal_.data(), device_seen_.data(), device_report_.data());
+  [[nodiscard]] kv::keep_set on_device(kv::lanes const& batch) const {
+    return of(batch, device_offset_.data(), device_ordinal_.data(), device_seen_.data(), device_report_.data());
   }
   [[nodiscard]] std::size_t rows() const { return ordinal_.size(); }
 
  private:
-  [[nodiscard]] kv::keep_set of(kv::lanes const& who, std::int64_t* offset, int* ordinal, int* seen,
+  [[nodiscard]] kv::keep_set of(kv::lanes const& batch, std::int64_t* offset, int* ordinal, int* seen,
                                 kv::report* told) const {
-    return {.who = who,
-            .offset = offset,
-            .ordinal = ordinal,
+    return {.lanes = batch,
+            .indptr = offset,
+            .indices = ordinal,
             .seen = seen,
             .capacity = static_cast<std::int64_t>(ordinal_.size()),
             .report = told};
@@ -67,14 +67,14 @@ class kept_rows {
 /// True if host and device make the same bytes of it: rows and positions.
 bool is_right(gpu::executor& exec, bench::model_cache& model, gpu::device_cache const& device, kept_rows& kept) {
   kv::cache const cache = model.view();
-  kv::ops::gather_rows(exec, kept.on_device(device.view().who), device.view(), no_columns);
+  kv::ops::gather_rows(exec, kept.on_device(device.view().lanes), device.view(), no_columns);
   exec.check();
-  kv::ops::gather_rows(gpu::host(), kept.on_host(cache.who), cache, no_columns);
+  kv::ops::gather_rows(gpu::host(), kept.on_host(cache.lanes), cache, no_columns);
   auto const same = [](auto const& found, auto const* expected) {
     return std::memcmp(found.data(), expected, found.size() * sizeof(found[0])) == 0;
   };
   return same(device.k().get(), cache.k.base) && same(device.v().get(), cache.v.base) &&
-         same(device.positions().get(), cache.who.position.data);
+         same(device.positions().get(), cache.lanes.position.data);
 }
 
 void gather_rows(benchmark::State& state) {
@@ -88,12 +88,12 @@ void gather_rows(benchmark::State& state) {
     gpu::executor exec(on);
     bench::model_cache model(bench::whole_model, entries, kv::codec::f16);
     gpu::device_cache const device(model);
-    kept_rows kept(device.view().who.size(), entries, one_in, in_runs);
+    kept_rows kept(device.view().lanes.size(), entries, one_in, in_runs);
     if (!is_right(exec, model, device, kept)) return state.SkipWithError("wrong result");
     std::size_t const bytes = kept.rows() * 2 * static_cast<std::size_t>(device.view().k.token);
     gpu::array<std::byte> const from(bytes), to(bytes);
     from.poison(1);
-    kv::keep_set const keep = kept.on_device(device.view().who);
+    kv::keep_set const keep = kept.on_device(device.view().lanes);
     auto const taken = gpu::in_turn_after(
         state, exec, on, [&] { device.reset(on); },
         [&] { kv::ops::gather_rows(exec, keep, device.view(), no_columns); },

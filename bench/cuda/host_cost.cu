@@ -23,7 +23,7 @@ void host_cost(benchmark::State& state, Policy const& policy) {
   auto held = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
   auto const step = [&] {
-    kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache), kv::queries{asking.view()},
+    kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache), kv::queries{asking.view()},
                          kv::recent_queries{asking.view()}};
     kv::decide(exec, policy, in, held, plan);
     kv::apply(exec, kv::compact{}, plan, cache, held);

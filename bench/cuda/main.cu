@@ -34,7 +34,7 @@ void tell_device() {
   say("memory clock", "%.0f MHz", attribute(cudaDevAttrMemoryClockRate) / 1e3);
   say("L2", "%.0f MiB", attribute(cudaDevAttrL2CacheSize) / 1048576.0);
   benchmark::AddCustomContext("ECC", attribute(cudaDevAttrEccEnabled) != 0 ? "on" : "off");
-  auto const numbers = kv::numbers_for(10 * about.major + about.minor, about.multiProcessorCount);
+  auto const numbers = kv::launch_config_for(10 * about.major + about.minor, about.multiProcessorCount);
   benchmark::AddCustomContext("launch numbers", kv::to_string(bench::gpu::asked_numbers(numbers)));
 }
 

@@ -59,20 +59,21 @@ struct dual_model {
       return kv::lanes{.layer_end = 36, .heads = 8, .bound = bound, .count = counts, .position = positions};
     };
     both.window = {.shape = bench::whole_model,
-                   .who = who({window_count.data(), 1, 0, 0}, {window_position.data(), window, 0, 0}, window),
+                   .lanes = who({window_count.data(), 1, 0, 0}, {window_position.data(), window, 0, 0}, window),
                    .k = plane(k, true),
                    .v = plane(v, true),
                    .where = {kv::locating::ring, {oldest.data(), 1, 0, 0}, window, 1}};
     both.oldest = {oldest.data(), 1, 0, 0};
-    constexpr std::int64_t room = lane_pages * page;
+    constexpr std::int64_t capacity = lane_pages * page;
     both.global.table = {table.data(), 0, 8 * lane_pages, lane_pages};
-    both.global.entries = {.shape = bench::whole_model,
-                           .who = who({count.data(), 0, 8, 1}, {position.data(), 0, 8 * room, room}, room),
-                           .k = plane(k, false),
-                           .v = plane(v, false),
-                           .where = kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page,
-                                                    lanes * (window / page + lane_pages))};
-    both.global.held = {held.data(), 0, 8, 1};
+    both.global.entries = {
+        .shape = bench::whole_model,
+        .lanes = who({count.data(), 0, 8, 1}, {position.data(), 0, 8 * capacity, capacity}, capacity),
+        .k = plane(k, false),
+        .v = plane(v, false),
+        .where =
+            kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page, lanes * (window / page + lane_pages))};
+    both.global.num_pages = {held.data(), 0, 8, 1};
     both.global.pages = {free.data(), free_count.data(), -1};
   }
 };
@@ -93,12 +94,10 @@ class promoting {
     fresh_.entries = 1;
   }
   /// What the table's row times.
-  void make_room() {
-    kv::make_room(exec_, policy_, kv::signals{model_.both.window.who}, model_.both, held_, plans_, 1);
-  }
+  void promote() { kv::promote(exec_, policy_, kv::signals{model_.both.window.lanes}, model_.both, held_, plans_, 1); }
   void write() {
     kv::append(exec_, model_.both.window, held_.window, {.tokens = 1, .position = position_++});
-    kv::observe(exec_, policy_, kv::signals{model_.both.window.who, fresh_}, held_.window);
+    kv::observe(exec_, policy_, kv::signals{model_.both.window.lanes, fresh_}, held_.window);
   }
   [[nodiscard]] bool full() const { return position_ >= model_.window + model_.lane_pages * model_.page; }
   [[nodiscard]] dual_model<Array>& model() { return model_; }

@@ -57,7 +57,7 @@ class fixture {
   [[nodiscard]] kv::cache cache() const { return cache_.view(); }
   [[nodiscard]] auto in() const {
     kv::cache const shown = cache_.view();
-    return kv::signals{shown.who, kv::keys_of(shown), kv::values_of(shown), kv::queries{asking_.view()},
+    return kv::signals{shown.lanes, kv::keys_of(shown), kv::values_of(shown), kv::queries{asking_.view()},
                        kv::recent_queries{asking_.view()}};
   }
   void add_to(digest& all) const {
@@ -153,7 +153,7 @@ void quest_alike(fixture const& on_data) {
       },
       [&] {
         kv::observe(exec, policy, on_data.in(), held);
-        kv::select(exec, policy, on_data.in(), held, plan);
+        kv::select_pages(exec, policy, on_data.in(), held, plan);
       },
       [&] {
         kv::fetched_keep const keep(exec, plan.keep());
@@ -178,7 +178,7 @@ void promotion_alike() {
       [&] {
         gpu::executor exec(on);
         gpu::promoting<gpu::executor, gpu::array> steps(exec, gates);
-        for (int i = 0; i < 300; ++i) steps.make_room(), steps.write();
+        for (int i = 0; i < 300; ++i) steps.promote(), steps.write();
         exec.check();
         digest all;
         all.add(steps.model().k.get());

@@ -34,21 +34,21 @@ class selection {
   }
   void top_k(gpu::executor& exec, int k) { top_k(exec, k, keep_); }
   void top_k(gpu::executor& exec, int k, gpu::device_keep const& into) {
-    kv::lanes const who = on_device();
-    kv::ops::top_k(exec, kv::contiguous_scores(who, kv::granularity::lane, scores_.data(), entries_), kv::best{k},
-                   into.view(who));
+    kv::lanes const batch = on_device();
+    kv::ops::top_k(exec, kv::contiguous_scores(batch, kv::granularity::lane, scores_.data(), entries_),
+                   kv::plain_top_k{k}, into.view(batch));
   }
   /// True if host and device keep the same.
   [[nodiscard]] bool is_right(gpu::executor& exec, int k) {
     keep_.poison();
     top_k(exec, k);
     exec.check();
-    kv::lanes const who = lanes_of(host_counts_.data(), host_positions_.data());
+    kv::lanes const batch = lanes_of(host_counts_.data(), host_positions_.data());
     kv::host_executor& host = gpu::host();
     host.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, entries_));
-    kv::keep_set const expected = on_host_.view(who);
-    kv::ops::top_k(host, kv::contiguous_scores(who, kv::granularity::lane, host_scores_.as<float>(), entries_),
-                   kv::best{k}, expected);
+    kv::keep_set const expected = on_host_.view(batch);
+    kv::ops::top_k(host, kv::contiguous_scores(batch, kv::granularity::lane, host_scores_.as<float>(), entries_),
+                   kv::plain_top_k{k}, expected);
     return gpu::same_lists(expected, keep_);
   }
   /// What the host kept of a lane, after is_right.
@@ -67,10 +67,10 @@ class selection {
   struct host_keep {
     host_keep(int lanes, std::size_t cells)
         : offset(static_cast<std::size_t>(lanes) + 1), ordinal(4 * cells), seen(static_cast<std::size_t>(lanes)) {}
-    kv::keep_set view(kv::lanes const& who) {
-      return {.who = who,
-              .offset = offset.data(),
-              .ordinal = ordinal.as<int>(),
+    kv::keep_set view(kv::lanes const& batch) {
+      return {.lanes = batch,
+              .indptr = offset.data(),
+              .indices = ordinal.as<int>(),
               .seen = seen.data(),
               .capacity = static_cast<std::int64_t>(ordinal.size() / 4),
               .report = &report};

@@ -36,15 +36,15 @@ class cub_sort {
       : lanes_(lanes), entries_(entries), in_(count()), out_(count()), offsets_(offsets_of(lanes, entries)) {
     std::size_t bytes = 0;
     checked("DeviceSegmentedRadixSort", sort(nullptr, bytes, nullptr));
-    room_ = array<std::byte>(bytes);
+    storage_ = array<std::byte>(bytes);
   }
   static double bytes(int lanes, int entries) { return 3.0 * 8 * lanes * entries; }
 
   void operator()(stream const& on, float const* scores) {
     pack_scores<<<static_cast<unsigned>(lanes_), 512, 0, on.get()>>>(scores, entries_, in_.data());
     checked("pack_scores", cudaGetLastError());
-    std::size_t bytes = room_.bytes();
-    checked("DeviceSegmentedRadixSort", sort(room_.data(), bytes, on.get()));
+    std::size_t bytes = storage_.bytes();
+    checked("DeviceSegmentedRadixSort", sort(storage_.data(), bytes, on.get()));
   }
   /// Ordinals of the k best of a lane, ascending.
   [[nodiscard]] std::vector<int> best(int lane, int k) const {
@@ -67,8 +67,8 @@ class cub_sort {
   [[nodiscard]] std::size_t count() const {
     return static_cast<std::size_t>(lanes_) * static_cast<std::size_t>(entries_);
   }
-  cudaError_t sort(void* room, std::size_t& bytes, cudaStream_t on) {
-    return cub::DeviceSegmentedRadixSort::SortKeysDescending(room, bytes, in_.data(), out_.data(),
+  cudaError_t sort(void* temp_storage, std::size_t& bytes, cudaStream_t on) {
+    return cub::DeviceSegmentedRadixSort::SortKeysDescending(temp_storage, bytes, in_.data(), out_.data(),
                                                              static_cast<int>(count()), lanes_, offsets_.data(),
                                                              offsets_.data() + 1, 0, 64, on);
   }
@@ -76,7 +76,7 @@ class cub_sort {
   int lanes_, entries_;
   array<unsigned long long> in_, out_;
   array<int> offsets_;
-  array<std::byte> room_{0};
+  array<std::byte> storage_{0};
 };
 
 /// A block a lane: four passes of 256 counters, a byte of the scores each, then a pass that takes what is above the cut

@@ -42,7 +42,7 @@ struct slot_layer {
                     .v = rows,
                     .where = kv::slot_map({list.data()}, bound + 1)};
     cache.v.base = reinterpret_cast<std::byte*>(v.data());
-    cache.who = {
+    cache.lanes = {
         .layer_end = 1, .heads = bench::heads, .bound = bound, .count = {&count}, .position = {position.data()}};
     return cache;
   }
@@ -64,11 +64,11 @@ void run(benchmark::State& state, int kept, Apply const& apply, Bytes const& byt
   slot_layer layer(entries);
   kv::cache cache = layer.view();
   kv::host_executor exec(1);
-  kv::eviction const policy{.score = kv::reduce_lanes<kv::random>{{}, kv::granularity::token},
+  kv::eviction const policy{.score = kv::reduce_lanes<kv::random_scores>{{}, kv::granularity::token},
                             .budget = kv::per_lane{kept}};
   auto held = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
-  kv::decide(exec, policy, kv::signals{cache.who}, held, plan);
+  kv::decide(exec, policy, kv::signals{cache.lanes}, held, plan);
   for (auto _ : state) {
     apply(exec, layer, plan, cache, held);
     state.PauseTiming();
@@ -157,7 +157,7 @@ void drop_blocks(benchmark::State& state) {
   auto const policy = kv::policies::streaming_llm({.budget = entries / 4});
   auto held = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
-  kv::decide(exec, policy, kv::signals{cache.who}, held, plan);
+  kv::decide(exec, policy, kv::signals{cache.lanes}, held, plan);
   for (auto _ : state) {
     state.PauseTiming();
     layer.reset();

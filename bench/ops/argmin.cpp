@@ -21,15 +21,15 @@ void argmin(benchmark::State& state, int entries, int threads) {
   for (int e = 0; e < entries; ++e) position[static_cast<std::size_t>(e)] = e;
   std::vector<std::int64_t> offset(lanes + 1);
   kv::report report;
-  kv::lanes const who{.layer_end = 36,
-                      .heads = 8,
-                      .bound = entries,
-                      .count = {count.data(), 0, 8, 1},
-                      .position = {position.data(), 0, 0, 0}};
-  kv::keep_set const keep{.who = who,
+  kv::lanes const batch{.layer_end = 36,
+                        .heads = 8,
+                        .bound = entries,
+                        .count = {count.data(), 0, 8, 1},
+                        .position = {position.data(), 0, 0, 0}};
+  kv::keep_set const keep{.lanes = batch,
                           .lists = kv::side::dropped,
-                          .offset = offset.data(),
-                          .ordinal = ordinal.data(),
+                          .indptr = offset.data(),
+                          .indices = ordinal.data(),
                           .seen = seen.data(),
                           .capacity = static_cast<std::int64_t>(floats),
                           .report = &report};
@@ -38,8 +38,8 @@ void argmin(benchmark::State& state, int entries, int threads) {
   float const* now = scores.as<float>();
   auto const next = [&] { now = scores.as<float>() + floats * (at++ % sets); };
   auto const lowest = [&] {
-    kv::score_view const view = kv::contiguous_scores(who, kv::granularity::lane, const_cast<float*>(now), entries);
-    kv::ops::argmin(exec, view, kv::best{entries - 1}, keep);
+    kv::score_view const view = kv::contiguous_scores(batch, kv::granularity::lane, const_cast<float*>(now), entries);
+    kv::ops::argmin(exec, view, kv::plain_top_k{entries - 1}, keep);
   };
   next();
   lowest();

@@ -42,7 +42,7 @@ class observed_layer {
 
   void mass(kv::host_executor& exec, kv::query_view const& rows) {
     kv::ops::attention_mass(exec, kv::keys_of(cache_), rows, {},
-                            kv::contiguous_scores(cache_.who, kv::granularity::lane, out_.data(), entries_));
+                            kv::contiguous_scores(cache_.lanes, kv::granularity::lane, out_.data(), entries_));
   }
 
   [[nodiscard]] kv::query_view with_lse() {
@@ -68,9 +68,10 @@ class observed_layer {
     std::vector<float> made;
     kv::query_view const rows = queries_.view();
     for (int head = 0; head < model_.query_heads; ++head) {
-      kv::lane const who{0, 0, head / model_.group()};
-      auto const keys = bench::decoded_rows(cache_.k.element, cache_.k.row(0, {}, who.head), entries_, model_.head_dim);
-      auto const of_head = bench::decoded_rows(rows.element, rows.at(who, head, 0), rows_, model_.head_dim);
+      kv::lane const this_lane{0, 0, head / model_.group()};
+      auto const keys =
+          bench::decoded_rows(cache_.k.element, cache_.k.row(0, {}, this_lane.head), entries_, model_.head_dim);
+      auto const of_head = bench::decoded_rows(rows.element, rows.at(this_lane, head, 0), rows_, model_.head_dim);
       for (int r = 0; r < rows_; ++r) {
         double sum = 0;
         for (int e = 0; e <= entries_ - rows_ + r; ++e) {
@@ -98,15 +99,15 @@ class observed_layer {
 // -----------------------------------------------------------------------------------------------------
 
 /// One lane's logits: all of them written out, [entry][row]; or, tile by tile, each over the one before.
-float const* lane_logits(kv::isa speaks, observed_layer const& on, int head, bool written,
+float const* lane_logits(kv::isa simd_level, observed_layer const& on, int head, bool written,
                          std::span<std::byte> scratch) {
   kv::detail::scratch_arena arena(scratch);
   kv::keys const keys = kv::keys_of(on.cache());
   kv::query_view const rows = on.queries();
   auto* const values = arena.take<float>(kv::detail::most_rows * static_cast<std::size_t>(written ? on.entries() : 64));
-  kv::detail::lane_logits logits(speaks, keys, rows, {0, 0, head}, {0, on.rows(), 1}, arena);
-  kv::detail::row_block block = logits.room(0);
-  block.set_rows(speaks, on.rows());
+  kv::detail::lane_logits logits(simd_level, keys, rows, {0, 0, head}, {0, on.rows(), 1}, arena);
+  kv::detail::row_block block = logits.block_storage(0);
+  block.set_rows(simd_level, on.rows());
   logits.pack(block, 0, on.rows());
   if (written) {
     logits.all(block, 0, on.entries(), values);
@@ -119,8 +120,8 @@ float const* lane_logits(kv::isa speaks, observed_layer const& on, int head, boo
 }
 
 void logits_alone(kv::host_executor& exec, observed_layer const& on, bool written) {
-  exec.for_each(on.cache().who.heads,
-                [&](int head, int worker) { lane_logits(exec.speaks(), on, head, written, exec.scratch(worker)); });
+  exec.for_each(on.cache().lanes.heads,
+                [&](int head, int worker) { lane_logits(exec.simd_level(), on, head, written, exec.scratch(worker)); });
 }
 
 /// The logits of one lane a thread, four times: 32 rows against keys that the last-level cache holds as far as it can.
@@ -128,13 +129,13 @@ constexpr int times_a_lane = 4;
 void logits_again(kv::host_executor& exec, observed_layer const& on) {
   for (int i = 0; i < times_a_lane; ++i) {
     exec.for_each(exec.threads(),
-                  [&](int head, int worker) { lane_logits(exec.speaks(), on, head, true, exec.scratch(worker)); });
+                  [&](int head, int worker) { lane_logits(exec.simd_level(), on, head, true, exec.scratch(worker)); });
   }
 }
 
 /// True if some logits of the first lane are the reference's; of 16-bit keys to the digits that a float's sum has.
 bool logits_are_right(kv::host_executor& exec, observed_layer const& on) {
-  float const* const values = lane_logits(exec.speaks(), on, 0, true, exec.scratch(0));
+  float const* const values = lane_logits(exec.simd_level(), on, 0, true, exec.scratch(0));
   auto lane = bench::lane_of(on.cache(), on.queries(), {});
   lane.keys.resize(100);
   auto const expected = bench::reference::attention_logits(lane).front();
@@ -156,7 +157,7 @@ void attention_mass(benchmark::State& state, bench::rows_by order) {
   on.reserve(exec);
   on.mass(exec, on.queries());
   if (!on.is_right()) return state.SkipWithError("wrong result");
-  auto const peak = bench::floors::peak_of(exec.speaks(), element);
+  auto const peak = bench::floors::peak_of(exec.simd_level(), element);
   auto const taken = bench::in_turn(
       state, [&] { on.mass(exec, on.queries()); }, [&] { bench::floors::peak_pass(exec, peak, on.operations()); });
   state.SetLabel(kv::name_of(element));
@@ -179,20 +180,20 @@ BENCHMARK_CAPTURE(attention_mass, , bench::rows_by::token)
 
 /// The same by plain Eigen; every row sees every key there.
 void eigen(kv::host_executor& exec, observed_layer& on) {
-  static thread_local std::vector<float> room;
+  static thread_local std::vector<float> temp_storage;
   kv::query_view const rows = on.queries();
   kv::cache const& cache = on.cache();
-  exec.for_each(cache.who.heads, [&](int head, int) {
+  exec.for_each(cache.lanes.heads, [&](int head, int) {
     std::byte const* const keys = cache.k.row(0, {}, head);
     std::byte const* const queries = rows.at({}, head, 0);
     float* const out = on.out().data() + std::int64_t{head} * on.entries();
     if (cache.k.element == kv::codec::f32) {
       bench::peers::eigen_mass(reinterpret_cast<float const*>(keys), reinterpret_cast<float const*>(queries),
-                               on.entries(), on.rows(), rows.dims, out, room);
+                               on.entries(), on.rows(), rows.dims, out, temp_storage);
     } else {
       bench::peers::eigen_mass(reinterpret_cast<std::uint16_t const*>(keys),
                                reinterpret_cast<std::uint16_t const*>(queries), on.entries(), on.rows(), rows.dims, out,
-                               room);
+                               temp_storage);
     }
   });
 }
@@ -225,7 +226,7 @@ void report_mass(benchmark::State& state) {
   if (!on.is_right()) return state.SkipWithError("wrong result");
   if (!eigen_agrees(exec, on)) return state.SkipWithError("Eigen finds something else");
   if (!logits_are_right(exec, on)) return state.SkipWithError("wrong logits");
-  auto const peak = bench::floors::peak_of(exec.speaks(), element);
+  auto const peak = bench::floors::peak_of(exec.simd_level(), element);
   auto const taken = bench::in_turn(
       state, [&] { on.mass(exec, plain); }, [&] { on.mass(exec, given); }, [&] { logits_alone(exec, on, true); },
       [&] { bench::floors::peak_pass(exec, peak, on.operations()); }, [&] { eigen(exec, on); },
@@ -263,7 +264,7 @@ void report_threads(benchmark::State& state) {
   kv::query_view const rows = on.queries();
   on.mass(two, rows);
   if (!on.is_right()) return state.SkipWithError("wrong result");
-  auto const peak = bench::floors::peak_of(one.speaks(), element);
+  auto const peak = bench::floors::peak_of(one.simd_level(), element);
   auto const loop = [&](kv::host_executor& exec) { bench::floors::peak_pass(exec, peak, on.operations()); };
   auto const taken = bench::in_turn(
       state, [&] { on.mass(one, rows); }, [&] { on.mass(two, rows); }, [&] { loop(one); }, [&] { loop(two); });

@@ -1,6 +1,6 @@
-// carry_numbers over a whole model's lanes: the gates of a prefill enter their column, or those of one new token.
+// append_column over a whole model's lanes: the gates of a prefill enter their column, or those of one new token.
 // Against std::memcpy where both lie alike, and the loop that one would write elsewhere.
-#include <kvpolicy/ops/carry_numbers.hpp>
+#include <kvpolicy/ops/append_column.hpp>
 
 #include "measure.hpp"
 #include "model.hpp"
@@ -11,19 +11,20 @@ namespace kv = kvpolicy;
 
 constexpr int lanes = 36 * 8, heads = 8, layers = 36;
 
-/// Columns of `bound` entries, all there, and numbers for the last `fresh` of them: [layer][token][head] as a
+/// Columns of `bound` entries, all there, and numbers for the last `new_tokens` of them: [layer][token][head] as a
 /// projection makes them, or [layer][head][token] as the column has them.
 struct carried {
-  carried(int entries, int fresh, kv::codec element, bool token_first)
+  carried(int entries, int num_new_tokens, kv::codec element, bool token_first)
       : bound(entries),
         by_token(token_first),
-        from(static_cast<std::size_t>(kv::bytes_of(element)) * lanes * static_cast<std::size_t>(fresh)),
+        from(static_cast<std::size_t>(kv::bytes_of(element)) * lanes * static_cast<std::size_t>(num_new_tokens)),
         column(static_cast<std::size_t>(lanes) * static_cast<std::size_t>(entries)),
         count(lanes, entries) {
     bench::fill_elements(from, element, 1, 3);
     std::int64_t const width = kv::bytes_of(element);
-    numbers = {.base = from.data(), .element = element, .layer = width * heads * fresh, .entries = fresh};
-    numbers.head = by_token ? width : width * fresh;
+    numbers = {
+        .base = from.data(), .element = element, .layer = width * heads * num_new_tokens, .entries = num_new_tokens};
+    numbers.head = by_token ? width : width * num_new_tokens;
     numbers.entry = by_token ? width * heads : width;
   }
   [[nodiscard]] kv::lanes who() {
@@ -61,13 +62,13 @@ void plain_carry(carried& on, int lane) {
   }
 }
 
-void carry_numbers(benchmark::State& state) {
-  int const fresh = static_cast<int>(state.range(0)), threads = static_cast<int>(state.range(3));
-  int const bound = std::max(fresh, 4096);
+void append_column(benchmark::State& state) {
+  int const num_new_tokens = static_cast<int>(state.range(0)), threads = static_cast<int>(state.range(3));
+  int const bound = std::max(num_new_tokens, 4096);
   if (!bench::has_memory(state, 12.0 * lanes * bound)) return;
-  carried on(bound, fresh, static_cast<kv::codec>(state.range(1)), state.range(2) != 0);
+  carried on(bound, num_new_tokens, static_cast<kv::codec>(state.range(1)), state.range(2) != 0);
   kv::host_executor exec(threads);
-  auto const carry = [&] { kv::ops::carry_numbers(exec, on.who(), on.numbers, on.table()); };
+  auto const carry = [&] { kv::ops::append_column(exec, on.who(), on.numbers, on.table()); };
   auto const plain = [&] { exec.for_each(lanes, [&](int i, int) { plain_carry(on, i); }); };
   plain();
   std::vector<float> const expected = on.column;
@@ -76,10 +77,10 @@ void carry_numbers(benchmark::State& state) {
   if (on.column != expected) return state.SkipWithError("wrong result");
   bench::rounds const taken = bench::in_turn(state, carry, plain);
   state.counters["over_loop"] = taken.ratio(0, 1);
-  bench::report_rate(state, 4.0 * lanes * fresh, taken.seconds(0), threads);
+  bench::report_rate(state, 4.0 * lanes * num_new_tokens, taken.seconds(0), threads);
 }
 constexpr auto f32 = static_cast<int>(kv::codec::f32), bf16 = static_cast<int>(kv::codec::bf16);
-BENCHMARK(carry_numbers)
+BENCHMARK(append_column)
     ->ArgNames({"fresh", "element", "by_token", "threads"})
     ->ArgsProduct({{4096, 32768}, {f32, bf16}, {0, 1}, {1, 2}})
     ->ArgsProduct({{1}, {bf16}, {1}, {1}})

@@ -83,11 +83,11 @@ void fold(benchmark::State& state) {
   folded on(entries, state.range(1) != 0 ? kv::granularity::token : kv::granularity::layer,
             state.range(2) != 0 ? kv::reduction::max : kv::reduction::mean);
   kv::host_executor exec(threads);
-  kv::lanes const who = on.who();
-  kv::score_view const out = kv::contiguous_scores(who, on.decides, on.out.data(), entries);
+  kv::lanes const batch = on.who();
+  kv::score_view const out = kv::contiguous_scores(batch, on.decides, on.out.data(), entries);
   kv::ops::fold_step const step{on.how, true, on.how == kv::reduction::mean ? on.rows() : 1};
   auto const together = [&] {
-    kv::ops::fold(exec, kv::contiguous_scores(who, kv::granularity::lane, on.now, entries), step, out);
+    kv::ops::fold(exec, kv::contiguous_scores(batch, kv::granularity::lane, on.now, entries), step, out);
   };
   auto const plain = [&] {
     std::size_t const each = on.width / static_cast<std::size_t>(threads);

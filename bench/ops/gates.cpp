@@ -36,12 +36,12 @@ struct lanes_of_rows {
   lanes_of_rows(int layers, int heads, int rows)
       : count(static_cast<std::size_t>(layers * heads), rows),
         out(static_cast<std::size_t>(layers * heads) * static_cast<std::size_t>(rows)) {
-    who = {.layer_end = layers, .heads = heads, .bound = rows, .count = {count.data(), 0, heads, 1}};
+    lanes = {.layer_end = layers, .heads = heads, .bound = rows, .count = {count.data(), 0, heads, 1}};
     rows_out = {out.data(), 0, std::int64_t{heads} * rows, rows};
   }
   std::vector<int> count;
   std::vector<float> out;
-  kv::lanes who;
+  kv::lanes lanes;
   kv::by_lane<float> rows_out;
 };
 
@@ -63,15 +63,15 @@ class write_side {
   void run(kv::host_executor& exec) {
     kv::row_view const pre{view_.k, view_.where};
     kv::row_view const post{view_.v, view_.where};
-    kv::ops::write_gates(exec, among_.who, pre, post, weights_, among_.rows_out);
+    kv::ops::write_gates(exec, among_.lanes, pre, post, weights_, among_.rows_out);
   }
   void reserve(kv::host_executor& exec) const { kv::ops::write_gates.reserve(exec, weights_); }
 
   [[nodiscard]] bool is_right() const {
-    for (kv::lane const who : {kv::lane{}, kv::lane{0, weights_.layers - 1, weights_.heads - 1}}) {
-      for (int const e : {0, among_.who.bound - 1}) {
-        double const is = static_cast<double>(among_.rows_out.row(who)[e]);
-        if (!(std::abs(is - expected(who, e)) < 1e-5)) return false;
+    for (kv::lane const this_lane : {kv::lane{}, kv::lane{0, weights_.layers - 1, weights_.heads - 1}}) {
+      for (int const e : {0, among_.lanes.bound - 1}) {
+        double const is = static_cast<double>(among_.rows_out.row(this_lane)[e]);
+        if (!(std::abs(is - expected(this_lane, e)) < 1e-5)) return false;
       }
     }
     return true;
@@ -80,7 +80,7 @@ class write_side {
   [[nodiscard]] std::vector<float> const& fc1() const { return fc1_; }
   /// Operations of the hidden units: a multiplication and an addition are two.
   [[nodiscard]] double operations() const {
-    return 2.0 * among_.who.bound * columns() * hidden_units * among_.who.size();
+    return 2.0 * among_.lanes.bound * columns() * hidden_units * among_.lanes.size();
   }
 
  private:
@@ -90,10 +90,10 @@ class write_side {
     made.layers = layers;
     return made;
   }
-  [[nodiscard]] double expected(kv::lane who, int e) const {
+  [[nodiscard]] double expected(kv::lane this_lane, int e) const {
     std::vector<double> x;
     for (kv::plane const* const rows : {&view_.k, &view_.v}) {
-      std::byte const* const row = rows->row(who.layer, view_.where.at(who, e), who.head);
+      std::byte const* const row = rows->row(this_lane.layer, view_.where.at(this_lane, e), this_lane.head);
       double sum = 0;
       for (int d = 0; d < rows->dims; ++d) {
         x.push_back(static_cast<double>(kv::load(rows->element, row + d * rows->dim)));
@@ -101,11 +101,11 @@ class write_side {
       }
       for (int d = 0; d < rows->dims; ++d) {
         double& each = x[x.size() - static_cast<std::size_t>(rows->dims - d)];
-        each *= static_cast<double>(norm_[static_cast<std::size_t>(who.layer * rows->dims + d)]) /
+        each *= static_cast<double>(norm_[static_cast<std::size_t>(this_lane.layer * rows->dims + d)]) /
                 std::sqrt(sum / rows->dims + 1e-6);
       }
     }
-    std::int64_t const lane = who.layer * weights_.heads + who.head;
+    std::int64_t const lane = this_lane.layer * weights_.heads + this_lane.head;
     double z = static_cast<double>(bias_[static_cast<std::size_t>(lane)]);
     for (std::int64_t u = lane * hidden_units; u < (lane + 1) * hidden_units; ++u) {
       double const v = static_cast<double>(bias_[static_cast<std::size_t>(u)]) + dot(&fc1_[0] + u * columns(), x);
@@ -139,14 +139,16 @@ class retention_side {
     hidden_ = {.base = rows_.data(), .element = element, .dims = width, .row = row};
     weights_ = {layers, heads, width, hidden_units, fc1_.data(), bias_.data(), fc2_.data(), bias_.data()};
   }
-  void run(kv::host_executor& exec) { kv::ops::retention_gates(exec, among_.who, hidden_, weights_, among_.rows_out); }
+  void run(kv::host_executor& exec) {
+    kv::ops::retention_gates(exec, among_.lanes, hidden_, weights_, among_.rows_out);
+  }
   void reserve(kv::host_executor& exec) const { kv::ops::retention_gates.reserve(exec, weights_); }
 
   [[nodiscard]] bool is_right() const {
-    for (kv::lane const who : {kv::lane{}, kv::lane{0, weights_.layers - 1, heads - 1}}) {
-      for (int const e : {0, among_.who.bound - 1}) {
-        double const should = expected(who, e);
-        double const is = static_cast<double>(among_.rows_out.row(who)[e]);
+    for (kv::lane const this_lane : {kv::lane{}, kv::lane{0, weights_.layers - 1, heads - 1}}) {
+      for (int const e : {0, among_.lanes.bound - 1}) {
+        double const should = expected(this_lane, e);
+        double const is = static_cast<double>(among_.rows_out.row(this_lane)[e]);
         if (!(std::abs(is - should) < 1e-5 * (1 + std::abs(should)))) return false;
       }
     }
@@ -154,20 +156,20 @@ class retention_side {
   }
   [[nodiscard]] std::vector<float> const& fc1() const { return fc1_; }
   [[nodiscard]] double operations() const {
-    return 2.0 * among_.who.bound * width_ * hidden_units * among_.who.layers();
+    return 2.0 * among_.lanes.bound * width_ * hidden_units * among_.lanes.layers();
   }
 
  private:
-  [[nodiscard]] double expected(kv::lane who, int e) const {
+  [[nodiscard]] double expected(kv::lane this_lane, int e) const {
     std::vector<double> x;
     for (int d = 0; d < width_; ++d) {
       x.push_back(static_cast<double>(
-          kv::load(hidden_.element, hidden_.at(0, who.layer, e) + d * kv::bytes_of(hidden_.element))));
+          kv::load(hidden_.element, hidden_.at(0, this_lane.layer, e) + d * kv::bytes_of(hidden_.element))));
     }
-    std::int64_t const lane = who.layer * heads + who.head;
+    std::int64_t const lane = this_lane.layer * heads + this_lane.head;
     double z = static_cast<double>(bias_[static_cast<std::size_t>(lane)]);
     for (std::int64_t u = 0; u < hidden_units; ++u) {
-      std::int64_t const unit = std::int64_t{who.layer} * hidden_units + u;
+      std::int64_t const unit = std::int64_t{this_lane.layer} * hidden_units + u;
       double const v = static_cast<double>(bias_[static_cast<std::size_t>(unit)]) + dot(&fc1_[0] + unit * width_, x);
       z += static_cast<double>(fc2_[static_cast<std::size_t>(lane * hidden_units + u)]) * v * sigmoid(v);
     }
@@ -223,7 +225,7 @@ void against_eigen(benchmark::State& state, Side& side, int lanes, int columns) 
   eigen_product eigen(entries, columns);
   eigen.run(exec, side.fc1().data());
   if (!eigen.is_right(side.fc1().data())) return state.SkipWithError("Eigen finds something else");
-  auto const peak = bench::floors::peak_of(exec.speaks(), kv::codec::f32);
+  auto const peak = bench::floors::peak_of(exec.simd_level(), kv::codec::f32);
   auto const taken = bench::in_turn(
       state, [&] { side.run(exec); },
       [&] {

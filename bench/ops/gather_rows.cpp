@@ -8,21 +8,21 @@ namespace {
 
 namespace kv = kvpolicy;
 
-std::span<kv::held_column const> const no_columns{};
+std::span<kv::recorded_column const> const no_columns{};
 
 /// A decision at random: one of `one_in` entries stays.
 class decided {
  public:
   decided(kv::host_executor& exec, kv::cache const& in, int one_in)
-      : policy_{.score = kv::random{}, .budget = kv::per_lane{in.who.bound / one_in}},
+      : policy_{.score = kv::random_scores{}, .budget = kv::per_lane{in.lanes.bound / one_in}},
         held_(kv::make_state(exec, policy_, in)),
         plan_(kv::make_plan(exec, policy_, in)) {
-    kv::decide(exec, policy_, kv::signals{in.who}, held_, plan_);
+    kv::decide(exec, policy_, kv::signals{in.lanes}, held_, plan_);
   }
   [[nodiscard]] kv::keep_set const& keep() const { return plan_.keep(); }
 
  private:
-  kv::eviction<kv::random> policy_;
+  kv::eviction<kv::random_scores> policy_;
   kv::state<kv::host_executor> held_;
   kv::plan<kv::host_executor> plan_;
 };
@@ -30,25 +30,25 @@ class decided {
 /// True if the rows of a lane, in every array, are the kept ones of what was there.
 bool gathers(kv::host_executor& exec, kv::keep_set const& keep, kv::cache const& cache) {
   auto const row = static_cast<std::size_t>(cache.k.token);
-  auto const n = static_cast<std::size_t>(cache.who.bound);
+  auto const n = static_cast<std::size_t>(cache.lanes.bound);
   std::vector<kv::plane> planes{cache.k, cache.v};
   planes.insert(planes.end(), cache.more.begin(), cache.more.end());
-  std::vector<kv::lane> const some{cache.who.at(0), cache.who.at(cache.who.size() - 1)};
+  std::vector<kv::lane> const some{cache.lanes.at(0), cache.lanes.at(cache.lanes.size() - 1)};
   std::vector<std::vector<std::byte>> before;
-  for (kv::lane const& who : some) {
+  for (kv::lane const& this_lane : some) {
     for (kv::plane const& each : planes) {
-      std::byte const* const first = each.row(who.layer, {}, who.head);
+      std::byte const* const first = each.row(this_lane.layer, {}, this_lane.head);
       before.emplace_back(first, first + n * row);
     }
   }
   kv::ops::gather_rows(exec, keep, cache, no_columns);
   std::size_t next = 0;
-  for (kv::lane const& who : some) {
-    auto const kept = keep.listed(cache.who.index(who));
+  for (kv::lane const& this_lane : some) {
+    auto const kept = keep.listed(cache.lanes.index(this_lane));
     for (kv::plane const& each : planes) {
       std::vector<std::byte> const& was = before[next++];
       for (std::size_t i = 0; i < kept.size(); ++i) {
-        std::byte const* const is = each.row(who.layer, {0, static_cast<int>(i)}, who.head);
+        std::byte const* const is = each.row(this_lane.layer, {0, static_cast<int>(i)}, this_lane.head);
         if (std::memcmp(is, was.data() + static_cast<std::size_t>(kept[i]) * row, row) != 0) return false;
       }
     }

@@ -7,7 +7,7 @@ namespace {
 
 void map(benchmark::State& state) {
   bench::scored_layer on(static_cast<int>(state.range(0)));
-  kvpolicy::random::uniform const by{42};
+  kvpolicy::random_scores::uniform const by{42};
   kvpolicy::ops::map(on.exec, on.scores, by);
   for (int const head : {0, bench::heads - 1}) {
     for (int e = 0; e < on.layer.bound; ++e) {

@@ -134,13 +134,13 @@ BENCHMARK(page_scores)
 
 /// Logits of every query head and every key, tile by tile and written nowhere: by the kernels that attention_mass has.
 void exact_logits(kv::host_executor& exec, kv::cache const& cache, kv::query_view const& rows) {
-  exec.for_each(cache.who.heads, [&](int head, int worker) {
+  exec.for_each(cache.lanes.heads, [&](int head, int worker) {
     kv::detail::scratch_arena arena(exec.scratch(worker));
     kv::keys const keys = kv::keys_of(cache);
     float values[kv::detail::keys_of_a_tile * kv::detail::most_rows];
-    kv::detail::lane_logits logits(exec.speaks(), keys, rows, {0, 0, head}, {0, 1, cache.shape.group()}, arena);
-    kv::detail::row_block block = logits.room(0);
-    block.set_rows(exec.speaks(), logits.rows_for(cache.shape.group()));
+    kv::detail::lane_logits logits(exec.simd_level(), keys, rows, {0, 0, head}, {0, 1, cache.shape.group()}, arena);
+    kv::detail::row_block block = logits.block_storage(0);
+    block.set_rows(exec.simd_level(), logits.rows_for(cache.shape.group()));
     logits.pack(block, 0, cache.shape.group());
     for (int e = 0; e < entries; e += kv::detail::keys_of_a_tile) logits.tile(block, logits.take(e, entries), values);
     bench::floors::keep(values[0]);
@@ -158,7 +158,7 @@ void page_scores_of_keys(benchmark::State& state) {
   kv::host_executor exec(threads);
   reserve(exec, one_layer);
   on.forget();
-  kv::ops::extend_bounds(exec, cache.who, kv::keys_of(cache), on.bounds());
+  kv::ops::extend_bounds(exec, cache.lanes, kv::keys_of(cache), on.bounds());
   auto const keys = bench::decoded_rows(element, cache.k.row(0, {}, 7), 10 * page, one_layer.head_dim);
   auto const expected = bench::reference::bounds_of(keys, page);
   auto const is = bench::decoded_rows(element, on.reading().row({0, 0, 7}, 9), 2, one_layer.head_dim);
@@ -170,7 +170,7 @@ void page_scores_of_keys(benchmark::State& state) {
       [&] { bench::floors::read_pass(exec, on.rows().data(), on.rows().size()); },
       [&] {
         on.forget();
-        kv::ops::extend_bounds(exec, cache.who, kv::keys_of(cache), on.bounds());
+        kv::ops::extend_bounds(exec, cache.lanes, kv::keys_of(cache), on.bounds());
       },
       [&] { bench::floors::read_pass(exec, layer.keys().data(), layer.keys().size()); });
   state.SetLabel(kv::name_of(element));

@@ -46,12 +46,12 @@ struct turned {
                          .token = bytes,
                          .head = bytes * n,
                          .dim = width},
-                   .where = kv::identity(bound)};
-    made.who = {.layer_end = 36,
-                .heads = 8,
-                .bound = bound,
-                .count = {count.data(), 0, 8, 1},
-                .position = {position.data(), 0, 8 * n, n}};
+                   .where = kv::identity_map(bound)};
+    made.lanes = {.layer_end = 36,
+                  .heads = 8,
+                  .bound = bound,
+                  .count = {count.data(), 0, 8, 1},
+                  .position = {position.data(), 0, 8 * n, n}};
     return made;
   }
   /// Keys stand at their first positions again, whatever they are by now.
@@ -147,7 +147,7 @@ void rerotate(benchmark::State& state) {
   kv::host_executor exec(threads);
   kv::cache const cache = on.view();
   exec.reserve(kv::implementation<kv::ops::rerotate_t, kv::host>::scratch(cache));
-  auto const turn = [&] { kv::ops::rerotate(exec, cache.who, cache, kv::rope{}); };
+  auto const turn = [&] { kv::ops::rerotate(exec, cache.lanes, cache, kv::rope{}); };
   auto const plain = [&] { exec.for_each(lanes, [&](int i, int) { plain_turn(on, table, i); }); };
   if (!turns(on, turn)) return state.SkipWithError("wrong result");
   if (!turns(on, plain)) return state.SkipWithError("wrong peer");

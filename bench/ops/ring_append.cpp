@@ -12,15 +12,15 @@ void ring_append(benchmark::State& state) {
   auto const policy = kvpolicy::policies::snapkv({.budget = 1024});
   auto held = kvpolicy::make_state(on.exec, policy, on.cache);
   bench::layer_queries const rows(4096, count);
-  kvpolicy::signals const in{on.cache.who, rows.signal()};
+  kvpolicy::signals const in{on.cache.lanes, rows.signal()};
   kvpolicy::observe(on.exec, policy, in, held);
   kvpolicy::recent_queries const seen = ring.view(held.columns_from(0));
   kvpolicy::queries const given = rows.signal();
   for (int r = 0; r < count; ++r) {
     for (int const head : {0, bench::heads * bench::group - 1}) {
-      kvpolicy::lane const who{0, 0, head / bench::group};
-      std::byte const* const is = seen.at(who, head, seen.stored(who, r));
-      if (std::memcmp(is, given.at(who, head, r), sizeof(float) * bench::dims) != 0)
+      kvpolicy::lane const this_lane{0, 0, head / bench::group};
+      std::byte const* const is = seen.at(this_lane, head, seen.stored(this_lane, r));
+      if (std::memcmp(is, given.at(this_lane, head, r), sizeof(float) * bench::dims) != 0)
         return state.SkipWithError("wrong result");
     }
   }

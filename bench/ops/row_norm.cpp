@@ -17,13 +17,14 @@ void row_norm(benchmark::State& state) {
   bench::model_cache model(bench::whole_model, entries, element);
   kv::cache const cache = model.view();
   kv::host_executor exec(threads);
-  std::vector<float> values(static_cast<std::size_t>(cache.who.size()) * static_cast<std::size_t>(entries));
-  auto const scores = kv::contiguous_scores(cache.who, kv::granularity::lane, values.data(), entries);
+  std::vector<float> values(static_cast<std::size_t>(cache.lanes.size()) * static_cast<std::size_t>(entries));
+  auto const scores = kv::contiguous_scores(cache.lanes, kv::granularity::lane, values.data(), entries);
   auto const run = [&] { kv::ops::row_norm(exec, kv::keys_of(cache), kv::negated{}, scores); };
   run();
-  for (int const lane : {0, cache.who.size() - 1}) {
-    kv::lane const who = cache.who.at(lane);
-    auto const keys = bench::decoded_rows(element, cache.k.row(who.layer, {}, who.head), entries, cache.k.dims);
+  for (int const lane : {0, cache.lanes.size() - 1}) {
+    kv::lane const this_lane = cache.lanes.at(lane);
+    auto const keys =
+        bench::decoded_rows(element, cache.k.row(this_lane.layer, {}, this_lane.head), entries, cache.k.dims);
     auto const expected = bench::reference::knorm_scores(keys);
     if (!bench::close({scores.row(lane), expected.size()}, expected, 1e-5)) return state.SkipWithError("wrong result");
   }

@@ -43,9 +43,9 @@ struct selected {
   }
   [[nodiscard]] kv::score_view view() { return kv::contiguous_scores(who(), kv::granularity::lane, now, who().bound); }
   [[nodiscard]] kv::keep_set keep() {
-    return {.who = who(),
-            .offset = offset.data(),
-            .ordinal = ordinal.data(),
+    return {.lanes = who(),
+            .indptr = offset.data(),
+            .indices = ordinal.data(),
             .seen = seen.data(),
             .capacity = static_cast<std::int64_t>(ordinal.size()),
             .report = &told};

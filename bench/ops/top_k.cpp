@@ -23,15 +23,15 @@ class selection {
         offsets_(counts_.size() + 1) {
     bench::fill_scores(scores_, lanes, entries, like);
     positions_ = bench::reference::every_ordinal(static_cast<std::size_t>(entries));
-    who_ = {.layer_end = 1,
-            .heads = lanes,
-            .bound = entries,
-            .count = {counts_.data(), 0, 0, 1},
-            .position = {positions_.data()}};
+    lanes_ = {.layer_end = 1,
+              .heads = lanes,
+              .bound = entries,
+              .count = {counts_.data(), 0, 0, 1},
+              .position = {positions_.data()}};
   }
 
-  [[nodiscard]] kv::lanes const& who() const { return who_; }
-  [[nodiscard]] int lanes() const { return who_.heads; }
+  [[nodiscard]] kv::lanes const& who() const { return lanes_; }
+  [[nodiscard]] int lanes() const { return lanes_.heads; }
   [[nodiscard]] std::size_t bytes() const { return scores_.size(); }
   [[nodiscard]] std::byte const* data() const { return scores_.data(); }
   [[nodiscard]] std::span<float const> row(int lane) const {
@@ -41,22 +41,17 @@ class selection {
   [[nodiscard]] int* ordinals(int lane) const { return ordinals_.as<int>() + std::int64_t{lane} * entries_; }
 
   void top_k(kv::host_executor& exec, int k) {
-    kv::ops::top_k(exec, kv::contiguous_scores(who_, kv::granularity::lane, scores_.as<float>(), entries_), kv::best{k},
-                   keep());
+    kv::ops::top_k(exec, kv::contiguous_scores(lanes_, kv::granularity::lane, scores_.as<float>(), entries_),
+                   kv::plain_top_k{k}, keep());
   }
   [[nodiscard]] bool is_right(int k) { return bench::is_top_k(keep(), scores_.as<float>(), entries_, k); }
 
  private:
   kv::keep_set keep() {
-    return {who_,
-            kv::granularity::lane,
-            kv::unit::token,
-            kv::side::kept,
-            offsets_.data(),
-            ordinals_.as<int>(),
-            seen_.data(),
-            static_cast<std::int64_t>(counts_.size()) * entries_,
-            &report_};
+    return {
+        lanes_,          kv::granularity::lane, kv::unit::token, kv::side::kept,
+        offsets_.data(), ordinals_.as<int>(),   seen_.data(),    static_cast<std::int64_t>(counts_.size()) * entries_,
+        &report_};
   }
 
   int entries_;
@@ -64,7 +59,7 @@ class selection {
   std::vector<int> counts_, seen_, positions_;
   std::vector<std::int64_t> offsets_;
   kv::report report_{};
-  kv::lanes who_;
+  kv::lanes lanes_;
 };
 
 /// An executor with the scratch that top_k asks for.
@@ -74,9 +69,10 @@ kv::host_executor& reserved(kv::host_executor& exec, int entries) {
 }
 
 void nth_element(kv::host_executor& exec, selection const& data, int k) {
-  static thread_local std::vector<float> room;
-  exec.for_each(data.lanes(),
-                [&](int lane, int) { bench::floors::keep(bench::peers::nth_element(data.row(lane), k, room)); });
+  static thread_local std::vector<float> temp_storage;
+  exec.for_each(data.lanes(), [&](int lane, int) {
+    bench::floors::keep(bench::peers::nth_element(data.row(lane), k, temp_storage));
+  });
 }
 
 void radix_select(kv::host_executor& exec, selection const& data, int k) {
@@ -134,7 +130,7 @@ BENCHMARK(peer_radix_select)
 
 /// True if radix_select finds what top_k kept, and nth_element the lowest of its values.
 bool peers_agree(kv::host_executor& exec, selection& data, int k) {
-  std::vector<float> room;
+  std::vector<float> temp_storage;
   std::vector<std::uint32_t> keys;
   std::vector<int> to(data.row(0).size());
   data.top_k(exec, k);
@@ -142,7 +138,7 @@ bool peers_agree(kv::host_executor& exec, selection& data, int k) {
   auto const ours = [&](int e) { return bench::peers::ordered(data.row(0)[static_cast<std::size_t>(e)]); };
   int const lowest = *std::min_element(kept.begin(), kept.end(), [&](int a, int b) { return ours(a) < ours(b); });
   to.resize(static_cast<std::size_t>(bench::peers::radix_select(data.row(0), k, keys, to.data())));
-  return to == kept && ours(lowest) == bench::peers::ordered(bench::peers::nth_element(data.row(0), k, room));
+  return to == kept && ours(lowest) == bench::peers::ordered(bench::peers::nth_element(data.row(0), k, temp_storage));
 }
 
 // For the report: a whole batch of 2304 lanes x 32k from memory, a quarter kept.

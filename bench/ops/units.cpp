@@ -12,7 +12,7 @@ namespace kv = kvpolicy;
 constexpr int lanes = bench::listed_model::lanes, page = 16;
 constexpr std::size_t row = 256;
 
-std::span<kv::held_column const> const no_columns{};
+std::span<kv::recorded_column const> const no_columns{};
 
 /// Rows that have to move: kept ones that do not stand in the lane's lowest slots.
 std::int64_t rows_to_move(bench::listed_model& model, int i) {
@@ -29,7 +29,7 @@ bool fills(bench::listed_model& model, kv::cache const& cache, kv::host_executor
   std::vector<std::byte> before;
   std::vector<int> const list = model.list;
   for (int i : {0, lanes - 1}) {
-    std::byte const* const pool = cache.v.row(cache.who.at(i).layer, {0, 0}, cache.who.at(i).head);
+    std::byte const* const pool = cache.v.row(cache.lanes.at(i).layer, {0, 0}, cache.lanes.at(i).head);
     before.insert(before.end(), pool, pool + row * static_cast<std::size_t>(model.bound + 1));
   }
   kv::ops::fill_holes(exec, model.keep(), cache, model.rows_of(model.list));
@@ -39,7 +39,7 @@ bool fills(bench::listed_model& model, kv::cache const& cache, kv::host_executor
     std::vector<int> left(list.data() + std::int64_t{i} * model.bound, list.data() + std::int64_t{i + 1} * model.bound);
     int const* const slot = model.row(model.list, i);
     for (std::size_t at = 0; at < kept.size(); ++at) {
-      std::byte const* const is = cache.v.row(cache.who.at(i).layer, {slot[at], 0}, cache.who.at(i).head);
+      std::byte const* const is = cache.v.row(cache.lanes.at(i).layer, {slot[at], 0}, cache.lanes.at(i).head);
       if (std::memcmp(is, was + row * static_cast<std::size_t>(left[static_cast<std::size_t>(kept[at])]), row) != 0)
         return false;
     }

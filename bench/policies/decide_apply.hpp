@@ -38,7 +38,8 @@ class run_of {
   void reset() { model_.reset(); }
 
   void decide() {
-    kv::signals const in{cache_.who, kv::keys_of(cache_), kv::values_of(cache_), queries_.signal(), queries_.recent()};
+    kv::signals const in{cache_.lanes, kv::keys_of(cache_), kv::values_of(cache_), queries_.signal(),
+                         queries_.recent()};
     if (how_.observes) kv::observe(exec_, policy_, in, held_);
     kv::decide(exec_, policy_, in, held_, plan_);
   }
@@ -51,12 +52,12 @@ class run_of {
     decide();
     kv::keep_set const& keep = plan_.keep();
     for (int const segment : {0, keep.segments() - 1}) {
-      kv::lane const who = keep.who.at(kv::first_lane(keep.who, keep.decides, segment));
-      judged const by = expected(cache_, queries_.view(), who);
+      kv::lane const this_lane = keep.lanes.at(kv::first_lane(keep.lanes, keep.decides, segment));
+      judged const by = expected(cache_, queries_.view(), this_lane);
       if (!keeps_best(keep.listed(segment), by.scores, by.forced, budget, slack(by.scores))) return false;
     }
     apply();
-    for (int lane = 0; lane < cache_.who.size(); ++lane) {
+    for (int lane = 0; lane < cache_.lanes.size(); ++lane) {
       if (model_.count(lane) != budget) return false;
     }
     return true;

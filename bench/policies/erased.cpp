@@ -12,7 +12,7 @@ void decide(benchmark::State& state, Policy const& policy) {
   kv::host_executor exec(1);
   auto held = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
-  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache)};
+  kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache)};
   for (auto _ : state) {
     kv::observe(exec, policy, in, held);
     kv::decide(exec, policy, in, held, plan);
@@ -21,7 +21,7 @@ void decide(benchmark::State& state, Policy const& policy) {
 }
 
 void typed(benchmark::State& state) {
-  decide(state, kv::eviction{.score = kv::random{}, .protect = kv::sinks{1}, .budget = kv::per_lane{4}});
+  decide(state, kv::eviction{.score = kv::random_scores{}, .protect = kv::sinks{1}, .budget = kv::per_lane{4}});
 }
 void erased(benchmark::State& state) { decide(state, kv::parse("random | sinks(1) | budget(4)")); }
 
@@ -30,11 +30,11 @@ void erased_over_typed(benchmark::State& state) {
   bench::layer_cache layer(static_cast<int>(state.range(0)));
   kv::cache cache = layer.view();
   kv::host_executor exec(1);
-  kv::eviction const plain{.score = kv::random{}, .protect = kv::sinks{1}, .budget = kv::per_lane{4}};
+  kv::eviction const plain{.score = kv::random_scores{}, .protect = kv::sinks{1}, .budget = kv::per_lane{4}};
   kv::any_policy const by_name = kv::parse("random | sinks(1) | budget(4)");
   auto held = kv::make_state(exec, plain, cache);
   auto plan = kv::make_plan(exec, plain, cache);
-  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache)};
+  kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache)};
   using clock = std::chrono::steady_clock;
   clock::duration typed_time{}, erased_time{};
   for (auto _ : state) {

@@ -53,9 +53,9 @@ class turn_of {
         cache_(model_.view()) {
     for (kv::plane* const rows : {&cache_.k, &cache_.v}) rows->unit = std::exchange(rows->token, 0);
     cache_.where = kv::slot_map({list_.data()}, entries + 1);
-    cache_.who.bound = entries;
-    cache_.who.count = {&count_};
-    cache_.who.position = {position_.data()};
+    cache_.lanes.bound = entries;
+    cache_.lanes.count = {&count_};
+    cache_.lanes.position = {position_.data()};
     reset();
     static_cast<kv::query_view&>(turn_) = queries_.view();
     held_.emplace(kv::make_state(exec_, policy_, cache_));
@@ -76,7 +76,7 @@ class turn_of {
     kv::signals const given = in();
     auto const recorders = kv::recorders_of(policy_.score);
     kv::bag const told(given, recorders, *held_);
-    kv::score_view const out = plan_->scores(cache_.who);
+    kv::score_view const out = plan_->scores(cache_.lanes);
     std::fill_n(out.row(0), entries_, 0.0f);
     policy_.score.score(exec_, told, out);
   }
@@ -104,7 +104,7 @@ class turn_of {
 
  private:
   [[nodiscard]] kv::signals<kv::keys, kv::turn_queries> in() const {
-    return kv::signals{cache_.who, kv::keys_of(cache_), turn_};
+    return kv::signals{cache_.lanes, kv::keys_of(cache_), turn_};
   }
 
   policy_type policy_;
@@ -129,7 +129,7 @@ void intent_kv(benchmark::State& state) {
   int const threads = static_cast<int>(state.range(2));
   if (!bench::has_memory(state, bench::model_cache::bytes(bench::whole_model, entries, element))) return;
   turn_of rule(bench::whole_model, entries, element, kv::policies::intent_kv({.budget = entries / 2}), threads);
-  auto const peak = bench::floors::peak_of(rule.exec().speaks(), element);
+  auto const peak = bench::floors::peak_of(rule.exec().simd_level(), element);
   double const operations = 2.0 * bench::whole_model.query_heads * bench::whole_model.layers *
                             static_cast<double>(entries) * bench::whole_model.head_dim;
   rule.decide();

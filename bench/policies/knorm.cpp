@@ -6,8 +6,8 @@ namespace {
 void knorm(benchmark::State& state) {
   bench::whole_model_run(
       state, [](int budget) { return kvpolicy::policies::knorm({.budget = budget}); }, {.reads_keys = true},
-      [](auto const& cache, auto const& queries, kvpolicy::lane who) {
-        auto const scores = bench::reference::knorm_scores(bench::lane_of(cache, queries, who).keys);
+      [](auto const& cache, auto const& queries, kvpolicy::lane this_lane) {
+        auto const scores = bench::reference::knorm_scores(bench::lane_of(cache, queries, this_lane).keys);
         return bench::judged{scores, bench::nothing_forced(scores.size())};
       });
 }

@@ -25,11 +25,11 @@ class reading_model {
         held_(kv::make_state(exec_, policy_, cache_)),
         plan_(kv::make_plan(exec_, policy_, cache_)) {
     int const less = policy_.score.page - unfinished;
-    for (int i = 0; i < cache_.who.size(); ++i) *cache_.who.count.row(cache_.who.at(i)) -= less;
+    for (int i = 0; i < cache_.lanes.size(); ++i) *cache_.lanes.count.row(cache_.lanes.at(i)) -= less;
   }
 
   void observe() { kv::observe(exec_, policy_, in(), held_); }
-  void select() { kv::select(exec_, policy_, in(), held_, plan_); }
+  void select() { kv::select_pages(exec_, policy_, in(), held_, plan_); }
   void read_bounds() {
     auto const& bounds = held_.columns()[0].rows;
     bench::floors::read_pass(exec_, bounds.row({0, policy_.dense_layers, 0}), read_bytes());
@@ -45,20 +45,20 @@ class reading_model {
     observe();
     select();
     int const page = policy_.score.page;
-    kv::lane const last = cache_.who.at(cache_.who.size() - 1);
-    int const pages = bench::reference::pages_of(cache_.who.committed(last), page);
+    kv::lane const last = cache_.lanes.at(cache_.lanes.size() - 1);
+    int const pages = bench::reference::pages_of(cache_.lanes.committed(last), page);
     if (std::ssize(plan_.keep().listed(0)) != pages) return false;
     auto const lane = bench::lane_of(cache_, queries_.view(), last);
     bench::reference::matrix asking;
     for (auto const& head : lane.queries) asking.push_back(head.back());
     auto const scores = bench::reference::page_scores(lane.keys, asking, page);
-    return bench::keeps_best(plan_.keep().listed(cache_.who.size() - 1), scores, bench::reference::ends(pages, 0, 1),
+    return bench::keeps_best(plan_.keep().listed(cache_.lanes.size() - 1), scores, bench::reference::ends(pages, 0, 1),
                              budget / page, scores.front() * 1e-3);
   }
 
  private:
   [[nodiscard]] kv::signals<kv::keys, kv::queries> in() {
-    return kv::signals{cache_.who, kv::keys_of(cache_), queries_.signal()};
+    return kv::signals{cache_.lanes, kv::keys_of(cache_), queries_.signal()};
   }
 
   kv::selection<kv::quest> policy_;

@@ -14,11 +14,11 @@ std::uint64_t split_mix(std::uint64_t x) {
 void random(benchmark::State& state) {
   bench::whole_model_run(
       state, [](int budget) { return kvpolicy::policies::random({.budget = budget}); }, {},
-      [](auto const& cache, auto const&, kvpolicy::lane who) {
+      [](auto const& cache, auto const&, kvpolicy::lane this_lane) {
         bench::reference::row scores;
-        for (int e = 0; e < cache.who.committed(who); ++e) {
+        for (int e = 0; e < cache.lanes.committed(this_lane); ++e) {
           std::uint64_t x = split_mix(42);
-          for (int const part : {who.sequence, who.layer, who.head, e})
+          for (int const part : {this_lane.sequence, this_lane.layer, this_lane.head, e})
             x = split_mix(x ^ static_cast<std::uint64_t>(part));
           scores.push_back(static_cast<double>(x >> 40));
         }

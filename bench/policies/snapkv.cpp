@@ -14,13 +14,13 @@ auto like_kvpress(int budget) {
                       .budget = kv::per_lane{budget}};
 }
 
-bench::judged expected(kv::cache const& cache, kv::query_view const& queries, kv::lane who) {
+bench::judged expected(kv::cache const& cache, kv::query_view const& queries, kv::lane this_lane) {
   bench::reference::snapkv_options const with{.window = window,
                                               .budget = 1,
                                               .pool = {bench::reference::pool_kind::average, 5},
                                               .mass = {.rows = bench::reference::reduction::mean}};
-  return {bench::reference::snapkv(bench::lane_of(cache, queries, who), with).scores,
-          bench::reference::ends(cache.who.committed(who), 0, window)};
+  return {bench::reference::snapkv(bench::lane_of(cache, queries, this_lane), with).scores,
+          bench::reference::ends(cache.lanes.committed(this_lane), 0, window)};
 }
 
 void snapkv(benchmark::State& state) {

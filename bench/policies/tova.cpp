@@ -6,10 +6,10 @@ namespace {
 void tova(benchmark::State& state) {
   bench::whole_model_run(
       state, [](int budget) { return kvpolicy::policies::tova({.budget = budget}); }, {.reads_keys = true},
-      [](auto const& cache, auto const& queries, kvpolicy::lane who) {
+      [](auto const& cache, auto const& queries, kvpolicy::lane this_lane) {
         std::vector<bench::reference::lane_attention> layer;
-        for (int head = 0; head < cache.who.heads; ++head)
-          layer.push_back(bench::lane_of(cache, queries, {who.sequence, who.layer, head}));
+        for (int head = 0; head < cache.lanes.heads; ++head)
+          layer.push_back(bench::lane_of(cache, queries, {this_lane.sequence, this_lane.layer, head}));
         auto const scores = bench::reference::tova(layer, 1).scores;
         return bench::judged{scores, bench::nothing_forced(scores.size())};
       });

@@ -23,7 +23,7 @@ struct shown {
     kv::turn_queries turn{rows.signal()};
     turn.span_begin = &span_begin;
     turn.span_end = &span_end;
-    return kv::signals{cache.who, kv::keys_of(cache), rows.signal(), turn};
+    return kv::signals{cache.lanes, kv::keys_of(cache), rows.signal(), turn};
   }
 };
 

@@ -71,13 +71,13 @@ class conversation_maker {
 
   message say(fact const& told, fact const& wanted) {
     std::string const set = "\nset " + told.key + "=" + told.value + "\n", get = "\nget " + wanted.key + "=";
-    std::size_t const room = turn_bytes - 1 - set.size() - get.size() - answer_bytes;
-    std::size_t const before = below(room + 1);
+    std::size_t const capacity = turn_bytes - 1 - set.size() - get.size() - answer_bytes;
+    std::size_t const before = below(capacity + 1);
     message made{.text = {}, .question = static_cast<int>(get.size()), .answer = {}, .again = wanted.asked};
     add(made.text, "\n");
     add(made.text, stretch(before));
     add(made.text, set);
-    add(made.text, stretch(room - before));
+    add(made.text, stretch(capacity - before));
     add(made.text, get);
     made.answer.assign(wanted.value.begin(), wanted.value.end());
     return made;

@@ -45,16 +45,16 @@ class talk {
     text_.insert(text_.end(), said.text.begin(), said.text.end());
     answer_.clear();
     int const found = cache_.open(on_->exec, state_, text_);
-    int const fresh = static_cast<int>(text_.size()) - found;
+    int const num_new_tokens = static_cast<int>(text_.size()) - found;
     int const promised = (static_cast<int>(running) + 1) * (conversation_maker::answer_bytes - 1);
-    if (!cache_.reserve(fresh, promised)) {
+    if (!cache_.reserve(num_new_tokens, promised)) {
       ++to.refused;
       cache_.close(on_->exec, text_);
       return false;
     }
     to.sent += std::ssize(text_);
     to.found += found;
-    forward(fresh);
+    forward(num_new_tokens);
     by_->observe(on_->exec, see(said), state_);
     held_ = cache_.live();
     to.peak_request = std::max(to.peak_request, held_);

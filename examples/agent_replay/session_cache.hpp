@@ -56,12 +56,12 @@ class session_cache {
     std::int64_t const head = how_.lay == substrate::compact ? 1 : 0;
     std::int64_t const layer = head * model.kv_heads;
     return {.shape = model,
-            .who = {.layer_end = model.layers,
-                    .heads = model.kv_heads,
-                    .bound = how_.bound,
-                    .count = {count_.data(), 0, layer, head},
-                    .position = {position_.data(), 0, layer * how_.bound, head * how_.bound},
-                    .in_flight = &in_flight_},
+            .lanes = {.layer_end = model.layers,
+                      .heads = model.kv_heads,
+                      .bound = how_.bound,
+                      .count = {count_.data(), 0, layer, head},
+                      .position = {position_.data(), 0, layer * how_.bound, head * how_.bound},
+                      .in_flight = &in_flight_},
             .k = in_->keys(),
             .v = in_->values(),
             .where = kv::slot_map({table_.data()}, in_->slots.slots())};

@@ -65,7 +65,7 @@ struct portions {
   [[nodiscard]] static int some(int tokens) { return std::max(1, tokens * 3 / 4); }
   [[nodiscard]] auto read_beside_window() const { return read(2 * budget); }
   [[nodiscard]] auto keep_beside_window() const {
-    return kv::eviction{.score = kv::trim_kv{}, .budget = kv::global{some(budget - window)}};
+    return kv::eviction{.score = kv::trim_kv{}, .budget = kv::per_sequence{some(budget - window)}};
   }
 };
 

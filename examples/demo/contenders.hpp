@@ -38,7 +38,7 @@ class session_reader final : public reader {
   [[nodiscard]] tinylm::session_counters const& counters() const override { return on_.counters(); }
   [[nodiscard]] std::int64_t live_entries() const override { return on_.entries().live_entries(); }
   [[nodiscard]] std::int64_t live_bytes() const override { return on_.entries().live_bytes(); }
-  [[nodiscard]] std::vector<kv::lanes> lanes() override { return {on_.view().who}; }
+  [[nodiscard]] std::vector<kv::lanes> lanes() override { return {on_.view().lanes}; }
 
  private:
   tinylm::session<Policy> on_;

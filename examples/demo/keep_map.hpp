@@ -13,11 +13,11 @@ namespace demo {
 namespace kv = kvpolicy;
 
 /// Sets the bits of what one part of a cache holds.
-inline void map_part(kv::lanes const& who, std::size_t lane_bytes, bytes& bits) {
-  for (int i = 0; i < who.size(); ++i) {
-    kv::lane const one = who.at(i);
-    for (int e = 0; e < who.committed(one); ++e) {
-      auto const position = static_cast<std::size_t>(who.position.row(one)[e]);
+inline void map_part(kv::lanes const& batch, std::size_t lane_bytes, bytes& bits) {
+  for (int i = 0; i < batch.size(); ++i) {
+    kv::lane const one = batch.at(i);
+    for (int e = 0; e < batch.committed(one); ++e) {
+      auto const position = static_cast<std::size_t>(batch.position.row(one)[e]);
       bits[static_cast<std::size_t>(i) * lane_bytes + position / 8] |= static_cast<std::uint8_t>(1U << position % 8);
     }
   }
@@ -28,7 +28,7 @@ inline void map_part(kv::lanes const& who, std::size_t lane_bytes, bytes& bits) 
 inline bytes keep_map(std::span<kv::lanes const> parts, int positions) {
   std::size_t const lane_bytes = (static_cast<std::size_t>(positions) + 7) / 8;
   bytes bits(lane_bytes * static_cast<std::size_t>(parts.front().size()));
-  for (kv::lanes const& who : parts) map_part(who, lane_bytes, bits);
+  for (kv::lanes const& batch : parts) map_part(batch, lane_bytes, bits);
   return bits;
 }
 

@@ -40,9 +40,9 @@ class task_maker {
     constexpr int facts = 6, question_bytes = 10;
     recall_case made;
     made.asked = asked;
-    int const room = context_ - facts * fact_bytes - question_bytes;
+    int const capacity = context_ - facts * fact_bytes - question_bytes;
     for (int i = 0; i < facts; ++i) {
-      add(made.prompt, stretch(i == 0 ? room / 20 : room * 3 / 20));
+      add(made.prompt, stretch(i == 0 ? capacity / 20 : capacity * 3 / 20));
       std::string const key = word(4), value = word(6);
       if (i == asked) {
         made.question = as_bytes("\nget " + key + "=");

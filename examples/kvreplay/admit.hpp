@@ -81,7 +81,7 @@ class admission_replay {
     bool const prefill = with_.how == mode::prefill;
     if (!prefill) check_prefill(with_, entries);
     int const chunk = prefill ? entries : with_.prefill;
-    if (chunk > 0) take_in(chunk, prefill ? -1 : chunk - 1);
+    if (chunk > 0) ingest(chunk, prefill ? -1 : chunk - 1);
     for (int t = chunk; t < entries; ++t) {
       decode(t);
       step(t + 1, entries);
@@ -94,8 +94,8 @@ class admission_replay {
   void carry_out(Visit const& visit, Step const& step) {
     left_.carry_out(visit, step);
   }
-  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane who) const {
-    return left_.rows_left(keys, who);
+  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane this_lane) const {
+    return left_.rows_left(keys, this_lane);
   }
 
  private:
@@ -103,18 +103,18 @@ class admission_replay {
   [[nodiscard]] int most(int entries) const { return std::max(1, entries - window_); }
 
   /// All that there is at the start, read outside of the cache.
-  void take_in(int tokens, int event_step) {
-    kv::cache const fresh = memory_.chunk(tokens);
-    kv::state<executor> of_fresh = kv::make_state(exec_, policy_, fresh);
-    kv::plan<executor> decided = kv::make_plan(exec_, policy_, fresh);
+  void ingest(int tokens, int event_step) {
+    kv::cache const chunk = memory_.chunk(tokens);
+    kv::state<executor> of_fresh = kv::make_state(exec_, policy_, chunk);
+    kv::plan<executor> decided = kv::make_plan(exec_, policy_, chunk);
     stopwatch watch;
-    observe(fresh.who, of_fresh, 0, tokens);
-    kv::decide(exec_, policy_, kv::signals{fresh.who}, of_fresh, decided);
+    observe(chunk.lanes, of_fresh, 0, tokens);
+    kv::decide(exec_, policy_, kv::signals{chunk.lanes}, of_fresh, decided);
     examples::settle(exec_);
     found_.report = decided.report();
     found_.ms.decide += watch.lap();
-    kv::take_in(exec_, policy_, kv::signals{both_.window.who}, fresh, of_fresh, decided, both_, *state_, *plans_,
-                &told_);
+    kv::ingest(exec_, policy_, kv::signals{both_.window.lanes}, chunk, of_fresh, decided, both_, *state_, *plans_,
+               &told_);
     examples::settle(exec_);
     arrived_ = tokens;
     note(told_, 0, event_step);
@@ -125,41 +125,41 @@ class admission_replay {
   void decode(int t) {
     stopwatch watch;
     int const before = window_begin();
-    kv::make_room(exec_, policy_, kv::signals{both_.window.who}, both_, *state_, *plans_, 1, &told_);
+    kv::promote(exec_, policy_, kv::signals{both_.window.lanes}, both_, *state_, *plans_, 1, &told_);
     examples::settle(exec_);
     found_.report = plans_->decided.report();
     kv::append(exec_, both_.window, state_->window, {.tokens = 1, .position = trace_.positions[size(t)]});
     examples::settle(exec_);
     dual_memory::write_newest(both_.window, t);
     arrived_ = t + 1;
-    observe(both_.window.who, state_->window, t, t + 1);
+    observe(both_.window.lanes, state_->window, t, t + 1);
     found_.ms.decide += watch.lap();
     note(told_, before, t);
     found_.ms.apply += watch.lap();
   }
 
   /// Tells the gates of entries [begin, end), which are new.
-  void observe(kv::lanes const& who, kv::state<executor>& to, int begin, int end) {
+  void observe(kv::lanes const& batch, kv::state<executor>& to, int begin, int end) {
     if (!trace_.gate) return;
-    kv::observe(exec_, policy_, kv::signals{who, kv::gate{numbers_of(trace_.gate, begin, end)}}, to);
+    kv::observe(exec_, policy_, kv::signals{batch, kv::gate{numbers_of(trace_.gate, begin, end)}}, to);
     examples::settle(exec_);
   }
 
   /// The trace's entry that is the oldest of the window.
-  [[nodiscard]] int window_begin() const { return arrived_ - *both_.window.who.count.row({}); }
+  [[nodiscard]] int window_begin() const { return arrived_ - *both_.window.lanes.count.row({}); }
 
   /// What of the entries since `before` that have left the window is in pages now; the others are events.
-  void note(kv::promotion_tally const& told, int before, int event_step) {
-    found_.promoted->promoted += told.promoted;
-    found_.promoted->over_cap += told.over_cap;
-    found_.promoted->pages += told.pages;
+  void note(kv::promotion_stats const& stats, int before, int event_step) {
+    found_.promoted->promoted += stats.promoted;
+    found_.promoted->over_cap += stats.over_cap;
+    found_.promoted->pages += stats.pages;
     kv::cache const& pages = both_.global.entries;
     for (int i = 0; i < memory_.lanes(); ++i) {
-      kv::lane const who = pages.who.at(i);
+      kv::lane const this_lane = pages.lanes.at(i);
       std::vector<int>& kept = admitted_[size(i)];
       std::size_t next = kept.size();
-      for (int e = static_cast<int>(next); e < *pages.who.count.row(who); ++e) {
-        kept.push_back(dual_memory::ordinal(pages, who, e));
+      for (int e = static_cast<int>(next); e < *pages.lanes.count.row(this_lane); ++e) {
+        kept.push_back(dual_memory::ordinal(pages, this_lane, e));
       }
       for (int j = before; j < window_begin() && event_step >= 0; ++j) {
         if (next < kept.size() && kept[next] == j) {
@@ -175,9 +175,9 @@ class admission_replay {
   void settle() {
     std::vector<std::vector<int>> windows(size(memory_.lanes()));
     for (int i = 0; i < memory_.lanes(); ++i) {
-      kv::lane const who = both_.window.who.at(i);
-      for (int e = 0; e < *both_.window.who.count.row(who); ++e) {
-        windows[size(i)].push_back(dual_memory::ordinal(both_.window, who, e));
+      kv::lane const this_lane = both_.window.lanes.at(i);
+      for (int e = 0; e < *both_.window.lanes.count.row(this_lane); ++e) {
+        windows[size(i)].push_back(dual_memory::ordinal(both_.window, this_lane, e));
       }
       admitted_[size(i)].insert(admitted_[size(i)].end(), windows[size(i)].begin(), windows[size(i)].end());
     }
@@ -204,7 +204,7 @@ class admission_replay {
   std::vector<std::vector<int>> admitted_;  ///< entries of the trace in each lane's pages
   std::optional<kv::dual_state<executor>> state_;
   std::optional<kv::exit_plan<executor>> plans_;
-  kv::promotion_tally told_;  ///< what the last step came to
+  kv::promotion_stats told_;  ///< what the last step came to
   int arrived_ = 0;
 };
 

@@ -25,13 +25,13 @@ class attention {
   void layer(int layer, float* out) const {
     kv::shape const& model = trace_.shape();
     for (int head = 0; head < model.query_heads; ++head) {
-      kv::lane const who{0, layer, head / model.group()};
+      kv::lane const this_lane{0, layer, head / model.group()};
       std::byte const* const row =
           from_.data +
           ((std::int64_t{layer} * model.query_heads + head) * from_.shape[2] + from_.shape[2] - 1) * from_.stride(2);
       std::vector<double> query(size(model.head_dim));
       read_row(from_.element, row, query);
-      one(who, turned(query, held_.count(who) - 1), out + size(head) * size(trace_.value_dim()));
+      one(this_lane, turned(query, held_.count(this_lane) - 1), out + size(head) * size(trace_.value_dim()));
     }
   }
 
@@ -61,12 +61,12 @@ class attention {
     return query;
   }
 
-  void one(kv::lane who, std::vector<double> const& query, float* out) const {
-    int const count = held_.count(who);
+  void one(kv::lane this_lane, std::vector<double> const& query, float* out) const {
+    int const count = held_.count(this_lane);
     std::vector<double> weight, key(query.size()), value(size(trace_.value_dim()));
     double highest = -std::numeric_limits<double>::infinity();
     for (int e = 0; e < count; ++e) {
-      read_row(held_.element(true), held_.row(true, who, e), key);
+      read_row(held_.element(true), held_.row(true, this_lane, e), key);
       double logit = 0;
       for (std::size_t d = 0; d < query.size(); ++d) logit += query[d] * key[d];
       weight.push_back(logit / std::sqrt(static_cast<double>(query.size())));
@@ -76,7 +76,7 @@ class attention {
     for (double& each : weight) sum += each = std::exp(each - highest);
     std::vector<double> made(value.size(), 0.0);
     for (int e = 0; e < count; ++e) {
-      read_row(held_.element(false), held_.row(false, who, e), value);
+      read_row(held_.element(false), held_.row(false, this_lane, e), value);
       for (std::size_t d = 0; d < value.size(); ++d) made[d] += weight[size(e)] / sum * value[d];
     }
     for (std::size_t d = 0; d < made.size(); ++d) out[d] = static_cast<float>(made[d]);

@@ -43,21 +43,21 @@ class dual_memory {
     kv::dual_cache both;
     both.oldest = {&oldest_, 1, 0, 0};
     both.window = {.shape = model_,
-                   .who = lanes_of({&window_count_, 1, 0, 0}, {window_position_.data(), ring_, 0, 0}, ring_),
+                   .lanes = lanes_of({&window_count_, 1, 0, 0}, {window_position_.data(), ring_, 0, 0}, ring_),
                    .k = ring_plane(ring_rows_.keys(), name_bytes),
                    .v = ring_plane(ring_rows_.values(), 1),
                    .where = {kv::locating::ring, {&oldest_, 1, 0, 0}, ring_, 1}};
     kv::by_lane<int> const table{table_.data(), 0, heads * row_pages_, row_pages_};
-    both.global = {
-        .entries = {.shape = model_,
-                    .who = lanes_of({count_.data(), 0, heads, 1}, {position_.get(), 0, heads * bound_, bound_}, bound_),
-                    .k = pool_plane(pool_rows_.keys(), name_bytes, page_),
-                    .v = pool_plane(pool_rows_.values(), 1, page_),
-                    .where =
-                        kv::block_table({table.data, 0, table.layer, table.head}, page_, std::int64_t{sentinel_} + 1)},
-        .table = table,
-        .held = {held_.data(), 0, heads, 1},
-        .pages = {free_.data(), &free_count_, sentinel_}};
+    both.global = {.entries = {.shape = model_,
+                               .lanes = lanes_of({count_.data(), 0, heads, 1},
+                                                 {position_.get(), 0, heads * bound_, bound_}, bound_),
+                               .k = pool_plane(pool_rows_.keys(), name_bytes, page_),
+                               .v = pool_plane(pool_rows_.values(), 1, page_),
+                               .where = kv::block_table({table.data, 0, table.layer, table.head}, page_,
+                                                        std::int64_t{sentinel_} + 1)},
+                   .table = table,
+                   .num_pages = {held_.data(), 0, heads, 1},
+                   .pages = {free_.data(), &free_count_, sentinel_}};
     return both;
   }
 
@@ -68,7 +68,7 @@ class dual_memory {
     chunk_count_ = tokens;
     chunk_table_.assign(size(lanes()), 0);
     return {.shape = model_,
-            .who = lanes_of({&chunk_count_, 1, 0, 0}, {trace_.positions.data(), tokens, 0, 0}, tokens),
+            .lanes = lanes_of({&chunk_count_, 1, 0, 0}, {trace_.positions.data(), tokens, 0, 0}, tokens),
             .k = pool_plane(chunk_rows_->keys(), name_bytes, tokens),
             .v = pool_plane(chunk_rows_->values(), 1, tokens),
             .where = kv::block_table({chunk_table_.data(), 0, model_.kv_heads, 1}, tokens, 1)};
@@ -76,15 +76,15 @@ class dual_memory {
 
   /// The forward: an entry's rows, where the newest of every lane's window is.
   static void write_newest(kv::cache const& window, int ordinal) {
-    for (int i = 0; i < window.who.size(); ++i) {
-      kv::lane const who = window.who.at(i);
-      name(row(window, who, *window.who.count.row(who) - 1), ordinal);
+    for (int i = 0; i < window.lanes.size(); ++i) {
+      kv::lane const this_lane = window.lanes.at(i);
+      name(row(window, this_lane, *window.lanes.count.row(this_lane) - 1), ordinal);
     }
   }
   /// Which entry of the trace an entry of a part is.
-  [[nodiscard]] static int ordinal(kv::cache const& part, kv::lane who, int e) {
+  [[nodiscard]] static int ordinal(kv::cache const& part, kv::lane this_lane, int e) {
     int made = 0;
-    std::memcpy(&made, row(part, who, e), name_bytes);
+    std::memcpy(&made, row(part, this_lane, e), name_bytes);
     return made;
   }
 
@@ -109,8 +109,8 @@ class dual_memory {
     std::unique_ptr<std::byte[]> keys_, values_;
   };
 
-  static std::byte* row(kv::cache const& part, kv::lane who, int e) {
-    return part.k.row(who.layer, part.where.at(who, e), who.head);
+  static std::byte* row(kv::cache const& part, kv::lane this_lane, int e) {
+    return part.k.row(this_lane.layer, part.where.at(this_lane, e), this_lane.head);
   }
   static void name(std::byte* to, int ordinal) { std::memcpy(to, &ordinal, name_bytes); }
 

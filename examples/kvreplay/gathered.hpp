@@ -25,16 +25,17 @@ class gathered {
   /// Ordinals of each lane's entries, ascending.
   void hold(std::vector<std::vector<int>> lists) { lists_ = std::move(lists); }
 
-  [[nodiscard]] int count(kv::lane who) const { return static_cast<int>(list(who).size()); }
-  [[nodiscard]] std::byte const* row(bool keys, kv::lane who, int e) const {
+  [[nodiscard]] int count(kv::lane this_lane) const { return static_cast<int>(list(this_lane).size()); }
+  [[nodiscard]] std::byte const* row(bool keys, kv::lane this_lane, int e) const {
     array const& from = of(keys);
-    return from.data + who.layer * from.stride(0) + who.head * from.stride(1) + list(who)[size(e)] * from.stride(2);
+    return from.data + this_lane.layer * from.stride(0) + this_lane.head * from.stride(1) +
+           list(this_lane)[size(e)] * from.stride(2);
   }
   [[nodiscard]] kv::codec element(bool keys) const { return of(keys).element; }
 
   /// The rows of one lane of the layer that is being carried out, side by side.
-  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane who) const {
-    return rows_[size(lane_of(keys, who.head))];
+  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane this_lane) const {
+    return rows_[size(lane_of(keys, this_lane.head))];
   }
 
   /// Each layer is gathered, attended to and shown to `visit(layer)`.
@@ -61,16 +62,16 @@ class gathered {
   void gather(int layer, int i) {
     bool const keys = i < trace_.shape().kv_heads;
     if (!of(keys)) return;
-    kv::lane const who{0, layer, i % trace_.shape().kv_heads};
+    kv::lane const this_lane{0, layer, i % trace_.shape().kv_heads};
     std::int64_t const width = of(keys).stride(2);
     std::vector<std::byte>& to = rows_[size(i)];
-    to.resize(size(count(who) * width));
-    for (int e = 0; e < count(who); ++e) std::memcpy(to.data() + e * width, row(keys, who, e), size(width));
+    to.resize(size(count(this_lane) * width));
+    for (int e = 0; e < count(this_lane); ++e) std::memcpy(to.data() + e * width, row(keys, this_lane, e), size(width));
   }
 
   [[nodiscard]] array const& of(bool keys) const { return keys ? trace_.keys : trace_.values; }
-  [[nodiscard]] std::vector<int> const& list(kv::lane who) const {
-    return lists_[size(who.layer * trace_.shape().kv_heads + who.head)];
+  [[nodiscard]] std::vector<int> const& list(kv::lane this_lane) const {
+    return lists_[size(this_lane.layer * trace_.shape().kv_heads + this_lane.head)];
   }
 
   trace const& trace_;

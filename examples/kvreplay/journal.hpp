@@ -44,7 +44,7 @@ class journal {
   /// The plan's last decision; `event_step` is a step of decoding, or negative.
   void note(executor& exec, kv::plan<executor>& plan, int event_step) {
     kv::keep_set const& keep = plan.keep();
-    int const first = first_segment(policy_.decides(), keep.who);
+    int const first = first_segment(policy_.decides(), keep.lanes);
     kv::report const& now = plan.report();
     if (now.triggered > 0) {
       if (first == 0) found_.report = {};
@@ -56,9 +56,9 @@ class journal {
   }
 
   /// The segment that comes first in these layers.
-  [[nodiscard]] static int first_segment(kv::granularity decides, kv::lanes const& who) {
-    if (decides == kv::granularity::lane) return who.layer_begin * who.heads;
-    return decides == kv::granularity::layer ? who.layer_begin : 0;
+  [[nodiscard]] static int first_segment(kv::granularity decides, kv::lanes const& batch) {
+    if (decides == kv::granularity::lane) return batch.layer_begin * batch.heads;
+    return decides == kv::granularity::layer ? batch.layer_begin : 0;
   }
 
   /// Nothing more will be decided.
@@ -93,7 +93,7 @@ class journal {
   /// Nothing was dropped of a segment, nor of those that it shares its budget with: nothing was ranked.
   [[nodiscard]] bool idle(kv::keep_set const& keep, int s) const {
     int const pools = scope_ == kv::budget_scope::lane    ? keep.segments()
-                      : scope_ == kv::budget_scope::layer ? keep.who.layers()
+                      : scope_ == kv::budget_scope::layer ? keep.lanes.layers()
                                                           : 1;
     int const pool = std::max(1, keep.segments() / pools);
     for (int i = s / pool * pool; i < (s / pool + 1) * pool; ++i) {
@@ -106,7 +106,7 @@ class journal {
     kv::keep_set const& keep = plan.keep();
     std::vector<int> const& entry = held_[size(segment)];
     float* const to = found_.scores.data() + size(segment) * entries_;
-    float const* const from = plan.scores(keep.who).row(s);
+    float const* const from = plan.scores(keep.lanes).row(s);
     for (int const gone : std::exchange(dropped_[size(segment)], {})) to[gone] = lowest;
     auto const kept = keep.listed(s);
     std::int64_t unranked = 0;

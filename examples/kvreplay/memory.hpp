@@ -37,14 +37,14 @@ class memory {
   [[nodiscard]] kv::cache view() {
     std::int64_t const entries = trace_.entries();
     kv::cache made{.shape = trace_.shape(),
-                   .who = {.layer_end = trace_.shape().layers,
-                           .heads = trace_.shape().kv_heads,
-                           .bound = trace_.entries(),
-                           .count = {count_.data(), 0, layer_rows(), head_rows()},
-                           .position = {position_.data(), 0, entries * layer_rows(), entries * head_rows()}},
+                   .lanes = {.layer_end = trace_.shape().layers,
+                             .heads = trace_.shape().kv_heads,
+                             .bound = trace_.entries(),
+                             .count = {count_.data(), 0, layer_rows(), head_rows()},
+                             .position = {position_.data(), 0, entries * layer_rows(), entries * head_rows()}},
                    .k = k_,
                    .v = v_,
-                   .where = kv::identity(trace_.entries())};
+                   .where = kv::identity_map(trace_.entries())};
     if (!listed()) return made;
     made.where = kv::slot_map({list_.data(), 0, entries * layer_rows(), entries * head_rows()}, entries);
     for (kv::plane* const rows : {&made.k, &made.v}) rows->unit = std::exchange(rows->token, 0);
@@ -56,11 +56,11 @@ class memory {
   /// One layer of lanes of contiguous rows, as a cache of its own.
   [[nodiscard]] kv::cache view_of_layer(int layer) {
     kv::cache made = view();
-    made.shape.layers = made.who.layer_end = 1;
+    made.shape.layers = made.lanes.layer_end = 1;
     made.k.base += layer * made.k.layer;
     made.v.base += layer * made.v.layer;
-    made.who.count.data += layer * made.who.count.layer;
-    made.who.position.data += layer * made.who.position.layer;
+    made.lanes.count.data += layer * made.lanes.count.layer;
+    made.lanes.position.data += layer * made.lanes.position.layer;
     return made;
   }
 
@@ -72,18 +72,18 @@ class memory {
   }
 
   /// Where the row of an entry is.
-  [[nodiscard]] std::byte const* row(bool keys, kv::lane who, int ordinal) const {
+  [[nodiscard]] std::byte const* row(bool keys, kv::lane this_lane, int ordinal) const {
     kv::plane const& rows = keys ? k_ : v_;
     int const token =
-        listed()
-            ? list_[size(who.layer * layer_rows() + who.head * head_rows()) * size(trace_.entries()) + size(ordinal)]
-            : ordinal;
-    return rows.row(who.layer, {0, token}, who.head);
+        listed() ? list_[size(this_lane.layer * layer_rows() + this_lane.head * head_rows()) * size(trace_.entries()) +
+                         size(ordinal)]
+                 : ordinal;
+    return rows.row(this_lane.layer, {0, token}, this_lane.head);
   }
   [[nodiscard]] kv::plane const& plane(bool keys) const { return keys ? k_ : v_; }
   [[nodiscard]] kv::codec element(bool keys) const { return plane(keys).element; }
-  [[nodiscard]] int count(kv::lane who) const {
-    return count_[size(who.layer * layer_rows() + who.head * head_rows())];
+  [[nodiscard]] int count(kv::lane this_lane) const {
+    return count_[size(this_lane.layer * layer_rows() + this_lane.head * head_rows())];
   }
 
   /// Entries of all lanes that have arrived and whose memory is nobody's now.
@@ -104,38 +104,38 @@ class memory {
     for (int row = 0; row < rows_; ++row) {
       int const count = count_[size(row)];
       if (!listed() && count == from) continue;
-      kv::lane const who{0, row / trace_.shape().kv_heads, row % trace_.shape().kv_heads};
+      kv::lane const this_lane{0, row / trace_.shape().kv_heads, row % trace_.shape().kv_heads};
       for (int e = from; e < to; ++e) {
         if (listed()) list_[size(row * entries + count + e - from)] = e;
         if (shared()) map_[size(trace_.positions[size(e)])] = e;
         if (listed()) continue;
-        copy_row(k_, who, e, count + e - from);
-        copy_row(v_, who, e, count + e - from);
+        copy_row(k_, this_lane, e, count + e - from);
+        copy_row(v_, this_lane, e, count + e - from);
       }
     }
   }
 
   /// Carries the plan's decision out: rows, lists or masks change, and counts.
   void apply(executor& exec, kv::plan<executor> const& plan, kv::cache& now, kv::state<executor>& state,
-             kv::tally* told) {
+             kv::apply_stats* stats) {
     std::int64_t const entries = trace_.entries();
     std::int64_t const row = (entries + 31) / 32 * 4;
     switch (lay_) {
       case layout::compact:
       case layout::lane_pages:
-        return kv::apply(exec, kv::compact{}, plan, now, state, told);
+        return kv::apply(exec, kv::compact{}, plan, now, state, stats);
       case layout::compact_rerotated:
-        return kv::apply(exec, kv::compact_rerotated{trace_.rope()}, plan, now, state, told);
+        return kv::apply(exec, kv::compact_rerotated{trace_.rope()}, plan, now, state, stats);
       case layout::dead_slot:
         return kv::apply(exec,
                          kv::dead_slot<>{.list = list(),
                                          .map = {map_.data()},
                                          .dead = trace_.entries(),
                                          .freed = {{freed_.data()}, {&freed_count_}}},
-                         plan, now, state, told);
+                         plan, now, state, stats);
       case layout::mask:
         kv::mask_rows const rows{{mask_.data(), 0, row * trace_.shape().kv_heads, row}, kv::mask_form::bits, entries};
-        return kv::apply(exec, kv::mask{list(), rows}, plan, now, state, told);
+        return kv::apply(exec, kv::mask{list(), rows}, plan, now, state, stats);
     }
   }
 
@@ -200,8 +200,9 @@ class memory {
     }
   }
 
-  static void copy_row(kv::plane const& rows, kv::lane who, int from, int to) {
-    std::memcpy(rows.row(who.layer, {0, to}, who.head), rows.row(who.layer, {0, from}, who.head),
+  static void copy_row(kv::plane const& rows, kv::lane this_lane, int from, int to) {
+    std::memcpy(rows.row(this_lane.layer, {0, to}, this_lane.head),
+                rows.row(this_lane.layer, {0, from}, this_lane.head),
                 size(std::int64_t{rows.dims} * kv::bytes_of(rows.element)));
   }
 

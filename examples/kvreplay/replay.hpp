@@ -24,7 +24,7 @@ class replay {
         state_(kv::make_state(exec_, policy_, memory_.view())),
         plan_(kv::make_plan(exec_, policy_, memory_.view())) {
     signals_.look_at(state_);
-    found_.segments = kv::segments(plan_.who(), policy_.decides());
+    found_.segments = kv::segments(plan_.lanes(), policy_.decides());
     journal_.emplace(with, policy_, found_.segments, of.entries(), found_);
     found_.warnings = signals_.warnings();
     kv::expects(with.lay != layout::compact_rerotated || with.how == mode::prefill, "kvreplay", "--layout",
@@ -87,9 +87,9 @@ class replay {
   }
 
   /// The rows of one lane that are left, in order: for layouts that move them together.
-  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane who) const {
+  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane this_lane) const {
     kv::plane const& rows = memory_.plane(keys);
-    return {rows.row(who.layer, {}, who.head), size(memory_.count(who) * rows.token)};
+    return {rows.row(this_lane.layer, {}, this_lane.head), size(memory_.count(this_lane) * rows.token)};
   }
 
  private:
@@ -115,7 +115,7 @@ class replay {
     kv::any_signals in = offer(0, trace_.entries());
     for (int begin = 0; begin < layers;) {
       int const end = std::min(layers, begin + layers_at_once());
-      in.who = memory_.view().who.layers_only(begin, end);
+      in.lanes = memory_.view().lanes.layers_only(begin, end);
       observe(in);
       decide(in);
       journal_->note(exec_, plan_, -1);
@@ -200,20 +200,20 @@ class replay {
       examples::settle(exec_);
     });
     found_.ms.apply += watch.lap();
-    add(told_, plan_.keep().who.layer_begin == 0);
+    add(told_, plan_.keep().lanes.layer_begin == 0);
   }
 
-  void add(kv::tally const& told, bool begins) {
+  void add(kv::apply_stats const& stats, bool begins) {
     if (begins) found_.told = {};
     arrived_since_ = 0;
-    found_.told.logical_kept += told.logical_kept;
-    found_.told.attended_length += told.attended_length;
+    found_.told.logical_kept += stats.logical_kept;
+    found_.told.attended_length += stats.attended_length;
   }
 
   /// The keep set of some layers, as a plan holds it: its lists are what is held, which are ordinals while
   /// nothing has moved.
-  kv::keep_set keep_of(kv::lanes const& who, int first) {
-    kv::keep_set made{.who = who, .decides = policy_.decides(), .report = &layer_report_};
+  kv::keep_set keep_of(kv::lanes const& batch, int first) {
+    kv::keep_set made{.lanes = batch, .decides = policy_.decides(), .report = &layer_report_};
     layer_offset_.assign(1, 0);
     layer_ordinal_.clear();
     layer_ordinal_.reserve(1);  // nothing kept is a keep set too, not an empty plan
@@ -223,8 +223,8 @@ class replay {
       layer_ordinal_.insert(layer_ordinal_.end(), kept.begin(), kept.end());
       layer_offset_.push_back(std::ssize(layer_ordinal_));
     }
-    made.offset = layer_offset_.data();
-    made.ordinal = layer_ordinal_.data();
+    made.indptr = layer_offset_.data();
+    made.indices = layer_ordinal_.data();
     made.seen = layer_seen_.data();
     made.capacity = std::ssize(layer_ordinal_);
     return made;
@@ -232,8 +232,8 @@ class replay {
 
   void apply_layer(int layer) {
     kv::cache now = memory_.view_of_layer(layer);
-    int const first = journal::first_segment(policy_.decides(), now.who.layers_only(layer, layer + 1));
-    layer_plan_->publish(keep_of(now.who, first));
+    int const first = journal::first_segment(policy_.decides(), now.lanes.layers_only(layer, layer + 1));
+    layer_plan_->publish(keep_of(now.lanes, first));
     stopwatch watch;
     as_said_by("--layout", with_.layout_name, "", [&] {
       memory_.apply(exec_, *layer_plan_, now, *layer_state_, &told_);
@@ -244,9 +244,9 @@ class replay {
   }
 
   void refuse_ragged() {
-    kv::lanes const who = memory_.view().who;
+    kv::lanes const batch = memory_.view().lanes;
     as_said_by("--layout", with_.layout_name, "", [&] {
-      kv::ops::refuse_ragged(exec_, who, keep_of(who, 0));
+      kv::ops::refuse_ragged(exec_, batch, keep_of(batch, 0));
       examples::settle(exec_);
     });
   }
@@ -264,7 +264,7 @@ class replay {
   std::vector<std::int64_t> layer_offset_;
   std::vector<int> layer_ordinal_, layer_seen_;
   kv::report layer_report_;
-  kv::tally told_;         ///< what the last decision came to
+  kv::apply_stats told_;   ///< what the last decision came to
   int arrived_since_ = 0;  ///< entries, of every lane
   std::optional<attention<memory>> attention_;
   std::optional<journal> journal_;

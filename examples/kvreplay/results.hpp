@@ -58,9 +58,9 @@ struct results {
   std::vector<std::int64_t> events;  ///< (step, segment, ordinal)
   std::vector<float> output;         ///< [L][Hq][Dv]
   int segments = 0;
-  kv::tally told;
+  kv::apply_stats told;
   kv::report report;
-  std::optional<kv::promotion_tally> promoted;  ///< what an admission came to
+  std::optional<kv::promotion_stats> promoted;  ///< what an admission came to
   milliseconds ms;
   std::vector<std::string> warnings;
 };

@@ -17,7 +17,7 @@ using quest_selection = kv::selection<kv::quest, kv::any_budget>;
               "it says how many tokens a lane reads");
   kv::any_budget limit = kv::per_lane{count_of("--budget", with.budget, 0)};
   if (!with.ratio.empty()) {
-    kv::ratio part;
+    kv::drop_ratio part;
     kv::expects(kv::detail::read_value(with.ratio, part.drop), "kvreplay", "--ratio", with.ratio, "it is a number");
     kv::expects(with.rounding.empty() || kv::detail::read_value(with.rounding, part.round), "kvreplay", "--rounding",
                 with.rounding, "there are exact, kvpress and kvpress_0_5_4");
@@ -71,8 +71,8 @@ class selection_replay {
   void carry_out(Visit const& visit, Step const& step) {
     left_.carry_out(visit, step);
   }
-  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane who) const {
-    return left_.rows_left(keys, who);
+  [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane this_lane) const {
+    return left_.rows_left(keys, this_lane);
   }
 
  private:
@@ -82,13 +82,13 @@ class selection_replay {
     std::int64_t const entries = entries_;
     std::int64_t const heads = trace_.shape().kv_heads;
     kv::cache made{.shape = trace_.shape(),
-                   .who = {.layer_begin = begin,
-                           .layer_end = end,
-                           .heads = trace_.shape().kv_heads,
-                           .bound = entries_,
-                           .count = {&entries_, 0, 0, 0},
-                           .position = {trace_.positions.data(), 0, 0, 0}},
-                   .where = kv::identity(entries_)};
+                   .lanes = {.layer_begin = begin,
+                             .layer_end = end,
+                             .heads = trace_.shape().kv_heads,
+                             .bound = entries_,
+                             .count = {&entries_, 0, 0, 0},
+                             .position = {trace_.positions.data(), 0, 0, 0}},
+                   .where = kv::identity_map(entries_)};
     made.k = {.base = keys.data,
               .element = keys.element,
               .dims = trace_.shape().head_dim,
@@ -125,13 +125,13 @@ class selection_replay {
     kv::cache const in = view(begin, end);
     kv::state<executor> state = kv::make_state(exec_, policy_, in);
     kv::selection_plan<executor> plan = kv::make_plan(exec_, policy_, in);
-    kv::signals const told{in.who, kv::keys_of(in), last_row()};
+    kv::signals const told{in.lanes, kv::keys_of(in), last_row()};
     stopwatch watch;
     kv::observe(exec_, policy_, told, state);
-    kv::select(exec_, policy_, told, state, plan);
+    kv::select_pages(exec_, policy_, told, state, plan);
     examples::settle(exec_);
     found_.report.nan_scores += plan.report().nan_scores;
-    for (int s = 0; s < in.who.size(); ++s) note(plan, s, begin * in.who.heads + s);
+    for (int s = 0; s < in.lanes.size(); ++s) note(plan, s, begin * in.lanes.heads + s);
     found_.ms.decide += watch.lap();
   }
 

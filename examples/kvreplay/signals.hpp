@@ -17,17 +17,17 @@ class offers {
 
   /// Learns from the state's columns what the policy looks at: so many last query rows, or the rows of every forward.
   void look_at(kv::state<executor> const& state) {
-    for (kv::held_column const& each : state.columns()) {
+    for (kv::recorded_column const& each : state.columns()) {
       if (each.about.one == kv::per::window_row) window_ = std::max(window_, each.about.units);
       if (each.about.name == std::string("attention_mass")) every_row_ = true;
       if (each.about.one == kv::per::session) span_ = true;
     }
   }
 
-  /// Rows [begin, end) of the queries are this forward's. `held`: which entry of the trace each ordinal of a segment
+  /// Rows [begin, end) of the queries are this forward's. `state`: which entry of the trace each ordinal of a segment
   /// is.
   kv::any_signals offer(int begin, int end, std::vector<std::vector<int>> const& held) {
-    kv::any_signals all(memory_.view().who);
+    kv::any_signals all(memory_.view().lanes);
     if (trace_.keys) all.add(keys_ = kv::keys{memory_.rows(true)});
     if (trace_.values) all.add(values_ = kv::values{memory_.rows(false)});
     bool const given_mass = trace_.attention_mass && with_.how == mode::prefill;
@@ -154,12 +154,12 @@ class offers {
 
   /// An external score by lane and ordinal: it goes with its entry, wherever that is now.
   kv::by_lane<float const> lane_external(array const& from, std::vector<std::vector<int>> const& held) {
-    kv::lanes const who = memory_.view().who;
+    kv::lanes const batch = memory_.view().lanes;
     std::int64_t const entries = trace_.entries();
     lane_values_.resize(size(memory_.lanes()) * size(entries));
     for (int i = 0; i < memory_.lanes(); ++i) {
       std::int64_t const row = from.shape.size() == 1 ? 0 : i * entries;
-      std::vector<int> const& entry = held[size(kv::segment_of(who, policy_.decides(), i))];
+      std::vector<int> const& entry = held[size(kv::segment_of(batch, policy_.decides(), i))];
       for (std::size_t e = 0; e < entry.size(); ++e) lane_values_[size(i * entries) + e] = from.value(row + entry[e]);
     }
     return {lane_values_.data(), 0, entries * trace_.shape().kv_heads, entries};

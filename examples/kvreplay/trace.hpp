@@ -43,7 +43,7 @@ class trace {
     check_pairs();
     check_positions();
     check_turns();
-    check_numbers();
+    check_launch_config();
     read_rope();
   }
 
@@ -193,7 +193,7 @@ class trace {
 
   /// Numbers that something has computed are finite. Keys, values, gates and external scores may hold NaN: it shows in
   /// the scores, and is counted there. Queries are looked at when they are read.
-  void check_numbers() const {
+  void check_launch_config() const {
     check_finite("recent_queries", recent_queries);
     check_finite("query_rows", query_rows);
     check_finite("attention_mass", attention_mass);

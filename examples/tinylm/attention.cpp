@@ -19,15 +19,15 @@ class lane_attention {
  public:
   static constexpr int block = 32;  ///< query rows that read a page together
 
-  lane_attention(attention_call const& call, kv::lane who, int first, int rows, std::vector<float>& scratch)
+  lane_attention(attention_call const& call, kv::lane this_lane, int first, int rows, std::vector<float>& scratch)
       : call_(call),
-        who_(who),
+        lanes_(this_lane),
         first_(first),
         rows_(rows),
         dims_(call.entries.shape.head_dim),
         all_(rows * call.entries.shape.group()),
-        position_(call.entries.who.position.row(who)),
-        entries_(*call.entries.who.count.row(who)) {
+        position_(call.entries.lanes.position.row(this_lane)),
+        entries_(*call.entries.lanes.count.row(this_lane)) {
     seen_ = visible(rows - 1);
     auto const floats = static_cast<std::size_t>(all_) * static_cast<std::size_t>(seen_ + 2 * dims_);
     if (scratch.size() < floats) scratch.resize(floats);
@@ -61,7 +61,7 @@ class lane_attention {
   }
 
   [[nodiscard]] std::byte const* row_of(kv::plane const& rows, int ordinal) const {
-    return rows.row(who_.layer, call_.entries.where.at(who_, ordinal), who_.head);
+    return rows.row(lanes_.layer, call_.entries.where.at(lanes_, ordinal), lanes_.head);
   }
 
   /// Rows from an entry on that lie side by side: those of its page, or as far as pointers say so.
@@ -86,14 +86,14 @@ class lane_attention {
   void load_queries() {
     float const scale = 1.0f / std::sqrt(static_cast<float>(dims_));
     for (int i = 0; i < all_; ++i) {
-      float const* const from = call_.queries.row(who_.layer, query_head(i), first_ + i % rows_);
+      float const* const from = call_.queries.row(lanes_.layer, query_head(i), first_ + i % rows_);
       for (int d = 0; d < dims_; ++d) query_[i * dims_ + d] = from[d] * scale;
     }
   }
 
   /// Entries below the window that were not admitted.
   void hide_by_slash(float* logits, int row, int visible) const {
-    std::uint8_t const* const admitted = call_.slash->admitted.row(who_);
+    std::uint8_t const* const admitted = call_.slash->admitted.row(lanes_);
     for (int e = 0; e < visible; ++e) {
       bool const seen = kv::visible(position_of(row), position_[e], call_.slash->window, admitted[e] != 0);
       if (!seen) logits[e] = -std::numeric_limits<float>::infinity();
@@ -105,14 +105,14 @@ class lane_attention {
     int const visible = this->visible(of);
     if (call_.slash != nullptr) hide_by_slash(row, of, visible);
     if (call_.hidden.data != nullptr) {
-      std::uint8_t const* const hidden = call_.hidden.row(who_);
+      std::uint8_t const* const hidden = call_.hidden.row(lanes_);
       for (int e = 0; e < visible; ++e) {
         if (hidden[position_[e]] != 0) row[e] = -std::numeric_limits<float>::infinity();
       }
     }
     if (call_.mask != nullptr) {
-      auto const* const addend = reinterpret_cast<float const*>(call_.mask->rows.row(who_));
-      for (int e = 0; e < visible; ++e) row[e] += addend[call_.entries.where.at(who_, e).unit];
+      auto const* const addend = reinterpret_cast<float const*>(call_.mask->rows.row(lanes_));
+      for (int e = 0; e < visible; ++e) row[e] += addend[call_.entries.where.at(lanes_, e).unit];
     }
     Eigen::Map<Eigen::ArrayXf> logits(row, visible);
     logits = (logits - logits.maxCoeff()).exp();
@@ -128,10 +128,10 @@ class lane_attention {
     }
   }
 
-  [[nodiscard]] int query_head(int i) const { return who_.head * call_.entries.shape.group() + i / rows_; }
+  [[nodiscard]] int query_head(int i) const { return lanes_.head * call_.entries.shape.group() + i / rows_; }
 
   attention_call const& call_;
-  kv::lane who_;
+  kv::lane lanes_;
   int first_;
   int rows_;
   int dims_;
@@ -152,8 +152,8 @@ void attend(kv::host_executor& exec, attention_call const& call, std::vector<std
   int const blocks = (rows + lane_attention::block - 1) / lane_attention::block;
   exec.for_each(blocks * heads, [&](int i, int worker) {
     int const at = i / heads * lane_attention::block;
-    kv::lane const who{0, call.layer, i % heads};
-    lane_attention(call, who, call.first + at, std::min(lane_attention::block, rows - at),
+    kv::lane const this_lane{0, call.layer, i % heads};
+    lane_attention(call, this_lane, call.first + at, std::min(lane_attention::block, rows - at),
                    scratch[static_cast<std::size_t>(worker)])
         .run();
   });

@@ -14,9 +14,10 @@ namespace tinylm {
 
 /// Entries of a lane in the pages that a selection chose. `segment` counts the lanes of the keep set.
 inline void add_pages(row_list& to, kv::cache const& pages, kv::keep_set const& chosen, int segment, int page) {
-  kv::lane const who = chosen.who.at(segment);
-  int const count = *pages.who.count.row(who);
-  for (int const which : chosen.listed(segment)) to.add(pages, who, which * page, std::min(count, (which + 1) * page));
+  kv::lane const this_lane = chosen.lanes.at(segment);
+  int const count = *pages.lanes.count.row(this_lane);
+  for (int const which : chosen.listed(segment))
+    to.add(pages, this_lane, which * page, std::min(count, (which + 1) * page));
 }
 
 /// Window and pages, and what is recorded about both.
@@ -33,7 +34,7 @@ class admitting_cache {
   [[nodiscard]] dual_memory const& memory() const { return memory_; }
   [[nodiscard]] std::vector<kv::lanes> lanes() {
     kv::dual_cache const both = memory_.view();
-    return {both.global.entries.who, both.window.who};
+    return {both.global.entries.lanes, both.window.lanes};
   }
   /// Of a chunk: a row sees what is below the window only if it was admitted.
   [[nodiscard]] std::optional<vertical_slash> mask(row_list const& of) const { return of.mask(policy_.admit.window); }
@@ -41,15 +42,15 @@ class admitting_cache {
   /// Everything that is held, in order; which of the window's entries will be admitted.
   void list(row_list& to) {
     kv::dual_cache const both = memory_.view();
-    if (*both.window.who.count.row({}) > 0) {
-      kv::decide(*exec_, admit(), kv::signals{both.window.who}, held_.window, plans_.exits->decided);
+    if (*both.window.lanes.count.row({}) > 0) {
+      kv::decide(*exec_, admit(), kv::signals{both.window.lanes}, held_.window, plans_.exits->decided);
     }
-    for (int i = 0; i < both.window.who.size(); ++i) {
-      kv::lane const who = both.window.who.at(i);
-      to.clear(who);
-      to.add(both.global.entries, who);
-      to.add(both.window, who, false);
-      if (*both.window.who.count.row(who) > 0) mark(to, plans_.exits->decided.keep(), i);
+    for (int i = 0; i < both.window.lanes.size(); ++i) {
+      kv::lane const this_lane = both.window.lanes.at(i);
+      to.clear(this_lane);
+      to.add(both.global.entries, this_lane);
+      to.add(both.window, this_lane, false);
+      if (*both.window.lanes.count.row(this_lane) > 0) mark(to, plans_.exits->decided.keep(), i);
     }
   }
 
@@ -59,44 +60,44 @@ class admitting_cache {
     chunk_.emplace(kv::make_state(*exec_, admit(), rows), kv::make_plan(*exec_, admit(), rows));
   }
   void hear(fresh_tokens& fresh, int layer, row_list& to) {
-    auto const told = fresh.signals(fresh.view().who.layers_only(layer, layer + 1));
+    auto const told = fresh.signals(fresh.view().lanes.layers_only(layer, layer + 1));
     kv::observe(*exec_, admit(), told, chunk_->of);
     kv::decide(*exec_, admit(), told, chunk_->of, chunk_->decided);
-    for (int i = 0; i < told.who.size(); ++i) mark(to, chunk_->decided.keep(), i);
+    for (int i = 0; i < told.lanes.size(); ++i) mark(to, chunk_->decided.keep(), i);
   }
 
   /// The chunk goes into window and pages.
-  void take_in(fresh_tokens& fresh) {
+  void ingest(fresh_tokens& fresh) {
     kv::dual_cache both = memory_.view();
-    auto const told = fresh.signals(fresh.view().who);
+    auto const told = fresh.signals(fresh.view().lanes);
     kv::observe(*exec_, admit(), told, chunk_->of);
     kv::decide(*exec_, admit(), told, chunk_->of, chunk_->decided);
-    kv::take_in(*exec_, admit(), kv::signals{both.window.who}, fresh.view(), chunk_->of, chunk_->decided, both, held_,
-                *plans_.exits);
-    kv::maintain(*exec_, policy_, kv::signals{both.window.who}, both.global.entries, held_.global, plans_);
+    kv::ingest(*exec_, admit(), kv::signals{both.window.lanes}, fresh.view(), chunk_->of, chunk_->decided, both, held_,
+               *plans_.exits);
+    kv::maintain(*exec_, policy_, kv::signals{both.window.lanes}, both.global.entries, held_.global, plans_);
     kv::ops::release_pages(*exec_, both.global);
     examples::settle(*exec_);
   }
 
   template <class Forward>
-  void step(kv::appended const& fresh, Forward const& forward) {
+  void step(kv::append_request const& new_tokens, Forward const& forward) {
     kv::dual_cache both = memory_.view();
-    kv::step(*exec_, policy_, kv::signals{both.window.who}, both, held_, plans_, fresh, forward);
+    kv::step(*exec_, policy_, kv::signals{both.window.lanes}, both, held_, plans_, new_tokens, forward);
     examples::settle(*exec_);
   }
   /// Inside of a step's forward: the new token's gates in a layer; then what the layer reads.
   void observe(fresh_tokens const& fresh, int layer) {
-    kv::lanes const who = memory_.view().window.who.layers_only(layer, layer + 1);
-    kv::observe(*exec_, policy_, fresh.signals(who), held_);
+    kv::lanes const batch = memory_.view().window.lanes.layers_only(layer, layer + 1);
+    kv::observe(*exec_, policy_, fresh.signals(batch), held_);
   }
   void select(kv::queries const& rows, int layer, row_list& to) {
     kv::dual_cache const both = memory_.view();
-    kv::lanes const who = both.global.entries.who.layers_only(layer, layer + 1);
-    kv::select(*exec_, policy_, kv::signals{who, rows}, held_.global, plans_);
-    for (int i = 0; i < who.size(); ++i) {
-      to.clear(who.at(i));
+    kv::lanes const batch = both.global.entries.lanes.layers_only(layer, layer + 1);
+    kv::select_pages(*exec_, policy_, kv::signals{batch, rows}, held_.global, plans_);
+    for (int i = 0; i < batch.size(); ++i) {
+      to.clear(batch.at(i));
       add_pages(to, both.global.entries, plans_.selecting->keep(), i, policy_.select.score.page);
-      to.add(both.window, who.at(i));
+      to.add(both.window, batch.at(i));
     }
   }
 
@@ -111,8 +112,8 @@ class admitting_cache {
 
   /// A lane's last entries in the list are the lane's of the keep set: those that it lists were admitted.
   static void mark(row_list& to, kv::keep_set const& admitted, int segment) {
-    kv::lane const who = admitted.who.at(segment);
-    std::uint8_t* const flags = to.admitted(who) + to.count(who) - *admitted.who.count.row(who);
+    kv::lane const this_lane = admitted.lanes.at(segment);
+    std::uint8_t* const flags = to.admitted(this_lane) + to.count(this_lane) - *admitted.lanes.count.row(this_lane);
     for (int const ordinal : admitted.listed(segment)) flags[ordinal] = 1;
   }
 
@@ -136,47 +137,47 @@ class plain_cache {
         plans_(kv::make_plan(exec, policy, entries())) {}
 
   [[nodiscard]] dual_memory const& memory() const { return memory_; }
-  [[nodiscard]] std::vector<kv::lanes> lanes() { return {entries().who}; }
+  [[nodiscard]] std::vector<kv::lanes> lanes() { return {entries().lanes}; }
   [[nodiscard]] std::optional<vertical_slash> mask(row_list const&) const { return std::nullopt; }
 
   void list(row_list& to) {
     kv::cache const all = entries();
-    for (int i = 0; i < all.who.size(); ++i) {
-      to.clear(all.who.at(i));
-      to.add(all, all.who.at(i));
+    for (int i = 0; i < all.lanes.size(); ++i) {
+      to.clear(all.lanes.at(i));
+      to.add(all, all.lanes.at(i));
     }
   }
 
   void begin(fresh_tokens&) {}
   void hear(fresh_tokens&, int, row_list&) {}
 
-  void take_in(fresh_tokens& fresh) {
+  void ingest(fresh_tokens& fresh) {
     kv::cache const from = fresh.view();
-    step({.tokens = fresh.tokens(), .position = *from.who.position.row({})}, [&] {
+    step({.tokens = fresh.tokens(), .position = *from.lanes.position.row({})}, [&] {
       kv::cache const all = entries();
-      for (int i = 0; i < all.who.size(); ++i) copy_rows(from, all, all.who.at(i));
-      kv::observe(*exec_, policy_, fresh.signals(all.who), held_);
+      for (int i = 0; i < all.lanes.size(); ++i) copy_rows(from, all, all.lanes.at(i));
+      kv::observe(*exec_, policy_, fresh.signals(all.lanes), held_);
     });
   }
 
   template <class Forward>
-  void step(kv::appended const& fresh, Forward const& forward) {
-    memory_.reserve(fresh.tokens);
+  void step(kv::append_request const& new_tokens, Forward const& forward) {
+    memory_.reserve(new_tokens.tokens);
     kv::paged_lanes const all = memory_.view().global;
     kv::cache entries = all.entries;
-    kv::step(*exec_, policy_, kv::signals{entries.who}, entries, held_, plans_, fresh, forward);
+    kv::step(*exec_, policy_, kv::signals{entries.lanes}, entries, held_, plans_, new_tokens, forward);
     kv::ops::release_pages(*exec_, all);
     examples::settle(*exec_);
   }
   void observe(fresh_tokens const& fresh, int layer) {
-    kv::observe(*exec_, policy_, fresh.signals(entries().who.layers_only(layer, layer + 1)), held_);
+    kv::observe(*exec_, policy_, fresh.signals(entries().lanes.layers_only(layer, layer + 1)), held_);
   }
   void select(kv::queries const& rows, int layer, row_list& to) {
     kv::cache const all = entries();
-    kv::lanes const who = all.who.layers_only(layer, layer + 1);
-    kv::select(*exec_, policy_, kv::signals{who, rows}, held_, plans_);
-    for (int i = 0; i < who.size(); ++i) {
-      to.clear(who.at(i));
+    kv::lanes const batch = all.lanes.layers_only(layer, layer + 1);
+    kv::select_pages(*exec_, policy_, kv::signals{batch, rows}, held_, plans_);
+    for (int i = 0; i < batch.size(); ++i) {
+      to.clear(batch.at(i));
       add_pages(to, all, plans_.selecting->keep(), i, policy_.select.score.page);
     }
   }
@@ -185,15 +186,17 @@ class plain_cache {
   [[nodiscard]] kv::cache entries() { return memory_.view().global.entries; }
 
   /// All rows of `from` become the last ones of a lane.
-  static void copy_rows(kv::cache const& from, kv::cache const& to, kv::lane who) {
-    int const tokens = *from.who.count.row(who);
-    int const first = *to.who.count.row(who) - tokens;
+  static void copy_rows(kv::cache const& from, kv::cache const& to, kv::lane this_lane) {
+    int const tokens = *from.lanes.count.row(this_lane);
+    int const first = *to.lanes.count.row(this_lane) - tokens;
     auto const bytes = static_cast<std::size_t>(from.k.dims) * sizeof(float);
     for (int e = 0; e < tokens; ++e) {
-      kv::place const source = from.where.at(who, e);
-      kv::place const target = to.where.at(who, first + e);
-      std::memcpy(to.k.row(who.layer, target, who.head), from.k.row(who.layer, source, who.head), bytes);
-      std::memcpy(to.v.row(who.layer, target, who.head), from.v.row(who.layer, source, who.head), bytes);
+      kv::place const source = from.where.at(this_lane, e);
+      kv::place const target = to.where.at(this_lane, first + e);
+      std::memcpy(to.k.row(this_lane.layer, target, this_lane.head),
+                  from.k.row(this_lane.layer, source, this_lane.head), bytes);
+      std::memcpy(to.v.row(this_lane.layer, target, this_lane.head),
+                  from.v.row(this_lane.layer, source, this_lane.head), bytes);
     }
   }
 

@@ -51,7 +51,7 @@ class cache_session {
                                (asks_retention ? from.rows.retention_seconds() : 0);
     timed(counters_.policy_seconds, [&] {
       cache_.begin(from.rows);
-      cache_.take_in(from.rows);
+      cache_.ingest(from.rows);
     });
   }
   cache_session(cache_session const&) = delete;
@@ -63,7 +63,7 @@ class cache_session {
     for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(chunk_)) {
       int const position = length();
       visit(position, read(bytes.subspan(at, std::min(bytes.size() - at, static_cast<std::size_t>(chunk_)))));
-      timed(counters_.policy_seconds, [&] { cache_.take_in(fresh_); });
+      timed(counters_.policy_seconds, [&] { cache_.ingest(fresh_); });
     }
   }
   void prefill(std::span<std::uint8_t const> bytes) {
@@ -95,7 +95,7 @@ class cache_session {
   /// The parts of the cache, pages before the window.
   [[nodiscard]] std::vector<kv::lanes> lanes() { return cache_.lanes(); }
   /// What the last forward read.
-  [[nodiscard]] kv::lanes seen() { return rows_.view().who; }
+  [[nodiscard]] kv::lanes seen() { return rows_.view().lanes; }
 
   /// Reads a text at once and asks all the gates about it, for sessions that go on from it.
   [[nodiscard]] static read_text read_once(model& with, Executor& exec, std::span<std::uint8_t const> text,
@@ -151,7 +151,7 @@ class cache_session {
       fresh_.begin(static_cast<int>(bytes.size()), length());
       cache_.list(rows_);
       kv::cache const rows = fresh_.view();
-      for (int i = 0; i < rows.who.size(); ++i) rows_.add(rows, rows.who.at(i), false);
+      for (int i = 0; i < rows.lanes.size(); ++i) rows_.add(rows, rows.lanes.at(i), false);
       cache_.begin(fresh_);
     });
     return forward(bytes, cache_.mask(rows_), [&](layer_rows const& rows) {

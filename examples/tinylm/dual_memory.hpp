@@ -43,19 +43,19 @@ class dual_memory {
     kv::by_lane<int> const oldest{oldest_.data(), 1, 0, 0};
     kv::dual_cache both;
     both.window = {.shape = model_,
-                   .who = lanes_of({window_count_.data(), 1, 0, 0}, {window_position_.data(), ring_, 0, 0}, ring_),
+                   .lanes = lanes_of({window_count_.data(), 1, 0, 0}, {window_position_.data(), ring_, 0, 0}, ring_),
                    .k = ring_rows(k_),
                    .v = ring_rows(v_),
                    .where = {kv::locating::ring, {oldest_.data(), 1, 0, 0}, ring_, 1}};
     both.oldest = oldest;
     both.global.entries = {
         .shape = model_,
-        .who = lanes_of({count_.data(), 0, heads, 1}, {position_.data(), 0, heads * bound_, bound_}, bound_),
+        .lanes = lanes_of({count_.data(), 0, heads, 1}, {position_.data(), 0, heads * bound_, bound_}, bound_),
         .k = pages(k_),
         .v = pages(v_),
         .where = kv::block_table({table.data, 0, table.layer, table.head}, page_tokens, sentinel_ + 1)};
     both.global.table = table;
-    both.global.held = {held_.data(), 0, heads, 1};
+    both.global.num_pages = {held_.data(), 0, heads, 1};
     both.global.pages = {free_.data(), free_count_.data(), sentinel_};
     return both;
   }

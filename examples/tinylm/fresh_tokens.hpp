@@ -50,27 +50,28 @@ class fresh_tokens {
   /// Asks the gates about a layer's rows.
   template <kv::executor Executor>
   void hear(Executor& exec, layer_rows const& rows) {
-    kv::lanes const who = lanes().layers_only(rows.layer, rows.layer + 1);
+    kv::lanes const batch = lanes().layers_only(rows.layer, rows.layer + 1);
     if (gates_.write.there()) {
-      timed(write_seconds_,
-            [&] { kv::ops::write_gates(exec, who, rows.keys_before, rows.keys_after, gates_.write, numbers(gate_)); });
+      timed(write_seconds_, [&] {
+        kv::ops::write_gates(exec, batch, rows.keys_before, rows.keys_after, gates_.write, numbers(gate_));
+      });
     }
     if (gates_.retention.there()) {
       timed(retention_seconds_,
-            [&] { kv::ops::retention_gates(exec, who, rows.normed, gates_.retention, numbers(log_beta_)); });
+            [&] { kv::ops::retention_gates(exec, batch, rows.normed, gates_.retention, numbers(log_beta_)); });
     }
   }
   /// What `hear` has taken so far.
   [[nodiscard]] double write_seconds() const { return write_seconds_; }
   [[nodiscard]] double retention_seconds() const { return retention_seconds_; }
 
-  /// What gates said, as signals for the newest entries of `who`.
-  [[nodiscard]] kv::signals<kv::gate, kv::log_beta> signals(kv::lanes const& who) const {
+  /// What gates said, as signals for the newest entries of `lanes`.
+  [[nodiscard]] kv::signals<kv::gate, kv::log_beta> signals(kv::lanes const& batch) const {
     kv::gate gates;
     static_cast<kv::entry_numbers&>(gates) = entry_numbers(gate_);
     kv::log_beta log_betas;
     static_cast<kv::entry_numbers&>(log_betas) = entry_numbers(log_beta_);
-    return kv::signals<kv::gate, kv::log_beta>(who, gates, log_betas);
+    return kv::signals<kv::gate, kv::log_beta>(batch, gates, log_betas);
   }
 
   [[nodiscard]] int tokens() const { return count_.front(); }
@@ -86,7 +87,7 @@ class fresh_tokens {
                        .head = row * capacity_,
                        .dim = 4};
     };
-    return {.shape = model_, .who = lanes(), .k = rows(k_), .v = rows(v_), .where = kv::identity(capacity_)};
+    return {.shape = model_, .lanes = lanes(), .k = rows(k_), .v = rows(v_), .where = kv::identity_map(capacity_)};
   }
 
  private:

@@ -137,8 +137,8 @@ class kv_sequence {
   [[nodiscard]] kv::cache everything() {
     every_count_.assign(static_cast<std::size_t>(rows()), map_length_);
     kv::cache all = over(map(), every_count_.data(), every_position_.data());
-    all.who.bound = map_bound_;
-    all.who.position = {every_position_.data(), 0, 0, 0};
+    all.lanes.bound = map_bound_;
+    all.lanes.position = {every_position_.data(), 0, 0, 0};
     return all;
   }
 
@@ -263,14 +263,14 @@ class kv_sequence {
     values.base += row * how.unit_tokens;
     kv::by_lane<int const> const read{table.data, table.sequence, table.layer, table.head};
     return {.shape = model,
-            .who = {.sequences = 1,
-                    .layer_begin = 0,
-                    .layer_end = model.layers,
-                    .heads = model.kv_heads,
-                    .bound = bound_,
-                    .count = {count, 0, layer_rows(), head_rows()},
-                    .position = {position, 0, bound_ * layer_rows(), bound_ * head_rows()},
-                    .in_flight = &in_flight_},
+            .lanes = {.sequences = 1,
+                      .layer_begin = 0,
+                      .layer_end = model.layers,
+                      .heads = model.kv_heads,
+                      .bound = bound_,
+                      .count = {count, 0, layer_rows(), head_rows()},
+                      .position = {position, 0, bound_ * layer_rows(), bound_ * head_rows()},
+                      .in_flight = &in_flight_},
             .k = keys,
             .v = values,
             .where = how.unit_tokens == 1 ? kv::slot_map(read, pool_->pages())

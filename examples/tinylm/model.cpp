@@ -82,29 +82,31 @@ model::model(weights from) : weights_(std::move(from)) {
   }
 }
 
-void model::check(std::span<std::uint8_t const> text, int fresh, kv::cache const& into) const {
-  kv::expects(fresh >= 1 && static_cast<std::size_t>(fresh) <= text.size(), "forward", "fresh", fresh,
-              "the text has " + std::to_string(text.size()) + " bytes");
+void model::check(std::span<std::uint8_t const> text, int num_new_tokens, kv::cache const& into) const {
+  kv::expects(num_new_tokens >= 1 && static_cast<std::size_t>(num_new_tokens) <= text.size(), "forward", "fresh",
+              num_new_tokens, "the text has " + std::to_string(text.size()) + " bytes");
   kv::expects(into.shape == about().shape(), "forward", "cache.shape", "another model's", "rows must fit");
   kv::expects(into.k.element == kv::codec::f32 && into.v.element == kv::codec::f32, "forward", "cache.element",
               "16 bits", "this model writes float32");
   int const last = static_cast<int>(text.size()) - 1;
-  for (int i = 0; i < into.who.size(); ++i) {
-    kv::lane const who = into.who.at(i);
-    int const count = *into.who.count.row(who);
-    int const* const position = into.who.position.row(who);
-    bool const appended = count >= fresh && position[count - 1] == last && position[count - fresh] == last - fresh + 1;
+  for (int i = 0; i < into.lanes.size(); ++i) {
+    kv::lane const this_lane = into.lanes.at(i);
+    int const count = *into.lanes.count.row(this_lane);
+    int const* const position = into.lanes.position.row(this_lane);
+    bool const appended = count >= num_new_tokens && position[count - 1] == last &&
+                          position[count - num_new_tokens] == last - num_new_tokens + 1;
     kv::expects(appended, "forward", "cache", "lane " + std::to_string(i),
-                "its last entries are not the text's last " + std::to_string(fresh) + ": append them first");
+                "its last entries are not the text's last " + std::to_string(num_new_tokens) + ": append them first");
   }
 }
 
-std::span<float const> model::forward(kv::host_executor& exec, std::span<std::uint8_t const> text, int fresh,
+std::span<float const> model::forward(kv::host_executor& exec, std::span<std::uint8_t const> text, int num_new_tokens,
                                       kv::cache const& into, query_rows& queries, forward_hooks const& hooks) {
-  check(text, fresh, into);
+  check(text, num_new_tokens, into);
   config const& c = about();
   scratch_.resize(static_cast<std::size_t>(exec.threads()));
-  pass const now{exec, text, fresh, into, queries, queries.add(static_cast<int>(text.size()) - fresh, fresh)};
+  pass const now{exec, text,    num_new_tokens,
+                 into, queries, queries.add(static_cast<int>(text.size()) - num_new_tokens, num_new_tokens)};
   make_phases(now);
   embed(now);
   for (int layer = 0; layer < c.layers; ++layer) {
@@ -113,16 +115,16 @@ std::span<float const> model::forward(kv::host_executor& exec, std::span<std::ui
     // The entries at this point are complete for this layer; those of later layers are not.
     attend(exec,
            {into, queries, layer, now.first_query, now.position(), hooks.hidden, hooks.mask, hooks.slash,
-            sized(inner_, fresh, c.q_heads * c.head_dim)},
+            sized(inner_, num_new_tokens, c.q_heads * c.head_dim)},
            scratch_);
     block_weights const& block = weights_.blocks[static_cast<std::size_t>(layer)];
-    linear(exec, inner_.data(), fresh, block.wo, c.q_heads * c.head_dim, x_.data(), true);
+    linear(exec, inner_.data(), num_new_tokens, block.wo, c.q_heads * c.head_dim, x_.data(), true);
     mlp(now, layer);
     if (hooks.after_layer) hooks.after_layer(layer);
   }
-  rms_norm(x_.data(), fresh, weights_.norm, c.norm_eps, sized(normed_, fresh, c.width));
-  linear(exec, normed_.data(), fresh, weights_.head, c.width, sized(logits_, fresh, c.vocab));
-  return {logits_.data(), static_cast<std::size_t>(fresh) * static_cast<std::size_t>(c.vocab)};
+  rms_norm(x_.data(), num_new_tokens, weights_.norm, c.norm_eps, sized(normed_, num_new_tokens, c.width));
+  linear(exec, normed_.data(), num_new_tokens, weights_.head, c.width, sized(logits_, num_new_tokens, c.vocab));
+  return {logits_.data(), static_cast<std::size_t>(num_new_tokens) * static_cast<std::size_t>(c.vocab)};
 }
 
 /// The byte's own row, and from each table the row that the last 2, 3, ... bytes hash to. Before the start: byte 0.
@@ -181,8 +183,8 @@ void model::place_rows(pass const& now, int layer) {
       std::memcpy(now.queries.row(layer, h, now.first_query + r), row, bytes);
     }
     for (int h = 0; h < c.kv_heads; ++h, row += dims, before += dims) {
-      kv::lane const who{0, layer, h};
-      kv::place const at = now.into.where.at(who, *now.into.who.count.row(who) - now.rows + r);
+      kv::lane const this_lane{0, layer, h};
+      kv::place const at = now.into.where.at(this_lane, *now.into.lanes.count.row(this_lane) - now.rows + r);
       std::memcpy(before, row, bytes);
       rotate(row, dims / 2, cosine, sine);
       std::memcpy(now.into.k.row(layer, at, h), row, bytes);
@@ -201,7 +203,7 @@ layer_rows model::rows_of(int layer) {
                          .token = bytes(row),
                          .head = bytes(c.head_dim),
                          .dim = bytes(1)};
-    return kv::row_view{rows, kv::identity(1 << 30)};
+    return kv::row_view{rows, kv::identity_map(1 << 30)};
   };
   int const heads = c.q_heads + 2 * c.kv_heads;
   kv::hidden_rows const normed{.base = reinterpret_cast<std::byte const*>(normed_.data()),

@@ -41,23 +41,23 @@ class model {
   [[nodiscard]] config const& about() const { return weights_.about; }
   [[nodiscard]] weights const& parameters() const { return weights_; }
 
-  /// Runs the last `fresh` bytes of `text` (prefill: many, decode: one) and returns their logits, [fresh][vocab], valid
-  /// until the next forward.
+  /// Runs the last `new_tokens` bytes of `text` (prefill: many, decode: one) and returns their logits, [fresh][vocab],
+  /// valid until the next forward.
   ///
   /// - in: `text`, the sequence from its start (n-grams look a few bytes back); `into`, a cache to which the fresh
   /// tokens
-  ///   were appended already: the last `fresh` entries of every lane are theirs. Their rows of K and V are written
+  ///   were appended already: the last `new_tokens` entries of every lane are theirs. Their rows of K and V are written
   ///   here.
-  /// - out: `queries` grows by `fresh` rows.
+  /// - out: `queries` grows by `new_tokens` rows.
   /// - throws: `invalid_argument` if the cache is another model's, or its last positions are not the text's.
-  std::span<float const> forward(kv::host_executor& exec, std::span<std::uint8_t const> text, int fresh,
+  std::span<float const> forward(kv::host_executor& exec, std::span<std::uint8_t const> text, int num_new_tokens,
                                  kv::cache const& into, query_rows& queries, forward_hooks const& hooks = {});
 
  private:
   /// The arguments of a forward, for its steps.
   struct pass;
 
-  void check(std::span<std::uint8_t const> text, int fresh, kv::cache const& into) const;
+  void check(std::span<std::uint8_t const> text, int num_new_tokens, kv::cache const& into) const;
   void embed(pass const& now);
   void make_phases(pass const& now);
   void attention(pass const& now, int layer);

@@ -33,30 +33,30 @@ class row_list {
   row_list(row_list const&) = delete;
   row_list& operator=(row_list const&) = delete;
 
-  void clear(kv::lane who) { count_[row(who)] = 0; }
+  void clear(kv::lane this_lane) { count_[row(this_lane)] = 0; }
 
   /// Adds entries [first, last) of a lane of `from` behind the lane's others.
-  void add(kv::cache const& from, kv::lane who, int first, int last, bool admitted = true) {
-    int& count = count_[row(who)];
+  void add(kv::cache const& from, kv::lane this_lane, int first, int last, bool admitted = true) {
+    int& count = count_[row(this_lane)];
     kv::expects(last - first <= bound_ - count, "row_list", "entries", last - first,
                 [&] { return "there is room for " + std::to_string(bound_ - count); });
     for (int e = first; e < last; ++e, ++count) {
-      kv::place const at = from.where.at(who, e);
-      keys_[at_of(who, count)] = from.k.row(who.layer, at, who.head);
-      values_[at_of(who, count)] = from.v.row(who.layer, at, who.head);
-      position_[at_of(who, count)] = from.who.position.row(who)[e];
-      admitted_[at_of(who, count)] = admitted ? 1 : 0;
+      kv::place const at = from.where.at(this_lane, e);
+      keys_[at_of(this_lane, count)] = from.k.row(this_lane.layer, at, this_lane.head);
+      values_[at_of(this_lane, count)] = from.v.row(this_lane.layer, at, this_lane.head);
+      position_[at_of(this_lane, count)] = from.lanes.position.row(this_lane)[e];
+      admitted_[at_of(this_lane, count)] = admitted ? 1 : 0;
     }
   }
-  void add(kv::cache const& from, kv::lane who, bool admitted = true) {
-    add(from, who, 0, *from.who.count.row(who), admitted);
+  void add(kv::cache const& from, kv::lane this_lane, bool admitted = true) {
+    add(from, this_lane, 0, *from.lanes.count.row(this_lane), admitted);
   }
 
-  [[nodiscard]] int count(kv::lane who) const { return count_[row(who)]; }
+  [[nodiscard]] int count(kv::lane this_lane) const { return count_[row(this_lane)]; }
   /// Of all lanes.
   [[nodiscard]] std::int64_t entries() const { return std::accumulate(count_.begin(), count_.end(), std::int64_t{0}); }
   /// Which entries of a lane were admitted, to be written.
-  [[nodiscard]] std::uint8_t* admitted(kv::lane who) { return admitted_.data() + at_of(who, 0); }
+  [[nodiscard]] std::uint8_t* admitted(kv::lane this_lane) { return admitted_.data() + at_of(this_lane, 0); }
 
   [[nodiscard]] kv::cache view() {
     std::int64_t const heads = model_.kv_heads;
@@ -69,11 +69,11 @@ class row_list {
                        .bases = {pointers.data(), heads * bound_, 1, bound_}};
     };
     return {.shape = model_,
-            .who = {.layer_end = model_.layers,
-                    .heads = model_.kv_heads,
-                    .bound = bound_,
-                    .count = {count_.data(), 0, heads, 1},
-                    .position = {position_.data(), 0, heads * bound_, bound_}},
+            .lanes = {.layer_end = model_.layers,
+                      .heads = model_.kv_heads,
+                      .bound = bound_,
+                      .count = {count_.data(), 0, heads, 1},
+                      .position = {position_.data(), 0, heads * bound_, bound_}},
             .k = rows(keys_),
             .v = rows(values_),
             .where = kv::slot_map({ordinal_.data()}, bound_)};
@@ -83,11 +83,11 @@ class row_list {
   }
 
  private:
-  [[nodiscard]] std::size_t row(kv::lane who) const {
-    return static_cast<std::size_t>(who.layer * model_.kv_heads + who.head);
+  [[nodiscard]] std::size_t row(kv::lane this_lane) const {
+    return static_cast<std::size_t>(this_lane.layer * model_.kv_heads + this_lane.head);
   }
-  [[nodiscard]] std::size_t at_of(kv::lane who, int entry) const {
-    return row(who) * static_cast<std::size_t>(bound_) + static_cast<std::size_t>(entry);
+  [[nodiscard]] std::size_t at_of(kv::lane this_lane, int entry) const {
+    return row(this_lane) * static_cast<std::size_t>(bound_) + static_cast<std::size_t>(entry);
   }
 
   kv::shape model_;

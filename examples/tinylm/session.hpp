@@ -145,9 +145,9 @@ class session {
   [[nodiscard]] kv::report const& report() const { return plan_.report(); }
   [[nodiscard]] session_counters const& counters() const { return counters_; }
   /// What the last decision came to in memory.
-  [[nodiscard]] kv::tally const& told() const { return told_.front(); }
+  [[nodiscard]] kv::apply_stats const& told() const { return told_.front(); }
   [[nodiscard]] std::string explain(int lane, int ordinal) {
-    return kv::explain(policy_, plan_, kv::segment_of(plan_.keep().who, plan_.keep().decides, lane), ordinal);
+    return kv::explain(policy_, plan_, kv::segment_of(plan_.keep().lanes, plan_.keep().decides, lane), ordinal);
   }
 
  private:
@@ -219,7 +219,7 @@ class session {
   }
 
   static auto signals_of(kv::cache const& cache, query_rows const& rows) {
-    return kv::signals{cache.who, kv::keys_of(cache), kv::values_of(cache), rows.signal()};
+    return kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), rows.signal()};
   }
 
   /// Room first, then counts, then rows: nothing has changed if there is no room.
@@ -237,7 +237,7 @@ class session {
     queries_.clear();
     double observed = 0;
     auto const observe = [&](int begin, int end) {
-      cache.who = entries_.view().who.layers_only(begin, end);
+      cache.lanes = entries_.view().lanes.layers_only(begin, end);
       timed(observed, [&] { kv::observe(*exec_, policy_, signals_of(cache, queries_), state_); });
     };
     bool const masked = options_.lay == layout::mask;
@@ -267,8 +267,8 @@ class session {
   kv::plan<Executor> plan_;
   std::vector<float> logits_;
   session_counters counters_;
-  std::vector<kv::tally> told_ = std::vector<kv::tally>(1);  ///< on the heap, where a device may write it
-  std::vector<float> mask_memory_;                           ///< [rows][units of the pool]
+  std::vector<kv::apply_stats> told_ = std::vector<kv::apply_stats>(1);  ///< on the heap, where a device may write it
+  std::vector<float> mask_memory_;                                       ///< [rows][units of the pool]
   kv::mask_rows mask_;
 };
 
@@ -286,14 +286,14 @@ template <kv::executor Executor>
   auto held = kv::make_state(exec, policy, all.entries.view());
   std::span<float const> rows;
   for (std::size_t at = 0; at < text.size(); at += static_cast<std::size_t>(chunk)) {
-    int const fresh = static_cast<int>(std::min(text.size() - at, static_cast<std::size_t>(chunk)));
-    all.entries.reserve(fresh);
+    int const num_new_tokens = static_cast<int>(std::min(text.size() - at, static_cast<std::size_t>(chunk)));
+    all.entries.reserve(num_new_tokens);
     kv::cache cache = all.entries.view();
     kv::append(exec, cache, held,
-               {.sequence = 0, .tokens = fresh, .position = static_cast<int>(at), .in_flight = false});
-    all.entries.note(static_cast<int>(at), fresh);
-    rows = with.forward(examples::host_of(exec), text.first(at + static_cast<std::size_t>(fresh)), fresh, cache,
-                        all.queries);
+               {.sequence = 0, .tokens = num_new_tokens, .position = static_cast<int>(at), .in_flight = false});
+    all.entries.note(static_cast<int>(at), num_new_tokens);
+    rows = with.forward(examples::host_of(exec), text.first(at + static_cast<std::size_t>(num_new_tokens)),
+                        num_new_tokens, cache, all.queries);
   }
   auto const last = rows.last(static_cast<std::size_t>(with.about().vocab));
   all.logits.assign(last.begin(), last.end());

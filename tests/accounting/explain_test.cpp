@@ -49,7 +49,7 @@ TEST_SUITE("accounting/explain") {
     CHECK(error_of([&] { (void)kv::explain(policy, plan, 0, 0); }) ==
           "explain: plan = empty, but decide comes before explain");
     kv::append(exec, view, state, {.tokens = 8, .position = 100});
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     auto const line = [&](int entry) { return kv::explain(policy, plan, 0, entry); };
     std::string const where = "sequence 0, layer 0, head 0, entry ";
     CHECK(line(0) == where + "0 at position 100: kept; score 9 ranks 1 of 7, 3 were kept down to 5");
@@ -70,10 +70,10 @@ TEST_SUITE("accounting/explain") {
     auto state = kv::make_state(exec, policy, view);
     auto plan = kv::make_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 3, .position = 0});
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     CHECK(kv::explain(policy, plan, 0, 1) == "sequence 0, layer 0, head 0, entry 1 at position 1: kept, as all are");
     policy.budget.tokens = 0;
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     CHECK(kv::explain(policy, plan, 0, 0) == "sequence 0, layer 0, head 0, entry 0 at position 0: kept; forced");
     CHECK(kv::explain(policy, plan, 0, 1) ==
           "sequence 0, layer 0, head 0, entry 1 at position 1: dropped; score 2 ranks 1 of 2, none was kept");
@@ -89,14 +89,14 @@ TEST_SUITE("accounting/explain") {
       CHECK(kv::required_bytes(erased, cache.view()).state == told.state);
       auto const state = kv::make_state(exec, policy, cache.view());
       std::size_t held = 0;
-      for (kv::held_column const& each : state.columns()) {
+      for (kv::recorded_column const& each : state.columns()) {
         std::size_t const units = static_cast<std::size_t>(each.about.units != 0 ? each.about.units : 40);
         held += units * static_cast<std::size_t>(each.about.bytes) * 12;
       }
       CHECK(told.state == held);
       CHECK(told.scratch >= exec.reserved());
       auto const plan = kv::make_plan(exec, policy, cache.view());
-      CHECK(told.plan >= static_cast<std::size_t>(kv::segments(plan.who(), plan.decides())) * 40 * 8);
+      CHECK(told.plan >= static_cast<std::size_t>(kv::segments(plan.lanes(), plan.decides())) * 40 * 8);
       CHECK(exec.reserved() == told.scratch);
     };
     check(kv::policies::snapkv());
@@ -123,14 +123,14 @@ TEST_SUITE("printed/any_policy") {
       return first + "; " + error_of([&] { kv::decide(exec, policy, in, state, plan); });
     };
     kv::by_lane<float const> const mass{};
-    CHECK(refused("h2o", kv::signals{view.who, kv::keys_of(view)}) ==
+    CHECK(refused("h2o", kv::signals{view.lanes, kv::keys_of(view)}) ==
           "observe: signals = keys, but h2o needs signal queries; ");
-    CHECK(refused("snapkv", kv::signals{view.who}) ==
+    CHECK(refused("snapkv", kv::signals{view.lanes}) ==
           "observe: signals = none, but snapkv needs signal queries; "
           "decide: signals = none, but snapkv needs signal keys");
-    CHECK(refused("knorm", kv::signals{view.who}) == "; decide: signals = none, but knorm needs signal keys");
-    CHECK(refused("random", kv::signals{view.who}) == "; ");
-    CHECK(refused("h2o", kv::signals{view.who, kv::attention_mass{mass}}) == "; ");
+    CHECK(refused("knorm", kv::signals{view.lanes}) == "; decide: signals = none, but knorm needs signal keys");
+    CHECK(refused("random", kv::signals{view.lanes}) == "; ");
+    CHECK(refused("h2o", kv::signals{view.lanes, kv::attention_mass{mass}}) == "; ");
   }
 
   TEST_CASE("erased decisions allocate nothing") {
@@ -143,7 +143,7 @@ TEST_SUITE("printed/any_policy") {
     kv::append(exec, view, state, {.tokens = 30, .position = 0});
     mock_queries rows(cache, kv::codec::f32, 3, 3);
     fill(rows, cache, content::smooth);
-    kv::signals const in{view.who, kv::keys_of(view), kv::queries{rows.view()}};
+    kv::signals const in{view.lanes, kv::keys_of(view), kv::queries{rows.view()}};
     CHECK(allocations_in([&] {
             kv::observe(exec, policy, in, state);
             kv::decide(exec, policy, in, state, plan);

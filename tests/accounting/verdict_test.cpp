@@ -7,7 +7,7 @@
 TEST_SUITE("accounting/explain") {
   TEST_CASE("a verdict that nobody has made is that of a dropped entry among none") {
     kvpolicy::verdict const none;
-    CHECK(none.who == kvpolicy::lane{0, 0, 0});
+    CHECK(none.lane == kvpolicy::lane{0, 0, 0});
     CHECK(none.ordinal == 0);
     CHECK(none.position == 0);
     CHECK(!none.kept);

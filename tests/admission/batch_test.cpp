@@ -21,13 +21,13 @@ using namespace kvpolicy_test;
 std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
 /// One number for each lane and position, from 0 to 1.
-float number_of(kv::lane who, int position, unsigned salt) {
+float number_of(kv::lane this_lane, int position, unsigned salt) {
   unsigned mixed = static_cast<unsigned>(position) * 2654435761u;
-  mixed ^= static_cast<unsigned>(who.sequence * 7 + who.layer * 3 + who.head) * 40503u + salt;
+  mixed ^= static_cast<unsigned>(this_lane.sequence * 7 + this_lane.layer * 3 + this_lane.head) * 40503u + salt;
   mixed = (mixed ^ (mixed >> 15)) * 2246822519u;
   return static_cast<float>((mixed ^ (mixed >> 13)) >> 8) / static_cast<float>(1 << 24);
 }
-float log_beta_of(kv::lane who, int position) { return -0.1f * number_of(who, position, 3) - 1e-3f; }
+float log_beta_of(kv::lane this_lane, int position) { return -0.1f * number_of(this_lane, position, 3) - 1e-3f; }
 
 struct batch_options {
   int sequences, window, cap, percent, pages, budget;
@@ -72,31 +72,31 @@ class batch {
 
   /// Rows, positions and columns of both parts are what the model says; every page is somewhere once.
   void check() {
-    auto const gates = kv::carry_gate::view(held_.window.columns_from(0)).gate;
-    auto const betas = kv::carry_retention::view(held_.window.columns_from(1)).log_beta;
-    auto const old_betas = kv::carry_retention::view(held_.global.columns_from(0)).log_beta;
+    auto const gates = kv::record_gate::view(held_.window.columns_from(0)).gate;
+    auto const betas = kv::record_retention::view(held_.window.columns_from(1)).log_beta;
+    auto const old_betas = kv::record_retention::view(held_.global.columns_from(0)).log_beta;
     std::multiset<int> owned(engine_.free_list().begin(), engine_.free_list().begin() + engine_.free_pages());
     for (int i = 0; i < engine_.lanes(); ++i) {
-      kv::lane const who = both_.window.who.at(i);
-      int const s = who.sequence;
-      int const recent = *both_.window.who.count.row(who);
+      kv::lane const this_lane = both_.window.lanes.at(i);
+      int const s = this_lane.sequence;
+      int const recent = *both_.window.lanes.count.row(this_lane);
       REQUIRE(recent == length_[size(s)] - begin_[size(s)]);
       for (int e = 0; e < recent; ++e) {
         int const position = begin_[size(s)] + e;
-        REQUIRE(both_.window.who.position.row(who)[e] == position);
-        REQUIRE(dual_engine::true_rows(both_.window, who, e));
-        REQUIRE(gates.row(who)[e] == gate_of(who, position));
-        REQUIRE(betas.row(who)[e] == log_beta_of(who, position));
+        REQUIRE(both_.window.lanes.position.row(this_lane)[e] == position);
+        REQUIRE(dual_engine::true_rows(both_.window, this_lane, e));
+        REQUIRE(gates.row(this_lane)[e] == gate_of(this_lane, position));
+        REQUIRE(betas.row(this_lane)[e] == log_beta_of(this_lane, position));
       }
       std::vector<int> const& mine = kept_[size(i)];
-      REQUIRE(*both_.global.entries.who.count.row(who) == std::ssize(mine));
+      REQUIRE(*both_.global.entries.lanes.count.row(this_lane) == std::ssize(mine));
       for (int e = 0; e < std::ssize(mine); ++e) {
-        REQUIRE(both_.global.entries.who.position.row(who)[e] == mine[size(e)]);
-        REQUIRE(dual_engine::true_rows(both_.global.entries, who, e));
-        REQUIRE(old_betas.row(who)[e] == log_beta_of(who, mine[size(e)]));
+        REQUIRE(both_.global.entries.lanes.position.row(this_lane)[e] == mine[size(e)]);
+        REQUIRE(dual_engine::true_rows(both_.global.entries, this_lane, e));
+        REQUIRE(old_betas.row(this_lane)[e] == log_beta_of(this_lane, mine[size(e)]));
       }
-      int const* const pages = both_.global.table.row(who);
-      owned.insert(pages, pages + *both_.global.held.row(who));
+      int const* const pages = both_.global.table.row(this_lane);
+      owned.insert(pages, pages + *both_.global.num_pages.row(this_lane));
     }
     REQUIRE(std::ssize(owned) == how_.pages);
     REQUIRE(std::ssize(std::set<int>(owned.begin(), owned.end())) == how_.pages);
@@ -105,17 +105,17 @@ class batch {
   long promoted = 0, exhausted = 0, over_cap = 0;
 
  private:
-  [[nodiscard]] float gate_of(kv::lane who, int position) const {
-    return number_of(who, position, 1) * 100 < static_cast<float>(how_.percent) ? 0.75f : 0.01f;
+  [[nodiscard]] float gate_of(kv::lane this_lane, int position) const {
+    return number_of(this_lane, position, 1) * 100 < static_cast<float>(how_.percent) ? 0.75f : 0.01f;
   }
 
   /// The oldest of a sequence leave, up to `end`.
   void leave(int sequence, int end) {
     for (int i = 0; i < engine_.lanes(); ++i) {
-      kv::lane const who = both_.window.who.at(i);
-      if (who.sequence != sequence) continue;
+      kv::lane const this_lane = both_.window.lanes.at(i);
+      if (this_lane.sequence != sequence) continue;
       for (int p = begin_[size(sequence)]; p < end; ++p) {
-        if (gate_of(who, p) < 0.1f) continue;
+        if (gate_of(this_lane, p) < 0.1f) continue;
         bool const full = how_.cap >= 0 && std::ssize(kept_[size(i)]) >= how_.cap;
         if (!full) kept_[size(i)].push_back(p);
         (full ? over_cap : promoted) += 1;
@@ -125,11 +125,11 @@ class batch {
   }
 
   /// Gate and log beta of the last `tokens[s]` entries of each sequence, the first at `first[s]`.
-  void tell(kv::lanes const& who, kv::state<kv::host_executor>& to, std::vector<int> const& tokens,
+  void tell(kv::lanes const& batch, kv::state<kv::host_executor>& to, std::vector<int> const& tokens,
             std::vector<int> const& first) {
     std::vector<float> gates(size(engine_.lanes() * most)), betas(gates.size());
     for (int i = 0; i < engine_.lanes(); ++i) {
-      kv::lane const one = who.at(i);
+      kv::lane const one = batch.at(i);
       for (int t = 0; t < tokens[size(one.sequence)]; ++t) {
         gates[size(i * most + t)] = gate_of(one, first[size(one.sequence)] + t);
         betas[size(i * most + t)] = log_beta_of(one, first[size(one.sequence)] + t);
@@ -145,7 +145,7 @@ class batch {
       return fresh;
     };
     kv::observe(exec_, kv::window_part(policy_),
-                kv::signals{who, numbers(kv::gate{}, gates), numbers(kv::log_beta{}, betas)}, to);
+                kv::signals{batch, numbers(kv::gate{}, gates), numbers(kv::log_beta{}, betas)}, to);
   }
 
   /// Runs what may find no page; then nothing may have changed, and something is evicted.
@@ -165,19 +165,19 @@ class batch {
   [[nodiscard]] std::vector<int> counts() const {
     std::vector<int> all;
     for (int i = 0; i < engine_.lanes(); ++i) {
-      kv::lane const who = both_.window.who.at(i);
-      all.insert(all.end(), {*both_.window.who.count.row(who), *both_.global.entries.who.count.row(who),
-                             *both_.global.held.row(who)});
+      kv::lane const this_lane = both_.window.lanes.at(i);
+      all.insert(all.end(), {*both_.window.lanes.count.row(this_lane), *both_.global.entries.lanes.count.row(this_lane),
+                             *both_.global.num_pages.row(this_lane)});
     }
     return all;
   }
 
   void write(int sequence, int tokens, int first) {
-    int const count = *both_.window.who.count.row({sequence, 0, 0});
+    int const count = *both_.window.lanes.count.row({sequence, 0, 0});
     for (int i = 0; i < engine_.lanes(); ++i) {
-      kv::lane const who = both_.window.who.at(i);
-      for (int t = 0; who.sequence == sequence && t < tokens; ++t) {
-        dual_engine::write(both_.window, who, count - tokens + t, first + t);
+      kv::lane const this_lane = both_.window.lanes.at(i);
+      for (int t = 0; this_lane.sequence == sequence && t < tokens; ++t) {
+        dual_engine::write(both_.window, this_lane, count - tokens + t, first + t);
       }
     }
   }
@@ -188,8 +188,8 @@ class batch {
       for (int& each : tokens) each = std::min(how_.window, random_.below(4));
     }
     if (!went_well([&] {
-          kv::make_room(exec_, kv::window_part(policy_), kv::signals{both_.window.who}, both_, held_, *plans_.exits,
-                        std::span<int const>(tokens));
+          kv::promote(exec_, kv::window_part(policy_), kv::signals{both_.window.lanes}, both_, held_, *plans_.exits,
+                      std::span<int const>(tokens));
         })) {
       return;
     }
@@ -202,15 +202,15 @@ class batch {
       write(s, tokens[size(s)], length_[size(s)]);
       length_[size(s)] += tokens[size(s)];
     }
-    tell(both_.window.who, held_.window, tokens, first);
+    tell(both_.window.lanes, held_.window, tokens, first);
   }
 
   void speculate() {
     std::vector<int> accepted(size(how_.sequences));
     std::vector<int> const first = length_;
     for (int s = 0; s < how_.sequences; ++s) {
-      int const room = both_.window.who.bound - *both_.window.who.count.row({s, 0, 0});
-      int const drafts = random_.below(std::min(3, room) + 1);
+      int const capacity = both_.window.lanes.bound - *both_.window.lanes.count.row({s, 0, 0});
+      int const drafts = random_.below(std::min(3, capacity) + 1);
       if (drafts == 0) continue;
       kv::append(exec_, both_.window, held_.window,
                  {.sequence = s, .tokens = drafts, .position = length_[size(s)], .in_flight = true});
@@ -220,18 +220,18 @@ class batch {
       kv::truncate(exec_, both_, held_, s, length_[size(s)]);
       kv::commit(exec_, both_.window, s, accepted[size(s)]);
     }
-    tell(both_.window.who, held_.window, accepted, first);
+    tell(both_.window.lanes, held_.window, accepted, first);
   }
 
   void chunk() {
     std::vector<int> tokens(size(how_.sequences));
     for (int& each : tokens) each = random_.chance(20) ? 0 : random_.below(most + 1);
-    kv::cache const fresh = engine_.chunk(tokens, length_);
-    tell(fresh.who, of_fresh_, tokens, length_);
-    kv::decide(exec_, kv::window_part(policy_), kv::signals{fresh.who}, of_fresh_, decided_);
+    kv::cache const chunk = engine_.chunk(tokens, length_);
+    tell(chunk.lanes, of_fresh_, tokens, length_);
+    kv::decide(exec_, kv::window_part(policy_), kv::signals{chunk.lanes}, of_fresh_, decided_);
     if (!went_well([&] {
-          kv::take_in(exec_, kv::window_part(policy_), kv::signals{both_.window.who}, fresh, of_fresh_, decided_, both_,
-                      held_, *plans_.exits);
+          kv::ingest(exec_, kv::window_part(policy_), kv::signals{both_.window.lanes}, chunk, of_fresh_, decided_,
+                     both_, held_, *plans_.exits);
         })) {
       return;
     }
@@ -242,7 +242,7 @@ class batch {
   }
 
   void evict() {
-    kv::maintain(exec_, policy_, kv::signals{both_.window.who}, both_.global, held_.global, plans_);
+    kv::maintain(exec_, policy_, kv::signals{both_.window.lanes}, both_.global, held_.global, plans_);
     for (int i = 0; i < engine_.lanes(); ++i) {
       std::vector<int> left;
       for (int const e : plans_.evicting.keep().listed(i)) left.push_back(kept_[size(i)][size(e)]);

@@ -41,26 +41,26 @@ class admitted {
     if (!draft) tell_last(1);
   }
   void step_untold(bool draft = false) {
-    if (!draft) kv::make_room(exec, policy, kv::signals{both.window.who}, both, held, plans, 1, &told);
+    if (!draft) kv::promote(exec, policy, kv::signals{both.window.lanes}, both, held, plans, 1, &told);
     kv::append(exec, both.window, held.window, {.tokens = 1, .position = length, .in_flight = draft});
     for (int i = 0; i < engine.lanes(); ++i) {
-      kv::lane const who = both.window.who.at(i);
-      dual_engine::write(both.window, who, *both.window.who.count.row(who) - 1, length);
+      kv::lane const this_lane = both.window.lanes.at(i);
+      dual_engine::write(both.window, this_lane, *both.window.lanes.count.row(this_lane) - 1, length);
     }
     ++length;
   }
-  void tell_last(int tokens) { tell(both.window.who, held.window, tokens, length - tokens); }
+  void tell_last(int tokens) { tell(both.window.lanes, held.window, tokens, length - tokens); }
   void commit(int drafts, int kept) {
     length -= drafts - kept;
     kv::truncate(exec, both.window, held.window, 0, length);
     kv::commit(exec, both.window, 0, kept);
-    if (kept > 0) tell(both.window.who, held.window, kept, length - kept);
+    if (kept > 0) tell(both.window.lanes, held.window, kept, length - kept);
   }
   void chunk(int tokens) {
-    kv::cache const fresh = engine.chunk(tokens, length);
-    if (tokens > 0) tell(fresh.who, of_fresh_, tokens, length);
-    kv::decide(exec, policy, kv::signals{fresh.who}, of_fresh_, fresh_plan_);
-    kv::take_in(exec, policy, kv::signals{both.window.who}, fresh, of_fresh_, fresh_plan_, both, held, plans, &told);
+    kv::cache const chunk = engine.chunk(tokens, length);
+    if (tokens > 0) tell(chunk.lanes, of_fresh_, tokens, length);
+    kv::decide(exec, policy, kv::signals{chunk.lanes}, of_fresh_, fresh_plan_);
+    kv::ingest(exec, policy, kv::signals{both.window.lanes}, chunk, of_fresh_, fresh_plan_, both, held, plans, &told);
     length += tokens;
   }
   [[nodiscard]] float gate(int lane, int position) const {
@@ -78,10 +78,11 @@ class admitted {
   }
   void check() {
     for (int i = 0; i < engine.lanes(); ++i) {
-      kv::lane const who = both.window.who.at(i);
-      REQUIRE(dual_engine::seen(both, who) == mask_row(i));
+      kv::lane const this_lane = both.window.lanes.at(i);
+      REQUIRE(dual_engine::seen(both, this_lane) == mask_row(i));
       for (kv::cache const* part : {&both.global.entries, &both.window}) {
-        for (int e = 0; e < *part->who.count.row(who); ++e) REQUIRE(dual_engine::true_rows(*part, who, e));
+        for (int e = 0; e < *part->lanes.count.row(this_lane); ++e)
+          REQUIRE(dual_engine::true_rows(*part, this_lane, e));
       }
     }
     REQUIRE(engine.held_pages() + engine.free_pages() == pages);
@@ -93,29 +94,29 @@ class admitted {
 
  private:
   std::vector<std::vector<float>> gates_;
-  std::vector<float> numbers_;
+  std::vector<float> config_;
 
  public:
   kv::dual_cache both;
   kv::dual_state<kv::host_executor> held;
   kv::exit_plan<kv::host_executor> plans;
-  kv::promotion_tally told;
+  kv::promotion_stats told;
   int length = 0;
   int pages = 64;
 
  private:
-  void tell(kv::lanes const& who, kv::state<kv::host_executor>& to, int tokens, int position) {
-    numbers_.clear();
+  void tell(kv::lanes const& batch, kv::state<kv::host_executor>& to, int tokens, int position) {
+    config_.clear();
     for (int i = 0; i < engine.lanes(); ++i) {
-      for (int e = 0; e < tokens; ++e) numbers_.push_back(gate(i, position + e));
+      for (int e = 0; e < tokens; ++e) config_.push_back(gate(i, position + e));
     }
     kv::gate fresh;
-    fresh.base = reinterpret_cast<std::byte const*>(numbers_.data());
+    fresh.base = reinterpret_cast<std::byte const*>(config_.data());
     fresh.head = tokens * 4;
-    fresh.layer = fresh.head * who.heads;
+    fresh.layer = fresh.head * batch.heads;
     fresh.entry = 4;
     fresh.entries = tokens;
-    kv::observe(exec, policy, kv::signals{who, fresh}, to);
+    kv::observe(exec, policy, kv::signals{batch, fresh}, to);
   }
 
   kv::state<kv::host_executor> of_fresh_;
@@ -164,10 +165,10 @@ TEST_SUITE("admission") {
     admitted whole({.model = {1, 1, 1, 4}, .rows = 4}, gated(2), gates);
     whole.chunk(5);
     CHECK(dual_engine::seen(whole.both, {}) == rows[4]);
-    CHECK(*whole.both.global.entries.who.count.row({}) == 1);
+    CHECK(*whole.both.global.entries.lanes.count.row({}) == 1);
     whole.step();
     CHECK(dual_engine::seen(whole.both, {}) == rows[5]);
-    CHECK(whole.told == kv::promotion_tally{});  // 3 was not admitted
+    CHECK(whole.told == kv::promotion_stats{});  // 3 was not admitted
   }
 
   TEST_CASE("every step sees its row of the exact mask, after chunks of any size") {
@@ -230,7 +231,7 @@ TEST_SUITE("admission") {
     admitted now({.model = {1, 1, 1, 4}, .rows = 4}, gated(1), {{std::numeric_limits<float>::quiet_NaN()}});
     now.step();
     now.step();
-    CHECK(*now.both.global.entries.who.count.row({}) == 0);
+    CHECK(*now.both.global.entries.lanes.count.row({}) == 0);
     CHECK(now.plans.decided.report().nan_scores == 1);
   }
 
@@ -243,7 +244,7 @@ TEST_SUITE("admission") {
     auto held = kv::make_state(exec, duo, both);
     auto plans = kv::make_plan(exec, duo, both);
     for (int t = 0; t < 20; ++t) {
-      kv::make_room(exec, duo, kv::signals{both.window.who}, both, held, plans, 1);
+      kv::promote(exec, duo, kv::signals{both.window.lanes}, both, held, plans, 1);
       kv::append(exec, both.window, held.window, {.tokens = 1, .position = t});
     }
     CHECK(std::ssize(dual_engine::seen(both, {0, 0, 0})) == 20);
@@ -271,7 +272,7 @@ TEST_SUITE("admission") {
       for (int d = 0; d < drafts; ++d) now.step(true);
       now.commit(drafts, random.below(drafts + 1));
       // What was accepted beyond the window's size leaves with the next step.
-      kv::make_room(now.exec, now.policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans, 0);
+      kv::promote(now.exec, now.policy, kv::signals{now.both.window.lanes}, now.both, now.held, now.plans, 0);
       now.check();
     }
   }
@@ -303,12 +304,12 @@ TEST_SUITE("admission") {
         }
         for (int i = 0; i < 2; ++i) {
           lanes[static_cast<std::size_t>(i)].append(tokens(i, before, now.length - before));
-          kv::lane const who = now.both.window.who.at(i);
+          kv::lane const this_lane = now.both.window.lanes.at(i);
           std::vector<int> seen = lanes[static_cast<std::size_t>(i)].global();
           std::vector<int> const local = lanes[static_cast<std::size_t>(i)].local();
-          REQUIRE(*now.both.global.held.row(who) == lanes[static_cast<std::size_t>(i)].pages(how.page));
+          REQUIRE(*now.both.global.num_pages.row(this_lane) == lanes[static_cast<std::size_t>(i)].pages(how.page));
           seen.insert(seen.end(), local.begin(), local.end());
-          REQUIRE(dual_engine::seen(now.both, who) == seen);
+          REQUIRE(dual_engine::seen(now.both, this_lane) == seen);
         }
       }
     }
@@ -333,11 +334,11 @@ TEST_SUITE("admission") {
     auto held = kv::make_state(exec, policy, both);
     auto plans = kv::make_plan(exec, policy, both);
     for (int t = 0; t < 30; ++t) {
-      kv::make_room(exec, policy, kv::signals{both.window.who, kv::keys_of(both.window)}, both, held, plans, 1);
+      kv::promote(exec, policy, kv::signals{both.window.lanes, kv::keys_of(both.window)}, both, held, plans, 1);
       kv::append(exec, both.window, held.window, {.tokens = 1, .position = t});
       for (int i = 0; i < engine.lanes(); ++i) {
-        kv::lane const who = both.window.who.at(i);
-        dual_engine::write(both.window, who, *both.window.who.count.row(who) - 1, t);
+        kv::lane const this_lane = both.window.lanes.at(i);
+        dual_engine::write(both.window, this_lane, *both.window.lanes.count.row(this_lane) - 1, t);
       }
     }
     // A row's numbers are about 128 for each position, so its norm is about 256 times the position.
@@ -353,7 +354,7 @@ TEST_SUITE("admission") {
       capped.step();
       dropped += capped.told.over_cap;
     }
-    CHECK(*capped.both.global.entries.who.count.row({}) == 6);
+    CHECK(*capped.both.global.entries.lanes.count.row({}) == 6);
     CHECK(dropped == 4 * (30 - 4 - 6));
 
     admitted small({.pages = 7}, gated(4), {4, std::vector<float>{1.0f}});
@@ -362,7 +363,7 @@ TEST_SUITE("admission") {
     CHECK(error == "promote: pages = 4, but the pool has 3 left");
     small.pages = 7;
     small.check();
-    CHECK(*small.both.window.who.count.row({}) == 4);
+    CHECK(*small.both.window.lanes.count.row({}) == 4);
   }
 
   TEST_CASE("bad input names the argument") {
@@ -383,9 +384,9 @@ TEST_SUITE("admission") {
     other.window.where.unit_tokens = 18;
     CHECK(refused(gated(4), other) == "make_plan: window.rows = 18, but the ring is made of whole pages of 4 tokens");
     other = both;
-    other.window.who.count.head = 1;
+    other.window.lanes.count.head = 1;
     CHECK(refused(gated(4), other) ==
-          "make_plan: window.who = a count for each lane, but all lanes of a sequence are in step in the window");
+          "make_plan: window.lanes = a count for each lane, but all lanes of a sequence are in step in the window");
     other = both;
     other.global.table.head = 0;
     CHECK(refused(gated(4), other).starts_with("make_plan: global.table = another table"));
@@ -395,46 +396,46 @@ TEST_SUITE("admission") {
     admitted now({}, gated(4), {4, std::vector<float>{1.0f}});
     for (int t = 0; t < 10; ++t) now.step();
     auto const& policy = now.policy;
-    auto const refused = [&](kv::cache const& fresh, auto const& state, auto const& plan) {
+    auto const refused = [&](kv::cache const& chunk, auto const& state, auto const& plan) {
       return error_of([&] {
-        kv::take_in(now.exec, policy, kv::signals{now.both.window.who}, fresh, state, plan, now.both, now.held,
-                    now.plans);
+        kv::ingest(now.exec, policy, kv::signals{now.both.window.lanes}, chunk, state, plan, now.both, now.held,
+                   now.plans);
       });
     };
     kv::cache const old = now.engine.chunk(3, 9);  // position 9 is there
     auto state = kv::make_state(now.exec, policy, old);
     auto plan = kv::make_plan(now.exec, policy, old);
-    CHECK(refused(old, state, plan) == "take_in: decided = empty or not of lanes, but decide comes before take_in");
-    kv::decide(now.exec, policy, kv::signals{old.who}, state, plan);
-    CHECK(refused(old, state, plan) == "take_in: position = 9, but positions ascend and the last is 9");
+    CHECK(refused(old, state, plan) == "ingest: decided = empty or not of lanes, but decide comes before take_in");
+    kv::decide(now.exec, policy, kv::signals{old.lanes}, state, plan);
+    CHECK(refused(old, state, plan) == "ingest: position = 9, but positions ascend and the last is 9");
     kv::cache part = old;
-    part.who.count.layer = 1;
+    part.lanes.count.layer = 1;
     CHECK(refused(part, state, plan) ==
-          "take_in: fresh.who = a count for each lane, but all lanes of a sequence read the same tokens");
+          "ingest: chunk.lanes = a count for each lane, but all lanes of a sequence read the same tokens");
     part = old;
-    part.who.count.head = 1;
-    CHECK(refused(part, state, plan).starts_with("take_in: fresh.who = a count for each lane"));
+    part.lanes.count.head = 1;
+    CHECK(refused(part, state, plan).starts_with("ingest: chunk.lanes = a count for each lane"));
     part = old;
-    part.who = old.who.layers_only(0, 1);
-    CHECK(refused(part, state, plan).starts_with("take_in: "));
+    part.lanes = old.lanes.layers_only(0, 1);
+    CHECK(refused(part, state, plan).starts_with("ingest: "));
     auto const other = kv::policies::local_attention({.window = 4});
     auto const stateless = kv::make_state(now.exec, other, old);
-    CHECK(refused(old, stateless, plan).starts_with("take_in: state = another policy's"));
+    CHECK(refused(old, stateless, plan).starts_with("ingest: state = another policy's"));
     now.check();
     kv::append(now.exec, now.both.window, now.held.window, {.tokens = 1, .position = 10, .in_flight = true});
     CHECK(error_of([&] {
-            kv::make_room(now.exec, policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans, 1);
-          }) == "make_room: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
+            kv::promote(now.exec, policy, kv::signals{now.both.window.lanes}, now.both, now.held, now.plans, 1);
+          }) == "promote: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
   }
 
   TEST_CASE("drafts stand in the way of further tokens, also where nothing leaves the window") {
     admitted now({}, gated(4), {4, std::vector<float>{1.0f}});
     now.step();
     kv::append(now.exec, now.both.window, now.held.window, {.tokens = 1, .position = 1, .in_flight = true});
-    kv::make_room(now.exec, now.policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans, 0);
+    kv::promote(now.exec, now.policy, kv::signals{now.both.window.lanes}, now.both, now.held, now.plans, 0);
     CHECK(error_of([&] {
-            kv::make_room(now.exec, now.policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans, 1);
-          }) == "make_room: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
+            kv::promote(now.exec, now.policy, kv::signals{now.both.window.lanes}, now.both, now.held, now.plans, 1);
+          }) == "promote: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
   }
 
   TEST_CASE("the sentinel page is never handed out") {
@@ -459,7 +460,7 @@ TEST_SUITE("admission") {
     for (int t = 0; t < 6; ++t) now.step();
     for (int t = 0; t < 12; ++t) {
       CHECK(allocations_in([&] {
-              kv::make_room(now.exec, now.policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans, 1);
+              kv::promote(now.exec, now.policy, kv::signals{now.both.window.lanes}, now.both, now.held, now.plans, 1);
               kv::append(now.exec, now.both.window, now.held.window, {.tokens = 1, .position = now.length});
             }) == 0);
       ++now.length;

@@ -26,13 +26,13 @@ class soak {
   soak()
       : engine_({.rows = 12, .page = 4, .pages = pages, .bound = 64}),
         both_(engine_.view()),
-        held_{kv::make_state(exec_, admit_, both_.window, both_.window.who.bound),
+        held_{kv::make_state(exec_, admit_, both_.window, both_.window.lanes.bound),
               kv::make_state(exec_, evict_, both_.global.entries)},
         exits_(kv::make_plan(exec_, admit_, both_)),
         evicting_(kv::make_plan(exec_, evict_, both_.global.entries)) {}
 
   void step() {
-    if (!make_room()) return ++exhausted, evict();
+    if (!promote()) return ++exhausted, evict();
     write(1, false);
     if (random_.chance(30)) speculate();
     if (random_.chance(8)) evict();
@@ -43,20 +43,20 @@ class soak {
   void check() {
     std::multiset<int> owned(engine_.free_list().begin(), engine_.free_list().begin() + engine_.free_pages());
     for (int i = 0; i < engine_.lanes(); ++i) {
-      kv::lane const who = both_.window.who.at(i);
-      int const held = *both_.global.held.row(who);
-      owned.insert(both_.global.table.row(who), both_.global.table.row(who) + held);
-      int const count = *both_.global.entries.who.count.row(who);
+      kv::lane const this_lane = both_.window.lanes.at(i);
+      int const held = *both_.global.num_pages.row(this_lane);
+      owned.insert(both_.global.table.row(this_lane), both_.global.table.row(this_lane) + held);
+      int const count = *both_.global.entries.lanes.count.row(this_lane);
       REQUIRE(held == (count + 3) / 4);
-      int const* const position = both_.global.entries.who.position.row(who);
+      int const* const position = both_.global.entries.lanes.position.row(this_lane);
       REQUIRE(std::vector<int>(position, position + count) == kept_[static_cast<std::size_t>(i)]);
-      for (int e = 0; e < count; ++e) REQUIRE(dual_engine::true_rows(both_.global.entries, who, e));
-      int const recent = *both_.window.who.count.row(who);
+      for (int e = 0; e < count; ++e) REQUIRE(dual_engine::true_rows(both_.global.entries, this_lane, e));
+      int const recent = *both_.window.lanes.count.row(this_lane);
       REQUIRE(recent >= std::min(length_, window));
       REQUIRE(recent <= window + drafts);
       for (int e = 0; e < recent; ++e) {
-        REQUIRE(both_.window.who.position.row(who)[e] == length_ - recent + e);
-        REQUIRE(dual_engine::true_rows(both_.window, who, e));
+        REQUIRE(both_.window.lanes.position.row(this_lane)[e] == length_ - recent + e);
+        REQUIRE(dual_engine::true_rows(both_.window, this_lane, e));
       }
     }
     REQUIRE(std::ssize(owned) == pages);
@@ -73,15 +73,15 @@ class soak {
   }
 
   /// False if the pool had not enough pages; then nothing may have changed.
-  bool make_room() {
-    int const count = *both_.window.who.count.row({});
+  bool promote() {
+    int const count = *both_.window.lanes.count.row({});
     bool enough = true;
     auto const error =
-        error_of([&] { kv::make_room(exec_, admit_, kv::signals{both_.window.who}, both_, held_, exits_, 1); });
+        error_of([&] { kv::promote(exec_, admit_, kv::signals{both_.window.lanes}, both_, held_, exits_, 1); });
     enough = error.empty();
     if (!enough) {
       REQUIRE(error.starts_with("promote: pages = "));
-      REQUIRE(*both_.window.who.count.row({}) == count);
+      REQUIRE(*both_.window.lanes.count.row({}) == count);
       return false;
     }
     int const gone = std::max(0, count + 1 - window);
@@ -95,10 +95,10 @@ class soak {
 
   void write(int tokens, bool draft) {
     kv::append(exec_, both_.window, held_.window, {.tokens = tokens, .position = length_, .in_flight = draft});
-    int const count = *both_.window.who.count.row({});
+    int const count = *both_.window.lanes.count.row({});
     for (int i = 0; i < engine_.lanes(); ++i) {
       for (int e = 0; e < tokens; ++e) {
-        dual_engine::write(both_.window, both_.window.who.at(i), count - tokens + e, length_ + e);
+        dual_engine::write(both_.window, both_.window.lanes.at(i), count - tokens + e, length_ + e);
       }
     }
     length_ += tokens;
@@ -117,21 +117,21 @@ class soak {
   }
 
   void tell(int tokens) {
-    numbers_.clear();
+    config_.clear();
     for (int i = 0; i < engine_.lanes(); ++i) {
-      for (int p = length_ - tokens; p < length_; ++p) numbers_.push_back(admitted(i, p) ? 0.7f : 0.01f);
+      for (int p = length_ - tokens; p < length_; ++p) config_.push_back(admitted(i, p) ? 0.7f : 0.01f);
     }
     kv::gate fresh;
-    fresh.base = reinterpret_cast<std::byte const*>(numbers_.data());
+    fresh.base = reinterpret_cast<std::byte const*>(config_.data());
     fresh.head = tokens * 4;
     fresh.layer = fresh.head * 2;
     fresh.entry = 4;
     fresh.entries = tokens;
-    kv::observe(exec_, admit_, kv::signals{both_.window.who, fresh}, held_.window);
+    kv::observe(exec_, admit_, kv::signals{both_.window.lanes, fresh}, held_.window);
   }
 
   void evict() {
-    kv::decide(exec_, evict_, kv::signals{both_.global.entries.who}, held_.global, evicting_);
+    kv::decide(exec_, evict_, kv::signals{both_.global.entries.lanes}, held_.global, evicting_);
     for (int i = 0; i < engine_.lanes(); ++i) {
       std::vector<int>& mine = kept_[static_cast<std::size_t>(i)];
       std::vector<int> left;
@@ -154,7 +154,7 @@ class soak {
   dice random_{3};
   int length_ = 0;
   std::vector<std::vector<int>> kept_ = std::vector<std::vector<int>>(4);
-  std::vector<float> numbers_;
+  std::vector<float> config_;
 };
 
 TEST_SUITE("admission") {

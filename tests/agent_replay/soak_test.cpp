@@ -126,7 +126,7 @@ class soak {
 
   void prune(talker& one) {
     int const held = one.cache.live();
-    kv::decide(exec_, one.policy, kv::signals{one.cache.view().who, kv::keys_of(one.cache.view())}, one.state,
+    kv::decide(exec_, one.policy, kv::signals{one.cache.view().lanes, kv::keys_of(one.cache.view())}, one.state,
                one.plan);
     one.cache.prune(exec_, one.plan, one.state);
     seen.pruned += one.cache.live() < held ? 1 : 0;

@@ -34,7 +34,7 @@ void erases(Budget const& limit, kv::budget_scope scope, double floor, Counted c
   for (int count : {0, 1, 2, 3, 10, 99, 100, 1000, 4096}) {
     CHECK(erased({}, count) == limit({}, count));
     CHECK(erased.in_entries(model, 32)({}, count) == counted({}, count));
-    CHECK(erased.floor(count) == kv::global{1, floor}.floor(count));
+    CHECK(erased.floor(count) == kv::per_sequence{1, floor}.floor(count));
   }
   CHECK(erased.in_entries(model, 32).scope() == scope);
 }
@@ -50,32 +50,32 @@ TEST_SUITE("budget/budget") {
     for (int count : {0, 1, 7, 100000}) {
       CHECK(kv::per_lane{7}({}, count) == 7);
       CHECK(kv::per_layer{7}({}, count) == 7);
-      CHECK(kv::global{7}({}, count) == 7);
+      CHECK(kv::per_sequence{7}({}, count) == 7);
       CHECK(kv::unlimited{}({}, count) == no_limit);
     }
     CHECK(kv::per_lane{}({}, 1) == 1024);
     CHECK(kv::per_layer{}({}, 1) == 1024);
-    CHECK(kv::global{}({}, 1) == 1024);
+    CHECK(kv::per_sequence{}({}, 1) == 1024);
   }
 
   TEST_CASE("who shares a budget: nobody, a layer, or all lanes of a sequence") {
     CHECK(kv::per_layer::scope() == kv::budget_scope::layer);
-    CHECK(kv::global::scope() == kv::budget_scope::global);
+    CHECK(kv::per_sequence::scope() == kv::budget_scope::global);
     CHECK(kv::any_budget{}.scope() == kv::budget_scope::lane);
     CHECK(kv::any_budget(kv::per_layer{}).scope() == kv::budget_scope::layer);
-    CHECK(kv::any_budget(kv::global{}).scope() == kv::budget_scope::global);
+    CHECK(kv::any_budget(kv::per_sequence{}).scope() == kv::budget_scope::global);
   }
 
   TEST_CASE("a floor is a part of the share, a product of doubles that is cut") {
     CHECK(kv::per_layer{}.floor(10) == 2);
     CHECK(kv::per_layer{100, 0.29}.floor(100) == 28);  // 0.29 * 100 is 28.999999999999996 in doubles
-    CHECK(kv::any_budget(kv::global{100, 0.29}).floor(100) == 28);
+    CHECK(kv::any_budget(kv::per_sequence{100, 0.29}).floor(100) == 28);
     CHECK(kv::per_layer{100, 0.5}.floor(9) == 4);
     CHECK(kv::per_layer{100, 0}.floor(100) == 0);
     CHECK(kv::per_layer{100, 1}.floor(100) == 100);
-    CHECK(kv::global{}.floor(1000) == 0);
-    CHECK(kv::global{100, 0.5}.floor(7) == 3);
-    CHECK(kv::any_budget(kv::global{100, 0.5}).floor(7) == 3);
+    CHECK(kv::per_sequence{}.floor(1000) == 0);
+    CHECK(kv::per_sequence{100, 0.5}.floor(7) == 3);
+    CHECK(kv::any_budget(kv::per_sequence{100, 0.5}).floor(7) == 3);
   }
 
   TEST_CASE("kvpress keeps at least one entry of a ratio below 1; before 0.5.5 it might keep none") {
@@ -83,17 +83,17 @@ TEST_SUITE("budget/budget") {
       for (int count = 0; count <= 120; ++count) {
         int const truncated = static_cast<int>(count * (1 - drop));
         int const least = drop < 1 && count > 0 ? std::max(1, truncated) : truncated;
-        CHECK(kv::ratio{drop, kv::rounding::kvpress}({}, count) == least);
-        CHECK(kv::ratio{drop, kv::rounding::kvpress_0_5_4}({}, count) == truncated);
+        CHECK(kv::drop_ratio{drop, kv::rounding::kvpress}({}, count) == least);
+        CHECK(kv::drop_ratio{drop, kv::rounding::kvpress_0_5_4}({}, count) == truncated);
       }
     }
-    CHECK(kv::ratio{0.95, kv::rounding::kvpress}({}, 10) == 1);
-    CHECK(kv::ratio{0.95, kv::rounding::kvpress_0_5_4}({}, 10) == 0);
-    CHECK(kv::ratio{0.95}({}, 10) == 0);
+    CHECK(kv::drop_ratio{0.95, kv::rounding::kvpress}({}, 10) == 1);
+    CHECK(kv::drop_ratio{0.95, kv::rounding::kvpress_0_5_4}({}, 10) == 0);
+    CHECK(kv::drop_ratio{0.95}({}, 10) == 0);
   }
 
   TEST_CASE("with kvpress' rounding a floor above 0 guarantees a lane that shares one entry") {
-    kv::any_budget pooled(kv::ratio{0.5, kv::rounding::kvpress});
+    kv::any_budget pooled(kv::drop_ratio{0.5, kv::rounding::kvpress});
     pooled.shared_by = kv::budget_scope::layer;
     pooled.floor_part = 0.2;
     CHECK(pooled.floor(10) == 2);
@@ -111,13 +111,13 @@ TEST_SUITE("budget/budget") {
   }
 
   TEST_CASE("a ratio keeps what is left of each lane, rounded down, or as kvpress truncates") {
-    CHECK(kv::ratio{}({}, 9) == 4);
-    CHECK(kv::ratio{0.9}({}, 100) == 10);
-    CHECK(kv::ratio{0.9, kv::rounding::kvpress}({}, 100) == 9);  // 100 * (1 - 0.9) is 9.999999999999998
-    CHECK(kv::ratio{0}({}, 17) == 17);
-    CHECK(kv::ratio{1}({}, 17) == 0);
-    CHECK(kv::ratio{0.25, kv::rounding::kvpress}({}, 10) == 7);
-    CHECK(kv::ratio{0.25}({}, 0) == 0);
+    CHECK(kv::drop_ratio{}({}, 9) == 4);
+    CHECK(kv::drop_ratio{0.9}({}, 100) == 10);
+    CHECK(kv::drop_ratio{0.9, kv::rounding::kvpress}({}, 100) == 9);  // 100 * (1 - 0.9) is 9.999999999999998
+    CHECK(kv::drop_ratio{0}({}, 17) == 17);
+    CHECK(kv::drop_ratio{1}({}, 17) == 0);
+    CHECK(kv::drop_ratio{0.25, kv::rounding::kvpress}({}, 10) == 7);
+    CHECK(kv::drop_ratio{0.25}({}, 0) == 0);
   }
 
   TEST_CASE("a budget in bytes is shared equally by layers and heads, in whole entries") {
@@ -137,11 +137,12 @@ TEST_SUITE("budget/budget") {
     CHECK(kv::to_string(kv::per_lane{5}) == "budget(5)");
     CHECK(kv::to_string(kv::per_layer{5, 0.25}) == "budget(5, scope=layer, floor=0.25)");
     CHECK(kv::to_string(kv::per_layer{5, 0}) == "budget(5, scope=layer)");
-    CHECK(kv::to_string(kv::global{5, 0.5}) == "budget(5, scope=global, floor=0.5)");
-    CHECK(kv::to_string(kv::global{5}) == "budget(5, scope=global)");
-    CHECK(kv::to_string(kv::ratio{0.5}) == "budget(ratio=0.5)");
-    CHECK(kv::to_string(kv::ratio{0.5, kv::rounding::kvpress}) == "budget(ratio=0.5, rounding=kvpress)");
-    CHECK(kv::to_string(kv::ratio{0.5, kv::rounding::kvpress_0_5_4}) == "budget(ratio=0.5, rounding=kvpress_0_5_4)");
+    CHECK(kv::to_string(kv::per_sequence{5, 0.5}) == "budget(5, scope=global, floor=0.5)");
+    CHECK(kv::to_string(kv::per_sequence{5}) == "budget(5, scope=global)");
+    CHECK(kv::to_string(kv::drop_ratio{0.5}) == "budget(ratio=0.5)");
+    CHECK(kv::to_string(kv::drop_ratio{0.5, kv::rounding::kvpress}) == "budget(ratio=0.5, rounding=kvpress)");
+    CHECK(kv::to_string(kv::drop_ratio{0.5, kv::rounding::kvpress_0_5_4}) ==
+          "budget(ratio=0.5, rounding=kvpress_0_5_4)");
     CHECK(kv::to_string(kv::in_bytes{7}) == "budget(bytes=7)");
     CHECK(kv::to_string(kv::unlimited{}) == "unlimited");
   }
@@ -150,17 +151,18 @@ TEST_SUITE("budget/budget") {
     std::string const below = "budget.tokens = -1, but a count cannot be negative";
     CHECK(refusal(kv::per_lane{-1}) == "here: " + below);
     CHECK(refusal(kv::per_layer{-1}) == "here: " + below);
-    CHECK(refusal(kv::global{-1}) == "here: " + below);
+    CHECK(refusal(kv::per_sequence{-1}) == "here: " + below);
     CHECK(refusal(kv::in_bytes{-1}) == "here: budget.bytes = -1, but a count cannot be negative");
     for (double const part : {-0.5, 1.5, not_a_number}) {
       CHECK(refusal(kv::per_layer{1, part}).find("but a floor is a part of the budget, 0 to 1") != std::string::npos);
-      CHECK(refusal(kv::global{1, part}).find("but a floor is a part of the budget, 0 to 1") != std::string::npos);
-      CHECK(refusal(kv::ratio{part}).find("but a part is dropped, 0 to 1") != std::string::npos);
+      CHECK(refusal(kv::per_sequence{1, part}).find("but a floor is a part of the budget, 0 to 1") !=
+            std::string::npos);
+      CHECK(refusal(kv::drop_ratio{part}).find("but a part is dropped, 0 to 1") != std::string::npos);
     }
     for (double const part : {0.0, 0.5, 1.0}) {
       CHECK(refusal(kv::per_layer{0, part}).empty());
-      CHECK(refusal(kv::global{0, part}).empty());
-      CHECK(refusal(kv::ratio{part}).empty());
+      CHECK(refusal(kv::per_sequence{0, part}).empty());
+      CHECK(refusal(kv::drop_ratio{part}).empty());
     }
     CHECK(refusal(kv::per_lane{0}).empty());
     CHECK(refusal(kv::in_bytes{0}).empty());
@@ -170,10 +172,10 @@ TEST_SUITE("budget/budget") {
     erases(kv::per_lane{5});
     erases(kv::per_layer{5, 0.3}, kv::budget_scope::layer, 0.3);
     erases(kv::per_layer{5, 0}, kv::budget_scope::layer);
-    erases(kv::global{5, 0.7}, kv::budget_scope::global, 0.7);
-    erases(kv::ratio{0.9});
-    erases(kv::ratio{0.9, kv::rounding::kvpress});
-    erases(kv::ratio{0.9, kv::rounding::kvpress_0_5_4});
+    erases(kv::per_sequence{5, 0.7}, kv::budget_scope::global, 0.7);
+    erases(kv::drop_ratio{0.9});
+    erases(kv::drop_ratio{0.9, kv::rounding::kvpress});
+    erases(kv::drop_ratio{0.9, kv::rounding::kvpress_0_5_4});
     erases(kv::in_bytes{6 * 32 * 10}, kv::budget_scope::lane, 0, kv::per_lane{10});
     erases(kv::unlimited{});
   }
@@ -182,10 +184,10 @@ TEST_SUITE("budget/budget") {
     CHECK(refusal(kv::any_budget(kv::per_lane{-1})) == refusal(kv::per_lane{-1}));
     CHECK(refusal(kv::any_budget(kv::per_layer{-1})) == refusal(kv::per_lane{-1}));
     CHECK(refusal(kv::any_budget(kv::per_layer{1, 1.5})) == refusal(kv::per_layer{1, 1.5}));
-    CHECK(refusal(kv::any_budget(kv::ratio{1.5})) == refusal(kv::ratio{1.5}));
+    CHECK(refusal(kv::any_budget(kv::drop_ratio{1.5})) == refusal(kv::drop_ratio{1.5}));
     CHECK(refusal(kv::any_budget(kv::in_bytes{-1})) == refusal(kv::in_bytes{-1}));
     CHECK(refusal(kv::any_budget(kv::unlimited{})).empty());
-    CHECK(refusal(kv::any_budget(kv::global{0, 1})).empty());
+    CHECK(refusal(kv::any_budget(kv::per_sequence{0, 1})).empty());
     kv::any_budget alone(kv::per_lane{4});
     CHECK(refusal(alone).empty());
     alone.floor_part = 0.5;

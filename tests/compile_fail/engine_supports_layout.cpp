@@ -1,6 +1,6 @@
 // expect: this engine does not support that layout
 // TensorRT-LLM gives blocks back from the end of a sequence: nothing can be taken out of its tables, but rows can move.
-#include <kvpolicy/engines/carry.hpp>
+#include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/tensorrt_llm.hpp>
 #include <kvpolicy/kvpolicy.hpp>
 
@@ -9,8 +9,8 @@ namespace kv = kvpolicy;
 auto carry_once() {
   kv::eviction const policy{.score = kv::snapkv{}};
 #ifdef KVPOLICY_MUST_FAIL
-  return kv::engines::carry<kv::engines::tensorrt_llm>(policy, kv::drop_blocks{});
+  return kv::engines::bind<kv::engines::tensorrt_llm>(policy, kv::drop_blocks{});
 #else
-  return kv::engines::carry<kv::engines::tensorrt_llm>(policy, kv::compact{});
+  return kv::engines::bind<kv::engines::tensorrt_llm>(policy, kv::compact{});
 #endif
 }

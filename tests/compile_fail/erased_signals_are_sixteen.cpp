@@ -12,7 +12,7 @@ struct tag {
 template <int... Number>
 void observe_once(kv::host_executor& exec, kv::any_policy const& policy, kv::cache& cache,
                   kv::state<kv::host_executor>& state, std::integer_sequence<int, Number...>) {
-  kv::observe(exec, policy, kv::signals{cache.who, tag<Number>{}...}, state);
+  kv::observe(exec, policy, kv::signals{cache.lanes, tag<Number>{}...}, state);
 }
 
 #ifdef KVPOLICY_MUST_FAIL

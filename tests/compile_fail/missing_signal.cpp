@@ -24,5 +24,5 @@ struct by_gate {
 
 void decide_once(kv::host_executor& exec, kv::cache& cache, kv::state<kv::host_executor>& state,
                  kv::plan<kv::host_executor>& plan) {
-  kv::decide(exec, kv::eviction{.score = by_gate{}}, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+  kv::decide(exec, kv::eviction{.score = by_gate{}}, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);
 }

@@ -1,4 +1,4 @@
-// expect: signal_needed_by<.*accumulate.*queries|Reader=kvpolicy::v0::accumulate.*queries
+// expect: signal_needed_by<.*record_attention_mass.*queries|Reader=kvpolicy::v0::record_attention_mass.*queries
 // H2O observes queries; a forward that shows keys alone is refused, and the error names the recorder and the signal.
 #include <kvpolicy/kvpolicy.hpp>
 
@@ -8,8 +8,8 @@ void observe_once(kv::host_executor& exec, kv::cache& cache, kv::state<kv::host_
                   [[maybe_unused]] kv::queries const& rows) {
   auto const policy = kv::policies::h2o({.budget = 64});
 #ifdef KVPOLICY_MUST_FAIL
-  kv::observe(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state);
+  kv::observe(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state);
 #else
-  kv::observe(exec, policy, kv::signals{cache.who, kv::keys_of(cache), rows}, state);
+  kv::observe(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), rows}, state);
 #endif
 }

@@ -1,6 +1,6 @@
-// expect: constraint|no instance of function template .kvpolicy::v0::engines::carry
+// expect: constraint|no instance of function template .kvpolicy::v0::engines::bind
 // A layout that is none of the appliers, by its name, is carried out by no engine.
-#include <kvpolicy/engines/carry.hpp>
+#include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/llama_cpp.hpp>
 #include <kvpolicy/kvpolicy.hpp>
 
@@ -16,5 +16,5 @@ struct nearly {
 
 auto carry_once() {
   kv::eviction const policy{.score = kv::reduce_lanes<kv::knorm>{}};
-  return kv::engines::carry<kv::engines::llama_cpp>(policy, nearly{});
+  return kv::engines::bind<kv::engines::llama_cpp>(policy, nearly{});
 }

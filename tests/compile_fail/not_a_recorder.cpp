@@ -10,7 +10,7 @@ struct nearly {
   using provides = kv::attention_mass;
 #endif
   [[nodiscard]] static std::array<kv::column, 1> columns(kv::shape const&, int) { return {}; }
-  [[nodiscard]] static kv::attention_mass view(kv::held_columns const&) { return {}; }
+  [[nodiscard]] static kv::attention_mass view(kv::recorded_columns const&) { return {}; }
   friend bool operator==(nearly const&, nearly const&) = default;
 };
 

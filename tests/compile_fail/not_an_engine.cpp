@@ -1,6 +1,6 @@
-// expect: constraint|no instance of function template .kvpolicy::v0::engines::carry
+// expect: constraint|no instance of function template .kvpolicy::v0::engines::bind
 // An engine that does not tell its facts can carry nothing.
-#include <kvpolicy/engines/carry.hpp>
+#include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/llama_cpp.hpp>
 #include <kvpolicy/kvpolicy.hpp>
 
@@ -14,5 +14,5 @@ struct nearly {
 
 auto carry_once() {
   kv::eviction const policy{.score = kv::reduce_lanes<kv::knorm>{}};
-  return kv::engines::carry<nearly>(policy, kv::compact{});
+  return kv::engines::bind<nearly>(policy, kv::compact{});
 }

@@ -16,7 +16,7 @@ bool compacts() {
   kv::host_executor exec;
   auto state = kv::make_state(exec, tiny::four_entries, cache);
   auto plan = kv::make_plan(exec, tiny::four_entries, cache);
-  kv::signals const in{cache.who, kv::keys_of(cache)};
+  kv::signals const in{cache.lanes, kv::keys_of(cache)};
   kv::decide(exec, tiny::four_entries, in, state, plan);
   kv::apply(exec, kv::compact{}, plan, cache, state);
   std::printf("kvpolicy %s: %s keeps", kv::version, kv::to_string(tiny::four_entries).c_str());
@@ -31,13 +31,13 @@ bool compacts() {
 bool is_refused() {
   tiny::memory memory;
   kv::cache cache = memory.view();
-  cache.who.heads = 2;
+  cache.lanes.heads = 2;
   kv::host_executor exec;
   try {
     (void)kv::make_plan(exec, tiny::four_entries, cache);
   } catch (kv::invalid_argument const& refusal) {
     std::puts(refusal.what());
-    return std::string_view(refusal.what()).starts_with("make_plan: who.heads = 2, but ");
+    return std::string_view(refusal.what()).starts_with("make_plan: lanes.heads = 2, but ");
   }
   return false;
 }

@@ -39,9 +39,9 @@ struct memory {
     kv::cache cache{.shape = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = channels},
                     .k = rows,
                     .v = rows,
-                    .where = kv::identity(entries)};
+                    .where = kv::identity_map(entries)};
     cache.v.base = reinterpret_cast<std::byte*>(v.data());
-    cache.who = {.layer_end = 1, .heads = 1, .bound = entries, .count = {&count}, .position = {positions.data()}};
+    cache.lanes = {.layer_end = 1, .heads = 1, .bound = entries, .count = {&count}, .position = {positions.data()}};
     return cache;
   }
 };

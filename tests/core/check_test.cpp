@@ -31,17 +31,17 @@ struct tight_cache {
 
   tight_cache() {
     view.shape = {layers, heads, heads, dims};
-    view.who = {.sequences = sequences,
-                .layer_begin = 0,
-                .layer_end = layers,
-                .heads = heads,
-                .bound = tokens,
-                .count = {numbers.data(), layers * heads, heads, 1},
-                .position = {numbers.data() + 16, layers * heads * tokens, heads * tokens, tokens}};
+    view.lanes = {.sequences = sequences,
+                  .layer_begin = 0,
+                  .layer_end = layers,
+                  .heads = heads,
+                  .bound = tokens,
+                  .count = {numbers.data(), layers * heads, heads, 1},
+                  .position = {numbers.data() + 16, layers * heads * tokens, heads * tokens, tokens}};
     view.k = {memory.data() + bytes, kv::codec::f32, dims, layer, unit, token, row, 4};
     view.v = view.k;
     view.v.base += bytes;
-    view.where = kv::identity(tokens, sequences);
+    view.where = kv::identity_map(tokens, sequences);
   }
 
   [[nodiscard]] std::string refusal() const {
@@ -90,12 +90,12 @@ TEST_SUITE("core/check") {
 
   TEST_CASE("an axis of one step has any stride") {
     tight_cache cache;
-    cache.view.shape.layers = cache.view.who.layer_end = 1;
+    cache.view.shape.layers = cache.view.lanes.layer_end = 1;
     CHECK(cache.with([](kv::cache& now) { now.k.layer = 0; }).empty());
     CHECK(cache.with([](kv::cache& now) { now.k.layer = now.v.layer = 1; }).empty());
     CHECK(cache.with([](kv::cache& now) { now.k.unit = 0; }) == k_shares);
-    cache.view.who.sequences = 1;
-    cache.view.where = kv::identity(tight_cache::tokens);
+    cache.view.lanes.sequences = 1;
+    cache.view.where = kv::identity_map(tight_cache::tokens);
     CHECK(cache.with([](kv::cache& now) { now.k.unit = 0; }).empty());
     CHECK(cache.with([](kv::cache& now) { now.k.token = 0; }) == k_shares);
   }
@@ -199,8 +199,8 @@ TEST_SUITE("core/check") {
 
   TEST_CASE("lanes are fewer than 2^31, however they come about") {
     auto const refused = [](int sequences, int layers, int heads) {
-      kv::lanes const who{.sequences = sequences, .layer_begin = 0, .layer_end = layers, .heads = heads};
-      return !error_of([&] { kv::detail::check_size("make_plan", "who", who); }).empty();
+      kv::lanes const batch{.sequences = sequences, .layer_begin = 0, .layer_end = layers, .heads = heads};
+      return !error_of([&] { kv::detail::check_size("make_plan", "who", batch); }).empty();
     };
     constexpr int most = std::numeric_limits<int>::max();
     CHECK_FALSE(refused(1, 1, most));
@@ -229,7 +229,7 @@ TEST_SUITE("core/check") {
       for (int i = 0; i < 24; ++i) cache.numbers[static_cast<std::size_t>(16 + i)] = i % 3;
       auto state = kv::make_state(exec, policy, cache.view);
       auto plan = kv::make_plan(exec, policy, cache.view);
-      kv::decide(exec, policy, kv::signals(cache.view.who), state, plan);
+      kv::decide(exec, policy, kv::signals(cache.view.lanes), state, plan);
       auto const before = std::pair{cache.memory, cache.numbers};
       std::string const said = error_of([&] { kv::apply(exec, how, plan, cache.view, state); });
       CHECK(said.empty() == (before != std::pair{cache.memory, cache.numbers}));
@@ -271,7 +271,7 @@ TEST_SUITE("core/check") {
     for (int i = 0; i < 24; ++i) cache.numbers[static_cast<std::size_t>(16 + i)] = i % 3;
     auto state = kv::make_state(exec, policy, cache.view);
     auto plan = kv::make_plan(exec, policy, cache.view);
-    kv::decide(exec, policy, kv::signals(cache.view.who), state, plan);
+    kv::decide(exec, policy, kv::signals(cache.view.lanes), state, plan);
     auto const apply = [&] { return error_of([&] { kv::apply(exec, kv::compact{}, plan, cache.view, state); }); };
     v_rows[1] = k_rows[1] + tight_cache::row - 1;
     CHECK(apply() ==
@@ -338,9 +338,9 @@ TEST_SUITE("core/check") {
   TEST_CASE("one of each is enough of a model, a batch and a cache") {
     tight_cache cache;
     cache.view.shape = {1, 1, 1, 1, 1};
-    cache.view.who.sequences = cache.view.who.layer_end = cache.view.who.heads = cache.view.who.bound = 1;
+    cache.view.lanes.sequences = cache.view.lanes.layer_end = cache.view.lanes.heads = cache.view.lanes.bound = 1;
     cache.view.k.dims = cache.view.v.dims = 1;
-    cache.view.where = kv::identity(1);
+    cache.view.where = kv::identity_map(1);
     CHECK(cache.refusal().empty());
   }
 
@@ -351,26 +351,28 @@ TEST_SUITE("core/check") {
     auto const state = kv::make_state(exec, policy, cache.view);
     auto plan = kv::make_plan(exec, policy, cache.view);
     auto const refusal = [&](auto const& change) {
-      kv::lanes who = cache.view.who;
-      change(who);
-      return error_of([&] { kv::decide(exec, policy, kv::signals{who}, state, plan); });
+      kv::lanes batch = cache.view.lanes;
+      change(batch);
+      return error_of([&] { kv::decide(exec, policy, kv::signals{batch}, state, plan); });
     };
     CHECK(refusal([](kv::lanes&) {}).empty());
-    CHECK(refusal([](kv::lanes& who) { who.layer_begin = 1; }).empty());
-    CHECK(refusal([](kv::lanes& who) { who.layer_end = 1; }).empty());
-    CHECK(refusal([](kv::lanes& who) { who.sequences = 1; }) ==
-          "decide: signals.who.sequences = 1, but it was made for 2");
-    CHECK(refusal([](kv::lanes& who) { who.heads = 1; }) == "decide: signals.who.heads = 1, but it was made for 2");
-    CHECK(refusal([](kv::lanes& who) { who.bound = 2; }) == "decide: signals.who.bound = 2, but it was made for 3");
-    CHECK(refusal([](kv::lanes& who) { who.layer_begin = -1; }) ==
-          "decide: signals.who.layers = -1 to 2, but it was made for layers 0 to 2");
-    CHECK(refusal([](kv::lanes& who) { who.layer_end = 3; }) ==
-          "decide: signals.who.layers = 0 to 3, but it was made for layers 0 to 2");
-    CHECK(refusal([](kv::lanes& who) { who.layer_begin = 2; }) ==
-          "decide: signals.who.layers = 2 to 2, but it was made for layers 0 to 2");
-    CHECK(refusal([](kv::lanes& who) { who.count = {}; }) ==
-          "decide: signals.who.count = null, but every lane says how many entries it holds");
-    CHECK(refusal([](kv::lanes& who) { who.position = {}; }) ==
-          "decide: signals.who.position = null, but every entry says its position");
+    CHECK(refusal([](kv::lanes& batch) { batch.layer_begin = 1; }).empty());
+    CHECK(refusal([](kv::lanes& batch) { batch.layer_end = 1; }).empty());
+    CHECK(refusal([](kv::lanes& batch) { batch.sequences = 1; }) ==
+          "decide: signals.lanes.sequences = 1, but it was made for 2");
+    CHECK(refusal([](kv::lanes& batch) { batch.heads = 1; }) ==
+          "decide: signals.lanes.heads = 1, but it was made for 2");
+    CHECK(refusal([](kv::lanes& batch) { batch.bound = 2; }) ==
+          "decide: signals.lanes.bound = 2, but it was made for 3");
+    CHECK(refusal([](kv::lanes& batch) { batch.layer_begin = -1; }) ==
+          "decide: signals.lanes.layers = -1 to 2, but it was made for layers 0 to 2");
+    CHECK(refusal([](kv::lanes& batch) { batch.layer_end = 3; }) ==
+          "decide: signals.lanes.layers = 0 to 3, but it was made for layers 0 to 2");
+    CHECK(refusal([](kv::lanes& batch) { batch.layer_begin = 2; }) ==
+          "decide: signals.lanes.layers = 2 to 2, but it was made for layers 0 to 2");
+    CHECK(refusal([](kv::lanes& batch) { batch.count = {}; }) ==
+          "decide: signals.lanes.count = null, but every lane says how many entries it holds");
+    CHECK(refusal([](kv::lanes& batch) { batch.position = {}; }) ==
+          "decide: signals.lanes.position = null, but every entry says its position");
   }
 }

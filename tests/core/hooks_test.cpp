@@ -140,7 +140,7 @@ static_assert(composes<kv::with_recorders<kv::h2o>> && composes<kv::reduce_lanes
 static_assert(kv::eviction_policy<least_policy> && !kv::eviction_policy<policy_without_trigger>);
 static_assert(!kv::eviction_policy<policy_of_doubles> && !kv::eviction_policy<policy_not_compared>);
 static_assert(!kv::eviction_policy<policy_of_pages> && !kv::eviction_policy<int>);
-static_assert(kv::rule<least_rule> && kv::rule<kv::best> && !kv::rule<rule_that_never_triggers>);
+static_assert(kv::rule<least_rule> && kv::rule<kv::plain_top_k> && !kv::rule<rule_that_never_triggers>);
 static_assert(kv::admission_policy<kv::admission<kv::head_table>> && !kv::admission_policy<least_policy>);
 static_assert(kv::selection_policy<kv::selection<kv::quest>> && !kv::selection_policy<least_policy>);
 

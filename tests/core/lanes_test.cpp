@@ -18,10 +18,10 @@ void for_every_batch(Visit const& visit) {
     for (int begin : {0, 2}) {
       for (int layers : {1, 4}) {
         for (int heads : {1, 2, 5}) {
-          kv::lanes const who{
+          kv::lanes const batch{
               .sequences = sequences, .layer_begin = begin, .layer_end = begin + layers, .heads = heads, .bound = 7};
           for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::token}) {
-            visit(who, decides);
+            visit(batch, decides);
           }
         }
       }
@@ -30,13 +30,13 @@ void for_every_batch(Visit const& visit) {
 }
 
 /// The segment of a lane, counted out.
-int counted_segment(kv::lanes const& who, kv::granularity decides, kv::lane one) {
+int counted_segment(kv::lanes const& batch, kv::granularity decides, kv::lane one) {
   int segment = -1;
   for (int s = 0; s <= one.sequence; ++s) {
-    for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
-      for (int head = 0; head < who.heads; ++head) {
+    for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
+      for (int head = 0; head < batch.heads; ++head) {
         bool const first_of_layer = head == 0;
-        bool const first_of_token = first_of_layer && layer == who.layer_begin;
+        bool const first_of_token = first_of_layer && layer == batch.layer_begin;
         if (decides == kv::granularity::lane || (decides == kv::granularity::layer && first_of_layer) ||
             (decides == kv::granularity::token && first_of_token)) {
           ++segment;
@@ -52,42 +52,42 @@ int counted_segment(kv::lanes const& who, kv::granularity decides, kv::lane one)
 
 TEST_SUITE("core/lanes") {
   TEST_CASE("lanes are numbered sequence by sequence, then layer, then head") {
-    for_every_batch([](kv::lanes const& who, kv::granularity) {
+    for_every_batch([](kv::lanes const& batch, kv::granularity) {
       int i = 0;
-      for (int s = 0; s < who.sequences; ++s) {
-        for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
-          for (int head = 0; head < who.heads; ++head, ++i) {
-            CHECK(who.at(i) == kv::lane{s, layer, head});
-            CHECK(who.index({s, layer, head}) == i);
+      for (int s = 0; s < batch.sequences; ++s) {
+        for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
+          for (int head = 0; head < batch.heads; ++head, ++i) {
+            CHECK(batch.at(i) == kv::lane{s, layer, head});
+            CHECK(batch.index({s, layer, head}) == i);
           }
         }
       }
-      CHECK(who.size() == i);
-      CHECK(who.layers() == who.layer_end - who.layer_begin);
+      CHECK(batch.size() == i);
+      CHECK(batch.layers() == batch.layer_end - batch.layer_begin);
     });
   }
 
   TEST_CASE("a lane's segment is its own, its layer's or its sequence's, and its first lane stands for it") {
-    for_every_batch([](kv::lanes const& who, kv::granularity decides) {
-      std::vector<int> first(static_cast<std::size_t>(who.size()), -1);
-      for (int i = who.size() - 1; i >= 0; --i) {
-        int const segment = counted_segment(who, decides, who.at(i));
-        CHECK(kv::segment_of(who, decides, i) == segment);
+    for_every_batch([](kv::lanes const& batch, kv::granularity decides) {
+      std::vector<int> first(static_cast<std::size_t>(batch.size()), -1);
+      for (int i = batch.size() - 1; i >= 0; --i) {
+        int const segment = counted_segment(batch, decides, batch.at(i));
+        CHECK(kv::segment_of(batch, decides, i) == segment);
         first[static_cast<std::size_t>(segment)] = i;
       }
-      int const segments = counted_segment(who, decides, who.at(who.size() - 1)) + 1;
-      CHECK(kv::segments(who, decides) == segments);
-      for (int s = 0; s < segments; ++s) CHECK(kv::first_lane(who, decides, s) == first[static_cast<std::size_t>(s)]);
+      int const segments = counted_segment(batch, decides, batch.at(batch.size() - 1)) + 1;
+      CHECK(kv::segments(batch, decides) == segments);
+      for (int s = 0; s < segments; ++s) CHECK(kv::first_lane(batch, decides, s) == first[static_cast<std::size_t>(s)]);
     });
   }
 
   TEST_CASE("scores side by side: a row for every segment, in their order, from the first float on") {
-    for_every_batch([](kv::lanes const& who, kv::granularity decides) {
-      std::vector<float> memory(static_cast<std::size_t>(who.size() * 8));
-      kv::score_view const scores = kv::contiguous_scores(who, decides, memory.data(), 8);
+    for_every_batch([](kv::lanes const& batch, kv::granularity decides) {
+      std::vector<float> memory(static_cast<std::size_t>(batch.size() * 8));
+      kv::score_view const scores = kv::contiguous_scores(batch, decides, memory.data(), 8);
       for (int s = 0; s < scores.segments(); ++s) CHECK(scores.row(s) == memory.data() + 8 * s);
-      for (int i = 0; i < who.size(); ++i) {
-        CHECK(scores.rows.row(who.at(i)) == memory.data() + 8 * counted_segment(who, decides, who.at(i)));
+      for (int i = 0; i < batch.size(); ++i) {
+        CHECK(scores.rows.row(batch.at(i)) == memory.data() + 8 * counted_segment(batch, decides, batch.at(i)));
       }
       CHECK(scores.spare == nullptr);
     });
@@ -96,11 +96,11 @@ TEST_SUITE("core/lanes") {
   TEST_CASE("a plan has spare rows only for a scorer that asks for them") {
     kv::host_executor exec;
     int const counts[] = {5};
-    kv::lanes const who{.layer_end = 2, .heads = 3, .bound = 9, .count = {const_cast<int*>(counts)}};
-    kv::plan<kv::host_executor> const plain(exec, who, kv::granularity::lane);
+    kv::lanes const batch{.layer_end = 2, .heads = 3, .bound = 9, .count = {const_cast<int*>(counts)}};
+    kv::plan<kv::host_executor> const plain(exec, batch, kv::granularity::lane);
     CHECK(plain.spare_rows() == 0);
     CHECK(plain.entry_bytes() == 0);
-    CHECK(kv::plan<kv::host_executor>(exec, who, kv::granularity::lane, 3).spare_rows() == 3);
+    CHECK(kv::plan<kv::host_executor>(exec, batch, kv::granularity::lane, 3).spare_rows() == 3);
   }
 
   TEST_CASE("some layers are the same lanes, fewer of them") {
@@ -140,9 +140,9 @@ TEST_SUITE("core/cache") {
   TEST_CASE("each locator finds an entry's place") {
     int const table[] = {4, 9, 2, 7, 3, 8, 1, 6};
     kv::lane const second{1, 0, 0};
-    CHECK(kv::identity(16, 2).at(second, 5) == kv::place{1, 5});
-    CHECK(kv::identity(16).units == 1);
-    CHECK(kv::identity(16).unit_tokens == 16);
+    CHECK(kv::identity_map(16, 2).at(second, 5) == kv::place{1, 5});
+    CHECK(kv::identity_map(16).units == 1);
+    CHECK(kv::identity_map(16).unit_tokens == 16);
     CHECK(kv::slot_map({table, 4, 0, 0}, 10).at(second, 1) == kv::place{8, 0});
     CHECK(kv::slot_map({table, 4, 0, 0}, 10).unit_tokens == 1);
     CHECK(kv::block_table({table, 4, 0, 0}, 3, 10).at(second, 5) == kv::place{8, 2});

@@ -23,8 +23,8 @@ struct one_column {
   };
   kv::column kept{"kept"};
   [[nodiscard]] std::vector<kv::column> columns(kv::shape const&, int) const { return {kept}; }
-  [[nodiscard]] provides view(kv::held_columns const&) const { return {}; }
-  void observe(auto&, auto const&, kv::held_columns const&) const {}
+  [[nodiscard]] provides view(kv::recorded_columns const&) const { return {}; }
+  void observe(auto&, auto const&, kv::recorded_columns const&) const {}
   friend bool operator==(one_column const&, one_column const&) = default;
 };
 
@@ -53,12 +53,13 @@ TEST_SUITE("core/signals") {
       kv::values bad = kv::values_of(now.view);
       change(bad.rows);
       now.refuses("decide: values" + text, [&] {
-        kv::decide(now.exec, now.policy, kv::signals(now.view.who, kv::keys_of(now.view), bad), now.state, now.plan);
+        kv::decide(now.exec, now.policy, kv::signals(now.view.lanes, kv::keys_of(now.view), bad), now.state, now.plan);
       });
       kv::keys worse = kv::keys_of(now.view);
       change(worse.rows);
       now.refuses("observe: keys" + text, [&] {
-        kv::observe(now.exec, now.policy, kv::signals(now.view.who, worse, kv::queries{now.queries.view()}), now.state);
+        kv::observe(now.exec, now.policy, kv::signals(now.view.lanes, worse, kv::queries{now.queries.view()}),
+                    now.state);
       });
     };
     refuses(" = null, but a signal is the engine's memory", [](kv::plane& rows) { rows.base = nullptr; });
@@ -67,7 +68,7 @@ TEST_SUITE("core/signals") {
     kv::keys wide = kv::keys_of(now.view);
     wide.rows.dims = 5;
     now.refuses("decide: keys.dims = 5, but the shape says 4 channels",
-                [&] { kv::decide(now.exec, now.policy, kv::signals(now.view.who, wide), now.state, now.plan); });
+                [&] { kv::decide(now.exec, now.policy, kv::signals(now.view.lanes, wide), now.state, now.plan); });
     // Pointers instead of a base are memory, too.
     std::byte* base = now.view.k.base;
     kv::keys by_pointer = kv::keys_of(now.view);
@@ -75,7 +76,7 @@ TEST_SUITE("core/signals") {
     by_pointer.rows.bases = {&base, 0, 0, 0};
     kv::values values_by_pointer{{by_pointer.rows, now.view.where}};
     CHECK(error_of([&] {
-            kv::decide(now.exec, now.policy, kv::signals(now.view.who, by_pointer, values_by_pointer), now.state,
+            kv::decide(now.exec, now.policy, kv::signals(now.view.lanes, by_pointer, values_by_pointer), now.state,
                        now.plan);
           }).empty());
   }
@@ -95,7 +96,7 @@ TEST_SUITE("core/signals") {
       kv::queries some{now.queries.view()};
       change(some);
       return error_of([&] {
-        kv::observe(now.exec, now.policy, kv::signals(now.view.who, kv::keys_of(now.view), some), now.state);
+        kv::observe(now.exec, now.policy, kv::signals(now.view.lanes, kv::keys_of(now.view), some), now.state);
       });
     };
     CHECK(refusal([](kv::query_view& rows) { rows.base = nullptr; }) ==
@@ -136,7 +137,7 @@ TEST_SUITE("core/state") {
     kv::eviction<keeps_one> const policy{.budget = {3}};
     auto state = kv::make_state(now.exec, policy, now.view);
     auto plan = kv::make_plan(now.exec, policy, now.view);
-    kv::signals const in{now.view.who};
+    kv::signals const in{now.view.lanes};
     auto const refusal = [&](std::function<void(kv::column&)> const& change) {
       auto other = policy;
       change(other.score.kept);

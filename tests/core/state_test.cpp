@@ -21,9 +21,9 @@ mock_options some_shape(int bound = 8) {
 /// The bytes of every column of every lane.
 std::vector<std::byte> bytes_of(kv::state<kv::host_executor> const& state) {
   std::vector<std::byte> all;
-  for (kv::held_column const& each : state.columns()) {
-    for (int i = 0; i < state.who().size(); ++i) {
-      auto const* const row = each.rows.row(state.who().at(i));
+  for (kv::recorded_column const& each : state.columns()) {
+    for (int i = 0; i < state.lanes().size(); ++i) {
+      auto const* const row = each.rows.row(state.lanes().at(i));
       all.insert(all.end(), row, row + each.rows.head);
     }
   }
@@ -56,11 +56,11 @@ TEST_SUITE("core/state") {
     mock_cache cache(some_shape());
     kv::host_executor exec;
     kv::cache view = cache.view();
-    view.who = view.who.layers_only(1, 3);
+    view.lanes = view.lanes.layers_only(1, 3);
     auto const state = kv::make_state(exec, kv::policies::snapkv({.score = {.window = 5}}), view);
-    for (kv::held_column const& each : state.columns()) {
-      for (int i = 0; i < view.who.size(); ++i) {
-        CHECK(each.rows.row(view.who.at(i)) == each.rows.row(view.who.at(0)) + i * each.rows.head);
+    for (kv::recorded_column const& each : state.columns()) {
+      for (int i = 0; i < view.lanes.size(); ++i) {
+        CHECK(each.rows.row(view.lanes.at(i)) == each.rows.row(view.lanes.at(0)) + i * each.rows.head);
       }
     }
     CHECK(state.columns()[0].rows.head == 5 * 2 * 4 * 4);  // rows, group, channels, bytes
@@ -98,7 +98,7 @@ TEST_SUITE("core/state") {
     auto const snapkv = kv::make_state(exec, kv::policies::snapkv(), cache.view());
     auto const large = kv::make_state(exec, kv::policies::h2o(), longer.view());
     kv::cache part = cache.view();
-    part.who = part.who.layers_only(0, 2);
+    part.lanes = part.lanes.layers_only(0, 2);
     auto const some = kv::make_state(exec, kv::policies::h2o(), part);
     CHECK_THROWS_WITH_AS(h2o.copy_from(snapkv), text, kv::invalid_argument);
     CHECK_THROWS_WITH_AS(h2o.copy_from(large), text, kv::invalid_argument);

@@ -22,13 +22,13 @@ void decide(cuda_executor& exec, Policy const& policy, kv::cache& cache, kv::sig
 
 void policies(cuda_executor& exec, kv::cache& cache, kv::queries const& rows, kv::turn_queries const& turn,
               kv::log_beta const& retention, kv::attention_mass const& mass) {
-  kv::signals const in{cache.who, kv::keys_of(cache), kv::values_of(cache), rows, retention, mass};
+  kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache), rows, retention, mass};
   decide(exec, kv::policies::snapkv({.budget = 16}), cache, in);
   decide(exec, kv::policies::h2o({}), cache, in);
   decide(exec, kv::policies::knorm({}), cache, in);
   decide(exec, kv::eviction{.score = kv::snapkv{}, .budget = kv::per_layer{16}}, cache, in);
   decide(exec, kv::eviction{.score = kv::trim_kv{}, .budget = kv::per_lane{16}, .pick = kv::at_least{0.5f}}, cache, in);
-  decide(exec, kv::policies::intent_kv({}), cache, kv::signals{cache.who, kv::keys_of(cache), turn});
+  decide(exec, kv::policies::intent_kv({}), cache, kv::signals{cache.lanes, kv::keys_of(cache), turn});
 }
 
 /// The appliers beside compact.
@@ -36,17 +36,17 @@ void layouts(cuda_executor& exec, kv::cache& cache, kv::by_lane<int> list) {
   auto const policy = kv::eviction{.score = kv::streaming_llm{}, .budget = kv::per_lane{16}};
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
-  kv::tally* const told = nullptr;
-  kv::apply(exec, kv::compact_rerotated{}, plan, cache, state, told);
-  kv::apply(exec, kv::list_rewrite<>{.list = list}, plan, cache, state, told);
+  kv::apply_stats* const stats = nullptr;
+  kv::apply(exec, kv::compact_rerotated{}, plan, cache, state, stats);
+  kv::apply(exec, kv::list_rewrite<>{.list = list}, plan, cache, state, stats);
   kv::dead_slot<> const dead{.list = list, .map = list};
-  kv::apply(exec, dead, plan, cache, state, told);
+  kv::apply(exec, dead, plan, cache, state, stats);
   kv::relist(exec, dead, cache, 0, 16);
   kv::blank(exec, cache, 0);
-  kv::apply(exec, kv::mask{.list = list}, plan, cache, state, told);
+  kv::apply(exec, kv::mask{.list = list}, plan, cache, state, stats);
   kv::show(exec, kv::mask{.list = list}, cache);
-  kv::apply(exec, kv::overwrite{.list = list}, plan, cache, state, told);
-  kv::apply(exec, kv::drop_blocks{.table = list}, plan, cache, state, told);
+  kv::apply(exec, kv::overwrite{.list = list}, plan, cache, state, stats);
+  kv::apply(exec, kv::drop_blocks{.table = list}, plan, cache, state, stats);
 }
 
 /// Admission, selection and eviction in one step.
@@ -57,10 +57,10 @@ void steps(cuda_executor& exec, kv::dual_cache& both, kv::gate const& gates, kv:
                                 .evict = kv::eviction{.score = kv::trim_kv{}, .budget = kv::per_lane{16}}};
   auto state = kv::make_state(exec, policy, both);
   auto plans = kv::make_plan(exec, policy, both);
-  kv::signals const in{both.window.who};
+  kv::signals const in{both.window.lanes};
   kv::step(exec, policy, in, both, state, plans, {.tokens = 1, .position = 0}, [&] {
-    kv::observe(exec, policy, kv::signals{both.window.who, gates, retention}, state);
-    kv::select(exec, policy, kv::signals{both.global.entries.who, rows}, state.global, plans);
+    kv::observe(exec, policy, kv::signals{both.window.lanes, gates, retention}, state);
+    kv::select_pages(exec, policy, kv::signals{both.global.entries.lanes, rows}, state.global, plans);
   });
 }
 
@@ -68,9 +68,9 @@ void gates(cuda_executor& exec, kv::cache const& cache, kv::write_gate_weights c
            kv::retention_gate_weights const& retention, kv::hidden_rows const& hidden, kv::by_lane<float> out) {
   kv::row_view const rows = kv::keys_of(cache);
   kv::ops::write_gates.reserve(exec, write);
-  kv::ops::write_gates(exec, cache.who, rows, rows, write, out);
+  kv::ops::write_gates(exec, cache.lanes, rows, rows, write, out);
   kv::ops::retention_gates.reserve(exec, retention);
-  kv::ops::retention_gates(exec, cache.who, hidden, retention, out);
+  kv::ops::retention_gates(exec, cache.lanes, hidden, retention, out);
 }
 
 }  // namespace compiled

@@ -10,7 +10,7 @@ namespace kvpolicy_test {
 class device_executor : public examples::executor {
  public:
   explicit device_executor(std::uint64_t = 1) {}
-  device_executor(kvpolicy::launch_numbers const& numbers, std::uint64_t) { set_numbers(numbers); }
+  device_executor(kvpolicy::launch_config const& numbers, std::uint64_t) { set_launch_config(numbers); }
 };
 static_assert(kvpolicy::kernel_executor<device_executor>);
 

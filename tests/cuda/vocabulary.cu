@@ -23,7 +23,7 @@ inline void compiled_by_nvcc(kv::host_executor& exec, engine& model) {
       kv::eviction{.score = kv::intent_kv{}, .protect = kv::sinks{4} | kv::recent{8}, .budget = kv::per_lane{16}};
   auto state = kv::make_state(exec, all, cache);
   auto plan = kv::make_plan(exec, all, cache);
-  kv::decide(exec, all, kv::signals{cache.who, kv::keys_of(cache), no_turn()}, state, plan);
+  kv::decide(exec, all, kv::signals{cache.lanes, kv::keys_of(cache), no_turn()}, state, plan);
   wg_kv_engine window{model};
   kv::dual_cache both = window.view(16);
   wg_kv_step(exec, both, 0);

@@ -21,14 +21,15 @@ struct mine {
   static constexpr kv::granularity decides = kv::granularity::layer;
   [[nodiscard]] constexpr first_entry forces() const { return {}; }
   [[nodiscard]] constexpr never triggers() const { return {}; }
-  [[nodiscard]] constexpr auto recorders() const { return std::tuple{kv::accumulate{}}; }
+  [[nodiscard]] constexpr auto recorders() const { return std::tuple{kv::record_attention_mass{}}; }
   void score(auto&, auto const&, kv::score_view const&) const {}
   friend bool operator==(mine const&, mine const&) = default;
 };
 
 TEST_SUITE("decision/describe") {
   TEST_CASE("an eviction is told part by part") {
-    auto const policy = kv::eviction{.score = kv::snapkv{.window = 8}, .protect = kv::sinks{4}, .budget = kv::per_layer{64}};
+    auto const policy =
+        kv::eviction{.score = kv::snapkv{.window = 8}, .protect = kv::sinks{4}, .budget = kv::per_layer{64}};
     kv::description const told = kv::describe(policy);
     CHECK(told.policy == to_string(policy));
     CHECK(told.decides == "lane");

@@ -61,7 +61,7 @@ struct any_window {
   std::vector<std::byte> numbers, scales;
   std::vector<int> oldest;
   std::vector<kv::plane> more;
-  std::vector<kv::held_column> columns;
+  std::vector<kv::recorded_column> columns;
 };
 
 /// What a chunk's last entries and a window's oldest come to, which is all that the verbs may change.
@@ -73,16 +73,16 @@ auto entered(Executor& exec, mock_options const& from_how, mock_options const& t
   std::vector<int> first, gone;
   for (int s = 0; s < to_how.sequences; ++s) {
     int const held = *to.cache.lanes().count.row({s, 0, 0});
-    int const fresh = *from.cache.lanes().count.row({s, 0, 0});
+    int const num_new_tokens = *from.cache.lanes().count.row({s, 0, 0});
     gone.push_back(random.below(held + 1));
-    first.push_back(std::max(0, fresh - random.below(to_how.bound - held + gone.back() + 1)));
+    first.push_back(std::max(0, num_new_tokens - random.below(to_how.bound - held + gone.back() + 1)));
   }
-  std::span<kv::held_column const> const known(from.columns.data() + random.below(2), 1);
-  std::span<kv::held_column const> const columns(to.columns);
+  std::span<kv::recorded_column const> const known(from.columns.data() + random.below(2), 1);
+  std::span<kv::recorded_column const> const columns(to.columns);
   kv::ops::drop_oldest(exec, to.view(), kv::by_lane<int>{to.oldest.data(), 1, 0, 0}, columns, gone.data(),
                        ahead == 0 && to_how.seed % 2 == 0 ? -1 : ahead);
   settle(exec);
-  for (kv::held_column& each : to.columns) each.rows.data -= ahead * each.about.bytes;
+  for (kv::recorded_column& each : to.columns) each.rows.data -= ahead * each.about.bytes;
   kv::ops::enter_rows(exec, from.view(), known, to.view(), columns, first.data());
   settle(exec);
   return std::tuple{to.cache.save(), to.numbers, to.scales, to.oldest};

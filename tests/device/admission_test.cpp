@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/append_column.hpp>
 #include <kvpolicy/ops/cuda/append_rows.hpp>
-#include <kvpolicy/ops/cuda/carry_numbers.hpp>
 #include <kvpolicy/ops/cuda/entries.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>
 #include <kvpolicy/ops/cuda/release_pages.hpp>
@@ -95,15 +95,15 @@ TEST_SUITE("device/admission") {
     auto const two = [](auto& on) { on.step({2}); };
     auto const top_page = [](auto& on) -> int& { return on.engine->free_list()[size(on.engine->free_pages() - 1)]; };
     CHECK(refused(64, nothing, [](auto& on) { on.step({5}); }) ==
-          "make_room: tokens = 5, but the window has 4 rows: take_in takes longer chunks");
+          "promote: tokens = 5, but the window has 4 rows: take_in takes longer chunks");
     CHECK(refused(
               64, [](auto& on) { on.write(0, 3, true); }, two) ==
-          "make_room: in_flight (0) = 3, but drafts are committed or truncated first");
+          "promote: in_flight (0) = 3, but drafts are committed or truncated first");
     CHECK(refused(
               64, [](auto& on) { on.length[0] = 10; }, [](auto& on) { on.chunk({3}); }) ==
-          "take_in: position (0) = 10, but positions ascend");
+          "ingest: position (0) = 10, but positions ascend");
     CHECK(refused(7, nothing, [](auto& on) { on.step({1}); }) ==
-          "promote: global.who.count (0) = 8, but a lane holds at most `bound` entries");
+          "promote: global.lanes.count (0) = 8, but a lane holds at most `bound` entries");
     CHECK(refused(
               64, [](auto& on) { *on.both.global.pages.count = 1; }, two) ==
           "promote: pages (1) = 2, but the pool has as many left as the brackets say");
@@ -111,7 +111,7 @@ TEST_SUITE("device/admission") {
               64, [&](auto& on) { top_page(on) = on.engine->sentinel(); }, two)
               .starts_with("promote: pages.free (0) = "));
     CHECK(refused(
-              64, [](auto& on) { on.both.global.entries.who.position.row({0, 1, 0})[5] = 7; }, two) ==
+              64, [](auto& on) { on.both.global.entries.lanes.position.row({0, 1, 0})[5] = 7; }, two) ==
           "promote: position (2) = 7, but positions ascend");
   }
 
@@ -124,7 +124,7 @@ TEST_SUITE("device/admission") {
       auto held = kv::make_state(exec, policy, both);
       auto plans = kv::make_plan(exec, policy, both);
       for (int t = 0; t < 12; ++t) {
-        kv::step(exec, policy, kv::signals{both.window.who}, both, held, plans, {.tokens = 1, .position = t},
+        kv::step(exec, policy, kv::signals{both.window.lanes}, both, held, plans, {.tokens = 1, .position = t},
                  [&] { settle(exec); });
       }
       settle(exec);
@@ -141,19 +141,19 @@ TEST_SUITE("device/admission") {
     kv::dual_cache const both = engine->view();
     device_executor device;
     for (int s = 0; s < 10; ++s) {
-      *both.window.who.count.row({s, 0, 0}) = 3;
-      *both.global.entries.who.count.row({s, 1, 1}) = 1;
-      *both.global.entries.who.position.row({s, 1, 1}) = s == 9 ? 7 : -1;
+      *both.window.lanes.count.row({s, 0, 0}) = 3;
+      *both.global.entries.lanes.count.row({s, 1, 1}) = 1;
+      *both.global.entries.lanes.position.row({s, 1, 1}) = s == 9 ? 7 : -1;
     }
-    auto const refused = [&](kv::appended const& last) {
-      std::vector<kv::appended> fresh;
+    auto const refused = [&](kv::append_request const& last) {
+      std::vector<kv::append_request> fresh;
       for (int s = 0; s < 10; ++s) {
         if (s != last.sequence) fresh.push_back({.sequence = s, .position = 1});
       }
       fresh.push_back(last);
       return error_of([&] {
-        kv::ops::refuse_fresh(device, "step", both.window.who, both.global.entries.who,
-                              std::span<kv::appended const>(fresh));
+        kv::ops::refuse_new_tokens(device, "step", both.window.lanes, both.global.entries.lanes,
+                                   std::span<kv::append_request const>(fresh));
         device.check();
       });
     };

@@ -9,8 +9,8 @@ namespace kvpolicy_test {
 namespace kv = kvpolicy;
 
 /// Inside a property: launch numbers that make small tests have many pieces and tiles.
-inline kv::launch_numbers any_numbers() {
-  kv::launch_numbers of;
+inline kv::launch_config any_numbers() {
+  kv::launch_config of;
   of.entry_threads = *rc::gen::element(64, 32, 128);
   of.lane_threads = *rc::gen::element(32, 64);
   of.segment_threads = *rc::gen::element(64, 32, 128);

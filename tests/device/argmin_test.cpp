@@ -30,11 +30,11 @@ struct scattered {
   KVPOLICY_HD int budget(kv::lane, int) const { return tokens; }
   KVPOLICY_HD bool triggers(int count, int allowed) const { return count > allowed; }
   KVPOLICY_HD bool picks(float score) const { return score >= least; }
-  KVPOLICY_HD bool unobserved(kv::lane who) const {
-    return unseen > 0 && (who.sequence * 5 + who.layer * 3 + who.head) % 7 < unseen;
+  KVPOLICY_HD bool unobserved(kv::lane this_lane) const {
+    return unseen > 0 && (this_lane.sequence * 5 + this_lane.layer * 3 + this_lane.head) % 7 < unseen;
   }
   KVPOLICY_HD bool forces(kv::entry at) const {
-    unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.who.head * 7 + at.who.layer) * 2654435761u;
+    unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.lane.head * 7 + at.lane.layer) * 2654435761u;
     return static_cast<int>((mixed >> 8) % 100u) < percent;
   }
 };
@@ -53,15 +53,15 @@ bool agree(Verb const& verb, kv::score_view const& scores, Rule const& rule, dev
   if constexpr (std::same_as<Verb, kv::ops::argmin_t>) {
     expected.view().lists = found.view().lists = kv::side::dropped;
   }
-  std::fill_n(found.view().offset, scores.segments() + 1, -7);
+  std::fill_n(found.view().indptr, scores.segments() + 1, -7);
   *found.view().report = {7, 7, 7, 7, 7};
   kv::host_executor host;
   verb(host, scores, rule, expected.view());
   verb(device, scores, rule, found.view());
   device.check();
-  bool same = expected.report() == found.report() && found.view().offset[0] == 0;
+  bool same = expected.report() == found.report() && found.view().indptr[0] == 0;
   for (int s = 0; s < scores.segments(); ++s) {
-    same = same && expected.view().offset[s + 1] == found.view().offset[s + 1];
+    same = same && expected.view().indptr[s + 1] == found.view().indptr[s + 1];
     same = same && expected.view().seen[s] == found.view().seen[s] && expected.kept(s) == found.kept(s);
   }
   return same;

@@ -4,8 +4,8 @@
 #include <rapidcheck.h>
 
 #include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/apply_stats.hpp>
 #include <kvpolicy/ops/cuda/entries.hpp>
-#include <kvpolicy/ops/cuda/tell.hpp>
 
 #include "device/any_numbers.hpp"
 #include "support/device.hpp"
@@ -24,7 +24,7 @@ using namespace kvpolicy_test;
 struct batch {
   mock_cache cache;
   std::vector<std::vector<std::byte>> memory;
-  std::vector<kv::held_column> columns;
+  std::vector<kv::recorded_column> columns;
 
   explicit batch(mock_options const& shape) : cache(shape) {
     for (auto const& [one, bytes] : {std::pair{kv::per::lane_entry, 4}, {kv::per::lane_entry, 3}, {kv::per::lane, 8}}) {
@@ -47,13 +47,13 @@ mock_options any_lanes() {
 /// What one engine's call does to a batch: 0 append, 1 drafts, 2 truncate, 3 commit.
 struct change {
   int kind;
-  kv::appended fresh;
+  kv::append_request fresh;
   template <class Executor>
   void operator()(Executor& exec, batch& on) const {
-    kv::lanes const who = on.cache.lanes();
-    if (kind < 2) kv::ops::append_entries(exec, who, std::span<kv::held_column const>(on.columns), fresh);
-    if (kind == 2) kv::ops::truncate_entries(exec, who, fresh.sequence, fresh.position);
-    if (kind == 3) kv::ops::commit_entries(exec, who, fresh.sequence, fresh.tokens);
+    kv::lanes const batch = on.cache.lanes();
+    if (kind < 2) kv::ops::append_entries(exec, batch, std::span<kv::recorded_column const>(on.columns), fresh);
+    if (kind == 2) kv::ops::truncate_entries(exec, batch, fresh.sequence, fresh.position);
+    if (kind == 3) kv::ops::commit_entries(exec, batch, fresh.sequence, fresh.tokens);
   }
 };
 
@@ -88,10 +88,10 @@ void alike(kv::host_executor& host, device_executor& device, batch& expected, ba
 void choose(owned_keep& keep, dice random, mock_cache& of) {
   kv::keep_set& made = keep.view();
   for (int segment = 0; segment < made.segments(); ++segment) {
-    int const count = of.committed(made.who.at(kv::first_lane(made.who, made.decides, segment)));
+    int const count = of.committed(made.lanes.at(kv::first_lane(made.lanes, made.decides, segment)));
     auto const some = random.subset(count, random.chance(40) ? count / 2 : random.below(count + 1));
-    std::copy(some.begin(), some.end(), made.ordinal + made.offset[segment]);
-    made.offset[segment + 1] = made.offset[segment] + std::ssize(some);
+    std::copy(some.begin(), some.end(), made.indices + made.indptr[segment]);
+    made.indptr[segment + 1] = made.indptr[segment] + std::ssize(some);
     made.seen[segment] = random.chance(5) ? count + 1 : count;
   }
 }
@@ -148,7 +148,7 @@ TEST_SUITE("device/entries") {
       auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
       owned_keep keep(kv::contiguous_scores(found.cache.lanes(), decides, nullptr, shape.bound));
       choose(keep, dice(shape.seed), found.cache);
-      std::vector<kv::tally> told(2, {1, 2, 3}), dropped(2);  // on the heap: a device sees no stack
+      std::vector<kv::apply_stats> told(2, {1, 2, 3}), dropped(2);  // on the heap: a device sees no stack
       kv::host_executor host;
       device_executor device(any_numbers(), shape.seed);
       auto const refuses = [&](auto const& verb) {
@@ -157,12 +157,12 @@ TEST_SUITE("device/entries") {
       refuses(kv::ops::refuse_stale);
       refuses(kv::ops::refuse_ragged);
       bool const masked = *rc::gen::arbitrary<bool>();
-      auto const carry_out = [&](auto& exec, batch& on, kv::tally& of_kept, kv::tally& of_dropped) {
-        if (masked) kv::ops::clear_tally(exec, &of_kept);
+      auto const carry_out = [&](auto& exec, batch& on, kv::apply_stats& of_kept, kv::apply_stats& of_dropped) {
+        if (masked) kv::ops::clear_stats(exec, &of_kept);
         kv::ops::free_tails(exec, keep.view(), on.cache.view(), &of_kept.physical_freed);
         kv::ops::set_counts(exec, on.cache.lanes(), keep.view());
-        kv::ops::tell(exec, keep.view(), on.cache.lanes(), masked, &of_kept);
-        kv::ops::tell_dropped(exec, keep.view(), on.cache.lanes(), &of_dropped);
+        kv::ops::count_kept(exec, keep.view(), on.cache.lanes(), masked, &of_kept);
+        kv::ops::count_dropped(exec, keep.view(), on.cache.lanes(), &of_dropped);
       };
       carry_out(host, expected, told[0], dropped[0]);
       carry_out(device, found, told[1], dropped[1]);

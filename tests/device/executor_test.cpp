@@ -21,12 +21,12 @@ class blind_executor : public emulated_executor {
 };
 
 struct tell {
-  kv::fault_word faults;
+  kv::device_error faults;
   kv::fault kind;
   int index;
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
-    kv::detail::tell_fault(block, faults, kind, index - i, 100 + i);
+    kv::detail::report_fault(block, faults, kind, index - i, 100 + i);
   }
 };
 
@@ -44,8 +44,8 @@ TEST_SUITE("device/executor") {
         " = memory of the host, but the executor's kernels read it: memory of the device, or memory that both share";
     CHECK(refused(view.k.base) == "make_plan: k" + rule);
     CHECK(refused(view.v.base) == "make_plan: v" + rule);
-    CHECK(refused(view.who.count.data) == "make_plan: who.count" + rule);
-    CHECK(refused(view.who.position.data) == "make_plan: who.position" + rule);
+    CHECK(refused(view.lanes.count.data) == "make_plan: lanes.count" + rule);
+    CHECK(refused(view.lanes.position.data) == "make_plan: lanes.position" + rule);
     CHECK(refused(&exec).empty());
     exec.unseen = view.k.base;
     CHECK(error_of([&] { static_cast<void>(kv::make_state(exec, policy, view)); }) == "make_state: k" + rule);
@@ -67,17 +67,19 @@ TEST_SUITE("device/executor") {
   }
 
   TEST_CASE("launch numbers that no block can have are refused") {
-    auto const refused = [](kv::launch_numbers const& numbers) {
-      return error_of([&] { kv::detail::check_numbers("set_numbers", numbers, 99 * 1024); });
+    auto const refused = [](kv::launch_config const& numbers) {
+      return error_of([&] { kv::detail::check_launch_config("set_launch_config", numbers, 99 * 1024); });
     };
     CHECK(refused({}).empty());
     CHECK(refused({.segment_threads = 1024}) ==
-          "set_numbers: segment_threads = 1024, but a block has 32 to 512, in warps");
-    CHECK(refused({.entry_threads = 100}) == "set_numbers: entry_threads = 100, but a block has 32 to 512, in warps");
-    CHECK(refused({.entries_of_a_block = 0}) == "set_numbers: entries_of_a_block = 0, but there is at least one");
-    CHECK(refused({.shared_bytes = 1024}) == "set_numbers: shared_bytes = 1024, but a block has 49152 to 101376");
-    CHECK(refused(kv::numbers_for(90, 132)) == "set_numbers: shared_bytes = 232448, but a block has 49152 to 101376");
-    CHECK(kv::to_string(kv::launch_numbers{}).find("segment_threads=512") != std::string::npos);
+          "set_launch_config: segment_threads = 1024, but a block has 32 to 512, in warps");
+    CHECK(refused({.entry_threads = 100}) ==
+          "set_launch_config: entry_threads = 100, but a block has 32 to 512, in warps");
+    CHECK(refused({.entries_of_a_block = 0}) == "set_launch_config: entries_of_a_block = 0, but there is at least one");
+    CHECK(refused({.shared_bytes = 1024}) == "set_launch_config: shared_bytes = 1024, but a block has 49152 to 101376");
+    CHECK(refused(kv::launch_config_for(90, 132)) ==
+          "set_launch_config: shared_bytes = 232448, but a block has 49152 to 101376");
+    CHECK(kv::to_string(kv::launch_config{}).find("segment_threads=512") != std::string::npos);
   }
 }
 

@@ -44,7 +44,7 @@ struct folding {
     for (int layer = 0; layer < layers; layer += at_once ? layers : 1) {
       bool const last = by_layer || at_once || layer + 1 == layers;
       kv::score_view part = fine.view();
-      if (!at_once) part.who = part.who.layers_only(layer, layer + 1);
+      if (!at_once) part.lanes = part.lanes.layers_only(layer, layer + 1);
       bool const divides = how == kv::reduction::mean && last;
       kv::ops::fold(exec, part, kv::ops::fold_step{how, by_layer || layer == 0, divides ? rows : 1}, coarse.view());
     }
@@ -63,7 +63,7 @@ TEST_SUITE("device/fold") {
                          *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max),
                          *rc::gen::inRange<std::uint64_t>(0, 1u << 20),
                          *rc::gen::arbitrary<bool>()};
-      kv::launch_numbers numbers;
+      kv::launch_config numbers;
       numbers.entry_threads = *rc::gen::element(32, 64, 128);
       kv::host_executor host;
       device_executor device(numbers, fold.seed);

@@ -75,27 +75,27 @@ struct gates {
   }
 };
 
-kv::launch_numbers numbers(int threads, int processors) {
-  kv::launch_numbers made;
+kv::launch_config numbers(int threads, int processors) {
+  kv::launch_config made;
   made.entry_threads = threads;
   made.processors = processors;
   return made;
 }
 
 /// What both gates say of some layers, one after the other.
-std::vector<float> answers(auto& exec, mock_cache& cache, gates const& of, kv::lanes const& who) {
-  auto const room = static_cast<std::size_t>(cache.lane_count()) * static_cast<std::size_t>(of.bound);
-  std::vector<float> all(2 * room, untouched);
+std::vector<float> answers(auto& exec, mock_cache& cache, gates const& of, kv::lanes const& batch) {
+  auto const capacity = static_cast<std::size_t>(cache.lane_count()) * static_cast<std::size_t>(of.bound);
+  std::vector<float> all(2 * capacity, untouched);
   std::int64_t const bound = of.bound;
-  std::int64_t const layer = bound * who.heads;
+  std::int64_t const layer = bound * batch.heads;
   kv::by_lane<float> out{all.data(), layer * of.model.layers, layer, bound};
   kv::ops::write_gates.reserve(exec, of.write());
   kv::ops::retention_gates.reserve(exec, of.retention());
   kv::row_view const pre = kv::keys_of(cache.view());
   kv::row_view const post = kv::values_of(cache.view());
-  kv::ops::write_gates(exec, who, pre, post, of.write(), out);
-  out.data += room;
-  kv::ops::retention_gates(exec, who, of.hidden_rows(), of.retention(), out);
+  kv::ops::write_gates(exec, batch, pre, post, of.write(), out);
+  out.data += capacity;
+  kv::ops::retention_gates(exec, batch, of.hidden_rows(), of.retention(), out);
   if constexpr (requires { exec.check(); }) exec.check();
   return all;
 }
@@ -120,11 +120,12 @@ TEST_SUITE("device/gates") {
           mock_cache cache(shape);
           fill(cache, true);
           gates const of(cache, hidden, *rc::gen::element(1, 5, 33, 100));
-          kv::lanes const who = cache.lanes().layers_only(*rc::gen::inRange(0, shape.model.layers), shape.model.layers);
+          kv::lanes const batch =
+              cache.lanes().layers_only(*rc::gen::inRange(0, shape.model.layers), shape.model.layers);
           kv::host_executor host;
           device_executor device(numbers(*rc::gen::element(32, 64, 128), *rc::gen::element(1, 40)), shape.seed);
-          std::vector<float> const expected = answers(host, cache, of, who);
-          std::vector<float> const found = answers(device, cache, of, who);
+          std::vector<float> const expected = answers(host, cache, of, batch);
+          std::vector<float> const found = answers(device, cache, of, batch);
           for (std::size_t i = 0; i < expected.size(); ++i) {
             RC_ASSERT(std::isnan(expected[i]) == std::isnan(found[i]));
             bool const close = std::abs(expected[i] - found[i]) <= 1e-5f * std::max(1.0f, std::abs(expected[i]));

@@ -36,7 +36,7 @@ struct batch {
   }
   kv::cache view(int begin) {
     kv::cache made = cache.view();
-    made.who = made.who.layers_only(begin, cache.model().layers);
+    made.lanes = made.lanes.layers_only(begin, cache.model().layers);
     made.more = more;
     return made;
   }
@@ -50,12 +50,12 @@ struct batch {
   std::vector<kv::plane> more;
 };
 
-std::vector<std::vector<int>> any_lists(mock_cache& cache, kv::lanes const& who, kv::granularity decides) {
+std::vector<std::vector<int>> any_lists(mock_cache& cache, kv::lanes const& batch, kv::granularity decides) {
   std::vector<std::vector<int>> lists;
-  for (int segment = 0; segment < kv::segments(who, decides); ++segment) {
+  for (int segment = 0; segment < kv::segments(batch, decides); ++segment) {
     int committed = cache.options().bound;  // lanes that decide together hold equally many; here all that the least has
-    for (int i = 0; i < who.size(); ++i) {
-      if (kv::segment_of(who, decides, i) == segment) committed = std::min(committed, cache.committed(who.at(i)));
+    for (int i = 0; i < batch.size(); ++i) {
+      if (kv::segment_of(batch, decides, i) == segment) committed = std::min(committed, cache.committed(batch.at(i)));
     }
     lists.push_back(any_kept(cache.random(), committed));
   }
@@ -75,15 +75,15 @@ bool is_the_hosts(gathering const& how) {
   auto const who = on_host.cache.lanes().layers_only(how.begin, how.shape.model.layers);
   listed_keep const keep(who, how.decides, any_lists(on_host.cache, who, how.decides));
   kv::keep_set theirs = keep.view();
-  theirs.who = on_device.view(how.begin).who;
+  theirs.lanes = on_device.view(how.begin).lanes;
   kv::host_executor host;
   device_executor device(numbers_of(how.threads), how.shape.seed);
   kv::ops::gather_rows(host, keep.view(), on_host.view(how.begin), on_host.columns.view());
   kv::ops::gather_rows(device, theirs, on_device.view(how.begin), on_device.columns.view());
   device.check();
   if (!(on_host == on_device)) return false;
-  kv::ops::carry_entries(host, keep.view(), on_host.view(how.begin), on_host.columns.view());
-  kv::ops::carry_entries(device, theirs, on_device.view(how.begin), on_device.columns.view());
+  kv::ops::permute_columns(host, keep.view(), on_host.view(how.begin), on_host.columns.view());
+  kv::ops::permute_columns(device, theirs, on_device.view(how.begin), on_device.columns.view());
   device.check();
   return on_host == on_device;
 }
@@ -124,7 +124,7 @@ TEST_SUITE("device/gather_rows") {
       kept.erase(kept.begin() + gone);
       cache.put({}, all);
       listed_keep const keep(cache.lanes(), kv::granularity::lane, {kept});
-      kv::ops::carry_entries(device, keep.view(), cache.view(), std::span<kv::held_column const>{});
+      kv::ops::permute_columns(device, keep.view(), cache.view(), std::span<kv::recorded_column const>{});
       device.check();
       CHECK(cache.positions({}, 139) == kept);
     }

@@ -92,16 +92,16 @@ struct listed_batch {
   void choose(owned_keep& keep) {
     kv::keep_set& made = keep.view();
     for (int segment = 0; segment < made.segments(); ++segment) {
-      kv::lane const who = made.who.at(kv::first_lane(made.who, made.decides, segment));
-      int const row = cache.row_of(who);
+      kv::lane const this_lane = made.lanes.at(kv::first_lane(made.lanes, made.decides, segment));
+      int const row = cache.row_of(this_lane);
       int const percent = random.one_of(std::vector<int>{0, 100, 50, 10});
       bool const careful = random.chance(95);
-      std::int64_t to = made.offset[segment];
-      for (int e = 0; e < cache.committed(who); ++e) {
+      std::int64_t to = made.indptr[segment];
+      for (int e = 0; e < cache.committed(this_lane); ++e) {
         bool const forced = careful && of(cache.position, row, e) < of(cache.prefix, row, 0);
-        if (forced || random.chance(percent)) made.ordinal[to++] = e;
+        if (forced || random.chance(percent)) made.indices[to++] = e;
       }
-      made.offset[segment + 1] = to;
+      made.indptr[segment + 1] = to;
     }
   }
 
@@ -140,7 +140,7 @@ inline slot_options any_lists() {
 /// Does it on the host and on the device, and finds the same: what is left, and whether it is refused. `scratch`: bytes
 /// of the device's, if not what the cache's lists need.
 template <class Call>
-void alike(listed_batch& expected, listed_batch& found, kv::launch_numbers const& numbers, Call const& call,
+void alike(listed_batch& expected, listed_batch& found, kv::launch_config const& numbers, Call const& call,
            std::size_t scratch = 0) {
   kv::host_executor host;
   device_executor device(numbers, found.cache.options.seed);

@@ -20,13 +20,13 @@ struct every_third {
   KVPOLICY_HD constexpr bool operator()(int slot) const { return slot % 3 == 0; }
 };
 
-constexpr kv::launch_numbers few_threads{.segment_threads = 64, .entry_threads = 64, .lane_threads = 32};
+constexpr kv::launch_config few_threads{.segment_threads = 64, .entry_threads = 64, .lane_threads = 32};
 
 enum class list_trouble { none, equal_slots, wrong_slot };
 
 /// Lists of any kind are checked and rewritten alike.
 template <class Shared>
-void rewrites(slot_options const& shape, kv::launch_numbers const& numbers, bool one_pool, list_trouble trouble,
+void rewrites(slot_options const& shape, kv::launch_config const& numbers, bool one_pool, list_trouble trouble,
               bool redirects, bool distinct) {
   listed_batch expected(shape, one_pool), found(shape, one_pool);
   for (listed_batch* on : {&expected, &found}) {
@@ -34,7 +34,7 @@ void rewrites(slot_options const& shape, kv::launch_numbers const& numbers, bool
     if (trouble == list_trouble::wrong_slot) on->trouble();
   }
   auto const decides = shape.by_lane ? kv::granularity::lane : kv::granularity::token;
-  owned_keep keep(kv::contiguous_scores(found.view.who, decides, nullptr, shape.bound));
+  owned_keep keep(kv::contiguous_scores(found.view.lanes, decides, nullptr, shape.bound));
   found.choose(keep);
   std::vector<std::int64_t> freed(2, 5);  // on the heap: a device sees no stack
   alike(expected, found, numbers, [&](auto& exec, listed_batch& on) {
@@ -78,7 +78,7 @@ TEST_SUITE("device/lists") {
         on->cache.in_flight[0] = 0;
         if (trouble != 0) on->of(on->cache.list, 1, 3) = on->of(on->cache.list, 1, 1);
       }
-      owned_keep keep(kv::contiguous_scores(found.view.who, kv::granularity::lane, nullptr, shape.bound));
+      owned_keep keep(kv::contiguous_scores(found.view.lanes, kv::granularity::lane, nullptr, shape.bound));
       alike(expected, found, few_threads, [&](auto& exec, listed_batch& on) {
         kv::ops::check_list(exec, keep.view(), on.view, on.edit<kv::nobody>(false, true));
       });
@@ -93,7 +93,7 @@ TEST_SUITE("device/lists") {
       on->repeat_slots(false);
       for (int e = 6; e < 12; ++e) on->of(on->cache.list, 1, e) = on->cache.dead();
     }
-    owned_keep keep(kv::contiguous_scores(found.view.who, kv::granularity::token, nullptr, shape.bound));
+    owned_keep keep(kv::contiguous_scores(found.view.lanes, kv::granularity::token, nullptr, shape.bound));
     found.choose(keep);
     auto const rewrite = [&](auto& exec, listed_batch& on) {
       kv::ops::rewrite_list(exec, keep.view(), on.view, on.edit<kv::nobody>(true, false), nullptr);
@@ -110,7 +110,7 @@ TEST_SUITE("device/lists") {
       for (int i = 0; i < 12; ++i) on.of(on.cache.position, i / 6, i % 6) = i % 6;
       for (int i = 0; i < 12; ++i) on.of(on.cache.map, i / 6, i % 6) = i;
       change(on);
-      owned_keep keep(kv::contiguous_scores(on.view.who, kv::granularity::token, nullptr, 6));
+      owned_keep keep(kv::contiguous_scores(on.view.lanes, kv::granularity::token, nullptr, 6));
       device_executor device;
       device.reserve(scratch_of_every_verb<device_executor::backend>(on.view));
       kv::ops::check_list(device, keep.view(), on.view, on.edit<kv::nobody>(true, true));
@@ -141,7 +141,7 @@ TEST_SUITE("device/lists") {
           *rc::gen::element(kv::mask_form::bits, kv::mask_form::bits, kv::mask_form::boolean,
                             kv::mask_form::additive_f32, kv::mask_form::additive_f16, kv::mask_form::additive_bf16);
       listed_batch expected(shape, false), found(shape, false);
-      owned_keep keep(kv::contiguous_scores(found.view.who, kv::granularity::lane, nullptr, shape.bound));
+      owned_keep keep(kv::contiguous_scores(found.view.lanes, kv::granularity::lane, nullptr, shape.bound));
       found.choose(keep);
       bool const shows = *rc::gen::arbitrary<bool>();
       alike(expected, found, any_numbers(), [&](auto& exec, listed_batch& on) {

@@ -18,7 +18,7 @@ using namespace kvpolicy_test;
 
 struct of_everything {
   KVPOLICY_HD float operator()(float score, kv::entry at) const {
-    return 2 * score + static_cast<float>(at.ordinal + 7 * at.position + 13 * at.count + at.who.layer + at.who.head);
+    return 2 * score + static_cast<float>(at.ordinal + 7 * at.position + 13 * at.count + at.lane.layer + at.lane.head);
   }
 };
 
@@ -28,8 +28,8 @@ TEST_SUITE("device/map") {
       mock_options shape = any_mock();
       mock_cache cache(shape);
       fill(cache, true);
-      std::size_t const room = static_cast<std::size_t>(cache.lane_count()) * static_cast<std::size_t>(shape.bound);
-      std::vector<float> expected(room, 3.0f), found(room, 3.0f);
+      std::size_t const capacity = static_cast<std::size_t>(cache.lane_count()) * static_cast<std::size_t>(shape.bound);
+      std::vector<float> expected(capacity, 3.0f), found(capacity, 3.0f);
       kv::host_executor host;
       device_executor device;
       kv::ops::map(host, kv::contiguous_scores(cache.lanes(), kv::granularity::lane, expected.data(), shape.bound),
@@ -46,16 +46,16 @@ TEST_SUITE("device/map") {
       shape.skew = 0;
       mock_cache cache(shape);
       fill(cache, true);
-      std::size_t const room = static_cast<std::size_t>(cache.lane_count()) * static_cast<std::size_t>(shape.bound);
-      std::vector<float> expected(room, 3.0f), found(room, 3.0f);
+      std::size_t const capacity = static_cast<std::size_t>(cache.lane_count()) * static_cast<std::size_t>(shape.bound);
+      std::vector<float> expected(capacity, 3.0f), found(capacity, 3.0f);
       kv::host_executor host;
       device_executor device(shape.seed);
       auto const of = [&](std::vector<float>& rows) {
         return kv::contiguous_scores(cache.lanes(), kv::granularity::lane, rows.data(), shape.bound);
       };
-      kv::ops::row_norm(host, kv::keys_of(cache.view()), kv::times{}, of(expected));
-      kv::ops::row_norm(device, kv::keys_of(cache.view()), kv::times{}, of(found));
-      for (std::size_t i = 0; i < room; ++i) {
+      kv::ops::row_norm(host, kv::keys_of(cache.view()), kv::multiplied{}, of(expected));
+      kv::ops::row_norm(device, kv::keys_of(cache.view()), kv::multiplied{}, of(found));
+      for (std::size_t i = 0; i < capacity; ++i) {
         RC_ASSERT(std::abs(expected[i] - found[i]) <= 1e-6f * std::abs(expected[i]));
       }
     });

@@ -16,7 +16,7 @@ namespace kvpolicy_test {
 namespace kv = kvpolicy;
 
 /// Few threads, or more: no result depends on it.
-inline kv::launch_numbers numbers_of(int threads) {
+inline kv::launch_config numbers_of(int threads) {
   return {.segment_threads = threads,
           .entry_threads = threads,
           .entries_of_a_block = 48,
@@ -29,16 +29,16 @@ inline kv::launch_numbers numbers_of(int threads) {
 /// Keep sets by hand: one list of ordinals a segment.
 class listed_keep {
  public:
-  listed_keep(kv::lanes const& who, kv::granularity decides, std::vector<std::vector<int>> const& lists) {
+  listed_keep(kv::lanes const& batch, kv::granularity decides, std::vector<std::vector<int>> const& lists) {
     offset_.push_back(0);
     for (auto const& some : lists) {
       ordinal_.insert(ordinal_.end(), some.begin(), some.end());
       offset_.push_back(static_cast<std::int64_t>(ordinal_.size()));
     }
-    keep_.who = who;
+    keep_.lanes = batch;
     keep_.decides = decides;
-    keep_.offset = offset_.data();
-    keep_.ordinal = ordinal_.data();
+    keep_.indptr = offset_.data();
+    keep_.indices = ordinal_.data();
   }
   listed_keep(listed_keep const&) = delete;
   listed_keep& operator=(listed_keep const&) = delete;
@@ -53,29 +53,30 @@ class listed_keep {
 /// Columns of some widths for all lanes, of which some move with the entries, and one says how much is true.
 class held_bytes {
  public:
-  held_bytes(int lanes, kv::lanes const& who, std::uint64_t seed) : random_(seed) {
+  held_bytes(int lanes, kv::lanes const& batch, std::uint64_t seed) : random_(seed) {
     using enum kv::on_move;
-    for (int const width : {4, 3, 16, 1}) add(lanes, who, {"moved", kv::per::lane_entry, permute, width}, who.bound);
-    add(lanes, who, {"fixed", kv::per::lane_entry, stay, 4}, who.bound);
-    add(lanes, who, {"window", kv::per::window_row, permute, 4}, who.bound);
-    add(lanes, who, {"known", kv::per::lane, recompute, 4}, 1);
-    for (int i = 0; i < lanes; ++i) reinterpret_cast<int*>(memory_.back().data())[i] = random_.below(who.bound + 1);
+    for (int const width : {4, 3, 16, 1})
+      add(lanes, batch, {"moved", kv::per::lane_entry, permute, width}, batch.bound);
+    add(lanes, batch, {"fixed", kv::per::lane_entry, stay, 4}, batch.bound);
+    add(lanes, batch, {"window", kv::per::window_row, permute, 4}, batch.bound);
+    add(lanes, batch, {"known", kv::per::lane, recompute, 4}, 1);
+    for (int i = 0; i < lanes; ++i) reinterpret_cast<int*>(memory_.back().data())[i] = random_.below(batch.bound + 1);
   }
-  [[nodiscard]] std::span<kv::held_column const> view() const { return columns_; }
+  [[nodiscard]] std::span<kv::recorded_column const> view() const { return columns_; }
   [[nodiscard]] std::vector<std::vector<std::byte>> const& bytes() const { return memory_; }
 
  private:
-  void add(int lanes, kv::lanes const& who, kv::column about, int units) {
+  void add(int lanes, kv::lanes const& batch, kv::column about, int units) {
     std::int64_t const row = std::int64_t{about.bytes} * units;
     auto& mine = memory_.emplace_back(static_cast<std::size_t>(row * lanes));
     for (std::byte& each : mine) each = static_cast<std::byte>(random_.below(256));
-    std::int64_t const layer = row * who.heads;
-    columns_.push_back({about, {mine.data(), lanes / who.sequences * row, layer, row}});
+    std::int64_t const layer = row * batch.heads;
+    columns_.push_back({about, {mine.data(), lanes / batch.sequences * row, layer, row}});
   }
 
   dice random_;
   std::vector<std::vector<std::byte>> memory_;
-  std::vector<kv::held_column> columns_;
+  std::vector<kv::recorded_column> columns_;
 };
 
 /// Ordinals that stay: any, none, all, or all from or up to somewhere.
@@ -103,10 +104,10 @@ inline std::vector<int> any_kept(dice& random, int committed) {
 }
 
 struct raise_fault {
-  kv::fault_word faults;
+  kv::device_error faults;
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    kv::detail::tell_fault(block, faults, kv::fault::stale_plan, 3, 7);
+    kv::detail::report_fault(block, faults, kv::fault::stale_plan, 3, 7);
   }
 };
 

@@ -5,9 +5,10 @@
 
 #include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/append_column.hpp>
+#include <kvpolicy/ops/cuda/apply_stats.hpp>
 #include <kvpolicy/ops/cuda/argmin.hpp>
 #include <kvpolicy/ops/cuda/attention_mass.hpp>
-#include <kvpolicy/ops/cuda/carry_numbers.hpp>
 #include <kvpolicy/ops/cuda/entries.hpp>
 #include <kvpolicy/ops/cuda/fill_row.hpp>
 #include <kvpolicy/ops/cuda/fold.hpp>
@@ -17,7 +18,6 @@
 #include <kvpolicy/ops/cuda/page_scores.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
 #include <kvpolicy/ops/cuda/ring_append.hpp>
-#include <kvpolicy/ops/cuda/tell.hpp>
 #include <kvpolicy/ops/cuda/top_k.hpp>
 #include <vector>
 
@@ -57,7 +57,7 @@ struct engine {
 
   /// The next token of every sequence: its rows, its place in the lanes, its query row.
   template <class State>
-  void forward(State& held, int position) {
+  void forward(State& state, int position) {
     kv::cache in = cache.view();
     for (int i = 0; i < cache.lane_count(); ++i) {
       cache.write_new_row(cache.lane_at(i), cache.count(cache.lane_at(i)), position);
@@ -66,7 +66,7 @@ struct engine {
     fill(queries, cache, content::smooth);
     for (int s = 0; s < cache.options().sequences; ++s) {
       queries.set_position(s, queries.rows() - 1, position);
-      kv::append(exec, in, held, {.sequence = s, .tokens = 1, .position = position});
+      kv::append(exec, in, state, {.sequence = s, .tokens = 1, .position = position});
     }
   }
 
@@ -127,7 +127,7 @@ history selections_of(mock_options const& shape, Policy const& policy) {
     if (step % 2 == 1) kv::truncate(runs.exec, in, held, 0, 9);
     if (step == 2) runs.forward(held, 100);
     kv::observe(runs.exec, policy, runs.signals(), held);
-    kv::select(runs.exec, policy, runs.signals(), held, plan);
+    kv::select_pages(runs.exec, policy, runs.signals(), held, plan);
     runs.wait();
     note(made, plan.keep());
   }

@@ -20,12 +20,12 @@ namespace {
 
 using namespace kvpolicy_test;
 
-struct picking : kv::best {
+struct picking : kv::plain_top_k {
   [[nodiscard]] KVPOLICY_HD bool picks(float) const { return false; }
 };
 
 /// The best of all lanes of a sequence together.
-struct pooling_best : kv::best {
+struct pooling_best : kv::plain_top_k {
   [[nodiscard]] KVPOLICY_HD kv::budget_scope scope() const { return kv::budget_scope::global; }
 };
 
@@ -46,9 +46,9 @@ struct deciding {
   }
   void run(pick how) {
     keep.view().lists = how == pick::argmin ? kv::side::dropped : kv::side::kept;
-    if (how == pick::top_k) kv::ops::top_k(device, scores.view(), kv::best{2}, keep.view());
+    if (how == pick::top_k) kv::ops::top_k(device, scores.view(), kv::plain_top_k{2}, keep.view());
     if (how == pick::select_if) kv::ops::select_if(device, scores.view(), picking{{2}}, keep.view());
-    if (how == pick::argmin) kv::ops::argmin(device, scores.view(), kv::best{2}, keep.view());
+    if (how == pick::argmin) kv::ops::argmin(device, scores.view(), kv::plain_top_k{2}, keep.view());
   }
   std::string error() {
     return error_of([&] { device.check(); });
@@ -86,11 +86,11 @@ TEST_SUITE("device/refused_lanes") {
       deciding some(2, 1, 3, kv::granularity::layer, {4, 4, 4, 9, 9, 9});
       some.lanes.view().position.row({1, 0, 2})[7] = 15;
       some.run(how);
-      CHECK(some.error() == "decide: who.position (5) = 15" + rule);
+      CHECK(some.error() == "decide: lanes.position (5) = 15" + rule);
       CHECK(some.keep.kept(0).size() == (how == pick::argmin ? 0 : 4));
       CHECK(some.keep.kept(1).size() == (how == pick::argmin ? 0 : 9));
       some.run(how);
-      CHECK(some.error() == "decide: who.position (5) = 15" + rule);
+      CHECK(some.error() == "decide: lanes.position (5) = 15" + rule);
     }
   }
 
@@ -102,7 +102,7 @@ TEST_SUITE("device/refused_lanes") {
       CHECK(some.error().empty());
       some.lanes.view().position.row({0, 1, 0})[3] = 7;
       some.run(how);
-      CHECK(some.error() == "decide: who.position (2) = 7" + rule);
+      CHECK(some.error() == "decide: lanes.position (2) = 7" + rule);
     }
   }
 
@@ -124,39 +124,39 @@ TEST_SUITE("device/refused_lanes") {
       for (int const count : {10, -1, 2147483647}) {
         deciding some(1, 2, 1, kv::granularity::lane, {9, count});
         some.run(how);
-        CHECK(some.error() == "decide: who.count (1) = " + std::to_string(count) + limits);
+        CHECK(some.error() == "decide: lanes.count (1) = " + std::to_string(count) + limits);
         if (how != pick::argmin) CHECK(some.keep.kept(1).size() == (count > 0 ? 9u : 0u));
         if (how == pick::argmin) CHECK(some.keep.kept(1).empty());
       }
       deciding drafts(1, 1, 2, kv::granularity::layer, {4, 4});
       drafts.lanes.set_drafts(0, 5);
       drafts.run(how);
-      CHECK(drafts.error() == "decide: who.count (0) = 4" + limits);
+      CHECK(drafts.error() == "decide: lanes.count (0) = 4" + limits);
     }
   }
 
   TEST_CASE("a count out of its limits in a pool is told of") {
     deciding some(1, 2, 2, kv::granularity::lane, {9, 9, 12, 9});
     kv::ops::top_k(some.device, some.scores.view(), pooling_best{{2}}, some.keep.view());
-    CHECK(some.error() == "decide: who.count (2) = 12" + limits);
+    CHECK(some.error() == "decide: lanes.count (2) = 12" + limits);
   }
 
   TEST_CASE("append, truncate and appliers tell of counts out of their limits and change nothing") {
-    std::span<kv::held_column const> const none;
-    kv::appended const fresh{1, 1, 20, false};
+    std::span<kv::recorded_column const> const none;
+    kv::append_request const new_tokens{1, 1, 20, false};
     for (int const count : {10, -1}) {
       batch now;
       now.cache.count({1, 1, 0}) = count;
-      kv::lanes const who = now.cache.lanes();
-      std::string const text = "who.count (6) = " + std::to_string(count) + limits;
-      CHECK(now.refuses([&] { kv::ops::append_entries(now.device, who, none, fresh); }) == "append: " + text);
-      CHECK(now.refuses([&] { kv::ops::truncate_entries(now.device, who, 1, 2); }) == "truncate: " + text);
+      kv::lanes const batch = now.cache.lanes();
+      std::string const text = "lanes.count (6) = " + std::to_string(count) + limits;
+      CHECK(now.refuses([&] { kv::ops::append_entries(now.device, batch, none, new_tokens); }) == "append: " + text);
+      CHECK(now.refuses([&] { kv::ops::truncate_entries(now.device, batch, 1, 2); }) == "truncate: " + text);
       std::vector<float> floats(std::size_t{8} * 9);
-      owned_keep keep(kv::contiguous_scores(who, kv::granularity::lane, floats.data(), 9));
+      owned_keep keep(kv::contiguous_scores(batch, kv::granularity::lane, floats.data(), 9));
       for (int i = 0; i < 8; ++i) keep.view().seen[i] = i == 6 ? (count > 9 ? 9 : 0) : 4;
       CHECK(now.refuses([&] {
-        kv::ops::refuse_stale(now.device, who, keep.view());
-        kv::ops::set_counts(now.device, who, keep.view());
+        kv::ops::refuse_stale(now.device, batch, keep.view());
+        kv::ops::set_counts(now.device, batch, keep.view());
       }) == "apply: " + text);
     }
   }

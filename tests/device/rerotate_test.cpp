@@ -32,9 +32,10 @@ bool keys_agree(mock_cache& on_host, mock_cache& on_device, kv::rope const& how)
   int const pairs = (how.dims != 0 ? how.dims : on_host.model().head_dim) / 2;
   bool const halves = how.style == kv::rope_style::neox;
   for (int i = 0; i < on_host.lane_count(); ++i) {
-    kv::lane const who = on_host.lane_at(i);
-    for (int e = 0; e < on_host.count(who); ++e) {
-      reference::row const expected = on_host.row(of::keys, who, e), found = on_device.row(of::keys, who, e);
+    kv::lane const this_lane = on_host.lane_at(i);
+    for (int e = 0; e < on_host.count(this_lane); ++e) {
+      reference::row const expected = on_host.row(of::keys, this_lane, e),
+                           found = on_device.row(of::keys, this_lane, e);
       for (int p = 0; p < pairs; ++p) {
         auto const x = static_cast<std::size_t>(halves ? p : 2 * p);
         auto const y = halves ? x + static_cast<std::size_t>(pairs) : x + 1;
@@ -51,11 +52,11 @@ bool keys_agree(mock_cache& on_host, mock_cache& on_device, kv::rope const& how)
 bool others_agree(mock_cache& on_host, mock_cache& on_device, kv::rope const& how) {
   int const dims = how.dims != 0 ? how.dims : on_host.model().head_dim;
   for (int i = 0; i < on_host.lane_count(); ++i) {
-    kv::lane const who = on_host.lane_at(i);
-    for (int e = 0; e < on_host.count(who); ++e) {
+    kv::lane const this_lane = on_host.lane_at(i);
+    for (int e = 0; e < on_host.count(this_lane); ++e) {
       reference::row zeros(static_cast<std::size_t>(dims), 0.0);
-      on_host.write(of::keys, who, e, zeros);
-      on_device.write(of::keys, who, e, zeros);
+      on_host.write(of::keys, this_lane, e, zeros);
+      on_device.write(of::keys, this_lane, e, zeros);
     }
   }
   return on_host.save() == on_device.save();

@@ -45,8 +45,8 @@ struct owned_head {
   }
 };
 
-kv::launch_numbers numbers(int threads) {
-  kv::launch_numbers made;
+kv::launch_config numbers(int threads) {
+  kv::launch_config made;
   made.entry_threads = threads;
   made.processors = 3;
   return made;
@@ -56,12 +56,13 @@ kv::launch_numbers numbers(int threads) {
 struct answer {
   std::vector<float> features, scores;
 
-  void make(auto& exec, kv::lanes const& who, kv::turn_queries const& turn, kv::residual_head const& head,
+  void make(auto& exec, kv::lanes const& batch, kv::turn_queries const& turn, kv::residual_head const& head,
             kv::residual_options const& how) {
-    std::vector<float> room(static_cast<std::size_t>(kv::ops::residual_t::room(head, who.bound)), NAN);
-    kv::token_features const of{features.data(), head.dims, who.bound};
-    kv::score_view const out = kv::contiguous_scores(who, kv::granularity::token, scores.data(), who.bound);
-    kv::ops::residual(exec, of, turn, head, how, out, room.data());
+    std::vector<float> temp_storage(static_cast<std::size_t>(kv::ops::residual_t::scratch_floats(head, batch.bound)),
+                                    NAN);
+    kv::token_features const of{features.data(), head.dims, batch.bound};
+    kv::score_view const out = kv::contiguous_scores(batch, kv::granularity::token, scores.data(), batch.bound);
+    kv::ops::residual(exec, of, turn, head, how, out, temp_storage.data());
     if constexpr (requires { exec.check(); }) exec.check();
   }
 };
@@ -82,7 +83,7 @@ struct long_sequence {
   std::vector<int> position, rows;
   std::vector<int> count;
   answer given;
-  kv::lanes who;
+  kv::lanes lanes;
   kv::turn_queries turn;
 
   long_sequence(int entries, int bound, int dims, int span)
@@ -94,11 +95,11 @@ struct long_sequence {
     given.scores.assign(position.size(), lowest);
     for (int i = 0; i < 3; ++i) given.scores[static_cast<std::size_t>(i)] = static_cast<float>(i);
     for (int i = entries - 3; i < entries; ++i) given.scores[static_cast<std::size_t>(i)] = 1;
-    who = {.layer_end = 1,
-           .heads = 1,
-           .bound = bound,
-           .count = {count.data(), 0, 0, 0},
-           .position = {position.data(), 0, 0, 0}};
+    lanes = {.layer_end = 1,
+             .heads = 1,
+             .bound = bound,
+             .count = {count.data(), 0, 0, 0},
+             .position = {position.data(), 0, 0, 0}};
     turn.heads = 1;
     turn.rows = 2;
     turn.position = {rows.data(), 0, 0, 0};
@@ -117,8 +118,9 @@ TEST_SUITE("device/residual") {
           fill(cache, true);
           mock_queries memory(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), 1, 1);
           fill(memory, cache, content::smooth);
-          auto const room = static_cast<std::size_t>(kv::token_features::room(cache.lanes(), shape.model.head_dim));
-          std::vector<float> expected(room, 3.0f), found(room, 3.0f), none(room);
+          auto const capacity =
+              static_cast<std::size_t>(kv::token_features::scratch_floats(cache.lanes(), shape.model.head_dim));
+          std::vector<float> expected(capacity, 3.0f), found(capacity, 3.0f), none(capacity);
           kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::token, none.data(), 1);
           kv::host_executor host;
           host.reserve(4096);
@@ -130,7 +132,7 @@ TEST_SUITE("device/residual") {
           sum(host, expected);
           sum(device, found);
           device.check();
-          for (std::size_t i = 0; i < room; ++i) {
+          for (std::size_t i = 0; i < capacity; ++i) {
             bool const same = std::bit_cast<unsigned>(expected[i]) == std::bit_cast<unsigned>(found[i]);
             RC_ASSERT(same || (std::isnan(expected[i]) && std::isnan(found[i])));
           }
@@ -154,7 +156,7 @@ TEST_SUITE("device/residual") {
                                 *rc::gen::element(1, 7, wide ? 256 : 65), 1 / std::sqrt(dims + 1.0), cache.random());
           dice& random = cache.random();
           answer given;
-          for (std::int64_t i = 0; i < kv::token_features::room(cache.lanes(), dims); ++i) {
+          for (std::int64_t i = 0; i < kv::token_features::scratch_floats(cache.lanes(), dims); ++i) {
             bool const strange = shape.rows == content::troubled && random.chance(1);
             given.features.push_back(strange ? NAN : static_cast<float>(random.real(6)));
           }
@@ -185,9 +187,9 @@ TEST_SUITE("device/residual") {
       answer expected = of.given, found = of.given, again = of.given;
       kv::host_executor host;
       device_executor device(numbers(64), 1), other(numbers(32), 2);
-      expected.make(host, of.who, of.turn, head, {});
-      found.make(device, of.who, of.turn, head, {});
-      again.make(other, of.who, of.turn, head, {});
+      expected.make(host, of.lanes, of.turn, head, {});
+      found.make(device, of.lanes, of.turn, head, {});
+      again.make(other, of.lanes, of.turn, head, {});
       CHECK(alike(expected.scores, found.scores, 2e-5f));
       CHECK(found.scores != of.given.scores);
       CHECK(found.scores == again.scores);
@@ -203,7 +205,7 @@ TEST_SUITE("device/residual") {
       answer found = of.given;
       device_executor device;
       head.view.alpha = alpha;
-      found.make(device, of.who, of.turn, head.view, {});
+      found.make(device, of.lanes, of.turn, head.view, {});
       if (alpha == 0) CHECK(found.features == of.given.features);
       return found.scores;
     };

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/ops/cuda/carry_numbers.hpp>
-#include <kvpolicy/ops/cuda/remember_rows.hpp>
+#include <kvpolicy/ops/cuda/append_column.hpp>
 #include <kvpolicy/ops/cuda/ring_append.hpp>
+#include <kvpolicy/ops/cuda/update_query_memory.hpp>
 #include <type_traits>
 #include <vector>
 
@@ -24,8 +24,8 @@ namespace {
 
 using namespace kvpolicy_test;
 
-kv::launch_numbers any_numbers() {
-  kv::launch_numbers numbers;
+kv::launch_config any_numbers() {
+  kv::launch_config numbers;
   numbers.row_threads = *rc::gen::element(64, 32, 128);
   numbers.entry_threads = *rc::gen::element(64, 32, 128);
   numbers.processors = *rc::gen::element(1, 3);
@@ -100,19 +100,19 @@ TEST_SUITE("device/rings") {
         counts.push_back(cache.random().below(cache.committed(cache.lane_at(i)) + 1));
       }
       auto const given_rows = table<float const>(cache, given, shape.bound);
-      kv::entry_numbers fresh{reinterpret_cast<std::byte const*>(given.data())};
-      fresh.element = shape.element;
-      fresh.entry = kv::bytes_of(shape.element);
-      fresh.sequence = given_rows.sequence * 4;
-      fresh.layer = given_rows.layer * 4;
-      fresh.head = given_rows.head * 4;
-      fresh.entries = *std::min_element(counts.begin(), counts.end());
-      if (shape.seed % 2 == 0) fresh.counts = table<int const>(cache, counts, 1);
+      kv::entry_numbers new_numbers{reinterpret_cast<std::byte const*>(given.data())};
+      new_numbers.element = shape.element;
+      new_numbers.entry = kv::bytes_of(shape.element);
+      new_numbers.sequence = given_rows.sequence * 4;
+      new_numbers.layer = given_rows.layer * 4;
+      new_numbers.head = given_rows.head * 4;
+      new_numbers.entries = *std::min_element(counts.begin(), counts.end());
+      if (shape.seed % 2 == 0) new_numbers.counts = table<int const>(cache, counts, 1);
       std::vector<float> expected(all, -7), found(all, -7);
       kv::host_executor host;
       device_executor device(any_numbers(), shape.seed);
-      kv::ops::carry_numbers(host, cache.lanes(), fresh, table<float>(cache, expected, shape.bound));
-      kv::ops::carry_numbers(device, cache.lanes(), fresh, table<float>(cache, found, shape.bound));
+      kv::ops::append_column(host, cache.lanes(), new_numbers, table<float>(cache, expected, shape.bound));
+      kv::ops::append_column(device, cache.lanes(), new_numbers, table<float>(cache, found, shape.bound));
       device.check();
       RC_ASSERT(std::memcmp(expected.data(), found.data(), all * sizeof(float)) == 0);
     });
@@ -125,11 +125,11 @@ TEST_SUITE("device/rings") {
     for (int s = 0; s < 4; ++s) cache.put({s, 0, 0}, {0, 1, 2, 3});
     std::vector<float> given(20, 1.0f), column(static_cast<std::size_t>(4 * shape.bound), -7);
     std::vector<int> counts{4, 2, 5, -1};
-    kv::entry_numbers fresh{reinterpret_cast<std::byte const*>(given.data())};
-    fresh.entry = 4;
-    fresh.counts = table<int const>(cache, counts, 1);
+    kv::entry_numbers new_numbers{reinterpret_cast<std::byte const*>(given.data())};
+    new_numbers.entry = 4;
+    new_numbers.counts = table<int const>(cache, counts, 1);
     device_executor device;
-    kv::ops::carry_numbers(device, cache.lanes(), fresh, table<float>(cache, column, shape.bound));
+    kv::ops::append_column(device, cache.lanes(), new_numbers, table<float>(cache, column, shape.bound));
     owned_ring ring(cache, 2);
     owned_ring const empty(cache, 2);
     mock_queries queries(cache, kv::codec::f32, 1, 1);
@@ -148,11 +148,11 @@ TEST_SUITE("device/rings") {
     holds("any turns", [] {
       mock_options shape = any_mock(6);
       mock_cache cache(shape);
-      std::size_t const room = static_cast<std::size_t>(cache.lane_count() * cache.model().group()) *
-                               static_cast<std::size_t>(shape.model.head_dim);
-      std::vector<float> expected(room, 0.0f);
-      kv::remembering const how{*rc::gen::element(0.5f, 0.0f, 1.0f), *rc::gen::arbitrary<bool>(),
-                                *rc::gen::element(3, 1, 32)};
+      std::size_t const capacity = static_cast<std::size_t>(cache.lane_count() * cache.model().group()) *
+                                   static_cast<std::size_t>(shape.model.head_dim);
+      std::vector<float> expected(capacity, 0.0f);
+      kv::query_memory_update const how{*rc::gen::element(0.5f, 0.0f, 1.0f), *rc::gen::arbitrary<bool>(),
+                                        *rc::gen::element(3, 1, 32)};
       kv::host_executor host;
       host.reserve(1 << 14);
       device_executor device(any_numbers(), shape.seed);
@@ -171,13 +171,13 @@ TEST_SUITE("device/rings") {
         std::vector<float> found = expected, again = expected;
         auto const row = static_cast<std::int64_t>(cache.model().group() * shape.model.head_dim);
         kv::turn_queries const view = rows.view(shape.seed % 4 != 0);
-        kv::ops::remember_rows(host, cache.lanes(), view, how, table<float>(cache, expected, row));
-        kv::ops::remember_rows(device, cache.lanes(), view, how, table<float>(cache, found, row));
-        kv::ops::remember_rows(other, cache.lanes(), view, how, table<float>(cache, again, row));
+        kv::ops::update_query_memory(host, cache.lanes(), view, how, table<float>(cache, expected, row));
+        kv::ops::update_query_memory(device, cache.lanes(), view, how, table<float>(cache, found, row));
+        kv::ops::update_query_memory(other, cache.lanes(), view, how, table<float>(cache, again, row));
         device.check();
         other.check();
-        RC_ASSERT(std::memcmp(found.data(), again.data(), room * sizeof(float)) == 0);
-        for (std::size_t i = 0; i < room; ++i) {
+        RC_ASSERT(std::memcmp(found.data(), again.data(), capacity * sizeof(float)) == 0);
+        for (std::size_t i = 0; i < capacity; ++i) {
           RC_ASSERT(std::isnan(expected[i]) == std::isnan(found[i]));
           if (std::isnan(expected[i])) continue;
           RC_ASSERT(std::abs(expected[i] - found[i]) <= 1.2e-7f * std::abs(expected[i]) + 1e-12f);
@@ -194,7 +194,8 @@ TEST_SUITE("device/rings") {
     device_executor device;
     auto const told = [&](int begin, int end) {
       rows.turn(0, {0, 1, 2}, begin, end);
-      kv::ops::remember_rows(device, cache.lanes(), rows.view(), kv::remembering{}, table<float>(cache, memory, 4));
+      kv::ops::update_query_memory(device, cache.lanes(), rows.view(), kv::query_memory_update{},
+                                   table<float>(cache, memory, 4));
       return error_of([&] { device.check(); });
     };
     CHECK(told(0, 4) == "observe: span (0) = 4, but it is not within the rows of its sequence");

@@ -29,17 +29,17 @@ struct scattered {
   int floor_percent = 0;
   int unseen = 0;  ///< of seven lanes
   kv::budget_scope pool = kv::budget_scope::lane;
-  KVPOLICY_HD int budget(kv::lane who, int count) const {
-    int const share = tokens + (who.layer * 7 + who.head * 3 + who.sequence) % spread;
+  KVPOLICY_HD int budget(kv::lane this_lane, int count) const {
+    int const share = tokens + (this_lane.layer * 7 + this_lane.head * 3 + this_lane.sequence) % spread;
     return share < count ? share : count;
   }
   KVPOLICY_HD bool triggers(int count, int allowed) const { return count > allowed + slack; }
-  KVPOLICY_HD bool unobserved(kv::lane who) const {
-    return unseen > 0 && (who.sequence * 5 + who.layer * 3 + who.head) % 7 < unseen;
+  KVPOLICY_HD bool unobserved(kv::lane this_lane) const {
+    return unseen > 0 && (this_lane.sequence * 5 + this_lane.layer * 3 + this_lane.head) % 7 < unseen;
   }
   KVPOLICY_HD bool triggers(int count, int allowed, int lanes) const { return count > allowed + slack * lanes; }
   KVPOLICY_HD bool forces(kv::entry at) const {
-    unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.who.head * 7 + at.who.layer) * 2654435761u;
+    unsigned const mixed = static_cast<unsigned>(at.position * 31 + at.lane.head * 7 + at.lane.layer) * 2654435761u;
     return static_cast<int>((mixed >> 8) % 100u) < percent;
   }
   [[nodiscard]] kv::budget_scope scope() const { return pool; }
@@ -56,8 +56,8 @@ struct between : scattered {
 
 /// A keep set of what was there before.
 void poison(kv::keep_set const& keep) {
-  std::fill_n(keep.ordinal, keep.capacity, -7);
-  std::fill_n(keep.offset, keep.segments() + 1, -7);
+  std::fill_n(keep.indices, keep.capacity, -7);
+  std::fill_n(keep.indptr, keep.segments() + 1, -7);
   std::fill_n(keep.seen, keep.segments(), -7);
   *keep.report = {7, 7, 7, 7, 7};
 }
@@ -65,27 +65,27 @@ void poison(kv::keep_set const& keep) {
 /// Devices that launch otherwise; each is used again and again, so that what is left in its scratch does not matter.
 struct devices {
   static constexpr int many = 5;
-  static kv::launch_numbers numbers(int threads, int lane_threads, int collected) {
+  static kv::launch_config config(int threads, int lane_threads, int collected) {
     return {.segment_threads = threads, .entry_threads = 32, .lane_threads = lane_threads, .collected_keys = collected};
   }
-  device_executor of[many] = {device_executor(numbers(64, 64, 32), 1), device_executor(numbers(32, 32, 33), 2),
-                              device_executor(numbers(96, 32, 64), 3), device_executor(numbers(128, 64, 1024), 4),
-                              device_executor(numbers(64, 32, 0), 5)};
+  device_executor of[many] = {device_executor(config(64, 64, 32), 1), device_executor(config(32, 32, 33), 2),
+                              device_executor(config(96, 32, 64), 3), device_executor(config(128, 64, 1024), 4),
+                              device_executor(config(64, 32, 0), 5)};
 };
 
 template <class Rule>
 bool agree(kv::score_view const& scores, Rule const& rule, device_executor& device) {
   owned_keep expected(scores), found(scores);
   kv::host_executor host;
-  host.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, scores.who.bound));
-  device.reserve(kv::implementation<kv::ops::top_k_t, device_executor::backend>::scratch({}, scores.who));
+  host.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, scores.lanes.bound));
+  device.reserve(kv::implementation<kv::ops::top_k_t, device_executor::backend>::scratch({}, scores.lanes));
   poison(found.view());
   kv::ops::top_k(host, scores, rule, expected.view());
   kv::ops::top_k(device, scores, rule, found.view());
   device.check();
-  bool same = expected.report() == found.report() && found.view().offset[0] == 0;
+  bool same = expected.report() == found.report() && found.view().indptr[0] == 0;
   for (int s = 0; s < scores.segments(); ++s) {
-    same = same && expected.view().offset[s + 1] == found.view().offset[s + 1];
+    same = same && expected.view().indptr[s + 1] == found.view().indptr[s + 1];
     same = same && expected.view().seen[s] == found.view().seen[s] && expected.kept(s) == found.kept(s);
   }
   return same;
@@ -186,7 +186,7 @@ TEST_SUITE("device/top_k") {
     owned_keep keep(scores.view());
     device_executor device(5);
     device.reserve(kv::implementation<kv::ops::top_k_t, device_executor::backend>::scratch({}, lanes.view()));
-    kv::ops::top_k(device, scores.view(), kv::best{2}, keep.view());
+    kv::ops::top_k(device, scores.view(), kv::plain_top_k{2}, keep.view());
     CHECK(error_of([&] { device.check(); }) ==
           "decide: count (4) = 8, but lanes that decide together hold equally many entries");
     CHECK(keep.kept(0) == std::vector<int>{0, 1});

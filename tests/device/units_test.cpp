@@ -67,16 +67,16 @@ bool is_the_hosts(slot_options const& how, int threads, std::size_t scratch, boo
   auto const held = std::make_unique<batch>(how);  // a device sees no stack
   batch& on_device = *held;
   auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::token;
-  kv::lanes const who = on_host.cache.lanes();
+  kv::lanes const batch = on_host.cache.lanes();
   dice random(how.seed + 3);
   std::vector<std::vector<int>> lists;
-  for (int segment = 0; segment < kv::segments(who, decides); ++segment) {
-    int const committed = on_host.cache.committed(who.at(kv::first_lane(who, decides, segment)));
+  for (int segment = 0; segment < kv::segments(batch, decides); ++segment) {
+    int const committed = on_host.cache.committed(batch.at(kv::first_lane(batch, decides, segment)));
     lists.push_back(one ? random.subset(committed, committed > 0 ? random.below(2) : 0) : any_kept(random, committed));
   }
-  listed_keep const keep(who, decides, lists);
+  listed_keep const keep(batch, decides, lists);
   kv::keep_set theirs = keep.view();
-  theirs.who = on_device.cache.lanes();
+  theirs.lanes = on_device.cache.lanes();
   kv::host_executor host;
   host.reserve(scratch_of_every_verb<kv::host>(on_host.cache.view()));
   device_executor device(numbers_of(threads), how.seed);
@@ -122,7 +122,7 @@ TEST_SUITE("device/units") {
     holds("any blocks", [] {
       slot_options const how = any_slots(true);
       int const threads = *rc::gen::element(32, 64);
-      RC_ASSERT(is_the_hosts(how, threads, kv::detail::unit_rooms::bytes(slot_cache(how).view()), false, drop_units));
+      RC_ASSERT(is_the_hosts(how, threads, kv::detail::unit_storage::bytes(slot_cache(how).view()), false, drop_units));
     });
   }
 
@@ -139,7 +139,7 @@ TEST_SUITE("device/units") {
     batch some(how);
     listed_keep const keep(some.cache.lanes(), kv::granularity::lane, {{0}});
     device_executor device;
-    device.reserve(scratch_for<kv::ops::fill_holes_t>(how) + kv::detail::unit_rooms::bytes(slot_cache(how).view()));
+    device.reserve(scratch_for<kv::ops::fill_holes_t>(how) + kv::detail::unit_storage::bytes(slot_cache(how).view()));
     auto const save = [&] { return some.cache.save(); };
     CHECK(is_idle_after_a_fault(device, [&] { fill_holes(device, keep.view(), some); }, save));
     CHECK(is_idle_after_a_fault(device, [&] { drop_units(device, keep.view(), some); }, save));

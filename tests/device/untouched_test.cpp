@@ -114,11 +114,11 @@ kv::plane pool_of(int rows) {
 struct listed_cache {
   kv::by_lane<int> list = {filled<int>(lanes * bound, [](int i) { return i; }), lanes* bound, 2 * bound, bound};
   kv::cache view{.shape = model,
-                 .who = lanes_of(filled<int>(lanes, none), filled<int>(lanes* bound, none), bound),
+                 .lanes = lanes_of(filled<int>(lanes, none), filled<int>(lanes* bound, none), bound),
                  .k = pool_of(lanes * bound),
                  .v = pool_of(lanes * bound),
                  .where = kv::slot_map({list.data, list.sequence, list.layer, list.head}, lanes* bound)};
-  listed_cache() { view.who.in_flight = filled<int>(1, none); }
+  listed_cache() { view.lanes.in_flight = filled<int>(1, none); }
 };
 
 kv::queries queries(int rows) {
@@ -139,12 +139,12 @@ void evict(Policy const& policy, listed_cache& cache, Applier const& how) {
   closed_executor exec;
   auto state = kv::make_state(exec, policy, cache.view);
   auto plan = kv::make_plan(exec, policy, cache.view);
-  auto* const told = filled<kv::tally>(1, [](int) { return kv::tally{}; });
+  auto* const told = filled<kv::apply_stats>(1, [](int) { return kv::apply_stats{}; });
   kv::append(exec, cache.view, state, {.tokens = 30, .position = 0});
   kv::append(exec, cache.view, state, {.tokens = 3, .position = 30, .in_flight = true});
   kv::truncate(exec, cache.view, state, 0, 32);
   kv::commit(exec, cache.view, 0, 1);
-  kv::signals const in{cache.view.who, kv::keys_of(cache.view), kv::values_of(cache.view), queries(30)};
+  kv::signals const in{cache.view.lanes, kv::keys_of(cache.view), kv::values_of(cache.view), queries(30)};
   kv::observe(exec, policy, in, state);
   kv::decide(exec, policy, in, state, plan);
   kv::apply(exec, how, plan, cache.view, state, told);
@@ -152,7 +152,7 @@ void evict(Policy const& policy, listed_cache& cache, Applier const& how) {
   exec.check();
   kv::fetched_keep const keep(exec, plan.keep());
   CHECK(keep.segments() == lanes);
-  kv::tally found;
+  kv::apply_stats found;
   exec.fetch(&found, told, 1);
   CHECK(found.logical_kept > 0);
 }
@@ -190,11 +190,11 @@ TEST_SUITE("device/untouched") {
     kv::plane rows = pool_of((pages + 1) * page);
     rows.token = std::exchange(rows.unit, row * page);
     kv::dual_cache both{.window = {.shape = model,
-                                   .who = {.layer_end = 2,
-                                           .heads = 2,
-                                           .bound = window,
-                                           .count = {filled<int>(1, none)},
-                                           .position = {filled<int>(window, none)}},
+                                   .lanes = {.layer_end = 2,
+                                             .heads = 2,
+                                             .bound = window,
+                                             .count = {filled<int>(1, none)},
+                                             .position = {filled<int>(window, none)}},
                                    .k = ring,
                                    .v = ring,
                                    .where = {kv::locating::ring, {oldest}, window, 1}},
@@ -202,12 +202,12 @@ TEST_SUITE("device/untouched") {
     both.window.v.base = pool_of(lanes * window).base;
     both.global = {
         .entries = {.shape = model,
-                    .who = lanes_of(filled<int>(lanes, none), filled<int>(lanes * bound, none), bound),
+                    .lanes = lanes_of(filled<int>(lanes, none), filled<int>(lanes * bound, none), bound),
                     .k = rows,
                     .v = rows,
                     .where = kv::block_table({table, 40, 20, 10}, page, pages + 1)},
         .table = {table, 40, 20, 10},
-        .held = {filled<int>(lanes, none), lanes, 2, 1},
+        .num_pages = {filled<int>(lanes, none), lanes, 2, 1},
         .pages = {filled<int>(pages, [](int i) { return i; }), filled<int>(1, [](int) { return pages; }), pages}};
     both.global.entries.v.base = pool_of((pages + 1) * page).base;
     closed_executor exec;
@@ -215,14 +215,15 @@ TEST_SUITE("device/untouched") {
     auto plans = kv::make_plan(exec, policy, both);
     kv::queries const asks = queries(1);
     for (int t = 0; t < 30; ++t) {
-      kv::step(exec, policy, kv::signals{both.window.who}, both, state, plans, {.tokens = 1, .position = t},
-               [&] { kv::select(exec, policy, kv::signals{both.global.entries.who, asks}, state.global, plans); });
+      kv::step(exec, policy, kv::signals{both.window.lanes}, both, state, plans, {.tokens = 1, .position = t}, [&] {
+        kv::select_pages(exec, policy, kv::signals{both.global.entries.lanes, asks}, state.global, plans);
+      });
     }
     kv::truncate(exec, both, state, 0, 29);
     CHECK(exec.copies == 0);
     exec.check();
     int count = 0;
-    exec.fetch(&count, both.global.entries.who.count.data, 1);
+    exec.fetch(&count, both.global.entries.lanes.count.data, 1);
     CHECK(count == 2);  // the sinks
   }
 }

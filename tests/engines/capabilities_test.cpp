@@ -92,7 +92,7 @@ TEST_SUITE("engines/capabilities") {
     }
     CHECK(error_of([] {
             engines::check(engines::sglang::can, kv::granularity::lane, "compact_rerotated", kv::codec::opaque);
-          }) == "carry: layout = compact_rerotated, but sglang: only the engine can turn opaque rows");
+          }) == "bind: layout = compact_rerotated, but sglang: only the engine can turn opaque rows");
     sglang_mock pool({.element = kv::codec::opaque});
     kv::cache view = pool.view();
     kv::host_executor exec;
@@ -101,32 +101,32 @@ TEST_SUITE("engines/capabilities") {
     auto plan = kv::make_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 4, .position = 0});
     kv::append(exec, view, state, {.sequence = 1, .tokens = 4, .position = 0});
-    CHECK(error_of([&] { kv::decide(exec, policy, kv::signals{view.who, kv::keys_of(view)}, state, plan); }) ==
+    CHECK(error_of([&] { kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan); }) ==
           "decide: keys = opaque rows, but only their engine can read them");
     kv::eviction const by_place{.score = kv::streaming_llm{1}, .budget = kv::per_lane{2}};
-    kv::decide(exec, by_place, kv::signals{view.who}, state, plan);
-    auto const turn = engines::carry<engines::sglang>(by_place, kv::compact_rerotated{});
+    kv::decide(exec, by_place, kv::signals{view.lanes}, state, plan);
+    auto const turn = engines::bind<engines::sglang>(by_place, kv::compact_rerotated{});
     CHECK(error_of([&] { kv::apply(exec, turn, plan, view, state); }).find("opaque") != std::string::npos);
     CHECK(pool.count({0, 0, 0}) == 4);
-    kv::apply(exec, engines::carry<engines::sglang>(by_place, kv::compact{}), plan, view, state);
+    kv::apply(exec, engines::bind<engines::sglang>(by_place, kv::compact{}), plan, view, state);
     CHECK(pool.count({0, 0, 0}) == 2);
   }
 
   TEST_CASE("a decision finer than the tables is refused by value and by name") {
     auto const lanes = kv::eviction{.score = kv::reduce_lanes<kv::knorm>{.decides = kv::granularity::lane}};
-    auto const refused = error_of([&] { (void)engines::carry<engines::sglang>(lanes, kv::list_rewrite<>{}); });
+    auto const refused = error_of([&] { (void)engines::bind<engines::sglang>(lanes, kv::list_rewrite<>{}); });
     CHECK(refused ==
-          "carry: policy.decides = lane, but this engine's tables cannot tell these lanes apart; lower the policy with "
+          "bind: policy.decides = lane, but this engine's tables cannot tell these lanes apart; lower the policy with "
           "reduce_lanes, or choose another layout");
     CHECK(error_of([] {
             engines::check(engines::sglang::can, kv::granularity::layer, "list_rewrite");
           }).find("reduce_lanes") != std::string::npos);
     CHECK(error_of([] { engines::check(engines::tensorrt_llm::can, kv::granularity::token, "list_rewrite"); }) ==
-          "carry: layout = list_rewrite, but tensorrt_llm: no single token can leave a sequence");
+          "bind: layout = list_rewrite, but tensorrt_llm: no single token can leave a sequence");
     CHECK(error_of([] { engines::check(engines::vllm::can, kv::granularity::token, "pack"); }) ==
-          "carry: layout = pack, but it is none of the appliers");
+          "bind: layout = pack, but it is none of the appliers");
     auto const tokens = kv::eviction{.score = kv::reduce_lanes<kv::knorm>{.decides = kv::granularity::token}};
-    auto const how = engines::carry<engines::sglang>(tokens, kv::list_rewrite<>{});
+    auto const how = engines::bind<engines::sglang>(tokens, kv::list_rewrite<>{});
     CHECK(how.policy == tokens);
     CHECK(how.can == engines::sglang::can);
     CHECK(engines::finest(engines::flashinfer_heads::can, applier::list_rewrite) == kv::granularity::lane);
@@ -137,30 +137,30 @@ TEST_SUITE("engines/capabilities") {
     tensorrt_mock pool({.sequences = 1});
     kv::cache view = pool.view();
     kv::host_executor exec;
-    kv::eviction const policy{.score = by_number{}, .budget = kv::global{6}};
+    kv::eviction const policy{.score = by_number{}, .budget = kv::per_sequence{6}};
     auto state = kv::make_state(exec, policy, view);
     auto plan = kv::make_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 12, .position = 0});
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     auto const before = pool.memory();
     kv::eviction const even{.score = by_number{}, .budget = kv::per_lane{6}};  // the plan is another policy's
-    auto const how = engines::carry<engines::tensorrt_llm>(even, kv::compact{});
+    auto const how = engines::bind<engines::tensorrt_llm>(even, kv::compact{});
     auto const refused = error_of([&] { kv::apply(exec, how, plan, view, state); });
     INFO(refused);
     CHECK(refused.find("tensorrt_llm has one length for this lane and another that keeps") != std::string::npos);
     CHECK(pool.memory() == before);
     CHECK(pool.count({0, 0, 0}) == 12);
-    kv::apply(exec, engines::carry<engines::flashinfer_heads>(policy, kv::compact{}), plan, view, state);
+    kv::apply(exec, engines::bind<engines::flashinfer_heads>(policy, kv::compact{}), plan, view, state);
     CHECK(pool.count({0, 0, 0}) < 12);
   }
 
   TEST_CASE("a pooled budget is refused where lanes that share it have one length") {
     kv::eviction const pooled{.score = kv::knorm{}, .budget = kv::per_layer{6}};
-    CHECK(error_of([&] { (void)engines::carry<engines::tensorrt_llm>(pooled, kv::compact{}); }) ==
-          "carry: policy.budget = pooled by layer, but tensorrt_llm has one length for lanes that would keep different "
+    CHECK(error_of([&] { (void)engines::bind<engines::tensorrt_llm>(pooled, kv::compact{}); }) ==
+          "bind: policy.budget = pooled by layer, but tensorrt_llm has one length for lanes that would keep different "
           "numbers of entries");
-    CHECK_NOTHROW((void)engines::carry<engines::flashinfer_heads>(pooled, kv::compact{}));
-    CHECK_NOTHROW((void)engines::carry<engines::llama_cpp>(pooled, kv::mask{}));
+    CHECK_NOTHROW((void)engines::bind<engines::flashinfer_heads>(pooled, kv::compact{}));
+    CHECK_NOTHROW((void)engines::bind<engines::llama_cpp>(pooled, kv::mask{}));
     auto const check = [](engines::capabilities const& can, kv::granularity decides, kv::budget_scope scope) {
       return error_of([&] { engines::check(can, decides, "compact", kv::codec::f32, scope); }).empty();
     };
@@ -181,8 +181,8 @@ TEST_SUITE("engines/capabilities") {
     auto state = kv::make_state(exec, policy, view);
     auto plan = kv::make_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 12, .position = 0});
-    kv::decide(exec, policy, kv::signals{view.who.layers_only(1, 2)}, state, plan);
-    auto const how = engines::carry<engines::tensorrt_llm>(policy, kv::compact{});
+    kv::decide(exec, policy, kv::signals{view.lanes.layers_only(1, 2)}, state, plan);
+    auto const how = engines::bind<engines::tensorrt_llm>(policy, kv::compact{});
     CHECK(error_of([&] { kv::apply(exec, how, plan, view, state); }) ==
           "apply: plan.keep = 3 entries of a lane, but tensorrt_llm has one length for this lane and another that "
           "keeps 12");

@@ -22,20 +22,20 @@ void finds_what_the_engine_finds() {
   kv::detail::check_cache("view", view);
   std::size_t elements = 0;
   for (std::size_t i = 0; i < pool.lane_count(); ++i) {
-    kv::lane const who = pool.lane_at(i);
+    kv::lane const this_lane = pool.lane_at(i);
     for (int ordinal = 0; ordinal < pool.how.bound; ++ordinal) {
-      RC_ASSERT(view.where.at(who, ordinal) ==
-                (kv::place{pool.table_entry(who, ordinal / pool.page()), ordinal % pool.page()}));
+      RC_ASSERT(view.where.at(this_lane, ordinal) ==
+                (kv::place{pool.table_entry(this_lane, ordinal / pool.page()), ordinal % pool.page()}));
     }
-    if (who.sequence != 0) continue;
+    if (this_lane.sequence != 0) continue;
     for (of const side : {of::keys, of::values}) {
       kv::plane const& rows = side == of::keys ? view.k : view.v;
       RC_ASSERT(rows.dims == pool.dims(side));
       for (int unit = 0; unit < pool.units(); ++unit) {
         for (int token = 0; token < pool.page(); ++token) {
           for (int d = 0; d < rows.dims; ++d, ++elements) {
-            std::byte const* const found = rows.row(who.layer, {unit, token}, who.head) + d * rows.dim;
-            RC_ASSERT(found == pool.element(side, who, unit, token, d));
+            std::byte const* const found = rows.row(this_lane.layer, {unit, token}, this_lane.head) + d * rows.dim;
+            RC_ASSERT(found == pool.element(side, this_lane, unit, token, d));
             RC_ASSERT(pool.inside(found) >= 0);
           }
         }

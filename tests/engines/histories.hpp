@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <kvpolicy/engines/carry.hpp>
+#include <kvpolicy/engines/bind.hpp>
 #include <string>
 #include <vector>
 
@@ -24,7 +24,7 @@ struct by_number {
     int together;
     float operator()(float, kv::entry at) const {
       int const group = at.position / together;
-      return static_cast<float>((group * 7919 + at.who.layer * 31 + at.who.head * 17 + at.who.sequence * 5) % 101);
+      return static_cast<float>((group * 7919 + at.lane.layer * 31 + at.lane.head * 17 + at.lane.sequence * 5) % 101);
     }
   };
   void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, number{together}); }
@@ -70,15 +70,15 @@ class history {
   void append(int sequence, int count) {
     auto& position = next[static_cast<std::size_t>(sequence)];
     for (std::size_t i = 0; i < pool.lane_count(); ++i) {
-      kv::lane const who = pool.lane_at(i);
-      if (who.sequence != sequence) continue;
+      kv::lane const this_lane = pool.lane_at(i);
+      if (this_lane.sequence != sequence) continue;
       for (int t = 0; t < count; ++t) {
-        int const ordinal = pool.count(who) + t;
+        int const ordinal = pool.count(this_lane) + t;
         token const made{position + t, born + t};
-        if (By == applier::mask) pool.table_entry(who, ordinal) = cell_of(who, made.position);
-        if (By == applier::dead_slot) map_entry(who, made.position) = pool.table_entry(who, ordinal);
-        write(of::keys, who, ordinal, made.number);
-        write(of::values, who, ordinal, made.number);
+        if (By == applier::mask) pool.table_entry(this_lane, ordinal) = cell_of(this_lane, made.position);
+        if (By == applier::dead_slot) map_entry(this_lane, made.position) = pool.table_entry(this_lane, ordinal);
+        write(of::keys, this_lane, ordinal, made.number);
+        write(of::values, this_lane, ordinal, made.number);
         tokens[i].push_back(made);
       }
     }
@@ -93,7 +93,7 @@ class history {
   }
 
   void evict() {
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     auto const before = tokens;
     for (std::size_t i = 0; i < pool.lane_count(); ++i) tokens[i] = survivors(i);
     if (uneven()) {
@@ -115,17 +115,17 @@ class history {
   void check() {
     RC_ASSERT(pool.guards_hold());
     for (std::size_t i = 0; i < pool.lane_count(); ++i) {
-      kv::lane const who = pool.lane_at(i);
-      RC_ASSERT(pool.count(who) == static_cast<int>(tokens[i].size()));
+      kv::lane const this_lane = pool.lane_at(i);
+      RC_ASSERT(pool.count(this_lane) == static_cast<int>(tokens[i].size()));
       for (std::size_t e = 0; e < tokens[i].size(); ++e) {
         int const ordinal = static_cast<int>(e);
         token const& one = tokens[i][e];
-        RC_ASSERT(pool.position(who, ordinal) == (By == applier::compact_rerotated ? ordinal : one.position));
-        RC_ASSERT(row(of::values, who, ordinal) == fingerprint(of::values, who, one.number));
+        RC_ASSERT(pool.position(this_lane, ordinal) == (By == applier::compact_rerotated ? ordinal : one.position));
+        RC_ASSERT(row(of::values, this_lane, ordinal) == fingerprint(of::values, this_lane, one.number));
         if (By == applier::compact_rerotated) {
-          check_turned(who, ordinal, one);
+          check_turned(this_lane, ordinal, one);
         } else {
-          RC_ASSERT(row(of::keys, who, ordinal) == fingerprint(of::keys, who, one.number));
+          RC_ASSERT(row(of::keys, this_lane, ordinal) == fingerprint(of::keys, this_lane, one.number));
         }
       }
       if (By == applier::dead_slot) check_map(i);
@@ -134,11 +134,12 @@ class history {
   }
 
   /// Rows of one token: bytes that every element type holds as finite numbers, or any.
-  [[nodiscard]] std::vector<std::byte> fingerprint(of side, kv::lane who, int number) {
+  [[nodiscard]] std::vector<std::byte> fingerprint(of side, kv::lane this_lane, int number) {
     int const elements = pool.dims(side);
     int const width = kv::bytes_of(pool.how.element);
     std::vector<std::byte> bytes(static_cast<std::size_t>(elements * width));
-    dice from(static_cast<std::uint64_t>(number) * 7919u + pool.index(who) * 104729u + (side == of::keys ? 1u : 0u));
+    dice from(static_cast<std::uint64_t>(number) * 7919u + pool.index(this_lane) * 104729u +
+              (side == of::keys ? 1u : 0u));
     for (int d = 0; d < elements; ++d) {
       std::byte* const to = bytes.data() + d * width;
       int const value = from.between(-120, 120);
@@ -151,11 +152,11 @@ class history {
     return bytes;
   }
 
-  [[nodiscard]] std::vector<std::byte> row(of side, kv::lane who, int ordinal) {
+  [[nodiscard]] std::vector<std::byte> row(of side, kv::lane this_lane, int ordinal) {
     auto const width = static_cast<std::size_t>(kv::bytes_of(pool.how.element));
     std::vector<std::byte> bytes(static_cast<std::size_t>(pool.dims(side)) * width);
     for (std::size_t d = 0; d * width < bytes.size(); ++d) {
-      std::memcpy(bytes.data() + d * width, place(side, who, ordinal, static_cast<int>(d)), width);
+      std::memcpy(bytes.data() + d * width, place(side, this_lane, ordinal, static_cast<int>(d)), width);
     }
     return bytes;
   }
@@ -166,33 +167,36 @@ class history {
   kv::cache view;
   kv::state<kv::host_executor> state;
   kv::plan<kv::host_executor> plan;
-  kv::tally told;
+  kv::apply_stats told;
   std::vector<std::vector<token>> tokens;
   std::vector<int> next;
   int born = 0;
 
  private:
   [[nodiscard]] std::size_t width() const { return static_cast<std::size_t>(pool.how.bound); }
-  [[nodiscard]] int cell_of(kv::lane who, int position) const { return 1 + who.sequence * pool.how.bound + position; }
-  [[nodiscard]] int& map_entry(kv::lane who, int position) {
-    if (std::same_as<Mock, sglang_mock>) who.sequence = (who.sequence + pool.how.rotated) % pool.how.sequences;
-    return map[pool.row(who) * width() + static_cast<std::size_t>(position)];
+  [[nodiscard]] int cell_of(kv::lane this_lane, int position) const {
+    return 1 + this_lane.sequence * pool.how.bound + position;
   }
-  std::byte* place(of side, kv::lane who, int ordinal, int dim) {
-    int const unit = pool.table_entry(who, ordinal / pool.page());
-    return pool.element(side, who, unit, ordinal % pool.page(), dim);
+  [[nodiscard]] int& map_entry(kv::lane this_lane, int position) {
+    if (std::same_as<Mock, sglang_mock>)
+      this_lane.sequence = (this_lane.sequence + pool.how.rotated) % pool.how.sequences;
+    return map[pool.row(this_lane) * width() + static_cast<std::size_t>(position)];
   }
-  void write(of side, kv::lane who, int ordinal, int number) {
-    auto const bytes = fingerprint(side, who, number);
+  std::byte* place(of side, kv::lane this_lane, int ordinal, int dim) {
+    int const unit = pool.table_entry(this_lane, ordinal / pool.page());
+    return pool.element(side, this_lane, unit, ordinal % pool.page(), dim);
+  }
+  void write(of side, kv::lane this_lane, int ordinal, int number) {
+    auto const bytes = fingerprint(side, this_lane, number);
     auto const size = static_cast<std::size_t>(kv::bytes_of(pool.how.element));
     for (std::size_t d = 0; d * size < bytes.size(); ++d) {
-      std::memcpy(place(side, who, ordinal, static_cast<int>(d)), bytes.data() + d * size, size);
+      std::memcpy(place(side, this_lane, ordinal, static_cast<int>(d)), bytes.data() + d * size, size);
     }
   }
 
   /// What stays of a lane, by the keep set and what the applier may keep beyond it.
   std::vector<token> survivors(std::size_t i) const {
-    auto const kept = plan.keep().listed(kv::segment_of(view.who, decides, static_cast<int>(i)));
+    auto const kept = plan.keep().listed(kv::segment_of(view.lanes, decides, static_cast<int>(i)));
     std::vector<token> stay;
     for (std::size_t e = 0; e < tokens[i].size(); ++e) {
       bool const wanted = std::any_of(kept.begin(), kept.end(), [&](int k) {
@@ -221,7 +225,7 @@ class history {
     kv::by_lane<int> const list{const_cast<int*>(read.data), read.sequence, read.layer, read.head};
     kv::unit_list const to{pool.rows_of(freed, pool.how.bound), pool.rows_of(freed_count, 1)};
     auto const run = [&](auto const& layout) {
-      kv::apply(exec, engines::carry<engine>(policy, layout), plan, view, state, &told);
+      kv::apply(exec, engines::bind<engine>(policy, layout), plan, view, state, &told);
     };
     if constexpr (By == applier::compact) run(kv::compact{});
     if constexpr (By == applier::compact_rerotated) run(kv::compact_rerotated{});
@@ -242,9 +246,9 @@ class history {
   }
 
   /// A key turned from the position that it was written at to its ordinal, up to one rounding for each of three turns.
-  void check_turned(kv::lane who, int ordinal, token const& one) {
-    auto const now = row(of::keys, who, ordinal);
-    auto const then = fingerprint(of::keys, who, one.number);
+  void check_turned(kv::lane this_lane, int ordinal, token const& one) {
+    auto const now = row(of::keys, this_lane, ordinal);
+    auto const then = fingerprint(of::keys, this_lane, one.number);
     kv::codec const element = pool.how.element;
     int const width = kv::bytes_of(element);
     double const half_step = element == kv::codec::f32 ? 0x1p-24 : element == kv::codec::f16 ? 0x1p-11 : 0x1p-8;
@@ -262,22 +266,22 @@ class history {
   }
 
   void check_map(std::size_t i) {
-    kv::lane const who = pool.lane_at(i);
+    kv::lane const this_lane = pool.lane_at(i);
     std::size_t e = 0;
-    for (int p = 0; p < next[static_cast<std::size_t>(who.sequence)]; ++p) {
+    for (int p = 0; p < next[static_cast<std::size_t>(this_lane.sequence)]; ++p) {
       bool const lives = e < tokens[i].size() && tokens[i][e].position == p;
-      RC_ASSERT(map_entry(who, p) == (lives ? pool.table_entry(who, static_cast<int>(e)) : 0));
+      RC_ASSERT(map_entry(this_lane, p) == (lives ? pool.table_entry(this_lane, static_cast<int>(e)) : 0));
       if (lives) ++e;
     }
   }
 
   void check_mask(std::size_t i) {
-    kv::lane const who = pool.lane_at(i);
+    kv::lane const this_lane = pool.lane_at(i);
     std::size_t e = 0;
-    for (int p = 0; p < next[static_cast<std::size_t>(who.sequence)]; ++p) {
+    for (int p = 0; p < next[static_cast<std::size_t>(this_lane.sequence)]; ++p) {
       bool const lives = e < tokens[i].size() && tokens[i][e].position == p;
-      auto const cell =
-          pool.row(who) * static_cast<std::size_t>(pool.units()) + static_cast<std::size_t>(cell_of(who, p));
+      auto const cell = pool.row(this_lane) * static_cast<std::size_t>(pool.units()) +
+                        static_cast<std::size_t>(cell_of(this_lane, p));
       RC_ASSERT(readable[cell] == (lives ? std::byte{1} : std::byte{0}));
       if (lives) ++e;
     }

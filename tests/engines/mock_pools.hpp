@@ -69,8 +69,8 @@ class mock_pool {
     int const n = static_cast<int>(i);
     return {n / how.heads / how.layers, n / how.heads % how.layers, n % how.heads};
   }
-  [[nodiscard]] std::size_t index(kv::lane who) const {
-    return static_cast<std::size_t>((who.sequence * how.layers + who.layer) * how.heads + who.head);
+  [[nodiscard]] std::size_t index(kv::lane this_lane) const {
+    return static_cast<std::size_t>((this_lane.sequence * how.layers + this_lane.layer) * how.heads + this_lane.head);
   }
 
   [[nodiscard]] kv::lanes lanes() {
@@ -99,19 +99,20 @@ class mock_pool {
     return how.rows == kv::granularity::layer ? s * l : lane_count();
   }
   /// The row of a lane in tables that `rows_of` describes.
-  [[nodiscard]] std::size_t row(kv::lane who) const {
-    if (how.rows == kv::granularity::token) return static_cast<std::size_t>(who.sequence);
-    if (how.rows == kv::granularity::layer) return static_cast<std::size_t>(who.sequence * how.layers + who.layer);
-    return index(who);
+  [[nodiscard]] std::size_t row(kv::lane this_lane) const {
+    if (how.rows == kv::granularity::token) return static_cast<std::size_t>(this_lane.sequence);
+    if (how.rows == kv::granularity::layer)
+      return static_cast<std::size_t>(this_lane.sequence * how.layers + this_lane.layer);
+    return index(this_lane);
   }
   [[nodiscard]] kv::by_lane<int> table() { return rows_of(table_, pages()); }
-  [[nodiscard]] int& table_entry(kv::lane who, int i) {
-    who.sequence = (who.sequence + how.rotated) % how.sequences;
-    return table_[row(who) * static_cast<std::size_t>(pages()) + static_cast<std::size_t>(i)];
+  [[nodiscard]] int& table_entry(kv::lane this_lane, int i) {
+    this_lane.sequence = (this_lane.sequence + how.rotated) % how.sequences;
+    return table_[row(this_lane) * static_cast<std::size_t>(pages()) + static_cast<std::size_t>(i)];
   }
-  [[nodiscard]] int count(kv::lane who) const { return count_[index(who)]; }
-  [[nodiscard]] int position(kv::lane who, int ordinal) const {
-    return position_[index(who) * static_cast<std::size_t>(how.bound) + static_cast<std::size_t>(ordinal)];
+  [[nodiscard]] int count(kv::lane this_lane) const { return count_[index(this_lane)]; }
+  [[nodiscard]] int position(kv::lane this_lane, int ordinal) const {
+    return position_[index(this_lane) * static_cast<std::size_t>(how.bound) + static_cast<std::size_t>(ordinal)];
   }
 
   /// True if nothing was written outside the tensors.
@@ -194,11 +195,11 @@ struct llama_mock : mock_pool {
                       .cells = {table().data, table().sequence, table().layer, table().head}};
     return pool.view(lanes());
   }
-  std::byte* element(of side, kv::lane who, int cell, int, int d) {
-    auto const l = static_cast<std::size_t>(who.layer);
+  std::byte* element(of side, kv::lane this_lane, int cell, int, int d) {
+    auto const l = static_cast<std::size_t>(this_lane.layer);
     bool const transposed = side == of::values && std::same_as<Engine, engines::llama_cpp>;
-    if (transposed) return at(v[l], std::int64_t{who.head * how.value_dims + d} * units() + cell);
-    return at((side == of::keys ? k : v)[l], std::int64_t{cell * how.heads + who.head} * dims(side) + d);
+    if (transposed) return at(v[l], std::int64_t{this_lane.head * how.value_dims + d} * units() + cell);
+    return at((side == of::keys ? k : v)[l], std::int64_t{cell * how.heads + this_lane.head} * dims(side) + d);
   }
   std::vector<std::byte*> k, v;
 };
@@ -227,9 +228,10 @@ struct sglang_mock : mock_pool {
                       .first = how.variant == 1 ? first.data() : nullptr};
     return pool.view(lanes());
   }
-  std::byte* element(of side, kv::lane who, int slot, int, int d) {
+  std::byte* element(of side, kv::lane this_lane, int slot, int, int d) {
     auto const& buffer = side == of::keys ? k : v;
-    return at(buffer[static_cast<std::size_t>(who.layer)], std::int64_t{slot * how.heads + who.head} * dims(side) + d);
+    return at(buffer[static_cast<std::size_t>(this_lane.layer)],
+              std::int64_t{slot * how.heads + this_lane.head} * dims(side) + d);
   }
   std::vector<std::byte*> k, v;
   std::vector<int> first;
@@ -269,10 +271,10 @@ struct vllm_mock : mock_pool {
                       .max_blocks = pages()};
     return pool.view(lanes());
   }
-  std::byte* element(of side, kv::lane who, int block, int token, int d) {
-    std::int64_t const s = side == of::values ? 1 : 0, b = block, n = token, h = who.head, l = who.layer;
+  std::byte* element(of side, kv::lane this_lane, int block, int token, int d) {
+    std::int64_t const s = side == of::values ? 1 : 0, b = block, n = token, h = this_lane.head, l = this_lane.layer;
     std::int64_t const B = units(), N = page(), H = how.heads, D = how.dims, L = how.layers;
-    std::byte* const own = k.empty() ? base : k[static_cast<std::size_t>(who.layer)];
+    std::byte* const own = k.empty() ? base : k[static_cast<std::size_t>(this_lane.layer)];
     switch (how.variant) {
       case 0:
         return at(own, (((s * B + b) * N + n) * H + h) * D + d);
@@ -317,9 +319,9 @@ struct tensorrt_mock : mock_pool {
                            .max_blocks_per_sequence = pages()};
     return described.view(lanes());
   }
-  std::byte* element(of side, kv::lane who, int block, int token, int d) {
-    std::int64_t const half = (std::int64_t{block} * how.layers + who.layer) * 2 + (side == of::values ? 1 : 0);
-    return at(pool, ((half * how.heads + who.head) * page() + token) * how.dims + d);
+  std::byte* element(of side, kv::lane this_lane, int block, int token, int d) {
+    std::int64_t const half = (std::int64_t{block} * how.layers + this_lane.layer) * 2 + (side == of::values ? 1 : 0);
+    return at(pool, ((half * how.heads + this_lane.head) * page() + token) * how.dims + d);
   }
   std::byte* pool = nullptr;
 };
@@ -353,10 +355,10 @@ struct flashinfer_mock : mock_pool {
                       .table = {table().data, table().sequence, table().layer, table().head}};
     return pool.view(lanes());
   }
-  std::byte* element(of side, kv::lane who, int p, int token, int d) {
-    std::int64_t const h = who.head, n = token, H = how.heads, N = page();
+  std::byte* element(of side, kv::lane this_lane, int p, int token, int d) {
+    std::int64_t const h = this_lane.head, n = token, H = how.heads, N = page();
     std::int64_t const in_page = hnd() ? h * N + n : n * H + h;
-    auto const l = static_cast<std::size_t>(who.layer);
+    auto const l = static_cast<std::size_t>(this_lane.layer);
     if (!together()) return at((side == of::keys ? k : v)[l], (p * N * H + in_page) * how.dims + d);
     return at(k[l], ((p * 2 + (side == of::values ? 1 : 0)) * N * H + in_page) * how.dims + d);
   }
@@ -387,10 +389,10 @@ struct openvino_mock : mock_pool {
                       .block_tables = {table().data, table().sequence, table().layer, 0}};
     return pool.view(lanes());
   }
-  std::byte* element(of side, kv::lane who, int block, int token, int d) {
+  std::byte* element(of side, kv::lane this_lane, int block, int token, int d) {
     auto const& tensor = side == of::keys ? k : v;
-    return at(tensor[static_cast<std::size_t>(who.layer)],
-              ((std::int64_t{block} * how.heads + who.head) * page() + token) * dims(side) + d);
+    return at(tensor[static_cast<std::size_t>(this_lane.layer)],
+              ((std::int64_t{block} * how.heads + this_lane.head) * page() + token) * dims(side) + d);
   }
   std::vector<std::byte*> k, v;
 };

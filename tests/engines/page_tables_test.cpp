@@ -41,13 +41,13 @@ void kernels_find_pages() {
       int const pages = indptr[static_cast<std::size_t>(s + 1)] - begin;
       int const length = pages == 0 ? 0 : (pages - 1) * run.pool.page() + last[static_cast<std::size_t>(s)];
       for (int h = 0; h < how.heads; ++h) {
-        kv::lane const who{s, l, h};
-        auto const& tokens = run.tokens[run.pool.index(who)];
+        kv::lane const this_lane{s, l, h};
+        auto const& tokens = run.tokens[run.pool.index(this_lane)];
         RC_ASSERT(length == static_cast<int>(tokens.size()));
         for (int e = 0; e < length; ++e) {
           int const page = indices[static_cast<std::size_t>(begin + e / run.pool.page())];
-          auto const expected = run.fingerprint(of::keys, who, tokens[static_cast<std::size_t>(e)].number);
-          std::byte const* const key = run.pool.element(of::keys, who, page, e % run.pool.page(), 0);
+          auto const expected = run.fingerprint(of::keys, this_lane, tokens[static_cast<std::size_t>(e)].number);
+          std::byte const* const key = run.pool.element(of::keys, this_lane, page, e % run.pool.page(), 0);
           RC_ASSERT(std::equal(expected.begin(), expected.end(), key));
         }
       }
@@ -70,14 +70,14 @@ void kernels_find_pages_of_heads() {
     engines::write_head_tables(run.view, l, {tables.data(), lengths.data(), most, -1});
     for (int h = 0; h < how.heads; ++h) {
       for (int s = 0; s < how.sequences; ++s) {
-        kv::lane const who{s, l, h};
+        kv::lane const this_lane{s, l, h};
         auto const row = static_cast<std::size_t>(h * how.sequences + s);
-        auto const& tokens = run.tokens[run.pool.index(who)];
+        auto const& tokens = run.tokens[run.pool.index(this_lane)];
         RC_ASSERT(lengths[row] == static_cast<int>(tokens.size()));
         for (int e = 0; e < lengths[row]; ++e) {
           int const page = tables[row * static_cast<std::size_t>(most) + static_cast<std::size_t>(e / run.pool.page())];
-          auto const expected = run.fingerprint(of::keys, who, tokens[static_cast<std::size_t>(e)].number);
-          std::byte const* const key = run.pool.element(of::keys, who, page, e % run.pool.page(), 0);
+          auto const expected = run.fingerprint(of::keys, this_lane, tokens[static_cast<std::size_t>(e)].number);
+          std::byte const* const key = run.pool.element(of::keys, this_lane, page, e % run.pool.page(), 0);
           RC_ASSERT(std::equal(expected.begin(), expected.end(), key));
         }
         RC_ASSERT(tables[(row + 1) * static_cast<std::size_t>(most) - 1] == -1);
@@ -144,7 +144,7 @@ TEST_SUITE("engines/page_tables") {
   TEST_CASE("dropped positions and blocks are told before they go") {
     history<vllm_mock, applier::drop_blocks> run({.sequences = 1}, 8);
     run.append(0, 24);
-    kv::decide(run.exec, run.policy, kv::signals{run.view.who}, run.state, run.plan);
+    kv::decide(run.exec, run.policy, kv::signals{run.view.lanes}, run.state, run.plan);
     std::vector<int> blocks(6, -1), positions(24, -1);
     int const gone = engines::dropped_blocks(run.plan.keep(), run.view, {0, 0, 0}, blocks);
     int const lost = engines::dropped_positions(run.plan.keep(), run.view, {0, 0, 0}, positions);
@@ -168,7 +168,7 @@ TEST_SUITE("engines/page_tables") {
       history<vllm_mock, applier::drop_blocks> run({.sequences = 1}, 1);
       run.append(0, committed);
       kv::append(run.exec, run.view, run.state, {.tokens = 5, .position = committed, .in_flight = true});
-      kv::decide(run.exec, run.policy, kv::signals{run.view.who}, run.state, run.plan);
+      kv::decide(run.exec, run.policy, kv::signals{run.view.lanes}, run.state, run.plan);
       std::vector<int> blocks(6, -1);
       int const gone = engines::dropped_blocks(run.plan.keep(), run.view, {0, 0, 0}, blocks);
       CHECK(gone == (committed == 8 ? 1 : 0));

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <kvpolicy/engines/carry.hpp>
+#include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/page_tables.hpp>
 #include <vector>
 
@@ -26,20 +26,20 @@ TEST_SUITE("engines/recipe") {
     auto const policy = kv::eviction{.score = kv::reduce_lanes{.score_of = kv::knorm{}},  // one list: lower it
                                      .protect = kv::sinks{4} | kv::recent{8},
                                      .budget = kv::per_lane{32}};
-    auto const how = kv::engines::carry<kv::engines::sglang>(
+    auto const how = kv::engines::bind<kv::engines::sglang>(
         policy, kv::list_rewrite<>{.list = {req_to_token, 64}, .freed = {{freed.data(), 64}, {freed_count.data(), 1}}});
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
 
     kv::append(exec, cache, state, {.tokens = 48, .position = 0});  // after a forward
-    kv::decide(exec, how.policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+    kv::decide(exec, how.policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);
     kv::apply(exec, how, plan, cache, state);
 
     // The allocator takes the freed slots back; the next token is entry 32, at position 48, in whatever slot it gives.
-    req_to_token[*cache.who.count.data] = next_slot;
+    req_to_token[*cache.lanes.count.data] = next_slot;
     // example-end recipe
 
-    CHECK(*cache.who.count.data == 32);
+    CHECK(*cache.lanes.count.data == 32);
     CHECK(freed_count[0] == 16);
     for (int i = 0; i < 16; ++i) {
       CHECK(std::find(req_to_token, req_to_token + 32, freed[static_cast<std::size_t>(i)]) == req_to_token + 32);

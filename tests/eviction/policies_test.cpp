@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto composed = kv::eviction{
     .score = kv::snapkv{.window = 16, .pool = kv::avg_pool{5}, .rows = kv::reduction::max, .group = kv::reduction::sum},
-    .protect = kv::sinks{4} | kv::span{8, 12},
+    .protect = kv::sinks{4} | kv::position_span{8, 12},
     .budget = kv::per_lane{256},
     .trigger = kv::over_budget{64}};
 
@@ -70,8 +70,8 @@ TEST_SUITE("eviction/policies") {
   }
 
   TEST_CASE("chance is another one for every seed, sequence, layer, head and position") {
-    auto const drawn = [](std::uint64_t seed, kv::lane who, int position) {
-      return kv::random::uniform{seed}(0, {who, 0, 1, position, 0});
+    auto const drawn = [](std::uint64_t seed, kv::lane this_lane, int position) {
+      return kv::random_scores::uniform{seed}(0, {this_lane, 0, 1, position, 0});
     };
     float const first = drawn(42, {}, 0);
     CHECK(first == drawn(42, {}, 0));

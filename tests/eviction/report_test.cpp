@@ -60,10 +60,10 @@ struct engine {
              .entry = 4,
              .entries = entries}};
   }
-  auto signals(kv::lanes const& who) {
+  auto signals(kv::lanes const& batch) {
     kv::turn_queries turn;
     static_cast<kv::query_view&>(turn) = rows();
-    return kv::signals{who, kv::keys_of(cache.view()), kv::queries{rows()}, turn, betas()};
+    return kv::signals{batch, kv::keys_of(cache.view()), kv::queries{rows()}, turn, betas()};
   }
   auto signals() { return signals(cache.lanes()); }
 
@@ -150,7 +150,7 @@ TEST_SUITE("core/observed") {
     kv::decide(exec, policy, in, held, plan);
     CHECK(plan.report() == counted(8, 0));
     std::vector<float> const nothing(8 * 40);
-    auto const given = in.with(in.who, kv::attention_mass{{nothing.data(), 160, 80, 40}});
+    auto const given = in.with(in.lanes, kv::attention_mass{{nothing.data(), 160, 80, 40}});
     auto fresh = kv::make_state(exec, policy, of.cache.view());
     kv::decide(exec, policy, given, fresh, plan);
     CHECK(plan.report() == counted(8, 0));
@@ -216,7 +216,7 @@ TEST_SUITE("core/observed") {
   TEST_CASE("lanes that decide together count once, and only if none of them was observed") {
     engine of;
     decider token(of, kv::eviction{.score = kv::reduce_lanes{.score_of = kv::h2o{}}, .budget = kv::per_lane{8}});
-    decider global(of, kv::eviction{.score = kv::h2o{}, .budget = kv::global{.tokens = 8}});
+    decider global(of, kv::eviction{.score = kv::h2o{}, .budget = kv::per_sequence{.tokens = 8}});
     decider layers(of, kv::eviction{.score = kv::h2o{}, .budget = kv::per_layer{.tokens = 8}});
     CHECK(token.decide() == counted(2, 2));
     CHECK(global.decide() == counted(2, 2));
@@ -282,20 +282,20 @@ TEST_SUITE("core/observed") {
 /// A window of four over pages, a token a step, with or without gates.
 struct admitting {
   static constexpr int window = 4;
-  void room(int tokens) { kv::make_room(exec, policy, kv::signals{both.window.who}, both, held, plans, tokens); }
+  void room(int tokens) { kv::promote(exec, policy, kv::signals{both.window.lanes}, both, held, plans, tokens); }
   void step(bool tells) {
     room(1);
     kv::append(exec, both.window, held.window, {.tokens = 1, .position = length++});
-    if (tells) tell(both.window.who, held.window, 1);
+    if (tells) tell(both.window.lanes, held.window, 1);
   }
-  void tell(kv::lanes const& who, kv::state<kv::host_executor>& to, int entries) {
+  void tell(kv::lanes const& batch, kv::state<kv::host_executor>& to, int entries) {
     gates.assign(static_cast<std::size_t>(4 * entries), gate);
     kv::gate const fresh{{.base = reinterpret_cast<std::byte const*>(gates.data()),
                           .layer = 8 * entries,
                           .head = 4 * entries,
                           .entry = 4,
                           .entries = entries}};
-    kv::observe(exec, policy, kv::signals{who, fresh}, to);
+    kv::observe(exec, policy, kv::signals{batch, fresh}, to);
   }
   [[nodiscard]] kv::report const& report() const { return plans.decided.report(); }
 
@@ -338,14 +338,14 @@ TEST_SUITE("core/observed: admission") {
     for (bool const tells : {true, false}) {
       admitting now;
       now.gate = 0;
-      kv::cache const fresh = now.engine.chunk(10, 0);
-      auto of_fresh = kv::make_state(now.exec, now.policy, fresh);
-      auto decided = kv::make_plan(now.exec, now.policy, fresh);
-      if (tells) now.tell(fresh.who, of_fresh, 10);
-      kv::decide(now.exec, now.policy, kv::signals{fresh.who}, of_fresh, decided);
+      kv::cache const chunk = now.engine.chunk(10, 0);
+      auto of_fresh = kv::make_state(now.exec, now.policy, chunk);
+      auto decided = kv::make_plan(now.exec, now.policy, chunk);
+      if (tells) now.tell(chunk.lanes, of_fresh, 10);
+      kv::decide(now.exec, now.policy, kv::signals{chunk.lanes}, of_fresh, decided);
       CHECK(decided.report() == counted(4, tells ? 0 : 4));
-      kv::take_in(now.exec, now.policy, kv::signals{now.both.window.who}, fresh, of_fresh, decided, now.both, now.held,
-                  now.plans);
+      kv::ingest(now.exec, now.policy, kv::signals{now.both.window.lanes}, chunk, of_fresh, decided, now.both, now.held,
+                 now.plans);
       now.room(1);
       CHECK(now.report() == counted(4, tells ? 0 : 4));
     }
@@ -370,7 +370,7 @@ TEST_SUITE("core/scores: report") {
           kv::report{.forced_over_budget = 8, .triggered = 8, .over_budget = 8});
     CHECK(of_policy(by_force(kv::per_layer{.tokens = 8}, 9)) ==
           kv::report{.forced_over_budget = 4, .triggered = 4, .over_budget = 4});
-    CHECK(of_policy(by_force(kv::global{.tokens = 8}, 9)) ==
+    CHECK(of_policy(by_force(kv::per_sequence{.tokens = 8}, 9)) ==
           kv::report{.forced_over_budget = 2, .triggered = 2, .over_budget = 2});
     CHECK(of_policy(by_force(kv::unlimited{}, 9)) == kv::report{});
     auto const waits = [&](auto const& limit, int slack) {
@@ -382,8 +382,8 @@ TEST_SUITE("core/scores: report") {
     };
     CHECK(of_policy(waits(kv::per_lane{20}, 4)) == counted(0, 0, 8));
     CHECK(of_policy(waits(kv::per_lane{20}, 3)) == counted(8, 0, 0));
-    CHECK(of_policy(waits(kv::global{.tokens = 20}, 16)) == counted(0, 0, 2));
-    CHECK(of_policy(waits(kv::global{.tokens = 20}, 15)) == counted(2, 0, 0));
+    CHECK(of_policy(waits(kv::per_sequence{.tokens = 20}, 16)) == counted(0, 0, 2));
+    CHECK(of_policy(waits(kv::per_sequence{.tokens = 20}, 15)) == counted(2, 0, 0));
   }
 
   TEST_CASE("lowest_one after a long prefill is over its budget until one entry a step has brought it there") {
@@ -406,7 +406,7 @@ TEST_SUITE("core/scores: report") {
         memory.put(memory.lane_at(i), at);
       }
       for (int count = 20; count > 14; --count) {
-        kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, held, plan);
+        kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, held, plan);
         CAPTURE(count);
         CHECK(plan.report() == counted(count > 16 ? 4 : 0, 0, count > 17 ? 4 : 0));
         kv::apply(exec, kv::overwrite{list}, plan, cache, held);
@@ -415,18 +415,18 @@ TEST_SUITE("core/scores: report") {
       }
       for (int step = 0; step < 3; ++step) {  // each new entry takes the place of one: never over again
         kv::append(exec, cache, held, {.tokens = 1, .position = 20 + step});
-        kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, held, plan);
+        kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, held, plan);
         CHECK(plan.report() == counted(4, 0, 0));
         kv::apply(exec, kv::overwrite{list}, plan, cache, held);
       }
       kv::append(exec, cache, held, {.tokens = 1, .position = 40});
       kv::eviction waits = policy;
       waits.trigger.slack = 1;
-      kv::decide(exec, waits, kv::signals{cache.who, kv::keys_of(cache)}, held, plan);
+      kv::decide(exec, waits, kv::signals{cache.lanes, kv::keys_of(cache)}, held, plan);
       CHECK(plan.report() == counted(0, 0, 4));
       kv::eviction const all_forced{
           .score = kv::knorm{}, .protect = kv::everything{}, .budget = kv::per_lane{16}, .pick = kv::lowest_one{}};
-      kv::decide(exec, all_forced, kv::signals{cache.who, kv::keys_of(cache)}, held, plan);
+      kv::decide(exec, all_forced, kv::signals{cache.lanes, kv::keys_of(cache)}, held, plan);
       CHECK(plan.report() == kv::report{.forced_over_budget = 4, .triggered = 4, .over_budget = 4});
     }
   }

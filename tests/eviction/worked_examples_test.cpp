@@ -123,11 +123,11 @@ TEST_SUITE("eviction/worked_examples") {
     auto state = kv::make_state(exec, policy, cache.view());
     auto plan = kv::make_plan(exec, policy, cache.view());
     kv::cache view = cache.view();
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     CHECK(listed(plan.keep(), 0) == ordinals{0, 1, 7, 8, 9});
     kv::apply(exec, kv::compact{}, plan, view, state);
     kv::append(exec, view, state, {.tokens = 2, .position = 10});
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     kv::apply(exec, kv::compact{}, plan, view, state);
     CHECK(cache.positions(only, cache.count(only)) == ordinals{0, 1, 9, 10, 11});
   }

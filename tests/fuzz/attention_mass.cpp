@@ -43,8 +43,8 @@ std::vector<float> row_lse(mock_cache& cache, mock_queries& queries, int capacit
   auto const all = static_cast<std::size_t>(cache.options().sequences * layers * heads * capacity);
   std::vector<float> made(all, 123.0f);
   for (int i = 0; i < cache.lane_count(); ++i) {
-    kv::lane const who = cache.lane_at(i);
-    auto const lane = reference_lane(cache, queries, who);
+    kv::lane const this_lane = cache.lane_at(i);
+    auto const lane = reference_lane(cache, queries, this_lane);
     auto const logits = reference::attention_logits(lane);
     auto const visible = reference::visibility(lane, reference::key_domain::all);
     for (int h = 0; h < cache.model().group(); ++h) {
@@ -52,9 +52,9 @@ std::vector<float> row_lse(mock_cache& cache, mock_queries& queries, int capacit
         double sum = 0;
         auto const& row = logits[static_cast<std::size_t>(h)][r];
         for (std::size_t e = 0; e < row.size(); ++e) sum += visible[r][e] ? std::exp(row[e]) : 0.0;
-        int const stored = queries.view().stored(who, static_cast<int>(r));
-        int const query_head = who.head * cache.model().group() + h;
-        int const at = ((who.sequence * layers + who.layer) * heads + query_head) * capacity + stored;
+        int const stored = queries.view().stored(this_lane, static_cast<int>(r));
+        int const query_head = this_lane.head * cache.model().group() + h;
+        int const at = ((this_lane.sequence * layers + this_lane.layer) * heads + query_head) * capacity + stored;
         made[static_cast<std::size_t>(at)] = static_cast<float>(std::log(sum));
       }
     }

@@ -34,11 +34,11 @@ struct machine {
       : cache(shape),
         exec(threads, most),
         view(cache.view()),
-        state(exec, view.shape, view.who),
+        state(exec, view.shape, view.lanes),
         positions(static_cast<std::size_t>(cache.lane_count())),
         drafts(static_cast<std::size_t>(shape.sequences), 0),
         rings(positions.size()) {
-    state.add(kv::accumulate{});
+    state.add(kv::record_attention_mass{});
     state.add(kv::query_ring{ring_rows});
   }
 
@@ -53,7 +53,7 @@ struct machine {
 
   [[nodiscard]] std::vector<std::byte> columns() const {
     std::vector<std::byte> all;
-    for (kv::held_column const& each : state.columns()) {
+    for (kv::recorded_column const& each : state.columns()) {
       std::byte const* const first = each.rows.row({0, 0, 0});
       all.insert(all.end(), first, first + each.rows.sequence * cache.options().sequences);
     }
@@ -124,11 +124,11 @@ struct machine {
   /// As an eviction would: one committed entry of one lane is gone, so that lanes of a sequence hold unequal numbers.
   void thin(bytes& from) {
     int const i = from.below(cache.lane_count());
-    kv::lane const who = cache.lane_at(i);
-    if (cache.options().shared_entries || cache.committed(who) == 0) return;
+    kv::lane const this_lane = cache.lane_at(i);
+    if (cache.options().shared_entries || cache.committed(this_lane) == 0) return;
     auto& list = of_lane(i);
-    list.erase(list.begin() + from.below(cache.committed(who)));
-    cache.put(who, list);
+    list.erase(list.begin() + from.below(cache.committed(this_lane)));
+    cache.put(this_lane, list);
     for (std::size_t e = 0; e < list.size(); ++e) mass(i)[e] = static_cast<float>(list[e]);
   }
 
@@ -151,24 +151,29 @@ struct machine {
       for (int r = 0; r < rows; ++r) queries.set_position(s, r, position += 1 + from.below(3));
     }
     auto const columns_of = [&] { return state.columns_from(1); };
-    kv::ops::ring_append(exec, view.who, queries.view(), ring_view(columns_of()));
+    kv::ops::ring_append(exec, view.lanes, queries.view(), ring_view(columns_of()));
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
+      kv::lane const this_lane = cache.lane_at(i);
       auto& list = rings[static_cast<std::size_t>(i)];
-      int const committed = cache.committed(who);
+      int const committed = cache.committed(this_lane);
       for (int r = 0; r < rows && committed > 0; ++r) {
-        int const position = queries.position(who.sequence, r);
+        int const position = queries.position(this_lane.sequence, r);
         if (position > of_lane(i)[static_cast<std::size_t>(committed - 1)]) break;
         while (!list.empty() && list.back().first >= position) list.pop_back();
-        list.emplace_back(position, queries.row(who.sequence, who.layer, who.head * cache.model().group(), r));
+        list.emplace_back(position,
+                          queries.row(this_lane.sequence, this_lane.layer, this_lane.head * cache.model().group(), r));
         if (list.size() > ring_rows) list.pop_front();
       }
     }
   }
 
-  [[nodiscard]] kv::query_ring_view ring_view(kv::held_columns const& held) const {
-    return {ring_rows,          cache.model().group(), cache.model().head_dim, held.table<float>(0),
-            held.table<int>(1), held.table<int>(2)};
+  [[nodiscard]] kv::query_ring_view ring_view(kv::recorded_columns const& recorded) const {
+    return {ring_rows,
+            cache.model().group(),
+            cache.model().head_dim,
+            recorded.table<float>(0),
+            recorded.table<int>(1),
+            recorded.table<int>(2)};
   }
 
   void check() {
@@ -177,20 +182,20 @@ struct machine {
       require(cache.drafts(s) == drafts[static_cast<std::size_t>(s)], "drafts are counted");
     }
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
-      require(cache.count(who) == static_cast<int>(of_lane(i).size()), "counts are the model's");
-      require(cache.positions(who, cache.count(who)) == of_lane(i), "positions are the model's");
+      kv::lane const this_lane = cache.lane_at(i);
+      require(cache.count(this_lane) == static_cast<int>(of_lane(i).size()), "counts are the model's");
+      require(cache.positions(this_lane, cache.count(this_lane)) == of_lane(i), "positions are the model's");
       for (std::size_t e = 0; e < of_lane(i).size(); ++e) {
         require(mass(i)[e] == static_cast<float>(of_lane(i)[e]), "columns of older entries stay");
       }
       auto const& list = rings[static_cast<std::size_t>(i)];
-      int const* const cursor = rows.cursor.row(who);
+      int const* const cursor = rows.cursor.row(this_lane);
       require(cursor[1] == static_cast<int>(list.size()), "the ring holds as many rows as the model");
       for (int r = 0; r < cursor[1]; ++r) {
         int const at = (cursor[0] + r) % ring_rows;
         auto const& wanted = list[static_cast<std::size_t>(r)];
-        float const* const first = rows.rows.row(who) + at * rows.dims;
-        require(rows.position.row(who)[at] == wanted.first, "the ring's positions are the model's");
+        float const* const first = rows.rows.row(this_lane) + at * rows.dims;
+        require(rows.position.row(this_lane)[at] == wanted.first, "the ring's positions are the model's");
         require(reference::row(first, first + rows.dims) == wanted.second, "the ring's rows are the model's");
       }
     }

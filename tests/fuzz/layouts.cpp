@@ -28,11 +28,11 @@ enum class applier { compact, list_rewrite, dead_slot, mask, overwrite, drop_blo
 struct chosen {
   std::vector<std::vector<bool>> const* flags = nullptr;  ///< of each segment
   kv::granularity decides = kv::granularity::lane;
-  kv::lanes who{};
+  kv::lanes lanes{};
   using needs = kv::needs<>;
   void score(auto& exec, auto const&, kv::score_view const& out) const {
     auto const read = [this](float, kv::entry at) {
-      auto const segment = static_cast<std::size_t>(kv::segment_of(who, decides, who.index(at.who)));
+      auto const segment = static_cast<std::size_t>(kv::segment_of(lanes, decides, lanes.index(at.lane)));
       return (*flags)[segment][static_cast<std::size_t>(at.ordinal)] ? 1.0f : 0.0f;
     };
     kv::ops::map(exec, out, read);
@@ -76,24 +76,25 @@ class history {
         exec_(1, most),
         view_(cache_.view()),
         flags_(static_cast<std::size_t>(cache_.lane_count())),
-        policy_{.score = {&flags_, cache_.options.by_lane ? kv::granularity::lane : kv::granularity::token, view_.who}},
+        policy_{
+            .score = {&flags_, cache_.options.by_lane ? kv::granularity::lane : kv::granularity::token, view_.lanes}},
         state_(kv::make_state(exec_, policy_, view_)),
         plan_(kv::make_plan(exec_, policy_, view_)),
-        columns_(exec_, view_.shape, view_.who),
+        columns_(exec_, view_.shape, view_.lanes),
         lanes_(static_cast<std::size_t>(cache_.lane_count())),
         hidden_(static_cast<std::size_t>(cache_.rows * cache_.units), std::byte{1}),
         hides_{cache_.list_table(), {mask_table(), kv::mask_form::boolean, cache_.units}} {
-    columns_.add(kv::accumulate{});
+    columns_.add(kv::record_attention_mass{});
     for (int& each : cache_.prefix) each = by_ == applier::dead_slot ? from_.below(3) : 0;
     for (int& each : cache_.locked) each = by_ == applier::dead_slot ? from_.below(3) : 0;
   }
 
   void append() {
     int const s = from_.below(cache_.options.sequences);
-    int room = cache_.options.bound;
+    int capacity = cache_.options.bound;
     int next = next_of(s);
-    each_lane(s, [&](int i) { room = std::min(room, cache_.options.bound - cache_.held(cache_.lane_at(i))); });
-    int const tokens = std::min(room, from_.below(8));
+    each_lane(s, [&](int i) { capacity = std::min(capacity, cache_.options.bound - cache_.held(cache_.lane_at(i))); });
+    int const tokens = std::min(capacity, from_.below(8));
     bool const drafts = cache_.in_flight[static_cast<std::size_t>(s)] > 0 || from_.below(4) == 3;
     if (next + tokens > cache_.map_row) return;
     for (int t = 0; t < tokens; ++t, ++number_) {
@@ -122,11 +123,11 @@ class history {
     decide();
     auto const before = cache_.save();
     std::vector<kept_lane> const expected = expected_lanes(before);
-    kv::tally told{7, 7, 7};
-    apply(&told);
+    kv::apply_stats stats{7, 7, 7};
+    apply(&stats);
     check_lanes();
     for (int i = 0; i < cache_.lane_count(); ++i) check_tables(i, expected[static_cast<std::size_t>(i)], before);
-    check_told(told, expected);
+    check_told(stats, expected);
     bool const moves = by_ == applier::compact || by_ == applier::overwrite || by_ == applier::compact_rerotated;
     require(moves || cache_.memory == before.memory, "this applier moves no row");
     require(cache_.in_flight == before.tables[5], "drafts are in flight still");
@@ -187,29 +188,29 @@ class history {
   void write(int s, int position) {
     cache_.write_token(s, position, number_);
     each_lane(s, [&](int i) {
-      kv::lane const who = cache_.lane_at(i);
-      kv::place const at = view_.where.at(who, cache_.held(who));
-      hidden_[static_cast<std::size_t>(cache_.row_of(who) * cache_.units + at.unit)] = std::byte{1};
+      kv::lane const this_lane = cache_.lane_at(i);
+      kv::place const at = view_.where.at(this_lane, cache_.held(this_lane));
+      hidden_[static_cast<std::size_t>(cache_.row_of(this_lane) * cache_.units + at.unit)] = std::byte{1};
       if (by_ == applier::compact_rerotated) {
-        cache_.write(true, who, static_cast<int>(at.unit), at.token,
-                     reference::rotated(cache_.token_row(true, who, number_), position, {}));
+        cache_.write(true, this_lane, static_cast<int>(at.unit), at.token,
+                     reference::rotated(cache_.token_row(true, this_lane, number_), position, {}));
       }
     });
   }
 
   /// Any keep set that no applier refuses: protected positions stay, and all lanes keep equally many.
   void decide() {
-    int const segments = kv::segments(view_.who, policy_.score.decides);
+    int const segments = kv::segments(view_.lanes, policy_.score.decides);
     int budget = cache_.options.bound;
     int most = 0;
     for (int segment = 0; segment < segments; ++segment) {
-      kv::lane const who = view_.who.at(kv::first_lane(view_.who, policy_.score.decides, segment));
+      kv::lane const this_lane = view_.lanes.at(kv::first_lane(view_.lanes, policy_.score.decides, segment));
       auto& flags = flags_[static_cast<std::size_t>(segment)];
-      flags = from_.flags(cache_.committed(who));
-      ordinals const positions = cache_.positions(who);
-      for (int e = 0; e < cache_.committed(who); ++e) {
+      flags = from_.flags(cache_.committed(this_lane));
+      ordinals const positions = cache_.positions(this_lane);
+      for (int e = 0; e < cache_.committed(this_lane); ++e) {
         bool const safe =
-            positions[static_cast<std::size_t>(e)] < cache_.prefix[static_cast<std::size_t>(cache_.row_of(who))];
+            positions[static_cast<std::size_t>(e)] < cache_.prefix[static_cast<std::size_t>(cache_.row_of(this_lane))];
         if (safe) flags[static_cast<std::size_t>(e)] = true;
       }
       budget = std::min(budget, static_cast<int>(std::count(flags.begin(), flags.end(), true)));
@@ -217,30 +218,30 @@ class history {
     }
     if (by_ == applier::dead_slot) budget = most;  // whatever is protected stays
     policy_.budget.tokens = budget;
-    kv::decide(exec_, policy_, kv::signals{view_.who}, state_, plan_);
+    kv::decide(exec_, policy_, kv::signals{view_.lanes}, state_, plan_);
   }
 
   std::vector<kept_lane> expected_lanes(slot_cache::snapshot const& before) {
     std::vector<kept_lane> all;
     for (int i = 0; i < cache_.lane_count(); ++i) {
-      kv::lane const who = cache_.lane_at(i);
-      auto const listed = plan_.keep().listed(kv::segment_of(view_.who, plan_.decides(), i));
+      kv::lane const this_lane = cache_.lane_at(i);
+      auto const listed = plan_.keep().listed(kv::segment_of(view_.lanes, plan_.decides(), i));
       kept_lane one{{listed.begin(), listed.end()}, {}, {}};
-      for (int e = cache_.committed(who); e < cache_.held(who); ++e) one.kept.push_back(e);
-      auto const table = cache_.row(before.tables[0], who, cache_.places);
+      for (int e = cache_.committed(this_lane); e < cache_.held(this_lane); ++e) one.kept.push_back(e);
+      auto const table = cache_.row(before.tables[0], this_lane, cache_.places);
       one.left = by_ == applier::drop_blocks
-                     ? reference::without_blocks(table, cache_.options.page, cache_.held(who), one.kept)
-                 : by_ == applier::overwrite ? reference::overwritten(table, cache_.held(who), one.kept)
+                     ? reference::without_blocks(table, cache_.options.page, cache_.held(this_lane), one.kept)
+                 : by_ == applier::overwrite ? reference::overwritten(table, cache_.held(this_lane), one.kept)
                  : cache_.options.page > 1   ? reference::layout_result{one.kept, {}, {}}
-                                             : reference::listed_only(table, cache_.held(who), one.kept);
+                                             : reference::listed_only(table, cache_.held(this_lane), one.kept);
       if (by_ == applier::dead_slot) {
         std::set<int> dropped;
-        ordinals const positions = cache_.positions(who);
-        for (int e = 0; e < cache_.held(who); ++e) {
+        ordinals const positions = cache_.positions(this_lane);
+        for (int e = 0; e < cache_.held(this_lane); ++e) {
           if (!std::binary_search(one.kept.begin(), one.kept.end(), e))
             dropped.insert(positions[static_cast<std::size_t>(e)]);
         }
-        one.redirected = reference::redirect(mapped(who), dropped, cache_.dead(), [](int) { return false; });
+        one.redirected = reference::redirect(mapped(this_lane), dropped, cache_.dead(), [](int) { return false; });
       }
       std::vector<token> stay;
       for (int const e : one.left.ordinals) stay.push_back(of_lane(i)[static_cast<std::size_t>(e)]);
@@ -254,69 +255,70 @@ class history {
     return all;
   }
 
-  [[nodiscard]] reference::mapped_sequence mapped(kv::lane who) {
+  [[nodiscard]] reference::mapped_sequence mapped(kv::lane this_lane) {
     reference::mapped_sequence now;
-    int const length = next_of(who.sequence);
-    now.map = cache_.row(cache_.map, who, length);
-    ordinals const positions = cache_.positions(who);
+    int const length = next_of(this_lane.sequence);
+    now.map = cache_.row(cache_.map, this_lane, length);
+    ordinals const positions = cache_.positions(this_lane);
     now.live.insert(positions.begin(), positions.end());
-    auto const row = static_cast<std::size_t>(cache_.row_of(who));
+    auto const row = static_cast<std::size_t>(cache_.row_of(this_lane));
     now.prefix = cache_.prefix[row];
     now.locked = std::min(cache_.locked[row], length);
     return now;
   }
   [[nodiscard]] reference::mapped_sequence sequence(int s) { return mapped({s, 0, 0}); }
 
-  void apply(kv::tally* told) {
+  void apply(kv::apply_stats* stats) {
     auto const list = cache_.list_table();
-    if (by_ == applier::compact) kv::apply(exec_, kv::compact{}, plan_, view_, columns_, told);
+    if (by_ == applier::compact) kv::apply(exec_, kv::compact{}, plan_, view_, columns_, stats);
     if (by_ == applier::list_rewrite) {
-      kv::apply(exec_, kv::list_rewrite<>{.list = list, .freed = cache_.freed_list()}, plan_, view_, columns_, told);
+      kv::apply(exec_, kv::list_rewrite<>{.list = list, .freed = cache_.freed_list()}, plan_, view_, columns_, stats);
     }
-    if (by_ == applier::dead_slot) kv::apply(exec_, cache_.redirecting(), plan_, view_, columns_, told);
-    if (by_ == applier::mask) kv::apply(exec_, hides_, plan_, view_, columns_, told);
-    if (by_ == applier::overwrite) kv::apply(exec_, kv::overwrite{list}, plan_, view_, columns_, told);
-    if (by_ == applier::compact_rerotated) kv::apply(exec_, kv::compact_rerotated{}, plan_, view_, columns_, told);
+    if (by_ == applier::dead_slot) kv::apply(exec_, cache_.redirecting(), plan_, view_, columns_, stats);
+    if (by_ == applier::mask) kv::apply(exec_, hides_, plan_, view_, columns_, stats);
+    if (by_ == applier::overwrite) kv::apply(exec_, kv::overwrite{list}, plan_, view_, columns_, stats);
+    if (by_ == applier::compact_rerotated) kv::apply(exec_, kv::compact_rerotated{}, plan_, view_, columns_, stats);
     if (by_ == applier::drop_blocks) {
-      kv::apply(exec_, kv::drop_blocks{list, cache_.freed_list()}, plan_, view_, columns_, told);
+      kv::apply(exec_, kv::drop_blocks{list, cache_.freed_list()}, plan_, view_, columns_, stats);
     }
   }
 
   void check_lanes() {
     for (int i = 0; i < cache_.lane_count(); ++i) {
-      kv::lane const who = cache_.lane_at(i);
-      require(cache_.held(who) == static_cast<int>(of_lane(i).size()), "a lane holds what was kept, and its drafts");
-      ordinals const positions = cache_.positions(who);
+      kv::lane const this_lane = cache_.lane_at(i);
+      require(cache_.held(this_lane) == static_cast<int>(of_lane(i).size()),
+              "a lane holds what was kept, and its drafts");
+      ordinals const positions = cache_.positions(this_lane);
       for (std::size_t e = 0; e < of_lane(i).size(); ++e) {
         token const& one = of_lane(i)[e];
         require(positions[e] == one.position, "an entry keeps its position");
         require(mass(i)[e] == static_cast<float>(one.number % 4096), "a column goes with its entry");
-        kv::place const at = view_.where.at(who, static_cast<int>(e));
-        auto const key = cache_.read(true, who, static_cast<int>(at.unit), at.token);
-        auto wanted = cache_.token_row(true, who, one.number);
+        kv::place const at = view_.where.at(this_lane, static_cast<int>(e));
+        auto const key = cache_.read(true, this_lane, static_cast<int>(at.unit), at.token);
+        auto wanted = cache_.token_row(true, this_lane, one.number);
         if (by_ == applier::compact_rerotated) wanted = reference::rotated(wanted, one.position, {});
         double const bound =
             by_ == applier::compact_rerotated ? 3.0 * (one.turns + 1) * roundoff(cache_.options.element) + 2e-6 : 0;
         for (std::size_t d = 0; d < key.size(); ++d) {
           require(std::abs(key[d] - wanted[d]) <= bound, "an entry keeps its key");
         }
-        require(
-            cache_.read(false, who, static_cast<int>(at.unit), at.token) == cache_.token_row(false, who, one.number),
-            "an entry keeps its value");
+        require(cache_.read(false, this_lane, static_cast<int>(at.unit), at.token) ==
+                    cache_.token_row(false, this_lane, one.number),
+                "an entry keeps its value");
       }
     }
   }
 
   void check_tables(int i, kept_lane const& one, slot_cache::snapshot const& before) {
-    kv::lane const who = cache_.lane_at(i);
-    auto const row = cache_.row(cache_.list, who, cache_.places);
+    kv::lane const this_lane = cache_.lane_at(i);
+    auto const row = cache_.row(cache_.list, this_lane, cache_.places);
     auto const sorted = [](ordinals values) {
       std::sort(values.begin(), values.end());
       return values;
     };
-    require(sorted(row) == sorted(cache_.row(before.tables[0], who, cache_.places)), "a table keeps its units");
+    require(sorted(row) == sorted(cache_.row(before.tables[0], this_lane, cache_.places)), "a table keeps its units");
     if (by_ == applier::compact || by_ == applier::compact_rerotated) {
-      require(row == cache_.row(before.tables[0], who, cache_.places), "compact writes no table");
+      require(row == cache_.row(before.tables[0], this_lane, cache_.places), "compact writes no table");
       return;
     }
     for (std::size_t u = 0; u < one.left.units.size(); ++u) {
@@ -324,45 +326,45 @@ class history {
     }
     if (by_ == applier::mask) {
       for (int const unit : one.left.freed) {
-        require(hidden_[static_cast<std::size_t>(cache_.row_of(who) * cache_.units + unit)] == std::byte{0},
+        require(hidden_[static_cast<std::size_t>(cache_.row_of(this_lane) * cache_.units + unit)] == std::byte{0},
                 "what goes is hidden");
       }
       for (int const unit : one.left.units) {
-        require(hidden_[static_cast<std::size_t>(cache_.row_of(who) * cache_.units + unit)] == std::byte{1},
+        require(hidden_[static_cast<std::size_t>(cache_.row_of(this_lane) * cache_.units + unit)] == std::byte{1},
                 "what stays is shown");
       }
       return;
     }
     if (by_ == applier::overwrite) return;
-    auto const freed = cache_.row(cache_.freed, who, cache_.row(cache_.freed_count, who, 1)[0]);
+    auto const freed = cache_.row(cache_.freed, this_lane, cache_.row(cache_.freed_count, this_lane, 1)[0]);
     if (!one.redirected) {
       require(sorted(freed) == sorted(one.left.freed), "what fell free is handed back, each once");
       return;
     }
-    auto const released = cache_.row(cache_.released, who, cache_.row(cache_.released_count, who, 1)[0]);
+    auto const released = cache_.row(cache_.released, this_lane, cache_.row(cache_.released_count, this_lane, 1)[0]);
     require(sorted(freed) == one.redirected->freed, "slots that nobody names are handed back");
     require(sorted(released) == one.redirected->released, "locked slots are released, not freed");
-    require(cache_.row(cache_.map, who, static_cast<int>(one.redirected->map.size())) == one.redirected->map,
+    require(cache_.row(cache_.map, this_lane, static_cast<int>(one.redirected->map.size())) == one.redirected->map,
             "dropped positions are at the dead slot, and no other moved");
   }
 
-  void check_told(kv::tally const& told, std::vector<kept_lane> const& expected) {
+  void check_told(kv::apply_stats const& stats, std::vector<kept_lane> const& expected) {
     std::int64_t kept = 0, attended = 0;
     for (int i = 0; i < cache_.lane_count(); ++i) {
-      kept += std::ssize(plan_.keep().listed(kv::segment_of(view_.who, plan_.decides(), i)));
+      kept += std::ssize(plan_.keep().listed(kv::segment_of(view_.lanes, plan_.decides(), i)));
       attended += std::ssize(expected[static_cast<std::size_t>(i)].left.ordinals);
     }
-    require(told.logical_kept == kept, "the tally counts what is kept");
-    if (by_ != applier::mask) require(told.attended_length == attended, "the tally counts what attention reads");
+    require(stats.logical_kept == kept, "the tally counts what is kept");
+    if (by_ != applier::mask) require(stats.attended_length == attended, "the tally counts what attention reads");
   }
 
   /// Puts the rows of a sequence where its new slots are.
   void move_rows(int s, ordinals const& slots) {
     each_lane(s, [&](int i) {
-      kv::lane const who = cache_.lane_at(i);
+      kv::lane const this_lane = cache_.lane_at(i);
       for (std::size_t e = 0; e < of_lane(i).size(); ++e) {
         for (bool const key : {true, false})
-          cache_.write(key, who, slots[e], 0, cache_.token_row(key, who, of_lane(i)[e].number));
+          cache_.write(key, this_lane, slots[e], 0, cache_.token_row(key, this_lane, of_lane(i)[e].number));
       }
     });
   }

@@ -22,12 +22,12 @@ using namespace kvpolicy_test;
 
 /// Keep sets of any ordinals, one list a segment.
 struct keep_lists {
-  keep_lists(bytes& from, mock_cache& cache, kv::lanes const& who, kv::granularity decides) {
+  keep_lists(bytes& from, mock_cache& cache, kv::lanes const& batch, kv::granularity decides) {
     offset.push_back(0);
-    for (int segment = 0; segment < kv::segments(who, decides); ++segment) {
-      int committed = who.bound;  // lanes that decide together share what the shortest holds
-      for (int i = 0; i < who.size(); ++i) {
-        if (kv::segment_of(who, decides, i) == segment) committed = std::min(committed, cache.committed(who.at(i)));
+    for (int segment = 0; segment < kv::segments(batch, decides); ++segment) {
+      int committed = batch.bound;  // lanes that decide together share what the shortest holds
+      for (int i = 0; i < batch.size(); ++i) {
+        if (kv::segment_of(batch, decides, i) == segment) committed = std::min(committed, cache.committed(batch.at(i)));
       }
       lists.emplace_back();
       std::vector<bool> const kept = from.flags(committed);
@@ -37,10 +37,10 @@ struct keep_lists {
       ordinal.insert(ordinal.end(), lists.back().begin(), lists.back().end());
       offset.push_back(static_cast<std::int64_t>(ordinal.size()));
     }
-    keep.who = who;
+    keep.lanes = batch;
     keep.decides = decides;
-    keep.offset = offset.data();
-    keep.ordinal = ordinal.data();
+    keep.indptr = offset.data();
+    keep.indices = ordinal.data();
     keep.capacity = static_cast<std::int64_t>(ordinal.size());
   }
   keep_lists(keep_lists const&) = delete;
@@ -65,25 +65,26 @@ struct hashed_column {
 
   int row;
   std::vector<std::byte> memory;
-  kv::held_column view;
+  kv::recorded_column view;
 };
 
-void copy_entry(mock_cache& cache, mock_cache::snapshot& to, mock_cache::snapshot const& from, kv::lane who, int target,
-                int source) {
+void copy_entry(mock_cache& cache, mock_cache::snapshot& to, mock_cache::snapshot const& from, kv::lane this_lane,
+                int target, int source) {
   auto const width = static_cast<std::size_t>(kv::bytes_of(cache.options().element));
   for (of const plane : {of::keys, of::values}) {
     for (int d = 0; d < (plane == of::keys ? cache.model().head_dim : cache.value_dim()); ++d) {
-      std::memcpy(to.memory.data() + cache.offset_of(cache.element(plane, who, target, d)),
-                  from.memory.data() + cache.offset_of(cache.element(plane, who, source, d)), width);
+      std::memcpy(to.memory.data() + cache.offset_of(cache.element(plane, this_lane, target, d)),
+                  from.memory.data() + cache.offset_of(cache.element(plane, this_lane, source, d)), width);
     }
   }
-  int const row = (cache.options().shared_entries ? who.sequence : cache.index(who)) * cache.options().bound;
+  int const row =
+      (cache.options().shared_entries ? this_lane.sequence : cache.index(this_lane)) * cache.options().bound;
   to.position[static_cast<std::size_t>(row + target)] = from.position[static_cast<std::size_t>(row + source)];
 }
 
 void try_gather(bytes& from, kv::host_executor& exec, mock_cache& cache, kv::granularity decides) {
-  kv::lanes const who = cache.lanes();
-  keep_lists const kept(from, cache, who, decides);
+  kv::lanes const batch = cache.lanes();
+  keep_lists const kept(from, cache, batch, decides);
   hashed_column moved(cache, {"moved", kv::per::lane_entry, kv::on_move::permute, from.one_of({4, 3, 8})});
   hashed_column fixed(cache, {"fixed", kv::per::lane_entry, kv::on_move::stay, 4});
   std::vector<std::byte> column = moved.memory;
@@ -91,9 +92,9 @@ void try_gather(bytes& from, kv::host_executor& exec, mock_cache& cache, kv::gra
   auto const before = cache.save();
   auto expected = before;
   auto const wide = static_cast<std::size_t>(moved.view.about.bytes);
-  for (int i = 0; i < who.size(); ++i) {
-    kv::lane const lane = who.at(i);
-    std::vector<int> order = kept.lists[static_cast<std::size_t>(kv::segment_of(who, decides, i))];
+  for (int i = 0; i < batch.size(); ++i) {
+    kv::lane const lane = batch.at(i);
+    std::vector<int> order = kept.lists[static_cast<std::size_t>(kv::segment_of(batch, decides, i))];
     for (int d = cache.committed(lane); d < cache.count(lane); ++d) order.push_back(d);
     for (std::size_t e = 0; e < order.size(); ++e) {
       copy_entry(cache, expected, before, lane, static_cast<int>(e), order[e]);
@@ -102,9 +103,9 @@ void try_gather(bytes& from, kv::host_executor& exec, mock_cache& cache, kv::gra
                   wide);
     }
   }
-  std::vector<kv::held_column> const columns{moved.view, fixed.view};
+  std::vector<kv::recorded_column> const columns{moved.view, fixed.view};
   kv::cache view = cache.view();
-  kv::ops::gather_rows(exec, kept.keep, view, std::span<kv::held_column const>(columns));
+  kv::ops::gather_rows(exec, kept.keep, view, std::span<kv::recorded_column const>(columns));
   require(cache.save() == expected, "gather_rows moves kept rows and positions, and no other byte");
   require(moved.memory == column && fixed.memory == stays, "gather_rows moves columns that follow their entries");
 }
@@ -121,19 +122,19 @@ void try_rerotate(bytes& from, kv::host_executor& exec, mock_cache& cache) {
   if (whole == 0) return;
   how.dims = whole != cache.model().head_dim || from.coin() ? std::min(whole, from.one_of({2, 64, 256})) : 0;
   int const dims = how.dims != 0 ? how.dims : whole;
-  kv::lanes const who = cache.lanes();
+  kv::lanes const batch = cache.lanes();
   std::vector<reference::matrix> rows;
   std::vector<std::vector<int>> positions;
-  for (int i = 0; i < who.size(); ++i) {
-    rows.push_back(cache.rows(of::keys, who.at(i), cache.count(who.at(i))));
-    positions.push_back(cache.positions(who.at(i), cache.count(who.at(i))));
+  for (int i = 0; i < batch.size(); ++i) {
+    rows.push_back(cache.rows(of::keys, batch.at(i), cache.count(batch.at(i))));
+    positions.push_back(cache.positions(batch.at(i), cache.count(batch.at(i))));
   }
   auto const before = cache.save();
   auto const pairing =
       how.style == kv::rope_style::neox ? reference::rope_pairing::halves : reference::rope_pairing::pairs;
-  kv::ops::rerotate(exec, who, cache.view(), how);
-  for (int i = 0; i < who.size(); ++i) {
-    kv::lane const lane = who.at(i);
+  kv::ops::rerotate(exec, batch, cache.view(), how);
+  for (int i = 0; i < batch.size(); ++i) {
+    kv::lane const lane = batch.at(i);
     for (int e = 0; e < cache.count(lane); ++e) {
       reference::row expected = rows[static_cast<std::size_t>(i)][static_cast<std::size_t>(e)];
       int const turn = e - positions[static_cast<std::size_t>(i)][static_cast<std::size_t>(e)];
@@ -151,9 +152,9 @@ void try_rerotate(bytes& from, kv::host_executor& exec, mock_cache& cache) {
     }
   }
   // Whatever is not a key of an entry is as it was: put the keys back and compare.
-  for (int i = 0; i < who.size(); ++i) {
-    for (int e = 0; e < cache.count(who.at(i)); ++e) {
-      auto const at = [&](int d) { return cache.element(of::keys, who.at(i), e, d); };
+  for (int i = 0; i < batch.size(); ++i) {
+    for (int e = 0; e < cache.count(batch.at(i)); ++e) {
+      auto const at = [&](int d) { return cache.element(of::keys, batch.at(i), e, d); };
       auto const width = static_cast<std::size_t>(kv::bytes_of(cache.options().element));
       for (int d = 0; d < cache.model().head_dim; ++d) {
         std::memcpy(at(d), before.memory.data() + cache.offset_of(at(d)), width);
@@ -172,13 +173,13 @@ void try_fill_row(bytes& from, kv::host_executor& exec, mock_cache& cache) {
   auto const before = cache.save();
   auto expected = before;
   for (int i = 0; i < cache.lane_count(); ++i) {
-    kv::lane who = cache.lane_at(i);
-    who.sequence = any.sequence;
+    kv::lane this_lane = cache.lane_at(i);
+    this_lane.sequence = any.sequence;
     for (of const plane : {of::keys, of::values}) {
       for (int d = 0; d < (plane == of::keys ? cache.model().head_dim : cache.value_dim()); ++d) {
         std::byte* const base = plane == of::keys ? view.k.base : view.v.base;
         kv::plane const& p = plane == of::keys ? view.k : view.v;
-        std::byte* const to = base + who.layer * p.layer + at.unit * p.unit + who.head * p.head + d * p.dim;
+        std::byte* const to = base + this_lane.layer * p.layer + at.unit * p.unit + this_lane.head * p.head + d * p.dim;
         encode(cache.options().element, plane == of::keys ? -96.0 : 3.0, expected.memory.data() + cache.offset_of(to));
       }
     }
@@ -216,12 +217,12 @@ void try_mask(bytes& from, kv::host_executor& exec, mock_cache& cache) {
   for (bool const hidden : {false, true}) {
     if (hidden) kv::ops::hide_dropped(exec, kept.keep, view, mask);
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
+      kv::lane const this_lane = cache.lane_at(i);
       auto const& list = kept.lists[static_cast<std::size_t>(i)];
       std::vector<bool> expected(static_cast<std::size_t>(units), false);
-      for (int e = 0; e < cache.count(who); ++e) {
-        bool const stays = e >= cache.committed(who) || std::binary_search(list.begin(), list.end(), e);
-        expected[static_cast<std::size_t>(view.where.at(who, e).unit)] = stays || !hidden;
+      for (int e = 0; e < cache.count(this_lane); ++e) {
+        bool const stays = e >= cache.committed(this_lane) || std::binary_search(list.begin(), list.end(), e);
+        expected[static_cast<std::size_t>(view.where.at(this_lane, e).unit)] = stays || !hidden;
       }
       for (std::int64_t unit = 0; unit < units; ++unit) {
         require(readable(i, unit) == expected[static_cast<std::size_t>(unit)], "a mask says what may be read");

@@ -38,7 +38,7 @@ void check_row(owned_scores& out, int segment, reference::row expected, char con
   require(result.same, text.str());
 }
 
-void try_pool(bytes& from, kv::host_executor& exec, owned_scores& scores, kv::lanes const& who) {
+void try_pool(bytes& from, kv::host_executor& exec, owned_scores& scores, kv::lanes const& batch) {
   int const kind = from.below(3);
   int const width = 2 * from.one_of({3, 0, 1, 2, 8, 40}) + 1;
   int const tail = from.one_of({0, 1, 5, 100});
@@ -51,7 +51,7 @@ void try_pool(bytes& from, kv::host_executor& exec, owned_scores& scores, kv::la
                                width};
   std::vector<reference::row> expected;
   for (int s = 0; s < scores.view().segments(); ++s) {
-    int const count = who.committed(scores.view().lane_of(s));
+    int const count = batch.committed(scores.view().lane_of(s));
     reference::row const all = as_row(scores.row(s, scores.stride()));
     reference::row some(all.begin(), all.begin() + count);
     some = reference::pooled(some, how, std::min(tail, count));
@@ -66,19 +66,19 @@ void try_pool(bytes& from, kv::host_executor& exec, owned_scores& scores, kv::la
 
 struct mixed {
   float operator()(float old, kv::entry at) const {
-    return 2 * old + static_cast<float>(at.position - 3 * at.ordinal + at.count + 5 * at.who.head + 7 * at.who.layer);
+    return 2 * old + static_cast<float>(at.position - 3 * at.ordinal + at.count + 5 * at.lane.head + 7 * at.lane.layer);
   }
 };
 
-void try_map(kv::host_executor& exec, owned_scores& scores, kv::lanes const& who) {
+void try_map(kv::host_executor& exec, owned_scores& scores, kv::lanes const& batch) {
   std::vector<reference::row> expected;
   for (int s = 0; s < scores.view().segments(); ++s) {
     kv::lane const lane = scores.view().lane_of(s);
     reference::row all = as_row(scores.row(s, scores.stride()));
-    for (int e = 0; e < who.committed(lane); ++e) {
-      int const position = who.position.row(lane)[e];
-      all[static_cast<std::size_t>(e)] = 2 * all[static_cast<std::size_t>(e)] + position - 3 * e + who.committed(lane) +
-                                         5 * lane.head + 7 * lane.layer;
+    for (int e = 0; e < batch.committed(lane); ++e) {
+      int const position = batch.position.row(lane)[e];
+      all[static_cast<std::size_t>(e)] = 2 * all[static_cast<std::size_t>(e)] + position - 3 * e +
+                                         batch.committed(lane) + 5 * lane.head + 7 * lane.layer;
     }
     expected.push_back(all);
   }
@@ -96,9 +96,10 @@ void try_row_norm(bytes& from, kv::host_executor& exec, owned_scores& scores, mo
   bool const of_keys = from.coin();
   std::vector<reference::row> expected;
   for (int s = 0; s < scores.view().segments(); ++s) {
-    kv::lane const who = cache.lane_at(s);
+    kv::lane const this_lane = cache.lane_at(s);
     reference::row all = as_row(scores.row(s, scores.stride()));
-    auto const norms = reference::row_norms(cache.rows(of_keys ? of::keys : of::values, who, cache.committed(who)));
+    auto const norms =
+        reference::row_norms(cache.rows(of_keys ? of::keys : of::values, this_lane, cache.committed(this_lane)));
     for (std::size_t e = 0; e < norms.size(); ++e) all[e] += 2 * norms[e];
     expected.push_back(all);
   }
@@ -110,15 +111,15 @@ void try_row_norm(bytes& from, kv::host_executor& exec, owned_scores& scores, mo
   }
 }
 
-void try_fold(bytes& from, kv::host_executor& exec, owned_scores& fine, kv::lanes const& who) {
+void try_fold(bytes& from, kv::host_executor& exec, owned_scores& fine, kv::lanes const& batch) {
   auto const decides = from.one_of({kv::granularity::layer, kv::granularity::token});
   auto const how = static_cast<kv::reduction>(from.below(3));
-  owned_scores coarse(who, decides);
+  owned_scores coarse(batch, decides);
   int const together = fine.view().segments() / coarse.view().segments();
   kv::ops::fold_step const step{how, true, how == kv::reduction::mean ? together : 1};
   kv::ops::fold(exec, fine.view(), step, coarse.view());
   for (int s = 0; s < coarse.view().segments(); ++s) {
-    int const count = who.committed(coarse.view().lane_of(s));
+    int const count = batch.committed(coarse.view().lane_of(s));
     reference::matrix rows;
     for (int i = s * together; i < (s + 1) * together; ++i) rows.push_back(as_row(fine.row(i, count)));
     auto all = reference::reduced(rows, static_cast<reference::reduction>(how), static_cast<std::size_t>(count));
@@ -140,14 +141,14 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   mock_cache cache(shape);
   fill(cache, drafts);
   auto const before = cache.save();
-  kv::lanes const who = cache.lanes();
-  owned_scores scores(who);
+  kv::lanes const batch = cache.lanes();
+  owned_scores scores(batch);
   for (float& each : scores.all()) each = any_score(from);
   exec.reserve(kv::implementation<kv::ops::pool_t, kv::host>::scratch(shape.model, shape.bound));
-  if (verb == 0) try_pool(from, exec, scores, who);
-  if (verb == 1) try_map(exec, scores, who);
+  if (verb == 0) try_pool(from, exec, scores, batch);
+  if (verb == 1) try_map(exec, scores, batch);
   if (verb == 2) try_row_norm(from, exec, scores, cache);
-  if (verb == 3) try_fold(from, exec, scores, who);
+  if (verb == 3) try_fold(from, exec, scores, batch);
   require(cache.save() == before, "the cache is only read");
   return 0;
 }

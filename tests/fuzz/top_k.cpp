@@ -21,10 +21,10 @@ using namespace kvpolicy_test;
 /// Forced entries by flags, a row a segment.
 struct flagged {
   std::vector<reference::flags> const* rows = nullptr;
-  kv::lanes who{};
+  kv::lanes lanes{};
   kv::granularity decides = kv::granularity::lane;
   bool operator()(kv::entry at) const {
-    int const segment = kv::segment_of(who, decides, who.index(at.who));
+    int const segment = kv::segment_of(lanes, decides, lanes.index(at.lane));
     return (*rows)[static_cast<std::size_t>(segment)][static_cast<std::size_t>(at.ordinal)];
   }
   [[maybe_unused]] friend bool operator==(flagged const& a, flagged const& b) { return a.rows == b.rows; }
@@ -155,7 +155,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   if (!now.pooled) {
     decide(now, exec, keep.view(), kv::per_lane{now.tokens});
   } else if (now.scope == kv::budget_scope::global) {
-    decide(now, exec, keep.view(), kv::global{now.tokens, now.floor});
+    decide(now, exec, keep.view(), kv::per_sequence{now.tokens, now.floor});
   } else {
     decide(now, exec, keep.view(), kv::per_layer{now.tokens, now.floor});
   }

@@ -84,7 +84,7 @@ std::filesystem::path golden(char const* name) {
 struct golden_lanes {
   std::vector<int> count = std::vector<int>(4, 5);
   std::vector<float> out = std::vector<float>(20);
-  kv::lanes who{.layer_end = 2, .heads = 2, .bound = 5, .count = {count.data(), 0, 2, 1}};
+  kv::lanes lanes{.layer_end = 2, .heads = 2, .bound = 5, .count = {count.data(), 0, 2, 1}};
   kv::by_lane<float> rows{out.data(), 0, 10, 5};
 
   void compare(std::vector<float> const& expected) const {
@@ -172,12 +172,13 @@ TEST_SUITE("io/gate_files") {
     std::vector<float> const post = file.floats("post", {2, 2, 5, 8});
     auto const rows_of = [](std::vector<float> const& of) {
       auto* const base = reinterpret_cast<std::byte*>(const_cast<float*>(of.data()));
-      return kv::row_view{{.base = base, .dims = 8, .layer = 320, .token = 32, .head = 160, .dim = 4}, kv::identity(5)};
+      return kv::row_view{{.base = base, .dims = 8, .layer = 320, .token = 32, .head = 160, .dim = 4},
+                          kv::identity_map(5)};
     };
     golden_lanes lanes;
     kv::host_executor exec;
     kv::ops::write_gates.reserve(exec, gate.weights());
-    kv::ops::write_gates(exec, lanes.who, rows_of(pre), rows_of(post), gate.weights(), lanes.rows);
+    kv::ops::write_gates(exec, lanes.lanes, rows_of(pre), rows_of(post), gate.weights(), lanes.rows);
     lanes.compare(file.floats("g", {2, 2, 5}));
   }
 
@@ -190,7 +191,7 @@ TEST_SUITE("io/gate_files") {
     golden_lanes lanes;
     kv::host_executor exec;
     kv::ops::retention_gates.reserve(exec, gate.weights());
-    kv::ops::retention_gates(exec, lanes.who, given, gate.weights(), lanes.rows);
+    kv::ops::retention_gates(exec, lanes.lanes, given, gate.weights(), lanes.rows);
     lanes.compare(file.floats("log_beta", {2, 2, 5}));
   }
 }

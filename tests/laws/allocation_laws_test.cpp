@@ -50,7 +50,7 @@ long allocations_of_history(int budget, int threads, int steps) {
   long counted = 0;
   for (int p = 0; p < steps; ++p) {
     for (int s = 0; s < 2; ++s) row.set_position(s, 0, p);
-    kv::signals const in{view.who, kv::keys_of(view), kv::queries{row.view()}};
+    kv::signals const in{view.lanes, kv::keys_of(view), kv::queries{row.view()}};
     counted += allocations_in([&] {
       for (int s = 0; s < 2; ++s) {
         kv::append(exec, view, state, {s, 1, p, true});
@@ -110,7 +110,7 @@ TEST_SUITE("laws/allocation") {
     kv::cache view = cache.view();
     mock_queries rows(cache, kv::codec::f16, 4, 4);
     fill(rows, cache, content::smooth);
-    kv::signals const in{view.who, kv::keys_of(view), kv::queries{rows.view()}};
+    kv::signals const in{view.lanes, kv::keys_of(view), kv::queries{rows.view()}};
     kv::observe(exec, policy, in, *state);
     kv::decide(exec, policy, in, *state, *plan);
     kv::apply(exec, kv::compact{}, *plan, view, *state);

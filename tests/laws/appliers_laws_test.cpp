@@ -40,7 +40,7 @@ slot_options any_shape(bool pages) {
 /// A batch of two turns of tokens and some drafts, with a column that follows its entries.
 template <class Layout>
 struct bench {
-  using policy_type = kv::eviction<kv::reduce_lanes<kv::random>, kv::sinks>;
+  using policy_type = kv::eviction<kv::reduce_lanes<kv::random_scores>, kv::sinks>;
 
   explicit bench(slot_options const& shape)
       : cache(shape),
@@ -48,9 +48,9 @@ struct bench {
         policy{.score = {.decides = shape.by_lane ? kv::granularity::lane : kv::granularity::token}, .protect = {1}},
         state(kv::make_state(exec, policy, view)),
         plan(kv::make_plan(exec, policy, view)),
-        columns(exec, view.shape, view.who),
+        columns(exec, view.shape, view.lanes),
         hidden(static_cast<std::size_t>(cache.rows * cache.units), std::byte{1}) {
-    columns.add(kv::accumulate{});
+    columns.add(kv::record_attention_mass{});
     int const tokens = cache.random.between(1, shape.bound - 2);
     for (int s = 0; s < shape.sequences; ++s) {
       for (int t = 0; t < tokens + 2; ++t) {
@@ -81,12 +81,12 @@ struct bench {
   }
   void decide(int budget) {
     policy.budget.tokens = budget;
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
   }
-  kv::tally apply() {
-    kv::tally told{-1, -1, -1};
-    kv::apply(exec, layout(), plan, view, columns, &told);
-    return told;
+  kv::apply_stats apply() {
+    kv::apply_stats stats{-1, -1, -1};
+    kv::apply(exec, layout(), plan, view, columns, &stats);
+    return stats;
   }
 
   /// What an engine could notice: all memory and tables but the lists that are handed back, which a call makes anew.
@@ -156,9 +156,9 @@ TEST_SUITE("laws/appliers") {
           auto now = any_bench<Layout>();
           now.decide(now.cache.options.bound);
           auto const before = now.save(false);
-          kv::tally const told = now.apply();
+          kv::apply_stats const stats = now.apply();
           RC_ASSERT(now.save(false) == before);
-          RC_ASSERT(told.physical_freed == 0);
+          RC_ASSERT(stats.physical_freed == 0);
         },
         30);
   }
@@ -194,17 +194,17 @@ TEST_SUITE("laws/appliers") {
           now.decide(*rc::gen::inRange(0, held));
           (void)now.apply();
           for (int i = 0; i < now.cache.lane_count(); ++i) {
-            kv::lane const who = now.cache.lane_at(i);
-            RC_ASSERT(now.cache.in_flight[static_cast<std::size_t>(who.sequence)] == 2);
+            kv::lane const this_lane = now.cache.lane_at(i);
+            RC_ASSERT(now.cache.in_flight[static_cast<std::size_t>(this_lane.sequence)] == 2);
             for (int d = 1; d <= 2; ++d) {
-              int const e = now.cache.held(who) - d;
+              int const e = now.cache.held(this_lane) - d;
               int const number = held - d;
               bool const turned = std::same_as<Layout, kv::compact_rerotated>;
-              RC_ASSERT(now.cache.positions(who)[static_cast<std::size_t>(e)] == (turned ? e : number));
+              RC_ASSERT(now.cache.positions(this_lane)[static_cast<std::size_t>(e)] == (turned ? e : number));
               RC_ASSERT(now.mass(i)[e] == static_cast<float>(10 * i + number));
-              kv::place const at = now.view.where.at(who, e);
-              RC_ASSERT(now.cache.read(false, who, static_cast<int>(at.unit), at.token) ==
-                        now.cache.token_row(false, who, 100 * who.sequence + number));
+              kv::place const at = now.view.where.at(this_lane, e);
+              RC_ASSERT(now.cache.read(false, this_lane, static_cast<int>(at.unit), at.token) ==
+                        now.cache.token_row(false, this_lane, 100 * this_lane.sequence + number));
             }
           }
         },
@@ -225,14 +225,14 @@ TEST_SUITE("laws/appliers") {
             drafts += now.cache.held(now.cache.lane_at(i)) - now.cache.committed(now.cache.lane_at(i));
           }
           now.decide(*rc::gen::inRange(0, now.cache.held({})));
-          kv::tally told;
-          RC_ASSERT(!fails_at_allocation(0, [&] { told = now.apply(); }));
+          kv::apply_stats stats;
+          RC_ASSERT(!fails_at_allocation(0, [&] { stats = now.apply(); }));
           for (int i = 0; i < now.cache.lane_count(); ++i) held += now.cache.held(now.cache.lane_at(i));
-          RC_ASSERT(told.logical_kept <= committed);
-          RC_ASSERT(told.logical_kept + drafts <= held);
-          RC_ASSERT(told.attended_length >= held);
-          RC_ASSERT(told.physical_freed >= 0);
-          RC_ASSERT(told.physical_freed <= held_before - told.logical_kept);
+          RC_ASSERT(stats.logical_kept <= committed);
+          RC_ASSERT(stats.logical_kept + drafts <= held);
+          RC_ASSERT(stats.attended_length >= held);
+          RC_ASSERT(stats.physical_freed >= 0);
+          RC_ASSERT(stats.physical_freed <= held_before - stats.logical_kept);
         },
         30);
   }

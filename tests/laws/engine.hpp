@@ -49,8 +49,8 @@ class engine {
   /// How many tokens a sequence has room for.
   [[nodiscard]] int room(int sequence) {
     int most = cache.options().bound;
-    for_each_lane(sequence, [&](kv::lane who, reference::lane_model&) {
-      most = std::min(most, cache.options().bound - cache.count(who));
+    for_each_lane(sequence, [&](kv::lane this_lane, reference::lane_model&) {
+      most = std::min(most, cache.options().bound - cache.count(this_lane));
     });
     return most;
   }
@@ -92,8 +92,8 @@ class engine {
     decide();
     for (int i = 0; i < cache.lane_count(); ++i) {
       std::vector<int> kept = listed(plan_.keep(), i);
-      kv::lane const who = cache.lane_at(i);
-      for (int d = cache.committed(who); d < cache.count(who); ++d) kept.push_back(d);
+      kv::lane const this_lane = cache.lane_at(i);
+      for (int d = cache.committed(this_lane); d < cache.count(this_lane); ++d) kept.push_back(d);
       lane(i).evict(kept);
     }
     kv::cache view = cache.view();
@@ -103,16 +103,16 @@ class engine {
   /// Every row, position and carried number is its token's own.
   void check_memory() {
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
+      kv::lane const this_lane = cache.lane_at(i);
       auto const& entries = lane(i).entries();
-      RC_ASSERT(cache.count(who) == static_cast<int>(entries.size()));
-      RC_ASSERT(cache.positions(who, cache.count(who)) == lane(i).positions());
-      for (int e = 0; e < cache.count(who); ++e) {
-        RC_ASSERT(cache.row(of::keys, who, e) == entries[static_cast<std::size_t>(e)].key);
-        RC_ASSERT(cache.row(of::values, who, e) == entries[static_cast<std::size_t>(e)].value);
+      RC_ASSERT(cache.count(this_lane) == static_cast<int>(entries.size()));
+      RC_ASSERT(cache.positions(this_lane, cache.count(this_lane)) == lane(i).positions());
+      for (int e = 0; e < cache.count(this_lane); ++e) {
+        RC_ASSERT(cache.row(of::keys, this_lane, e) == entries[static_cast<std::size_t>(e)].key);
+        RC_ASSERT(cache.row(of::values, this_lane, e) == entries[static_cast<std::size_t>(e)].value);
       }
       if constexpr (keeps_mass) {
-        auto const* const mass = reinterpret_cast<float const*>(state_.columns()[0].rows.row(who));
+        auto const* const mass = reinterpret_cast<float const*>(state_.columns()[0].rows.row(this_lane));
         reference::row expected;
         for (auto const& entry : entries) expected.push_back(entry.carried[1]);
         comparison const result = compare({mass, expected.size()}, expected);
@@ -125,14 +125,14 @@ class engine {
   /// The keep set of the last decide is the method's, computed in double from the model alone.
   void check_decision() {
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
-      auto const count = static_cast<std::size_t>(cache.committed(who));
+      kv::lane const this_lane = cache.lane_at(i);
+      auto const count = static_cast<std::size_t>(cache.committed(this_lane));
       reference::lane_attention attention = seen_by(i, {});
       reference::row scores(count, 0.0);
       if constexpr (keeps_mass) {
         for (std::size_t e = 0; e < count; ++e) scores[e] = lane(i).entries()[e].carried[1];
       } else if constexpr (keeps_ring) {
-        attention = seen_by(i, rings_[static_cast<std::size_t>(who.sequence)]);
+        attention = seen_by(i, rings_[static_cast<std::size_t>(this_lane.sequence)]);
         auto const& score = policy_.score;
         auto const kind = score.pool.how == kv::pooling::kind::none  ? reference::pool_kind::none
                           : score.pool.how == kv::pooling::kind::avg ? reference::pool_kind::average
@@ -167,15 +167,15 @@ class engine {
   std::vector<int> append(int sequence, int tokens, bool drafts) {
     if (tokens == 0 && cache.drafts(sequence) > 0) return {};  // a batch steps on while this sequence verifies drafts
     int const first = next(sequence);
-    int& number = numbers_[static_cast<std::size_t>(sequence)];
+    int& number = config_[static_cast<std::size_t>(sequence)];
     std::vector<int> positions;
     for (int t = 0; t < tokens; ++t) positions.push_back(first + t);
-    for_each_lane(sequence, [&](kv::lane who, reference::lane_model& model) {
+    for_each_lane(sequence, [&](kv::lane this_lane, reference::lane_model& model) {
       for (int t = 0; t < tokens; ++t) {
-        reference::row const key = cache.fingerprint(of::keys, who, number + t);
-        reference::row const value = cache.fingerprint(of::values, who, number + t);
-        cache.write(of::keys, who, cache.count(who) + t, key);
-        cache.write(of::values, who, cache.count(who) + t, value);
+        reference::row const key = cache.fingerprint(of::keys, this_lane, number + t);
+        reference::row const value = cache.fingerprint(of::values, this_lane, number + t);
+        cache.write(of::keys, this_lane, cache.count(this_lane) + t, key);
+        cache.write(of::values, this_lane, cache.count(this_lane) + t, value);
         model.append({first + t, key, value, {static_cast<double>(number + t), 0.0}});
       }
     });
@@ -240,8 +240,8 @@ class engine {
 
   /// The committed entries of a lane in the model, and those query rows that are not after the last of them.
   reference::lane_attention seen_by(int i, std::deque<row_of_token> const& rows) {
-    kv::lane const who = cache.lane_at(i);
-    auto const count = static_cast<std::size_t>(cache.committed(who));
+    kv::lane const this_lane = cache.lane_at(i);
+    auto const count = static_cast<std::size_t>(cache.committed(this_lane));
     reference::lane_attention attention{lane(i).keys(), lane(i).positions(), {}, {}};
     attention.keys.resize(count);
     attention.key_positions.resize(count);
@@ -251,7 +251,7 @@ class engine {
       attention.query_positions.push_back(position);
       for (int h = 0; h < cache.model().group(); ++h) {
         attention.queries[static_cast<std::size_t>(h)].push_back(
-            query(who.sequence, who.layer, who.head * cache.model().group() + h, number));
+            query(this_lane.sequence, this_lane.layer, this_lane.head * cache.model().group() + h, number));
       }
     }
     return attention;
@@ -275,7 +275,7 @@ class engine {
   std::vector<std::deque<row_of_token>> rings_;
   std::vector<int> next_;
   std::vector<std::vector<int>> number_at_ = std::vector<std::vector<int>>(rings_.size());
-  std::vector<int> numbers_ = std::vector<int>(rings_.size(), 1);  ///< of the next token of each sequence
+  std::vector<int> config_ = std::vector<int>(rings_.size(), 1);  ///< of the next token of each sequence
   mock_queries nothing_{cache, kv::codec::f32, 0, 1};
 };
 

@@ -121,7 +121,7 @@ struct fenced_batch {
     };
     auto const pool = static_cast<std::int64_t>(places);
     kv::locator const where =
-        how.slots ? kv::slot_map(read(table(list, how.entries)), pool) : kv::identity(how.entries);
+        how.slots ? kv::slot_map(read(table(list, how.entries)), pool) : kv::identity_map(how.entries);
     return {{1, heads * group, heads, how.head_dim, 0}, who(), plane(k), plane(v), where};
   }
   kv::query_view rows(bool with_lse = false) {
@@ -309,13 +309,14 @@ TEST_SUITE("laws/fences") {
       for (int const k : {0, 1, how.entries / 2, how.entries}) {
         for (kv::granularity const decides : {kv::granularity::lane, kv::granularity::token}) {
           fenced_keep keep(now, decides);
-          kv::ops::top_k(now.exec, decides == kv::granularity::lane ? out.view : coarse.view, kv::best{k}, keep.view);
+          kv::ops::top_k(now.exec, decides == kv::granularity::lane ? out.view : coarse.view, kv::plain_top_k{k},
+                         keep.view);
           CHECK(keep.is_whole());
           CHECK(keep.offset[1] == k);
         }
         fenced_keep keep(now, kv::granularity::lane);
         kv::detail::decision_rule const pooled{kv::nothing{}, kv::sinks{fenced_batch::first_position + 2},
-                                               kv::global{k, 0.2}, kv::over_budget{}};
+                                               kv::per_sequence{k, 0.2}, kv::over_budget{}};
         kv::ops::top_k(now.exec, out.view, pooled, keep.view);
         CHECK(keep.is_whole());
       }
@@ -332,7 +333,7 @@ TEST_SUITE("laws/fences") {
       now.seal();
       kv::cache const view = now.view();
       kv::ops::row_norm(now.exec, kv::keys_of(view), kv::replaced{}, out.view);
-      kv::ops::row_norm(now.exec, kv::values_of(view), kv::times{}, out.view);
+      kv::ops::row_norm(now.exec, kv::values_of(view), kv::multiplied{}, out.view);
       CHECK(out.memory.is_whole());
     });
   }
@@ -344,18 +345,18 @@ TEST_SUITE("laws/fences") {
       fenced_keep keep(now, kv::granularity::lane);
       fenced<std::byte> odd(now.n * 2 * 3, how.at, std::byte{1});
       std::int64_t const row = 3 * static_cast<std::int64_t>(now.n);
-      kv::held_column const column{{"odd", kv::per::lane_entry, kv::on_move::permute, 3},
-                                   {odd.data(), 2 * row, 2 * row, row}};
-      std::vector<kv::held_column> const columns{column};
+      kv::recorded_column const column{{"odd", kv::per::lane_entry, kv::on_move::permute, 3},
+                                       {odd.data(), 2 * row, 2 * row, row}};
+      std::vector<kv::recorded_column> const columns{column};
       keep.seal();
       for (auto* each : {&now.count, &now.in_flight, &now.list}) each->seal();
       kv::cache const view = now.view();
-      kv::ops::gather_rows(now.exec, keep.view, view, std::span<kv::held_column const>(columns));
+      kv::ops::gather_rows(now.exec, keep.view, view, std::span<kv::recorded_column const>(columns));
       now.v.seal();
       for (kv::rope_style const style : {kv::rope_style::neox, kv::rope_style::gptj}) {
-        kv::ops::rerotate(now.exec, view.who, view, kv::rope{.style = style});
+        kv::ops::rerotate(now.exec, view.lanes, view, kv::rope{.style = style});
         for (int& each : now.position.all()) each += 3;
-        kv::ops::rerotate(now.exec, view.who, view, kv::rope{.style = style, .dims = how.head_dim / 2});
+        kv::ops::rerotate(now.exec, view.lanes, view, kv::rope{.style = style, .dims = how.head_dim / 2});
       }
       CHECK(now.is_whole());
       CHECK(keep.is_whole());
@@ -408,31 +409,31 @@ TEST_SUITE("laws/fences") {
             now.map[h * (now.map.size() / 2) + fenced_batch::first_position + e] = now.list[h * now.n + e];
           }
         }
-        kv::tally told;
+        kv::apply_stats stats;
         now.seal();
-        kv::decide(now.exec, policy, kv::signals{view.who}, state, plan);
+        kv::decide(now.exec, policy, kv::signals{view.lanes}, state, plan);
         for (auto* each : {&now.count, &now.position, &now.list, &now.map}) each->open();
         if (by == 0) {
-          kv::apply(now.exec, kv::list_rewrite<>{.list = list, .freed = back}, plan, view, state, &told);
+          kv::apply(now.exec, kv::list_rewrite<>{.list = list, .freed = back}, plan, view, state, &stats);
         } else if (by == 1) {
           kv::mask_rows const rows{{bits.data(), 2 * row, 2 * row, row}, kv::mask_form::bits, how.entries + 1};
-          kv::apply(now.exec, kv::mask{list, rows}, plan, view, state, &told);
+          kv::apply(now.exec, kv::mask{list, rows}, plan, view, state, &stats);
           kv::show(now.exec, kv::mask{list, rows}, view);
         } else if (by == 2) {
           now.k.open();
           now.v.open();
-          kv::apply(now.exec, kv::overwrite{list}, plan, view, state, &told);
+          kv::apply(now.exec, kv::overwrite{list}, plan, view, state, &stats);
         } else if (by == 3) {
           view.where.kind = kv::locating::block_table;
-          kv::apply(now.exec, kv::drop_blocks{list, back}, plan, view, state, &told);
+          kv::apply(now.exec, kv::drop_blocks{list, back}, plan, view, state, &stats);
         } else {
           kv::dead_slot<> const layout{.list = list,
                                        .map = now.table(now.map, static_cast<std::int64_t>(now.map.size() / 2)),
                                        .dead = 0,
                                        .freed = back};
-          kv::apply(now.exec, layout, plan, view, state, &told);
+          kv::apply(now.exec, layout, plan, view, state, &stats);
         }
-        CHECK(told.logical_kept == 2 * std::max(0, how.entries - 3));  // no sink is left at these positions
+        CHECK(stats.logical_kept == 2 * std::max(0, how.entries - 3));  // no sink is left at these positions
         CHECK(now.is_whole());
         CHECK(freed.is_whole());
         CHECK(freed_count.is_whole());
@@ -472,7 +473,7 @@ TEST_SUITE("laws/fences") {
           auto state = kv::make_state(now.exec, policy, view);
           auto plan = kv::make_plan(now.exec, policy, view);
           now.seal();
-          kv::signals const in{view.who, kv::keys_of(view), kv::values_of(view), kv::queries{now.rows()}};
+          kv::signals const in{view.lanes, kv::keys_of(view), kv::values_of(view), kv::queries{now.rows()}};
           kv::observe(now.exec, policy, in, state);
           kv::decide(now.exec, policy, in, state, plan);
           CHECK(plan.keep().segments() >= 1);

@@ -56,10 +56,10 @@ struct situation {
     shape.rows = rows;
     return shape;
   }
-  auto signals(kv::lanes const& who) {
-    return kv::signals{who, kv::keys_of(cache.view()), kv::queries{queries.view()}};
+  auto signals(kv::lanes const& batch) {
+    return kv::signals{batch, kv::keys_of(cache.view()), kv::queries{queries.view()}};
   }
-  void decide(kv::lanes const& who) { kv::decide(exec, policy, signals(who), state, plan); }
+  void decide(kv::lanes const& batch) { kv::decide(exec, policy, signals(batch), state, plan); }
   void apply() {
     kv::cache view = cache.view();
     kv::apply(exec, kv::compact{}, plan, view, state);
@@ -87,12 +87,12 @@ bool sees_any(situation<Scorer>& now, kv::lane lane) {
 /// Protected entries kept, the budget exact, order and uniqueness, best first with ties to the lower ordinal, NaN last
 /// and counted: all of it is one comparison with a sort of the scores that the plan holds.
 template <class Scorer>
-void check_keep_sets(situation<Scorer>& now, kv::lanes const& who) {
+void check_keep_sets(situation<Scorer>& now, kv::lanes const& batch) {
   kv::report expected;
-  for (int i = 0; i < who.size(); ++i) {
-    kv::lane const lane = who.at(i);
+  for (int i = 0; i < batch.size(); ++i) {
+    kv::lane const lane = batch.at(i);
     int const count = now.cache.committed(lane);
-    float const* const row = now.plan.scores(who).row(i);
+    float const* const row = now.plan.scores(batch).row(i);
     auto const scores = as_row(std::vector<float>(row, row + count));
     auto const forced = forced_entries(now.policy, now.cache.positions(lane, count));
     int const budget = now.policy.budget.tokens;
@@ -111,9 +111,9 @@ void check_keep_sets(situation<Scorer>& now, kv::lanes const& who) {
 
 /// Scores in double where the method has some; NaN-free caches only.
 template <class Scorer>
-void check_scores(situation<Scorer>& now, kv::lanes const& who) {
-  for (int i = 0; i < who.size(); ++i) {
-    kv::lane const lane = who.at(i);
+void check_scores(situation<Scorer>& now, kv::lanes const& batch) {
+  for (int i = 0; i < batch.size(); ++i) {
+    kv::lane const lane = batch.at(i);
     auto const attention = reference_lane(now.cache, now.queries, lane);
     reference::row expected;
     if constexpr (std::same_as<Scorer, kv::knorm>) expected = reference::knorm_scores(attention.keys);
@@ -137,7 +137,7 @@ void check_scores(situation<Scorer>& now, kv::lanes const& who) {
       for (std::size_t e = 0; e < attention.keys.size(); ++e) expected.push_back(static_cast<double>(e));
     }
     if (expected.size() != attention.keys.size()) continue;  // full and random have no scores of their own
-    float const* const row = now.plan.scores(who).row(i);
+    float const* const row = now.plan.scores(batch).row(i);
     comparison const result = compare({row, expected.size()}, expected);
     RC_LOG() << "lane " << i << ", " << result << '\n';
     RC_ASSERT(result.same);

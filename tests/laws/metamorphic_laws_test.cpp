@@ -182,7 +182,7 @@ TEST_SUITE("laws/metamorphic") {
       }
     });
   }
-  // Not kv::random: a lane's numbers are made of the lane.
+  // Not kv::random_scores: a lane's numbers are made of the lane.
   TEST_CASE_TEMPLATE_INVOKE(lane_law, kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::knorm);
 
   TEST_CASE("random numbers lie in [0, 1), differ by lane, position and seed, and do not depend on the count") {
@@ -196,13 +196,13 @@ TEST_SUITE("laws/metamorphic") {
     std::vector<float> all;
     for (std::uint64_t const seed : {1u, 2u}) {
       owned_scores out(cache.lanes());
-      kv::random{seed}.score(exec, 0, out.view());
+      kv::random_scores{seed}.score(exec, 0, out.view());
       for (int i = 0; i < 8; ++i) {
         for (float const each : out.row(i, 64)) all.push_back(each);
       }
       std::vector<float> const before = out.all();
       for (int i = 0; i < 8; ++i) cache.put(cache.lane_at(i), {3, 60});
-      kv::random{seed}.score(exec, 0, out.view());
+      kv::random_scores{seed}.score(exec, 0, out.view());
       for (int i = 0; i < 8; ++i) {
         CHECK(out.row(i, 2)[0] == before[static_cast<std::size_t>(i * out.stride() + 3)]);
         CHECK(out.row(i, 2)[1] == before[static_cast<std::size_t>(i * out.stride() + 60)]);

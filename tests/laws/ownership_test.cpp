@@ -26,7 +26,7 @@ TEST_SUITE("laws/ownership") {
     auto state = kv::make_state(exec, small, cache);
     auto plan = kv::make_plan(exec, large, cache);
     kv::append(exec, cache, state, {.tokens = 40, .position = 0});
-    kv::signals const in{cache.who, kv::keys_of(cache), model.rows_of(0, 40)};
+    kv::signals const in{cache.lanes, kv::keys_of(cache), model.rows_of(0, 40)};
     char const* const text =
         ": state = another policy's, but make_state makes it for the policy that observes and decides";
     CHECK_THROWS_WITH_AS(kv::observe(exec, large, in, state), (std::string("observe") + text).c_str(),
@@ -47,26 +47,26 @@ TEST_SUITE("laws/ownership") {
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 20, .position = 0});
     CHECK_THROWS_WITH_AS(
-        kv::decide(bare, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan),
+        kv::decide(bare, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan),
         "decide: exec = an executor without scratch for this batch, but plan and state are made on the "
         "executor that runs them",
         kv::invalid_argument);
-    CHECK(plan.keep().ordinal == nullptr);
+    CHECK(plan.keep().indices == nullptr);
   }
 
   TEST_CASE("one layer's decision may not edit a table that other layers read") {
     kv::host_executor exec;
     engine model;
     kv::cache cache = model.view();
-    cache.who.count.layer = cache.who.position.layer = 0;
+    cache.lanes.count.layer = cache.lanes.position.layer = 0;
     auto const policy = kv::policies::knorm({.budget = 8});
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 20, .position = 0});
-    kv::decide(exec, policy, kv::signals{cache.who.layers_only(0, 1), kv::keys_of(cache)}, state, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes.layers_only(0, 1), kv::keys_of(cache)}, state, plan);
     CHECK_THROWS_WITH_AS(
         kv::apply(exec, kv::compact{}, plan, cache, state),
-        "apply: who.count = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
+        "apply: lanes.count = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
         kv::invalid_argument);
     CHECK(model.count[0] == 20);
   }
@@ -77,8 +77,8 @@ TEST_SUITE("laws/ownership") {
     kv::cache cache = model.view();
     auto state = kv::make_state(exec, kv::policies::knorm({.budget = 8}), cache);
     kv::cache one_layer = cache;
-    one_layer.who = cache.who.layers_only(0, 1);
-    char const* const text = ": who.layers = 1, but drafts are counted for all 2 layers of a sequence together";
+    one_layer.lanes = cache.lanes.layers_only(0, 1);
+    char const* const text = ": lanes.layers = 1, but drafts are counted for all 2 layers of a sequence together";
     CHECK_THROWS_WITH_AS(kv::append(exec, one_layer, state, {.tokens = 2, .position = 0, .in_flight = true}),
                          (std::string("append") + text).c_str(), kv::invalid_argument);
     CHECK_THROWS_WITH_AS(kv::truncate(exec, one_layer, state, 0, 0), (std::string("truncate") + text).c_str(),
@@ -97,12 +97,12 @@ TEST_SUITE("laws/ownership") {
       auto plan = kv::make_plan(exec, policy, cache);
       if (with_a_past) {
         kv::append(exec, cache, state, {.tokens = 40, .position = 0});
-        kv::observe(exec, policy, kv::signals{cache.who, kv::keys_of(cache), model.rows_of(0, 40)}, state);
+        kv::observe(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), model.rows_of(0, 40)}, state);
         kv::truncate(exec, cache, state, 0, 0);
       }
       kv::append(exec, cache, state, {.tokens = 60, .position = 0});
-      kv::observe(exec, policy, kv::signals{cache.who, kv::keys_of(cache), model.rows_of(56, 60)}, state);
-      kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+      kv::observe(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), model.rows_of(56, 60)}, state);
+      kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);
       auto const kept = plan.keep().listed(0);
       return std::vector<int>(kept.begin(), kept.end());
     };

@@ -44,7 +44,7 @@ struct working_batch {
   }
 
   [[nodiscard]] kv::signals<kv::keys, kv::queries> signals() const {
-    return kv::signals(view.who, kv::keys_of(view), kv::queries{queries.view()});
+    return kv::signals(view.lanes, kv::keys_of(view), kv::queries{queries.view()});
   }
 
   /// Everything that a call could have written.
@@ -56,12 +56,12 @@ struct working_batch {
     kv::report report;
   };
   [[nodiscard]] snapshot save() const {
-    snapshot all{cache.save(), {}, {}, plan.keep().who, plan.report()};
-    for (kv::held_column const& each : state.columns()) {
-      auto const* const first = each.rows.row({0, state.who().layer_begin, 0});
-      all.columns.insert(all.columns.end(), first, first + each.rows.sequence * state.who().sequences);
+    snapshot all{cache.save(), {}, {}, plan.keep().lanes, plan.report()};
+    for (kv::recorded_column const& each : state.columns()) {
+      auto const* const first = each.rows.row({0, state.lanes().layer_begin, 0});
+      all.columns.insert(all.columns.end(), first, first + each.rows.sequence * state.lanes().sequences);
     }
-    for (int i = 0; plan.keep().ordinal != nullptr && i < plan.keep().segments(); ++i) {
+    for (int i = 0; plan.keep().indices != nullptr && i < plan.keep().segments(); ++i) {
       auto const some = plan.keep().listed(i);
       all.kept.insert(all.kept.end(), some.begin(), some.end());
       all.kept.push_back(-1);

@@ -30,9 +30,9 @@ void refuses_signals(std::string const& text, Change const& change) {
   working_batch now;
   kv::keys keys = kv::keys_of(now.view);
   kv::queries queries{now.queries.view()};
-  kv::lanes who = now.view.who;
-  change(who, keys, queries);
-  kv::signals const bad(who, keys, queries);
+  kv::lanes batch = now.view.lanes;
+  change(batch, keys, queries);
+  kv::signals const bad(batch, keys, queries);
   now.refuses("observe: " + text, [&] { kv::observe(now.exec, now.policy, bad, now.state); });
   now.refuses("decide: " + text, [&] { kv::decide(now.exec, now.policy, bad, now.state, now.plan); });
 }
@@ -43,19 +43,22 @@ TEST_SUITE("laws/refused_calls") {
   TEST_CASE("signals of other lanes than the state and the plan were made for are refused") {
     using K = kv::keys;
     using Q = kv::queries;
-    refuses_signals("signals.who.sequences = 1, but it was made for 2",
-                    [](kv::lanes& who, K&, Q&) { who.sequences = 1; });
-    refuses_signals("signals.who.heads = 1, but it was made for 2", [](kv::lanes& who, K&, Q&) { who.heads = 1; });
-    refuses_signals("signals.who.bound = 17, but it was made for 16", [](kv::lanes& who, K&, Q&) { who.bound = 17; });
+    refuses_signals("signals.lanes.sequences = 1, but it was made for 2",
+                    [](kv::lanes& batch, K&, Q&) { batch.sequences = 1; });
+    refuses_signals("signals.lanes.heads = 1, but it was made for 2",
+                    [](kv::lanes& batch, K&, Q&) { batch.heads = 1; });
+    refuses_signals("signals.lanes.bound = 17, but it was made for 16",
+                    [](kv::lanes& batch, K&, Q&) { batch.bound = 17; });
     std::string const made_for = ", but it was made for layers 0 to 2";
-    refuses_signals("signals.who.layers = 0 to 3" + made_for, [](kv::lanes& who, K&, Q&) { who.layer_end = 3; });
-    refuses_signals("signals.who.layers = -1 to 2" + made_for, [](kv::lanes& who, K&, Q&) { who.layer_begin = -1; });
-    refuses_signals("signals.who.layers = 1 to 1" + made_for,
-                    [](kv::lanes& who, K&, Q&) { who = who.layers_only(1, 1); });
-    refuses_signals("signals.who.count = null, but every lane says how many entries it holds",
-                    [](kv::lanes& who, K&, Q&) { who.count.data = nullptr; });
-    refuses_signals("signals.who.position = null, but every entry says its position",
-                    [](kv::lanes& who, K&, Q&) { who.position.data = nullptr; });
+    refuses_signals("signals.lanes.layers = 0 to 3" + made_for, [](kv::lanes& batch, K&, Q&) { batch.layer_end = 3; });
+    refuses_signals("signals.lanes.layers = -1 to 2" + made_for,
+                    [](kv::lanes& batch, K&, Q&) { batch.layer_begin = -1; });
+    refuses_signals("signals.lanes.layers = 1 to 1" + made_for,
+                    [](kv::lanes& batch, K&, Q&) { batch = batch.layers_only(1, 1); });
+    refuses_signals("signals.lanes.count = null, but every lane says how many entries it holds",
+                    [](kv::lanes& batch, K&, Q&) { batch.count.data = nullptr; });
+    refuses_signals("signals.lanes.position = null, but every entry says its position",
+                    [](kv::lanes& batch, K&, Q&) { batch.position.data = nullptr; });
   }
 
   TEST_CASE("signals that do not fit the model, or are null, are refused") {
@@ -84,7 +87,7 @@ TEST_SUITE("laws/refused_calls") {
   TEST_CASE("every signal that is null or opaque is refused, whoever would have read it") {
     working_batch now;
     auto const refuses = [&](std::string const& text, auto const& signal) {
-      kv::signals const bad(now.view.who, kv::keys_of(now.view), kv::queries{now.queries.view()}, signal);
+      kv::signals const bad(now.view.lanes, kv::keys_of(now.view), kv::queries{now.queries.view()}, signal);
       now.refuses("observe: " + text, [&] { kv::observe(now.exec, now.policy, bad, now.state); });
       now.refuses("decide: " + text, [&] { kv::decide(now.exec, now.policy, bad, now.state, now.plan); });
     };
@@ -114,20 +117,20 @@ TEST_SUITE("laws/refused_calls") {
     now.refuses("decide: plan.decides = lane, but the plan was made for another granularity",
                 [&] { kv::decide(now.exec, layered, now.signals(), now.state, now.plan); });
     kv::cache half = now.view;
-    half.who = half.who.layers_only(1, 2);
+    half.lanes = half.lanes.layers_only(1, 2);
     auto half_plan = kv::make_plan(now.exec, now.policy, half);
     auto half_state = kv::make_state(now.exec, now.policy, half);
-    now.refuses("decide: signals.who.layers = 0 to 2, but it was made for layers 1 to 2",
+    now.refuses("decide: signals.lanes.layers = 0 to 2, but it was made for layers 1 to 2",
                 [&] { kv::decide(now.exec, now.policy, now.signals(), now.state, half_plan); });
-    now.refuses("decide: signals.who.layers = 0 to 2, but it was made for layers 1 to 2",
+    now.refuses("decide: signals.lanes.layers = 0 to 2, but it was made for layers 1 to 2",
                 [&] { kv::decide(now.exec, now.policy, now.signals(), half_state, now.plan); });
-    now.refuses("observe: signals.who.layers = 0 to 2, but it was made for layers 1 to 2",
+    now.refuses("observe: signals.lanes.layers = 0 to 2, but it was made for layers 1 to 2",
                 [&] { kv::observe(now.exec, now.policy, now.signals(), half_state); });
-    now.refuses("apply: plan.who.layers = 0 to 2, but it was made for layers 1 to 2",
+    now.refuses("apply: plan.lanes.layers = 0 to 2, but it was made for layers 1 to 2",
                 [&] { kv::apply(now.exec, kv::compact{}, now.plan, half, now.state); });
-    now.refuses("apply: cache.who.layers = 0 to 2, but it was made for layers 1 to 2",
+    now.refuses("apply: cache.lanes.layers = 0 to 2, but it was made for layers 1 to 2",
                 [&] { kv::apply(now.exec, kv::compact{}, now.plan, now.view, half_state); });
-    now.refuses("append: cache.who.layers = 0 to 2, but it was made for layers 1 to 2",
+    now.refuses("append: cache.lanes.layers = 0 to 2, but it was made for layers 1 to 2",
                 [&] { kv::append(now.exec, now.view, half_state, {.tokens = 1, .position = 10}); });
   }
 
@@ -137,10 +140,10 @@ TEST_SUITE("laws/refused_calls") {
     kv::eviction const whole{.score = together<kv::granularity::token>{}, .budget = kv::per_lane{6}};
     auto state = kv::make_state(now.exec, whole, now.view);
     now.plan = kv::make_plan(now.exec, whole, now.view);
-    kv::signals const in(now.view.who);
+    kv::signals const in(now.view.lanes);
     kv::decide(now.exec, whole, in, state, now.plan);
     now.cache.count({1, 1, 1}) = 9;
-    kv::signals const some(now.view.who.layers_only(1, 2));
+    kv::signals const some(now.view.lanes.layers_only(1, 2));
     now.refuses("decide: count = 9, but lanes that decide together hold equally many entries",
                 [&] { kv::decide(now.exec, whole, some, state, now.plan); });
   }
@@ -163,27 +166,27 @@ TEST_SUITE("laws/refused_calls") {
     working_batch now;
     auto const refuses = [&](std::string const& text, auto const& change) {
       kv::cache shared = now.view;
-      change(shared.who);
+      change(shared.lanes);
       now.refuses("apply: " + text, [&] { kv::apply(now.exec, kv::compact{}, now.plan, shared, now.state); });
     };
-    refuses("who.count = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
-            [](kv::lanes& who) { who.count.layer = 0; });
-    refuses("who.count = shared by heads, but these heads decide apart: reduce_lanes makes them decide together",
-            [](kv::lanes& who) { who.count.head = 0; });
-    refuses("who.count = shared by sequences, but sequences hold different entries",
-            [](kv::lanes& who) { who.count.sequence = 0; });
-    refuses("who.position = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
-            [](kv::lanes& who) { who.position.layer = 0; });
-    refuses("who.position = shared by heads, but these heads decide apart: reduce_lanes makes them decide together",
-            [](kv::lanes& who) { who.position.head = 0; });
-    refuses("who.position = shared by sequences, but sequences hold different entries",
-            [](kv::lanes& who) { who.position.sequence = 0; });
+    refuses("lanes.count = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
+            [](kv::lanes& batch) { batch.count.layer = 0; });
+    refuses("lanes.count = shared by heads, but these heads decide apart: reduce_lanes makes them decide together",
+            [](kv::lanes& batch) { batch.count.head = 0; });
+    refuses("lanes.count = shared by sequences, but sequences hold different entries",
+            [](kv::lanes& batch) { batch.count.sequence = 0; });
+    refuses("lanes.position = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
+            [](kv::lanes& batch) { batch.position.layer = 0; });
+    refuses("lanes.position = shared by heads, but these heads decide apart: reduce_lanes makes them decide together",
+            [](kv::lanes& batch) { batch.position.head = 0; });
+    refuses("lanes.position = shared by sequences, but sequences hold different entries",
+            [](kv::lanes& batch) { batch.position.sequence = 0; });
   }
 
   TEST_CASE("append refuses what has no room, does not ascend, or stands behind drafts") {
     working_batch now;
-    auto const refuses = [&](std::string const& text, kv::appended const& fresh) {
-      now.refuses("append: " + text, [&] { kv::append(now.exec, now.view, now.state, fresh); });
+    auto const refuses = [&](std::string const& text, kv::append_request const& new_tokens) {
+      now.refuses("append: " + text, [&] { kv::append(now.exec, now.view, now.state, new_tokens); });
     };
     refuses("sequence = 2, but the batch has 2 sequences", {.sequence = 2, .tokens = 1, .position = 10});
     refuses("sequence = -1, but the batch has 2 sequences", {.sequence = -1, .tokens = 1, .position = 10});
@@ -200,8 +203,8 @@ TEST_SUITE("laws/refused_calls") {
     now.cache.set_drafts(0, 2);
     refuses("tokens = 1, but 2 drafts are in flight; commit or truncate them first", {.tokens = 1, .position = 10});
     kv::cache without = now.view;
-    without.who.in_flight = nullptr;
-    now.refuses("append: who.in_flight = null, but drafts are counted for each sequence",
+    without.lanes.in_flight = nullptr;
+    now.refuses("append: lanes.in_flight = null, but drafts are counted for each sequence",
                 [&] { kv::append(now.exec, without, now.state, {.tokens = 1, .position = 10, .in_flight = true}); });
     kv::cache broken = now.view;
     broken.shape.kv_heads = 0;
@@ -221,8 +224,8 @@ TEST_SUITE("laws/refused_calls") {
     now.refuses("truncate: position = -1, but positions start at 0",
                 [&] { kv::truncate(now.exec, now.view, now.state, 0, -1); });
     kv::cache broken = now.view;
-    broken.who.count.data = nullptr;
-    now.refuses("truncate: who.count = null, but every lane says how many entries it holds",
+    broken.lanes.count.data = nullptr;
+    now.refuses("truncate: lanes.count = null, but every lane says how many entries it holds",
                 [&] { kv::truncate(now.exec, broken, now.state, 0, 1); });
   }
 

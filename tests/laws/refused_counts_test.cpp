@@ -29,17 +29,17 @@ constexpr int most = std::numeric_limits<int>::max();
 
 /// What is wrong in lane (1, 1, 0).
 std::vector<trouble_of_counts> const troubles = {
-    {17, 0, "who.count = 17" + limits},
-    {-1, 0, "who.count = -1" + limits},
-    {most, 0, "who.count = 2147483647" + limits},
-    {least, 1, "who.count = -2147483648" + limits},
+    {17, 0, "lanes.count = 17" + limits},
+    {-1, 0, "lanes.count = -1" + limits},
+    {most, 0, "lanes.count = 2147483647" + limits},
+    {least, 1, "lanes.count = -2147483648" + limits},
     {10, 11,
-     "who.in_flight = 11 in layer 0, head 0 of sequence 1, but a lane's drafts are among the 10 entries that it "
+     "lanes.in_flight = 11 in layer 0, head 0 of sequence 1, but a lane's drafts are among the 10 entries that it "
      "holds"},
     {10, -1,
-     "who.in_flight = -1 in layer 0, head 0 of sequence 1, but a lane's drafts are among the 10 entries that it "
+     "lanes.in_flight = -1 in layer 0, head 0 of sequence 1, but a lane's drafts are among the 10 entries that it "
      "holds"},
-    {3, 4, "who.in_flight = 4" + at + ", but a lane's drafts are among the 3 entries that it holds"},
+    {3, 4, "lanes.in_flight = 4" + at + ", but a lane's drafts are among the 3 entries that it holds"},
 };
 
 /// Every trouble, in a batch of its own that is at work.
@@ -53,7 +53,7 @@ void in_trouble(Check const& check) {
   }
 }
 
-struct picking : kv::best {
+struct picking : kv::plain_top_k {
   [[nodiscard]] bool picks(float) const { return true; }
 };
 
@@ -86,12 +86,12 @@ TEST_SUITE("laws/refused_counts") {
       auto state = kv::make_state(now.exec, quest, now.view);
       auto plan = kv::make_plan(now.exec, quest, now.view);
       now.refuses("observe: " + text, [&] { kv::observe(now.exec, quest, now.signals(), state); });
-      now.refuses("select: " + text, [&] { kv::select(now.exec, quest, now.signals(), state, plan); });
+      now.refuses("select: " + text, [&] { kv::select_pages(now.exec, quest, now.signals(), state, plan); });
       kv::cache_policy const all{.evict = kv::eviction{.score = kv::knorm{}, .budget = kv::per_lane{6}}};
       auto columns = kv::make_state(now.exec, all, now.view);
       auto plans = kv::make_plan(now.exec, all, now.view);
       now.refuses("step: " + text, [&] {
-        kv::step(now.exec, all, kv::signals(now.view.who), now.view, columns, plans, {.tokens = 1, .position = 10},
+        kv::step(now.exec, all, kv::signals(now.view.lanes), now.view, columns, plans, {.tokens = 1, .position = 10},
                  [] {});
       });
     });
@@ -99,28 +99,28 @@ TEST_SUITE("laws/refused_counts") {
 
   TEST_CASE("verbs that are called by themselves refuse them") {
     in_trouble([](working_batch& now, std::string const& text) {
-      kv::lanes const who = now.view.who;
+      kv::lanes const batch = now.view.lanes;
       std::vector<float> floats(8 * 16, 7.0f);
-      kv::score_view const out = kv::contiguous_scores(who, kv::granularity::lane, floats.data(), 16);
+      kv::score_view const out = kv::contiguous_scores(batch, kv::granularity::lane, floats.data(), 16);
       owned_keep keep(out);
       now.refuses("attention_mass: " + text,
                   [&] { kv::ops::attention_mass(now.exec, kv::keys_of(now.view), now.queries.view(), {}, out); });
       now.refuses("pool: " + text, [&] { kv::ops::pool(now.exec, kv::pooling{kv::max_pool{3}}, out, 0); });
       now.refuses("map: " + text, [&] { kv::ops::map(now.exec, out, [](float, kv::entry) { return 0.0f; }); });
-      now.refuses("top_k: " + text, [&] { kv::ops::top_k(now.exec, out, kv::best{2}, keep.view()); });
+      now.refuses("top_k: " + text, [&] { kv::ops::top_k(now.exec, out, kv::plain_top_k{2}, keep.view()); });
       now.refuses("select_if: " + text, [&] { kv::ops::select_if(now.exec, out, picking{}, keep.view()); });
       now.refuses("gather_rows: " + text, [&] {
         kv::ops::gather_rows(now.exec, now.plan.keep(), now.view,
-                             std::span<kv::held_column const>(now.state.columns()));
+                             std::span<kv::recorded_column const>(now.state.columns()));
       });
       kv::quest const quest{.page = 4};
       kv::selection const reading{.score = quest, .budget = kv::per_lane{8}};
       auto const held = kv::make_state(now.exec, reading, now.view);
       auto const bounds = std::get<0>(quest.recorders()).view(held.columns_from(0));
       now.refuses("page_scores: " + text,
-                  [&] { kv::ops::page_scores(now.exec, who, bounds, now.queries.view(), kv::reduction::max, out); });
+                  [&] { kv::ops::page_scores(now.exec, batch, bounds, now.queries.view(), kv::reduction::max, out); });
       keep.view().lists = kv::side::dropped;
-      now.refuses("argmin: " + text, [&] { kv::ops::argmin(now.exec, out, kv::best{2}, keep.view()); });
+      now.refuses("argmin: " + text, [&] { kv::ops::argmin(now.exec, out, kv::plain_top_k{2}, keep.view()); });
       CHECK(floats == std::vector<float>(8 * 16, 7.0f));
     });
   }
@@ -128,7 +128,7 @@ TEST_SUITE("laws/refused_counts") {
   TEST_CASE("verbs that are called by themselves refuse rows that only their engine can read") {
     working_batch now;
     std::vector<float> floats(8 * 16, 7.0f);
-    kv::score_view const out = kv::contiguous_scores(now.view.who, kv::granularity::lane, floats.data(), 16);
+    kv::score_view const out = kv::contiguous_scores(now.view.lanes, kv::granularity::lane, floats.data(), 16);
     kv::keys keys = kv::keys_of(now.view);
     kv::query_view rows = now.queries.view();
     auto const mass = [&] { kv::ops::attention_mass(now.exec, keys, rows, {}, out); };
@@ -142,10 +142,11 @@ TEST_SUITE("laws/refused_counts") {
     now.refuses("row_norm: rows" + rule, norm);
     kv::selection const quest{.score = kv::quest{.page = 4}, .budget = kv::per_lane{8}};
     auto state = kv::make_state(now.exec, quest, now.view);
-    kv::held_columns const held = state.columns_from(0);
+    kv::recorded_columns const recorded = state.columns_from(0);
     now.refuses("extend_bounds: keys" + rule, [&] {
-      kv::ops::extend_bounds(now.exec, now.view.who, keys,
-                             kv::page_bound_memory{held.table<std::byte>(0), held.table<int>(1), kv::codec::f32, 4, 4});
+      kv::ops::extend_bounds(
+          now.exec, now.view.lanes, keys,
+          kv::page_bound_memory{recorded.table<std::byte>(0), recorded.table<int>(1), kv::codec::f32, 4, 4});
     });
     CHECK(floats == std::vector<float>(8 * 16, 7.0f));
   }
@@ -186,7 +187,7 @@ TEST_SUITE("laws/refused_counts") {
     owned_lanes const lanes(1, 1, 1, 4, {4});
     owned_scores scores(lanes.view());
     owned_keep keep(scores.view());
-    kv::ops::top_k(now.exec, scores.view(), kv::best{least}, keep.view());
+    kv::ops::top_k(now.exec, scores.view(), kv::plain_top_k{least}, keep.view());
     CHECK(keep.kept(0).empty());
   }
 }

@@ -68,25 +68,25 @@ TEST_SUITE("laws/refused_makings") {
   }
 
   TEST_CASE("lanes that are not the model's, or without memory, are refused") {
-    refuses_cache("who.sequences = 0, but a batch has at least one sequence",
-                  [](kv::cache& bad) { bad.who.sequences = 0; });
-    refuses_cache("who.heads = 1, but every KV head of the model (2) is a lane",
-                  [](kv::cache& bad) { bad.who.heads = 1; });
-    refuses_cache("who.layer_begin = -1, but layers are a range that is not empty",
-                  [](kv::cache& bad) { bad.who.layer_begin = -1; });
-    refuses_cache("who.layer_begin = 2, but layers are a range that is not empty",
-                  [](kv::cache& bad) { bad.who.layer_begin = 2; });
-    refuses_cache("who.layer_end = 3, but the model has 2 layers", [](kv::cache& bad) { bad.who.layer_end = 3; });
+    refuses_cache("lanes.sequences = 0, but a batch has at least one sequence",
+                  [](kv::cache& bad) { bad.lanes.sequences = 0; });
+    refuses_cache("lanes.heads = 1, but every KV head of the model (2) is a lane",
+                  [](kv::cache& bad) { bad.lanes.heads = 1; });
+    refuses_cache("lanes.layer_begin = -1, but layers are a range that is not empty",
+                  [](kv::cache& bad) { bad.lanes.layer_begin = -1; });
+    refuses_cache("lanes.layer_begin = 2, but layers are a range that is not empty",
+                  [](kv::cache& bad) { bad.lanes.layer_begin = 2; });
+    refuses_cache("lanes.layer_end = 3, but the model has 2 layers", [](kv::cache& bad) { bad.lanes.layer_end = 3; });
     refuses_cache(
         "who = 536870912 sequences, 2 layers, 2 heads, but lanes are numbered in 32 bits: their product is less than "
         "2^31",
-        [](kv::cache& bad) { bad.who.sequences = 1 << 29; });
-    refuses_cache("who.bound = 0, but an upper limit of the entries of a lane is needed",
-                  [](kv::cache& bad) { bad.who.bound = 0; });
-    refuses_cache("who.count = null, but every lane says how many entries it holds",
-                  [](kv::cache& bad) { bad.who.count.data = nullptr; });
-    refuses_cache("who.position = null, but every entry says its position",
-                  [](kv::cache& bad) { bad.who.position.data = nullptr; });
+        [](kv::cache& bad) { bad.lanes.sequences = 1 << 29; });
+    refuses_cache("lanes.bound = 0, but an upper limit of the entries of a lane is needed",
+                  [](kv::cache& bad) { bad.lanes.bound = 0; });
+    refuses_cache("lanes.count = null, but every lane says how many entries it holds",
+                  [](kv::cache& bad) { bad.lanes.count.data = nullptr; });
+    refuses_cache("lanes.position = null, but every entry says its position",
+                  [](kv::cache& bad) { bad.lanes.position.data = nullptr; });
   }
 
   TEST_CASE("locators without a pool, a table or room are refused") {
@@ -96,9 +96,9 @@ TEST_SUITE("laws/refused_makings") {
     refuses_cache("where.table = null, but this locator reads a table",
                   [](kv::cache& bad) { bad.where.table.data = nullptr; });
     refuses_cache("where.units = 1, but every sequence has a row of its own",
-                  [](kv::cache& bad) { bad.where = kv::identity(16, 1); });
+                  [](kv::cache& bad) { bad.where = kv::identity_map(16, 1); });
     refuses_cache("where.unit_tokens = 15, but a row holds `bound` tokens (16)",
-                  [](kv::cache& bad) { bad.where = kv::identity(15, 2); });
+                  [](kv::cache& bad) { bad.where = kv::identity_map(15, 2); });
     refuses_cache("where.unit_tokens = 15, but a row holds `bound` tokens (16)",
                   [](kv::cache& bad) { bad.where = {kv::locating::ring, bad.where.table, 15, 2}; });
   }
@@ -136,7 +136,7 @@ TEST_SUITE("laws/refused_makings") {
     kv::cache view = lanes.view();
     auto* const base = reinterpret_cast<std::byte*>(buffer.data());
     std::int64_t const block = heads * dims * tokens * 4;
-    view.where = kv::identity(tokens);
+    view.where = kv::identity_map(tokens);
     view.k = {base, kv::codec::f32, dims, 2 * block, block, heads * dims * 4, dims * 4, 4};
     view.v = {base + block, kv::codec::f32, dims, 2 * block, block, 4, dims * tokens * 4, tokens * 4};
     kv::host_executor exec;
@@ -157,9 +157,10 @@ TEST_SUITE("laws/refused_makings") {
     refuses_policy("h2o.group = last, but query heads have no order", only(kv::h2o{.group = kv::reduction::last}));
     refuses_policy("sinks.tokens = -1, but a count cannot be negative", protecting(kv::sinks{-1}));
     refuses_policy("recent.tokens = -1, but a count cannot be negative", protecting(kv::recent{-1}));
-    refuses_policy("span.begin = -1, but positions start at 0", protecting(kv::span{-1, 3}));
-    refuses_policy("span.end = 2, but a span does not end before it begins (3)", protecting(kv::span{3, 2}));
-    refuses_policy("sinks.tokens = -5, but a count cannot be negative", protecting(kv::span{1, 2} | kv::sinks{-5}));
+    refuses_policy("span.begin = -1, but positions start at 0", protecting(kv::position_span{-1, 3}));
+    refuses_policy("span.end = 2, but a span does not end before it begins (3)", protecting(kv::position_span{3, 2}));
+    refuses_policy("sinks.tokens = -5, but a count cannot be negative",
+                   protecting(kv::position_span{1, 2} | kv::sinks{-5}));
   }
 
   TEST_CASE("SnapKV without a window, with an even pool or an order of heads is refused") {

@@ -36,7 +36,7 @@ void refuses_other(Policy const& policy, kv::lane other, std::string const& text
   working_batch now;
   auto state = kv::make_state(now.exec, policy, now.view);
   now.plan = kv::make_plan(now.exec, policy, now.view);
-  kv::signals const in(now.view.who);
+  kv::signals const in(now.view.lanes);
   kv::decide(now.exec, policy, in, state, now.plan);
   float const before = now.plan.score(0, 3);
   now.cache.put(other, {0, 1, 2, 4, 5, 6, 7, 8, 9, 10});
@@ -44,7 +44,7 @@ void refuses_other(Policy const& policy, kv::lane other, std::string const& text
   CHECK(now.plan.score(0, 3) == before);
 }
 
-struct picking : kv::best {
+struct picking : kv::plain_top_k {
   [[nodiscard]] bool picks(float) const { return true; }
 };
 
@@ -55,7 +55,7 @@ std::string const rule = ", but lanes that decide together hold the same tokens"
 TEST_SUITE("laws/refused_tokens") {
   TEST_CASE("heads of a layer that hold other tokens are refused by every pick, and nothing was changed") {
     std::string const text =
-        "decide: who.position = other tokens in layer 1, head 1 of sequence 1 than in layer 1, head 0 of sequence 1 "
+        "decide: lanes.position = other tokens in layer 1, head 1 of sequence 1 than in layer 1, head 0 of sequence 1 "
         "(entry 3: 4 against 3)" +
         rule;
     kv::per_lane const budget{6};
@@ -67,7 +67,7 @@ TEST_SUITE("laws/refused_tokens") {
 
   TEST_CASE("layers of a token that hold other tokens are refused by every pick, and nothing was changed") {
     std::string const text =
-        "decide: who.position = other tokens in layer 1, head 0 of sequence 0 than in layer 0, head 0 of sequence 0 "
+        "decide: lanes.position = other tokens in layer 1, head 0 of sequence 0 than in layer 0, head 0 of sequence 0 "
         "(entry 3: 4 against 3)" +
         rule;
     kv::per_lane const budget{6};
@@ -83,20 +83,21 @@ TEST_SUITE("laws/refused_tokens") {
     auto state = kv::make_state(now.exec, layered, now.view);
     now.plan = kv::make_plan(now.exec, layered, now.view);
     for (int h = 0; h < 2; ++h) now.cache.put({0, 1, h}, {0, 1, 2, 4, 5, 6, 7, 8, 9, 10});
-    CHECK(error_of([&] { kv::decide(now.exec, layered, kv::signals(now.view.who), state, now.plan); }).empty());
+    CHECK(error_of([&] { kv::decide(now.exec, layered, kv::signals(now.view.lanes), state, now.plan); }).empty());
     now.cache.put({0, 0, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 10});
-    CHECK(error_of([&] { kv::decide(now.exec, layered, kv::signals(now.view.who), state, now.plan); }) ==
-          "decide: who.position = other tokens in layer 0, head 1 of sequence 0 than in layer 0, head 0 of sequence 0 "
-          "(entry 9: 10 against 9)" +
-              rule);
+    CHECK(
+        error_of([&] { kv::decide(now.exec, layered, kv::signals(now.view.lanes), state, now.plan); }) ==
+        "decide: lanes.position = other tokens in layer 0, head 1 of sequence 0 than in layer 0, head 0 of sequence 0 "
+        "(entry 9: 10 against 9)" +
+            rule);
     now.cache.set_drafts(0, 1);
-    CHECK(error_of([&] { kv::decide(now.exec, layered, kv::signals(now.view.who), state, now.plan); }).empty());
+    CHECK(error_of([&] { kv::decide(now.exec, layered, kv::signals(now.view.lanes), state, now.plan); }).empty());
   }
 
   TEST_CASE("a protected entry of one head cannot be dropped for another head's") {
     working_batch now;
     kv::eviction const policy{
-        .score = together<token>{}, .protect = kv::span{.begin = 40, .end = 41}, .budget = kv::per_lane{4}};
+        .score = together<token>{}, .protect = kv::position_span{.begin = 40, .end = 41}, .budget = kv::per_lane{4}};
     auto state = kv::make_state(now.exec, policy, now.view);
     now.plan = kv::make_plan(now.exec, policy, now.view);
     for (int i = 0; i < now.cache.lane_count(); ++i) {
@@ -104,10 +105,10 @@ TEST_SUITE("laws/refused_tokens") {
       now.cache.put(now.cache.lane_at(i), {0, first ? 1 : 40, 50, 51, 52, 53, 54, 55, 56, 57});
     }
     now.refuses(
-        "decide: who.position = other tokens in layer 0, head 1 of sequence 0 than in layer 0, head 0 of "
+        "decide: lanes.position = other tokens in layer 0, head 1 of sequence 0 than in layer 0, head 0 of "
         "sequence 0 (entry 1: 40 against 1)" +
             rule,
-        [&] { kv::decide(now.exec, policy, kv::signals(now.view.who), state, now.plan); });
+        [&] { kv::decide(now.exec, policy, kv::signals(now.view.lanes), state, now.plan); });
   }
 
   TEST_CASE("verbs that pick refuse what decide refuses, before they write") {
@@ -115,36 +116,36 @@ TEST_SUITE("laws/refused_tokens") {
     owned_scores scores(lanes.view(), token);
     owned_keep keep(scores.view());
     kv::host_executor exec;
-    kv::ops::top_k(exec, scores.view(), kv::best{2}, keep.view());
+    kv::ops::top_k(exec, scores.view(), kv::plain_top_k{2}, keep.view());
     lanes.view().position.row({0, 1, 0})[2] = 5;
     std::string const text =
-        ": who.position = other tokens in layer 1, head 0 than in layer 0, head 0 (entry 2: 5 "
+        ": lanes.position = other tokens in layer 1, head 0 than in layer 0, head 0 (entry 2: 5 "
         "against 4)" +
         rule;
-    CHECK(error_of([&] { kv::ops::top_k(exec, scores.view(), kv::best{1}, keep.view()); }) == "top_k" + text);
+    CHECK(error_of([&] { kv::ops::top_k(exec, scores.view(), kv::plain_top_k{1}, keep.view()); }) == "top_k" + text);
     CHECK(error_of([&] { kv::ops::select_if(exec, scores.view(), picking{}, keep.view()); }) == "select_if" + text);
     kv::keep_set dropping = keep.view();
     dropping.lists = kv::side::dropped;
-    CHECK(error_of([&] { kv::ops::argmin(exec, scores.view(), kv::best{1}, dropping); }) == "argmin" + text);
+    CHECK(error_of([&] { kv::ops::argmin(exec, scores.view(), kv::plain_top_k{1}, dropping); }) == "argmin" + text);
     CHECK(keep.kept(0) == std::vector<int>{0, 1});
     kv::score_view seen = scores.view();
     seen.same_tokens = true;  // whoever says so has looked
-    CHECK(error_of([&] { kv::ops::top_k(exec, seen, kv::best{1}, keep.view()); }).empty());
+    CHECK(error_of([&] { kv::ops::top_k(exec, seen, kv::plain_top_k{1}, keep.view()); }).empty());
   }
 
   TEST_CASE("a plan is carried out on the cache that it was decided about, whatever view of it is given") {
     std::string const text =
-        "apply: cache.who = other counts or positions than those that the plan was decided about, but a plan is "
+        "apply: cache.lanes = other counts or positions than those that the plan was decided about, but a plan is "
         "carried out on the cache that decide was told of";
     working_batch now, other;
     other.refuses(text, [&] { kv::apply(other.exec, kv::compact{}, now.plan, other.view, other.state); });
     now.refuses(text, [&] { kv::apply(other.exec, kv::compact{}, now.plan, other.view, other.state); });
     std::vector<int> elsewhere(200);
     kv::cache mixed = now.view;
-    mixed.who.position.data = elsewhere.data();
+    mixed.lanes.position.data = elsewhere.data();
     now.refuses(text, [&] { kv::apply(now.exec, kv::compact{}, now.plan, mixed, now.state); });
     mixed = now.view;
-    mixed.who.count.head = 2;  // the first lane's count is where it was
+    mixed.lanes.count.head = 2;  // the first lane's count is where it was
     now.refuses(text, [&] { kv::apply(now.exec, kv::compact{}, now.plan, mixed, now.state); });
     kv::cache again = now.cache.view();
     CHECK(error_of([&] { kv::apply(now.exec, kv::compact{}, now.plan, again, now.state); }).empty());

@@ -92,7 +92,7 @@ TEST_SUITE("laws/shipped") {
       auto state = kv::make_state(exec, policy, view);
       auto plan = kv::make_plan(exec, policy, view);
       float const lasting = -0.5f;
-      kv::signals const in{view.who,
+      kv::signals const in{view.lanes,
                            kv::keys_of(view),
                            kv::values_of(view),
                            kv::queries{rows.view()},
@@ -105,7 +105,7 @@ TEST_SUITE("laws/shipped") {
       std::vector<std::vector<int>> first;
       for (int s = 0; s < plan.keep().segments(); ++s) {
         first.push_back(listed(plan.keep(), s));
-        int const committed = cache.committed(view.who.at(kv::first_lane(view.who, plan.decides(), s)));
+        int const committed = cache.committed(view.lanes.at(kv::first_lane(view.lanes, plan.decides(), s)));
         for (std::size_t i = 0; i < first.back().size(); ++i) {
           CHECK(first.back()[i] < committed);
           if (i > 0) CHECK(first.back()[i] > first.back()[i - 1]);

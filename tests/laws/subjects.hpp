@@ -18,7 +18,8 @@ namespace kv = kvpolicy;
 namespace reference = kvpolicy_reference;
 
 /// Every scorer that the library ships; a test compares this list with the headers.
-using every_scorer = std::tuple<kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::tova, kv::knorm, kv::random>;
+using every_scorer =
+    std::tuple<kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::tova, kv::knorm, kv::random_scores>;
 
 /// The same shape for a scorer that decides for a whole layer: with one KV head its segments are the lanes, as the laws
 /// count them. That heads are reduced is tested with the scorer.
@@ -50,7 +51,7 @@ Scorer any_scorer() {
     made.group = any_group();
   }
   if constexpr (std::same_as<Scorer, kv::tova>) made.force_last = *rc::gen::arbitrary<bool>();
-  if constexpr (std::same_as<Scorer, kv::random>) made.seed = *rc::gen::arbitrary<std::uint64_t>();
+  if constexpr (std::same_as<Scorer, kv::random_scores>) made.seed = *rc::gen::arbitrary<std::uint64_t>();
   return made;
 }
 
@@ -69,7 +70,7 @@ bool forced_by(Scorer const& score, int ordinal, int count, int position, int bu
 }
 
 template <class Scorer>
-using law_policy = kv::eviction<Scorer, kv::either<kv::sinks, kv::span>>;
+using law_policy = kv::eviction<Scorer, kv::either<kv::sinks, kv::position_span>>;
 
 /// Inside a property: any scorer of its kind with any protection, absolute budget and slack.
 template <class Scorer>

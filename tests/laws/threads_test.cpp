@@ -46,38 +46,38 @@ std::vector<std::byte> all_verbs(int threads, kv::codec element, arrangement mem
   kv::cache const view = cache.view();
   exec.reserve(scratch_of_every_verb<kv::host>(view));
   std::vector<std::byte> written;
-  kv::lanes const who = cache.lanes();
+  kv::lanes const batch = cache.lanes();
   for (auto const order : {kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows,
                            kv::reduction_order::group_on_logits}) {
     for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::token}) {
-      owned_scores mass(who, decides);
+      owned_scores mass(batch, decides);
       kv::ops::attention_mass(exec, kv::keys_of(view), queries.view(), {.order = order}, mass.view());
       kv::ops::pool(exec, kv::avg_pool{5}, mass.view(), 3);
       kv::ops::map(exec, mass.view(), [](float old, kv::entry at) { return old * static_cast<float>(at.position); });
       owned_keep keep(mass.view());
-      kv::ops::top_k(exec, mass.view(), kv::best{20}, keep.view());
+      kv::ops::top_k(exec, mass.view(), kv::plain_top_k{20}, keep.view());
       put(written, mass.all().data(), mass.all().size());
       for (int s = 0; s < mass.view().segments(); ++s) put(written, keep.kept(s).data(), keep.kept(s).size());
     }
   }
-  owned_scores norms(who), folded(who, kv::granularity::token);
+  owned_scores norms(batch), folded(batch, kv::granularity::token);
   kv::ops::row_norm(exec, kv::keys_of(view), kv::replaced{}, norms.view());
-  kv::ops::row_norm(exec, kv::values_of(view), kv::times{}, norms.view());
+  kv::ops::row_norm(exec, kv::values_of(view), kv::multiplied{}, norms.view());
   kv::ops::fold_step const mean{kv::reduction::mean, true, 9};
   kv::ops::fold(exec, norms.view(), mean, folded.view());
   put(written, norms.all().data(), norms.all().size());
   put(written, folded.all().data(), folded.all().size());
   owned_keep pooled(norms.view());
-  kv::detail::decision_rule const rule{kv::nothing{}, kv::sinks{2}, kv::global{20, 0.2}, kv::over_budget{}};
+  kv::detail::decision_rule const rule{kv::nothing{}, kv::sinks{2}, kv::per_sequence{20, 0.2}, kv::over_budget{}};
   kv::ops::top_k(exec, norms.view(), rule, pooled.view());
   for (int s = 0; s < norms.view().segments(); ++s) put(written, pooled.kept(s).data(), pooled.kept(s).size());
   put(written, &pooled.report(), 1);
 
   owned_keep keep(folded.view());
-  kv::ops::top_k(exec, folded.view(), kv::best{20}, keep.view());
-  kv::ops::gather_rows(exec, keep.view(), view, std::span<kv::held_column const>());
-  kv::ops::set_counts(exec, who, keep.view());
-  kv::ops::rerotate(exec, who, view, kv::rope{});
+  kv::ops::top_k(exec, folded.view(), kv::plain_top_k{20}, keep.view());
+  kv::ops::gather_rows(exec, keep.view(), view, std::span<kv::recorded_column const>());
+  kv::ops::set_counts(exec, batch, keep.view());
+  kv::ops::rerotate(exec, batch, view, kv::rope{});
   auto const after = cache.save();
   put(written, after.memory.data(), after.memory.size());
   put(written, after.position.data(), after.position.size());
@@ -101,7 +101,7 @@ std::vector<std::byte> history(int threads, Layout const& layout_of) {
   std::vector<float> rows(std::size_t{3} * 2 * 4 * 4 * 16);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i * 7919 % 101) / 50.0f - 1.0f;
   std::vector<std::byte> written;
-  kv::tally told;
+  kv::apply_stats stats;
   for (int step = 0; step < 3; ++step) {
     std::vector<int> positions;
     for (int s = 0; s < 3; ++s) {
@@ -122,11 +122,11 @@ std::vector<std::byte> history(int threads, Layout const& layout_of) {
                                  4,
                                  {positions.data(), 4, 0, 0},
                                  {}};
-    kv::signals const in{view.who, kv::keys_of(view), kv::queries{queries}};
+    kv::signals const in{view.lanes, kv::keys_of(view), kv::queries{queries}};
     kv::observe(exec, policy, in, state);
     kv::decide(exec, policy, in, state, plan);
-    kv::apply(exec, layout_of(cache, hidden), plan, view, state, &told);
-    put(written, &told, 1);
+    kv::apply(exec, layout_of(cache, hidden), plan, view, state, &stats);
+    put(written, &stats, 1);
   }
   auto const after = cache.save();
   put(written, after.memory.data(), after.memory.size());

@@ -34,7 +34,7 @@ struct blown {
 /// What the functors of a policy ask before they answer.
 struct fuse {
   part by = part::none;
-  kv::lane who{};
+  kv::lane lane{};
   int ordinal = 0;
   int count = 0;  ///< of a trigger
   int share = 0;  ///< of a floor
@@ -43,10 +43,10 @@ struct fuse {
   void ask(part asking, bool here) const {
     if (by == asking && here) throw blown{by};
   }
-  void ask(part asking, kv::entry const& at) const { ask(asking, at.who == who && at.ordinal == ordinal); }
+  void ask(part asking, kv::entry const& at) const { ask(asking, at.lane == lane && at.ordinal == ordinal); }
 };
 
-int index_of(kv::lane who) { return who.sequence * 4 + who.layer * 2 + who.head; }
+int index_of(kv::lane this_lane) { return this_lane.sequence * 4 + this_lane.layer * 2 + this_lane.head; }
 
 struct fused_protection {
   fuse const* of = nullptr;
@@ -60,7 +60,7 @@ struct fused_run {
   fuse const* of = nullptr;
   bool operator()(kv::entry at) const { return at.ordinal == 0; }
   [[nodiscard]] kv::ordinal_range candidates(kv::lane_entries const& in) const {
-    of->ask(part::run, in.who == of->who);
+    of->ask(part::run, in.lane == of->lane);
     return {1, in.count};
   }
   friend bool operator==(fused_run const&, fused_run const&) = default;
@@ -68,9 +68,9 @@ struct fused_run {
 struct fused_budget {
   fuse const* of = nullptr;
   kv::budget_scope shared = kv::budget_scope::lane;
-  int operator()(kv::lane who, int) const {
-    of->ask(part::budget, who == of->who);
-    return 5 + index_of(who);
+  int operator()(kv::lane this_lane, int) const {
+    of->ask(part::budget, this_lane == of->lane);
+    return 5 + index_of(this_lane);
   }
   [[nodiscard]] kv::budget_scope scope() const { return shared; }
   [[nodiscard]] int floor(int share) const {
@@ -108,7 +108,7 @@ struct fused_map {
   kv::by_lane<float const> mass;
   float operator()(float old, kv::entry at) const {
     of->ask(part::map, at);
-    return old < -1e30f ? old : mass.row(at.who)[at.ordinal];
+    return old < -1e30f ? old : mass.row(at.lane)[at.ordinal];
   }
 };
 
@@ -122,7 +122,7 @@ struct fused_scorer {
   static constexpr auto decides = kv::granularity::lane;
   static constexpr bool ranks_candidates = Ranks;
   [[nodiscard]] Forces forces() const { return forced; }
-  [[nodiscard]] auto recorders() const { return std::tuple{kv::accumulate{}}; }
+  [[nodiscard]] auto recorders() const { return std::tuple{kv::record_attention_mass{}}; }
   void score(auto& exec, auto const& in, kv::score_view const& out) const {
     if (!Ranks) kv::ops::map(exec, out, zero{});
     kv::ops::map(exec, out, fused_map{of, in.template get<kv::attention_mass>().mass});
@@ -157,7 +157,7 @@ class fused_batch {
 
   void decide() { kv::decide(exec, policy, signals(), state, *plan); }
   [[nodiscard]] kv::signals<kv::keys, kv::queries> signals() const {
-    return kv::signals(view.who, kv::keys_of(view), kv::queries{queries.view()});
+    return kv::signals(view.lanes, kv::keys_of(view), kv::queries{queries.view()});
   }
   void renew() { plan.emplace(kv::make_plan(exec, policy, view)); }
 
@@ -180,7 +180,7 @@ class fused_batch {
   using memory = std::pair<mock_cache::snapshot, std::vector<std::byte>>;
   [[nodiscard]] memory save() const {
     memory all{cache.save(), {}};
-    for (kv::held_column const& each : state.columns()) {
+    for (kv::recorded_column const& each : state.columns()) {
       auto const* const first = each.rows.row({});
       all.second.insert(all.second.end(), first, first + each.rows.sequence * 2);
     }
@@ -205,24 +205,24 @@ class fused_batch {
 template <class Batch>
 void holds_no_decision(Batch& now, std::string const& since) {
   CHECK(!now.plan->decided());
-  CHECK(now.plan->keep().ordinal == nullptr);
+  CHECK(now.plan->keep().indices == nullptr);
   CHECK(now.plan->keep().segments() == 0);
   auto const refused = [&](std::string const& call, auto const& does) {
     CHECK(error_of(does) == call + ": plan = empty" + since + ", but decide comes before " + call);
   };
   auto const before = now.save();
-  kv::tally told{1, 2, 3};
+  kv::apply_stats stats{1, 2, 3};
   auto const list = kv::by_lane<int>{const_cast<int*>(now.view.where.table.data), now.view.where.table.sequence,
                                      now.view.where.table.layer, now.view.where.table.head};
-  refused("apply", [&] { kv::apply(now.exec, kv::compact{}, *now.plan, now.view, now.state, &told); });
-  refused("apply", [&] { kv::apply(now.exec, kv::overwrite{list}, *now.plan, now.view, now.state, &told); });
+  refused("apply", [&] { kv::apply(now.exec, kv::compact{}, *now.plan, now.view, now.state, &stats); });
+  refused("apply", [&] { kv::apply(now.exec, kv::overwrite{list}, *now.plan, now.view, now.state, &stats); });
   refused("apply",
-          [&] { kv::apply(now.exec, kv::list_rewrite<>{.list = list}, *now.plan, now.view, now.state, &told); });
+          [&] { kv::apply(now.exec, kv::list_rewrite<>{.list = list}, *now.plan, now.view, now.state, &stats); });
   refused("explain", [&] { (void)kv::explain(now.policy, *now.plan, 0, 0); });
   refused("forces", [&] { (void)kv::forces(now.policy, *now.plan, 0, 0); });
   refused("report", [&] { (void)now.plan->report(); });
   refused("score", [&] { (void)now.plan->score(0, 0); });
-  CHECK(told == kv::tally{1, 2, 3});
+  CHECK(stats == kv::apply_stats{1, 2, 3});
   CHECK(now.save() == before);
 }
 
@@ -241,7 +241,7 @@ void every_throw_leaves_no_decision(Policy const& policy, fuse& of, std::initial
     for (part const by : parts) {
       for (int const lane : {0, 4, 7}) {
         int const last = 8 + lane;
-        of.who = now.cache.lane_at(lane);
+        of.lane = now.cache.lane_at(lane);
         of.ordinal = lane == 0 ? 0 : lane == 7 ? last : last / 2;
         of.count = 0;
         for (int i = lane / pool * pool; i < lane / pool * pool + pool; ++i) of.count += 9 + i;
@@ -333,7 +333,7 @@ TEST_SUITE("laws/throwing") {
     now.decide();
     auto const good = now.found();
     auto wrong = now.signals();
-    wrong.who.bound = 3;
+    wrong.lanes.bound = 3;
     CHECK(!error_of([&] { kv::decide(now.exec, policy, wrong, now.state, *now.plan); }).empty());
     CHECK(now.plan->decided());
     CHECK(now.found() == good);

@@ -1,4 +1,4 @@
-// A functor that throws in a step, in make_room or in take_in: what the admission throws changes nothing but the plan;
+// A functor that throws in a step, in promote or in ingest: what the admission throws changes nothing but the plan;
 // what the eviction throws arrives after the forward, and `maintain` makes up for it.
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ struct blown {
 /// What the functors of a policy ask before they answer.
 struct fuse {
   part by = part::none;
-  kv::lane who{};
+  kv::lane lane{};
   int ordinal = 0;
   float score = 0;
   void ask(part asking, bool here) const {
@@ -39,7 +39,7 @@ struct fused_protection {
   fuse const* of = nullptr;
   part as = part::protection;
   bool operator()(kv::entry at) const {
-    of->ask(as, at.who == of->who && at.ordinal == of->ordinal);
+    of->ask(as, at.lane == of->lane && at.ordinal == of->ordinal);
     return at.position % 10 == 3;
   }
   friend bool operator==(fused_protection const&, fused_protection const&) = default;
@@ -82,19 +82,19 @@ class fused_sequence {
 
   void step(int tokens = 1) {
     kv::step(
-        exec, policy, kv::signals{both.window.who}, both, held, plans, {.tokens = tokens, .position = length},
+        exec, policy, kv::signals{both.window.lanes}, both, held, plans, {.tokens = tokens, .position = length},
         [&] { forward(tokens); }, &told);
     length += tokens;
   }
   void maintain() {
-    kv::maintain(exec, policy, kv::signals{both.window.who}, both.global, held.global, plans, &told.evicted);
+    kv::maintain(exec, policy, kv::signals{both.window.lanes}, both.global, held.global, plans, &told.evicted);
   }
-  void take_in(int tokens) {
-    kv::cache const fresh = engine.chunk(tokens, length);
-    tell(fresh.who, tokens, [&](auto const& in) { kv::observe(exec, window(), in, of_fresh); });
-    kv::decide(exec, window(), kv::signals{fresh.who}, of_fresh, fresh_plan);
-    kv::take_in(exec, window(), kv::signals{both.window.who}, fresh, of_fresh, fresh_plan, both, held, *plans.exits,
-                &told.promoted);
+  void ingest(int tokens) {
+    kv::cache const chunk = engine.chunk(tokens, length);
+    tell(chunk.lanes, tokens, [&](auto const& in) { kv::observe(exec, window(), in, of_fresh); });
+    kv::decide(exec, window(), kv::signals{chunk.lanes}, of_fresh, fresh_plan);
+    kv::ingest(exec, window(), kv::signals{both.window.lanes}, chunk, of_fresh, fresh_plan, both, held, *plans.exits,
+               &told.promoted);
     length += tokens;
   }
   /// Rows, tables, counts, the supply of pages, and what is recorded about every entry and page.
@@ -102,8 +102,8 @@ class fused_sequence {
   [[nodiscard]] memory save() const {
     memory all{engine.save(), {}};
     for (auto const& [state, who] :
-         {std::pair{&held.window, &both.window.who}, std::pair{&held.global, &both.global.entries.who}}) {
-      for (kv::held_column const& each : state->columns()) {
+         {std::pair{&held.window, &both.window.lanes}, std::pair{&held.global, &both.global.entries.lanes}}) {
+      for (kv::recorded_column const& each : state->columns()) {
         for (int i = 0; i < who->size(); ++i) {
           int const units = each.about.units != 0 ? each.about.units : *who->count.row(who->at(i));
           auto const* const first = each.rows.row(who->at(i));
@@ -126,22 +126,22 @@ class fused_sequence {
   kv::step_plan<kv::host_executor> plans;
   kv::state<kv::host_executor> of_fresh;
   kv::plan<kv::host_executor> fresh_plan;
-  kv::step_tally told;
+  kv::step_stats told;
   int length = 0;
 
  private:
   void forward(int tokens) {
     for (int i = 0; i < engine.lanes(); ++i) {
-      kv::lane const who = both.window.who.at(i);
-      int const count = *both.window.who.count.row(who);
-      for (int t = 0; t < tokens; ++t) dual_engine::write(both.window, who, count - tokens + t, length + t);
+      kv::lane const this_lane = both.window.lanes.at(i);
+      int const count = *both.window.lanes.count.row(this_lane);
+      for (int t = 0; t < tokens; ++t) dual_engine::write(both.window, this_lane, count - tokens + t, length + t);
     }
-    tell(both.window.who, tokens, [&](auto const& in) { kv::observe(exec, policy, in, held); });
+    tell(both.window.lanes, tokens, [&](auto const& in) { kv::observe(exec, policy, in, held); });
   }
 
   /// Gates and log beta of the newest tokens.
   template <class Observe>
-  void tell(kv::lanes const& who, int tokens, Observe const& observe) {
+  void tell(kv::lanes const& batch, int tokens, Observe const& observe) {
     gates_.clear();
     betas_.clear();
     for (int i = 0; i < engine.lanes(); ++i) {
@@ -154,11 +154,11 @@ class fused_sequence {
       signal.base = reinterpret_cast<std::byte const*>(values.data());
       signal.entry = 4;
       signal.head = tokens * 4;
-      signal.layer = signal.head * who.heads;
+      signal.layer = signal.head * batch.heads;
       signal.entries = tokens;
       return signal;
     };
-    observe(kv::signals{who, fresh(kv::gate{}, gates_), fresh(kv::log_beta{}, betas_)});
+    observe(kv::signals{batch, fresh(kv::gate{}, gates_), fresh(kv::log_beta{}, betas_)});
   }
 
   std::vector<float> gates_, betas_;
@@ -183,9 +183,9 @@ void refuses(kv::plan<kv::host_executor> const& plan) {
 /// The fuse at the first, a middle or the last of the `leaving` entries that leave the window in the next call.
 void aim(fused_sequence& at, part by, int which, int leaving) {
   int const lane = which == 0 ? 0 : which == 1 ? 2 : 3;
-  at.of.who = at.both.window.who.at(lane);
+  at.of.lanes = at.both.window.lanes.at(lane);
   at.of.ordinal = which * (leaving - 1) / 2;
-  at.of.score = gate_of(lane, at.both.window.who.position.row(at.of.who)[at.of.ordinal]);
+  at.of.score = gate_of(lane, at.both.window.lanes.position.row(at.of.lanes)[at.of.ordinal]);
   at.of.by = by;
 }
 
@@ -230,24 +230,24 @@ TEST_SUITE("laws/throwing") {
         never.step(3);
       }
       for (int const lane : {0, 2, 3}) {
-        kv::lane const who = now.both.window.who.at(lane);
+        kv::lane const this_lane = now.both.window.lanes.at(lane);
         std::vector<int> before;
         for (int i = 0; i < 4; ++i) {
-          before.push_back(*now.both.global.entries.who.count.row(now.both.global.entries.who.at(i)));
+          before.push_back(*now.both.global.entries.lanes.count.row(now.both.global.entries.lanes.at(i)));
         }
-        now.of.who = who;
-        now.of.ordinal = lane == 0 ? 0 : lane == 2 ? 1 : *now.both.global.entries.who.count.row(who) - 1;
+        now.of.lanes = this_lane;
+        now.of.ordinal = lane == 0 ? 0 : lane == 2 ? 1 : *now.both.global.entries.lanes.count.row(this_lane) - 1;
         now.of.by = part::eviction;
         int const length = now.length;
         CHECK(thrown_by([&] { now.step(3); }) == part::eviction);
         refuses(now.plans.evicting);
         CHECK(now.plans.exits->decided.decided());
         for (int i = 0; i < 4; ++i) {
-          kv::lane const each = now.both.window.who.at(i);
-          kv::lanes const& window = now.both.window.who;
+          kv::lane const each = now.both.window.lanes.at(i);
+          kv::lanes const& window = now.both.window.lanes;
           CHECK(window.position.row(each)[*window.count.row(each) - 1] == length + 2);
           auto const promoted = std::ssize(now.plans.exits->decided.keep().listed(i));
-          CHECK(*now.both.global.entries.who.count.row(each) == before[static_cast<std::size_t>(i)] + promoted);
+          CHECK(*now.both.global.entries.lanes.count.row(each) == before[static_cast<std::size_t>(i)] + promoted);
         }
         now.of.by = part::none;
         now.length += 3;
@@ -266,22 +266,22 @@ TEST_SUITE("laws/throwing") {
   TEST_CASE("make_room and take_in whose functors throw change nothing but the plan") {
     for (int const threads : {1, 3}) {
       fused_sequence now(threads), never(threads);
-      now.take_in(30);
-      never.take_in(30);
+      now.ingest(30);
+      never.ingest(30);
       CHECK(now.save() == never.save());
       for (part const by : {part::protection, part::pick}) {
         for (int const which : {0, 1, 2}) {
           auto const before = now.save();
           aim(now, by, which, 4);
           CHECK(thrown_by([&] {
-                  kv::make_room(now.exec, now.window(), kv::signals{now.both.window.who}, now.both, now.held,
-                                *now.plans.exits, 4, &now.told.promoted);
+                  kv::promote(now.exec, now.window(), kv::signals{now.both.window.lanes}, now.both, now.held,
+                              *now.plans.exits, 4, &now.told.promoted);
                 }) == by);
           CHECK(now.save() == before);
           refuses(now.plans.exits->decided);
           now.of.by = part::none;
-          now.take_in(4);
-          never.take_in(4);
+          now.ingest(4);
+          never.ingest(4);
           CHECK(now.save() == never.save());
         }
       }
@@ -295,9 +295,9 @@ TEST_SUITE("laws/throwing") {
     kv::append(now.exec, now.both.window, now.held.window, {.tokens = 1, .position = now.length, .in_flight = true});
     auto const before = now.save();
     CHECK(error_of([&] {
-            kv::make_room(now.exec, now.window(), kv::signals{now.both.window.who}, now.both, now.held,
-                          *now.plans.exits, 4);
-          }) == "make_room: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
+            kv::promote(now.exec, now.window(), kv::signals{now.both.window.lanes}, now.both, now.held,
+                        *now.plans.exits, 4);
+          }) == "promote: in_flight = 1, but drafts of sequence 0 are committed or truncated first");
     CHECK(now.save() == before);
     refuses(now.plans.exits->decided);
   }
@@ -305,20 +305,20 @@ TEST_SUITE("laws/throwing") {
   TEST_CASE("take_in whose own decision about the window throws changes nothing but the plan") {
     for (int const threads : {1, 3}) {
       fused_sequence now(threads), never(threads);
-      now.take_in(30);
-      never.take_in(30);
+      now.ingest(30);
+      never.ingest(30);
       for (int const which : {0, 1, 2}) {
         auto const before = now.save();
         auto const length = now.length;
         aim(now, part::pick, which, 4);  // a gate of the window's: the chunk's own decision does not meet it
-        CHECK(thrown_by([&] { now.take_in(4); }) == part::pick);
+        CHECK(thrown_by([&] { now.ingest(4); }) == part::pick);
         CHECK(now.length == length);
         CHECK(now.save() == before);
         CHECK(now.fresh_plan.decided());
         refuses(now.plans.exits->decided);
         now.of.by = part::none;
-        now.take_in(4);
-        never.take_in(4);
+        now.ingest(4);
+        never.ingest(4);
         CHECK(now.save() == never.save());
       }
     }

@@ -49,7 +49,7 @@ struct place_of_throw {
   int head;
   int ordinal;
   [[nodiscard]] bool is(kv::entry const& at) const {
-    return at.who.layer == layer && at.who.head == head && at.ordinal == ordinal;
+    return at.lane.layer == layer && at.lane.head == head && at.ordinal == ordinal;
   }
   [[nodiscard]] int segment() const { return 2 * layer + head; }
 };
@@ -83,7 +83,7 @@ void lists_nothing(kv::host_executor& exec, owned_keep& keep) {
     CHECK(keep.view().seen[segment] == -1);
   }
   CHECK(keep.report() == kv::report{});
-  CHECK(!error_of([&] { kv::ops::refuse_stale(exec, keep.view().who, keep.view()); }).empty());
+  CHECK(!error_of([&] { kv::ops::refuse_stale(exec, keep.view().lanes, keep.view()); }).empty());
 }
 
 /// Every slot is its sequence's own; or the question throws.
@@ -98,8 +98,8 @@ struct throwing_owner {
 /// As many tokens for each lane; or none at all.
 struct throwing_tokens {
   kv::lane const* bad = nullptr;
-  int operator()(kv::lane who, int) const {
-    if (bad != nullptr && who == *bad) throw blown{};
+  int operator()(kv::lane this_lane, int) const {
+    if (bad != nullptr && this_lane == *bad) throw blown{};
     return 8;
   }
   friend bool operator==(throwing_tokens const&, throwing_tokens const&) = default;
@@ -119,11 +119,11 @@ TEST_SUITE("laws/throwing") {
         CHECK(blows([&] { kv::ops::map(exec, scores.view(), add_one{where}); }));
         for (int segment = 0; segment < 4; ++segment) {
           auto const row = scores.row(segment, 10);
-          int const fresh = static_cast<int>(std::count(row.begin(), row.end(), 1.5f));
-          for (int e = 0; e < 10; ++e) CHECK(row[static_cast<std::size_t>(e)] == (e < fresh ? 1.5f : 0.5f));
-          if (segment == where.segment()) CHECK(fresh == where.ordinal);
-          if (segment < where.segment()) CHECK(fresh == 10);
-          if (threads == 1 && segment > where.segment()) CHECK(fresh == 0);
+          int const num_new_tokens = static_cast<int>(std::count(row.begin(), row.end(), 1.5f));
+          for (int e = 0; e < 10; ++e) CHECK(row[static_cast<std::size_t>(e)] == (e < num_new_tokens ? 1.5f : 0.5f));
+          if (segment == where.segment()) CHECK(num_new_tokens == where.ordinal);
+          if (segment < where.segment()) CHECK(num_new_tokens == 10);
+          if (threads == 1 && segment > where.segment()) CHECK(num_new_tokens == 0);
         }
         CHECK(std::all_of(scores.all().begin(), scores.all().end(), [](float v) { return v == 0.5f || v == 1.5f; }));
       }
@@ -172,9 +172,9 @@ TEST_SUITE("laws/throwing") {
             cache.write_token(0, t, t);
             kv::append(exec, view, state, {.sequence = 0, .tokens = 1, .position = t});
           }
-          kv::decide(exec, policy, kv::signals{view.who, kv::keys_of(view)}, state, plan);
-          kv::lane const who = view.who.at(lane);
-          std::vector<int> const slots = cache.listed(who);
+          kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+          kv::lane const this_lane = view.lanes.at(lane);
+          std::vector<int> const slots = cache.listed(this_lane);
           std::vector<int> dropped;
           for (int e = 0; e < 12; ++e) {
             auto const kept = plan.keep().listed(lane);
@@ -184,7 +184,7 @@ TEST_SUITE("laws/throwing") {
           }
           REQUIRE(dropped.size() == 8);
           auto const before = cache.save();
-          kv::tally told{1, 2, 3};
+          kv::apply_stats stats{1, 2, 3};
           int bad = -1;
           auto const apply = [&] {
             if (redirects) {
@@ -197,24 +197,24 @@ TEST_SUITE("laws/throwing") {
                                                       .shared = {&bad},
                                                       .freed = like.freed,
                                                       .released = like.released};
-              kv::apply(exec, how, plan, view, state, &told);
+              kv::apply(exec, how, plan, view, state, &stats);
             } else {
               kv::list_rewrite<throwing_owner> const how{
                   .list = cache.list_table(), .freed = cache.freed_list(), .shared = {&bad}};
-              kv::apply(exec, how, plan, view, state, &told);
+              kv::apply(exec, how, plan, view, state, &stats);
             }
           };
           for (std::size_t const which : {0u, 3u, 7u}) {
             bad = dropped[which];
             CHECK(blows(apply));
             CHECK(cache.save() == before);
-            CHECK(told == kv::tally{1, 2, 3});
+            CHECK(stats == kv::apply_stats{1, 2, 3});
             CHECK(plan.decided());
           }
           bad = -1;
           apply();
-          CHECK(cache.held(who) == 4);
-          CHECK(told.physical_freed == 32);
+          CHECK(cache.held(this_lane) == 4);
+          CHECK(stats.physical_freed == 32);
         }
       }
     }
@@ -244,24 +244,24 @@ TEST_SUITE("laws/throwing") {
       };
       auto const refused = [&](std::string const& since) {
         CHECK(!plan.decided());
-        CHECK(plan.keep().ordinal == nullptr);
+        CHECK(plan.keep().indices == nullptr);
         CHECK(error_of([&] { (void)plan.report(); }) ==
               "report: plan = empty" + since + ", but select comes before report");
         CHECK(error_of([&] { (void)plan.score(0, 0); }) ==
               "score: plan = empty" + since + ", but select comes before score");
       };
       refused("");
-      kv::select(exec, policy, in, state, plan);
+      kv::select_pages(exec, policy, in, state, plan);
       auto const good = lists();
       auto const before = cache.save();
       CHECK(plan.report().triggered == 4);
-      for (kv::lane const who : {kv::lane{0, 0, 0}, kv::lane{0, 1, 0}, kv::lane{0, 1, 1}}) {
-        bad = who;
-        CHECK(blows([&] { kv::select(exec, policy, in, state, plan); }));
+      for (kv::lane const this_lane : {kv::lane{0, 0, 0}, kv::lane{0, 1, 0}, kv::lane{0, 1, 1}}) {
+        bad = this_lane;
+        CHECK(blows([&] { kv::select_pages(exec, policy, in, state, plan); }));
         refused(" since select threw");
         CHECK(cache.save() == before);
         bad = {9, 9, 9};
-        kv::select(exec, policy, in, state, plan);
+        kv::select_pages(exec, policy, in, state, plan);
         CHECK(lists() == good);
         CHECK(plan.report().triggered == 4);
       }

@@ -25,8 +25,8 @@ constexpr how all_layouts[] = {how::compact, how::list_rewrite, how::dead_slot, 
 
 /// Columns that follow the entries, whatever the policy that decides keeps.
 kv::state<kv::host_executor> columns_of(kv::host_executor& exec, kv::cache const& in) {
-  kv::state<kv::host_executor> made(exec, in.shape, in.who);
-  made.add(kv::accumulate{});
+  kv::state<kv::host_executor> made(exec, in.shape, in.lanes);
+  made.add(kv::record_attention_mass{});
   return made;
 }
 
@@ -54,8 +54,8 @@ struct subject {
             {{visible.data(), like.sequence * row, like.layer * row, like.head * row}, form, cache.units}};
   }
   /// What an attention kernel makes of an element of the mask.
-  [[nodiscard]] bool may_read(kv::lane who, int unit) const {
-    std::byte const* const row = visible.data() + static_cast<std::size_t>(cache.row_of(who)) * width();
+  [[nodiscard]] bool may_read(kv::lane this_lane, int unit) const {
+    std::byte const* const row = visible.data() + static_cast<std::size_t>(cache.row_of(this_lane)) * width();
     if (form == kv::mask_form::boolean) return row[unit] != std::byte{0};
     if (form == kv::mask_form::bits) return (std::to_integer<int>(row[unit / 8]) >> unit % 8 & 1) != 0;
     kv::codec const element = form == kv::mask_form::additive_f32   ? kv::codec::f32
@@ -66,23 +66,24 @@ struct subject {
 
   void append(int sequence, int position, int number, bool draft) {
     for (int i = 0; applies == how::mask && i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
-      if (who.sequence != sequence) continue;
-      masking().rows.set(who, cache.where().at(who, cache.held(who)).unit, true);
+      kv::lane const this_lane = cache.lane_at(i);
+      if (this_lane.sequence != sequence) continue;
+      masking().rows.set(this_lane, cache.where().at(this_lane, cache.held(this_lane)).unit, true);
     }
     cache.write_token(sequence, position, number);
     kv::cache view = cache.view();
     kv::append(exec, view, columns, {sequence, 1, position, draft});
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
-      if (who.sequence == sequence) mass(who)[cache.held(who) - 1] = static_cast<float>(number + who.head);
+      kv::lane const this_lane = cache.lane_at(i);
+      if (this_lane.sequence == sequence)
+        mass(this_lane)[cache.held(this_lane) - 1] = static_cast<float>(number + this_lane.head);
     }
   }
-  float* mass(kv::lane who) { return reinterpret_cast<float*>(columns.columns()[0].rows.row(who)); }
+  float* mass(kv::lane this_lane) { return reinterpret_cast<float*>(columns.columns()[0].rows.row(this_lane)); }
 
   void evict(Policy const& policy) {
     kv::cache view = cache.view();
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     if (applies == how::compact) kv::apply(exec, kv::compact{}, plan, view, columns);
     if (applies == how::list_rewrite) {
       kv::apply(exec, kv::list_rewrite{.list = cache.list_table(), .freed = cache.freed_list()}, plan, view, columns);
@@ -93,11 +94,11 @@ struct subject {
   }
 
   /// Where attention looks.
-  std::vector<kv::place> read_places(kv::lane who) {
-    if (applies != how::mask) return cache.entry_places(who);
+  std::vector<kv::place> read_places(kv::lane this_lane) {
+    if (applies != how::mask) return cache.entry_places(this_lane);
     std::vector<kv::place> over;
     for (int unit = 0; unit < cache.units; ++unit) {
-      if (may_read(who, unit)) over.push_back({unit, 0});
+      if (may_read(this_lane, unit)) over.push_back({unit, 0});
     }
     return over;
   }
@@ -140,28 +141,28 @@ void agree(std::vector<subject<Policy>*> const& subjects, std::vector<reference:
            std::vector<std::set<int>> const& live, std::vector<std::vector<int>> const& number_at, dice& random) {
   slot_cache& first = subjects.front()->cache;
   for (int i = 0; i < first.lane_count(); ++i) {
-    kv::lane const who = first.lane_at(i);
+    kv::lane const this_lane = first.lane_at(i);
     auto const lane = static_cast<std::size_t>(i);
-    auto const& numbers = number_at[static_cast<std::size_t>(who.sequence)];
+    auto const& numbers = number_at[static_cast<std::size_t>(this_lane.sequence)];
     for (int h = 0; h < first.options.model.group(); ++h) {
       reference::row query;
       for (int d = 0; d < first.options.model.head_dim; ++d) query.push_back(random.real(2.0));
       reference::row const expected = history[lane].attend(query, static_cast<int>(numbers.size()), live[lane]);
       for (subject<Policy>* each : subjects) {
-        reference::row const actual = each->cache.attend(who, query, each->read_places(who));
+        reference::row const actual = each->cache.attend(this_lane, query, each->read_places(this_lane));
         RC_LOG() << "layout " << static_cast<int>(each->applies) << ", lane " << i << '\n';
         RC_ASSERT(furthest(actual, expected) <= 1e-6);
       }
     }
     for (subject<Policy>* each : subjects) {
-      auto const positions = each->cache.positions(who);
+      auto const positions = each->cache.positions(this_lane);
       RC_ASSERT(positions == std::vector<int>(live[lane].begin(), live[lane].end()));
       for (std::size_t e = 0; e < positions.size(); ++e) {
         int const number = numbers[static_cast<std::size_t>(positions[e])];
-        RC_ASSERT(each->mass(who)[e] == static_cast<float>(number + who.head));
+        RC_ASSERT(each->mass(this_lane)[e] == static_cast<float>(number + this_lane.head));
       }
       if (each->applies != how::dead_slot) continue;
-      auto const map = each->cache.row(each->cache.map, who, static_cast<int>(numbers.size()));
+      auto const map = each->cache.row(each->cache.map, this_lane, static_cast<int>(numbers.size()));
       for (std::size_t p = 0; p < map.size(); ++p) {
         RC_ASSERT((map[p] == each->cache.dead()) == (live[lane].count(static_cast<int>(p)) == 0));
       }
@@ -192,22 +193,23 @@ void layouts_agree(bool by_lane, Policy policy) {
     for (int s = 0; s < shape.sequences; ++s) {
       first.in_flight[static_cast<std::size_t>(s)] = 0;
       for (subject<Policy>* each : subjects) each->cache.in_flight[static_cast<std::size_t>(s)] = 0;
-      int room = shape.bound;
+      int capacity = shape.bound;
       for (std::size_t i = 0; i < lanes; ++i) {
         if (first.lane_at(static_cast<int>(i)).sequence == s) {
-          room = std::min(room, shape.bound - static_cast<int>(live[i].size()));
+          capacity = std::min(capacity, shape.bound - static_cast<int>(live[i].size()));
         }
       }
-      int const tokens = random.chance(50) ? room : random.below(room + 1);
+      int const tokens = random.chance(50) ? capacity : random.below(capacity + 1);
       int const drafts = random.below(3);
       for (int t = 0; t < tokens; ++t, ++number) {
         int const position = static_cast<int>(number_at[static_cast<std::size_t>(s)].size());
         for (subject<Policy>* each : subjects) each->append(s, position, number, t >= tokens - drafts);
         number_at[static_cast<std::size_t>(s)].push_back(number);
         for (std::size_t i = 0; i < lanes; ++i) {
-          kv::lane const who = first.lane_at(static_cast<int>(i));
-          if (who.sequence != s) continue;
-          history[i].append({position, first.token_row(true, who, number), first.token_row(false, who, number), {}});
+          kv::lane const this_lane = first.lane_at(static_cast<int>(i));
+          if (this_lane.sequence != s) continue;
+          history[i].append(
+              {position, first.token_row(true, this_lane, number), first.token_row(false, this_lane, number), {}});
           live[i].insert(position);
         }
       }
@@ -217,12 +219,12 @@ void layouts_agree(bool by_lane, Policy policy) {
       policy.budget.tokens = random.below(shape.bound);
       for (subject<Policy>* each : subjects) each->evict(policy);
       for (std::size_t i = 0; i < lanes; ++i) {
-        kv::lane const who = first.lane_at(static_cast<int>(i));
+        kv::lane const this_lane = first.lane_at(static_cast<int>(i));
         auto const& keep = subjects.front()->plan.keep();
         std::vector<int> const before(live[i].begin(), live[i].end());
-        int const drafts = first.in_flight[static_cast<std::size_t>(who.sequence)];
+        int const drafts = first.in_flight[static_cast<std::size_t>(this_lane.sequence)];
         std::set<int> kept(before.end() - drafts, before.end());
-        for (int const e : keep.listed(kv::segment_of(keep.who, keep.decides, static_cast<int>(i)))) {
+        for (int const e : keep.listed(kv::segment_of(keep.lanes, keep.decides, static_cast<int>(i)))) {
           kept.insert(before[static_cast<std::size_t>(e)]);
         }
         live[i] = kept;
@@ -238,8 +240,10 @@ TEST_SUITE("layout") {
   TEST_CASE("every layout of the same survivors gives the same attention, over evictions and appends") {
     holds(
         "one list for all lanes, which decide together",
-        [] { layouts_agree(false, kv::eviction<kv::reduce_lanes<kv::random>, kv::sinks>{.protect = {1}}); }, 150);
+        [] { layouts_agree(false, kv::eviction<kv::reduce_lanes<kv::random_scores>, kv::sinks>{.protect = {1}}); },
+        150);
     holds(
-        "a list for each lane", [] { layouts_agree(true, kv::eviction<kv::random, kv::sinks>{.protect = {1}}); }, 150);
+        "a list for each lane", [] { layouts_agree(true, kv::eviction<kv::random_scores, kv::sinks>{.protect = {1}}); },
+        150);
   }
 }

@@ -28,7 +28,7 @@ using ints = std::vector<int>;
 /// Positions that a sequence protects.
 struct before_prefix {
   int const* prefix = nullptr;
-  bool operator()(kv::entry at) const { return at.position < prefix[at.who.sequence]; }
+  bool operator()(kv::entry at) const { return at.position < prefix[at.lane.sequence]; }
   [[maybe_unused]] friend bool operator==(before_prefix const&, before_prefix const&) = default;
 };
 
@@ -98,21 +98,21 @@ class serving {
     std::int64_t const layer = 4 * 2 * pool_.slots();
     kv::plane const k{reinterpret_cast<std::byte*>(k_.data()), kv::codec::f32, 1, layer, 8, 8, 4, 4};
     kv::plane const v{reinterpret_cast<std::byte*>(v_.data()), kv::codec::f32, 1, layer, 8, 8, 4, 4};
-    kv::lanes const who{.sequences = sequences_,
-                        .layer_end = 2,
-                        .heads = 2,
-                        .bound = bound_,
-                        .count = {count_of_.data(), 1, 0, 0},
-                        .position = {position_.data(), bound_, 0, 0},
-                        .in_flight = drafts_.data()};
+    kv::lanes const batch{.sequences = sequences_,
+                          .layer_end = 2,
+                          .heads = 2,
+                          .bound = bound_,
+                          .count = {count_of_.data(), 1, 0, 0},
+                          .position = {position_.data(), bound_, 0, 0},
+                          .in_flight = drafts_.data()};
     return {{.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 1},
-            who,
+            batch,
             k,
             v,
             kv::slot_map({list_.data(), bound_, 0, 0}, pool_.slots())};
   }
 
-  using policy_type = kv::eviction<kv::reduce_lanes<kv::random>, before_prefix>;
+  using policy_type = kv::eviction<kv::reduce_lanes<kv::random_scores>, before_prefix>;
   policy_type policy(int budget) {
     return {.score = {.score_of = {.seed = static_cast<std::uint64_t>(random_.below(1000))}},
             .protect = {prefix_.data()},
@@ -308,7 +308,7 @@ class serving {
 
   void evict(int budget) {
     kv::cache cache = view();
-    kv::decide(exec_, policy(budget), kv::signals{cache.who}, *state_, *plan_);
+    kv::decide(exec_, policy(budget), kv::signals{cache.lanes}, *state_, *plan_);
     ++count_.evictions;
     tell_shared();
     std::vector<reference::redirection> expected;

@@ -32,11 +32,13 @@ struct batch {
   kv::state<kv::host_executor> state = kv::make_state(exec, policy, view);
 
   explicit batch(mock_options const& shape) : cache(shape) {}
-  void append(kv::appended const& fresh) { kv::append(exec, view, state, fresh); }
+  void append(kv::append_request const& new_tokens) { kv::append(exec, view, state, new_tokens); }
   void truncate(int sequence, int position) { kv::truncate(exec, view, state, sequence, position); }
   void commit(int sequence, int tokens) { kv::commit(exec, view, sequence, tokens); }
-  [[nodiscard]] ordinals positions(kv::lane who) { return cache.positions(who, cache.count(who)); }
-  [[nodiscard]] float* mass(kv::lane who) const { return reinterpret_cast<float*>(state.columns()[0].rows.row(who)); }
+  [[nodiscard]] ordinals positions(kv::lane this_lane) { return cache.positions(this_lane, cache.count(this_lane)); }
+  [[nodiscard]] float* mass(kv::lane this_lane) const {
+    return reinterpret_cast<float*>(state.columns()[0].rows.row(this_lane));
+  }
 };
 
 }  // namespace
@@ -119,8 +121,8 @@ TEST_SUITE("layout/append") {
     mock_options shape = two_lanes();
     shape.model.layers = 2;
     batch now(shape);
-    now.view.who = now.view.who.layers_only(1, 2);
-    now.view.who.in_flight = nullptr;  // drafts would be counted for all layers together
+    now.view.lanes = now.view.lanes.layers_only(1, 2);
+    now.view.lanes.in_flight = nullptr;  // drafts would be counted for all layers together
     now.append({.sequence = 0, .tokens = 2, .position = 0});
     CHECK(now.cache.count({0, 0, 0}) == 0);
     CHECK(now.cache.count({0, 1, 1}) == 2);

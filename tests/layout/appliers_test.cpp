@@ -21,18 +21,18 @@ constexpr applier all_appliers[] = {applier::compact,   applier::list_rewrite,  
 
 /// A cache, its state with columns, and a decision; carried out by any applier.
 struct work {
-  using policy_type = kv::eviction<kv::reduce_lanes<kv::random>, kv::sinks>;
+  using policy_type = kv::eviction<kv::reduce_lanes<kv::random_scores>, kv::sinks>;
 
   work(slot_options const& shape, int threads)
       : cache(shape),
         exec(threads),
         view(cache.view()),
         state(kv::make_state(exec, policy, view)),
-        plan(kv::make_plan(exec, policy, view, kv::compact_rerotated{}, kv::list_rewrite<>{}, kv::dead_slot<>{}, kv::mask{},
-                           kv::overwrite{}, kv::drop_blocks{})),
-        columns(exec, view.shape, view.who),
+        plan(kv::make_plan(exec, policy, view, kv::compact_rerotated{}, kv::list_rewrite<>{}, kv::dead_slot<>{},
+                           kv::mask{}, kv::overwrite{}, kv::drop_blocks{})),
+        columns(exec, view.shape, view.lanes),
         hidden(static_cast<std::size_t>(4 * cache.units * cache.rows), std::byte{0}) {
-    columns.add(kv::accumulate{});
+    columns.add(kv::record_attention_mass{});
     columns.add(kv::query_ring{3});
     freed = cache.freed_list();
     std::int64_t const row = 4 * cache.units;
@@ -52,7 +52,7 @@ struct work {
   }
   void decide(int budget) {
     policy.budget.tokens = budget;
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
   }
   void apply(applier by) {
     if (by == applier::compact) kv::apply(exec, kv::compact{}, plan, view, columns, &told);
@@ -78,7 +78,7 @@ struct work {
   kv::mask masking;
   kv::dead_slot<> redirecting;
   kv::by_lane<int> list;
-  kv::tally told;
+  kv::apply_stats told;
   int length = 0;
 };
 
@@ -136,7 +136,7 @@ TEST_SUITE("layout") {
     struct wanted {
       applier by;
       int page;
-      kv::tally told;
+      kv::apply_stats told;
     };
     for (wanted const& one :
          {wanted{applier::compact, 1, {8, 12, 8}}, wanted{applier::compact, 4, {8, 16, 8}},
@@ -148,7 +148,7 @@ TEST_SUITE("layout") {
       with.append(10);
       with.decide(4);
       with.apply(one.by);
-      kv::tally expected = one.told;
+      kv::apply_stats expected = one.told;
       if (one.by == applier::mask) expected.attended_length = 2 * (with.cache.positions({}).back() + 1);
       // compact in pages of 4: 10 entries take 3 pages and 4 take 1, so 2 pages of 4 places come free in each layer
       CHECK_MESSAGE(with.told.logical_kept == expected.logical_kept, static_cast<int>(one.by));

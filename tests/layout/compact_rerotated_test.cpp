@@ -78,14 +78,14 @@ void turned_keys_are_rotated_keys() {
   if (!turn.frequency.empty()) turn.how.frequency = turn.frequency.data();
   slot_cache cache(shape);
   kv::host_executor exec(*rc::gen::element(1, 3));
-  auto const decides_apart = kv::eviction<kv::random, kv::sinks>{.protect = {1}};
-  auto const decides_together = kv::eviction<kv::reduce_lanes<kv::random>, kv::sinks>{.protect = {1}};
+  auto const decides_apart = kv::eviction<kv::random_scores, kv::sinks>{.protect = {1}};
+  auto const decides_together = kv::eviction<kv::reduce_lanes<kv::random_scores>, kv::sinks>{.protect = {1}};
   kv::cache view = cache.view();
   auto state = kv::make_state(exec, decides_apart, view);
   auto apart = kv::make_plan(exec, decides_apart, view);
   auto together = kv::make_plan(exec, decides_together, view);
-  kv::state<kv::host_executor> columns(exec, view.shape, view.who);
-  columns.add(kv::accumulate{});
+  kv::state<kv::host_executor> columns(exec, view.shape, view.lanes);
+  columns.add(kv::record_attention_mass{});
   columns.add(kv::query_ring{4});
 
   std::vector<std::vector<int>> numbers(static_cast<std::size_t>(cache.lane_count()));
@@ -94,18 +94,19 @@ void turned_keys_are_rotated_keys() {
   for (int turns = 1; turns <= 4; ++turns) {
     for (int s = 0; s < shape.sequences; ++s) {
       cache.in_flight[static_cast<std::size_t>(s)] = 0;
-      int const room = shape.bound - cache.held({s, 0, 0});
-      int const tokens = random.below(room + 1);
+      int const capacity = shape.bound - cache.held({s, 0, 0});
+      int const tokens = random.below(capacity + 1);
       int const drafts = random.below(3);
       for (int t = 0; t < tokens; ++t, ++number) {
         int const position = cache.held({s, 0, 0});  // after the first eviction, the number of entries
         for (int i = 0; i < cache.lane_count(); ++i) {
-          kv::lane const who = cache.lane_at(i);
-          if (who.sequence != s) continue;
-          kv::place const place = cache.where().at(who, cache.held(who));
-          cache.write(true, who, static_cast<int>(place.unit), place.token,
-                      turn(cache.token_row(true, who, number), position));
-          cache.write(false, who, static_cast<int>(place.unit), place.token, cache.token_row(false, who, number));
+          kv::lane const this_lane = cache.lane_at(i);
+          if (this_lane.sequence != s) continue;
+          kv::place const place = cache.where().at(this_lane, cache.held(this_lane));
+          cache.write(true, this_lane, static_cast<int>(place.unit), place.token,
+                      turn(cache.token_row(true, this_lane, number), position));
+          cache.write(false, this_lane, static_cast<int>(place.unit), place.token,
+                      cache.token_row(false, this_lane, number));
           numbers[static_cast<std::size_t>(i)].push_back(number);
         }
         kv::append(exec, view, columns, {s, 1, position, t >= tokens - drafts});
@@ -119,15 +120,16 @@ void turned_keys_are_rotated_keys() {
     auto const carry_out = [&](auto const& policy, auto& plan) {
       auto now = policy;
       now.budget.tokens = random.below(shape.bound);
-      kv::decide(exec, now, kv::signals{view.who}, state, plan);
+      kv::decide(exec, now, kv::signals{view.lanes}, state, plan);
       for (int i = 0; i < cache.lane_count(); ++i) {
-        kv::lane const who = cache.lane_at(i);
+        kv::lane const this_lane = cache.lane_at(i);
         auto& all = numbers[static_cast<std::size_t>(i)];
         std::vector<int> kept;
-        for (int const e : plan.keep().listed(kv::segment_of(view.who, plan.decides(), i))) {
+        for (int const e : plan.keep().listed(kv::segment_of(view.lanes, plan.decides(), i))) {
           kept.push_back(all[static_cast<std::size_t>(e)]);
         }
-        for (int e = cache.committed(who); e < cache.held(who); ++e) kept.push_back(all[static_cast<std::size_t>(e)]);
+        for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e)
+          kept.push_back(all[static_cast<std::size_t>(e)]);
         all = kept;
       }
       kv::apply(exec, kv::compact_rerotated{turn.how}, plan, view, columns);
@@ -136,33 +138,33 @@ void turned_keys_are_rotated_keys() {
     if (!shape.by_lane) carry_out(decides_together, together);
 
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
+      kv::lane const this_lane = cache.lane_at(i);
       auto const& kept = numbers[static_cast<std::size_t>(i)];
-      RC_ASSERT(cache.held(who) == static_cast<int>(kept.size()));
-      int const* const cursor = reinterpret_cast<int const*>(columns.columns()[3].rows.row(who));
+      RC_ASSERT(cache.held(this_lane) == static_cast<int>(kept.size()));
+      int const* const cursor = reinterpret_cast<int const*>(columns.columns()[3].rows.row(this_lane));
       RC_ASSERT(cursor[1] == 0);
-      reference::row const query = turn(cache.token_row(true, {9, 9, 9}, number), cache.held(who));
+      reference::row const query = turn(cache.token_row(true, {9, 9, 9}, number), cache.held(this_lane));
       reference::row logits;
       reference::row expected(static_cast<std::size_t>(shape.model.head_dim), 0.0);
-      for (int e = 0; e < cache.held(who); ++e) {
-        RC_ASSERT(cache.positions(who)[static_cast<std::size_t>(e)] == e);
-        kv::place const place = cache.where().at(who, e);
-        auto const key = cache.read(true, who, static_cast<int>(place.unit), place.token);
-        auto const wanted = turn(cache.token_row(true, who, kept[static_cast<std::size_t>(e)]), e);
+      for (int e = 0; e < cache.held(this_lane); ++e) {
+        RC_ASSERT(cache.positions(this_lane)[static_cast<std::size_t>(e)] == e);
+        kv::place const place = cache.where().at(this_lane, e);
+        auto const key = cache.read(true, this_lane, static_cast<int>(place.unit), place.token);
+        auto const wanted = turn(cache.token_row(true, this_lane, kept[static_cast<std::size_t>(e)]), e);
         logits.push_back(reference::dot(query, wanted) / std::sqrt(static_cast<double>(wanted.size())));
         for (std::size_t d = 0; d < key.size(); ++d) {  // a row's pair is no longer than 3 and is rounded once a turn
           RC_ASSERT(std::abs(key[d] - wanted[d]) <= 3.0 * (turns + 1) * roundoff(shape.element) + 2e-6);
         }
-        RC_ASSERT(cache.read(false, who, static_cast<int>(place.unit), place.token) ==
-                  cache.token_row(false, who, kept[static_cast<std::size_t>(e)]));
+        RC_ASSERT(cache.read(false, this_lane, static_cast<int>(place.unit), place.token) ==
+                  cache.token_row(false, this_lane, kept[static_cast<std::size_t>(e)]));
       }
       if (shape.element != kv::codec::f32 || kept.empty()) continue;
       auto const weights = reference::softmax(logits, std::vector<bool>(logits.size(), true));
       for (std::size_t e = 0; e < kept.size(); ++e) {
-        auto const value = cache.token_row(false, who, kept[e]);
+        auto const value = cache.token_row(false, this_lane, kept[e]);
         for (std::size_t d = 0; d < value.size(); ++d) expected[d] += weights[e] * value[d];
       }
-      auto const actual = cache.attend(who, query, cache.entry_places(who));
+      auto const actual = cache.attend(this_lane, query, cache.entry_places(this_lane));
       for (std::size_t d = 0; d < actual.size(); ++d) RC_ASSERT(std::abs(actual[d] - expected[d]) <= 1e-4);
     }
   }
@@ -187,13 +189,13 @@ TEST_SUITE("layout/compact_rerotated") {
       kv::append(exec, view, state, {.tokens = 1, .position = p});
     }
     cache.write(true, {}, cache.list[3], 0, {-1.272233, -1.838865});
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
-    kv::tally told;
-    kv::apply(exec, kv::compact_rerotated{{.theta = 1.0}}, plan, view, state, &told);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+    kv::apply_stats stats;
+    kv::apply(exec, kv::compact_rerotated{{.theta = 1.0}}, plan, view, state, &stats);
     auto const key = cache.read(true, {}, cache.list[1]);
     CHECK(key[0] == doctest::Approx(-1.142640).epsilon(1e-5));
     CHECK(key[1] == doctest::Approx(1.922076).epsilon(1e-5));
     CHECK(cache.read(true, {}, cache.list[0]) == cache.token_row(true, {}, 0));  // its position did not change
-    CHECK(told == kv::tally{.logical_kept = 2, .physical_freed = 2, .attended_length = 2});
+    CHECK(stats == kv::apply_stats{.logical_kept = 2, .physical_freed = 2, .attended_length = 2});
   }
 }

@@ -47,26 +47,29 @@ void compacts_together() {
   auto plan = kv::make_plan(exec, policy, cache.view());
   kv::cache view = cache.view();
   std::vector<std::vector<int>> expected;
-  kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+  kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
   for (int i = 0; i < cache.lane_count(); ++i) {
-    kv::lane const who = cache.lane_at(i);
+    kv::lane const this_lane = cache.lane_at(i);
     std::vector<int> positions;
-    int const segment = kv::segment_of(view.who, Decides, i);
-    for (int const e : plan.keep().listed(segment)) positions.push_back(cache.position(who, e));
-    for (int d = cache.committed(who); d < cache.count(who); ++d) positions.push_back(cache.position(who, d));
+    int const segment = kv::segment_of(view.lanes, Decides, i);
+    for (int const e : plan.keep().listed(segment)) positions.push_back(cache.position(this_lane, e));
+    for (int d = cache.committed(this_lane); d < cache.count(this_lane); ++d)
+      positions.push_back(cache.position(this_lane, d));
     expected.push_back(positions);
     int sinks = 0;
-    for (int const each : cache.positions(who, cache.committed(who))) sinks += each < 2 ? 1 : 0;
+    for (int const each : cache.positions(this_lane, cache.committed(this_lane))) sinks += each < 2 ? 1 : 0;
     int const kept = static_cast<int>(plan.keep().listed(segment).size());
-    RC_ASSERT(kept == std::min(cache.committed(who), std::max(sinks, shape.bound / 2)));
+    RC_ASSERT(kept == std::min(cache.committed(this_lane), std::max(sinks, shape.bound / 2)));
   }
   kv::apply(exec, kv::compact{}, plan, view, state);
   for (int i = 0; i < cache.lane_count(); ++i) {
-    kv::lane const who = cache.lane_at(i);
-    RC_ASSERT(cache.positions(who, cache.count(who)) == expected[static_cast<std::size_t>(i)]);
-    for (int e = 0; e < cache.count(who); ++e) {
-      RC_ASSERT(cache.row(of::keys, who, e) == cache.fingerprint(of::keys, who, cache.position(who, e)));
-      RC_ASSERT(cache.row(of::values, who, e) == cache.fingerprint(of::values, who, cache.position(who, e)));
+    kv::lane const this_lane = cache.lane_at(i);
+    RC_ASSERT(cache.positions(this_lane, cache.count(this_lane)) == expected[static_cast<std::size_t>(i)]);
+    for (int e = 0; e < cache.count(this_lane); ++e) {
+      RC_ASSERT(cache.row(of::keys, this_lane, e) ==
+                cache.fingerprint(of::keys, this_lane, cache.position(this_lane, e)));
+      RC_ASSERT(cache.row(of::values, this_lane, e) ==
+                cache.fingerprint(of::values, this_lane, cache.position(this_lane, e)));
     }
   }
 }
@@ -88,7 +91,7 @@ TEST_SUITE("layout/compact") {
     kv::cache view = cache.view();
     auto state = kv::make_state(exec, policy, view);
     auto plan = kv::make_plan(exec, policy, view);
-    kv::decide(exec, policy, kv::signals{view.who.layers_only(1, 2)}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes.layers_only(1, 2)}, state, plan);
     kv::apply(exec, kv::compact{}, plan, view, state);
     CHECK(cache.positions({0, 1, 0}, cache.count({0, 1, 0})) == std::vector<int>{0, 4, 5});
     for (int const layer : {0, 2}) {
@@ -107,7 +110,7 @@ TEST_SUITE("layout/compact") {
     kv::cache view = cache.view();
     auto state = kv::make_state(exec, policy, view);
     auto plan = kv::make_plan(exec, policy, view);
-    kv::signals const in{view.who, kv::keys_of(view)};
+    kv::signals const in{view.lanes, kv::keys_of(view)};
     kv::decide(exec, policy, in, state, plan);
     kv::apply(exec, kv::compact{}, plan, view, state);
     CHECK(cache.count({0, 0, 0}) == 0);

@@ -19,7 +19,7 @@ using namespace kvpolicy_test;
 
 /// A sequence on a slot map whose dropped positions are redirected.
 struct holed {
-  using policy_type = kv::eviction<kv::reduce_lanes<kv::random>, kv::sinks>;
+  using policy_type = kv::eviction<kv::reduce_lanes<kv::random_scores>, kv::sinks>;
 
   explicit holed(slot_options const& shape, int sinks = 0)
       : cache(shape),
@@ -36,19 +36,19 @@ struct holed {
       }
     }
   }
-  void evict(int budget, kv::tally* told = nullptr) {
+  void evict(int budget, kv::apply_stats* stats = nullptr) {
     policy.budget.tokens = budget;
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
-    kv::apply(exec, cache.redirecting(), plan, view, state, told);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+    kv::apply(exec, cache.redirecting(), plan, view, state, stats);
   }
   /// The slot of every position so far, as a kernel reads it that neither strips nor masks.
-  [[nodiscard]] std::vector<kv::place> whole_map(kv::lane who) {
+  [[nodiscard]] std::vector<kv::place> whole_map(kv::lane this_lane) {
     std::vector<kv::place> all;
-    for (int const slot : cache.row(cache.map, who, length)) all.push_back({slot, 0});
+    for (int const slot : cache.row(cache.map, this_lane, length)) all.push_back({slot, 0});
     return all;
   }
-  [[nodiscard]] int dead_positions(kv::lane who) {
-    auto const all = cache.row(cache.map, who, length);
+  [[nodiscard]] int dead_positions(kv::lane this_lane) {
+    auto const all = cache.row(cache.map, this_lane, length);
     return static_cast<int>(std::count(all.begin(), all.end(), cache.dead()));
   }
 
@@ -74,13 +74,13 @@ double furthest(reference::row const& a, reference::row const& b) {
 }
 
 /// Attention of the survivors, from tokens' rows alone.
-reference::row wanted(holed& of, kv::lane who, reference::row const& query) {
+reference::row wanted(holed& of, kv::lane this_lane, reference::row const& query) {
   reference::row logits;
   reference::matrix values;
-  for (int const p : of.cache.positions(who)) {
-    logits.push_back(reference::dot(query, of.cache.token_row(true, who, 10 * p + who.sequence)) /
+  for (int const p : of.cache.positions(this_lane)) {
+    logits.push_back(reference::dot(query, of.cache.token_row(true, this_lane, 10 * p + this_lane.sequence)) /
                      std::sqrt(static_cast<double>(query.size())));
-    values.push_back(of.cache.token_row(false, who, 10 * p + who.sequence));
+    values.push_back(of.cache.token_row(false, this_lane, 10 * p + this_lane.sequence));
   }
   auto const weights = reference::softmax(logits, std::vector<bool>(logits.size(), true));
   reference::row output(values.front().size(), 0.0);
@@ -90,10 +90,10 @@ reference::row wanted(holed& of, kv::lane who, reference::row const& query) {
   return output;
 }
 
-double log_sum_exp(holed& of, kv::lane who, reference::row const& query, std::vector<kv::place> const& over) {
+double log_sum_exp(holed& of, kv::lane this_lane, reference::row const& query, std::vector<kv::place> const& over) {
   double total = 0;
   for (auto const& one : over) {
-    total += std::exp(reference::dot(query, of.cache.read(true, who, static_cast<int>(one.unit))) /
+    total += std::exp(reference::dot(query, of.cache.read(true, this_lane, static_cast<int>(one.unit))) /
                       std::sqrt(static_cast<double>(query.size())));
   }
   return std::log(total);
@@ -102,16 +102,16 @@ double log_sum_exp(holed& of, kv::lane who, reference::row const& query, std::ve
 /// Strips, masks and corrects; each is right, and the row alone is not.
 void check_sentinel(holed& of, reference::row const& query, bool against) {
   for (int i = 0; i < of.cache.lane_count(); ++i) {
-    kv::lane const who = of.cache.lane_at(i);
-    auto const expected = wanted(of, who, query);
+    kv::lane const this_lane = of.cache.lane_at(i);
+    auto const expected = wanted(of, this_lane, query);
     RC_ASSERT(size_of(expected) > 1e-3);
     kv::poison(of.exec, of.view, of.cache.dead());
 
-    RC_ASSERT(of.dead_positions(who) > 0);
-    auto const alone = of.cache.attend(who, query, of.whole_map(who));
+    RC_ASSERT(of.dead_positions(this_lane) > 0);
+    auto const alone = of.cache.attend(this_lane, query, of.whole_map(this_lane));
     if (against) RC_ASSERT(size_of(alone) == 0.0);  // the softmax is all on the dead slot, whose value is zero
 
-    RC_ASSERT(furthest(of.cache.attend(who, query, of.cache.entry_places(who)), expected) <= 1e-6);
+    RC_ASSERT(furthest(of.cache.attend(this_lane, query, of.cache.entry_places(this_lane)), expected) <= 1e-6);
 
     std::vector<std::byte> bits(static_cast<std::size_t>(of.cache.units + 7) / 8, std::byte{0xFF});
     std::vector<std::byte> rows;
@@ -121,22 +121,22 @@ void check_sentinel(holed& of, reference::row const& query, bool against) {
         {{rows.data(), static_cast<std::int64_t>(bits.size()), 0, 0}, kv::mask_form::bits, of.cache.units}};
     kv::show(of.exec, masking, of.view);
     std::vector<kv::place> readable;
-    std::byte const* const row = rows.data() + static_cast<std::size_t>(who.sequence) * bits.size();
-    for (auto const& place : of.whole_map(who)) {
+    std::byte const* const row = rows.data() + static_cast<std::size_t>(this_lane.sequence) * bits.size();
+    for (auto const& place : of.whole_map(this_lane)) {
       if ((std::to_integer<int>(row[place.unit / 8]) >> place.unit % 8 & 1) != 0) readable.push_back(place);
     }
-    RC_ASSERT(furthest(of.cache.attend(who, query, readable), expected) <= 1e-6);
+    RC_ASSERT(furthest(of.cache.attend(this_lane, query, readable), expected) <= 1e-6);
 
     kv::blank(of.exec, of.view, of.cache.dead());
-    auto const over = of.whole_map(who);
-    kv::without_dead const correct{of.dead_positions(who)};
-    auto const lse = static_cast<float>(log_sum_exp(of, who, query, over));
+    auto const over = of.whole_map(this_lane);
+    kv::without_dead const correct{of.dead_positions(this_lane)};
+    auto const lse = static_cast<float>(log_sum_exp(of, this_lane, query, over));
     double const scale = static_cast<double>(correct.scale(lse));
-    auto corrected = of.cache.attend(who, query, over);
+    auto corrected = of.cache.attend(this_lane, query, over);
     for (double& each : corrected) each *= scale;
     // d scale = scale^2 * d share, and a share of at most 1 has at most 8 roundings of lse and exp of it.
     RC_ASSERT(furthest(corrected, expected) <= 1e-6 * scale * scale);
-    double const live = log_sum_exp(of, who, query, of.cache.entry_places(who));
+    double const live = log_sum_exp(of, this_lane, query, of.cache.entry_places(this_lane));
     RC_ASSERT(std::abs(static_cast<double>(correct.lse(lse)) - live) <= 2e-6 * scale);
   }
 }
@@ -255,8 +255,8 @@ TEST_SUITE("layout/dead_slot") {
         RC_ASSERT(of.cache.in_flight == before.tables[5]);
         auto expected = map_before;
         for (int i = 0; i < of.cache.lane_count(); ++i) {
-          kv::lane const who = of.cache.lane_at(i);
-          auto const positions = of.cache.positions(who);
+          kv::lane const this_lane = of.cache.lane_at(i);
+          auto const positions = of.cache.positions(this_lane);
           std::set<int> const kept(positions.begin(), positions.end());
           std::vector<int> slots;
           for (std::size_t e = 0; e < slots_before[static_cast<std::size_t>(i)].size(); ++e) {
@@ -264,10 +264,11 @@ TEST_SUITE("layout/dead_slot") {
             if (kept.count(position) != 0) {
               slots.push_back(slots_before[static_cast<std::size_t>(i)][e]);
             } else {
-              expected[static_cast<std::size_t>(of.cache.row_of(who) * of.cache.map_row + position)] = of.cache.dead();
+              expected[static_cast<std::size_t>(of.cache.row_of(this_lane) * of.cache.map_row + position)] =
+                  of.cache.dead();
             }
           }
-          RC_ASSERT(of.cache.listed(who) == slots);
+          RC_ASSERT(of.cache.listed(this_lane) == slots);
         }
         RC_ASSERT(of.cache.map == expected);
       }
@@ -284,11 +285,11 @@ TEST_SUITE("layout/dead_slot") {
       if (zeros) kv::blank(of.exec, of.view, slot);
       if (!zeros) kv::poison(of.exec, of.view, slot);
       for (int i = 0; i < of.cache.options.model.layers * of.cache.options.model.kv_heads; ++i) {
-        kv::lane const who = of.cache.lane_at(i);
-        for (double const each : of.cache.read(true, who, slot)) RC_ASSERT((zeros ? each == 0 : each <= -9984));
-        for (double const each : of.cache.read(false, who, slot)) RC_ASSERT(each == 0);
+        kv::lane const this_lane = of.cache.lane_at(i);
+        for (double const each : of.cache.read(true, this_lane, slot)) RC_ASSERT((zeros ? each == 0 : each <= -9984));
+        for (double const each : of.cache.read(false, this_lane, slot)) RC_ASSERT(each == 0);
         for (bool const key : {true, false}) {
-          std::byte* const row = of.cache.bytes(key, who, slot);
+          std::byte* const row = of.cache.bytes(key, this_lane, slot);
           auto const width = static_cast<std::size_t>(key ? of.cache.k_row : of.cache.v_row);
           std::copy_n(before.begin() + (row - of.cache.memory.data()), width, row);
         }
@@ -300,9 +301,9 @@ TEST_SUITE("layout/dead_slot") {
   TEST_CASE("the tally of a redirect: kept, freed and attended entries of all lanes") {
     holed of({.model = {.layers = 2, .query_heads = 1, .kv_heads = 1, .head_dim = 4}, .bound = 8});
     of.append(8);
-    kv::tally told;
-    of.evict(3, &told);
-    CHECK(told == kv::tally{.logical_kept = 6, .physical_freed = 10, .attended_length = 6});
+    kv::apply_stats stats;
+    of.evict(3, &stats);
+    CHECK(stats == kv::apply_stats{.logical_kept = 6, .physical_freed = 10, .attended_length = 6});
     CHECK(of.cache.freed_count[0] == 5);
   }
 

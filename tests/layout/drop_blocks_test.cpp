@@ -39,19 +39,21 @@ void drops_whole_blocks(bool by_lane, Policy policy) {
   kv::cache view = cache.view();
   auto state = kv::make_state(exec, policy, view);
   auto plan = kv::make_plan(exec, policy, view);
-  kv::state<kv::host_executor> columns(exec, view.shape, view.who);
-  columns.add(kv::accumulate{});
-  auto const mass = [&](kv::lane who) { return reinterpret_cast<float*>(columns.columns()[0].rows.row(who)); };
+  kv::state<kv::host_executor> columns(exec, view.shape, view.lanes);
+  columns.add(kv::record_attention_mass{});
+  auto const mass = [&](kv::lane this_lane) {
+    return reinterpret_cast<float*>(columns.columns()[0].rows.row(this_lane));
+  };
   dice random(shape.seed);
   std::vector<int> next(static_cast<std::size_t>(shape.sequences), 0);
   for (int round = 0; round < 4; ++round) {
     for (int s = 0; s < shape.sequences; ++s) {
-      int room = shape.bound;
+      int capacity = shape.bound;
       for (int i = 0; i < cache.lane_count(); ++i) {
-        if (cache.lane_at(i).sequence == s) room = std::min(room, shape.bound - cache.held(cache.lane_at(i)));
+        if (cache.lane_at(i).sequence == s) capacity = std::min(capacity, shape.bound - cache.held(cache.lane_at(i)));
       }
       cache.in_flight[static_cast<std::size_t>(s)] = 0;
-      int const tokens = random.below(room + 1);
+      int const tokens = random.below(capacity + 1);
       int const drafts = random.below(3);
       for (int t = 0; t < tokens; ++t) {
         int& position = next[static_cast<std::size_t>(s)];
@@ -59,54 +61,55 @@ void drops_whole_blocks(bool by_lane, Policy policy) {
         cache.write_token(s, position, position);
         kv::append(exec, view, columns, {s, 1, position++, t >= tokens - drafts});
         for (int i = 0; i < cache.lane_count(); ++i) {
-          kv::lane const who = cache.lane_at(i);
-          if (who.sequence == s) mass(who)[cache.held(who) - 1] = static_cast<float>(position - 1 + who.head);
+          kv::lane const this_lane = cache.lane_at(i);
+          if (this_lane.sequence == s)
+            mass(this_lane)[cache.held(this_lane) - 1] = static_cast<float>(position - 1 + this_lane.head);
         }
       }
     }
     policy.budget.tokens = random.chance(20) ? 0 : random.below(shape.bound / 2 + 1);
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     std::vector<reference::layout_result> expected;
     std::vector<std::vector<int>> positions_before;
-    kv::tally wanted;
+    kv::apply_stats wanted;
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
-      auto const listed = plan.keep().listed(kv::segment_of(view.who, plan.decides(), i));
+      kv::lane const this_lane = cache.lane_at(i);
+      auto const listed = plan.keep().listed(kv::segment_of(view.lanes, plan.decides(), i));
       std::vector<int> kept(listed.begin(), listed.end());
       wanted.logical_kept += static_cast<int>(kept.size());
-      for (int e = cache.committed(who); e < cache.held(who); ++e) kept.push_back(e);
-      auto const table = cache.row(cache.list, who, cache.places);
-      expected.push_back(reference::without_blocks(table, shape.page, cache.held(who), kept));
-      positions_before.push_back(cache.positions(who));
+      for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e) kept.push_back(e);
+      auto const table = cache.row(cache.list, this_lane, cache.places);
+      expected.push_back(reference::without_blocks(table, shape.page, cache.held(this_lane), kept));
+      positions_before.push_back(cache.positions(this_lane));
       wanted.attended_length += static_cast<int>(expected.back().ordinals.size());
-      wanted.physical_freed += cache.held(who) - static_cast<int>(expected.back().ordinals.size());
+      wanted.physical_freed += cache.held(this_lane) - static_cast<int>(expected.back().ordinals.size());
     }
     auto const before = cache.save();
-    kv::tally told{7, 7, 7};
-    kv::apply(exec, kv::drop_blocks{cache.list_table(), cache.freed_list()}, plan, view, columns, &told);
-    RC_ASSERT(told == wanted);
+    kv::apply_stats stats{7, 7, 7};
+    kv::apply(exec, kv::drop_blocks{cache.list_table(), cache.freed_list()}, plan, view, columns, &stats);
+    RC_ASSERT(stats == wanted);
     RC_ASSERT(cache.memory == before.memory);
     RC_ASSERT(cache.in_flight == before.tables[5]);
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
+      kv::lane const this_lane = cache.lane_at(i);
       auto const& left = expected[static_cast<std::size_t>(i)];
-      auto const row = cache.row(cache.list, who, cache.places);
-      auto const row_before = cache.row(before.tables[0], who, cache.places);
-      RC_ASSERT(cache.held(who) == static_cast<int>(left.ordinals.size()));
+      auto const row = cache.row(cache.list, this_lane, cache.places);
+      auto const row_before = cache.row(before.tables[0], this_lane, cache.places);
+      RC_ASSERT(cache.held(this_lane) == static_cast<int>(left.ordinals.size()));
       RC_ASSERT(std::equal(left.units.begin(), left.units.end(), row.begin()));
       auto const behind = row.begin() + static_cast<std::ptrdiff_t>(left.units.size());
       RC_ASSERT(std::equal(left.freed.begin(), left.freed.end(), behind));
       auto const rest = static_cast<std::ptrdiff_t>(left.units.size() + left.freed.size());
       RC_ASSERT(std::equal(row.begin() + rest, row.end(), row_before.begin() + rest));
-      int const freed = cache.row(cache.freed_count, who, 1)[0];
-      RC_ASSERT(cache.row(cache.freed, who, freed) == left.freed);
+      int const freed = cache.row(cache.freed_count, this_lane, 1)[0];
+      RC_ASSERT(cache.row(cache.freed, this_lane, freed) == left.freed);
       for (std::size_t e = 0; e < left.ordinals.size(); ++e) {
         int const position = positions_before[static_cast<std::size_t>(i)][static_cast<std::size_t>(left.ordinals[e])];
-        RC_ASSERT(cache.positions(who)[e] == position);
-        RC_ASSERT(mass(who)[e] == static_cast<float>(position + who.head));
-        kv::place const place = cache.where().at(who, static_cast<int>(e));
-        RC_ASSERT(cache.read(true, who, static_cast<int>(place.unit), place.token) ==
-                  cache.token_row(true, who, position));
+        RC_ASSERT(cache.positions(this_lane)[e] == position);
+        RC_ASSERT(mass(this_lane)[e] == static_cast<float>(position + this_lane.head));
+        kv::place const place = cache.where().at(this_lane, static_cast<int>(e));
+        RC_ASSERT(cache.read(true, this_lane, static_cast<int>(place.unit), place.token) ==
+                  cache.token_row(true, this_lane, position));
       }
     }
   }
@@ -118,8 +121,8 @@ TEST_SUITE("layout/drop_blocks") {
   TEST_CASE("a block goes when nothing in it is kept, and all of what stays is where it was") {
     holds(
         "block tables and lists of a whole batch, lanes that decide together",
-        [] { drops_whole_blocks(false, kv::eviction<kv::reduce_lanes<kv::random>>{}); }, 200);
-    holds("a table for each lane", [] { drops_whole_blocks(true, kv::eviction<kv::random>{}); }, 200);
+        [] { drops_whole_blocks(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); }, 200);
+    holds("a table for each lane", [] { drops_whole_blocks(true, kv::eviction<kv::random_scores>{}); }, 200);
   }
 
   TEST_CASE("ten entries in blocks of four: keeping 1 and 9 frees the middle block") {
@@ -133,12 +136,12 @@ TEST_SUITE("layout/drop_blocks") {
       cache.write_token(0, p, p);
       kv::append(exec, view, state, {.tokens = 1, .position = p});
     }
-    kv::decide(exec, ends, kv::signals{view.who}, state, plan);
+    kv::decide(exec, ends, kv::signals{view.lanes}, state, plan);
     int const middle = cache.list[1];
-    kv::tally told;
-    kv::apply(exec, kv::drop_blocks{cache.list_table(), cache.freed_list()}, plan, view, state, &told);
+    kv::apply_stats stats;
+    kv::apply(exec, kv::drop_blocks{cache.list_table(), cache.freed_list()}, plan, view, state, &stats);
     CHECK(cache.positions({}) == std::vector<int>{0, 1, 2, 3, 8, 9});
-    CHECK(told == kv::tally{.logical_kept = 3, .physical_freed = 4, .attended_length = 6});
+    CHECK(stats == kv::apply_stats{.logical_kept = 3, .physical_freed = 4, .attended_length = 6});
     CHECK(cache.freed_count[0] == 1);
     CHECK(cache.freed[0] == middle);
     CHECK(cache.list[2] == middle);

@@ -44,44 +44,45 @@ void shortens_the_list(bool by_lane, Policy policy) {
     }
     length += shape.bound;
     policy.budget.tokens = random.below(shape.bound + 1);
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     std::vector<reference::layout_result> expected;
     std::vector<std::vector<int>> positions_before;
-    kv::tally wanted;
+    kv::apply_stats wanted;
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
-      auto const listed = plan.keep().listed(kv::segment_of(view.who, plan.decides(), i));
+      kv::lane const this_lane = cache.lane_at(i);
+      auto const listed = plan.keep().listed(kv::segment_of(view.lanes, plan.decides(), i));
       std::vector<int> kept(listed.begin(), listed.end());
       wanted.logical_kept += static_cast<int>(kept.size());
-      for (int e = cache.committed(who); e < cache.held(who); ++e) kept.push_back(e);
-      expected.push_back(reference::listed_only(cache.listed(who), cache.held(who), kept));
-      positions_before.push_back(cache.positions(who));
+      for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e) kept.push_back(e);
+      expected.push_back(reference::listed_only(cache.listed(this_lane), cache.held(this_lane), kept));
+      positions_before.push_back(cache.positions(this_lane));
       wanted.physical_freed += static_cast<int>(expected.back().freed.size());
       wanted.attended_length += static_cast<int>(kept.size());
     }
     auto const before = cache.save();
-    kv::tally told{1, 2, 3};
+    kv::apply_stats stats{1, 2, 3};
     kv::apply(exec, kv::list_rewrite{.list = cache.list_table(), .freed = cache.freed_list()}, plan, view, state,
-              &told);
-    RC_ASSERT(told == wanted);
+              &stats);
+    RC_ASSERT(stats == wanted);
     RC_ASSERT(cache.memory == before.memory);
     RC_ASSERT(cache.map == before.tables[1]);
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
+      kv::lane const this_lane = cache.lane_at(i);
       auto const& left = expected[static_cast<std::size_t>(i)];
-      RC_ASSERT(cache.listed(who) == left.units);
-      auto freed = cache.row(cache.freed, who, cache.row(cache.freed_count, who, 1)[0]);
-      auto const row = cache.row(cache.list, who, cache.places);
-      std::vector<int> behind(row.begin() + cache.held(who), row.begin() + cache.held(who) + std::ssize(left.freed));
+      RC_ASSERT(cache.listed(this_lane) == left.units);
+      auto freed = cache.row(cache.freed, this_lane, cache.row(cache.freed_count, this_lane, 1)[0]);
+      auto const row = cache.row(cache.list, this_lane, cache.places);
+      std::vector<int> behind(row.begin() + cache.held(this_lane),
+                              row.begin() + cache.held(this_lane) + std::ssize(left.freed));
       auto wanted_freed = left.freed;
       for (auto* each : {&freed, &behind, &wanted_freed}) std::sort(each->begin(), each->end());
       RC_ASSERT(freed == wanted_freed);
       RC_ASSERT(behind == wanted_freed);
-      auto const row_before = cache.row(before.tables[0], who, cache.places);
-      auto const rest = cache.held(who) + std::ssize(left.freed);
+      auto const row_before = cache.row(before.tables[0], this_lane, cache.places);
+      auto const rest = cache.held(this_lane) + std::ssize(left.freed);
       RC_ASSERT(std::equal(row.begin() + rest, row.end(), row_before.begin() + rest));
       for (std::size_t e = 0; e < left.ordinals.size(); ++e) {
-        RC_ASSERT(cache.positions(who)[e] ==
+        RC_ASSERT(cache.positions(this_lane)[e] ==
                   positions_before[static_cast<std::size_t>(i)][static_cast<std::size_t>(left.ordinals[e])]);
       }
     }
@@ -93,7 +94,8 @@ void shortens_the_list(bool by_lane, Policy policy) {
 TEST_SUITE("layout/list_rewrite") {
   TEST_CASE("the list names what is kept, the rest stands behind it and is handed back, rows stay") {
     holds(
-        "one list for all lanes", [] { shortens_the_list(false, kv::eviction<kv::reduce_lanes<kv::random>>{}); }, 200);
-    holds("a list for each lane", [] { shortens_the_list(true, kv::eviction<kv::random>{}); }, 200);
+        "one list for all lanes", [] { shortens_the_list(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); },
+        200);
+    holds("a list for each lane", [] { shortens_the_list(true, kv::eviction<kv::random_scores>{}); }, 200);
   }
 }

@@ -106,25 +106,26 @@ void hides_what_goes(bool by_lane, Policy policy) {
     for (auto& each : rows.memory) each ^= static_cast<std::byte>(random.below(256));  // whatever an engine has there
     expected = rows.memory;
     policy.budget.tokens = random.below(shape.bound + 1);
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
-    kv::tally wanted;
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+    kv::apply_stats wanted;
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
-      auto const listed = plan.keep().listed(kv::segment_of(view.who, plan.decides(), i));
+      kv::lane const this_lane = cache.lane_at(i);
+      auto const listed = plan.keep().listed(kv::segment_of(view.lanes, plan.decides(), i));
       std::vector<int> kept(listed.begin(), listed.end());
       wanted.logical_kept += static_cast<int>(kept.size());
-      for (int e = cache.committed(who); e < cache.held(who); ++e) kept.push_back(e);
-      for (int const unit : reference::hidden_units(cache.listed(who), cache.held(who), kept)) {
-        rows.set(expected, cache.row_of(who), unit, false);
+      for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e) kept.push_back(e);
+      for (int const unit : reference::hidden_units(cache.listed(this_lane), cache.held(this_lane), kept)) {
+        rows.set(expected, cache.row_of(this_lane), unit, false);
       }
-      if (!kept.empty()) wanted.attended_length += cache.positions(who)[static_cast<std::size_t>(kept.back())] + 1;
+      if (!kept.empty())
+        wanted.attended_length += cache.positions(this_lane)[static_cast<std::size_t>(kept.back())] + 1;
     }
     auto const memory_before = cache.memory;
-    kv::tally told;
-    kv::apply(exec, how, plan, view, state, &told);
+    kv::apply_stats stats;
+    kv::apply(exec, how, plan, view, state, &stats);
     RC_ASSERT(rows.memory == expected);
     RC_ASSERT(cache.memory == memory_before);
-    RC_ASSERT(told == wanted);
+    RC_ASSERT(stats == wanted);
   }
 }
 
@@ -132,8 +133,10 @@ void hides_what_goes(bool by_lane, Policy policy) {
 
 TEST_SUITE("layout/mask") {
   TEST_CASE("only the elements of dropped entries are written, and show writes exactly what lives") {
-    holds("a row for each sequence", [] { hides_what_goes(false, kv::eviction<kv::reduce_lanes<kv::random>>{}); }, 200);
-    holds("a row for each lane", [] { hides_what_goes(true, kv::eviction<kv::random>{}); }, 200);
+    holds(
+        "a row for each sequence", [] { hides_what_goes(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); },
+        200);
+    holds("a row for each lane", [] { hides_what_goes(true, kv::eviction<kv::random_scores>{}); }, 200);
   }
 
   TEST_CASE("a slot that a kept entry has, too, is not hidden: or an alias in one list is refused") {
@@ -145,7 +148,7 @@ TEST_SUITE("layout/mask") {
     auto plan = kv::make_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 3, .position = 0});
     cache.list[1] = cache.list[0];
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     guarded_mask rows(cache, kv::mask_form::boolean);
     kv::mask const how{cache.list_table(), rows.view(cache)};
     kv::show(exec, how, view);
@@ -165,10 +168,10 @@ TEST_SUITE("layout/mask") {
     auto state = kv::make_state(exec, policy, view);
     auto plan = kv::make_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 6, .position = 10});
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     guarded_mask rows(cache, kv::mask_form::bits);
-    kv::tally told;
-    kv::apply(exec, kv::mask{cache.list_table(), rows.view(cache)}, plan, view, state, &told);
-    CHECK(told == kv::tally{.logical_kept = 4, .physical_freed = 0, .attended_length = 2 * 16});
+    kv::apply_stats stats;
+    kv::apply(exec, kv::mask{cache.list_table(), rows.view(cache)}, plan, view, state, &stats);
+    CHECK(stats == kv::apply_stats{.logical_kept = 4, .physical_freed = 0, .attended_length = 2 * 16});
   }
 }

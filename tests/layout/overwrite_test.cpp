@@ -33,11 +33,11 @@ slot_options any_slots(bool by_lane) {
 }
 
 /// How many rows of a lane, in these slots of its sequence, hold other bytes than before.
-int rows_written(slot_cache& cache, std::vector<std::byte> const& before, kv::lane who, bool keys) {
+int rows_written(slot_cache& cache, std::vector<std::byte> const& before, kv::lane this_lane, bool keys) {
   int written = 0;
   auto const width = static_cast<std::size_t>(keys ? cache.k_row : cache.v_row);
-  for (int const unit : cache.row(cache.list, who, cache.places)) {
-    std::byte const* const now = cache.bytes(keys, who, unit);
+  for (int const unit : cache.row(cache.list, this_lane, cache.places)) {
+    std::byte const* const now = cache.bytes(keys, this_lane, unit);
     written += std::memcmp(now, before.data() + (now - cache.memory.data()), width) != 0 ? 1 : 0;
   }
   return written;
@@ -56,9 +56,9 @@ void fills_holes(bool by_lane, Policy policy) {
   std::vector<int> next(static_cast<std::size_t>(shape.sequences), 0);
   for (int round = 0; round < (one_in_one_out ? 20 : 5); ++round) {
     for (int s = 0; s < shape.sequences; ++s) {
-      int const room = shape.bound - cache.held({s, 0, 0});  // absolute budgets: lanes hold equally many
+      int const capacity = shape.bound - cache.held({s, 0, 0});  // absolute budgets: lanes hold equally many
       int const drafts = cache.in_flight[static_cast<std::size_t>(s)] = 0;
-      int const tokens = one_in_one_out && round > 0 ? std::min(room, 1) : random.below(room + 1);
+      int const tokens = one_in_one_out && round > 0 ? std::min(capacity, 1) : random.below(capacity + 1);
       int const last = drafts + random.below(3);
       for (int t = 0; t < tokens; ++t) {
         int& position = next[static_cast<std::size_t>(s)];
@@ -68,44 +68,44 @@ void fills_holes(bool by_lane, Policy policy) {
       }
     }
     policy.budget.tokens = one_in_one_out ? shape.bound - 1 : random.below(shape.bound + 1);
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     std::vector<reference::layout_result> expected;
     std::vector<std::vector<int>> positions_before;
     std::int64_t dropped_entries = 0;
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
-      auto const listed = plan.keep().listed(kv::segment_of(view.who, plan.decides(), i));
+      kv::lane const this_lane = cache.lane_at(i);
+      auto const listed = plan.keep().listed(kv::segment_of(view.lanes, plan.decides(), i));
       std::vector<int> kept(listed.begin(), listed.end());
-      for (int e = cache.committed(who); e < cache.held(who); ++e) kept.push_back(e);
-      expected.push_back(reference::overwritten(cache.listed(who), cache.held(who), kept));
-      positions_before.push_back(cache.positions(who));
-      dropped_entries += cache.held(who) - static_cast<int>(kept.size());
+      for (int e = cache.committed(this_lane); e < cache.held(this_lane); ++e) kept.push_back(e);
+      expected.push_back(reference::overwritten(cache.listed(this_lane), cache.held(this_lane), kept));
+      positions_before.push_back(cache.positions(this_lane));
+      dropped_entries += cache.held(this_lane) - static_cast<int>(kept.size());
     }
     auto const before = cache.save();
     auto const lists_before = cache.list;
-    kv::tally told;
-    kv::apply(exec, kv::overwrite{cache.list_table()}, plan, view, state, &told);
-    RC_ASSERT(told.physical_freed == dropped_entries);
+    kv::apply_stats stats;
+    kv::apply(exec, kv::overwrite{cache.list_table()}, plan, view, state, &stats);
+    RC_ASSERT(stats.physical_freed == dropped_entries);
     for (int i = 0; i < cache.lane_count(); ++i) {
-      kv::lane const who = cache.lane_at(i);
+      kv::lane const this_lane = cache.lane_at(i);
       auto const& wanted = expected[static_cast<std::size_t>(i)];
       int const dropped = static_cast<int>(wanted.freed.size());
-      auto const row = cache.row(cache.list, who, cache.places);
-      for (bool const keys : {true, false}) RC_ASSERT(rows_written(cache, before.memory, who, keys) <= dropped);
-      RC_ASSERT(cache.held(who) == static_cast<int>(wanted.ordinals.size()));
+      auto const row = cache.row(cache.list, this_lane, cache.places);
+      for (bool const keys : {true, false}) RC_ASSERT(rows_written(cache, before.memory, this_lane, keys) <= dropped);
+      RC_ASSERT(cache.held(this_lane) == static_cast<int>(wanted.ordinals.size()));
       for (std::size_t e = 0; e < wanted.ordinals.size(); ++e) {
         int const position =
             positions_before[static_cast<std::size_t>(i)][static_cast<std::size_t>(wanted.ordinals[e])];
-        RC_ASSERT(cache.positions(who)[e] == position);
+        RC_ASSERT(cache.positions(this_lane)[e] == position);
         RC_ASSERT((wanted.units[e] == -1 || wanted.units[e] == row[e]));
-        RC_ASSERT(cache.read(true, who, row[e]) == cache.token_row(true, who, position));
-        RC_ASSERT(cache.read(false, who, row[e]) == cache.token_row(false, who, position));
+        RC_ASSERT(cache.read(true, this_lane, row[e]) == cache.token_row(true, this_lane, position));
+        RC_ASSERT(cache.read(false, this_lane, row[e]) == cache.token_row(false, this_lane, position));
       }
-      auto const behind = row.begin() + cache.held(who);
+      auto const behind = row.begin() + cache.held(this_lane);
       RC_ASSERT(std::equal(wanted.freed.begin(), wanted.freed.end(), behind));  // ascending
       auto sorted_now = row;
-      auto sorted_before = cache.row(lists_before, who, cache.places);
-      RC_ASSERT(std::equal(behind + dropped, row.end(), sorted_before.begin() + cache.held(who) + dropped));
+      auto sorted_before = cache.row(lists_before, this_lane, cache.places);
+      RC_ASSERT(std::equal(behind + dropped, row.end(), sorted_before.begin() + cache.held(this_lane) + dropped));
       std::sort(sorted_now.begin(), sorted_now.end());
       std::sort(sorted_before.begin(), sorted_before.end());
       RC_ASSERT(sorted_now == sorted_before);
@@ -119,8 +119,8 @@ TEST_SUITE("layout/overwrite") {
   TEST_CASE("no more rows move than entries were dropped, in order through the list, freed slots behind, ascending") {
     holds(
         "one list for all lanes, which decide together",
-        [] { fills_holes(false, kv::eviction<kv::reduce_lanes<kv::random>>{}); }, 150);
-    holds("a list for each lane", [] { fills_holes(true, kv::eviction<kv::random>{}); }, 150);
+        [] { fills_holes(false, kv::eviction<kv::reduce_lanes<kv::random_scores>>{}); }, 150);
+    holds("a list for each lane", [] { fills_holes(true, kv::eviction<kv::random_scores>{}); }, 150);
   }
 
   TEST_CASE("one in, one out: a single row is written") {
@@ -133,13 +133,13 @@ TEST_SUITE("layout/overwrite") {
     for (int p = 0; p < 30; ++p) {
       cache.write_token(0, p, p);
       kv::append(exec, view, state, {.tokens = 1, .position = p});
-      kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+      kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
       auto const before = cache.memory;
-      kv::tally told;
-      kv::apply(exec, kv::overwrite{cache.list_table()}, plan, view, state, &told);
+      kv::apply_stats stats;
+      kv::apply(exec, kv::overwrite{cache.list_table()}, plan, view, state, &stats);
       CHECK(rows_written(cache, before, {}, true) <= (p < 7 ? 0 : 1));
       int const stays = std::min(p + 1, 7);
-      CHECK(told == kv::tally{.logical_kept = stays, .physical_freed = p < 7 ? 0 : 1, .attended_length = stays});
+      CHECK(stats == kv::apply_stats{.logical_kept = stays, .physical_freed = p < 7 ? 0 : 1, .attended_length = stays});
     }
     CHECK(cache.positions({}) == std::vector<int>{0, 24, 25, 26, 27, 28, 29});
   }

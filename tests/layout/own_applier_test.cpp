@@ -1,8 +1,8 @@
 // An applier and a verb of a user: `apply`, `make_plan` and the engines serve them like those of the library.
 #include <doctest/doctest.h>
 
+#include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/capabilities.hpp>
-#include <kvpolicy/engines/carry.hpp>
 #include <kvpolicy/engines/vllm.hpp>
 #include <kvpolicy/kvpolicy.hpp>
 #include <numeric>
@@ -32,7 +32,7 @@ struct scrub {
   void refuse(auto&, kv::keep_set const&, kv::cache const&) const {
     kv::expects(!refuses, "apply", "scrub.refuses", "true", "it was asked to refuse");
   }
-  void edit(auto& exec, kv::keep_set const& keep, kv::cache const& part, auto&, kv::tally*) const {
+  void edit(auto& exec, kv::keep_set const& keep, kv::cache const& part, auto&, kv::apply_stats*) const {
     blank_dropped(exec, keep, part);
   }
 };
@@ -46,16 +46,17 @@ template <>
 struct implementation<user::blank_dropped_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(cache const& in) {
-    return detail::scratch_of<int>(static_cast<std::size_t>(in.who.bound) + 8000);
+    return detail::scratch_of<int>(static_cast<std::size_t>(in.lanes.bound) + 8000);
   }
   static void run(host_executor& exec, keep_set const& keep, cache const& in) {
-    exec.for_each(keep.who.size(), [&](int i, int worker) {
-      lane const who = keep.who.at(i);
-      int* const dropped = detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.who.bound));
-      auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
-      int const gone = detail::list_dropped(kept, in.who.committed(who), dropped);
+    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
+      lane const this_lane = keep.lanes.at(i);
+      int* const dropped =
+          detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.lanes.bound));
+      auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
+      int const gone = detail::list_dropped(kept, in.lanes.committed(this_lane), dropped);
       for (int d = 0; d < gone; ++d) {
-        std::memset(in.k.row(who.layer, in.where.at(who, dropped[d]), who.head), 0,
+        std::memset(in.k.row(this_lane.layer, in.where.at(this_lane, dropped[d]), this_lane.head), 0,
                     static_cast<std::size_t>(in.k.dims) * sizeof(float));
       }
     });
@@ -82,14 +83,15 @@ TEST_SUITE("layout/own_applier") {
       auto plan = named ? kv::make_plan(exec, policy, view, user::scrub{}) : kv::make_plan(exec, policy, view);
       bool const reserved = exec.reserved() >= kv::implementation<user::blank_dropped_t, kv::host>::scratch(view);
       CHECK(reserved == named);
-      kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+      kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
       CHECK((allocations_in([&] { kv::apply(exec, user::scrub{}, plan, view, state); }) == 0) == named);
       CHECK(error_of([&] { kv::apply(exec, user::scrub{.refuses = true}, plan, view, state); }) ==
             "apply: scrub.refuses = true, but it was asked to refuse");
-      for (int i = 0; i < view.who.size(); ++i) {
-        kv::lane const who = view.who.at(i);
+      for (int i = 0; i < view.lanes.size(); ++i) {
+        kv::lane const this_lane = view.lanes.at(i);
         for (int e = 0; e < 30; ++e) {
-          auto const* const row = reinterpret_cast<float const*>(view.k.row(who.layer, view.where.at(who, e), who.head));
+          auto const* const row =
+              reinterpret_cast<float const*>(view.k.row(this_lane.layer, view.where.at(this_lane, e), this_lane.head));
           bool const zeros = std::all_of(row, row + 8, [](float x) { return x == 0; });
           CHECK(zeros == (e >= 2 && e < 22));
         }
@@ -116,9 +118,10 @@ TEST_SUITE("layout/own_applier") {
           engines::supports(engines::vllm::can, kv::applier_effects{.moves_rows = true}));
     CHECK(engines::supports(engines::vllm::can, user::scrub::effects));
     CHECK(error_of([&] {
-            engines::check(engines::capabilities{.name = "still"}, kv::granularity::token, "scrub", user::scrub::effects);
-          }) == "carry: layout = scrub, but still: its rows may not be moved");
-    static_cast<void>(engines::carry<engines::vllm>(policy, user::scrub{}));
+            engines::check(engines::capabilities{.name = "still"}, kv::granularity::token, "scrub",
+                           user::scrub::effects);
+          }) == "bind: layout = scrub, but still: its rows may not be moved");
+    static_cast<void>(engines::bind<engines::vllm>(policy, user::scrub{}));
   }
 
   TEST_CASE("the engines' list of the shipped appliers says of each what the applier says of itself") {

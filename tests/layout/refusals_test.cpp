@@ -14,8 +14,8 @@ namespace {
 
 using namespace kvpolicy_test;
 
-using together = kv::eviction<kv::reduce_lanes<kv::random>>;
-using apart = kv::eviction<kv::random>;
+using together = kv::eviction<kv::reduce_lanes<kv::random_scores>>;
+using apart = kv::eviction<kv::random_scores>;
 
 /// Two sequences, two layers, two heads, six tokens each, a decision to keep three.
 template <class Policy>
@@ -26,9 +26,9 @@ struct bench {
         view(cache.view()),
         state(kv::make_state(exec, policy, view)),
         plan(kv::make_plan(exec, policy, view)),
-        columns(exec, view.shape, view.who),
+        columns(exec, view.shape, view.lanes),
         mask_memory(static_cast<std::size_t>(4 * cache.units * cache.rows), std::byte{0x11}) {
-    columns.add(kv::accumulate{});
+    columns.add(kv::record_attention_mass{});
     for (int p = 0; p < tokens; ++p) {
       for (int s = 0; s < shape.sequences; ++s) {
         cache.write_token(s, p, p);
@@ -38,7 +38,7 @@ struct bench {
     policy.budget.tokens = 3;
     decide();
   }
-  void decide() { kv::decide(exec, policy, kv::signals{view.who}, state, plan); }
+  void decide() { kv::decide(exec, policy, kv::signals{view.lanes}, state, plan); }
 
   kv::mask masking(std::int64_t units) {
     std::int64_t const row = 4 * cache.units;
@@ -52,7 +52,7 @@ struct bench {
   struct snapshot {
     slot_cache::snapshot cache;
     std::vector<std::byte> mask, columns;
-    kv::tally told;
+    kv::apply_stats told;
     friend bool operator==(snapshot const&, snapshot const&) = default;
   };
   snapshot save() {
@@ -81,7 +81,7 @@ struct bench {
   kv::plan<kv::host_executor> plan;
   kv::state<kv::host_executor> columns;
   std::vector<std::byte> mask_memory;
-  kv::tally told{-1, -2, -3};
+  kv::apply_stats told{-1, -2, -3};
 };
 
 slot_options shape_of(bool by_lane, int page = 1) {
@@ -151,7 +151,7 @@ TEST_SUITE("layout") {
     std::string const rule =
         " = shared by layers, but these layers decide apart: reduce_lanes makes them decide together";
     bench<apart> all_shared(shape_of(false));
-    for_every_list_applier(all_shared, [&](auto const& how) { all_shared.refuses("apply: who.count" + rule, how); });
+    for_every_list_applier(all_shared, [&](auto const& how) { all_shared.refuses("apply: lanes.count" + rule, how); });
 
     bench<apart> list_shared(shape_of(true));
     auto const own = list_shared.cache.list_table();
@@ -355,12 +355,12 @@ TEST_SUITE("layout/compact_rerotated") {
     with.refuses("rerotate: rope.theta = 0, but frequencies are powers of a positive number",
                  kv::compact_rerotated{{.theta = 0}});
     bench<apart> some(shape_of(true));
-    kv::decide(some.exec, some.policy, kv::signals{some.view.who.layers_only(1, 2)}, some.state, some.plan);
-    some.refuses("apply: plan.who.layers = 1, but all 2 layers go on at one position", kv::compact_rerotated{});
+    kv::decide(some.exec, some.policy, kv::signals{some.view.lanes.layers_only(1, 2)}, some.state, some.plan);
+    some.refuses("apply: plan.lanes.layers = 1, but all 2 layers go on at one position", kv::compact_rerotated{});
   }
 
   TEST_CASE("lanes of one sequence that keep different numbers of entries are refused") {
-    using pooled = kv::eviction<kv::random, kv::nothing, kv::per_layer>;
+    using pooled = kv::eviction<kv::random_scores, kv::nothing, kv::per_layer>;
     bench<pooled> with(shape_of(true), {.score = {.seed = 5}, .budget = {3, 0.0}});
     auto const kept = [&](int lane) { return with.plan.keep().listed(lane).size(); };
     for (with.policy.budget.tokens = 3; kept(0) == kept(1); ++with.policy.score.seed) with.decide();

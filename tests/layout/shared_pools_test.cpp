@@ -23,7 +23,7 @@ struct four_lanes {
   kv::cache view = cache.view();
   kv::state<kv::host_executor> state = kv::make_state(exec, policy, view);
   kv::plan<kv::host_executor> plan = kv::make_plan(exec, policy, view);
-  kv::tally told;
+  kv::apply_stats told;
 
   explicit four_lanes(int sequences = 1, int page = 1)
       : cache({.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4},
@@ -43,7 +43,7 @@ struct four_lanes {
         kv::append(exec, view, state, {s, 1, p});
       }
     }
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
   }
   int& slot(int lane, int e) { return cache.list[static_cast<std::size_t>(lane * cache.places + e)]; }
 
@@ -160,10 +160,10 @@ TEST_SUITE("layout/shared_pools") {
           "apply: plan.keep = position 2 dropped, but the first 3 positions are protected: force them, too");
     with.policy.score.sinks = 3;
     with.policy.budget.tokens = 3;
-    kv::decide(with.exec, with.policy, kv::signals{with.view.who}, with.state, with.plan);
+    kv::decide(with.exec, with.policy, kv::signals{with.view.lanes}, with.state, with.plan);
     for (int& each : with.cache.prefix) each = 5;  // positions 3 and 4 are not there yet
     CHECK(with.apply(how).empty());
-    CHECK(with.told == kv::tally{12, 0, 12});
+    CHECK(with.told == kv::apply_stats{12, 0, 12});
   }
 
   TEST_CASE("in a large pool, a slot that another lane keeps in its own layer or head is freed all the same") {
@@ -176,10 +176,11 @@ TEST_SUITE("layout/shared_pools") {
     cache.position = {0, 1, 2, -1, 0, 1, 2, -1};
     kv::host_executor exec(1);
     kv::cache view = cache.view();
-    kv::eviction<kv::streaming_llm, kv::span> const last_two{.score = {.sinks = 0}, .protect = {1, 3}, .budget = {2}};
+    kv::eviction<kv::streaming_llm, kv::position_span> const last_two{
+        .score = {.sinks = 0}, .protect = {1, 3}, .budget = {2}};
     auto state = kv::make_state(exec, last_two, view);
     auto plan = kv::make_plan(exec, last_two, view);
-    kv::decide(exec, last_two, kv::signals{view.who}, state, plan);
+    kv::decide(exec, last_two, kv::signals{view.lanes}, state, plan);
     kv::apply(exec, kv::list_rewrite{.list = cache.list_table(), .freed = cache.freed_list()}, plan, view, state);
     CHECK(cache.freed_count == std::vector<int>{1, 1});
     CHECK(cache.freed[0] == 5);
@@ -196,13 +197,13 @@ TEST_SUITE("layout/shared_pools") {
       CHECK(with.apply(how) == another);
     }
     four_lanes with;
-    with.view.where = kv::identity(4);
+    with.view.where = kv::identity_map(4);
     CHECK(with.apply(with.rewriting()) ==
           "apply: where = no list of slots, but this applier edits a list with one token a unit");
     four_lanes pages;
     pages.view.where = kv::block_table(pages.view.where.table, 1, pages.cache.units);
     CHECK(pages.apply(pages.rewriting()).empty());
-    CHECK(pages.told == kv::tally{8, 4, 8});
+    CHECK(pages.told == kv::apply_stats{8, 4, 8});
   }
 
   TEST_CASE("appliers take the tokens that are kept, not pages and not what is dropped") {
@@ -230,10 +231,10 @@ TEST_SUITE("layout/shared_pools") {
       kv::host_executor exec;
       kv::cache view = cache.view();
       change(view);
-      kv::eviction<kv::random> const policy{.budget = {2}};
+      kv::eviction<kv::random_scores> const policy{.budget = {2}};
       auto state = kv::make_state(exec, policy, view);
       auto plan = kv::make_plan(exec, policy, view);
-      kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+      kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
       try {
         kv::apply(exec, kv::compact{}, plan, view, state);
       } catch (kv::invalid_argument const& refused) {
@@ -244,18 +245,18 @@ TEST_SUITE("layout/shared_pools") {
     kv::shape const both{.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4};
     kv::shape const layers{.layers = 2, .query_heads = 1, .kv_heads = 1, .head_dim = 4};
     kv::shape const heads{.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4};
-    auto const no_layer = [](kv::cache& view) { view.who.position.layer = 0; };
-    auto const no_head = [](kv::cache& view) { view.who.position.head = 0; };
-    auto const no_sequence = [](kv::cache& view) { view.who.position.sequence = 0; };
+    auto const no_layer = [](kv::cache& view) { view.lanes.position.layer = 0; };
+    auto const no_head = [](kv::cache& view) { view.lanes.position.head = 0; };
+    auto const no_sequence = [](kv::cache& view) { view.lanes.position.sequence = 0; };
     CHECK(shared(both, 2, [](kv::cache&) {}).empty());
     CHECK(shared(both, 1, no_layer) ==
-          "apply: who.position = shared by layers, but these layers decide apart: "
+          "apply: lanes.position = shared by layers, but these layers decide apart: "
           "reduce_lanes makes them decide together");
     CHECK(shared(both, 1, no_head) ==
-          "apply: who.position = shared by heads, but these heads decide apart: "
+          "apply: lanes.position = shared by heads, but these heads decide apart: "
           "reduce_lanes makes them decide together");
     CHECK(shared(both, 2, no_sequence) ==
-          "apply: who.position = shared by sequences, but sequences hold different entries");
+          "apply: lanes.position = shared by sequences, but sequences hold different entries");
     CHECK(shared(both, 1, no_sequence).empty());
     CHECK(shared(heads, 1, no_layer).empty());
     CHECK(shared(layers, 1, no_head).empty());
@@ -307,7 +308,7 @@ TEST_SUITE("layout/drop_blocks") {
         CHECK(with.cache.held(with.cache.lane_at(i)) == 2);
         CHECK(with.slot(i, 0) == before[static_cast<std::size_t>(2 * i)]);
       }
-      CHECK(with.told == (asks ? kv::tally{8, 4, 8} : kv::tally{}));
+      CHECK(with.told == (asks ? kv::apply_stats{8, 4, 8} : kv::apply_stats{}));
       CHECK(with.cache.freed_count == std::vector<int>(4, asks ? 1 : 0));
       if (asks) CHECK(with.cache.freed[0] == before[1]);
     }
@@ -330,8 +331,9 @@ TEST_SUITE("layout/overwrite") {
                                           .dim = 4}};
     with.view.more = more;
     // Position 0 is dropped from slot 4 i: the row of the highest slot comes there.
-    kv::eviction<kv::streaming_llm, kv::span> const last_two{.score = {.sinks = 0}, .protect = {1, 3}, .budget = {2}};
-    kv::decide(with.exec, last_two, kv::signals{with.view.who}, with.state, with.plan);
+    kv::eviction<kv::streaming_llm, kv::position_span> const last_two{
+        .score = {.sinks = 0}, .protect = {1, 3}, .budget = {2}};
+    kv::decide(with.exec, last_two, kv::signals{with.view.lanes}, with.state, with.plan);
     CHECK(with.apply(kv::overwrite{with.cache.list_table()}).empty());
     for (int i = 0; i < 4; ++i) {
       CHECK(with.slot(i, 0) == 4 * i + 1);
@@ -355,16 +357,16 @@ TEST_SUITE("layout/compact") {
         rows->token = rows->unit;
         rows->unit *= 4;
       }
-      view.where = turns ? kv::locator{kv::locating::ring, {cursor}, 4, 1} : kv::identity(4);
+      view.where = turns ? kv::locator{kv::locating::ring, {cursor}, 4, 1} : kv::identity_map(4);
       cache.count = {0};
-      kv::eviction<kv::random> const policy{.budget = {1}};
+      kv::eviction<kv::random_scores> const policy{.budget = {1}};
       auto state = kv::make_state(exec, policy, view);
       auto plan = kv::make_plan(exec, policy, view);
       kv::append(exec, view, state, {.tokens = 4, .position = 0});
-      kv::decide(exec, policy, kv::signals{view.who}, state, plan);
-      kv::tally told;
-      kv::apply(exec, kv::compact{}, plan, view, state, &told);
-      CHECK(told == kv::tally{1, 0, 1});
+      kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+      kv::apply_stats stats;
+      kv::apply(exec, kv::compact{}, plan, view, state, &stats);
+      CHECK(stats == kv::apply_stats{1, 0, 1});
     }
   }
 
@@ -398,9 +400,9 @@ TEST_SUITE("layout/append") {
       CHECK(refusal([&] { kv::relist(with.exec, with.cache.redirecting(), with.view, wrong, 0); }) == "relist" + text);
     }
     kv::cache bad = with.view;
-    bad.who.count.data = nullptr;
+    bad.lanes.count.data = nullptr;
     CHECK(refusal([&] { kv::append(with.exec, bad, with.state, {0, 0, 3}); }) ==
-          "append: who.count = null, but every lane says how many entries it holds");
+          "append: lanes.count = null, but every lane says how many entries it holds");
     auto how = with.cache.redirecting();
     for (int const wrong : {-1, with.cache.units}) {
       how.dead = wrong;
@@ -422,7 +424,7 @@ TEST_SUITE("layout/append") {
 
   TEST_CASE("without a count of drafts there are none: nothing is committed, and truncate cuts all the same") {
     four_lanes with;
-    with.view.who.in_flight = nullptr;
+    with.view.lanes.in_flight = nullptr;
     kv::commit(with.exec, with.view, 0, 0);
     std::string said;
     try {

@@ -129,46 +129,48 @@ class slot_cache {
     int const heads = options.model.kv_heads;
     return {i / heads / options.model.layers, i / heads % options.model.layers, i % heads};
   }
-  [[nodiscard]] int row_of(kv::lane who) const {
-    if (!options.by_lane) return who.sequence;
-    return (who.sequence * options.model.layers + who.layer) * options.model.kv_heads + who.head;
+  [[nodiscard]] int row_of(kv::lane this_lane) const {
+    if (!options.by_lane) return this_lane.sequence;
+    return (this_lane.sequence * options.model.layers + this_lane.layer) * options.model.kv_heads + this_lane.head;
   }
   [[nodiscard]] int dead() const { return units - 1; }
-  [[nodiscard]] int held(kv::lane who) const { return count[at(row_of(who))]; }
-  [[nodiscard]] int committed(kv::lane who) const { return held(who) - in_flight[at(who.sequence)]; }
+  [[nodiscard]] int held(kv::lane this_lane) const { return count[at(row_of(this_lane))]; }
+  [[nodiscard]] int committed(kv::lane this_lane) const { return held(this_lane) - in_flight[at(this_lane.sequence)]; }
 
   /// The first `n` numbers of a lane's row.
-  [[nodiscard]] std::vector<int> row(std::vector<int> const& of, kv::lane who, int n) const {
-    auto const first = of.begin() + static_cast<std::ptrdiff_t>(of.size()) / rows * row_of(who);
+  [[nodiscard]] std::vector<int> row(std::vector<int> const& of, kv::lane this_lane, int n) const {
+    auto const first = of.begin() + static_cast<std::ptrdiff_t>(of.size()) / rows * row_of(this_lane);
     return {first, first + n};
   }
-  [[nodiscard]] std::vector<int> positions(kv::lane who) const { return row(position, who, held(who)); }
-  [[nodiscard]] std::vector<int> listed(kv::lane who) const { return row(list, who, held(who)); }
+  [[nodiscard]] std::vector<int> positions(kv::lane this_lane) const {
+    return row(position, this_lane, held(this_lane));
+  }
+  [[nodiscard]] std::vector<int> listed(kv::lane this_lane) const { return row(list, this_lane, held(this_lane)); }
 
-  [[nodiscard]] std::byte* bytes(bool key, kv::lane who, int unit, int token = 0) {
+  [[nodiscard]] std::byte* bytes(bool key, kv::lane this_lane, int unit, int token = 0) {
     std::int64_t const width = key ? k_row : v_row;
     std::int64_t const base = key ? guard : 2 * guard + tokens * k_row;
-    std::int64_t const token_at = (std::int64_t{who.layer} * units + unit) * options.page + token;
-    return memory.data() + base + (token_at * options.model.kv_heads + who.head) * width;
+    std::int64_t const token_at = (std::int64_t{this_lane.layer} * units + unit) * options.page + token;
+    return memory.data() + base + (token_at * options.model.kv_heads + this_lane.head) * width;
   }
-  [[nodiscard]] reference::row read(bool key, kv::lane who, int unit, int token = 0) {
+  [[nodiscard]] reference::row read(bool key, kv::lane this_lane, int unit, int token = 0) {
     reference::row values;
     std::int64_t const w = kv::bytes_of(options.element);
     for (std::int64_t d = 0; d < (key ? k_row : v_row) / w; ++d) {
-      values.push_back(decoded(options.element, bytes(key, who, unit, token) + d * w));
+      values.push_back(decoded(options.element, bytes(key, this_lane, unit, token) + d * w));
     }
     return values;
   }
-  void write(bool key, kv::lane who, int unit, int token, reference::row const& values) {
+  void write(bool key, kv::lane this_lane, int unit, int token, reference::row const& values) {
     std::int64_t const w = kv::bytes_of(options.element);
     for (std::size_t d = 0; d < values.size(); ++d) {
-      encode(options.element, values[d], bytes(key, who, unit, token) + static_cast<std::int64_t>(d) * w);
+      encode(options.element, values[d], bytes(key, this_lane, unit, token) + static_cast<std::int64_t>(d) * w);
     }
   }
 
   /// The row of a token, of a lane: the same in every cache of this shape and seed, exact in every element type.
-  [[nodiscard]] reference::row token_row(bool key, kv::lane who, int number) const {
-    auto const lane = static_cast<std::uint64_t>((who.sequence * 64 + who.layer) * 64 + who.head);
+  [[nodiscard]] reference::row token_row(bool key, kv::lane this_lane, int number) const {
+    auto const lane = static_cast<std::uint64_t>((this_lane.sequence * 64 + this_lane.layer) * 64 + this_lane.head);
     dice from(lane * 1000003u + static_cast<std::uint64_t>(number) * 2u + (key ? 1u : 0u) + options.seed * 77u);
     reference::row values;
     std::int64_t const width = (key ? k_row : v_row) / kv::bytes_of(options.element);
@@ -179,24 +181,25 @@ class slot_cache {
   /// What an engine does before it appends a token: rows of every lane behind its last entry, and the map.
   void write_token(int sequence, int position_of_it, int number) {
     for (int i = 0; i < lane_count(); ++i) {
-      kv::lane const who = lane_at(i);
-      if (who.sequence != sequence) continue;
-      int const ordinal = held(who);
-      int const unit = list[at(row_of(who) * places + ordinal / options.page)];
-      write(true, who, unit, ordinal % options.page, token_row(true, who, number));
-      write(false, who, unit, ordinal % options.page, token_row(false, who, number));
-      map[at(row_of(who) * map_row + position_of_it)] = unit;
+      kv::lane const this_lane = lane_at(i);
+      if (this_lane.sequence != sequence) continue;
+      int const ordinal = held(this_lane);
+      int const unit = list[at(row_of(this_lane) * places + ordinal / options.page)];
+      write(true, this_lane, unit, ordinal % options.page, token_row(true, this_lane, number));
+      write(false, this_lane, unit, ordinal % options.page, token_row(false, this_lane, number));
+      map[at(row_of(this_lane) * map_row + position_of_it)] = unit;
     }
   }
 
   /// softmax(q k / sqrt(D)) v over these places.
-  [[nodiscard]] reference::row attend(kv::lane who, reference::row const& query, std::vector<kv::place> const& over) {
+  [[nodiscard]] reference::row attend(kv::lane this_lane, reference::row const& query,
+                                      std::vector<kv::place> const& over) {
     reference::row logits;
     reference::matrix values;
     for (kv::place const& one : over) {
-      reference::row const key = read(true, who, static_cast<int>(one.unit), one.token);
+      reference::row const key = read(true, this_lane, static_cast<int>(one.unit), one.token);
       logits.push_back(reference::dot(query, key) / std::sqrt(static_cast<double>(query.size())));
-      values.push_back(read(false, who, static_cast<int>(one.unit), one.token));
+      values.push_back(read(false, this_lane, static_cast<int>(one.unit), one.token));
     }
     reference::row const weights = reference::softmax(logits, std::vector<bool>(over.size(), true));
     reference::row output(static_cast<std::size_t>(v_row / kv::bytes_of(options.element)), 0.0);
@@ -206,10 +209,10 @@ class slot_cache {
     return output;
   }
   /// The places of a lane's entries, as the cache's locator says.
-  [[nodiscard]] std::vector<kv::place> entry_places(kv::lane who) {
+  [[nodiscard]] std::vector<kv::place> entry_places(kv::lane this_lane) {
     std::vector<kv::place> over;
     kv::locator const by = where();
-    for (int e = 0; e < held(who); ++e) over.push_back(by.at(who, e));
+    for (int e = 0; e < held(this_lane); ++e) over.push_back(by.at(this_lane, e));
     return over;
   }
 

@@ -1,5 +1,5 @@
-// The small engine that every part of this folder decides for. Includes core alone, so that each part is free to include
-// as little of the library as it uses.
+// The small engine that every part of this folder decides for. Includes core alone, so that each part is free to
+// include as little of the library as it uses.
 #pragma once
 
 #include <cstddef>
@@ -33,13 +33,13 @@ class small_engine {
   }
 
   [[nodiscard]] kv::cache view() {
-    kv::lanes const who{.layer_end = 1,
-                        .heads = heads,
-                        .bound = bound,
-                        .count = {count_.data(), 0, 0, 1},
-                        .position = {position_.data(), 0, 0, bound}};
+    kv::lanes const batch{.layer_end = 1,
+                          .heads = heads,
+                          .bound = bound,
+                          .count = {count_.data(), 0, 0, 1},
+                          .position = {position_.data(), 0, 0, bound}};
     return {.shape = {1, heads * group, heads, dims},
-            .who = who,
+            .lanes = batch,
             .k = plane_of(k_),
             .v = plane_of(v_),
             .where = kv::slot_map({slot_.data(), 0, 0, bound}, bound)};

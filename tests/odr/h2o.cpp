@@ -2,9 +2,9 @@
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/layout/overwrite.hpp>
+#include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/argmin.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
-#include <kvpolicy/ops/host/carry_numbers.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
@@ -22,7 +22,7 @@ int run_h2o() {
   kv::overwrite const how{.list = engine.slots()};
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache, how);
-  kv::signals const in{cache.who, kv::keys_of(cache), engine.queries()};
+  kv::signals const in{cache.lanes, kv::keys_of(cache), engine.queries()};
   kv::observe(exec, policy, in, state);
   kv::decide(exec, policy, in, state, plan);
   kv::apply(exec, how, plan, cache, state);

@@ -2,7 +2,7 @@
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/layout/mask.hpp>
-#include <kvpolicy/ops/host/carry_numbers.hpp>
+#include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
@@ -25,7 +25,7 @@ int run_knorm() {
   how.rows.units = small_engine::bound;
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache, how);
-  kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+  kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);
   kv::apply(exec, how, plan, cache, state);
   return engine.count(0) + engine.count(1) == 200 ? 0 : 1;
 }

@@ -2,13 +2,13 @@
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/layout/list_rewrite.hpp>
-#include <kvpolicy/ops/host/carry_numbers.hpp>
+#include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
-#include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/random_scores.hpp>
 
 #include "engine.hpp"
 
@@ -16,11 +16,11 @@ int run_random() {
   small_engine engine(400);
   kv::cache cache = engine.view();
   kv::host_executor exec;
-  kv::eviction const policy{.score = kv::random{}, .budget = kv::per_lane{100}};
+  kv::eviction const policy{.score = kv::random_scores{}, .budget = kv::per_lane{100}};
   kv::list_rewrite<> const how{.list = engine.slots()};
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache, how);
-  kv::decide(exec, policy, kv::signals{cache.who}, state, plan);
+  kv::decide(exec, policy, kv::signals{cache.lanes}, state, plan);
   kv::apply(exec, how, plan, cache, state);
   return engine.count(0) == 100 && engine.count(1) == 100 ? 0 : 1;
 }

@@ -10,7 +10,7 @@ int run_snapkv() {
   kv::eviction const policy{.score = kv::snapkv{.window = 16}, .budget = kv::per_lane{64}};
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache, kv::compact{});
-  kv::signals const in{cache.who, kv::keys_of(cache), engine.queries()};
+  kv::signals const in{cache.lanes, kv::keys_of(cache), engine.queries()};
   kv::observe(exec, policy, in, state);
   kv::decide(exec, policy, in, state, plan);
   kv::apply(exec, kv::compact{}, plan, cache, state);

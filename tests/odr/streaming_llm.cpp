@@ -15,6 +15,6 @@ int run_streaming_llm() {
   kv::eviction const policy{.score = kv::streaming_llm{}, .budget = kv::per_lane{100}};
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
-  kv::decide(exec, policy, kv::signals{cache.who}, state, plan);
+  kv::decide(exec, policy, kv::signals{cache.lanes}, state, plan);
   return plan.keep().listed(1).size() == 100 && plan.keep().listed(1)[4] == 304 ? 0 : 1;
 }

@@ -29,13 +29,14 @@ TEST_SUITE("append_rows") {
         for (arrangement const target : {arrangement::hnd, arrangement::transposed_v, arrangement::packed_rows}) {
           mock_cache from(cache_of(source, element, 1));
           mock_cache to(cache_of(target, element, 2));
-          kv::lane const who{0, 1, 1};
-          from.put(who, {0, 1, 2});
-          to.put(who, {0, 1, 2});
-          auto const untouched = to.row(of::values, who, 1);
-          kv::detail::copy_entry(from.view(), to.view(), who, 2, 0);
-          for (of const plane : {of::keys, of::values}) CHECK(to.row(plane, who, 0) == from.row(plane, who, 2));
-          CHECK(to.row(of::values, who, 1) == untouched);
+          kv::lane const this_lane{0, 1, 1};
+          from.put(this_lane, {0, 1, 2});
+          to.put(this_lane, {0, 1, 2});
+          auto const untouched = to.row(of::values, this_lane, 1);
+          kv::detail::copy_entry(from.view(), to.view(), this_lane, 2, 0);
+          for (of const plane : {of::keys, of::values})
+            CHECK(to.row(plane, this_lane, 0) == from.row(plane, this_lane, 2));
+          CHECK(to.row(of::values, this_lane, 1) == untouched);
         }
       }
     }

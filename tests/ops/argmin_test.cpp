@@ -36,7 +36,7 @@ struct told {
   static constexpr kv::granularity decides = kv::granularity::lane;
   struct number {
     kv::by_lane<float const> of;
-    KVPOLICY_HD float operator()(float, kv::entry at) const { return of.row(at.who)[at.ordinal]; }
+    KVPOLICY_HD float operator()(float, kv::entry at) const { return of.row(at.lane)[at.ordinal]; }
   };
   void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, number{numbers}); }
   [[maybe_unused]] friend bool operator==(told const& a, told const& b) { return a.numbers.data == b.numbers.data; }
@@ -53,9 +53,9 @@ TEST_SUITE("argmin") {
         if (kind == 2 && random.chance(3)) each = nan;
         if (kind == 3 && random.chance(10)) each = random.chance(50) ? -0.0f : -std::numeric_limits<float>::infinity();
       }
-      for (kv::isa const speaks : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+      for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
         std::int64_t odd = 0;
-        auto const& kernels = kv::detail::argmin_for(std::min(speaks, kv::best_isa()));
+        auto const& kernels = kv::detail::argmin_for(std::min(simd_level, kv::best_isa()));
         REQUIRE(kernels.last_lowest(row.data(), static_cast<int>(row.size()), &odd) == last_lowest(row));
         REQUIRE(odd == std::count_if(row.begin(), row.end(), [](float each) { return each != each; }));
       }
@@ -88,20 +88,20 @@ TEST_SUITE("argmin") {
     kv::by_lane<int> const list{table.data(), cache.where.table.sequence, cache.where.table.layer,
                                 cache.where.table.head};
     cache.where.table = {list.data, list.sequence, list.layer, list.head};
-    kv::decide(exec, policy, kv::signals{cache.who}, held, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes}, held, plan);
     CHECK(plan.keep().lists == kv::side::dropped);
-    kv::tally came;
+    kv::apply_stats came;
     std::vector<std::vector<int>> before, slots;
     for (int i = 0; i < 8; ++i) {
-      kv::lane const who = cache.who.at(i);
-      before.push_back(engine.positions(who, engine.count(who)));
-      slots.emplace_back(list.row(who), list.row(who) + engine.count(who));
+      kv::lane const this_lane = cache.lanes.at(i);
+      before.push_back(engine.positions(this_lane, engine.count(this_lane)));
+      slots.emplace_back(list.row(this_lane), list.row(this_lane) + engine.count(this_lane));
     }
     CHECK(kv::explain(policy, plan, 3, 0).find("forced") != std::string::npos);
     kv::apply(exec, kv::overwrite{list}, plan, cache, held, &came);
     std::int64_t dropped = 0;
     for (int i = 0; i < 8; ++i) {
-      kv::lane const who = cache.who.at(i);
+      kv::lane const this_lane = cache.lanes.at(i);
       auto& was = before[static_cast<std::size_t>(i)];
       auto& at = slots[static_cast<std::size_t>(i)];
       int const count = static_cast<int>(was.size());
@@ -111,11 +111,11 @@ TEST_SUITE("argmin") {
         was.erase(was.begin() + goes);
         int const slot = at[static_cast<std::size_t>(goes)];
         at.erase(at.begin() + goes);
-        CHECK(list.row(who)[count - 1] == slot);
+        CHECK(list.row(this_lane)[count - 1] == slot);
         ++dropped;
       }
-      CHECK(engine.positions(who, engine.count(who)) == was);
-      CHECK(std::vector<int>(list.row(who), list.row(who) + was.size()) == at);
+      CHECK(engine.positions(this_lane, engine.count(this_lane)) == was);
+      CHECK(std::vector<int>(list.row(this_lane), list.row(this_lane) + was.size()) == at);
     }
     CHECK(dropped == 4);
     CHECK(came.physical_freed == 4);
@@ -133,7 +133,7 @@ TEST_SUITE("argmin") {
     std::vector<int> table{0, 1, 2, 3, 0, 1, 2, 3};
     kv::by_lane<int> const list{table.data(), 4, 0, 0};
     cache.where.table = {list.data, 4, 0, 0};
-    kv::decide(exec, policy, kv::signals{cache.who}, held, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes}, held, plan);
     CHECK(error_of([&] {
             kv::apply(exec, kv::overwrite{list}, plan, cache, held);
           }).find("another sequence has that slot") != std::string::npos);
@@ -147,7 +147,7 @@ TEST_SUITE("argmin") {
     kv::cache cache = engine.view();
     auto held = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
-    kv::decide(exec, policy, kv::signals{cache.who}, held, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes}, held, plan);
     CHECK(error_of([&] { kv::apply(exec, kv::compact{}, plan, cache, held); }) ==
           "apply: plan.keep = dropped entries or pages, but appliers take the tokens that are kept");
   }

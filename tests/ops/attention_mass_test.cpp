@@ -33,9 +33,9 @@ kv::attention_mass_options any_options() {
   return how;
 }
 
-reference::row expected_mass(mock_cache& cache, mock_queries& queries, kv::lane who,
+reference::row expected_mass(mock_cache& cache, mock_queries& queries, kv::lane this_lane,
                              kv::attention_mass_options const& how) {
-  reference::lane_attention lane = reference_lane(cache, queries, who);
+  reference::lane_attention lane = reference_lane(cache, queries, this_lane);
   if (how.last_rows > 0) lane = reference::last_rows(lane, how.last_rows);
   return reference::attention_mass(lane, {.domain = static_cast<reference::key_domain>(how.domain),
                                           .rows = static_cast<reference::reduction>(how.rows),
@@ -50,16 +50,16 @@ void give_lse(mock_cache& cache, mock_queries& queries, double more = 0) {
   queries.bring_lse();
   int const group = cache.model().query_heads / cache.model().kv_heads;
   for (int i = 0; i < cache.lane_count(); ++i) {
-    kv::lane const who = cache.lane_at(i);
-    reference::lane_attention const lane = reference_lane(cache, queries, who);
+    kv::lane const this_lane = cache.lane_at(i);
+    reference::lane_attention const lane = reference_lane(cache, queries, this_lane);
     auto const logits = reference::attention_logits(lane);
     auto const visible = reference::visibility(lane, reference::key_domain::all);
     for (std::size_t h = 0; h < logits.size(); ++h) {
       for (std::size_t r = 0; r < logits[h].size(); ++r) {
         double sum = 0;
         for (std::size_t e = 0; e < logits[h][r].size(); ++e) sum += visible[r][e] ? std::exp(logits[h][r][e]) : 0;
-        queries.set_lse(who.sequence, who.layer, who.head * group + static_cast<int>(h), static_cast<int>(r),
-                        std::log(sum) + more);
+        queries.set_lse(this_lane.sequence, this_lane.layer, this_lane.head * group + static_cast<int>(h),
+                        static_cast<int>(r), std::log(sum) + more);
       }
     }
   }
@@ -67,8 +67,8 @@ void give_lse(mock_cache& cache, mock_queries& queries, double more = 0) {
 
 /// Checks every lane, and that nothing behind the committed entries was written.
 comparison agrees(mock_cache& cache, mock_queries& queries, kv::attention_mass_options const& how,
-                  kv::isa speaks = kv::best_isa()) {
-  kv::host_executor exec(1, speaks);
+                  kv::isa simd_level = kv::best_isa()) {
+  kv::host_executor exec(1, simd_level);
   exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
   auto const lanes = cache.lanes();
   owned_scores out(lanes);
@@ -164,8 +164,8 @@ TEST_SUITE("ops/attention_mass") {
     mock_queries queries(cache, kv::codec::f32, 1, 1);
     queries.write(0, 0, 0, 0, {2, 0, 0, 0});  // scaled by 1 / sqrt(4)
     queries.set_position(0, 0, 8);
-    for (kv::isa const speaks : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16}) {
-      kv::host_executor exec(1, speaks);
+    for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16}) {
+      kv::host_executor exec(1, simd_level);
       exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
       owned_scores out(cache.lanes());
       kv::ops::attention_mass(exec, kv::keys_of(cache.view()), queries.view(), {}, out.view());
@@ -228,11 +228,11 @@ TEST_SUITE("ops/attention_mass") {
       for (int segment = 0; segment < kv::segments(lanes, decides); ++segment) {
         reference::matrix masses;
         for (int i = 0; i < lanes.size(); ++i) {
-          kv::lane const who = lanes.at(i);
+          kv::lane const this_lane = lanes.at(i);
           bool const inside = decides == kv::granularity::lane    ? i == segment
                               : decides == kv::granularity::layer ? i / lanes.heads == segment
-                                                                  : who.sequence == segment;
-          if (inside) masses.push_back(expected_mass(cache, queries, who, how));
+                                                                  : this_lane.sequence == segment;
+          if (inside) masses.push_back(expected_mass(cache, queries, this_lane, how));
         }
         int const count = cache.committed(lanes.at(kv::first_lane(lanes, decides, segment)));
         auto const all =

@@ -55,8 +55,8 @@ class one_lane {
     }
   }
 
-  [[nodiscard]] std::vector<float> mass(kv::attention_mass_options const& how, kv::isa speaks, bool lse = false) {
-    kv::host_executor exec(1, speaks);
+  [[nodiscard]] std::vector<float> mass(kv::attention_mass_options const& how, kv::isa simd_level, bool lse = false) {
+    kv::host_executor exec(1, simd_level);
     exec.reserve(
         kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), cache.options().bound));
     owned_scores out(cache.lanes());
@@ -79,10 +79,10 @@ class one_lane {
     reference::row const wanted = expected(how);
     for (bool const given : {false, true}) {
       if (given) give_lse();
-      for (kv::isa const speaks : every_isa) {
+      for (kv::isa const simd_level : every_isa) {
         CAPTURE(given);
-        CAPTURE(static_cast<int>(speaks));
-        CHECK(compare(mass(how, speaks, given), wanted));
+        CAPTURE(static_cast<int>(simd_level));
+        CHECK(compare(mass(how, simd_level, given), wanted));
       }
     }
   }
@@ -150,10 +150,11 @@ TEST_SUITE("ops/host/row_blocks") {
             }
           }
           std::int64_t const step = kv::bytes_of(element);
-          kv::keys const apart{{{memory.data(), element, dims, 0, 0, step, 0, bound * step}, kv::identity(bound, 1)}};
+          kv::keys const apart{
+              {{memory.data(), element, dims, 0, 0, step, 0, bound * step}, kv::identity_map(bound, 1)}};
           reference::row const wanted = lane.expected({});
-          for (kv::isa const speaks : every_isa) {
-            kv::host_executor exec(1, speaks);
+          for (kv::isa const simd_level : every_isa) {
+            kv::host_executor exec(1, simd_level);
             exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(lane.cache.model(), bound));
             owned_scores out(lane.cache.lanes());
             kv::ops::attention_mass(exec, apart, lane.rows.view(), {}, out.view());
@@ -218,7 +219,7 @@ TEST_SUITE("ops/host/row_blocks") {
             one_lane lane(shape_of(4, 1, 40, element), element, rows);
             lane.cache.write(of::keys, {}, where, {1, bad, 1, 1});
             reference::row const wanted = lane.expected({});
-            for (kv::isa const speaks : every_isa) CHECK(compare(lane.mass({}, speaks), wanted));
+            for (kv::isa const simd_level : every_isa) CHECK(compare(lane.mass({}, simd_level), wanted));
           }
         }
       }
@@ -238,7 +239,7 @@ TEST_SUITE("ops/host/row_blocks") {
           for (double const first : {1.0, 1.0 + 1e-3, -1.0 - 1e-3}) {
             for (int r = 0; r < rows; ++r) lane.rows.write(0, 0, 0, r, {0.3, first, 0.7, 0.1, 0.2, 0.3, 0.4, 0.5});
             reference::row const wanted = lane.expected({});
-            for (kv::isa const speaks : every_isa) CHECK(compare(lane.mass({}, speaks), wanted));
+            for (kv::isa const simd_level : every_isa) CHECK(compare(lane.mass({}, simd_level), wanted));
           }
         }
       }
@@ -316,7 +317,7 @@ TEST_SUITE("ops/host/attention_mass") {
         }
         for (auto const order : {kv::reduction_order::rows_then_group, kv::reduction_order::group_on_logits}) {
           reference::row const wanted = lane.expected({.order = order});
-          for (kv::isa const speaks : every_isa) CHECK(compare(lane.mass({.order = order}, speaks), wanted));
+          for (kv::isa const simd_level : every_isa) CHECK(compare(lane.mass({.order = order}, simd_level), wanted));
         }
       }
     }
@@ -348,8 +349,8 @@ TEST_SUITE("ops/host/vectors") {
     lane.rows.write(0, 0, 0, 0, {1});
     lane.rows.bring_lse();
     for (int e = 0; e < count; ++e) lane.cache.write(of::keys, {}, e, {values[static_cast<std::size_t>(e)]});
-    for (kv::isa const speaks : every_isa) {
-      std::vector<float> const mass = lane.mass({}, speaks, true);
+    for (kv::isa const simd_level : every_isa) {
+      std::vector<float> const mass = lane.mass({}, simd_level, true);
       for (std::size_t e = 0; e < inside; ++e) {
         double const wanted = std::exp(lane.cache.row(of::keys, {}, static_cast<int>(e))[0]);
         CAPTURE(values[e]);
@@ -363,9 +364,10 @@ TEST_SUITE("ops/host/vectors") {
 
 TEST_SUITE("ops/executor") {
   TEST_CASE("an executor speaks what it was told, or the best that the processor has") {
-    CHECK(kv::host_executor().speaks() == kv::best_isa());
-    CHECK(kv::host_executor(2).speaks() == kv::best_isa());
-    for (kv::isa const most : every_isa) CHECK(kv::host_executor(1, most).speaks() == std::min(most, kv::best_isa()));
+    CHECK(kv::host_executor().simd_level() == kv::best_isa());
+    CHECK(kv::host_executor(2).simd_level() == kv::best_isa());
+    for (kv::isa const most : every_isa)
+      CHECK(kv::host_executor(1, most).simd_level() == std::min(most, kv::best_isa()));
     CHECK_THROWS_WITH_AS(kv::host_executor(0), "host_executor: threads = 0, but at least the caller works",
                          kv::invalid_argument);
   }

@@ -34,7 +34,7 @@ TEST_SUITE("ops/row_norm") {
   TEST_CASE("a norm replaces what stood there, its negative does, or it is multiplied by it") {
     CHECK(combined(kv::replaced{}) == std::vector<float>{5, 13, 7, 7});
     CHECK(combined(kv::negated{}) == std::vector<float>{-5, -13, 7, 7});
-    CHECK(combined(kv::times{}) == std::vector<float>{10, -39, 7, 7});
+    CHECK(combined(kv::multiplied{}) == std::vector<float>{10, -39, 7, 7});
   }
 }
 

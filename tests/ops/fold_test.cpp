@@ -46,7 +46,7 @@ void folds_as_the_reference() {
   for (int layer = 0; layer < layers; ++layer) {
     bool const last = by_layer || layer + 1 == layers;
     kv::score_view part = fine.view();
-    part.who = part.who.layers_only(layer, layer + 1);
+    part.lanes = part.lanes.layers_only(layer, layer + 1);
     kv::ops::fold_step const step{how, by_layer || layer == 0, how == kv::reduction::mean && last ? per_segment : 1};
     kv::ops::fold(exec, part, step, coarse.view());
   }

@@ -74,17 +74,17 @@ struct paged_rows {
 struct some_lanes {
   std::vector<int> count;
   std::vector<float> out;
-  kv::lanes who;
+  kv::lanes lanes;
   kv::by_lane<float> rows;
 
   some_lanes(int layers, int heads, int bound)
       : count(static_cast<std::size_t>(layers * heads), bound),
         out(static_cast<std::size_t>(layers * heads * (bound + 1)), untouched) {
-    who = {.layer_end = layers, .heads = heads, .bound = bound, .count = {count.data(), 0, heads, 1}};
+    lanes = {.layer_end = layers, .heads = heads, .bound = bound, .count = {count.data(), 0, heads, 1}};
     rows = {out.data(), 0, std::int64_t{heads} * (bound + 1), bound + 1};
   }
   [[nodiscard]] float result(int lane, int entry) const {
-    return out[static_cast<std::size_t>(lane * (who.bound + 1) + entry)];
+    return out[static_cast<std::size_t>(lane * (lanes.bound + 1) + entry)];
   }
 };
 
@@ -164,9 +164,9 @@ struct retention_gate {
 template <class Expected>
 void compare(some_lanes const& among, kv::lanes const& asked, Expected const& expected) {
   for (int lane = 0; lane < std::ssize(among.count); ++lane) {
-    int const layer = lane / among.who.heads;
+    int const layer = lane / among.lanes.heads;
     bool const is_asked = layer >= asked.layer_begin && layer < asked.layer_end;
-    for (int e = 0; e <= among.who.bound; ++e) {
+    for (int e = 0; e <= among.lanes.bound; ++e) {
       auto const is = static_cast<double>(among.result(lane, e));
       bool const there = is_asked && e < among.count[static_cast<std::size_t>(lane)];
       double const should = there ? expected(lane, e) : static_cast<double>(untouched);
@@ -195,10 +195,10 @@ struct gate_case {
 
 /// Ragged counts, none of a lane perhaps, and some of the layers.
 kv::lanes shuffled(dice& from, some_lanes& among) {
-  if (among.who.bound > 33) return among.who;
-  for (int& each : among.count) each = from.one_of<int>({0, among.who.bound, from.below(among.who.bound + 1)});
-  int const begin = from.below(among.who.layer_end);
-  return among.who.layers_only(begin, from.between(begin + 1, among.who.layer_end));
+  if (among.lanes.bound > 33) return among.lanes;
+  for (int& each : among.count) each = from.one_of<int>({0, among.lanes.bound, from.below(among.lanes.bound + 1)});
+  int const begin = from.below(among.lanes.layer_end);
+  return among.lanes.layers_only(begin, from.between(begin + 1, among.lanes.layer_end));
 }
 
 /// What other verbs may have left there.
@@ -239,17 +239,17 @@ TEST_SUITE("ops/write_gates") {
     constexpr int entries = 31;
     write_gate const gate(from, 1, 1, 20, 40);
     paged_rows pre(from, kv::codec::bf16, 20, 1, entries, 3);
-    for (kv::isa const speaks : every_isa) {
-      kv::host_executor exec(1, speaks);
+    for (kv::isa const simd_level : every_isa) {
+      kv::host_executor exec(1, simd_level);
       kv::ops::write_gates.reserve(exec, gate.view());
       kv::row_view rows = pre.view(1);
       some_lanes together(1, 1, entries);
-      kv::ops::write_gates(exec, together.who, rows, rows, gate.view(), together.rows);
+      kv::ops::write_gates(exec, together.lanes, rows, rows, gate.view(), together.rows);
       for (int e = 0; e < entries; ++e) {
         rows.rows.base = pre.row(0, e);
-        rows.where = kv::identity(1);
+        rows.where = kv::identity_map(1);
         some_lanes alone(1, 1, 1);
-        kv::ops::write_gates(exec, alone.who, rows, rows, gate.view(), alone.rows);
+        kv::ops::write_gates(exec, alone.lanes, rows, rows, gate.view(), alone.rows);
         REQUIRE(alone.result(0, 0) == together.result(0, e));
       }
     }
@@ -263,13 +263,13 @@ TEST_SUITE("ops/write_gates") {
     encode(kv::codec::f32, -infinite, rows.row(0, 3));
     std::fill(gate.fc2.begin(), gate.fc2.end(), 0.0f);
     kv::row_view const view = rows.view(1);
-    for (kv::isa const speaks : every_isa) {
+    for (kv::isa const simd_level : every_isa) {
       for (float const z : {100.0f, -100.0f, 0.0f}) {
         gate.last[0] = z;
-        kv::host_executor exec(1, speaks);
+        kv::host_executor exec(1, simd_level);
         kv::ops::write_gates.reserve(exec, gate.view());
         some_lanes among(1, 1, 5);
-        kv::ops::write_gates(exec, among.who, view, view, gate.view(), among.rows);
+        kv::ops::write_gates(exec, among.lanes, view, view, gate.view(), among.rows);
         CHECK(std::isnan(among.result(0, 1)));
         CHECK(std::isnan(among.result(0, 3)));
         for (int const e : {0, 2, 4}) CHECK(among.result(0, e) == (z == 100 ? 1.0f : z == 0 ? 0.5f : std::exp(z)));
@@ -285,7 +285,7 @@ TEST_SUITE("ops/write_gates") {
     kv::host_executor exec;
     kv::ops::write_gates.reserve(exec, gate.view());
     some_lanes among(1, 1, 1);
-    kv::ops::write_gates(exec, among.who, view, view, gate.view(), among.rows);
+    kv::ops::write_gates(exec, among.lanes, view, view, gate.view(), among.rows);
     std::vector<double> const zeros(8, 0.0);
     CHECK(static_cast<double>(among.result(0, 0)) == doctest::Approx(gate.gate(0, zeros, zeros)).epsilon(1e-6));
   }
@@ -299,11 +299,11 @@ TEST_SUITE("ops/write_gates") {
     auto const refused = [&](auto const& bend) {
       kv::row_view pre = rows.view(3);
       kv::row_view post = pre;
-      kv::lanes who = among.who;
+      kv::lanes batch = among.lanes;
       kv::write_gate_weights weights = gate.view();
       kv::by_lane<float> out = among.rows;
-      bend(pre, post, who, weights, out);
-      return error_of([&] { kv::ops::write_gates(exec, who, pre, post, weights, out); });
+      bend(pre, post, batch, weights, out);
+      return error_of([&] { kv::ops::write_gates(exec, batch, pre, post, weights, out); });
     };
     auto const nothing_bent = [](auto&...) {};
     CHECK(refused(nothing_bent) ==
@@ -315,10 +315,10 @@ TEST_SUITE("ops/write_gates") {
           "write_gates: post = opaque rows, but only their engine can read them");
     CHECK(refused([](auto&, auto& post, auto&...) { post.rows.dims = 4; }) ==
           "write_gates: post.dims = 4, but the gate is of 8 channels");
-    CHECK(refused([](auto&, auto&, auto& who, auto&...) { who.heads = 2; }) ==
-          "write_gates: who.heads = 2, but the gate has 3 heads");
-    CHECK(refused([](auto&, auto&, auto& who, auto&...) { who.layer_end = 3; }) ==
-          "write_gates: who.layer_end = 3, but the gate has 2 layers");
+    CHECK(refused([](auto&, auto&, auto& batch, auto&...) { batch.heads = 2; }) ==
+          "write_gates: lanes.heads = 2, but the gate has 3 heads");
+    CHECK(refused([](auto&, auto&, auto& batch, auto&...) { batch.layer_end = 3; }) ==
+          "write_gates: lanes.layer_end = 3, but the gate has 2 layers");
     CHECK(refused([](auto&, auto&, auto&, auto& weights, auto&) { weights.fc2 = nullptr; }) ==
           "write_gates: write gate = null, but a gate has six tensors");
     CHECK(refused([](auto&, auto&, auto&, auto& weights, auto&) { weights.hidden = 0; }) ==
@@ -374,15 +374,15 @@ TEST_SUITE("ops/retention_gates") {
     constexpr int entries = 31;
     retention_gate const gate(from, 1, 2, 300, 40);
     std::vector<float> const rows = drawn(from, entries * 300, 2);
-    for (kv::isa const speaks : every_isa) {
-      kv::host_executor exec(1, speaks);
+    for (kv::isa const simd_level : every_isa) {
+      kv::host_executor exec(1, simd_level);
       kv::ops::retention_gates.reserve(exec, gate.view());
       kv::hidden_rows given{.base = reinterpret_cast<std::byte const*>(rows.data()), .dims = 300, .row = 1200};
       some_lanes together(1, 2, entries);
-      kv::ops::retention_gates(exec, together.who, given, gate.view(), together.rows);
+      kv::ops::retention_gates(exec, together.lanes, given, gate.view(), together.rows);
       for (int e = 0; e < entries; ++e) {
         some_lanes alone(1, 2, 1);
-        kv::ops::retention_gates(exec, alone.who, given, gate.view(), alone.rows);
+        kv::ops::retention_gates(exec, alone.lanes, given, gate.view(), alone.rows);
         for (int lane = 0; lane < 2; ++lane) REQUIRE(alone.result(lane, 0) == together.result(lane, e));
         given.base += given.row;
       }
@@ -402,7 +402,7 @@ TEST_SUITE("ops/retention_gates") {
       kv::host_executor exec;
       kv::ops::retention_gates.reserve(exec, gate.view());
       some_lanes among(1, 1, 3);
-      kv::ops::retention_gates(exec, among.who, given, gate.view(), among.rows);
+      kv::ops::retention_gates(exec, among.lanes, given, gate.view(), among.rows);
       CHECK(std::isnan(among.result(0, 1)));
       CHECK(among.result(0, 2) == among.result(0, 0));
       return static_cast<double>(among.result(0, 0));
@@ -424,11 +424,11 @@ TEST_SUITE("ops/retention_gates") {
     auto const refused = [&](auto const& bend) {
       kv::hidden_rows given{
           .base = reinterpret_cast<std::byte const*>(rows.data()), .dims = 8, .layer = 128, .row = 32};
-      kv::lanes who = among.who;
+      kv::lanes batch = among.lanes;
       kv::retention_gate_weights weights = gate.view();
       kv::by_lane<float> out = among.rows;
-      bend(given, who, weights, out);
-      return error_of([&] { kv::ops::retention_gates(exec, who, given, weights, out); });
+      bend(given, batch, weights, out);
+      return error_of([&] { kv::ops::retention_gates(exec, batch, given, weights, out); });
     };
     auto const nothing_bent = [](auto&...) {};
     CHECK(refused(nothing_bent) ==
@@ -441,10 +441,10 @@ TEST_SUITE("ops/retention_gates") {
           "retention_gates: hidden = opaque rows, but only their engine can read them");
     CHECK(refused([](auto& given, auto&...) { given.dims = 9; }) ==
           "retention_gates: hidden.dims = 9, but the gate is of 8 channels");
-    CHECK(refused([](auto&, auto& who, auto&...) { who.heads = 4; }) ==
-          "retention_gates: who.heads = 4, but the gate has 3 heads");
-    CHECK(refused([](auto&, auto& who, auto&...) { who.layer_begin = -1; }) ==
-          "retention_gates: who.layer_begin = -1, but layers are a range");
+    CHECK(refused([](auto&, auto& batch, auto&...) { batch.heads = 4; }) ==
+          "retention_gates: lanes.heads = 4, but the gate has 3 heads");
+    CHECK(refused([](auto&, auto& batch, auto&...) { batch.layer_begin = -1; }) ==
+          "retention_gates: lanes.layer_begin = -1, but layers are a range");
     CHECK(refused([](auto&, auto&, auto& weights, auto&) { weights.fc1_bias = nullptr; }) ==
           "retention_gates: retention gate = null, but a gate has four tensors");
     CHECK(refused([](auto&, auto&, auto& weights, auto&) { weights.width = 0; }) ==

@@ -23,16 +23,16 @@ using namespace kvpolicy_test;
 /// Keep sets by hand: one list of ordinals a segment.
 class written_keep {
  public:
-  written_keep(kv::lanes const& who, kv::granularity decides, std::vector<std::vector<int>> const& kept) {
+  written_keep(kv::lanes const& batch, kv::granularity decides, std::vector<std::vector<int>> const& kept) {
     offset_.push_back(0);
     for (auto const& some : kept) {
       ordinal_.insert(ordinal_.end(), some.begin(), some.end());
       offset_.push_back(static_cast<std::int64_t>(ordinal_.size()));
     }
-    keep_.who = who;
+    keep_.lanes = batch;
     keep_.decides = decides;
-    keep_.offset = offset_.data();
-    keep_.ordinal = ordinal_.data();
+    keep_.indptr = offset_.data();
+    keep_.indices = ordinal_.data();
   }
   written_keep(written_keep const&) = delete;
   written_keep& operator=(written_keep const&) = delete;
@@ -55,7 +55,7 @@ class owned_column {
   }
   owned_column(owned_column const&) = delete;
   owned_column& operator=(owned_column const&) = delete;
-  [[nodiscard]] kv::held_column const& view() const { return view_; }
+  [[nodiscard]] kv::recorded_column const& view() const { return view_; }
   [[nodiscard]] std::vector<std::byte> const& memory() const { return memory_; }
   [[nodiscard]] std::size_t entry(int lane, int ordinal) const {
     return static_cast<std::size_t>(lane * row_ + ordinal * view_.about.bytes);
@@ -64,22 +64,23 @@ class owned_column {
  private:
   int row_;
   std::vector<std::byte> memory_;
-  kv::held_column view_;
+  kv::recorded_column view_;
 };
 
 /// What the memory must be: each row byte by byte where the kept entry's was.
-void move_expected(mock_cache& cache, mock_cache::snapshot& to, mock_cache::snapshot const& from, kv::lane who,
+void move_expected(mock_cache& cache, mock_cache::snapshot& to, mock_cache::snapshot const& from, kv::lane this_lane,
                    std::vector<int> const& order) {
   auto const width = static_cast<std::size_t>(kv::bytes_of(cache.options().element));
   for (std::size_t i = 0; i < order.size(); ++i) {
     for (of const plane : {of::keys, of::values}) {
       for (int d = 0; d < (plane == of::keys ? cache.model().head_dim : cache.value_dim()); ++d) {
-        auto const target = cache.offset_of(cache.element(plane, who, static_cast<int>(i), d));
-        auto const source = cache.offset_of(cache.element(plane, who, order[i], d));
+        auto const target = cache.offset_of(cache.element(plane, this_lane, static_cast<int>(i), d));
+        auto const source = cache.offset_of(cache.element(plane, this_lane, order[i], d));
         std::memcpy(to.memory.data() + target, from.memory.data() + source, width);
       }
     }
-    int const row = (cache.options().shared_entries ? who.sequence : cache.index(who)) * cache.options().bound;
+    int const row =
+        (cache.options().shared_entries ? this_lane.sequence : cache.index(this_lane)) * cache.options().bound;
     to.position[static_cast<std::size_t>(row) + i] = from.position[static_cast<std::size_t>(row + order[i])];
   }
 }
@@ -118,23 +119,23 @@ TEST_SUITE("ops/gather_rows") {
           auto expected = before;
           std::vector<std::byte> columns[] = {moved.memory(), narrow.memory(), fixed.memory(), window.memory()};
           for (int i = 0; i < lanes.size(); ++i) {
-            kv::lane const who = lanes.at(i);
+            kv::lane const this_lane = lanes.at(i);
             std::vector<int> order = kept[static_cast<std::size_t>(kv::segment_of(lanes, decides, i))];
-            for (int d = cache.committed(who); d < cache.count(who); ++d) order.push_back(d);
-            move_expected(cache, expected, before, who, order);
+            for (int d = cache.committed(this_lane); d < cache.count(this_lane); ++d) order.push_back(d);
+            move_expected(cache, expected, before, this_lane, order);
             for (owned_column const* each : {&moved, &narrow}) {
               auto const bytes = static_cast<std::size_t>(each->view().about.bytes);
               for (std::size_t e = 0; e < order.size(); ++e) {
-                std::memcpy(columns[each == &narrow].data() + each->entry(cache.index(who), static_cast<int>(e)),
-                            each->memory().data() + each->entry(cache.index(who), order[e]), bytes);
+                std::memcpy(columns[each == &narrow].data() + each->entry(cache.index(this_lane), static_cast<int>(e)),
+                            each->memory().data() + each->entry(cache.index(this_lane), order[e]), bytes);
               }
             }
           }
           kv::host_executor exec(*rc::gen::element(1, 3));
-          std::vector<kv::held_column> const all{moved.view(), narrow.view(), fixed.view(), window.view()};
+          std::vector<kv::recorded_column> const all{moved.view(), narrow.view(), fixed.view(), window.view()};
           kv::cache view = cache.view();
-          view.who = lanes;
-          kv::ops::gather_rows(exec, keep.view(), view, std::span<kv::held_column const>(all));
+          view.lanes = lanes;
+          kv::ops::gather_rows(exec, keep.view(), view, std::span<kv::recorded_column const>(all));
           RC_ASSERT(cache.save() == expected);
           RC_ASSERT(moved.memory() == columns[0]);
           RC_ASSERT(narrow.memory() == columns[1]);
@@ -149,23 +150,23 @@ TEST_SUITE("ops/gather_rows") {
       for (int mask = 0; mask < 256; ++mask) {
         mock_cache cache(
             {.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 2}, .rows = content::fingerprint});
-        kv::lane const who{0, 0, 0};
+        kv::lane const this_lane{0, 0, 0};
         std::vector<int> positions, order;
         for (int e = 0; e < 8 + drafts; ++e) positions.push_back(3 * e + 1);
-        cache.put(who, positions);
+        cache.put(this_lane, positions);
         cache.set_drafts(0, drafts);
         for (int e = 0; e < 8; ++e) {
           if ((mask >> e & 1) != 0) order.push_back(e);
         }
         written_keep const keep(cache.lanes(), kv::granularity::lane, {order});
         kv::host_executor exec;
-        kv::ops::gather_rows(exec, keep.view(), cache.view(), std::span<kv::held_column const>{});
+        kv::ops::gather_rows(exec, keep.view(), cache.view(), std::span<kv::recorded_column const>{});
         for (int d = 0; d < drafts; ++d) order.push_back(8 + d);
         for (std::size_t i = 0; i < order.size(); ++i) {
           int const at = static_cast<int>(i);
-          REQUIRE(cache.position(who, at) == 3 * order[i] + 1);
-          REQUIRE(cache.row(of::keys, who, at) == cache.fingerprint(of::keys, who, 3 * order[i] + 1));
-          REQUIRE(cache.row(of::values, who, at) == cache.fingerprint(of::values, who, 3 * order[i] + 1));
+          REQUIRE(cache.position(this_lane, at) == 3 * order[i] + 1);
+          REQUIRE(cache.row(of::keys, this_lane, at) == cache.fingerprint(of::keys, this_lane, 3 * order[i] + 1));
+          REQUIRE(cache.row(of::values, this_lane, at) == cache.fingerprint(of::values, this_lane, 3 * order[i] + 1));
         }
       }
     }

@@ -26,7 +26,7 @@ struct layers_share {
         cache.position[4 * lane + static_cast<std::size_t>(e)] = e;
       }
     }
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
   }
   std::string error() {
     return error_of([&] { kv::apply(exec, kv::list_rewrite{.list = cache.list_table()}, plan, view, state); });
@@ -36,7 +36,7 @@ struct layers_share {
                     .bound = 4,
                     .spare = 16,
                     .by_lane = true}};
-  kv::eviction<kv::random> policy{.budget = {2}};
+  kv::eviction<kv::random_scores> policy{.budget = {2}};
   kv::host_executor exec;
   kv::cache view = cache.view();
   kv::state<kv::host_executor> state = kv::make_state(exec, policy, view);
@@ -81,7 +81,7 @@ TEST_SUITE("ops/lists") {
     auto how = cache.redirecting();
     how.map = {requests.data(), 0, 0, 0};
     how.map_begin = {begins.data(), 1, 0, 0};
-    kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
     kv::apply(exec, how, plan, view, state);
     CHECK(requests == expected);
     for (int p = 0; p < 4; ++p) map(0, p) = p;  // a tree says where it keeps request 3

@@ -44,12 +44,13 @@ struct filled {
 struct one_decision {
   one_decision(owned_lanes const& lanes, std::vector<int> const& kept)
       : offset{0, static_cast<std::int64_t>(kept.size())}, ordinal(kept) {
-    keep.who = lanes.view();
-    keep.offset = offset.data();
-    keep.ordinal = ordinal.data();
+    keep.lanes = lanes.view();
+    keep.indptr = offset.data();
+    keep.indices = ordinal.data();
   }
   [[nodiscard]] kv::cache in(kv::plane const& rows, kv::locator const& where) const {
-    kv::cache made{{.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = rows.dims}, keep.who, rows, rows, where};
+    kv::cache made{
+        {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = rows.dims}, keep.lanes, rows, rows, where};
     made.v.dims = 0;
     return made;
   }
@@ -75,9 +76,9 @@ void check_moves(long_lane const& how, std::vector<int> const& kept) {
   one_decision const made(lanes, kept);
   kv::cache const cache =
       made.in({memory.bytes.data() + base, kv::codec::opaque, how.row_bytes, 0, 0, how.stride, 0, 1},
-              kv::identity(how.entries, 1));
+              kv::identity_map(how.entries, 1));
   kv::host_executor exec;
-  kv::ops::gather_rows(exec, made.keep, cache, std::span<kv::held_column const>{});
+  kv::ops::gather_rows(exec, made.keep, cache, std::span<kv::recorded_column const>{});
   CHECK(memory.bytes == expected);
 }
 

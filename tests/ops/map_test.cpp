@@ -20,7 +20,7 @@ using namespace kvpolicy_test;
 /// A number that no two entries share, plus the old score.
 struct signature {
   float operator()(float old, kv::entry at) const {
-    int const lane = (at.who.sequence * 4 + at.who.layer) * 4 + at.who.head;
+    int const lane = (at.lane.sequence * 4 + at.lane.layer) * 4 + at.lane.head;
     return old + static_cast<float>((lane * 64 + at.ordinal) * 64 + at.count + (at.position == 2 * at.ordinal ? 0 : 1));
   }
 };
@@ -45,9 +45,9 @@ TEST_SUITE("ops/map") {
       kv::host_executor exec(*rc::gen::element(1, 3));
       kv::ops::map(exec, scores.view(), signature{});
       for (int i = 0; i < among.size(); ++i) {
-        kv::lane const who = among.at(i);
-        int const count = lanes.count(lanes.view().index(who)) - drafts;
-        int const lane = (who.sequence * 4 + who.layer) * 4 + who.head;
+        kv::lane const this_lane = among.at(i);
+        int const count = lanes.count(lanes.view().index(this_lane)) - drafts;
+        int const lane = (this_lane.sequence * 4 + this_lane.layer) * 4 + this_lane.head;
         for (int e = 0; e < scores.stride(); ++e) {
           float const expected = e < count ? 0.5f + static_cast<float>((lane * 64 + e) * 64 + count) : 0.5f;
           RC_ASSERT(scores.row(i, scores.stride())[static_cast<std::size_t>(e)] == expected);

@@ -23,7 +23,7 @@ using namespace kvpolicy_test;
 
 /// A recorder's bounds of a cache.
 struct bounded {
-  bounded(mock_cache& cache, kv::host_executor& exec, kv::bound_pages const& how)
+  bounded(mock_cache& cache, kv::host_executor& exec, kv::record_page_bounds const& how)
       : keeps(how), held(exec, cache.model(), cache.lanes()) {
     exec.reserve(kv::implementation<kv::ops::extend_bounds_t, kv::host>::scratch(cache.model(), 0));
     exec.reserve(kv::implementation<kv::ops::page_scores_t, kv::host>::scratch(cache.model(), 0));
@@ -34,7 +34,7 @@ struct bounded {
   }
   [[nodiscard]] kv::page_bounds view() const { return keeps.view(held.columns_from(0)); }
 
-  kv::bound_pages keeps;
+  kv::record_page_bounds keeps;
   kv::state<kv::host_executor> held;
 };
 
@@ -45,17 +45,17 @@ kv::isa any_isa() { return *rc::gen::element(kv::isa::avx512_bf16, kv::isa::avx5
 /// Scores of the pages of every lane.
 std::vector<std::vector<float>> scores_of(mock_cache& cache, kv::host_executor& exec, kv::page_bounds const& bounds,
                                           kv::query_view const& rows, kv::reduction group) {
-  kv::lanes const who = cache.lanes();
-  int const bound = reference::pages_of(who.bound, bounds.page);
-  std::vector<float> all(static_cast<std::size_t>(who.size() * bound), -7);
-  kv::lanes pages = who;
+  kv::lanes const batch = cache.lanes();
+  int const bound = reference::pages_of(batch.bound, bounds.page);
+  std::vector<float> all(static_cast<std::size_t>(batch.size() * bound), -7);
+  kv::lanes pages = batch;
   pages.bound = bound;
-  kv::ops::page_scores(exec, who, bounds, rows, group,
+  kv::ops::page_scores(exec, batch, bounds, rows, group,
                        kv::contiguous_scores(pages, kv::granularity::lane, all.data(), bound));
   std::vector<std::vector<float>> made;
-  for (int i = 0; i < who.size(); ++i) {
+  for (int i = 0; i < batch.size(); ++i) {
     auto const first = all.begin() + std::ptrdiff_t{i} * bound;
-    auto const count = reference::pages_of(who.committed(who.at(i)), bounds.page);
+    auto const count = reference::pages_of(batch.committed(batch.at(i)), bounds.page);
     made.emplace_back(first, first + count);
     RC_ASSERT(std::all_of(first + count, first + bound, [](float each) { return each == -7; }));
   }
@@ -91,18 +91,19 @@ expected_page expect(reference::matrix const& keys, reference::matrix const& hea
   return made;
 }
 
-void compare_lane(mock_cache& cache, mock_queries& rows, kv::lane who, int page, kv::reduction group,
+void compare_lane(mock_cache& cache, mock_queries& rows, kv::lane this_lane, int page, kv::reduction group,
                   std::vector<float> const& actual) {
-  int const count = cache.committed(who);
+  int const count = cache.committed(this_lane);
   int const heads = cache.model().group();
   reference::matrix asking;
   for (int h = 0; h < heads; ++h) {
-    asking.push_back(rows.row(who.sequence, who.layer, who.head * heads + h, rows.valid(who.sequence) - 1));
+    asking.push_back(
+        rows.row(this_lane.sequence, this_lane.layer, this_lane.head * heads + h, rows.valid(this_lane.sequence) - 1));
   }
   for (std::size_t p = 0; p < actual.size(); ++p) {
     reference::matrix keys;
     for (int e = static_cast<int>(p) * page; e < std::min(count, (static_cast<int>(p) + 1) * page); ++e) {
-      keys.push_back(cache.row(of::keys, who, e));
+      keys.push_back(cache.row(of::keys, this_lane, e));
     }
     expected_page const expected = expect(keys, asking, group);
     auto const is = static_cast<double>(actual[p]);
@@ -117,13 +118,13 @@ void compare_lane(mock_cache& cache, mock_queries& rows, kv::lane who, int page,
   }
 }
 
-void compare_bounds(mock_cache& cache, kv::page_bounds const& bounds, kv::lane who) {
-  auto const expected = reference::bounds_of(cache.rows(of::keys, who, cache.committed(who)), bounds.page);
+void compare_bounds(mock_cache& cache, kv::page_bounds const& bounds, kv::lane this_lane) {
+  auto const expected = reference::bounds_of(cache.rows(of::keys, this_lane, cache.committed(this_lane)), bounds.page);
   int const width = kv::bytes_of(bounds.element);
-  RC_ASSERT(*bounds.known.row(who) == cache.committed(who));
+  RC_ASSERT(*bounds.known.row(this_lane) == cache.committed(this_lane));
   for (std::size_t p = 0; p < expected.size(); ++p) {
     for (int d = 0; d < bounds.dims; ++d) {
-      std::byte const* const at = bounds.row(who, static_cast<int>(p)) + d * width;
+      std::byte const* const at = bounds.row(this_lane, static_cast<int>(p)) + d * width;
       double const high = decoded(bounds.element, at);
       double const low = decoded(bounds.element, at + bounds.dims * width);
       double const wanted = expected[p].high[static_cast<std::size_t>(d)];
@@ -138,7 +139,8 @@ void compare_bounds(mock_cache& cache, kv::page_bounds const& bounds, kv::lane w
 }
 
 /// Everything at once, of one shape.
-void compare_all(mock_options const& shape, kv::host_executor& exec, kv::bound_pages const& how, kv::reduction group) {
+void compare_all(mock_options const& shape, kv::host_executor& exec, kv::record_page_bounds const& how,
+                 kv::reduction group) {
   mock_cache cache(shape);
   fill(cache, true);
   mock_queries rows(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16, kv::codec::f16), 2,
@@ -248,7 +250,7 @@ TEST_SUITE("ops/page_bounds") {
       }
     }
     kv::plane const apart{.base = reinterpret_cast<std::byte*>(turned.data()), .dims = 5, .token = 4, .dim = 64};
-    pages.keeps.observe(exec, kv::signals{cache.lanes(), kv::keys{{apart, kv::identity(16)}}},
+    pages.keeps.observe(exec, kv::signals{cache.lanes(), kv::keys{{apart, kv::identity_map(16)}}},
                         pages.held.columns_from(0));
     REQUIRE(cache.count({}) > 3);
     compare_bounds(cache, pages.view(), {});

@@ -19,7 +19,7 @@ using ordinals = std::vector<int>;
 /// Forces the last `count` entries of the first head.
 struct last_of_first {
   int count = 0;
-  bool operator()(kv::entry at) const { return at.who.head == 0 && at.ordinal >= at.count - count; }
+  bool operator()(kv::entry at) const { return at.lane.head == 0 && at.ordinal >= at.count - count; }
   [[maybe_unused]] friend bool operator==(last_of_first const&, last_of_first const&) = default;
 };
 

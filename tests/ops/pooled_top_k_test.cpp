@@ -29,9 +29,9 @@ using ordinals = std::vector<int>;
 /// Forced entries by flags, a row a lane.
 struct flagged {
   std::vector<reference::flags> const* rows = nullptr;
-  kv::lanes who{};
+  kv::lanes lanes{};
   bool operator()(kv::entry at) const {
-    return (*rows)[static_cast<std::size_t>(who.index(at.who))][static_cast<std::size_t>(at.ordinal)];
+    return (*rows)[static_cast<std::size_t>(lanes.index(at.lane))][static_cast<std::size_t>(at.ordinal)];
   }
   [[maybe_unused]] friend bool operator==(flagged const& a, flagged const& b) { return a.rows == b.rows; }
 };
@@ -70,7 +70,7 @@ void pools_as_the_reference() {
   kv::host_executor exec(*rc::gen::element(1, 3));
   exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, bound));
   auto const before = as_row(scores.all());
-  if (global) kv::ops::top_k(exec, scores.view(), rule_of(kv::global{tokens, floor}, flags, slack), keep.view());
+  if (global) kv::ops::top_k(exec, scores.view(), rule_of(kv::per_sequence{tokens, floor}, flags, slack), keep.view());
   if (!global) kv::ops::top_k(exec, scores.view(), rule_of(kv::per_layer{tokens, floor}, flags, slack), keep.view());
   auto const after = as_row(scores.all());
   RC_ASSERT(std::equal(before.begin(), before.end(), after.begin(),
@@ -114,12 +114,12 @@ void pools_as_the_reference() {
 /// Decides by scores that are there: the whole way through make_state, make_plan and decide.
 struct given_scores {
   std::vector<std::vector<float>> const* rows = nullptr;  // a row a lane
-  kv::lanes who{};
+  kv::lanes lanes{};
   using needs = kv::needs<>;
   static constexpr kv::granularity decides = kv::granularity::lane;
   void score(auto& exec, auto const&, kv::score_view const& out) const {
     auto const read = [this](float, kv::entry at) {
-      return (*rows)[static_cast<std::size_t>(who.index(at.who))][static_cast<std::size_t>(at.ordinal)];
+      return (*rows)[static_cast<std::size_t>(lanes.index(at.lane))][static_cast<std::size_t>(at.ordinal)];
     };
     kv::ops::map(exec, out, read);
   }
@@ -160,7 +160,7 @@ TEST_SUITE("ops/top_k") {
 
   TEST_CASE("ties in a pool go to the lower layer, then head, then ordinal") {
     std::vector<std::vector<float>> const rows(4, std::vector<float>(3, 1.0f));
-    CHECK(kept_by(rows, 2, kv::global{1, 0}) == std::vector<ordinals>{{0, 1, 2}, {0}, {}, {}});
+    CHECK(kept_by(rows, 2, kv::per_sequence{1, 0}) == std::vector<ordinals>{{0, 1, 2}, {0}, {}, {}});
     CHECK(kept_by(rows, 2, kv::per_layer{1, 0}) == std::vector<ordinals>{{0, 1}, {}, {0, 1}, {}});
     CHECK(kept_by(rows, 2, kv::per_layer{1, 1}) == std::vector<ordinals>{{0}, {0}, {0}, {0}});
   }
@@ -169,29 +169,29 @@ TEST_SUITE("ops/top_k") {
     slot_cache cache({.model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .bound = 8});
     kv::host_executor exec;
     kv::cache view = cache.view();
-    auto const refused = [&](auto const& policy, kv::lanes const& who) {
+    auto const refused = [&](auto const& policy, kv::lanes const& batch) {
       auto state = kv::make_state(exec, policy, view);
       auto plan = kv::make_plan(exec, policy, view);
       kv::append(exec, view, state, {.tokens = 8, .position = 0});
       std::string error;
       try {
-        kv::decide(exec, policy, kv::signals{who}, state, plan);
+        kv::decide(exec, policy, kv::signals{batch}, state, plan);
       } catch (kv::invalid_argument const& text) {
         error = text.what();
       }
       kv::truncate(exec, view, state, 0, 0);
-      CHECK((error.empty() || plan.keep().ordinal == nullptr));
+      CHECK((error.empty() || plan.keep().indices == nullptr));
       return !error.empty();
     };
-    using together = kv::eviction<kv::reduce_lanes<kv::random>, kv::nothing, kv::global>;
-    using layers = kv::eviction<kv::reduce_lanes<kv::random>, kv::nothing, kv::per_layer>;
-    using apart = kv::eviction<kv::random, kv::nothing, kv::global>;
-    using by_layer = kv::eviction<kv::random, kv::nothing, kv::per_layer>;
-    CHECK(refused(together{}, view.who));
-    CHECK(refused(layers{.score = {.decides = kv::granularity::layer}}, view.who));
-    CHECK(refused(apart{}, view.who.layers_only(1, 2)));
-    CHECK(!refused(apart{}, view.who));
-    CHECK(!refused(by_layer{}, view.who.layers_only(1, 2)));
+    using together = kv::eviction<kv::reduce_lanes<kv::random_scores>, kv::nothing, kv::per_sequence>;
+    using layers = kv::eviction<kv::reduce_lanes<kv::random_scores>, kv::nothing, kv::per_layer>;
+    using apart = kv::eviction<kv::random_scores, kv::nothing, kv::per_sequence>;
+    using by_layer = kv::eviction<kv::random_scores, kv::nothing, kv::per_layer>;
+    CHECK(refused(together{}, view.lanes));
+    CHECK(refused(layers{.score = {.decides = kv::granularity::layer}}, view.lanes));
+    CHECK(refused(apart{}, view.lanes.layers_only(1, 2)));
+    CHECK(!refused(apart{}, view.lanes));
+    CHECK(!refused(by_layer{}, view.lanes.layers_only(1, 2)));
   }
 }
 
@@ -202,7 +202,7 @@ TEST_SUITE("budget/budget") {
     CHECK(kept_by(rows, 1, kv::per_layer{2, 0.5}) == std::vector<ordinals>{{0, 1, 2}, {0}});
     CHECK(kept_by(rows, 1, kv::per_layer{2, 1.0}) == std::vector<ordinals>{{0, 1}, {0, 2}});
     CHECK(kept_by(rows, 2, kv::per_layer{2, 0.2}) == std::vector<ordinals>{{0, 1}, {0, 2}});  // layers share nothing
-    CHECK(kept_by(rows, 2, kv::global{2}) == std::vector<ordinals>{{0, 1, 2}, {0}});
+    CHECK(kept_by(rows, 2, kv::per_sequence{2}) == std::vector<ordinals>{{0, 1, 2}, {0}});
   }
 
   TEST_CASE("a ratio keeps the floor of the real number, or as many as kvpress keeps") {
@@ -214,15 +214,15 @@ TEST_SUITE("budget/budget") {
     for (wanted const& one : {wanted{100, .9, 10, 9, 9}, wanted{10, .9, 1, 1, 0}, wanted{1000, .9, 100, 99, 99},
                               wanted{1000, .07, 930, 929, 929}, wanted{100, .34, 66, 65, 65}, wanted{5, .5, 2, 2, 2},
                               wanted{7, 0, 7, 7, 7}, wanted{7, 1, 0, 0, 0}, wanted{3, .9, 0, 1, 0}}) {
-      CHECK(kv::ratio{one.drop}({}, one.count) == one.exact);
-      CHECK(kv::ratio{one.drop, kv::rounding::kvpress}({}, one.count) == one.kvpress);
-      CHECK(kv::ratio{one.drop, kv::rounding::kvpress_0_5_4}({}, one.count) == one.before_0_5_5);
+      CHECK(kv::drop_ratio{one.drop}({}, one.count) == one.exact);
+      CHECK(kv::drop_ratio{one.drop, kv::rounding::kvpress}({}, one.count) == one.kvpress);
+      CHECK(kv::drop_ratio{one.drop, kv::rounding::kvpress_0_5_4}({}, one.count) == one.before_0_5_5);
     }
     std::vector<std::vector<float>> const row{std::vector<float>(100, 1.0f)};
-    CHECK(kept_by(row, 1, kv::ratio{.9})[0].size() == 10);
-    CHECK(kept_by(row, 1, kv::ratio{.9, kv::rounding::kvpress})[0].size() == 9);
-    CHECK(kept_by(row, 1, kv::ratio{.999, kv::rounding::kvpress})[0] == ordinals{0});
-    CHECK(kept_by(row, 1, kv::ratio{.999, kv::rounding::kvpress_0_5_4})[0].empty());
+    CHECK(kept_by(row, 1, kv::drop_ratio{.9})[0].size() == 10);
+    CHECK(kept_by(row, 1, kv::drop_ratio{.9, kv::rounding::kvpress})[0].size() == 9);
+    CHECK(kept_by(row, 1, kv::drop_ratio{.999, kv::rounding::kvpress})[0] == ordinals{0});
+    CHECK(kept_by(row, 1, kv::drop_ratio{.999, kv::rounding::kvpress_0_5_4})[0].empty());
   }
 
   TEST_CASE("hundredths of up to 2000 entries are exact, and kvpress before 0.5.5 is one short of it 1304 times") {
@@ -231,9 +231,9 @@ TEST_SUITE("budget/budget") {
       for (int count = 1; count <= 2000; ++count) {
         int const real = count * (100 - percent) / 100;
         double const drop = percent / 100.0;
-        REQUIRE(kv::ratio{drop}({}, count) == real);
-        int const theirs = kv::ratio{drop, kv::rounding::kvpress_0_5_4}({}, count);
-        REQUIRE((kv::ratio{drop, kv::rounding::kvpress}({}, count)) == std::max(1, theirs));
+        REQUIRE(kv::drop_ratio{drop}({}, count) == real);
+        int const theirs = kv::drop_ratio{drop, kv::rounding::kvpress_0_5_4}({}, count);
+        REQUIRE((kv::drop_ratio{drop, kv::rounding::kvpress}({}, count)) == std::max(1, theirs));
         short_by_one += theirs != real ? 1 : 0;
         REQUIRE((theirs == real || theirs == real - 1));
       }
@@ -256,11 +256,11 @@ TEST_SUITE("budget/budget") {
     std::vector<std::vector<float>> const row{{1, 2}};
     CHECK_THROWS_WITH_AS(kept_by(row, 1, kv::per_layer{-1}),
                          "make_state: budget.tokens = -1, but a count cannot be negative", kv::invalid_argument);
-    CHECK_THROWS_AS(kept_by(row, 1, kv::global{1, 1.5}), kv::invalid_argument);
-    CHECK_THROWS_AS(kept_by(row, 1, kv::ratio{1.5}), kv::invalid_argument);
-    CHECK_THROWS_AS(kept_by(row, 1, kv::ratio{std::numeric_limits<double>::quiet_NaN()}), kv::invalid_argument);
+    CHECK_THROWS_AS(kept_by(row, 1, kv::per_sequence{1, 1.5}), kv::invalid_argument);
+    CHECK_THROWS_AS(kept_by(row, 1, kv::drop_ratio{1.5}), kv::invalid_argument);
+    CHECK_THROWS_AS(kept_by(row, 1, kv::drop_ratio{std::numeric_limits<double>::quiet_NaN()}), kv::invalid_argument);
     CHECK_THROWS_AS(kept_by(row, 1, kv::in_bytes{-1}), kv::invalid_argument);
     CHECK(kv::to_string(kv::per_layer{64}).find("scope=layer") != std::string::npos);
-    CHECK(kv::to_string(kv::global{64}).find("scope=global") != std::string::npos);
+    CHECK(kv::to_string(kv::per_sequence{64}).find("scope=global") != std::string::npos);
   }
 }

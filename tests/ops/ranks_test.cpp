@@ -77,12 +77,15 @@ outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, P
                      .head = head,
                      .dim = 4};
   };
-  kv::cache cache{
-      .shape = model,
-      .who = {.layer_end = layers, .heads = heads, .bound = entries, .count = {&count}, .position = {position.data()}},
-      .k = rows(all.k),
-      .v = rows(all.v),
-      .where = kv::identity(entries)};
+  kv::cache cache{.shape = model,
+                  .lanes = {.layer_end = layers,
+                            .heads = heads,
+                            .bound = entries,
+                            .count = {&count},
+                            .position = {position.data()}},
+                  .k = rows(all.k),
+                  .v = rows(all.v),
+                  .where = kv::identity_map(entries)};
   kv::turn_queries turn;
   turn.head = 4LL * span_rows * dims;
   turn.layer = turn.head * query_heads;
@@ -95,7 +98,7 @@ outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, P
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
   kv::append(exec, cache, state, {.tokens = entries - fewer, .position = 0});
-  kv::signals const in{cache.who, kv::keys_of(cache), turn};
+  kv::signals const in{cache.lanes, kv::keys_of(cache), turn};
   kv::observe(exec, policy, in, state);
   for (int i = 0; i < (fewer > 0 ? 200 : 1); ++i) kv::decide(exec, policy, in, state, plan);
   outcome made;

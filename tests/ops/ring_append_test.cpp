@@ -49,14 +49,14 @@ class owned_ring {
             table(cursor_.data(), 2)};
   }
 
-  [[nodiscard]] std::deque<remembered> content(kv::lane who) {
+  [[nodiscard]] std::deque<remembered> content(kv::lane this_lane) {
     std::deque<remembered> all;
     auto const ring = view();
-    for (int r = 0; r < ring.cursor.row(who)[1]; ++r) {
-      int const at = (ring.cursor.row(who)[0] + r) % capacity_;
-      remembered one{ring.position.row(who)[at], {}};
+    for (int r = 0; r < ring.cursor.row(this_lane)[1]; ++r) {
+      int const at = (ring.cursor.row(this_lane)[0] + r) % capacity_;
+      remembered one{ring.position.row(this_lane)[at], {}};
       for (int h = 0; h < ring.group; ++h) {
-        float const* const row = ring.rows.row(who) + (h * capacity_ + at) * ring.dims;
+        float const* const row = ring.rows.row(this_lane) + (h * capacity_ + at) * ring.dims;
         one.second.emplace_back(row, row + ring.dims);
       }
       all.push_back(one);
@@ -73,15 +73,17 @@ class owned_ring {
 };
 
 /// The same in the obvious way.
-void remember(std::deque<remembered>& ring, int capacity, mock_cache& cache, mock_queries& queries, kv::lane who) {
-  int const committed = cache.committed(who);
+void remember(std::deque<remembered>& ring, int capacity, mock_cache& cache, mock_queries& queries,
+              kv::lane this_lane) {
+  int const committed = cache.committed(this_lane);
   for (int r = 0; r < queries.rows() && committed > 0; ++r) {
-    int const position = queries.position(who.sequence, r);
-    if (position > cache.position(who, committed - 1)) break;
+    int const position = queries.position(this_lane.sequence, r);
+    if (position > cache.position(this_lane, committed - 1)) break;
     while (!ring.empty() && ring.back().first >= position) ring.pop_back();
     remembered one{position, {}};
     int const group = cache.model().group();
-    for (int h = 0; h < group; ++h) one.second.push_back(queries.row(who.sequence, who.layer, who.head * group + h, r));
+    for (int h = 0; h < group; ++h)
+      one.second.push_back(queries.row(this_lane.sequence, this_lane.layer, this_lane.head * group + h, r));
     ring.push_back(one);
     if (static_cast<int>(ring.size()) > capacity) ring.pop_front();
   }
@@ -124,12 +126,12 @@ TEST_SUITE("ops/ring_append") {
     kv::query_ring const ring{.rows = 5};
     kv::state<kv::host_executor> state(exec, shape.model, cache.lanes());
     state.add(ring);
-    kv::held_columns const held = state.columns_from(0);
-    kv::recent_queries const seen = ring.view(held);
+    kv::recorded_columns const recorded = state.columns_from(0);
+    kv::recent_queries const seen = ring.view(recorded);
     for (int s = 0; s < 3; ++s) {
       for (int layer = 0; layer < 2; ++layer) {
         for (int head = 0; head < 4; ++head) {
-          std::byte const* const of_lane = held[0].rows.row({s, layer, head / 2});
+          std::byte const* const of_lane = recorded[0].rows.row({s, layer, head / 2});
           CHECK(seen.at({s, layer, head / 2}, head, 3) == of_lane + (head % 2 * 5 + 3) * 8 * 4);
         }
       }

@@ -43,8 +43,9 @@ TEST_SUITE("ops/row_norm") {
       kv::row_view const rows = of_keys ? kv::row_view(kv::keys_of(view)) : kv::row_view(kv::values_of(view));
       kv::ops::row_norm(exec, rows, old_plus_twice{}, out.view());
       for (int i = 0; i < cache.lane_count(); ++i) {
-        kv::lane const who = cache.lane_at(i);
-        auto expected = reference::row_norms(cache.rows(of_keys ? of::keys : of::values, who, cache.committed(who)));
+        kv::lane const this_lane = cache.lane_at(i);
+        auto expected =
+            reference::row_norms(cache.rows(of_keys ? of::keys : of::values, this_lane, cache.committed(this_lane)));
         for (double& each : expected) each = 0.5 + 2 * each;
         expected.resize(static_cast<std::size_t>(out.stride()), 0.5);
         comparison const result = compare(out.row(i, out.stride()), expected);

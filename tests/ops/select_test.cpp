@@ -87,8 +87,8 @@ reference::selection expected_of(std::vector<float> const& row, int const* posit
   return reference::select(as_row(row), forced, budget);
 }
 
-void check_row(std::vector<float> const& row, kv::safe const& protects, int budget, kv::isa speaks) {
-  kv::host_executor exec(1, speaks);
+void check_row(std::vector<float> const& row, kv::safe const& protects, int budget, kv::isa simd_level) {
+  kv::host_executor exec(1, simd_level);
   int const count = static_cast<int>(row.size());
   exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, count));
   owned_lanes const lanes(count);
@@ -120,10 +120,10 @@ TEST_SUITE("ops/top_k: long rows") {
           kv::safe const protects{*rc::gen::element(0, 4, 17), *rc::gen::element(0, 32, 33, 5000)};
           int const budget = *rc::gen::oneOf(rc::gen::inRange(0, count + 1), rc::gen::inRange(0, 60),
                                              rc::gen::inRange(count - 60, count));
-          auto const speaks = *rc::gen::element(kv::isa::portable, kv::isa::avx2, kv::isa::avx512);
+          auto const simd_level = *rc::gen::element(kv::isa::portable, kv::isa::avx2, kv::isa::avx512);
           RC_LOG() << static_cast<int>(what) << ", " << count << " entries, " << kv::to_string(protects) << ", budget "
                    << budget << '\n';
-          check_row(row_of(what, count, random), protects, budget, speaks);
+          check_row(row_of(what, count, random), protects, budget, simd_level);
         },
         500);
   }
@@ -144,7 +144,7 @@ TEST_SUITE("ops/top_k: long rows") {
         owned_scores scores(lanes.view());
         std::copy(row.begin(), row.end(), scores.row(0, 0).data());
         owned_keep keep(scores.view());
-        kv::ops::top_k(exec, scores.view(), kv::best{budget}, keep.view());
+        kv::ops::top_k(exec, scores.view(), kv::plain_top_k{budget}, keep.view());
         CHECK(keep.kept(0) == expected.kept);
       }
     }
@@ -181,8 +181,8 @@ TEST_SUITE("protect: candidates") {
   }
 
   TEST_CASE("one that protects the middle says nothing of a run, nor does what it is part of") {
-    CHECK(!kv::has_candidates<kv::span>);
-    CHECK(!kv::has_candidates<kv::either<kv::span, kv::sinks>>);
+    CHECK(!kv::has_candidates<kv::position_span>);
+    CHECK(!kv::has_candidates<kv::either<kv::position_span, kv::sinks>>);
     CHECK(kv::has_candidates<kv::either<kv::recent, kv::sinks>>);
   }
 }

@@ -31,12 +31,12 @@ struct flagged {
   int k = 0;
   std::vector<reference::flags> const* forced = nullptr;  // a row a segment
   int slack = 0;
-  kv::lanes who{};
+  kv::lanes lanes{};
   kv::granularity decides = kv::granularity::lane;
   int budget(kv::lane, int) const { return k; }
   bool triggers(int count, int budget) const { return count > budget + slack; }
   bool forces(kv::entry at) const {
-    int const segment = kv::segment_of(who, decides, who.index(at.who));
+    int const segment = kv::segment_of(lanes, decides, lanes.index(at.lane));
     return (*forced)[static_cast<std::size_t>(segment)][static_cast<std::size_t>(at.ordinal)];
   }
 };
@@ -54,7 +54,7 @@ ordinals kept_of(std::vector<float> const& row, Rule const& rule, kv::report* re
   return keep.kept(0);
 }
 
-ordinals best_of(std::vector<float> const& row, int k) { return kept_of(row, kv::best{k}); }
+ordinals best_of(std::vector<float> const& row, int k) { return kept_of(row, kv::plain_top_k{k}); }
 
 /// Visits every row of `length` values over the symbols.
 template <class Visit>
@@ -191,7 +191,7 @@ TEST_SUITE("ops/top_k") {
       kv::host_executor exec(threads);
       exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, 4097));
       owned_keep keep(scores.view());
-      kv::ops::top_k(exec, scores.view(), kv::best{1000}, keep.view());
+      kv::ops::top_k(exec, scores.view(), kv::plain_top_k{1000}, keep.view());
       std::vector<ordinals> kept;
       for (int segment = 0; segment < 32; ++segment) kept.push_back(keep.kept(segment));
       if (threads == 1) alone = kept;
@@ -215,15 +215,15 @@ TEST_SUITE("ops/top_k") {
     kv::host_executor exec;
     kv::keep_set small = keep.view();
     small.capacity = 7;
-    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, scores.view(), kv::best{1}, small),
+    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, scores.view(), kv::plain_top_k{1}, small),
                          "top_k: keep.capacity = 7, but every entry of every segment must fit", kv::invalid_argument);
     kv::keep_set layered = keep.view();
     layered.decides = kv::granularity::layer;
-    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, scores.view(), kv::best{1}, layered),
+    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, scores.view(), kv::plain_top_k{1}, layered),
                          "top_k: keep.decides = 1, but scores and keep set are made by one granularity",
                          kv::invalid_argument);
     owned_scores together(lanes.view(), kv::granularity::layer);
-    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, together.view(), kv::best{1}, layered),
+    CHECK_THROWS_WITH_AS(kv::ops::top_k(exec, together.view(), kv::plain_top_k{1}, layered),
                          "top_k: count = 2, but lanes that decide together hold equally many entries",
                          kv::invalid_argument);
   }

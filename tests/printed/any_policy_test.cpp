@@ -29,7 +29,7 @@ struct rising_norms {
   kv::plan<kv::host_executor> decided(Policy const& policy) {
     auto const state = kv::make_state(exec, policy, view);
     auto plan = kv::make_plan(exec, policy, view);
-    kv::decide(exec, policy, kv::signals{view.who, kv::keys_of(view)}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
     return plan;
   }
   std::vector<int> kept(char const* spec) { return listed(decided(kv::parse(spec)).keep(), 0); }
@@ -107,7 +107,7 @@ TEST_SUITE("printed/any_policy") {
 TEST_SUITE("printed/any_signals") {
   TEST_CASE("signals are found by name, listed in order, and a missing one is named") {
     rising_norms lane;
-    kv::any_signals in(lane.view.who);
+    kv::any_signals in(lane.view.lanes);
     CHECK(in.names() == "none");
     CHECK(in.find<kv::keys>() == nullptr);
     kv::keys const keys = kv::keys_of(lane.view);
@@ -129,7 +129,7 @@ TEST_SUITE("printed/any_signals") {
 
   TEST_CASE("sixteen signals are carried, a seventeenth is refused") {
     rising_norms lane;
-    kv::any_signals in(lane.view.who);
+    kv::any_signals in(lane.view.lanes);
     marks const mine{1};
     for (int i = 0; i < 16; ++i) in.add(mine);
     CHECK(error_of([&] { in.add(mine); }) ==

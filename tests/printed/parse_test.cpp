@@ -39,8 +39,8 @@ kv::any_budget any_limit(dice& random) {
   kv::any_budget limit;
   switch (random.below(4)) {
     case 0:
-      limit = kv::ratio{any_part(random), random.one_of<kv::rounding>({kv::rounding::exact, kv::rounding::kvpress,
-                                                                       kv::rounding::kvpress_0_5_4})};
+      limit = kv::drop_ratio{any_part(random), random.one_of<kv::rounding>({kv::rounding::exact, kv::rounding::kvpress,
+                                                                            kv::rounding::kvpress_0_5_4})};
       break;
     case 1:
       limit = kv::in_bytes{std::int64_t{any_count(random)} * any_count(random)};
@@ -69,7 +69,7 @@ kv::any_protection any_parts(dice& random) {
         all.add(kv::any_protection(kv::recent{any_count(random)}).parts[0]);
         break;
       case 2:
-        all.add(kv::any_protection(kv::span{begin, begin + random.below(100)}).parts[0]);
+        all.add(kv::any_protection(kv::position_span{begin, begin + random.below(100)}).parts[0]);
         break;
       case 3:
         all.add(kv::any_protection(kv::safe{any_count(random), any_count(random)}).parts[0]);
@@ -101,7 +101,7 @@ Scorer any_parameters(dice& random) {
     made.group = any_reduction();
   }
   if constexpr (std::same_as<Scorer, kv::tova>) made.force_last = random.chance(50);
-  if constexpr (std::same_as<Scorer, kv::random>) {
+  if constexpr (std::same_as<Scorer, kv::random_scores>) {
     made.seed =
         static_cast<std::uint64_t>(random.below(1 << 30)) * static_cast<std::uint64_t>(random.below(1 << 30)) * 16u;
   }
@@ -199,7 +199,7 @@ TEST_SUITE("printed/registry") {
     check(kv::policies::streaming_llm_class());
     check(kv::policies::tova_kvpress());
     check(kv::policies::ada_snapkv());
-    check(kv::eviction{.score = kv::knorm{}, .protect = kv::safe{}, .budget = kv::global{64, 0.25}});
+    check(kv::eviction{.score = kv::knorm{}, .protect = kv::safe{}, .budget = kv::per_sequence{64, 0.25}});
     check(kv::eviction{.score = kv::knorm{}, .budget = kv::in_bytes{1 << 26}, .trigger = kv::over_budget{3}});
     check(kv::eviction{.score = kv::reduce_lanes<kv::h2o>{{}, kv::granularity::token, kv::reduction::mean}});
     CHECK(kv::any_policy() == kv::any_policy(kv::policies::full()));

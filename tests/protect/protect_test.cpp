@@ -59,7 +59,7 @@ TEST_SUITE("protect/protect") {
       protects(kv::safe{n, 2}, [&](kv::entry at) { return early(at) || at.ordinal >= at.count - 2; });
       protects(kv::safe{1, n}, [&](kv::entry at) { return late(at) || at.position < 1; });
       protects(kv::safe{0, n}, late);
-      protects(kv::span{2, 2 + n}, [&](kv::entry at) { return at.position >= 2 && at.position < 2 + n; });
+      protects(kv::position_span{2, 2 + n}, [&](kv::entry at) { return at.position >= 2 && at.position < 2 + n; });
     }
     CHECK(kv::sinks{}.tokens == 4);
     CHECK(kv::recent{}.tokens == 32);
@@ -70,12 +70,12 @@ TEST_SUITE("protect/protect") {
     protects(kv::sinks{1} | kv::recent{2}, [](kv::entry at) { return at.position < 1 || at.ordinal >= at.count - 2; });
     protects(kv::recent{1} | kv::recent{3} | kv::recent{2}, [](kv::entry at) { return at.ordinal >= at.count - 3; });
     protects(kv::sinks{1} | kv::sinks{3} | kv::sinks{2}, [](kv::entry at) { return at.position < 3; });
-    protects(kv::span{1, 2} | kv::span{4, 5} | kv::sinks{1},
+    protects(kv::position_span{1, 2} | kv::position_span{4, 5} | kv::sinks{1},
              [](kv::entry at) { return at.position < 2 || at.position == 4; });
-    protects(kv::span{1, 2} | kv::recent{1},
+    protects(kv::position_span{1, 2} | kv::recent{1},
              [](kv::entry at) { return at.position == 1 || at.ordinal == at.count - 1; });
     protects(kv::sinks{1} | kv::everything{}, [](kv::entry) { return true; });
-    protects(kv::everything{} | kv::span{1, 2}, [](kv::entry) { return true; });
+    protects(kv::everything{} | kv::position_span{1, 2}, [](kv::entry) { return true; });
     protects(kv::nothing{} | kv::safe{1, 1},
              [](kv::entry at) { return at.position < 1 || at.ordinal == at.count - 1; });
   }
@@ -92,8 +92,8 @@ TEST_SUITE("protect/protect") {
   }
 
   TEST_CASE("protections print their parts in order") {
-    CHECK(kv::to_string(kv::sinks{1} | kv::span{2, 3}) == "sinks(1) | span(2, 3)");
-    CHECK(kv::to_string(kv::any_protection(kv::sinks{1} | kv::span{2, 3} | kv::safe{4, 5} | kv::recent{6})) ==
+    CHECK(kv::to_string(kv::sinks{1} | kv::position_span{2, 3}) == "sinks(1) | span(2, 3)");
+    CHECK(kv::to_string(kv::any_protection(kv::sinks{1} | kv::position_span{2, 3} | kv::safe{4, 5} | kv::recent{6})) ==
           "sinks(1) | span(2, 3) | safe(sinks=4, recent=5) | recent(6)");
     CHECK(kv::to_string(kv::any_protection(kv::everything{})) == "everything");
     CHECK(kv::to_string(kv::any_protection{}).empty());
@@ -110,10 +110,10 @@ TEST_SUITE("protect/protect") {
     refuses(kv::recent{-1}, "recent.tokens = -1, but a count cannot be negative");
     refuses(kv::safe{-1, 1}, "safe.sinks = -1, but a count cannot be negative");
     refuses(kv::safe{1, -1}, "safe.recent = -1, but a count cannot be negative");
-    refuses(kv::span{-1, 1}, "span.begin = -1, but positions start at 0");
-    refuses(kv::span{3, 2}, "span.end = 2, but a span does not end before it begins (3)");
-    CHECK(refusal(kv::sinks{0} | kv::recent{0} | kv::safe{0, 0} | kv::span{0, 0}).empty());
-    CHECK(refusal(kv::any_protection(kv::sinks{0} | kv::recent{0} | kv::safe{0, 0} | kv::span{0, 0})).empty());
+    refuses(kv::position_span{-1, 1}, "span.begin = -1, but positions start at 0");
+    refuses(kv::position_span{3, 2}, "span.end = 2, but a span does not end before it begins (3)");
+    CHECK(refusal(kv::sinks{0} | kv::recent{0} | kv::safe{0, 0} | kv::position_span{0, 0}).empty());
+    CHECK(refusal(kv::any_protection(kv::sinks{0} | kv::recent{0} | kv::safe{0, 0} | kv::position_span{0, 0})).empty());
   }
 
   TEST_CASE("eight protections are joined at run time, a ninth is refused") {

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
-#include <kvpolicy/recorders/remember.hpp>
+#include <kvpolicy/recorders/record_query_memory.hpp>
 #include <utility>
 #include <vector>
 
@@ -23,7 +23,7 @@ using namespace kvpolicy_test;
 
 /// A state that holds the memory alone.
 struct memory_of {
-  memory_of(kv::remember const& how, kv::shape const& model, int sequences, int threads = 1)
+  memory_of(kv::record_query_memory const& how, kv::shape const& model, int sequences, int threads = 1)
       : keeps(how),
         exec(threads),
         lanes(sequences, model.layers, model.kv_heads, 4,
@@ -32,14 +32,14 @@ struct memory_of {
     exec.reserve(1 << 16);
     state.add(keeps);
   }
-  void observe(kv::turn_queries const& turn, kv::lanes const& who) {
-    keeps.observe(exec, kv::signals{who, turn}, state.columns_from(0));
+  void observe(kv::turn_queries const& turn, kv::lanes const& batch) {
+    keeps.observe(exec, kv::signals{batch, turn}, state.columns_from(0));
   }
   void observe(kv::turn_queries const& turn) { observe(turn, lanes.view()); }
 
   /// The row of each layer and query head, through the signal.
   [[nodiscard]] std::vector<float> row(int sequence, int layer, int query_head) {
-    kv::query_memory const seen = kv::remember::view(state.columns_from(0));
+    kv::query_memory const seen = kv::record_query_memory::view(state.columns_from(0));
     std::vector<float> values(static_cast<std::size_t>(state.model().head_dim));
     std::memcpy(values.data(), seen.at({sequence, layer, query_head / state.model().group()}, query_head, 0),
                 values.size() * sizeof(float));
@@ -51,7 +51,7 @@ struct memory_of {
     return bytes;
   }
 
-  kv::remember keeps;
+  kv::record_query_memory keeps;
   kv::host_executor exec;
   owned_lanes lanes;
   kv::state<kv::host_executor> state;
@@ -89,9 +89,9 @@ void remembers_as_the_reference() {
   kv::shape const model = any_model();
   kv::codec const element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
   int const capacity = *rc::gen::element(1, 31, 32, 33, 40);
-  kv::remember const how{.keep = *rc::gen::element(0.60653066f, 0.0f, 1.0f),
-                         .normalize_encoding = *rc::gen::arbitrary<bool>(),
-                         .tail = *rc::gen::element(32, 1, 5)};
+  kv::record_query_memory const how{.keep = *rc::gen::element(0.60653066f, 0.0f, 1.0f),
+                                    .normalize_encoding = *rc::gen::arbitrary<bool>(),
+                                    .tail = *rc::gen::element(32, 1, 5)};
   dice random(*rc::gen::inRange<std::uint64_t>(1, 1u << 20));
   RC_LOG() << model.layers << " layers, " << model.query_heads << "/" << model.kv_heads << ", D " << model.head_dim
            << ", " << kv::name_of(element) << ", capacity " << capacity << '\n';

@@ -69,9 +69,9 @@ inline std::vector<int> quest_pages(row const& scores, int page, int tokens, boo
 /// local, 0) / page) pages; if that is any, a partial last page is one of them.
 inline std::vector<int> quest_global_pages(row const& scores, int entries, int page, int tokens, int local) {
   require(static_cast<int>(scores.size()) == pages_of(entries, page), "a score for every page");
-  int const room = pages_of(std::max(tokens - local, 0), page);
-  bool const partial = room > 0 && entries % page != 0;
-  return select(scores, ends(static_cast<int>(scores.size()), 0, partial ? 1 : 0), room).kept;
+  int const capacity = pages_of(std::max(tokens - local, 0), page);
+  bool const partial = capacity > 0 && entries % page != 0;
+  return select(scores, ends(static_cast<int>(scores.size()), 0, partial ? 1 : 0), capacity).kept;
 }
 
 /// Entries of these pages of a lane of `count`, ascending.

@@ -81,8 +81,8 @@ inline selection select(row const& scores, flags const& forced, int budget, int 
     return a < b;
   });
   result.forced_over_budget = std::max(0, count_of(forced) - budget);
-  int const room = std::max(0, budget - count_of(forced));
-  for (int rank = 0; rank < room && rank < static_cast<int>(others.size()); ++rank) {
+  int const capacity = std::max(0, budget - count_of(forced));
+  for (int rank = 0; rank < capacity && rank < static_cast<int>(others.size()); ++rank) {
     result.kept.push_back(others[static_cast<std::size_t>(rank)]);
   }
   std::sort(result.kept.begin(), result.kept.end());

@@ -23,7 +23,7 @@ TEST_SUITE("scorers/external") {
     kv::external_scores const scores{{given.data(), 20, 10, 5}};
     kv::host_executor exec;
     kv::cache const view = cache.view();
-    kv::signals const in{view.who, scores};
+    kv::signals const in{view.lanes, scores};
     auto const check = [&](auto const& policy) {
       auto const state = kv::make_state(exec, policy, view);
       auto plan = kv::make_plan(exec, policy, view);
@@ -45,7 +45,7 @@ TEST_SUITE("scorers/external") {
     auto const state = kv::make_state(exec, policy, view);
     auto plan = kv::make_plan(exec, policy, view);
     CHECK(error_of([&] {
-            kv::decide(exec, policy, kv::signals{view.who}, state, plan);
+            kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
           }).starts_with("decide: signals = none, but external needs signal "));
   }
 

@@ -30,11 +30,11 @@ struct small_engine {
                        .dim = 4};
     };
     return {.shape = {1, 2, 2, dims},
-            .who = {.layer_end = 1,
-                    .heads = 2,
-                    .bound = bound,
-                    .count = {count.data(), 0, 2, 1},
-                    .position = {position.data(), 0, 2 * bound, bound}},
+            .lanes = {.layer_end = 1,
+                      .heads = 2,
+                      .bound = bound,
+                      .count = {count.data(), 0, 2, 1},
+                      .position = {position.data(), 0, 2 * bound, bound}},
             .k = plane(k),
             .v = plane(v),
             .where = kv::slot_map({list.data(), 0, 2 * bound, bound}, bound)};
@@ -110,7 +110,7 @@ TEST_SUITE("scorers/intent_kv/refusals") {
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 8, .position = 0});
-    auto const in = [&] { return kv::signals{cache.who, kv::keys_of(cache), engine.turn()}; };
+    auto const in = [&] { return kv::signals{cache.lanes, kv::keys_of(cache), engine.turn()}; };
     kv::observe(exec, policy, in(), state);
     kv::decide(exec, policy, in(), state, plan);
     float const before = plan.score(0, 0);
@@ -141,7 +141,7 @@ TEST_SUITE("scorers/intent_kv/refusals") {
       auto plan = kv::make_plan(exec, policy, cache);
       kv::append(exec, cache, state, {.tokens = 8, .position = 0});
       engine.count[1] = 1;
-      kv::signals const in{cache.who, kv::keys_of(cache), engine.turn()};
+      kv::signals const in{cache.lanes, kv::keys_of(cache), engine.turn()};
       CHECK(refused([&] { kv::decide(exec, policy, in, state, plan); }) ==
             "decide: count = 1, but lanes that decide together hold equally many entries");
     }
@@ -157,7 +157,7 @@ TEST_SUITE("scorers/intent_kv/refusals") {
     std::vector<float> memory(16);
     for (float const first : {std::numeric_limits<float>::quiet_NaN(), 0.5f}) {
       engine.q[0] = first;
-      kv::observe(exec, policy, kv::signals{cache.who, kv::keys_of(cache), engine.turn()}, state);
+      kv::observe(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), engine.turn()}, state);
       state.save_session(exec, 0, reinterpret_cast<std::byte*>(memory.data()));
       CHECK(std::isnan(memory[0]) == std::isnan(first));
     }

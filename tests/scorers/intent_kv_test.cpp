@@ -115,14 +115,14 @@ struct agent {
   }
   void spoil(int s, turn_plan const& what) {
     kv::shape const& model = cache.options.model;
-    kv::lane const who{s, what.first % model.layers, what.first % model.kv_heads};
-    int const slot = cache.row(cache.list, who, committed(s))[at(what.first % committed(s))];
-    reference::row key = cache.read(true, who, slot);
+    kv::lane const this_lane{s, what.first % model.layers, what.first % model.kv_heads};
+    int const slot = cache.row(cache.list, this_lane, committed(s))[at(what.first % committed(s))];
+    reference::row key = cache.read(true, this_lane, slot);
     key[at(what.first % model.head_dim)] = what.trouble;
-    cache.write(true, who, slot, 0, key);
+    cache.write(true, this_lane, slot, 0, key);
   }
   void observe_and_decide() {
-    kv::signals const in{view.who, kv::keys_of(view), rows.view()};
+    kv::signals const in{view.lanes, kv::keys_of(view), rows.view()};
     kv::observe(exec, policy, in, state);
     kv::decide(exec, policy, in, state, plan);
   }
@@ -135,7 +135,7 @@ struct agent {
     return bytes;
   }
   [[nodiscard]] std::vector<float> scores(int s) {
-    float const* const row = plan.scores(view.who).row(s);
+    float const* const row = plan.scores(view.lanes).row(s);
     return {row, row + committed(s)};
   }
   /// What the reference sees of a sequence.
@@ -409,7 +409,7 @@ struct worked_example {
     double const keys[5][4] = {{1, 1, 0, 0}, {0, 0, 2, 0}, {0, 0, 0, 3}, {-1, 0, 0, 1}, {4, 0, 0, 0}};
     of.append(0, {.tokens = 4, .rows = 1, .begin = 0, .end = 1, .numbers = {0, 1, 2, 3}});
     speak({1, 1, 0, 0}, {0, 0, 2, 0});
-    kv::observe(of.exec, of.policy, kv::signals{of.view.who, kv::keys_of(of.view), of.rows.view()}, of.state);
+    kv::observe(of.exec, of.policy, kv::signals{of.view.lanes, kv::keys_of(of.view), of.rows.view()}, of.state);
     of.append(0, {.tokens = 1, .rows = 1, .begin = 0, .end = 1, .numbers = {4}});
     for (int j = 0; j < 5; ++j) {
       of.cache.write(true, {}, of.cache.list[agent::at(j)], 0, reference::row(keys[j], keys[j] + 4));

@@ -48,15 +48,15 @@ void lowers(mock_cache& cache, mock_queries& queries, Score const& score, LaneSc
   kv::decide(exec, policy, in, state, plan);  // the same again, from the same spare rows
   RC_ASSERT(listed(plan.keep(), 0) == before);
 
-  kv::lanes const who = cache.lanes();
-  int const together = cache.lane_count() / kv::segments(who, decides);
-  RC_ASSERT(plan.keep().segments() == kv::segments(who, decides));
-  for (int segment = 0; segment < kv::segments(who, decides); ++segment) {
+  kv::lanes const batch = cache.lanes();
+  int const together = cache.lane_count() / kv::segments(batch, decides);
+  RC_ASSERT(plan.keep().segments() == kv::segments(batch, decides));
+  for (int segment = 0; segment < kv::segments(batch, decides); ++segment) {
     auto const count = static_cast<std::size_t>(cache.committed(cache.lane_at(segment * together)));
     reference::matrix rows;
     for (int lane = segment * together; lane < (segment + 1) * together; ++lane) rows.push_back(lane_scores(lane));
     auto const expected = reference::reduced(rows, static_cast<reference::reduction>(how), count);
-    kv::score_view const scores = plan.scores(who);
+    kv::score_view const scores = plan.scores(batch);
     comparison const result = compare({scores.row(segment), count}, expected);
     RC_LOG() << cache.options() << '\n' << "segment " << segment << ": " << result << '\n';
     RC_ASSERT(result.same);
@@ -70,11 +70,12 @@ void lowers(mock_cache& cache, mock_queries& queries, Score const& score, LaneSc
 struct by_place {
   using needs = kv::needs<>;
   static constexpr kv::granularity decides = kv::granularity::lane;
-  static float at(kv::lane who, int position) {
-    return static_cast<float>((position * 37 + who.layer * 11 + who.head * 5 + who.sequence) % 17) / 16.0f;
+  static float at(kv::lane this_lane, int position) {
+    return static_cast<float>((position * 37 + this_lane.layer * 11 + this_lane.head * 5 + this_lane.sequence) % 17) /
+           16.0f;
   }
   struct map {
-    float operator()(float, kv::entry e) const { return at(e.who, e.position); }
+    float operator()(float, kv::entry e) const { return at(e.lane, e.position); }
   };
   void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, map{}); }
   [[maybe_unused]] friend bool operator==(by_place const&, by_place const&) = default;
@@ -85,7 +86,7 @@ struct by_layer_place {
   using needs = kv::needs<>;
   static constexpr kv::granularity decides = kv::granularity::layer;
   struct map {
-    float operator()(float, kv::entry e) const { return static_cast<float>(e.position % 5 * (e.who.layer + 1)); }
+    float operator()(float, kv::entry e) const { return static_cast<float>(e.position % 5 * (e.lane.layer + 1)); }
   };
   void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, map{}); }
   [[maybe_unused]] friend bool operator==(by_layer_place const&, by_layer_place const&) = default;
@@ -98,7 +99,7 @@ struct two_heads {
   struct map {
     float operator()(float, kv::entry e) const {
       float const scores[2][3] = {{4, 0, 3}, {0, 3.5f, 3}};
-      return scores[e.who.head][e.ordinal];
+      return scores[e.lane.head][e.ordinal];
     }
   };
   void score(auto& exec, auto const&, kv::score_view const& out) const { kv::ops::map(exec, out, map{}); }
@@ -116,10 +117,10 @@ TEST_SUITE("scorers/reduce_lanes") {
           fill(cache, true);
           mock_queries queries(cache, kv::codec::f32, 0, 1);
           lowers(cache, queries, by_place{}, [&](int lane) {
-            kv::lane const who = cache.lane_at(lane);
+            kv::lane const this_lane = cache.lane_at(lane);
             reference::row scores;
-            for (int const p : cache.positions(who, cache.committed(who))) {
-              scores.push_back(static_cast<double>(by_place::at(who, p)));
+            for (int const p : cache.positions(this_lane, cache.committed(this_lane))) {
+              scores.push_back(static_cast<double>(by_place::at(this_lane, p)));
             }
             return scores;
           });
@@ -130,8 +131,8 @@ TEST_SUITE("scorers/reduce_lanes") {
       fill(cache, true);
       mock_queries queries(cache, kv::codec::f32, 0, 1);
       lowers(cache, queries, kv::knorm{}, [&](int lane) {
-        kv::lane const who = cache.lane_at(lane);
-        return reference::knorm_scores(cache.rows(of::keys, who, cache.committed(who)));
+        kv::lane const this_lane = cache.lane_at(lane);
+        return reference::knorm_scores(cache.rows(of::keys, this_lane, cache.committed(this_lane)));
       });
     });
     holds("SnapKV's window, whose queries were recorded", [] {
@@ -191,17 +192,17 @@ TEST_SUITE("scorers/reduce_lanes") {
     cache.put({0, 0, 0}, {0, 1, 2});
     cache.put({0, 0, 1}, {0, 1});
     kv::host_executor exec;
-    kv::eviction<kv::reduce_lanes<kv::random>> const policy{.budget = {1}};
+    kv::eviction<kv::reduce_lanes<kv::random_scores>> const policy{.budget = {1}};
     auto state = kv::make_state(exec, policy, cache.view());
     auto plan = kv::make_plan(exec, policy, cache.view());
     CHECK_THROWS_AS(kv::decide(exec, policy, kv::signals{cache.lanes()}, state, plan), kv::invalid_argument);
-    CHECK(plan.keep().ordinal == nullptr);
+    CHECK(plan.keep().indices == nullptr);
   }
 
   TEST_CASE("what makes no sense is refused: a reduction by order, and lowering to what is finer") {
     mock_cache cache({.model = {.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4}});
     kv::host_executor exec;
-    kv::eviction<kv::reduce_lanes<kv::random>> const last{.score = {.how = kv::reduction::last}};
+    kv::eviction<kv::reduce_lanes<kv::random_scores>> const last{.score = {.how = kv::reduction::last}};
     CHECK_THROWS_WITH_AS(static_cast<void>(kv::make_plan(exec, last, cache.view())),
                          "make_plan: reduce_lanes.how = last, but lanes have no order", kv::invalid_argument);
     kv::eviction<kv::reduce_lanes<kv::tova>> const finer{.score = {.decides = kv::granularity::lane}};
@@ -209,17 +210,17 @@ TEST_SUITE("scorers/reduce_lanes") {
         static_cast<void>(kv::make_state(exec, finer, cache.view())),
         "make_state: reduce_lanes.decides = lane, but the scorer decides by layer already, which is coarser",
         kv::invalid_argument);
-    kv::eviction<kv::reduce_lanes<kv::random>> const lowered{};
-    kv::eviction<kv::reduce_lanes<kv::random>> const alone{.score = {.decides = kv::granularity::lane}};
+    kv::eviction<kv::reduce_lanes<kv::random_scores>> const lowered{};
+    kv::eviction<kv::reduce_lanes<kv::random_scores>> const alone{.score = {.decides = kv::granularity::lane}};
     auto state = kv::make_state(exec, alone, cache.view());
     auto plan = kv::make_plan(exec, alone, cache.view());
     CHECK_THROWS_AS(kv::decide(exec, lowered, kv::signals{cache.lanes()}, state, plan), kv::invalid_argument);
-    kv::eviction<kv::reduce_lanes<kv::random>> const layers{.score = {.decides = kv::granularity::layer}};
+    kv::eviction<kv::reduce_lanes<kv::random_scores>> const layers{.score = {.decides = kv::granularity::layer}};
     CHECK_THROWS_AS(kv::decide(exec, layers, kv::signals{cache.lanes()}, state, plan), kv::invalid_argument);
   }
 
   TEST_CASE("it prints what it does") {
-    CHECK(kv::to_string(kv::reduce_lanes<kv::random>{}) == "random(seed=42) | reduce_lanes(token, sum)");
-    CHECK(kv::to_string(kv::reduce_lanes<kv::random>{.decides = kv::granularity::lane}) == "random(seed=42)");
+    CHECK(kv::to_string(kv::reduce_lanes<kv::random_scores>{}) == "random(seed=42) | reduce_lanes(token, sum)");
+    CHECK(kv::to_string(kv::reduce_lanes<kv::random_scores>{.decides = kv::granularity::lane}) == "random(seed=42)");
   }
 }

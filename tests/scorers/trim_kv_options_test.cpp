@@ -43,7 +43,7 @@ struct decoding {
     fresh.layer = 8;
     fresh.head = fresh.entry = 4;
     fresh.entries = 1;
-    kv::signals const in{cache.who, fresh, kv::keys_of(cache)};
+    kv::signals const in{cache.lanes, fresh, kv::keys_of(cache)};
     kv::observe(exec, policy, in, state);
     kv::decide(exec, policy, in, state, plan);
     if (overwrites) {
@@ -53,8 +53,8 @@ struct decoding {
     }
   }
   [[nodiscard]] std::vector<int> positions(int lane) {
-    kv::lane const who = engine.lane_at(lane);
-    return engine.positions(who, engine.count(who));
+    kv::lane const this_lane = engine.lane_at(lane);
+    return engine.positions(this_lane, engine.count(this_lane));
   }
 
   Policy policy;
@@ -101,7 +101,7 @@ TEST_SUITE("scorers/trim_kv") {
 
   TEST_CASE("a pool of all lanes has one exact total, and every lane its floor") {
     auto const policy = kv::eviction{
-        .score = kv::trim_kv{}, .protect = kv::nothing{}, .budget = kv::global{.tokens = 10, .floor_part = 0.5}};
+        .score = kv::trim_kv{}, .protect = kv::nothing{}, .budget = kv::per_sequence{.tokens = 10, .floor_part = 0.5}};
     decoding of(policy, false);
     for (int t = 0; t < 60; ++t) of.step();
     std::size_t total = 0;
@@ -133,7 +133,7 @@ TEST_SUITE("scorers/trim_kv") {
   TEST_CASE("lanes that share a budget wait for the buffer of every lane of the pool") {
     for (int const buffer : {1, 2, 5}) {
       waits_for_the_lanes_of_its_pool(kv::per_layer{.tokens = 10, .floor_part = 0}, buffer, 2);
-      waits_for_the_lanes_of_its_pool(kv::global{.tokens = 10, .floor_part = 0.5}, buffer, 4);
+      waits_for_the_lanes_of_its_pool(kv::per_sequence{.tokens = 10, .floor_part = 0.5}, buffer, 4);
     }
   }
 

@@ -45,11 +45,11 @@ class decoding {
                               .head = tokens * entry,
                               .entry = entry,
                               .entries = tokens}};
-    kv::observe(exec_, policy_, kv::signals{now.who, fresh}, state_);
+    kv::observe(exec_, policy_, kv::signals{now.lanes, fresh}, state_);
   }
   void evict() {
     kv::cache now = view();
-    kv::decide(exec_, policy_, kv::signals{now.who}, state_, plan_);
+    kv::decide(exec_, policy_, kv::signals{now.lanes}, state_, plan_);
     kv::apply(exec_, kv::compact{}, plan_, now, state_);
   }
   [[nodiscard]] std::vector<int> positions(int lane) const {
@@ -69,14 +69,14 @@ class decoding {
                        .dim = 1};
     };
     return {.shape = {2, 2, 2, 1},
-            .who = {.layer_end = 2,
-                    .heads = 2,
-                    .bound = bound_,
-                    .count = {count_, 0, 2, 1},
-                    .position = {position_.data(), 0, 2 * bound_, bound_}},
+            .lanes = {.layer_end = 2,
+                      .heads = 2,
+                      .bound = bound_,
+                      .count = {count_, 0, 2, 1},
+                      .position = {position_.data(), 0, 2 * bound_, bound_}},
             .k = plane(0),
             .v = plane(1),
-            .where = kv::identity(bound_)};
+            .where = kv::identity_map(bound_)};
   }
 
  private:
@@ -200,7 +200,7 @@ TEST_SUITE("scorers/trim_kv") {
     auto state = kv::make_state(exec, policy, of.view());
     float const one = 0;
     kv::log_beta const fresh{{.base = reinterpret_cast<std::byte const*>(&one), .entries = 1}};
-    CHECK_THROWS_WITH_AS(kv::observe(exec, policy, kv::signals{of.view().who, fresh}, state),
+    CHECK_THROWS_WITH_AS(kv::observe(exec, policy, kv::signals{of.view().lanes, fresh}, state),
                          "observe: entries = 1, but lane 0 holds 0 entries", kv::invalid_argument);
   }
 }

@@ -22,7 +22,7 @@ namespace {
 namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 using bounds_policy = kv::selection<kv::quest>;
-using random_policy = kv::eviction<kv::random, kv::nothing, kv::ratio>;
+using random_policy = kv::eviction<kv::random_scores, kv::nothing, kv::drop_ratio>;
 
 /// A cache of one token a unit, found through a table for each lane, so that every applier may carry out a decision.
 class paged_engine {
@@ -44,13 +44,13 @@ class paged_engine {
                    .k = plane(k_),
                    .v = plane(v_),
                    .where = kv::block_table(by_lane<int const>(table_.data(), bound), 1, slots)};
-    made.who = {.sequences = sequences,
-                .layer_end = layers,
-                .heads = heads,
-                .bound = bound,
-                .count = by_lane<int>(count_.data(), 1),
-                .position = by_lane<int>(position_.data(), bound),
-                .in_flight = drafts_.data()};
+    made.lanes = {.sequences = sequences,
+                  .layer_end = layers,
+                  .heads = heads,
+                  .bound = bound,
+                  .count = by_lane<int>(count_.data(), 1),
+                  .position = by_lane<int>(position_.data(), bound),
+                  .in_flight = drafts_.data()};
     return made;
   }
   [[nodiscard]] kv::by_lane<int> list() { return by_lane<int>(table_.data(), bound); }
@@ -67,8 +67,8 @@ class paged_engine {
     }
     kv::cache cache = view();
     for (int i = 0; i < lanes; ++i) {
-      kv::lane const who = cache.who.at(i);
-      for (int t = 0; who.sequence == sequence && t < tokens; ++t) write(cache, who, t, random);
+      kv::lane const this_lane = cache.lanes.at(i);
+      for (int t = 0; this_lane.sequence == sequence && t < tokens; ++t) write(cache, this_lane, t, random);
     }
     kv::append(exec_, cache, state_, {sequence, tokens, next(sequence), in_flight});
     next_[static_cast<std::size_t>(sequence)] += tokens;
@@ -92,7 +92,7 @@ class paged_engine {
     auto const nothing = kv::make_state(exec_, policy, view());
     auto plan = kv::make_plan(exec_, policy, view());
     kv::cache cache = view();
-    kv::decide(exec_, policy, kv::signals{cache.who}, nothing, plan);
+    kv::decide(exec_, policy, kv::signals{cache.lanes}, nothing, plan);
     kv::apply(exec_, how, plan, cache, state_);
   }
 
@@ -112,24 +112,25 @@ class paged_engine {
     return true;
   }
 
-  void observe() { kv::observe(exec_, policy_, kv::signals{view().who, kv::keys_of(view())}, state_); }
+  void observe() { kv::observe(exec_, policy_, kv::signals{view().lanes, kv::keys_of(view())}, state_); }
 
   /// What the bounds speak of is there, and true: of whole pages always, of all that is committed after `observe`.
   void check(bool observed) {
-    scratch_.forget(exec_, view().who, 0, 0), scratch_.forget(exec_, view().who, 1, 0);
-    kv::observe(exec_, policy_, kv::signals{view().who, kv::keys_of(view())}, scratch_);
-    kv::bound_pages const keeps{policy_.score.page};
+    scratch_.forget(exec_, view().lanes, 0, 0), scratch_.forget(exec_, view().lanes, 1, 0);
+    kv::observe(exec_, policy_, kv::signals{view().lanes, kv::keys_of(view())}, scratch_);
+    kv::record_page_bounds const keeps{policy_.score.page};
     kv::page_bounds const is = keeps.view(state_.columns_from(0));
     kv::page_bounds const wanted = keeps.view(scratch_.columns_from(0));
     for (int i = 0; i < lanes; ++i) {
-      kv::lane const who = view().who.at(i);
-      int const known = *is.known.row(who);
-      int const committed = view().who.committed(who);
+      kv::lane const this_lane = view().lanes.at(i);
+      int const known = *is.known.row(this_lane);
+      int const committed = view().lanes.committed(this_lane);
       RC_LOG() << "lane " << i << " of " << committed << ", known " << known << '\n';
       RC_ASSERT(known <= committed);
       RC_ASSERT((!observed || known == committed));
       int const pages = observed ? (committed + is.page - 1) / is.page : known / is.page;
-      RC_ASSERT(std::memcmp(is.row(who, 0), wanted.row(who, 0), static_cast<std::size_t>(pages * is.row_bytes())) == 0);
+      RC_ASSERT(std::memcmp(is.row(this_lane, 0), wanted.row(this_lane, 0),
+                            static_cast<std::size_t>(pages * is.row_bytes())) == 0);
     }
   }
 
@@ -149,12 +150,12 @@ class paged_engine {
             .dim = 4};
   }
   /// The rows of a new entry, behind the last.
-  void write(kv::cache const& cache, kv::lane who, int t, dice& random) {
-    int const slot = cache.where.list(who)[*cache.who.count.row(who) + t];
-    map().row(who)[next(who.sequence) + t] = slot;
+  void write(kv::cache const& cache, kv::lane this_lane, int t, dice& random) {
+    int const slot = cache.where.list(this_lane)[*cache.lanes.count.row(this_lane) + t];
+    map().row(this_lane)[next(this_lane.sequence) + t] = slot;
     for (int d = 0; d < dims; ++d) {
       auto const value = static_cast<float>(random.between(-50, 50));
-      std::memcpy(cache.k.row(who.layer, {slot, 0}, who.head) + d * cache.k.dim, &value, sizeof value);
+      std::memcpy(cache.k.row(this_lane.layer, {slot, 0}, this_lane.head) + d * cache.k.dim, &value, sizeof value);
     }
   }
 
@@ -169,8 +170,8 @@ class paged_engine {
   std::vector<std::byte> mask_ = std::vector<std::byte>(std::size_t{lanes} * slots);
   kv::host_executor exec_;
   bounds_policy policy_;
-  kv::state<kv::host_executor> state_{exec_, {layers, heads, heads, dims}, view().who};
-  kv::state<kv::host_executor> scratch_{exec_, {layers, heads, heads, dims}, view().who};
+  kv::state<kv::host_executor> state_{exec_, {layers, heads, heads, dims}, view().lanes};
+  kv::state<kv::host_executor> scratch_{exec_, {layers, heads, heads, dims}, view().lanes};
 };
 
 using eviction = std::function<void(paged_engine&, double, dice&)>;

@@ -29,16 +29,16 @@ struct chosen_lanes {
   std::vector<int> seen{3, 1};
   kv::cache cache{.shape = {1, 2, 2, 4}, .where = kv::block_table({table.data(), 8, 8, 4}, 4, 8)};
   kv::keep_set chosen{
-      .of = kv::unit::page, .offset = offset.data(), .ordinal = pages.data(), .seen = seen.data(), .capacity = 3};
+      .of = kv::unit::page, .indptr = offset.data(), .indices = pages.data(), .seen = seen.data(), .capacity = 3};
 
   chosen_lanes() {
-    cache.who = {.layer_end = 1,
-                 .heads = 2,
-                 .bound = 16,
-                 .count = {count.data(), 2, 2, 1},
-                 .position = {position.data(), 32, 32, 16},
-                 .in_flight = &drafts};
-    chosen.who = cache.who;
+    cache.lanes = {.layer_end = 1,
+                   .heads = 2,
+                   .bound = 16,
+                   .count = {count.data(), 2, 2, 1},
+                   .position = {position.data(), 32, 32, 16},
+                   .in_flight = &drafts};
+    chosen.lanes = cache.lanes;
   }
 };
 
@@ -74,8 +74,8 @@ TEST_SUITE("engines/read_lists") {
   TEST_CASE("tokens of chosen pages are listed by ordinal and by slot") {
     chosen_lanes lanes;
     std::vector<int> ordinals(8);
-    CHECK(kv::engines::tokens_of(lanes.chosen, 4, lanes.cache.who, {0, 0, 1}, ordinals) == 5);
-    CHECK(kv::engines::tokens_of(lanes.chosen, 4, lanes.cache.who, {0, 0, 0}, ordinals) == 8);
+    CHECK(kv::engines::tokens_of(lanes.chosen, 4, lanes.cache.lanes, {0, 0, 1}, ordinals) == 5);
+    CHECK(kv::engines::tokens_of(lanes.chosen, 4, lanes.cache.lanes, {0, 0, 0}, ordinals) == 8);
     CHECK(ordinals == std::vector{0, 1, 2, 3, 8, 9, 10, 11});
     arrays out;
     int const total = kv::engines::write_chosen_tokens(lanes.chosen, 4, lanes.cache, 0, out.view());
@@ -107,9 +107,9 @@ TEST_SUITE("engines/read_lists") {
             kv::engines::write_chosen_tables(lanes.chosen, lanes.cache, 0, {tables.data(), lengths.data(), 1, 0});
           }) == "write_chosen_tables: max_pages = 1, but a lane reads 2 pages");
     std::vector<int> few(7);
-    CHECK(error_of([&] { kv::engines::tokens_of(lanes.chosen, 4, lanes.cache.who, {}, few); }) ==
+    CHECK(error_of([&] { kv::engines::tokens_of(lanes.chosen, 4, lanes.cache.lanes, {}, few); }) ==
           "tokens_of: out = 7, but the lane reads 8 entries");
-    CHECK(error_of([&] { kv::engines::tokens_of(lanes.chosen, 8, lanes.cache.who, {}, few); }) ==
+    CHECK(error_of([&] { kv::engines::tokens_of(lanes.chosen, 8, lanes.cache.lanes, {}, few); }) ==
           "tokens_of: chosen = made for 3 pages of a lane, but the lane has 2 of 8: select again");
     out.indices.resize(3);
     CHECK(refused() == "write_chosen_pages: indices = 3, but the selection reads 4");
@@ -118,7 +118,7 @@ TEST_SUITE("engines/read_lists") {
           "write_chosen_pages: chosen = made for 3 pages of a lane, but the lane has 4 of 4: select again");
     lanes.chosen.of = kv::unit::token;
     CHECK(refused() == "write_chosen_pages: chosen.of = tokens, but a selection chooses pages");
-    lanes.chosen.ordinal = nullptr;
+    lanes.chosen.indices = nullptr;
     CHECK(refused() == "write_chosen_pages: chosen = empty, but select comes before reading");
     CHECK(tables == numbers(2));
     CHECK(out.indptr == numbers(3));

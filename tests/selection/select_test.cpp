@@ -35,7 +35,7 @@ struct reading {
   [[nodiscard]] auto in() { return kv::signals{cache.lanes(), kv::keys_of(cache.view()), kv::queries{queries.view()}}; }
   void select() {
     kv::observe(exec, policy, in(), state);
-    kv::select(exec, policy, in(), state, plan);
+    kv::select_pages(exec, policy, in(), state, plan);
   }
   [[nodiscard]] std::vector<int> chosen(int lane) { return listed(plan.keep(), lane); }
 
@@ -64,9 +64,9 @@ struct nine_entries : reading {
 
 void decide_as_the_reference(reading& now, mock_options const& shape) {
   for (int i = 0; i < now.cache.lane_count(); ++i) {
-    kv::lane const who = now.cache.lane_at(i);
-    int const pages = reference::pages_of(now.cache.committed(who), now.policy.score.page);
-    bool const dense = who.layer < now.policy.dense_layers;
+    kv::lane const this_lane = now.cache.lane_at(i);
+    int const pages = reference::pages_of(now.cache.committed(this_lane), now.policy.score.page);
+    bool const dense = this_lane.layer < now.policy.dense_layers;
     reference::row scores(static_cast<std::size_t>(pages));
     for (int p = 0; p < pages && !dense; ++p) {
       scores[static_cast<std::size_t>(p)] = static_cast<double>(now.plan.score(i, p));
@@ -110,9 +110,9 @@ TEST_SUITE("selection/select") {
       for (int layer = 0; layer < all.layer_end; ++layer) {
         kv::signals const in{all.layers_only(layer, layer + 1), kv::queries{now.queries.view()}};
         auto apart = kv::make_plan(now.exec, now.policy, now.cache.view());  // without the scores of all together
-        kv::select(now.exec, now.policy, in, now.state, apart);
-        for (int i = 0; i < in.who.size(); ++i) {
-          RC_ASSERT(listed(apart.keep(), i) == together[static_cast<std::size_t>(all.index(in.who.at(i)))]);
+        kv::select_pages(now.exec, now.policy, in, now.state, apart);
+        for (int i = 0; i < in.lanes.size(); ++i) {
+          RC_ASSERT(listed(apart.keep(), i) == together[static_cast<std::size_t>(all.index(in.lanes.at(i)))]);
         }
       }
     });
@@ -159,7 +159,7 @@ TEST_SUITE("selection/select") {
     nine_entries now;
     now.select();
     auto const refused = [&](quest_policy how) {
-      return error_of([&] { kv::select(now.exec, how, now.in(), now.state, now.plan); });
+      return error_of([&] { kv::select_pages(now.exec, how, now.in(), now.state, now.plan); });
     };
     CHECK(refused({.score = {.page = 0}}) == "select: quest.page = 0, but a page holds at least one entry");
     CHECK(refused({.score = {.page = 4}, .budget = {-1}}) ==
@@ -172,7 +172,7 @@ TEST_SUITE("selection/select") {
     CHECK(refused({.score = {.page = 4, .bounds = kv::codec::bf16}}) ==
           "select: state = another policy's, but make_state makes it for the policy that observes and decides");
     kv::host_executor bare;
-    CHECK(error_of([&] { kv::select(bare, now.policy, now.in(), now.state, now.plan); }) ==
+    CHECK(error_of([&] { kv::select_pages(bare, now.policy, now.in(), now.state, now.plan); }) ==
           "select: exec = an executor without scratch for this batch, but plan and state are made on the executor that "
           "runs them");
     CHECK(now.chosen(0) == std::vector{0, 1, 2});  // a refused call changes nothing
@@ -180,11 +180,11 @@ TEST_SUITE("selection/select") {
 
   TEST_CASE("bounds that an engine keeps are of the policy's pages") {
     nine_entries now;
-    kv::page_bounds given = kv::bound_pages{4}.view(now.state.columns_from(0));
+    kv::page_bounds given = kv::record_page_bounds{4}.view(now.state.columns_from(0));
     given.page = 8;
     auto const refused = error_of([&] {
-      kv::select(now.exec, now.policy, kv::signals{now.cache.lanes(), kv::queries{now.queries.view()}, given},
-                 now.state, now.plan);
+      kv::select_pages(now.exec, now.policy, kv::signals{now.cache.lanes(), kv::queries{now.queries.view()}, given},
+                       now.state, now.plan);
     });
     CHECK(refused == "select: page_bounds.page = 8, but quest reads pages of 4");
   }

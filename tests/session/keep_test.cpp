@@ -7,7 +7,7 @@
 #include <cstring>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/recorders/remember.hpp>
+#include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/session/keep.hpp>
 #include <limits>
 #include <string>
@@ -31,13 +31,13 @@ struct other_recorder {
   [[nodiscard]] static std::array<kv::column, 1> columns(kv::shape const&, int) {
     return {kv::column{"other", kv::per::session, kv::on_move::stay, 4, 1}};
   }
-  [[nodiscard]] static kv::query_memory view(kv::held_columns const&) { return {}; }
+  [[nodiscard]] static kv::query_memory view(kv::recorded_columns const&) { return {}; }
   bool operator==(other_recorder const&) const = default;
 };
 
 state memories(kv::host_executor& exec, kv::shape const& of = model, kv::lanes const& who = batch) {
   state made(exec, of, who);
-  made.add(kv::remember{});
+  made.add(kv::record_query_memory{});
   return made;
 }
 

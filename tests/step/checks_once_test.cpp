@@ -12,7 +12,6 @@ using namespace kvpolicy_test;
 
 int looks = 0;  ///< how often any part was looked at
 
-
 /// Scores every entry alike, and counts how often it is checked.
 struct counting_score {
   using needs = kv::needs<>;
@@ -38,10 +37,11 @@ TEST_SUITE("step/checks_once") {
     auto plans = kv::make_plan(exec, policy, both);
     for (int position = 0; position < 40; ++position) {
       looks = 0;
-      kv::step(exec, policy, kv::signals{both.window.who}, both, held, plans, {.tokens = 1, .position = position}, [] {});
+      kv::step(exec, policy, kv::signals{both.window.lanes}, both, held, plans, {.tokens = 1, .position = position},
+               [] {});
       CHECK(looks == 2);
     }
-    CHECK(*both.global.entries.who.count.row({}) == 16);
+    CHECK(*both.global.entries.lanes.count.row({}) == 16);
   }
 }
 

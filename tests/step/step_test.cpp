@@ -39,14 +39,14 @@ class stepping {
 
   void step() {
     kv::step(
-        exec, policy, kv::signals{both.window.who}, both, held, plans, {.tokens = 1, .position = length},
+        exec, policy, kv::signals{both.window.lanes}, both, held, plans, {.tokens = 1, .position = length},
         [&] { forward(); }, &told);
     ++length;
   }
   [[nodiscard]] std::vector<int> pages_of(int lane) const {
-    kv::lane const who = both.window.who.at(lane);
-    int const* const position = both.global.entries.who.position.row(who);
-    return {position, position + *both.global.entries.who.count.row(who)};
+    kv::lane const this_lane = both.window.lanes.at(lane);
+    int const* const position = both.global.entries.lanes.position.row(this_lane);
+    return {position, position + *both.global.entries.lanes.count.row(this_lane)};
   }
 
   Policy policy;
@@ -55,7 +55,7 @@ class stepping {
   kv::dual_cache both;
   kv::dual_state<kv::host_executor> held;
   kv::step_plan<kv::host_executor> plans;
-  kv::step_tally told;
+  kv::step_stats told;
   int length = 0;
   std::vector<std::vector<int>> read;  ///< pages that each lane read in the latest step
   bool lists_read = true;
@@ -74,12 +74,12 @@ class stepping {
 
   void forward() {
     for (int i = 0; i < engine.lanes(); ++i) {
-      kv::lane const who = both.window.who.at(i);
-      dual_engine::write(both.window, who, *both.window.who.count.row(who) - 1, length);
+      kv::lane const this_lane = both.window.lanes.at(i);
+      dual_engine::write(both.window, this_lane, *both.window.lanes.count.row(this_lane) - 1, length);
     }
     kv::observe(
         exec, policy,
-        kv::signals{both.window.who, numbers<kv::gate>(gate_of, gates_), numbers<kv::log_beta>(log_beta_of, betas_)},
+        kv::signals{both.window.lanes, numbers<kv::gate>(gate_of, gates_), numbers<kv::log_beta>(log_beta_of, betas_)},
         held);
     if constexpr (!std::is_same_v<decltype(policy.select), kv::omitted>) {
       select();
@@ -99,8 +99,8 @@ class stepping {
     rows.position = {&length, 0, 0, 0};
     read.clear();
     for (int layer = 0; layer < 2; ++layer) {  // as an engine does: layer by layer
-      kv::lanes const who = both.global.entries.who.layers_only(layer, layer + 1);
-      kv::select(exec, policy, kv::signals{who, rows}, held.global, plans);
+      kv::lanes const batch = both.global.entries.lanes.layers_only(layer, layer + 1);
+      kv::select_pages(exec, policy, kv::signals{batch, rows}, held.global, plans);
       for (int i = 0; lists_read && i < 2; ++i) {
         auto const listed = plans.selecting->keep().listed(i);
         read.emplace_back(listed.begin(), listed.end());
@@ -146,9 +146,9 @@ TEST_SUITE("step") {
       auto const want = expected(now.length, 6, 0.4f, 20);
       for (int i = 0; i < 4; ++i) {
         REQUIRE(now.pages_of(i) == want[static_cast<std::size_t>(i)]);
-        kv::lane const who = now.both.window.who.at(i);
+        kv::lane const this_lane = now.both.window.lanes.at(i);
         for (int e = 0; e < std::ssize(want[static_cast<std::size_t>(i)]); ++e) {
-          REQUIRE(dual_engine::true_rows(now.both.global.entries, who, e));
+          REQUIRE(dual_engine::true_rows(now.both.global.entries, this_lane, e));
         }
       }
       REQUIRE(now.engine.held_pages() + now.engine.free_pages() == 400);
@@ -170,14 +170,14 @@ TEST_SUITE("step") {
       now.step();
       kv::cache const& pages = now.both.global.entries;
       auto fresh = kv::make_state(now.exec, choose, pages);
-      kv::observe(now.exec, choose, kv::signals{pages.who, kv::keys_of(pages)}, fresh);
-      kv::page_bounds const made = kv::bound_pages{4}.view(fresh.columns_from(0));
-      kv::page_bounds const kept = kv::bound_pages{4}.view(now.held.global.columns_from(1));  // behind log beta
+      kv::observe(now.exec, choose, kv::signals{pages.lanes, kv::keys_of(pages)}, fresh);
+      kv::page_bounds const made = kv::record_page_bounds{4}.view(fresh.columns_from(0));
+      kv::page_bounds const kept = kv::record_page_bounds{4}.view(now.held.global.columns_from(1));  // behind log beta
       for (int i = 0; i < 4; ++i) {
-        kv::lane const who = pages.who.at(i);
-        int const covered = (*pages.who.count.row(who) + 3) / 4;
-        auto const* const a = reinterpret_cast<float const*>(made.rows.row(who));
-        auto const* const b = reinterpret_cast<float const*>(kept.rows.row(who));
+        kv::lane const this_lane = pages.lanes.at(i);
+        int const covered = (*pages.lanes.count.row(this_lane) + 3) / 4;
+        auto const* const a = reinterpret_cast<float const*>(made.rows.row(this_lane));
+        auto const* const b = reinterpret_cast<float const*>(kept.rows.row(this_lane));
         REQUIRE(std::equal(a, a + covered * 8, b));
       }
     }
@@ -208,16 +208,16 @@ TEST_SUITE("step") {
     kv::dual_cache both = engine.view();
     kv::cache& all = both.global.entries;
     for (int i = 0; i < 4; ++i) {  // all pages at once: this engine has room before it appends
-      for (int page = 0; page < 32; ++page) both.global.table.row(all.who.at(i))[page] = 4 + i * 32 + page;
+      for (int page = 0; page < 32; ++page) both.global.table.row(all.lanes.at(i))[page] = 4 + i * 32 + page;
     }
     auto held = kv::make_state(exec, policy, all);
     auto plans = kv::make_plan(exec, policy, all);
     for (int t = 0; t < 60; ++t) {
-      kv::step(exec, policy, kv::signals{all.who}, all, held, plans, {.tokens = 1, .position = t}, [&] {
+      kv::step(exec, policy, kv::signals{all.lanes}, all, held, plans, {.tokens = 1, .position = t}, [&] {
         std::vector<float> betas(4);
         for (int i = 0; i < 4; ++i) {
-          kv::lane const who = all.who.at(i);
-          dual_engine::write(all, who, *all.who.count.row(who) - 1, t);
+          kv::lane const this_lane = all.lanes.at(i);
+          dual_engine::write(all, this_lane, *all.lanes.count.row(this_lane) - 1, t);
           betas[static_cast<std::size_t>(i)] = log_beta_of(i, t);
         }
         kv::log_beta fresh;
@@ -225,12 +225,12 @@ TEST_SUITE("step") {
         fresh.head = fresh.entry = 4;
         fresh.layer = 8;
         fresh.entries = 1;
-        kv::observe(exec, policy, kv::signals{all.who, fresh}, held);
+        kv::observe(exec, policy, kv::signals{all.lanes, fresh}, held);
       });
       for (int i = 0; i < 4; ++i) {
-        kv::lane const who = all.who.at(i);
-        REQUIRE(*all.who.count.row(who) == std::min(t + 1, 20));
-        REQUIRE(*held.columns().back().rows.row(who) == static_cast<std::byte>(std::min(t + 1, 20)));  // known
+        kv::lane const this_lane = all.lanes.at(i);
+        REQUIRE(*all.lanes.count.row(this_lane) == std::min(t + 1, 20));
+        REQUIRE(*held.columns().back().rows.row(this_lane) == static_cast<std::byte>(std::min(t + 1, 20)));  // known
       }
     }
   }
@@ -247,9 +247,9 @@ TEST_SUITE("step") {
     for (int t = 0; t < 30; ++t) now.step();
     auto const seen = dual_engine::seen(now.both, {});
     bool ran = false;
-    auto const refused = [&](auto const& policy, kv::appended const& fresh) {
+    auto const refused = [&](auto const& policy, kv::append_request const& new_tokens) {
       return error_of([&] {
-        kv::step(now.exec, policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans, fresh,
+        kv::step(now.exec, policy, kv::signals{now.both.window.lanes}, now.both, now.held, now.plans, new_tokens,
                  [&] { ran = true; });
       });
     };
@@ -277,7 +277,7 @@ TEST_SUITE("step") {
     stepping now(kv::cache_policy{.admit = admit});
     for (int t = 0; t < 20; ++t) now.step();
     auto const seen = dual_engine::seen(now.both, {});
-    kv::step(now.exec, now.policy, kv::signals{now.both.window.who}, now.both, now.held, now.plans,
+    kv::step(now.exec, now.policy, kv::signals{now.both.window.lanes}, now.both, now.held, now.plans,
              {.tokens = 2, .position = 20, .in_flight = true}, [] {});
     kv::truncate(now.exec, now.both, now.held, 0, 20);
     CHECK(dual_engine::seen(now.both, {}) == seen);
@@ -288,7 +288,7 @@ TEST_SUITE("step") {
     for (int t = 0; t < 30; ++t) now.step();
     kv::truncate(now.exec, now.both, now.held, 0, 10);
     for (int i = 0; i < 4; ++i) {
-      auto const left = dual_engine::seen(now.both, now.both.window.who.at(i));
+      auto const left = dual_engine::seen(now.both, now.both.window.lanes.at(i));
       CHECK((left.empty() || left.back() < 10));
     }
     CHECK(now.engine.held_pages() + now.engine.free_pages() == 400);
@@ -323,13 +323,13 @@ TEST_SUITE("step") {
     for (int const total : {99, 100}) {
       int const counts[] = {29, 30, 15, total - 74};
       for (int i = 0; i < 4; ++i) {
-        kv::lane const who = pages.who.at(i);
-        *pages.who.count.row(who) = counts[i];
-        std::iota(pages.who.position.row(who), pages.who.position.row(who) + counts[i], 0);
-        for (int page = 0; page < 16; ++page) both.global.table.row(who)[page] = 4 + i * 16 + page;
-        for (int e = 0; e < counts[i]; ++e) dual_engine::write(pages, who, e, e);
+        kv::lane const this_lane = pages.lanes.at(i);
+        *pages.lanes.count.row(this_lane) = counts[i];
+        std::iota(pages.lanes.position.row(this_lane), pages.lanes.position.row(this_lane) + counts[i], 0);
+        for (int page = 0; page < 16; ++page) both.global.table.row(this_lane)[page] = 4 + i * 16 + page;
+        for (int e = 0; e < counts[i]; ++e) dual_engine::write(pages, this_lane, e, e);
       }
-      kv::decide(exec, policy, kv::signals{pages.who, kv::keys_of(pages), rows}, held, plan);
+      kv::decide(exec, policy, kv::signals{pages.lanes, kv::keys_of(pages), rows}, held, plan);
       for (int i = 0; i < 4; ++i) {
         int const dropped = total > 99 ? counts[i] / 10 : 0;
         CHECK(std::ssize(plan.keep().listed(i)) == counts[i] - dropped);
@@ -340,7 +340,7 @@ TEST_SUITE("step") {
       std::vector<float> const sums(16, 30.0f);
       kv::recent_queries told = rows;
       told.lse = {sums.data(), 0, 8, 2};
-      kv::decide(exec, policy, kv::signals{pages.who, kv::keys_of(pages), told}, held, plan);
+      kv::decide(exec, policy, kv::signals{pages.lanes, kv::keys_of(pages), told}, held, plan);
       CHECK(plan.score(0, 20) == before);
     }
   }

@@ -67,24 +67,24 @@ class dual_engine {
     kv::dual_cache both;
     both.window = {
         .shape = how_.model,
-        .who = lanes_of({window_count_.data(), 1, 0, 0}, {window_position_.data(), how_.rows, 0, 0}, how_.rows),
+        .lanes = lanes_of({window_count_.data(), 1, 0, 0}, {window_position_.data(), how_.rows, 0, 0}, how_.rows),
         .k = planes(k_, true),
         .v = planes(v_, true),
         .where = {kv::locating::ring, {oldest_.data(), 1, 0, 0}, how_.rows, how_.sequences}};
-    both.window.who.in_flight = in_flight_.data();
+    both.window.lanes.in_flight = in_flight_.data();
     both.oldest = {oldest_.data(), 1, 0, 0};
     std::int64_t const heads = how_.model.kv_heads;
     std::int64_t const all = lanes_of_one();
     kv::by_lane<int const> const read{table_.data(), all * row_pages(), heads * row_pages(), row_pages()};
     both.global.entries = {
         .shape = how_.model,
-        .who = lanes_of({count_.data(), all, heads, 1},
-                        {position_.data(), all * how_.bound, heads * how_.bound, how_.bound}, how_.bound),
+        .lanes = lanes_of({count_.data(), all, heads, 1},
+                          {position_.data(), all * how_.bound, heads * how_.bound, how_.bound}, how_.bound),
         .k = planes(k_, false),
         .v = planes(v_, false),
         .where = kv::block_table(read, how_.page, all_pages_)};
     both.global.table = {table_.data(), all * row_pages(), heads * row_pages(), row_pages()};
-    both.global.held = {held_.data(), all, heads, 1};
+    both.global.num_pages = {held_.data(), all, heads, 1};
     both.global.pages = {free_.data(), &free_count_, sentinel()};
     return both;
   }
@@ -112,36 +112,37 @@ class dual_engine {
                        .dim = 4};
     };
     kv::cache made{.shape = how_.model,
-                   .who = lanes_of({fresh_count_.data(), 1, 0, 0}, {fresh_position_.data(), how_.most_fresh, 0, 0},
-                                   how_.most_fresh),
+                   .lanes = lanes_of({fresh_count_.data(), 1, 0, 0}, {fresh_position_.data(), how_.most_fresh, 0, 0},
+                                     how_.most_fresh),
                    .k = plane(fresh_k_),
                    .v = plane(fresh_v_),
-                   .where = kv::identity(how_.most_fresh, how_.sequences)};
+                   .where = kv::identity_map(how_.most_fresh, how_.sequences)};
     for (int i = 0; i < lanes(); ++i) {
-      kv::lane const who = made.who.at(i);
-      for (int e = 0; e < tokens[size(who.sequence)]; ++e) write(made, who, e, position[size(who.sequence)] + e);
+      kv::lane const this_lane = made.lanes.at(i);
+      for (int e = 0; e < tokens[size(this_lane.sequence)]; ++e)
+        write(made, this_lane, e, position[size(this_lane.sequence)] + e);
     }
     return made;
   }
 
   /// What the model does: the rows of one entry, written through the library's own view of where it lives.
-  static void write(kv::cache const& in, kv::lane who, int ordinal, int position) {
-    kv::place const at = in.where.at(who, ordinal);
+  static void write(kv::cache const& in, kv::lane this_lane, int ordinal, int position) {
+    kv::place const at = in.where.at(this_lane, ordinal);
     for (bool const key : {true, false}) {
       kv::plane const& rows = key ? in.k : in.v;
-      auto* const row = reinterpret_cast<float*>(rows.row(who.layer, at, who.head));
-      for (int d = 0; d < rows.dims; ++d) row[d] = mark(who, position, d, key);
+      auto* const row = reinterpret_cast<float*>(rows.row(this_lane.layer, at, this_lane.head));
+      for (int d = 0; d < rows.dims; ++d) row[d] = mark(this_lane, position, d, key);
     }
   }
   /// True if the rows of an entry are those of its lane and position.
-  static bool true_rows(kv::cache const& in, kv::lane who, int ordinal) {
-    kv::place const at = in.where.at(who, ordinal);
-    int const position = in.who.position.row(who)[ordinal];
+  static bool true_rows(kv::cache const& in, kv::lane this_lane, int ordinal) {
+    kv::place const at = in.where.at(this_lane, ordinal);
+    int const position = in.lanes.position.row(this_lane)[ordinal];
     for (bool const key : {true, false}) {
       kv::plane const& rows = key ? in.k : in.v;
-      auto const* const row = reinterpret_cast<float const*>(rows.row(who.layer, at, who.head));
+      auto const* const row = reinterpret_cast<float const*>(rows.row(this_lane.layer, at, this_lane.head));
       for (int d = 0; d < rows.dims; ++d) {
-        if (row[d] != mark(who, position, d, key)) return false;
+        if (row[d] != mark(this_lane, position, d, key)) return false;
       }
     }
     return true;
@@ -162,11 +163,11 @@ class dual_engine {
   }
 
   /// Positions that a lane sees, ascending: its pages, then its window.
-  static std::vector<int> seen(kv::dual_cache const& both, kv::lane who) {
+  static std::vector<int> seen(kv::dual_cache const& both, kv::lane this_lane) {
     std::vector<int> all;
     for (kv::cache const* part : {&both.global.entries, &both.window}) {
-      int const* const position = part->who.position.row(who);
-      all.insert(all.end(), position, position + *part->who.count.row(who));
+      int const* const position = part->lanes.position.row(this_lane);
+      all.insert(all.end(), position, position + *part->lanes.count.row(this_lane));
     }
     return all;
   }
@@ -174,8 +175,8 @@ class dual_engine {
  private:
   [[nodiscard]] int lanes_of_one() const { return how_.model.layers * how_.model.kv_heads; }
   static std::size_t size(int n) { return static_cast<std::size_t>(n); }
-  static float mark(kv::lane who, int position, int d, bool key) {
-    int const lane = who.sequence * 16 + who.layer * 4 + who.head;
+  static float mark(kv::lane this_lane, int position, int d, bool key) {
+    int const lane = this_lane.sequence * 16 + this_lane.layer * 4 + this_lane.head;
     return static_cast<float>(position % 8192 * 128 + lane * 2 + (key ? 1 : 0)) + 0.0625f * static_cast<float>(d);
   }
   [[nodiscard]] int row_pages() const { return (how_.bound + how_.page - 1) / how_.page; }

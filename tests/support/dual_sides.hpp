@@ -22,9 +22,11 @@ inline void settle(device_executor& device) { device.check(); }
 inline std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// One number for each lane and position: at the threshold, on either side of it, or none.
-inline float gate_of(kv::lane who, int position) {
+inline float gate_of(kv::lane this_lane, int position) {
   unsigned const mixed =
-      (static_cast<unsigned>(position * 31 + who.sequence * 7 + who.layer * 3 + who.head) * 2654435761u) >> 20;
+      (static_cast<unsigned>(position * 31 + this_lane.sequence * 7 + this_lane.layer * 3 + this_lane.head) *
+       2654435761u) >>
+      20;
   float const values[] = {0.1f, 0.05f, 0.9f, 0.1f, std::numeric_limits<float>::quiet_NaN(), 0.0f, 0.5f};
   return values[mixed % 7];
 }
@@ -52,12 +54,12 @@ class side {
         length(size(how.sequences)) {}
 
   void step(std::vector<int> const& tokens) {
-    kv::make_room(exec_, policy_, kv::signals{both.window.who}, both, held, plans_, std::span<int const>(tokens),
-                  told_.data());
+    kv::promote(exec_, policy_, kv::signals{both.window.lanes}, both, held, plans_, std::span<int const>(tokens),
+                told_.data());
     settle(exec_);
     first_ = length;
     for (int s = 0; s < how_.sequences; ++s) write(s, tokens[size(s)], false);
-    tell(both.window.who, held.window, tokens);
+    tell(both.window.lanes, held.window, tokens);
   }
 
   /// Drafts of each sequence, of which some are accepted.
@@ -70,16 +72,16 @@ class side {
       kv::commit(exec_, both.window, s, accepted[size(s)]);
       settle(exec_);
     }
-    tell(both.window.who, held.window, accepted);
+    tell(both.window.lanes, held.window, accepted);
   }
 
   void chunk(std::vector<int> const& tokens) {
-    kv::cache const fresh = engine->chunk(tokens, length);
+    kv::cache const chunk = engine->chunk(tokens, length);
     first_ = length;
-    tell(fresh.who, of_fresh_, tokens);
-    kv::decide(exec_, policy_, kv::signals{fresh.who}, of_fresh_, decided_);
-    kv::take_in(exec_, policy_, kv::signals{both.window.who}, fresh, of_fresh_, decided_, both, held, plans_,
-                told_.data());
+    tell(chunk.lanes, of_fresh_, tokens);
+    kv::decide(exec_, policy_, kv::signals{chunk.lanes}, of_fresh_, decided_);
+    kv::ingest(exec_, policy_, kv::signals{both.window.lanes}, chunk, of_fresh_, decided_, both, held, plans_,
+               told_.data());
     settle(exec_);
     for (int s = 0; s < how_.sequences; ++s) length[size(s)] += tokens[size(s)];
   }
@@ -94,11 +96,11 @@ class side {
   void write(int sequence, int tokens, bool drafts) {
     kv::append(exec_, both.window, held.window, {sequence, tokens, length[size(sequence)], drafts});
     settle(exec_);
-    int const count = *both.window.who.count.row({sequence, 0, 0});
+    int const count = *both.window.lanes.count.row({sequence, 0, 0});
     for (int i = 0; i < engine->lanes(); ++i) {
-      kv::lane const who = both.window.who.at(i);
-      for (int t = 0; who.sequence == sequence && t < tokens; ++t) {
-        dual_engine::write(both.window, who, count - tokens + t, length[size(sequence)] + t);
+      kv::lane const this_lane = both.window.lanes.at(i);
+      for (int t = 0; this_lane.sequence == sequence && t < tokens; ++t) {
+        dual_engine::write(both.window, this_lane, count - tokens + t, length[size(sequence)] + t);
       }
     }
     length[size(sequence)] += tokens;
@@ -118,29 +120,29 @@ class side {
     add(pages.v.base, rows);
     add(engine->free_list().data(), how_.pages * 4);
     add(both.global.pages.count, 4);
-    add(told_.data(), sizeof(kv::promotion_tally));
-    add(both.window.who.in_flight, how_.sequences * 4);
+    add(told_.data(), sizeof(kv::promotion_stats));
+    add(both.window.lanes.in_flight, how_.sequences * 4);
     for (int i = 0; i < engine->lanes(); ++i) {
-      kv::lane const who = both.window.who.at(i);
-      add(both.oldest.row(who), 4);
-      add(both.global.held.row(who), 4);
-      add(both.global.table.row(who), (how_.bound + how_.page - 1) / how_.page * 4);
+      kv::lane const this_lane = both.window.lanes.at(i);
+      add(both.oldest.row(this_lane), 4);
+      add(both.global.num_pages.row(this_lane), 4);
+      add(both.global.table.row(this_lane), (how_.bound + how_.page - 1) / how_.page * 4);
       for (kv::cache const* part : {&window, &pages}) {
-        int const count = *part->who.count.row(who);
+        int const count = *part->lanes.count.row(this_lane);
         add(&count, 4);
-        add(part->who.position.row(who), part->who.bound * 4);
+        add(part->lanes.position.row(this_lane), part->lanes.bound * 4);
         auto const& columns = (part == &pages ? held.global : held.window).columns();
-        for (kv::held_column const& each : columns) add(each.rows.row(who), count * each.about.bytes);
+        for (kv::recorded_column const& each : columns) add(each.rows.row(this_lane), count * each.about.bytes);
       }
     }
     return all;
   }
 
  private:
-  void tell(kv::lanes const& who, kv::state<Executor>& to, std::vector<int> const& tokens) {
+  void tell(kv::lanes const& batch, kv::state<Executor>& to, std::vector<int> const& tokens) {
     counts_ = tokens;
     for (int i = 0; i < engine->lanes(); ++i) {
-      kv::lane const one = who.at(i);
+      kv::lane const one = batch.at(i);
       for (int t = 0; t < tokens[size(one.sequence)]; ++t) {
         gates_[size(i * most + t)] = gate_of(one, first_[size(one.sequence)] + t);
       }
@@ -149,10 +151,10 @@ class side {
     fresh.base = reinterpret_cast<std::byte const*>(gates_.data());
     fresh.entry = 4;
     fresh.head = 4 * most;
-    fresh.layer = fresh.head * who.heads;
-    fresh.sequence = fresh.layer * who.layers();
+    fresh.layer = fresh.head * batch.heads;
+    fresh.sequence = fresh.layer * batch.layers();
     fresh.counts = {counts_.data(), 1, 0, 0};
-    kv::observe(exec_, policy_, kv::signals{who, fresh}, to);
+    kv::observe(exec_, policy_, kv::signals{batch, fresh}, to);
     settle(exec_);
   }
 
@@ -174,7 +176,7 @@ class side {
   kv::state<Executor> of_fresh_;
   kv::plan<Executor> decided_;
   std::vector<float> gates_;
-  std::vector<kv::promotion_tally> told_;
+  std::vector<kv::promotion_stats> told_;
   std::vector<int> first_, counts_;
 
  public:
@@ -183,7 +185,7 @@ class side {
 
 /// The host and the device, who are asked the same.
 struct both_sides {
-  both_sides(dual_options const& how, policy_type const& policy, kv::launch_numbers const& numbers, std::uint64_t seed)
+  both_sides(dual_options const& how, policy_type const& policy, kv::launch_config const& numbers, std::uint64_t seed)
       : device(numbers, seed), expected(how, policy, host), found(how, policy, device) {}
 
   /// What the host says to a call; the device must say as much, and be left the same.

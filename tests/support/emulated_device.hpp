@@ -104,23 +104,23 @@ class emulated_block {
   }
 
   template <class T>
-  T add(T* to, T value) {
+  T atomic_add(T* to, T value) {
     return std::exchange(*to, static_cast<T>(*to + value));
   }
   template <class T>
-  T lower(T* to, T value) {
+  T atomic_min(T* to, T value) {
     return std::exchange(*to, value < *to ? value : *to);
   }
   template <class T>
-  T raise(T* to, T value) {
+  T atomic_max(T* to, T value) {
     return std::exchange(*to, *to < value ? value : *to);
   }
   template <class T>
-  T unite(T* to, T value) {
+  T atomic_or(T* to, T value) {
     return std::exchange(*to, static_cast<T>(*to | value));
   }
   template <class T>
-  T intersect(T* to, T value) {
+  T atomic_and(T* to, T value) {
     return std::exchange(*to, static_cast<T>(*to & value));
   }
 
@@ -340,11 +340,11 @@ class emulated_executor {
 
   /// Few threads and small pieces: more of a kernel's seams in small tests.
   explicit emulated_executor(std::uint64_t seed = 1) : emulated_executor(small_numbers(), seed) {}
-  emulated_executor(kv::launch_numbers const& numbers, std::uint64_t seed) : numbers_(numbers), random_(seed * 2 + 1) {
+  emulated_executor(kv::launch_config const& numbers, std::uint64_t seed) : config_(numbers), random_(seed * 2 + 1) {
     static_cast<void>(block());
   }
 
-  [[nodiscard]] static kv::launch_numbers small_numbers() {
+  [[nodiscard]] static kv::launch_config small_numbers() {
     return {.segment_threads = 64,
             .entry_threads = 64,
             .entries_of_a_block = 96,
@@ -361,16 +361,16 @@ class emulated_executor {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
 
-  [[nodiscard]] kv::launch_numbers const& numbers() const { return numbers_; }
+  [[nodiscard]] kv::launch_config const& config() const { return config_; }
   [[nodiscard]] std::byte* scratch() { return scratch_.data(); }
   [[nodiscard]] int* tickets() { return tickets_; }
-  [[nodiscard]] kv::fault_word faults() { return {&fault_}; }
+  [[nodiscard]] kv::device_error faults() { return {&fault_}; }
   template <class T>
   static void fetch(T* to, T const* from, std::size_t count) {
     copy(reinterpret_cast<std::byte*>(to), reinterpret_cast<std::byte const*>(from), count * sizeof(T));
   }
   static void synchronize() {}
-  void check() { kv::detail::throw_fault(std::exchange(fault_, kv::fault_word::nothing)); }
+  void check() { kv::detail::throw_fault(std::exchange(fault_, kv::device_error::nothing)); }
 
   template <class Kernel>
   void launch(kv::launch_shape const& shape, Kernel const& kernel) {
@@ -383,10 +383,10 @@ class emulated_executor {
     return one;
   }
 
-  kv::launch_numbers numbers_;
+  kv::launch_config config_;
   std::uint64_t random_;
   std::vector<std::byte> scratch_;
-  std::uint64_t fault_ = kv::fault_word::nothing;
+  std::uint64_t fault_ = kv::device_error::nothing;
   int tickets_[16] = {};
 };
 

@@ -141,19 +141,19 @@ inline void fill(mock_queries& queries, mock_cache& cache, content rows) {
 }
 
 /// The lane as the reference sees it: committed entries, and the rows that are not after the last of them.
-inline reference::lane_attention reference_lane(mock_cache& cache, mock_queries& queries, kv::lane who) {
-  int const count = cache.committed(who);
+inline reference::lane_attention reference_lane(mock_cache& cache, mock_queries& queries, kv::lane this_lane) {
+  int const count = cache.committed(this_lane);
   reference::lane_attention lane;
-  lane.keys = cache.rows(of::keys, who, count);
-  lane.key_positions = cache.positions(who, count);
+  lane.keys = cache.rows(of::keys, this_lane, count);
+  lane.key_positions = cache.positions(this_lane, count);
   lane.queries.resize(static_cast<std::size_t>(cache.model().group()));
-  for (int r = 0; r < queries.valid(who.sequence); ++r) {
-    int const position = queries.position(who.sequence, r);
+  for (int r = 0; r < queries.valid(this_lane.sequence); ++r) {
+    int const position = queries.position(this_lane.sequence, r);
     if (count == 0 || position > lane.key_positions.back()) continue;
     lane.query_positions.push_back(position);
     for (int h = 0; h < cache.model().group(); ++h) {
       lane.queries[static_cast<std::size_t>(h)].push_back(
-          queries.row(who.sequence, who.layer, who.head * cache.model().group() + h, r));
+          queries.row(this_lane.sequence, this_lane.layer, this_lane.head * cache.model().group() + h, r));
     }
   }
   return lane;

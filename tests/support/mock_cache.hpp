@@ -40,8 +40,8 @@ class mock_cache {
   [[nodiscard]] kv::lane lane_at(int i) const {
     return {i / model().kv_heads / model().layers, i / model().kv_heads % model().layers, i % model().kv_heads};
   }
-  [[nodiscard]] int index(kv::lane who) const {
-    return (who.sequence * model().layers + who.layer) * model().kv_heads + who.head;
+  [[nodiscard]] int index(kv::lane this_lane) const {
+    return (this_lane.sequence * model().layers + this_lane.layer) * model().kv_heads + this_lane.head;
   }
   dice& random() { return dice_; }
 
@@ -76,7 +76,7 @@ class mock_cache {
       case kv::locating::ring:
         return {kv::locating::ring, table, unit_tokens_, units_};
       default:
-        return kv::identity(unit_tokens_, options_.sequences);
+        return kv::identity_map(unit_tokens_, options_.sequences);
     }
   }
 
@@ -84,64 +84,65 @@ class mock_cache {
 
   // --- What the test sees --------------------------------------------------------------------------------------------
 
-  [[nodiscard]] int& count(kv::lane who) { return count_[entries_row(who)]; }
+  [[nodiscard]] int& count(kv::lane this_lane) { return count_[entries_row(this_lane)]; }
   [[nodiscard]] int drafts(int sequence) const { return in_flight_[static_cast<std::size_t>(sequence)]; }
-  [[nodiscard]] int committed(kv::lane who) { return count(who) - drafts(who.sequence); }
-  [[nodiscard]] int position(kv::lane who, int ordinal) const {
-    return position_[entries_row(who) * static_cast<std::size_t>(options_.bound) + static_cast<std::size_t>(ordinal)];
+  [[nodiscard]] int committed(kv::lane this_lane) { return count(this_lane) - drafts(this_lane.sequence); }
+  [[nodiscard]] int position(kv::lane this_lane, int ordinal) const {
+    return position_[entries_row(this_lane) * static_cast<std::size_t>(options_.bound) +
+                     static_cast<std::size_t>(ordinal)];
   }
   /// Positions of the first `count` entries.
-  [[nodiscard]] std::vector<int> positions(kv::lane who, int count) const {
+  [[nodiscard]] std::vector<int> positions(kv::lane this_lane, int count) const {
     std::vector<int> all;
-    for (int e = 0; e < count; ++e) all.push_back(position(who, e));
+    for (int e = 0; e < count; ++e) all.push_back(position(this_lane, e));
     return all;
   }
 
   /// The address of one element of an entry's row.
-  [[nodiscard]] std::byte* element(of plane, kv::lane who, int ordinal, int dim) {
+  [[nodiscard]] std::byte* element(of plane, kv::lane this_lane, int ordinal, int dim) {
     strides const& by = plane == of::keys ? key_ : value_;
-    auto const [unit, token] = place_of(who, ordinal);
-    return memory_.data() + by.base + who.layer * by.layer + unit * by.unit + token * by.token + who.head * by.head +
-           dim * by.dim;
+    auto const [unit, token] = place_of(this_lane, ordinal);
+    return memory_.data() + by.base + this_lane.layer * by.layer + unit * by.unit + token * by.token +
+           this_lane.head * by.head + dim * by.dim;
   }
-  [[nodiscard]] reference::row row(of plane, kv::lane who, int ordinal) {
+  [[nodiscard]] reference::row row(of plane, kv::lane this_lane, int ordinal) {
     reference::row values;
     int const dims = plane == of::keys ? model().head_dim : value_dim();
-    for (int d = 0; d < dims; ++d) values.push_back(decoded(options_.element, element(plane, who, ordinal, d)));
+    for (int d = 0; d < dims; ++d) values.push_back(decoded(options_.element, element(plane, this_lane, ordinal, d)));
     return values;
   }
-  void write(of plane, kv::lane who, int ordinal, reference::row const& values) {
+  void write(of plane, kv::lane this_lane, int ordinal, reference::row const& values) {
     for (std::size_t d = 0; d < values.size(); ++d) {
-      encode(options_.element, values[d], element(plane, who, ordinal, static_cast<int>(d)));
+      encode(options_.element, values[d], element(plane, this_lane, ordinal, static_cast<int>(d)));
     }
   }
-  [[nodiscard]] reference::matrix rows(of plane, kv::lane who, int count) {
+  [[nodiscard]] reference::matrix rows(of plane, kv::lane this_lane, int count) {
     reference::matrix all;
-    for (int e = 0; e < count; ++e) all.push_back(row(plane, who, e));
+    for (int e = 0; e < count; ++e) all.push_back(row(plane, this_lane, e));
     return all;
   }
 
   /// The row of lane and position in a cache of fingerprints.
-  [[nodiscard]] reference::row fingerprint(of plane, kv::lane who, int position) const {
+  [[nodiscard]] reference::row fingerprint(of plane, kv::lane this_lane, int position) const {
     reference::row values;
     int const dims = plane == of::keys ? model().head_dim : value_dim();
-    dice from(options_.seed * 1000003u + static_cast<std::uint64_t>(index(who)) * 7919u +
+    dice from(options_.seed * 1000003u + static_cast<std::uint64_t>(index(this_lane)) * 7919u +
               static_cast<std::uint64_t>(position) * 2u + (plane == of::keys ? 1u : 0u));
     for (int d = 0; d < dims; ++d) values.push_back(from.between(-128, 128) / 64.0);
     return values;
   }
 
   /// Replaces the entries of a lane: their positions, and rows of the cache's content.
-  void put(kv::lane who, std::vector<int> const& positions) {
-    count(who) = static_cast<int>(positions.size());
+  void put(kv::lane this_lane, std::vector<int> const& positions) {
+    count(this_lane) = static_cast<int>(positions.size());
     for (std::size_t e = 0; e < positions.size(); ++e) {
-      position_[entries_row(who) * static_cast<std::size_t>(options_.bound) + e] = positions[e];
-      write_new_row(who, static_cast<int>(e), positions[e]);
+      position_[entries_row(this_lane) * static_cast<std::size_t>(options_.bound) + e] = positions[e];
+      write_new_row(this_lane, static_cast<int>(e), positions[e]);
     }
   }
   /// What an engine does before it appends: writes the rows of one entry behind the last.
-  void write_new_row(kv::lane who, int ordinal, int position) {
-    for (of const plane : {of::keys, of::values}) write(plane, who, ordinal, new_row(plane, who, position));
+  void write_new_row(kv::lane this_lane, int ordinal, int position) {
+    for (of const plane : {of::keys, of::values}) write(plane, this_lane, ordinal, new_row(plane, this_lane, position));
   }
   void set_drafts(int sequence, int drafts) { in_flight_[static_cast<std::size_t>(sequence)] = drafts; }
 
@@ -162,18 +163,19 @@ class mock_cache {
 
   void lay_out();
   void make_tables();
-  [[nodiscard]] reference::row new_row(of plane, kv::lane who, int position);
+  [[nodiscard]] reference::row new_row(of plane, kv::lane this_lane, int position);
 
   [[nodiscard]] kv::plane plane(of which) {
     strides const& by = which == of::keys ? key_ : value_;
     int const dims = which == of::keys ? model().head_dim : value_dim();
     return {memory_.data() + by.base, options_.element, dims, by.layer, by.unit, by.token, by.head, by.dim};
   }
-  [[nodiscard]] std::size_t entries_row(kv::lane who) const {
-    return static_cast<std::size_t>(options_.shared_entries ? who.sequence : index(who));
+  [[nodiscard]] std::size_t entries_row(kv::lane this_lane) const {
+    return static_cast<std::size_t>(options_.shared_entries ? this_lane.sequence : index(this_lane));
   }
-  [[nodiscard]] std::pair<int, int> place_of(kv::lane who, int ordinal) const {
-    auto const row = static_cast<std::size_t>((options_.shared_table ? who.sequence : index(who)) * table_row_);
+  [[nodiscard]] std::pair<int, int> place_of(kv::lane this_lane, int ordinal) const {
+    auto const row =
+        static_cast<std::size_t>((options_.shared_table ? this_lane.sequence : index(this_lane)) * table_row_);
     auto const entry = [&](int i) { return table_[row + static_cast<std::size_t>(i)]; };
     switch (options_.where) {
       case kv::locating::slot_map:
@@ -181,9 +183,9 @@ class mock_cache {
       case kv::locating::block_table:
         return {entry(ordinal / unit_tokens_), ordinal % unit_tokens_};
       case kv::locating::ring:
-        return {who.sequence, (entry(0) + ordinal) % unit_tokens_};
+        return {this_lane.sequence, (entry(0) + ordinal) % unit_tokens_};
       default:
-        return {who.sequence, ordinal};
+        return {this_lane.sequence, ordinal};
     }
   }
 
@@ -276,8 +278,8 @@ inline void mock_cache::make_tables() {
   }
 }
 
-inline reference::row mock_cache::new_row(of plane, kv::lane who, int position) {
-  if (options_.rows == content::fingerprint) return fingerprint(plane, who, position);
+inline reference::row mock_cache::new_row(of plane, kv::lane this_lane, int position) {
+  if (options_.rows == content::fingerprint) return fingerprint(plane, this_lane, position);
   reference::row values(static_cast<std::size_t>(plane == of::keys ? model().head_dim : value_dim()));
   for (double& each : values) each = options_.rows == content::few ? dice_.between(-1, 1) : dice_.real(2.0);
   if (options_.rows == content::troubled && dice_.chance(10)) {

@@ -72,14 +72,14 @@ inline bool decided_by(std::vector<int> const& kept, reference::row const& score
   return true;
 }
 
-/// Scores of `who` in memory of their own: `stride` floats a segment, all of them `filler` at first.
+/// Scores of `lanes` in memory of their own: `stride` floats a segment, all of them `filler` at first.
 class owned_scores {
  public:
-  explicit owned_scores(kv::lanes const& who, kv::granularity decides = kv::granularity::lane, int more = 3,
+  explicit owned_scores(kv::lanes const& batch, kv::granularity decides = kv::granularity::lane, int more = 3,
                         float filler = 0.5f)
-      : stride_(who.bound + more),
-        values_(static_cast<std::size_t>(kv::segments(who, decides) * stride_), filler),
-        view_(kv::contiguous_scores(who, decides, values_.data(), stride_)) {}
+      : stride_(batch.bound + more),
+        values_(static_cast<std::size_t>(kv::segments(batch, decides) * stride_), filler),
+        view_(kv::contiguous_scores(batch, decides, values_.data(), stride_)) {}
   owned_scores(owned_scores const&) = delete;
   owned_scores& operator=(owned_scores const&) = delete;
 

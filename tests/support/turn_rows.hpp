@@ -39,8 +39,8 @@ class turn_rows {
       position_[at(sequence * capacity_ + stored(sequence, static_cast<int>(r)))] = positions[r];
     }
   }
-  void write(kv::lane who, int query_head, int row, reference::row const& values) {
-    for (std::size_t d = 0; d < values.size(); ++d) encode(element_, values[d], element(who, query_head, row, d));
+  void write(kv::lane this_lane, int query_head, int row, reference::row const& values) {
+    for (std::size_t d = 0; d < values.size(); ++d) encode(element_, values[d], element(this_lane, query_head, row, d));
   }
   void fill(dice& random, double size) {
     for (std::size_t i = 0; i < memory_.size(); i += static_cast<std::size_t>(kv::bytes_of(element_))) {
@@ -100,8 +100,9 @@ class turn_rows {
  private:
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] int stored(int sequence, int row) const { return (cursor_[at(2 * sequence)] + row) % capacity_; }
-  std::byte* element(kv::lane who, int query_head, int row, std::size_t dim) {
-    int const before = (who.sequence * model_.layers + who.layer) * capacity_ + stored(who.sequence, row);
+  std::byte* element(kv::lane this_lane, int query_head, int row, std::size_t dim) {
+    int const before =
+        (this_lane.sequence * model_.layers + this_lane.layer) * capacity_ + stored(this_lane.sequence, row);
     return memory_.data() + (at((before * model_.query_heads + query_head) * model_.head_dim) + dim) *
                                 static_cast<std::size_t>(kv::bytes_of(element_));
   }

@@ -102,7 +102,7 @@ template <class Session>
 std::vector<std::vector<int>> held_by(Session& one) {
   std::vector<std::vector<int>> all;
   for (kv::lanes const& part : one.lanes()) {
-    for (auto& each : positions_of({.who = part})) all.push_back(std::move(each));
+    for (auto& each : positions_of({.lanes = part})) all.push_back(std::move(each));
   }
   return all;
 }
@@ -115,8 +115,8 @@ tinylm::session_counters stays_within(Policy const& policy, int keep, int see) {
   one.prefill(text().first(prefilled));
   for (int t = 0; t < 30; ++t) {
     one.step(text()[static_cast<std::size_t>(t)]);
-    for (auto const& each : positions_of({.who = one.lanes().front()})) CHECK(std::ssize(each) <= keep);
-    for (auto const& each : positions_of({.who = one.seen()})) {
+    for (auto const& each : positions_of({.lanes = one.lanes().front()})) CHECK(std::ssize(each) <= keep);
+    for (auto const& each : positions_of({.lanes = one.seen()})) {
       CHECK(std::ssize(each) <= see);
       CHECK(each.back() == one.length() - 1);
       CHECK(std::adjacent_find(each.begin(), each.end(), std::greater_equal<>{}) == each.end());
@@ -126,11 +126,11 @@ tinylm::session_counters stays_within(Policy const& policy, int keep, int see) {
 }
 
 /// What retention keeps of a lane's entries [0, entries), all of them there at once: the best of (newest - p) log beta.
-std::vector<int> best_kept(tinylm::fresh_tokens& rows, kv::lane who, int entries, int budget) {
-  auto const log_beta = rows.signals(rows.view().who).get<kv::log_beta>();
+std::vector<int> best_kept(tinylm::fresh_tokens& rows, kv::lane this_lane, int entries, int budget) {
+  auto const log_beta = rows.signals(rows.view().lanes).get<kv::log_beta>();
   std::vector<std::pair<double, int>> scored;
   for (int p = 0; p < entries; ++p) {
-    auto const one = static_cast<double>(*reinterpret_cast<float const*>(log_beta.at(who, p)));
+    auto const one = static_cast<double>(*reinterpret_cast<float const*>(log_beta.at(this_lane, p)));
     scored.emplace_back(-(entries - 1 - p) * one, p);
   }
   std::sort(scored.begin(), scored.end());
@@ -154,7 +154,7 @@ struct layer_of_gate {
 };
 
 /// The write gate of a token, from its definition; norms have weight 1.
-double gate_of(kv::write_gate_weights const& of, kv::lane who, std::vector<float> const& before,
+double gate_of(kv::write_gate_weights const& of, kv::lane this_lane, std::vector<float> const& before,
                std::vector<float> const& after) {
   std::vector<double> x;
   for (auto const* keys : {&before, &after}) {
@@ -163,7 +163,7 @@ double gate_of(kv::write_gate_weights const& of, kv::lane who, std::vector<float
     double const rms = std::sqrt(square / of.dims + 1e-6);
     for (float const one : *keys) x.push_back(static_cast<double>(one) / rms);
   }
-  int const lane = who.layer * of.heads + who.head;
+  int const lane = this_lane.layer * of.heads + this_lane.head;
   layer_of_gate const first{of.fc1 + lane * of.hidden * 2 * of.dims, of.fc1_bias + lane * of.hidden, 2 * of.dims};
   double sum = static_cast<double>(of.fc2_bias[lane]);
   for (int e = 0; e < of.hidden; ++e) {
@@ -173,8 +173,8 @@ double gate_of(kv::write_gate_weights const& of, kv::lane who, std::vector<float
   return 1 / (1 + std::exp(-sum));
 }
 
-std::vector<float> row_of(kv::row_view const& rows, kv::lane who, int token) {
-  auto const* const row = reinterpret_cast<float const*>(rows.row(who, token));
+std::vector<float> row_of(kv::row_view const& rows, kv::lane this_lane, int token) {
+  auto const* const row = reinterpret_cast<float const*>(rows.row(this_lane, token));
   return {row, row + rows.rows.dims};
 }
 
@@ -187,20 +187,21 @@ TEST_SUITE("tinylm") {
     tinylm::row_list rows(model, tokens);
     tinylm::query_rows queries(model, tokens);
     fresh.begin(tokens, 0);
-    for (int i = 0; i < fresh.view().who.size(); ++i) rows.add(fresh.view(), fresh.view().who.at(i));
+    for (int i = 0; i < fresh.view().lanes.size(); ++i) rows.add(fresh.view(), fresh.view().lanes.at(i));
     double worst = 0;
     auto const look = [&](tinylm::layer_rows const& shown) {
       fresh.hear(with.exec, shown);
       for (int head = 0; head < model.kv_heads; ++head) {
-        kv::lane const who{0, shown.layer, head};
-        CHECK(row_of(shown.keys_before, who, 0) == row_of(shown.keys_after, who, 0));  // position 0 does not turn
-        auto const before = row_of(shown.keys_before, who, tokens - 1);
-        auto const after = row_of(shown.keys_after, who, tokens - 1);
+        kv::lane const this_lane{0, shown.layer, head};
+        CHECK(row_of(shown.keys_before, this_lane, 0) ==
+              row_of(shown.keys_after, this_lane, 0));  // position 0 does not turn
+        auto const before = row_of(shown.keys_before, this_lane, tokens - 1);
+        auto const after = row_of(shown.keys_after, this_lane, tokens - 1);
         CHECK(before != after);
-        CHECK(after == row_of(kv::keys_of(rows.view()), who, tokens - 1));
-        auto const told = fresh.signals(fresh.view().who).get<kv::gate>();
-        auto const got = static_cast<double>(*reinterpret_cast<float const*>(told.at(who, tokens - 1)));
-        worst = std::max(worst, std::abs(got - gate_of(gates().write, who, before, after)));
+        CHECK(after == row_of(kv::keys_of(rows.view()), this_lane, tokens - 1));
+        auto const told = fresh.signals(fresh.view().lanes).get<kv::gate>();
+        auto const got = static_cast<double>(*reinterpret_cast<float const*>(told.at(this_lane, tokens - 1)));
+        worst = std::max(worst, std::abs(got - gate_of(gates().write, this_lane, before, after)));
       }
     };
     with.lm.forward(with.exec, text(), tokens, rows.view(), queries, {.before_attention = look});

@@ -59,9 +59,9 @@ std::vector<float> logits_of(std::span<std::uint8_t const> text, Policy const& p
 /// The positions that every lane still holds.
 inline std::vector<std::vector<int>> positions_of(kv::cache const& cache) {
   std::vector<std::vector<int>> all;
-  for (int i = 0; i < cache.who.size(); ++i) {
-    int const* const row = cache.who.position.row(cache.who.at(i));
-    all.emplace_back(row, row + *cache.who.count.row(cache.who.at(i)));
+  for (int i = 0; i < cache.lanes.size(); ++i) {
+    int const* const row = cache.lanes.position.row(cache.lanes.at(i));
+    all.emplace_back(row, row + *cache.lanes.count.row(cache.lanes.at(i)));
   }
   return all;
 }

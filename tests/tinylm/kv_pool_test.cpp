@@ -19,8 +19,8 @@ using tinylm::kv_sequence;
 constexpr kv::shape model{.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 4};
 
 /// What a row of a token of this sequence must hold: where it came from.
-float fingerprint(int sequence, kv::lane who, int position) {
-  return static_cast<float>(((sequence * 10 + who.layer) * 10 + who.head) * 1000 + position);
+float fingerprint(int sequence, kv::lane this_lane, int position) {
+  return static_cast<float>(((sequence * 10 + this_lane.layer) * 10 + this_lane.head) * 1000 + position);
 }
 
 /// A sequence and the policy state that goes with it; writes and checks rows as an engine would.
@@ -38,12 +38,13 @@ struct tracked {
     entries.reserve(tokens);
     kv::cache cache = entries.view();
     kv::append(exec, cache, held, {.sequence = 0, .tokens = tokens, .position = length, .in_flight = false});
-    for (int i = 0; i < cache.who.size(); ++i) {
-      kv::lane const who = cache.who.at(i);
+    for (int i = 0; i < cache.lanes.size(); ++i) {
+      kv::lane const this_lane = cache.lanes.at(i);
       for (int e = 0; e < tokens; ++e) {
-        auto const at = cache.where.at(who, *cache.who.count.row(who) - tokens + e);
+        auto const at = cache.where.at(this_lane, *cache.lanes.count.row(this_lane) - tokens + e);
         for (kv::plane const& rows : {cache.k, cache.v}) {
-          std::fill_n(reinterpret_cast<float*>(rows.row(who.layer, at, who.head)), 4, fingerprint(id, who, length + e));
+          std::fill_n(reinterpret_cast<float*>(rows.row(this_lane.layer, at, this_lane.head)), 4,
+                      fingerprint(id, this_lane, length + e));
         }
       }
     }
@@ -58,7 +59,7 @@ struct tracked {
 
   void evict() {
     kv::cache cache = entries.view();
-    kv::decide(exec, policy, kv::signals{cache.who}, held, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes}, held, plan);
     kv::apply(exec, kv::compact{}, plan, cache, held);
     entries.release();
   }
@@ -73,13 +74,13 @@ struct tracked {
   /// Every entry's row says where it came from, so no page is shared and no row was lost.
   [[nodiscard]] bool sound() {
     kv::cache const cache = entries.view();
-    for (int i = 0; i < cache.who.size(); ++i) {
-      kv::lane const who = cache.who.at(i);
-      for (int e = 0; e < *cache.who.count.row(who); ++e) {
-        auto const at = cache.where.at(who, e);
-        float const own = fingerprint(id, who, cache.who.position.row(who)[e]);
+    for (int i = 0; i < cache.lanes.size(); ++i) {
+      kv::lane const this_lane = cache.lanes.at(i);
+      for (int e = 0; e < *cache.lanes.count.row(this_lane); ++e) {
+        auto const at = cache.where.at(this_lane, e);
+        float const own = fingerprint(id, this_lane, cache.lanes.position.row(this_lane)[e]);
         for (kv::plane const& rows : {cache.k, cache.v}) {
-          if (*reinterpret_cast<float const*>(rows.row(who.layer, at, who.head)) != own) return false;
+          if (*reinterpret_cast<float const*>(rows.row(this_lane.layer, at, this_lane.head)) != own) return false;
         }
       }
     }
@@ -95,7 +96,7 @@ struct tracked {
   kv::plan<kv::host_executor> plan;
 };
 
-auto const keep_some = kv::eviction{.score = kv::random{}, .budget = kv::per_lane{20}};
+auto const keep_some = kv::eviction{.score = kv::random_scores{}, .budget = kv::per_lane{20}};
 
 }  // namespace
 

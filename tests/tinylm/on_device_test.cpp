@@ -85,7 +85,7 @@ TEST_SUITE("tinylm/on_device") {
       for (std::uint8_t const byte : text().subspan(84)) one.step(byte);
       std::vector<std::vector<int>> all;
       for (kv::lanes const& part : one.lanes()) {
-        for (auto& each : positions_of({.who = part})) all.push_back(std::move(each));
+        for (auto& each : positions_of({.lanes = part})) all.push_back(std::move(each));
       }
       return all;
     };

@@ -8,7 +8,7 @@ namespace tinylm_test {
 
 /// A budget that differs from lane to lane, so that counts do.
 struct uneven {
-  int operator()(kv::lane who, int) const { return 40 + 11 * who.layer + 23 * who.head; }
+  int operator()(kv::lane this_lane, int) const { return 40 + 11 * this_lane.layer + 23 * this_lane.head; }
   friend bool operator==(uneven const&, uneven const&) = default;
 };
 
@@ -19,7 +19,7 @@ struct value_size {
   struct size_of {
     kv::values of;
     float operator()(float, kv::entry at) const {
-      auto const* const row = reinterpret_cast<float const*>(of.row(at.who, at.ordinal));
+      auto const* const row = reinterpret_cast<float const*>(of.row(at.lane, at.ordinal));
       float sum = 0;
       for (int d = 0; d < of.rows.dims; ++d) sum += row[d] * row[d];
       return sum;
@@ -152,7 +152,7 @@ TEST_SUITE("tinylm") {
   TEST_CASE("session: a compacted cache says what the full cache says whose attention skips the dropped positions") {
     check_compact_is_masked("streaming_llm", kv::policies::streaming_llm({.budget = 64}));
     check_compact_is_masked("random, uneven",
-                            kv::eviction{.score = kv::random{}, .protect = kv::safe{2, 4}, .budget = uneven{}});
+                            kv::eviction{.score = kv::random_scores{}, .protect = kv::safe{2, 4}, .budget = uneven{}});
     check_compact_is_masked("knorm", kv::policies::knorm({.budget = 64, .sinks = 4}));
     check_compact_is_masked("snapkv",
                             kv::policies::snapkv({.budget = 64, .score = {.window = 16, .pool = kv::max_pool{15}}}));
@@ -163,7 +163,7 @@ TEST_SUITE("tinylm") {
 
   TEST_CASE("session: dead slots, lists, masks and overwritten slots say what a compacted cache says, lane by lane") {
     check_every_layout("random, uneven",
-                       kv::eviction{.score = kv::random{}, .protect = kv::safe{2, 4}, .budget = uneven{}});
+                       kv::eviction{.score = kv::random_scores{}, .protect = kv::safe{2, 4}, .budget = uneven{}});
     check_every_layout("snapkv",
                        kv::policies::snapkv({.budget = 64, .score = {.window = 16, .pool = kv::max_pool{15}}}));
     check_every_layout("h2o", kv::policies::h2o({.budget = 64}));

@@ -25,14 +25,14 @@ struct engine {
   int drafts = 0;
 
   kv::cache view() {
-    kv::lanes const who{.layer_end = layers,
-                        .heads = kv_heads,
-                        .bound = bound,
-                        .count = {count.data(), 0, kv_heads, 1},
-                        .position = {position.data(), 0, kv_heads * bound, bound},
-                        .in_flight = &drafts};
+    kv::lanes const batch{.layer_end = layers,
+                          .heads = kv_heads,
+                          .bound = bound,
+                          .count = {count.data(), 0, kv_heads, 1},
+                          .position = {position.data(), 0, kv_heads * bound, bound},
+                          .in_flight = &drafts};
     kv::shape const model{layers, query_heads, kv_heads, dims};
-    return {.shape = model, .who = who, .k = rows(k), .v = rows(v), .where = kv::identity(bound)};
+    return {.shape = model, .lanes = batch, .k = rows(k), .v = rows(v), .where = kv::identity_map(bound)};
   }
 
   /// The query rows of the entries at positions [begin, end), as a forward computes them.

@@ -18,7 +18,7 @@ class any_session {
   any_session(kv::host_executor& exec, Policy const& policy, kv::cache& cache)
       : inner_(std::make_unique<model<Policy>>(exec, policy, cache)) {}
 
-  void append(kv::appended const& fresh) { inner_->append(fresh); }
+  void append(kv::append_request const& new_tokens) { inner_->append(new_tokens); }
   void observe(engine_signals const& in) { inner_->observe(in); }
   void decide(engine_signals const& in) { inner_->decide(in); }
   void apply() { inner_->apply(); }
@@ -27,7 +27,7 @@ class any_session {
  private:
   struct interface {
     virtual ~interface() = default;
-    virtual void append(kv::appended const&) = 0;
+    virtual void append(kv::append_request const&) = 0;
     virtual void observe(engine_signals const&) = 0;
     virtual void decide(engine_signals const&) = 0;
     virtual void apply() = 0;
@@ -38,7 +38,7 @@ class any_session {
   struct model final : interface {
     model(kv::host_executor& on, Policy const& what, kv::cache& of)
         : exec(on), policy(what), cache(of), state(kv::make_state(on, what, of)), plan(kv::make_plan(on, what, of)) {}
-    void append(kv::appended const& fresh) override { kv::append(exec, cache, state, fresh); }
+    void append(kv::append_request const& new_tokens) override { kv::append(exec, cache, state, new_tokens); }
     void observe(engine_signals const& in) override { kv::observe(exec, policy, in, state); }
     void decide(engine_signals const& in) override { kv::decide(exec, policy, in, state, plan); }
     void apply() override { kv::apply(exec, kv::compact{}, plan, cache, state); }

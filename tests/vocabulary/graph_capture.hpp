@@ -50,9 +50,9 @@ inline kv::cache on_device(engine& model) {
   auto* const device = reinterpret_cast<std::byte*>(std::uintptr_t{0x100000});
   cache.k.base = device;
   cache.v.base = device + 0x10000;
-  cache.who.count.data = reinterpret_cast<int*>(device);
-  cache.who.position.data = reinterpret_cast<int*>(device);
-  cache.who.in_flight = nullptr;
+  cache.lanes.count.data = reinterpret_cast<int*>(device);
+  cache.lanes.position.data = reinterpret_cast<int*>(device);
+  cache.lanes.in_flight = nullptr;
   return cache;
 }
 
@@ -63,52 +63,54 @@ namespace kvpolicy::inline v0 {
 template <>
 struct implementation<ops::attention_mass_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, auto const&, auto const&, auto const&, score_view const& out) {
-    exec.note("attention_mass", out.who.size() * out.who.bound);
+    exec.note("attention_mass", out.lanes.size() * out.lanes.bound);
   }
 };
 template <>
 struct implementation<ops::pool_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, auto const&, score_view const& scores, int) {
-    exec.note("pool", scores.segments() * scores.who.bound);
+    exec.note("pool", scores.segments() * scores.lanes.bound);
   }
 };
 template <>
 struct implementation<ops::top_k_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, score_view const& scores, auto const&, keep_set const&) {
-    exec.note("top_k", scores.segments() * scores.who.bound);
+    exec.note("top_k", scores.segments() * scores.lanes.bound);
   }
 };
 template <>
 struct implementation<ops::ring_append_t, vocabulary::noted> : vocabulary::noted_verb {
-  static void run(auto& exec, lanes const& who, auto const&, auto const&) { exec.note("ring_append", who.size()); }
+  static void run(auto& exec, lanes const& batch, auto const&, auto const&) { exec.note("ring_append", batch.size()); }
 };
 template <>
 struct implementation<ops::ring_truncate_t, vocabulary::noted> : vocabulary::noted_verb {
-  static void run(auto& exec, lanes const& who, auto const&, int, int) { exec.note("ring_truncate", who.size()); }
+  static void run(auto& exec, lanes const& batch, auto const&, int, int) { exec.note("ring_truncate", batch.size()); }
 };
 template <>
 struct implementation<ops::refuse_stale_t, vocabulary::noted> : vocabulary::noted_verb {
-  static void run(auto& exec, lanes const& who, auto const&) { exec.note("refuse_stale", who.size()); }
+  static void run(auto& exec, lanes const& batch, auto const&) { exec.note("refuse_stale", batch.size()); }
 };
 template <>
 struct implementation<ops::gather_rows_t, vocabulary::noted> : vocabulary::noted_verb {
-  static void run(auto& exec, auto const& keep, auto const&, auto const&) { exec.note("gather_rows", keep.who.size()); }
+  static void run(auto& exec, auto const& keep, auto const&, auto const&) {
+    exec.note("gather_rows", keep.lanes.size());
+  }
 };
 template <>
-struct implementation<ops::clear_tally_t, vocabulary::noted> : vocabulary::noted_verb {
+struct implementation<ops::clear_stats_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, auto*) { exec.note("clear_tally", 1); }
 };
 template <>
 struct implementation<ops::free_tails_t, vocabulary::noted> : vocabulary::noted_verb {
-  static void run(auto& exec, keep_set const& keep, auto const&, auto*) { exec.note("free_tails", keep.who.size()); }
+  static void run(auto& exec, keep_set const& keep, auto const&, auto*) { exec.note("free_tails", keep.lanes.size()); }
 };
 template <>
-struct implementation<ops::tell_t, vocabulary::noted> : vocabulary::noted_verb {
-  static void run(auto& exec, keep_set const& keep, auto const&, bool, auto*) { exec.note("tell", keep.who.size()); }
+struct implementation<ops::count_kept_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, keep_set const& keep, auto const&, bool, auto*) { exec.note("tell", keep.lanes.size()); }
 };
 template <>
 struct implementation<ops::set_counts_t, vocabulary::noted> : vocabulary::noted_verb {
-  static void run(auto& exec, lanes const& who, auto const&) { exec.note("set_counts", who.size()); }
+  static void run(auto& exec, lanes const& batch, auto const&) { exec.note("set_counts", batch.size()); }
 };
 
 }  // namespace kvpolicy::inline v0

@@ -15,7 +15,7 @@ void decode_steps(Executor& exec, engine& model, int prompt, int steps) {
     int const begin = t == 0 ? 0 : prompt + t - 1;
     int const end = prompt + t;
     kv::append(exec, cache, state, {.tokens = end - begin, .position = begin});
-    kv::signals const in{cache.who, kv::keys_of(cache), model.rows_of(begin, end)};
+    kv::signals const in{cache.lanes, kv::keys_of(cache), model.rows_of(begin, end)};
     kv::observe(exec, policy, in, state);
     kv::decide(exec, policy, in, state, plan);
     kv::apply(exec, kv::compact{}, plan, cache, state);

@@ -16,11 +16,11 @@ void prefill_in_chunks(Executor& exec, engine& model, int tokens, int chunk) {
     int const end = begin + chunk < tokens ? begin + chunk : tokens;
     kv::append(exec, cache, state, {.tokens = end - begin, .position = begin});
     for (int layer = 0; layer < engine::layers; ++layer) {  // as each layer's forward is done
-      kv::signals const in{cache.who.layers_only(layer, layer + 1), kv::keys_of(cache), model.rows_of(begin, end)};
+      kv::signals const in{cache.lanes.layers_only(layer, layer + 1), kv::keys_of(cache), model.rows_of(begin, end)};
       kv::observe(exec, policy, in, state);
     }
   }
-  kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+  kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);
   kv::apply(exec, kv::compact{}, plan, cache, state);
 }
 

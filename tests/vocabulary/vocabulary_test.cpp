@@ -54,13 +54,14 @@ TEST_SUITE("vocabulary") {
     engine model = filled();
     std::vector<int> const slots{3, 1, 8, 20, 21, 40};
     kv::cache cache = over_slot_map(model, slots);
-    auto const policy = kv::eviction{.score = kv::intent_kv{}, .protect = kv::span{12, 13}, .budget = kv::per_lane{3}};
+    auto const policy =
+        kv::eviction{.score = kv::intent_kv{}, .protect = kv::position_span{12, 13}, .budget = kv::per_lane{3}};
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 6, .position = 10});
     CHECK(model.count[0] == 6);
     float const kept_key = model.k[2 * std::size_t{engine::dims}];
-    kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache), no_turn()}, state, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), no_turn()}, state, plan);
     REQUIRE(plan.keep().segments() == 1);
     auto const kept = plan.keep().listed(0);
     CHECK(std::vector<int>(kept.begin(), kept.end()) ==
@@ -80,10 +81,10 @@ TEST_SUITE("vocabulary") {
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 6, .position = 10});
-    kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);
     CHECK_THROWS_WITH_AS(
         kv::apply(exec, kv::compact{}, plan, cache, state),
-        "apply: who.count = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
+        "apply: lanes.count = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
         kv::invalid_argument);
   }
 
@@ -115,10 +116,10 @@ TEST_SUITE("vocabulary") {
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 3, .position = 0});
     for (int i = 0; i < engine::lanes; ++i) {  // beta = 0.9, 0.5, 0.3
-      auto* const beta = reinterpret_cast<float*>(state.columns()[0].rows.row(cache.who.at(i)));
+      auto* const beta = reinterpret_cast<float*>(state.columns()[0].rows.row(cache.lanes.at(i)));
       beta[0] = std::log(0.9f), beta[1] = std::log(0.5f), beta[2] = std::log(0.3f);
     }
-    kv::decide(exec, policy, kv::signals{cache.who}, state, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes}, state, plan);
     auto const kept = plan.keep().listed(0);
     CHECK(std::vector<int>(kept.begin(), kept.end()) == std::vector{0, 2});  // the paper's reading drops token 1
     CHECK(dropped(plan.keep(), 0) == -1);
@@ -135,10 +136,10 @@ TEST_SUITE("vocabulary") {
     CHECK(state.columns()[0].about.units == 4);
     CHECK(state.columns()[1].about.rule == kv::on_move::recompute);
     kv::append(exec, cache, state, {.tokens = 20, .position = 0});
-    kv::signals const in{cache.who, kv::keys_of(cache), model.rows_of(19, 20)};
+    kv::signals const in{cache.lanes, kv::keys_of(cache), model.rows_of(19, 20)};
     kv::observe(exec, policy, in, state);
-    kv::select(exec, policy, in, state, plan);
-    CHECK(*kv::bound_pages{16}.view(state.columns_from(0)).known.row({}) == 20);
+    kv::select_pages(exec, policy, in, state, plan);
+    CHECK(*kv::record_page_bounds{16}.view(state.columns_from(0)).known.row({}) == 20);
     CHECK(is_read_set(plan.keep()));
     CHECK(plan.keep().listed(0).size() == 2);
   }
@@ -161,7 +162,7 @@ TEST_SUITE("vocabulary") {
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
     kv::append(exec, cache, state, {.tokens = 9, .position = 0});
-    kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);
     CHECK(plan.keep().listed(0)[0] == 5);
   }
 
@@ -172,7 +173,7 @@ TEST_SUITE("vocabulary") {
     auto const policy = kv::policies::snapkv({.budget = 16});
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
-    kv::signals const in{cache.who, kv::keys_of(cache), model.rows_of(0, 8)};
+    kv::signals const in{cache.lanes, kv::keys_of(cache), model.rows_of(0, 8)};
     kv::observe(exec, policy, in, state);
     kv::decide(exec, policy, in, state, plan);
     kv::apply(exec, kv::compact{}, plan, cache, state);
@@ -197,7 +198,7 @@ TEST_SUITE("vocabulary") {
                         cache);
     CHECK(session.name() == "snapkv(window=8, pool=max:3, rows=sum, group=mean) | sinks(0) | budget(16)");
     session.append({.tokens = 50, .position = 0});
-    engine_signals const in{cache.who, kv::keys_of(cache), model.rows_of(0, 50)};
+    engine_signals const in{cache.lanes, kv::keys_of(cache), model.rows_of(0, 50)};
     session.observe(in);
     session.decide(in);
     session.apply();

@@ -19,13 +19,13 @@ struct wg_kv_engine {
   kv::dual_cache view(int page) {
     kv::dual_cache both;
     both.window = model.view();
-    both.window.who.count = {&window_count, 0, 0, 0};
-    both.window.who.position = {window_position.data(), 0, 0, 0};
+    both.window.lanes.count = {&window_count, 0, 0, 0};
+    both.window.lanes.position = {window_position.data(), 0, 0, 0};
     both.window.where = {
         .kind = kv::locating::ring, .table = {&oldest, 0, 0, 0}, .unit_tokens = engine::bound, .units = 1};
     both.oldest = {&oldest, 0, 0, 0};
     both.global.entries = model.view();
-    both.global.entries.who.in_flight = nullptr;
+    both.global.entries.lanes.in_flight = nullptr;
     std::int64_t const blocks = engine::bound / page;
     for (kv::plane* rows : {&both.global.entries.k, &both.global.entries.v}) {
       rows->layer = rows->head = 0, rows->unit = page * rows->token;
@@ -33,18 +33,19 @@ struct wg_kv_engine {
     both.global.table = {pages.data(), 0, std::int64_t{engine::kv_heads} * blocks, blocks};
     both.global.entries.where = kv::block_table({pages.data(), 0, std::int64_t{engine::kv_heads} * blocks, blocks},
                                                 page, std::int64_t{engine::lanes} * blocks);
-    both.global.held = {held.data(), 0, engine::kv_heads, 1};
+    both.global.num_pages = {held.data(), 0, engine::kv_heads, 1};
     both.global.pages = {free.data(), &free_count, -1};
     return both;
   }
 };
 
 /// Before the ring overwrites its oldest row: the place where a promoted victim goes is known, and is not the victim's.
-inline bool promotes_before_overwrite(kv::dual_cache const& both, kv::lane who) {
+inline bool promotes_before_overwrite(kv::dual_cache const& both, kv::lane this_lane) {
   kv::cache const& pages = both.global.entries;
-  kv::place const victim = both.window.where.at(who, 0);
-  kv::place const target = pages.where.at(who, *pages.who.count.row(who));
-  return both.window.k.row(who.layer, victim, who.head) != pages.k.row(who.layer, target, who.head);
+  kv::place const victim = both.window.where.at(this_lane, 0);
+  kv::place const target = pages.where.at(this_lane, *pages.lanes.count.row(this_lane));
+  return both.window.k.row(this_lane.layer, victim, this_lane.head) !=
+         pages.k.row(this_lane.layer, target, this_lane.head);
 }
 
 /// A step of a composed policy, as an engine calls it.
@@ -54,7 +55,7 @@ inline void wg_kv_step(kv::host_executor& exec, kv::dual_cache& both, int positi
                                        .evict = kv::policies::trim_kv({.budget = 48})};
   auto held = kv::make_state(exec, policy, both);
   auto plans = kv::make_plan(exec, policy, both);
-  kv::step(exec, policy, kv::signals{both.window.who}, both, held, plans, {.tokens = 1, .position = position}, [] {});
+  kv::step(exec, policy, kv::signals{both.window.lanes}, both, held, plans, {.tokens = 1, .position = position}, [] {});
 }
 
 }  // namespace vocabulary

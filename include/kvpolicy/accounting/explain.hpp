@@ -18,7 +18,7 @@ struct required {
 
 /// How a decision treated one entry.
 struct verdict {
-  lane who{};  ///< the lane that stands for all which decide together
+  kvpolicy::lane lane{};  ///< the lane that stands for all which decide together
   int ordinal = 0;
   int position = 0;
   bool kept = false;
@@ -41,10 +41,10 @@ template <class... Recorders>
 std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const& in, int slack) {
   std::size_t all = 0;
   auto const add = [&](auto const& recorder) {
-    for (column const& each : recorder.columns(in.shape, in.who.bound)) {
-      int const units = each.units != 0 ? each.units : in.who.bound + slack;
+    for (column const& each : recorder.columns(in.shape, in.lanes.bound)) {
+      int const units = each.units != 0 ? each.units : in.lanes.bound + slack;
       all += static_cast<std::size_t>(units) * static_cast<std::size_t>(each.bytes) *
-             static_cast<std::size_t>(in.who.size());
+             static_cast<std::size_t>(in.lanes.size());
     }
   };
   std::apply([&](auto const&... each) { (add(each), ...); }, recorders);
@@ -62,15 +62,15 @@ template <executor Executor, entry_decision Policy, class... Appliers>
   using backend = typename Executor::backend;
   detail::check_policy("required_bytes", policy, in.shape);
   detail::check_cache("required_bytes", in);
-  auto const bound = static_cast<std::size_t>(in.who.bound);
-  auto const segments = static_cast<std::size_t>(kvpolicy::segments(in.who, policy.score.decides));
-  auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, in.who, in.shape));
+  auto const bound = static_cast<std::size_t>(in.lanes.bound);
+  auto const segments = static_cast<std::size_t>(kvpolicy::segments(in.lanes, policy.score.decides));
+  auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, in.lanes, in.shape));
   required made;
   made.plan = segments * bound * (sizeof(float) + sizeof(int)) + spare * bound * sizeof(float) +
               (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + sizeof(report);
   made.state = detail::column_bytes(recorders_of(policy.score), in, 0);
-  made.scratch = std::max({detail::scratch_to_observe<backend>(recorders_of(policy.score), in.shape, in.who),
-                           detail::scratch_to_decide<backend, Policy>(in.shape, in.who),
+  made.scratch = std::max({detail::scratch_to_observe<backend>(recorders_of(policy.score), in.shape, in.lanes),
+                           detail::scratch_to_decide<backend, Policy>(in.shape, in.lanes),
                            detail::scratch_to_apply<backend, Appliers...>(in)});
   return made;
 }
@@ -86,8 +86,8 @@ template <executor Executor, admission_policy Policy>
 [[nodiscard]] required required_bytes(Policy const& policy, dual_cache const& both) {
   detail::check_dual("required_bytes", both);
   required made = required_bytes<Executor>(policy, both.window);
-  made.plan += 3 * sizeof(int) * static_cast<std::size_t>(both.window.who.sequences);
-  made.state = detail::column_bytes(recorders_of(policy.score), both.window, both.window.who.bound) +
+  made.plan += 3 * sizeof(int) * static_cast<std::size_t>(both.window.lanes.sequences);
+  made.state = detail::column_bytes(recorders_of(policy.score), both.window, both.window.lanes.bound) +
                detail::column_bytes(recorders_of(policy.score), both.global.entries, 0);
   made.scratch = std::max(made.scratch, detail::scratch_to_promote<typename Executor::backend>(both));
   return made;
@@ -107,10 +107,10 @@ template <executor Executor, class Forces>
           [&] { return "the plan has " + std::to_string(keep.segments()); });
   expects(ordinal >= 0 && ordinal < keep.seen[segment], "explain", "ordinal", ordinal,
           [&] { return "the segment decided about " + std::to_string(keep.seen[segment]) + " entries"; });
-  score_view const scores = of.scores(keep.who);
-  verdict made{.who = scores.lane_of(segment), .ordinal = ordinal};
+  score_view const scores = of.scores(keep.lanes);
+  verdict made{.lane = scores.lane_of(segment), .ordinal = ordinal};
   int const count = keep.seen[segment];
-  int const* const position = keep.who.position.row(made.who);
+  int const* const position = keep.lanes.position.row(made.lane);
   float const* const score = scores.row(segment);
   auto const listed = keep.listed(segment);
   bool const lists_kept = keep.lists == side::kept;
@@ -122,7 +122,7 @@ template <executor Executor, class Forces>
     bool const named = next != listed.end() && *next == e;
     bool const stays = named == lists_kept;
     if (named) ++next;
-    bool const forced = forces(entry{made.who, e, count, position[e], 0});
+    bool const forced = forces(entry{made.lane, e, count, position[e], 0});
     if (e == ordinal) {
       made.kept = stays;
       made.forced = forced;
@@ -142,8 +142,8 @@ template <executor Executor, class Forces>
 /// "layer 0, head 1, entry 17 at position 17: dropped; score 0.0123 ranks 40 of 168, 28 were kept down to 0.0151".
 [[nodiscard]] inline std::string print(verdict const& of) {
   auto const number = [](auto value) { return to_string(value); };
-  std::string const where = "sequence " + number(of.who.sequence) + ", layer " + number(of.who.layer) + ", head " +
-                            number(of.who.head) + ", entry " + number(of.ordinal) + " at position " +
+  std::string const where = "sequence " + number(of.lane.sequence) + ", layer " + number(of.lane.layer) + ", head " +
+                            number(of.lane.head) + ", entry " + number(of.ordinal) + " at position " +
                             number(of.position);
   std::string const fate = where + (of.kept ? ": kept" : ": dropped");
   if (of.forced) return fate + "; forced";
@@ -165,11 +165,13 @@ template <executor Executor, entry_decision Policy>
     return of.score(segment, ordinal) == -std::numeric_limits<float>::infinity();  // as decide marked it
   }
   keep_set const& keep = of.keep();
-  lane const who = keep.who.at(first_lane(keep.who, keep.decides, segment));
-  entry at{
-      .who = who, .ordinal = ordinal, .count = keep.seen[segment], .position = keep.who.position.row(who)[ordinal]};
-  shape const model{of.who().layer_end, of.who().heads, of.who().heads, 1};
-  at.budget = detail::in_entries(policy.budget, model, of.entry_bytes())(at.who, at.count);
+  lane const this_lane = keep.lanes.at(first_lane(keep.lanes, keep.decides, segment));
+  entry at{.lane = this_lane,
+           .ordinal = ordinal,
+           .count = keep.seen[segment],
+           .position = keep.lanes.position.row(this_lane)[ordinal]};
+  shape const model{of.lanes().layer_end, of.lanes().heads, of.lanes().heads, 1};
+  at.budget = detail::in_entries(policy.budget, model, of.entry_bytes())(at.lane, at.count);
   return detail::forces_of(policy.score)(at) || policy.protect(at);
 }
 

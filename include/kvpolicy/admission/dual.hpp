@@ -1,4 +1,4 @@
-// The calls of an admission: states and plans of a dual cache, make_room for a step, take_in for a chunk.
+// The calls of an admission: states and plans of a dual cache, promote for a step, ingest for a chunk.
 #pragma once
 
 #include <algorithm>
@@ -27,9 +27,9 @@ class exit_plan {
  public:
   exit_plan(Executor& exec, plan<Executor> leaving)
       : decided(std::move(leaving)),
-        exits_(exec, static_cast<std::size_t>(decided.who().sequences)),
+        exits_(exec, static_cast<std::size_t>(decided.lanes().sequences)),
         below_(exec, exits_.size()),
-        entering_(exec, exits_.size()),
+        new_tokens_(exec, exits_.size()),
         tokens_(exits_.size()) {}
 
   plan<Executor> decided;
@@ -38,14 +38,14 @@ class exit_plan {
   /// by; new tokens.
   [[nodiscard]] int* exits() { return exits_.data(); }
   [[nodiscard]] int* below() { return below_.data(); }
-  [[nodiscard]] int* entering() { return entering_.data(); }
+  [[nodiscard]] int* new_tokens() { return new_tokens_.data(); }
   /// New tokens of each sequence as the host was told them.
   [[nodiscard]] std::span<int> tokens() { return tokens_; }
 
  private:
   typename Executor::template buffer<int> exits_;
   typename Executor::template buffer<int> below_;
-  typename Executor::template buffer<int> entering_;
+  typename Executor::template buffer<int> new_tokens_;
   std::vector<int> tokens_;
 };
 
@@ -54,15 +54,15 @@ namespace detail {
 template <class Policy>
 void check_window(char const* call, Policy const& policy, dual_cache const& both) {
   check_policy(call, policy, both.window.shape);
-  expects(policy.window <= both.window.who.bound, call, "admission.window", policy.window,
-          [&] { return "the ring has " + std::to_string(both.window.who.bound) + " rows"; });
+  expects(policy.window <= both.window.lanes.bound, call, "admission.window", policy.window,
+          [&] { return "the ring has " + std::to_string(both.window.lanes.bound) + " rows"; });
 }
 
 /// Bytes of scratch that moving entries between the parts of a dual cache needs.
 template <class Backend>
 std::size_t scratch_to_promote(dual_cache const& both) {
   cache const& pages = both.global.entries;
-  return scratch_of_verbs<Backend>(verbs<ops::append_rows_t, ops::release_pages_t>{}, pages.shape, pages.who);
+  return scratch_of_verbs<Backend>(verbs<ops::append_rows_t, ops::release_pages_t>{}, pages.shape, pages.lanes);
 }
 
 }  // namespace detail
@@ -75,7 +75,8 @@ template <executor Executor, admission_policy Policy>
   detail::check_dual("make_state", both);
   detail::check_window("make_state", policy, both);
   exec.reserve(detail::scratch_to_promote<typename Executor::backend>(both));
-  return {make_state(exec, policy, both.window, both.window.who.bound), make_state(exec, policy, both.global.entries)};
+  return {make_state(exec, policy, both.window, both.window.lanes.bound),
+          make_state(exec, policy, both.global.entries)};
 }
 
 /// The plan of what leaves the window.
@@ -96,13 +97,13 @@ namespace detail {
 template <executor Executor>
 void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window, exit_plan<Executor>& plans) {
   using dropping = implementation<ops::drop_oldest_t, typename Executor::backend>;
-  int const sequences = both.window.who.sequences;
+  int const sequences = both.window.lanes.sequences;
   int alike = -1;
   if constexpr (requires { dropping::all_lose(plans.exits(), sequences); }) {
     alike = dropping::all_lose(plans.exits(), sequences);
   }
   bool const slides = alike >= 0 && alike <= window.slack() - window.slid();
-  ops::drop_oldest(exec, both.window, both.oldest, std::span<held_column const>(window.columns()), plans.exits(),
+  ops::drop_oldest(exec, both.window, both.oldest, std::span<recorded_column const>(window.columns()), plans.exits(),
                    slides ? -1 : window.slid());
   window.slide(slides ? alike : -window.slid());
 }
@@ -110,45 +111,46 @@ void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window,
 /// Everything about what leaves a window that can be told without reading tables.
 template <executor Executor, class Policy, class... Given>
 void check_exits(char const* call, Executor const& exec, Policy const& policy, signals<Given...> const& in,
-                 dual_cache const& both, dual_state<Executor> const& held, exit_plan<Executor> const& plans) {
+                 dual_cache const& both, dual_state<Executor> const& state, exit_plan<Executor> const& plans) {
   using backend = typename Executor::backend;
-  lanes const& window = both.window.who;
+  lanes const& window = both.window.lanes;
   shape const& model = both.window.shape;
   check_dual(call, both);
   check_window(call, policy, both);
-  check_same_lanes(call, "window.who", window, held.window.who());
-  check_same_lanes(call, "global.who", both.global.entries.who, held.global.who());
-  check_same_lanes(call, "plan.who", window, plans.decided.who());
-  check_state(call, held.window, recorders_of(policy.score));
+  check_same_lanes(call, "window.lanes", window, state.window.lanes());
+  check_same_lanes(call, "global.lanes", both.global.entries.lanes, state.global.lanes());
+  check_same_lanes(call, "plan.lanes", window, plans.decided.lanes());
+  check_state(call, state.window, recorders_of(policy.score));
   check_plan(call, exec, policy, window, model, plans.decided);
   check_reserved(call, exec,
                  std::max(scratch_to_decide<backend, Policy>(model, window), scratch_to_promote<backend>(both)));
   in.check(call, model);
   refuse_counts<backend>(call, window);
-  refuse_counts<backend>(call, both.global.entries.who);
+  refuse_counts<backend>(call, both.global.entries.lanes);
 }
 
 /// Decides about the entries that leave, and carries it out: those of the window first, then `passing` of a chunk.
 /// `tokens`: what enters; empty where the executor has counted it.
 template <executor Executor, class Policy, class... Given>
 void retire_checked(char const* call, Executor& exec, Policy const& policy, signals<Given...> const& in,
-                    dual_cache& both, dual_state<Executor>& held, exit_plan<Executor>& plans,
-                    std::span<int const> tokens, promoted const& passing, promotion_tally* told) {
+                    dual_cache& both, dual_state<Executor>& state, exit_plan<Executor>& plans,
+                    std::span<int const> tokens, promoted const& passing, promotion_stats* stats) {
   using bag_type = bag_of<Policy, signals<Given...>, Executor>;
   if constexpr (signals_complete<score_of<Policy>, bag_type>(typename score_of<Policy>::needs{})) {
     plans.decided.withdraw();  // it counts the exits that are counted anew
-    ops::count_exits(exec, both.window.who, entering{call, policy.window, plans.entering(), tokens}, plans.exits());
+    ops::count_exits(exec, both.window.lanes, ring_request{call, policy.window, plans.new_tokens(), tokens},
+                     plans.exits());
     signals<Given...> exits = in;
-    exits.who = both.window.who;
-    exits.who.count = {plans.exits(), 1, 0, 0};
-    exits.who.in_flight = nullptr;
+    exits.lanes = both.window.lanes;
+    exits.lanes.count = {plans.exits(), 1, 0, 0};
+    exits.lanes.in_flight = nullptr;
     auto const recorders = recorders_of(policy.score);
-    decide_checked(exec, policy, bag_type(exits, recorders, held.window), both.window.shape, plans.decided);
-    std::span<held_column const> const columns(held.window.columns());
+    decide_checked(exec, policy, bag_type(exits, recorders, state.window), both.window.shape, plans.decided);
+    std::span<recorded_column const> const columns(state.window.columns());
     std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
     ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.global,
-                     std::span<held_column const>(held.global.columns()), policy.cap, told);
-    drop_exits(exec, both, held.window, plans);
+                     std::span<recorded_column const>(state.global.columns()), policy.cap, stats);
+    drop_exits(exec, both, state.window, plans);
   }
 }
 
@@ -156,7 +158,7 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
 
 /// Makes room for `tokens[s]` new tokens in the window of each sequence s: the oldest leave, and those that the policy
 /// picks go on in their lane's pages, before anything overwrites them. Once a step, for all layers; then
-/// `append(exec, both.window, held.window, ...)`, and the engine writes its rows. In: signals of the window's entries.
+/// `append(exec, both.window, state.window, ...)`, and the engine writes its rows. In: signals of the window's entries.
 ///
 /// - visible afterwards, with the new tokens: row t of the exact vertical-slash mask.
 /// - cost: reads and writes each promoted row once; what is recorded of the window slides. No allocation.
@@ -164,64 +166,65 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
 ///   what a functor of the policy throws. Then nothing was changed but the plan, which holds no decision, or one that
 ///   was not carried out.
 template <executor Executor, admission_policy Policy, class... Given>
-void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
-               dual_state<Executor>& held, exit_plan<Executor>& plans, std::span<int const> tokens,
-               promotion_tally* told = nullptr) {
-  expects(tokens.size() == plans.tokens().size(), "make_room", "tokens", tokens.size(),
+void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
+             dual_state<Executor>& state, exit_plan<Executor>& plans, std::span<int const> tokens,
+             promotion_stats* stats = nullptr) {
+  expects(tokens.size() == plans.tokens().size(), "promote", "tokens", tokens.size(),
           [&] { return "it has a number for each of " + std::to_string(plans.tokens().size()) + " sequences"; });
   if (tokens.data() != plans.tokens().data()) std::copy(tokens.begin(), tokens.end(), plans.tokens().begin());
-  detail::check_exits("make_room", exec, policy, in, both, held, plans);
-  detail::retire_checked("make_room", exec, policy, in, both, held, plans, plans.tokens(), promoted{}, told);
+  detail::check_exits("promote", exec, policy, in, both, state, plans);
+  detail::retire_checked("promote", exec, policy, in, both, state, plans, plans.tokens(), promoted{}, stats);
 }
 
 /// The same number of new tokens for every sequence.
 template <executor Executor, admission_policy Policy, class... Given>
-void make_room(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
-               dual_state<Executor>& held, exit_plan<Executor>& plans, int tokens, promotion_tally* told = nullptr) {
+void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
+             dual_state<Executor>& state, exit_plan<Executor>& plans, int tokens, promotion_stats* stats = nullptr) {
   std::fill(plans.tokens().begin(), plans.tokens().end(), tokens);
-  detail::check_exits("make_room", exec, policy, in, both, held, plans);
-  detail::retire_checked("make_room", exec, policy, in, both, held, plans, plans.tokens(), promoted{}, told);
+  detail::check_exits("promote", exec, policy, in, both, state, plans);
+  detail::retire_checked("promote", exec, policy, in, both, state, plans, plans.tokens(), promoted{}, stats);
 }
 
 /// Takes in a chunk of any length that was read outside of the cache, as prefill kernels do: the last `window` tokens
 /// of the sequence are in the window afterwards, those before that `decided` lists in their lane's pages. The same as
 /// token by token, and as one chunk or many.
 ///
-/// - in: `fresh`, the chunk's rows, its counts shared by layers and heads; `of_fresh`, what is recorded about them;
+/// - in: `new_tokens`, the chunk's rows, its counts shared by layers and heads; `of_fresh`, what is recorded about
+/// them;
 ///   `decided`, what the policy decided about all of them. `in`: signals of the window's entries.
 /// - cost: reads and writes each row that stays once.
-/// - throws: as make_room, and if `decided` holds no decision or was made for other counts. Then nothing was changed
+/// - throws: as promote, and if `decided` holds no decision or was made for other counts. Then nothing was changed
 ///   but the plan.
 template <executor Executor, admission_policy Policy, class... Given>
-void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, cache const& fresh,
-             state<Executor> const& of_fresh, plan<Executor> const& decided, dual_cache& both,
-             dual_state<Executor>& held, exit_plan<Executor>& plans, promotion_tally* told = nullptr) {
-  detail::check_cache("take_in", fresh);
+void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, cache const& chunk,
+            state<Executor> const& of_fresh, plan<Executor> const& decided, dual_cache& both,
+            dual_state<Executor>& state, exit_plan<Executor>& plans, promotion_stats* stats = nullptr) {
+  detail::check_cache("ingest", chunk);
   keep_set const& keep = decided.keep();
-  expects(keep.ordinal != nullptr && keep.decides == granularity::lane, "take_in", "decided", "empty or not of lanes",
+  expects(keep.indices != nullptr && keep.decides == granularity::lane, "ingest", "decided", "empty or not of lanes",
           "decide comes before take_in");
-  expects(keep.lists == side::kept && keep.of == unit::token, "take_in", "decided", "dropped entries or pages",
+  expects(keep.lists == side::kept && keep.of == unit::token, "ingest", "decided", "dropped entries or pages",
           "it lists what is admitted");
-  detail::check_same_lanes("take_in", "decided.who", keep.who, fresh.who);
-  detail::check_same_lanes("take_in", "fresh.who", fresh.who, of_fresh.who());
-  detail::check_state("take_in", of_fresh, recorders_of(policy.score));
-  expects(fresh.who.count.layer == 0 && fresh.who.count.head == 0 && keep.who.size() == fresh.who.size(), "take_in",
-          "fresh.who", "a count for each lane", "all lanes of a sequence read the same tokens");
-  bool const of_this = fresh.shape == both.window.shape && fresh.who.sequences == both.window.who.sequences &&
-                       fresh.who.layer_begin == both.window.who.layer_begin &&
-                       fresh.who.layer_end == both.window.who.layer_end;
-  expects(of_this, "take_in", "fresh.shape", "another model's, batch's or layers'", "the chunk is of this cache");
-  detail::check_exits("take_in", exec, policy, in, both, held, plans);
-  detail::check_decided_about("take_in", "fresh.who", fresh.who, keep);
-  detail::refuse_counts<typename Executor::backend>("take_in", fresh.who);
-  ops::refuse_stale(exec, fresh.who, keep);
+  detail::check_same_lanes("ingest", "decided.lanes", keep.lanes, chunk.lanes);
+  detail::check_same_lanes("ingest", "chunk.lanes", chunk.lanes, of_fresh.lanes());
+  detail::check_state("ingest", of_fresh, recorders_of(policy.score));
+  expects(chunk.lanes.count.layer == 0 && chunk.lanes.count.head == 0 && keep.lanes.size() == chunk.lanes.size(),
+          "ingest", "chunk.lanes", "a count for each lane", "all lanes of a sequence read the same tokens");
+  bool const of_this = chunk.shape == both.window.shape && chunk.lanes.sequences == both.window.lanes.sequences &&
+                       chunk.lanes.layer_begin == both.window.lanes.layer_begin &&
+                       chunk.lanes.layer_end == both.window.lanes.layer_end;
+  expects(of_this, "ingest", "chunk.shape", "another model's, batch's or layers'", "the chunk is of this cache");
+  detail::check_exits("ingest", exec, policy, in, both, state, plans);
+  detail::check_decided_about("ingest", "chunk.lanes", chunk.lanes, keep);
+  detail::refuse_counts<typename Executor::backend>("ingest", chunk.lanes);
+  ops::refuse_stale(exec, chunk.lanes, keep);
   using rows = implementation<ops::enter_rows_t, typename Executor::backend>;
-  if constexpr (requires { rows::refuse(exec, fresh, both.window); }) rows::refuse(exec, fresh, both.window);
-  ops::count_passing(exec, fresh.who, policy.window, plans.entering(), plans.below());
-  std::span<held_column const> const columns(of_fresh.columns());
-  detail::retire_checked("take_in", exec, policy, in, both, held, plans, {}, {&keep, &fresh, columns, plans.below()},
-                         told);
-  ops::enter_rows(exec, fresh, columns, both.window, std::span<held_column const>(held.window.columns()),
+  if constexpr (requires { rows::refuse(exec, chunk, both.window); }) rows::refuse(exec, chunk, both.window);
+  ops::count_passing(exec, chunk.lanes, policy.window, plans.new_tokens(), plans.below());
+  std::span<recorded_column const> const columns(of_fresh.columns());
+  detail::retire_checked("ingest", exec, policy, in, both, state, plans, {}, {&keep, &chunk, columns, plans.below()},
+                         stats);
+  ops::enter_rows(exec, chunk, columns, both.window, std::span<recorded_column const>(state.window.columns()),
                   plans.below());
 }
 
@@ -231,12 +234,12 @@ void take_in(Executor& exec, Policy const& policy, signals<Given...> const& in, 
 ///
 /// - throws: `invalid_argument` if the sequence or the position is out of range.
 template <executor Executor>
-void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& held, int sequence, int position) {
+void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& state, int sequence, int position) {
   detail::check_dual("truncate", both);
-  detail::refuse_counts<typename Executor::backend>("truncate", both.window.who);
-  detail::refuse_counts<typename Executor::backend>("truncate", both.global.entries.who);
-  truncate(exec, both.window, held.window, sequence, position);
-  truncate(exec, both.global.entries, held.global, sequence, position);
+  detail::refuse_counts<typename Executor::backend>("truncate", both.window.lanes);
+  detail::refuse_counts<typename Executor::backend>("truncate", both.global.entries.lanes);
+  truncate(exec, both.window, state.window, sequence, position);
+  truncate(exec, both.global.entries, state.global, sequence, position);
   ops::release_pages(exec, both.global);
 }
 
@@ -255,12 +258,12 @@ exit_plan<Executor> make_plan(Executor&, Policy const&, dual_cache const&) {
 }
 
 template <executor Executor, detail::unsound_admission Policy, class... Args>
-void make_room(Executor&, Policy const&, Args const&...) {
+void promote(Executor&, Policy const&, Args const&...) {
   static_cast<void>(detail::admission_hooks<Policy>::check());
 }
 
 template <executor Executor, detail::unsound_admission Policy, class... Args>
-void take_in(Executor&, Policy const&, Args const&...) {
+void ingest(Executor&, Policy const&, Args const&...) {
   static_cast<void>(detail::admission_hooks<Policy>::check());
 }
 

@@ -14,8 +14,8 @@ namespace KVPOLICY_NAMESPACE {
 /// Optional: `scope()`, who pools their shares; `floor(share)`, how many entries a lane keeps before the pool is
 /// shared; `in_entries(shape, entry_bytes)`, the same budget once it is known what an entry costs.
 template <class B>
-concept budget = std::regular<B> && requires(B const& b, lane who, int count) {
-  { b(who, count) } -> std::same_as<int>;
+concept budget = std::regular<B> && requires(B const& b, lane this_lane, int count) {
+  { b(this_lane, count) } -> std::same_as<int>;
 };
 
 namespace detail {
@@ -108,7 +108,7 @@ struct per_layer {
 
 /// `tokens` entries for every lane of a sequence, pooled over all layers and heads. Ties go to the lower (layer, head,
 /// ordinal).
-struct global {
+struct per_sequence {
   int tokens = 1024;
   double floor_part = 0;
   static constexpr auto name = "budget";
@@ -119,7 +119,7 @@ struct global {
   KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
   KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::global; }
   KVPOLICY_HD constexpr int floor(int share) const { return detail::cut_part_of(floor_part, share); }
-  friend bool operator==(global const&, global const&) = default;
+  friend bool operator==(per_sequence const&, per_sequence const&) = default;
 };
 
 /// How a ratio becomes a count.
@@ -152,7 +152,7 @@ KVPOLICY_HD constexpr int floor_of_share(double floor, rounding round, int share
 }  // namespace detail
 
 /// Drops the part `drop` of every lane, at every decision again.
-struct ratio {
+struct drop_ratio {
   double drop = 0.5;
   rounding round = rounding::exact;
   static constexpr auto name = "budget";
@@ -160,7 +160,7 @@ struct ratio {
     expects(drop >= 0 && drop <= 1, call, "budget.ratio", drop, "a part is dropped, 0 to 1");
   }
   KVPOLICY_HD constexpr int operator()(lane, int count) const { return detail::kept_of_ratio(drop, round, count); }
-  friend bool operator==(ratio const&, ratio const&) = default;
+  friend bool operator==(drop_ratio const&, drop_ratio const&) = default;
 };
 
 /// Drops floor(part of a lane's entries), the lowest of each, when the trigger fires for all lanes of a sequence
@@ -212,10 +212,10 @@ inline std::string print_floor(double part) { return part != 0 ? ", floor=" + to
 [[nodiscard]] inline std::string print(per_layer const& limit) {
   return "budget(" + to_string(limit.tokens) + ", scope=layer" + detail::print_floor(limit.floor_part) + ")";
 }
-[[nodiscard]] inline std::string print(global const& limit) {
+[[nodiscard]] inline std::string print(per_sequence const& limit) {
   return "budget(" + to_string(limit.tokens) + ", scope=global" + detail::print_floor(limit.floor_part) + ")";
 }
-[[nodiscard]] inline std::string print(ratio const& limit) {
+[[nodiscard]] inline std::string print(drop_ratio const& limit) {
   return "budget(ratio=" + to_string(limit.drop) +
          (limit.round == rounding::exact ? ")" : ", rounding=" + to_string(limit.round) + ")");
 }

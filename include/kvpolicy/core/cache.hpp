@@ -66,28 +66,28 @@ struct locator {
   by_lane<int const> begin{};  ///< csr_pages: where a lane's pages begin in its table row
 
   /// The lane's units, in order.
-  [[nodiscard]] KVPOLICY_HD constexpr int const* list(lane who) const {
-    return table.row(who) + (begin.data != nullptr ? *begin.row(who) : 0);
+  [[nodiscard]] KVPOLICY_HD constexpr int const* list(lane this_lane) const {
+    return table.row(this_lane) + (begin.data != nullptr ? *begin.row(this_lane) : 0);
   }
 
-  [[nodiscard]] KVPOLICY_HD constexpr place at(lane who, int ordinal) const {
+  [[nodiscard]] KVPOLICY_HD constexpr place at(lane this_lane, int ordinal) const {
     switch (kind) {
       case locating::slot_map:
-        return {table.row(who)[ordinal], 0};
+        return {table.row(this_lane)[ordinal], 0};
       case locating::block_table:
-        return {table.row(who)[ordinal / unit_tokens], ordinal % unit_tokens};
+        return {table.row(this_lane)[ordinal / unit_tokens], ordinal % unit_tokens};
       case locating::ring:
-        return {who.sequence, (*table.row(who) + ordinal) % unit_tokens};
+        return {this_lane.sequence, (*table.row(this_lane) + ordinal) % unit_tokens};
       case locating::csr_pages:
-        return {list(who)[ordinal / unit_tokens], ordinal % unit_tokens};
+        return {list(this_lane)[ordinal / unit_tokens], ordinal % unit_tokens};
       default:
-        return {who.sequence, ordinal};
+        return {this_lane.sequence, ordinal};
     }
   }
 };
 
 /// Contiguous rows: `capacity` tokens for each of `sequences` sequences.
-[[nodiscard]] constexpr locator identity(int capacity, int sequences = 1) {
+[[nodiscard]] constexpr locator identity_map(int capacity, int sequences = 1) {
   return {.kind = locating::identity, .unit_tokens = capacity, .units = sequences};
 }
 
@@ -110,7 +110,7 @@ struct locator {
 /// The view that appliers edit: K and V, where an entry lives, and who is there.
 struct cache {
   kvpolicy::shape shape{};
-  lanes who{};
+  kvpolicy::lanes lanes{};
   plane k{};
   plane v{};
   locator where{};

@@ -24,30 +24,30 @@ inline void check_shape(char const* call, shape const& model) {
 }
 
 /// Lanes, and the entries of all of them, are counted in 32 and 64 bits: there are fewer than 2^31 of the first.
-inline void check_size(char const* call, char const* name, lanes const& who) {
+inline void check_size(char const* call, char const* name, lanes const& batch) {
   constexpr std::int64_t most = std::numeric_limits<int>::max();
-  std::int64_t const of_sequence = std::int64_t{who.layers()} * who.heads;  // two ints: it fits
+  std::int64_t const of_sequence = std::int64_t{batch.layers()} * batch.heads;  // two ints: it fits
   expects(
-      of_sequence <= most / who.sequences, call, name,
+      of_sequence <= most / batch.sequences, call, name,
       [&] {
-        return std::to_string(who.sequences) + " sequences, " + std::to_string(who.layers()) + " layers, " +
-               std::to_string(who.heads) + " heads";
+        return std::to_string(batch.sequences) + " sequences, " + std::to_string(batch.layers()) + " layers, " +
+               std::to_string(batch.heads) + " heads";
       },
       "lanes are numbered in 32 bits: their product is less than 2^31");
 }
 
-inline void check_lanes(char const* call, lanes const& who, shape const& model) {
-  expects(who.sequences > 0, call, "who.sequences", who.sequences, "a batch has at least one sequence");
-  expects(who.heads == model.kv_heads, call, "who.heads", who.heads,
+inline void check_lanes(char const* call, lanes const& batch, shape const& model) {
+  expects(batch.sequences > 0, call, "lanes.sequences", batch.sequences, "a batch has at least one sequence");
+  expects(batch.heads == model.kv_heads, call, "lanes.heads", batch.heads,
           [&] { return "every KV head of the model (" + std::to_string(model.kv_heads) + ") is a lane"; });
-  expects(who.layer_begin >= 0 && who.layer_begin < who.layer_end, call, "who.layer_begin", who.layer_begin,
+  expects(batch.layer_begin >= 0 && batch.layer_begin < batch.layer_end, call, "lanes.layer_begin", batch.layer_begin,
           "layers are a range that is not empty");
-  expects(who.layer_end <= model.layers, call, "who.layer_end", who.layer_end,
+  expects(batch.layer_end <= model.layers, call, "lanes.layer_end", batch.layer_end,
           [&] { return "the model has " + std::to_string(model.layers) + " layers"; });
-  check_size(call, "who", who);
-  expects(who.bound > 0, call, "who.bound", who.bound, "an upper limit of the entries of a lane is needed");
-  expects(who.count.data != nullptr, call, "who.count", "null", "every lane says how many entries it holds");
-  expects(who.position.data != nullptr, call, "who.position", "null", "every entry says its position");
+  check_size(call, "who", batch);
+  expects(batch.bound > 0, call, "lanes.bound", batch.bound, "an upper limit of the entries of a lane is needed");
+  expects(batch.count.data != nullptr, call, "lanes.count", "null", "every lane says how many entries it holds");
+  expects(batch.position.data != nullptr, call, "lanes.position", "null", "every entry says its position");
 }
 
 /// One axis of a plane: how many steps it takes, and how far each goes.
@@ -133,16 +133,16 @@ inline void check_plane(char const* call, char const* name, plane const& rows, i
           "two of its elements share bytes");
 }
 
-inline void check_locator(char const* call, locator const& where, lanes const& who) {
+inline void check_locator(char const* call, locator const& where, lanes const& batch) {
   expects(where.units > 0, call, "where.units", where.units, "a pool has at least one unit");
   expects(where.unit_tokens > 0, call, "where.unit_tokens", where.unit_tokens, "a unit holds at least one token");
   expects(where.kind != locating::csr_pages || where.begin.data != nullptr, call, "where.begin", "null",
           "a list of a whole batch says where each lane begins");
   bool const direct = where.kind == locating::identity || where.kind == locating::ring;
-  expects(!direct || where.units >= who.sequences, call, "where.units", where.units,
+  expects(!direct || where.units >= batch.sequences, call, "where.units", where.units,
           "every sequence has a row of its own");
-  expects(!direct || where.unit_tokens >= who.bound, call, "where.unit_tokens", where.unit_tokens,
-          [&] { return "a row holds `bound` tokens (" + std::to_string(who.bound) + ")"; });
+  expects(!direct || where.unit_tokens >= batch.bound, call, "where.unit_tokens", where.unit_tokens,
+          [&] { return "a row holds `bound` tokens (" + std::to_string(batch.bound) + ")"; });
   expects(where.kind == locating::identity || where.table.data != nullptr, call, "where.table", "null",
           "this locator reads a table");
 }
@@ -156,8 +156,8 @@ inline void check_overlap(char const* call, cache const& in) {
 /// Everything about a cache that can be told without reading device memory.
 inline void check_cache(char const* call, cache const& in) {
   check_shape(call, in.shape);
-  check_lanes(call, in.who, in.shape);
-  check_locator(call, in.where, in.who);
+  check_lanes(call, in.lanes, in.shape);
+  check_locator(call, in.where, in.lanes);
   check_plane(call, "k", in.k, in.shape.head_dim, in);
   check_plane(call, "v", in.v, in.shape.value_dim != 0 ? in.shape.value_dim : in.shape.head_dim, in);
   check_overlap(call, in);
@@ -179,17 +179,17 @@ void check_reach(char const* call, Executor& exec, cache const& in) {
     reached("k", in.k.base);
     reached("v", in.v.base);
     reached("where.table", in.where.table.data);
-    reached("who.count", in.who.count.data);
-    reached("who.position", in.who.position.data);
-    reached("who.in_flight", in.who.in_flight);
+    reached("lanes.count", in.lanes.count.data);
+    reached("lanes.position", in.lanes.position.data);
+    reached("lanes.in_flight", in.lanes.in_flight);
   } else {
     static_cast<void>(call), static_cast<void>(exec), static_cast<void>(in);
   }
 }
 
 /// Drafts are counted for a sequence, so a cache with drafts grows and shrinks in all its layers at once.
-inline void check_whole(char const* call, lanes const& who, shape const& model) {
-  expects(who.in_flight == nullptr || who.layers() == model.layers, call, "who.layers", who.layers(), [&] {
+inline void check_whole(char const* call, lanes const& batch, shape const& model) {
+  expects(batch.in_flight == nullptr || batch.layers() == model.layers, call, "lanes.layers", batch.layers(), [&] {
     return "drafts are counted for all " + std::to_string(model.layers) + " layers of a sequence together";
   });
 }
@@ -201,7 +201,7 @@ inline void check_decided_about(char const* call, char const* name, lanes const&
     lane const last{given.sequences - 1, given.layer_end - 1, given.heads - 1};
     return now.row(first) == then.row(first) && now.row(last) == then.row(last);
   };
-  expects(same(given.count, keep.who.count) && same(given.position, keep.who.position), call, name,
+  expects(same(given.count, keep.lanes.count) && same(given.position, keep.lanes.position), call, name,
           "other counts or positions than those that the plan was decided about",
           "a plan is carried out on the cache that decide was told of");
 }

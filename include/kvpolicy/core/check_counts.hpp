@@ -16,42 +16,42 @@ template <class Backend>
 concept reads_on_host = requires { requires Backend::reads_on_host; };
 
 /// "layer 3, head 1", and of which sequence where a batch has several.
-inline std::string spell_lane_of(lanes const& who, lane one) {
+inline std::string spell_lane_of(lanes const& batch, lane one) {
   std::string const text = "layer " + std::to_string(one.layer) + ", head " + std::to_string(one.head);
-  return who.sequences > 1 ? text + " of sequence " + std::to_string(one.sequence) : text;
+  return batch.sequences > 1 ? text + " of sequence " + std::to_string(one.sequence) : text;
 }
 
 /// True if a lane's counts are within their limits: 0 <= drafts <= count <= bound.
-[[nodiscard]] KVPOLICY_HD inline bool counts_fit(lanes const& who, lane one) {
-  int const count = *who.count.row(one);
-  int const drafts = who.in_flight != nullptr ? who.in_flight[one.sequence] : 0;
-  return 0 <= drafts && drafts <= count && count <= who.bound;
+[[nodiscard]] KVPOLICY_HD inline bool counts_fit(lanes const& batch, lane one) {
+  int const count = *batch.count.row(one);
+  int const drafts = batch.in_flight != nullptr ? batch.in_flight[one.sequence] : 0;
+  return 0 <= drafts && drafts <= count && count <= batch.bound;
 }
 
 /// Says what is wrong with a lane's counts.
-inline void refuse_counts_of_lane(char const* call, lanes const& who, lane one) {
-  int const count = *who.count.row(one);
-  auto const in_lane = [&](int number) { return std::to_string(number) + " in " + spell_lane_of(who, one); };
+inline void refuse_counts_of_lane(char const* call, lanes const& batch, lane one) {
+  int const count = *batch.count.row(one);
+  auto const in_lane = [&](int number) { return std::to_string(number) + " in " + spell_lane_of(batch, one); };
   expects(
-      count >= 0 && count <= who.bound, call, "who.count", [&] { return in_lane(count); },
-      [&] { return "a lane holds 0 to " + std::to_string(who.bound) + " entries, its `bound`"; });
-  int const drafts = who.in_flight != nullptr ? who.in_flight[one.sequence] : 0;
+      count >= 0 && count <= batch.bound, call, "lanes.count", [&] { return in_lane(count); },
+      [&] { return "a lane holds 0 to " + std::to_string(batch.bound) + " entries, its `bound`"; });
+  int const drafts = batch.in_flight != nullptr ? batch.in_flight[one.sequence] : 0;
   expects(
-      drafts >= 0 && drafts <= count, call, "who.in_flight", [&] { return in_lane(drafts); },
+      drafts >= 0 && drafts <= count, call, "lanes.in_flight", [&] { return in_lane(drafts); },
       [&] { return "a lane's drafts are among the " + std::to_string(count) + " entries that it holds"; });
 }
 
 /// Refuses counts of the sequences [first, last) that are negative or above the bound, and drafts that are negative or
 /// more than the lane's entries. Cost: one look at each count; rows that lanes share are looked at once.
-inline void refuse_counts(char const* call, lanes const& who, int first, int last) {
-  if (who.count.data == nullptr) return;
-  int const layer_end = who.count.layer == 0 ? who.layer_begin + 1 : who.layer_end;
-  int const heads = who.count.head == 0 ? 1 : who.heads;
+inline void refuse_counts(char const* call, lanes const& batch, int first, int last) {
+  if (batch.count.data == nullptr) return;
+  int const layer_end = batch.count.layer == 0 ? batch.layer_begin + 1 : batch.layer_end;
+  int const heads = batch.count.head == 0 ? 1 : batch.heads;
   for (int sequence = first; sequence < last; ++sequence) {
-    for (int layer = who.layer_begin; layer < layer_end; ++layer) {
+    for (int layer = batch.layer_begin; layer < layer_end; ++layer) {
       for (int head = 0; head < heads; ++head) {
         lane const one{sequence, layer, head};
-        if (!counts_fit(who, one)) refuse_counts_of_lane(call, who, one);
+        if (!counts_fit(batch, one)) refuse_counts_of_lane(call, batch, one);
       }
     }
   }
@@ -59,8 +59,8 @@ inline void refuse_counts(char const* call, lanes const& who, int first, int las
 
 /// The same of all sequences, where the backend's counts can be read; a device's kernels look for themselves.
 template <class Backend>
-void refuse_counts(char const* call, lanes const& who) {
-  if constexpr (reads_on_host<Backend>) refuse_counts(call, who, 0, who.sequences);
+void refuse_counts(char const* call, lanes const& batch) {
+  if constexpr (reads_on_host<Backend>) refuse_counts(call, batch, 0, batch.sequences);
 }
 
 /// The counts that an argument of a verb brings: lanes, or what has lanes. A keep set's lanes are those of the cache
@@ -70,7 +70,7 @@ void refuse_counts_in(char const* call, Argument const& of) {
   if constexpr (std::same_as<Argument, lanes>) {
     refuse_counts(call, of, 0, of.sequences);
   } else if constexpr (std::same_as<Argument, cache> || std::same_as<Argument, score_view>) {
-    refuse_counts(call, of.who, 0, of.who.sequences);
+    refuse_counts(call, of.lanes, 0, of.lanes.sequences);
   }
 }
 
@@ -78,25 +78,26 @@ void refuse_counts_in(char const* call, Argument const& of) {
 ///
 /// Cost: reads each position once, and none where lanes share their rows.
 inline void refuse_other_tokens(char const* call, score_view const& scores) {
-  lanes const& who = scores.who;
+  lanes const& batch = scores.lanes;
   if (scores.decides == granularity::lane) return;
-  for (int i = 0; i < who.size(); ++i) {
-    lane const one = who.at(i);
-    lane const first = scores.lane_of(segment_of(who, scores.decides, i));
-    int const count = who.committed(one);
-    expects(count == who.committed(first), call, "count", count,
+  for (int i = 0; i < batch.size(); ++i) {
+    lane const one = batch.at(i);
+    lane const first = scores.lane_of(segment_of(batch, scores.decides, i));
+    int const count = batch.committed(one);
+    expects(count == batch.committed(first), call, "count", count,
             "lanes that decide together hold equally many entries");
-    int const* const mine = who.position.row(one);
-    int const* const other = who.position.row(first);
+    int const* const mine = batch.position.row(one);
+    int const* const other = batch.position.row(first);
     if (mine == other || count == 0) continue;
     if (std::memcmp(mine, other, sizeof(int) * static_cast<std::size_t>(count)) == 0) continue;
     int e = 0;
     while (mine[e] == other[e]) ++e;
     expects(
-        false, call, "who.position",
+        false, call, "lanes.position",
         [&] {
-          return "other tokens in " + spell_lane_of(who, one) + " than in " + spell_lane_of(who, first) + " (entry " +
-                 std::to_string(e) + ": " + std::to_string(mine[e]) + " against " + std::to_string(other[e]) + ")";
+          return "other tokens in " + spell_lane_of(batch, one) + " than in " + spell_lane_of(batch, first) +
+                 " (entry " + std::to_string(e) + ": " + std::to_string(mine[e]) + " against " +
+                 std::to_string(other[e]) + ")";
         },
         "lanes that decide together hold the same tokens");
   }
@@ -106,7 +107,7 @@ inline void refuse_other_tokens(char const* call, score_view const& scores) {
 template <class Backend>
 void refuse_unfit_lanes(char const* call, score_view& scores) {
   if constexpr (reads_on_host<Backend>) {
-    refuse_counts(call, scores.who, 0, scores.who.sequences);
+    refuse_counts(call, scores.lanes, 0, scores.lanes.sequences);
     refuse_other_tokens(call, scores);
     scores.same_tokens = true;
   }

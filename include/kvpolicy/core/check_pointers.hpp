@@ -15,11 +15,11 @@ inline std::array<axis, 6> axes_of_lane(plane const& rows, locator const& where,
 }
 
 /// True if a lane's keys and values are different memory; `unit`: in that one, or below 0 in all that one base reaches.
-inline bool apart_in(cache const& in, lane who, std::int64_t unit) {
+inline bool apart_in(cache const& in, lane this_lane, std::int64_t unit) {
   plane k = in.k;
   plane v = in.v;
-  k.base = in.k.row(who.layer, {unit < 0 ? 0 : unit, 0}, who.head);
-  v.base = in.v.row(who.layer, {unit < 0 ? 0 : unit, 0}, who.head);
+  k.base = in.k.row(this_lane.layer, {unit < 0 ? 0 : unit, 0}, this_lane.head);
+  v.base = in.v.row(this_lane.layer, {unit < 0 ? 0 : unit, 0}, this_lane.head);
   return apart(k, axes_of_lane(k, in.where, unit >= 0), v, axes_of_lane(v, in.where, unit >= 0));
 }
 
@@ -32,15 +32,15 @@ void refuse_rows_of_both(char const* call, cache const& in) {
   if constexpr (reads_on_host<Backend>) {
     if (in.k.bases.data == nullptr && in.v.bases.data == nullptr) return;  // check_overlap has told
     bool const by_unit = in.k.bases.unit != 0 || in.v.bases.unit != 0;
-    for (int i = 0; i < in.who.size(); ++i) {
-      lane const who = in.who.at(i);
-      bool fits = by_unit || apart_in(in, who, -1);
+    for (int i = 0; i < in.lanes.size(); ++i) {
+      lane const this_lane = in.lanes.at(i);
+      bool fits = by_unit || apart_in(in, this_lane, -1);
       int const step = in.where.kind == locating::slot_map ? 1 : in.where.unit_tokens;
-      for (std::int64_t e = 0; by_unit && fits && e < *in.who.count.row(who); e += step) {
-        fits = apart_in(in, who, in.where.at(who, static_cast<int>(e)).unit);
+      for (std::int64_t e = 0; by_unit && fits && e < *in.lanes.count.row(this_lane); e += step) {
+        fits = apart_in(in, this_lane, in.where.at(this_lane, static_cast<int>(e)).unit);
       }
       expects(
-          fits, call, "k and v", [&] { return "overlapping in " + spell_lane_of(in.who, who); },
+          fits, call, "k and v", [&] { return "overlapping in " + spell_lane_of(in.lanes, this_lane); },
           "this applier moves rows of both: keys and values are different memory");
     }
   }

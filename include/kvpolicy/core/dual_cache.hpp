@@ -7,7 +7,7 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// The free pages of a pool, a stack in the executor's memory: the next one to hand out is free[*count - 1].
-struct page_supply {
+struct page_free_list {
   int* free = nullptr;
   int* count = nullptr;
   int sentinel = -1;  ///< the page that unused entries of tables name; it is never handed out
@@ -15,10 +15,10 @@ struct page_supply {
 
 /// Lanes in pages of their own, and what taking or giving back a page has to write.
 struct paged_lanes {
-  cache entries{};       ///< `where` is a block table over `table`
-  by_lane<int> table{};  ///< the same table, to be written
-  by_lane<int> held{};   ///< pages that each row of the table holds
-  page_supply pages{};
+  cache entries{};           ///< `where` is a block table over `table`
+  by_lane<int> table{};      ///< the same table, to be written
+  by_lane<int> num_pages{};  ///< pages that each row of the table holds
+  page_free_list pages{};
 
   [[nodiscard]] KVPOLICY_HD constexpr int page() const { return entries.where.unit_tokens; }
 };
@@ -50,19 +50,19 @@ inline void check_paged_lanes(char const* call, paged_lanes const& in) {
           "lanes that grow by pages are found through a table of pages");
   expects(same_table(in.table, where.table), call, "global.table", "another table",
           "it is the table that the locator reads, to be written");
-  expects(in.held.data != nullptr, call, "global.held", "null", "every lane says how many pages it holds");
+  expects(in.num_pages.data != nullptr, call, "global.num_pages", "null", "every lane says how many pages it holds");
   expects(in.pages.free != nullptr && in.pages.count != nullptr, call, "global.pages", "null",
           "pages are taken from the pool's free ones");
-  lanes const& who = in.entries.who;
+  lanes const& batch = in.entries.lanes;
   auto const own = [&](char const* name, auto const& table) {
-    bool const apart = (table.layer != 0 || who.layers() == 1) && (table.head != 0 || who.heads == 1) &&
-                       (table.sequence != 0 || who.sequences == 1);
+    bool const apart = (table.layer != 0 || batch.layers() == 1) && (table.head != 0 || batch.heads == 1) &&
+                       (table.sequence != 0 || batch.sequences == 1);
     expects(apart, call, name, "shared by lanes", "every lane admits for itself");
   };
   own("global.table", in.table);
-  own("global.held", in.held);
-  own("global.who.count", who.count);
-  own("global.who.position", who.position);
+  own("global.num_pages", in.num_pages);
+  own("global.lanes.count", batch.count);
+  own("global.lanes.position", batch.position);
 }
 
 /// Everything about a dual cache that can be told without reading tables.
@@ -75,19 +75,19 @@ inline void check_dual(char const* call, dual_cache const& in) {
   check_paged_lanes(call, in.global);
   expects(same_table(in.oldest, ring.table), call, "oldest", "another cursor",
           "it is the cursor that the locator reads, to be written");
-  lanes const& who = in.window.who;
-  bool const shared = who.count.layer == 0 && who.count.head == 0 && who.position.layer == 0 &&
-                      who.position.head == 0 && in.oldest.layer == 0 && in.oldest.head == 0;
-  expects(shared, call, "window.who", "a count for each lane", "all lanes of a sequence are in step in the window");
+  lanes const& batch = in.window.lanes;
+  bool const shared = batch.count.layer == 0 && batch.count.head == 0 && batch.position.layer == 0 &&
+                      batch.position.head == 0 && in.oldest.layer == 0 && in.oldest.head == 0;
+  expects(shared, call, "window.lanes", "a count for each lane", "all lanes of a sequence are in step in the window");
   bool const apart =
-      who.sequences == 1 || (who.count.sequence != 0 && who.position.sequence != 0 && in.oldest.sequence != 0);
-  expects(apart, call, "window.who", "a count for all sequences", "sequences step by themselves");
-  lanes const& pages = in.global.entries.who;
-  bool const one_cache = who.sequences == pages.sequences && in.window.shape == in.global.entries.shape &&
-                         who.layer_begin == pages.layer_begin && who.layer_end == pages.layer_end;
+      batch.sequences == 1 || (batch.count.sequence != 0 && batch.position.sequence != 0 && in.oldest.sequence != 0);
+  expects(apart, call, "window.lanes", "a count for all sequences", "sequences step by themselves");
+  lanes const& pages = in.global.entries.lanes;
+  bool const one_cache = batch.sequences == pages.sequences && in.window.shape == in.global.entries.shape &&
+                         batch.layer_begin == pages.layer_begin && batch.layer_end == pages.layer_end;
   expects(one_cache, call, "window.shape", "another model's, batch's or layers'",
           "window and pages are parts of one cache");
-  expects(pages.in_flight == nullptr, call, "global.who.in_flight", "not null", "drafts are in the window");
+  expects(pages.in_flight == nullptr, call, "global.lanes.in_flight", "not null", "drafts are in the window");
 }
 
 }  // namespace detail

@@ -23,8 +23,8 @@ struct by_lane {
   std::int64_t layer = 0;
   std::int64_t head = 0;
 
-  [[nodiscard]] KVPOLICY_HD constexpr T* row(lane who) const {
-    return data + who.sequence * sequence + who.layer * layer + who.head * head;
+  [[nodiscard]] KVPOLICY_HD constexpr T* row(lane this_lane) const {
+    return data + this_lane.sequence * sequence + this_lane.layer * layer + this_lane.head * head;
   }
 };
 
@@ -63,14 +63,15 @@ struct lanes {
     return {i / (layers() * heads), layer_begin + i / heads % layers(), i % heads};
   }
 
-  [[nodiscard]] KVPOLICY_HD constexpr int index(lane who) const {
-    return (who.sequence * layers() + who.layer - layer_begin) * heads + who.head;
+  [[nodiscard]] KVPOLICY_HD constexpr int index(lane this_lane) const {
+    return (this_lane.sequence * layers() + this_lane.layer - layer_begin) * heads + this_lane.head;
   }
 
   /// Entries that a policy may see: the drafts in flight are not among them. From 0 to `bound`, whatever the memory of
   /// counts says, so that a kernel which finds a wrong count there stays within its rows until the fault is told.
-  [[nodiscard]] KVPOLICY_HD constexpr int committed(lane who) const {
-    std::int64_t const all = std::int64_t{*count.row(who)} - (in_flight != nullptr ? in_flight[who.sequence] : 0);
+  [[nodiscard]] KVPOLICY_HD constexpr int committed(lane this_lane) const {
+    std::int64_t const all =
+        std::int64_t{*count.row(this_lane)} - (in_flight != nullptr ? in_flight[this_lane.sequence] : 0);
     return all < 0 ? 0 : all > bound ? bound : static_cast<int>(all);
   }
 
@@ -94,21 +95,21 @@ enum class budget_scope { lane, layer, global };
 [[nodiscard]] constexpr std::array<char const*, 3> names(budget_scope) { return {"lane", "layer", "global"}; }
 
 /// How many decisions the lanes make: the segments of scores and keep sets.
-[[nodiscard]] KVPOLICY_HD constexpr int segments(lanes const& who, granularity decides) {
-  if (decides == granularity::lane) return who.size();
-  return decides == granularity::layer ? who.sequences * who.layers() : who.sequences;
+[[nodiscard]] KVPOLICY_HD constexpr int segments(lanes const& batch, granularity decides) {
+  if (decides == granularity::lane) return batch.size();
+  return decides == granularity::layer ? batch.sequences * batch.layers() : batch.sequences;
 }
 
 /// The segment that decides for the i-th lane.
-[[nodiscard]] KVPOLICY_HD constexpr int segment_of(lanes const& who, granularity decides, int i) {
+[[nodiscard]] KVPOLICY_HD constexpr int segment_of(lanes const& batch, granularity decides, int i) {
   if (decides == granularity::lane) return i;
-  return decides == granularity::layer ? i / who.heads : i / (who.heads * who.layers());
+  return decides == granularity::layer ? i / batch.heads : i / (batch.heads * batch.layers());
 }
 
 /// The first lane of a segment: its counts and positions stand for the whole segment.
-[[nodiscard]] KVPOLICY_HD constexpr int first_lane(lanes const& who, granularity decides, int segment) {
+[[nodiscard]] KVPOLICY_HD constexpr int first_lane(lanes const& batch, granularity decides, int segment) {
   if (decides == granularity::lane) return segment;
-  return decides == granularity::layer ? segment * who.heads : segment * who.heads * who.layers();
+  return decides == granularity::layer ? segment * batch.heads : segment * batch.heads * batch.layers();
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -10,8 +10,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// A signal that can tell whether it says anything about a lane: `observed(lanes, lane)`, which a kernel calls. Query
 /// rows can, and so can what a recorder has to be shown; keys, values and scores made elsewhere cannot.
 template <class Signal>
-concept tells_of_lanes = requires(Signal const& signal, lanes const& among, lane who) {
-  { signal.observed(among, who) } -> std::same_as<bool>;
+concept tells_of_lanes = requires(Signal const& signal, lanes const& among, lane this_lane) {
+  { signal.observed(among, this_lane) } -> std::same_as<bool>;
 };
 
 /// One such signal of a decision. `asked` is false of a recorded signal that the engine gives itself: nothing says how
@@ -20,8 +20,8 @@ template <class Signal>
 struct observed_signal {
   Signal from;
   bool asked;
-  [[nodiscard]] KVPOLICY_HD bool observed_in(lanes const& among, lane who) const {
-    return !asked || from.observed(among, who);
+  [[nodiscard]] KVPOLICY_HD bool observed_in(lanes const& among, lane this_lane) const {
+    return !asked || from.observed(among, this_lane);
   }
 };
 
@@ -31,8 +31,8 @@ struct observed_signals : observed_signal<Signals>... {
   lanes among{};
   static constexpr bool can_tell = sizeof...(Signals) > 0;
   /// True if every one of them says something about the lane.
-  [[nodiscard]] KVPOLICY_HD bool observed(lane who) const {
-    return (observed_signal<Signals>::observed_in(among, who) && ...);
+  [[nodiscard]] KVPOLICY_HD bool observed(lane this_lane) const {
+    return (observed_signal<Signals>::observed_in(among, this_lane) && ...);
   }
 };
 
@@ -86,7 +86,7 @@ template <class Score, class Bag>
 constexpr auto observed_of(Score const& score, Bag const& in) {
   using list = typename signals_read_by<typename Score::needs, decltype(own_recorders_of(score))>::type;
   return []<class... Signals>(needs<Signals...>, Bag const& bag) {
-    return observed_signals<Signals...>{observed_signal_of<Score, Signals>(bag)..., bag.who};
+    return observed_signals<Signals...>{observed_signal_of<Score, Signals>(bag)..., bag.lanes};
   }(list{}, in);
 }
 
@@ -96,11 +96,11 @@ template <class Rule>
 [[nodiscard]] KVPOLICY_HD bool decides_unobserved([[maybe_unused]] Rule const& rule,
                                                   [[maybe_unused]] score_view const& scores, [[maybe_unused]] int first,
                                                   [[maybe_unused]] int many = 1) {
-  if constexpr (requires(lane who) { rule.unobserved(who); }) {
-    int const begin = first_lane(scores.who, scores.decides, first);
-    int const end = begin + scores.who.size() / scores.segments() * many;
+  if constexpr (requires(lane this_lane) { rule.unobserved(this_lane); }) {
+    int const begin = first_lane(scores.lanes, scores.decides, first);
+    int const end = begin + scores.lanes.size() / scores.segments() * many;
     for (int i = begin; i < end; ++i) {
-      if (!rule.unobserved(scores.who.at(i))) return false;
+      if (!rule.unobserved(scores.lanes.at(i))) return false;
     }
     return true;
   } else {

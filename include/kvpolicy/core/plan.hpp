@@ -16,14 +16,16 @@ template <class Executor>
 class plan {
  public:
   /// `spare_rows`: rows of floats that the policy's scorer needs beside its scores. `entry_bytes`: of K and V.
-  plan(Executor& exec, lanes const& who, granularity decides, int spare_rows = 0, std::int64_t entry_bytes = 0)
-      : spare_(exec, static_cast<std::size_t>(spare_rows) * static_cast<std::size_t>(who.bound)),
-        scores_(exec, static_cast<std::size_t>(kvpolicy::segments(who, decides)) * static_cast<std::size_t>(who.bound)),
+  plan(Executor& exec, kvpolicy::lanes const& batch, granularity decides, int spare_rows = 0,
+       std::int64_t entry_bytes = 0)
+      : spare_(exec, static_cast<std::size_t>(spare_rows) * static_cast<std::size_t>(batch.bound)),
+        scores_(exec,
+                static_cast<std::size_t>(kvpolicy::segments(batch, decides)) * static_cast<std::size_t>(batch.bound)),
         ordinals_(exec, scores_.size()),
-        offsets_(exec, static_cast<std::size_t>(kvpolicy::segments(who, decides)) + 1),
-        seen_(exec, static_cast<std::size_t>(kvpolicy::segments(who, decides))),
+        offsets_(exec, static_cast<std::size_t>(kvpolicy::segments(batch, decides)) + 1),
+        seen_(exec, static_cast<std::size_t>(kvpolicy::segments(batch, decides))),
         report_(exec, 1),
-        who_(who),
+        lanes_(batch),
         decides_(decides),
         entry_bytes_(entry_bytes) {}
 
@@ -33,8 +35,8 @@ class plan {
   plan& operator=(plan const&) = delete;
 
   /// Room for the scores of `among`, which may be some of the plan's layers.
-  [[nodiscard]] score_view scores(lanes const& among) {
-    score_view made = contiguous_scores(among, decides_, scores_.data(), who_.bound);
+  [[nodiscard]] score_view scores(kvpolicy::lanes const& among) {
+    score_view made = contiguous_scores(among, decides_, scores_.data(), lanes_.bound);
     made.spare = spare_.size() > 0 ? spare_.data() : nullptr;
     return made;
   }
@@ -42,11 +44,11 @@ class plan {
   /// An entry's score in the latest decision, where scores are in host memory. Throws as `report`.
   [[nodiscard]] float score(int segment, int ordinal) const {
     expects_decision("score");
-    return scores_.data()[std::int64_t{segment} * who_.bound + ordinal];
+    return scores_.data()[std::int64_t{segment} * lanes_.bound + ordinal];
   }
 
   [[nodiscard]] int spare_rows() const {
-    return static_cast<int>(spare_.size() / static_cast<std::size_t>(who_.bound));
+    return static_cast<int>(spare_.size() / static_cast<std::size_t>(lanes_.bound));
   }
   /// Bytes of keys and values of one entry of one lane: what a budget in bytes counts in.
   [[nodiscard]] std::int64_t entry_bytes() const { return entry_bytes_; }
@@ -66,7 +68,7 @@ class plan {
   [[nodiscard]] keep_set const& keep() const { return keep_; }
 
   /// Room for the keep set of a decision about `among`. It becomes this plan's keep set when it is published.
-  [[nodiscard]] keep_set room(lanes const& among) {
+  [[nodiscard]] keep_set keep_storage(kvpolicy::lanes const& among) {
     return {among,           decides_,         unit::token,  side::kept,
             offsets_.data(), ordinals_.data(), seen_.data(), static_cast<std::int64_t>(ordinals_.size()),
             report_.data()};
@@ -81,7 +83,7 @@ class plan {
     holds_ = holding::decision;
   }
 
-  [[nodiscard]] lanes const& who() const { return who_; }
+  [[nodiscard]] kvpolicy::lanes const& lanes() const { return lanes_; }
   [[nodiscard]] granularity decides() const { return decides_; }
   /// What the decision came to, where reports are in host memory. Throws `invalid_argument` if there is no decision.
   [[nodiscard]] kvpolicy::report const& report() const {
@@ -101,7 +103,7 @@ class plan {
   buffer<std::int64_t> offsets_;
   buffer<int> seen_;
   buffer<kvpolicy::report> report_;
-  lanes who_;
+  kvpolicy::lanes lanes_;
   granularity decides_;
   std::int64_t entry_bytes_;
   keep_set keep_{};

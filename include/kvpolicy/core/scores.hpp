@@ -8,33 +8,33 @@ namespace KVPOLICY_NAMESPACE {
 
 /// float32 [segments, entries]: higher is kept. A row of the table for every segment of `decides`.
 struct score_view {
-  lanes who{};
+  kvpolicy::lanes lanes{};
   granularity decides = granularity::lane;
   by_lane<float> rows{};
   float* spare = nullptr;    ///< room of a plan for scorers that ask for it by `spare_rows`
   bool same_tokens = false;  ///< lanes of a segment were seen to hold the same tokens: nobody looks again
 
-  [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(who, decides); }
+  [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(lanes, decides); }
   /// The lane that stands for a segment.
   [[nodiscard]] KVPOLICY_HD constexpr lane lane_of(int segment) const {
-    return who.at(first_lane(who, decides, segment));
+    return lanes.at(first_lane(lanes, decides, segment));
   }
   [[nodiscard]] KVPOLICY_HD constexpr float* row(int segment) const { return rows.row(lane_of(segment)); }
 };
 
 /// Scores side by side in one piece of memory, `stride` floats a segment, in the order of segments.
-[[nodiscard]] constexpr score_view contiguous_scores(lanes const& who, granularity decides, float* data,
+[[nodiscard]] constexpr score_view contiguous_scores(lanes const& batch, granularity decides, float* data,
                                                      std::int64_t stride) {
-  std::int64_t const heads = decides == granularity::lane ? who.heads : 1;
-  std::int64_t const layers = decides == granularity::token ? 1 : who.layers();
+  std::int64_t const heads = decides == granularity::lane ? batch.heads : 1;
+  std::int64_t const layers = decides == granularity::token ? 1 : batch.layers();
   std::int64_t const layer = decides == granularity::token ? 0 : stride * heads;
   std::int64_t const head = decides == granularity::lane ? stride : 0;
-  return {who, decides, {data - who.layer_begin * layer, stride * heads * layers, layer, head}};
+  return {batch, decides, {data - batch.layer_begin * layer, stride * heads * layers, layer, head}};
 }
 
 /// One entry as protections, budgets and maps see it.
 struct entry {
-  lane who{};
+  kvpolicy::lane lane{};
   int ordinal = 0;
   int count = 0;     ///< committed entries of the lane
   int position = 0;  ///< logical position of the entry
@@ -49,7 +49,7 @@ struct ordinal_range {
 
 /// The committed entries of a lane as a protection sees them at once.
 struct lane_entries {
-  lane who{};
+  kvpolicy::lane lane{};
   int count = 0;
   int budget = 0;                 ///< entries that the lane may keep
   int const* position = nullptr;  ///< of each entry, ascending
@@ -68,13 +68,13 @@ struct lane_entries {
 
 /// What a decision came to in memory, counted in entries of lanes; the three are always told together, because each
 /// alone misleads. Appliers write it where the executor counts.
-struct tally {
+struct apply_stats {
   std::int64_t logical_kept = 0;     ///< entries that the keep sets list
   std::int64_t physical_freed = 0;   ///< entries whose memory the engine may give to others since this call: whole
                                      ///< slots and pages. Rows that belong to their sequence whatever they hold
                                      ///< (identity, a ring) are never given away, nor is what is only masked
   std::int64_t attended_length = 0;  ///< entries whose rows attention reads in the next step
-  friend bool operator==(tally const&, tally const&) = default;
+  friend bool operator==(apply_stats const&, apply_stats const&) = default;
 };
 
 /// Which side of a decision a keep set lists. One-token-per-step policies list the one that goes.
@@ -111,20 +111,20 @@ struct report {
 
 /// Per segment the ascending, unique ordinals that are kept (or dropped), as CSR. Memory of a plan.
 struct keep_set {
-  lanes who{};
+  kvpolicy::lanes lanes{};
   granularity decides = granularity::lane;
   unit of = unit::token;
   side lists = side::kept;
-  std::int64_t* offset = nullptr;  ///< segments + 1
-  int* ordinal = nullptr;          ///< `capacity` ordinals
+  std::int64_t* indptr = nullptr;  ///< segments + 1
+  int* indices = nullptr;          ///< `capacity` ordinals
   int* seen = nullptr;  ///< committed entries of each segment when it decided; a plan of other counts is refused
   std::int64_t capacity = 0;
   kvpolicy::report* report = nullptr;
 
-  [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(who, decides); }
+  [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(lanes, decides); }
   /// The ordinals listed for one segment.
   [[nodiscard]] constexpr std::span<int const> listed(int segment) const {
-    return {ordinal + offset[segment], static_cast<std::size_t>(offset[segment + 1] - offset[segment])};
+    return {indices + indptr[segment], static_cast<std::size_t>(indptr[segment + 1] - indptr[segment])};
   }
 };
 

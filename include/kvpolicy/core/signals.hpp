@@ -16,8 +16,8 @@ namespace KVPOLICY_NAMESPACE {
 struct row_view {
   plane rows{};
   locator where{};
-  [[nodiscard]] KVPOLICY_HD std::byte const* row(lane who, int ordinal) const {
-    return rows.row(who.layer, where.at(who, ordinal), who.head);
+  [[nodiscard]] KVPOLICY_HD std::byte const* row(lane this_lane, int ordinal) const {
+    return rows.row(this_lane.layer, where.at(this_lane, ordinal), this_lane.head);
   }
 };
 
@@ -54,8 +54,8 @@ struct row_floats {
   std::int64_t sequence = 0;
   std::int64_t layer = 0;
   std::int64_t head = 0;  ///< between query heads
-  [[nodiscard]] KVPOLICY_HD float at(lane who, int query_head, int stored_row) const {
-    return data[who.sequence * sequence + who.layer * layer + query_head * head + stored_row];
+  [[nodiscard]] KVPOLICY_HD float at(lane this_lane, int query_head, int stored_row) const {
+    return data[this_lane.sequence * sequence + this_lane.layer * layer + query_head * head + stored_row];
   }
 };
 
@@ -70,9 +70,11 @@ struct entry_numbers {
   int entries = 0;              ///< new entries of each lane
   by_lane<int const> counts{};  ///< where lanes have differing numbers of them; null: `entries`
 
-  [[nodiscard]] KVPOLICY_HD int count(lane who) const { return counts.data != nullptr ? *counts.row(who) : entries; }
-  [[nodiscard]] KVPOLICY_HD std::byte const* at(lane who, int i) const {
-    return base + who.sequence * sequence + who.layer * layer + who.head * head + i * entry;
+  [[nodiscard]] KVPOLICY_HD int count(lane this_lane) const {
+    return counts.data != nullptr ? *counts.row(this_lane) : entries;
+  }
+  [[nodiscard]] KVPOLICY_HD std::byte const* at(lane this_lane, int i) const {
+    return base + this_lane.sequence * sequence + this_lane.layer * layer + this_lane.head * head + i * entry;
   }
   void check(char const* call, shape const&) const {
     expects(base != nullptr || (entries == 0 && counts.data == nullptr), call, "entry numbers", "null",
@@ -99,23 +101,26 @@ struct query_view {
   row_floats lse{};  ///< log-sum-exp of each row's scaled logits over the keys that it sees, where attention has it;
                      ///< null data: computed from the keys
 
-  [[nodiscard]] KVPOLICY_HD int valid(lane who) const { return cursor.data != nullptr ? cursor.row(who)[1] : rows; }
-  /// Where logical row r is stored.
-  [[nodiscard]] KVPOLICY_HD int stored(lane who, int r) const {
-    return cursor.data != nullptr ? (cursor.row(who)[0] + r) % rows : r;
+  [[nodiscard]] KVPOLICY_HD int valid(lane this_lane) const {
+    return cursor.data != nullptr ? cursor.row(this_lane)[1] : rows;
   }
-  [[nodiscard]] KVPOLICY_HD std::byte const* at(lane who, int query_head, int stored_row) const {
-    return base + who.sequence * sequence + who.layer * layer + query_head * head + stored_row * row;
+  /// Where logical row r is stored.
+  [[nodiscard]] KVPOLICY_HD int stored(lane this_lane, int r) const {
+    return cursor.data != nullptr ? (cursor.row(this_lane)[0] + r) % rows : r;
+  }
+  [[nodiscard]] KVPOLICY_HD std::byte const* at(lane this_lane, int query_head, int stored_row) const {
+    return base + this_lane.sequence * sequence + this_lane.layer * layer + query_head * head + stored_row * row;
   }
 
   /// True if any row of a lane sees any of its committed entries.
-  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
-    int const entries = among.committed(who);
-    int r = valid(who) - 1;
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {
+    int const entries = among.committed(this_lane);
+    int r = valid(this_lane) - 1;
     if (r < 0 || position.data == nullptr || entries <= 0) return r >= 0;
-    int const* const at = among.position.row(who);
-    while (r >= 0 && position.row(who)[stored(who, r)] > at[entries - 1]) --r;  // of an entry that is not there
-    return r >= 0 && position.row(who)[stored(who, r)] >= at[0];
+    int const* const at = among.position.row(this_lane);
+    while (r >= 0 && position.row(this_lane)[stored(this_lane, r)] > at[entries - 1])
+      --r;  // of an entry that is not there
+    return r >= 0 && position.row(this_lane)[stored(this_lane, r)] >= at[0];
   }
 
   void check(char const* call, shape const& model) const {
@@ -149,17 +154,20 @@ struct turn_queries : query_view {
   int const* span_end = nullptr;    ///< or null: it could not be told, and the last few rows stand for it
 
   /// The span's rows in a lane; `tail`: so many of the last rows where it could not be told.
-  [[nodiscard]] KVPOLICY_HD ordinal_range span(lane who, int tail) const {
-    int const there = valid(who);
-    if (span_begin == nullptr || span_end == nullptr || span_begin[who.sequence] >= span_end[who.sequence]) {
+  [[nodiscard]] KVPOLICY_HD ordinal_range span(lane this_lane, int tail) const {
+    int const there = valid(this_lane);
+    if (span_begin == nullptr || span_end == nullptr ||
+        span_begin[this_lane.sequence] >= span_end[this_lane.sequence]) {
       return {there > tail ? there - tail : 0, there};
     }
-    int const begin = span_begin[who.sequence];
-    int const end = span_end[who.sequence];
+    int const begin = span_begin[this_lane.sequence];
+    int const end = span_end[this_lane.sequence];
     return {begin > 0 ? begin : 0, end < there ? end : there};  // one that is not within the rows is refused
   }
   /// The position of a logical row.
-  [[nodiscard]] KVPOLICY_HD int position_of(lane who, int r) const { return position.row(who)[stored(who, r)]; }
+  [[nodiscard]] KVPOLICY_HD int position_of(lane this_lane, int r) const {
+    return position.row(this_lane)[stored(this_lane, r)];
+  }
 };
 
 /// Signal: attention that each entry has received over its life, one float an entry of a lane.
@@ -167,8 +175,8 @@ struct attention_mass {
   static constexpr auto name = "attention_mass";
   by_lane<float const> mass{};
   /// True if any entry of a lane has received some.
-  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
-    return detail::any_recorded(mass.row(who), among.committed(who));
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {
+    return detail::any_recorded(mass.row(this_lane), among.committed(this_lane));
   }
   void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, mass); }
 };
@@ -179,7 +187,7 @@ struct needs {};
 
 /// A need that any one of several signals fulfils.
 template <class... Signals>
-struct any_of {
+struct any_signal_of {
   static constexpr auto name = "any_of";
 };
 
@@ -198,14 +206,14 @@ using signal_hooks =
 
 /// The bag: lanes, and the signals that the engine has.
 ///
-///     kv::signals in{cache.who, kv::keys_of(cache), my_queries};
+///     kv::signals in{cache.lanes, kv::keys_of(cache), my_queries};
 template <class... Given>
 class signals {
  public:
-  explicit constexpr signals(lanes const& among, Given... given) : who(among), given_(given...) {}
+  explicit constexpr signals(kvpolicy::lanes const& among, Given... given) : lanes(among), given_(given...) {}
   static_assert((detail::signal_hooks<Given>::check() && ...));
 
-  lanes who;
+  kvpolicy::lanes lanes;
 
   template <class Signal>
   [[nodiscard]] constexpr Signal const& get() const {
@@ -229,7 +237,7 @@ class signals {
 
   /// The same of other lanes, and further signals.
   template <class... More>
-  [[nodiscard]] constexpr signals<Given..., More...> with(lanes const& among, More const&... more) const {
+  [[nodiscard]] constexpr signals<Given..., More...> with(kvpolicy::lanes const& among, More const&... more) const {
     return std::apply([&](Given const&... each) { return signals<Given..., More...>(among, each..., more...); },
                       given_);
   }
@@ -253,7 +261,7 @@ namespace detail {
 template <class Bag, class Signal>
 struct provided : std::bool_constant<Bag::template provides<Signal>> {};
 template <class Bag, class... Signals>
-struct provided<Bag, any_of<Signals...>> : std::bool_constant<(provided<Bag, Signals>::value || ...)> {};
+struct provided<Bag, any_signal_of<Signals...>> : std::bool_constant<(provided<Bag, Signals>::value || ...)> {};
 
 }  // namespace detail
 

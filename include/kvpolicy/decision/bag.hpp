@@ -27,10 +27,10 @@ std::size_t first_column(std::tuple<Recorders...> const& all, shape const& model
 template <class Given, class Recorders, class State>
 class bag {
  public:
-  bag(Given const& given, Recorders const& recorders, State const& held)
-      : who(given.who), given_(given), recorders_(recorders), held_(held) {}
+  bag(Given const& given, Recorders const& recorders, State const& state)
+      : lanes(given.lanes), given_(given), recorders_(recorders), state_(state) {}
 
-  lanes who;
+  kvpolicy::lanes lanes;
 
   template <class Signal>
   [[nodiscard]] Signal get() const {
@@ -43,8 +43,8 @@ class bag {
       return detail::refused<Signal>();
     } else {
       constexpr std::size_t at = recorded_at<Signal>();
-      std::size_t const first = detail::first_column<at>(recorders_, held_.model(), held_.who().bound);
-      return std::get<at>(recorders_).view(held_.columns_from(first));
+      std::size_t const first = detail::first_column<at>(recorders_, state_.model(), state_.lanes().bound);
+      return std::get<at>(recorders_).view(state_.columns_from(first));
     }
   }
 
@@ -70,15 +70,15 @@ class bag {
  private:
   Given const& given_;
   Recorders const& recorders_;
-  State const& held_;
+  State const& state_;
 };
 
 namespace detail {
 
 /// The bag that a policy's scorer reads.
 template <class Policy, class Given, class Executor>
-using bag_of = bag<Given, std::remove_cvref_t<decltype(recorders_of(std::declval<Policy const&>().score))>,
-                   state<Executor>>;
+using bag_of =
+    bag<Given, std::remove_cvref_t<decltype(recorders_of(std::declval<Policy const&>().score))>, state<Executor>>;
 
 }  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

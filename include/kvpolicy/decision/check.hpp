@@ -37,9 +37,9 @@ void check_policy(char const* call, Policy const& policy, shape const& model) {
 
 /// Rows of floats that a scorer needs beside its scores: `spare_rows(lanes, shape)`, where it has that member.
 template <class Score>
-int spare_rows(Score const& score, lanes const& who, shape const& model) {
-  if constexpr (requires { score.spare_rows(who, model); }) {
-    return score.spare_rows(who, model);
+int spare_rows(Score const& score, lanes const& batch, shape const& model) {
+  if constexpr (requires { score.spare_rows(batch, model); }) {
+    return score.spare_rows(batch, model);
   } else {
     return 0;
   }
@@ -70,15 +70,15 @@ void refuse_pool_of_ranks(char const* call, Executor const& exec, Policy const& 
 
 /// That the plan was made for this policy, and that the budget can be shared as it says.
 template <executor Executor, class Policy>
-void check_plan(char const* call, Executor const& exec, Policy const& policy, lanes const& who, shape const& model,
+void check_plan(char const* call, Executor const& exec, Policy const& policy, lanes const& batch, shape const& model,
                 plan<Executor> const& into) {
   expects(into.decides() == policy.score.decides, call, "plan.decides", to_string(into.decides()),
           "the plan was made for another granularity");
   refuse_pool_of_ranks(call, exec, policy);
-  expects(spare_rows(policy.score, into.who(), model) <= into.spare_rows(), call, "plan",
+  expects(spare_rows(policy.score, into.lanes(), model) <= into.spare_rows(), call, "plan",
           "without the spare room that this policy needs", "make_plan makes it for the policy that decides");
   budget_scope const scope = scope_of(policy.budget);
-  expects(scope != budget_scope::global || who.layers() == model.layers, call, "signals.who.layers", who.layers(),
+  expects(scope != budget_scope::global || batch.layers() == model.layers, call, "signals.lanes.layers", batch.layers(),
           [&] { return "all " + std::to_string(model.layers) + " layers share this budget"; });
   if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) {
     expects(scope == budget_scope::lane, call, "budget.scope", to_string(scope), "every lane drops one of its own");

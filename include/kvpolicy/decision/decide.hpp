@@ -9,11 +9,12 @@
 #include <kvpolicy/ops/map.hpp>
 
 namespace KVPOLICY_NAMESPACE {
+
 /// True iff `decide(exec, policy, in, state, plan)` compiles: every signal is given or recorded. For code that must
 /// ask.
 template <class Policy, class Given, class Executor>
-concept decides = entry_decision<Policy> && detail::has_all<detail::bag_of<Policy, Given, Executor>>(
-                                                typename detail::score_of<Policy>::needs{});
+concept decides = entry_decision<Policy> &&
+                  detail::has_all<detail::bag_of<Policy, Given, Executor>>(typename detail::score_of<Policy>::needs{});
 
 namespace detail {
 
@@ -21,8 +22,8 @@ namespace detail {
 template <executor Executor, class Policy, class Bag>
 void decide_checked(Executor& exec, Policy const& policy, Bag const& told, shape const& model, plan<Executor>& into) {
   using score_type = score_of<Policy>;
-  score_view scores = into.scores(told.who);
-  keep_set made = into.room(told.who);
+  score_view scores = into.scores(told.lanes);
+  keep_set made = into.keep_storage(told.lanes);
   if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) made.lists = side::dropped;
   refuse_unfit_lanes<typename Executor::backend>("decide", scores);
   if constexpr (requires { policy.score.refuse(exec, told); }) policy.score.refuse(exec, told);
@@ -40,22 +41,21 @@ void decide_checked(Executor& exec, Policy const& policy, Bag const& told, shape
 }
 
 template <executor Executor, class Policy, class Given>
-void decide_given(Executor& exec, Policy const& policy, Given const& in, state<Executor> const& held,
+void decide_given(Executor& exec, Policy const& policy, Given const& in, state<Executor> const& state,
                   plan<Executor>& into) {
   using score_type = score_of<Policy>;
   auto const recorders = recorders_of(policy.score);
   using bag_type = bag_of<Policy, Given, Executor>;
   if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
                 fits<deciding_hooks<score_type, Executor, bag_type>>()) {
-    check_policy("decide", policy, held.model());
-    check_same_lanes("decide", "signals.who", in.who, into.who());
-    check_same_lanes("decide", "signals.who", in.who, held.who());
-    in.check("decide", held.model());
-    check_plan("decide", exec, policy, in.who, held.model(), into);
-    check_state("decide", held, recorders);
-    check_reserved("decide", exec,
-                   scratch_to_decide<typename Executor::backend, Policy>(held.model(), held.who()));
-    decide_checked(exec, policy, bag_type(in, recorders, held), held.model(), into);
+    check_policy("decide", policy, state.model());
+    check_same_lanes("decide", "signals.lanes", in.lanes, into.lanes());
+    check_same_lanes("decide", "signals.lanes", in.lanes, state.lanes());
+    in.check("decide", state.model());
+    check_plan("decide", exec, policy, in.lanes, state.model(), into);
+    check_state("decide", state, recorders);
+    check_reserved("decide", exec, scratch_to_decide<typename Executor::backend, Policy>(state.model(), state.lanes()));
+    decide_checked(exec, policy, bag_type(in, recorders, state), state.model(), into);
   }
 }
 
@@ -67,9 +67,9 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
 ///   out of its limits, or lanes that decide together hold other tokens: then nothing was changed. Positions are read
 ///   once to tell. What a functor of the policy throws: then the plan holds no decision.
 template <executor Executor, entry_decision Policy, class... Given>
-void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& held,
+void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& state,
             plan<Executor>& into) {
-  detail::decide_given(exec, policy, in, held, into);
+  detail::decide_given(exec, policy, in, state, into);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

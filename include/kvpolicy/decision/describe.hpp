@@ -13,10 +13,11 @@ namespace KVPOLICY_NAMESPACE {
 
 /// A policy as it runs. Compare it with what you meant: a hook that you wrote and that is not listed is not called.
 struct description {
-  std::string policy;                 ///< as it prints
-  std::string decides;                ///< who decides together: "lane", "layer" or "token"
-  std::vector<std::string> reads;     ///< signals that the scorer reads
-  std::vector<std::string> records;   ///< of these, those that a recorder keeps, and from what: "recent_queries from queries"
+  std::string policy;              ///< as it prints
+  std::string decides;             ///< who decides together: "lane", "layer" or "token"
+  std::vector<std::string> reads;  ///< signals that the scorer reads
+  std::vector<std::string>
+      records;  ///< of these, those that a recorder keeps, and from what: "recent_queries from queries"
   std::vector<std::string> forces;    ///< entries that stay whatever their score
   std::string budget;                 ///< how many stay, and who shares them
   std::string pick;                   ///< which of the scored entries stay
@@ -31,7 +32,7 @@ std::string signal_name(Signal const*) {
   return Signal::name;
 }
 template <class First, class... Others>
-std::string signal_name(any_of<First, Others...> const*) {
+std::string signal_name(any_signal_of<First, Others...> const*) {
   std::string text = First::name;
   ((text += std::string(" or ") + Others::name), ...);
   return text;
@@ -121,7 +122,9 @@ template <class Policy>
 /// One line for each thing: "reads: keys, recent_queries".
 [[nodiscard]] inline std::string print(description const& of) {
   std::string text = of.policy;
-  auto const line = [&](char const* what, std::string const& says) { text += std::string("\n  ") + what + ": " + says; };
+  auto const line = [&](char const* what, std::string const& says) {
+    text += std::string("\n  ") + what + ": " + says;
+  };
   line("decides by", of.decides);
   line("reads", detail::listed_names(of.reads));
   line("records", detail::listed_names(of.records));

@@ -16,7 +16,7 @@ void check_batch(char const* call, Executor& exec, Policy const& policy, cache c
 
 }  // namespace detail
 
-/// The state of one batch: the columns of the policy's recorders, for all the lanes of `in`, up to `in.who.bound`
+/// The state of one batch: the columns of the policy's recorders, for all the lanes of `in`, up to `in.lanes.bound`
 /// entries.
 ///
 /// - `policy`: an eviction, an admission or a selection. One state serves several policies of a cache only if it was
@@ -28,8 +28,7 @@ template <executor Executor, class Policy>
 [[nodiscard]] state<Executor> make_state(Executor& exec, Policy const& policy, cache const& in, int slack = 0) {
   detail::check_batch("make_state", exec, policy, in);
   state<Executor> made = detail::state_of(exec, recorders_of(policy.score), in, slack);
-  exec.reserve(
-      detail::scratch_to_observe<typename Executor::backend>(recorders_of(policy.score), in.shape, in.who));
+  exec.reserve(detail::scratch_to_observe<typename Executor::backend>(recorders_of(policy.score), in.shape, in.lanes));
   return made;
 }
 
@@ -42,9 +41,9 @@ template <executor Executor, entry_decision Policy, class... Appliers>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in, Appliers const&...) {
   using backend = typename Executor::backend;
   detail::check_batch("make_plan", exec, policy, in);
-  exec.reserve(detail::scratch_to_decide<backend, Policy>(in.shape, in.who));
+  exec.reserve(detail::scratch_to_decide<backend, Policy>(in.shape, in.lanes));
   exec.reserve(detail::scratch_to_apply<backend, Appliers...>(in));
-  return plan<Executor>(exec, in.who, policy.score.decides, detail::spare_rows(policy.score, in.who, in.shape),
+  return plan<Executor>(exec, in.lanes, policy.score.decides, detail::spare_rows(policy.score, in.lanes, in.shape),
                         entry_bytes(in));
 }
 

@@ -9,30 +9,30 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 template <executor Executor, class Policy, class Given>
-void observe_given(Executor& exec, Policy const& policy, Given const& in, state<Executor>& held) {
-  check_same_lanes("observe", "signals.who", in.who, held.who());
-  in.check("observe", held.model());
+void observe_given(Executor& exec, Policy const& policy, Given const& in, state<Executor>& state) {
+  check_same_lanes("observe", "signals.lanes", in.lanes, state.lanes());
+  in.check("observe", state.model());
   auto const recorders = recorders_of(policy.score);
-  check_policy("observe", policy, held.model());
-  check_state("observe", held, recorders);
+  check_policy("observe", policy, state.model());
+  check_state("observe", state, recorders);
   check_reserved("observe", exec,
-                 scratch_to_observe<typename Executor::backend>(recorders, held.model(), held.who()));
-  refuse_counts<typename Executor::backend>("observe", in.who);
-  record(exec, recorders, in, held);
+                 scratch_to_observe<typename Executor::backend>(recorders, state.model(), state.lanes()));
+  refuse_counts<typename Executor::backend>("observe", in.lanes);
+  record(exec, recorders, in, state);
 }
 
 }  // namespace detail
 
 /// Shows a forward's signals to the policy's recorders. Writes state only, from committed entries only.
 ///
-/// Call it once for each forward and layer, after the new entries were appended; `in.who` says which layers. A
+/// Call it once for each forward and layer, after the new entries were appended; `in.lanes` says which layers. A
 /// selection observes after every `apply`, too.
 /// - throws: `invalid_argument` if the state was made for other lanes or another policy, or a count is
 ///   out of its limits. Then nothing was changed.
 template <executor Executor, class Policy, class... Given>
   requires entry_decision<Policy> || page_decision<Policy>
-void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor>& held) {
-  detail::observe_given(exec, policy, in, held);
+void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor>& state) {
+  detail::observe_given(exec, policy, in, state);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

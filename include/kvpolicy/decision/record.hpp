@@ -13,42 +13,42 @@ namespace detail {
 
 /// A state holds exactly the columns of these recorders, or it was made for another policy.
 template <class State, class... Recorders>
-void check_state(char const* call, State const& held, std::tuple<Recorders...> const& recorders) {
+void check_state(char const* call, State const& state, std::tuple<Recorders...> const& recorders) {
   std::size_t at = 0;
   bool same = true;
   auto const one = [&](auto const& recorder) {
-    for (column const& each : recorder.columns(held.model(), held.who().bound)) {
-      same = same && at < held.columns().size() && held.columns()[at].about == each;
+    for (column const& each : recorder.columns(state.model(), state.lanes().bound)) {
+      same = same && at < state.columns().size() && state.columns()[at].about == each;
       ++at;
     }
   };
   std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
-  expects(same && at == held.columns().size(), call, "state", "another policy's",
+  expects(same && at == state.columns().size(), call, "state", "another policy's",
           "make_state makes it for the policy that observes and decides");
 }
 
 /// The state of a batch: the columns of these recorders, in their order. `slack`: see state.
 template <executor Executor, class... Recorders>
 state<Executor> state_of(Executor& exec, std::tuple<Recorders...> const& recorders, cache const& in, int slack = 0) {
-  state<Executor> made(exec, in.shape, in.who, slack);
+  state<Executor> made(exec, in.shape, in.lanes, slack);
   std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders);
   return made;
 }
 
-/// Shows the signals to the recorders [At, End) of a tuple, whose columns are in `held` in the tuple's order. A
+/// Shows the signals to the recorders [At, End) of a tuple, whose columns are in `state` in the tuple's order. A
 /// recorder whose signals are not there is passed over; which may be missing has been checked before.
 template <std::size_t At, std::size_t End, executor Executor, class... Recorders, class Given>
-void record_some(Executor& exec, std::tuple<Recorders...> const& recorders, Given const& in, state<Executor>& held) {
+void record_some(Executor& exec, std::tuple<Recorders...> const& recorders, Given const& in, state<Executor>& state) {
   std::size_t first = 0;
   auto const one = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
     using recorder_type = std::tuple_element_t<I, std::tuple<Recorders...>>;
     auto const& keeps = std::get<I>(recorders);
     if constexpr (I >= At) {
       if constexpr (signals_complete<recorder_type, Given>(typename recorder_type::needs{})) {
-        if (in.has_all(typename recorder_type::needs{})) keeps.observe(exec, in, held.columns_from(first));
+        if (in.has_all(typename recorder_type::needs{})) keeps.observe(exec, in, state.columns_from(first));
       }
     }
-    first += keeps.columns(held.model(), held.who().bound).size();
+    first += keeps.columns(state.model(), state.lanes().bound).size();
   };
   if constexpr ((fits<observing_hooks<Recorders, Executor, Given>>() && ...)) {
     [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -59,8 +59,8 @@ void record_some(Executor& exec, std::tuple<Recorders...> const& recorders, Give
 
 /// Shows the signals to all of them.
 template <executor Executor, class... Recorders, class Given>
-void record(Executor& exec, std::tuple<Recorders...> const& recorders, Given const& in, state<Executor>& held) {
-  record_some<0, sizeof...(Recorders)>(exec, recorders, in, held);
+void record(Executor& exec, std::tuple<Recorders...> const& recorders, Given const& in, state<Executor>& state) {
+  record_some<0, sizeof...(Recorders)>(exec, recorders, in, state);
 }
 
 }  // namespace detail

@@ -27,10 +27,10 @@ struct decision_rule {
   static constexpr bool constrains_hooks = true;
 
   /// True if nothing was observed of a lane.
-  [[nodiscard]] KVPOLICY_HD bool unobserved(lane who) const
+  [[nodiscard]] KVPOLICY_HD bool unobserved(lane this_lane) const
     requires(Observed::can_tell)
   {
-    return !told.observed(who);
+    return !told.observed(this_lane);
   }
   [[nodiscard]] KVPOLICY_HD bool picks(float score) const
     requires threshold<Pick>
@@ -38,8 +38,8 @@ struct decision_rule {
     return pick(score);
   }
   /// A budget below 0 is one of 0: nothing beyond what is forced stays, and a count less a budget always fits.
-  [[nodiscard]] KVPOLICY_HD int budget(lane who, int count) const {
-    int const allowed = limit(who, count);
+  [[nodiscard]] KVPOLICY_HD int budget(lane this_lane, int count) const {
+    int const allowed = limit(this_lane, count);
     return allowed > 0 ? allowed : 0;
   }
   [[nodiscard]] KVPOLICY_HD bool triggers(int count, int allowed) const { return trigger(count, allowed); }
@@ -123,7 +123,7 @@ struct zero_if_candidate {
   static constexpr float no_candidate = -std::numeric_limits<float>::infinity();
   Rule rule;
   KVPOLICY_HD float operator()(float, entry at) const {
-    at.budget = rule.budget(at.who, at.count);
+    at.budget = rule.budget(at.lane, at.count);
     return rule.forces(at) ? no_candidate : 0.0f;
   }
 };

@@ -29,19 +29,18 @@ using picking_verb = decltype(verb_that_picks<decltype(pick_of(std::declval<Poli
 
 /// The verbs that run when a policy decides.
 template <class Policy>
-using verbs_of_decision =
-    joined_verbs<decltype(verbs_of<score_of<Policy>>()), verbs<picking_verb<Policy>>>;
+using verbs_of_decision = joined_verbs<decltype(verbs_of<score_of<Policy>>()), verbs<picking_verb<Policy>>>;
 
 /// Bytes of scratch that showing signals to these recorders needs.
 template <class Backend, class... Recorders>
-std::size_t scratch_to_observe(std::tuple<Recorders...> const&, shape const& model, lanes const& who) {
-  return std::max({std::size_t{0}, scratch_of_verbs<Backend>(verbs_of<Recorders>(), model, who)...});
+std::size_t scratch_to_observe(std::tuple<Recorders...> const&, shape const& model, lanes const& batch) {
+  return std::max({std::size_t{0}, scratch_of_verbs<Backend>(verbs_of<Recorders>(), model, batch)...});
 }
 
 /// Bytes of scratch that `decide` or `select` needs.
 template <class Backend, class Policy>
-std::size_t scratch_to_decide(shape const& model, lanes const& who) {
-  return scratch_of_verbs<Backend>(verbs_of_decision<Policy>{}, model, who);
+std::size_t scratch_to_decide(shape const& model, lanes const& batch) {
+  return scratch_of_verbs<Backend>(verbs_of_decision<Policy>{}, model, batch);
 }
 
 /// Bytes of scratch that `apply` of any of these appliers needs.

@@ -48,13 +48,20 @@ struct capabilities {
 /// What a shipped applier does to memory: its `effects`.
 [[nodiscard]] constexpr applier_effects effects_of(applier by) {
   switch (by) {
-    case applier::compact: return {.moves_rows = true, .leaves_gaps = true};
-    case applier::compact_rerotated: return {.moves_rows = true, .rotates_keys = true};
-    case applier::list_rewrite: return {.edits_list = true, .leaves_gaps = true};
-    case applier::dead_slot: return {.edits_list = true, .redirects = true};
-    case applier::mask: return {.masks = true};
-    case applier::overwrite: return {.moves_rows = true, .edits_list = true, .leaves_gaps = true};
-    case applier::drop_blocks: return {.drops_blocks = true, .leaves_gaps = true};
+    case applier::compact:
+      return {.moves_rows = true, .leaves_gaps = true};
+    case applier::compact_rerotated:
+      return {.moves_rows = true, .rotates_keys = true};
+    case applier::list_rewrite:
+      return {.edits_list = true, .leaves_gaps = true};
+    case applier::dead_slot:
+      return {.edits_list = true, .redirects = true};
+    case applier::mask:
+      return {.masks = true};
+    case applier::overwrite:
+      return {.moves_rows = true, .edits_list = true, .leaves_gaps = true};
+    case applier::drop_blocks:
+      return {.drops_blocks = true, .leaves_gaps = true};
   }
   return {};
 }
@@ -90,7 +97,7 @@ struct capabilities {
 [[nodiscard]] constexpr granularity finest(capabilities const& can, applier by) { return finest(can, effects_of(by)); }
 
 /// True if lanes that decide apart by `decides` can keep different numbers of entries. Otherwise the lanes that share a
-/// length must keep equally many, and `apply` of what `carry` returns refuses those that do not. A mask shortens
+/// length must keep equally many, and `apply` of what `bind` returns refuses those that do not. A mask shortens
 /// nothing.
 [[nodiscard]] constexpr bool may_be_ragged(capabilities const& can, applier_effects by, granularity decides) {
   if (by.rotates_keys) return false;

@@ -53,7 +53,7 @@ struct flashinfer_pages {
                                     .opaque = "fp8, fp4 (its scales are a plane of cache.more)"};
 
   /// - throws: `invalid_argument` if heads have tables of their own and the kernel takes none.
-  [[nodiscard]] cache view(lanes const& who) const {
+  [[nodiscard]] cache view(lanes const& batch) const {
     expects(PerHead || table.head == 0, "flashinfer.view", "table.head", table.head,
             "these kernels take one table for all heads");
     auto const plane_of = [&](std::byte* const* data, page_strides const& by, int dims) {
@@ -67,7 +67,7 @@ struct flashinfer_pages {
                    .bases = {.data = data, .layer = 1}};
     };
     return {.shape = shape,
-            .who = who,
+            .lanes = batch,
             .k = plane_of(k_data, k_strides, shape.head_dim),
             .v = plane_of(v_data, v_strides, detail::value_dim(shape)),
             .where = block_table(table, page_size, pages)};

@@ -35,7 +35,7 @@ struct llama_cpp_cells {
                                                              : "keys only: q8_0, q5_0, q5_1, q4_0, q4_1, iq4_nl"};
 
   /// - throws: `invalid_argument` if values are transposed and opaque: a row would not be in one piece.
-  [[nodiscard]] cache view(lanes const& who) const {
+  [[nodiscard]] cache view(lanes const& batch) const {
     expects(FlashAttention || type_v != codec::opaque, "llama_cpp.view", "type_v", "opaque",
             "quantised values need flash attention");
     extents const of_k{1, kv_size, shape.kv_heads, 1,
@@ -43,7 +43,7 @@ struct llama_cpp_cells {
     extents const of_v{1, kv_size, shape.kv_heads, 1,
                        detail::row_dims("llama_cpp.view", type_v, detail::value_dim(shape), v_row_bytes)};
     return {.shape = shape,
-            .who = who,
+            .lanes = batch,
             .k = dense_plane("BNHD", of_k, type_k, {.layers = k}),
             .v = dense_plane(FlashAttention ? "BNHD" : "HDNB", of_v, type_v, {.layers = v}),
             .where = slot_map(cells, kv_size)};

@@ -26,14 +26,14 @@ struct openvino {
                                     .prefix_reuse = true,
                                     .opaque = "u8, i8, u4, i4"};
 
-  [[nodiscard]] cache view(lanes const& who) const {
+  [[nodiscard]] cache view(lanes const& batch) const {
     auto const plane_of = [&](std::byte* const* data, int dims) {
       extents const of{1, num_blocks, shape.kv_heads, block_size,
                        detail::row_dims("openvino.view", element, dims, row_bytes)};
       return dense_plane("BHND", of, element, {.layers = data});
     };
     return {.shape = shape,
-            .who = who,
+            .lanes = batch,
             .k = plane_of(k, shape.head_dim),
             .v = plane_of(v, detail::value_dim(shape)),
             .where = block_table(block_tables, block_size, num_blocks)};

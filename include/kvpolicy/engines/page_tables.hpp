@@ -33,35 +33,35 @@ inline void check_paged(char const* call, cache const& in, int layer) {
   bool const paged = in.where.kind == locating::slot_map || in.where.kind == locating::block_table ||
                      in.where.kind == locating::csr_pages;
   expects(paged, call, "where", "no table", "pages are read from a slot map or a block table");
-  expects(layer >= in.who.layer_begin && layer < in.who.layer_end, call, "layer", layer, [&] {
-    return "the layers are " + std::to_string(in.who.layer_begin) + " to " + std::to_string(in.who.layer_end);
+  expects(layer >= in.lanes.layer_begin && layer < in.lanes.layer_end, call, "layer", layer, [&] {
+    return "the layers are " + std::to_string(in.lanes.layer_begin) + " to " + std::to_string(in.lanes.layer_end);
   });
   expects(in.where.units <= std::numeric_limits<std::int32_t>::max(), call, "where.units", in.where.units,
           "the kernel's page numbers have 32 bits");
 }
 
 /// Pages that hold a lane's entries.
-[[nodiscard]] inline std::span<int const> pages_of(cache const& in, lane who) {
+[[nodiscard]] inline std::span<int const> pages_of(cache const& in, lane this_lane) {
   int const page = in.where.unit_tokens;
-  return {in.where.list(who), static_cast<std::size_t>((*in.who.count.row(who) + page - 1) / page)};
+  return {in.where.list(this_lane), static_cast<std::size_t>((*in.lanes.count.row(this_lane) + page - 1) / page)};
 }
 
 /// True if drop_blocks keeps a block: it holds a kept entry or a draft.
-[[nodiscard]] inline bool block_stays(keep_set const& keep, cache const& in, lane who, int block) {
-  auto const kept = keep.listed(segment_of(keep.who, keep.decides, keep.who.index(who)));
-  int const end = std::min(*in.who.count.row(who), (block + 1) * in.where.unit_tokens);
+[[nodiscard]] inline bool block_stays(keep_set const& keep, cache const& in, lane this_lane, int block) {
+  auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)));
+  int const end = std::min(*in.lanes.count.row(this_lane), (block + 1) * in.where.unit_tokens);
   auto const next = std::lower_bound(kept.begin(), kept.end(), block * in.where.unit_tokens);
-  return end > in.who.committed(who) || (next != kept.end() && *next < end);
+  return end > in.lanes.committed(this_lane) || (next != kept.end() && *next < end);
 }
 
 /// One table for all heads only serves heads whose tables say the same.
 inline void refuse_ragged_heads(cache const& in, int layer) {
-  for (int s = 0; s < in.who.sequences; ++s) {
-    for (int head = 1; head < in.who.heads; ++head) {
+  for (int s = 0; s < in.lanes.sequences; ++s) {
+    for (int head = 1; head < in.lanes.heads; ++head) {
       lane const first{s, layer, 0};
-      lane const who{s, layer, head};
-      bool const same = *in.who.count.row(who) == *in.who.count.row(first) &&
-                        std::ranges::equal(pages_of(in, who), pages_of(in, first));
+      lane const this_lane{s, layer, head};
+      bool const same = *in.lanes.count.row(this_lane) == *in.lanes.count.row(first) &&
+                        std::ranges::equal(pages_of(in, this_lane), pages_of(in, first));
       expects(same, "write_page_arrays", "head", head,
               "it holds other entries than head 0: write_head_tables gives each head its own table");
     }
@@ -78,23 +78,23 @@ inline void refuse_ragged_heads(cache const& in, int layer) {
 inline int write_page_arrays(cache const& in, int layer, page_arrays const& out) {
   detail::check_paged("write_page_arrays", in, layer);
   detail::refuse_ragged_heads(in, layer);
-  auto const sequences = static_cast<std::size_t>(in.who.sequences);
+  auto const sequences = static_cast<std::size_t>(in.lanes.sequences);
   expects(out.indptr.size() > sequences, "write_page_arrays", "indptr", out.indptr.size(),
           "it has a number for each sequence, and one more");
   expects(out.last_page_len.size() >= sequences, "write_page_arrays", "last_page_len", out.last_page_len.size(),
           "it has a number for each sequence");
   std::int64_t total = 0;
-  for (int s = 0; s < in.who.sequences; ++s) total += std::ssize(detail::pages_of(in, {s, layer, 0}));
+  for (int s = 0; s < in.lanes.sequences; ++s) total += std::ssize(detail::pages_of(in, {s, layer, 0}));
   expects(total <= std::numeric_limits<std::int32_t>::max(), "write_page_arrays", "pages", total,
           "the kernel's offsets have 32 bits");
   expects(total <= std::ssize(out.indices), "write_page_arrays", "indices", out.indices.size(),
           [&] { return "the batch has " + std::to_string(total) + " pages"; });
   std::int32_t at = 0;
   for (std::size_t s = 0; s < sequences; ++s) {
-    lane const who{static_cast<int>(s), layer, 0};
-    int const count = *in.who.count.row(who);
+    lane const this_lane{static_cast<int>(s), layer, 0};
+    int const count = *in.lanes.count.row(this_lane);
     out.indptr[s] = at;
-    for (int const page : detail::pages_of(in, who)) out.indices[static_cast<std::size_t>(at++)] = page;
+    for (int const page : detail::pages_of(in, this_lane)) out.indices[static_cast<std::size_t>(at++)] = page;
     out.last_page_len[s] = count == 0 ? 0 : (count - 1) % in.where.unit_tokens + 1;
   }
   out.indptr[sequences] = at;
@@ -110,21 +110,21 @@ inline void write_head_tables(cache const& in, int layer, head_tables const& out
   detail::check_paged("write_head_tables", in, layer);
   expects(out.block_tables != nullptr && out.seq_lens != nullptr, "write_head_tables", "out", "null",
           "tables and lengths are the caller's memory");
-  for (int s = 0; s < in.who.sequences; ++s) {
-    for (int head = 0; head < in.who.heads; ++head) {
+  for (int s = 0; s < in.lanes.sequences; ++s) {
+    for (int head = 0; head < in.lanes.heads; ++head) {
       auto const pages = std::ssize(detail::pages_of(in, {s, layer, head}));
       expects(pages <= out.max_pages, "write_head_tables", "max_pages", out.max_pages,
               [&] { return "a lane has " + std::to_string(pages) + " pages"; });
     }
   }
-  for (int head = 0; head < in.who.heads; ++head) {
-    for (int s = 0; s < in.who.sequences; ++s) {
-      lane const who{s, layer, head};
-      std::int64_t const row = std::int64_t{head} * in.who.sequences + s;
+  for (int head = 0; head < in.lanes.heads; ++head) {
+    for (int s = 0; s < in.lanes.sequences; ++s) {
+      lane const this_lane{s, layer, head};
+      std::int64_t const row = std::int64_t{head} * in.lanes.sequences + s;
       std::int32_t* const to = out.block_tables + row * out.max_pages;
-      auto const pages = detail::pages_of(in, who);
+      auto const pages = detail::pages_of(in, this_lane);
       std::fill(std::copy(pages.begin(), pages.end(), to), to + out.max_pages, out.padding);
-      out.seq_lens[row] = *in.who.count.row(who);
+      out.seq_lens[row] = *in.lanes.count.row(this_lane);
     }
   }
 }
@@ -133,12 +133,12 @@ inline void write_head_tables(cache const& in, int layer, head_tables const& out
 /// tokens that are about to be appended. After an eviction a place follows from the ordinal, not from the position.
 ///
 /// - throws: `invalid_argument` if the lane has no table or not so many places.
-inline void write_slot_mapping(cache const& in, lane who, int first, std::span<std::int64_t> out) {
-  detail::check_paged("write_slot_mapping", in, who.layer);
-  expects(first >= 0 && first + std::ssize(out) <= in.who.bound, "write_slot_mapping", "first", first,
-          [&] { return "a lane has room for " + std::to_string(in.who.bound) + " entries"; });
+inline void write_slot_mapping(cache const& in, lane this_lane, int first, std::span<std::int64_t> out) {
+  detail::check_paged("write_slot_mapping", in, this_lane.layer);
+  expects(first >= 0 && first + std::ssize(out) <= in.lanes.bound, "write_slot_mapping", "first", first,
+          [&] { return "a lane has room for " + std::to_string(in.lanes.bound) + " entries"; });
   for (std::size_t i = 0; i < out.size(); ++i) {
-    place const at = in.where.at(who, first + static_cast<int>(i));
+    place const at = in.where.at(this_lane, first + static_cast<int>(i));
     out[i] = at.unit * in.where.unit_tokens + at.token;
   }
 }
@@ -147,11 +147,11 @@ inline void write_slot_mapping(cache const& in, lane who, int first, std::span<s
 /// drop_blocks will drop, for engines that take such lists. Returns how many. Not after apply.
 ///
 /// - throws: `invalid_argument` if there are more than `out` has room for.
-inline int dropped_blocks(keep_set const& keep, cache const& in, lane who, std::span<int> out) {
-  int const blocks = static_cast<int>(detail::pages_of(in, who).size());
+inline int dropped_blocks(keep_set const& keep, cache const& in, lane this_lane, std::span<int> out) {
+  int const blocks = static_cast<int>(detail::pages_of(in, this_lane).size());
   int made = 0;
   for (int block = 0; block < blocks; ++block) {
-    if (detail::block_stays(keep, in, who, block)) continue;
+    if (detail::block_stays(keep, in, this_lane, block)) continue;
     expects(made < std::ssize(out), "dropped_blocks", "out", out.size(), "a table may lose all of its blocks");
     out[static_cast<std::size_t>(made++)] = block;
   }
@@ -162,12 +162,12 @@ inline int dropped_blocks(keep_set const& keep, cache const& in, lane who, std::
 /// Returns how many. Not after apply.
 ///
 /// - throws: `invalid_argument` if there are more than `out` has room for.
-inline int dropped_positions(keep_set const& keep, cache const& in, lane who, std::span<int> out) {
-  auto const kept = keep.listed(segment_of(keep.who, keep.decides, keep.who.index(who)));
-  int const committed = in.who.committed(who);
+inline int dropped_positions(keep_set const& keep, cache const& in, lane this_lane, std::span<int> out) {
+  auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)));
+  int const committed = in.lanes.committed(this_lane);
   expects(committed - std::ssize(kept) <= std::ssize(out), "dropped_positions", "out", out.size(),
           [&] { return std::to_string(committed - std::ssize(kept)) + " entries are dropped"; });
-  int const* const position = in.who.position.row(who);
+  int const* const position = in.lanes.position.row(this_lane);
   int made = 0;
   auto next = kept.begin();
   for (int e = 0; e < committed; ++e) {

@@ -21,10 +21,10 @@ namespace detail {
 
 /// Calls visit(page) for the pages that a lane reads, ascending: the chosen ones, and those of its drafts.
 template <class Visit>
-void for_each_read_page(keep_set const& chosen, lanes const& who, lane one, int page, Visit const& visit) {
-  for (int const each : chosen.listed(chosen.who.index(one))) visit(each);
-  int const all = kvpolicy::detail::pages_for(*who.count.row(one), page);
-  for (int each = kvpolicy::detail::pages_for(who.committed(one), page); each < all; ++each) visit(each);
+void for_each_read_page(keep_set const& chosen, lanes const& batch, lane one, int page, Visit const& visit) {
+  for (int const each : chosen.listed(chosen.lanes.index(one))) visit(each);
+  int const all = kvpolicy::detail::pages_for(*batch.count.row(one), page);
+  for (int each = kvpolicy::detail::pages_for(batch.committed(one), page); each < all; ++each) visit(each);
 }
 
 struct read_size {
@@ -33,28 +33,28 @@ struct read_size {
 };
 
 /// How much a lane reads; only its last page may be partial.
-[[nodiscard]] inline read_size size_of(keep_set const& chosen, lanes const& who, lane one, int page) {
+[[nodiscard]] inline read_size size_of(keep_set const& chosen, lanes const& batch, lane one, int page) {
   read_size size;
-  for_each_read_page(chosen, who, one, page, [&](int each) {
-    size.entries += std::min(page, *who.count.row(one) - each * page);
+  for_each_read_page(chosen, batch, one, page, [&](int each) {
+    size.entries += std::min(page, *batch.count.row(one) - each * page);
     ++size.pages;
   });
   return size;
 }
 
 /// The chosen pages are of these lanes as they are now, in pages of `page`.
-inline void check_chosen(char const* call, keep_set const& chosen, lanes const& who, int page, int layer) {
-  expects(chosen.ordinal != nullptr, call, "chosen", "empty", "select comes before reading");
+inline void check_chosen(char const* call, keep_set const& chosen, lanes const& batch, int page, int layer) {
+  expects(chosen.indices != nullptr, call, "chosen", "empty", "select comes before reading");
   expects(chosen.of == unit::page, call, "chosen.of", "tokens", "a selection chooses pages");
   expects(page >= 1, call, "page", page, "a page holds at least one entry");
-  expects(layer >= chosen.who.layer_begin && layer < chosen.who.layer_end, call, "layer", layer, [&] {
-    return "the selection is of layers " + std::to_string(chosen.who.layer_begin) + " to " +
-           std::to_string(chosen.who.layer_end);
+  expects(layer >= chosen.lanes.layer_begin && layer < chosen.lanes.layer_end, call, "layer", layer, [&] {
+    return "the selection is of layers " + std::to_string(chosen.lanes.layer_begin) + " to " +
+           std::to_string(chosen.lanes.layer_end);
   });
-  for (int row = 0; row < who.sequences * who.heads; ++row) {
-    lane const one{row / who.heads, layer, row % who.heads};
-    int const seen = chosen.seen[chosen.who.index(one)];
-    int const now = kvpolicy::detail::pages_for(who.committed(one), page);
+  for (int row = 0; row < batch.sequences * batch.heads; ++row) {
+    lane const one{row / batch.heads, layer, row % batch.heads};
+    int const seen = chosen.seen[chosen.lanes.index(one)];
+    int const now = kvpolicy::detail::pages_for(batch.committed(one), page);
     expects(
         seen == now, call, "chosen", [&] { return "made for " + std::to_string(seen) + " pages of a lane"; },
         [&] { return "the lane has " + std::to_string(now) + " of " + std::to_string(page) + ": select again"; });
@@ -83,21 +83,21 @@ inline void check_arrays(char const* call, page_arrays const& out, int rows, std
 ///   array is too short. Then nothing was written.
 inline int write_chosen_pages(keep_set const& chosen, cache const& in, int layer, page_arrays const& out) {
   int const page = in.where.unit_tokens;
-  int const rows = in.who.sequences * in.who.heads;
+  int const rows = in.lanes.sequences * in.lanes.heads;
   detail::check_paged("write_chosen_pages", in, layer);
-  detail::check_chosen("write_chosen_pages", chosen, in.who, page, layer);
-  auto const lane_of = [&](int row) { return lane{row / in.who.heads, layer, row % in.who.heads}; };
+  detail::check_chosen("write_chosen_pages", chosen, in.lanes, page, layer);
+  auto const lane_of = [&](int row) { return lane{row / in.lanes.heads, layer, row % in.lanes.heads}; };
   std::int64_t total = 0;
-  for (int row = 0; row < rows; ++row) total += detail::size_of(chosen, in.who, lane_of(row), page).pages;
+  for (int row = 0; row < rows; ++row) total += detail::size_of(chosen, in.lanes, lane_of(row), page).pages;
   detail::check_arrays("write_chosen_pages", out, rows, total);
   std::int32_t at = 0;
   for (int row = 0; row < rows; ++row) {
-    lane const who = lane_of(row);
+    lane const this_lane = lane_of(row);
     out.indptr[static_cast<std::size_t>(row)] = at;
-    detail::for_each_read_page(chosen, in.who, who, page, [&](int each) {
-      out.indices[static_cast<std::size_t>(at++)] = in.where.list(who)[each];
+    detail::for_each_read_page(chosen, in.lanes, this_lane, page, [&](int each) {
+      out.indices[static_cast<std::size_t>(at++)] = in.where.list(this_lane)[each];
     });
-    auto const size = detail::size_of(chosen, in.who, who, page);
+    auto const size = detail::size_of(chosen, in.lanes, this_lane, page);
     out.last_page_len[static_cast<std::size_t>(row)] =
         size.pages == 0 ? 0 : static_cast<std::int32_t>(size.entries - (size.pages - 1) * page);
   }
@@ -111,38 +111,39 @@ inline int write_chosen_pages(keep_set const& chosen, cache const& in, int layer
 /// - throws: also `invalid_argument` if a row reads more pages than it has room for.
 inline void write_chosen_tables(keep_set const& chosen, cache const& in, int layer, row_tables const& out) {
   int const page = in.where.unit_tokens;
-  int const rows = in.who.sequences * in.who.heads;
+  int const rows = in.lanes.sequences * in.lanes.heads;
   detail::check_paged("write_chosen_tables", in, layer);
-  detail::check_chosen("write_chosen_tables", chosen, in.who, page, layer);
+  detail::check_chosen("write_chosen_tables", chosen, in.lanes, page, layer);
   expects(out.block_table != nullptr && out.seqlens != nullptr, "write_chosen_tables", "out", "null",
           "tables are the engine's memory");
-  auto const lane_of = [&](int row) { return lane{row / in.who.heads, layer, row % in.who.heads}; };
+  auto const lane_of = [&](int row) { return lane{row / in.lanes.heads, layer, row % in.lanes.heads}; };
   for (int row = 0; row < rows; ++row) {
-    std::int64_t const pages = detail::size_of(chosen, in.who, lane_of(row), page).pages;
+    std::int64_t const pages = detail::size_of(chosen, in.lanes, lane_of(row), page).pages;
     expects(pages <= out.max_pages, "write_chosen_tables", "max_pages", out.max_pages,
             [&] { return "a lane reads " + std::to_string(pages) + " pages"; });
   }
   for (int row = 0; row < rows; ++row) {
-    lane const who = lane_of(row);
+    lane const this_lane = lane_of(row);
     std::int32_t* to = out.block_table + std::int64_t{row} * out.max_pages;
     std::int32_t* const end = to + out.max_pages;
-    detail::for_each_read_page(chosen, in.who, who, page, [&](int each) { *to++ = in.where.list(who)[each]; });
+    detail::for_each_read_page(chosen, in.lanes, this_lane, page,
+                               [&](int each) { *to++ = in.where.list(this_lane)[each]; });
     std::fill(to, end, out.padding);
-    out.seqlens[row] = static_cast<std::int32_t>(detail::size_of(chosen, in.who, who, page).entries);
+    out.seqlens[row] = static_cast<std::int32_t>(detail::size_of(chosen, in.lanes, this_lane, page).entries);
   }
 }
 
 /// The ordinals of a lane's entries in its chosen pages of `page`, and of its drafts, ascending. Returns how many.
 ///
 /// - throws: `invalid_argument` if the selection is of other counts, or there are more than `out` has room for.
-inline int tokens_of(keep_set const& chosen, int page, lanes const& who, lane one, std::span<int> out) {
-  detail::check_chosen("tokens_of", chosen, who, page, one.layer);
-  std::int64_t const entries = detail::size_of(chosen, who, one, page).entries;
+inline int tokens_of(keep_set const& chosen, int page, lanes const& batch, lane one, std::span<int> out) {
+  detail::check_chosen("tokens_of", chosen, batch, page, one.layer);
+  std::int64_t const entries = detail::size_of(chosen, batch, one, page).entries;
   expects(entries <= std::ssize(out), "tokens_of", "out", out.size(),
           [&] { return "the lane reads " + std::to_string(entries) + " entries"; });
   std::size_t made = 0;
-  detail::for_each_read_page(chosen, who, one, page, [&](int each) {
-    int const end = std::min(*who.count.row(one), each * page + page);
+  detail::for_each_read_page(chosen, batch, one, page, [&](int each) {
+    int const end = std::min(*batch.count.row(one), each * page + page);
     for (int e = each * page; e < end; ++e) out[made++] = e;
   });
   return static_cast<int>(made);
@@ -153,23 +154,23 @@ inline int tokens_of(keep_set const& chosen, int page, lanes const& who, lane on
 ///
 /// - throws: as `write_chosen_pages`; the cache need not be paged.
 inline int write_chosen_tokens(keep_set const& chosen, int page, cache const& in, int layer, page_arrays const& out) {
-  int const rows = in.who.sequences * in.who.heads;
-  detail::check_chosen("write_chosen_tokens", chosen, in.who, page, layer);
+  int const rows = in.lanes.sequences * in.lanes.heads;
+  detail::check_chosen("write_chosen_tokens", chosen, in.lanes, page, layer);
   expects(in.where.units * in.where.unit_tokens <= std::numeric_limits<std::int32_t>::max(), "write_chosen_tokens",
           "where.units", in.where.units, "the kernel's indices have 32 bits");
-  auto const lane_of = [&](int row) { return lane{row / in.who.heads, layer, row % in.who.heads}; };
+  auto const lane_of = [&](int row) { return lane{row / in.lanes.heads, layer, row % in.lanes.heads}; };
   std::int64_t total = 0;
-  for (int row = 0; row < rows; ++row) total += detail::size_of(chosen, in.who, lane_of(row), page).entries;
+  for (int row = 0; row < rows; ++row) total += detail::size_of(chosen, in.lanes, lane_of(row), page).entries;
   detail::check_arrays("write_chosen_tokens", out, rows, total);
   std::int32_t at = 0;
   for (int row = 0; row < rows; ++row) {
-    lane const who = lane_of(row);
+    lane const this_lane = lane_of(row);
     std::int32_t const first = at;
     out.indptr[static_cast<std::size_t>(row)] = first;
-    detail::for_each_read_page(chosen, in.who, who, page, [&](int each) {
-      int const end = std::min(*in.who.count.row(who), each * page + page);
+    detail::for_each_read_page(chosen, in.lanes, this_lane, page, [&](int each) {
+      int const end = std::min(*in.lanes.count.row(this_lane), each * page + page);
       for (int e = each * page; e < end; ++e) {
-        place const found = in.where.at(who, e);
+        place const found = in.where.at(this_lane, e);
         out.indices[static_cast<std::size_t>(at++)] =
             static_cast<std::int32_t>(found.unit * in.where.unit_tokens + found.token);
       }

@@ -33,14 +33,14 @@ struct sglang {
                                     .prefix_reuse = true,
                                     .opaque = "fp8, fp4"};
 
-  [[nodiscard]] cache view(lanes const& who) const {
+  [[nodiscard]] cache view(lanes const& batch) const {
     auto const plane_of = [&](std::byte* const* buffer, int dims) {
       extents const of{1, std::int64_t{size} + 1, shape.kv_heads, 1,
                        detail::row_dims("sglang.view", element, dims, row_bytes)};
       return dense_plane("BNHD", of, element, {.layers = buffer});
     };
     return {.shape = shape,
-            .who = who,
+            .lanes = batch,
             .k = plane_of(k_buffer, shape.head_dim),
             .v = plane_of(v_buffer, detail::value_dim(shape)),
             .where = first != nullptr ? csr_pages({list}, {first, 1}, 1, std::int64_t{size} + 1)

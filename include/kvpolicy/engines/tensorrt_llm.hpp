@@ -26,12 +26,12 @@ struct tensorrt_llm {
                                     .prefix_reuse = true,
                                     .opaque = "fp8, nvfp4 (its scales are a plane of cache.more)"};
 
-  [[nodiscard]] cache view(lanes const& who) const {
+  [[nodiscard]] cache view(lanes const& batch) const {
     detail::check_packed("tensorrt_llm.view", shape);
     extents const of{shape.layers, max_blocks, shape.kv_heads, tokens_per_block,
                      detail::row_dims("tensorrt_llm.view", element, shape.head_dim, row_bytes)};
     return {.shape = shape,
-            .who = who,
+            .lanes = batch,
             .k = dense_plane("BLSHND", of, element, {.base = pool}, 0),
             .v = dense_plane("BLSHND", of, element, {.base = pool}, 1),
             .where = block_table({block_ids, max_blocks_per_sequence}, tokens_per_block, max_blocks)};

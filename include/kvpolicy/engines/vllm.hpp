@@ -34,7 +34,7 @@ struct vllm {
                                     .opaque = "fp8, int8"};
 
   /// - throws: `invalid_argument` if `order` is none, or pointers and order do not go together.
-  [[nodiscard]] cache view(lanes const& who) const {
+  [[nodiscard]] cache view(lanes const& batch) const {
     bool const together = order.find('L') != std::string_view::npos;
     expects(is_order(order) && order.find('S') != std::string_view::npos, "vllm.view", "order", order,
             "an order names each of S, B, N, H, D once, and L if there is one tensor for all layers");
@@ -46,7 +46,7 @@ struct vllm {
     origin const keys = together ? origin{.base = base} : origin{.layers = k};
     origin const values = together ? origin{.base = base} : origin{.layers = v};
     return {.shape = shape,
-            .who = who,
+            .lanes = batch,
             .k = dense_plane(order, of, element, keys, 0),
             .v = dense_plane(order, of, element, values, 1),
             .where = kvpolicy::block_table({block_table, max_blocks}, block_size, num_blocks)};

@@ -10,17 +10,17 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 template <executor Executor>
-void check_append(char const* call, cache const& in, state<Executor> const& held, appended const& fresh) {
+void check_append(char const* call, cache const& in, state<Executor> const& state, append_request const& new_tokens) {
   check_shape(call, in.shape);
-  check_lanes(call, in.who, in.shape);
-  expects(fresh.sequence >= 0 && fresh.sequence < in.who.sequences, call, "sequence", fresh.sequence,
-          [&] { return "the batch has " + std::to_string(in.who.sequences) + " sequences"; });
-  expects(fresh.tokens >= 0, call, "tokens", fresh.tokens, "a count cannot be negative");
-  expects(fresh.position >= 0, call, "position", fresh.position, "positions start at 0");
-  expects(fresh.position <= std::numeric_limits<int>::max() - fresh.tokens, call, "position", fresh.position,
-          "the last new position does not fit into 32 bits");
-  check_same_lanes(call, "cache.who", in.who, held.who());
-  check_whole(call, in.who, in.shape);
+  check_lanes(call, in.lanes, in.shape);
+  expects(new_tokens.sequence >= 0 && new_tokens.sequence < in.lanes.sequences, call, "sequence", new_tokens.sequence,
+          [&] { return "the batch has " + std::to_string(in.lanes.sequences) + " sequences"; });
+  expects(new_tokens.tokens >= 0, call, "tokens", new_tokens.tokens, "a count cannot be negative");
+  expects(new_tokens.position >= 0, call, "position", new_tokens.position, "positions start at 0");
+  expects(new_tokens.position <= std::numeric_limits<int>::max() - new_tokens.tokens, call, "position",
+          new_tokens.position, "the last new position does not fit into 32 bits");
+  check_same_lanes(call, "cache.lanes", in.lanes, state.lanes());
+  check_whole(call, in.lanes, in.shape);
 }
 
 }  // namespace detail
@@ -31,9 +31,9 @@ void check_append(char const* call, cache const& in, state<Executor> const& held
 /// - throws: `invalid_argument` if a lane has no room, positions do not ascend, or drafts stand in the way. Then
 ///   nothing was changed.
 template <executor Executor>
-void append(Executor& exec, cache& in, state<Executor>& held, appended const& fresh) {
-  detail::check_append("append", in, held, fresh);
-  ops::append_entries(exec, in.who, std::span<held_column const>(held.columns()), fresh);
+void append(Executor& exec, cache& in, state<Executor>& state, append_request const& new_tokens) {
+  detail::check_append("append", in, state, new_tokens);
+  ops::append_entries(exec, in.lanes, std::span<recorded_column const>(state.columns()), new_tokens);
 }
 
 /// The drafts of a sequence that were accepted become ordinary entries: observe them now. `tokens` of them, the oldest
@@ -42,9 +42,9 @@ void append(Executor& exec, cache& in, state<Executor>& held, appended const& fr
 /// - throws: `invalid_argument` if fewer drafts are in flight.
 template <executor Executor>
 void commit(Executor& exec, cache& in, int sequence, int tokens) {
-  expects(sequence >= 0 && sequence < in.who.sequences, "commit", "sequence", sequence,
-          [&] { return "the batch has " + std::to_string(in.who.sequences) + " sequences"; });
-  ops::commit_entries(exec, in.who, sequence, tokens);
+  expects(sequence >= 0 && sequence < in.lanes.sequences, "commit", "sequence", sequence,
+          [&] { return "the batch has " + std::to_string(in.lanes.sequences) + " sequences"; });
+  ops::commit_entries(exec, in.lanes, sequence, tokens);
 }
 
 /// Rolls a sequence back: entries at logical position `position` and after it are gone from every lane.
@@ -53,16 +53,16 @@ void commit(Executor& exec, cache& in, int sequence, int tokens) {
 /// never observed. Rows of a query ring that were rolled back are dropped.
 /// - throws: `invalid_argument` if the sequence or the position is out of range.
 template <executor Executor>
-void truncate(Executor& exec, cache& in, state<Executor>& held, int sequence, int position) {
+void truncate(Executor& exec, cache& in, state<Executor>& state, int sequence, int position) {
   detail::check_shape("truncate", in.shape);
-  detail::check_lanes("truncate", in.who, in.shape);
-  expects(sequence >= 0 && sequence < in.who.sequences, "truncate", "sequence", sequence,
-          [&] { return "the batch has " + std::to_string(in.who.sequences) + " sequences"; });
+  detail::check_lanes("truncate", in.lanes, in.shape);
+  expects(sequence >= 0 && sequence < in.lanes.sequences, "truncate", "sequence", sequence,
+          [&] { return "the batch has " + std::to_string(in.lanes.sequences) + " sequences"; });
   expects(position >= 0, "truncate", "position", position, "positions start at 0");
-  detail::check_same_lanes("truncate", "cache.who", in.who, held.who());
-  detail::check_whole("truncate", in.who, in.shape);
-  ops::truncate_entries(exec, in.who, sequence, position);
-  held.forget(exec, in.who, sequence, position);
+  detail::check_same_lanes("truncate", "cache.lanes", in.lanes, state.lanes());
+  detail::check_whole("truncate", in.lanes, in.shape);
+  ops::truncate_entries(exec, in.lanes, sequence, position);
+  state.forget(exec, in.lanes, sequence, position);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -12,8 +12,10 @@ namespace KVPOLICY_NAMESPACE {
 ///
 /// - `name`: how errors call it;
 /// - `static constexpr applier_effects effects`: what it does, for engines that cannot bear everything;
-/// - `void refuse(auto& exec, keep_set const& keep, cache const& in) const`: throws if it cannot be done. Writes nothing;
-/// - `void edit(auto& exec, keep_set const& keep, cache const& part, state& held, tally* told) const`: does it. `part`
+/// - `void refuse(auto& exec, keep_set const& keep, cache const& in) const`: throws if it cannot be done. Writes
+/// nothing;
+/// - `void edit(auto& exec, keep_set const& keep, cache const& part, state& state, apply_stats* stats) const`: does it.
+/// `part`
 ///   is the cache with the layers that were decided about; rows, positions, counts and recorded columns move together.
 ///
 /// Optional:
@@ -45,17 +47,18 @@ inline constexpr bool takes_dropped = [] {
 ///
 /// - in: `how`, an applier such as `compact{}`; `decided`, the plan of the latest `decide`; `in`, the cache that it
 ///   decided about. Decides nothing.
-/// - out: `told`, where it is not null, in the executor's memory: entries kept, freed and attended.
+/// - out: `stats`, where it is not null, in the executor's memory: entries kept, freed and attended.
 /// - cost: see the applier. Allocates only scratch, and only if `make_plan` was not told of this applier.
-/// - throws: `invalid_argument` if the plan holds no decision, was made for other counts or another cache, if lanes that
+/// - throws: `invalid_argument` if the plan holds no decision, was made for other counts or another cache, if lanes
+/// that
 ///   decide apart share a table that would be edited, or if the applier refuses. Then nothing was changed.
 template <executor Executor, applier Applier>
-void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache& in, state<Executor>& held,
-           tally* told = nullptr) {
-  detail::check_decided(exec, decided, in, held, detail::takes_dropped<Applier>);
+void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache& in, state<Executor>& state,
+           apply_stats* stats = nullptr) {
+  detail::check_decided(exec, decided, in, state, detail::takes_dropped<Applier>);
   exec.reserve(detail::scratch_of_verbs<typename Executor::backend>(detail::verbs_of<Applier>(), in));
   how.refuse(exec, decided.keep(), in);
-  how.edit(exec, decided.keep(), detail::decided_part(in, decided.keep()), held, told);
+  how.edit(exec, decided.keep(), detail::decided_part(in, decided.keep()), state, stats);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

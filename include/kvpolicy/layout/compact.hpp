@@ -25,11 +25,11 @@ struct compact {
   }
 
   template <executor Executor>
-  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
-    detail::tell_tails(exec, keep, part, told);
-    ops::gather_rows(exec, keep, part, std::span<held_column const>(held.columns()));
-    ops::set_counts(exec, part.who, keep);
-    detail::tell_kept(exec, keep, part.who, false, told);
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
+    detail::count_tails(exec, keep, part, stats);
+    ops::gather_rows(exec, keep, part, std::span<recorded_column const>(state.columns()));
+    ops::set_counts(exec, part.lanes, keep);
+    detail::count_listed(exec, keep, part.lanes, false, stats);
   }
 
   friend bool operator==(compact const&, compact const&) = default;

@@ -16,7 +16,8 @@ namespace KVPOLICY_NAMESPACE {
 /// What is tied to phases is void afterwards: recorded query rows are dropped. Every turn rounds to the plane's type,
 /// so many turns of one key drift; positions that do not change are not touched.
 ///
-/// - refuses opaque keys, a rope that does not fit, a decision about some layers only, and lanes of a sequence that keep
+/// - refuses opaque keys, a rope that does not fit, a decision about some layers only, and lanes of a sequence that
+/// keep
 ///   different numbers of entries.
 struct compact_rerotated {
   kvpolicy::rope rope{};
@@ -28,24 +29,24 @@ struct compact_rerotated {
 
   template <executor Executor>
   void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
-    expects(keep.who.layers() == in.shape.layers, "apply", "plan.who.layers", keep.who.layers(),
+    expects(keep.lanes.layers() == in.shape.layers, "apply", "plan.lanes.layers", keep.lanes.layers(),
             [&] { return "all " + std::to_string(in.shape.layers) + " layers go on at one position"; });
     cache const part = detail::decided_part(in, keep);
     detail::refuse_rows_of_both<typename Executor::backend>("apply", part);
-    ops::rerotate_t::check(part.who, part, rope);
+    ops::rerotate_t::check(part.lanes, part, rope);
     using turning = implementation<ops::rerotate_t, typename Executor::backend>;
     if constexpr (requires { turning::refuse(part); }) turning::refuse(part);
-    ops::refuse_ragged(exec, part.who, keep);
+    ops::refuse_ragged(exec, part.lanes, keep);
   }
 
   template <executor Executor>
-  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
-    detail::tell_tails(exec, keep, part, told);
-    ops::gather_rows(exec, keep, part, std::span<held_column const>(held.columns()));
-    ops::set_counts(exec, part.who, keep);
-    ops::rerotate(exec, part.who, part, rope);
-    for (int s = 0; s < part.who.sequences; ++s) held.forget(exec, part.who, s, 0);
-    detail::tell_kept(exec, keep, part.who, false, told);
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
+    detail::count_tails(exec, keep, part, stats);
+    ops::gather_rows(exec, keep, part, std::span<recorded_column const>(state.columns()));
+    ops::set_counts(exec, part.lanes, keep);
+    ops::rerotate(exec, part.lanes, part, rope);
+    for (int s = 0; s < part.lanes.sequences; ++s) state.forget(exec, part.lanes, s, 0);
+    detail::count_listed(exec, keep, part.lanes, false, stats);
   }
 
   friend bool operator==(compact_rerotated const&, compact_rerotated const&) = default;

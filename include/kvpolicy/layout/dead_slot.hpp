@@ -48,8 +48,8 @@ struct dead_slot {
   }
 
   template <executor Executor>
-  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
-    detail::edit_list(exec, edited(), keep, part, held, false, told);
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
+    detail::edit_list(exec, edited(), keep, part, state, false, stats);
   }
 
  private:
@@ -77,8 +77,8 @@ static_assert(applier<dead_slot<>>);
 template <executor Executor, class Shared>
 void relist(Executor& exec, dead_slot<Shared> const& how, cache const& in, int sequence, int length) {
   detail::check_cache("relist", in);
-  expects(sequence >= 0 && sequence < in.who.sequences, "relist", "sequence", sequence,
-          [&] { return "the batch has " + std::to_string(in.who.sequences) + " sequences"; });
+  expects(sequence >= 0 && sequence < in.lanes.sequences, "relist", "sequence", sequence,
+          [&] { return "the batch has " + std::to_string(in.lanes.sequences) + " sequences"; });
   expects(how.map.data != nullptr, "relist", "map", "null", "live entries take their slots from it");
   expects(how.list.data != nullptr && how.list.data == in.where.table.data, "relist", "list", "another table",
           "it is the table that the cache's locator reads, to be written");

@@ -28,11 +28,11 @@ struct drop_blocks {
   }
 
   template <executor Executor>
-  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
-    detail::tell_nothing(exec, told);
-    ops::drop_units(exec, keep, part, table, std::span<held_column const>(held.columns()), freed,
-                    told != nullptr ? &told->physical_freed : nullptr);
-    detail::tell_kept(exec, keep, part.who, false, told);
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
+    detail::count_nothing(exec, stats);
+    ops::drop_units(exec, keep, part, table, std::span<recorded_column const>(state.columns()), freed,
+                    stats != nullptr ? &stats->physical_freed : nullptr);
+    detail::count_listed(exec, keep, part.lanes, false, stats);
   }
 };
 static_assert(applier<drop_blocks>);

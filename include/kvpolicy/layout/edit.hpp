@@ -15,45 +15,45 @@ namespace detail {
 
 /// A table shared by lanes that decide apart would be edited twice, differently.
 template <class T>
-void check_apart(char const* call, char const* name, by_lane<T> const& table, lanes const& who, granularity decides,
+void check_apart(char const* call, char const* name, by_lane<T> const& table, lanes const& batch, granularity decides,
                  shape const& model) {
-  bool const whole = who.layers() == model.layers;
+  bool const whole = batch.layers() == model.layers;
   bool const all_layers = whole && (decides == granularity::token || model.layers == 1);
-  bool const all_heads = decides != granularity::lane || who.heads == 1;
+  bool const all_heads = decides != granularity::lane || batch.heads == 1;
   expects(table.layer != 0 || all_layers, call, name, "shared by layers",
           "these layers decide apart: reduce_lanes makes them decide together");
   expects(table.head != 0 || all_heads, call, name, "shared by heads",
           "these heads decide apart: reduce_lanes makes them decide together");
-  expects(table.sequence != 0 || who.sequences == 1, call, name, "shared by sequences",
+  expects(table.sequence != 0 || batch.sequences == 1, call, name, "shared by sequences",
           "sequences hold different entries");
 }
 template <class T>
 void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& keep, shape const& model) {
-  check_apart("apply", name, table, keep.who, keep.decides, model);
+  check_apart("apply", name, table, keep.lanes, keep.decides, model);
 }
 
 /// The layers of a cache that a keep set decides about.
 [[nodiscard]] inline cache decided_part(cache const& in, keep_set const& keep) {
   cache part = in;
-  part.who = in.who.layers_only(keep.who.layer_begin, keep.who.layer_end);
+  part.lanes = in.lanes.layers_only(keep.lanes.layer_begin, keep.lanes.layer_end);
   return part;
 }
 
 /// Refuses a plan, a cache and a state that do not belong together.
 template <executor Executor>
-void check_decided(Executor& exec, plan<Executor> const& decided, cache const& in, state<Executor> const& held,
+void check_decided(Executor& exec, plan<Executor> const& decided, cache const& in, state<Executor> const& state,
                    bool takes_dropped) {
   keep_set const& keep = decided.keep();
   decided.expects_decision("apply");
   bool const listed = keep.of == unit::token && (keep.lists == side::kept || takes_dropped);
   expects(listed, "apply", "plan.keep", "dropped entries or pages", "appliers take the tokens that are kept");
   check_cache("apply", in);
-  check_same_lanes("apply", "plan.who", keep.who, in.who);
-  check_same_lanes("apply", "cache.who", in.who, held.who());
-  refuse_shared("who.count", in.who.count, keep, in.shape);
-  refuse_shared("who.position", in.who.position, keep, in.shape);
-  lanes const decided_lanes = decided_part(in, keep).who;
-  check_decided_about("apply", "cache.who", decided_lanes, keep);
+  check_same_lanes("apply", "plan.lanes", keep.lanes, in.lanes);
+  check_same_lanes("apply", "cache.lanes", in.lanes, state.lanes());
+  refuse_shared("lanes.count", in.lanes.count, keep, in.shape);
+  refuse_shared("lanes.position", in.lanes.position, keep, in.shape);
+  lanes const decided_lanes = decided_part(in, keep).lanes;
+  check_decided_about("apply", "cache.lanes", decided_lanes, keep);
   refuse_counts<typename Executor::backend>("apply", decided_lanes);
   ops::refuse_stale(exec, decided_lanes, keep);
 }
@@ -88,18 +88,18 @@ inline void check_freed(unit_list const& to, keep_set const& keep, shape const& 
 
 /// What is kept, free and attended, for whom it matters.
 template <executor Executor>
-void tell_nothing(Executor& exec, tally* told) {
-  if (told != nullptr) ops::clear_tally(exec, told);
+void count_nothing(Executor& exec, apply_stats* stats) {
+  if (stats != nullptr) ops::clear_stats(exec, stats);
 }
 template <executor Executor>
-void tell_tails(Executor& exec, keep_set const& keep, cache const& part, tally* told) {
-  if (told == nullptr) return;
-  ops::clear_tally(exec, told);
-  ops::free_tails(exec, keep, part, &told->physical_freed);
+void count_tails(Executor& exec, keep_set const& keep, cache const& part, apply_stats* stats) {
+  if (stats == nullptr) return;
+  ops::clear_stats(exec, stats);
+  ops::free_tails(exec, keep, part, &stats->physical_freed);
 }
 template <executor Executor>
-void tell_kept(Executor& exec, keep_set const& keep, lanes const& who, bool masked, tally* told) {
-  if (told != nullptr) ops::tell(exec, keep, who, masked, told);
+void count_listed(Executor& exec, keep_set const& keep, lanes const& batch, bool masked, apply_stats* stats) {
+  if (stats != nullptr) ops::count_kept(exec, keep, batch, masked, stats);
 }
 
 /// What list_rewrite, dead_slot and mask refuse alike.
@@ -114,12 +114,12 @@ void refuse_list(Executor& exec, list_edit<Shared> const& edit, keep_set const& 
 /// The list, positions, recorded columns and counts follow a keep set.
 template <executor Executor, class Shared>
 void edit_list(Executor& exec, list_edit<Shared> const& edit, keep_set const& keep, cache const& part,
-               state<Executor>& held, bool masked, tally* told) {
-  tell_nothing(exec, told);
-  ops::rewrite_list(exec, keep, part, edit, told != nullptr && !masked ? &told->physical_freed : nullptr);
-  ops::carry_entries(exec, keep, part, std::span<held_column const>(held.columns()));
-  ops::set_counts(exec, part.who, keep);
-  tell_kept(exec, keep, part.who, masked, told);
+               state<Executor>& state, bool masked, apply_stats* stats) {
+  count_nothing(exec, stats);
+  ops::rewrite_list(exec, keep, part, edit, stats != nullptr && !masked ? &stats->physical_freed : nullptr);
+  ops::permute_columns(exec, keep, part, std::span<recorded_column const>(state.columns()));
+  ops::set_counts(exec, part.lanes, keep);
+  count_listed(exec, keep, part.lanes, masked, stats);
 }
 
 }  // namespace detail

@@ -11,7 +11,8 @@ namespace KVPOLICY_NAMESPACE {
 ///     kv::apply(exec, kv::list_rewrite{.list = my_list, .freed = {my_freed, my_freed_count}}, plan, cache, state);
 ///
 /// - positions and recorded columns follow, rows stay. Cost: one pass over the list. No allocation.
-/// - refuses a list that is not the locator's, names a slot out of the pool, or shares one with another sequence without
+/// - refuses a list that is not the locator's, names a slot out of the pool, or shares one with another sequence
+/// without
 ///   `shared` saying so.
 template <class Shared = nobody>
 struct list_rewrite {
@@ -30,8 +31,8 @@ struct list_rewrite {
   }
 
   template <executor Executor>
-  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
-    detail::edit_list(exec, edited(), keep, part, held, false, told);
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
+    detail::edit_list(exec, edited(), keep, part, state, false, stats);
   }
 
  private:

@@ -13,7 +13,8 @@ namespace KVPOLICY_NAMESPACE {
 /// must be shown again: `show`.
 ///
 /// - only the elements of dropped entries are written.
-/// - refuses what list_rewrite refuses, two entries with one unit, and a mask that is smaller than the pool or shared by
+/// - refuses what list_rewrite refuses, two entries with one unit, and a mask that is smaller than the pool or shared
+/// by
 ///   lanes that decide apart.
 struct mask {
   by_lane<int> list{};  ///< the table of the cache's locator, to be written: the lane's live units
@@ -38,9 +39,9 @@ struct mask {
   }
 
   template <executor Executor>
-  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
     ops::hide_dropped(exec, keep, part, rows);
-    detail::edit_list(exec, edited(), keep, part, held, true, told);
+    detail::edit_list(exec, edited(), keep, part, state, true, stats);
   }
 
  private:
@@ -55,9 +56,9 @@ void show(Executor& exec, mask const& how, cache const& in) {
   detail::check_cache("show", in);
   how.check("show", in);
   by_lane<int> const lists = detail::rows_of(in.where, how.list);
-  bool const layers = how.rows.rows.layer == 0 && lists.layer != 0 && in.who.layers() > 1;
-  bool const heads = how.rows.rows.head == 0 && lists.head != 0 && in.who.heads > 1;
-  bool const sequences = how.rows.rows.sequence == 0 && in.who.sequences > 1;
+  bool const layers = how.rows.rows.layer == 0 && lists.layer != 0 && in.lanes.layers() > 1;
+  bool const heads = how.rows.rows.head == 0 && lists.head != 0 && in.lanes.heads > 1;
+  bool const sequences = how.rows.rows.sequence == 0 && in.lanes.sequences > 1;
   expects(!layers && !heads && !sequences, "show", "mask.rows", "shared by lanes",
           "these lanes have lists of their own");
   ops::show_entries(exec, in, how.rows);

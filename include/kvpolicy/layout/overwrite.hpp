@@ -32,18 +32,18 @@ struct overwrite {
   }
 
   template <executor Executor>
-  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
-    std::span<held_column const> const columns(held.columns());
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
+    std::span<recorded_column const> const columns(state.columns());
     if (keep.lists == side::dropped) {
       ops::drop_listed(exec, keep, part, list, columns);
-      if (told != nullptr) ops::tell_dropped(exec, keep, part.who, told);
+      if (stats != nullptr) ops::count_dropped(exec, keep, part.lanes, stats);
       return;
     }
-    detail::tell_tails(exec, keep, part, told);
+    detail::count_tails(exec, keep, part, stats);
     ops::fill_holes(exec, keep, part, list);
-    ops::carry_entries(exec, keep, part, columns);
-    ops::set_counts(exec, part.who, keep);
-    detail::tell_kept(exec, keep, part.who, false, told);
+    ops::permute_columns(exec, keep, part, columns);
+    ops::set_counts(exec, part.lanes, keep);
+    detail::count_listed(exec, keep, part.lanes, false, stats);
   }
 };
 static_assert(applier<overwrite>);

@@ -43,14 +43,14 @@ inline constexpr argmin_t argmin{};
 /// writes the next token. No row moves.
 struct drop_listed_t : verb<drop_listed_t> {
   static constexpr auto name = "drop_listed";
-  static constexpr void check(keep_set const&, cache const&, by_lane<int> const&, std::span<held_column const>) {}
+  static constexpr void check(keep_set const&, cache const&, by_lane<int> const&, std::span<recorded_column const>) {}
 };
 inline constexpr drop_listed_t drop_listed{};
 
-/// `tell_dropped(exec, keep, who, told)`: what a keep set of dropped entries came to, after it was carried out.
-struct tell_dropped_t : verb<tell_dropped_t> {
-  static constexpr void check(keep_set const&, lanes const&, tally*) {}
+/// `count_dropped(exec, keep, lanes, stats)`: what a keep set of dropped entries came to, after it was carried out.
+struct count_dropped_t : verb<count_dropped_t> {
+  static constexpr void check(keep_set const&, lanes const&, apply_stats*) {}
 };
-inline constexpr tell_dropped_t tell_dropped{};
+inline constexpr count_dropped_t count_dropped{};
 
 }  // namespace KVPOLICY_NAMESPACE::ops

@@ -37,7 +37,7 @@ namespace ops {
 /// `attention_mass(exec, keys, rows, options, out)`: softmax(q k / sqrt(D)) of the rows of a lane's query heads,
 /// reduced to one number an entry.
 ///
-/// - in: `keys` of `out.who`; `rows` post-RoPE queries, ascending in position. A row sees the entries at positions up
+/// - in: `keys` of `out.lanes`; `rows` post-RoPE queries, ascending in position. A row sees the entries at positions up
 /// to its own.
 /// - out: float32 [segments, entries]; a segment of several lanes reduces their masses last. Entries that no row sees
 /// get 0. Rows after the last committed entry are ignored.
@@ -65,7 +65,7 @@ struct attention_mass_t : verb<attention_mass_t> {
     detail::check_readable("attention_mass", "queries", rows.element);
     expects(from.rows.dims == rows.dims, "attention_mass", "queries.dims", rows.dims,
             "keys and queries have one head size");
-    expects(rows.rows == 0 || (rows.heads > 0 && rows.heads % out.who.heads == 0), "attention_mass", "queries.heads",
+    expects(rows.rows == 0 || (rows.heads > 0 && rows.heads % out.lanes.heads == 0), "attention_mass", "queries.heads",
             rows.heads, "query heads are shared out evenly among KV heads");
     expects(rows.rows >= 0, "attention_mass", "queries.rows", rows.rows, "a count cannot be negative");
     expects(how.last_rows >= 0, "attention_mass", "last_rows", how.last_rows, "a count cannot be negative");

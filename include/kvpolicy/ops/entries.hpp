@@ -10,7 +10,7 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// New entries of one sequence, already written by the engine at the places behind the lane's last entry.
-struct appended {
+struct append_request {
   int sequence = 0;
   int tokens = 0;
   int position = 0;        ///< logical position of the first of them; the others follow it
@@ -19,40 +19,40 @@ struct appended {
 
 namespace ops {
 
-/// `append_entries(exec, who, columns, new)`: positions and zeroed columns for new entries, counts last.
+/// `append_entries(exec, lanes, columns, new)`: positions and zeroed columns for new entries, counts last.
 /// - throws: `invalid_argument` if a lane would exceed its bound, positions would not ascend, or a committed entry
 ///   would stand behind a draft. Then nothing was changed.
 struct append_entries_t : verb<append_entries_t> {
-  static constexpr void check(lanes const&, std::span<held_column const>, appended) {}
+  static constexpr void check(lanes const&, std::span<recorded_column const>, append_request) {}
 };
 inline constexpr append_entries_t append_entries{};
 
-/// `truncate_entries(exec, who, sequence, position)`: entries at `position` and after it are gone, drafts first.
+/// `truncate_entries(exec, lanes, sequence, position)`: entries at `position` and after it are gone, drafts first.
 struct truncate_entries_t : verb<truncate_entries_t> {
   static constexpr void check(lanes const&, int, int) {}
 };
 inline constexpr truncate_entries_t truncate_entries{};
 
-/// `commit_entries(exec, who, sequence, tokens)`: the oldest `tokens` drafts of a sequence are drafts no more.
+/// `commit_entries(exec, lanes, sequence, tokens)`: the oldest `tokens` drafts of a sequence are drafts no more.
 /// - throws: `invalid_argument` if fewer are in flight, or the number is negative. Then nothing was changed.
 struct commit_entries_t : verb<commit_entries_t> {
   static constexpr void check(lanes const&, int, int) {}
 };
 inline constexpr commit_entries_t commit_entries{};
 
-/// `refuse_stale(exec, who, keep)`: a keep set made for other counts than these is refused.
+/// `refuse_stale(exec, lanes, keep)`: a keep set made for other counts than these is refused.
 struct refuse_stale_t : verb<refuse_stale_t> {
   static constexpr void check(lanes const&, keep_set const&) {}
 };
 inline constexpr refuse_stale_t refuse_stale{};
 
-/// `refuse_ragged(exec, who, keep)`: lanes of one sequence that keep different numbers of entries are refused.
+/// `refuse_ragged(exec, lanes, keep)`: lanes of one sequence that keep different numbers of entries are refused.
 struct refuse_ragged_t : verb<refuse_ragged_t> {
   static constexpr void check(lanes const&, keep_set const&) {}
 };
 inline constexpr refuse_ragged_t refuse_ragged{};
 
-/// `set_counts(exec, who, keep)`: every lane holds what was kept, and its drafts.
+/// `set_counts(exec, lanes, keep)`: every lane holds what was kept, and its drafts.
 struct set_counts_t : verb<set_counts_t> {
   static constexpr void check(lanes const&, keep_set const&) {}
 };
@@ -65,18 +65,18 @@ struct free_tails_t : verb<free_tails_t> {
 };
 inline constexpr free_tails_t free_tails{};
 
-/// `clear_tally(exec, told)`: nothing has been told yet.
-struct clear_tally_t : verb<clear_tally_t> {
-  static constexpr void check(tally*) {}
+/// `clear_stats(exec, stats)`: nothing has been told yet.
+struct clear_stats_t : verb<clear_stats_t> {
+  static constexpr void check(apply_stats*) {}
 };
-inline constexpr clear_tally_t clear_tally{};
+inline constexpr clear_stats_t clear_stats{};
 
-/// `tell(exec, keep, who, masked, told)`: `told` counts the entries that are kept, and those that attention will read:
-/// the entries that are there, or with `masked` every position up to that of a lane's last entry.
-struct tell_t : verb<tell_t> {
-  static constexpr void check(keep_set const&, lanes const&, bool, tally*) {}
+/// `count_kept(exec, keep, lanes, masked, stats)`: `stats` counts the entries that are kept, and those that attention
+/// will read: the entries that are there, or with `masked` every position up to that of a lane's last entry.
+struct count_kept_t : verb<count_kept_t> {
+  static constexpr void check(keep_set const&, lanes const&, bool, apply_stats*) {}
 };
-inline constexpr tell_t tell{};
+inline constexpr count_kept_t count_kept{};
 
 }  // namespace ops
 }  // namespace KVPOLICY_NAMESPACE

@@ -11,7 +11,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 
 /// `gather_rows(exec, keep, cache, columns)`: entry i of each lane becomes what its i-th kept entry was.
 ///
-/// - in: `keep`, ascending. in, out: rows of `cache.k` and `cache.v` through the locator, `cache.who.position`,
+/// - in: `keep`, ascending. in, out: rows of `cache.k` and `cache.v` through the locator, `cache.lanes.position`,
 ///   and every column per lane entry whose rule is `permute`; bytewise, any element type.
 ///   Counts per lane whose rule is `recompute` fall to the first ordinal that moved.
 /// - ascending moves never overtake their sources: no scratch, no second copy.
@@ -19,16 +19,16 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - cost: reads and writes the kept rows that change place once.
 struct gather_rows_t : verb<gather_rows_t> {
   static constexpr auto name = "gather_rows";
-  static constexpr void check(keep_set const&, cache const&, std::span<held_column const>) {}
+  static constexpr void check(keep_set const&, cache const&, std::span<recorded_column const>) {}
 };
 inline constexpr gather_rows_t gather_rows{};
 
-/// `carry_entries(exec, keep, cache, columns)`: positions and recorded columns of entry i become those of its i-th kept
-/// entry. What gather_rows does besides moving rows.
-struct carry_entries_t : verb<carry_entries_t> {
-  static constexpr auto name = "carry_entries";
-  static constexpr void check(keep_set const&, cache const&, std::span<held_column const>) {}
+/// `permute_columns(exec, keep, cache, columns)`: positions and recorded columns of entry i become those of its i-th
+/// kept entry. What gather_rows does besides moving rows.
+struct permute_columns_t : verb<permute_columns_t> {
+  static constexpr auto name = "permute_columns";
+  static constexpr void check(keep_set const&, cache const&, std::span<recorded_column const>) {}
 };
-inline constexpr carry_entries_t carry_entries{};
+inline constexpr permute_columns_t permute_columns{};
 
 }  // namespace KVPOLICY_NAMESPACE::ops

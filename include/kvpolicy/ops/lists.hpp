@@ -44,8 +44,9 @@ struct list_edit {
 namespace detail {
 
 /// A lane's slots by position.
-[[nodiscard]] KVPOLICY_HD inline int* map_row(by_lane<int> const& map, by_lane<int const> const& begin, lane who) {
-  return map.row(who) + (begin.data != nullptr ? *begin.row(who) : 0);
+[[nodiscard]] KVPOLICY_HD inline int* map_row(by_lane<int> const& map, by_lane<int const> const& begin,
+                                              lane this_lane) {
+  return map.row(this_lane) + (begin.data != nullptr ? *begin.row(this_lane) : 0);
 }
 
 }  // namespace detail

@@ -23,8 +23,8 @@ struct mask_rows {
   std::int64_t units = 0;  ///< elements of a row
 
   /// Says that a unit may be read, or may not.
-  KVPOLICY_HD void set(lane who, std::int64_t unit, bool readable) const {
-    std::byte* const row = rows.row(who);
+  KVPOLICY_HD void set(lane this_lane, std::int64_t unit, bool readable) const {
+    std::byte* const row = rows.row(this_lane);
     if (form == mask_form::additive_f32) {
       store(codec::f32, detail::same_bits<float>(readable ? 0u : 0xFF800000u), row + 4 * unit);
     } else if (form == mask_form::boolean) {

@@ -20,8 +20,8 @@ struct page_bound_table {
   [[nodiscard]] KVPOLICY_HD constexpr std::int64_t row_bytes() const {
     return std::int64_t{2} * dims * bytes_of(element);
   }
-  [[nodiscard]] KVPOLICY_HD constexpr Byte* row(lane who, int which) const {
-    return rows.row(who) + which * row_bytes();
+  [[nodiscard]] KVPOLICY_HD constexpr Byte* row(lane this_lane, int which) const {
+    return rows.row(this_lane) + which * row_bytes();
   }
 };
 
@@ -50,9 +50,9 @@ void check_page_bounds(char const* call, page_bound_table<Byte, Count> const& of
 
 namespace ops {
 
-/// `extend_bounds(exec, who, keys, bounds)`: the bounds of every committed entry that they do not speak of yet.
+/// `extend_bounds(exec, lanes, keys, bounds)`: the bounds of every committed entry that they do not speak of yet.
 ///
-/// - in: post-RoPE `keys` of `who`. Drafts are not among the entries that count.
+/// - in: post-RoPE `keys` of `lanes`. Drafts are not among the entries that count.
 /// - in, out: `bounds`. What is known is rounded down to whole pages, and each page from there on is made anew from its
 ///   own first row, so a bound is a value of a key and none is looser than its page.
 /// - a NaN in a channel is that channel's highest or lowest value, and so not lost.
@@ -75,20 +75,20 @@ struct extend_bounds_t : verb<extend_bounds_t> {
 };
 inline constexpr extend_bounds_t extend_bounds{};
 
-/// `forget_bounds(exec, who, known, sequence, position)`: of one sequence, bounds speak of entries before `position` at
-/// most.
+/// `forget_bounds(exec, lanes, known, sequence, position)`: of one sequence, bounds speak of entries before `position`
+/// at most.
 struct forget_bounds_t : verb<forget_bounds_t> {
   static constexpr void check(lanes const&, by_lane<int> const&, int, int) {}
 };
 inline constexpr forget_bounds_t forget_bounds{};
 
-/// `count_pages(exec, who, page, pages)`: lanes of pages become what their entries fill. Each lane's count is its
+/// `count_pages(exec, lanes, page, pages)`: lanes of pages become what their entries fill. Each lane's count is its
 /// number of pages that hold committed entries, and the position of a page is its number.
 /// - out: `pages.count` and `pages.position`, one row of positions for all lanes.
 struct count_pages_t : verb<count_pages_t> {
-  static void check(lanes const& who, int page, lanes const& pages) {
+  static void check(lanes const& batch, int page, lanes const& pages) {
     expects(page >= 1, "count_pages", "page", page, "a page holds at least one entry");
-    expects(pages.bound >= detail::pages_for(who.bound, page), "count_pages", "pages.bound", pages.bound,
+    expects(pages.bound >= detail::pages_for(batch.bound, page), "count_pages", "pages.bound", pages.bound,
             "every page of a full lane is counted");
   }
 };

@@ -7,12 +7,13 @@
 
 namespace KVPOLICY_NAMESPACE::ops {
 
-/// `page_scores(exec, who, bounds, rows, group, out)`: U(P) = sum over channels of max(q_d high_d, q_d low_d), of the
+/// `page_scores(exec, lanes, bounds, rows, group, out)`: U(P) = sum over channels of max(q_d high_d, q_d low_d), of the
 /// last query row; the heads of a lane's group reduced to one number.
 ///
-/// - in: `who`, the lanes as entries; `bounds` of their pages; `rows`, of which each lane's last valid one asks. A lane
+/// - in: `lanes`, the lanes as entries; `bounds` of their pages; `rows`, of which each lane's last valid one asks. A
+/// lane
 ///   without a row asks nothing: its pages score 0.
-/// - out: float32 [lanes, pages] for the lanes of `out.who`, whose `bound` is in pages: one for every page that holds
+/// - out: float32 [lanes, pages] for the lanes of `out.lanes`, whose `bound` is in pages: one for every page that holds
 ///   committed entries. No 1/sqrt(D): U >= q k for every key of the page, but for rounding.
 /// - rounding: sums of float32; where bounds are bf16 and rows are not, a row is the sum of two bf16. U is off by less
 ///   than 2^-15 of the sum of |q_d| max(|high_d|, |low_d|).
@@ -21,18 +22,18 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - cost: reads the bounds once for eight heads of a group. Scratch of a worker: G + 310 rows of 2 D floats.
 /// - throws: `invalid_argument` if head sizes differ, or the group is reduced by `last`.
 struct page_scores_t : verb<page_scores_t> {
-  static void check(lanes const& who, page_bound_view const& bounds, query_view const& rows, reduction group,
+  static void check(lanes const& batch, page_bound_view const& bounds, query_view const& rows, reduction group,
                     score_view const& out) {
     detail::check_page_bounds("page_scores", bounds);
     detail::check_readable("page_scores", "queries", rows.element);
     expects(rows.dims == bounds.dims, "page_scores", "queries.dims", rows.dims,
             [&] { return "the bounds have " + std::to_string(bounds.dims) + " channels"; });
-    expects(rows.heads > 0 && rows.heads % who.heads == 0, "page_scores", "queries.heads", rows.heads,
+    expects(rows.heads > 0 && rows.heads % batch.heads == 0, "page_scores", "queries.heads", rows.heads,
             "query heads are shared out evenly among KV heads");
     expects(group != reduction::last, "page_scores", "group", "last", "query heads have no order");
     expects(out.decides == granularity::lane, "page_scores", "out", "lanes together", "a page is a lane's own");
-    expects(out.who.bound >= detail::pages_for(who.bound, bounds.page), "page_scores", "out.who.bound", out.who.bound,
-            "every page of a full lane has a score");
+    expects(out.lanes.bound >= detail::pages_for(batch.bound, bounds.page), "page_scores", "out.lanes.bound",
+            out.lanes.bound, "every page of a full lane has a score");
   }
 };
 inline constexpr page_scores_t page_scores{};

@@ -82,8 +82,8 @@ struct token_features {
   float* data = nullptr;
   int dims = 0;
   int bound = 0;
-  [[nodiscard]] static constexpr std::int64_t room(lanes const& who, int dims) {
-    return (std::int64_t{who.bound} + 1) * dims * who.sequences;
+  [[nodiscard]] static constexpr std::int64_t scratch_floats(lanes const& batch, int dims) {
+    return (std::int64_t{batch.bound} + 1) * dims * batch.sequences;
   }
   [[nodiscard]] KVPOLICY_HD constexpr float* row(int sequence, int i) const {
     return data + ((std::int64_t{bound} + 1) * sequence + i) * dims;
@@ -134,7 +134,7 @@ namespace ops {
 /// `feature_sums(exec, keys, memory, among, out)`: the sum of each entry's keys over the lanes, and of the memory's
 /// rows over layers and query heads.
 ///
-/// - in: `keys` of `among.who`; `memory`, one row a query head. out: `out`, float32, committed entries only.
+/// - in: `keys` of `among.lanes`; `memory`, one row a query head. out: `out`, float32, committed entries only.
 /// - cost: reads all keys once. Sums run in single precision, in the order of lanes. Scratch of a worker: D floats.
 struct feature_sums_t : verb<feature_sums_t> {
   static constexpr auto name = "feature_sums";
@@ -147,20 +147,21 @@ struct feature_sums_t : verb<feature_sums_t> {
 };
 inline constexpr feature_sums_t feature_sums{};
 
-/// `residual(exec, features, turn, head, how, out, room)`: out[e] += alpha r_e for every candidate, which is an entry
-/// whose score is not -inf.
+/// `residual(exec, features, turn, head, how, out, temp_storage)`: out[e] += alpha r_e for every candidate, which is an
+/// entry whose score is not -inf.
 ///
 /// - in: `features`, sums of all ranks, which become means; `turn` says which entries are the span, of which the live
 ///   ones are attended to; none: c = 0. in, out: `out` [sequences, entries], the rule's scores of all ranks.
 /// - ranks: reduce scores and sums before. A head is not linear: adding the outputs of ranks would be another score.
 /// - cost: (width + hidden) D + hidden width + 2 width span multiplications an entry, and 2 width D span for each 480
 ///   entries.
-/// - scratch: `room` points to `room(head, bound)` floats in the executor's memory. Their content is overwritten.
+/// - scratch: `temp_storage` points to `temp_storage(head, bound)` floats in the executor's memory. Their content is
+/// overwritten.
 /// - throws: `invalid_argument` if the head is incomplete or of another shape.
 struct residual_t : verb<residual_t> {
   static constexpr auto name = "residual";
   /// Floats that a plan has for it beside the features: a head's weights side by side, and what tasks work on.
-  [[nodiscard]] static constexpr std::int64_t room(residual_head const& head, int bound) {
+  [[nodiscard]] static constexpr std::int64_t scratch_floats(residual_head const& head, int bound) {
     return residual_sizes(head, bound).all();
   }
 

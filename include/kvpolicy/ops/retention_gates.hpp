@@ -66,10 +66,10 @@ struct hidden_rows {
 
 namespace ops {
 
-/// `retention_gates(exec, who, hidden, weights, out)`: log beta of every committed entry of the lanes `who`.
+/// `retention_gates(exec, lanes, hidden, weights, out)`: log beta of every committed entry of the lanes `lanes`.
 ///
 /// - in: `hidden`, the rows that these entries were made of, float32, half or bfloat16; a lane of n entries takes rows
-///   0 .. n - 1. `who`: some layers of the model that the weights are of; of them the counts are read.
+///   0 .. n - 1. `lanes`: some layers of the model that the weights are of; of them the counts are read.
 /// - out: `out`, a row a lane, float32, at most 0; behind the last entry nothing is written.
 /// - NaN: a row that holds NaN has log beta NaN in every lane.
 /// - cost: d E multiplications a row, and one reading of a layer's weights for each few hundred rows, which one thread
@@ -87,14 +87,14 @@ struct retention_gates_t : verb<retention_gates_t> {
     exec.reserve(implementation<retention_gates_t, typename Executor::backend>::scratch(weights));
   }
 
-  static void check(lanes const& who, hidden_rows const& hidden, retention_gate_weights const& weights,
+  static void check(lanes const& batch, hidden_rows const& hidden, retention_gate_weights const& weights,
                     by_lane<float> const& out) {
     weights.check("retention_gates");
-    expects(who.heads == weights.heads, "retention_gates", "who.heads", who.heads,
+    expects(batch.heads == weights.heads, "retention_gates", "lanes.heads", batch.heads,
             [&] { return "the gate has " + std::to_string(weights.heads) + " heads"; });
-    expects(who.layer_begin >= 0 && who.layer_begin <= who.layer_end, "retention_gates", "who.layer_begin",
-            who.layer_begin, "layers are a range");
-    expects(who.layer_end <= weights.layers, "retention_gates", "who.layer_end", who.layer_end,
+    expects(batch.layer_begin >= 0 && batch.layer_begin <= batch.layer_end, "retention_gates", "lanes.layer_begin",
+            batch.layer_begin, "layers are a range");
+    expects(batch.layer_end <= weights.layers, "retention_gates", "lanes.layer_end", batch.layer_end,
             [&] { return "the gate has " + std::to_string(weights.layers) + " layers"; });
     expects(hidden.base != nullptr, "retention_gates", "hidden", "null", "a signal is the engine's memory");
     expects(hidden.element != codec::opaque, "retention_gates", "hidden", "opaque rows",

@@ -19,7 +19,7 @@ struct query_ring_view {
 
 namespace ops {
 
-/// `ring_append(exec, who, from, ring)`: the rows of `from` become the newest rows of every lane's ring.
+/// `ring_append(exec, lanes, from, ring)`: the rows of `from` become the newest rows of every lane's ring.
 ///
 /// - in: `from`, query rows of this forward, ascending in position. Rows after the last committed entry are left out.
 /// - out: `ring`, float32. Rows at or after the first new position are dropped first: a rolled-back token
@@ -32,7 +32,7 @@ struct ring_append_t : verb<ring_append_t> {
 };
 inline constexpr ring_append_t ring_append{};
 
-/// `ring_truncate(exec, who, ring, sequence, position)`: rows of the sequence at `position` and after it are gone.
+/// `ring_truncate(exec, lanes, ring, sequence, position)`: rows of the sequence at `position` and after it are gone.
 struct ring_truncate_t : verb<ring_truncate_t> {
   static constexpr void check(lanes const&, query_ring_view const&, int, int) {}
 };

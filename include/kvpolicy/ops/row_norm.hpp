@@ -19,7 +19,7 @@ struct negated {
 };
 
 /// Combines by the product.
-struct times {
+struct multiplied {
   KVPOLICY_HD float operator()(float old, float now) const { return old * now; }
 };
 

@@ -52,16 +52,16 @@ consteval bool has_code() {
 
 /// Bytes of scratch that one verb needs for lanes of a model: of each worker, or of a device for all lanes.
 template <class Verb, class Backend>
-std::size_t scratch_of_verb(shape const& model, lanes const& who) {
+std::size_t scratch_of_verb(shape const& model, lanes const& batch) {
   if constexpr (has_code<Verb, Backend>()) {
     using code = implementation<Verb, Backend>;
-    if constexpr (requires { code::scratch(model, who); }) {
-      return code::scratch(model, who);
-    } else if constexpr (requires { code::scratch(model, who.bound); }) {
-      return code::scratch(model, who.bound);
+    if constexpr (requires { code::scratch(model, batch); }) {
+      return code::scratch(model, batch);
+    } else if constexpr (requires { code::scratch(model, batch.bound); }) {
+      return code::scratch(model, batch.bound);
     }
   }
-  static_cast<void>(model), static_cast<void>(who);
+  static_cast<void>(model), static_cast<void>(batch);
   return 0;
 }
 
@@ -73,7 +73,7 @@ std::size_t scratch_of_verb(cache const& in) {
       return implementation<Verb, Backend>::scratch(in);
     }
   }
-  return scratch_of_verb<Verb, Backend>(in.shape, in.who);
+  return scratch_of_verb<Verb, Backend>(in.shape, in.lanes);
 }
 
 /// Verbs run one after another, so together they need as much as the one that needs most.

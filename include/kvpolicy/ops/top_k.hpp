@@ -9,7 +9,7 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// A rule that keeps the k best and forces nothing: plain top-k.
-struct best {
+struct plain_top_k {
   int k = 0;
   [[nodiscard]] KVPOLICY_HD int budget(lane, int) const { return k > 0 ? k : 0; }
   [[nodiscard]] KVPOLICY_HD bool triggers(int, int) const { return true; }
@@ -49,8 +49,8 @@ struct top_k_t : verb<top_k_t> {
 
   template <class Rule>
   static void check(score_view const& scores, Rule const&, keep_set const& keep) {
-    expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.who.bound, "top_k", "keep.capacity",
-            keep.capacity, "every entry of every segment must fit");
+    expects(keep.capacity >= static_cast<std::int64_t>(scores.segments()) * scores.lanes.bound, "top_k",
+            "keep.capacity", keep.capacity, "every entry of every segment must fit");
     expects(keep.decides == scores.decides, "top_k", "keep.decides", static_cast<int>(keep.decides),
             "scores and keep set are made by one granularity");
   }

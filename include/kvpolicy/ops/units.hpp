@@ -20,7 +20,7 @@ inline constexpr fill_holes_t fill_holes{};
 /// - cost: one pass over the entries. A row of ints a worker as scratch.
 struct drop_units_t : verb<drop_units_t> {
   static constexpr auto name = "drop_units";
-  static constexpr void check(keep_set const&, cache const&, by_lane<int> const&, std::span<held_column const>,
+  static constexpr void check(keep_set const&, cache const&, by_lane<int> const&, std::span<recorded_column const>,
                               unit_list const&, std::int64_t*) {}
 };
 inline constexpr drop_units_t drop_units{};

@@ -57,10 +57,10 @@ struct write_gate_weights {
 
 namespace ops {
 
-/// `write_gates(exec, who, pre, post, weights, out)`: g of every committed entry of the lanes `who`.
+/// `write_gates(exec, lanes, pre, post, weights, out)`: g of every committed entry of the lanes `lanes`.
 ///
 /// - in: `pre` and `post`, the keys before and after RoPE, found by lane and ordinal; float32, half or bfloat16.
-///   `who`: some layers of the model that the weights are of; of them the counts are read.
+///   `lanes`: some layers of the model that the weights are of; of them the counts are read.
 /// - out: `out`, a row a lane, float32 in [0, 1]; behind the last entry nothing is written.
 /// - NaN: a row that holds NaN or an infinity has the gate NaN.
 /// - cost: 2 D E multiplications an entry, and one reading of a lane's weights for each few hundred entries. Sums run
@@ -77,14 +77,14 @@ struct write_gates_t : verb<write_gates_t> {
     exec.reserve(implementation<write_gates_t, typename Executor::backend>::scratch(weights));
   }
 
-  static void check(lanes const& who, row_view const& pre, row_view const& post, write_gate_weights const& weights,
+  static void check(lanes const& batch, row_view const& pre, row_view const& post, write_gate_weights const& weights,
                     by_lane<float> const& out) {
     weights.check("write_gates");
-    expects(who.heads == weights.heads, "write_gates", "who.heads", who.heads,
+    expects(batch.heads == weights.heads, "write_gates", "lanes.heads", batch.heads,
             [&] { return "the gate has " + std::to_string(weights.heads) + " heads"; });
-    expects(who.layer_begin >= 0 && who.layer_begin <= who.layer_end, "write_gates", "who.layer_begin", who.layer_begin,
-            "layers are a range");
-    expects(who.layer_end <= weights.layers, "write_gates", "who.layer_end", who.layer_end,
+    expects(batch.layer_begin >= 0 && batch.layer_begin <= batch.layer_end, "write_gates", "lanes.layer_begin",
+            batch.layer_begin, "layers are a range");
+    expects(batch.layer_end <= weights.layers, "write_gates", "lanes.layer_end", batch.layer_end,
             [&] { return "the gate has " + std::to_string(weights.layers) + " layers"; });
     check_rows("pre", pre, weights);
     check_rows("post", post, weights);

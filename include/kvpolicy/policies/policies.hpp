@@ -9,7 +9,7 @@
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/quest.hpp>
-#include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/random_scores.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
@@ -85,7 +85,7 @@ struct intent_kv_options {
 [[nodiscard]] constexpr auto knorm(options<kvpolicy::knorm> with = {}) { return detail::keep_best(with); }
 
 /// Random entries.
-[[nodiscard]] constexpr auto random(options<kvpolicy::random> with = {}) { return detail::keep_best(with); }
+[[nodiscard]] constexpr auto random(options<kvpolicy::random_scores> with = {}) { return detail::keep_best(with); }
 
 /// A window, and the write gate's threshold.
 ///

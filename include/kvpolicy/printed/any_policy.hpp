@@ -3,16 +3,16 @@
 
 #include <kvpolicy/accounting/explain.hpp>
 #include <kvpolicy/decision/decide.hpp>
+#include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
-#include <kvpolicy/ops/host/carry_numbers.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/fold.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
-#include <kvpolicy/ops/host/remember_rows.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
+#include <kvpolicy/ops/host/update_query_memory.hpp>
 #include <kvpolicy/printed/any_protection.hpp>
 #include <kvpolicy/printed/any_signals.hpp>
 #include <kvpolicy/scorers/full.hpp>
@@ -52,9 +52,11 @@ class basic_any_policy {
     return inner_->make_state(exec, in);
   }
   [[nodiscard]] plan<Executor> make_plan(Executor& exec, cache const& in) const { return inner_->make_plan(exec, in); }
-  void observe(Executor& exec, any_signals const& in, state<Executor>& held) const { inner_->observe(exec, in, held); }
-  void decide(Executor& exec, any_signals const& in, state<Executor> const& held, plan<Executor>& into) const {
-    inner_->decide(exec, in, held, into);
+  void observe(Executor& exec, any_signals const& in, state<Executor>& state) const {
+    inner_->observe(exec, in, state);
+  }
+  void decide(Executor& exec, any_signals const& in, state<Executor> const& state, plan<Executor>& into) const {
+    inner_->decide(exec, in, state, into);
   }
   [[nodiscard]] std::string explain(plan<Executor>& of, int segment, int ordinal) const {
     return inner_->explain(of, segment, ordinal);
@@ -102,18 +104,18 @@ class basic_any_policy {
     [[nodiscard]] plan<Executor> make_plan(Executor& exec, cache const& in) const override {
       return kvpolicy::make_plan(exec, policy, in);
     }
-    void observe(Executor& exec, any_signals const& in, state<Executor>& held) const override {
+    void observe(Executor& exec, any_signals const& in, state<Executor>& state) const override {
       std::apply([&](auto const&... each) { (check_recorder(each, in), ...); }, recorders_of(policy.score));
-      detail::observe_given(exec, policy, in, held);
+      detail::observe_given(exec, policy, in, state);
     }
-    void decide(Executor& exec, any_signals const& in, state<Executor> const& held,
+    void decide(Executor& exec, any_signals const& in, state<Executor> const& state,
                 plan<Executor>& into) const override {
       using recorders = decltype(recorders_of(policy.score));
-      using bag_type = bag<any_signals, recorders, state<Executor>>;
+      using bag_type = bag<any_signals, recorders, kvpolicy::state<Executor>>;
       detail::each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
         if constexpr (!bag_type::template recorded<Signal>) refuse_missing("decide", in, signal);
       });
-      detail::decide_given(exec, policy, in, held, into);
+      detail::decide_given(exec, policy, in, state, into);
     }
     [[nodiscard]] std::string explain(plan<Executor>& of, int segment, int ordinal) const override {
       return kvpolicy::explain(policy, of, segment, ordinal);
@@ -192,15 +194,15 @@ template <executor Executor>
 
 /// As for a typed policy, and a signal that a recorder needs and that is not there is refused by name.
 template <executor Executor>
-void observe(Executor& exec, basic_any_policy<Executor> const& policy, any_signals const& in, state<Executor>& held) {
-  policy.observe(exec, in, held);
+void observe(Executor& exec, basic_any_policy<Executor> const& policy, any_signals const& in, state<Executor>& state) {
+  policy.observe(exec, in, state);
 }
 
 /// As for a typed policy, and a signal that the scorer needs and that is not there is refused by name.
 template <executor Executor>
 void decide(Executor& exec, basic_any_policy<Executor> const& policy, any_signals const& in,
-            state<Executor> const& held, plan<Executor>& into) {
-  policy.decide(exec, in, held, into);
+            state<Executor> const& state, plan<Executor>& into) {
+  policy.decide(exec, in, state, into);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -28,7 +28,7 @@ struct any_protection {
   constexpr any_protection(kvpolicy::everything) : parts{{{kind::everything, 0, 0}}}, count(1) {}
   constexpr any_protection(kvpolicy::sinks from) : parts{{{kind::sinks, from.tokens, 0}}}, count(1) {}
   constexpr any_protection(kvpolicy::recent from) : parts{{{kind::recent, from.tokens, 0}}}, count(1) {}
-  constexpr any_protection(kvpolicy::span from) : parts{{{kind::span, from.begin, from.end}}}, count(1) {}
+  constexpr any_protection(kvpolicy::position_span from) : parts{{{kind::span, from.begin, from.end}}}, count(1) {}
   constexpr any_protection(kvpolicy::safe from) : parts{{{kind::safe, from.sinks, from.recent}}}, count(1) {}
   template <class First, class Second>
   constexpr any_protection(either<First, Second> const& both) : any_protection(both.first) {
@@ -99,7 +99,7 @@ struct any_protection {
       if (one.what == kind::everything) visit(kvpolicy::everything{});
       if (one.what == kind::sinks) visit(kvpolicy::sinks{one.first});
       if (one.what == kind::recent) visit(kvpolicy::recent{one.first});
-      if (one.what == kind::span) visit(kvpolicy::span{one.first, one.second});
+      if (one.what == kind::span) visit(kvpolicy::position_span{one.first, one.second});
       if (one.what == kind::safe) visit(kvpolicy::safe{one.first, one.second});
     }
   }
@@ -131,9 +131,9 @@ struct any_budget {
   constexpr any_budget(per_lane from) : tokens(from.tokens) {}
   constexpr any_budget(per_layer from)
       : tokens(from.tokens), shared_by(budget_scope::layer), floor_part(from.floor_part) {}
-  constexpr any_budget(global from)
+  constexpr any_budget(per_sequence from)
       : tokens(from.tokens), shared_by(budget_scope::global), floor_part(from.floor_part) {}
-  constexpr any_budget(ratio from) : of(amount::ratio), tokens(0), drop(from.drop), round(from.round) {}
+  constexpr any_budget(drop_ratio from) : of(amount::ratio), tokens(0), drop(from.drop), round(from.round) {}
   constexpr any_budget(in_bytes from) : of(amount::bytes), tokens(0), bytes(from.limit) {}
   constexpr any_budget(unlimited) : of(amount::unlimited), tokens(0) {}
 
@@ -141,15 +141,15 @@ struct any_budget {
 
   void check(char const* call) const {
     if (of == amount::tokens) per_lane{tokens}.check(call);
-    if (of == amount::ratio) ratio{drop, round}.check(call);
+    if (of == amount::ratio) drop_ratio{drop, round}.check(call);
     if (of == amount::bytes) in_bytes{bytes}.check(call);
     detail::check_floor(call, floor_part);
     expects(floor_part == 0 || shared_by != budget_scope::lane, call, "budget.floor", floor_part,
             "a lane that shares with nobody has no floor: scope=layer or scope=global");
   }
-  KVPOLICY_HD constexpr int operator()(lane who, int count) const {
-    if (of == amount::ratio) return ratio{drop, round}(who, count);
-    if (of == amount::bytes) return in_bytes{bytes}(who, count);
+  KVPOLICY_HD constexpr int operator()(lane this_lane, int count) const {
+    if (of == amount::ratio) return drop_ratio{drop, round}(this_lane, count);
+    if (of == amount::bytes) return in_bytes{bytes}(this_lane, count);
     return of == amount::tokens ? tokens : 0x7FFFFFFF;
   }
   [[nodiscard]] KVPOLICY_HD constexpr budget_scope scope() const { return shared_by; }

@@ -15,13 +15,13 @@ class any_signals {
   static constexpr std::size_t most = 16;
 
   template <class... Given>
-  any_signals(signals<Given...> const& from) : who(from.who) {
+  any_signals(signals<Given...> const& from) : lanes(from.lanes) {
     static_assert(sizeof...(Given) <= most, "kvpolicy: an erased policy takes at most 16 signals");
     (add(from.template get<Given>()), ...);
   }
 
   /// None yet; `add` them. Each must outlive this.
-  explicit any_signals(lanes const& among) : who(among) {}
+  explicit any_signals(kvpolicy::lanes const& among) : lanes(among) {}
 
   template <class Signal>
   void add(Signal const& signal) {
@@ -35,7 +35,7 @@ class any_signals {
                         }};
   }
 
-  lanes who;
+  kvpolicy::lanes lanes;
 
   /// The signal, or null.
   template <class Signal>
@@ -90,10 +90,10 @@ class any_signals {
 template <class Recorders, class State>
 class bag<any_signals, Recorders, State> {
  public:
-  bag(any_signals const& given, Recorders const& recorders, State const& held)
-      : who(given.who), given_(given), recorders_(recorders), held_(held) {}
+  bag(any_signals const& given, Recorders const& recorders, State const& state)
+      : lanes(given.lanes), given_(given), recorders_(recorders), state_(state) {}
 
-  lanes who;
+  kvpolicy::lanes lanes;
 
   template <class Signal>
   static constexpr bool recorded = bag<signals<>, Recorders, State>::template provides<Signal>;
@@ -111,7 +111,7 @@ class bag<any_signals, Recorders, State> {
   [[nodiscard]] Signal get() const {
     if (Signal const* const found = given_.find<Signal>(); found != nullptr) return *found;
     if constexpr (recorded<Signal>) {
-      return bag<signals<>, Recorders, State>(signals<>(who), recorders_, held_).template get<Signal>();
+      return bag<signals<>, Recorders, State>(signals<>(lanes), recorders_, state_).template get<Signal>();
     } else {
       return given_.get<Signal>();
     }
@@ -120,7 +120,7 @@ class bag<any_signals, Recorders, State> {
  private:
   any_signals const& given_;
   Recorders const& recorders_;
-  State const& held_;
+  State const& state_;
 };
 
 namespace detail {
@@ -141,7 +141,7 @@ bool is_given(any_signals const& in, Signal const*) {
   return in.find<Signal>() != nullptr;
 }
 template <class... Signals>
-bool is_given(any_signals const& in, any_of<Signals...> const*) {
+bool is_given(any_signals const& in, any_signal_of<Signals...> const*) {
   return (is_given(in, static_cast<Signals const*>(nullptr)) || ...);
 }
 

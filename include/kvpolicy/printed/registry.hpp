@@ -9,7 +9,7 @@
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
-#include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/random_scores.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
@@ -178,7 +178,7 @@ class basic_registry {
     } else if (from.name == "span") {
       span_arguments where;
       detail::set_fields(where, from);
-      span const made{where.begin, where.end};
+      position_span const made{where.begin, where.end};
       detail::check_parsed(made, from.column);
       more = made;
     } else {
@@ -259,7 +259,14 @@ using registry = basic_registry<host_executor>;
 template <executor Executor = host_executor>
 [[nodiscard]] basic_registry<Executor> shipped() {
   basic_registry<Executor> all;
-  all.add(full{}).add(streaming_llm{}).add(snapkv{}).add(h2o{}).add(tova{}).add(knorm{}).add(random{}).add(external{});
+  all.add(full{})
+      .add(streaming_llm{})
+      .add(snapkv{})
+      .add(h2o{})
+      .add(tova{})
+      .add(knorm{})
+      .add(random_scores{})
+      .add(external{});
   all.add(intent_kv{}).add(trim_kv{});
   return all;
 }

@@ -98,18 +98,20 @@ struct recent {
 };
 
 /// Positions [begin, end): a prompt prefix, a query span.
-struct span {
+struct position_span {
   int begin = 0;
   int end = 0;
   static constexpr auto name = "span";
-  static constexpr auto fields() { return std::tuple{field{"", &span::begin}, field{"", &span::end}}; }
+  static constexpr auto fields() {
+    return std::tuple{field{"", &position_span::begin}, field{"", &position_span::end}};
+  }
   void check(char const* call) const {
     expects(begin >= 0, call, "span.begin", begin, "positions start at 0");
     expects(end >= begin, call, "span.end", end,
             [&] { return "a span does not end before it begins (" + std::to_string(begin) + ")"; });
   }
   KVPOLICY_HD constexpr bool operator()(entry at) const { return at.position >= begin && at.position < end; }
-  friend bool operator==(span const&, span const&) = default;
+  friend bool operator==(position_span const&, position_span const&) = default;
 };
 
 /// Sinks and a recent window, around a scorer that forces neither: nearly every method that evicts without them

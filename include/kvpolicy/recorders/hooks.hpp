@@ -34,7 +34,7 @@ using recorder_hooks = hooks<
     required_hook<hook::recorder_needs, form_of_type<hook::recorder_needs, R, says_what_it_reads<R>>()>,
     required_hook<hook::recorder_provides, form_of_type<hook::recorder_provides, R, says_what_it_keeps<R>>()>,
     required_hook<hook::recorder_columns, form_of_call<hook::recorder_columns, R, some_columns, shape const&, int>()>,
-    required_hook<hook::recorder_view, form_of_call<hook::recorder_view, R, provided_by<R>, held_columns const&>()>,
+    required_hook<hook::recorder_view, form_of_call<hook::recorder_view, R, provided_by<R>, recorded_columns const&>()>,
     required_hook<hook::recorder_observe, form_of_function<hook::recorder_observe, R>()>,
     optional_hook<hook::recorder_forget, form_of_function<hook::recorder_forget, R>()>,
     optional_hook<hook::recorder_from_birth, form_of_constant<hook::recorder_from_birth, R, says_from_birth<R>>()>>;
@@ -43,6 +43,6 @@ using recorder_hooks = hooks<
 template <class R, class Executor, class Given>
 using observing_hooks =
     hooks<R, required_hook<hook::recorder_observe, form_of_call<hook::recorder_observe, R, anything, Executor&,
-                                                                Given const&, held_columns const&>()>>;
+                                                                Given const&, recorded_columns const&>()>>;
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -22,27 +22,31 @@ struct query_ring {
             column{"query_ring.cursor", per::lane, on_move::stay, 2 * sizeof(int), 1}};
   }
 
-  [[nodiscard]] recent_queries view(held_columns const& held) const {
-    std::int64_t const row = std::int64_t{held.model.head_dim} * 4;
-    return {{reinterpret_cast<std::byte const*>(held[0].rows.data), codec::f32, held.model.head_dim,
-             held[0].rows.sequence, held[0].rows.layer, row * rows, row, held.model.query_heads, rows,
-             held.table<int const>(1), held.table<int const>(2)}};
+  [[nodiscard]] recent_queries view(recorded_columns const& recorded) const {
+    std::int64_t const row = std::int64_t{recorded.model.head_dim} * 4;
+    return {{reinterpret_cast<std::byte const*>(recorded[0].rows.data), codec::f32, recorded.model.head_dim,
+             recorded[0].rows.sequence, recorded[0].rows.layer, row * rows, row, recorded.model.query_heads, rows,
+             recorded.table<int const>(1), recorded.table<int const>(2)}};
   }
 
-  void observe(auto& exec, auto const& in, held_columns const& held) const {
-    ops::ring_append(exec, in.who, in.template get<queries>(), ring_of(held));
+  void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
+    ops::ring_append(exec, in.lanes, in.template get<queries>(), ring_of(recorded));
   }
 
-  void forget(auto& exec, lanes const& who, held_columns const& held, int sequence, int position) const {
-    ops::ring_truncate(exec, who, ring_of(held), sequence, position);
+  void forget(auto& exec, lanes const& batch, recorded_columns const& recorded, int sequence, int position) const {
+    ops::ring_truncate(exec, batch, ring_of(recorded), sequence, position);
   }
 
   friend bool operator==(query_ring const&, query_ring const&) = default;
 
  private:
-  [[nodiscard]] query_ring_view ring_of(held_columns const& held) const {
-    return {
-        rows, held.model.group(), held.model.head_dim, held.table<float>(0), held.table<int>(1), held.table<int>(2)};
+  [[nodiscard]] query_ring_view ring_of(recorded_columns const& recorded) const {
+    return {rows,
+            recorded.model.group(),
+            recorded.model.head_dim,
+            recorded.table<float>(0),
+            recorded.table<int>(1),
+            recorded.table<int>(2)};
   }
 };
 static_assert(recorder<query_ring>);

@@ -48,7 +48,7 @@ struct external {
   /// The score: the number that was given.
   struct copy_score {
     by_lane<float const> score;
-    KVPOLICY_HD float operator()(float, entry at) const { return score.row(at.who)[at.ordinal]; }
+    KVPOLICY_HD float operator()(float, entry at) const { return score.row(at.lane)[at.ordinal]; }
   };
 
   void score(auto& exec, auto const& in, score_view const& out) const {

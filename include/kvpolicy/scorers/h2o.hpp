@@ -3,7 +3,7 @@
 
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
-#include <kvpolicy/recorders/accumulate.hpp>
+#include <kvpolicy/recorders/record_attention_mass.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -47,7 +47,7 @@ struct h2o {
   /// The score: the mass received so far.
   struct copy_mass {
     by_lane<float const> mass;
-    KVPOLICY_HD float operator()(float, entry at) const { return mass.row(at.who)[at.ordinal]; }
+    KVPOLICY_HD float operator()(float, entry at) const { return mass.row(at.lane)[at.ordinal]; }
   };
 
   void check(char const* call) const {
@@ -56,7 +56,7 @@ struct h2o {
     expects(group != reduction::last, call, "h2o.group", "last", "query heads have no order");
   }
   [[nodiscard]] constexpr recent_window forces() const { return {heavy, recent}; }
-  [[nodiscard]] constexpr auto recorders() const { return std::tuple{accumulate{group}}; }
+  [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_attention_mass{group}}; }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
     ops::map(exec, out, copy_mass{in.template get<attention_mass>().mass});

@@ -20,7 +20,7 @@ struct head_table {
   /// The number of an entry's head.
   struct of_head {
     by_lane<float const> heads;
-    KVPOLICY_HD float operator()(float, entry at) const { return heads.data != nullptr ? *heads.row(at.who) : 0.0f; }
+    KVPOLICY_HD float operator()(float, entry at) const { return heads.data != nullptr ? *heads.row(at.lane) : 0.0f; }
   };
 
   void score(auto& exec, auto const&, score_view const& out) const { ops::map(exec, out, of_head{heads}); }

@@ -8,7 +8,7 @@
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/residual.hpp>
 #include <kvpolicy/ops/scratch.hpp>
-#include <kvpolicy/recorders/remember.hpp>
+#include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
 
@@ -62,9 +62,9 @@ struct intent_kv {
     turn_queries turn;
     KVPOLICY_HD bool operator()(entry at) const {
       if (at.position < prefix) return true;
-      ordinal_range const rows = turn.span(at.who, tail);
-      return rows.begin < rows.end && at.position >= turn.position_of(at.who, rows.begin) &&
-             at.position <= turn.position_of(at.who, rows.end - 1);
+      ordinal_range const rows = turn.span(at.lane, tail);
+      return rows.begin < rows.end && at.position >= turn.position_of(at.lane, rows.begin) &&
+             at.position <= turn.position_of(at.lane, rows.end - 1);
     }
   };
 
@@ -81,19 +81,20 @@ struct intent_kv {
     if (mode == intent_mode::learnable) residual.check(call, model);
   }
   void refuse(auto& exec, auto const& in) const {
-    ops::refuse_spans(exec, in.who, in.template get<turn_queries>(), "decide");
+    ops::refuse_spans(exec, in.lanes, in.template get<turn_queries>(), "decide");
   }
   [[nodiscard]] static constexpr bool reduces_ranks() { return true; }
   [[nodiscard]] prefix_and_span forces(auto const& in) const { return {prefix, tail, in.template get<turn_queries>()}; }
   [[nodiscard]] constexpr over_budget triggers() const { return {min_growth > 0 ? min_growth - 1 : 0}; }
   [[nodiscard]] auto recorders() const {
     float const keep = mode == intent_mode::query ? 0.0f : static_cast<float>(std::exp(-static_cast<double>(lambda)));
-    return std::tuple{remember{keep, normalize_encoding, tail}};
+    return std::tuple{record_query_memory{keep, normalize_encoding, tail}};
   }
-  [[nodiscard]] constexpr int spare_rows(lanes const& who, shape const& model) const {
+  [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {
     if (mode != intent_mode::learnable) return 0;
-    std::int64_t const floats = token_features::room(who, model.head_dim) + ops::residual_t::room(residual, who.bound);
-    return static_cast<int>((floats + who.bound - 1) / who.bound);
+    std::int64_t const floats =
+        token_features::scratch_floats(batch, model.head_dim) + ops::residual_t::scratch_floats(residual, batch.bound);
+    return static_cast<int>((floats + batch.bound - 1) / batch.bound);
   }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
@@ -108,8 +109,8 @@ struct intent_kv {
 
  private:
   void add_residual(auto& exec, auto const& in, query_memory const& memory, score_view const& out) const {
-    token_features const features{out.spare, residual.dims, out.who.bound};
-    std::int64_t const floats = token_features::room(out.who, residual.dims);
+    token_features const features{out.spare, residual.dims, out.lanes.bound};
+    std::int64_t const floats = token_features::scratch_floats(out.lanes, residual.dims);
     ops::feature_sums(exec, in.template get<keys>(), memory, out, features);
     ops::all_reduce(exec, features.data, static_cast<std::size_t>(floats));
     ops::residual(exec, features, in.template get<turn_queries>(), residual, residual_options{tail, cross_attention},

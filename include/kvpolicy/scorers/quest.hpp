@@ -4,7 +4,7 @@
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
 #include <kvpolicy/ops/scratch.hpp>
-#include <kvpolicy/recorders/bound_pages.hpp>
+#include <kvpolicy/recorders/record_page_bounds.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -36,7 +36,7 @@ struct quest {
     expects(group != reduction::last, call, "quest.group", "last", "query heads have no order");
     expects(bounds != codec::opaque, call, "quest.bounds", "opaque", "bounds are numbers");
   }
-  [[nodiscard]] constexpr auto recorders() const { return std::tuple{bound_pages{page, bounds}}; }
+  [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_page_bounds{page, bounds}}; }
 
   /// Bounds that an engine keeps itself are of pages of this size.
   void refuse(auto&, auto const& in) const {
@@ -46,7 +46,7 @@ struct quest {
   }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
-    ops::page_scores(exec, in.who, in.template get<page_bounds>(), in.template get<queries>(), group, out);
+    ops::page_scores(exec, in.lanes, in.template get<page_bounds>(), in.template get<queries>(), group, out);
   }
 
   friend bool operator==(quest const&, quest const&) = default;

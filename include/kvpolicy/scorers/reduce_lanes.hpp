@@ -76,10 +76,10 @@ struct reduce_lanes {
     return score_of.recorders();
   }
   /// One layer's rows, where there is something to reduce.
-  [[nodiscard]] constexpr int spare_rows(lanes const& who, shape const& model) const {
-    if (decides != score_of.decides) return who.sequences * who.heads;
-    if constexpr (requires { score_of.spare_rows(who, model); }) {
-      return score_of.spare_rows(who, model);
+  [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {
+    if (decides != score_of.decides) return batch.sequences * batch.heads;
+    if constexpr (requires { score_of.spare_rows(batch, model); }) {
+      return score_of.spare_rows(batch, model);
     } else {
       return 0;
     }
@@ -87,13 +87,13 @@ struct reduce_lanes {
 
   void score(auto& exec, auto const& in, score_view const& out) const {
     if (decides == score_of.decides) return score_of.score(exec, in, out);
-    for (int layer = out.who.layer_begin; layer < out.who.layer_end; ++layer) {
+    for (int layer = out.lanes.layer_begin; layer < out.lanes.layer_end; ++layer) {
       auto here = in;
-      here.who = in.who.layers_only(layer, layer + 1);
+      here.lanes = in.lanes.layers_only(layer, layer + 1);
       score_view part =
-          contiguous_scores(out.who.layers_only(layer, layer + 1), score_of.decides, out.spare, out.who.bound);
+          contiguous_scores(out.lanes.layers_only(layer, layer + 1), score_of.decides, out.spare, out.lanes.bound);
       score_of.score(exec, here, part);
-      ops::fold(exec, part, step(out.who, layer), out);
+      ops::fold(exec, part, step(out.lanes, layer), out);
     }
     if (how == reduction::sum) ops::all_reduce(exec, out);
   }
@@ -111,11 +111,11 @@ struct reduce_lanes {
     });
   }
 
-  [[nodiscard]] constexpr ops::fold_step step(lanes const& who, int layer) const {
+  [[nodiscard]] constexpr ops::fold_step step(lanes const& batch, int layer) const {
     bool const by_layer = decides == granularity::layer;
-    bool const last = by_layer || layer + 1 == who.layer_end;
-    int const rows = (score_of.decides == granularity::lane ? who.heads : 1) * (by_layer ? 1 : who.layers());
-    return {how, by_layer || layer == who.layer_begin, how == reduction::mean && last ? rows : 1};
+    bool const last = by_layer || layer + 1 == batch.layer_end;
+    int const rows = (score_of.decides == granularity::lane ? batch.heads : 1) * (by_layer ? 1 : batch.layers());
+    return {how, by_layer || layer == batch.layer_begin, how == reduction::mean && last ? rows : 1};
   }
 };
 

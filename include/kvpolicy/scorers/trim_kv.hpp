@@ -6,7 +6,7 @@
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/ops/row_norm.hpp>
 #include <kvpolicy/protect/protect.hpp>
-#include <kvpolicy/recorders/carry_retention.hpp>
+#include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
 
@@ -39,8 +39,8 @@ struct trim_kv {
     by_lane<int> position;
     int age_offset;
     KVPOLICY_HD float operator()(float, entry at) const {
-      std::int64_t const age = std::int64_t{position.row(at.who)[at.count - 1]} - at.position + age_offset;
-      return age == 0 ? 0.0f : static_cast<float>(age) * log_beta.row(at.who)[at.ordinal] + 0.0f;
+      std::int64_t const age = std::int64_t{position.row(at.lane)[at.count - 1]} - at.position + age_offset;
+      return age == 0 ? 0.0f : static_cast<float>(age) * log_beta.row(at.lane)[at.ordinal] + 0.0f;
     }
   };
 
@@ -51,10 +51,10 @@ struct trim_kv {
   }
   [[nodiscard]] constexpr recent forces() const { return {window}; }
   [[nodiscard]] constexpr full_buffer triggers() const { return {buffer}; }
-  [[nodiscard]] constexpr auto recorders() const { return std::tuple{carry_retention{}}; }
+  [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_retention{}}; }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
-    ops::map(exec, out, decayed{in.template get<retention>().log_beta, in.who.position, age_offset});
+    ops::map(exec, out, decayed{in.template get<retention>().log_beta, in.lanes.position, age_offset});
   }
 
   friend bool operator==(trim_kv const&, trim_kv const&) = default;

@@ -3,7 +3,7 @@
 
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/ops/map.hpp>
-#include <kvpolicy/recorders/carry_gate.hpp>
+#include <kvpolicy/recorders/record_gate.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -19,15 +19,15 @@ struct write_gate {
   static constexpr granularity decides = granularity::lane;
 
   /// The gate of an entry; one of 0 is kept as -0, and a score of 0 is +0.
-  struct carried {
+  struct bound_policy {
     by_lane<float const> gate;
-    KVPOLICY_HD float operator()(float, entry at) const { return gate.row(at.who)[at.ordinal] + 0.0f; }
+    KVPOLICY_HD float operator()(float, entry at) const { return gate.row(at.lane)[at.ordinal] + 0.0f; }
   };
 
-  [[nodiscard]] constexpr auto recorders() const { return std::tuple{carry_gate{}}; }
+  [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_gate{}}; }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
-    ops::map(exec, out, carried{in.template get<admission_gate>().gate});
+    ops::map(exec, out, bound_policy{in.template get<admission_gate>().gate});
   }
 
   friend bool operator==(write_gate const&, write_gate const&) = default;

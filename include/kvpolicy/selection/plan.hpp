@@ -6,17 +6,17 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Scores of pages, chosen pages and report of one batch. The engine owns it, `select` fills it.
+/// Scores of pages, chosen pages and report of one batch. The engine owns it, `select_pages` fills it.
 template <class Executor>
 class selection_plan {
  public:
-  /// For lanes of up to `who.bound` entries in pages of `page`. `entry_bytes`: of K and V.
-  selection_plan(Executor& exec, lanes const& who, int page, std::int64_t entry_bytes = 0)
-      : counts_(exec, static_cast<std::size_t>(who.size())),
-        positions_(exec, static_cast<std::size_t>(detail::pages_for(who.bound, page))),
-        who_(who),
+  /// For lanes of up to `lanes.bound` entries in pages of `page`. `entry_bytes`: of K and V.
+  selection_plan(Executor& exec, kvpolicy::lanes const& batch, int page, std::int64_t entry_bytes = 0)
+      : counts_(exec, static_cast<std::size_t>(batch.size())),
+        positions_(exec, static_cast<std::size_t>(detail::pages_for(batch.bound, page))),
+        lanes_(batch),
         page_(page),
-        plan_(exec, pages_of(who), granularity::lane, 0, entry_bytes) {}
+        plan_(exec, pages_of(batch), granularity::lane, 0, entry_bytes) {}
 
   selection_plan(selection_plan&&) = default;
   selection_plan& operator=(selection_plan&&) = default;
@@ -25,11 +25,11 @@ class selection_plan {
 
   /// The lanes of `among` with pages for entries: counts and positions are this plan's, and what the last `select`
   /// wrote. A page's position is its number.
-  [[nodiscard]] lanes pages_of(lanes const& among) {
-    std::int64_t const heads = who_.heads;
-    lanes made = among;
+  [[nodiscard]] kvpolicy::lanes pages_of(kvpolicy::lanes const& among) {
+    std::int64_t const heads = lanes_.heads;
+    kvpolicy::lanes made = among;
     made.bound = static_cast<int>(positions_.size());
-    made.count = {counts_.data() - who_.layer_begin * heads, heads * who_.layers(), heads, 1};
+    made.count = {counts_.data() - lanes_.layer_begin * heads, heads * lanes_.layers(), heads, 1};
     made.position = {positions_.data(), 0, 0, 0};
     made.in_flight = nullptr;
     return made;
@@ -48,15 +48,15 @@ class selection_plan {
     return plan_.score(segment, page);
   }
   /// Room for the scores of `pages`, some of this plan's.
-  [[nodiscard]] score_view scores(lanes const& pages) {
-    lanes all = pages_of(who_);
+  [[nodiscard]] score_view scores(kvpolicy::lanes const& pages) {
+    kvpolicy::lanes all = pages_of(lanes_);
     score_view made = plan_.scores(all);
-    made.who = pages;
+    made.lanes = pages;
     return made;
   }
   /// Room for a keep set of `pages`. It becomes this plan's when it is published.
-  [[nodiscard]] keep_set room(lanes const& pages) {
-    keep_set made = plan_.room(pages);
+  [[nodiscard]] keep_set keep_storage(kvpolicy::lanes const& pages) {
+    keep_set made = plan_.keep_storage(pages);
     made.of = unit::page;
     return made;
   }
@@ -64,7 +64,7 @@ class selection_plan {
   void withdraw() { plan_.withdraw(); }
   void publish(keep_set const& chosen) { plan_.publish(chosen); }
 
-  [[nodiscard]] lanes const& who() const { return who_; }
+  [[nodiscard]] kvpolicy::lanes const& lanes() const { return lanes_; }
   [[nodiscard]] int page() const { return page_; }
   [[nodiscard]] std::int64_t entry_bytes() const { return plan_.entry_bytes(); }
   /// Throws `invalid_argument` if the plan holds no choice.
@@ -76,7 +76,7 @@ class selection_plan {
  private:
   typename Executor::template buffer<int> counts_;
   typename Executor::template buffer<int> positions_;
-  lanes who_;  ///< entries
+  kvpolicy::lanes lanes_;  ///< entries
   int page_;
   plan<Executor> plan_;
 };

@@ -26,7 +26,7 @@ void observe(Executor&, Policy const&, Args const&...) {
 
 template <executor Executor, class Policy, class... Args>
   requires(detail::has_score<Policy> && !detail::is_sound_page_decision<Policy>)
-void select(Executor&, Policy const&, Args const&...) {
+void select_pages(Executor&, Policy const&, Args const&...) {
   static_cast<void>(detail::page_decision_hooks<Policy>::check());
 }
 

@@ -15,19 +15,20 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// The pages that `told` and the policy choose, whatever state it was recorded in.
-template <executor Executor, page_decision Policy, class Told>
-void choose(Executor& exec, Policy const& policy, Told told, shape const& model, selection_plan<Executor>& into) {
-  lanes const who = told.who;
-  lanes const pages = into.pages_of(who);
-  keep_set const chosen = into.room(pages);
-  if constexpr (requires { policy.score.refuse(exec, told); }) policy.score.refuse(exec, told);
+/// The pages that `stats` and the policy choose, whatever state it was recorded in.
+template <executor Executor, page_decision Policy, class Source>
+void choose(Executor& exec, Policy const& policy, Source all_signals, shape const& model,
+            selection_plan<Executor>& into) {
+  lanes const batch = all_signals.lanes;
+  lanes const pages = into.pages_of(batch);
+  keep_set const chosen = into.keep_storage(pages);
+  if constexpr (requires { policy.score.refuse(exec, all_signals); }) policy.score.refuse(exec, all_signals);
   into.withdraw();  // all is checked: what throws from here on leaves a plan without a choice
-  ops::count_pages(exec, who, policy.score.page, pages);
-  int const first = std::clamp(policy.dense_layers, who.layer_begin, who.layer_end);
-  if (first < who.layer_end) {
-    told.who = who.layers_only(first, who.layer_end);
-    policy.score.score(exec, told, into.scores(pages.layers_only(first, who.layer_end)));
+  ops::count_pages(exec, batch, policy.score.page, pages);
+  int const first = std::clamp(policy.dense_layers, batch.layer_begin, batch.layer_end);
+  if (first < batch.layer_end) {
+    all_signals.lanes = batch.layers_only(first, batch.layer_end);
+    policy.score.score(exec, all_signals, into.scores(pages.layers_only(first, batch.layer_end)));
   }
   selection_rule const rule{in_entries(policy.budget, model, into.entry_bytes()), policy.score.page,
                             policy.dense_layers};
@@ -43,8 +44,8 @@ void choose(Executor& exec, Policy const& policy, Told told, shape const& model,
 template <executor Executor, page_decision Policy>
 [[nodiscard]] selection_plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in) {
   detail::check_batch("make_plan", exec, policy, in);
-  exec.reserve(detail::scratch_to_decide<typename Executor::backend, Policy>(in.shape, in.who));
-  return selection_plan<Executor>(exec, in.who, policy.score.page, entry_bytes(in));
+  exec.reserve(detail::scratch_to_decide<typename Executor::backend, Policy>(in.shape, in.lanes));
+  return selection_plan<Executor>(exec, in.lanes, policy.score.page, entry_bytes(in));
 }
 
 /// Chooses the pages that the lanes of `in` read in this step, of one layer or of several. Reads only, apart from the
@@ -59,24 +60,24 @@ template <executor Executor, page_decision Policy>
 /// - throws: `invalid_argument` if plan or state was made for other lanes or another page, or the policy is not sound:
 ///   then nothing was changed. What the scorer or the budget throws: then the plan holds no choice.
 template <executor Executor, page_decision Policy, class... Given>
-void select(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& held,
-            selection_plan<Executor>& into) {
+void select_pages(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& state,
+                  selection_plan<Executor>& into) {
   using score_type = detail::score_of<Policy>;
   auto const recorders = recorders_of(policy.score);
   using bag_type = detail::bag_of<Policy, signals<Given...>, Executor>;
   if constexpr (detail::signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
                 detail::fits<detail::deciding_hooks<score_type, Executor, bag_type, score_view>>()) {
-    detail::check_policy("select", policy, held.model());
-    detail::check_same_lanes("select", "signals.who", in.who, into.who());
-    detail::check_same_lanes("select", "signals.who", in.who, held.who());
-    in.check("select", held.model());
+    detail::check_policy("select", policy, state.model());
+    detail::check_same_lanes("select", "signals.lanes", in.lanes, into.lanes());
+    detail::check_same_lanes("select", "signals.lanes", in.lanes, state.lanes());
+    in.check("select", state.model());
     expects(into.page() == policy.score.page, "select", "plan.page", into.page(),
             [&] { return "the policy reads pages of " + std::to_string(policy.score.page); });
-    detail::check_state("select", held, recorders);
-    detail::check_reserved(
-        "select", exec, detail::scratch_to_decide<typename Executor::backend, Policy>(held.model(), held.who()));
-    detail::refuse_counts<typename Executor::backend>("select", in.who);
-    detail::choose(exec, policy, bag_type(in, recorders, held), held.model(), into);
+    detail::check_state("select", state, recorders);
+    detail::check_reserved("select", exec,
+                           detail::scratch_to_decide<typename Executor::backend, Policy>(state.model(), state.lanes()));
+    detail::refuse_counts<typename Executor::backend>("select", in.lanes);
+    detail::choose(exec, policy, bag_type(in, recorders, state), state.model(), into);
   }
 }
 

@@ -48,10 +48,10 @@ struct selection_rule {
   Budget limit;
   int page;
   int dense_layers;
-  [[nodiscard]] KVPOLICY_HD int budget(lane who, int pages) const {
-    if (who.layer < dense_layers) return pages;
+  [[nodiscard]] KVPOLICY_HD int budget(lane this_lane, int pages) const {
+    if (this_lane.layer < dense_layers) return pages;
     std::int64_t const entries = std::int64_t{pages} * page;
-    int const allowed = limit(who, entries < 0x7FFFFFFF ? static_cast<int>(entries) : 0x7FFFFFFF) / page;
+    int const allowed = limit(this_lane, entries < 0x7FFFFFFF ? static_cast<int>(entries) : 0x7FFFFFFF) / page;
     return allowed > 1 ? allowed : 1;
   }
   [[nodiscard]] KVPOLICY_HD bool triggers(int pages, int allowed) const { return pages > allowed; }

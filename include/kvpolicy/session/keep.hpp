@@ -15,16 +15,16 @@ namespace detail {
 
 /// The lease holds a memory of the shape that the state's columns have, and the sequence is one of the state's.
 template <class Executor>
-void check_lease(char const* call, state<Executor> const& held, int sequence, session_lease const& lease) {
-  lanes const& who = held.who();
+void check_lease(char const* call, state<Executor> const& state, int sequence, session_lease const& lease) {
+  lanes const& batch = state.lanes();
   expects(static_cast<bool>(lease), call, "lease", "empty", "it holds the memory of a session");
-  expects(sequence >= 0 && sequence < who.sequences, call, "sequence", sequence,
-          [&] { return std::string("the state has ").append(std::to_string(who.sequences)); });
-  memory_shape const needed{who.layers(), held.model().query_heads, held.model().head_dim};
+  expects(sequence >= 0 && sequence < batch.sequences, call, "sequence", sequence,
+          [&] { return std::string("the state has ").append(std::to_string(batch.sequences)); });
+  memory_shape const needed{batch.layers(), state.model().query_heads, state.model().head_dim};
   expects(
       lease.extents() == needed, call, "memory", [&] { return to_string(lease.extents()); },
       [&] { return std::string("the state's is ").append(to_string(needed)); });
-  expects(held.session_bytes() == needed.floats() * sizeof(float), call, "state.session_bytes", held.session_bytes(),
+  expects(state.session_bytes() == needed.floats() * sizeof(float), call, "state.session_bytes", state.session_bytes(),
           [&] {
             return std::string("a memory ").append(to_string(needed)).append(" and nothing else is kept of a session");
           });

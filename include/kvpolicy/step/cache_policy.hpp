@@ -107,7 +107,7 @@ constexpr auto evicting(Policy const& policy) {
 }  // namespace detail
 
 /// The admission of a cache policy as it runs, with all that is recorded from an entry's birth on: what `decide`,
-/// `make_state` and `take_in` are given for a chunk that is read outside of the cache.
+/// `make_state` and `ingest` are given for a chunk that is read outside of the cache.
 template <class... Parts>
 [[nodiscard]] constexpr auto window_part(cache_policy<Parts...> const& policy) {
   return detail::admitting(policy);

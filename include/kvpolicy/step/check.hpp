@@ -20,9 +20,9 @@ struct step_plan {
 };
 
 /// What a step came to.
-struct step_tally {
-  promotion_tally promoted{};
-  tally evicted{};
+struct step_stats {
+  promotion_stats promoted{};
+  apply_stats evicted{};
 };
 
 namespace detail {
@@ -56,33 +56,33 @@ struct eviction_by_moving {
 /// looked at.
 template <executor Executor, class Admit, class Select, class Evict, class... Given>
 void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Select, Evict> const& policy,
-                 signals<Given...> const& in, cache const& pages, state<Executor> const& held,
+                 signals<Given...> const& in, cache const& pages, state<Executor> const& state,
                  step_plan<Executor> const& plans) {
   using backend = typename Executor::backend;
   static_assert(eviction_by_moving<Evict>::lists_what_is_kept,
                 "kvpolicy: a cache policy carries its eviction out by compact, which takes what is kept: "
                 "lowest_one goes with overwrite");
-  check_same_lanes(call, "pages.who", pages.who, held.who());
-  check_same_lanes(call, "plan.who", pages.who, plans.evicting.who());
-  check_state(call, held, recorders_of_pages(policy));
-  refuse_counts<backend>(call, pages.who);
+  check_same_lanes(call, "pages.lanes", pages.lanes, state.lanes());
+  check_same_lanes(call, "plan.lanes", pages.lanes, plans.evicting.lanes());
+  check_state(call, state, recorders_of_pages(policy));
+  refuse_counts<backend>(call, pages.lanes);
   if constexpr (is_there<Evict>) {
     using evicting_type = decltype(evicting(policy));
     check_policy(call, policy.evict, pages.shape);
     expects(policy.evict.score.decides == granularity::lane, call, "evict.score.decides",
             to_string(granularity{policy.evict.score.decides}), "pages are ragged: every lane decides for itself");
-    check_plan(call, exec, policy.evict, pages.who, pages.shape, plans.evicting);
+    check_plan(call, exec, policy.evict, pages.lanes, pages.shape, plans.evicting);
     check_reserved(call, exec,
-                   std::max(scratch_to_decide<backend, evicting_type>(pages.shape, pages.who),
+                   std::max(scratch_to_decide<backend, evicting_type>(pages.shape, pages.lanes),
                             scratch_to_apply<backend, compact>(pages)));
-    check_apart(call, "who.count", pages.who.count, pages.who, granularity::lane, pages.shape);
-    check_apart(call, "who.position", pages.who.position, pages.who, granularity::lane, pages.shape);
+    check_apart(call, "lanes.count", pages.lanes.count, pages.lanes, granularity::lane, pages.shape);
+    check_apart(call, "lanes.position", pages.lanes.position, pages.lanes, granularity::lane, pages.shape);
     in.check(call, pages.shape);
   }
   if constexpr (is_there<Select>) {
     check_policy(call, policy.select, pages.shape);
     expects(plans.selecting.has_value(), call, "plan", "of a policy that selects nothing", "make_plan makes it");
-    check_reserved(call, exec, scratch_to_observe<backend>(recorders_of_pages(policy), pages.shape, pages.who));
+    check_reserved(call, exec, scratch_to_observe<backend>(recorders_of_pages(policy), pages.shape, pages.lanes));
     using bounding = implementation<ops::extend_bounds_t, backend>;
     if constexpr (requires { bounding::refuse(keys_of(pages)); }) bounding::refuse(keys_of(pages));
   }

@@ -35,7 +35,7 @@ template <executor Executor, class Admit, class Select, class Evict>
   detail::check_dual("make_state", both);
   detail::check_window("make_state", policy.admit, both);
   exec.reserve(detail::scratch_to_promote<typename Executor::backend>(both));
-  return {make_state(exec, detail::admitting(policy), both.window, both.window.who.bound),
+  return {make_state(exec, detail::admitting(policy), both.window, both.window.lanes.bound),
           make_state(exec, detail::evicting(policy), both.global.entries)};
 }
 /// The same without an admission.
@@ -62,33 +62,32 @@ template <executor Executor, class Select, class Evict>
   return detail::plans_of_pages(exec, policy, in);
 }
 
-/// Shows a forward's signals to what records entries when they are written: gates, log beta. In: `in.who`, the
+/// Shows a forward's signals to what records entries when they are written: gates, log beta. In: `in.lanes`, the
 /// window's lanes, or those of the cache.
 template <executor Executor, class... Parts, class... Given>
 void observe(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in,
-             dual_state<Executor>& held) {
-  observe(exec, detail::admitting(policy), in, held.window);
+             dual_state<Executor>& state) {
+  observe(exec, detail::admitting(policy), in, state.window);
 }
 /// The same without an admission.
 template <executor Executor, class Select, class Evict, class... Given>
 void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in,
-             state<Executor>& held) {
-  detail::check_same_lanes("observe", "signals.who", in.who, held.who());
-  in.check("observe", held.model());
+             state<Executor>& state) {
+  detail::check_same_lanes("observe", "signals.lanes", in.lanes, state.lanes());
+  in.check("observe", state.model());
   auto const recorders = detail::recorders_of_pages(policy);
-  detail::check_state("observe", held, recorders);
+  detail::check_state("observe", state, recorders);
   detail::check_reserved(
-      "observe", exec,
-      detail::scratch_to_observe<typename Executor::backend>(recorders, held.model(), held.who()));
-  detail::refuse_counts<typename Executor::backend>("observe", in.who);
-  detail::record_some<0, detail::recorders_in<Evict>>(exec, recorders, in, held);
+      "observe", exec, detail::scratch_to_observe<typename Executor::backend>(recorders, state.model(), state.lanes()));
+  detail::refuse_counts<typename Executor::backend>("observe", in.lanes);
+  detail::record_some<0, detail::recorders_in<Evict>>(exec, recorders, in, state);
 }
 
-/// Which pages a layer reads: see `select` of a selection. In: queries of this step, `in.who` the pages' lanes.
+/// Which pages a layer reads: see `select_pages` of a selection. In: queries of this step, `in.lanes` the pages' lanes.
 template <executor Executor, class... Parts, class... Given>
-void select(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in,
-            state<Executor> const& pages, step_plan<Executor>& plans) {
-  select(exec, detail::selecting(policy), in, pages, *plans.selecting);
+void select_pages(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in,
+                  state<Executor> const& pages, step_plan<Executor>& plans) {
+  select_pages(exec, detail::selecting(policy), in, pages, *plans.selecting);
 }
 
 namespace detail {
@@ -97,40 +96,40 @@ namespace detail {
 /// can be wrong.
 template <executor Executor, class Policy, class... Given>
 void evict_checked(Executor& exec, Policy const& policy, signals<Given...> const& in, cache& pages,
-                   state<Executor>& held, step_plan<Executor>& plans, tally* told) {
+                   state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats) {
   if constexpr (is_there<decltype(policy.evict)>) {
     auto const evict = evicting(policy);
     auto const recorders = recorders_of(evict.score);
-    auto const seen = in.with(pages.who, keys_of(pages), values_of(pages));
+    auto const seen = in.with(pages.lanes, keys_of(pages), values_of(pages));
     using evict_type = std::remove_cvref_t<decltype(evict)>;
     using bag_type = bag_of<evict_type, std::remove_cvref_t<decltype(seen)>, Executor>;
     if constexpr (signals_complete<score_of<evict_type>, bag_type>(typename score_of<evict_type>::needs{})) {
-      decide_checked(exec, evict, bag_type(seen, recorders, held), pages.shape, plans.evicting);
-      compact{}.edit(exec, plans.evicting.keep(), pages, held, told);
+      decide_checked(exec, evict, bag_type(seen, recorders, state), pages.shape, plans.evicting);
+      compact{}.edit(exec, plans.evicting.keep(), pages, state, stats);
     }
   }
 }
 
 template <executor Executor, class Admit, class Select, class Evict>
 void refresh_bounds(Executor& exec, cache_policy<Admit, Select, Evict> const& policy, cache const& pages,
-                    state<Executor>& held) {
+                    state<Executor>& state) {
   constexpr std::size_t first = recorders_in<Evict>;
-  record_some<first, first + recorders_in<Select>>(exec, recorders_of_pages(policy), signals{pages.who, keys_of(pages)},
-                                                   held);
+  record_some<first, first + recorders_in<Select>>(exec, recorders_of_pages(policy),
+                                                   signals{pages.lanes, keys_of(pages)}, state);
 }
 
 template <executor Executor, class Policy, class... Given>
 void maintain_checked(Executor& exec, Policy const& policy, signals<Given...> const& in, paged_lanes& pages,
-                      state<Executor>& held, step_plan<Executor>& plans, tally* told) {
-  evict_checked(exec, policy, in, pages.entries, held, plans, told);
+                      state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats) {
+  evict_checked(exec, policy, in, pages.entries, state, plans, stats);
   ops::release_pages(exec, pages);
-  refresh_bounds(exec, policy, pages.entries, held);
+  refresh_bounds(exec, policy, pages.entries, state);
 }
 template <executor Executor, class Policy, class... Given>
 void maintain_checked(Executor& exec, Policy const& policy, signals<Given...> const& in, cache& all,
-                      state<Executor>& held, step_plan<Executor>& plans, tally* told) {
-  evict_checked(exec, policy, in, all, held, plans, told);
-  refresh_bounds(exec, policy, all, held);
+                      state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats) {
+  evict_checked(exec, policy, in, all, state, plans, stats);
+  refresh_bounds(exec, policy, all, state);
 }
 
 }  // namespace detail
@@ -144,18 +143,18 @@ void maintain_checked(Executor& exec, Policy const& policy, signals<Given...> co
 ///   Called again, it makes up for a call or a step that threw so.
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, paged_lanes& pages,
-              state<Executor>& held, step_plan<Executor>& plans, tally* told = nullptr) {
+              state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats = nullptr) {
   detail::check_paged_lanes("maintain", pages);
-  detail::check_pages("maintain", exec, policy, in, pages.entries, held, plans);
-  detail::maintain_checked(exec, policy, in, pages, held, plans, told);
+  detail::check_pages("maintain", exec, policy, in, pages.entries, state, plans);
+  detail::maintain_checked(exec, policy, in, pages, state, plans, stats);
 }
 /// The same of a cache whose engine gives pages back.
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, cache& all,
-              state<Executor>& held, step_plan<Executor>& plans, tally* told = nullptr) {
+              state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats = nullptr) {
   detail::check_cache("maintain", all);
-  detail::check_pages("maintain", exec, policy, in, all, held, plans);
-  detail::maintain_checked(exec, policy, in, all, held, plans, told);
+  detail::check_pages("maintain", exec, policy, in, all, state, plans);
+  detail::maintain_checked(exec, policy, in, all, state, plans, stats);
 }
 
 /// One step of decoding with an admission: new tokens of some sequences of a batch.
@@ -174,35 +173,36 @@ void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Give
 ///   `maintain` makes up for 4 and 5.
 template <executor Executor, class... Parts, class... Given, class Forward>
 void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, dual_cache& both,
-          dual_state<Executor>& held, step_plan<Executor>& plans, std::span<appended const> fresh,
-          Forward const& forward, step_tally* told = nullptr) {
+          dual_state<Executor>& state, step_plan<Executor>& plans, std::span<append_request const> new_tokens,
+          Forward const& forward, step_stats* stats = nullptr) {
   expects(plans.exits.has_value(), "step", "plan", "of a policy that admits nothing", "make_plan makes it");
   exit_plan<Executor>& exits = *plans.exits;
   auto const admit = window_part(policy);
-  auto const seen = in.with(both.window.who, keys_of(both.window), values_of(both.window));
-  detail::check_exits("step", exec, admit, seen, both, held, exits);
-  detail::check_pages("step", exec, policy, in, both.global.entries, held.global, plans);
-  for (appended const& each : fresh) detail::check_append("step", both.window, held.window, each);
-  ops::refuse_fresh(exec, "step", both.window.who, both.global.entries.who, fresh);
+  auto const seen = in.with(both.window.lanes, keys_of(both.window), values_of(both.window));
+  detail::check_exits("step", exec, admit, seen, both, state, exits);
+  detail::check_pages("step", exec, policy, in, both.global.entries, state.global, plans);
+  for (append_request const& each : new_tokens) detail::check_append("step", both.window, state.window, each);
+  ops::refuse_new_tokens(exec, "step", both.window.lanes, both.global.entries.lanes, new_tokens);
   std::fill(exits.tokens().begin(), exits.tokens().end(), 0);
-  for (appended const& each : fresh) {
+  for (append_request const& each : new_tokens) {
     if (!each.in_flight) exits.tokens()[static_cast<std::size_t>(each.sequence)] += each.tokens;
   }
   if constexpr (detail::is_there<decltype(policy.evict)>) plans.evicting.withdraw();
-  detail::retire_checked("step", exec, admit, seen, both, held, exits, exits.tokens(), promoted{},
-                         told != nullptr ? &told->promoted : nullptr);
-  std::span<held_column const> const columns(held.window.columns());
-  for (appended const& each : fresh) ops::append_entries(exec, both.window.who, columns, each);
+  detail::retire_checked("step", exec, admit, seen, both, state, exits, exits.tokens(), promoted{},
+                         stats != nullptr ? &stats->promoted : nullptr);
+  std::span<recorded_column const> const columns(state.window.columns());
+  for (append_request const& each : new_tokens) ops::append_entries(exec, both.window.lanes, columns, each);
   forward();
-  detail::maintain_checked(exec, policy, in, both.global, held.global, plans, told != nullptr ? &told->evicted : nullptr);
+  detail::maintain_checked(exec, policy, in, both.global, state.global, plans,
+                           stats != nullptr ? &stats->evicted : nullptr);
 }
 
 /// The same for one sequence.
 template <executor Executor, class... Parts, class... Given, class Forward>
 void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, dual_cache& both,
-          dual_state<Executor>& held, step_plan<Executor>& plans, appended const& fresh, Forward const& forward,
-          step_tally* told = nullptr) {
-  step(exec, policy, in, both, held, plans, std::span<appended const>(&fresh, 1), forward, told);
+          dual_state<Executor>& state, step_plan<Executor>& plans, append_request const& new_tokens,
+          Forward const& forward, step_stats* stats = nullptr) {
+  step(exec, policy, in, both, state, plans, std::span<append_request const>(&new_tokens, 1), forward, stats);
 }
 
 /// One step without an admission: append, `forward()`, evict, refresh bounds. The engine made room before, and gives
@@ -213,15 +213,15 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
 ///   the plan holds no decision of the eviction. After `forward`, `maintain` makes up for the rest.
 template <executor Executor, class Select, class Evict, class... Given, class Forward>
 void step(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in, cache& all,
-          state<Executor>& held, step_plan<Executor>& plans, appended const& fresh, Forward const& forward,
-          step_tally* told = nullptr) {
+          state<Executor>& state, step_plan<Executor>& plans, append_request const& new_tokens, Forward const& forward,
+          step_stats* stats = nullptr) {
   detail::check_cache("step", all);
-  detail::check_pages("step", exec, policy, in, all, held, plans);
-  detail::check_append("step", all, held, fresh);
+  detail::check_pages("step", exec, policy, in, all, state, plans);
+  detail::check_append("step", all, state, new_tokens);
   if constexpr (detail::is_there<Evict>) plans.evicting.withdraw();
-  ops::append_entries(exec, all.who, std::span<held_column const>(held.columns()), fresh);
+  ops::append_entries(exec, all.lanes, std::span<recorded_column const>(state.columns()), new_tokens);
   forward();
-  detail::maintain_checked(exec, policy, in, all, held, plans, told != nullptr ? &told->evicted : nullptr);
+  detail::maintain_checked(exec, policy, in, all, state, plans, stats != nullptr ? &stats->evicted : nullptr);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

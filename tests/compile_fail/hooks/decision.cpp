@@ -1,5 +1,5 @@
 // What only a decision can tell: what a scorer makes of its executor and its signals. See cmake/expect_forms.py.
-#include <kvpolicy/eviction/decide.hpp>
+#include <kvpolicy/decision/decide.hpp>
 
 #include "executor.hpp"
 
@@ -8,11 +8,13 @@ namespace kv = kvpolicy;
 // form SCORE: void score(auto&, auto const&, kv::score_view const&) {}
 //   this scorer's member `score` is not const, but a decision calls `score(exec, in, out) const`
 // form SCORE: void score(auto&, auto const&) const {}
-//   this scorer's member `score` takes other parameters, or is not public, but a decision calls `score(exec, in, out) const`
+//   this scorer's member `score` takes other parameters, or is not public, but a decision calls `score(exec, in, out)
+//   const`
 // form SCORE: void score(auto&, auto const& in, kv::score_view const&) const { (void)in.template get<kv::keys>(); }
 //   this scorer reads a signal that its `needs` does not list, and that is neither given nor recorded
 #ifndef SCORE
-#define SCORE void score(auto&, auto const&, kv::score_view const&) const {}
+#define SCORE \
+  void score(auto&, auto const&, kv::score_view const&) const {}
 #endif
 
 // form MEMBER: kv::sinks forces(auto const&) { return {}; }
@@ -20,13 +22,15 @@ namespace kv = kvpolicy;
 // form MEMBER: kv::sinks forces(auto const&, int) const { return {}; }
 //   this scorer's member `forces` takes other parameters, or is not public, but ... `forces(in) const`)
 // form MEMBER: int forces(auto const&) const { return 1; }
-//   this scorer's member `forces` has another type, or returns one, but ... `forces(in) const`), which returns a protection
+//   this scorer's member `forces` has another type, or returns one, but ... `forces(in) const`), which returns a
+//   protection
 // form MEMBER: void refuse(auto&, auto const&) {}
 //   this scorer's member `refuse` is not const, but a decision calls the hook `refuse(exec, in) const`
 // form MEMBER: void refuse(auto&) const {}
 //   this scorer's member `refuse` takes other parameters, or is not public, but ... `refuse(exec, in) const`
 #ifndef MEMBER
-#define MEMBER kv::sinks forces(auto const&) const { return {}; }
+#define MEMBER \
+  kv::sinks forces(auto const&) const { return {}; }
 #endif
 
 struct mine {
@@ -41,11 +45,13 @@ struct mine {
 // form SIGNAL: void check(char const*, kv::shape const&) {}
 //   this signal's member `check` is not const, but ... `check(char const*, kvpolicy::shape const&) const`
 // form SIGNAL: void check(char const*) const {}
-//   this signal's member `check` takes other parameters, or is not public, but ... `check(char const*, kvpolicy::shape const&) const`
+//   this signal's member `check` takes other parameters, or is not public, but ... `check(char const*, kvpolicy::shape
+//   const&) const`
 // form SIGNAL: bool check = true;
 //   this signal's member `check` is a data member, but ... `check(char const*, kvpolicy::shape const&) const`
 #ifndef SIGNAL
-#define SIGNAL void check(char const*, kv::shape const&) const {}
+#define SIGNAL \
+  void check(char const*, kv::shape const&) const {}
 #endif
 struct my_signal {
   SIGNAL
@@ -53,5 +59,5 @@ struct my_signal {
 
 void decide_once(no_executor& exec, kv::cache const& cache, kv::state<no_executor> const& state,
                  kv::plan<no_executor>& plan) {
-  kv::decide(exec, kv::eviction{.score = mine{}}, kv::signals{cache.who, my_signal{}}, state, plan);
+  kv::decide(exec, kv::eviction{.score = mine{}}, kv::signals{cache.lanes, my_signal{}}, state, plan);
 }

@@ -18,7 +18,8 @@ namespace kv = kvpolicy;
 // form PROTECT:
 //   this policy has no member `protect`, but a policy has a data member `protect`, a protection
 // form PROTECT: kv::sinks protect() const { return {}; }
-//   this policy's member `protect` has another type, or returns one, but a policy has a data member `protect`, a protection
+//   this policy's member `protect` has another type, or returns one, but a policy has a data member `protect`, a
+//   protection
 // form PROTECT: bool protect = true;
 //   this policy's protect is a number, but it must be a protection such as kvpolicy::sinks{4}
 #ifndef PROTECT
@@ -46,7 +47,8 @@ namespace kv = kvpolicy;
 // form CHECK: void check(char const*) {}
 //   this policy's member `check` is not const, but every call calls the hook `check(char const*) const`
 #ifndef CHECK
-#define CHECK void check(char const*) const {}
+#define CHECK \
+  void check(char const*) const {}
 #endif
 
 struct mine {
@@ -54,7 +56,7 @@ struct mine {
 };
 
 void use(no_executor& exec, kv::cache const& cache, kv::plan<no_executor>& plan, kv::state<no_executor>& state) {
-  kv::signals const in{cache.who};
+  kv::signals const in{cache.lanes};
   static_cast<void>(kv::make_plan(exec, mine{}, cache));
   static_cast<void>(kv::make_state(exec, mine{}, cache));
   static_cast<void>(kv::required_bytes<no_executor>(mine{}, cache));
@@ -70,12 +72,14 @@ void use(no_executor& exec, kv::cache const& cache, kv::plan<no_executor>& plan,
 // form ADMIT: kv::head_table{}, 4
 //   this policy's protect is a number, but it must be a protection such as kvpolicy::sinks{4}
 #ifndef ADMIT
-#define ADMIT kv::head_table{}, kv::nothing{}, 256, kv::at_least{}
+#define ADMIT \
+  kv::head_table{}, kv::nothing{}, 256, kv::at_least {}
 #endif
 kv::admission const admitting{ADMIT};
 
 // form SELECT: kv::knorm{}, kv::per_lane{512}
-//   this policy's scorer scores tokens, but a selection needs one of pages: `static constexpr auto scores_of = kvpolicy::unit::page`
+//   this policy's scorer scores tokens, but a selection needs one of pages: `static constexpr auto scores_of =
+//   kvpolicy::unit::page`
 // form SELECT: kv::quest{}, 512
 //   this policy's budget is a number, but it must be a budget such as kvpolicy::per_lane{64}
 #ifndef SELECT

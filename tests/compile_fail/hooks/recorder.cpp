@@ -1,5 +1,5 @@
 // A recorder's members in every wrong form. See cmake/expect_forms.py.
-#include <kvpolicy/eviction/decide.hpp>
+#include <kvpolicy/decision/decide.hpp>
 
 #include "executor.hpp"
 
@@ -23,47 +23,58 @@ struct kept {};
 // form COLUMNS: std::array<kv::column, 1> columns{};
 //   this recorder's member `columns` is a data member, but ... `columns(kvpolicy::shape const&, int bound) const`
 // form COLUMNS: std::array<kv::column, 1> columns(int) const { return {}; }
-//   this recorder's member `columns` takes other parameters, or is not public, but ... `columns(kvpolicy::shape const&, int bound) const`
+//   this recorder's member `columns` takes other parameters, or is not public, but ... `columns(kvpolicy::shape const&,
+//   int bound) const`
 // form COLUMNS: int columns(kv::shape const&, int) const { return 1; }
 //   this recorder's member `columns` has another type, or returns one, but ... an array of kvpolicy::column
 // form COLUMNS:
 //   this recorder has no member `columns`, but ... `columns(kvpolicy::shape const&, int bound) const`
 #ifndef COLUMNS
-#define COLUMNS std::array<kv::column, 1> columns(kv::shape const&, int) const { return {}; }
+#define COLUMNS \
+  std::array<kv::column, 1> columns(kv::shape const&, int) const { return {}; }
 #endif
 
-// form VIEW: kept view(kv::held_columns const&) { return {}; }
-//   this recorder's member `view` is not const, but ... `view(kvpolicy::held_columns const&) const`
+// form VIEW: kept view(kv::recorded_columns const&) { return {}; }
+//   this recorder's member `view` is not const, but ... `view(kvpolicy::recorded_columns const&) const`
 // form VIEW: kept view() const { return {}; }
-//   this recorder's member `view` takes other parameters, or is not public, but ... `view(kvpolicy::held_columns const&) const`
-// form VIEW: int view(kv::held_columns const&) const { return 1; }
+//   this recorder's member `view` takes other parameters, or is not public, but ... `view(kvpolicy::recorded_columns
+//   const&) const`
+// form VIEW: int view(kv::recorded_columns const&) const { return 1; }
 //   this recorder's member `view` has another type, or returns one, but ... returns the signal that it provides
 #ifndef VIEW
-#define VIEW kept view(kv::held_columns const&) const { return {}; }
+#define VIEW \
+  kept view(kv::recorded_columns const&) const { return {}; }
 #endif
 
-// form OBSERVE: void observe(auto&, auto const&, kv::held_columns const&) {}
-//   this recorder's member `observe` is not const, but ... `observe(exec, in, kvpolicy::held_columns const&) const`
+// form OBSERVE: void observe(auto&, auto const&, kv::recorded_columns const&) {}
+//   this recorder's member `observe` is not const, but ... `observe(exec, in, kvpolicy::recorded_columns const&) const`
 // form OBSERVE: int observe = 1;
-//   this recorder's member `observe` is a data member, but ... `observe(exec, in, kvpolicy::held_columns const&) const`
+//   this recorder's member `observe` is a data member, but ... `observe(exec, in, kvpolicy::recorded_columns const&)
+//   const`
 // form OBSERVE: void observe(auto&, auto const&) const {}
-//   this recorder's member `observe` takes other parameters, or is not public, but ... `observe(exec, in, kvpolicy::held_columns const&) const`
+//   this recorder's member `observe` takes other parameters, or is not public, but ... `observe(exec, in,
+//   kvpolicy::recorded_columns const&) const`
 // form OBSERVE:
-//   this recorder has no member `observe`, but ... `observe(exec, in, kvpolicy::held_columns const&) const`
-// form OBSERVE: void observe(auto&, auto const& in, kv::held_columns const&) const { (void)in.template get<kv::keys>(); }
+//   this recorder has no member `observe`, but ... `observe(exec, in, kvpolicy::recorded_columns const&) const`
+// form OBSERVE: void observe(auto&, auto const& in, kv::recorded_columns const&) const { (void)in.template
+// get<kv::keys>(); }
 //   this recorder reads a signal that its `needs` does not list, and that is not given
 #ifndef OBSERVE
-#define OBSERVE void observe(auto&, auto const&, kv::held_columns const&) const {}
+#define OBSERVE \
+  void observe(auto&, auto const&, kv::recorded_columns const&) const {}
 #endif
 
-// form FORGET: void forget(auto&, kv::lanes const&, kv::held_columns const&, int, int) {}
-//   this recorder's member `forget` is not const, but ... `forget(exec, kvpolicy::lanes const&, kvpolicy::held_columns const&, int sequence, int position) const`
+// form FORGET: void forget(auto&, kv::lanes const&, kv::recorded_columns const&, int, int) {}
+//   this recorder's member `forget` is not const, but ... `forget(exec, kvpolicy::lanes const&,
+//   kvpolicy::recorded_columns const&, int sequence, int position) const`
 // form FORGET: int forget = 1;
 //   this recorder's member `forget` is a data member, but ... `forget(exec, kvpolicy::lanes const&
-// form FORGET: void forget(auto&, kv::lanes const&, kv::held_columns const&, int) const {}
-//   this recorder's member `forget` takes other parameters, or is not public, but ... `forget(exec, kvpolicy::lanes const&
+// form FORGET: void forget(auto&, kv::lanes const&, kv::recorded_columns const&, int) const {}
+//   this recorder's member `forget` takes other parameters, or is not public, but ... `forget(exec, kvpolicy::lanes
+//   const&
 #ifndef FORGET
-#define FORGET void forget(auto&, kv::lanes const&, kv::held_columns const&, int, int) const {}
+#define FORGET \
+  void forget(auto&, kv::lanes const&, kv::recorded_columns const&, int, int) const {}
 #endif
 
 // form BORN: bool from_birth = true;
@@ -93,5 +104,5 @@ struct by_mine {
 void observe_once(no_executor& exec, kv::cache const& cache) {
   kv::eviction const policy{.score = by_mine{}};
   auto state = kv::make_state(exec, policy, cache);
-  kv::observe(exec, policy, kv::signals{cache.who}, state);
+  kv::observe(exec, policy, kv::signals{cache.lanes}, state);
 }

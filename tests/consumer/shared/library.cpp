@@ -17,7 +17,7 @@ tiny::plan make_plan(kv::host_executor& exec, tiny::policy const& policy, kv::ca
 
 void decide(kv::host_executor& exec, tiny::policy const& policy, kv::cache const& cache, tiny::state const& state,
             tiny::plan& plan) {
-  kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+  kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);
 }
 
 void apply(kv::host_executor& exec, tiny::plan const& plan, kv::cache& cache, tiny::state& state) {

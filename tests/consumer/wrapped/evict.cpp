@@ -15,7 +15,7 @@ int evict(int budget, char* why_not, int size) noexcept {
     kv::host_executor exec;
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
-    kv::decide(exec, policy, kv::signals{cache.who, kv::keys_of(cache)}, state, plan);
+    kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache)}, state, plan);
     kv::apply(exec, kv::compact{}, plan, cache, state);
     return memory.count;
   } catch (std::exception const& refusal) {

@@ -77,19 +77,19 @@ class fma_product {
 
   /// The room's keys and `count` rows become its logits, unscaled. Begins with a barrier, ends without one.
   template <class Block>
-  KVPOLICY_HD void run(Block& block, attention_task const&, used_rows const&, lane, attention_room const& room,
-                       shared_arena arena, int, int count) const {
+  KVPOLICY_HD void run(Block& block, attention_task const&, used_rows const&, lane,
+                       attention_storage const& temp_storage, shared_arena arena, int, int count) const {
     auto* const key = arena.take<float>(chunk * tile_pitch);
     auto* const row = arena.take<float>(chunk * pitch);
     for (int d = 0; d < keys.dims; d += chunk) {
       block.sync();
-      stage(block, keys, room.key, tile_entries, d, key, tile_pitch);
-      stage(block, rows, room.query, tile_rows, d, row, pitch);
+      stage(block, keys, temp_storage.key, tile_entries, d, key, tile_pitch);
+      stage(block, rows, temp_storage.query, tile_rows, d, row, pitch);
       block.sync();
       for (int item = block.thread(); item < tile_entries / 4 * ((count + 3) / 4); item += block.threads()) {
         int const e = item % (tile_entries / 4) * 4;
         int const r = item / (tile_entries / 4) * 4;
-        multiply(key + e, row + r, d == 0, room.logits + r * tile_pitch + e);
+        multiply(key + e, row + r, d == 0, temp_storage.logits + r * tile_pitch + e);
       }
     }
   }

@@ -20,7 +20,7 @@ class mass_call {
     task_.rows = rows;
     task_.among = out;
     task_.domain = how.domain;
-    task_.group = rows.rows > 0 ? rows.heads / out.who.heads : 1;
+    task_.group = rows.rows > 0 ? rows.heads / out.lanes.heads : 1;
     task_.scale = 1.0f / std::sqrt(static_cast<float>(from.rows.dims));
     task_.last_rows = how.last_rows;
     task_.only_last = how.rows == reduction::last;
@@ -53,7 +53,7 @@ class mass_call {
   }
 
   [[nodiscard]] mass_reduction reduction_of(bool further) const {
-    int const together = task_.among.who.size() / task_.among.segments();
+    int const together = task_.among.lanes.size() / task_.among.segments();
     bool const mean_of_group = how_.group == reduction::mean && !task_.on_logits;
     return {.rows_maximum = how_.rows == reduction::max,
             .group_maximum = group_maximum(),
@@ -68,12 +68,12 @@ class mass_call {
   /// True if rows may come in several launches that add to each other's masses.
   [[nodiscard]] bool adds_up() const {
     bool const group = task_.on_logits || task_.group == 1 || !group_maximum() || !task_.rows_apart;
-    bool const lanes = task_.among.who.size() == task_.among.segments() || how_.lanes == reduction::sum;
+    bool const lanes = task_.among.lanes.size() == task_.among.segments() || how_.lanes == reduction::sum;
     return how_.rows != reduction::max && group && lanes;
   }
   void check_rows() const {
-    expects(given_ || rows() <= sums_room::most_rows || adds_up(), "attention_mass", "queries.rows", rows(), [] {
-      return "a device takes " + std::to_string(sums_room::most_rows) +
+    expects(given_ || rows() <= sums_storage::most_rows || adds_up(), "attention_mass", "queries.rows", rows(), [] {
+      return "a device takes " + std::to_string(sums_storage::most_rows) +
              " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
     });
   }
@@ -93,40 +93,40 @@ class mass_launches {
         call_(call),
         product_(product),
         among_(call.task().among),
-        room_(call.task().group, among_.who.bound, among_.who.size(), exec.scratch()),
-        threads_(exec.numbers().entry_threads < tile_entries ? exec.numbers().entry_threads : tile_entries) {}
+        storage_(call.task().group, among_.lanes.bound, among_.lanes.size(), exec.scratch()),
+        threads_(exec.config().entry_threads < tile_entries ? exec.config().entry_threads : tile_entries) {}
 
   void run() {
     if (call_.sums_are_given() || call_.rows() == 0) return masses(0, std::numeric_limits<int>::max());
-    for (int first = 0; first < call_.rows(); first += sums_room::most_rows) {
+    for (int first = 0; first < call_.rows(); first += sums_storage::most_rows) {
       sums(first);
-      masses(first, sums_room::most_rows);
+      masses(first, sums_storage::most_rows);
     }
   }
 
  private:
   /// The sums of up to most_rows rows.
   void sums(int first) {
-    int const most = call_.rows() - first < sums_room::most_rows ? call_.rows() - first : sums_room::most_rows;
-    int const at_once = room_.rows_of_launch(call_.task().group);
-    int const blocks = among_.who.size() * room_.stretches;
+    int const most = call_.rows() - first < sums_storage::most_rows ? call_.rows() - first : sums_storage::most_rows;
+    int const at_once = storage_.rows_of_launch(call_.task().group);
+    int const blocks = among_.lanes.size() * storage_.stretches;
     for (int row = 0; row < most; row += at_once) {
       sums_kernel<Product> kernel{call_.part(first + row, at_once < most - row ? at_once : most - row, false), product_,
-                                  room_};
+                                  storage_};
       kernel.group_maximum = call_.group_maximum();
       kernel.group_share = call_.group_share();
-      exec_.launch(launch_shape{blocks, threads_, kernel.shared(product_, room_)}, kernel);
+      exec_.launch(launch_shape{blocks, threads_, kernel.shared(product_, storage_)}, kernel);
       int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
-      launch_each(exec_, std::int64_t{among_.who.size()} * room_.slots, settle_body{room_, slot});
+      launch_each(exec_, std::int64_t{among_.lanes.size()} * storage_.slots, settle_body{storage_, slot});
     }
   }
 
   void masses(int first, int most) {
     int const entries = entries_of_piece();
-    int const pieces = (among_.who.bound + entries - 1) / entries;
+    int const pieces = (among_.lanes.bound + entries - 1) / entries;
     mass_kernel<Product> const kernel{call_.part(first, most, call_.task().rows_apart),
                                       product_,
-                                      known_sums{call_.sums_are_given(), room_},
+                                      known_sums{call_.sums_are_given(), storage_},
                                       call_.reduction_of(first > 0),
                                       pieces,
                                       entries};
@@ -135,9 +135,9 @@ class mass_launches {
 
   /// Short ones where long ones would leave processors idle.
   [[nodiscard]] int entries_of_piece() const {
-    int tiles = (exec_.numbers().entries_of_a_block + tile_entries - 1) / tile_entries;
-    auto const blocks = [&] { return among_.segments() * (among_.who.bound / (tiles * tile_entries) + 1); };
-    while (tiles > 1 && blocks() < 4 * exec_.numbers().processors) tiles /= 2;
+    int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
+    auto const blocks = [&] { return among_.segments() * (among_.lanes.bound / (tiles * tile_entries) + 1); };
+    while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
     return tiles * tile_entries;
   }
 
@@ -145,7 +145,7 @@ class mass_launches {
   mass_call const& call_;
   Product product_;
   score_view const& among_;
-  sums_room room_;
+  sums_storage storage_;
   int threads_;
 };
 
@@ -160,8 +160,8 @@ template <kernel_backend Backend>
 struct implementation<ops::attention_mass_t, Backend> {
   static constexpr bool provided = true;
 
-  static std::size_t scratch(shape const& model, lanes const& who) {
-    return detail::sums_room(model.group(), who.bound, who.size(), nullptr).bytes(who.size());
+  static std::size_t scratch(shape const& model, lanes const& batch) {
+    return detail::sums_storage(model.group(), batch.bound, batch.size(), nullptr).bytes(batch.size());
   }
 
   template <class Executor>
@@ -173,7 +173,7 @@ struct implementation<ops::attention_mass_t, Backend> {
     call.check_rows();
     if (out.segments() == 0) return;
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
-      detail::mass_launches(exec, call, tensor_product(exec.numbers(), call)).run();
+      detail::mass_launches(exec, call, tensor_product(exec.config(), call)).run();
     } else {
       detail::mass_launches(exec, call, detail::fma_product{detail::fours_in(from.rows), detail::fours_in(rows)}).run();
     }
@@ -181,13 +181,13 @@ struct implementation<ops::attention_mass_t, Backend> {
 
  private:
   /// Two blocks a processor, where it has much shared memory.
-  static detail::mma_product tensor_product(launch_numbers const& numbers, detail::mass_call const& call) {
+  static detail::mma_product tensor_product(launch_config const& numbers, detail::mass_call const& call) {
     int const group = call.task().group;
-    int const slots = group > detail::sums_room::slots_of_launch ? group : detail::sums_room::slots_of_launch;
+    int const slots = group > detail::sums_storage::slots_of_launch ? group : detail::sums_storage::slots_of_launch;
     int const shared = numbers.shared_bytes < 96 * 1024 ? numbers.shared_bytes : numbers.shared_bytes / 2;
     std::size_t const others =
-        detail::attention_room::bytes() + static_cast<std::size_t>(slots) * sizeof(detail::running_sum) + 64;
-    int const rows = call.rows() < detail::sums_room::most_rows ? call.rows() : detail::sums_room::most_rows;
+        detail::attention_storage::bytes() + static_cast<std::size_t>(slots) * sizeof(detail::running_sum) + 64;
+    int const rows = call.rows() < detail::sums_storage::most_rows ? call.rows() : detail::sums_storage::most_rows;
     return detail::mma_product::of(call.task().from.rows, call.task().rows, rows * group,
                                    static_cast<std::size_t>(shared) - others);
   }

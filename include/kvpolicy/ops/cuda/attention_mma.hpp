@@ -37,9 +37,9 @@ class mma_product {
     made.keys = fours_in(from);
     made.rows = fours_in(queries);
     made.split = queries.element != from.element;
-    std::size_t const room = shared / (made.row_bytes() + sizeof(float));
+    std::size_t const capacity = shared / (made.row_bytes() + sizeof(float));
     std::size_t const wanted = (static_cast<std::size_t>(count) + 7) / 8 * 8;
-    made.rows_held = static_cast<int>(wanted < room ? wanted : room / 8 * 8);
+    made.rows_held = static_cast<int>(wanted < capacity ? wanted : capacity / 8 * 8);
     return made;
   }
 
@@ -51,29 +51,30 @@ class mma_product {
 
   /// Before the first tile of entries: all rows of a launch, if there is room for them.
   template <class Block>
-  KVPOLICY_HD void prepare(Block& block, attention_task const& task, used_rows const& used, lane who,
+  KVPOLICY_HD void prepare(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
                            shared_arena const& arena, int count) const {
-    if (count <= rows_held) pack(block, task, used, who, arena, 0, count);
+    if (count <= rows_held) pack(block, task, used, this_lane, arena, 0, count);
   }
 
   /// The room's keys and `count` rows from `base` on become its logits. Begins with a barrier, ends without one.
   template <class Block>
-  KVPOLICY_HD void run(Block& block, attention_task const& task, used_rows const& used, lane who,
-                       attention_room const& room, shared_arena arena, int base, int count) const {
+  KVPOLICY_HD void run(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
+                       attention_storage const& temp_storage, shared_arena arena, int base, int count) const {
     bool const all_held = used.count * task.group <= rows_held;
     block.sync();
     if (!all_held) {
-      pack(block, task, used, who, arena, base, count);
+      pack(block, task, used, this_lane, arena, base, count);
       block.sync();
     }
     auto const* const packed = arena.template take<eight_numbers>(rows_held * spans() * 4 * (split ? 2 : 1));
     auto const* const factor = arena.template take<float>(rows_held);
     int const first = all_held ? base : 0;
-    for (int i = block.thread(); i < count; i += block.threads()) room.scale[i] = task.scale * factor[first + i];
+    for (int i = block.thread(); i < count; i += block.threads())
+      temp_storage.scale[i] = task.scale * factor[first + i];
     if (keys.element == codec::bf16) {
-      multiply_all<codec::bf16>(block, room, packed, factor + first, first, count);
+      multiply_all<codec::bf16>(block, temp_storage, packed, factor + first, first, count);
     } else {
-      multiply_all<codec::f16>(block, room, packed, factor + first, first, count);
+      multiply_all<codec::f16>(block, temp_storage, packed, factor + first, first, count);
     }
   }
 
@@ -86,12 +87,12 @@ class mma_product {
 
   /// Rows [base, base + count) of a launch as fragments, a warp a row; zeros behind them, up to a multiple of 8.
   template <class Block>
-  KVPOLICY_HD void pack(Block& block, attention_task const& task, used_rows const& used, lane who, shared_arena arena,
-                        int base, int count) const {
+  KVPOLICY_HD void pack(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
+                        shared_arena arena, int base, int count) const {
     auto* const packed = arena.template take<eight_numbers>(rows_held * spans() * 4 * (split ? 2 : 1));
     auto* const factor = arena.template take<float>(rows_held);
     for (int i = warp_id(block); i < (count + 7) / 8 * 8; i += block.threads() / warp_size) {
-      std::byte const* const row = i < count ? used.query_at(task, who, base + i) : nullptr;
+      std::byte const* const row = i < count ? used.query_at(task, this_lane, base + i) : nullptr;
       float const shrink = split && keys.element == codec::f16 ? shrink_of(block, row) : 1.0f;
       for (int c = lane_id(block); c < 4 * spans(); c += warp_size) {
         eight_numbers high{};
@@ -134,12 +135,12 @@ class mma_product {
 
   /// A warp takes 32 entries at a time. Its sums stay in registers only where their loops are unrolled.
   template <codec Element, class Block>
-  KVPOLICY_HD void multiply_all(Block& block, attention_room const& room, eight_numbers const* packed,
+  KVPOLICY_HD void multiply_all(Block& block, attention_storage const& temp_storage, eight_numbers const* packed,
                                 float const* factor, int first, int count) const {
     for (int m = warp_id(block) * 32; m < tile_entries; m += block.threads()) {
       fragment_of_floats sum[2][tile_rows / 8] = {};
       bool numbers = true;
-      multiply<Element>(block, room, packed + place(first, 0), (count + 7) / 8, m, sum);
+      multiply<Element>(block, temp_storage, packed + place(first, 0), (count + 7) / 8, m, sum);
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
@@ -148,20 +149,20 @@ class mma_product {
 #pragma unroll
 #endif
         for (int n = 0; n < tile_rows / 8; ++n) {
-          if (n * 8 < count) numbers = put(block, room, m + 16 * half, 8 * n, sum[half][n]) && numbers;
+          if (n * 8 < count) numbers = put(block, temp_storage, m + 16 * half, 8 * n, sum[half][n]) && numbers;
         }
       }
-      if (!numbers) mend(block, room, factor, m, count);
+      if (!numbers) mend(block, temp_storage, factor, m, count);
     }
   }
 
   /// Entries [m, m + 32) times `blocks` of eight rows.
   template <codec Element, class Block>
-  KVPOLICY_HD void multiply(Block& block, attention_room const& room, eight_numbers const* packed, int blocks, int m,
-                            fragment_of_floats (&sum)[2][tile_rows / 8]) const {
+  KVPOLICY_HD void multiply(Block& block, attention_storage const& temp_storage, eight_numbers const* packed,
+                            int blocks, int m, fragment_of_floats (&sum)[2][tile_rows / 8]) const {
     int const t = lane_id(block) % 4;
     std::byte const* from[4];
-    for (int i = 0; i < 4; ++i) from[i] = room.key[m + 8 * i + lane_id(block) / 4];
+    for (int i = 0; i < 4; ++i) from[i] = temp_storage.key[m + 8 * i + lane_id(block) / 4];
     for (int s = 0; s < spans(); ++s) {
       eight_numbers key[4] = {};
       for (int i = 0; i < 4; ++i) {
@@ -205,7 +206,7 @@ class mma_product {
 
   /// A fragment of logits; false if one of them is NaN.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD static bool put(Block& block, attention_room const& room, int m, int n,
+  [[nodiscard]] KVPOLICY_HD static bool put(Block& block, attention_storage const& temp_storage, int m, int n,
                                             fragment_of_floats const& sum) {
     bool numbers = true;
 #if defined(__CUDA_ARCH__)
@@ -213,19 +214,21 @@ class mma_product {
 #endif
     for (int i = 0; i < 4; ++i) {
       numbers = numbers && sum.of[i] == sum.of[i];
-      room.logits[(n + row_of(block, i)) * tile_pitch + m + entry_of(block, i)] = sum.of[i];
+      temp_storage.logits[(n + row_of(block, i)) * tile_pitch + m + entry_of(block, i)] = sum.of[i];
     }
     return numbers;
   }
 
   /// Infinity times what is left of a row would be NaN: of 32 entries, what this thread put is multiplied anew.
   template <class Block>
-  KVPOLICY_HD void mend(Block& block, attention_room const& room, float const* factor, int m, int count) const {
+  KVPOLICY_HD void mend(Block& block, attention_storage const& temp_storage, float const* factor, int m,
+                        int count) const {
     for (int i = 0; i < 2 * 4 * ((count + 7) / 8); ++i) {
       int const e = m + i % 8 / 4 * 16 + entry_of(block, i % 4);
       int const r = i / 8 * 8 + row_of(block, i % 4);
-      float& logit = room.logits[r * tile_pitch + e];
-      if (logit != logit && r < count) logit = plain_product(keys, rows, room.key[e], room.query[r]) / factor[r];
+      float& logit = temp_storage.logits[r * tile_pitch + e];
+      if (logit != logit && r < count)
+        logit = plain_product(keys, rows, temp_storage.key[e], temp_storage.query[r]) / factor[r];
     }
   }
 };

@@ -30,8 +30,8 @@ struct attention_task {
 
   [[nodiscard]] KVPOLICY_HD bool sees_all() const { return rows.position.data == nullptr; }
   [[nodiscard]] KVPOLICY_HD bool candidates() const { return domain == key_domain::candidates; }
-  [[nodiscard]] KVPOLICY_HD int position_of(lane who, int row) const {
-    return rows.position.row(who)[rows.stored(who, row)];
+  [[nodiscard]] KVPOLICY_HD int position_of(lane this_lane, int row) const {
+    return rows.position.row(this_lane)[rows.stored(this_lane, row)];
   }
 };
 
@@ -53,20 +53,22 @@ struct used_rows {
   [[nodiscard]] KVPOLICY_HD int row_of(attention_task const& task, int i) const {
     return task.rows_apart ? i % count : i / task.group;
   }
-  [[nodiscard]] KVPOLICY_HD std::byte const* query_at(attention_task const& task, lane who, int i) const {
-    return task.rows.at(who, who.head * task.group + head_of(task, i), task.rows.stored(who, begin + row_of(task, i)));
+  [[nodiscard]] KVPOLICY_HD std::byte const* query_at(attention_task const& task, lane this_lane, int i) const {
+    return task.rows.at(this_lane, this_lane.head * task.group + head_of(task, i),
+                        task.rows.stored(this_lane, begin + row_of(task, i)));
   }
 };
 
 /// How many of a lane's valid rows are not after position `last`: they ascend. Collective of a warp.
 template <class Block>
-[[nodiscard]] KVPOLICY_HD int rows_until(Block& block, attention_task const& task, lane who, int valid, int last) {
+[[nodiscard]] KVPOLICY_HD int rows_until(Block& block, attention_task const& task, lane this_lane, int valid,
+                                         int last) {
   int begin = 0;
   int end = valid;
   while (begin < end) {
     int const step = (end - begin + warp_size - 1) / warp_size;
     int const probe = begin + lane_id(block) * step + step - 1;
-    int const passed = bits_in(block.ballot(probe < end && task.position_of(who, probe) <= last));
+    int const passed = bits_in(block.ballot(probe < end && task.position_of(this_lane, probe) <= last));
     int const stop = begin + passed * step + step - 1;
     begin += passed * step;
     end = passed < warp_size && stop < end ? stop : end;
@@ -76,17 +78,18 @@ template <class Block>
 
 /// The rows of a lane, as every thread finds them. Collective.
 template <class Block>
-[[nodiscard]] KVPOLICY_HD used_rows used_rows_of(Block& block, attention_task const& task, lane who) {
+[[nodiscard]] KVPOLICY_HD used_rows used_rows_of(Block& block, attention_task const& task, lane this_lane) {
   used_rows made;
-  made.entries = task.among.who.committed(who);
+  made.entries = task.among.lanes.committed(this_lane);
   if (task.rows.rows == 0) return made;
-  int end = task.rows.valid(who);
+  int end = task.rows.valid(this_lane);
   if (!task.sees_all()) {
-    int const* const position = task.among.who.position.row(who);
-    end = made.entries > 0 ? rows_until(block, task, who, end, position[made.entries - 1]) : 0;
+    int const* const position = task.among.lanes.position.row(this_lane);
+    end = made.entries > 0 ? rows_until(block, task, this_lane, end, position[made.entries - 1]) : 0;
   }
   int begin = task.last_rows > 0 && end > task.last_rows ? end - task.last_rows : 0;
-  if (task.domain == key_domain::past && begin < end && !task.sees_all()) made.domain = task.position_of(who, begin);
+  if (task.domain == key_domain::past && begin < end && !task.sees_all())
+    made.domain = task.position_of(this_lane, begin);
   if (task.only_last && begin < end - 1) begin = end - 1;
   made.all = end - begin;
   int const left = made.all - task.first_row;
@@ -102,7 +105,7 @@ struct row_sums {
 };
 
 /// The threads' own view of what they share; all of them make it alike.
-struct attention_room {
+struct attention_storage {
   float* logits;            ///< [tile_rows][tile_pitch]
   std::byte const** key;    ///< [tile_entries]: null of those that are not there
   std::int64_t* position;   ///< [tile_entries]: no_position of those that take no part
@@ -112,7 +115,7 @@ struct attention_room {
   float* scale;             ///< [tile_rows]
   row_sums* sums;           ///< [tile_rows]
 
-  KVPOLICY_HD explicit attention_room(shared_arena& arena)
+  KVPOLICY_HD explicit attention_storage(shared_arena& arena)
       : logits(arena.take<float>(tile_rows * tile_pitch)),
         key(arena.take<std::byte const*>(tile_entries)),
         position(arena.take<std::int64_t>(tile_entries)),
@@ -134,33 +137,35 @@ struct attention_room {
 
   /// Entries [begin, end) of a lane, at most a tile.
   template <class Block>
-  KVPOLICY_HD void take_entries(Block& block, attention_task const& task, used_rows const& used, lane who, int begin,
-                                int end) const {
+  KVPOLICY_HD void take_entries(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
+                                int begin, int end) const {
     for (int i = block.thread(); i < tile_entries; i += block.threads()) {
       int const e = begin + i;
       bool const there = e < end;
-      key[i] = there ? task.from.row(who, e) : nullptr;
+      key[i] = there ? task.from.row(this_lane, e) : nullptr;
       std::int64_t at = task.sees_all() ? 0 : no_position;
-      if (there && !task.sees_all()) at = task.among.who.position.row(who)[e];
+      if (there && !task.sees_all()) at = task.among.lanes.position.row(this_lane)[e];
       bool part = there && at < used.domain;
-      if (part && task.candidates()) part = task.among.rows.row(who)[e] != same_bits<float>(0xFF800000u);
+      if (part && task.candidates()) part = task.among.rows.row(this_lane)[e] != same_bits<float>(0xFF800000u);
       position[i] = part ? at : no_position;
     }
   }
 
   /// Rows [base, base + count) of a launch; `sums`: what `sums_of(head, row)` says of each.
   template <class Block, class Sums>
-  KVPOLICY_HD void take_rows(Block& block, attention_task const& task, used_rows const& used, lane who, int base,
+  KVPOLICY_HD void take_rows(Block& block, attention_task const& task, used_rows const& used, lane this_lane, int base,
                              int count, Sums const& sums_of) const {
     for (int i = block.thread(); i < tile_rows; i += block.threads()) {
       bool const there = i < count;
       int const head = there ? used.head_of(task, base + i) : 0;
       int const row = there ? used.row_of(task, base + i) : 0;
-      int const stored = there ? task.rows.stored(who, used.begin + row) : 0;
-      query[i] = there ? task.rows.at(who, who.head * task.group + head, stored) : nullptr;
-      limit[i] = !there ? -no_position : task.sees_all() ? 1 : std::int64_t{task.rows.position.row(who)[stored]} + 1;
+      int const stored = there ? task.rows.stored(this_lane, used.begin + row) : 0;
+      query[i] = there ? task.rows.at(this_lane, this_lane.head * task.group + head, stored) : nullptr;
+      limit[i] = !there            ? -no_position
+                 : task.sees_all() ? 1
+                                   : std::int64_t{task.rows.position.row(this_lane)[stored]} + 1;
       scale[i] = task.scale;
-      if (there) sums[i] = sums_of(task, who, head, row, stored);
+      if (there) sums[i] = sums_of(task, this_lane, head, row, stored);
     }
   }
 };

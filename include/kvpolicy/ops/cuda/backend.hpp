@@ -31,7 +31,7 @@ struct launch_shape {
 
 /// Numbers that suit a device: chosen by compute capability, printable, and a bench may try others. No result depends
 /// on them.
-struct launch_numbers {
+struct launch_config {
   int segment_threads = 512;  ///< of a block that reads a whole segment: top_k, argmin, select_if
   int entry_threads = 256;    ///< of a block that takes a piece of a lane's entries
   int entries_of_a_block = 1024;
@@ -43,22 +43,22 @@ struct launch_numbers {
   int blocks_of_a_processor = 8;  ///< blocks that share out work by lanes, for each of them
   static constexpr auto name = "launch_numbers";
   static constexpr auto fields() {
-    return std::tuple{field{"segment_threads", &launch_numbers::segment_threads},
-                      field{"entry_threads", &launch_numbers::entry_threads},
-                      field{"entries_of_a_block", &launch_numbers::entries_of_a_block},
-                      field{"row_threads", &launch_numbers::row_threads},
-                      field{"lane_threads", &launch_numbers::lane_threads},
-                      field{"shared_bytes", &launch_numbers::shared_bytes},
-                      field{"collected_keys", &launch_numbers::collected_keys},
-                      field{"processors", &launch_numbers::processors},
-                      field{"blocks_of_a_processor", &launch_numbers::blocks_of_a_processor}};
+    return std::tuple{field{"segment_threads", &launch_config::segment_threads},
+                      field{"entry_threads", &launch_config::entry_threads},
+                      field{"entries_of_a_block", &launch_config::entries_of_a_block},
+                      field{"row_threads", &launch_config::row_threads},
+                      field{"lane_threads", &launch_config::lane_threads},
+                      field{"shared_bytes", &launch_config::shared_bytes},
+                      field{"collected_keys", &launch_config::collected_keys},
+                      field{"processors", &launch_config::processors},
+                      field{"blocks_of_a_processor", &launch_config::blocks_of_a_processor}};
   }
-  friend bool operator==(launch_numbers const&, launch_numbers const&) = default;
+  friend bool operator==(launch_config const&, launch_config const&) = default;
 };
 
 /// The numbers for a compute capability, as 10 * major + minor. None has been measured yet.
-[[nodiscard]] constexpr launch_numbers numbers_for(int capability, int processors) {
-  launch_numbers made;
+[[nodiscard]] constexpr launch_config launch_config_for(int capability, int processors) {
+  launch_config made;
   made.processors = processors;
   if (capability >= 90) {
     made.shared_bytes = 227 * 1024;
@@ -79,7 +79,7 @@ enum class fault : int {
   stale_plan,
   ragged_lanes,
   unequal_counts,
-  carry_numbers,
+  append_column,
   span,
   decide_span,
   list_slot,
@@ -145,7 +145,7 @@ enum class fault : int {
 
 /// The first fault, of the lowest kind and index, as one number: 8 bits of kind, 24 of index, 32 of value. All ones:
 /// none. Which thread came first does not matter.
-struct fault_word {
+struct device_error {
   std::uint64_t* data = nullptr;
 
   static constexpr std::uint64_t nothing = ~std::uint64_t{0};
@@ -160,10 +160,10 @@ struct fault_word {
 /// tickets: ints that are 0 before and after every launch.
 template <class E>
 concept kernel_executor = executor<E> && kernel_backend<typename E::backend> && requires(E& exec) {
-  { exec.numbers() } -> std::convertible_to<launch_numbers>;
+  { exec.config() } -> std::convertible_to<launch_config>;
   { exec.scratch() } -> std::same_as<std::byte*>;
   { exec.tickets() } -> std::same_as<int*>;
-  { exec.faults() } -> std::same_as<fault_word>;
+  { exec.faults() } -> std::same_as<device_error>;
   exec.check();
 };
 

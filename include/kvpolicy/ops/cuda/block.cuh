@@ -105,7 +105,7 @@ class cuda_block {
   }
 
   template <class T>
-  KVPOLICY_HD T add([[maybe_unused]] T* to, T value) const {
+  KVPOLICY_HD T atomic_add([[maybe_unused]] T* to, T value) const {
 #if defined(__CUDA_ARCH__)
     return static_cast<T>(atomicAdd(native(to), static_cast<native_type<T>>(value)));
 #else
@@ -113,7 +113,7 @@ class cuda_block {
 #endif
   }
   template <class T>
-  KVPOLICY_HD T lower([[maybe_unused]] T* to, T value) const {
+  KVPOLICY_HD T atomic_min([[maybe_unused]] T* to, T value) const {
 #if defined(__CUDA_ARCH__)
     return static_cast<T>(atomicMin(native(to), static_cast<native_type<T>>(value)));
 #else
@@ -121,7 +121,7 @@ class cuda_block {
 #endif
   }
   template <class T>
-  KVPOLICY_HD T raise([[maybe_unused]] T* to, T value) const {
+  KVPOLICY_HD T atomic_max([[maybe_unused]] T* to, T value) const {
 #if defined(__CUDA_ARCH__)
     return static_cast<T>(atomicMax(native(to), static_cast<native_type<T>>(value)));
 #else
@@ -129,7 +129,7 @@ class cuda_block {
 #endif
   }
   template <class T>
-  KVPOLICY_HD T unite([[maybe_unused]] T* to, T value) const {
+  KVPOLICY_HD T atomic_or([[maybe_unused]] T* to, T value) const {
 #if defined(__CUDA_ARCH__)
     return static_cast<T>(atomicOr(native(to), static_cast<native_type<T>>(value)));
 #else
@@ -137,7 +137,7 @@ class cuda_block {
 #endif
   }
   template <class T>
-  KVPOLICY_HD T intersect([[maybe_unused]] T* to, T value) const {
+  KVPOLICY_HD T atomic_and([[maybe_unused]] T* to, T value) const {
 #if defined(__CUDA_ARCH__)
     return static_cast<T>(atomicAnd(native(to), static_cast<native_type<T>>(value)));
 #else

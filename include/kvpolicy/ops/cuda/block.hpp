@@ -47,11 +47,11 @@ concept thread_block = requires(B& block, int* number, std::uint64_t* word, frag
   { block.ballot(true) } -> std::same_as<unsigned>;
   { block.shuffle(1.0f, 0) } -> std::same_as<float>;
   block.template multiply_16x8x16<codec::bf16>(fragment_16x16{}, fragment_16x8{}, sum);
-  { block.add(number, 1) } -> std::same_as<int>;
-  { block.lower(word, std::uint64_t{1}) } -> std::same_as<std::uint64_t>;
-  { block.raise(number, 1) } -> std::same_as<int>;
-  { block.unite(number, 1) } -> std::same_as<int>;
-  { block.intersect(number, 1) } -> std::same_as<int>;
+  { block.atomic_add(number, 1) } -> std::same_as<int>;
+  { block.atomic_min(word, std::uint64_t{1}) } -> std::same_as<std::uint64_t>;
+  { block.atomic_max(number, 1) } -> std::same_as<int>;
+  { block.atomic_or(number, 1) } -> std::same_as<int>;
+  { block.atomic_and(number, 1) } -> std::same_as<int>;
 };
 
 namespace detail {
@@ -119,17 +119,18 @@ template <class T>
   return shared_arena::bytes_of_piece<T>(warp_size + 1);
 }
 
-/// Combines the values of a block's threads; all of them have the result. `room`: warp_size + 1 values of shared
-/// memory. The order is fixed: the result has the same bits every time, and other bits with another number of threads.
+/// Combines the values of a block's threads; all of them have the result. `temp_storage`: warp_size + 1 values of
+/// shared memory. The order is fixed: the result has the same bits every time, and other bits with another number of
+/// threads.
 template <class Block, class T, class Combine>
-[[nodiscard]] KVPOLICY_HD T block_reduce(Block& block, T value, T* room, Combine const& combine) {
+[[nodiscard]] KVPOLICY_HD T block_reduce(Block& block, T value, T* temp_storage, Combine const& combine) {
   int const warps = block.threads() / warp_size;
   value = warp_reduce(block, value, combine);
   block.sync();
-  if (lane_id(block) == 0) room[warp_id(block)] = value;
+  if (lane_id(block) == 0) temp_storage[warp_id(block)] = value;
   block.sync();
-  T all = room[0];
-  for (int i = 1; i < warps; ++i) all = combine(all, room[i]);
+  T all = temp_storage[0];
+  for (int i = 1; i < warps; ++i) all = combine(all, temp_storage[i]);
   return all;
 }
 
@@ -158,35 +159,36 @@ struct sum_before {
   T all;
 };
 
-/// The sum of the values of lower threads of the block, and of all. `room`: warp_size + 1 values of shared memory.
+/// The sum of the values of lower threads of the block, and of all. `temp_storage`: warp_size + 1 values of shared
+/// memory.
 template <class Block, class T>
-[[nodiscard]] KVPOLICY_HD sum_before<T> block_sum_before(Block& block, T value, T* room) {
+[[nodiscard]] KVPOLICY_HD sum_before<T> block_sum_before(Block& block, T value, T* temp_storage) {
   int const warps = block.threads() / warp_size;
   T const before = warp_sum_before(block, value);
   block.sync();
-  if (lane_id(block) == warp_size - 1) room[warp_id(block)] = before + value;
+  if (lane_id(block) == warp_size - 1) temp_storage[warp_id(block)] = before + value;
   block.sync();
   T lower{};
   T all{};
   for (int i = 0; i < warps; ++i) {
-    if (i < warp_id(block)) lower += room[i];
-    all += room[i];
+    if (i < warp_id(block)) lower += temp_storage[i];
+    all += temp_storage[i];
   }
   return {static_cast<T>(lower + before), all};
 }
 
 /// True in the block that comes here last of all: it sees what the others wrote before. `ticket` is 0 before and
-/// afterwards; `room`: an int of shared memory. Collective, once a launch.
+/// afterwards; `temp_storage`: an int of shared memory. Collective, once a launch.
 template <class Block>
-[[nodiscard]] KVPOLICY_HD bool last_block(Block& block, int* ticket, int* room) {
+[[nodiscard]] KVPOLICY_HD bool last_block(Block& block, int* ticket, int* temp_storage) {
   block.fence();
   block.sync();
   if (block.thread() == 0) {
-    *room = block.add(ticket, 1);
-    if (*room == block.blocks() - 1) *ticket = 0;
+    *temp_storage = block.atomic_add(ticket, 1);
+    if (*temp_storage == block.blocks() - 1) *ticket = 0;
   }
   block.sync();
-  bool const last = *room == block.blocks() - 1;
+  bool const last = *temp_storage == block.blocks() - 1;
   block.fence();
   block.sync();
   return last;
@@ -194,10 +196,10 @@ template <class Block>
 
 /// Tells of a fault, unless an earlier launch has told of another kind: that is the cause, and this may follow from it.
 template <class Block>
-KVPOLICY_HD void tell_fault(Block& block, fault_word faults, fault kind, std::int64_t index, std::int64_t value) {
-  std::uint64_t const known = block.lower(faults.data, fault_word::nothing);  // reads, as other blocks see it
-  if (known != fault_word::nothing && group_of(static_cast<fault>(known >> 56)) != group_of(kind)) return;
-  block.lower(faults.data, fault_word::pack(kind, index, value));
+KVPOLICY_HD void report_fault(Block& block, device_error faults, fault kind, std::int64_t index, std::int64_t value) {
+  std::uint64_t const known = block.atomic_min(faults.data, device_error::nothing);  // reads, as other blocks see it
+  if (known != device_error::nothing && group_of(static_cast<fault>(known >> 56)) != group_of(kind)) return;
+  block.atomic_min(faults.data, device_error::pack(kind, index, value));
 }
 
 /// Launches a kernel with a thread for each of `count` things, which asks `kernel(block, i)` for i below it.
@@ -217,7 +219,7 @@ struct for_each_kernel {
 /// A kernel that changes the engine's memory: it does nothing once the device has found a fault.
 template <class Kernel>
 struct unless_fault {
-  fault_word faults;
+  device_error faults;
   Kernel kernel;
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -234,9 +236,9 @@ void launch_change(Executor& exec, launch_shape const& shape, Kernel const& kern
 /// Threads for each of `count` things, as many as are worth it.
 template <class Executor>
 [[nodiscard]] launch_shape shape_for_each(Executor& exec, std::int64_t count) {
-  int const threads = exec.numbers().entry_threads;
+  int const threads = exec.config().entry_threads;
   std::int64_t const wanted = (count + threads - 1) / threads;
-  std::int64_t const most = std::int64_t{exec.numbers().processors} * 32;
+  std::int64_t const most = std::int64_t{exec.config().processors} * 32;
   return {static_cast<int>(wanted < most ? wanted : most), threads, 0};
 }
 

@@ -16,7 +16,7 @@ struct a_few {
   T of[most] = {};
   int count = 0;
 };
-using few_columns = a_few<held_column>;
+using few_columns = a_few<recorded_column>;
 using few_planes = a_few<plane>;
 
 /// visit(few) for all of a list, a few at a time; once at least, so that what else a kernel does is done for none.
@@ -34,7 +34,7 @@ void for_each_few(std::span<T const> all, Visit const& visit) {
 }
 
 /// Columns that one launch takes, or a refusal: no policy of the library records so many.
-[[nodiscard]] inline few_columns all_columns(char const* call, std::span<held_column const> all) {
+[[nodiscard]] inline few_columns all_columns(char const* call, std::span<recorded_column const> all) {
   expects(all.size() <= few_columns::most, call, "columns", all.size(), "a device moves eight at most");
   few_columns made;
   for_each_few(all, [&](few_columns const& few) { made = few; });
@@ -55,11 +55,11 @@ void for_each_few(std::span<T const> all, Visit const& visit) {
 
 /// Entries of a lane from ordinal `first` on are other ones than they were: see on_move::recompute.
 template <class Block>
-KVPOLICY_HD void lower_known(Block& block, few_columns const& columns, lane who, int first) {
+KVPOLICY_HD void lower_known(Block& block, few_columns const& columns, lane this_lane, int first) {
   for (int i = 0; i < columns.count; ++i) {
-    held_column const& one = columns.of[i];
+    recorded_column const& one = columns.of[i];
     if (one.about.one != per::lane || one.about.rule != on_move::recompute) continue;
-    block.lower(reinterpret_cast<int*>(one.rows.row(who)), first);
+    block.atomic_min(reinterpret_cast<int*>(one.rows.row(this_lane)), first);
   }
 }
 

@@ -19,23 +19,23 @@ struct closing_moves {
 
 struct closing_lanes {
   keep_set keep{};
-  lanes who{};
+  kvpolicy::lanes lanes{};
 
   /// Entries of the i-th lane that go: one or none.
   [[nodiscard]] KVPOLICY_HD int gone(int i) const {
-    int const segment = segment_of(who, keep.decides, i);
-    return keep.offset[segment + 1] > keep.offset[segment] ? 1 : 0;
+    int const segment = segment_of(lanes, keep.decides, i);
+    return keep.indptr[segment + 1] > keep.indptr[segment] ? 1 : 0;
   }
   [[nodiscard]] KVPOLICY_HD closing_moves of(int i) const {
     if (gone(i) == 0) return {};
-    return {keep.ordinal[keep.offset[segment_of(who, keep.decides, i)]], *who.count.row(who.at(i)) - 1};
+    return {keep.indices[keep.indptr[segment_of(lanes, keep.decides, i)]], *lanes.count.row(lanes.at(i)) - 1};
   }
 };
 
 /// Lists of slots close up, and the slot that goes stands behind: the first block of a lane does it. The others carry
 /// positions and columns.
 struct close_kernel {
-  carry_kernel<closing_lanes> carry;
+  permute_kernel<closing_lanes> carry;
   unit_table list;
 
   template <class Block>
@@ -45,8 +45,8 @@ struct close_kernel {
     int const slice = block.index() % of_a_lane - 1;
     if (slice >= 0) return carry.run(block, i, slice);
     closing_moves const now = carry.moves.of(i);
-    lane const one = carry.who.at(i);
-    if (!now.none() && leads_row(list.shares, carry.who, one)) close_list(block, now, list.row(one));
+    lane const one = carry.lanes.at(i);
+    if (!now.none() && leads_row(list.shares, carry.lanes, one)) close_list(block, now, list.row(one));
   }
 
  private:
@@ -70,8 +70,8 @@ struct fewer_by_one {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = moves.who.at(static_cast<int>(i));
-    if (leads_row(moves.who.count, moves.who, one)) *moves.who.count.row(one) -= moves.gone(static_cast<int>(i));
+    lane const one = moves.lanes.at(static_cast<int>(i));
+    if (leads_row(moves.lanes.count, moves.lanes, one)) *moves.lanes.count.row(one) -= moves.gone(static_cast<int>(i));
   }
 };
 
@@ -85,20 +85,20 @@ struct implementation<ops::drop_listed_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
-                  std::span<held_column const> columns) {
-    detail::closing_lanes const moves{keep, in.who};
+                  std::span<recorded_column const> columns) {
+    detail::closing_lanes const moves{keep, in.lanes};
     bool lists_left = true;
-    detail::for_each_carry(exec, moves, in, columns, false, [&](auto const& carry) {
+    detail::for_each_permute(exec, moves, in, columns, false, [&](auto const& carry) {
       if (lists_left) {
-        int const blocks = in.who.size() * (carry.slices + 1);
-        detail::launch_change(exec, launch_shape{blocks, exec.numbers().row_threads, 0},
+        int const blocks = in.lanes.size() * (carry.slices + 1);
+        detail::launch_change(exec, launch_shape{blocks, exec.config().row_threads, 0},
                               detail::close_kernel{carry, detail::table_of(in.where, list)});
       } else {
-        detail::launch_carry(exec, carry);
+        detail::launch_permute(exec, carry);
       }
       lists_left = false;
     });
-    detail::launch_each_change(exec, in.who.size(), detail::fewer_by_one{moves});
+    detail::launch_each_change(exec, in.lanes.size(), detail::fewer_by_one{moves});
   }
 };
 

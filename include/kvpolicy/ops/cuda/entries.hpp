@@ -3,9 +3,9 @@
 
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/cuda/apply_stats.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/columns.hpp>
 #include <kvpolicy/ops/cuda/lists_rows.hpp>
-#include <kvpolicy/ops/cuda/tell.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/entries.hpp>
 #include <span>
 
@@ -14,28 +14,29 @@ namespace detail {
 
 /// Looks for lanes of a sequence that have no room for new entries, or hold later ones.
 struct append_check {
-  lanes who;
+  kvpolicy::lanes lanes;
   row_owners all;  ///< every lane of a sequence
-  appended fresh;
+  append_request new_tokens;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
-    lane const one = all.at(fresh.sequence, static_cast<int>(i));
-    int const count = *who.count.row(one);
-    int const index = who.index(one);
-    if (!counts_fit(who, one)) return tell_fault(block, faults, fault::append_count, index, count);
-    if (fresh.tokens > who.bound - count) tell_fault(block, faults, fault::append_bound, index, fresh.tokens);
-    int const last = count > 0 ? who.position.row(one)[count - 1] : -1;
-    if (fresh.position <= last) tell_fault(block, faults, fault::append_position, index, fresh.position);
-    bool const drafts = who.in_flight != nullptr && who.in_flight[fresh.sequence] > 0;
-    if (drafts && !fresh.in_flight) tell_fault(block, faults, fault::append_drafts, index, fresh.tokens);
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
+    lane const one = all.at(new_tokens.sequence, static_cast<int>(i));
+    int const count = *lanes.count.row(one);
+    int const index = lanes.index(one);
+    if (!counts_fit(lanes, one)) return report_fault(block, faults, fault::append_count, index, count);
+    if (new_tokens.tokens > lanes.bound - count)
+      report_fault(block, faults, fault::append_bound, index, new_tokens.tokens);
+    int const last = count > 0 ? lanes.position.row(one)[count - 1] : -1;
+    if (new_tokens.position <= last) report_fault(block, faults, fault::append_position, index, new_tokens.position);
+    bool const drafts = lanes.in_flight != nullptr && lanes.in_flight[new_tokens.sequence] > 0;
+    if (drafts && !new_tokens.in_flight) report_fault(block, faults, fault::append_drafts, index, new_tokens.tokens);
   }
 };
 
 /// A body of for_each_kernel that may tell of faults.
 template <class Check>
 struct check_body {
-  fault_word faults;
+  device_error faults;
   Check check;
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
@@ -60,33 +61,33 @@ KVPOLICY_HD inline void zero_share(std::byte* to, std::int64_t bytes, int first,
 
 /// Writes positions and zeroed columns of new entries, a block a piece of a lane's; the last block counts them.
 struct append_kernel {
-  lanes who;
+  kvpolicy::lanes lanes;
   row_owners all;        ///< every lane of a sequence
   row_owners positions;  ///< rows of the tables
   row_owners counts;
   few_columns columns;
-  appended fresh;
+  append_request new_tokens;
   int pieces;
   int entries;  ///< of a piece
   int* ticket;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    write(block, all.at(fresh.sequence, block.index() / pieces), block.index() % pieces * entries);
+    write(block, all.at(new_tokens.sequence, block.index() / pieces), block.index() % pieces * entries);
     if (last_block(block, ticket, shared_arena(block).take<int>(1))) count_them(block);
   }
 
  private:
   template <class Block>
   KVPOLICY_HD void write(Block& block, lane one, int begin) const {
-    int const length = fresh.tokens - begin < entries ? fresh.tokens - begin : entries;
-    int const first = *who.count.row(one) + begin;
-    bool const owner = (positions.by_layer || one.layer == who.layer_begin) && (positions.by_head || one.head == 0);
+    int const length = new_tokens.tokens - begin < entries ? new_tokens.tokens - begin : entries;
+    int const first = *lanes.count.row(one) + begin;
+    bool const owner = (positions.by_layer || one.layer == lanes.layer_begin) && (positions.by_head || one.head == 0);
     for (int e = block.thread(); owner && e < length; e += block.threads()) {
-      who.position.row(one)[first + e] = fresh.position + begin + e;
+      lanes.position.row(one)[first + e] = new_tokens.position + begin + e;
     }
     for (int i = 0; i < columns.count; ++i) {
-      held_column const& each = columns.of[i];
+      recorded_column const& each = columns.of[i];
       if (each.about.one != per::lane_entry) continue;
       std::int64_t const width = each.about.bytes;
       zero_share(each.rows.row(one) + first * width, length * width, block.thread(), block.threads());
@@ -96,46 +97,46 @@ struct append_kernel {
   template <class Block>
   KVPOLICY_HD void count_them(Block& block) const {
     for (int i = block.thread(); i < counts.of_sequence(); i += block.threads()) {
-      *who.count.row(counts.at(fresh.sequence, i)) += fresh.tokens;
+      *lanes.count.row(counts.at(new_tokens.sequence, i)) += new_tokens.tokens;
     }
-    if (block.thread() == 0 && fresh.in_flight) who.in_flight[fresh.sequence] += fresh.tokens;
+    if (block.thread() == 0 && new_tokens.in_flight) lanes.in_flight[new_tokens.sequence] += new_tokens.tokens;
   }
 };
 
 /// Looks for lanes of a sequence whose counts are out of their limits.
 struct truncate_check {
-  lanes who;
+  kvpolicy::lanes lanes;
   row_owners counts;
   int sequence;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     lane const one = counts.at(sequence, static_cast<int>(i));
-    if (counts_fit(who, one)) return;
-    tell_fault(block, faults, fault::truncate_count, who.index(one), *who.count.row(one));
+    if (counts_fit(lanes, one)) return;
+    report_fault(block, faults, fault::truncate_count, lanes.index(one), *lanes.count.row(one));
   }
 };
 
 /// One block: every lane of a sequence is cut, and the drafts that are gone from all of them.
 struct truncate_kernel {
-  lanes who;
+  kvpolicy::lanes lanes;
   row_owners counts;
   int sequence;
   int position;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    int gone = who.bound;
+    int gone = lanes.bound;
     for (int i = block.thread(); i < counts.of_sequence(); i += block.threads()) {
       lane const one = counts.at(sequence, i);
-      int* const count = who.count.row(one);
-      int const left = lane_entries{one, *count, 0, who.position.row(one)}.first_at(position);
+      int* const count = lanes.count.row(one);
+      int const left = lane_entries{one, *count, 0, lanes.position.row(one)}.first_at(position);
       gone = take_lower{}(gone, *count - left);
       *count = left;
     }
     gone = block_reduce(block, gone, shared_arena(block).take<int>(warp_size + 1), take_lower{});
-    if (block.thread() == 0 && who.in_flight != nullptr) {
-      who.in_flight[sequence] -= take_lower{}(who.in_flight[sequence], gone);
+    if (block.thread() == 0 && lanes.in_flight != nullptr) {
+      lanes.in_flight[sequence] -= take_lower{}(lanes.in_flight[sequence], gone);
     }
   }
 };
@@ -145,13 +146,13 @@ struct commit_kernel {
   int* in_flight;
   int sequence;
   int tokens;
-  fault_word faults;
+  device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     if (block.thread() != 0) return;
     if (tokens > in_flight[sequence]) {
-      tell_fault(block, faults, fault::commit_drafts, sequence, tokens);
+      report_fault(block, faults, fault::commit_drafts, sequence, tokens);
     } else {
       in_flight[sequence] -= tokens;
     }
@@ -159,45 +160,45 @@ struct commit_kernel {
 };
 
 struct stale_check {
-  lanes who;
+  kvpolicy::lanes lanes;
   keep_set keep;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
-    lane const one = who.at(static_cast<int>(i));
-    if (!counts_fit(who, one)) return tell_fault(block, faults, fault::apply_count, i, *who.count.row(one));
-    int const seen = keep.seen[segment_of(who, keep.decides, static_cast<int>(i))];
-    if (seen != who.committed(one)) tell_fault(block, faults, fault::stale_plan, i, seen);
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
+    lane const one = lanes.at(static_cast<int>(i));
+    if (!counts_fit(lanes, one)) return report_fault(block, faults, fault::apply_count, i, *lanes.count.row(one));
+    int const seen = keep.seen[segment_of(lanes, keep.decides, static_cast<int>(i))];
+    if (seen != lanes.committed(one)) report_fault(block, faults, fault::stale_plan, i, seen);
   }
 };
 
 struct ragged_check {
-  lanes who;
+  kvpolicy::lanes lanes;
   keep_set keep;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     int const mine = kept(static_cast<int>(i));
-    int const first = kept(static_cast<int>(i) / (who.layers() * who.heads) * who.layers() * who.heads);
-    if (mine != first) tell_fault(block, faults, fault::ragged_lanes, i, mine);
+    int const first = kept(static_cast<int>(i) / (lanes.layers() * lanes.heads) * lanes.layers() * lanes.heads);
+    if (mine != first) report_fault(block, faults, fault::ragged_lanes, i, mine);
   }
   [[nodiscard]] KVPOLICY_HD int kept(int i) const {
-    int const segment = segment_of(who, keep.decides, i);
-    return static_cast<int>(keep.offset[segment + 1] - keep.offset[segment]);
+    int const segment = segment_of(lanes, keep.decides, i);
+    return static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment]);
   }
 };
 
 struct set_count {
-  lanes who;
+  kvpolicy::lanes lanes;
   row_owners counts;
   keep_set keep;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     lane const one = counts.at(static_cast<int>(i));
-    int const drafts = who.in_flight != nullptr ? who.in_flight[one.sequence] : 0;
-    int const segment = segment_of(who, keep.decides, who.index(one));
-    *who.count.row(one) = static_cast<int>(keep.offset[segment + 1] - keep.offset[segment]) + drafts;
+    int const drafts = lanes.in_flight != nullptr ? lanes.in_flight[one.sequence] : 0;
+    int const segment = segment_of(lanes, keep.decides, lanes.index(one));
+    *lanes.count.row(one) = static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment]) + drafts;
   }
 };
 
@@ -208,18 +209,20 @@ struct implementation<ops::append_entries_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, std::span<held_column const> columns, appended const& fresh) {
-    expects(!fresh.in_flight || who.in_flight != nullptr, "append", "who.in_flight", "null",
+  static void run(Executor& exec, lanes const& batch, std::span<recorded_column const> columns,
+                  append_request const& new_tokens) {
+    expects(!new_tokens.in_flight || batch.in_flight != nullptr, "append", "lanes.in_flight", "null",
             "drafts are counted for each sequence");
     detail::few_columns const some = detail::all_columns("append", columns);
-    detail::row_owners const all{who, true, true, true};
+    detail::row_owners const all{batch, true, true, true};
     int const lanes = all.of_sequence();
-    detail::launch_check(exec, lanes, detail::append_check{who, all, fresh});
-    int const pieces = detail::pieces_of(exec, fresh.tokens);
+    detail::launch_check(exec, lanes, detail::append_check{batch, all, new_tokens});
+    int const pieces = detail::pieces_of(exec, new_tokens.tokens);
     detail::launch_change(
-        exec, launch_shape{lanes * pieces, exec.numbers().entry_threads, detail::shared_arena::bytes_of_piece<int>(1)},
-        detail::append_kernel{who, all, detail::owners_of(who.position, who), detail::owners_of(who.count, who), some,
-                              fresh, pieces, exec.numbers().entries_of_a_block, exec.tickets()});
+        exec, launch_shape{lanes * pieces, exec.config().entry_threads, detail::shared_arena::bytes_of_piece<int>(1)},
+        detail::append_kernel{batch, all, detail::owners_of(batch.position, batch),
+                              detail::owners_of(batch.count, batch), some, new_tokens, pieces,
+                              exec.config().entries_of_a_block, exec.tickets()});
   }
 };
 
@@ -228,11 +231,11 @@ struct implementation<ops::truncate_entries_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, int sequence, int position) {
-    launch_shape const one_block{1, exec.numbers().segment_threads, detail::collective_bytes<int>()};
-    detail::row_owners const counts = detail::owners_of(who.count, who);
-    detail::launch_check(exec, counts.of_sequence(), detail::truncate_check{who, counts, sequence});
-    detail::launch_change(exec, one_block, detail::truncate_kernel{who, counts, sequence, position});
+  static void run(Executor& exec, lanes const& batch, int sequence, int position) {
+    launch_shape const one_block{1, exec.config().segment_threads, detail::collective_bytes<int>()};
+    detail::row_owners const counts = detail::owners_of(batch.count, batch);
+    detail::launch_check(exec, counts.of_sequence(), detail::truncate_check{batch, counts, sequence});
+    detail::launch_change(exec, one_block, detail::truncate_kernel{batch, counts, sequence, position});
   }
 };
 
@@ -241,11 +244,12 @@ struct implementation<ops::commit_entries_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, int sequence, int tokens) {
+  static void run(Executor& exec, lanes const& batch, int sequence, int tokens) {
     expects(tokens >= 0, "commit", "tokens", tokens, "a count cannot be negative");
-    expects(tokens == 0 || who.in_flight != nullptr, "commit", "tokens", tokens, "0 drafts are in flight");
+    expects(tokens == 0 || batch.in_flight != nullptr, "commit", "tokens", tokens, "0 drafts are in flight");
     if (tokens == 0) return;
-    detail::launch_change(exec, launch_shape{}, detail::commit_kernel{who.in_flight, sequence, tokens, exec.faults()});
+    detail::launch_change(exec, launch_shape{},
+                          detail::commit_kernel{batch.in_flight, sequence, tokens, exec.faults()});
   }
 };
 
@@ -254,8 +258,8 @@ struct implementation<ops::refuse_stale_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, keep_set const& keep) {
-    detail::launch_check(exec, who.size(), detail::stale_check{who, keep});
+  static void run(Executor& exec, lanes const& batch, keep_set const& keep) {
+    detail::launch_check(exec, batch.size(), detail::stale_check{batch, keep});
   }
 };
 
@@ -264,8 +268,8 @@ struct implementation<ops::refuse_ragged_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, keep_set const& keep) {
-    detail::launch_check(exec, who.size(), detail::ragged_check{who, keep});
+  static void run(Executor& exec, lanes const& batch, keep_set const& keep) {
+    detail::launch_check(exec, batch.size(), detail::ragged_check{batch, keep});
   }
 };
 
@@ -274,9 +278,9 @@ struct implementation<ops::set_counts_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, keep_set const& keep) {
-    detail::row_owners const counts = detail::owners_of(who.count, who);
-    detail::launch_each_change(exec, counts.count(), detail::set_count{who, counts, keep});
+  static void run(Executor& exec, lanes const& batch, keep_set const& keep) {
+    detail::row_owners const counts = detail::owners_of(batch.count, batch);
+    detail::launch_each_change(exec, counts.count(), detail::set_count{batch, counts, keep});
   }
 };
 

@@ -15,7 +15,7 @@ struct pieces_of_segments {
 
   [[nodiscard]] KVPOLICY_HD int segment(int block) const { return block / pieces; }
   [[nodiscard]] KVPOLICY_HD ordinal_range range(int block) const {
-    int const count = of.who.committed(of.lane_of(segment(block)));
+    int const count = of.lanes.committed(of.lane_of(segment(block)));
     int const begin = block % pieces * entries;
     return {begin < count ? begin : count, count - begin < entries ? count : begin + entries};
   }
@@ -43,15 +43,15 @@ struct entries_kernel {
 
 template <class Executor>
 [[nodiscard]] pieces_of_segments pieces_for(Executor& exec, score_view const& of) {
-  int const entries = exec.numbers().entries_of_a_block;
-  return {of, (of.who.bound + entries - 1) / entries, entries};
+  int const entries = exec.config().entries_of_a_block;
+  return {of, (of.lanes.bound + entries - 1) / entries, entries};
 }
 
 /// body(block, segment, range) for a block a piece of each segment's committed entries. Collective.
 template <class Executor, class Body>
 void launch_pieces(Executor& exec, score_view const& of, Body const& body, std::size_t shared = 0) {
   pieces_of_segments const pieces = pieces_for(exec, of);
-  exec.launch(launch_shape{of.segments() * pieces.pieces, exec.numbers().entry_threads, shared},
+  exec.launch(launch_shape{of.segments() * pieces.pieces, exec.config().entry_threads, shared},
               pieces_kernel<Body>{pieces, body});
 }
 
@@ -59,7 +59,7 @@ void launch_pieces(Executor& exec, score_view const& of, Body const& body, std::
 template <class Executor, class Body>
 void launch_entries(Executor& exec, score_view const& of, Body const& body) {
   pieces_of_segments const pieces = pieces_for(exec, of);
-  exec.launch(launch_shape{of.segments() * pieces.pieces, exec.numbers().entry_threads, 0},
+  exec.launch(launch_shape{of.segments() * pieces.pieces, exec.config().entry_threads, 0},
               entries_kernel<Body>{pieces, body});
 }
 

@@ -136,9 +136,9 @@ class cuda_executor {
         capability_ >= 80, "cuda_executor", "compute capability",
         [&] { return std::to_string(major) + "." + std::to_string(minor); }, "8.0 is the oldest that is supported");
     check_stream();
-    numbers_ = numbers_for(capability_, detail::device_attribute(cudaDevAttrMultiProcessorCount, device_));
+    config_ = launch_config_for(capability_, detail::device_attribute(cudaDevAttrMultiProcessorCount, device_));
     most_shared_ = detail::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
-    if (numbers_.shared_bytes > most_shared_) numbers_.shared_bytes = most_shared_;
+    if (config_.shared_bytes > most_shared_) config_.shared_bytes = most_shared_;
     faults_ = static_cast<std::uint64_t*>(memory_->allocate(words_bytes, stream_));
     clear_faults();
     detail::cuda_call("cudaMemsetAsync", cudaMemsetAsync(tickets(), 0, words_bytes - sizeof(std::uint64_t), stream_));
@@ -154,14 +154,14 @@ class cuda_executor {
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] int capability() const { return capability_; }
-  [[nodiscard]] launch_numbers const& numbers() const { return numbers_; }
+  [[nodiscard]] launch_config const& config() const { return config_; }
   /// Launch numbers to try instead of those of the device. No result depends on them.
   ///
   /// - throws: `invalid_argument` if threads are no multiple of 32 up to 512, or shared memory is less than 48 KiB or
   ///   more than a block can have.
-  void set_numbers(launch_numbers const& numbers) {
-    detail::check_numbers("set_numbers", numbers, most_shared_);
-    numbers_ = numbers;
+  void set_launch_config(launch_config const& numbers) {
+    detail::check_launch_config("set_launch_config", numbers, most_shared_);
+    config_ = numbers;
   }
 
   /// Makes scratch at least `bytes`. Called by make_plan and make_state; decisions never grow it. Scratch that was too
@@ -176,7 +176,7 @@ class cuda_executor {
   }
   [[nodiscard]] std::size_t reserved() const { return reserved_; }
   [[nodiscard]] std::byte* scratch() { return scratch_; }
-  [[nodiscard]] fault_word faults() { return {faults_}; }
+  [[nodiscard]] device_error faults() { return {faults_}; }
   [[nodiscard]] int* tickets() { return reinterpret_cast<int*>(faults_ + 1); }
 
   /// Copies bytes in the order of the stream, between host and device or within either.
@@ -199,7 +199,7 @@ class cuda_executor {
   void check() {
     std::uint64_t word = 0;
     fetch(&word, faults_, 1);
-    if (word == fault_word::nothing) return;
+    if (word == device_error::nothing) return;
     clear_faults();
     detail::throw_fault(word);
   }
@@ -251,7 +251,7 @@ class cuda_executor {
   int capability_ = 0;
   int most_shared_ = 0;  ///< bytes that a block can have
   bool pageable_ = false;
-  launch_numbers numbers_{};
+  launch_config config_{};
   std::byte* scratch_ = nullptr;
   std::size_t reserved_ = 0;
   std::vector<std::pair<std::byte*, std::size_t>> outgrown_;

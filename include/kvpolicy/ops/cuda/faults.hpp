@@ -9,7 +9,7 @@
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// Numbers that every kernel can be launched with.
-inline void check_numbers(char const* call, launch_numbers const& numbers, int most_shared) {
+inline void check_launch_config(char const* call, launch_config const& numbers, int most_shared) {
   for (auto const& [name, threads] :
        {std::pair{"segment_threads", numbers.segment_threads}, std::pair{"entry_threads", numbers.entry_threads},
         std::pair{"row_threads", numbers.row_threads}, std::pair{"lane_threads", numbers.lane_threads}}) {
@@ -51,7 +51,7 @@ inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, a
               "the next token has one position in all lanes, and another lane keeps another number"};
     case fault::unequal_counts:
       return {"decide", "count", "lanes that decide together hold equally many entries"};
-    case fault::carry_numbers:
+    case fault::append_column:
       return {"observe", "entries", "a lane holds fewer entries, or the count is negative"};
     case fault::span:
       return {"observe", "span", "it is not within the rows of its sequence"};
@@ -70,17 +70,17 @@ inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, a
     case fault::relist_slot:
       return {"relist", "map", "a live entry's position is at the dead slot or out of the pool"};
     case fault::window_drafts:
-      return {"make_room", "in_flight", "drafts are committed or truncated first"};
+      return {"promote", "in_flight", "drafts are committed or truncated first"};
     case fault::window_tokens:
-      return {"make_room", "tokens", "the window has fewer rows"};
+      return {"promote", "tokens", "the window has fewer rows"};
     case fault::window_position:
-      return {"take_in", "position", "positions ascend"};
+      return {"ingest", "position", "positions ascend"};
     case fault::pages_supply:
       return {"promote", "pages", "the pool has as many left as the brackets say"};
     case fault::pages_sentinel:
       return {"promote", "pages.free", "it is the sentinel, or no page of the pool"};
     case fault::pages_bound:
-      return {"promote", "global.who.count", "a lane holds at most `bound` entries"};
+      return {"promote", "global.lanes.count", "a lane holds at most `bound` entries"};
     case fault::pages_position:
       return {"promote", "position", "positions ascend"};
     case fault::step_drafts:
@@ -88,15 +88,15 @@ inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, a
     case fault::step_position:
       return {"step", "position", "positions ascend"};
     case fault::append_count:
-      return {"append", "who.count", counts_rule};
+      return {"append", "lanes.count", counts_rule};
     case fault::truncate_count:
-      return {"truncate", "who.count", counts_rule};
+      return {"truncate", "lanes.count", counts_rule};
     case fault::apply_count:
-      return {"apply", "who.count", counts_rule};
+      return {"apply", "lanes.count", counts_rule};
     case fault::decide_count:
-      return {"decide", "who.count", counts_rule};
+      return {"decide", "lanes.count", counts_rule};
     case fault::unequal_positions:
-      return {"decide", "who.position", "lanes that decide together hold the same tokens"};
+      return {"decide", "lanes.position", "lanes that decide together hold the same tokens"};
     default:
       return {"check", "fault", "the device's memory was overwritten"};
   }
@@ -104,7 +104,7 @@ inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, a
 
 /// Throws what a fault word says, if it says something.
 inline void throw_fault(std::uint64_t word) {
-  if (word == fault_word::nothing) return;
+  if (word == device_error::nothing) return;
   fault_text const text = text_of(static_cast<fault>(word >> 56));
   auto const index = static_cast<int>(word >> 32 & 0xFFFFFFu);
   expects(

@@ -12,15 +12,15 @@ namespace detail {
 
 /// Tells of lanes that do not hold as many entries as the first of their sequence.
 struct unequal_counts_body {
-  lanes who;
-  fault_word faults;
+  kvpolicy::lanes lanes;
+  device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
-    lane const one = who.at(static_cast<int>(i));
-    int const count = who.committed(one);
-    bool const equal = count == who.committed({one.sequence, who.layer_begin, 0});
-    if (!equal) tell_fault(block, faults, fault::unequal_counts, i, count);
+    lane const one = lanes.at(static_cast<int>(i));
+    int const count = lanes.committed(one);
+    bool const equal = count == lanes.committed({one.sequence, lanes.layer_begin, 0});
+    if (!equal) report_fault(block, faults, fault::unequal_counts, i, count);
   }
 };
 
@@ -28,7 +28,7 @@ struct unequal_counts_body {
 /// each sum has the same bits every time. `Each` elements side by side are 16 bytes, aligned, unless it is 1.
 template <int Each>
 struct feature_sums_body {
-  lanes who;
+  kvpolicy::lanes lanes;
   keys from;
   query_view memory;
   token_features out;
@@ -37,12 +37,12 @@ struct feature_sums_body {
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     int const pieces = out.dims / Each;
     int const first = static_cast<int>(i % pieces) * Each;
-    int const row = static_cast<int>(i / pieces % (who.bound + 1));
-    int const sequence = static_cast<int>(i / pieces / (who.bound + 1));
+    int const row = static_cast<int>(i / pieces % (lanes.bound + 1));
+    int const sequence = static_cast<int>(i / pieces / (lanes.bound + 1));
     float sum[static_cast<std::size_t>(Each)] = {};
     if (row == 0) {
       add_memory(sequence, first, sum);
-    } else if (row - 1 < who.committed({sequence, who.layer_begin, 0})) {
+    } else if (row - 1 < lanes.committed({sequence, lanes.layer_begin, 0})) {
       add_keys(sequence, row - 1, first, sum);
     }
     float* const to = out.row(sequence, row) + first;
@@ -57,7 +57,7 @@ struct feature_sums_body {
   };
 
   KVPOLICY_HD void add_memory(int sequence, int first, float* sum) const {
-    for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
+    for (int layer = lanes.layer_begin; layer < lanes.layer_end; ++layer) {
       for (int head = 0; head < memory.heads; ++head) {
         std::byte const* const at = memory.at({sequence, layer, 0}, head, 0);
         for (int e = 0; e < Each; ++e)
@@ -68,12 +68,12 @@ struct feature_sums_body {
 
   /// Behind the last lane the last one is read again, and not added.
   KVPOLICY_HD void add_keys(int sequence, int entry, int first, float* sum) const {
-    int const lanes_here = who.layers() * who.heads;
+    int const lanes_here = lanes.layers() * lanes.heads;
     for (int i = 0; i < lanes_here; i += ahead) {
       float part[ahead][static_cast<std::size_t>(Each)];
       for (int j = 0; j < ahead; ++j) {
         int const at = i + j < lanes_here ? i + j : lanes_here - 1;
-        lane const one{sequence, who.layer_begin + at / who.heads, at % who.heads};
+        lane const one{sequence, lanes.layer_begin + at / lanes.heads, at % lanes.heads};
         read(from.row(one, entry) + first * from.rows.dim, part[j]);
       }
       for (int j = 0; j < ahead; ++j) {
@@ -129,26 +129,26 @@ struct implementation<ops::feature_sums_t, Backend> {
                   token_features const& out) {
     detail::check_aligned("feature_sums", "keys", from.rows);
     detail::check_aligned("feature_sums", "memory", detail::rows_of(memory));
-    detail::launch_each(exec, among.who.size(), detail::unequal_counts_body{among.who, exec.faults()});
+    detail::launch_each(exec, among.lanes.size(), detail::unequal_counts_body{among.lanes, exec.faults()});
     plane const& rows = from.rows;
     int const each = 16 / bytes_of(rows.element);
     bool const wide = rows.contiguous() && rows.dims % each == 0 && detail::alignment_of(rows, true) == 16;
     if (!wide) {
-      launch<1>(exec, from, memory, among.who, out);
+      launch<1>(exec, from, memory, among.lanes, out);
     } else if (each == 4) {
-      launch<4>(exec, from, memory, among.who, out);
+      launch<4>(exec, from, memory, among.lanes, out);
     } else {
-      launch<8>(exec, from, memory, among.who, out);
+      launch<8>(exec, from, memory, among.lanes, out);
     }
   }
 
  private:
   template <int Each, class Executor>
-  static void launch(Executor& exec, keys const& from, query_view const& memory, lanes const& who,
+  static void launch(Executor& exec, keys const& from, query_view const& memory, lanes const& batch,
                      token_features const& out) {
     using body = detail::feature_sums_body<Each>;
-    std::int64_t const all = std::int64_t{who.sequences} * (who.bound + 1) * (out.dims / Each);
-    detail::launch_each_change(exec, all, body{who, from, memory, out});
+    std::int64_t const all = std::int64_t{batch.sequences} * (batch.bound + 1) * (out.dims / Each);
+    detail::launch_each_change(exec, all, body{batch, from, memory, out});
   }
 };
 

@@ -21,12 +21,12 @@ class fetched_keep {
   fetched_keep(Executor& exec, keep_set const& keep)
       : offset_(static_cast<std::size_t>(keep.segments()) + 1), seen_(static_cast<std::size_t>(keep.segments())) {
     exec.check();
-    expects(keep.ordinal != nullptr, "fetched_keep", "keep", "empty", "decide comes before fetched_keep");
-    exec.fetch(offset_.data(), keep.offset, offset_.size());
+    expects(keep.indices != nullptr, "fetched_keep", "keep", "empty", "decide comes before fetched_keep");
+    exec.fetch(offset_.data(), keep.indptr, offset_.size());
     exec.fetch(seen_.data(), keep.seen, seen_.size());
     exec.fetch(&report_, keep.report, 1);
     ordinal_.resize(static_cast<std::size_t>(offset_.back()));
-    exec.fetch(ordinal_.data(), keep.ordinal, ordinal_.size());
+    exec.fetch(ordinal_.data(), keep.indices, ordinal_.size());
   }
 
   [[nodiscard]] int segments() const { return static_cast<int>(seen_.size()); }

@@ -26,11 +26,11 @@ struct fold_body {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    int const bound = part.who.bound;
+    int const bound = part.lanes.bound;
     int const sequence = static_cast<int>(i / bound);
     int const e = static_cast<int>(i % bound);
-    if (e >= part.who.committed(lane{sequence, part.who.layer_begin, 0})) return;
-    int const rows = part.segments() / part.who.sequences;
+    if (e >= part.lanes.committed(lane{sequence, part.lanes.layer_begin, 0})) return;
+    int const rows = part.segments() / part.lanes.sequences;
     float* held = nullptr;
     float value = 0;
     for (int r = sequence * rows; r < (sequence + 1) * rows; ++r) {
@@ -60,7 +60,7 @@ struct implementation<ops::fold_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, score_view const& part, ops::fold_step const& step, score_view const& out) {
-    std::int64_t const entries = std::int64_t{part.who.sequences} * part.who.bound;
+    std::int64_t const entries = std::int64_t{part.lanes.sequences} * part.lanes.bound;
     detail::launch_each(exec, entries, detail::fold_body{part, step, out});
   }
 };

@@ -17,7 +17,7 @@ inline constexpr int split_entries = 64;
 
 /// Scratch is reserved by the caller, on the executor that runs the gates.
 template <class Executor>
-void check_gate_room(char const* call, Executor const& exec, std::size_t needed) {
+void check_gate_scratch(char const* call, Executor const& exec, std::size_t needed) {
   expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for these weights",
           [&] { return std::string(call) + ".reserve comes first"; });
 }

@@ -1,4 +1,4 @@
-// Device implementations of gather_rows and carry_entries.
+// Device implementations of gather_rows and permute_columns.
 #pragma once
 
 #include <kvpolicy/ops/cuda/move_rows.hpp>
@@ -12,19 +12,19 @@ struct implementation<ops::gather_rows_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, keep_set const& keep, cache const& in, std::span<held_column const> columns) {
+  static void run(Executor& exec, keep_set const& keep, cache const& in, std::span<recorded_column const> columns) {
     detail::check_movable("gather_rows", in);
-    detail::carry_lanes(exec, detail::kept_lanes{keep, in.who}, in, columns, true);
+    detail::permute_lanes(exec, detail::kept_lanes{keep, in.lanes}, in, columns, true);
   }
 };
 
 template <kernel_backend Backend>
-struct implementation<ops::carry_entries_t, Backend> {
+struct implementation<ops::permute_columns_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, keep_set const& keep, cache const& in, std::span<held_column const> columns) {
-    detail::carry_lanes(exec, detail::kept_lanes{keep, in.who}, in, columns, false);
+  static void run(Executor& exec, keep_set const& keep, cache const& in, std::span<recorded_column const> columns) {
+    detail::permute_lanes(exec, detail::kept_lanes{keep, in.lanes}, in, columns, false);
   }
 };
 

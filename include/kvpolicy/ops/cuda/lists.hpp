@@ -11,7 +11,7 @@ namespace detail {
 
 /// Lists and maps of one sequence, after a prefix tree has rewritten the map.
 struct relisting {
-  lanes who;
+  kvpolicy::lanes lanes;
   locator where;
   by_lane<int> list;
   by_lane<int> map;
@@ -27,14 +27,14 @@ struct relist_check {
   relisting of;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, fault_word faults, std::int64_t i) const {
-    lane const one = of.rows.at(of.sequence, static_cast<int>(i / of.who.bound));
-    auto const e = static_cast<int>(i % of.who.bound);
-    if (e >= *of.who.count.row(one)) return;
-    int const position = of.who.position.row(one)[e];
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
+    lane const one = of.rows.at(of.sequence, static_cast<int>(i / of.lanes.bound));
+    auto const e = static_cast<int>(i % of.lanes.bound);
+    if (e >= *of.lanes.count.row(one)) return;
+    int const position = of.lanes.position.row(one)[e];
     int const at = position < of.length ? map_row(of.map, of.map_begin, one)[position] : -1;
     bool const live = at >= 0 && at < of.where.units && at != of.dead;
-    if (!live) tell_fault(block, faults, fault::relist_slot, of.who.index(one), at);
+    if (!live) report_fault(block, faults, fault::relist_slot, of.lanes.index(one), at);
   }
 };
 
@@ -46,8 +46,8 @@ struct relist_position {
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     lane const one = of.rows.at(of.sequence, static_cast<int>(i / of.length));
     auto const p = static_cast<int>(i % of.length);
-    int const* const position = of.who.position.row(one);
-    int const count = *of.who.count.row(one);
+    int const* const position = of.lanes.position.row(one);
+    int const count = *of.lanes.count.row(one);
     int const e = lane_entries{one, count, 0, position}.first_at(p);
     int& slot = map_row(of.map, of.map_begin, one)[p];
     if (e < count && position[e] == p) {
@@ -66,7 +66,7 @@ struct implementation<ops::rewrite_list_t, Backend> {
 
   /// Bytes of scratch for every verb that edits the lists of this cache.
   static std::size_t scratch(cache const& in) {
-    int const rows = detail::owners_of(detail::rows_of(in.where, in.where.table), in.who).count();
+    int const rows = detail::owners_of(detail::rows_of(in.where, in.where.table), in.lanes).count();
     std::size_t const blocks = static_cast<std::size_t>(blocks_for(in, rows));
     std::size_t const rewriting = blocks * static_cast<std::size_t>(kernel<nobody>::scratch_of_block(in));
     std::size_t const checking = implementation<ops::check_list_t, Backend>::scratch(in);
@@ -76,8 +76,8 @@ struct implementation<ops::rewrite_list_t, Backend> {
   template <class Executor, class Shared>
   static void run(Executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit,
                   std::int64_t* freed) {
-    detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.who);
-    int const threads = detail::take_lower{}(exec.numbers().segment_threads, 512);  // they have many registers each
+    detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.lanes);
+    int const threads = detail::take_lower{}(exec.config().segment_threads, 512);  // they have many registers each
     detail::launch_change(exec,
                           launch_shape{blocks_for(in, rows.count()), threads, kernel<Shared>::shared_bytes(threads)},
                           kernel<Shared>{keep, in, edit, rows, exec.scratch(), freed});
@@ -101,10 +101,10 @@ struct implementation<ops::relist_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, cache const& in, by_lane<int> const& list, by_lane<int> const& map,
                   by_lane<int const> const& map_begin, int dead, int sequence, int length) {
-    detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, list), in.who);
-    detail::relisting const of{in.who, in.where, list, map, map_begin, rows, dead, sequence, length};
+    detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, list), in.lanes);
+    detail::relisting const of{in.lanes, in.where, list, map, map_begin, rows, dead, sequence, length};
     std::int64_t const of_sequence = rows.of_sequence();
-    detail::launch_check(exec, of_sequence * in.who.bound, detail::relist_check{of});
+    detail::launch_check(exec, of_sequence * in.lanes.bound, detail::relist_check{of});
     detail::launch_each_change(exec, of_sequence * length, detail::relist_position{of});
   }
 };

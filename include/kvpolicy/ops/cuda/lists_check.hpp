@@ -15,11 +15,11 @@ struct list_pools {
   bool by_layer;  ///< rows of different layers, and these have pools of their own
   bool by_head;
 
-  [[nodiscard]] KVPOLICY_HD int count(lanes const& who) const {
-    return (by_layer ? who.layers() : 1) * (by_head ? who.heads : 1);
+  [[nodiscard]] KVPOLICY_HD int count(lanes const& batch) const {
+    return (by_layer ? batch.layers() : 1) * (by_head ? batch.heads : 1);
   }
-  [[nodiscard]] KVPOLICY_HD int of(lanes const& who, lane one) const {
-    return (by_layer ? one.layer - who.layer_begin : 0) * (by_head ? who.heads : 1) + (by_head ? one.head : 0);
+  [[nodiscard]] KVPOLICY_HD int of(lanes const& batch, lane one) const {
+    return (by_layer ? one.layer - batch.layer_begin : 0) * (by_head ? batch.heads : 1) + (by_head ? one.head : 0);
   }
 };
 
@@ -35,7 +35,7 @@ template <class T>
 [[nodiscard]] inline int pools_at_once(cache const& in, list_pools const& pools) {
   constexpr std::int64_t most = std::int64_t{1} << 22;
   std::int64_t const fit = in.where.units > 0 ? most / in.where.units : 1;
-  int const all = pools.count(in.who);
+  int const all = pools.count(in.lanes);
   return fit < 1 ? 1 : fit < all ? static_cast<int>(fit) : all;
 }
 
@@ -49,8 +49,8 @@ struct unit_claims {
 
   static constexpr unsigned nobody = 0xFFFFFFFFu;
   /// The marks of a lane's pool, or null if it is not one of these.
-  [[nodiscard]] KVPOLICY_HD unsigned* of(lanes const& who, lane one) const {
-    int const pool = pools.of(who, one);
+  [[nodiscard]] KVPOLICY_HD unsigned* of(lanes const& batch, lane one) const {
+    int const pool = pools.of(batch, one);
     return first != nullptr && pool >= pool_begin && pool < pool_end ? first + (pool - pool_begin) * units : nullptr;
   }
 };
@@ -59,7 +59,7 @@ struct unit_claims {
 template <class Shared>
 struct list_pieces {
   keep_set keep;
-  lanes who;
+  kvpolicy::lanes lanes;
   locator where;
   list_edit<Shared> edit;
   row_owners rows;
@@ -72,7 +72,7 @@ struct list_pieces {
     return {begin, take_lower{}(count, begin + entries)};
   }
   [[nodiscard]] KVPOLICY_HD unsigned number(int block, int entry) const {
-    return static_cast<unsigned>(block / pieces) * static_cast<unsigned>(who.bound) + static_cast<unsigned>(entry);
+    return static_cast<unsigned>(block / pieces) * static_cast<unsigned>(lanes.bound) + static_cast<unsigned>(entry);
   }
   [[nodiscard]] KVPOLICY_HD bool in_pool(int slot) const { return slot >= 0 && slot < where.units; }
 };
@@ -82,21 +82,21 @@ template <class Shared>
 struct check_entries_kernel {
   list_pieces<Shared> of;
   unit_claims claims;
-  fault_word faults;
+  device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = of.owner(block.index());
     if (claims.pool_begin == 0) check_prefix(block, one);
     int const* const slot = writable_list(of.edit.list, of.where, one);
-    int const* const position = of.who.position.row(one);
+    int const* const position = of.lanes.position.row(one);
     int const tree = number_or_zero(of.edit.locked, one);
-    unsigned* const first = claims.of(of.who, one);
-    ordinal_range const range = of.range(block.index(), *of.who.count.row(one));
+    unsigned* const first = claims.of(of.lanes, one);
+    ordinal_range const range = of.range(block.index(), *of.lanes.count.row(one));
     for (int e = range.begin + block.thread(); e < range.end; e += block.threads()) {
       check_slot(block, one, slot[e], position[e]);
       if (first != nullptr && position[e] >= tree && of.in_pool(slot[e])) {
-        block.lower(first + slot[e], of.number(block.index(), e));
+        block.atomic_min(first + slot[e], of.number(block.index(), e));
       }
     }
   }
@@ -104,34 +104,34 @@ struct check_entries_kernel {
  private:
   template <class Block>
   KVPOLICY_HD void check_slot(Block& block, lane one, int slot, int position) const {
-    int const index = of.who.index(one);
-    if (!of.in_pool(slot)) return tell_fault(block, faults, fault::list_slot, index, slot);
-    if (slot == of.edit.dead) return tell_fault(block, faults, fault::list_dead_slot, index, position);
+    int const index = of.lanes.index(one);
+    if (!of.in_pool(slot)) return report_fault(block, faults, fault::list_slot, index, slot);
+    if (slot == of.edit.dead) return report_fault(block, faults, fault::list_dead_slot, index, position);
     if (of.edit.map.data == nullptr) return;
     if (map_row(of.edit.map, of.edit.map_begin, one)[position] == slot) return;
-    tell_fault(block, faults, fault::list_map, index, position);
+    report_fault(block, faults, fault::list_map, index, position);
   }
 
   /// The protected positions are kept, and the map does not say that they are dead.
   template <class Block>
   KVPOLICY_HD void check_prefix(Block& block, lane one) const {
     int const prefix = number_or_zero(of.edit.prefix, one);
-    int const committed = of.who.committed(one);
+    int const committed = of.lanes.committed(one);
     if (prefix <= 0 || committed <= 0) return;
-    int const* const position = of.who.position.row(one);
+    int const* const position = of.lanes.position.row(one);
     listed_row const kept = listed_for(of.keep, one);
-    int const index = of.who.index(one);
+    int const index = of.lanes.index(one);
     ordinal_range const range = of.range(block.index(), committed);
     for (int e = range.begin + block.thread(); e < range.end && position[e] < prefix; e += block.threads()) {
       bool const stays = e < kept.count && kept.ordinal[e] == e;
-      if (!stays) tell_fault(block, faults, fault::list_prefix, index, position[e]);
+      if (!stays) report_fault(block, faults, fault::list_prefix, index, position[e]);
     }
     if (of.edit.map.data == nullptr) return;
     int const* const map = map_row(of.edit.map, of.edit.map_begin, one);
     int const end = take_lower{}(prefix, position[committed - 1] + 1);
     int const step = of.pieces * block.threads();
     for (int p = block.index() % of.pieces * block.threads() + block.thread(); p < end; p += step) {
-      if (map[p] == of.edit.dead) tell_fault(block, faults, fault::list_dead_slot, index, p);
+      if (map[p] == of.edit.dead) report_fault(block, faults, fault::list_dead_slot, index, p);
     }
   }
 };
@@ -141,23 +141,23 @@ template <class Shared>
 struct check_claims_kernel {
   list_pieces<Shared> of;
   unit_claims claims;
-  fault_word faults;
+  device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = of.owner(block.index());
-    unsigned const* const first = claims.of(of.who, one);
+    unsigned const* const first = claims.of(of.lanes, one);
     if (first == nullptr) return;
     int const* const slot = writable_list(of.edit.list, of.where, one);
     unsigned const begin = of.number(block.index(), 0);
-    ordinal_range const range = of.range(block.index(), *of.who.count.row(one));
+    ordinal_range const range = of.range(block.index(), *of.lanes.count.row(one));
     for (int e = range.begin + block.thread(); e < range.end; e += block.threads()) {
       if (!of.in_pool(slot[e])) continue;
       unsigned const claimed = first[slot[e]];
-      bool const elsewhere = claimed != unit_claims::nobody && claimed - begin >= static_cast<unsigned>(of.who.bound);
+      bool const elsewhere = claimed != unit_claims::nobody && claimed - begin >= static_cast<unsigned>(of.lanes.bound);
       bool const twice = of.edit.distinct && claimed < of.number(block.index(), e);
       if ((elsewhere && !of.edit.shared(slot[e])) || twice) {
-        tell_fault(block, faults, fault::list_shared, of.who.index(one), slot[e]);
+        report_fault(block, faults, fault::list_shared, of.lanes.index(one), slot[e]);
       }
     }
   }
@@ -186,14 +186,15 @@ struct implementation<ops::check_list_t, Backend> {
   /// One launch where no two entries could have one unit, else three for every 16 MiB of marks.
   template <class Executor, class Shared>
   static void run(Executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit) {
-    detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.who);
-    expects(std::int64_t{rows.count()} * in.who.bound < std::int64_t{std::numeric_limits<unsigned>::max()}, "apply",
-            "who.bound", in.who.bound, "lists have fewer than 2^32 entries, in all");
-    int const pieces = detail::pieces_of(exec, in.who.bound);
-    detail::list_pieces<Shared> const of{keep, in.who, in.where, edit, rows, pieces, exec.numbers().entries_of_a_block};
-    launch_shape const each{rows.count() * pieces, exec.numbers().entry_threads, 0};
+    detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.lanes);
+    expects(std::int64_t{rows.count()} * in.lanes.bound < std::int64_t{std::numeric_limits<unsigned>::max()}, "apply",
+            "lanes.bound", in.lanes.bound, "lists have fewer than 2^32 entries, in all");
+    int const pieces = detail::pieces_of(exec, in.lanes.bound);
+    detail::list_pieces<Shared> const of{
+        keep, in.lanes, in.where, edit, rows, pieces, exec.config().entries_of_a_block};
+    launch_shape const each{rows.count() * pieces, exec.config().entry_threads, 0};
     detail::list_pools const pools = detail::pools_of(in, edit.list);
-    int const count = pools.count(in.who);
+    int const count = pools.count(in.lanes);
     detail::unit_claims claims{nullptr, in.where.units, pools, 0, count};
     if (rows.count() == count && !edit.distinct) {
       exec.launch(each, detail::check_entries_kernel<Shared>{of, claims, exec.faults()});

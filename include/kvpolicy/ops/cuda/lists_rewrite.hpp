@@ -16,7 +16,7 @@ struct block_marks {
   /// True if it was set before.
   template <class Block>
   KVPOLICY_HD bool set(Block& block, int unit) const {
-    return (block.unite(words + (unit >> 5), bit(unit)) & bit(unit)) != 0;
+    return (block.atomic_or(words + (unit >> 5), bit(unit)) & bit(unit)) != 0;
   }
 };
 
@@ -50,7 +50,7 @@ struct first_claims {
     unit[block.thread()] = open ? mine : -1;
     if (block.thread() == 0) *contest = 0;
     block.sync();
-    if (open && marks.set(block, mine)) block.unite(contest, 1);
+    if (open && marks.set(block, mine)) block.atomic_or(contest, 1);
     block.sync();
     bool first = open;
     if (*contest != 0) {
@@ -65,9 +65,9 @@ struct unit_row {
   int* unit;
   int* count;
 
-  [[nodiscard]] KVPOLICY_HD static unit_row of(unit_list const& list, lane who) {
-    return {list.unit.data != nullptr ? list.unit.row(who) : nullptr,
-            list.count.data != nullptr ? list.count.row(who) : nullptr};
+  [[nodiscard]] KVPOLICY_HD static unit_row of(unit_list const& list, lane this_lane) {
+    return {list.unit.data != nullptr ? list.unit.row(this_lane) : nullptr,
+            list.count.data != nullptr ? list.count.row(this_lane) : nullptr};
   }
   KVPOLICY_HD void put(int at, int which) const {
     if (unit != nullptr) unit[at] = which;
@@ -92,7 +92,7 @@ struct rewrite_kernel {
     return (block_marks::words_for(in.where.units) * 4 + 15) / 16 * 16;
   }
   [[nodiscard]] KVPOLICY_HD static std::int64_t scratch_of_block(cache const& in) {
-    return marks_bytes(in) + (std::int64_t{in.who.bound} * 4 + 15) / 16 * 16;
+    return marks_bytes(in) + (std::int64_t{in.lanes.bound} * 4 + 15) / 16 * 16;
   }
   [[nodiscard]] static std::size_t shared_bytes(int threads) {
     return 2 * shared_arena::bytes_of_piece<int>(threads) + shared_arena::bytes_of_piece<int>(1) +
@@ -116,7 +116,7 @@ struct rewrite_kernel {
     int* dropped;  ///< device memory: slots that fell out, in order
     keep_tile tile;
     first_claims claims;
-    int* room;
+    int* temp_storage;
   };
 
   template <class Block>
@@ -129,25 +129,25 @@ struct rewrite_kernel {
     of.tile.stays = arena.take<int>(block.threads());
     of.claims.unit = arena.take<int>(block.threads());
     of.claims.contest = arena.take<int>(1);
-    of.room = arena.take<int>(warp_size + 1);
+    of.temp_storage = arena.take<int>(warp_size + 1);
     return of;
   }
 
   template <class Block>
-  KVPOLICY_HD void rewrite(Block& block, lane who) const {
+  KVPOLICY_HD void rewrite(Block& block, lane this_lane) const {
     tools const with = tools_of(block);
-    listed_row const kept = listed_for(keep, who);
-    int const count = *in.who.count.row(who);
-    int const committed = in.who.committed(who);
-    int* const slot = writable_list(edit.list, in.where, who);
+    listed_row const kept = listed_for(keep, this_lane);
+    int const count = *in.lanes.count.row(this_lane);
+    int const committed = in.lanes.committed(this_lane);
+    int* const slot = writable_list(edit.list, in.where, this_lane);
     mark_kept(block, with.marks, kept, slot, committed, count);
     progress now;
     for (int begin = 0; begin < count; begin += block.threads()) {
-      partition(block, with, who, kept, slot, begin, committed, count, now);
+      partition(block, with, this_lane, kept, slot, begin, committed, count, now);
     }
     block.sync();
     for (int i = block.thread(); i < count - now.stayed; i += block.threads()) slot[now.stayed + i] = with.dropped[i];
-    if (block.thread() == 0) tell(block, who, now);
+    if (block.thread() == 0) tell(block, this_lane, now);
   }
 
   /// Marks the units that the lane goes on to hold, and no other that will be asked for.
@@ -169,8 +169,8 @@ struct rewrite_kernel {
   /// Entries [begin, begin + threads). What stays goes to the front: never past what is still to be read, since no more
   /// stayed than came before, and this tile is read by then.
   template <class Block>
-  KVPOLICY_HD void partition(Block& block, tools const& with, lane who, listed_row const& kept, int* slot, int begin,
-                             int committed, int count, progress& now) const {
+  KVPOLICY_HD void partition(Block& block, tools const& with, lane this_lane, listed_row const& kept, int* slot,
+                             int begin, int committed, int count, progress& now) const {
     int const e = begin + block.thread();
     bool const listed = with.tile.ask(block, kept, now.stayed, begin);
     bool const there = e < count;
@@ -178,27 +178,27 @@ struct rewrite_kernel {
     bool const falls = there && !stays;
     int const unit = there ? slot[e] : 0;
     bool const goes = with.claims.claim(block, with.marks, falls && unit != edit.dead, unit);
-    int const position = there ? in.who.position.row(who)[e] : 0;
-    bool const given = goes && position >= number_or_zero(edit.locked, who) && !edit.shared(unit);
-    auto const stayed = block_sum_before(block, stays ? 1 : 0, with.room);
-    auto const handed = block_sum_before(block, (given ? 1 : 0) + (goes && !given ? 1 << 16 : 0), with.room);
+    int const position = there ? in.lanes.position.row(this_lane)[e] : 0;
+    bool const given = goes && position >= number_or_zero(edit.locked, this_lane) && !edit.shared(unit);
+    auto const stayed = block_sum_before(block, stays ? 1 : 0, with.temp_storage);
+    auto const handed = block_sum_before(block, (given ? 1 : 0) + (goes && !given ? 1 << 16 : 0), with.temp_storage);
     if (stays) slot[now.stayed + stayed.before] = unit;
     if (falls) with.dropped[e - now.stayed - stayed.before] = unit;
-    if (falls && edit.map.data != nullptr) map_row(edit.map, edit.map_begin, who)[position] = edit.dead;
-    if (given) unit_row::of(edit.freed, who).put(now.freed + (handed.before & 0xFFFF), unit);
-    if (goes && !given) unit_row::of(edit.released, who).put(now.released + (handed.before >> 16), unit);
+    if (falls && edit.map.data != nullptr) map_row(edit.map, edit.map_begin, this_lane)[position] = edit.dead;
+    if (given) unit_row::of(edit.freed, this_lane).put(now.freed + (handed.before & 0xFFFF), unit);
+    if (goes && !given) unit_row::of(edit.released, this_lane).put(now.released + (handed.before >> 16), unit);
     now.stayed += stayed.all;
     now.freed += handed.all & 0xFFFF;
     now.released += handed.all >> 16;
   }
 
   template <class Block>
-  KVPOLICY_HD void tell(Block& block, lane who, progress const& now) const {
-    unit_row::of(edit.freed, who).tell(now.freed);
-    unit_row::of(edit.released, who).tell(now.released);
+  KVPOLICY_HD void tell(Block& block, lane this_lane, progress const& now) const {
+    unit_row::of(edit.freed, this_lane).tell(now.freed);
+    unit_row::of(edit.released, this_lane).tell(now.released);
     if (freed == nullptr || now.freed == 0) return;
     std::int64_t const entries = std::int64_t{now.freed} * rows.sharers();
-    block.add(reinterpret_cast<std::uint64_t*>(freed), static_cast<std::uint64_t>(entries));
+    block.atomic_add(reinterpret_cast<std::uint64_t*>(freed), static_cast<std::uint64_t>(entries));
   }
 };
 

@@ -9,38 +9,40 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 /// The rows of a table, each by the first of the lanes that share it.
 struct row_owners {
-  lanes who;
+  kvpolicy::lanes lanes;
   bool by_sequence;  ///< sequences have rows of their own, and so on
   bool by_layer;
   bool by_head;
 
-  [[nodiscard]] KVPOLICY_HD int layers() const { return by_layer ? who.layers() : 1; }
-  [[nodiscard]] KVPOLICY_HD int heads() const { return by_head ? who.heads : 1; }
+  [[nodiscard]] KVPOLICY_HD int layers() const { return by_layer ? lanes.layers() : 1; }
+  [[nodiscard]] KVPOLICY_HD int heads() const { return by_head ? lanes.heads : 1; }
   /// Rows of one sequence.
   [[nodiscard]] KVPOLICY_HD int of_sequence() const { return layers() * heads(); }
-  [[nodiscard]] KVPOLICY_HD int count() const { return (by_sequence ? who.sequences : 1) * of_sequence(); }
+  [[nodiscard]] KVPOLICY_HD int count() const { return (by_sequence ? lanes.sequences : 1) * of_sequence(); }
 
   /// The owner of row i, in the order of lanes.
   [[nodiscard]] KVPOLICY_HD lane at(int i) const {
-    return {i / of_sequence(), who.layer_begin + i / heads() % layers(), i % heads()};
+    return {i / of_sequence(), lanes.layer_begin + i / heads() % layers(), i % heads()};
   }
   /// The owner of row i of one sequence.
   [[nodiscard]] KVPOLICY_HD lane at(int sequence, int i) const {
-    return {sequence, who.layer_begin + i / heads(), i % heads()};
+    return {sequence, lanes.layer_begin + i / heads(), i % heads()};
   }
 
   /// Lanes of a sequence that one row stands for.
-  [[nodiscard]] KVPOLICY_HD int sharers() const { return (by_layer ? 1 : who.layers()) * (by_head ? 1 : who.heads); }
+  [[nodiscard]] KVPOLICY_HD int sharers() const {
+    return (by_layer ? 1 : lanes.layers()) * (by_head ? 1 : lanes.heads);
+  }
   /// The j-th of them.
   [[nodiscard]] KVPOLICY_HD lane sharer(lane owner, int j) const {
-    int const heads_apart = by_head ? 1 : who.heads;
+    int const heads_apart = by_head ? 1 : lanes.heads;
     return {owner.sequence, owner.layer + j / heads_apart, owner.head + j % heads_apart};
   }
 };
 
 template <class T>
-[[nodiscard]] row_owners owners_of(by_lane<T> const& table, lanes const& who) {
-  return {who, table.sequence != 0, table.layer != 0, table.head != 0};
+[[nodiscard]] row_owners owners_of(by_lane<T> const& table, lanes const& batch) {
+  return {batch, table.sequence != 0, table.layer != 0, table.head != 0};
 }
 
 /// The ordinals that a keep set lists for one segment.
@@ -64,25 +66,25 @@ struct listed_row {
   }
 };
 
-[[nodiscard]] KVPOLICY_HD inline listed_row listed_for(keep_set const& keep, lane who) {
-  int const segment = segment_of(keep.who, keep.decides, keep.who.index(who));
-  return {keep.ordinal + keep.offset[segment], static_cast<int>(keep.offset[segment + 1] - keep.offset[segment])};
+[[nodiscard]] KVPOLICY_HD inline listed_row listed_for(keep_set const& keep, lane this_lane) {
+  int const segment = segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane));
+  return {keep.indices + keep.indptr[segment], static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment])};
 }
 
 /// A lane's row of a list that may be written.
-[[nodiscard]] KVPOLICY_HD inline int* writable_list(by_lane<int> const& list, locator const& where, lane who) {
-  return list.row(who) + (where.begin.data != nullptr ? *where.begin.row(who) : 0);
+[[nodiscard]] KVPOLICY_HD inline int* writable_list(by_lane<int> const& list, locator const& where, lane this_lane) {
+  return list.row(this_lane) + (where.begin.data != nullptr ? *where.begin.row(this_lane) : 0);
 }
 
 /// What a by-lane table says, 0 where it has no memory.
-[[nodiscard]] KVPOLICY_HD inline int number_or_zero(by_lane<int const> const& table, lane who) {
-  return table.data != nullptr ? *table.row(who) : 0;
+[[nodiscard]] KVPOLICY_HD inline int number_or_zero(by_lane<int const> const& table, lane this_lane) {
+  return table.data != nullptr ? *table.row(this_lane) : 0;
 }
 
 /// Blocks for pieces of a lane's entries: at least one, so that what else a lane has is seen to.
 template <class Executor>
 [[nodiscard]] int pieces_of(Executor& exec, int entries) {
-  int const piece = exec.numbers().entries_of_a_block;
+  int const piece = exec.config().entries_of_a_block;
   return entries > piece ? (entries + piece - 1) / piece : 1;
 }
 

@@ -16,12 +16,12 @@ struct map_kernel {
   Function f;
 
   KVPOLICY_HD void operator()(int segment, ordinal_range of, int first, int step) const {
-    lane const who = scores.lane_of(segment);
-    int const count = scores.who.committed(who);
-    int const* const position = scores.who.position.row(who);
+    lane const this_lane = scores.lane_of(segment);
+    int const count = scores.lanes.committed(this_lane);
+    int const* const position = scores.lanes.position.row(this_lane);
     float* const row = scores.row(segment);
     for (int e = of.begin + first; e < of.end; e += step) {
-      entry const at{who, e, count, position[e], 0};
+      entry const at{this_lane, e, count, position[e], 0};
       row[e] = f(row[e], at);
     }
   }
@@ -36,11 +36,11 @@ struct row_norm_kernel {
   /// A warp a row: consecutive threads read consecutive elements.
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, int segment, ordinal_range of) const {
-    lane const who = out.lane_of(segment);
+    lane const this_lane = out.lane_of(segment);
     float* const row = out.row(segment);
     int const warps = block.threads() / warp_size;
     for (int e = of.begin + warp_id(block); e < of.end; e += warps) {
-      std::byte const* const from = rows.row(who, e);
+      std::byte const* const from = rows.row(this_lane, e);
       double sum = 0;
       for (int d = lane_id(block); d < rows.rows.dims; d += warp_size) {
         auto const value = static_cast<double>(element_at(rows.rows.element, from + d * rows.rows.dim));

@@ -10,24 +10,24 @@ namespace detail {
 
 /// Bits share a word with those of other threads: they are set and cleared by words of 32, in little order.
 template <class Block>
-KVPOLICY_HD void set_in_mask(Block& block, mask_rows const& mask, lane who, std::int64_t unit, bool readable) {
+KVPOLICY_HD void set_in_mask(Block& block, mask_rows const& mask, lane this_lane, std::int64_t unit, bool readable) {
   if (mask.form != mask_form::bits) {
-    mask.set(who, unit, readable);
+    mask.set(this_lane, unit, readable);
     return;
   }
-  unsigned* const word = reinterpret_cast<unsigned*>(mask.rows.row(who)) + unit / 32;
+  unsigned* const word = reinterpret_cast<unsigned*>(mask.rows.row(this_lane)) + unit / 32;
   unsigned const bit = 1u << static_cast<int>(unit % 32);
   if (readable) {
-    block.unite(word, bit);
+    block.atomic_or(word, bit);
   } else {
-    block.intersect(word, ~bit);
+    block.atomic_and(word, ~bit);
   }
 }
 
 /// A block a piece of the committed entries of the lane that owns a row: those that are not kept are hidden.
 struct hide_kernel {
   keep_set keep;
-  lanes who;
+  kvpolicy::lanes lanes;
   locator where;
   mask_rows mask;
   row_owners rows;
@@ -38,7 +38,7 @@ struct hide_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = rows.at(block.index() / pieces);
     int const begin = block.index() % pieces * entries;
-    int const committed = who.committed(one);
+    int const committed = lanes.committed(one);
     int const end = take_lower{}(committed, begin + entries);
     listed_row const kept = listed_for(keep, one);
     for (int e = begin + block.thread(); e < end; e += block.threads()) {
@@ -69,7 +69,7 @@ struct hide_all {
 
 /// A block a piece of a lane's entries, drafts too.
 struct show_kernel {
-  lanes who;
+  kvpolicy::lanes lanes;
   locator where;
   mask_rows mask;
   row_owners rows;
@@ -80,7 +80,7 @@ struct show_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = rows.at(block.index() / pieces);
     int const begin = block.index() % pieces * entries;
-    int const end = take_lower{}(*who.count.row(one), begin + entries);
+    int const end = take_lower{}(*lanes.count.row(one), begin + entries);
     for (int e = begin + block.thread(); e < end; e += block.threads()) {
       set_in_mask(block, mask, one, where.at(one, e).unit, true);
     }
@@ -107,11 +107,11 @@ struct implementation<ops::hide_dropped_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, mask_rows const& mask) {
     detail::check_mask_words("apply", mask);
-    detail::row_owners const rows = detail::owners_of(mask.rows, keep.who);
-    int const pieces = detail::pieces_of(exec, in.who.bound);
+    detail::row_owners const rows = detail::owners_of(mask.rows, keep.lanes);
+    int const pieces = detail::pieces_of(exec, in.lanes.bound);
     detail::launch_change(
-        exec, launch_shape{rows.count() * pieces, exec.numbers().entry_threads, 0},
-        detail::hide_kernel{keep, in.who, in.where, mask, rows, pieces, exec.numbers().entries_of_a_block});
+        exec, launch_shape{rows.count() * pieces, exec.config().entry_threads, 0},
+        detail::hide_kernel{keep, in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
   }
 };
 
@@ -123,12 +123,13 @@ struct implementation<ops::show_entries_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, cache const& in, mask_rows const& mask) {
     detail::check_mask_words("show", mask);
-    detail::row_owners const rows = detail::owners_of(mask.rows, in.who);
+    detail::row_owners const rows = detail::owners_of(mask.rows, in.lanes);
     std::int64_t const of_row = mask.form == mask_form::bits ? (mask.units + 31) / 32 : mask.units;
     detail::launch_each_change(exec, rows.count() * of_row, detail::hide_all{mask, rows, of_row});
-    int const pieces = detail::pieces_of(exec, in.who.bound);
-    detail::launch_change(exec, launch_shape{rows.count() * pieces, exec.numbers().entry_threads, 0},
-                          detail::show_kernel{in.who, in.where, mask, rows, pieces, exec.numbers().entries_of_a_block});
+    int const pieces = detail::pieces_of(exec, in.lanes.bound);
+    detail::launch_change(
+        exec, launch_shape{rows.count() * pieces, exec.config().entry_threads, 0},
+        detail::show_kernel{in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
   }
 };
 

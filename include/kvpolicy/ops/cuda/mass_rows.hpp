@@ -9,12 +9,12 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// The sums of rows: what attention gave, or what scratch holds.
 struct known_sums {
   bool given = false;  ///< take rows.lse
-  sums_room from;
+  sums_storage from;
 
-  KVPOLICY_HD row_sums operator()(attention_task const& task, lane who, int head, int row, int stored) const {
-    if (given) return {task.rows.lse.at(who, who.head * task.group + head, stored), 1.0f};
+  KVPOLICY_HD row_sums operator()(attention_task const& task, lane this_lane, int head, int row, int stored) const {
+    if (given) return {task.rows.lse.at(this_lane, this_lane.head * task.group + head, stored), 1.0f};
     int const slot = task.on_logits ? row : row * task.group + head;
-    return from.whole_of(task.among.who.index(who))[slot];
+    return from.whole_of(task.among.lanes.index(this_lane))[slot];
   }
 };
 
@@ -41,7 +41,7 @@ struct mass_kernel {
   int entries;  ///< of a piece, a multiple of a tile
 
   [[nodiscard]] static std::size_t shared(Product const& product) {
-    return attention_room::bytes() + shared_arena::bytes_of_piece<float>(tile_entries) + product.bytes();
+    return attention_storage::bytes() + shared_arena::bytes_of_piece<float>(tile_entries) + product.bytes();
   }
 
   template <class Block>
@@ -49,60 +49,62 @@ struct mass_kernel {
     score_view const& out = task.among;
     int const segment = block.index() / pieces;
     int const begin = block.index() % pieces * entries;
-    int const together = out.who.size() / out.segments();
-    int const first = first_lane(out.who, out.decides, segment);
-    for (int i = 0; i < together; ++i) add_lane(block, out.who.at(first + i), i, begin, out.row(segment));
-    finish(block, out.row(segment), begin, out.who.committed(out.who.at(first)));
+    int const together = out.lanes.size() / out.segments();
+    int const first = first_lane(out.lanes, out.decides, segment);
+    for (int i = 0; i < together; ++i) add_lane(block, out.lanes.at(first + i), i, begin, out.row(segment));
+    finish(block, out.row(segment), begin, out.lanes.committed(out.lanes.at(first)));
   }
 
  private:
   /// The i-th lane of the segment.
   template <class Block>
-  KVPOLICY_HD void add_lane(Block& block, lane who, int i, int begin, float* out) const {
+  KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, float* out) const {
     shared_arena arena(block);
-    attention_room const room(arena);
+    attention_storage const temp_storage(arena);
     auto* const total = arena.take<float>(tile_entries);
-    used_rows const used = used_rows_of(block, task, who);
+    used_rows const used = used_rows_of(block, task, this_lane);
     int const all = used.count * task.group;
     int const end = begin + entries < used.entries ? begin + entries : used.entries;
     block.sync();
-    if (begin < end && all > 0) product.prepare(block, task, used, who, arena, all);
+    if (begin < end && all > 0) product.prepare(block, task, used, this_lane, arena, all);
     for (int e = begin; e < end; e += tile_entries) {
       block.sync();
-      room.take_entries(block, task, used, who, e, end);
+      temp_storage.take_entries(block, task, used, this_lane, e, end);
       for (int k = block.thread(); k < tile_entries; k += block.threads()) total[k] = 0;
       for (int base = 0; base < all; base += product.tile()) {
         int const count = all - base < product.tile() ? all - base : product.tile();
         block.sync();
-        room.take_rows(block, task, used, who, base, count, sums);
-        product.run(block, task, used, who, room, arena, base, count);
+        temp_storage.take_rows(block, task, used, this_lane, base, count, sums);
+        product.run(block, task, used, this_lane, temp_storage, arena, base, count);
         block.sync();
-        add_rows(block, room, used, base, count, total);
+        add_rows(block, temp_storage, used, base, count, total);
       }
       put(block, total, used, i, e, end, out);
     }
   }
 
-  [[nodiscard]] KVPOLICY_HD static float probability(attention_room const& room, int row, int e, float logit) {
-    if (!room.sees(row, e)) return 0;
-    return ::expf(logit - room.sums[row].high) * room.sums[row].share;
+  [[nodiscard]] KVPOLICY_HD static float probability(attention_storage const& temp_storage, int row, int e,
+                                                     float logit) {
+    if (!temp_storage.sees(row, e)) return 0;
+    return ::expf(logit - temp_storage.sums[row].high) * temp_storage.sums[row].share;
   }
 
   /// A thread an entry: the tile's rows in their order. What is reduced first is `inner`, the rest `total`.
   template <class Block>
-  KVPOLICY_HD void add_rows(Block& block, attention_room const& room, used_rows const& used, int base, int count,
-                            float* total) const {
+  KVPOLICY_HD void add_rows(Block& block, attention_storage const& temp_storage, used_rows const& used, int base,
+                            int count, float* total) const {
     int const series = task.rows_apart ? used.count : task.group;
     bool const inner_maximum = task.rows_apart ? how.rows_maximum : how.group_maximum;
     bool const outer_maximum = task.rows_apart ? how.group_maximum : how.rows_maximum;
     for (int e = block.thread(); e < tile_entries; e += block.threads()) {
       int at = base % series;
       for (int i = 0; i < count; ++i) {
-        float const logit = room.logits[i * tile_pitch + e] * room.scale[i];
-        float const value = task.on_logits ? logit * how.group_share : probability(room, i, e, logit);
-        fold_into(room.inner[e], value, inner_maximum, at == 0);
+        float const logit = temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i];
+        float const value = task.on_logits ? logit * how.group_share : probability(temp_storage, i, e, logit);
+        fold_into(temp_storage.inner[e], value, inner_maximum, at == 0);
         if (++at < series) continue;
-        float const whole = task.on_logits ? probability(room, i, e, room.inner[e]) : room.inner[e];
+        float const whole =
+            task.on_logits ? probability(temp_storage, i, e, temp_storage.inner[e]) : temp_storage.inner[e];
         fold_into(total[e], whole, outer_maximum, false);  // it began with 0, and nothing is less
         at = 0;
       }
@@ -129,7 +131,7 @@ struct mass_kernel {
   template <class Block>
   KVPOLICY_HD void finish(Block& block, float* out, int begin, int count) const {
     block.sync();  // other threads put what these divide
-    for (int e = begin + block.thread(); e < begin + entries && e < task.among.who.bound; e += block.threads()) {
+    for (int e = begin + block.thread(); e < begin + entries && e < task.among.lanes.bound; e += block.threads()) {
       if (e < count && how.lanes_divide_by > 1) out[e] /= static_cast<float>(how.lanes_divide_by);
       if (e >= count && task.candidates()) out[e] = 0;
     }

@@ -26,7 +26,7 @@ struct running_sum {
 
 /// Where the sums of a batch lie in scratch. Slots are rows of all heads of a lane, or, reduced before the softmax, of
 /// none in particular.
-struct sums_room {
+struct sums_storage {
   static constexpr int most_rows = 1024;       ///< of a query head, whose sums are there at the same time
   static constexpr int most_stretches = 64;    ///< of a lane
   static constexpr int least_stretch = 1024;   ///< entries
@@ -39,7 +39,7 @@ struct sums_room {
   int stretches = 0;
   int stretch = 0;  ///< entries; it depends on the bound alone, so that sums do not depend on the launch
 
-  sums_room(int group, int bound, int lanes, std::byte* scratch) {
+  sums_storage(int group, int bound, int lanes, std::byte* scratch) {
     slots = group > slots_of_launch ? group : slots_of_launch;
     held = most_rows * group;
     int const wanted = (bound + least_stretch - 1) / least_stretch;
@@ -79,36 +79,36 @@ template <class Product>
 struct sums_kernel {
   attention_task task;
   Product product;
-  sums_room to;
+  sums_storage to;
 
-  [[nodiscard]] static std::size_t shared(Product const& product, sums_room const& to) {
-    return attention_room::bytes() + shared_arena::bytes_of_piece<running_sum>(to.slots) + product.bytes();
+  [[nodiscard]] static std::size_t shared(Product const& product, sums_storage const& to) {
+    return attention_storage::bytes() + shared_arena::bytes_of_piece<running_sum>(to.slots) + product.bytes();
   }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const index = block.index() / to.stretches;
     int const number = block.index() % to.stretches;
-    lane const who = task.among.who.at(index);
+    lane const this_lane = task.among.lanes.at(index);
     shared_arena arena(block);
-    attention_room const room(arena);
+    attention_storage const temp_storage(arena);
     auto* const sums = arena.take<running_sum>(to.slots);
     for (int i = block.thread(); i < to.slots; i += block.threads()) sums[i] = running_sum::nothing();
-    used_rows const used = used_rows_of(block, task, who);
+    used_rows const used = used_rows_of(block, task, this_lane);
     int const all = used.count * task.group;
     int const begin = number * to.stretch;
     int const end = begin + to.stretch < used.entries ? begin + to.stretch : used.entries;
-    if (begin < end && all > 0) product.prepare(block, task, used, who, arena, all);
+    if (begin < end && all > 0) product.prepare(block, task, used, this_lane, arena, all);
     for (int e = begin; e < end && all > 0; e += tile_entries) {
       block.sync();
-      room.take_entries(block, task, used, who, e, end);
+      temp_storage.take_entries(block, task, used, this_lane, e, end);
       for (int base = 0; base < all; base += product.tile()) {
         int const count = all - base < product.tile() ? all - base : product.tile();
         block.sync();
-        room.take_rows(block, task, used, who, base, count, no_sums{});
-        product.run(block, task, used, who, room, arena, base, count);
+        temp_storage.take_rows(block, task, used, this_lane, base, count, no_sums{});
+        product.run(block, task, used, this_lane, temp_storage, arena, base, count);
         block.sync();
-        add_rows(block, room, base, count, sums);
+        add_rows(block, temp_storage, base, count, sums);
       }
     }
     block.sync();
@@ -117,34 +117,37 @@ struct sums_kernel {
 
  private:
   template <class Block>
-  KVPOLICY_HD void add_rows(Block& block, attention_room const& room, int base, int count, running_sum* sums) const {
+  KVPOLICY_HD void add_rows(Block& block, attention_storage const& temp_storage, int base, int count,
+                            running_sum* sums) const {
     if (!task.on_logits) {
       for (int i = warp_id(block); i < count; i += block.threads() / warp_size) {
-        add_row(block, room, room.logits + i * tile_pitch, i, room.scale[i], sums + base + i);
+        add_row(block, temp_storage, temp_storage.logits + i * tile_pitch, i, temp_storage.scale[i], sums + base + i);
       }
       return;
     }
     int const first = task.group - 1 - base % task.group;  // the row of the tile at which a group is complete
-    reduce_groups(block, room, base, count);
+    reduce_groups(block, temp_storage, base, count);
     block.sync();
     for (int k = warp_id(block); first + k * task.group < count; k += block.threads() / warp_size) {
       int const i = first + k * task.group;
-      add_row(block, room, room.logits + k * tile_pitch, i, 1.0f, sums + (base + i) / task.group);
+      add_row(block, temp_storage, temp_storage.logits + k * tile_pitch, i, 1.0f, sums + (base + i) / task.group);
     }
   }
 
   /// The logits of each group that ends in this tile, one after another, where the tile's rows were.
   template <class Block>
-  KVPOLICY_HD void reduce_groups(Block& block, attention_room const& room, int base, int count) const {
+  KVPOLICY_HD void reduce_groups(Block& block, attention_storage const& temp_storage, int base, int count) const {
     for (int e = block.thread(); e < tile_entries; e += block.threads()) {
       int head = base % task.group;
       int done = 0;
       for (int i = 0; i < count; ++i) {
-        group_maximum
-            ? fold_into(room.inner[e], room.logits[i * tile_pitch + e] * room.scale[i], true, head == 0)
-            : fold_into(room.inner[e], room.logits[i * tile_pitch + e] * room.scale[i] * group_share, false, head == 0);
+        group_maximum ? fold_into(temp_storage.inner[e],
+                                  temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i], true, head == 0)
+                      : fold_into(temp_storage.inner[e],
+                                  temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i] * group_share, false,
+                                  head == 0);
         if (++head < task.group) continue;
-        room.logits[done++ * tile_pitch + e] = room.inner[e];
+        temp_storage.logits[done++ * tile_pitch + e] = temp_storage.inner[e];
         head = 0;
       }
     }
@@ -152,18 +155,18 @@ struct sums_kernel {
 
   /// A warp adds a tile's logits of one row.
   template <class Block>
-  KVPOLICY_HD void add_row(Block& block, attention_room const& room, float const* logits, int row, float scale,
-                           running_sum* sum) const {
+  KVPOLICY_HD void add_row(Block& block, attention_storage const& temp_storage, float const* logits, int row,
+                           float scale, running_sum* sum) const {
     float high = running_sum::lowest();
     for (int e = lane_id(block); e < tile_entries; e += warp_size) {
       float const value = logits[e] * scale;
-      if (room.sees(row, e) && value > high) high = value;
+      if (temp_storage.sees(row, e) && value > high) high = value;
     }
     high = warp_reduce(block, high, take_higher{});
     float const zero = running_sum::against(high);
     float all = 0;
     for (int e = lane_id(block); e < tile_entries; e += warp_size) {
-      if (room.sees(row, e)) all += ::expf(logits[e] * scale - zero);
+      if (temp_storage.sees(row, e)) all += ::expf(logits[e] * scale - zero);
     }
     all = warp_reduce(block, all, add_up{});
     if (lane_id(block) == 0) *sum = sum->with({high, all});
@@ -176,7 +179,7 @@ struct sums_kernel {
 
 /// A thread a slot: what the stretches say of it, in their order. `first`: the first slot of this launch.
 struct settle_body {
-  sums_room of;
+  sums_storage of;
   int first;
 
   template <class Block>

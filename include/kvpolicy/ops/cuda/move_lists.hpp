@@ -9,8 +9,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 /// True for the first of the lanes that share a row of this table: that one writes it.
 template <class T>
-[[nodiscard]] KVPOLICY_HD bool leads_row(by_lane<T> const& table, lanes const& who, lane one) {
-  return (table.sequence != 0 || one.sequence == 0) && (table.layer != 0 || one.layer == who.layer_begin) &&
+[[nodiscard]] KVPOLICY_HD bool leads_row(by_lane<T> const& table, lanes const& batch, lane one) {
+  return (table.sequence != 0 || one.sequence == 0) && (table.layer != 0 || one.layer == batch.layer_begin) &&
          (table.head != 0 || one.head == 0);
 }
 
@@ -20,8 +20,8 @@ struct unit_table {
   by_lane<int const> begin{};
   by_lane<int> shares{};  ///< strides of `units`, and of `begin`: 0 where lanes share a row
 
-  [[nodiscard]] KVPOLICY_HD int* row(lane who) const {
-    return units.row(who) + (begin.data != nullptr ? *begin.row(who) : 0);
+  [[nodiscard]] KVPOLICY_HD int* row(lane this_lane) const {
+    return units.row(this_lane) + (begin.data != nullptr ? *begin.row(this_lane) : 0);
   }
 };
 
@@ -57,15 +57,15 @@ struct kept_moves {
 /// The moves of every lane of a keep set.
 struct kept_lanes {
   keep_set keep{};
-  lanes who{};
+  kvpolicy::lanes lanes{};
 
   [[nodiscard]] KVPOLICY_HD kept_moves of(int i) const {
-    lane const one = who.at(i);
-    int const segment = segment_of(who, keep.decides, i);
-    std::int64_t const first = keep.offset[segment];
-    int const committed = who.committed(one);
-    return {keep.ordinal + first, static_cast<int>(keep.offset[segment + 1] - first), committed,
-            *who.count.row(one) - committed};
+    lane const one = lanes.at(i);
+    int const segment = segment_of(lanes, keep.decides, i);
+    std::int64_t const first = keep.indptr[segment];
+    int const committed = lanes.committed(one);
+    return {keep.indices + first, static_cast<int>(keep.indptr[segment + 1] - first), committed,
+            *lanes.count.row(one) - committed};
   }
 };
 

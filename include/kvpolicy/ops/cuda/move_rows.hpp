@@ -38,8 +38,8 @@ struct moved_rows {
   bool across_rows = false;  ///< neighbours in memory are entries, not columns: transposed
 
   /// A row that lanes share moves once.
-  [[nodiscard]] KVPOLICY_HD bool led_by(lanes const& who, lane one) const {
-    return !by_ordinal || leads_row(by_lane<std::byte>{rows.base, rows.unit, rows.layer, rows.head}, who, one);
+  [[nodiscard]] KVPOLICY_HD bool led_by(lanes const& batch, lane one) const {
+    return !by_ordinal || leads_row(by_lane<std::byte>{rows.base, rows.unit, rows.layer, rows.head}, batch, one);
   }
   [[nodiscard]] KVPOLICY_HD std::byte* row(locator const& where, lane one, int ordinal) const {
     place const at = by_ordinal ? place{one.sequence, ordinal} : where.at(one, ordinal);
@@ -105,9 +105,9 @@ class moved_list {
     add(moved_plane(in.v));
     for (plane const& each : in.more) add(moved_plane(each));
   }
-  void add_columns(cache const& in, std::span<held_column const> columns) {
-    add(moved_positions(in.who.position));
-    for (held_column const& each : columns) {
+  void add_columns(cache const& in, std::span<recorded_column const> columns) {
+    add(moved_positions(in.lanes.position));
+    for (recorded_column const& each : columns) {
       if (each.about.one != per::lane_entry || each.about.rule != on_move::permute) continue;
       add(moved_column(each.rows, each.about.bytes));
     }
@@ -123,9 +123,9 @@ class moved_list {
 };
 
 /// Columns of which it must be said how much is still true.
-[[nodiscard]] inline few_columns known_columns(std::span<held_column const> columns) {
+[[nodiscard]] inline few_columns known_columns(std::span<recorded_column const> columns) {
   few_columns known;
-  for (held_column const& each : columns) {
+  for (recorded_column const& each : columns) {
     if (each.about.one != per::lane || each.about.rule != on_move::recompute) continue;
     expects(known.count < few_columns::most, "apply", "columns", known.count + 1, "a device recomputes eight at most");
     known.of[known.count++] = each;
@@ -134,7 +134,7 @@ class moved_list {
 }
 
 /// Rows are cut into slices until the device has enough blocks; a slice stays as wide as a warp reads at once.
-inline void share_out(few_moved& some, int lanes, launch_numbers const& numbers) {
+inline void share_out(few_moved& some, int lanes, launch_config const& numbers) {
   constexpr int narrowest = 64;
   std::int64_t const wanted = std::int64_t{numbers.processors} * 4;
   for (int i = 0; i < some.count; ++i) {
@@ -180,7 +180,7 @@ struct tile_mover {
   static constexpr int rows_of_a_thread = 8;
   moved_rows const& what;
   locator const& where;
-  lane who;
+  kvpolicy::lane lane;
   Moves const& moves;
   int begin;
   int slice;
@@ -204,12 +204,12 @@ struct tile_mover {
     bytes held[rows_of_a_thread] = {};
     for (int r = 0; r < rows_of_a_thread; ++r) {
       int const e = first + r * mine.tall;
-      if (e < end) held[r] = *reinterpret_cast<bytes const*>(what.row(where, who, moves.source(e)) + offset);
+      if (e < end) held[r] = *reinterpret_cast<bytes const*>(what.row(where, lane, moves.source(e)) + offset);
     }
     block.sync();
     for (int r = 0; r < rows_of_a_thread; ++r) {
       int const e = first + r * mine.tall;
-      if (e < end) *reinterpret_cast<bytes*>(what.row(where, who, e) + offset) = held[r];
+      if (e < end) *reinterpret_cast<bytes*>(what.row(where, lane, e) + offset) = held[r];
     }
   }
 };
@@ -233,9 +233,9 @@ KVPOLICY_HD void run_by_width(Block& block, int width, Mover const& mover) {
 
 /// Every lane's entries become what `Moves` says, a block for a slice of each lane's rows of each thing.
 template <class Moves>
-struct carry_kernel {
+struct permute_kernel {
   Moves moves;
-  lanes who;
+  kvpolicy::lanes lanes;
   locator where;
   few_moved what;
   few_columns known;
@@ -249,31 +249,31 @@ struct carry_kernel {
   KVPOLICY_HD void run(Block& block, int i, int slice) const {
     auto const now = moves.of(i);
     if (now.none()) return;
-    lane const one = who.at(i);
+    lane const one = lanes.at(i);
     int const begin = first_moved(block, now);
     if (slice == 0 && block.thread() == 0) lower_known(block, known, one, begin);
     int item = 0;
     while (slice >= what.of[item].slices) slice -= what.of[item++].slices;
     moved_rows const& mine = what.of[item];
-    if (!mine.led_by(who, one)) return;
+    if (!mine.led_by(lanes, one)) return;
     run_by_width(block, mine.width, tile_mover<decltype(now)>{mine, where, one, now, begin, slice});
   }
 };
 
 template <class Executor, class Moves>
-void launch_carry(Executor& exec, carry_kernel<Moves> const& carry) {
-  launch_change(exec, launch_shape{carry.who.size() * carry.slices, exec.numbers().row_threads, 0}, carry);
+void launch_permute(Executor& exec, permute_kernel<Moves> const& carry) {
+  launch_change(exec, launch_shape{carry.lanes.size() * carry.slices, exec.config().row_threads, 0}, carry);
 }
 
 /// launch(kernel) for all kernels by which positions and columns of every lane, and with `rows` its rows, follow its
 /// moves. One, unless there are more than a few things to move.
 template <class Executor, class Moves, class Launch>
-void for_each_carry(Executor& exec, Moves const& moves, cache const& in, std::span<held_column const> columns,
-                    bool rows, Launch const& launch) {
+void for_each_permute(Executor& exec, Moves const& moves, cache const& in, std::span<recorded_column const> columns,
+                      bool rows, Launch const& launch) {
   few_columns const known = known_columns(columns);
   auto const visit = [&](few_moved some) {
-    share_out(some, in.who.size(), exec.numbers());
-    launch(carry_kernel<Moves>{moves, in.who, in.where, some, known, slices_of(some)});
+    share_out(some, in.lanes.size(), exec.config());
+    launch(permute_kernel<Moves>{moves, in.lanes, in.where, some, known, slices_of(some)});
   };
   moved_list list(visit);
   if (rows) list.add_planes(in);
@@ -282,8 +282,9 @@ void for_each_carry(Executor& exec, Moves const& moves, cache const& in, std::sp
 }
 
 template <class Executor, class Moves>
-void carry_lanes(Executor& exec, Moves const& moves, cache const& in, std::span<held_column const> columns, bool rows) {
-  for_each_carry(exec, moves, in, columns, rows, [&](auto const& carry) { launch_carry(exec, carry); });
+void permute_lanes(Executor& exec, Moves const& moves, cache const& in, std::span<recorded_column const> columns,
+                   bool rows) {
+  for_each_permute(exec, moves, in, columns, rows, [&](auto const& carry) { launch_permute(exec, carry); });
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

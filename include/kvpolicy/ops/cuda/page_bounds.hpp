@@ -22,7 +22,7 @@ struct ordered_bits {
 
 template <class Loads>
 struct extend_bounds_kernel {
-  lanes who;
+  kvpolicy::lanes lanes;
   row_view from;
   page_bound_memory to;
   Loads loads;
@@ -32,8 +32,8 @@ struct extend_bounds_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = who.at(block.index() / blocks_a_lane);
-    int const committed = who.committed(one);
+    lane const one = lanes.at(block.index() / blocks_a_lane);
+    int const committed = lanes.committed(one);
     int const known = *to.known.row(one);
     int const pages = pages_for(committed, to.page);
     warp_share const share = share_of_warp(block, blocks_a_lane);
@@ -80,24 +80,24 @@ struct extend_bounds_kernel {
 
 /// Now the bounds speak of every committed entry.
 struct all_known {
-  lanes who;
+  kvpolicy::lanes lanes;
   by_lane<int> known;
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = who.at(static_cast<int>(i));
-    *known.row(one) = who.committed(one);
+    lane const one = lanes.at(static_cast<int>(i));
+    *known.row(one) = lanes.committed(one);
   }
 };
 
 struct forget_bounds_of_lane {
-  lanes who;
+  kvpolicy::lanes lanes;
   by_lane<int> known;
   int first;  ///< lane of the sequence
   int position;
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = who.at(first + static_cast<int>(i));
-    int const before = lane_entries{one, *who.count.row(one), 0, who.position.row(one)}.first_at(position);
+    lane const one = lanes.at(first + static_cast<int>(i));
+    int const before = lane_entries{one, *lanes.count.row(one), 0, lanes.position.row(one)}.first_at(position);
     int& has = *known.row(one);
     if (before < has) has = before;
   }
@@ -105,15 +105,15 @@ struct forget_bounds_of_lane {
 
 /// The count of lane i, and the position of page i.
 struct count_pages_each {
-  lanes who;
-  lanes pages;
+  kvpolicy::lanes lanes;
+  kvpolicy::lanes pages;
   int page;
   int most;
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t at) const {
     int const i = static_cast<int>(at);
-    if (i < who.size()) *pages.count.row(who.at(i)) = pages_for(who.committed(who.at(i)), page);
-    if (i < most) pages.position.row(who.at(0))[i] = i;
+    if (i < lanes.size()) *pages.count.row(lanes.at(i)) = pages_for(lanes.committed(lanes.at(i)), page);
+    if (i < most) pages.position.row(lanes.at(0))[i] = i;
   }
 };
 
@@ -128,24 +128,24 @@ struct implementation<ops::extend_bounds_t, Backend> {
   static void refuse(keys const& from) { detail::check_aligned("extend_bounds", "keys", from.rows); }
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, keys const& from, page_bound_memory const& to) {
+  static void run(Executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to) {
     refuse(from);
     detail::check_aligned("extend_bounds", to);
     bool const fours = from.rows.contiguous() && to.dims % 4 == 0;
     detail::with_loads(from.rows.element, fours ? detail::alignment_of(from.rows, true) : 1,
-                       [&](auto loads) { launch(exec, who, from, to, loads); });
-    detail::launch_each_change(exec, who.size(), detail::all_known{who, to.known});
+                       [&](auto loads) { launch(exec, batch, from, to, loads); });
+    detail::launch_each_change(exec, batch.size(), detail::all_known{batch, to.known});
   }
 
  private:
   template <class Executor, class Loads>
-  static void launch(Executor& exec, lanes const& who, keys const& from, page_bound_memory const& to, Loads loads) {
-    int const threads = exec.numbers().row_threads;
+  static void launch(Executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to, Loads loads) {
+    int const threads = exec.config().row_threads;
     int const warps = threads / detail::warp_size;
     int const blocks =
-        detail::blocks_of_a_lane(exec, who.size(), (detail::pages_for(who.bound, to.page) + warps - 1) / warps);
-    detail::launch_change(exec, launch_shape{who.size() * blocks, threads, 0},
-                          detail::extend_bounds_kernel<Loads>{who, from, to, loads, blocks});
+        detail::blocks_of_a_lane(exec, batch.size(), (detail::pages_for(batch.bound, to.page) + warps - 1) / warps);
+    detail::launch_change(exec, launch_shape{batch.size() * blocks, threads, 0},
+                          detail::extend_bounds_kernel<Loads>{batch, from, to, loads, blocks});
   }
 };
 
@@ -154,11 +154,11 @@ struct implementation<ops::forget_bounds_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, by_lane<int> const& known, int sequence, int position) {
-    if (sequence < 0 || sequence >= who.sequences) return;
-    int const lanes_each = who.layers() * who.heads;
+  static void run(Executor& exec, lanes const& batch, by_lane<int> const& known, int sequence, int position) {
+    if (sequence < 0 || sequence >= batch.sequences) return;
+    int const lanes_each = batch.layers() * batch.heads;
     detail::launch_each_change(exec, lanes_each,
-                               detail::forget_bounds_of_lane{who, known, sequence * lanes_each, position});
+                               detail::forget_bounds_of_lane{batch, known, sequence * lanes_each, position});
   }
 };
 
@@ -168,10 +168,11 @@ struct implementation<ops::count_pages_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, int page, lanes const& pages) {
-    if (who.size() == 0) return;
-    int const most = detail::pages_for(who.bound, page);
-    detail::launch_each(exec, who.size() > most ? who.size() : most, detail::count_pages_each{who, pages, page, most});
+  static void run(Executor& exec, lanes const& batch, int page, lanes const& pages) {
+    if (batch.size() == 0) return;
+    int const most = detail::pages_for(batch.bound, page);
+    detail::launch_each(exec, batch.size() > most ? batch.size() : most,
+                        detail::count_pages_each{batch, pages, page, most});
   }
 };
 

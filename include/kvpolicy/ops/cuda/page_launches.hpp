@@ -12,7 +12,7 @@ inline constexpr int shared_everywhere = 48 * 1024;
 /// How many blocks share the work of one lane: as many as fill the device, and no more than there are pieces.
 template <class Executor>
 [[nodiscard]] int blocks_of_a_lane(Executor& exec, int lanes, std::int64_t pieces) {
-  std::int64_t const all = std::int64_t{exec.numbers().processors} * exec.numbers().blocks_of_a_processor;
+  std::int64_t const all = std::int64_t{exec.config().processors} * exec.config().blocks_of_a_processor;
   std::int64_t const fair = lanes > 0 ? (all + lanes - 1) / lanes : 1;
   std::int64_t const most = pieces > 1 ? pieces : 1;
   return static_cast<int>(fair < most ? fair : most);

@@ -44,7 +44,7 @@ struct join_heads {
 /// query heads ask at once, so that a bound is read once for them, and of a few pages: so many sums a thread.
 template <int Heads, class Loads>
 struct page_scores_kernel {
-  lanes who;
+  kvpolicy::lanes lanes;
   page_bound_view bounds;
   query_view rows;
   reduction group;
@@ -58,28 +58,28 @@ struct page_scores_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const segment = block.index() / blocks_a_lane;
-    lane const one = out.who.at(segment);
-    int const committed = who.committed(one);
+    lane const one = out.lanes.at(segment);
+    int const committed = lanes.committed(one);
     int const known = *bounds.known.row(one);
     int const pages = pages_for(committed, bounds.page);
     bool const asks = rows.valid(one) > 0;
-    int const told = !asks ? 0 : known >= committed ? pages : known / bounds.page;
-    fill_others(block, out.row(segment), told, pages, asks ? same_bits<float>(0x7F800000u) : 0.0f);
+    int const known_pages = !asks ? 0 : known >= committed ? pages : known / bounds.page;
+    fill_others(block, out.row(segment), known_pages, pages, asks ? same_bits<float>(0x7F800000u) : 0.0f);
     warp_share const share = share_of_warp(block, blocks_a_lane);
-    if ((share.first - warp_id(block)) * pages_at_once >= told) return;  // nothing for the whole block
+    if ((share.first - warp_id(block)) * pages_at_once >= known_pages) return;  // nothing for the whole block
     float* const folded = shared_arena(block).template take<float>(Heads * 2 * bounds.dims);
     for (int first = 0; first < heads_of_lane(); first += Heads) {
       block.sync();
       fold(block, one, first, folded);
       block.sync();
-      for (int p = share.first * pages_at_once; p < told; p += share.step * pages_at_once) {
-        take_pages(block, one, first, folded, ordinal_range{p, told}, out.row(segment));
+      for (int p = share.first * pages_at_once; p < known_pages; p += share.step * pages_at_once) {
+        take_pages(block, one, first, folded, ordinal_range{p, known_pages}, out.row(segment));
       }
     }
   }
 
  private:
-  [[nodiscard]] KVPOLICY_HD int heads_of_lane() const { return rows.heads / who.heads; }
+  [[nodiscard]] KVPOLICY_HD int heads_of_lane() const { return rows.heads / lanes.heads; }
 
   template <class Block>
   KVPOLICY_HD void fill_others(Block& block, float* to, int begin, int end, float with) const {
@@ -193,18 +193,18 @@ struct implementation<ops::page_scores_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, page_bound_view const& bounds, query_view const& rows,
+  static void run(Executor& exec, lanes const& batch, page_bound_view const& bounds, query_view const& rows,
                   reduction group, score_view const& out) {
     detail::check_aligned("page_scores", bounds);
     detail::check_aligned("page_scores", rows);
     expects(heads_at_once(1, bounds.dims) > 0, "page_scores", "page_bounds.dims", bounds.dims,
             "a block of threads has 48 KiB for a folded query row");
-    int const heads = heads_at_once(rows.heads / who.heads, bounds.dims);
+    int const heads = heads_at_once(rows.heads / batch.heads, bounds.dims);
     int const alignment = bounds.dims % 2 == 0 ? detail::alignment_of(bounds.rows, bounds.row_bytes()) : 1;
     detail::with_loads(bounds.element, alignment, [&](auto loads) {
-      if (heads == 8) launch<8>(exec, who, bounds, rows, group, out, loads);
-      if (heads == 4) launch<4>(exec, who, bounds, rows, group, out, loads);
-      if (heads == 1) launch<1>(exec, who, bounds, rows, group, out, loads);
+      if (heads == 8) launch<8>(exec, batch, bounds, rows, group, out, loads);
+      if (heads == 4) launch<4>(exec, batch, bounds, rows, group, out, loads);
+      if (heads == 1) launch<1>(exec, batch, bounds, rows, group, out, loads);
     });
   }
 
@@ -220,16 +220,16 @@ struct implementation<ops::page_scores_t, Backend> {
   }
 
   template <int Heads, class Executor, class Loads>
-  static void launch(Executor& exec, lanes const& who, page_bound_view const& bounds, query_view const& rows,
+  static void launch(Executor& exec, lanes const& batch, page_bound_view const& bounds, query_view const& rows,
                      reduction group, score_view const& out, Loads loads) {
     using kernel = detail::page_scores_kernel<Heads, Loads>;
-    int const threads = exec.numbers().entry_threads;
+    int const threads = exec.config().entry_threads;
     int const pages = threads / detail::warp_size * kernel::pages_at_once;
-    int const all = detail::pages_for(who.bound, bounds.page);
+    int const all = detail::pages_for(batch.bound, bounds.page);
     int const blocks = detail::blocks_of_a_lane(exec, out.segments(), (all + pages - 1) / pages);
     exec.launch(
         launch_shape{out.segments() * blocks, threads, static_cast<std::size_t>(shared_bytes(Heads, bounds.dims))},
-        kernel{who, bounds, rows, group, out, loads, blocks});
+        kernel{batch, bounds, rows, group, out, loads, blocks});
   }
 };
 

@@ -169,17 +169,17 @@ struct add_slices {
   }
 };
 
-/// Runs a net on `groups` groups of up to `bound` rows. Where tiles alone would leave the device idle, and `room`
-/// floats of `parts` allow it, each slice is a block of its own. Nothing happens once a fault is raised.
+/// Runs a net on `groups` groups of up to `bound` rows. Where tiles alone would leave the device idle, and
+/// `temp_storage` floats of `parts` allow it, each slice is a block of its own. Nothing happens once a fault is raised.
 template <class Executor, class Net>
-void launch_perceptron(Executor& exec, Net const& net, perceptron_work work, float* parts, std::int64_t room) {
+void launch_perceptron(Executor& exec, Net const& net, perceptron_work work, float* parts, std::int64_t capacity) {
   if (work.groups <= 0 || work.bound <= 0) return;
   auto const bytes = [&](int threads) {
     int const rows = tile_sizes::rows(threads);
     return tile_sizes::bytes(threads) + shared_arena::bytes_of_piece<float>(rows * work.outputs) + Net::bytes(rows);
   };
   work.threads = tile_threads(exec, bytes);
-  work.split = work.slices() > 1 && work.tiles() < 4 * exec.numbers().processors && work.parts() <= room;
+  work.split = work.slices() > 1 && work.tiles() < 4 * exec.config().processors && work.parts() <= capacity;
   int const blocks = work.tiles() * (work.split ? work.slices() : 1);
   launch_change(exec, launch_shape{blocks, work.threads, bytes(work.threads)},
                 perceptron_kernel<Net>{net, work, parts});

@@ -39,9 +39,9 @@ struct weight_rows {
 /// The most threads for which `bytes(threads)` of shared memory are there; 32 if there are none.
 template <class Executor, class Bytes>
 [[nodiscard]] int tile_threads(Executor& exec, Bytes const& bytes) {
-  int const wanted = exec.numbers().entry_threads;
+  int const wanted = exec.config().entry_threads;
   int threads = wanted < tile_sizes::most_threads ? wanted : tile_sizes::most_threads;
-  while (threads > warp_size && bytes(threads) > static_cast<std::size_t>(exec.numbers().shared_bytes)) {
+  while (threads > warp_size && bytes(threads) > static_cast<std::size_t>(exec.config().shared_bytes)) {
     threads -= warp_size;
   }
   return threads;

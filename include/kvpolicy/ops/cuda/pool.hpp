@@ -17,11 +17,11 @@ struct pool_rows {
   int tail;
 
   [[nodiscard]] KVPOLICY_HD int count(int segment) const {
-    int const all = scores.who.committed(scores.lane_of(segment)) - tail;
+    int const all = scores.lanes.committed(scores.lane_of(segment)) - tail;
     return all < 0 ? 0 : all;
   }
   [[nodiscard]] KVPOLICY_HD float* copy(int segment) const {
-    return aside + static_cast<std::int64_t>(segment) * scores.who.bound;
+    return aside + static_cast<std::int64_t>(segment) * scores.lanes.bound;
   }
 };
 
@@ -82,8 +82,8 @@ template <kernel_backend Backend>
 struct implementation<ops::pool_t, Backend> {
   static constexpr bool provided = true;
 
-  static std::size_t scratch(shape const&, lanes const& who) {
-    return static_cast<std::size_t>(who.size()) * static_cast<std::size_t>(who.bound) * sizeof(float);
+  static std::size_t scratch(shape const&, lanes const& batch) {
+    return static_cast<std::size_t>(batch.size()) * static_cast<std::size_t>(batch.bound) * sizeof(float);
   }
 
   template <class Executor>
@@ -91,8 +91,8 @@ struct implementation<ops::pool_t, Backend> {
     if (by.how == pooling::kind::none) return;
     auto* const aside = reinterpret_cast<float*>(exec.scratch());
     detail::pool_rows const rows{scores, aside, by.width / 2, by.width, by.how == pooling::kind::avg, tail};
-    int const piece = exec.numbers().entries_of_a_block;
-    if (scores.who.bound > piece && rows.reach > 0) detail::launch_entries(exec, scores, detail::pool_edges{rows});
+    int const piece = exec.config().entries_of_a_block;
+    if (scores.lanes.bound > piece && rows.reach > 0) detail::launch_entries(exec, scores, detail::pool_edges{rows});
     detail::launch_pieces(exec, scores, detail::pool_piece{rows}, static_cast<std::size_t>(piece) * sizeof(float));
   }
 };

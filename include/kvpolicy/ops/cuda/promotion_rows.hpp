@@ -57,12 +57,13 @@ struct entry_rows {
 }
 
 /// A thread's share of an entry's row in one of its planes. Consecutive threads of a warp, consecutive bytes.
-KVPOLICY_HD inline void copy_entry(int first, int step, entry_rows const& from, entry_rows const& to, lane who,
+KVPOLICY_HD inline void copy_entry(int first, int step, entry_rows const& from, entry_rows const& to, lane this_lane,
                                    int source, int target, int in_plane) {
   plane const& read = from.planes.of[in_plane];
   plane const& written = to.planes.of[in_plane];
-  std::byte const* const row = read.row(who.layer, from.where.at(who, source), who.head);
-  copy_row(first, step, read, row, written, written.row(who.layer, to.where.at(who, target), who.head));
+  std::byte const* const row = read.row(this_lane.layer, from.where.at(this_lane, source), this_lane.head);
+  copy_row(first, step, read, row, written,
+           written.row(this_lane.layer, to.where.at(this_lane, target), this_lane.head));
 }
 
 /// A column that entries take along: where it is written, and where each of two sources keeps it. Null: it starts at
@@ -75,16 +76,16 @@ struct column_pair {
 using column_pairs = a_few<column_pair>;
 
 /// The columns of entries among `to`, each with its like among those of the sources.
-[[nodiscard]] inline column_pairs moved_with(char const* call, std::span<held_column const> to,
-                                             std::span<held_column const> from,
-                                             std::span<held_column const> also = {}) {
+[[nodiscard]] inline column_pairs moved_with(char const* call, std::span<recorded_column const> to,
+                                             std::span<recorded_column const> from,
+                                             std::span<recorded_column const> also = {}) {
   few_columns const all = all_columns(call, to);
   column_pairs made;
   for (int i = 0; i < all.count; ++i) {
-    held_column const& each = all.of[i];
+    recorded_column const& each = all.of[i];
     if (each.about.one != per::lane_entry) continue;
-    auto const rows_in = [&](std::span<held_column const> among) {
-      held_column const* const known = same_column(among, each.about);
+    auto const rows_in = [&](std::span<recorded_column const> among) {
+      recorded_column const* const known = same_column(among, each.about);
       return known != nullptr ? known->rows : by_lane<std::byte>{};
     };
     made.of[made.count++] = {each.rows, {rows_in(from), rows_in(also)}, each.about.bytes};
@@ -93,13 +94,14 @@ using column_pairs = a_few<column_pair>;
 }
 
 /// What is recorded about entry `source` of a lane becomes what is recorded about its entry `target`. By one thread.
-KVPOLICY_HD inline void copy_numbers(column_pairs const& columns, int of_source, lane who, int source, int target) {
+KVPOLICY_HD inline void copy_numbers(column_pairs const& columns, int of_source, lane this_lane, int source,
+                                     int target) {
   for (int i = 0; i < columns.count; ++i) {
     column_pair const& each = columns.of[i];
-    std::byte* const written = each.to.row(who) + std::int64_t{target} * each.bytes;
+    std::byte* const written = each.to.row(this_lane) + std::int64_t{target} * each.bytes;
     by_lane<std::byte> const& known = each.from[of_source];
     if (known.data != nullptr) {
-      copy_bytes(0, 1, known.row(who) + std::int64_t{source} * each.bytes, written, each.bytes);
+      copy_bytes(0, 1, known.row(this_lane) + std::int64_t{source} * each.bytes, written, each.bytes);
     } else {
       for (int b = 0; b < each.bytes; ++b) written[b] = std::byte{0};
     }
@@ -122,7 +124,7 @@ KVPOLICY_HD void move_down(Block& block, Word* to, Word const* from, int count) 
 /// How many blocks share out the rows of a lane, `most` at the most, a warp a row.
 template <class Executor>
 [[nodiscard]] int blocks_for_rows(Executor& exec, int lanes, std::int64_t most) {
-  int const warps = exec.numbers().row_threads / warp_size;
+  int const warps = exec.config().row_threads / warp_size;
   return blocks_of_a_lane(exec, lanes, (most + warps - 1) / warps);
 }
 

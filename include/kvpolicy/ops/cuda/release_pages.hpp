@@ -16,15 +16,15 @@ struct lane_release {
 /// What all lanes give back, and the pages that were free before.
 struct all_released {
   int pages = 0;
-  int supply = 0;
+  int free_pages = 0;
 };
 
 /// A thread a lane; the last block adds up, lane by lane.
 struct count_released_kernel {
-  lanes who;
-  by_lane<int> held;
+  kvpolicy::lanes lanes;
+  by_lane<int> num_pages;
   int page;
-  int const* supply;
+  int const* free_pages;
   lane_release* released;
   all_released* all;
   int* ticket;
@@ -36,54 +36,54 @@ struct count_released_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     shared_arena arena(block);
-    int* const room = arena.take<int>(warp_size + 1);
+    int* const temp_storage = arena.take<int>(warp_size + 1);
     int* const turn = arena.take<int>(1);
     int const step = block.blocks() * block.threads();
-    for (int i = block.index() * block.threads() + block.thread(); i < who.size(); i += step) {
-      lane const one = who.at(i);
-      int const over = *held.row(one) - (*who.count.row(one) + page - 1) / page;
+    for (int i = block.index() * block.threads() + block.thread(); i < lanes.size(); i += step) {
+      lane const one = lanes.at(i);
+      int const over = *num_pages.row(one) - (*lanes.count.row(one) + page - 1) / page;
       released[i].pages = over > 0 ? over : 0;
     }
-    if (last_block(block, ticket, turn)) add_up_lanes(block, room);
+    if (last_block(block, ticket, turn)) add_up_lanes(block, temp_storage);
   }
 
  private:
   template <class Block>
-  KVPOLICY_HD void add_up_lanes(Block& block, int* room) const {
+  KVPOLICY_HD void add_up_lanes(Block& block, int* temp_storage) const {
     int pages = 0;
-    for (int first = 0; first < who.size(); first += block.threads()) {
+    for (int first = 0; first < lanes.size(); first += block.threads()) {
       int const i = first + block.thread();
-      auto const lower = block_sum_before(block, i < who.size() ? released[i].pages : 0, room);
-      if (i < who.size()) released[i].before = pages + lower.before;
+      auto const lower = block_sum_before(block, i < lanes.size() ? released[i].pages : 0, temp_storage);
+      if (i < lanes.size()) released[i].before = pages + lower.before;
       pages += lower.all;
     }
-    if (block.thread() == 0) *all = {pages, *supply};
+    if (block.thread() == 0) *all = {pages, *free_pages};
   }
 };
 
 /// A block a lane: its pages go to the supply, the last first.
 struct write_released_kernel {
-  lanes who;
+  kvpolicy::lanes lanes;
   by_lane<int> table;
-  by_lane<int> held;
-  page_supply pages;
+  by_lane<int> num_pages;
+  page_free_list pages;
   lane_release const* released;
   all_released const* all;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    if (block.index() == 0 && block.thread() == 0) *pages.count = all->supply + all->pages;
+    if (block.index() == 0 && block.thread() == 0) *pages.count = all->free_pages + all->pages;
     lane_release const mine = released[block.index()];
     if (mine.pages == 0) return;
-    lane const one = who.at(block.index());
-    int const last = *held.row(one) - 1;
+    lane const one = lanes.at(block.index());
+    int const last = *num_pages.row(one) - 1;
     for (int p = block.thread(); p < mine.pages; p += block.threads()) {
       int* const named = table.row(one) + last - p;
-      pages.free[all->supply + mine.before + p] = *named;
+      pages.free[all->free_pages + mine.before + p] = *named;
       if (pages.sentinel >= 0) *named = pages.sentinel;
     }
     block.sync();
-    if (block.thread() == 0) *held.row(one) = last + 1 - mine.pages;
+    if (block.thread() == 0) *num_pages.row(one) = last + 1 - mine.pages;
   }
 };
 
@@ -93,23 +93,23 @@ template <kernel_backend Backend>
 struct implementation<ops::release_pages_t, Backend> {
   static constexpr bool provided = true;
 
-  static std::size_t scratch(shape const&, lanes const& who) {
-    return releases_offset + static_cast<std::size_t>(who.size()) * sizeof(detail::lane_release);
+  static std::size_t scratch(shape const&, lanes const& batch) {
+    return releases_offset + static_cast<std::size_t>(batch.size()) * sizeof(detail::lane_release);
   }
 
   template <class Executor>
   static void run(Executor& exec, paged_lanes const& in) {
-    lanes const& who = in.entries.who;
-    expects(exec.reserved() >= scratch(in.entries.shape, who), "release_pages", "exec",
+    lanes const& batch = in.entries.lanes;
+    expects(exec.reserved() >= scratch(in.entries.shape, batch), "release_pages", "exec",
             "an executor without scratch for this batch", "plan and state are made on the executor that runs them");
     auto* const all = reinterpret_cast<detail::all_released*>(exec.scratch());
     auto* const released = reinterpret_cast<detail::lane_release*>(exec.scratch() + releases_offset);
-    int const threads = exec.numbers().lane_threads;
+    int const threads = exec.config().lane_threads;
     using counting = detail::count_released_kernel;
-    exec.launch({(who.size() + threads - 1) / threads, threads, counting::shared_bytes()},
-                counting{who, in.held, in.page(), in.pages.count, released, all, exec.tickets()});
-    detail::launch_change(exec, {who.size(), threads, 0},
-                          detail::write_released_kernel{who, in.table, in.held, in.pages, released, all});
+    exec.launch({(batch.size() + threads - 1) / threads, threads, counting::shared_bytes()},
+                counting{batch, in.num_pages, in.page(), in.pages.count, released, all, exec.tickets()});
+    detail::launch_change(exec, {batch.size(), threads, 0},
+                          detail::write_released_kernel{batch, in.table, in.num_pages, in.pages, released, all});
   }
 
  private:

@@ -74,7 +74,7 @@ struct pair_turn {
 
 /// A block a piece of a lane's entries: a thread turns one pair of channels of a run of them.
 struct turn_kernel {
-  lanes who;
+  kvpolicy::lanes lanes;
   plane keys;
   locator where;
   turn_tables tables;
@@ -84,8 +84,8 @@ struct turn_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = who.at(block.index() / pieces);
-    int const count = *who.count.row(one);
+    lane const one = lanes.at(block.index() / pieces);
+    int const count = *lanes.count.row(one);
     int const begin = block.index() % pieces * entries_of_a_piece;
     int const end = count - begin < entries_of_a_piece ? count : begin + entries_of_a_piece;
     int const wide = tables.pairs < block.threads() ? tables.pairs : block.threads();
@@ -111,7 +111,7 @@ struct turn_kernel {
     bool const halves = style == rope_style::neox;
     std::int64_t const x_at = (halves ? now.pair : 2 * now.pair) * keys.dim;
     std::int64_t const y_at = (halves ? now.pair + tables.pairs : 2 * now.pair + 1) * keys.dim;
-    int const* const position = who.position.row(one);
+    int const* const position = lanes.position.row(one);
     std::byte* row[entries_at_once] = {};
     int step[entries_at_once] = {};
     float x[entries_at_once] = {}, y[entries_at_once] = {};
@@ -136,13 +136,13 @@ struct turn_kernel {
 
 /// Positions are ordinals then. Lanes that share them write the same.
 struct number_entries {
-  lanes who;
+  kvpolicy::lanes lanes;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = who.at(static_cast<int>(i / who.bound));
-    auto const e = static_cast<int>(i % who.bound);
-    if (e < *who.count.row(one) && leads_row(who.position, who, one)) who.position.row(one)[e] = e;
+    lane const one = lanes.at(static_cast<int>(i / lanes.bound));
+    auto const e = static_cast<int>(i % lanes.bound);
+    if (e < *lanes.count.row(one) && leads_row(lanes.position, lanes, one)) lanes.position.row(one)[e] = e;
   }
 };
 
@@ -160,7 +160,7 @@ struct implementation<ops::rerotate_t, Backend> {
   static void refuse(cache const& in) { detail::check_aligned("rerotate", "k", in.k); }
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, cache const& in, rope const& how) {
+  static void run(Executor& exec, lanes const& batch, cache const& in, rope const& how) {
     refuse(in);
     detail::turn_tables tables;
     tables.pairs = (how.dims != 0 ? how.dims : in.k.dims) / 2;
@@ -168,11 +168,11 @@ struct implementation<ops::rerotate_t, Backend> {
     tables.fine = tables.frequency + tables.pairs;
     detail::launch_each(exec, std::int64_t{detail::turn_tables::fine_steps} * tables.pairs,
                         detail::make_turn_tables{tables, how});
-    int const entries = exec.numbers().entries_of_a_block;
-    int const pieces = (who.bound + entries - 1) / entries;
-    detail::launch_change(exec, launch_shape{who.size() * pieces, exec.numbers().row_threads, 0},
-                          detail::turn_kernel{who, in.k, in.where, tables, how.style, pieces, entries});
-    detail::launch_each_change(exec, std::int64_t{who.size()} * who.bound, detail::number_entries{who});
+    int const entries = exec.config().entries_of_a_block;
+    int const pieces = (batch.bound + entries - 1) / entries;
+    detail::launch_change(exec, launch_shape{batch.size() * pieces, exec.config().row_threads, 0},
+                          detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries});
+    detail::launch_each_change(exec, std::int64_t{batch.size()} * batch.bound, detail::number_entries{batch});
   }
 };
 

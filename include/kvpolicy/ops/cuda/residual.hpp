@@ -14,7 +14,7 @@ namespace detail {
 /// An entry's features, and behind them what it took from the span.
 struct attended_rows {
   float const* features;
-  residual_room room;
+  residual_storage temp_storage;
   int begin;
   bool attended;
   int dims;
@@ -22,9 +22,9 @@ struct attended_rows {
   [[nodiscard]] KVPOLICY_HD float operator()(int r, int c) const {
     if (c < dims) return features[std::int64_t{r} * dims + c];
     if (!attended) return 0;
-    int const head = (c - dims) / room.head_width;
-    int const slice = (c - dims) % room.head_width / tile_sizes::units;
-    return room.state_of(begin + r)[c - dims] / room.statistics(begin + r, head, slice)[1];
+    int const head = (c - dims) / temp_storage.head_width;
+    int const slice = (c - dims) % temp_storage.head_width / tile_sizes::units;
+    return temp_storage.state_of(begin + r)[c - dims] / temp_storage.statistics(begin + r, head, slice)[1];
   }
 };
 
@@ -75,9 +75,9 @@ struct residual_net {
     residual_head const& head = group.head;
     auto* const rule = arena.take<float>(rows);
     auto* const constant = arena.take<float>(tile_sizes::units);
-    bool const attended = group.room.range[0] < group.room.range[1];
+    bool const attended = group.temp_storage.range[0] < group.temp_storage.range[1];
     std::int64_t const columns = 3 * std::int64_t{head.dims} + 1 + head.width;
-    return {{group.row(tile.begin), group.room, tile.begin, attended, head.dims},
+    return {{group.row(tile.begin), group.temp_storage, tile.begin, attended, head.dims},
             {head.fc1, columns, head.dims, group.memory()},
             head.fc1_bias,
             head.fc2,
@@ -105,14 +105,14 @@ struct implementation<ops::residual_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, token_features const& features, turn_queries const& turn, residual_head const& head,
-                  residual_options const& how, score_view const& out, float* room) {
-    lanes const& who = out.who;
-    if (head.alpha == 0 || who.bound <= 0) return;
-    detail::residual_room const cut(head, who.bound, room);
-    for (int sequence = 0; sequence < who.sequences; ++sequence) {
-      detail::launch_each_change(exec, (std::int64_t{who.bound} + 1) * features.dims + 1,
-                                 detail::means_body{features, turn, how, who, ranks_of(exec), sequence, cut.range});
-      for (int begin = 0; begin < who.bound; begin += cut.entries) {
+                  residual_options const& how, score_view const& out, float* temp_storage) {
+    lanes const& batch = out.lanes;
+    if (head.alpha == 0 || batch.bound <= 0) return;
+    detail::residual_storage const cut(head, batch.bound, temp_storage);
+    for (int sequence = 0; sequence < batch.sequences; ++sequence) {
+      detail::launch_each_change(exec, (std::int64_t{batch.bound} + 1) * features.dims + 1,
+                                 detail::means_body{features, turn, how, batch, ranks_of(exec), sequence, cut.range});
+      for (int begin = 0; begin < batch.bound; begin += cut.entries) {
         detail::residual_group const group{head, cut, features, out, sequence, begin};
         if (how.cross_attention) attend(exec, group);
         finish(exec, group);
@@ -123,15 +123,16 @@ struct implementation<ops::residual_t, Backend> {
  private:
   template <class Executor>
   static void attend(Executor& exec, detail::residual_group const& group) {
-    int const bound = group.out.who.bound;
-    detail::residual_room const& room = group.room;
-    for (int first = 0; first < bound; first += room.span) {
-      project(exec, group, std::min(room.span, bound - first), first);
-      auto const bytes = [&](int threads) { return detail::attend_bytes(room, threads); };
+    int const bound = group.out.lanes.bound;
+    detail::residual_storage const& temp_storage = group.temp_storage;
+    for (int first = 0; first < bound; first += temp_storage.span) {
+      project(exec, group, std::min(temp_storage.span, bound - first), first);
+      auto const bytes = [&](int threads) { return detail::attend_bytes(temp_storage, threads); };
       int const threads = detail::tile_threads(exec, bytes);
       int const rows = detail::tile_sizes::rows(threads);
-      int const tiles = (std::min(room.entries, bound - group.begin) + rows - 1) / rows;
-      detail::launch_change(exec, launch_shape{tiles * residual_head::heads * room.slices, threads, bytes(threads)},
+      int const tiles = (std::min(temp_storage.entries, bound - group.begin) + rows - 1) / rows;
+      detail::launch_change(exec,
+                            launch_shape{tiles * residual_head::heads * temp_storage.slices, threads, bytes(threads)},
                             detail::attend_kernel{group, first});
     }
   }
@@ -142,15 +143,17 @@ struct implementation<ops::residual_t, Backend> {
     int const threads = detail::tile_threads(exec, sizes::bytes);
     int const tiles = (most + sizes::rows(threads) - 1) / sizes::rows(threads);
     int const slices = (group.head.width + sizes::units - 1) / sizes::units;
-    detail::launch_change(exec, launch_shape{tiles * 2 * slices, threads, sizes::bytes(threads)},
-                          detail::project_kernel{group.head, group.room, group.features.row(group.sequence, 1), first});
+    detail::launch_change(
+        exec, launch_shape{tiles * 2 * slices, threads, sizes::bytes(threads)},
+        detail::project_kernel{group.head, group.temp_storage, group.features.row(group.sequence, 1), first});
   }
 
   template <class Executor>
   static void finish(Executor& exec, detail::residual_group const& group) {
-    detail::perceptron_work const work{.groups = 1,
-                                       .bound = std::min(group.room.entries, group.out.who.bound - group.begin),
-                                       .hidden = group.head.hidden};
+    detail::perceptron_work const work{
+        .groups = 1,
+        .bound = std::min(group.temp_storage.entries, group.out.lanes.bound - group.begin),
+        .hidden = group.head.hidden};
     float const alpha = std::clamp(group.head.alpha, -5.0f, 5.0f);
     detail::launch_perceptron(exec, detail::residual_net{group, alpha}, work, nullptr, 0);
   }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cmath>
-#include <kvpolicy/ops/cuda/residual_room.hpp>
+#include <kvpolicy/ops/cuda/residual_storage.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -11,18 +11,18 @@ struct means_body {
   token_features features;
   turn_queries turn;
   residual_options how;
-  lanes who;
+  kvpolicy::lanes lanes;
   int ranks;
   int sequence;
   int* range;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one{sequence, who.layer_begin, 0};
-    if (i == (std::int64_t{who.bound} + 1) * features.dims) return find_span(one);
+    lane const one{sequence, lanes.layer_begin, 0};
+    if (i == (std::int64_t{lanes.bound} + 1) * features.dims) return find_span(one);
     int const row = static_cast<int>(i / features.dims);
-    if (row > who.committed(one)) return;
-    auto const by = static_cast<float>(who.layers() * ranks * (row == 0 ? turn.heads : who.heads));
+    if (row > lanes.committed(one)) return;
+    auto const by = static_cast<float>(lanes.layers() * ranks * (row == 0 ? turn.heads : lanes.heads));
     features.row(sequence, row)[i % features.dims] /= by;
   }
 
@@ -33,7 +33,7 @@ struct means_body {
     if (!how.cross_attention) return;
     ordinal_range const rows = turn.span(one, how.tail);
     if (rows.begin >= rows.end) return;
-    lane_entries const live{one, who.committed(one), 0, who.position.row(one)};
+    lane_entries const live{one, lanes.committed(one), 0, lanes.position.row(one)};
     range[0] = live.first_at(turn.position_of(one, rows.begin));
     range[1] = live.first_at(turn.position_of(one, rows.end - 1) + 1);
   }
@@ -42,7 +42,7 @@ struct means_body {
 /// Keys and values of a tile of the span's entries: a block a tile and 64 columns of either.
 struct project_kernel {
   residual_head head;
-  residual_room room;
+  residual_storage temp_storage;
   float const* features;  ///< of entry 0
   int first;              ///< of the span, what the room begins with
 
@@ -52,14 +52,14 @@ struct project_kernel {
     product_tile<Block> const product(block, arena);
     int const slices = (head.width + tile_sizes::units - 1) / tile_sizes::units;
     int const begin = block.index() / (2 * slices) * product.rows();
-    int const left = room.there(first) - begin;
+    int const left = temp_storage.there(first) - begin;
     if (left <= 0) return;
     int const rows = left < product.rows() ? left : product.rows();
     int const column = block.index() % slices * tile_sizes::units;
     int const columns = head.width - column < tile_sizes::units ? head.width - column : tile_sizes::units;
     bool const is_key = block.index() / slices % 2 == 0;
     weight_rows const weights{(is_key ? head.w_k : head.w_v) + std::int64_t{column} * head.dims, head.dims};
-    feature_rows const from{features + (std::int64_t{room.range[0]} + first + begin) * head.dims, head.dims};
+    feature_rows const from{features + (std::int64_t{temp_storage.range[0]} + first + begin) * head.dims, head.dims};
     tile_sums sums;
     product.multiply(rows, columns, head.dims, from, weights, sums);
     for (int i = 0; i < tile_sizes::each; ++i) {
@@ -74,9 +74,9 @@ struct project_kernel {
  private:
   KVPOLICY_HD void put(bool is_key, int row, int column, float sum) const {
     if (is_key) {
-      room.keys[std::int64_t{row} * room.width + column] = sum + head.w_k_bias[column];
+      temp_storage.keys[std::int64_t{row} * temp_storage.width + column] = sum + head.w_k_bias[column];
     } else {
-      room.values[std::int64_t{column} * room.span + row] = sum + head.w_v_bias[column];
+      temp_storage.values[std::int64_t{column} * temp_storage.span + row] = sum + head.w_v_bias[column];
     }
   }
 };
@@ -84,7 +84,7 @@ struct project_kernel {
 /// Some entries of one sequence on their way through a head: those that the room has a state for.
 struct residual_group {
   residual_head head;
-  residual_room room;
+  residual_storage temp_storage;
   token_features features;
   score_view out;
   int sequence;
@@ -95,8 +95,8 @@ struct residual_group {
   [[nodiscard]] KVPOLICY_HD float const* row(int i) const { return features.row(sequence, 1 + begin + i); }
   [[nodiscard]] KVPOLICY_HD float* scores() const { return out.row(sequence) + begin; }
   [[nodiscard]] KVPOLICY_HD int count() const {
-    int const left = out.who.committed(out.lane_of(sequence)) - begin;
-    return left < room.entries ? left : room.entries;
+    int const left = out.lanes.committed(out.lane_of(sequence)) - begin;
+    return left < temp_storage.entries ? left : temp_storage.entries;
   }
 };
 
@@ -108,9 +108,9 @@ struct shared_columns {
 };
 
 /// Shared memory of a block that attends.
-[[nodiscard]] inline std::size_t attend_bytes(residual_room const& room, int threads) {
+[[nodiscard]] inline std::size_t attend_bytes(residual_storage const& temp_storage, int threads) {
   int const stride = tile_sizes::row_stride(threads);
-  return tile_sizes::bytes(threads) + shared_arena::bytes_of_piece<float>(room.head_width * stride) +
+  return tile_sizes::bytes(threads) + shared_arena::bytes_of_piece<float>(temp_storage.head_width * stride) +
          shared_arena::bytes_of_piece<float>(tile_sizes::units * stride) +
          shared_arena::bytes_of_piece<float>(tile_sizes::rows(threads)) +
          shared_arena::bytes_of_piece<float>(tile_sizes::units);
@@ -131,7 +131,7 @@ class attend_task {
         begin_(begin),
         rows_(rows),
         stride_(tile_sizes::row_stride(block.threads())),
-        query_(arena_.take<float>(group.room.head_width * stride_)),
+        query_(arena_.take<float>(group.temp_storage.head_width * stride_)),
         weight_(arena_.take<float>(tile_sizes::units * stride_)),
         rule_(arena_.take<float>(product_.rows())),
         constant_(arena_.take<float>(tile_sizes::units)) {}
@@ -152,7 +152,7 @@ class attend_task {
 
   KVPOLICY_HD void make_queries() {
     residual_head const& head = group_.head;
-    int const width = group_.room.head_width;
+    int const width = group_.temp_storage.head_width;
     std::int64_t const columns = 3 * std::int64_t{head.dims} + 1;
     for (int unit = 0; unit < width; unit += sizes::units) {
       int const units = width - unit < sizes::units ? width - unit : sizes::units;
@@ -176,12 +176,13 @@ class attend_task {
   }
 
   KVPOLICY_HD void attend(int s, int there) {
-    residual_room const& room = group_.room;
-    int const width = room.head_width;
+    residual_storage const& temp_storage = group_.temp_storage;
+    int const width = temp_storage.head_width;
     int const column = head_ * width + slice_ * sizes::units;
     int const columns = width - slice_ * sizes::units < sizes::units ? width - slice_ * sizes::units : sizes::units;
-    weight_rows const keys{room.keys + std::int64_t{s} * room.width + head_ * width, room.width};
-    weight_rows const values{room.values + std::int64_t{column} * room.span + s, room.span};
+    weight_rows const keys{temp_storage.keys + std::int64_t{s} * temp_storage.width + head_ * width,
+                           temp_storage.width};
+    weight_rows const values{temp_storage.values + std::int64_t{column} * temp_storage.span + s, temp_storage.span};
     tile_sums logits;
     product_.multiply(rows_, there, width, shared_columns{query_, stride_}, keys, logits);
     float shrink[sizes::each];
@@ -220,11 +221,11 @@ class attend_task {
     for (int i = 0; i < sizes::each; ++i) {
       int const r = product_.first_row() + i;
       if (r >= rows_) return;
-      float const* const statistics = group_.room.statistics(begin_ + r, head_, slice_);
+      float const* const statistics = group_.temp_storage.statistics(begin_ + r, head_, slice_);
       highest_[i] = statistics[0];
       total_[i] = statistics[1];
       for (int j = 0; j < sizes::each; ++j) {
-        if (column_of(j) >= 0) sum_.of[i][j] = group_.room.state_of(begin_ + r)[column_of(j)];
+        if (column_of(j) >= 0) sum_.of[i][j] = group_.temp_storage.state_of(begin_ + r)[column_of(j)];
       }
     }
   }
@@ -234,10 +235,10 @@ class attend_task {
       int const r = product_.first_row() + i;
       if (r >= rows_) return;
       for (int j = 0; j < sizes::each; ++j) {
-        if (column_of(j) >= 0) group_.room.state_of(begin_ + r)[column_of(j)] = sum_.of[i][j];
+        if (column_of(j) >= 0) group_.temp_storage.state_of(begin_ + r)[column_of(j)] = sum_.of[i][j];
       }
       if (!product_.leads()) continue;
-      float* const statistics = group_.room.statistics(begin_ + r, head_, slice_);
+      float* const statistics = group_.temp_storage.statistics(begin_ + r, head_, slice_);
       statistics[0] = highest_[i];
       statistics[1] = total_[i];
     }
@@ -245,7 +246,7 @@ class attend_task {
   /// The thread's j-th column among those of all heads; -1 if there is none.
   [[nodiscard]] KVPOLICY_HD int column_of(int j) const {
     int const inside = slice_ * sizes::units + product_.first_unit() + j;
-    return inside < group_.room.head_width ? head_ * group_.room.head_width + inside : -1;
+    return inside < group_.temp_storage.head_width ? head_ * group_.temp_storage.head_width + inside : -1;
   }
 
   Block& block_;
@@ -274,14 +275,14 @@ struct attend_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    int const there = group.room.there(first);
-    int const parts = residual_head::heads * group.room.slices;
+    int const there = group.temp_storage.there(first);
+    int const parts = residual_head::heads * group.temp_storage.slices;
     int const begin = block.index() / parts * tile_sizes::rows(block.threads());
     int const left = group.count() - begin;
     if (there <= 0 || left <= 0) return;
     int const most = tile_sizes::rows(block.threads());
     int const head = block.index() % residual_head::heads;
-    int const slice = block.index() / residual_head::heads % group.room.slices;
+    int const slice = block.index() / residual_head::heads % group.temp_storage.slices;
     attend_task<Block> task(block, group, head, slice, begin, left < most ? left : most);
     task.run(there, first == 0);
   }

@@ -42,7 +42,7 @@ struct retention_gate_tile {
 };
 
 struct retention_gate_net {
-  lanes who;
+  kvpolicy::lanes lanes;
   hidden_rows hidden;
   retention_gate_weights weights;
   by_lane<float> out;
@@ -52,8 +52,8 @@ struct retention_gate_net {
   /// As many as the fullest lane of the layer has entries.
   [[nodiscard]] KVPOLICY_HD int rows_of(int group) const {
     int most = 0;
-    for (lane one = who.at(group * who.heads); one.head < who.heads; ++one.head) {
-      int const count = who.committed(one);
+    for (lane one = lanes.at(group * lanes.heads); one.head < lanes.heads; ++one.head) {
+      int const count = lanes.committed(one);
       most = count > most ? count : most;
     }
     return most;
@@ -61,7 +61,7 @@ struct retention_gate_net {
 
   template <class Block>
   [[nodiscard]] KVPOLICY_HD retention_gate_tile bind(Block&, shared_arena&, row_tile const& tile, int) const {
-    lane const one = who.at(tile.group * who.heads);
+    lane const one = lanes.at(tile.group * lanes.heads);
     std::int64_t const units = std::int64_t{one.layer} * weights.hidden;
     return {{hidden.element, hidden.at(one.sequence, one.layer, tile.begin), hidden.row},
             {weights.fc1 + units * weights.width, weights.width},
@@ -71,8 +71,8 @@ struct retention_gate_net {
   }
 
   KVPOLICY_HD void put(int group, int entry, int output, float z) const {
-    lane const one = who.at(group * who.heads + output);
-    if (entry >= who.committed(one)) return;
+    lane const one = lanes.at(group * lanes.heads + output);
+    if (entry >= lanes.committed(one)) return;
     out.row(one)[entry] = log_sigmoid(z + weights.fc2_bias[std::int64_t{one.layer} * weights.heads + output]);
   }
 };
@@ -89,9 +89,9 @@ struct implementation<ops::retention_gates_t, Backend> {
   }
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, hidden_rows const& hidden, retention_gate_weights const& weights,
+  static void run(Executor& exec, lanes const& batch, hidden_rows const& hidden, retention_gate_weights const& weights,
                   by_lane<float> const& out) {
-    detail::check_gate_room("retention_gates", exec, scratch(weights));
+    detail::check_gate_scratch("retention_gates", exec, scratch(weights));
     plane const rows{.base = const_cast<std::byte*>(hidden.base),
                      .element = hidden.element,
                      .dims = hidden.dims,
@@ -100,9 +100,11 @@ struct implementation<ops::retention_gates_t, Backend> {
                      .token = hidden.row,
                      .dim = bytes_of(hidden.element)};
     detail::check_aligned("retention_gates", "hidden", rows);
-    detail::perceptron_work const work{
-        .groups = who.sequences * who.layers(), .bound = who.bound, .hidden = weights.hidden, .outputs = weights.heads};
-    detail::launch_perceptron(exec, detail::retention_gate_net{who, hidden, weights, out}, work,
+    detail::perceptron_work const work{.groups = batch.sequences * batch.layers(),
+                                       .bound = batch.bound,
+                                       .hidden = weights.hidden,
+                                       .outputs = weights.heads};
+    detail::launch_perceptron(exec, detail::retention_gate_net{batch, hidden, weights, out}, work,
                               reinterpret_cast<float*>(exec.scratch()), parts(weights));
   }
 

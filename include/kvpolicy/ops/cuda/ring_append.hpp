@@ -82,13 +82,13 @@ struct ring_append_kernel {
 };
 
 struct truncate_ring_of_lane {
-  lanes who;
+  kvpolicy::lanes lanes;
   query_ring_view ring;
   int first;  ///< lane of the sequence
   int position;
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = who.at(first + static_cast<int>(i));
+    lane const one = lanes.at(first + static_cast<int>(i));
     ring.cursor.row(one)[1] = rows_before{ring}(one, position);
   }
 };
@@ -104,7 +104,7 @@ struct implementation<ops::ring_append_t, Backend> {
     if (from.rows == 0) return;
     detail::check_aligned("ring_append", from);
     detail::launch_change(exec,
-                          launch_shape{among.size(), exec.numbers().row_threads, detail::ring_append_kernel::shared},
+                          launch_shape{among.size(), exec.config().row_threads, detail::ring_append_kernel::shared},
                           detail::ring_append_kernel{among, from, ring});
   }
 };
@@ -114,11 +114,11 @@ struct implementation<ops::ring_truncate_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, query_ring_view const& ring, int sequence, int position) {
-    if (sequence < 0 || sequence >= who.sequences) return;
-    int const lanes_each = who.layers() * who.heads;
+  static void run(Executor& exec, lanes const& batch, query_ring_view const& ring, int sequence, int position) {
+    if (sequence < 0 || sequence >= batch.sequences) return;
+    int const lanes_each = batch.layers() * batch.heads;
     detail::launch_each_change(exec, lanes_each,
-                               detail::truncate_ring_of_lane{who, ring, sequence * lanes_each, position});
+                               detail::truncate_ring_of_lane{batch, ring, sequence * lanes_each, position});
   }
 };
 

@@ -32,7 +32,7 @@ inline constexpr int histogram_bins = 2048;
 }
 
 /// Shared memory of a block that looks for cuts and emits what they keep.
-struct select_room {
+struct select_storage {
   std::uint32_t* histogram;  ///< histogram_bins
   std::int64_t* sums;        ///< warp_size + 1
   int* words;                ///< 8
@@ -41,7 +41,7 @@ struct select_room {
   int capacity;
 
   template <class Block>
-  KVPOLICY_HD select_room(Block& block, int keys_at_most) : capacity(keys_at_most) {
+  KVPOLICY_HD select_storage(Block& block, int keys_at_most) : capacity(keys_at_most) {
     shared_arena arena(block);
     histogram = arena.take<std::uint32_t>(histogram_bins);
     sums = arena.take<std::int64_t>(warp_size + 1);
@@ -58,8 +58,8 @@ struct select_room {
 
 /// Keys that a block collects: what a sample of 1024 brackets of `bound` keys, and some more; so many that several
 /// blocks share a processor.
-[[nodiscard]] inline int keys_to_collect(launch_numbers const& numbers, int bound) {
-  auto const most = (static_cast<std::int64_t>(numbers.shared_bytes) - std::int64_t{select_room::bytes(0)}) / 4;
+[[nodiscard]] inline int keys_to_collect(launch_config const& numbers, int bound) {
+  auto const most = (static_cast<std::int64_t>(numbers.shared_bytes) - std::int64_t{select_storage::bytes(0)}) / 4;
   std::int64_t keys = numbers.collected_keys > 0 ? numbers.collected_keys : bound / 6 + 1024;
   if (numbers.collected_keys <= 0 && keys < 4096) keys = 4096;
   if (keys > most) keys = most;
@@ -76,23 +76,23 @@ struct chosen_bin {
 /// next barrier.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD chosen_bin choose_bin(Block& block, std::uint32_t const* counts, std::int64_t k,
-                                                select_room const& room) {
+                                                select_storage const& temp_storage) {
   int const each = (histogram_bins + block.threads() - 1) / block.threads();
   int const first = histogram_bins - 1 - block.thread() * each;
   int const last = first - each < -1 ? -1 : first - each;
   std::int64_t mine = 0;
   for (int bin = first; bin > last; --bin) mine += counts[bin];
-  std::int64_t const before = block_sum_before(block, mine, room.sums).before;
+  std::int64_t const before = block_sum_before(block, mine, temp_storage.sums).before;
   if (before < k && k <= before + mine) {
     std::int64_t left = k - before;
     int bin = first;
     while (static_cast<std::int64_t>(counts[bin]) < left) left -= counts[bin--];
-    room.words[0] = bin;
-    room.words[1] = static_cast<int>(left);
-    room.words[2] = static_cast<int>(counts[bin]);
+    temp_storage.words[0] = bin;
+    temp_storage.words[1] = static_cast<int>(left);
+    temp_storage.words[2] = static_cast<int>(counts[bin]);
   }
   block.sync();
-  return {room.words[0], room.words[1], room.words[2]};
+  return {temp_storage.words[0], temp_storage.words[1], temp_storage.words[2]};
 }
 
 /// The part of a range that a bin of it is.
@@ -117,20 +117,20 @@ struct count_in_bin {
   key_range range;
   int shift;
   KVPOLICY_HD void operator()(std::uint32_t key) const {
-    if (key - range.low <= range.high - range.low) block.add(histogram + ((key - range.low) >> shift), 1u);
+    if (key - range.low <= range.high - range.low) block.atomic_add(histogram + ((key - range.low) >> shift), 1u);
   }
 };
 
 /// The cut that keeps the k highest of the keys in a range, by histograms of up to 2048 bins. `to_the_key`: goes on
 /// until `lowest` is a key; else it ends where all that is left is kept. Collective.
 template <class Block, class Keys>
-[[nodiscard]] KVPOLICY_HD cut_point cut_within(Block& block, Keys const& keys, key_range range, select_room const& room,
-                                               bool to_the_key = false) {
+[[nodiscard]] KVPOLICY_HD cut_point cut_within(Block& block, Keys const& keys, key_range range,
+                                               select_storage const& temp_storage, bool to_the_key = false) {
   while (range.low < range.high) {
-    clear_histogram(block, room.histogram);
-    keys.for_each(block, count_in_bin<Block>{block, room.histogram, range, bin_shift(range)});
+    clear_histogram(block, temp_storage.histogram);
+    keys.for_each(block, count_in_bin<Block>{block, temp_storage.histogram, range, bin_shift(range)});
     block.sync();
-    chosen_bin const chosen = choose_bin(block, room.histogram, range.k, room);
+    chosen_bin const chosen = choose_bin(block, temp_storage.histogram, range.k, temp_storage);
     range = narrowed(range, chosen);
     if (chosen.count == chosen.left && !to_the_key) return {range.low, all_ties};
   }
@@ -152,7 +152,7 @@ struct key_bracket {
 template <class Block>
 struct bracket_pass {
   Block& block;
-  select_room const& room;
+  select_storage const& temp_storage;
   key_bracket& mine;  ///< this thread's; inside is the block's, in room.words[0]
   KVPOLICY_HD void operator()(std::uint32_t key) const {
     bool const is_key = key != order_forced;
@@ -163,29 +163,29 @@ struct bracket_pass {
     bool const is_inside = mine.low < key && key < mine.high;
     unsigned const insiders = block.ballot(is_inside);
     if (insiders == 0) return;
-    int first = lane_id(block) == 0 ? block.add(room.words, bits_in(insiders)) : 0;
+    int first = lane_id(block) == 0 ? block.atomic_add(temp_storage.words, bits_in(insiders)) : 0;
     first = block.shuffle(first, 0) + bits_in(insiders & ((1u << lane_id(block)) - 1u));
-    if (is_inside && first < room.capacity) room.keys[first] = key;
+    if (is_inside && first < temp_storage.capacity) temp_storage.keys[first] = key;
   }
 };
 
 /// See bracket_pass. All threads have the counts. Collective.
 template <class Block, class Keys>
 [[nodiscard]] KVPOLICY_HD key_bracket count_bracket(Block& block, Keys const& keys, key_bracket const& between,
-                                                    select_room const& room) {
+                                                    select_storage const& temp_storage) {
   block.sync();  // a bin was read there
-  if (block.thread() < 8) room.words[block.thread()] = 0;
+  if (block.thread() < 8) temp_storage.words[block.thread()] = 0;
   block.sync();
   key_bracket mine = between;
-  keys.for_each(block, bracket_pass<Block>{block, room, mine});
+  keys.for_each(block, bracket_pass<Block>{block, temp_storage, mine});
   int const counts[4] = {mine.above, mine.at_high, mine.at_low, mine.nan};
   for (int i = 0; i < 4; ++i) {
     int const sum = warp_reduce(block, counts[i], add_up{});
-    if (lane_id(block) == 0 && sum > 0) block.add(room.words + 1 + i, sum);
+    if (lane_id(block) == 0 && sum > 0) block.atomic_add(temp_storage.words + 1 + i, sum);
   }
   block.sync();
-  key_bracket const all{between.low,   between.high,  room.words[1], room.words[2],
-                        room.words[0], room.words[3], room.words[4]};
+  key_bracket const all{between.low,           between.high,          temp_storage.words[1], temp_storage.words[2],
+                        temp_storage.words[0], temp_storage.words[3], temp_storage.words[4]};
   block.sync();
   return all;
 }
@@ -199,29 +199,29 @@ struct cut_wish {
 /// Keys between which the cut most probably lies, as a sample of the keys says. Collective.
 template <class Block, class Keys>
 [[nodiscard]] KVPOLICY_HD key_bracket guess_bracket(Block& block, Keys const& keys, cut_wish const& wish,
-                                                    select_room const& room) {
+                                                    select_storage const& temp_storage) {
   constexpr int most = 1024;
   constexpr int neighbours = 8;  // a sector of memory
-  int const size = (room.capacity < most ? room.capacity : most) / neighbours * neighbours;
+  int const size = (temp_storage.capacity < most ? temp_storage.capacity : most) / neighbours * neighbours;
   std::int64_t const last = keys.end - keys.begin - neighbours;
   int competing = 0;
   for (int i = block.thread(); i < size; i += block.threads()) {
     auto const at = static_cast<int>(i / neighbours * neighbours * last / (size - neighbours));
-    room.keys[i] = keys.at(keys.begin + at + i % neighbours);
-    competing += room.keys[i] != order_forced ? 1 : 0;
+    temp_storage.keys[i] = keys.at(keys.begin + at + i % neighbours);
+    competing += temp_storage.keys[i] != order_forced ? 1 : 0;
   }
-  auto const sampled = static_cast<int>(block_reduce(block, std::int64_t{competing}, room.sums, add_up{}));
+  auto const sampled = static_cast<int>(block_reduce(block, std::int64_t{competing}, temp_storage.sums, add_up{}));
   float const share = static_cast<float>(wish.k) / static_cast<float>(wish.many);
   auto const rank = static_cast<int>(share * static_cast<float>(sampled));
   float const variance = static_cast<float>(sampled) * share * (1 - share);
   int const doubt = static_cast<int>(3.2f * ::sqrtf(variance > 0 ? variance : 0.0f)) + 4;
   key_bracket guess{order_below, order_above};
-  listed_keys const sample{room.keys, size};
+  listed_keys const sample{temp_storage.keys, size};
   if (rank + doubt <= sampled) {
-    guess.low = cut_within(block, sample, {order_nan, order_above, rank + doubt}, room, true).lowest;
+    guess.low = cut_within(block, sample, {order_nan, order_above, rank + doubt}, temp_storage, true).lowest;
   }
   if (rank - doubt >= 1) {
-    guess.high = cut_within(block, sample, {order_nan, order_above, rank - doubt}, room, true).lowest;
+    guess.high = cut_within(block, sample, {order_nan, order_above, rank - doubt}, temp_storage, true).lowest;
   }
   return guess;
 }
@@ -234,33 +234,33 @@ struct found_point {
 /// Where in a bracket the k-th highest is. Collective.
 template <class Block, class Keys>
 [[nodiscard]] KVPOLICY_HD cut_point cut_of_bracket(Block& block, Keys const& keys, key_bracket const& in, int k,
-                                                   select_room const& room) {
-  if (k <= in.above) return cut_within(block, keys, {in.high + 1, order_above, k}, room);
+                                                   select_storage const& temp_storage) {
+  if (k <= in.above) return cut_within(block, keys, {in.high + 1, order_above, k}, temp_storage);
   k -= in.above;
   if (k <= in.at_high) return {in.high, k};
   k -= in.at_high;
   key_range const inside{in.low + 1, in.high - 1, k};
-  if (k <= in.inside && in.inside <= room.capacity) {
-    return cut_within(block, listed_keys{room.keys, in.inside}, inside, room);
+  if (k <= in.inside && in.inside <= temp_storage.capacity) {
+    return cut_within(block, listed_keys{temp_storage.keys, in.inside}, inside, temp_storage);
   }
-  if (k <= in.inside) return cut_within(block, keys, inside, room);
+  if (k <= in.inside) return cut_within(block, keys, inside, temp_storage);
   k -= in.inside;
   if (k <= in.at_low) return {in.low, k};
-  return cut_within(block, keys, {order_nan, in.low - 1, k - in.at_low}, room);
+  return cut_within(block, keys, {order_nan, in.low - 1, k - in.at_low}, temp_storage);
 }
 
 /// The cut that keeps exactly the `k` best of those that compete, and how many of them are NaN. Collective.
 template <class Block, class Keys>
 [[nodiscard]] KVPOLICY_HD found_point find_point(Block& block, Keys const& keys, cut_wish const& wish,
-                                                 select_room const& room) {
+                                                 select_storage const& temp_storage) {
   if (wish.k <= 0 || wish.k >= wish.many) {
-    int const nan = count_bracket(block, keys, {order_above, order_above}, room).nan;
+    int const nan = count_bracket(block, keys, {order_above, order_above}, temp_storage).nan;
     return {{wish.k <= 0 ? order_above : order_below, 0}, nan};
   }
   key_bracket guess{order_below, order_above};
-  if (keys.end - keys.begin > room.capacity) guess = guess_bracket(block, keys, wish, room);
-  key_bracket const there = count_bracket(block, keys, guess, room);
-  return {cut_of_bracket(block, keys, there, wish.k, room), there.nan};
+  if (keys.end - keys.begin > temp_storage.capacity) guess = guess_bracket(block, keys, wish, temp_storage);
+  key_bracket const there = count_bracket(block, keys, guess, temp_storage);
+  return {cut_of_bracket(block, keys, there, wish.k, temp_storage), there.nan};
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -98,14 +98,14 @@ KVPOLICY_HD void emit_kept(Block& block, Stands const& stands, int count, int ti
 /// place(segment, before, number(segment)) for every segment, `before` the sum of the numbers of lower segments; in
 /// every thread the sum of all. A thread takes neighbours, and asks and places only those. Collective.
 template <class Block, class Number, class Place>
-KVPOLICY_HD std::int64_t place_segments(Block& block, int segments, std::int64_t* room, Number const& number,
+KVPOLICY_HD std::int64_t place_segments(Block& block, int segments, std::int64_t* temp_storage, Number const& number,
                                         Place const& place) {
   int const each = (segments + block.threads() - 1) / block.threads();
   int const begin = block.thread() * each < segments ? block.thread() * each : segments;
   int const end = segments - begin < each ? segments : begin + each;
   std::int64_t sum = 0;
   for (int segment = begin; segment < end; ++segment) sum += number(segment);
-  auto const [lower, all] = block_sum_before(block, sum, room);
+  auto const [lower, all] = block_sum_before(block, sum, temp_storage);
   std::int64_t before = lower;
   for (int segment = begin; segment < end; ++segment) {
     std::int64_t const here = number(segment);
@@ -117,16 +117,16 @@ KVPOLICY_HD std::int64_t place_segments(Block& block, int segments, std::int64_t
 
 /// What a block found of a segment, until the last block makes offsets and a report of it: it waits where the offset
 /// will be.
-struct segment_word {
+struct packed_result {
   std::int64_t word;
 
   /// `unobserved`: it triggered although nothing was observed of it.
-  [[nodiscard]] KVPOLICY_HD static segment_word of(int listed, int odd, bool triggered, bool unobserved) {
+  [[nodiscard]] KVPOLICY_HD static packed_result of(int listed, int odd, bool triggered, bool unobserved) {
     std::int64_t const said = std::int64_t{triggered} << 62 | std::int64_t{odd} << 31 | std::int64_t{listed};
     return {unobserved ? ~said : said};
   }
   [[nodiscard]] KVPOLICY_HD int listed() const { return static_cast<int>(said() & 0x7FFFFFFF); }
-  [[nodiscard]] KVPOLICY_HD int odd() const { return static_cast<int>(said() >> 31 & 0x7FFFFFFF); }
+  [[nodiscard]] KVPOLICY_HD int aux_count() const { return static_cast<int>(said() >> 31 & 0x7FFFFFFF); }
   [[nodiscard]] KVPOLICY_HD bool triggered() const { return (said() >> 62) != 0; }
   [[nodiscard]] KVPOLICY_HD bool unobserved() const { return word < 0; }
 
@@ -137,7 +137,7 @@ struct segment_word {
 /// Adds to a count of a report.
 template <class Block>
 KVPOLICY_HD void add_to_report(Block& block, std::int64_t& count, std::int64_t more) {
-  if (more != 0) block.add(reinterpret_cast<std::uint64_t*>(&count), static_cast<std::uint64_t>(more));
+  if (more != 0) block.atomic_add(reinterpret_cast<std::uint64_t*>(&count), static_cast<std::uint64_t>(more));
 }
 
 template <class Verb>
@@ -145,7 +145,7 @@ struct number_of_word {
   keep_set const& keep;
   Verb const& verb;
   [[nodiscard]] KVPOLICY_HD int operator()(int segment) const {
-    return verb.number(segment_word{keep.offset[segment + 1]});
+    return verb.number(packed_result{keep.indptr[segment + 1]});
   }
 };
 
@@ -161,25 +161,26 @@ struct place_word {
   Verb const& verb;
   report& found;
   KVPOLICY_HD void operator()(int segment, std::int64_t before, std::int64_t number) const {
-    segment_word const told{keep.offset[segment + 1]};
-    found.triggered += told.triggered() ? 1 : 0;
-    found.unobserved += told.unobserved() ? 1 : 0;
-    verb.place(told, {segment, before}, found);
-    keep.offset[segment + 1] = before + number;
+    packed_result const result{keep.indptr[segment + 1]};
+    found.triggered += result.triggered() ? 1 : 0;
+    found.unobserved += result.unobserved() ? 1 : 0;
+    verb.place(result, {segment, before}, found);
+    keep.indptr[segment + 1] = before + number;
   }
 };
 
 /// Makes offsets of the words of all segments, and a report. `verb.number(word)`: how many ordinals a segment lists;
 /// `verb.place(word, {segment, before}, found)`: whatever else there is to do. Collective, in the last block alone.
 template <class Block, class Verb>
-KVPOLICY_HD void close_segments(Block& block, keep_set const& keep, std::int64_t* room, Verb const& verb) {
+KVPOLICY_HD void close_segments(Block& block, keep_set const& keep, std::int64_t* temp_storage, Verb const& verb) {
   if (block.thread() == 0) {
-    keep.offset[0] = 0;
+    keep.indptr[0] = 0;
     *keep.report = report{};
   }
   block.sync();
   report found{};
-  place_segments(block, keep.segments(), room, number_of_word<Verb>{keep, verb}, place_word<Verb>{keep, verb, found});
+  place_segments(block, keep.segments(), temp_storage, number_of_word<Verb>{keep, verb},
+                 place_word<Verb>{keep, verb, found});
   add_to_report(block, keep.report->nan_scores, found.nan_scores);
   add_to_report(block, keep.report->forced_over_budget, found.forced_over_budget);
   add_to_report(block, keep.report->triggered, found.triggered);

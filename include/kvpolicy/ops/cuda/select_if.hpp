@@ -19,8 +19,10 @@ struct by_pick {
 
 /// Offsets of select_if: a word's odd number counts NaN.
 struct close_picked {
-  [[nodiscard]] KVPOLICY_HD int number(segment_word told) const { return told.listed(); }
-  KVPOLICY_HD void place(segment_word told, segment_place, report& found) const { found.nan_scores += told.odd(); }
+  [[nodiscard]] KVPOLICY_HD int number(packed_result result) const { return result.listed(); }
+  KVPOLICY_HD void place(packed_result result, segment_place, report& found) const {
+    found.nan_scores += result.aux_count();
+  }
 };
 
 /// Counts what each segment keeps, a block each, and the last one makes offsets of it.
@@ -29,31 +31,31 @@ struct count_picked_kernel {
   score_view scores;
   Rule rule;
   keep_set keep;
-  fault_word faults;
+  device_error faults;
   int* ticket;
 
   /// A segment whose lanes hold other tokens lists all its entries: nothing is dropped.
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    auto const [sums, room] = counting_room(block);
+    auto const [sums, temp_storage] = counting_storage(block);
     segment_keys<Rule> const keys(scores, rule, block.index());
-    bool const differs = lanes_differ(block, scores, block.index(), faults, room);
+    bool const differs = lanes_differ(block, scores, block.index(), faults, temp_storage);
     int kept = 0;
     int nan = 0;
     for (int e = block.thread(); e < keys.count(); e += block.threads()) {
       bool const forced = keys.asks(e);
       kept += differs || forced || rule.picks(keys.score[e]) ? 1 : 0;
-      nan += !forced && order_of(keys.score[e]) == order_nan ? 1 : 0;
+      nan += !forced && device_radix_key(keys.score[e]) == order_nan ? 1 : 0;
     }
-    kept = block_reduce(block, kept, room, add_up{});
-    nan = block_reduce(block, nan, room, add_up{});
+    kept = block_reduce(block, kept, temp_storage, add_up{});
+    nan = block_reduce(block, nan, temp_storage, add_up{});
     if (block.thread() == 0) {
       keep.seen[block.index()] = keys.count();
       bool const drops = kept < keys.count();
       bool const unobserved = drops && decides_unobserved(rule, scores, block.index());
-      keep.offset[block.index() + 1] = segment_word::of(kept, nan, drops, unobserved).word;
+      keep.indptr[block.index() + 1] = packed_result::of(kept, nan, drops, unobserved).word;
     }
-    if (last_block(block, ticket, room)) close_segments(block, keep, sums, close_picked{});
+    if (last_block(block, ticket, temp_storage)) close_segments(block, keep, sums, close_picked{});
   }
 };
 
@@ -67,12 +69,12 @@ struct list_picked_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     segment_keys<Rule> const keys(scores, rule, block.index());
-    std::int64_t const first = keep.offset[block.index()];
+    std::int64_t const first = keep.indptr[block.index()];
     auto* const warps = shared_arena(block).template take<unsigned>(2 * warp_size);
-    if (keep.offset[block.index() + 1] - first == keys.count()) {
-      emit_all(block, keys.count(), keep.ordinal + first);
+    if (keep.indptr[block.index() + 1] - first == keys.count()) {
+      emit_all(block, keys.count(), keep.indices + first);
     } else {
-      emit_kept(block, by_pick<Rule>{keys}, keys.count(), 0, keep.ordinal + first, warps);
+      emit_kept(block, by_pick<Rule>{keys}, keys.count(), 0, keep.indices + first, warps);
     }
   }
 };
@@ -88,9 +90,9 @@ struct implementation<ops::select_if_t, Backend> {
   template <class Executor, class Rule>
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using counting = detail::count_picked_kernel<Rule>;
-    int const threads = exec.numbers().segment_threads;
+    int const threads = exec.config().segment_threads;
     detail::check_same_tokens(exec, scores);
-    exec.launch({scores.segments(), threads, detail::counting_room::bytes()},
+    exec.launch({scores.segments(), threads, detail::counting_storage::bytes()},
                 counting{scores, rule, keep, exec.faults(), exec.tickets()});
     exec.launch({scores.segments(), threads, detail::shared_arena::bytes_of_piece<unsigned>(2 * detail::warp_size)},
                 detail::list_picked_kernel<Rule>{scores, rule, keep});

@@ -60,7 +60,7 @@ struct pools_in {
   template <class Rule>
   [[nodiscard]] KVPOLICY_HD segment_keys<Rule> keys_of(Rule const& rule, int segment) const {
     segment_keys<Rule> keys(scores, rule, segment);
-    keys.about.budget = rule.budget(keys.about.who, keys.count());
+    keys.about.budget = rule.budget(keys.about.lane, keys.count());
     keys.begin = segments[segment].begin;
     keys.end = segments[segment].end;
     return keys;
@@ -75,15 +75,15 @@ struct pools_in {
 
 /// True in the block that comes here last of its pool's: see last_block.
 template <class Block>
-[[nodiscard]] KVPOLICY_HD bool last_of_pool(Block& block, int* ticket, int many, int* room) {
+[[nodiscard]] KVPOLICY_HD bool last_of_pool(Block& block, int* ticket, int many, int* temp_storage) {
   block.fence();
   block.sync();
   if (block.thread() == 0) {
-    *room = block.add(ticket, 1);
-    if (*room == many - 1) *ticket = 0;
+    *temp_storage = block.atomic_add(ticket, 1);
+    if (*temp_storage == many - 1) *ticket = 0;
   }
   block.sync();
-  bool const last = *room == many - 1;
+  bool const last = *temp_storage == many - 1;
   block.fence();
   block.sync();
   return last;
@@ -106,32 +106,32 @@ struct survey_kernel {
   pools_in in;
   Rule rule;
   int capacity;
-  fault_word faults;
+  device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const segment = block.index();
-    select_room const room(block, capacity);
-    pool_totals const all = totals(block, segment, room);
+    select_storage const temp_storage(block, capacity);
+    pool_totals const all = totals(block, segment, temp_storage);
     bool const fires = pool_triggers(rule, in_int(all.entries), in_int(all.allowed), in.size);
-    static_cast<void>(count_fits(block, in.scores.who, segment, faults));  // appliers do nothing once it is told
+    static_cast<void>(count_fits(block, in.scores.lanes, segment, faults));  // appliers do nothing once it is told
     segment_keys<Rule> keys(in.scores, rule, segment);
-    keys.about.budget = rule.budget(keys.about.who, keys.count());
+    keys.about.budget = rule.budget(keys.about.lane, keys.count());
     pool_segment made{};
-    if (fires) made = survey(block, keys, room);
+    if (fires) made = survey(block, keys, temp_storage);
     if (block.thread() == 0) {
       in.segments[segment] = made;
       in.keep.seen[segment] = keys.count();
     }
-    if (!last_of_pool(block, &in.pool_of(segment).ticket, in.size, room.words)) return;
+    if (!last_of_pool(block, &in.pool_of(segment).ticket, in.size, temp_storage.words)) return;
     std::int64_t forced = 0;
     std::int64_t within = 0;
     for (int i = in.first_of(segment) + block.thread(); i < in.first_of(segment) + in.size; i += block.threads()) {
       forced += in.segments[i].forced;
       within += in.segments[i].within;
     }
-    forced = block_reduce(block, forced, room.sums, add_up{});
-    within = block_reduce(block, within, room.sums, add_up{});
+    forced = block_reduce(block, forced, temp_storage.sums, add_up{});
+    within = block_reduce(block, within, temp_storage.sums, add_up{});
     if (block.thread() != 0) return;
     start(in.pool_of(segment), all, fires, forced, within);
     tell(block, in.first_of(segment), all, fires, forced);
@@ -147,26 +147,27 @@ struct survey_kernel {
   }
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD pool_totals totals(Block& block, int segment, select_room const& room) const {
+  [[nodiscard]] KVPOLICY_HD pool_totals totals(Block& block, int segment, select_storage const& temp_storage) const {
     pool_totals all{0, 0};
     for (int i = in.first_of(segment) + block.thread(); i < in.first_of(segment) + in.size; i += block.threads()) {
-      lane const who = in.scores.lane_of(i);
-      int const count = in.scores.who.committed(who);
+      lane const this_lane = in.scores.lane_of(i);
+      int const count = in.scores.lanes.committed(this_lane);
       all.entries += count;
-      all.allowed += rule.budget(who, count);
+      all.allowed += rule.budget(this_lane, count);
     }
-    all.entries = block_reduce(block, all.entries, room.sums, add_up{});
-    all.allowed = block_reduce(block, all.allowed, room.sums, add_up{});
+    all.entries = block_reduce(block, all.entries, temp_storage.sums, add_up{});
+    all.allowed = block_reduce(block, all.allowed, temp_storage.sums, add_up{});
     return all;
   }
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD pool_segment survey(Block& block, segment_keys<Rule>& keys, select_room const& room) const {
+  [[nodiscard]] KVPOLICY_HD pool_segment survey(Block& block, segment_keys<Rule>& keys,
+                                                select_storage const& temp_storage) const {
     int const count = keys.count();
-    int const forced = keys.find_forced(block, reinterpret_cast<int*>(room.sums));
+    int const forced = keys.find_forced(block, reinterpret_cast<int*>(temp_storage.sums));
     int const floor = floor_in_pool(rule, keys.about.budget);
     int const best = floor <= forced ? 0 : (floor < count ? floor : count) - forced;
-    found_point const found = find_point(block, keys, {best, count - forced}, room);
+    found_point const found = find_point(block, keys, {best, count - forced}, temp_storage);
     if (block.thread() == 0) add_to_report(block, in.keep.report->nan_scores, found.nan);
     return {keys.begin, keys.end, forced, forced + best, found.at, {}, 0, 0, 0};
   }
@@ -223,14 +224,14 @@ struct pool_histogram_kernel {
     pool_state& pool = in.pool_of(segment);
     if (pool.fires == 0 || pool.is_found != 0) return;
     key_range const range = pool.range;
-    select_room const room(block, 0);
-    count(block, segment, range, pool.floors_fit != 0, room);
+    select_storage const temp_storage(block, 0);
+    count(block, segment, range, pool.floors_fit != 0, temp_storage);
     std::uint32_t* const of_pool = in.histogram_of(segment);
     for (int bin = block.thread(); bin < histogram_bins; bin += block.threads()) {
-      if (room.histogram[bin] > 0) block.add(of_pool + bin, room.histogram[bin]);
+      if (temp_storage.histogram[bin] > 0) block.atomic_add(of_pool + bin, temp_storage.histogram[bin]);
     }
-    if (!last_of_pool(block, &pool.ticket, in.size, room.words)) return;
-    chosen_bin const chosen = choose_bin(block, of_pool, range.k, room);
+    if (!last_of_pool(block, &pool.ticket, in.size, temp_storage.words)) return;
+    chosen_bin const chosen = choose_bin(block, of_pool, range.k, temp_storage);
     clear_histogram(block, of_pool);
     if (block.thread() != 0) return;
     pool.range = narrowed(range, chosen);
@@ -240,18 +241,20 @@ struct pool_histogram_kernel {
 
  private:
   template <class Block>
-  KVPOLICY_HD void count(Block& block, int segment, key_range const& range, bool fit, select_room const& room) const {
+  KVPOLICY_HD void count(Block& block, int segment, key_range const& range, bool fit,
+                         select_storage const& temp_storage) const {
     cut_point const floor = in.segments[segment].floor;
-    clear_histogram(block, room.histogram);
+    clear_histogram(block, temp_storage.histogram);
     int at_floor = 0;
-    count_in_bin<Block> const bins{block, room.histogram, range, bin_shift(range)};
+    count_in_bin<Block> const bins{block, temp_storage.histogram, range, bin_shift(range)};
     in.keys_of(rule, segment).for_each(block, count_competing<Block>{block, bins, floor, fit, at_floor});
-    at_floor = block_reduce(block, at_floor, reinterpret_cast<int*>(room.sums), add_up{});
+    at_floor = block_reduce(block, at_floor, reinterpret_cast<int*>(temp_storage.sums), add_up{});
     int const first = at_floor < floor.ties ? at_floor : floor.ties;
     int const competing = fit ? at_floor - first : first;
     bool const is_there = floor.lowest - range.low <= range.high - range.low;
     if (block.thread() == 0 && competing > 0 && is_there) {
-      block.add(room.histogram + ((floor.lowest - range.low) >> bins.shift), static_cast<std::uint32_t>(competing));
+      block.atomic_add(temp_storage.histogram + ((floor.lowest - range.low) >> bins.shift),
+                       static_cast<std::uint32_t>(competing));
     }
     block.sync();
   }

@@ -72,7 +72,7 @@ struct place_shares {
     bool const floor_too = ruler == ruled_by::both && pool.floors_fit != 0;
     int const ties = share_of_pool{in}.ties(segment) + (floor_too ? first_at_floor(one) : 0);
     one.at = ruler == ruled_by::floor ? one.floor : cut_point{pool.range.low, ties};
-    in.keep.offset[segment + 1] = before + kept;
+    in.keep.indptr[segment + 1] = before + kept;
   }
 };
 
@@ -96,26 +96,26 @@ struct share_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    auto const [sums, room] = counting_room(block);
+    auto const [sums, temp_storage] = counting_storage(block);
     pool_state const& pool = in.pool_of(block.index());
     if (pool.fires != 0 && ruler_of(in.segments[block.index()], pool) != ruled_by::floor) {
-      count(block, block.index(), pool.range.low, room);
+      count(block, block.index(), pool.range.low, temp_storage);
     }
-    if (!last_block(block, ticket, room)) return;
+    if (!last_block(block, ticket, temp_storage)) return;
     place_segments(block, in.keep.segments(), sums, competing_ties{in}, place_ties{in});
     block.sync();
     place_segments(block, in.keep.segments(), sums, share_of_pool{in}, place_shares{in});
-    if (block.thread() == 0) in.keep.offset[0] = 0;
+    if (block.thread() == 0) in.keep.indptr[0] = 0;
   }
 
  private:
   template <class Block>
-  KVPOLICY_HD void count(Block& block, int segment, std::uint32_t lowest, int* room) const {
+  KVPOLICY_HD void count(Block& block, int segment, std::uint32_t lowest, int* temp_storage) const {
     int above = 0;
     int equal = 0;
     in.keys_of(rule, segment).for_each(block, count_at_cut{lowest, above, equal});
-    above = block_reduce(block, above, room, add_up{});
-    equal = block_reduce(block, equal, room, add_up{});
+    above = block_reduce(block, above, temp_storage, add_up{});
+    equal = block_reduce(block, equal, temp_storage, add_up{});
     if (block.thread() != 0) return;
     in.segments[segment].above = above;
     in.segments[segment].equal = equal;
@@ -131,7 +131,7 @@ struct emit_share_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const segment = block.index();
-    int* const to = in.keep.ordinal + in.keep.offset[segment];
+    int* const to = in.keep.indices + in.keep.indptr[segment];
     if (in.pool_of(segment).fires == 0) return emit_all(block, in.keep.seen[segment], to);
     segment_keys<Rule> const keys = in.keys_of(rule, segment);
     cut_point const at = in.segments[segment].at;
@@ -144,20 +144,20 @@ struct emit_share_kernel {
 template <class Executor, class Rule>
 void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep, int size) {
   int const segments = scores.segments();
-  int const threads = exec.numbers().segment_threads;
-  int const capacity = keys_to_collect(exec.numbers(), scores.who.bound);
+  int const threads = exec.config().segment_threads;
+  int const capacity = keys_to_collect(exec.config(), scores.lanes.bound);
   auto* const of_segments = reinterpret_cast<pool_segment*>(exec.scratch());
   auto* const pools = reinterpret_cast<pool_state*>(of_segments + segments);
   auto* const histograms = reinterpret_cast<std::uint32_t*>(pools + segments / size);
   pools_in const in{scores, keep, size, of_segments, pools, histograms};
   launch_each(exec, std::int64_t{segments / size} * histogram_bins, clear_pools{in});
-  exec.launch({segments, threads, select_room::bytes(capacity)},
+  exec.launch({segments, threads, select_storage::bytes(capacity)},
               survey_kernel<Rule>{in, rule, capacity, exec.faults()});
   for (int digits = 0; digits < 3; ++digits) {  // of 11 bits
-    exec.launch({segments, threads, select_room::bytes(0)}, pool_histogram_kernel<Rule>{in, rule});
+    exec.launch({segments, threads, select_storage::bytes(0)}, pool_histogram_kernel<Rule>{in, rule});
   }
   using share = share_kernel<Rule>;
-  exec.launch({segments, threads, counting_room::bytes()}, share{in, rule, exec.tickets()});
+  exec.launch({segments, threads, counting_storage::bytes()}, share{in, rule, exec.tickets()});
   exec.launch({segments, threads, shared_arena::bytes_of_piece<unsigned>(2 * warp_size)},
               emit_share_kernel<Rule>{in, rule});
 }

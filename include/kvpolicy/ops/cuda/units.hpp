@@ -15,16 +15,16 @@ struct whole_units {
   int* unit = nullptr;   ///< the numbers of those blocks, ascending; from the end on, the units of those that go
 };
 
-struct unit_rooms {
+struct unit_storage {
   int* memory = nullptr;
   int units = 0;  ///< most of a lane
 
   [[nodiscard]] static std::size_t bytes(cache const& in) {
-    return static_cast<std::size_t>(in.who.size()) * static_cast<std::size_t>(most(in) + 2) * sizeof(int);
+    return static_cast<std::size_t>(in.lanes.size()) * static_cast<std::size_t>(most(in) + 2) * sizeof(int);
   }
   [[nodiscard]] static int most(cache const& in) {
     int const tokens = in.where.unit_tokens > 0 ? in.where.unit_tokens : 1;
-    return (in.who.bound + tokens - 1) / tokens;
+    return (in.lanes.bound + tokens - 1) / tokens;
   }
   [[nodiscard]] KVPOLICY_HD whole_units of(int lane) const {
     int* const first = memory + std::int64_t{lane} * (units + 2);
@@ -44,12 +44,12 @@ struct whole_moves {
 };
 
 struct whole_lanes {
-  unit_rooms rooms;
+  unit_storage storage;
   int tokens = 1;
 
   [[nodiscard]] KVPOLICY_HD whole_moves of(int i) const {
-    whole_units const room = rooms.of(i);
-    return {room.unit, tokens, *room.total};
+    whole_units const temp_storage = storage.of(i);
+    return {temp_storage.unit, tokens, *temp_storage.total};
   }
 };
 
@@ -60,30 +60,30 @@ struct whole_units_kernel {
   unit_list freed;
   std::uint64_t* entries;  ///< grows by what is in blocks that go; null: not told
   int tokens;
-  unit_rooms rooms;
+  unit_storage storage;
 
   [[nodiscard]] static std::size_t shared_bytes() { return collective_bytes<int>(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const i = block.index();
-    lane const one = moves.who.at(i);
+    lane const one = moves.lanes.at(i);
     kept_moves const now = moves.of(i);
-    whole_units const room = rooms.of(i);
+    whole_units const temp_storage = storage.of(i);
     int const count = now.committed + now.drafts;
     int const units = (count + tokens - 1) / tokens;
-    int* const row = leads_row(table.shares, moves.who, one) ? table.row(one) : nullptr;
-    int const stay = part(block, now, units, room, row);
+    int* const row = leads_row(table.shares, moves.lanes, one) ? table.row(one) : nullptr;
+    int const stay = part(block, now, units, temp_storage, row);
     block.sync();
     if (block.thread() == 0) {
-      bool const last_stays = stay > 0 && room.unit[stay - 1] == units - 1;
-      *room.stay = stay;
-      *room.total = stay * tokens - (last_stays ? units * tokens - count : 0);
-      if (entries != nullptr && count > *room.total) {
-        block.add(entries, static_cast<std::uint64_t>(count - *room.total));
+      bool const last_stays = stay > 0 && temp_storage.unit[stay - 1] == units - 1;
+      *temp_storage.stay = stay;
+      *temp_storage.total = stay * tokens - (last_stays ? units * tokens - count : 0);
+      if (entries != nullptr && count > *temp_storage.total) {
+        block.atomic_add(entries, static_cast<std::uint64_t>(count - *temp_storage.total));
       }
     }
-    if (row != nullptr) give_back(block, one, units - stay, room, row + stay);
+    if (row != nullptr) give_back(block, one, units - stay, temp_storage, row + stay);
   }
 
  private:
@@ -99,7 +99,8 @@ struct whole_units_kernel {
   /// Those that stay to the front, of the row as of the scratch, those that go to the end of the scratch. In place: a
   /// block's threads read a piece of the row before the barriers of the sum, and write at or before it afterwards.
   template <class Block>
-  KVPOLICY_HD int part(Block& block, kept_moves const& now, int units, whole_units const& room, int* row) const {
+  KVPOLICY_HD int part(Block& block, kept_moves const& now, int units, whole_units const& temp_storage,
+                       int* row) const {
     int* const sums = shared_arena(block).take<int>(warp_size + 1);
     int front = 0;
     for (int begin = 0; begin < units; begin += block.threads()) {
@@ -109,10 +110,10 @@ struct whole_units_kernel {
       sum_before<int> const before = block_sum_before(block, stay ? 1 : 0, sums);
       int const to = front + before.before;
       if (stay) {
-        room.unit[to] = at;
+        temp_storage.unit[to] = at;
         if (row != nullptr) row[to] = held;
       } else if (at < units) {
-        room.unit[rooms.units - 1 - (at - to)] = held;
+        temp_storage.unit[storage.units - 1 - (at - to)] = held;
       }
       front += before.all;
     }
@@ -120,10 +121,10 @@ struct whole_units_kernel {
   }
 
   template <class Block>
-  KVPOLICY_HD void give_back(Block& block, lane one, int gone, whole_units const& room, int* behind) const {
+  KVPOLICY_HD void give_back(Block& block, lane one, int gone, whole_units const& temp_storage, int* behind) const {
     bool const told = freed.unit.data != nullptr;
     for (int i = block.thread(); i < gone; i += block.threads()) {
-      int const unit = room.unit[rooms.units - 1 - i];
+      int const unit = temp_storage.unit[storage.units - 1 - i];
       behind[i] = unit;
       if (told) freed.unit.row(one)[i] = unit;
     }
@@ -132,13 +133,13 @@ struct whole_units_kernel {
 };
 
 struct count_whole_units {
-  lanes who;
-  unit_rooms rooms;
+  kvpolicy::lanes lanes;
+  unit_storage storage;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = who.at(static_cast<int>(i));
-    if (leads_row(who.count, who, one)) *who.count.row(one) = *rooms.of(static_cast<int>(i)).total;
+    lane const one = lanes.at(static_cast<int>(i));
+    if (leads_row(lanes.count, lanes, one)) *lanes.count.row(one) = *storage.of(static_cast<int>(i)).total;
   }
 };
 
@@ -153,23 +154,23 @@ struct implementation<ops::drop_units_t, Backend> {
   /// Of caches in blocks; others are never asked.
   [[nodiscard]] static std::size_t scratch(cache const& in) {
     bool const blocks = in.where.kind == locating::block_table || in.where.kind == locating::csr_pages;
-    return blocks ? detail::unit_rooms::bytes(in) : 0;
+    return blocks ? detail::unit_storage::bytes(in) : 0;
   }
 
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
-                  std::span<held_column const> columns, unit_list const& freed, std::int64_t* entries) {
-    detail::unit_rooms const rooms{reinterpret_cast<int*>(exec.scratch()), detail::unit_rooms::most(in)};
-    detail::whole_units_kernel const blocks{{keep, in.who},
+                  std::span<recorded_column const> columns, unit_list const& freed, std::int64_t* entries) {
+    detail::unit_storage const storage{reinterpret_cast<int*>(exec.scratch()), detail::unit_storage::most(in)};
+    detail::whole_units_kernel const blocks{{keep, in.lanes},
                                             detail::table_of(in.where, table),
                                             freed,
                                             reinterpret_cast<std::uint64_t*>(entries),
                                             in.where.unit_tokens,
-                                            rooms};
-    detail::launch_change(exec, launch_shape{in.who.size(), exec.numbers().lane_threads, blocks.shared_bytes()},
+                                            storage};
+    detail::launch_change(exec, launch_shape{in.lanes.size(), exec.config().lane_threads, blocks.shared_bytes()},
                           blocks);
-    detail::carry_lanes(exec, detail::whole_lanes{rooms, in.where.unit_tokens}, in, columns, false);
-    detail::launch_each_change(exec, in.who.size(), detail::count_whole_units{in.who, rooms});
+    detail::permute_lanes(exec, detail::whole_lanes{storage, in.where.unit_tokens}, in, columns, false);
+    detail::launch_each_change(exec, in.lanes.size(), detail::count_whole_units{in.lanes, storage});
   }
 };
 

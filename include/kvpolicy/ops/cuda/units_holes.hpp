@@ -17,21 +17,21 @@ struct slot_moves {
 };
 
 /// Scratch of every list: lanes that share one have one.
-struct slot_rooms {
+struct slot_storage {
   int* memory = nullptr;
-  lanes who{};
+  kvpolicy::lanes lanes{};
   by_lane<int> shares{};
 
-  [[nodiscard]] static std::size_t bytes(lanes const& who, by_lane<int> const& shares) {
-    std::int64_t const lists = std::int64_t{shares.sequence != 0 ? who.sequences : 1} *
-                               (shares.layer != 0 ? who.layers() : 1) * (shares.head != 0 ? who.heads : 1);
-    return static_cast<std::size_t>(lists) * static_cast<std::size_t>(who.bound + 1) * sizeof(int);
+  [[nodiscard]] static std::size_t bytes(kvpolicy::lanes const& batch, by_lane<int> const& shares) {
+    std::int64_t const lists = std::int64_t{shares.sequence != 0 ? batch.sequences : 1} *
+                               (shares.layer != 0 ? batch.layers() : 1) * (shares.head != 0 ? batch.heads : 1);
+    return static_cast<std::size_t>(lists) * static_cast<std::size_t>(batch.bound + 1) * sizeof(int);
   }
   [[nodiscard]] KVPOLICY_HD slot_moves of(lane one, int gone) const {
     std::int64_t list = shares.sequence != 0 ? one.sequence : 0;
-    if (shares.layer != 0) list = list * who.layers() + one.layer - who.layer_begin;
-    if (shares.head != 0) list = list * who.heads + one.head;
-    int* const first = memory + list * (who.bound + 1);
+    if (shares.layer != 0) list = list * lanes.layers() + one.layer - lanes.layer_begin;
+    if (shares.head != 0) list = list * lanes.heads + one.head;
+    int* const first = memory + list * (lanes.bound + 1);
     return {first, first + 1, first + 1 + gone};
   }
 };
@@ -41,7 +41,7 @@ struct slot_rooms {
 struct list_holes_kernel {
   kept_lanes moves;
   unit_table list;
-  slot_rooms rooms;
+  slot_storage storage;
   int sorted;  ///< ints of shared memory to sort in
 
   [[nodiscard]] static constexpr std::size_t shared_bytes(int sorted) {
@@ -50,13 +50,13 @@ struct list_holes_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = moves.who.at(block.index());
-    if (!leads_row(list.shares, moves.who, one)) return;
+    lane const one = moves.lanes.at(block.index());
+    if (!leads_row(list.shares, moves.lanes, one)) return;
     kept_moves const now = moves.of(block.index());
     int const gone = now.committed - now.entries;
-    slot_moves const room = rooms.of(one, gone);
+    slot_moves const temp_storage = storage.of(one, gone);
     if (gone <= 0) {
-      if (block.thread() == 0) *room.pairs = 0;
+      if (block.thread() == 0) *temp_storage.pairs = 0;
       return;
     }
     shared_arena arena(block);
@@ -64,12 +64,12 @@ struct list_holes_kernel {
     auto* const sums = arena.take<std::uint64_t>(warp_size + 1);
     int* const slot = list.row(one);
     int const lowest = nth_highest(block, slot, now.committed + now.drafts, gone, digits);
-    pair_up(block, now, slot, lowest, gone, room, sums);
-    rewrite(block, now, slot, lowest, room, sums);
+    pair_up(block, now, slot, lowest, gone, temp_storage, sums);
+    rewrite(block, now, slot, lowest, temp_storage, sums);
     int* const behind = slot + now.count();
     int* const sorting = gone <= sorted ? arena.take<int>(sorted) : behind;
     block.sync();
-    for (int i = block.thread(); i < gone; i += block.threads()) sorting[i] = room.vacated[i];
+    for (int i = block.thread(); i < gone; i += block.threads()) sorting[i] = temp_storage.vacated[i];
     sort_ascending(block, sorting, gone);
     if (sorting == behind) return;
     for (int i = block.thread(); i < gone; i += block.threads()) behind[i] = sorting[i];
@@ -84,7 +84,7 @@ struct list_holes_kernel {
   /// Rows that move, holes, and slots that fall free as they are: in the order of entries, three counts in one number.
   template <class Block>
   KVPOLICY_HD static void pair_up(Block& block, kept_moves const& now, int const* slot, int lowest, int gone,
-                                  slot_moves const& room, std::uint64_t* sums) {
+                                  slot_moves const& temp_storage, std::uint64_t* sums) {
     constexpr int bits = 20;
     constexpr std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
     int const count = now.committed + now.drafts;
@@ -99,22 +99,22 @@ struct list_holes_kernel {
       int const kind = !there || (stay && held < lowest) ? -1 : stay ? 0 : held < lowest ? 1 : 2;
       std::uint64_t const one = kind < 0 ? 0 : std::uint64_t{1} << (kind * bits);
       sum_before<std::uint64_t> const sum = block_sum_before(block, one, sums);
-      if (kind == 0) room.vacated[moved + static_cast<int>(sum.before & mask)] = held;
-      if (kind == 1) room.holes[holes + static_cast<int>(sum.before >> bits & mask)] = held;
-      if (kind == 2) room.vacated[gone - 1 - left - static_cast<int>(sum.before >> (2 * bits))] = held;
+      if (kind == 0) temp_storage.vacated[moved + static_cast<int>(sum.before & mask)] = held;
+      if (kind == 1) temp_storage.holes[holes + static_cast<int>(sum.before >> bits & mask)] = held;
+      if (kind == 2) temp_storage.vacated[gone - 1 - left - static_cast<int>(sum.before >> (2 * bits))] = held;
       moved += static_cast<int>(sum.all & mask);
       holes += static_cast<int>(sum.all >> bits & mask);
       left += static_cast<int>(sum.all >> (2 * bits));
     }
-    if (block.thread() == 0) *room.pairs = moved;
+    if (block.thread() == 0) *temp_storage.pairs = moved;
     block.sync();
   }
 
   /// Entries that stay to the front of the list, each with its slot or its hole. In place: a piece of the list is read
   /// before the barriers of the sum, and written at or before its place afterwards.
   template <class Block>
-  KVPOLICY_HD static void rewrite(Block& block, kept_moves const& now, int* slot, int lowest, slot_moves const& room,
-                                  std::uint64_t* sums) {
+  KVPOLICY_HD static void rewrite(Block& block, kept_moves const& now, int* slot, int lowest,
+                                  slot_moves const& temp_storage, std::uint64_t* sums) {
     int const count = now.committed + now.drafts;
     int moved = 0;
     for (int begin = 0; begin < count; begin += block.threads()) {
@@ -125,7 +125,7 @@ struct list_holes_kernel {
       bool const moves_row = stay && held >= lowest;
       sum_before<std::uint64_t> const sum = block_sum_before(block, std::uint64_t{moves_row}, sums);
       int const to = e < now.committed ? before : now.entries + e - now.committed;
-      if (stay) slot[to] = moves_row ? room.holes[moved + static_cast<int>(sum.before)] : held;
+      if (stay) slot[to] = moves_row ? temp_storage.holes[moved + static_cast<int>(sum.before)] : held;
       moved += static_cast<int>(sum.all);
     }
   }
@@ -134,8 +134,8 @@ struct list_holes_kernel {
 /// Copies rows from slots to holes: no slot is both, so in any order.
 struct pair_mover {
   moved_rows const& what;
-  lane who;
-  slot_moves const& room;
+  kvpolicy::lane lane;
+  slot_moves const& temp_storage;
   int piece, pieces;
 
   template <int Width, class Block>
@@ -143,10 +143,10 @@ struct pair_mover {
     using bytes = byte_vector<Width>;
     thread_grid const mine(block, what, 0);
     if (mine.row >= mine.tall || mine.column >= mine.wide) return;
-    int const pairs = *room.pairs;
+    int const pairs = *temp_storage.pairs;
     for (int i = piece * mine.tall + mine.row; i < pairs; i += pieces * mine.tall) {
-      std::byte const* const from = what.rows.row(who.layer, {room.vacated[i], 0}, who.head);
-      std::byte* const to = what.rows.row(who.layer, {room.holes[i], 0}, who.head);
+      std::byte const* const from = what.rows.row(lane.layer, {temp_storage.vacated[i], 0}, lane.head);
+      std::byte* const to = what.rows.row(lane.layer, {temp_storage.holes[i], 0}, lane.head);
       for (int c = mine.column; c < what.columns; c += mine.wide) {
         *reinterpret_cast<bytes*>(to + c * what.step) = *reinterpret_cast<bytes const*>(from + c * what.step);
       }
@@ -158,17 +158,17 @@ struct pair_mover {
 struct move_pairs_kernel {
   kept_lanes moves;
   few_moved what;
-  slot_rooms rooms;
+  slot_storage storage;
   int pieces;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const i = block.index() / pieces / what.count;
     moved_rows const& mine = what.of[block.index() / pieces % what.count];
-    lane const one = moves.who.at(i);
+    lane const one = moves.lanes.at(i);
     kept_moves const now = moves.of(i);
-    slot_moves const room = rooms.of(one, now.committed - now.entries);
-    run_by_width(block, mine.width, pair_mover{mine, one, room, block.index() % pieces, pieces});
+    slot_moves const temp_storage = storage.of(one, now.committed - now.entries);
+    run_by_width(block, mine.width, pair_mover{mine, one, temp_storage, block.index() % pieces, pieces});
   }
 };
 
@@ -184,25 +184,25 @@ struct implementation<ops::fill_holes_t, Backend> {
   [[nodiscard]] static std::size_t scratch(cache const& in) {
     if (in.where.kind == locating::identity || in.where.kind == locating::ring || in.where.unit_tokens > 1) return 0;
     by_lane<int const> const shares = detail::rows_of(in.where, in.where.table);
-    return detail::slot_rooms::bytes(in.who, {nullptr, shares.sequence, shares.layer, shares.head});
+    return detail::slot_storage::bytes(in.lanes, {nullptr, shares.sequence, shares.layer, shares.head});
   }
 
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list) {
     detail::check_movable("fill_holes", in);
-    detail::kept_lanes const moves{keep, in.who};
+    detail::kept_lanes const moves{keep, in.lanes};
     detail::unit_table const table = detail::table_of(in.where, list);
-    detail::slot_rooms const rooms{reinterpret_cast<int*>(exec.scratch()), in.who, table.shares};
-    int const sorted = most_sorted(exec.numbers(), in.who.bound);
+    detail::slot_storage const storage{reinterpret_cast<int*>(exec.scratch()), in.lanes, table.shares};
+    int const sorted = most_sorted(exec.config(), in.lanes.bound);
     detail::launch_change(
         exec,
-        launch_shape{in.who.size(), exec.numbers().segment_threads, detail::list_holes_kernel::shared_bytes(sorted)},
-        detail::list_holes_kernel{moves, table, rooms, sorted});
+        launch_shape{in.lanes.size(), exec.config().segment_threads, detail::list_holes_kernel::shared_bytes(sorted)},
+        detail::list_holes_kernel{moves, table, storage, sorted});
     auto const visit = [&](detail::few_moved const& some) {
-      int const lanes = in.who.size() * some.count;
-      int const pieces = pieces_of(exec.numbers(), lanes, in.who.bound);
-      detail::launch_change(exec, launch_shape{lanes * pieces, exec.numbers().row_threads, 0},
-                            detail::move_pairs_kernel{moves, some, rooms, pieces});
+      int const lanes = in.lanes.size() * some.count;
+      int const pieces = pieces_of(exec.config(), lanes, in.lanes.bound);
+      detail::launch_change(exec, launch_shape{lanes * pieces, exec.config().row_threads, 0},
+                            detail::move_pairs_kernel{moves, some, storage, pieces});
     };
     detail::moved_list planes(visit);
     planes.add_planes(in);
@@ -211,14 +211,14 @@ struct implementation<ops::fill_holes_t, Backend> {
 
  private:
   /// Ints of shared memory to sort in: for all that can go, or as many as there is room for.
-  [[nodiscard]] static int most_sorted(launch_numbers const& numbers, int bound) {
+  [[nodiscard]] static int most_sorted(launch_config const& numbers, int bound) {
     std::size_t const left =
         static_cast<std::size_t>(numbers.shared_bytes) - detail::list_holes_kernel::shared_bytes(0);
-    auto const room = static_cast<int>(left / sizeof(int) / 4 * 4);
-    return bound < room ? bound : room;
+    auto const capacity = static_cast<int>(left / sizeof(int) / 4 * 4);
+    return bound < capacity ? bound : capacity;
   }
   /// Enough blocks for the device, none for less than a few rows.
-  [[nodiscard]] static int pieces_of(launch_numbers const& numbers, int lanes, int bound) {
+  [[nodiscard]] static int pieces_of(launch_config const& numbers, int lanes, int bound) {
     constexpr int rows_of_a_piece = 64;
     int const wanted = (numbers.processors * 16 + lanes - 1) / lanes;
     int const most = (bound / 2 + rows_of_a_piece - 1) / rows_of_a_piece;

@@ -21,7 +21,7 @@ template <class Block>
     block.sync();
     for (int i = block.thread(); i < count; i += block.threads()) {
       auto const value = static_cast<unsigned>(values[i]);
-      if ((value & above) == found) block.add(digits + (value >> shift & 255u), 1);
+      if ((value & above) == found) block.atomic_add(digits + (value >> shift & 255u), 1);
     }
     block.sync();
     int digit = digits_of_a_pass - 1;

@@ -3,10 +3,11 @@
 #pragma once
 
 // IWYU pragma: begin_exports
+#include <kvpolicy/ops/cuda/append_column.hpp>
 #include <kvpolicy/ops/cuda/append_rows.hpp>
+#include <kvpolicy/ops/cuda/apply_stats.hpp>
 #include <kvpolicy/ops/cuda/argmin.hpp>
 #include <kvpolicy/ops/cuda/attention_mass.hpp>
-#include <kvpolicy/ops/cuda/carry_numbers.hpp>
 #include <kvpolicy/ops/cuda/drop_listed.hpp>
 #include <kvpolicy/ops/cuda/entries.hpp>
 #include <kvpolicy/ops/cuda/feature_sums.hpp>
@@ -22,16 +23,15 @@
 #include <kvpolicy/ops/cuda/page_scores.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
 #include <kvpolicy/ops/cuda/release_pages.hpp>
-#include <kvpolicy/ops/cuda/remember_rows.hpp>
 #include <kvpolicy/ops/cuda/rerotate.hpp>
 #include <kvpolicy/ops/cuda/residual.hpp>
 #include <kvpolicy/ops/cuda/retention_gates.hpp>
 #include <kvpolicy/ops/cuda/ring_append.hpp>
 #include <kvpolicy/ops/cuda/select_if.hpp>
-#include <kvpolicy/ops/cuda/tell.hpp>
 #include <kvpolicy/ops/cuda/top_k.hpp>
 #include <kvpolicy/ops/cuda/units.hpp>
 #include <kvpolicy/ops/cuda/units_holes.hpp>
+#include <kvpolicy/ops/cuda/update_query_memory.hpp>
 #include <kvpolicy/ops/cuda/window_counts.hpp>
 #include <kvpolicy/ops/cuda/window_rows.hpp>
 #include <kvpolicy/ops/cuda/write_gates.hpp>

@@ -9,7 +9,7 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// New tokens of some sequences, in a kernel's arguments.
-struct told_tokens {
+struct few_host_tokens {
   static constexpr int most = 64;
   int first = 0;  ///< sequence
   int of[most] = {};
@@ -17,24 +17,25 @@ struct told_tokens {
 
 /// A thread a sequence. What is counted is never more than there is, whatever was asked: decisions read so many.
 struct count_exits_body {
-  lanes who;
+  kvpolicy::lanes lanes;
   int window;
   int const* tokens;  ///< null: they are told
-  told_tokens told;
+  few_host_tokens host_tokens;
   int* exits;
-  fault_word faults;
+  device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
-    std::int64_t const sequence = told.first + i;
-    lane const one{static_cast<int>(sequence), who.layer_begin, 0};
-    int const fresh = tokens != nullptr ? tokens[sequence] : told.of[i];
-    int const committed = who.committed(one);
-    int const drafts = *who.count.row(one) - committed;
-    std::int64_t const over = std::int64_t{committed} + fresh - window;
-    if (fresh < 0 || fresh > window) tell_fault(block, faults, fault::window_tokens, sequence, fresh);
-    if (drafts != 0 && (fresh != 0 || over > 0)) {
-      tell_fault(block, faults, fault::window_drafts, sequence, drafts);
+    std::int64_t const sequence = host_tokens.first + i;
+    lane const one{static_cast<int>(sequence), lanes.layer_begin, 0};
+    int const num_new_tokens = tokens != nullptr ? tokens[sequence] : host_tokens.of[i];
+    int const committed = lanes.committed(one);
+    int const drafts = *lanes.count.row(one) - committed;
+    std::int64_t const over = std::int64_t{committed} + num_new_tokens - window;
+    if (num_new_tokens < 0 || num_new_tokens > window)
+      report_fault(block, faults, fault::window_tokens, sequence, num_new_tokens);
+    if (drafts != 0 && (num_new_tokens != 0 || over > 0)) {
+      report_fault(block, faults, fault::window_drafts, sequence, drafts);
     }
     exits[sequence] = over < 0 ? 0 : over < committed ? static_cast<int>(over) : committed;
   }
@@ -42,16 +43,16 @@ struct count_exits_body {
 
 /// A thread a sequence.
 struct count_passing_body {
-  lanes fresh;
+  lanes chunk;
   int window;
-  int* entering;
+  int* new_tokens;
   int* below;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t sequence) const {
-    int const tokens = *fresh.count.row({static_cast<int>(sequence), fresh.layer_begin, 0});
+    int const tokens = *chunk.count.row({static_cast<int>(sequence), chunk.layer_begin, 0});
     int const last = tokens < window ? tokens : window;
-    entering[sequence] = last;
+    new_tokens[sequence] = last;
     below[sequence] = tokens - last;
   }
 };
@@ -60,31 +61,32 @@ struct count_passing_body {
 struct refuse_fresh_body {
   lanes window;
   lanes pages;
-  a_few<appended> fresh;
+  a_few<append_request> new_tokens;
 
-  fault_word faults;
+  device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
     int const lanes_of_one = window.layers() * window.heads;
-    appended const& one = fresh.of[i / lanes_of_one];
+    append_request const& one = new_tokens.of[i / lanes_of_one];
     auto const which = static_cast<int>(i % lanes_of_one);
-    lane const who{one.sequence, window.layer_begin + which / window.heads, which % window.heads};
+    lane const this_lane{one.sequence, window.layer_begin + which / window.heads, which % window.heads};
     if (which == 0) {
-      int const room = window.bound - *window.count.row(who);
-      if (one.in_flight && one.tokens > room) tell_fault(block, faults, fault::step_drafts, one.sequence, one.tokens);
-      refuse_behind(block, window, who, one);
+      int const capacity = window.bound - *window.count.row(this_lane);
+      if (one.in_flight && one.tokens > capacity)
+        report_fault(block, faults, fault::step_drafts, one.sequence, one.tokens);
+      refuse_behind(block, window, this_lane, one);
     }
-    refuse_behind(block, pages, who, one);
+    refuse_behind(block, pages, this_lane, one);
   }
 
  private:
   template <class Block>
-  KVPOLICY_HD void refuse_behind(Block& block, lanes const& part, lane who, appended const& one) const {
-    int const held = *part.count.row(who);
-    int const last = held > 0 ? part.position.row(who)[held - 1] : -1;
+  KVPOLICY_HD void refuse_behind(Block& block, lanes const& part, lane this_lane, append_request const& one) const {
+    int const held = *part.count.row(this_lane);
+    int const last = held > 0 ? part.position.row(this_lane)[held - 1] : -1;
     if (one.position <= last && one.tokens != 0) {
-      tell_fault(block, faults, fault::step_position, one.sequence, one.position);
+      report_fault(block, faults, fault::step_position, one.sequence, one.position);
     }
   }
 };
@@ -96,26 +98,26 @@ struct implementation<ops::count_exits_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, entering const& asked, int* exits) {
-    if (asked.told.empty()) {
-      detail::launch_each(exec, who.sequences, body(exec, who, asked, exits));
+  static void run(Executor& exec, lanes const& batch, ring_request const& asked, int* exits) {
+    if (asked.host_tokens.empty()) {
+      detail::launch_each(exec, batch.sequences, body(exec, batch, asked, exits));
       return;
     }
-    for (int const tokens : asked.told) detail::refuse_long(asked, tokens);
-    for (int first = 0; first < who.sequences; first += detail::told_tokens::most) {
-      detail::count_exits_body some = body(exec, who, asked, exits);
-      int const count = std::min(detail::told_tokens::most, who.sequences - first);
+    for (int const tokens : asked.host_tokens) detail::refuse_long(asked, tokens);
+    for (int first = 0; first < batch.sequences; first += detail::few_host_tokens::most) {
+      detail::count_exits_body some = body(exec, batch, asked, exits);
+      int const count = std::min(detail::few_host_tokens::most, batch.sequences - first);
       some.tokens = nullptr;
-      some.told.first = first;
-      std::copy_n(asked.told.begin() + first, count, some.told.of);
+      some.host_tokens.first = first;
+      std::copy_n(asked.host_tokens.begin() + first, count, some.host_tokens.of);
       detail::launch_each(exec, count, some);
     }
   }
 
  private:
   template <class Executor>
-  static detail::count_exits_body body(Executor& exec, lanes const& who, entering const& asked, int* exits) {
-    return {who, asked.window, asked.tokens, {}, exits, exec.faults()};
+  static detail::count_exits_body body(Executor& exec, lanes const& batch, ring_request const& asked, int* exits) {
+    return {batch, asked.window, asked.tokens, {}, exits, exec.faults()};
   }
 };
 
@@ -124,24 +126,24 @@ struct implementation<ops::count_passing_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& fresh, int window, int* entering, int* below) {
-    detail::launch_each(exec, fresh.sequences, detail::count_passing_body{fresh, window, entering, below});
+  static void run(Executor& exec, lanes const& chunk, int window, int* new_tokens, int* below) {
+    detail::launch_each(exec, chunk.sequences, detail::count_passing_body{chunk, window, new_tokens, below});
   }
 };
 
 template <kernel_backend Backend>
-struct implementation<ops::refuse_fresh_t, Backend> {
+struct implementation<ops::refuse_new_tokens_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
   static void run(Executor& exec, char const* call, lanes const& window, lanes const& pages,
-                  std::span<appended const> fresh) {
-    for (appended const& each : fresh) {
+                  std::span<append_request const> new_tokens) {
+    for (append_request const& each : new_tokens) {
       detail::refuse_unknown(call, window, each);
       expects(!each.in_flight || window.in_flight != nullptr, call, "tokens", each.tokens,
               "drafts are counted for each sequence");
     }
-    detail::for_each_few(fresh, [&](detail::a_few<appended> const& few) {
+    detail::for_each_few(new_tokens, [&](detail::a_few<append_request> const& few) {
       std::int64_t const lanes_of_one = std::int64_t{window.layers()} * window.heads;
       detail::launch_each(exec, few.count * lanes_of_one, detail::refuse_fresh_body{window, pages, few, exec.faults()});
     });

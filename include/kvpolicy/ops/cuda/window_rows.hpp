@@ -8,21 +8,21 @@ namespace detail {
 
 /// A block a lane: what is recorded moves to the beginning of its rows.
 struct move_home_kernel {
-  lanes who;
+  kvpolicy::lanes lanes;
   few_columns columns;
   int const* entries;
   int slid;  ///< below 0: nothing moves, only what is known shrinks
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = who.at(block.index());
+    lane const one = lanes.at(block.index());
     if (block.thread() == 0) lower_known(block, columns, one, 0);
     if (slid < 0) return;
     int const gone = entries[one.sequence];
-    int const left = *who.count.row(one) - gone;
+    int const left = *lanes.count.row(one) - gone;
     if (gone + slid == 0) return;
     for (int i = 0; i < columns.count; ++i) {
-      held_column const& each = columns.of[i];
+      recorded_column const& each = columns.of[i];
       if (each.about.one == per::lane_entry) move(block, each.rows.row(one), each.about.bytes, gone, left);
     }
   }
@@ -43,21 +43,21 @@ struct move_home_kernel {
 
 /// A block a sequence: positions move up, the ring's cursor moves on.
 struct drop_oldest_kernel {
-  lanes who;
+  kvpolicy::lanes lanes;
   by_lane<int> oldest;
   int rows;  ///< of the ring
   int const* entries;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one{block.index(), who.layer_begin, 0};
+    lane const one{block.index(), lanes.layer_begin, 0};
     int const gone = entries[one.sequence];
-    int const count = *who.count.row(one);
-    int* const position = who.position.row(one);
+    int const count = *lanes.count.row(one);
+    int* const position = lanes.position.row(one);
     if (gone > 0) move_down(block, position, position + gone, count - gone);
     block.sync();
     if (block.thread() != 0) return;
-    *who.count.row(one) = count - gone;
+    *lanes.count.row(one) = count - gone;
     int* const first = oldest.row(one);
     *first = (*first + gone) % rows;
   }
@@ -67,7 +67,7 @@ struct drop_oldest_kernel {
 struct enter_rows_kernel {
   entry_rows from;
   by_lane<int> from_count;
-  lanes who;
+  kvpolicy::lanes lanes;
   entry_rows to;
   column_pairs columns;
   int const* first;
@@ -75,9 +75,9 @@ struct enter_rows_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = who.at(block.index() / pieces);
+    lane const one = lanes.at(block.index() / pieces);
     int const piece = block.index() % pieces;
-    int const count = *who.count.row(one);
+    int const count = *lanes.count.row(one);
     int const begin = first[one.sequence];
     int const more = *from_count.row(one) - begin;
     int const planes = to.planes.count;
@@ -95,20 +95,20 @@ struct enter_rows_kernel {
 struct count_entered_kernel {
   by_lane<int> from_count;
   by_lane<int> from_position;
-  lanes who;
+  kvpolicy::lanes lanes;
   int const* first;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one{block.index(), who.layer_begin, 0};
-    int const count = *who.count.row(one);
+    lane const one{block.index(), lanes.layer_begin, 0};
+    int const count = *lanes.count.row(one);
     int const begin = first[one.sequence];
     int const more = *from_count.row(one) - begin;
     for (int e = block.thread(); e < more; e += block.threads()) {
-      who.position.row(one)[count + e] = from_position.row(one)[begin + e];
+      lanes.position.row(one)[count + e] = from_position.row(one)[begin + e];
     }
     block.sync();
-    if (block.thread() == 0) *who.count.row(one) = count + more;
+    if (block.thread() == 0) *lanes.count.row(one) = count + more;
   }
 };
 
@@ -116,19 +116,19 @@ struct count_entered_kernel {
 struct refuse_chunk_kernel {
   by_lane<int> from_count;
   by_lane<int> from_position;
-  lanes who;
-  fault_word faults;
+  kvpolicy::lanes lanes;
+  device_error faults;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one{block.index(), who.layer_begin, 0};
-    int const held = *who.count.row(one);
-    int const last = held > 0 ? who.position.row(one)[held - 1] : -1;
+    lane const one{block.index(), lanes.layer_begin, 0};
+    int const held = *lanes.count.row(one);
+    int const last = held > 0 ? lanes.position.row(one)[held - 1] : -1;
     int const count = *from_count.row(one);
     int const* const position = from_position.row(one);
     for (int e = block.thread(); e < count; e += block.threads()) {
       int const before = e > 0 ? position[e - 1] : last;
-      if (position[e] <= before) tell_fault(block, faults, fault::window_position, one.sequence, position[e]);
+      if (position[e] <= before) report_fault(block, faults, fault::window_position, one.sequence, position[e]);
     }
   }
 };
@@ -140,16 +140,16 @@ struct implementation<ops::drop_oldest_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, cache const& window, by_lane<int> const& oldest, std::span<held_column const> columns,
-                  int const* entries, int slid) {
-    lanes const& who = window.who;
-    int const threads = exec.numbers().lane_threads;
+  static void run(Executor& exec, cache const& window, by_lane<int> const& oldest,
+                  std::span<recorded_column const> columns, int const* entries, int slid) {
+    lanes const& batch = window.lanes;
+    int const threads = exec.config().lane_threads;
     if (!columns.empty()) {
-      detail::few_columns const all = detail::all_columns("make_room", columns);
-      detail::launch_change(exec, {who.size(), threads, 0}, detail::move_home_kernel{who, all, entries, slid});
+      detail::few_columns const all = detail::all_columns("promote", columns);
+      detail::launch_change(exec, {batch.size(), threads, 0}, detail::move_home_kernel{batch, all, entries, slid});
     }
-    detail::launch_change(exec, {who.sequences, threads, 0},
-                          detail::drop_oldest_kernel{who, oldest, window.where.unit_tokens, entries});
+    detail::launch_change(exec, {batch.sequences, threads, 0},
+                          detail::drop_oldest_kernel{batch, oldest, window.where.unit_tokens, entries});
   }
 };
 
@@ -160,27 +160,27 @@ struct implementation<ops::enter_rows_t, Backend> {
   /// What makes a chunk unfit to follow the window, asked before anything is written.
   template <class Executor>
   static void refuse(Executor& exec, cache const& from, cache const& window) {
-    detail::refuse_other_rows("take_in", from, window);
-    exec.launch({window.who.sequences, exec.numbers().entry_threads, 0},
-                detail::refuse_chunk_kernel{from.who.count, from.who.position, window.who, exec.faults()});
+    detail::refuse_other_rows("ingest", from, window);
+    exec.launch({window.lanes.sequences, exec.config().entry_threads, 0},
+                detail::refuse_chunk_kernel{from.lanes.count, from.lanes.position, window.lanes, exec.faults()});
   }
 
   template <class Executor>
-  static void run(Executor& exec, cache const& from, std::span<held_column const> from_columns, cache const& window,
-                  std::span<held_column const> columns, int const* first) {
-    lanes const& who = window.who;
-    detail::enter_rows_kernel kernel{detail::entry_rows_of("take_in", from),
-                                     from.who.count,
-                                     who,
-                                     detail::entry_rows_of("take_in", window),
-                                     detail::moved_with("take_in", columns, from_columns),
+  static void run(Executor& exec, cache const& from, std::span<recorded_column const> from_columns, cache const& window,
+                  std::span<recorded_column const> columns, int const* first) {
+    lanes const& batch = window.lanes;
+    detail::enter_rows_kernel kernel{detail::entry_rows_of("ingest", from),
+                                     from.lanes.count,
+                                     batch,
+                                     detail::entry_rows_of("ingest", window),
+                                     detail::moved_with("ingest", columns, from_columns),
                                      first,
                                      1};
-    std::int64_t const most = std::int64_t{who.bound} * kernel.to.planes.count;
-    kernel.pieces = detail::blocks_for_rows(exec, who.size(), most);
-    detail::launch_change(exec, {who.size() * kernel.pieces, exec.numbers().row_threads, 0}, kernel);
-    detail::launch_change(exec, {who.sequences, exec.numbers().entry_threads, 0},
-                          detail::count_entered_kernel{from.who.count, from.who.position, who, first});
+    std::int64_t const most = std::int64_t{batch.bound} * kernel.to.planes.count;
+    kernel.pieces = detail::blocks_for_rows(exec, batch.size(), most);
+    detail::launch_change(exec, {batch.size() * kernel.pieces, exec.config().row_threads, 0}, kernel);
+    detail::launch_change(exec, {batch.sequences, exec.config().entry_threads, 0},
+                          detail::count_entered_kernel{from.lanes.count, from.lanes.position, batch, first});
   }
 };
 

@@ -55,7 +55,7 @@ struct write_gate_tile {
 };
 
 struct write_gate_net {
-  lanes who;
+  kvpolicy::lanes lanes;
   row_view pre;
   row_view post;
   write_gate_weights weights;
@@ -65,12 +65,12 @@ struct write_gate_net {
     return 2 * (shared_arena::bytes_of_piece<std::byte const*>(rows) + shared_arena::bytes_of_piece<float>(rows));
   }
   [[nodiscard]] KVPOLICY_HD int columns() const { return 2 * weights.dims; }
-  [[nodiscard]] KVPOLICY_HD int rows_of(int group) const { return who.committed(who.at(group)); }
+  [[nodiscard]] KVPOLICY_HD int rows_of(int group) const { return lanes.committed(lanes.at(group)); }
 
   template <class Block>
   [[nodiscard]] KVPOLICY_HD write_gate_tile bind(Block& block, shared_arena& arena, row_tile const& tile,
                                                  int stride) const {
-    lane const one = who.at(tile.group);
+    lane const one = lanes.at(tile.group);
     std::int64_t const index = index_of(one);
     std::int64_t const norm = std::int64_t{one.layer} * weights.dims;
     normed_rows const before = take(block, arena, pre, tile, stride, weights.pre_norm + norm);
@@ -82,7 +82,7 @@ struct write_gate_net {
   }
 
   KVPOLICY_HD void put(int group, int entry, int, float z) const {
-    lane const one = who.at(group);
+    lane const one = lanes.at(group);
     out.row(one)[entry] = sigmoid(z + weights.fc2_bias[index_of(one)]);
   }
 
@@ -98,7 +98,7 @@ struct write_gate_net {
                                              row_tile const& tile, int stride, float const* norm) const {
     auto* const from = arena.take<std::byte const*>(stride);
     auto* const scale = arena.take<float>(stride);
-    lane const one = who.at(tile.group);
+    lane const one = lanes.at(tile.group);
     int const warps = block.threads() / warp_size;
     for (int r = warp_id(block); r < tile.rows; r += warps) {
       std::byte const* const row = rows.row(one, tile.begin + r);
@@ -132,13 +132,13 @@ struct implementation<ops::write_gates_t, Backend> {
   }
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, row_view const& pre, row_view const& post,
+  static void run(Executor& exec, lanes const& batch, row_view const& pre, row_view const& post,
                   write_gate_weights const& weights, by_lane<float> const& out) {
-    detail::check_gate_room("write_gates", exec, scratch(weights));
+    detail::check_gate_scratch("write_gates", exec, scratch(weights));
     detail::check_aligned("write_gates", "pre", pre.rows);
     detail::check_aligned("write_gates", "post", post.rows);
-    detail::perceptron_work const work{.groups = who.size(), .bound = who.bound, .hidden = weights.hidden};
-    detail::launch_perceptron(exec, detail::write_gate_net{who, pre, post, weights, out}, work,
+    detail::perceptron_work const work{.groups = batch.size(), .bound = batch.bound, .hidden = weights.hidden};
+    detail::launch_perceptron(exec, detail::write_gate_net{batch, pre, post, weights, out}, work,
                               reinterpret_cast<float*>(exec.scratch()), parts(weights));
   }
 

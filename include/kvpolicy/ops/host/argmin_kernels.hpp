@@ -95,12 +95,12 @@ struct avx512_argmin {
 #endif
 
 /// By what an executor speaks.
-[[nodiscard]] inline argmin_kernels const& argmin_for(isa speaks) {
+[[nodiscard]] inline argmin_kernels const& argmin_for(isa simd_level) {
 #if defined(__x86_64__)
-  if (speaks >= isa::avx512) return avx512_argmin::kernels;
-  if (speaks == isa::avx2) return avx2_argmin::kernels;
+  if (simd_level >= isa::avx512) return avx512_argmin::kernels;
+  if (simd_level == isa::avx2) return avx2_argmin::kernels;
 #endif
-  static_cast<void>(speaks);
+  static_cast<void>(simd_level);
   return portable_argmin::kernels;
 }
 

@@ -17,7 +17,7 @@ struct implementation<ops::attention_mass_t, host> {
 
   static void run(host_executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
                   score_view const& out) {
-    int const together = out.who.size() / out.segments();
+    int const together = out.lanes.size() / out.segments();
     task const all{exec, from, rows, how, out, together};
     if (how.domain == key_domain::candidates) clear_tails(out);
     if (together > 1 && out.segments() < exec.threads()) {
@@ -27,7 +27,7 @@ struct implementation<ops::attention_mass_t, host> {
     }
     if (how.lanes != reduction::mean || together == 1) return;
     for (int segment = 0; segment < out.segments(); ++segment) {
-      int const count = out.who.committed(out.lane_of(segment));
+      int const count = out.lanes.committed(out.lane_of(segment));
       for (int e = 0; e < count; ++e) out.row(segment)[e] /= static_cast<float>(together);
     }
   }
@@ -36,8 +36,8 @@ struct implementation<ops::attention_mass_t, host> {
   /// Ranks add up whole rows: what stands behind the entries must not grow.
   static void clear_tails(score_view const& out) {
     for (int segment = 0; segment < out.segments(); ++segment) {
-      int const count = out.who.committed(out.lane_of(segment));
-      std::fill(out.row(segment) + count, out.row(segment) + out.who.bound, 0.0f);
+      int const count = out.lanes.committed(out.lane_of(segment));
+      std::fill(out.row(segment) + count, out.row(segment) + out.lanes.bound, 0.0f);
     }
   }
 
@@ -49,16 +49,16 @@ struct implementation<ops::attention_mass_t, host> {
     score_view const& out;
     int together;  ///< lanes of a segment
 
-    [[nodiscard]] lane who(int segment, int i) const {
-      return out.who.at(first_lane(out.who, out.decides, segment) + i);
+    [[nodiscard]] kvpolicy::lane lane(int segment, int i) const {
+      return out.lanes.at(first_lane(out.lanes, out.decides, segment) + i);
     }
     [[nodiscard]] detail::lane_mass mass(int segment, int i, std::span<std::byte> memory) const {
-      return {exec.speaks(), from, rows, how, out, who(segment, i), memory};
+      return {exec.simd_level(), from, rows, how, out, lane(segment, i), memory};
     }
     /// Entries [begin, end) of the i-th lane's mass enter the segment's scores.
     void add(int segment, int i, float const* mass, int begin, int end) const {
       float* const row = out.row(segment);
-      end = std::min(end, out.who.committed(who(segment, i)));
+      end = std::min(end, out.lanes.committed(lane(segment, i)));
       if (how.domain == key_domain::candidates) {
         for (int e = begin; e < end; ++e) row[e] += row[e] == -std::numeric_limits<float>::infinity() ? 0 : mass[e];
         return;
@@ -73,7 +73,7 @@ struct implementation<ops::attention_mass_t, host> {
     for (int i = 0; i < all.together; ++i) {
       detail::lane_mass one = all.mass(segment, i, all.exec.scratch(worker));
       one.compute();
-      all.add(segment, i, one.mass(), 0, all.out.who.bound);
+      all.add(segment, i, one.mass(), 0, all.out.lanes.bound);
     }
   }
 
@@ -82,8 +82,8 @@ struct implementation<ops::attention_mass_t, host> {
   static void by_lanes(task const& all, int segment) {
     constexpr int stretch = 4096;
     int const threads = all.exec.threads();
-    int const bound = all.out.who.bound;
-    int const of = detail::lane_mass::totals(all.how, all.rows, all.rows.heads / all.out.who.heads);
+    int const bound = all.out.lanes.bound;
+    int const of = detail::lane_mass::totals(all.how, all.rows, all.rows.heads / all.out.lanes.heads);
     auto const total = [&](int i) {
       return detail::lane_mass::total(all.exec.scratch(i % threads), bound, i / threads, of);
     };

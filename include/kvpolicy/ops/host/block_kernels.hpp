@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <kvpolicy/ops/host/ahead.hpp>
 #include <kvpolicy/ops/host/few_rows.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/row_blocks.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 

@@ -1,8 +1,8 @@
 // Products of few rows on AVX-512, and which kernels an executor has.
 #pragma once
 
-#include <kvpolicy/ops/host/ahead.hpp>
 #include <kvpolicy/ops/host/block_kernels.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -113,18 +113,18 @@ struct avx512_quads {
 
 /// The kernels of blocks of `Rows` rows, by what an executor speaks.
 template <int Rows>
-[[nodiscard]] block_kernels const& blocks_for(isa speaks) {
+[[nodiscard]] block_kernels const& blocks_for(isa simd_level) {
 #if defined(__x86_64__)
   if constexpr (Rows == few_rows) {
-    if (speaks == isa::avx512_bf16) return avx512_quads::kernels_bf16;
-    if (speaks == isa::avx512) return avx512_quads::kernels;
+    if (simd_level == isa::avx512_bf16) return avx512_quads::kernels_bf16;
+    if (simd_level == isa::avx512) return avx512_quads::kernels;
   } else {
-    if (speaks == isa::avx512_bf16) return avx512_blocks<Rows>::kernels_bf16;
-    if (speaks == isa::avx512) return avx512_blocks<Rows>::kernels;
+    if (simd_level == isa::avx512_bf16) return avx512_blocks<Rows>::kernels_bf16;
+    if (simd_level == isa::avx512) return avx512_blocks<Rows>::kernels;
   }
-  if (speaks == isa::avx2) return avx2_blocks<Rows>::kernels;
+  if (simd_level == isa::avx2) return avx2_blocks<Rows>::kernels;
 #endif
-  static_cast<void>(speaks);
+  static_cast<void>(simd_level);
   return portable_blocks<Rows>::kernels;
 }
 

@@ -22,11 +22,11 @@ inline void copy_row(plane const& from, std::byte const* source, plane const& to
 
 /// visit(index, lane) for every lane, in order, without the divisions of `lanes::at`.
 template <class Visit>
-void for_each_lane(lanes const& who, Visit const& visit) {
+void for_each_lane(lanes const& batch, Visit const& visit) {
   int index = 0;
-  for (int s = 0; s < who.sequences; ++s) {
-    for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
-      for (int head = 0; head < who.heads; ++head) visit(index++, lane{s, layer, head});
+  for (int s = 0; s < batch.sequences; ++s) {
+    for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
+      for (int head = 0; head < batch.heads; ++head) visit(index++, lane{s, layer, head});
     }
   }
 }
@@ -38,11 +38,11 @@ void for_each_lane(lanes const& who, Visit const& visit) {
 }
 
 /// An entry's rows in every plane.
-inline void copy_entry(cache const& from, cache const& to, lane who, int source, int target) {
-  place const here = from.where.at(who, source);
-  place const there = to.where.at(who, target);
+inline void copy_entry(cache const& from, cache const& to, lane this_lane, int source, int target) {
+  place const here = from.where.at(this_lane, source);
+  place const there = to.where.at(this_lane, target);
   auto const one = [&](plane const& a, plane const& b) {
-    copy_row(a, a.row(who.layer, here, who.head), b, b.row(who.layer, there, who.head));
+    copy_row(a, a.row(this_lane.layer, here, this_lane.head), b, b.row(this_lane.layer, there, this_lane.head));
   };
   one(from.k, to.k);
   one(from.v, to.v);
@@ -51,18 +51,18 @@ inline void copy_entry(cache const& from, cache const& to, lane who, int source,
 
 /// What is recorded about entry `source(i)` of a lane becomes what is recorded about its entry `first + i`.
 template <class Source>
-void copy_columns(std::span<held_column const> from, std::span<held_column const> to, lane who, Source const& source,
-                  int first, int count) {
-  for (held_column const& each : to) {
+void copy_columns(std::span<recorded_column const> from, std::span<recorded_column const> to, lane this_lane,
+                  Source const& source, int first, int count) {
+  for (recorded_column const& each : to) {
     if (each.about.one != per::lane_entry) continue;
     auto const width = static_cast<std::size_t>(each.about.bytes);
-    std::byte* target = each.rows.row(who) + static_cast<std::size_t>(first) * width;
-    held_column const* const known = same_column(from, each.about);
+    std::byte* target = each.rows.row(this_lane) + static_cast<std::size_t>(first) * width;
+    recorded_column const* const known = same_column(from, each.about);
     for (int i = 0; i < count; ++i, target += width) {
       if (known == nullptr) {
         std::memset(target, 0, width);
       } else {
-        std::memcpy(target, known->rows.row(who) + static_cast<std::size_t>(source(i)) * width, width);
+        std::memcpy(target, known->rows.row(this_lane) + static_cast<std::size_t>(source(i)) * width, width);
       }
     }
   }

@@ -15,16 +15,16 @@ namespace detail {
 
 /// Calls visit(lane) for every lane of one sequence.
 template <class Visit>
-void for_each_lane_of(lanes const& who, int sequence, Visit const& visit) {
-  for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
-    for (int head = 0; head < who.heads; ++head) visit(lane{sequence, layer, head});
+void for_each_lane_of(lanes const& batch, int sequence, Visit const& visit) {
+  for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
+    for (int head = 0; head < batch.heads; ++head) visit(lane{sequence, layer, head});
   }
 }
 
 /// True for the lane that stands for all which share a row of this table within one sequence.
 template <class T>
-bool first_of_row(by_lane<T> const& table, lanes const& who, lane one) {
-  return (table.layer != 0 || one.layer == who.layer_begin) && (table.head != 0 || one.head == 0);
+bool first_of_row(by_lane<T> const& table, lanes const& batch, lane one) {
+  return (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
 }
 
 }  // namespace detail
@@ -33,43 +33,46 @@ template <>
 struct implementation<ops::append_entries_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& who, std::span<held_column const> columns, appended const& fresh) {
-    detail::refuse_counts("append", who, fresh.sequence, fresh.sequence + 1);
-    detail::for_each_lane_of(who, fresh.sequence, [&](lane one) { check_room(who, one, fresh); });
-    int const drafts = who.in_flight != nullptr ? who.in_flight[fresh.sequence] : 0;
-    expects(fresh.in_flight || drafts == 0, "append", "tokens", fresh.tokens,
+  static void run(host_executor&, lanes const& batch, std::span<recorded_column const> columns,
+                  append_request const& new_tokens) {
+    detail::refuse_counts("append", batch, new_tokens.sequence, new_tokens.sequence + 1);
+    detail::for_each_lane_of(batch, new_tokens.sequence, [&](lane one) { check_capacity(batch, one, new_tokens); });
+    int const drafts = batch.in_flight != nullptr ? batch.in_flight[new_tokens.sequence] : 0;
+    expects(new_tokens.in_flight || drafts == 0, "append", "tokens", new_tokens.tokens,
             [&] { return std::to_string(drafts) + " drafts are in flight; commit or truncate them first"; });
-    expects(!fresh.in_flight || who.in_flight != nullptr, "append", "who.in_flight", "null",
+    expects(!new_tokens.in_flight || batch.in_flight != nullptr, "append", "lanes.in_flight", "null",
             "drafts are counted for each sequence");
-    detail::for_each_lane_of(who, fresh.sequence, [&](lane one) { write(who, one, columns, fresh); });
-    detail::for_each_lane_of(who, fresh.sequence, [&](lane one) {
-      if (detail::first_of_row(who.count, who, one)) *who.count.row(one) += fresh.tokens;
+    detail::for_each_lane_of(batch, new_tokens.sequence, [&](lane one) { write(batch, one, columns, new_tokens); });
+    detail::for_each_lane_of(batch, new_tokens.sequence, [&](lane one) {
+      if (detail::first_of_row(batch.count, batch, one)) *batch.count.row(one) += new_tokens.tokens;
     });
-    if (fresh.in_flight) who.in_flight[fresh.sequence] += fresh.tokens;
+    if (new_tokens.in_flight) batch.in_flight[new_tokens.sequence] += new_tokens.tokens;
   }
 
  private:
-  static void check_room(lanes const& who, lane one, appended const& fresh) {
-    int const count = *who.count.row(one);
-    expects(fresh.tokens <= who.bound - count, "append", "tokens", fresh.tokens, [&] {
+  static void check_capacity(lanes const& batch, lane one, append_request const& new_tokens) {
+    int const count = *batch.count.row(one);
+    expects(new_tokens.tokens <= batch.bound - count, "append", "tokens", new_tokens.tokens, [&] {
       return "lane (" + std::to_string(one.sequence) + ", " + std::to_string(one.layer) + ", " +
-             std::to_string(one.head) + ") holds " + std::to_string(count) + " of at most " + std::to_string(who.bound);
+             std::to_string(one.head) + ") holds " + std::to_string(count) + " of at most " +
+             std::to_string(batch.bound);
     });
-    int const last = count > 0 ? who.position.row(one)[count - 1] : -1;
-    expects(fresh.position > last, "append", "position", fresh.position,
+    int const last = count > 0 ? batch.position.row(one)[count - 1] : -1;
+    expects(new_tokens.position > last, "append", "position", new_tokens.position,
             [&] { return "positions ascend and the last is " + std::to_string(last); });
   }
 
-  static void write(lanes const& who, lane one, std::span<held_column const> columns, appended const& fresh) {
-    int const count = *who.count.row(one);
-    if (detail::first_of_row(who.position, who, one)) {
-      for (int e = 0; e < fresh.tokens; ++e) who.position.row(one)[count + e] = fresh.position + e;
+  static void write(lanes const& batch, lane one, std::span<recorded_column const> columns,
+                    append_request const& new_tokens) {
+    int const count = *batch.count.row(one);
+    if (detail::first_of_row(batch.position, batch, one)) {
+      for (int e = 0; e < new_tokens.tokens; ++e) batch.position.row(one)[count + e] = new_tokens.position + e;
     }
-    for (held_column const& each : columns) {
+    for (recorded_column const& each : columns) {
       if (each.about.one != per::lane_entry) continue;
       auto const width = static_cast<std::size_t>(each.about.bytes);
       std::memset(each.rows.row(one) + static_cast<std::size_t>(count) * width, 0,
-                  static_cast<std::size_t>(fresh.tokens) * width);
+                  static_cast<std::size_t>(new_tokens.tokens) * width);
     }
   }
 };
@@ -78,18 +81,18 @@ template <>
 struct implementation<ops::truncate_entries_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& who, int sequence, int position) {
-    detail::refuse_counts("truncate", who, sequence, sequence + 1);
-    int gone_everywhere = who.bound;
-    detail::for_each_lane_of(who, sequence, [&](lane one) {
-      if (!detail::first_of_row(who.count, who, one)) return;
-      int* const count = who.count.row(one);
-      int const* const positions = who.position.row(one);
+  static void run(host_executor&, lanes const& batch, int sequence, int position) {
+    detail::refuse_counts("truncate", batch, sequence, sequence + 1);
+    int gone_everywhere = batch.bound;
+    detail::for_each_lane_of(batch, sequence, [&](lane one) {
+      if (!detail::first_of_row(batch.count, batch, one)) return;
+      int* const count = batch.count.row(one);
+      int const* const positions = batch.position.row(one);
       int const left = static_cast<int>(std::lower_bound(positions, positions + *count, position) - positions);
       gone_everywhere = std::min(gone_everywhere, *count - left);
       *count = left;
     });
-    if (who.in_flight != nullptr) who.in_flight[sequence] -= std::min(who.in_flight[sequence], gone_everywhere);
+    if (batch.in_flight != nullptr) batch.in_flight[sequence] -= std::min(batch.in_flight[sequence], gone_everywhere);
   }
 };
 
@@ -97,12 +100,12 @@ template <>
 struct implementation<ops::commit_entries_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& who, int sequence, int tokens) {
-    detail::refuse_counts("commit", who, sequence, sequence + 1);
-    int const drafts = who.in_flight != nullptr ? who.in_flight[sequence] : 0;
+  static void run(host_executor&, lanes const& batch, int sequence, int tokens) {
+    detail::refuse_counts("commit", batch, sequence, sequence + 1);
+    int const drafts = batch.in_flight != nullptr ? batch.in_flight[sequence] : 0;
     expects(tokens >= 0 && tokens <= drafts, "commit", "tokens", tokens,
             [&] { return std::to_string(drafts) + " drafts are in flight"; });
-    if (tokens > 0) who.in_flight[sequence] -= tokens;
+    if (tokens > 0) batch.in_flight[sequence] -= tokens;
   }
 };
 
@@ -110,10 +113,10 @@ template <>
 struct implementation<ops::refuse_stale_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& who, keep_set const& keep) {
-    for (int i = 0; i < who.size(); ++i) {
-      int const seen = keep.seen[segment_of(who, keep.decides, i)];
-      int const now = who.committed(who.at(i));
+  static void run(host_executor&, lanes const& batch, keep_set const& keep) {
+    for (int i = 0; i < batch.size(); ++i) {
+      int const seen = keep.seen[segment_of(batch, keep.decides, i)];
+      int const now = batch.committed(batch.at(i));
       expects(
           seen == now, "apply", "plan",
           [&] { return "made for " + std::to_string(seen) + " entries of lane " + std::to_string(i); },
@@ -126,10 +129,10 @@ template <>
 struct implementation<ops::refuse_ragged_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& who, keep_set const& keep) {
-    for (int i = 0; i < who.size(); ++i) {
-      int const first = i / (who.layers() * who.heads) * who.layers() * who.heads;
-      auto const kept = [&](int of) { return std::ssize(keep.listed(segment_of(who, keep.decides, of))); };
+  static void run(host_executor&, lanes const& batch, keep_set const& keep) {
+    for (int i = 0; i < batch.size(); ++i) {
+      int const first = i / (batch.layers() * batch.heads) * batch.layers() * batch.heads;
+      auto const kept = [&](int of) { return std::ssize(keep.listed(segment_of(batch, keep.decides, of))); };
       expects(kept(i) == kept(first), "apply", "plan.keep", kept(i), [&] {
         return "the next token has one position in all lanes, and another lane keeps " + std::to_string(kept(first));
       });
@@ -141,12 +144,12 @@ template <>
 struct implementation<ops::set_counts_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& who, keep_set const& keep) {
-    for (int i = 0; i < who.size(); ++i) {
-      lane const one = who.at(i);
-      if (!detail::owns_row(who.count, who, one)) continue;
-      int const drafts = *who.count.row(one) - who.committed(one);
-      *who.count.row(one) = static_cast<int>(keep.listed(segment_of(who, keep.decides, i)).size()) + drafts;
+  static void run(host_executor&, lanes const& batch, keep_set const& keep) {
+    for (int i = 0; i < batch.size(); ++i) {
+      lane const one = batch.at(i);
+      if (!detail::owns_row(batch.count, batch, one)) continue;
+      int const drafts = *batch.count.row(one) - batch.committed(one);
+      *batch.count.row(one) = static_cast<int>(keep.listed(segment_of(batch, keep.decides, i)).size()) + drafts;
     }
   }
 };
@@ -158,9 +161,10 @@ struct implementation<ops::free_tails_t, host> {
   static void run(host_executor&, keep_set const& keep, cache const& in, std::int64_t* freed) {
     if (in.where.kind == locating::identity || in.where.kind == locating::ring)
       return;  // a row belongs to its sequence
-    for (int i = 0; i < keep.who.size(); ++i) {
-      lane const who = keep.who.at(i);
-      if (detail::owns_row(detail::rows_of(in.where, in.where.table), keep.who, who)) *freed += tail_of(keep, in, who);
+    for (int i = 0; i < keep.lanes.size(); ++i) {
+      lane const this_lane = keep.lanes.at(i);
+      if (detail::owns_row(detail::rows_of(in.where, in.where.table), keep.lanes, this_lane))
+        *freed += tail_of(keep, in, this_lane);
     }
   }
 
@@ -173,15 +177,16 @@ struct implementation<ops::free_tails_t, host> {
     std::int64_t before = 0;
     std::int64_t after = 0;
     std::int64_t lanes = 0;
-    for (int i = 0; i < keep.who.size(); ++i) {
-      lane const who = keep.who.at(i);
-      bool const sharing = who.sequence == owner.sequence && (rows.layer == 0 || who.layer == owner.layer) &&
-                           (rows.head == 0 || who.head == owner.head);
+    for (int i = 0; i < keep.lanes.size(); ++i) {
+      lane const this_lane = keep.lanes.at(i);
+      bool const sharing = this_lane.sequence == owner.sequence &&
+                           (rows.layer == 0 || this_lane.layer == owner.layer) &&
+                           (rows.head == 0 || this_lane.head == owner.head);
       if (!sharing) continue;
-      auto const kept = std::ssize(keep.listed(segment_of(keep.who, keep.decides, i)));
-      int const count = *in.who.count.row(who);
+      auto const kept = std::ssize(keep.listed(segment_of(keep.lanes, keep.decides, i)));
+      int const count = *in.lanes.count.row(this_lane);
       before = std::max(before, units(count));
-      after = std::max(after, units(kept + count - in.who.committed(who)));
+      after = std::max(after, units(kept + count - in.lanes.committed(this_lane)));
       ++lanes;
     }
     return (before - after) * page * lanes;
@@ -189,22 +194,22 @@ struct implementation<ops::free_tails_t, host> {
 };
 
 template <>
-struct implementation<ops::clear_tally_t, host> {
+struct implementation<ops::clear_stats_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, tally* told) { *told = {}; }
+  static void run(host_executor&, apply_stats* stats) { *stats = {}; }
 };
 
 template <>
-struct implementation<ops::tell_t, host> {
+struct implementation<ops::count_kept_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, keep_set const& keep, lanes const& who, bool masked, tally* told) {
-    for (int i = 0; i < keep.who.size(); ++i) {
-      lane const one = keep.who.at(i);
-      int const count = *who.count.row(one);
-      told->logical_kept += std::ssize(keep.listed(segment_of(keep.who, keep.decides, i)));
-      told->attended_length += masked && count > 0 ? who.position.row(one)[count - 1] + 1 : count;
+  static void run(host_executor&, keep_set const& keep, lanes const& batch, bool masked, apply_stats* stats) {
+    for (int i = 0; i < keep.lanes.size(); ++i) {
+      lane const one = keep.lanes.at(i);
+      int const count = *batch.count.row(one);
+      stats->logical_kept += std::ssize(keep.listed(segment_of(keep.lanes, keep.decides, i)));
+      stats->attended_length += masked && count > 0 ? batch.position.row(one)[count - 1] + 1 : count;
     }
   }
 };

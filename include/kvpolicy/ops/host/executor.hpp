@@ -58,7 +58,7 @@ class host_executor {
   explicit host_executor(int threads = 1) : host_executor(threads, best_isa()) {}
 
   /// As above, with instructions up to `most` at most, so that two machines compute alike.
-  host_executor(int threads, isa most) : speaks_(std::min(most, best_isa())) {
+  host_executor(int threads, isa most) : simd_level_(std::min(most, best_isa())) {
     expects(threads >= 1, "host_executor", "threads", threads, "at least the caller works");
     scratch_.resize(static_cast<std::size_t>(threads));
     workers_.start(threads - 1);
@@ -68,7 +68,7 @@ class host_executor {
   host_executor& operator=(host_executor const&) = delete;
 
   [[nodiscard]] int threads() const { return static_cast<int>(scratch_.size()); }
-  [[nodiscard]] isa speaks() const { return speaks_; }
+  [[nodiscard]] isa simd_level() const { return simd_level_; }
 
   /// Makes every worker's scratch at least `bytes`. Called by make_plan and make_state; decisions never grow it. If
   /// memory runs out, all of it is as it was.
@@ -103,7 +103,7 @@ class host_executor {
   }
 
  private:
-  isa speaks_ = isa::portable;
+  isa simd_level_ = isa::portable;
   std::vector<std::vector<std::byte>> scratch_;
   detail::worker_threads workers_;  ///< last: they end first
 };

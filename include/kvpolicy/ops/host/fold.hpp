@@ -13,11 +13,11 @@ struct implementation<ops::fold_t, host> {
 
   static void run(host_executor& exec, score_view const& part, ops::fold_step const& step, score_view const& out) {
     constexpr int chunk = 4096;
-    int const chunks = (part.who.bound + chunk - 1) / chunk;
-    exec.for_each(part.who.sequences * chunks, [&](int i, int) {
+    int const chunks = (part.lanes.bound + chunk - 1) / chunk;
+    exec.for_each(part.lanes.sequences * chunks, [&](int i, int) {
       int const sequence = i / chunks;
       int const begin = i % chunks * chunk;
-      int const count = part.who.committed({sequence, part.who.layer_begin, 0});
+      int const count = part.lanes.committed({sequence, part.lanes.layer_begin, 0});
       int const end = std::min(begin + chunk, count);
       if (begin < end) fold_rows(part, step, out, sequence, begin, end);
     });
@@ -27,7 +27,7 @@ struct implementation<ops::fold_t, host> {
   /// The rows of one sequence, entries [begin, end).
   static void fold_rows(score_view const& part, ops::fold_step const& step, score_view const& out, int sequence,
                         int begin, int end) {
-    int const rows = part.segments() / part.who.sequences;
+    int const rows = part.segments() / part.lanes.sequences;
     float const* previous = nullptr;
     for (int r = sequence * rows; r < (sequence + 1) * rows; ++r) {
       float const* const from = part.row(r);

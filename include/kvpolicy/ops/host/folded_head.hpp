@@ -15,10 +15,14 @@ struct packed_rows {
   float* slope = nullptr;     ///< [out, padded]: by the rule's score
 
   packed_rows() = default;
-  packed_rows(std::int64_t rows, std::int64_t columns, float*& room)
-      : out(rows), in(columns), weights(room), constant(room + padded() * columns), slope(constant + padded()) {
+  packed_rows(std::int64_t rows, std::int64_t columns, float*& temp_storage)
+      : out(rows),
+        in(columns),
+        weights(temp_storage),
+        constant(temp_storage + padded() * columns),
+        slope(constant + padded()) {
     std::fill_n(weights, padded() * (columns + 2), 0.0f);
-    room = slope + padded();
+    temp_storage = slope + padded();
   }
   [[nodiscard]] std::int64_t padded() const { return residual_sizes::padded(out); }
   [[nodiscard]] std::int64_t blocks() const { return padded() / residual_sizes::block; }
@@ -33,17 +37,17 @@ struct folded_head {
   packed_rows query, key, value, of_key, of_context;
   float* last = nullptr;  ///< fc2, padded
 
-  folded_head(residual_head const& head, float const* memory, float*& room)
-      : query(head.width, head.dims, room),
-        key(head.width, head.dims, room),
-        value(head.width, head.dims, room),
-        of_key(head.hidden, head.dims, room) {
+  folded_head(residual_head const& head, float const* memory, float*& temp_storage)
+      : query(head.width, head.dims, temp_storage),
+        key(head.width, head.dims, temp_storage),
+        value(head.width, head.dims, temp_storage),
+        of_key(head.hidden, head.dims, temp_storage) {
     of_context.out = head.hidden;
     of_context.in = head.width;
-    of_context.weights = room;
-    last = room + of_key.padded() * head.width;
-    room = last + of_key.padded();
-    std::fill(of_context.weights, room, 0.0f);
+    of_context.weights = temp_storage;
+    last = temp_storage + of_key.padded() * head.width;
+    temp_storage = last + of_key.padded();
+    std::fill(of_context.weights, temp_storage, 0.0f);
     std::int64_t const phi = 3 * std::int64_t{head.dims} + 1;
     fold(query, head.w_q, head.w_q_bias, phi, memory);
     fold(of_key, head.fc1, head.fc1_bias, phi + head.width, memory);

@@ -106,12 +106,12 @@ struct avx512_gates {
 #endif
 
 /// By what an executor speaks.
-[[nodiscard]] inline gate_kernels const& gates_for(isa speaks) {
+[[nodiscard]] inline gate_kernels const& gates_for(isa simd_level) {
 #if defined(__x86_64__)
-  if (speaks >= isa::avx512) return avx512_gates::kernels;
-  if (speaks == isa::avx2) return avx2_gates::kernels;
+  if (simd_level >= isa::avx512) return avx512_gates::kernels;
+  if (simd_level == isa::avx2) return avx2_gates::kernels;
 #endif
-  static_cast<void>(speaks);
+  static_cast<void>(simd_level);
   return portable_gates::kernels;
 }
 

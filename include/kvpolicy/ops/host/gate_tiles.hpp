@@ -51,17 +51,17 @@ class gate_block {
   using sizes = gate_sizes;
 
   /// Floats of `packed` for weights of so many columns.
-  [[nodiscard]] static constexpr std::size_t room(int columns) {
+  [[nodiscard]] static constexpr std::size_t scratch_floats(int columns) {
     return static_cast<std::size_t>(columns) * sizes::block;
   }
 
-  gate_block(isa speaks, float* packed)
-      : logits_(blocks_for<sizes::block>(speaks).logits), few_(gates_for(speaks).multiply), packed_(packed) {}
+  gate_block(isa simd_level, float* packed)
+      : logits_(blocks_for<sizes::block>(simd_level).logits), few_(gates_for(simd_level).multiply), packed_(packed) {}
 
   /// Takes `units` rows of weights, a stride of floats apart: packed[column][unit], zeros behind the last unit.
   void pack(float const* from, std::int64_t stride, int units, int columns) {
     columns_ = columns;
-    if (units < sizes::block) std::fill_n(packed_, room(columns), 0.0f);
+    if (units < sizes::block) std::fill_n(packed_, scratch_floats(columns), 0.0f);
     int u = 0;
     for (; u + 4 <= units; u += 4) {
       turn_four(from + u * stride, stride, columns, std::min(4, units - u - 4), packed_ + u);

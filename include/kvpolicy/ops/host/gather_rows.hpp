@@ -48,14 +48,14 @@ inline void move_row(plane const& rows, std::byte const* source, std::byte* targ
 /// Copies of whole cache lines that do not fetch the line that they overwrite; false where there is no such store, or
 /// the target is not at a line.
 struct line_copy {
-  isa speaks = isa::portable;
+  isa simd_level = isa::portable;
   int bytes = 0;
 
-  [[nodiscard]] bool can() const { return speaks >= isa::avx2 && bytes > 0 && bytes % 64 == 0; }
+  [[nodiscard]] bool can() const { return simd_level >= isa::avx2 && bytes > 0 && bytes % 64 == 0; }
   [[nodiscard]] bool operator()(std::byte const* source, std::byte* target) const {
 #if defined(__x86_64__)
     if (reinterpret_cast<std::uintptr_t>(target) % 64 != 0) return false;
-    speaks == isa::avx2 ? by_halves(source, target, bytes) : by_lines(source, target, bytes);
+    simd_level == isa::avx2 ? by_halves(source, target, bytes) : by_lines(source, target, bytes);
     return true;
 #else
     static_cast<void>(source);
@@ -90,12 +90,12 @@ struct line_copy {
 /// is known, and no pattern that a processor would guess: they are fetched ahead, into the second level, which has more
 /// misses in flight. What would leave the cache before it is read is not put there.
 template <class From, class To>
-void move_rows(isa speaks, plane const& rows, ordinal_range which, From const& from, To const& to) {
+void move_rows(isa simd_level, plane const& rows, ordinal_range which, From const& from, To const& to) {
   constexpr int ahead = 32;
   constexpr int line = 64;
   constexpr std::int64_t worth_streaming = 1 << 17;
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
-  line_copy const stream{speaks, bytes};
+  line_copy const stream{simd_level, bytes};
   bool const streams = stream.can() && std::int64_t{which.end - which.begin} * bytes >= worth_streaming;
   for (int i = which.begin; i < which.end; ++i) {
     if (i + ahead < which.end) {
@@ -109,23 +109,24 @@ void move_rows(isa speaks, plane const& rows, ordinal_range which, From const& f
 }
 
 /// A lane's rows of one plane follow its kept entries.
-inline void move_rows(isa speaks, plane const& rows, locator const& where, lane who, lane_moves const& moves) {
+inline void move_rows(isa simd_level, plane const& rows, locator const& where, lane this_lane,
+                      lane_moves const& moves) {
   ordinal_range const which{moves.first(), moves.count()};
   auto const move = [&](auto const& row) {
-    move_rows(speaks, rows, which, [&](int i) { return row(moves.source(i)); }, row);
+    move_rows(simd_level, rows, which, [&](int i) { return row(moves.source(i)); }, row);
   };
   if (where.kind == locating::identity && rows.bases.data == nullptr) {
-    std::byte* const first = rows.row(who.layer, {who.sequence, 0}, who.head);
+    std::byte* const first = rows.row(this_lane.layer, {this_lane.sequence, 0}, this_lane.head);
     move([first, token = rows.token](int ordinal) { return first + ordinal * token; });
   } else {
-    move([&](int ordinal) { return rows.row(who.layer, where.at(who, ordinal), who.head); });
+    move([&](int ordinal) { return rows.row(this_lane.layer, where.at(this_lane, ordinal), this_lane.head); });
   }
 }
 
 /// True for the first of the lanes that share a row of this table.
 template <class T>
-bool owns_row(by_lane<T> const& table, lanes const& who, lane one) {
-  return (table.sequence != 0 || one.sequence == 0) && (table.layer != 0 || one.layer == who.layer_begin) &&
+bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
+  return (table.sequence != 0 || one.sequence == 0) && (table.layer != 0 || one.layer == batch.layer_begin) &&
          (table.head != 0 || one.head == 0);
 }
 
@@ -147,15 +148,16 @@ inline int list_dropped(std::span<int const> kept, int committed, int* dropped) 
 
 /// Positions and columns of a lane follow its kept entries; what was made of the rows is true up to the first that
 /// moved.
-inline void carry_lane(cache const& in, lane who, lane_moves const& moves, std::span<held_column const> columns) {
-  if (owns_row(in.who.position, in.who, who)) {
-    int* const position = in.who.position.row(who);
+inline void permute_lane(cache const& in, lane this_lane, lane_moves const& moves,
+                         std::span<recorded_column const> columns) {
+  if (owns_row(in.lanes.position, in.lanes, this_lane)) {
+    int* const position = in.lanes.position.row(this_lane);
     for (int i = moves.first(); i < moves.count(); ++i) position[i] = position[moves.source(i)];
   }
-  lower_known(columns, who, moves.first());
-  for (held_column const& one : columns) {
+  lower_known(columns, this_lane, moves.first());
+  for (recorded_column const& one : columns) {
     if (one.about.one != per::lane_entry || one.about.rule != on_move::permute) continue;
-    std::byte* const row = one.rows.row(who);
+    std::byte* const row = one.rows.row(this_lane);
     auto const width = static_cast<std::size_t>(one.about.bytes);
     for (int i = moves.first(); i < moves.count(); ++i) {
       auto const from = static_cast<std::size_t>(moves.source(i));
@@ -166,9 +168,9 @@ inline void carry_lane(cache const& in, lane who, lane_moves const& moves, std::
 
 /// The moves of lane i of a keep set.
 inline lane_moves moves_of(keep_set const& keep, cache const& in, int i) {
-  lane const who = keep.who.at(i);
-  int const committed = in.who.committed(who);
-  return {keep.listed(segment_of(keep.who, keep.decides, i)), committed, *in.who.count.row(who) - committed};
+  lane const this_lane = keep.lanes.at(i);
+  int const committed = in.lanes.committed(this_lane);
+  return {keep.listed(segment_of(keep.lanes, keep.decides, i)), committed, *in.lanes.count.row(this_lane) - committed};
 }
 
 }  // namespace detail
@@ -178,25 +180,28 @@ struct implementation<ops::gather_rows_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const&, int) { return 0; }
 
-  static void run(host_executor& exec, keep_set const& keep, cache const& in, std::span<held_column const> columns) {
-    exec.for_each(keep.who.size(), [&](int i, int) {
-      lane const who = keep.who.at(i);
+  static void run(host_executor& exec, keep_set const& keep, cache const& in,
+                  std::span<recorded_column const> columns) {
+    exec.for_each(keep.lanes.size(), [&](int i, int) {
+      lane const this_lane = keep.lanes.at(i);
       detail::lane_moves const moves = detail::moves_of(keep, in, i);
-      detail::move_rows(exec.speaks(), in.k, in.where, who, moves);
-      detail::move_rows(exec.speaks(), in.v, in.where, who, moves);
-      for (plane const& each : in.more) detail::move_rows(exec.speaks(), each, in.where, who, moves);
-      detail::carry_lane(in, who, moves, columns);
+      detail::move_rows(exec.simd_level(), in.k, in.where, this_lane, moves);
+      detail::move_rows(exec.simd_level(), in.v, in.where, this_lane, moves);
+      for (plane const& each : in.more) detail::move_rows(exec.simd_level(), each, in.where, this_lane, moves);
+      detail::permute_lane(in, this_lane, moves, columns);
     });
   }
 };
 
 template <>
-struct implementation<ops::carry_entries_t, host> {
+struct implementation<ops::permute_columns_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor& exec, keep_set const& keep, cache const& in, std::span<held_column const> columns) {
-    exec.for_each(keep.who.size(),
-                  [&](int i, int) { detail::carry_lane(in, keep.who.at(i), detail::moves_of(keep, in, i), columns); });
+  static void run(host_executor& exec, keep_set const& keep, cache const& in,
+                  std::span<recorded_column const> columns) {
+    exec.for_each(keep.lanes.size(), [&](int i, int) {
+      detail::permute_lane(in, keep.lanes.at(i), detail::moves_of(keep, in, i), columns);
+    });
   }
 };
 
@@ -207,23 +212,23 @@ struct implementation<ops::ring_append_t, host> {
 
   static void run(host_executor& exec, lanes const& among, query_view const& from, query_ring_view const& ring) {
     exec.for_each(among.size(), [&](int i, int) {
-      lane const who = among.at(i);
-      int const committed = among.committed(who);
+      lane const this_lane = among.at(i);
+      int const committed = among.committed(this_lane);
       if (committed == 0) return;
-      int const last = among.position.row(who)[committed - 1];
-      int const* const position = from.position.row(who);
+      int const last = among.position.row(this_lane)[committed - 1];
+      int const* const position = from.position.row(this_lane);
       int end = 0;
-      while (end < from.valid(who) && position[from.stored(who, end)] <= last) ++end;
+      while (end < from.valid(this_lane) && position[from.stored(this_lane, end)] <= last) ++end;
       for (int r = end > ring.capacity ? end - ring.capacity : 0; r < end; ++r) {
-        push(ring, who, from, from.stored(who, r), position[from.stored(who, r)]);
+        push(ring, this_lane, from, from.stored(this_lane, r), position[from.stored(this_lane, r)]);
       }
     });
   }
 
  private:
-  static void push(query_ring_view const& ring, lane who, query_view const& from, int stored, int position) {
-    int* const cursor = ring.cursor.row(who);  // {first, valid}
-    int* const positions = ring.position.row(who);
+  static void push(query_ring_view const& ring, lane this_lane, query_view const& from, int stored, int position) {
+    int* const cursor = ring.cursor.row(this_lane);  // {first, valid}
+    int* const positions = ring.position.row(this_lane);
     auto const slot = [&](int r) { return (cursor[0] + r) % ring.capacity; };
     while (cursor[1] > 0 && positions[slot(cursor[1] - 1)] >= position) --cursor[1];
     if (cursor[1] == ring.capacity) {
@@ -233,8 +238,9 @@ struct implementation<ops::ring_append_t, host> {
     int const at = slot(cursor[1]++);
     positions[at] = position;
     for (int h = 0; h < ring.group; ++h) {
-      detail::load_row(from.element, from.at(who, who.head * ring.group + h, stored), bytes_of(from.element), ring.dims,
-                       ring.rows.row(who) + (static_cast<std::int64_t>(h) * ring.capacity + at) * ring.dims);
+      detail::load_row(from.element, from.at(this_lane, this_lane.head * ring.group + h, stored),
+                       bytes_of(from.element), ring.dims,
+                       ring.rows.row(this_lane) + (static_cast<std::int64_t>(h) * ring.capacity + at) * ring.dims);
     }
   }
 };
@@ -244,9 +250,9 @@ struct implementation<ops::ring_truncate_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const&, int) { return 0; }
 
-  static void run(host_executor&, lanes const& who, query_ring_view const& ring, int sequence, int position) {
-    for (int i = 0; i < who.size(); ++i) {
-      lane const one = who.at(i);
+  static void run(host_executor&, lanes const& batch, query_ring_view const& ring, int sequence, int position) {
+    for (int i = 0; i < batch.size(); ++i) {
+      lane const one = batch.at(i);
       if (one.sequence != sequence) continue;
       int* const cursor = ring.cursor.row(one);  // {first, valid}
       int const* const positions = ring.position.row(one);

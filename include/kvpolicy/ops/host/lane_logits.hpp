@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/core/signals.hpp>
-#include <kvpolicy/ops/host/ahead.hpp>
 #include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -24,11 +24,11 @@ struct row_block {
   float sum[most_rows] = {};
 
   /// 4, 16 or 32 rows, filled or not.
-  void set_rows(isa speaks, int count) {
+  void set_rows(isa simd_level, int count) {
     rows = count;
-    kernels = count == few_rows ? &blocks_for<few_rows>(speaks)
-              : count == 16     ? &blocks_for<16>(speaks)
-                                : &blocks_for<32>(speaks);
+    kernels = count == few_rows ? &blocks_for<few_rows>(simd_level)
+              : count == 16     ? &blocks_for<16>(simd_level)
+                                : &blocks_for<32>(simd_level);
   }
 };
 
@@ -44,26 +44,27 @@ enum class product { columns, columns_bf16, rows, quads, quads_bf16, quads_split
 
 class lane_logits {
  public:
-  static constexpr int rooms = 4;  ///< blocks that can be packed at the same time
+  static constexpr int storage = 4;  ///< blocks that can be packed at the same time
 
   static std::size_t scratch(shape const& model) {
     auto const d = static_cast<std::size_t>(model.head_dim);
-    return scratch_of<float>((rooms * most_rows + keys_of_a_tile + 1) * d);
+    return scratch_of<float>((storage * most_rows + keys_of_a_tile + 1) * d);
   }
 
   lane_logits() = default;
-  lane_logits(isa speaks, keys const& from, query_view const& rows, lane who, row_range range, scratch_arena& arena)
-      : speaks_(speaks), keys_(&from), rows_(&rows), who_(who), range_(range), dims_(from.rows.dims) {
+  lane_logits(isa simd_level, keys const& from, query_view const& rows, lane this_lane, row_range range,
+              scratch_arena& arena)
+      : simd_level_(simd_level), keys_(&from), rows_(&rows), lanes_(this_lane), range_(range), dims_(from.rows.dims) {
     auto const d = static_cast<std::size_t>(dims_);
-    packed_ = arena.take<float>((rooms * most_rows + keys_of_a_tile + 1) * d);
-    tile_ = packed_ + rooms * most_rows * d;
+    packed_ = arena.take<float>((storage * most_rows + keys_of_a_tile + 1) * d);
+    tile_ = packed_ + storage * most_rows * d;
     row_ = tile_ + keys_of_a_tile * d;
     find_plain_rows();
     scale_ = 1.0f / std::sqrt(static_cast<float>(dims_));
     by_ = choose();
   }
 
-  [[nodiscard]] isa speaks() const { return speaks_; }
+  [[nodiscard]] isa simd_level() const { return simd_level_; }
   /// What products are multiplied by, if not by 1 / sqrt(D).
   void scale_by(float factor) { scale_ = factor; }
 
@@ -73,7 +74,7 @@ class lane_logits {
     return left > 16 && most > 16 ? most_rows : 16;
   }
 
-  [[nodiscard]] row_block room(int which) const {
+  [[nodiscard]] row_block block_storage(int which) const {
     row_block block;
     block.packed = packed_ + static_cast<std::ptrdiff_t>(which) * most_rows * dims_;
     return block;
@@ -135,10 +136,10 @@ class lane_logits {
   }
 
   product choose() {
-    bool const bf16 = speaks_ == isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
+    bool const bf16 = simd_level_ == isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
     if (!are_few()) return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product::columns_bf16 : product::columns;
     if (bf16 && dims_ % 8 == 0) return rows_are_bf16() ? product::quads_bf16 : product::quads_split;
-    return dims_ % 4 == 0 && blocks_for<few_rows>(speaks_).quads != nullptr ? product::quads : product::rows;
+    return dims_ % 4 == 0 && blocks_for<few_rows>(simd_level_).quads != nullptr ? product::quads : product::rows;
   }
 
   [[nodiscard]] kernel kernel_of(block_kernels const& of) const {
@@ -161,19 +162,19 @@ class lane_logits {
     plane const& rows = keys_->rows;
     if (rows.bases.data != nullptr) return;
     if (keys_->where.kind == locating::identity) {
-      plain_ = rows.row(who_.layer, {who_.sequence, 0}, who_.head);
+      plain_ = rows.row(lanes_.layer, {lanes_.sequence, 0}, lanes_.head);
       stride_ = rows.token;
     } else if (keys_->where.kind == locating::slot_map) {
-      plain_ = rows.row(who_.layer, {}, who_.head);
+      plain_ = rows.row(lanes_.layer, {}, lanes_.head);
       stride_ = rows.unit;
-      slots_ = keys_->where.table.row(who_);
+      slots_ = keys_->where.table.row(lanes_);
     }
   }
 
   /// Addresses of entries [first + begin, first + end).
   void find(int first, int begin, int end) {
     if (plain_ == nullptr) {
-      for (int k = begin; k < end; ++k) address_[k] = keys_->row(who_, first + k);
+      for (int k = begin; k < end; ++k) address_[k] = keys_->row(lanes_, first + k);
     } else if (slots_ == nullptr) {
       for (int k = begin; k < end; ++k) address_[k] = plain_ + (first + k) * stride_;
     } else {
@@ -190,14 +191,14 @@ class lane_logits {
   }
 
   void widen(std::byte const* from, float* to) const {
-    if (keys_->rows.contiguous()) return blocks_for<16>(speaks_).widen(keys_->rows.element, from, dims_, to);
+    if (keys_->rows.contiguous()) return blocks_for<16>(simd_level_).widen(keys_->rows.element, from, dims_, to);
     load_row(keys_->rows.element, from, keys_->rows.dim, dims_, to);
   }
 
   /// Row i of the range into row_.
   void load(int i) {
-    int const row = rows_->stored(who_, range_.begin + i % range_.count);
-    std::byte const* const from = rows_->at(who_, who_.head * range_.group + i / range_.count, row);
+    int const row = rows_->stored(lanes_, range_.begin + i % range_.count);
+    std::byte const* const from = rows_->at(lanes_, lanes_.head * range_.group + i / range_.count, row);
     load_row(rows_->element, from, bytes_of(rows_->element), dims_, row_);
   }
 
@@ -256,10 +257,10 @@ class lane_logits {
     return as_pair(row_[d] - nearest(row_[d]), row_[d + 1] - nearest(row_[d + 1]));
   }
 
-  isa speaks_ = isa::portable;
+  isa simd_level_ = isa::portable;
   keys const* keys_ = nullptr;
   query_view const* rows_ = nullptr;
-  lane who_{};
+  lane lanes_{};
   row_range range_{};
   int dims_ = 0;
   product by_ = product::columns;

@@ -33,22 +33,22 @@ class lane_mass {
   }
 
   /// `among`: the scores whose candidates count, where only those do; they are not written.
-  lane_mass(isa speaks, keys const& from, query_view const& rows, attention_mass_options const& how,
-            score_view const& among, lane who, std::span<std::byte> memory)
+  lane_mass(isa simd_level, keys const& from, query_view const& rows, attention_mass_options const& how,
+            score_view const& among, lane this_lane, std::span<std::byte> memory)
       : rows_(rows),
         how_(how),
-        who_(who),
-        group_(rows.heads / among.who.heads),
-        position_(among.who.position.row(who)),
-        candidate_(how.domain == key_domain::candidates ? among.rows.row(who) : nullptr) {
-    entries_ = among.who.committed(who);
+        lanes_(this_lane),
+        group_(rows.heads / among.lanes.heads),
+        position_(among.lanes.position.row(this_lane)),
+        candidate_(how.domain == key_domain::candidates ? among.rows.row(this_lane) : nullptr) {
+    entries_ = among.lanes.committed(this_lane);
     scratch_arena arena(memory);
-    auto const n = static_cast<std::size_t>(among.who.bound);
+    auto const n = static_cast<std::size_t>(among.lanes.bound);
     block_ = arena.take<float>(most_rows * n);
     total_ = arena.take<float>(n);
     shares_ = arena.take<float>(most_rows * most_stretches);
     choose_rows();
-    logits_ = lane_logits(speaks, from, rows, who, {begin_, count_, group_}, arena);
+    logits_ = lane_logits(simd_level, from, rows, this_lane, {begin_, count_, group_}, arena);
   }
 
   /// How many lanes' masses one worker's scratch can hold beside the block that it works on. Blocks of 16 rows leave
@@ -82,7 +82,7 @@ class lane_mass {
 
  private:
   [[nodiscard]] bool sees_all() const { return rows_.position.data == nullptr; }
-  [[nodiscard]] int position_of(int row) const { return rows_.position.row(who_)[rows_.stored(who_, row)]; }
+  [[nodiscard]] int position_of(int row) const { return rows_.position.row(lanes_)[rows_.stored(lanes_, row)]; }
 
   /// Entries at positions below `limit`: visible sets are prefixes, because ordinals ascend in position.
   [[nodiscard]] int entries_before(int limit) const {
@@ -90,7 +90,7 @@ class lane_mass {
   }
 
   void choose_rows() {
-    int end = rows_.valid(who_);
+    int end = rows_.valid(lanes_);
     while (!sees_all() && end > 0 && (entries_ == 0 || position_of(end - 1) > position_[entries_ - 1])) --end;
     begin_ = how_.last_rows > 0 ? std::max(0, end - how_.last_rows) : 0;
     domain_ = entries_;
@@ -140,8 +140,8 @@ class lane_mass {
       int const row = (first + i) % count_;
       block.seen[i] = visible(row);
       if (!has_sums()) continue;
-      int const head = who_.head * group_ + (first + i) / count_;
-      block.lse[i] = rows_.lse.at(who_, head, rows_.stored(who_, begin_ + row));
+      int const head = lanes_.head * group_ + (first + i) / count_;
+      block.lse[i] = rows_.lse.at(lanes_, head, rows_.stored(lanes_, begin_ + row));
     }
     logits_.pack(block, first, count);
   }
@@ -191,10 +191,10 @@ class lane_mass {
 
   /// Blocks of any rows, one after another.
   void one_reduction(reduction how) {
-    row_block block = logits_.room(0);
+    row_block block = logits_.block_storage(0);
     int const all = count_ * group_;
     for (int first = 0; first < all; first += block.rows) {
-      block.set_rows(logits_.speaks(), logits_.rows_for(all - first));
+      block.set_rows(logits_.simd_level(), logits_.rows_for(all - first));
       probabilities(block, first, std::min(block.rows, all - first), block_);
       reduce(block, block_, how, first > 0, total_);
     }
@@ -204,13 +204,13 @@ class lane_mass {
   /// share a pass over the keys.
   void one_sweep(reduction how) {
     int const all = count_ * group_;
-    for (int begin = 0; begin < all; begin += lane_logits::rooms * most_rows) {
-      int const end = std::min(all, begin + lane_logits::rooms * most_rows);
-      row_block block[lane_logits::rooms];
+    for (int begin = 0; begin < all; begin += lane_logits::storage * most_rows) {
+      int const end = std::min(all, begin + lane_logits::storage * most_rows);
+      row_block block[lane_logits::storage];
       int blocks = 0;
       for (int first = begin; first < end; first += block[blocks++].rows) {
-        block[blocks] = logits_.room(blocks);
-        block[blocks].set_rows(logits_.speaks(), logits_.rows_for(end - first));
+        block[blocks] = logits_.block_storage(blocks);
+        block[blocks].set_rows(logits_.simd_level(), logits_.rows_for(end - first));
         fill(block[blocks], first, std::min(block[blocks].rows, end - first));
       }
       for (int e = 0; e < seen_; e += keys_of_a_tile) {
@@ -227,8 +227,8 @@ class lane_mass {
 
   void rows_first() {
     float* const row_sum = block_ + 16 * static_cast<std::ptrdiff_t>(entries_);
-    row_block block = logits_.room(0);
-    block.set_rows(logits_.speaks(), logits_.rows_for(count_, 16));
+    row_block block = logits_.block_storage(0);
+    block.set_rows(logits_.simd_level(), logits_.rows_for(count_, 16));
     for (int h = 0; h < group_; ++h) {
       for (int r = 0; r < count_; r += 16) {
         probabilities(block, h * count_ + r, std::min(16, count_ - r), block_);
@@ -241,8 +241,8 @@ class lane_mass {
   void group_first() {
     bool const on_logits = how_.order == reduction_order::group_on_logits;
     float* const combined = block_ + 16 * static_cast<std::ptrdiff_t>(entries_);
-    row_block block = logits_.room(0);
-    block.set_rows(logits_.speaks(), logits_.rows_for(count_, 16));
+    row_block block = logits_.block_storage(0);
+    block.set_rows(logits_.simd_level(), logits_.rows_for(count_, 16));
     for (int r = 0; r < count_; r += 16) {
       int const count = std::min(16, count_ - r);
       for (int h = 0; h < group_; ++h) {
@@ -279,7 +279,7 @@ class lane_mass {
 
   query_view const& rows_;
   attention_mass_options const& how_;
-  lane who_;
+  lane lanes_;
   int group_;
   int const* position_;
   float const* candidate_;  ///< -inf of an entry that is none; null: all are

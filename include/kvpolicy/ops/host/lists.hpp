@@ -26,23 +26,25 @@ class unit_marks {
 };
 
 /// A lane's row of a list that may be written.
-inline int* list_row(by_lane<int> const& list, locator const& where, lane who) {
-  return list.row(who) + (where.begin.data != nullptr ? *where.begin.row(who) : 0);
+inline int* list_row(by_lane<int> const& list, locator const& where, lane this_lane) {
+  return list.row(this_lane) + (where.begin.data != nullptr ? *where.begin.row(this_lane) : 0);
 }
 
 /// What a by-lane table without memory says: 0.
-inline int number_of(by_lane<int const> const& table, lane who) { return table.data != nullptr ? *table.row(who) : 0; }
+inline int number_of(by_lane<int const> const& table, lane this_lane) {
+  return table.data != nullptr ? *table.row(this_lane) : 0;
+}
 
 /// Entries of lanes that one row of this table stands for.
 template <class T>
-std::int64_t lanes_of_row(by_lane<T> const& table, lanes const& who) {
-  return std::int64_t{table.layer != 0 ? 1 : who.layers()} * (table.head != 0 ? 1 : who.heads);
+std::int64_t lanes_of_row(by_lane<T> const& table, lanes const& batch) {
+  return std::int64_t{table.layer != 0 ? 1 : batch.layers()} * (table.head != 0 ? 1 : batch.heads);
 }
 
 /// "lane (0, 1, 2)"
-inline std::string spell_lane(lane who) {
-  return "lane (" + std::to_string(who.sequence) + ", " + std::to_string(who.layer) + ", " + std::to_string(who.head) +
-         ")";
+inline std::string spell_lane(lane this_lane) {
+  return "lane (" + std::to_string(this_lane.sequence) + ", " + std::to_string(this_lane.layer) + ", " +
+         std::to_string(this_lane.head) + ")";
 }
 
 }  // namespace detail
@@ -61,21 +63,21 @@ struct implementation<ops::check_list_t, host> {
     detail::scratch_arena arena(exec.scratch(0));
     detail::unit_marks owned(arena.take<std::uint64_t>(words));
     detail::unit_marks locked(arena.take<std::uint64_t>(words));
-    bool const one_pool_of_layers = in.k.layer == 0 && in.k.bases.layer == 0 && keep.who.layers() > 1;
-    bool const one_pool_of_heads = in.k.head == 0 && in.k.bases.head == 0 && keep.who.heads > 1;
-    int const pools_of_layers = one_pool_of_layers ? 1 : keep.who.layers();
-    int const pools_of_heads = one_pool_of_heads ? 1 : keep.who.heads;
+    bool const one_pool_of_layers = in.k.layer == 0 && in.k.bases.layer == 0 && keep.lanes.layers() > 1;
+    bool const one_pool_of_heads = in.k.head == 0 && in.k.bases.head == 0 && keep.lanes.heads > 1;
+    int const pools_of_layers = one_pool_of_layers ? 1 : keep.lanes.layers();
+    int const pools_of_heads = one_pool_of_heads ? 1 : keep.lanes.heads;
     for (int pool = 0; pool < pools_of_layers * pools_of_heads; ++pool) {
       owned.clear_all(in.where.units);
       locked.clear_all(in.where.units);
-      for (int i = 0; i < keep.who.size(); ++i) {
-        lane const who = keep.who.at(i);
-        int const layer = one_pool_of_layers ? 0 : who.layer - keep.who.layer_begin;
-        int const head = one_pool_of_heads ? 0 : who.head;
+      for (int i = 0; i < keep.lanes.size(); ++i) {
+        lane const this_lane = keep.lanes.at(i);
+        int const layer = one_pool_of_layers ? 0 : this_lane.layer - keep.lanes.layer_begin;
+        int const head = one_pool_of_heads ? 0 : this_lane.head;
         if (layer * pools_of_heads + head != pool) continue;
-        if (!detail::owns_row(detail::rows_of(in.where, edit.list), keep.who, who)) continue;
-        bool const alone = !edit.distinct && keep.who.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
-        check_row(keep, in, edit, who, alone, owned, locked);
+        if (!detail::owns_row(detail::rows_of(in.where, edit.list), keep.lanes, this_lane)) continue;
+        bool const alone = !edit.distinct && keep.lanes.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
+        check_row(keep, in, edit, this_lane, alone, owned, locked);
       }
     }
   }
@@ -83,10 +85,10 @@ struct implementation<ops::check_list_t, host> {
  private:
   /// True if nothing about a row's slots is wrong by itself: a fast pass, before the one that finds what is.
   template <class Shared>
-  static bool sound(cache const& in, list_edit<Shared> const& edit, lane who) {
-    int const count = *in.who.count.row(who);
-    int const* const slot = detail::list_row(edit.list, in.where, who);
-    int const* const position = in.who.position.row(who);
+  static bool sound(cache const& in, list_edit<Shared> const& edit, lane this_lane) {
+    int const count = *in.lanes.count.row(this_lane);
+    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+    int const* const position = in.lanes.position.row(this_lane);
     auto const units = static_cast<std::uint64_t>(in.where.units);
     unsigned wrong = 0;
     for (int e = 0; e < count; ++e) {
@@ -94,36 +96,36 @@ struct implementation<ops::check_list_t, host> {
                static_cast<unsigned>(slot[e] == edit.dead);
     }
     if (wrong != 0 || edit.map.data == nullptr) return wrong == 0;
-    int const* const map = detail::map_row(edit.map, edit.map_begin, who);
+    int const* const map = detail::map_row(edit.map, edit.map_begin, this_lane);
     for (int e = 0; e < count; ++e) wrong |= static_cast<unsigned>(slot[e] != map[position[e]]);
     return wrong == 0;
   }
 
   template <class Shared>
-  static void check_row(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane who, bool alone,
-                        detail::unit_marks& owned, detail::unit_marks& locked) {
-    check_prefix(keep, in, edit, who);
-    if (!alone || !sound(in, edit, who)) return check_slots(in, edit, who, owned, locked);
-    int const* const slot = detail::list_row(edit.list, in.where, who);  // what `shared` throws, it throws here
-    for (int e = in.who.committed(who) - 1; e >= 0; --e) static_cast<void>(edit.shared(slot[e]));
+  static void check_row(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane this_lane,
+                        bool alone, detail::unit_marks& owned, detail::unit_marks& locked) {
+    check_prefix(keep, in, edit, this_lane);
+    if (!alone || !sound(in, edit, this_lane)) return check_slots(in, edit, this_lane, owned, locked);
+    int const* const slot = detail::list_row(edit.list, in.where, this_lane);  // what `shared` throws, it throws here
+    for (int e = in.lanes.committed(this_lane) - 1; e >= 0; --e) static_cast<void>(edit.shared(slot[e]));
   }
 
   template <class Shared>
-  static void check_slots(cache const& in, list_edit<Shared> const& edit, lane who, detail::unit_marks& owned,
+  static void check_slots(cache const& in, list_edit<Shared> const& edit, lane this_lane, detail::unit_marks& owned,
                           detail::unit_marks& locked) {
-    int const count = *in.who.count.row(who);
-    int const* const slot = detail::list_row(edit.list, in.where, who);
-    int const* const position = in.who.position.row(who);
-    int const tree = detail::number_of(edit.locked, who);
+    int const count = *in.lanes.count.row(this_lane);
+    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+    int const* const position = in.lanes.position.row(this_lane);
+    int const tree = detail::number_of(edit.locked, this_lane);
     for (int e = 0; e < count; ++e) {
       auto const refuse = [&](bool ok, auto const& rule) {
-        expects(ok, "apply", "list", [&] { return at(slot[e], position[e], who); }, rule);
+        expects(ok, "apply", "list", [&] { return at(slot[e], position[e], this_lane); }, rule);
       };
       refuse(slot[e] >= 0 && slot[e] < in.where.units,
              [&] { return "the pool has " + std::to_string(in.where.units) + " slots"; });
       refuse(slot[e] != edit.dead, "a live entry is not at the dead slot");
       if (edit.map.data != nullptr) {
-        int const mapped = detail::map_row(edit.map, edit.map_begin, who)[position[e]];
+        int const mapped = detail::map_row(edit.map, edit.map_begin, this_lane)[position[e]];
         refuse(slot[e] == mapped,
                [&] { return "the map says " + std::to_string(mapped) + ": relist after the map was rewritten"; });
       }
@@ -133,23 +135,23 @@ struct implementation<ops::check_list_t, host> {
     }
     for (int e = 0; e < count; ++e) {
       expects(
-          !edit.distinct || !owned.has(slot[e]), "apply", "list", [&] { return at(slot[e], position[e], who); },
+          !edit.distinct || !owned.has(slot[e]), "apply", "list", [&] { return at(slot[e], position[e], this_lane); },
           "an entry before it has that slot");
       (position[e] < tree ? locked : owned).set(slot[e]);
     }
   }
 
-  static std::string at(int slot, int position, lane who) {
+  static std::string at(int slot, int position, lane this_lane) {
     return "slot " + std::to_string(slot) + " at position " + std::to_string(position) + " of " +
-           detail::spell_lane(who);
+           detail::spell_lane(this_lane);
   }
 
   template <class Shared>
-  static void check_prefix(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane who) {
-    int const prefix = detail::number_of(edit.prefix, who);
-    int const committed = in.who.committed(who);
-    int const* const position = in.who.position.row(who);
-    auto const kept = keep.listed(segment_of(keep.who, keep.decides, keep.who.index(who)));
+  static void check_prefix(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane this_lane) {
+    int const prefix = detail::number_of(edit.prefix, this_lane);
+    int const committed = in.lanes.committed(this_lane);
+    int const* const position = in.lanes.position.row(this_lane);
+    auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)));
     for (int e = 0; e < committed && position[e] < prefix; ++e) {
       bool const stays = e < std::ssize(kept) && kept[static_cast<std::size_t>(e)] == e;
       expects(
@@ -157,7 +159,7 @@ struct implementation<ops::check_list_t, host> {
           [&] { return "the first " + std::to_string(prefix) + " positions are protected: force them, too"; });
     }
     if (edit.map.data == nullptr || committed == 0) return;
-    int const* const map = detail::map_row(edit.map, edit.map_begin, who);
+    int const* const map = detail::map_row(edit.map, edit.map_begin, this_lane);
     for (int p = 0; p < prefix && p <= position[committed - 1]; ++p) {
       expects(
           map[p] != edit.dead, "apply", "map", [&] { return "the dead slot at position " + std::to_string(p); },
@@ -173,19 +175,19 @@ struct implementation<ops::rewrite_list_t, host> {
   static std::size_t scratch(cache const& in) {
     std::size_t const words = detail::unit_marks::words_for(in.where.units);
     return 2 * detail::scratch_of<std::uint64_t>(words) +
-           2 * detail::scratch_of<int>(static_cast<std::size_t>(in.who.bound) + 1);
+           2 * detail::scratch_of<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
   }
 
   template <class Shared>
   static void run(host_executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit,
                   std::int64_t* freed) {
     std::atomic<std::int64_t> entries = 0;
-    exec.for_each(keep.who.size(), [&](int i, int worker) {
-      lane const who = keep.who.at(i);
-      if (!detail::owns_row(detail::rows_of(in.where, edit.list), keep.who, who)) return;
-      auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
-      entries += rewrite(exec.scratch(worker), kept, in, edit, who) *
-                 detail::lanes_of_row(detail::rows_of(in.where, edit.list), keep.who);
+    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
+      lane const this_lane = keep.lanes.at(i);
+      if (!detail::owns_row(detail::rows_of(in.where, edit.list), keep.lanes, this_lane)) return;
+      auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
+      entries += rewrite(exec.scratch(worker), kept, in, edit, this_lane) *
+                 detail::lanes_of_row(detail::rows_of(in.where, edit.list), keep.lanes);
     });
     if (freed != nullptr) *freed += entries;
   }
@@ -194,13 +196,13 @@ struct implementation<ops::rewrite_list_t, host> {
   /// A row of a unit_list being written, or nothing but a count where there is none.
   class appender {
    public:
-    appender(unit_list const& to, lane who)
-        : to_(to.unit.data != nullptr ? to.unit.row(who) : nullptr),
-          told_(to.count.data != nullptr ? to.count.row(who) : nullptr) {}
+    appender(unit_list const& to, lane this_lane)
+        : to_(to.unit.data != nullptr ? to.unit.row(this_lane) : nullptr),
+          num_listed_(to.count.data != nullptr ? to.count.row(this_lane) : nullptr) {}
     appender(appender const&) = delete;
     appender& operator=(appender const&) = delete;
     ~appender() {
-      if (told_ != nullptr) *told_ = count_;
+      if (num_listed_ != nullptr) *num_listed_ = count_;
     }
     void add(int unit) {
       if (to_ != nullptr) to_[count_] = unit;
@@ -210,7 +212,7 @@ struct implementation<ops::rewrite_list_t, host> {
 
    private:
     int* to_;
-    int* told_;
+    int* num_listed_;
     int count_ = 0;
   };
 
@@ -223,22 +225,22 @@ struct implementation<ops::rewrite_list_t, host> {
   /// One list: kept slots to the front, drafts behind them, then those that fell out. Returns how many were freed.
   template <class Shared>
   static std::int64_t rewrite(std::span<std::byte> memory, std::span<int const> kept, cache const& in,
-                              list_edit<Shared> const& edit, lane who) {
-    int const committed = in.who.committed(who);
-    int const drafts = *in.who.count.row(who) - committed;
-    int* const slot = detail::list_row(edit.list, in.where, who);
-    int const* const position = in.who.position.row(who);
+                              list_edit<Shared> const& edit, lane this_lane) {
+    int const committed = in.lanes.committed(this_lane);
+    int const drafts = *in.lanes.count.row(this_lane) - committed;
+    int* const slot = detail::list_row(edit.list, in.where, this_lane);
+    int const* const position = in.lanes.position.row(this_lane);
     detail::scratch_arena arena(memory);
     detail::unit_marks seen(arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units)));
-    int* const dropped = arena.take<int>(static_cast<std::size_t>(in.who.bound) + 1);
+    int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
     clear_marks(seen, in.where.units, slot, committed);
     int const gone = detail::list_dropped(kept, committed, dropped);
     for (int const e : kept) seen.set(slot[e]);
     for (int e = committed; e < committed + drafts; ++e) seen.set(slot[e]);
-    int* const map = edit.map.data != nullptr ? detail::map_row(edit.map, edit.map_begin, who) : nullptr;
-    int const tree = detail::number_of(edit.locked, who);
-    appender freed(edit.freed, who);
-    appender released(edit.released, who);
+    int* const map = edit.map.data != nullptr ? detail::map_row(edit.map, edit.map_begin, this_lane) : nullptr;
+    int const tree = detail::number_of(edit.locked, this_lane);
+    appender freed(edit.freed, this_lane);
+    appender released(edit.released, this_lane);
     for (int i = 0; i < gone; ++i) {
       int const e = dropped[i];
       int const unit = slot[e];
@@ -262,29 +264,30 @@ struct implementation<ops::relist_t, host> {
   static void run(host_executor&, cache const& in, by_lane<int> const& list, by_lane<int> const& map,
                   by_lane<int const> const& map_begin, int dead, int sequence, int length) {
     auto const each_row = [&](auto const& visit) {
-      for (int layer = in.who.layer_begin; layer < in.who.layer_end; ++layer) {
-        for (int head = 0; head < in.who.heads; ++head) {
-          lane const who{sequence, layer, head};
+      for (int layer = in.lanes.layer_begin; layer < in.lanes.layer_end; ++layer) {
+        for (int head = 0; head < in.lanes.heads; ++head) {
+          lane const this_lane{sequence, layer, head};
           by_lane<int> const rows = detail::rows_of(in.where, list);
-          if ((rows.layer != 0 || layer == in.who.layer_begin) && (rows.head != 0 || head == 0))
-            visit(who, *in.who.count.row(who), in.who.position.row(who), detail::map_row(map, map_begin, who));
+          if ((rows.layer != 0 || layer == in.lanes.layer_begin) && (rows.head != 0 || head == 0))
+            visit(this_lane, *in.lanes.count.row(this_lane), in.lanes.position.row(this_lane),
+                  detail::map_row(map, map_begin, this_lane));
         }
       }
     };
-    each_row([&](lane who, int count, int const* position, int const* slot) {
+    each_row([&](lane this_lane, int count, int const* position, int const* slot) {
       for (int e = 0; e < count; ++e) {
         int const at = position[e] < length ? slot[position[e]] : -1;
         expects(
             at >= 0 && at < in.where.units && at != dead, "relist", "map",
             [&] {
               return std::to_string(at) + " at position " + std::to_string(position[e]) + " of " +
-                     detail::spell_lane(who);
+                     detail::spell_lane(this_lane);
             },
             "a live entry is at a slot of the pool that is not the dead one");
       }
     });
-    each_row([&](lane who, int count, int const* position, int* slot) {
-      int* const live = detail::list_row(list, in.where, who);
+    each_row([&](lane this_lane, int count, int const* position, int* slot) {
+      int* const live = detail::list_row(list, in.where, this_lane);
       int e = 0;
       for (int p = 0; p < length; ++p) {
         if (e < count && position[e] == p) {

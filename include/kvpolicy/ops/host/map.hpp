@@ -16,11 +16,11 @@ struct implementation<ops::map_t, host> {
   template <class Function>
   static void run(host_executor& exec, score_view const& scores, Function const& f) {
     exec.for_each(scores.segments(), [&](int segment, int) {
-      lane const who = scores.lane_of(segment);
-      int const count = scores.who.committed(who);
-      int const* const position = scores.who.position.row(who);
+      lane const this_lane = scores.lane_of(segment);
+      int const count = scores.lanes.committed(this_lane);
+      int const* const position = scores.lanes.position.row(this_lane);
       float* const row = scores.row(segment);
-      for (int e = 0; e < count; ++e) row[e] = f(row[e], entry{who, e, count, position[e], 0});
+      for (int e = 0; e < count; ++e) row[e] = f(row[e], entry{this_lane, e, count, position[e], 0});
     });
   }
 };
@@ -33,10 +33,10 @@ struct implementation<ops::row_norm_t, host> {
   template <class Combine>
   static void run(host_executor& exec, row_view const& rows, Combine const& combine, score_view const& out) {
     exec.for_each(out.segments(), [&](int segment, int) {
-      lane const who = out.lane_of(segment);
-      int const count = out.who.committed(who);
+      lane const this_lane = out.lane_of(segment);
+      int const count = out.lanes.committed(this_lane);
       float* const row = out.row(segment);
-      for (int e = 0; e < count; ++e) row[e] = combine(row[e], norm(rows, rows.row(who, e)));
+      for (int e = 0; e < count; ++e) row[e] = combine(row[e], norm(rows, rows.row(this_lane, e)));
     });
   }
 

@@ -25,7 +25,8 @@ struct bound_bodies {
   static constexpr Number magnitude = std::numeric_limits<Number>::max();
   static constexpr int sign = static_cast<int>(8 * sizeof(Number)) - 1;
 
-  /// The highest and the lowest of each channel over `count` rows, beside what `high` and `low` hold unless `fresh`.
+  /// The highest and the lowest of each channel over `count` rows, beside what `high` and `low` hold unless
+  /// `new_tokens`.
   [[gnu::always_inline]] static inline void take(std::byte const* const* rows, int count, int dims, bool fresh,
                                                  Number* high, Number* low) {
     int d = 0;
@@ -124,12 +125,12 @@ struct avx512_bounds {
 
 /// The kernels for what an executor speaks.
 template <class Number>
-[[nodiscard]] bound_kernels<Number> const& bounds_for(isa speaks) {
+[[nodiscard]] bound_kernels<Number> const& bounds_for(isa simd_level) {
 #if defined(__x86_64__)
-  if (speaks >= isa::avx512) return avx512_bounds<Number>::kernels;
-  if (speaks == isa::avx2) return avx2_bounds<Number>::kernels;
+  if (simd_level >= isa::avx512) return avx512_bounds<Number>::kernels;
+  if (simd_level == isa::avx2) return avx2_bounds<Number>::kernels;
 #endif
-  static_cast<void>(speaks);
+  static_cast<void>(simd_level);
   return portable_bounds<Number>::kernels;
 }
 
@@ -137,8 +138,8 @@ template <class Number>
 template <class Number>
 class page_bounder {
  public:
-  page_bounder(isa speaks, keys const& from, page_bound_memory const& to, scratch_arena arena)
-      : speaks_(speaks),
+  page_bounder(isa simd_level, keys const& from, page_bound_memory const& to, scratch_arena arena)
+      : simd_level_(simd_level),
         from_(from),
         to_(to),
         high_(arena.take<Number>(2 * static_cast<std::size_t>(to.dims))),
@@ -146,21 +147,23 @@ class page_bounder {
         copies_(arena.take<std::byte>(static_cast<std::size_t>(rows_of_a_bound * to.dims) * sizeof(Number))) {}
 
   /// Bounds of the entries [begin, end) become those of page `which`. Of entries up to `there` some are read next.
-  void bound(lane who, int which, int begin, int end, int there) const {
+  void bound(lane this_lane, int which, int begin, int end, int there) const {
     std::byte const* rows[rows_of_a_bound] = {};
     for (int e = begin; e < end; e += rows_of_a_bound) {
       int const count = std::min(rows_of_a_bound, end - e);
-      for (int r = 0; r < count; ++r) rows[r] = row_of(who, e + r, r);
-      for (int r = e + rows_of_a_bound; r < std::min(e + 2 * rows_of_a_bound, there); ++r) fetch(from_.row(who, r));
-      bounds_for<Number>(speaks_).take(rows, count, to_.dims, e == begin, high_, low_);
+      for (int r = 0; r < count; ++r) rows[r] = row_of(this_lane, e + r, r);
+      for (int r = e + rows_of_a_bound; r < std::min(e + 2 * rows_of_a_bound, there); ++r)
+        fetch(from_.row(this_lane, r));
+      bounds_for<Number>(simd_level_).take(rows, count, to_.dims, e == begin, high_, low_);
     }
     bound_bodies<16, Number>::restore(high_, 2 * to_.dims);
-    std::byte* const row = to_.row(who, which);
+    std::byte* const row = to_.row(this_lane, which);
     if (to_.element == from_.rows.element) {
       std::memcpy(row, high_, static_cast<std::size_t>(to_.row_bytes()));
     } else {
-      blocks_for<16>(speaks_).widen(from_.rows.element, reinterpret_cast<std::byte const*>(high_), 2 * to_.dims,
-                                    reinterpret_cast<float*>(row));
+      blocks_for<16>(simd_level_)
+          .widen(from_.rows.element, reinterpret_cast<std::byte const*>(high_), 2 * to_.dims,
+                 reinterpret_cast<float*>(row));
     }
   }
 
@@ -170,8 +173,8 @@ class page_bounder {
     for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
   }
   /// The row of an entry, its channels side by side.
-  [[nodiscard]] std::byte const* row_of(lane who, int ordinal, int r) const {
-    std::byte const* const row = from_.row(who, ordinal);
+  [[nodiscard]] std::byte const* row_of(lane this_lane, int ordinal, int r) const {
+    std::byte const* const row = from_.row(this_lane, ordinal);
     if (from_.rows.contiguous()) return row;
     std::byte* const copy = copies_ + static_cast<std::size_t>(r * to_.dims) * sizeof(Number);
     for (int d = 0; d < to_.dims; ++d) {
@@ -180,7 +183,7 @@ class page_bounder {
     return copy;
   }
 
-  isa speaks_;
+  isa simd_level_;
   keys const& from_;
   page_bound_memory const& to_;
   Number* high_;
@@ -198,21 +201,21 @@ struct implementation<ops::extend_bounds_t, host> {
     return detail::scratch_of<float>(2 * row) + detail::scratch_of<float>(detail::rows_of_a_bound * row);
   }
 
-  static void run(host_executor& exec, lanes const& who, keys const& from, page_bound_memory const& to) {
-    exec.for_each(who.size(), [&](int i, int worker) {
+  static void run(host_executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to) {
+    exec.for_each(batch.size(), [&](int i, int worker) {
       detail::scratch_arena const arena(exec.scratch(worker));
       if (from.rows.element == codec::f32) {
-        extend(detail::page_bounder<std::int32_t>(exec.speaks(), from, to, arena), who, who.at(i), to);
+        extend(detail::page_bounder<std::int32_t>(exec.simd_level(), from, to, arena), batch, batch.at(i), to);
       } else {
-        extend(detail::page_bounder<std::int16_t>(exec.speaks(), from, to, arena), who, who.at(i), to);
+        extend(detail::page_bounder<std::int16_t>(exec.simd_level(), from, to, arena), batch, batch.at(i), to);
       }
     });
   }
 
  private:
   template <class Bounder>
-  static void extend(Bounder const& make, lanes const& who, lane one, page_bound_memory const& to) {
-    int const committed = who.committed(one);
+  static void extend(Bounder const& make, lanes const& batch, lane one, page_bound_memory const& to) {
+    int const committed = batch.committed(one);
     int& known = *to.known.row(one);
     for (int which = std::min(known, committed) / to.page; which < detail::pages_for(committed, to.page); ++which) {
       int const begin = which * to.page;
@@ -227,12 +230,12 @@ struct implementation<ops::forget_bounds_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const&, int) { return 0; }
 
-  static void run(host_executor&, lanes const& who, by_lane<int> const& known, int sequence, int position) {
-    for (int i = 0; i < who.size(); ++i) {
-      lane const one = who.at(i);
+  static void run(host_executor&, lanes const& batch, by_lane<int> const& known, int sequence, int position) {
+    for (int i = 0; i < batch.size(); ++i) {
+      lane const one = batch.at(i);
       if (one.sequence != sequence) continue;
-      int const* const positions = who.position.row(one);
-      auto const before = std::lower_bound(positions, positions + *who.count.row(one), position) - positions;
+      int const* const positions = batch.position.row(one);
+      auto const before = std::lower_bound(positions, positions + *batch.count.row(one), position) - positions;
       *known.row(one) = std::min(*known.row(one), static_cast<int>(before));
     }
   }
@@ -243,14 +246,14 @@ struct implementation<ops::count_pages_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const&, int) { return 0; }
 
-  static void run(host_executor&, lanes const& who, int page, lanes const& pages) {
+  static void run(host_executor&, lanes const& batch, int page, lanes const& pages) {
     int most = 0;
-    for (int i = 0; i < who.size(); ++i) {
-      int const count = detail::pages_for(who.committed(who.at(i)), page);
-      *pages.count.row(who.at(i)) = count;
+    for (int i = 0; i < batch.size(); ++i) {
+      int const count = detail::pages_for(batch.committed(batch.at(i)), page);
+      *pages.count.row(batch.at(i)) = count;
       most = std::max(most, count);
     }
-    for (int which = 0; which < most; ++which) pages.position.row(who.at(0))[which] = which;
+    for (int which = 0; which < most; ++which) pages.position.row(batch.at(0))[which] = which;
   }
 };
 

@@ -23,20 +23,20 @@ class page_products {
     return scratch_of<float>(rows) + scratch_of<float>(values_of_a_tile) + blocks * lane_logits::scratch(folded);
   }
 
-  page_products(isa speaks, page_bound_view const& bounds, query_view const& rows, lane who, int group,
+  page_products(isa simd_level, page_bound_view const& bounds, query_view const& rows, lane this_lane, int group,
                 scratch_arena arena)
-      : speaks_(speaks),
+      : simd_level_(simd_level),
         dims_(2 * bounds.dims),
         group_(group),
         arena_(arena),
         folded_(arena_.take<float>(static_cast<std::size_t>(padded(group) + 1) * static_cast<std::size_t>(dims_))),
         values_(arena_.take<float>(values_of_a_tile)) {
-    bounds_.rows = {.base = const_cast<std::byte*>(bounds.row(who, 0)),  // a plane is of rows that may be written
+    bounds_.rows = {.base = const_cast<std::byte*>(bounds.row(this_lane, 0)),  // a plane is of rows that may be written
                     .element = bounds.element,
                     .dims = dims_,
                     .token = bounds.row_bytes(),
                     .dim = bytes_of(bounds.element)};
-    for (int h = 0; h < padded(group); ++h) fold(rows, who, h);
+    for (int h = 0; h < padded(group); ++h) fold(rows, this_lane, h);
   }
 
   /// Scores of the first `pages` pages.
@@ -52,13 +52,13 @@ class page_products {
   static constexpr std::size_t values_of_a_tile = (keys_of_a_tile + 4) * few_rows;
 
   /// Head h of the group; behind the last, which fill a block up, the first again.
-  void fold(query_view const& rows, lane who, int h) {
-    int const head = who.head * group_ + (h < group_ ? h : 0);
+  void fold(query_view const& rows, lane this_lane, int h) {
+    int const head = this_lane.head * group_ + (h < group_ ? h : 0);
     float* const to = folded_ + std::ptrdiff_t{h} * dims_;
     float* const plain = folded_ + std::ptrdiff_t{padded(group_)} * dims_;
     int const half = dims_ / 2;
-    load_row(rows.element, rows.at(who, head, rows.stored(who, rows.valid(who) - 1)), bytes_of(rows.element), half,
-             plain);
+    load_row(rows.element, rows.at(this_lane, head, rows.stored(this_lane, rows.valid(this_lane) - 1)),
+             bytes_of(rows.element), half, plain);
     for (int d = 0; d < half; ++d) {
       to[d] = plain[d] < 0 ? 0.0f : plain[d];  // a NaN stays one
       to[half + d] = plain[d] < 0 ? plain[d] : 0.0f;
@@ -119,10 +119,10 @@ class page_products {
     int const there = std::min(blocks, padded(group_ - begin) / few_rows);
     for (int b = 0; b < there; ++b) {
       rows[b] = rows_from(begin + b * few_rows);
-      logits[b] = lane_logits(speaks_, bounds_, rows[b], {}, {0, 1, few_rows}, arena);
+      logits[b] = lane_logits(simd_level_, bounds_, rows[b], {}, {0, 1, few_rows}, arena);
       logits[b].scale_by(1);
-      block[b] = logits[b].room(0);
-      block[b].set_rows(speaks_, few_rows);
+      block[b] = logits[b].block_storage(0);
+      block[b].set_rows(simd_level_, few_rows);
       logits[b].pack(block[b], 0, few_rows);
       share_out(block[b], begin + b * few_rows, pages, how);
     }
@@ -136,14 +136,14 @@ class page_products {
     }
   }
 
-  isa speaks_;
+  isa simd_level_;
   int dims_;  ///< of a row of bounds: 2 D
   int group_;
   bool asks_numbers_ = true;
   scratch_arena arena_;
   float* folded_;
   float* values_;
-  keys bounds_{{{}, identity(std::numeric_limits<int>::max())}};
+  keys bounds_{{{}, identity_map(std::numeric_limits<int>::max())}};
 };
 
 }  // namespace detail
@@ -153,22 +153,23 @@ struct implementation<ops::page_scores_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const& model, int) { return detail::page_products::scratch(model); }
 
-  static void run(host_executor& exec, lanes const& who, page_bound_view const& bounds, query_view const& rows,
+  static void run(host_executor& exec, lanes const& batch, page_bound_view const& bounds, query_view const& rows,
                   reduction group, score_view const& out) {
-    detail::refuse_counts("page_scores", who, 0, who.sequences);  // those of `out` are of pages
-    exec.for_each(out.who.size(), [&](int i, int worker) {
-      lane const one = out.who.at(i);
-      int const committed = who.committed(one);
+    detail::refuse_counts("page_scores", batch, 0, batch.sequences);  // those of `out` are of pages
+    exec.for_each(out.lanes.size(), [&](int i, int worker) {
+      lane const one = out.lanes.at(i);
+      int const committed = batch.committed(one);
       int const known = *bounds.known.row(one);
       int const pages = detail::pages_for(committed, bounds.page);
-      int const told = known >= committed ? pages : known / bounds.page;
+      int const known_pages = known >= committed ? pages : known / bounds.page;
       float* const to = out.row(i);
-      std::fill(to + told, to + pages, std::numeric_limits<float>::infinity());
+      std::fill(to + known_pages, to + pages, std::numeric_limits<float>::infinity());
       bool const asks = rows.valid(one) > 0;
       if (!asks) std::fill_n(to, pages, 0.0f);
-      if (!asks || told == 0) return;
+      if (!asks || known_pages == 0) return;
       detail::scratch_arena const arena(exec.scratch(worker));
-      detail::page_products(exec.speaks(), bounds, rows, one, rows.heads / who.heads, arena).score(told, group, to);
+      detail::page_products(exec.simd_level(), bounds, rows, one, rows.heads / batch.heads, arena)
+          .score(known_pages, group, to);
     });
   }
 };

@@ -36,7 +36,7 @@ struct implementation<ops::pool_t, host> {
   static void run(host_executor& exec, pooling const& by, score_view const& scores, int tail) {
     if (by.how == pooling::kind::none) return;
     exec.for_each(scores.segments(), [&](int segment, int worker) {
-      int const count = std::max(0, scores.who.committed(scores.lane_of(segment)) - tail);
+      int const count = std::max(0, scores.lanes.committed(scores.lane_of(segment)) - tail);
       float* const row = scores.row(segment);
       float* const before = detail::scratch_arena(exec.scratch(worker)).take<float>(static_cast<std::size_t>(count));
       std::copy_n(row, count, before);

@@ -19,10 +19,10 @@ struct implementation<ops::rerotate_t, host> {
            3 * detail::scratch_of<float>(dims);
   }
 
-  static void run(host_executor& exec, lanes const& who, cache const& in, rope const& how) {
+  static void run(host_executor& exec, lanes const& batch, cache const& in, rope const& how) {
     tables const made = make_tables(exec, in, how);
-    exec.for_each(who.size(), [&](int i, int worker) {
-      lane const one = who.at(i);
+    exec.for_each(batch.size(), [&](int i, int worker) {
+      lane const one = batch.at(i);
       detail::scratch_arena arena(exec.scratch(worker));
       (void)arena.take<double>(table_size(in));
       auto const dims = static_cast<std::size_t>(in.k.dims);
@@ -31,15 +31,15 @@ struct implementation<ops::rerotate_t, host> {
                   .row = arena.take<float>(dims),
                   .cosine = arena.take<float>(dims),
                   .sine = arena.take<float>(dims)};
-      int const count = *who.count.row(one);
+      int const count = *batch.count.row(one);
       for (int e = 0; e < count; ++e) {
-        if (int const step = e - who.position.row(one)[e]; step != 0) turn(in, one, e, step, now);
+        if (int const step = e - batch.position.row(one)[e]; step != 0) turn(in, one, e, step, now);
       }
     });
-    for (int i = 0; i < who.size(); ++i) {  // shared by lanes, so not before all of them have turned
-      lane const one = who.at(i);
-      int const count = *who.count.row(one);
-      for (int e = 0; e < count; ++e) who.position.row(one)[e] = e;
+    for (int i = 0; i < batch.size(); ++i) {  // shared by lanes, so not before all of them have turned
+      lane const one = batch.at(i);
+      int const count = *batch.count.row(one);
+      for (int e = 0; e < count; ++e) batch.position.row(one)[e] = e;
     }
   }
 
@@ -103,11 +103,11 @@ struct implementation<ops::rerotate_t, host> {
     now.made = true;
   }
 
-  static void turn(cache const& in, lane who, int e, int step, turning& now) {
+  static void turn(cache const& in, lane this_lane, int e, int step, turning& now) {
     if (!now.made || step != now.step) make_sines(now, step);
     int const pairs = now.by.pairs;
     bool const halves = now.by.style == rope_style::neox;
-    std::byte* const key = in.k.row(who.layer, in.where.at(who, e), who.head);
+    std::byte* const key = in.k.row(this_lane.layer, in.where.at(this_lane, e), this_lane.head);
     detail::load_row(in.k.element, key, in.k.dim, 2 * pairs, now.row);
     float* const first = now.row;
     float* const second = halves ? now.row + pairs : now.row + 1;

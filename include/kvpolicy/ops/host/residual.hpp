@@ -26,19 +26,19 @@ struct implementation<ops::feature_sums_t, host> {
   static void run(host_executor& exec, keys const& from, query_view const& memory, score_view const& among,
                   token_features const& out) {
     if (!among.same_tokens) detail::refuse_other_tokens("feature_sums", among);
-    lanes const& who = among.who;
-    int const tasks = (who.bound + entries_of_a_task - 1) / entries_of_a_task;
-    exec.for_each(who.sequences * (tasks + 1), [&](int i, int worker) {
+    lanes const& batch = among.lanes;
+    int const tasks = (batch.bound + entries_of_a_task - 1) / entries_of_a_task;
+    exec.for_each(batch.sequences * (tasks + 1), [&](int i, int worker) {
       int const sequence = i / (tasks + 1);
       int const task = i % (tasks + 1);
       auto* const row = reinterpret_cast<float*>(exec.scratch(worker).data());
-      if (task == tasks) return add_memory(exec.speaks(), who, memory, sequence, row, out.row(sequence, 0));
+      if (task == tasks) return add_memory(exec.simd_level(), batch, memory, sequence, row, out.row(sequence, 0));
       int const begin = task * entries_of_a_task;
-      int const last = std::min(begin + entries_of_a_task, who.bound);
-      int const end = std::min(last, who.committed({sequence, who.layer_begin, 0}));
+      int const last = std::min(begin + entries_of_a_task, batch.bound);
+      int const end = std::min(last, batch.committed({sequence, batch.layer_begin, 0}));
       int const behind = std::max(begin, end);  // ranks add up whole rows
       std::fill_n(out.row(sequence, 1 + behind), std::ptrdiff_t{last - behind} * out.dims, 0.0f);
-      if (begin < end) add_keys(exec.speaks(), who, from, {sequence, begin, end}, row, out);
+      if (begin < end) add_keys(exec.simd_level(), batch, from, {sequence, begin, end}, row, out);
     });
   }
 
@@ -49,13 +49,14 @@ struct implementation<ops::feature_sums_t, host> {
     int end;
   };
 
-  static void add_memory(isa speaks, lanes const& who, query_view const& memory, int sequence, float* row, float* to) {
+  static void add_memory(isa simd_level, lanes const& batch, query_view const& memory, int sequence, float* row,
+                         float* to) {
     std::fill_n(to, memory.dims, 0.0f);
-    for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
+    for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < memory.heads; ++head) {
         std::byte const* const from = memory.at({sequence, layer, 0}, head, 0);
         detail::load_row(memory.element, from, bytes_of(memory.element), memory.dims, row);
-        detail::residual_for(speaks).add(row, memory.dims, to);
+        detail::residual_for(simd_level).add(row, memory.dims, to);
       }
     }
   }
@@ -67,17 +68,17 @@ struct implementation<ops::feature_sums_t, host> {
     std::fill_n(key + count, entries_ahead, key[count - 1]);
   }
 
-  static void add_keys(isa speaks, lanes const& who, keys const& from, stretch const& part, float* row,
+  static void add_keys(isa simd_level, lanes const& batch, keys const& from, stretch const& part, float* row,
                        token_features const& out) {
     int const dims = from.rows.dims;
-    auto const& blocks = detail::blocks_for<16>(speaks);
-    auto const& kernels = detail::residual_for(speaks);
+    auto const& blocks = detail::blocks_for<16>(simd_level);
+    auto const& kernels = detail::residual_for(simd_level);
     int const bytes = dims * bytes_of(from.rows.element);
     void const* key[entries_of_a_task + entries_ahead];
     float* const to = out.row(part.sequence, 1);
     std::fill(to + std::ptrdiff_t{part.begin} * dims, to + std::ptrdiff_t{part.end} * dims, 0.0f);
-    for (int layer = who.layer_begin; layer < who.layer_end; ++layer) {
-      for (int head = 0; head < who.heads; ++head) {
+    for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
+      for (int head = 0; head < batch.heads; ++head) {
         lane const one{part.sequence, layer, head};
         find(from, one, part, key);
         for (int e = part.begin; e < part.end; ++e) {
@@ -104,11 +105,11 @@ struct implementation<ops::residual_t, host> {
 
   template <class Executor>
   static void run(Executor& exec, token_features const& features, turn_queries const& turn, residual_head const& head,
-                  residual_options const& how, score_view const& out, float* room) {
+                  residual_options const& how, score_view const& out, float* temp_storage) {
     if (head.alpha == 0) return;
-    for (int sequence = 0; sequence < out.who.sequences; ++sequence) {
+    for (int sequence = 0; sequence < out.lanes.sequences; ++sequence) {
       make_means(exec, features, turn.heads, ranks_of(exec), sequence, out);
-      one_sequence(exec, features, span_of(out.who, turn, sequence, how), head, sequence, out, room);
+      one_sequence(exec, features, span_of(out.lanes, turn, sequence, how), head, sequence, out, temp_storage);
     }
   }
 
@@ -116,35 +117,36 @@ struct implementation<ops::residual_t, host> {
   static void make_means(host_executor& exec, token_features const& features, int query_heads, int ranks, int sequence,
                          score_view const& out) {
     constexpr int rows = 512;
-    int const count = 1 + out.who.committed(out.lane_of(sequence));
-    int const layers = out.who.layers() * ranks;
+    int const count = 1 + out.lanes.committed(out.lane_of(sequence));
+    int const layers = out.lanes.layers() * ranks;
     exec.for_each((count + rows - 1) / rows, [&](int task, int) {
       for (int i = task * rows; i < std::min(count, (task + 1) * rows); ++i) {
-        auto const by = static_cast<float>(layers * (i == 0 ? query_heads : out.who.heads));
+        auto const by = static_cast<float>(layers * (i == 0 ? query_heads : out.lanes.heads));
         for (int d = 0; d < features.dims; ++d) features.row(sequence, i)[d] /= by;
       }
     });
   }
 
   /// The live entries at the span's positions.
-  static ordinal_range span_of(lanes const& who, turn_queries const& turn, int sequence, residual_options const& how) {
-    lane const one{sequence, who.layer_begin, 0};
+  static ordinal_range span_of(lanes const& batch, turn_queries const& turn, int sequence,
+                               residual_options const& how) {
+    lane const one{sequence, batch.layer_begin, 0};
     ordinal_range const rows = turn.span(one, how.tail);
     if (!how.cross_attention || rows.begin >= rows.end) return {0, 0};
-    lane_entries const live{one, who.committed(one), 0, who.position.row(one)};
+    lane_entries const live{one, batch.committed(one), 0, batch.position.row(one)};
     return {live.first_at(turn.position_of(one, rows.begin)), live.first_at(turn.position_of(one, rows.end - 1) + 1)};
   }
 
   static void one_sequence(host_executor& exec, token_features const& features, ordinal_range const& span,
-                           residual_head const& head, int sequence, score_view const& out, float* room) {
-    int const count = out.who.committed(out.lane_of(sequence));
+                           residual_head const& head, int sequence, score_view const& out, float* temp_storage) {
+    int const count = out.lanes.committed(out.lane_of(sequence));
     int const dims = features.dims;
     float* const row = features.row(sequence, 1);
-    detail::folded_head const folded(head, features.row(sequence, 0), room);
-    sizes const all(head, out.who.bound);
+    detail::folded_head const folded(head, features.row(sequence, 0), temp_storage);
+    sizes const all(head, out.lanes.bound);
     int const tasks = static_cast<int>(all.tasks());
     exec.for_each(tasks, [&](int task, int) {
-      detail::residual_task one(exec.speaks(), head, folded, room + task * all.task());
+      detail::residual_task one(exec.simd_level(), head, folded, temp_storage + task * all.task());
       for (int e = task * sizes::entries_of_a_task; e < count; e += tasks * sizes::entries_of_a_task) {
         one.run(row + std::ptrdiff_t{e} * dims, std::min(sizes::entries_of_a_task, count - e),
                 row + std::ptrdiff_t{span.begin} * dims, span.end - span.begin, out.row(sequence) + e);

@@ -179,12 +179,12 @@ struct avx512_residual {
 #endif
 
 /// By what an executor speaks.
-[[nodiscard]] inline residual_kernels const& residual_for(isa speaks) {
+[[nodiscard]] inline residual_kernels const& residual_for(isa simd_level) {
 #if defined(__x86_64__)
-  if (speaks >= isa::avx512) return avx512_residual::kernels;
-  if (speaks == isa::avx2) return avx2_residual::kernels;
+  if (simd_level >= isa::avx512) return avx512_residual::kernels;
+  if (simd_level == isa::avx2) return avx2_residual::kernels;
 #endif
-  static_cast<void>(speaks);
+  static_cast<void>(simd_level);
   return portable_residual::kernels;
 }
 

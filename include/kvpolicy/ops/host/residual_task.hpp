@@ -18,25 +18,25 @@ class residual_task {
   static_assert(sizes::rows_of_a_tile <= keys_of_a_tile, "a tile is multiplied in one call");
   static constexpr int heads = residual_head::heads;
 
-  residual_task(isa speaks, residual_head const& head, folded_head const& folded, float* room)
-      : blocks_(blocks_for<sizes::block>(speaks)),
-        kernels_(residual_for(speaks)),
+  residual_task(isa simd_level, residual_head const& head, folded_head const& folded, float* temp_storage)
+      : blocks_(blocks_for<sizes::block>(simd_level)),
+        kernels_(residual_for(simd_level)),
         head_(head),
         folded_(folded),
         head_width_(head.width / heads),
         padded_(sizes::padded(head_width_)),
-        query_(take(room, sizes::entries_of_a_task * folded.query.padded())),
-        sum_of_values_(take(room, sizes::entries_of_a_task * heads * padded_)),
-        highest_(take(room, sizes::entries_of_a_task * heads)),
-        sum_(take(room, sizes::entries_of_a_task * heads)),
-        keys_(take(room, sizes::span_of_a_step * std::int64_t{head.width})),
-        values_(take(room, sizes::span_of_a_step * heads * padded_)),
-        first_(take(room, sizes::rows_of_a_tile * sizes::block)),
-        second_(take(room, sizes::rows_of_a_tile * sizes::block)),
-        rule_(take(room, sizes::rows_of_a_tile)),
-        shrink_(take(room, sizes::rows_of_a_tile)),
-        context_(take(room, sizes::rows_of_a_tile * std::int64_t{head.width})),
-        projected_(take(room, sizes::rows_of_a_tile * folded.key.padded())) {}
+        query_(take(temp_storage, sizes::entries_of_a_task * folded.query.padded())),
+        sum_of_values_(take(temp_storage, sizes::entries_of_a_task * heads * padded_)),
+        highest_(take(temp_storage, sizes::entries_of_a_task * heads)),
+        sum_(take(temp_storage, sizes::entries_of_a_task * heads)),
+        keys_(take(temp_storage, sizes::span_of_a_step * std::int64_t{head.width})),
+        values_(take(temp_storage, sizes::span_of_a_step * heads * padded_)),
+        first_(take(temp_storage, sizes::rows_of_a_tile * sizes::block)),
+        second_(take(temp_storage, sizes::rows_of_a_tile * sizes::block)),
+        rule_(take(temp_storage, sizes::rows_of_a_tile)),
+        shrink_(take(temp_storage, sizes::rows_of_a_tile)),
+        context_(take(temp_storage, sizes::rows_of_a_tile * std::int64_t{head.width})),
+        projected_(take(temp_storage, sizes::rows_of_a_tile * folded.key.padded())) {}
 
   /// Entries of these features (`count` rows), attending to `span_rows` others from `span` on.
   void run(float const* features, int count, float const* span, int span_rows, float* scores) {
@@ -58,9 +58,9 @@ class residual_task {
   }
 
  private:
-  static float* take(float*& room, std::int64_t floats) {
-    float* const here = room;
-    room += floats;
+  static float* take(float*& temp_storage, std::int64_t floats) {
+    float* const here = temp_storage;
+    temp_storage += floats;
     return here;
   }
   [[nodiscard]] int rows_at(int e) const { return std::min(sizes::rows_of_a_tile, count_ - e); }

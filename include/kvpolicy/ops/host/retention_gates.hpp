@@ -30,20 +30,20 @@ class retention_gate_task {
     auto const entries = static_cast<std::size_t>(rows(weights));
     auto const padded = static_cast<std::size_t>(sizes::padded(weights.hidden));
     return scratch_of<float>(entries * static_cast<std::size_t>(panel(weights))) + scratch_of<float>(entries * padded) +
-           scratch_of<float>(gate_block::room(std::max(panel(weights), weights.hidden))) +
+           scratch_of<float>(gate_block::scratch_floats(std::max(panel(weights), weights.hidden))) +
            scratch_of<float>(sizes::rows_of_a_tile * sizes::block) + scratch_of<float>(padded);
   }
 
-  retention_gate_task(isa speaks, retention_gate_weights const& weights, int layer, scratch_arena arena)
-      : blocks_(blocks_for<sizes::block>(speaks)),
-        gates_(gates_for(speaks)),
-        blend_(residual_for(speaks).blend),
+  retention_gate_task(isa simd_level, retention_gate_weights const& weights, int layer, scratch_arena arena)
+      : blocks_(blocks_for<sizes::block>(simd_level)),
+        gates_(gates_for(simd_level)),
+        blend_(residual_for(simd_level).blend),
         weights_(weights),
         layer_(layer),
         padded_(sizes::padded(weights.hidden)),
         x_(arena.take<float>(static_cast<std::size_t>(rows(weights)) * static_cast<std::size_t>(panel(weights)))),
         units_(arena.take<float>(static_cast<std::size_t>(rows(weights)) * static_cast<std::size_t>(padded_))),
-        block_(speaks, arena.take<float>(gate_block::room(std::max(panel(weights), weights.hidden)))),
+        block_(simd_level, arena.take<float>(gate_block::scratch_floats(std::max(panel(weights), weights.hidden)))),
         tile_(arena.take<float>(sizes::rows_of_a_tile * sizes::block)),
         bias_(arena.take<float>(static_cast<std::size_t>(padded_))) {
     std::copy_n(weights.fc1_bias + std::ptrdiff_t{layer} * weights.hidden, weights.hidden, bias_);
@@ -127,30 +127,30 @@ struct implementation<ops::retention_gates_t, host> {
     return detail::retention_gate_task::scratch(weights);
   }
 
-  static void run(host_executor& exec, lanes const& who, hidden_rows const& hidden,
+  static void run(host_executor& exec, lanes const& batch, hidden_rows const& hidden,
                   retention_gate_weights const& weights, by_lane<float> const& out) {
     detail::check_gate_scratch("retention_gates", exec, scratch(weights));
     int const rows = detail::retention_gate_task::rows(weights);
-    int const tasks = (who.bound + rows - 1) / rows;
-    exec.for_each(who.sequences * who.layers() * tasks, [&](int i, int worker) {
-      lane const first = who.at(i / tasks * who.heads);
+    int const tasks = (batch.bound + rows - 1) / rows;
+    exec.for_each(batch.sequences * batch.layers() * tasks, [&](int i, int worker) {
+      lane const first = batch.at(i / tasks * batch.heads);
       int const begin = i % tasks * rows;
-      int const end = std::min(begin + rows, most_entries(who, first));
+      int const end = std::min(begin + rows, most_entries(batch, first));
       if (begin >= end) return;
-      detail::retention_gate_task task(exec.speaks(), weights, first.layer,
+      detail::retention_gate_task task(exec.simd_level(), weights, first.layer,
                                        detail::scratch_arena(exec.scratch(worker)));
       task.run(hidden, first.sequence, begin, end, [&](int head, int row, float log_beta) {
         lane const one{first.sequence, first.layer, head};
-        if (row < who.committed(one)) out.row(one)[row] = log_beta;
+        if (row < batch.committed(one)) out.row(one)[row] = log_beta;
       });
     });
   }
 
  private:
   /// Of the lanes of a layer.
-  static int most_entries(lanes const& who, lane one) {
+  static int most_entries(lanes const& batch, lane one) {
     int most = 0;
-    for (one.head = 0; one.head < who.heads; ++one.head) most = std::max(most, who.committed(one));
+    for (one.head = 0; one.head < batch.heads; ++one.head) most = std::max(most, batch.committed(one));
     return most;
   }
 };

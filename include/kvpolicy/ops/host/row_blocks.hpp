@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/ops/attention_mass.hpp>
-#include <kvpolicy/ops/host/ahead.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <utility>
 

@@ -17,7 +17,7 @@ class unfinished_keep {
   unfinished_keep& operator=(unfinished_keep const&) = delete;
   ~unfinished_keep() {
     if (finished_) return;
-    std::fill_n(keep_.offset, keep_.segments() + 1, 0);
+    std::fill_n(keep_.indptr, keep_.segments() + 1, 0);
     std::fill_n(keep_.seen, keep_.segments(), -1);
     *keep_.report = {};
   }
@@ -31,13 +31,13 @@ class unfinished_keep {
 /// Segments were listed `bound` ordinals apart, and offsets hold how many each has; moving them together never
 /// overtakes.
 inline void close_gaps(score_view const& scores, keep_set const& keep) {
-  keep.offset[0] = 0;
+  keep.indptr[0] = 0;
   for (int segment = 0; segment < scores.segments(); ++segment) {
-    int const* const from = keep.ordinal + static_cast<std::int64_t>(segment) * scores.who.bound;
-    auto const kept = keep.offset[segment + 1];
-    int* const to = keep.ordinal + keep.offset[segment];
+    int const* const from = keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
+    auto const kept = keep.indptr[segment + 1];
+    int* const to = keep.indices + keep.indptr[segment];
     if (to != from) std::copy_n(from, kept, to);
-    keep.offset[segment + 1] = keep.offset[segment] + kept;
+    keep.indptr[segment + 1] = keep.indptr[segment] + kept;
   }
 }
 

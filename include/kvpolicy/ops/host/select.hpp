@@ -60,24 +60,24 @@ struct found_cut {
   int nan = 0;
 };
 
-/// The cut that keeps exactly `k` (1 <= k <= count) of them. `room` has place for `count` keys.
-inline found_cut narrow_all(float const* scores, int count, int k, std::uint32_t* room) {
+/// The cut that keeps exactly `k` (1 <= k <= count) of them. `temp_storage` has place for `count` keys.
+inline found_cut narrow_all(float const* scores, int count, int k, std::uint32_t* temp_storage) {
   found_cut found;
   std::uint32_t low = forced_key;
   std::uint32_t high = out_key;
   for (int e = 0; e < count; ++e) {
-    room[e] = sort_key(scores[e]);
-    found.nan += room[e] == nan_key ? 1 : 0;
-    low = std::min(low, room[e]);
-    high = std::max(high, room[e]);
+    temp_storage[e] = radix_key(scores[e]);
+    found.nan += temp_storage[e] == nan_key ? 1 : 0;
+    low = std::min(low, temp_storage[e]);
+    high = std::max(high, temp_storage[e]);
   }
-  found.at = narrow(room, count, k, low, high);
+  found.at = narrow(temp_storage, count, k, low, high);
   return found;
 }
 
 [[nodiscard]] inline int count_nan(float const* scores, int count) {
   int nan = 0;
-  for (int e = 0; e < count; ++e) nan += sort_key(scores[e]) == nan_key ? 1 : 0;
+  for (int e = 0; e < count; ++e) nan += radix_key(scores[e]) == nan_key ? 1 : 0;
   return nan;
 }
 
@@ -117,17 +117,18 @@ struct bracket_keys {
 
 /// As narrow_all, from a sample first. A bracket that misses says on which side the cut is; then that side is
 /// collected.
-inline found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k, std::uint32_t* room) {
-  if (count < 2 * sample_keys::size) return narrow_all(scores, count, k, room);
+inline found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k,
+                          std::uint32_t* temp_storage) {
+  if (count < 2 * sample_keys::size) return narrow_all(scores, count, k, temp_storage);
   sample_keys sample;
   kernels.sample(scores, count, sample);
   bracket_keys range(sample, count, k);
   bracket_counts counts{};
   for (bool again = false;; again = true) {
-    counts = kernels.bracket(scores, count, score_of_key(range.low), score_of_key(range.high), room);
+    counts = kernels.bracket(scores, count, score_of_key(range.low), score_of_key(range.high), temp_storage);
     bool const is_above = k <= counts.above;
     if (!is_above && k <= counts.above + counts.inside) break;
-    if (again) return narrow_all(scores, count, k, room);  // the cut is NaN
+    if (again) return narrow_all(scores, count, k, temp_storage);  // the cut is NaN
     (is_above ? range.low : range.high) = is_above ? range.high : range.low;
     (is_above ? range.high : range.low) = is_above ? bracket_keys::highest : bracket_keys::lowest;
   }
@@ -135,17 +136,17 @@ inline found_cut find_cut(select_kernels const& kernels, float const* scores, in
   if (range.low == range.high) return {{range.low, left}, counts.nan};
   key_bins bins(range.low, range.high);
   for (int i = 0; i < counts.inside; ++i) {
-    room[i] = sort_key(std::bit_cast<float>(room[i]));
-    bins.add(room[i]);
+    temp_storage[i] = radix_key(std::bit_cast<float>(temp_storage[i]));
+    bins.add(temp_storage[i]);
   }
   left = bins.choose(left);
   int kept = 0;
   for (int i = 0; i < counts.inside; ++i) {
-    std::uint32_t const key = room[i];
-    room[kept] = key;
+    std::uint32_t const key = temp_storage[i];
+    temp_storage[kept] = key;
     kept += key - bins.low <= bins.high - bins.low ? 1 : 0;
   }
-  return {narrow(room, kept, left, bins.low, bins.high), counts.nan};
+  return {narrow(temp_storage, kept, left, bins.low, bins.high), counts.nan};
 }
 
 /// Keys that lie in several rows, one after another.

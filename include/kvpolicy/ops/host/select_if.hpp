@@ -21,7 +21,7 @@ struct implementation<ops::select_if_t, host> {
     std::mutex counting;
     exec.for_each(scores.segments(), [&](int segment, int) {
       report found{.nan_scores = select(scores, rule, segment, keep)};
-      found.triggered = keep.offset[segment + 1] < keep.seen[segment] ? 1 : 0;
+      found.triggered = keep.indptr[segment + 1] < keep.seen[segment] ? 1 : 0;
       found.unobserved = found.triggered > 0 && detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
       if (found == report{}) return;
       std::lock_guard const lock(counting);
@@ -34,21 +34,21 @@ struct implementation<ops::select_if_t, host> {
  private:
   template <class Rule>
   static std::int64_t select(score_view const& scores, Rule const& rule, int segment, keep_set const& keep) {
-    lane const who = scores.lane_of(segment);
-    int const count = scores.who.committed(who);
-    int const* const position = scores.who.position.row(who);
+    lane const this_lane = scores.lane_of(segment);
+    int const count = scores.lanes.committed(this_lane);
+    int const* const position = scores.lanes.position.row(this_lane);
     float const* const score = scores.row(segment);
-    int* const to = keep.ordinal + static_cast<std::int64_t>(segment) * scores.who.bound;
+    int* const to = keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
     std::int64_t nan = 0;
     int kept = 0;
     for (int e = 0; e < count; ++e) {
-      bool const forced = rule.forces(entry{who, e, count, position[e], 0});
+      bool const forced = rule.forces(entry{this_lane, e, count, position[e], 0});
       nan += !forced && score[e] != score[e] ? 1 : 0;
       to[kept] = e;
       kept += forced || rule.picks(score[e]) ? 1 : 0;
     }
     keep.seen[segment] = count;
-    keep.offset[segment + 1] = kept;
+    keep.indptr[segment + 1] = kept;
     return nan;
   }
 };

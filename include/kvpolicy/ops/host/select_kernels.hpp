@@ -18,7 +18,7 @@ inline constexpr std::uint32_t nan_key = 1;
 inline constexpr std::uint32_t forced_key = 0xFFFFFFFFu;
 
 /// Without a branch: signs of scores are as good as random.
-[[nodiscard]] inline std::uint32_t sort_key(float score) {
+[[nodiscard]] inline std::uint32_t radix_key(float score) {
   auto const bits = std::bit_cast<std::uint32_t>(score);
   std::uint32_t const negative = 0u - (bits >> 31);
   std::uint32_t key = bits ^ (negative | 0x80000000u);
@@ -99,13 +99,13 @@ struct select_kernels {
 struct portable_select {
   static bracket_counts bracket(float const* scores, int count, float low, float high, std::uint32_t* inside) {
     bracket_counts found;
-    std::uint32_t const from = sort_key(low);
-    std::uint32_t const to = sort_key(high);
+    std::uint32_t const from = radix_key(low);
+    std::uint32_t const to = radix_key(high);
     bool const one = from == to;
     for (int e = 0; e < count; ++e) {
       std::uint32_t bits = 0;
       std::memcpy(&bits, scores + e, sizeof bits);
-      std::uint32_t const key = sort_key(std::bit_cast<float>(bits));
+      std::uint32_t const key = radix_key(std::bit_cast<float>(bits));
       found.above += key > to ? 1 : 0;
       found.nan += key == nan_key ? 1 : 0;
       if (!one) inside[found.inside] = bits;
@@ -115,14 +115,14 @@ struct portable_select {
   }
 
   static int emit(float const* scores, int count, int first, float lowest, int ties, int* to) {
-    return emit_keys(scores, count, first, {sort_key(lowest), ties}, to);
+    return emit_keys(scores, count, first, {radix_key(lowest), ties}, to);
   }
 
   /// As `emit`, with a cut that may be NaN.
   static int emit_keys(float const* scores, int count, int first, cut at, int* to) {
     int kept = 0;
     for (int e = 0; e < count; ++e) {
-      std::uint32_t const key = sort_key(scores[e]);
+      std::uint32_t const key = radix_key(scores[e]);
       bool const tied = key == at.lowest && at.ties > 0;
       at.ties -= tied ? 1 : 0;
       to[kept] = first + e;
@@ -273,12 +273,12 @@ struct avx512_select {
 
 #endif
 
-[[nodiscard]] inline select_kernels const& select_for(isa speaks) {
+[[nodiscard]] inline select_kernels const& select_for(isa simd_level) {
 #if defined(__x86_64__)
-  if (speaks >= isa::avx512) return avx512_select::kernels;
-  if (speaks == isa::avx2) return avx2_select::kernels;
+  if (simd_level >= isa::avx512) return avx512_select::kernels;
+  if (simd_level == isa::avx2) return avx2_select::kernels;
 #endif
-  static_cast<void>(speaks);
+  static_cast<void>(simd_level);
   return portable_select::kernels;
 }
 

@@ -46,7 +46,7 @@ struct implementation<ops::top_k_t, host> {
     detail::unfinished_keep written(keep);
     *keep.report = {};
     for (int segment = 0; segment < scores.segments(); ++segment) {
-      keep.seen[segment] = scores.who.committed(scores.lane_of(segment));
+      keep.seen[segment] = scores.lanes.committed(scores.lane_of(segment));
     }
     std::mutex counting;
     exec.for_each(scores.segments() / pool, [&](int which, int worker) {
@@ -64,26 +64,26 @@ struct implementation<ops::top_k_t, host> {
     if (scope == budget_scope::lane) return 1;
     expects(scores.decides == granularity::lane, "top_k", "budget.scope", to_string(scope),
             [&] { return "what decides by " + to_string(scores.decides) + " has one budget already"; });
-    return scope == budget_scope::layer ? scores.who.heads : scores.who.heads * scores.who.layers();
+    return scope == budget_scope::layer ? scores.lanes.heads : scores.lanes.heads * scores.lanes.layers();
   }
 
   /// Where a segment's ordinals will be, its keys are until then: an ordinal is written at or before its key.
   static std::uint32_t* keys_of(score_view const& scores, int segment, keep_set const& keep) {
-    return reinterpret_cast<std::uint32_t*>(keep.ordinal + static_cast<std::int64_t>(segment) * scores.who.bound);
+    return reinterpret_cast<std::uint32_t*>(keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound);
   }
 
   /// Writes a segment's keys, forced entries marked, and returns how many are forced.
   template <class Rule>
   static int make_keys(score_view const& scores, Rule const& rule, int segment, int budget, std::uint32_t* keys,
                        report& found) {
-    lane const who = scores.lane_of(segment);
-    int const count = scores.who.committed(who);
-    int const* const position = scores.who.position.row(who);
+    lane const this_lane = scores.lane_of(segment);
+    int const count = scores.lanes.committed(this_lane);
+    int const* const position = scores.lanes.position.row(this_lane);
     float const* const score = scores.row(segment);
     int forced = 0;
     for (int e = 0; e < count; ++e) {
-      bool const must = rule.forces(entry{who, e, count, position[e], budget});
-      keys[e] = must ? detail::forced_key : detail::sort_key(score[e]);
+      bool const must = rule.forces(entry{this_lane, e, count, position[e], budget});
+      keys[e] = must ? detail::forced_key : detail::radix_key(score[e]);
       forced += must ? 1 : 0;
       found.nan_scores += keys[e] == detail::nan_key ? 1 : 0;
     }
@@ -101,8 +101,8 @@ struct implementation<ops::top_k_t, host> {
     report found;
     int const count = keep.seen[segment];
     int const budget = rule.budget(scores.lane_of(segment), count);
-    int* const to = keep.ordinal + static_cast<std::int64_t>(segment) * scores.who.bound;
-    keep.offset[segment + 1] = count;
+    int* const to = keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
+    keep.indptr[segment + 1] = count;
     if (!rule.triggers(count, budget)) {
       list_all({0, count}, to);
       found.over_budget = count > budget ? 1 : 0;
@@ -111,21 +111,22 @@ struct implementation<ops::top_k_t, host> {
     found.triggered = 1;
     found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
     if constexpr (requires(lane_entries const& of) { rule.candidates(of); }) {
-      lane const who = scores.lane_of(segment);
-      ordinal_range free = rule.candidates(lane_entries{who, count, budget, scores.who.position.row(who)});
+      lane const this_lane = scores.lane_of(segment);
+      ordinal_range free =
+          rule.candidates(lane_entries{this_lane, count, budget, scores.lanes.position.row(this_lane)});
       free.begin = std::clamp(free.begin, 0, count);
       free.end = std::clamp(free.end, free.begin, count);
-      keep.offset[segment + 1] =
-          decide_run(detail::select_for(exec.speaks()), scores.row(segment), {count, budget, free}, to, found);
+      keep.indptr[segment + 1] =
+          decide_run(detail::select_for(exec.simd_level()), scores.row(segment), {count, budget, free}, to, found);
     } else {
       std::uint32_t* const keys = keys_of(scores, segment, keep);
       int const forced = make_keys(scores, rule, segment, budget, keys, found);
       found.forced_over_budget = forced > budget ? 1 : 0;
       int const k = std::clamp(budget - forced, 0, count - forced);
       detail::cut at = cut_at({keys, 0, &count, 1}, k, exec.scratch(worker));
-      keep.offset[segment + 1] = emit(keys, count, at, to);
+      keep.indptr[segment + 1] = emit(keys, count, at, to);
     }
-    found.over_budget = keep.offset[segment + 1] > budget ? 1 : 0;
+    found.over_budget = keep.indptr[segment + 1] > budget ? 1 : 0;
     return found;
   }
 
@@ -149,9 +150,9 @@ struct implementation<ops::top_k_t, host> {
     found.forced_over_budget = forced > of.budget ? 1 : 0;
     int const k = std::clamp(of.budget - forced, 0, many);
     float const* const some = scores + of.free.begin;
-    auto* const room = reinterpret_cast<std::uint32_t*>(to + of.free.begin);
+    auto* const temp_storage = reinterpret_cast<std::uint32_t*>(to + of.free.begin);
     detail::found_cut cut{{detail::forced_key, 0}, 0};
-    if (k > 0 && k < many) cut = detail::find_cut(kernels, some, many, k, room);
+    if (k > 0 && k < many) cut = detail::find_cut(kernels, some, many, k, temp_storage);
     if (k == 0 || k == many) cut.nan = detail::count_nan(some, many);
     found.nan_scores += cut.nan;
     int* next = list_all({0, of.free.begin}, to);
@@ -205,8 +206,8 @@ struct implementation<ops::top_k_t, host> {
     detail::cut at{detail::forced_key, 0};
     if (fires) at = cut_of_pool(scores, rule, pool, budget, {forced, within, entries}, memory, keep);
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
-      int* const to = keep.ordinal + static_cast<std::int64_t>(segment) * scores.who.bound;
-      keep.offset[segment + 1] = emit(keys_of(scores, segment, keep), keep.seen[segment], at, to);
+      int* const to = keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
+      keep.indptr[segment + 1] = emit(keys_of(scores, segment, keep), keep.seen[segment], at, to);
     }
     return found;
   }
@@ -232,7 +233,8 @@ struct implementation<ops::top_k_t, host> {
     std::int64_t const settled = floors_fit ? counted.within : counted.forced;
     std::int64_t const most = floors_fit ? counted.entries : counted.within;
     std::int64_t const k = std::clamp<std::int64_t>(budget - settled, 0, most - settled);
-    detail::key_rows const all{keys_of(scores, pool.first, keep), scores.who.bound, keep.seen + pool.first, pool.count};
+    detail::key_rows const all{keys_of(scores, pool.first, keep), scores.lanes.bound, keep.seen + pool.first,
+                               pool.count};
     return cut_at(all, k, memory);
   }
 

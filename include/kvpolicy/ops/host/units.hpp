@@ -14,35 +14,35 @@ struct implementation<ops::fill_holes_t, host> {
   static constexpr bool provided = true;
 
   static std::size_t scratch(cache const& in) {
-    auto const bound = static_cast<std::size_t>(in.who.bound);
+    auto const bound = static_cast<std::size_t>(in.lanes.bound);
     return detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) +
            detail::scratch_of<int>(bound) + detail::scratch_of<int>(bound + 1);
   }
 
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list) {
     by_lane<int> const rows = detail::rows_of(in.where, list);
-    exec.for_each(keep.who.size(), [&](int i, int worker) {
-      if (!detail::owns_row(rows, keep.who, keep.who.at(i))) return;
-      fill(exec.speaks(), exec.scratch(worker), keep, in, list, rows, i);
+    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
+      if (!detail::owns_row(rows, keep.lanes, keep.lanes.at(i))) return;
+      fill(exec.simd_level(), exec.scratch(worker), keep, in, list, rows, i);
     });
   }
 
  private:
   /// One list, and the rows of all lanes that share it.
-  static void fill(isa speaks, std::span<std::byte> memory, keep_set const& keep, cache const& in,
+  static void fill(isa simd_level, std::span<std::byte> memory, keep_set const& keep, cache const& in,
                    by_lane<int> const& list, by_lane<int> const& rows, int i) {
-    lane const who = keep.who.at(i);
-    auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
-    int const count = *in.who.count.row(who);
-    int const committed = in.who.committed(who);
+    lane const this_lane = keep.lanes.at(i);
+    auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
+    int const count = *in.lanes.count.row(this_lane);
+    int const committed = in.lanes.committed(this_lane);
     int const stays = static_cast<int>(kept.size()) + count - committed;
     if (stays == count) return;
-    int* const slot = detail::list_row(list, in.where, who);
+    int* const slot = detail::list_row(list, in.where, this_lane);
     detail::scratch_arena arena(memory);
     std::size_t const words = detail::unit_marks::words_for(in.where.units);
     auto* const marks = arena.take<std::uint64_t>(words);
-    int* const vacated = arena.take<int>(static_cast<std::size_t>(in.who.bound));
-    int* const holes = arena.take<int>(static_cast<std::size_t>(in.who.bound) + 1);
+    int* const vacated = arena.take<int>(static_cast<std::size_t>(in.lanes.bound));
+    int* const holes = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
     int const lowest = vacate(marks, words, slot, count, count - stays, vacated);
     int const many = list_holes(kept, slot, committed, lowest, holes);
     // As many rows leave their slots as there are holes: at most half of the lane's. One place more is written, not
@@ -60,7 +60,7 @@ struct implementation<ops::fill_holes_t, host> {
     };
     for (int const e : kept) place(e);
     for (int e = committed; e < count; ++e) place(e);
-    for_each_sharing(keep.who, rows, who, [&](lane one) { move(speaks, in, one, {moved, holes, many}); });
+    for_each_sharing(keep.lanes, rows, this_lane, [&](lane one) { move(simd_level, in, one, {moved, holes, many}); });
     std::copy_n(vacated, count - stays, slot + stays);
   }
 
@@ -109,11 +109,11 @@ struct implementation<ops::fill_holes_t, host> {
     int count;
   };
 
-  static void move(isa speaks, cache const& in, lane who, slot_moves const& moves) {
+  static void move(isa simd_level, cache const& in, lane this_lane, slot_moves const& moves) {
     auto const one = [&](plane const& rows) {
-      auto const row = [&](int slot) { return rows.row(who.layer, {slot, 0}, who.head); };
+      auto const row = [&](int slot) { return rows.row(this_lane.layer, {slot, 0}, this_lane.head); };
       detail::move_rows(
-          speaks, rows, {0, moves.count}, [&](int i) { return row(moves.from[i]); },
+          simd_level, rows, {0, moves.count}, [&](int i) { return row(moves.from[i]); },
           [&](int i) { return row(moves.to[i]); });
     };
     one(in.k);
@@ -131,32 +131,32 @@ struct implementation<ops::drop_units_t, host> {
   }
 
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
-                  std::span<held_column const> columns, unit_list const& freed, std::int64_t* entries) {
+                  std::span<recorded_column const> columns, unit_list const& freed, std::int64_t* entries) {
     std::atomic<std::int64_t> held = 0;
-    exec.for_each(keep.who.size(), [&](int i, int worker) {
-      lane const who = keep.who.at(i);
+    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
+      lane const this_lane = keep.lanes.at(i);
       detail::scratch_arena arena(exec.scratch(worker));
-      int* const stays = arena.take<int>(static_cast<std::size_t>(in.who.bound));
+      int* const stays = arena.take<int>(static_cast<std::size_t>(in.lanes.bound));
       int count = 0;
       for_each_block(keep, in, i, [&](block const& one) {
         for (int e = one.begin; e < one.end && one.stays; ++e) stays[count++] = e;
       });
-      held += *in.who.count.row(who) - count;
-      detail::carry_lane(in, who, {{stays, static_cast<std::size_t>(count)}, count, 0}, columns);
+      held += *in.lanes.count.row(this_lane) - count;
+      detail::permute_lane(in, this_lane, {{stays, static_cast<std::size_t>(count)}, count, 0}, columns);
     });
     if (entries != nullptr) *entries += held;
-    exec.for_each(keep.who.size(), [&](int i, int worker) {
-      if (!detail::owns_row(detail::rows_of(in.where, table), keep.who, keep.who.at(i))) return;
+    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
+      if (!detail::owns_row(detail::rows_of(in.where, table), keep.lanes, keep.lanes.at(i))) return;
       rewrite(keep, in, table, freed, i,
-              detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.who.bound)));
+              detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.lanes.bound)));
     });
     // Last, because every other step asks for the old counts. A shared count is written once.
-    exec.for_each(keep.who.size(), [&](int i, int) {
-      lane const who = keep.who.at(i);
-      if (!detail::owns_row(in.who.count, keep.who, who)) return;
+    exec.for_each(keep.lanes.size(), [&](int i, int) {
+      lane const this_lane = keep.lanes.at(i);
+      if (!detail::owns_row(in.lanes.count, keep.lanes, this_lane)) return;
       int count = 0;
       for_each_block(keep, in, i, [&](block const& one) { count += one.stays ? one.end - one.begin : 0; });
-      *in.who.count.row(who) = count;
+      *in.lanes.count.row(this_lane) = count;
     });
   }
 
@@ -170,10 +170,10 @@ struct implementation<ops::drop_units_t, host> {
 
   template <class Visit>
   static void for_each_block(keep_set const& keep, cache const& in, int i, Visit const& visit) {
-    lane const who = keep.who.at(i);
-    auto const kept = keep.listed(segment_of(keep.who, keep.decides, i));
-    int const count = *in.who.count.row(who);
-    int const committed = in.who.committed(who);
+    lane const this_lane = keep.lanes.at(i);
+    auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
+    int const count = *in.lanes.count.row(this_lane);
+    int const committed = in.lanes.committed(this_lane);
     auto next = kept.begin();
     for (int begin = 0; begin < count; begin += in.where.unit_tokens) {
       int const end = std::min(count, begin + in.where.unit_tokens);
@@ -185,8 +185,8 @@ struct implementation<ops::drop_units_t, host> {
 
   static void rewrite(keep_set const& keep, cache const& in, by_lane<int> const& table, unit_list const& freed, int i,
                       int* dropped) {
-    lane const who = keep.who.at(i);
-    int* const row = detail::list_row(table, in.where, who);
+    lane const this_lane = keep.lanes.at(i);
+    int* const row = detail::list_row(table, in.where, this_lane);
     int from = 0;
     int to = 0;
     int gone = 0;
@@ -194,8 +194,8 @@ struct implementation<ops::drop_units_t, host> {
       int const unit = row[from++];
       (one.stays ? row[to++] : dropped[gone++]) = unit;
     });
-    if (freed.count.data != nullptr) *freed.count.row(who) = gone;
-    if (freed.unit.data != nullptr) std::copy_n(dropped, gone, freed.unit.row(who));
+    if (freed.count.data != nullptr) *freed.count.row(this_lane) = gone;
+    if (freed.unit.data != nullptr) std::copy_n(dropped, gone, freed.unit.row(this_lane));
     std::copy_n(dropped, gone, row + to);
   }
 };

@@ -24,20 +24,20 @@ class write_gate_task {
   [[nodiscard]] static constexpr std::size_t scratch(write_gate_weights const& weights) {
     auto const entries = static_cast<std::size_t>(rows(weights));
     return scratch_of<float>(entries * static_cast<std::size_t>(2 * weights.dims)) +
-           scratch_of<float>(gate_block::room(2 * weights.dims)) +
+           scratch_of<float>(gate_block::scratch_floats(2 * weights.dims)) +
            scratch_of<float>(sizes::rows_of_a_tile * sizes::block) + scratch_of<float>(entries);
   }
 
-  write_gate_task(isa speaks, write_gate_weights const& weights, lane who, scratch_arena arena)
-      : blocks_(blocks_for<sizes::block>(speaks)),
-        gates_(gates_for(speaks)),
-        perceive_(residual_for(speaks).perceive),
+  write_gate_task(isa simd_level, write_gate_weights const& weights, lane this_lane, scratch_arena arena)
+      : blocks_(blocks_for<sizes::block>(simd_level)),
+        gates_(gates_for(simd_level)),
+        perceive_(residual_for(simd_level).perceive),
         weights_(weights),
-        who_(who),
-        index_(std::int64_t{who.layer} * weights.heads + who.head),
+        lanes_(this_lane),
+        index_(std::int64_t{this_lane.layer} * weights.heads + this_lane.head),
         columns_(2 * weights.dims),
         x_(arena.take<float>(static_cast<std::size_t>(rows(weights)) * static_cast<std::size_t>(columns_))),
-        block_(speaks, arena.take<float>(gate_block::room(columns_))),
+        block_(simd_level, arena.take<float>(gate_block::scratch_floats(columns_))),
         tile_(arena.take<float>(sizes::rows_of_a_tile * sizes::block)),
         sums_(arena.take<float>(static_cast<std::size_t>(rows(weights)))) {}
 
@@ -65,8 +65,8 @@ class write_gate_task {
 
   void load(row_view const& from, int ordinal, float const* norm, float* to) const {
     plane const& rows = from.rows;
-    widen_row(blocks_, rows.element, from.row(who_, ordinal), rows.dim, rows.dims, to);
-    gates_.normalise(to, rows.dims, norm + std::ptrdiff_t{who_.layer} * weights_.dims);
+    widen_row(blocks_, rows.element, from.row(lanes_, ordinal), rows.dim, rows.dims, to);
+    gates_.normalise(to, rows.dims, norm + std::ptrdiff_t{lanes_.layer} * weights_.dims);
   }
 
   /// What the hidden units from `unit` on add to every entry's sum.
@@ -89,7 +89,7 @@ class write_gate_task {
   gate_kernels const& gates_;
   void (*perceive_)(hidden_tile const& tile, float* out);
   write_gate_weights const& weights_;
-  lane who_;
+  lane lanes_;
   std::int64_t index_;  ///< of the lane among those of the model
   int columns_;
   float* x_;
@@ -107,17 +107,17 @@ struct implementation<ops::write_gates_t, host> {
   /// Bytes of a worker.
   static std::size_t scratch(write_gate_weights const& weights) { return detail::write_gate_task::scratch(weights); }
 
-  static void run(host_executor& exec, lanes const& who, row_view const& pre, row_view const& post,
+  static void run(host_executor& exec, lanes const& batch, row_view const& pre, row_view const& post,
                   write_gate_weights const& weights, by_lane<float> const& out) {
     detail::check_gate_scratch("write_gates", exec, scratch(weights));
     int const rows = detail::write_gate_task::rows(weights);
-    int const tasks = (who.bound + rows - 1) / rows;
-    exec.for_each(who.size() * tasks, [&](int i, int worker) {
-      lane const one = who.at(i / tasks);
+    int const tasks = (batch.bound + rows - 1) / rows;
+    exec.for_each(batch.size() * tasks, [&](int i, int worker) {
+      lane const one = batch.at(i / tasks);
       int const begin = i % tasks * rows;
-      int const end = std::min(begin + rows, who.committed(one));
+      int const end = std::min(begin + rows, batch.committed(one));
       if (begin >= end) return;
-      detail::write_gate_task task(exec.speaks(), weights, one, detail::scratch_arena(exec.scratch(worker)));
+      detail::write_gate_task task(exec.simd_level(), weights, one, detail::scratch_arena(exec.scratch(worker)));
       task.run(pre, post, begin, end, out.row(one));
     });
   }

@@ -12,7 +12,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// - `values`: [width][span], so that a product reads a channel's entries side by side.
 /// - `state`, for each entry: sums of values [width], and for each head and slice of its columns the highest logit and
 ///   the sum of the weights.
-struct residual_room {
+struct residual_storage {
   /// Entries of the span at once: few launches for long sequences, and room for those that attend.
   [[nodiscard]] static constexpr int span_for(int bound) {
     int const wanted = bound / 16 < 1024 ? 1024 : bound / 16 < 4096 ? bound / 16 : 4096;
@@ -29,16 +29,16 @@ struct residual_room {
   float* values = nullptr;
   float* state = nullptr;
 
-  residual_room(residual_head const& head, int bound, float* room)
+  residual_storage(residual_head const& head, int bound, float* temp_storage)
       : width(head.width),
         head_width(head.width / residual_head::heads),
         slices((head_width + tile_sizes::units - 1) / tile_sizes::units),
         span(span_for(bound)),
-        range(reinterpret_cast<int*>(room)),
-        keys(room + 2),
+        range(reinterpret_cast<int*>(temp_storage)),
+        keys(temp_storage + 2),
         values(keys + std::int64_t{span} * width),
         state(values + std::int64_t{span} * width) {
-    std::int64_t const left = residual_sizes(head, bound).all() - (state - room);
+    std::int64_t const left = residual_sizes(head, bound).all() - (state - temp_storage);
     std::int64_t const most = left / floats_of_an_entry();
     entries = static_cast<int>(most < bound ? most : bound);
   }

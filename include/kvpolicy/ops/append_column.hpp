@@ -18,18 +18,20 @@ struct told_number {
 
 namespace ops {
 
-/// `carry_numbers(exec, who, fresh, column)`: the newest committed entries of each lane get their numbers, in order.
+/// `append_column(exec, lanes, new_tokens, column)`: the newest committed entries of each lane get their numbers, in
+/// order.
 ///
-/// - in: `fresh`, a number an entry, in any element type. out: `column`, float32, one an entry of a lane; a number of 0
+/// - in: `new_tokens`, a number an entry, in any element type. out: `column`, float32, one an entry of a lane; a number
+/// of 0
 ///   is kept as -0, an entry without one has +0.
 /// - throws: `invalid_argument` if a lane holds fewer entries than there are numbers. Then nothing was changed.
-struct carry_numbers_t : verb<carry_numbers_t> {
-  static constexpr auto name = "carry_numbers";
-  static void check(lanes const&, entry_numbers const& fresh, by_lane<float> const&) {
-    expects(fresh.entries >= 0, "observe", "entries", fresh.entries, "a count cannot be negative");
+struct append_column_t : verb<append_column_t> {
+  static constexpr auto name = "append_column";
+  static void check(lanes const&, entry_numbers const& new_numbers, by_lane<float> const&) {
+    expects(new_numbers.entries >= 0, "observe", "entries", new_numbers.entries, "a count cannot be negative");
   }
 };
-inline constexpr carry_numbers_t carry_numbers{};
+inline constexpr append_column_t append_column{};
 
 }  // namespace ops
 }  // namespace KVPOLICY_NAMESPACE

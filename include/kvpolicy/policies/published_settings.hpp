@@ -28,7 +28,7 @@ namespace KVPOLICY_NAMESPACE::policies {
 /// SnapKV as kvpress runs it: a window of 64, average over 5 (which commutes with its mean over the group), a ratio.
 [[nodiscard]] constexpr auto snapkv_kvpress(double drop = 0.5) {
   return eviction{.score = kvpolicy::snapkv{.window = 64, .pool = avg_pool{5}},
-                  .budget = ratio{.drop = drop, .round = rounding::kvpress}};
+                  .budget = drop_ratio{.drop = drop, .round = rounding::kvpress}};
 }
 
 /// H2O of the authors' summarisation runs: 1024 heavy hitters, 1024 recent entries.

@@ -11,7 +11,7 @@ namespace KVPOLICY_NAMESPACE {
 /// Adds the attention that each entry receives from each new query row (H2O's accumulated score, Zhang et al. 2023,
 /// arXiv:2306.14048). fp32 whatever the model's type: in bf16 such a sum stalls at 128. A new entry starts with the
 /// mass of its own forward.
-struct accumulate {
+struct record_attention_mass {
   reduction group = reduction::sum;  ///< over the query heads of a KV head
 
   using needs = kvpolicy::needs<keys, queries>;
@@ -22,16 +22,18 @@ struct accumulate {
     return {column{"attention_mass", per::lane_entry, on_move::permute, sizeof(float)}};
   }
 
-  [[nodiscard]] static attention_mass view(held_columns const& held) { return {held.table<float const>(0)}; }
-
-  void observe(auto& exec, auto const& in, held_columns const& held) const {
-    ops::attention_mass(exec, in.template get<keys>(), in.template get<queries>(),
-                        {.rows = reduction::sum, .group = group, .accumulate = true},
-                        score_view{in.who, granularity::lane, held.table<float>(0)});
+  [[nodiscard]] static attention_mass view(recorded_columns const& recorded) {
+    return {recorded.table<float const>(0)};
   }
 
-  friend bool operator==(accumulate const&, accumulate const&) = default;
+  void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
+    ops::attention_mass(exec, in.template get<keys>(), in.template get<queries>(),
+                        {.rows = reduction::sum, .group = group, .accumulate = true},
+                        score_view{in.lanes, granularity::lane, recorded.table<float>(0)});
+  }
+
+  friend bool operator==(record_attention_mass const&, record_attention_mass const&) = default;
 };
-static_assert(recorder<accumulate>);
+static_assert(recorder<record_attention_mass>);
 
 }  // namespace KVPOLICY_NAMESPACE

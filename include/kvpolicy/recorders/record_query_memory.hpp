@@ -3,8 +3,8 @@
 
 #include <array>
 #include <kvpolicy/core/state.hpp>
-#include <kvpolicy/ops/remember_rows.hpp>
 #include <kvpolicy/ops/scratch.hpp>
+#include <kvpolicy/ops/update_query_memory.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -12,10 +12,11 @@ namespace KVPOLICY_NAMESPACE {
 struct query_memory : query_view {
   static constexpr auto name = "query_memory";
   /// True if anything is remembered of the lane's query heads.
-  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {
     int const group = among.heads > 0 ? heads / among.heads : 0;
     for (int h = 0; h < group; ++h) {
-      if (detail::any_recorded(reinterpret_cast<float const*>(at(who, who.head * group + h, 0)), dims)) return true;
+      if (detail::any_recorded(reinterpret_cast<float const*>(at(this_lane, this_lane.head * group + h, 0)), dims))
+        return true;
     }
     return false;
   }
@@ -27,40 +28,40 @@ struct query_memory : query_view {
 ///
 /// L Hq D floats a sequence. Appliers leave it where it is: it is made of rotated rows, so it is only good while
 /// entries keep their positions; re-rotated keys do not fit it. `state::save_session` takes it out between requests.
-struct remember {
+struct record_query_memory {
   float keep = 0.60653066f;         ///< e^-lambda; 0: only the last turn counts
   bool normalize_encoding = false;  ///< a turn's mean becomes a unit vector before it is added
   int tail = 32;                    ///< rows that stand for a span which could not be told
 
   using needs = kvpolicy::needs<turn_queries>;
   using provides = query_memory;
-  using verbs = kvpolicy::verbs<ops::remember_rows_t>;
+  using verbs = kvpolicy::verbs<ops::update_query_memory_t>;
 
   [[nodiscard]] static std::array<column, 1> columns(shape const& model, int) {
     int const row = model.group() * model.head_dim * static_cast<int>(sizeof(float));
     return {column{"query_memory", per::session, on_move::stay, row, 1}};
   }
 
-  [[nodiscard]] static query_memory view(held_columns const& held) {
-    std::int64_t const row = std::int64_t{held.model.head_dim} * 4;
-    return {{.base = reinterpret_cast<std::byte const*>(held[0].rows.data),
+  [[nodiscard]] static query_memory view(recorded_columns const& recorded) {
+    std::int64_t const row = std::int64_t{recorded.model.head_dim} * 4;
+    return {{.base = reinterpret_cast<std::byte const*>(recorded[0].rows.data),
              .element = codec::f32,
-             .dims = held.model.head_dim,
-             .sequence = held[0].rows.sequence,
-             .layer = held[0].rows.layer,
+             .dims = recorded.model.head_dim,
+             .sequence = recorded[0].rows.sequence,
+             .layer = recorded[0].rows.layer,
              .head = row,
              .row = row,
-             .heads = held.model.query_heads,
+             .heads = recorded.model.query_heads,
              .rows = 1}};
   }
 
-  void observe(auto& exec, auto const& in, held_columns const& held) const {
-    ops::remember_rows(exec, in.who, in.template get<turn_queries>(), remembering{keep, normalize_encoding, tail},
-                       held.table<float>(0));
+  void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
+    ops::update_query_memory(exec, in.lanes, in.template get<turn_queries>(),
+                             query_memory_update{keep, normalize_encoding, tail}, recorded.table<float>(0));
   }
 
-  friend bool operator==(remember const&, remember const&) = default;
+  friend bool operator==(record_query_memory const&, record_query_memory const&) = default;
 };
-static_assert(recorder<remember>);
+static_assert(recorder<record_query_memory>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -1,11 +1,11 @@
-// Host implementation of remember_rows.
+// Host implementation of update_query_memory.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
-#include <kvpolicy/ops/remember_rows.hpp>
+#include <kvpolicy/ops/update_query_memory.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -13,14 +13,14 @@ template <>
 struct implementation<ops::refuse_spans_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& who, turn_queries const& turn, char const* call) {
-    for (int s = 0; s < who.sequences; ++s) refuse_outside(who, turn, s, call);
+  static void run(host_executor&, lanes const& batch, turn_queries const& turn, char const* call) {
+    for (int s = 0; s < batch.sequences; ++s) refuse_outside(batch, turn, s, call);
   }
 
  private:
-  static void refuse_outside(lanes const& who, turn_queries const& turn, int sequence, char const* call) {
+  static void refuse_outside(lanes const& batch, turn_queries const& turn, int sequence, char const* call) {
     if (turn.span_begin == nullptr || turn.span_end == nullptr) return;
-    int const rows = turn.valid({sequence, who.layer_begin, 0});
+    int const rows = turn.valid({sequence, batch.layer_begin, 0});
     int const begin = turn.span_begin[sequence];
     int const end = turn.span_end[sequence];
     auto const there = [&] {
@@ -32,7 +32,7 @@ struct implementation<ops::refuse_spans_t, host> {
 };
 
 template <>
-struct implementation<ops::remember_rows_t, host> {
+struct implementation<ops::update_query_memory_t, host> {
   static constexpr bool provided = true;
 
   static std::size_t scratch(shape const& model, int) {
@@ -40,13 +40,13 @@ struct implementation<ops::remember_rows_t, host> {
     return detail::scratch_of<double>(dims) + detail::scratch_of<float>(dims);
   }
 
-  static void run(host_executor& exec, lanes const& who, turn_queries const& turn, remembering const& how,
+  static void run(host_executor& exec, lanes const& batch, turn_queries const& turn, query_memory_update const& how,
                   by_lane<float> const& memory) {
-    implementation<ops::refuse_spans_t, host>::run(exec, who, turn, "observe");
+    implementation<ops::refuse_spans_t, host>::run(exec, batch, turn, "observe");
     if (turn.rows == 0) return;
-    int const group = turn.heads / who.heads;
-    exec.for_each(who.size(), [&](int i, int worker) {
-      lane const one = who.at(i);
+    int const group = turn.heads / batch.heads;
+    exec.for_each(batch.size(), [&](int i, int worker) {
+      lane const one = batch.at(i);
       ordinal_range const span = turn.span(one, how.tail);
       for (int h = 0; h < group && span.begin < span.end; ++h) {
         float* const row = memory.row(one) + static_cast<std::ptrdiff_t>(h) * turn.dims;
@@ -56,8 +56,8 @@ struct implementation<ops::remember_rows_t, host> {
   }
 
  private:
-  static void take_up(turn_queries const& turn, lane one, int head, ordinal_range const& span, remembering const& how,
-                      std::span<std::byte> scratch, float* memory) {
+  static void take_up(turn_queries const& turn, lane one, int head, ordinal_range const& span,
+                      query_memory_update const& how, std::span<std::byte> scratch, float* memory) {
     detail::scratch_arena arena(scratch);
     auto const dims = static_cast<std::size_t>(turn.dims);
     double* const mean = arena.take<double>(dims);

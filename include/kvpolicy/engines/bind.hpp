@@ -35,23 +35,24 @@ namespace detail {
 inline void check_budget(capabilities const& can, applier_effects by, granularity decides, budget_scope pooled) {
   bool const ragged = static_cast<int>(pooled) > static_cast<int>(decides);
   expects(
-      !ragged || may_be_ragged(can, by, decides), "carry", "policy.budget",
+      !ragged || may_be_ragged(can, by, decides), "bind", "policy.budget",
       [&] { return "pooled by " + to_string(pooled); },
       [&] { return std::string(can.name) + " has one length for lanes that would keep different numbers of entries"; });
 }
 
 }  // namespace detail
 
-/// Refuses what `carry` refuses, for policies of which only this much is known. `name` and `effects` are the applier's,
+/// Refuses what `bind` refuses, for policies of which only this much is known. `name` and `effects` are the applier's,
 /// which may be one of yours.
 ///
-/// - throws: `invalid_argument` if the engine does not support the applier, its tables are coarser than the decision, or
+/// - throws: `invalid_argument` if the engine does not support the applier, its tables are coarser than the decision,
+/// or
 ///   a pooled budget would give lanes of one length different numbers of entries.
 inline void check(capabilities const& can, granularity decides, char const* name, applier_effects effects,
                   codec keys = codec::f32, budget_scope pooled = budget_scope::lane) {
   char const* const why = refusal(can, effects, keys);
-  expects(why == nullptr, "carry", "layout", name, [&] { return std::string(can.name) + ": " + why; });
-  expects(decides >= finest(can, effects), "carry", "policy.decides", to_string(decides), cannot_tell_apart);
+  expects(why == nullptr, "bind", "layout", name, [&] { return std::string(can.name) + ": " + why; });
+  expects(decides >= finest(can, effects), "bind", "policy.decides", to_string(decides), cannot_tell_apart);
   detail::check_budget(can, effects, decides, pooled);
 }
 
@@ -61,7 +62,7 @@ inline void check(capabilities const& can, granularity decides, char const* name
 inline void check(capabilities const& can, granularity decides, std::string_view layout, codec keys = codec::f32,
                   budget_scope pooled = budget_scope::lane) {
   std::optional<applier> const by = applier_named(layout);
-  expects(by.has_value(), "carry", "layout", layout, "it is none of the appliers");
+  expects(by.has_value(), "bind", "layout", layout, "it is none of the appliers");
   check(can, decides, names(*by)[static_cast<std::size_t>(*by)], effects_of(*by), keys, pooled);
 }
 
@@ -84,28 +85,28 @@ concept decides_statically = !std::is_member_object_pointer_v<decltype(&Score::d
 
 /// Entries that the i-th lane of a cache will hold; a lane that the keep set does not decide about keeps its own.
 inline int survivors(keep_set const& keep, cache const& in, applier_effects by, int i) {
-  lane const who = in.who.at(i);
-  int const count = *in.who.count.row(who);
-  if (who.layer < keep.who.layer_begin || who.layer >= keep.who.layer_end) return count;
-  int const committed = in.who.committed(who);
-  auto const kept = keep.listed(segment_of(keep.who, keep.decides, keep.who.index(who)));
+  lane const this_lane = in.lanes.at(i);
+  int const count = *in.lanes.count.row(this_lane);
+  if (this_lane.layer < keep.lanes.layer_begin || this_lane.layer >= keep.lanes.layer_end) return count;
+  int const committed = in.lanes.committed(this_lane);
+  auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)));
   if (!by.drops_blocks) return static_cast<int>(kept.size()) + count - committed;
   int const page = in.where.unit_tokens;
   int stay = 0;
   for (int block = 0; block * page < count; ++block) {
-    if (block_stays(keep, in, who, block)) stay += std::min(count - block * page, page);
+    if (block_stays(keep, in, this_lane, block)) stay += std::min(count - block * page, page);
   }
   return stay;
 }
 
 /// Lanes that share a length keep equally many entries, or the plan is refused. The host reads the keep sets.
 inline void refuse_uneven(capabilities const& can, applier_effects by, keep_set const& keep, cache const& in) {
-  for (int i = 0; i < in.who.size(); ++i) {
-    lane first = in.who.at(i);
+  for (int i = 0; i < in.lanes.size(); ++i) {
+    lane first = in.lanes.at(i);
     first.head = 0;
-    if (can.lengths == granularity::token) first.layer = in.who.layer_begin;
+    if (can.lengths == granularity::token) first.layer = in.lanes.layer_begin;
     int const mine = survivors(keep, in, by, i);
-    int const other = survivors(keep, in, by, in.who.index(first));
+    int const other = survivors(keep, in, by, in.lanes.index(first));
     expects(
         mine == other, "apply", "plan.keep", [&] { return std::to_string(mine) + " entries of a lane"; },
         [&] {
@@ -117,10 +118,10 @@ inline void refuse_uneven(capabilities const& can, applier_effects by, keep_set 
 
 }  // namespace detail
 
-/// What `carry` made sure of: `policy` can be carried out by `layout` in this engine's memory. An applier itself: lanes
+/// What `bind` made sure of: `policy` can be carried out by `layout` in this engine's memory. An applier itself: lanes
 /// that have one length in the engine must keep equally many entries, or `apply` refuses them.
 template <engine Engine, class Policy, applier_of_engine Layout>
-struct carried {
+struct bound_policy {
   Policy policy{};
   Layout layout{};
 
@@ -131,32 +132,32 @@ struct carried {
 
   template <executor Executor>
   void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
-    granularity const decides = keep.who.layers() == in.who.layers() ? keep.decides : granularity::lane;
+    granularity const decides = keep.lanes.layers() == in.lanes.layers() ? keep.decides : granularity::lane;
     if (!may_be_ragged(Engine::can, effects, decides)) {
       if constexpr (std::same_as<typename Executor::backend, host>) {
         detail::refuse_uneven(Engine::can, effects, keep, in);
       } else {
-        ops::refuse_ragged(exec, in.who.layers_only(keep.who.layer_begin, keep.who.layer_end), keep);
+        ops::refuse_ragged(exec, in.lanes.layers_only(keep.lanes.layer_begin, keep.lanes.layer_end), keep);
       }
     }
     layout.refuse(exec, keep, in);
   }
 
   template <executor Executor>
-  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& held, tally* told) const {
-    layout.edit(exec, keep, part, held, told);
+  void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
+    layout.edit(exec, keep, part, state, stats);
   }
 };
 
 /// The policy and the layout as one value for `apply`, if this engine can carry the one out by the other. What types
 /// tell is a compile error; what only values tell (reduce_lanes, budgets) throws.
 ///
-///     auto const how = kv::engines::carry<kv::engines::sglang>(policy, kv::list_rewrite{.list = rows});
+///     auto const how = kv::engines::bind<kv::engines::sglang>(policy, kv::list_rewrite{.list = rows});
 ///     kv::apply(exec, how, plan, cache, state);
 ///
 /// - throws: `invalid_argument` as `check`.
 template <engine Engine, entry_decision Policy, applier_of_engine Layout>
-[[nodiscard]] constexpr carried<Engine, Policy, Layout> carry(Policy policy, Layout layout) {
+[[nodiscard]] constexpr bound_policy<Engine, Policy, Layout> bind(Policy policy, Layout layout) {
   using score = std::remove_cvref_t<decltype(policy.score)>;
   constexpr bool supported = detail::layout_of_engine<Engine, Layout>::is_supported;
   static_assert(

@@ -1,46 +1,46 @@
-// Device implementations of remember_rows and refuse_spans: a warp a query head of a lane.
+// Device implementations of update_query_memory and refuse_spans: a warp a query head of a lane.
 #pragma once
 
 #include <cmath>
 #include <kvpolicy/ops/cuda/page_launches.hpp>
 #include <kvpolicy/ops/cuda/query_rows.hpp>
-#include <kvpolicy/ops/remember_rows.hpp>
+#include <kvpolicy/ops/update_query_memory.hpp>
 #include <string_view>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 struct refuse_span {
-  lanes who;
+  kvpolicy::lanes lanes;
   turn_queries turn;
-  fault_word faults;
+  device_error faults;
   fault kind;
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t s) const {
-    int const rows = turn.valid(lane{static_cast<int>(s), who.layer_begin, 0});
+    int const rows = turn.valid(lane{static_cast<int>(s), lanes.layer_begin, 0});
     int const begin = turn.span_begin[s];
     int const end = turn.span_end[s];
     if (begin < 0 || begin > rows) {
-      tell_fault(block, faults, kind, s, begin);
+      report_fault(block, faults, kind, s, begin);
     } else if (end < begin || end > rows) {
-      tell_fault(block, faults, kind, s, end);
+      report_fault(block, faults, kind, s, end);
     }
   }
 };
 
 struct remember_rows_kernel {
-  lanes who;
+  kvpolicy::lanes lanes;
   turn_queries turn;
-  remembering how;
+  query_memory_update how;
   by_lane<float> memory;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    int const group = turn.heads / who.heads;
+    int const group = turn.heads / lanes.heads;
     int const warps = block.threads() / warp_size;
     int const i = block.index() * warps + warp_id(block);
-    if (i >= who.size() * group) return;
-    lane const one = who.at(i / group);
+    if (i >= lanes.size() * group) return;
+    lane const one = lanes.at(i / group);
     ordinal_range const span = turn.span(one, how.tail);
     if (span.begin >= span.end) return;
     double* const mean = shared_arena(block).template take<double>(warps * turn.dims) + warp_id(block) * turn.dims;
@@ -51,7 +51,7 @@ struct remember_rows_kernel {
   /// Each channel is one thread's: its rows are added in order.
   template <class Block>
   KVPOLICY_HD void take_up(Block& block, lane one, int h, ordinal_range span, double* mean) const {
-    int const head = one.head * (turn.heads / who.heads) + h;
+    int const head = one.head * (turn.heads / lanes.heads) + h;
     int const size = bytes_of(turn.element);
     float* const row = memory.row(one) + std::int64_t{h} * turn.dims;
     for (int d = lane_id(block); d < turn.dims; d += warp_size) {
@@ -88,35 +88,35 @@ struct implementation<ops::refuse_spans_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, turn_queries const& turn, char const* call) {
+  static void run(Executor& exec, lanes const& batch, turn_queries const& turn, char const* call) {
     if (turn.span_begin == nullptr || turn.span_end == nullptr) return;
     fault const kind = std::string_view(call) == "decide" ? fault::decide_span : fault::span;
-    detail::launch_each(exec, who.sequences, detail::refuse_span{who, turn, exec.faults(), kind});
+    detail::launch_each(exec, batch.sequences, detail::refuse_span{batch, turn, exec.faults(), kind});
   }
 };
 
 /// The same bits whatever the launch. Beside the host's: sums of squares are made in another order, of doubles.
 template <kernel_backend Backend>
-struct implementation<ops::remember_rows_t, Backend> {
+struct implementation<ops::update_query_memory_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& who, turn_queries const& turn, remembering const& how,
+  static void run(Executor& exec, lanes const& batch, turn_queries const& turn, query_memory_update const& how,
                   by_lane<float> const& memory) {
     std::int64_t const row = std::int64_t{turn.dims} * static_cast<int>(sizeof(double));
-    expects(row <= detail::shared_everywhere, "remember_rows", "queries.dims", turn.dims,
+    expects(row <= detail::shared_everywhere, "update_query_memory", "queries.dims", turn.dims,
             "a block of threads has 48 KiB for a mean");
-    detail::check_aligned("remember_rows", turn);
-    implementation<ops::refuse_spans_t, Backend>::run(exec, who, turn, "observe");
+    detail::check_aligned("update_query_memory", turn);
+    implementation<ops::refuse_spans_t, Backend>::run(exec, batch, turn, "observe");
     if (turn.rows == 0) return;
     std::int64_t const fit = row > 0 ? detail::shared_everywhere / row : 1;
-    int const wanted = exec.numbers().row_threads / detail::warp_size;
+    int const wanted = exec.config().row_threads / detail::warp_size;
     int const warps = fit < wanted ? static_cast<int>(fit) : wanted;
-    int const heads = who.size() * (turn.heads / who.heads);
+    int const heads = batch.size() * (turn.heads / batch.heads);
     detail::launch_change(
         exec,
         launch_shape{(heads + warps - 1) / warps, warps * detail::warp_size, static_cast<std::size_t>(warps * row)},
-        detail::remember_rows_kernel{who, turn, how, memory});
+        detail::remember_rows_kernel{batch, turn, how, memory});
   }
 };
 

@@ -23,7 +23,7 @@ struct page_bounds : page_bound_view {
 /// Keeps the bounds of each page of `page` entries (Quest, Tang et al. 2024, arXiv:2406.10774, section 3.3). Observe
 /// after every forward and after every apply: pages from the first entry that is new or another one are made again.
 /// Drafts, dropped entries and places that nothing was written to are in no bound.
-struct bound_pages {
+struct record_page_bounds {
   int page = 16;
   codec element = codec::f32;  ///< what bounds are held in: the keys' own type, or f32
 
@@ -38,22 +38,22 @@ struct bound_pages {
             column{"page_bounds.known", per::lane, on_move::recompute, sizeof(int), 1}};
   }
 
-  [[nodiscard]] page_bounds view(held_columns const& held) const {
-    return {{held.table<std::byte const>(0), held.table<int const>(1), element, held.model.head_dim, page}};
+  [[nodiscard]] page_bounds view(recorded_columns const& recorded) const {
+    return {{recorded.table<std::byte const>(0), recorded.table<int const>(1), element, recorded.model.head_dim, page}};
   }
 
-  void observe(auto& exec, auto const& in, held_columns const& held) const {
-    ops::extend_bounds(
-        exec, in.who, in.template get<keys>(),
-        page_bound_memory{held.table<std::byte>(0), held.table<int>(1), element, held.model.head_dim, page});
+  void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
+    ops::extend_bounds(exec, in.lanes, in.template get<keys>(),
+                       page_bound_memory{recorded.table<std::byte>(0), recorded.table<int>(1), element,
+                                         recorded.model.head_dim, page});
   }
 
-  void forget(auto& exec, lanes const& who, held_columns const& held, int sequence, int position) const {
-    ops::forget_bounds(exec, who, held.table<int>(1), sequence, position);
+  void forget(auto& exec, lanes const& batch, recorded_columns const& recorded, int sequence, int position) const {
+    ops::forget_bounds(exec, batch, recorded.table<int>(1), sequence, position);
   }
 
-  friend bool operator==(bound_pages const&, bound_pages const&) = default;
+  friend bool operator==(record_page_bounds const&, record_page_bounds const&) = default;
 };
-static_assert(recorder<bound_pages>);
+static_assert(recorder<record_page_bounds>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -4,7 +4,7 @@
 #include <array>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
-#include <kvpolicy/ops/carry_numbers.hpp>
+#include <kvpolicy/ops/append_column.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -19,14 +19,14 @@ struct retention {
   static constexpr auto name = "retention";
   by_lane<float const> log_beta{};
   /// True if any entry of a lane was told its log beta.
-  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane who) const {
-    return detail::any_recorded(log_beta.row(who), among.committed(who));
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {
+    return detail::any_recorded(log_beta.row(this_lane), among.committed(this_lane));
   }
   void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, log_beta); }
 };
 
 /// Keeps log beta beside each entry, in float32; it moves with it and is never made again (TRIM-KV, arXiv:2512.03324).
-struct carry_retention {
+struct record_retention {
   using needs = kvpolicy::needs<log_beta>;
   using provides = retention;
   static constexpr bool from_birth = true;
@@ -34,14 +34,14 @@ struct carry_retention {
   [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
     return {column{"log_beta", per::lane_entry, on_move::permute, sizeof(float)}};
   }
-  [[nodiscard]] static retention view(held_columns const& held) { return {held.table<float const>(0)}; }
+  [[nodiscard]] static retention view(recorded_columns const& recorded) { return {recorded.table<float const>(0)}; }
 
-  void observe(auto& exec, auto const& in, held_columns const& held) const {
-    ops::carry_numbers(exec, in.who, in.template get<log_beta>(), held.table<float>(0));
+  void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
+    ops::append_column(exec, in.lanes, in.template get<log_beta>(), recorded.table<float>(0));
   }
 
-  friend bool operator==(carry_retention const&, carry_retention const&) = default;
+  friend bool operator==(record_retention const&, record_retention const&) = default;
 };
-static_assert(recorder<carry_retention>);
+static_assert(recorder<record_retention>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -10,11 +10,11 @@ namespace KVPOLICY_NAMESPACE {
 
 /// A uniform number in [0, 1) made of (seed, sequence, layer, head, position): the same on every backend, for any
 /// number of threads, and each time it is asked, so that a token's fate does not depend on when it was scored.
-struct random {
+struct random_scores {
   std::uint64_t seed = 42;
 
   static constexpr auto name = "random";
-  static constexpr auto fields() { return std::tuple{field{"seed", &random::seed}}; }
+  static constexpr auto fields() { return std::tuple{field{"seed", &random_scores::seed}}; }
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
 
@@ -30,9 +30,9 @@ struct random {
     }
     KVPOLICY_HD float operator()(float, entry at) const {
       std::uint64_t x = mix(seed);
-      x = mix(x ^ static_cast<std::uint64_t>(at.who.sequence));
-      x = mix(x ^ static_cast<std::uint64_t>(at.who.layer));
-      x = mix(x ^ static_cast<std::uint64_t>(at.who.head));
+      x = mix(x ^ static_cast<std::uint64_t>(at.lane.sequence));
+      x = mix(x ^ static_cast<std::uint64_t>(at.lane.layer));
+      x = mix(x ^ static_cast<std::uint64_t>(at.lane.head));
       x = mix(x ^ static_cast<std::uint64_t>(at.position));
       return static_cast<float>(x >> 40) * 5.9604644775390625e-8f;  // 24 bits, times 2^-24
     }
@@ -40,8 +40,8 @@ struct random {
 
   void score(auto& exec, auto const&, score_view const& out) const { ops::map(exec, out, uniform{seed}); }
 
-  friend bool operator==(random const&, random const&) = default;
+  friend bool operator==(random_scores const&, random_scores const&) = default;
 };
-static_assert(scorer<random>);
+static_assert(scorer<random_scores>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,165 @@
+// Device implementations of the verbs that count what a decision came to.
+#pragma once
+
+#include <kvpolicy/ops/argmin.hpp>
+#include <kvpolicy/ops/cuda/lists_rows.hpp>
+#include <kvpolicy/ops/entries.hpp>
+#include <kvpolicy/ops/lists.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Adds to a number of a tally, which any block may. Sums of integers do not depend on their order.
+template <class Block>
+KVPOLICY_HD void add_to_stats(Block& block, std::int64_t* number, std::int64_t more) {
+  if (more != 0) block.atomic_add(reinterpret_cast<std::uint64_t*>(number), static_cast<std::uint64_t>(more));
+}
+
+struct clear_stats_kernel {
+  apply_stats* stats;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    if (block.thread() > 0) return;
+    stats->logical_kept = 0;
+    stats->physical_freed = 0;
+    stats->attended_length = 0;
+  }
+};
+
+/// A block a row of the table: whole units behind what all of its lanes keep.
+struct free_tails_kernel {
+  keep_set keep;
+  kvpolicy::lanes lanes;
+  row_owners rows;
+  int unit_tokens;
+  std::int64_t* freed;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    int* const temp_storage = shared_arena(block).take<int>(warp_size + 1);
+    lane const owner = rows.at(block.index());
+    int before = 0;
+    int after = 0;
+    for (int j = block.thread(); j < rows.sharers(); j += block.threads()) {
+      lane const one = rows.sharer(owner, j);
+      int const count = *lanes.count.row(one);
+      before = take_higher{}(before, count);
+      after = take_higher{}(after, listed_for(keep, one).count + count - lanes.committed(one));
+    }
+    before = block_reduce(block, before, temp_storage, take_higher{});
+    after = block_reduce(block, after, temp_storage, take_higher{});
+    if (block.thread() > 0) return;
+    std::int64_t const tokens = std::int64_t{units(before) - units(after)} * unit_tokens;
+    add_to_stats(block, freed, tokens * rows.sharers());
+  }
+  [[nodiscard]] KVPOLICY_HD int units(int entries) const { return (entries - 1 + unit_tokens) / unit_tokens; }
+};
+
+/// What one lane adds to a tally of kept entries.
+struct stats_of_kept {
+  keep_set keep;
+  kvpolicy::lanes lanes;
+  bool masked;
+  [[nodiscard]] KVPOLICY_HD apply_stats operator()(lane one) const {
+    int const count = *lanes.count.row(one);
+    bool const whole = masked && count > 0;
+    return {listed_for(keep, one).count, 0, whole ? std::int64_t{lanes.position.row(one)[count - 1]} + 1 : count};
+  }
+};
+
+/// What one lane adds to a tally of dropped entries.
+struct stats_of_dropped {
+  keep_set keep;
+  kvpolicy::lanes lanes;
+  [[nodiscard]] KVPOLICY_HD apply_stats operator()(lane one) const {
+    std::int64_t const dropped = listed_for(keep, one).count;
+    int const segment = segment_of(keep.lanes, keep.decides, keep.lanes.index(one));
+    return {keep.seen[segment] - dropped, dropped, *lanes.count.row(one)};
+  }
+};
+
+/// A thread a lane; a block adds its sums at once.
+template <class Source>
+struct stats_kernel {
+  lanes among;
+  Source of;
+  apply_stats* stats;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    auto* const temp_storage = shared_arena(block).take<std::int64_t>(warp_size + 1);
+    apply_stats sum;
+    int const step = block.blocks() * block.threads();
+    for (int i = block.index() * block.threads() + block.thread(); i < among.size(); i += step) {
+      apply_stats const one = of(among.at(i));
+      sum.logical_kept += one.logical_kept;
+      sum.physical_freed += one.physical_freed;
+      sum.attended_length += one.attended_length;
+    }
+    sum.logical_kept = block_reduce(block, sum.logical_kept, temp_storage, add_up{});
+    sum.physical_freed = block_reduce(block, sum.physical_freed, temp_storage, add_up{});
+    sum.attended_length = block_reduce(block, sum.attended_length, temp_storage, add_up{});
+    if (block.thread() > 0) return;
+    add_to_stats(block, &stats->logical_kept, sum.logical_kept);
+    add_to_stats(block, &stats->physical_freed, sum.physical_freed);
+    add_to_stats(block, &stats->attended_length, sum.attended_length);
+  }
+};
+
+template <class Executor, class Source>
+void launch_stats(Executor& exec, lanes const& among, Source const& of, apply_stats* stats) {
+  int const threads = exec.config().lane_threads;
+  int const wanted = (among.size() + threads - 1) / threads;
+  int const most = exec.config().processors;
+  launch_change(exec, launch_shape{wanted < most ? wanted : most, threads, collective_bytes<std::int64_t>()},
+                stats_kernel<Source>{among, of, stats});
+}
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::clear_stats_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, apply_stats* stats) {
+    detail::launch_change(exec, launch_shape{}, detail::clear_stats_kernel{stats});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::free_tails_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, keep_set const& keep, cache const& in, std::int64_t* freed) {
+    if (in.where.kind == locating::identity || in.where.kind == locating::ring)
+      return;  // a row belongs to its sequence
+    detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, in.where.table), keep.lanes);
+    detail::launch_change(exec, launch_shape{rows.count(), exec.config().lane_threads, detail::collective_bytes<int>()},
+                          detail::free_tails_kernel{keep, in.lanes, rows, in.where.unit_tokens, freed});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::count_kept_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, keep_set const& keep, lanes const& batch, bool masked, apply_stats* stats) {
+    detail::launch_stats(exec, keep.lanes, detail::stats_of_kept{keep, batch, masked}, stats);
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::count_dropped_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, keep_set const& keep, lanes const& batch, apply_stats* stats) {
+    detail::launch_change(exec, launch_shape{}, detail::clear_stats_kernel{stats});
+    detail::launch_stats(exec, keep.lanes, detail::stats_of_dropped{keep, batch}, stats);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,31 @@
+// Host implementation of append_column.
+#pragma once
+
+#include <kvpolicy/ops/append_column.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <>
+struct implementation<ops::append_column_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor& exec, lanes const& batch, entry_numbers const& new_numbers,
+                  by_lane<float> const& column) {
+    for (int i = 0; i < batch.size(); ++i) {
+      lane const one = batch.at(i);
+      expects(new_numbers.count(one) >= 0, "observe", "entries", new_numbers.count(one), "a count cannot be negative");
+      expects(new_numbers.count(one) <= batch.committed(one), "observe", "entries", new_numbers.count(one), [&] {
+        return "lane " + std::to_string(i) + " holds " + std::to_string(batch.committed(one)) + " entries";
+      });
+    }
+    exec.for_each(batch.size(), [&](int i, int) {
+      lane const one = batch.at(i);
+      int const count = new_numbers.count(one);
+      float* const to = column.row(one) + batch.committed(one) - count;
+      for (int e = 0; e < count; ++e) to[e] = detail::told_number{}(load(new_numbers.element, new_numbers.at(one, e)));
+    });
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
