@@ -142,7 +142,7 @@ using fused_policy = kv::eviction<Score, Protect, fused_budget, Pick, fused_trig
 template <class Policy>
 class fused_batch {
  public:
-  fused_batch(Policy const& policy, int threads) : policy(policy), exec(threads) {
+  fused_batch(Policy const& with, int threads) : policy(with), exec(threads) {
     for (int i = 0; i < lanes; ++i) {
       std::vector<int> positions(static_cast<std::size_t>(9 + i));
       std::iota(positions.begin(), positions.end(), 0);

@@ -5,49 +5,10 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/lists.hpp>
 
 namespace KVPOLICY_NAMESPACE {
-namespace detail {
-
-/// One bit for every unit of a pool.
-class unit_marks {
- public:
-  explicit unit_marks(std::uint64_t* words) : words_(words) {}
-  static std::size_t words_for(std::int64_t units) { return static_cast<std::size_t>((units + 63) / 64); }
-  [[nodiscard]] bool has(int unit) const { return (word(unit) >> (unit & 63) & 1u) != 0; }
-  void set(int unit) { word(unit) |= std::uint64_t{1} << (unit & 63); }
-  void clear(int unit) { word(unit) &= ~(std::uint64_t{1} << (unit & 63)); }
-  void clear_all(std::int64_t units) { std::fill_n(words_, words_for(units), 0); }
-
- private:
-  [[nodiscard]] std::uint64_t& word(int unit) const { return words_[static_cast<std::size_t>(unit) / 64]; }
-  std::uint64_t* words_;
-};
-
-/// A lane's row of a list that may be written.
-inline int* list_row(by_lane<int> const& list, locator const& where, lane this_lane) {
-  return list.row(this_lane) + (where.begin.data != nullptr ? *where.begin.row(this_lane) : 0);
-}
-
-/// What a by-lane table without memory says: 0.
-inline int number_of(by_lane<int const> const& table, lane this_lane) {
-  return table.data != nullptr ? *table.row(this_lane) : 0;
-}
-
-/// Entries of lanes that one row of this table stands for.
-template <class T>
-std::int64_t lanes_of_row(by_lane<T> const& table, lanes const& batch) {
-  return std::int64_t{table.layer != 0 ? 1 : batch.layers()} * (table.head != 0 ? 1 : batch.heads);
-}
-
-/// "lane (0, 1, 2)"
-inline std::string spell_lane(lane this_lane) {
-  return "lane (" + std::to_string(this_lane.sequence) + ", " + std::to_string(this_lane.layer) + ", " +
-         std::to_string(this_lane.head) + ")";
-}
-
-}  // namespace detail
 
 template <>
 struct implementation<ops::check_list_t, host> {
