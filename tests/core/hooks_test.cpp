@@ -136,6 +136,7 @@ static_assert(composes<least_scorer, least_protection, least_budget>);
 static_assert(composes<holds_a_function> && composes<renamed<kv::full>> && composes<renamed<kv::knorm>>);
 static_assert(composes<least_scorer, compares_by_member> && composes<least_scorer, compared_outside<int>>);
 static_assert(composes<least_scorer, wider_sinks>);
+static_assert(composes<kv::with_recorders<least_scorer>> && composes<kv::reduce_lanes<least_scorer>>);
 static_assert(composes<kv::with_recorders<kv::h2o>> && composes<kv::reduce_lanes<kv::intent_kv>>);
 static_assert(kv::eviction_policy<least_policy> && !kv::eviction_policy<policy_without_trigger>);
 static_assert(!kv::eviction_policy<policy_of_doubles> && !kv::eviction_policy<policy_not_compared>);

@@ -76,7 +76,7 @@ consteval hook_form form_of_constant() {
     return hook_form::absent;
   } else if constexpr (Fits) {
     return hook_form::fits;
-  } else if constexpr (!Hook::template names<T>) {
+  } else if constexpr (constrains_hooks<T> || !Hook::template names<T>) {
     return hook_form::absent;
   } else if constexpr (Hook::template is_own_data<T>) {
     return hook_form::not_static;

@@ -119,13 +119,21 @@ struct hooks_of_recorders<std::tuple<Recorders...>> {
   static constexpr bool sound = (recorder_hooks<Recorders>::sound && ...);
   static consteval bool check() { return (recorder_hooks<Recorders>::check() && ...); }
 };
+/// True of a scorer around another one that does not fit itself: what is wrong is said once, of the one inside.
+template <class S>
+concept wraps_misfit = requires { requires !scorer_hooks<typename S::wraps>::sound; };
+
 template <class S>
 consteval bool check_scorer() {
-  static_cast<void>(scorer_hooks<S>::check());
-  if constexpr (scorer_hooks<S>::sound) {
-    static_cast<void>(hooks_of_recorders<decltype(recorders_of(std::declval<S const&>()))>::check());
+  if constexpr (wraps_misfit<S>) {
+    return check_scorer<typename S::wraps>();
+  } else {
+    static_cast<void>(scorer_hooks<S>::check());
+    if constexpr (scorer_hooks<S>::sound) {
+      return hooks_of_recorders<decltype(recorders_of(std::declval<S const&>()))>::check();
+    }
+    return true;
   }
-  return true;
 }
 template <class S>
 inline constexpr bool is_sound_scorer = [] {

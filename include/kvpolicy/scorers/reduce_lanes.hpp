@@ -28,6 +28,7 @@ struct reduce_lanes {
   static constexpr bool ranks_candidates = detail::ranks_candidates<Score>;
   static constexpr bool rows_see_every_entry = detail::rows_see_every_entry<Score>;
   static constexpr bool constrains_hooks = true;
+  using wraps = Score;
 
   void check(char const* call) const {
     if constexpr (requires { score_of.check(call); }) score_of.check(call);

@@ -32,6 +32,7 @@ struct with_recorders : Score {
     return std::apply([&](auto const&... each) { return std::tuple{own(each)...}; }, Score::fields());
   }
   static constexpr bool constrains_hooks = true;
+  using wraps = Score;
 
   friend bool operator==(with_recorders const&, with_recorders const&) = default;
 };
