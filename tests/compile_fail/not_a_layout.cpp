@@ -1,5 +1,5 @@
-// expect: constraint|no instance of function template .kvpolicy::v0::engines::bind
-// A layout that is none of the appliers, by its name, is carried out by no engine.
+// expect: this applier has no member .edit., but apply calls .edit
+// A type that is no applier is carried out by no engine, whatever it is called.
 #include <kvpolicy/engines/bind.hpp>
 #include <kvpolicy/engines/llama_cpp.hpp>
 #include <kvpolicy/kvpolicy.hpp>
@@ -7,14 +7,15 @@
 namespace kv = kvpolicy;
 
 struct nearly {
-#ifdef KVPOLICY_MUST_FAIL
-  static constexpr auto name = "squash";
-#else
   static constexpr auto name = "compact";
+  static constexpr kv::applier_effects effects{.moves_rows = true};
+  void refuse(auto&, kv::keep_set const&, kv::cache const&) const {}
+#ifndef KVPOLICY_MUST_FAIL
+  void edit(auto&, kv::keep_set const&, kv::cache const&, auto&, kv::apply_stats*) const {}
 #endif
 };
 
-auto carry_once() {
+auto bind_once() {
   kv::eviction const policy{.score = kv::reduce_lanes<kv::knorm>{}};
   return kv::engines::bind<kv::engines::llama_cpp>(policy, nearly{});
 }

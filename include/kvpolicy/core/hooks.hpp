@@ -136,6 +136,11 @@ KVPOLICY_HOOK(rule_candidates, "rule", candidates, int candidates, "the verb cal
 KVPOLICY_HOOK(rule_scope, "rule", scope, int scope, "the verb calls the hook `scope() const`, which returns a kvpolicy::budget_scope")
 KVPOLICY_HOOK(rule_floor, "rule", floor, int floor, "the verb calls the hook `floor(int) const`, which returns an int")
 KVPOLICY_HOOK(map_call, "function of ops::map", operator(), void operator()(), "the verb calls `operator()(float, kvpolicy::entry) const`, which returns a float")
+KVPOLICY_HOOK(applier_name, "applier", name, int name, "errors and engines read `static constexpr auto name`, a char const*")
+KVPOLICY_HOOK(applier_effects, "applier", effects, int effects, "engines read `static constexpr kvpolicy::applier_effects effects`")
+KVPOLICY_HOOK(applier_refuse, "applier", refuse, int refuse, "apply calls `refuse(exec, kvpolicy::keep_set const&, kvpolicy::cache const&) const`")
+KVPOLICY_HOOK(applier_edit, "applier", edit, int edit, "apply calls `edit(exec, kvpolicy::keep_set const&, kvpolicy::cache const&, state&, kvpolicy::apply_stats*) const`")
+KVPOLICY_HOOK(applier_takes_dropped, "applier", takes_dropped, int takes_dropped, "apply reads `static constexpr bool takes_dropped`")
 KVPOLICY_HOOK(signal_check, "signal", check, int check, "every call calls the hook `check(char const*, kvpolicy::shape const&) const`")
 // clang-format on
 #undef KVPOLICY_LAW

@@ -175,6 +175,17 @@ template <engine Engine, entry_decision Policy, applier_of_engine Layout>
   }
   return {std::move(policy), std::move(layout)};
 }
+/// A layout or a policy that does not fit: one error, which names the part.
+template <engine Engine, class Policy, class Layout>
+  requires(!applier_of_engine<Layout> || !entry_decision<Policy>)
+constexpr int bind(Policy const&, Layout const&) {
+  if constexpr (!applier_of_engine<Layout>) {
+    static_cast<void>(kvpolicy::detail::applier_hooks<Layout>::check());
+  } else {
+    static_cast<void>(kvpolicy::detail::entry_decision_hooks<Policy>::check());
+  }
+  return 0;
+}
 
 }  // namespace engines
 }  // namespace KVPOLICY_NAMESPACE

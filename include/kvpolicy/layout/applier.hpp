@@ -2,11 +2,56 @@
 #pragma once
 
 #include <concepts>
+#include <kvpolicy/core/hook_checks.hpp>
 #include <kvpolicy/layout/edit.hpp>
 #include <kvpolicy/layout/effects.hpp>
 #include <kvpolicy/ops/scratch.hpp>
 
 namespace KVPOLICY_NAMESPACE {
+
+namespace detail {
+
+template <class A>
+concept says_its_name = requires {
+  { A::name } -> std::convertible_to<char const*>;
+};
+template <class A>
+concept says_its_effects = requires {
+  { A::effects } -> std::convertible_to<applier_effects>;
+};
+template <class A>
+concept says_what_it_takes =
+    !hook::applier_takes_dropped::is_own_data<A> && requires { typename std::bool_constant<A::takes_dropped>; };
+
+/// What is asked of an applier before anything is known of the executor.
+template <class A>
+using applier_hooks =
+    hooks<A, required_hook<hook::applier_name, form_of_constant<hook::applier_name, A, says_its_name<A>>()>,
+          required_hook<hook::applier_effects, form_of_constant<hook::applier_effects, A, says_its_effects<A>>()>,
+          required_hook<hook::applier_refuse, form_of_function<hook::applier_refuse, A>()>,
+          required_hook<hook::applier_edit, form_of_function<hook::applier_edit, A>()>,
+          optional_hook<hook::applier_takes_dropped,
+                        form_of_constant<hook::applier_takes_dropped, A, says_what_it_takes<A>>()>>;
+
+/// The same once it is known.
+template <class A, class Executor>
+using applying_hooks =
+    hooks<A,
+          required_hook<hook::applier_refuse, form_of_call<hook::applier_refuse, A, anything, Executor&,
+                                                           keep_set const&, cache const&>()>,
+          required_hook<hook::applier_edit, form_of_call<hook::applier_edit, A, anything, Executor&, keep_set const&,
+                                                         cache const&, state<Executor>&, apply_stats*>()>>;
+
+template <class Applier>
+inline constexpr bool takes_dropped = [] {
+  if constexpr (says_what_it_takes<Applier>) {
+    return bool{Applier::takes_dropped};
+  } else {
+    return false;
+  }
+}();
+
+}  // namespace detail
 
 /// An applier carries a keep set out in the engine's memory. A struct of what it needs to know, with
 ///
@@ -25,23 +70,7 @@ namespace KVPOLICY_NAMESPACE {
 ///
 /// `apply` serves every applier, also one of yours.
 template <class A>
-concept applier = std::copy_constructible<A> && requires {
-  { A::name } -> std::convertible_to<char const*>;
-  { A::effects } -> std::convertible_to<applier_effects>;
-};
-
-namespace detail {
-
-template <class Applier>
-inline constexpr bool takes_dropped = [] {
-  if constexpr (requires { Applier::takes_dropped; }) {
-    return Applier::takes_dropped;
-  } else {
-    return false;
-  }
-}();
-
-}  // namespace detail
+concept applier = std::copy_constructible<A> && detail::applier_hooks<A>::sound;
 
 /// Carries out what a plan holds: rows, lists, positions, counts and recorded columns follow the keep sets.
 ///
@@ -55,10 +84,17 @@ inline constexpr bool takes_dropped = [] {
 template <executor Executor, applier Applier>
 void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache& in, state<Executor>& state,
            apply_stats* stats = nullptr) {
-  detail::check_decided(exec, decided, in, state, detail::takes_dropped<Applier>);
-  exec.reserve(detail::scratch_of_verbs<typename Executor::backend>(detail::verbs_of<Applier>(), in));
-  how.refuse(exec, decided.keep(), in);
-  how.edit(exec, decided.keep(), detail::decided_part(in, decided.keep()), state, stats);
+  if constexpr (detail::fits<detail::applying_hooks<Applier, Executor>>()) {
+    detail::check_decided(exec, decided, in, state, detail::takes_dropped<Applier>);
+    exec.reserve(detail::scratch_of_verbs<typename Executor::backend>(detail::verbs_of<Applier>(), in));
+    how.refuse(exec, decided.keep(), in);
+    how.edit(exec, decided.keep(), detail::decided_part(in, decided.keep()), state, stats);
+  }
+}
+template <executor Executor, class Applier>
+  requires(!applier<Applier>)
+void apply(Executor&, Applier const&, plan<Executor> const&, cache&, state<Executor>&, apply_stats* = nullptr) {
+  static_cast<void>(detail::applier_hooks<Applier>::check());  // the one error
 }
 
 }  // namespace KVPOLICY_NAMESPACE
