@@ -34,7 +34,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = ROOT / "include/kvpolicy"
-ROOMS = ["core/*", "ops/*", "ops/host/*", "eviction/*", "layout/*", "printed/*", "protect/*", "budget/*", "trigger/*",
+ROOMS = ["core/*", "ops/*", "ops/host/*", "decision/*", "eviction/*", "layout/*", "printed/*", "protect/*", "budget/*", "trigger/*",
          "recorders/*", "scorers/*", "accounting/*", "admission/*", "selection/*", "session/*", "step/*"]
 MOST_ACCEPTED = 0.05
 
@@ -52,6 +52,12 @@ COVER = [
     ("core/signals.hpp", "core/signals core/lanes scorers/intent_kv session/turns laws/keep_set_laws"),
     ("core/dual_cache.hpp", "admission/dual step/step core/check admission/batch"),
     ("core/plan.hpp", "laws/throwing_functors laws/refused_calls accounting/explain layout/shared_pools"),
+    ("core/check_counts.hpp", "laws/refused_counts laws/refused_tokens"),
+    ("core/check_pointers.hpp", "laws/refused_makings layout/refusals"),
+    ("core/hook*.hpp", "core/hooks"),
+    ("core/observed.hpp", "eviction/report"),
+    ("core/signal_rows.hpp", "core/signals eviction/report"),
+    ("core/read_number.hpp", "core/read_number printed/parse"),
     ("core/*", "core/lanes core/signals laws/keep_set_laws ops/pooled_top_k accounting/explain"),
     ("ops/*lists.hpp", "ops/lists layout/shared_pools layout/list_rewrite layout/dead_slot layout/refusals "
      "layout/aliasing layout/mask"),
@@ -89,6 +95,10 @@ COVER = [
     ("ops/*update_query_memory.hpp", "recorders/remember scorers/intent_kv session/turns"),
     ("ops/*residual*.hpp", "scorers/intent_kv scorers/intent_kv_refusals ops/ranks"),
     ("ops/host/folded_head.hpp", "scorers/intent_kv"),
+    ("ops/scratch.hpp", "layout/own_applier laws/ownership accounting/explain"),
+    ("ops/rule.hpp", "core/hooks ops/top_k"),
+    ("ops/host/unit_marks.hpp", "ops/lists layout/list_rewrite layout/dead_slot"),
+    ("ops/host/copy_entries.hpp", "admission/dual ops/append_rows"),
     ("ops/verb.hpp", "laws/refused_calls ops/attention_mass"),
     ("ops/*executor.hpp", "ops/executor ops/blocks"),
     ("ops/host/worker_threads.hpp", "ops/executor ops/executor_throws ops/executor_fork"),
@@ -96,16 +106,24 @@ COVER = [
     ("ops/all_reduce.hpp", "ops/all_reduce"),
     ("layout/append.hpp", "layout/append layout/shared_pools laws/refused_calls laws/ownership"),
     ("layout/compact*.hpp", "layout/shared_pools layout/compact_rerotated layout/compact layout/refusals"),
+    ("layout/applier.hpp", "layout/own_applier layout/refusals laws/appliers_laws"),
+    ("layout/effects.hpp", "layout/own_applier engines/capabilities"),
     ("layout/edit.hpp", "layout/shared_pools layout/refusals layout/list_rewrite layout/dead_slot layout/compact"),
     ("layout/*", "layout/shared_pools layout/{stem} layout/refusals layout/aliasing layout/agreement"),
     ("printed/any_protection.hpp", "protect/protect budget/budget printed/any_policy printed/parse"),
     ("printed/*", "printed/any_policy printed/parse accounting/explain"),
+    ("decision/describe.hpp", "decision/describe"),
+    ("decision/hooks.hpp", "core/hooks"),
+    ("decision/scratch.hpp", "laws/ownership layout/own_applier accounting/explain"),
+    ("decision/*", "laws/refused_calls laws/refused_makings laws/throwing_functors eviction/worked_examples "
+     "eviction/report step/step admission/dual"),
     ("eviction/*", "eviction/policies eviction/worked_examples laws/refused_calls laws/refused_makings"),
     ("protect/*", "protect/protect printed/parse eviction/policies"),
     ("budget/*", "budget/budget printed/parse ops/pooled_top_k"),
     ("trigger/*", "eviction/policies printed/parse step/step"),
     ("recorders/record_page_bounds.hpp", "selection/history ops/page_bounds selection/select"),
-    ("recorders/carry_*.hpp", "scorers/trim_kv admission/dual step/step"),
+    ("recorders/record_gate.hpp", "scorers/trim_kv admission/dual step/step"),
+    ("recorders/record_retention.hpp", "scorers/trim_kv admission/dual step/step"),
     ("recorders/record_query_memory.hpp", "recorders/remember scorers/intent_kv session/turns"),
     ("recorders/*", "eviction/worked_examples ops/ring_append laws/refused_makings"),
     ("scorers/intent_kv.hpp", "scorers/intent_kv scorers/intent_kv_refusals ops/ranks session/turns"),
@@ -120,7 +138,7 @@ COVER = [
     ("session/session_store.hpp", "session/session_store session/turns"),
     ("session/keep.hpp", "session/keep session/turns"),
     ("session/*", "session/session_id session/session_store"),
-    ("step/*", "step/step admission/soak"),
+    ("step/*", "step/step step/checks_once admission/soak"),
     ("accounting/*", "accounting/verdict accounting/explain printed/any_policy"),
 ]
 

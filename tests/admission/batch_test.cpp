@@ -125,11 +125,11 @@ class batch {
   }
 
   /// Gate and log beta of the last `tokens[s]` entries of each sequence, the first at `first[s]`.
-  void tell(kv::lanes const& batch, kv::state<kv::host_executor>& to, std::vector<int> const& tokens,
+  void tell(kv::lanes const& shown, kv::state<kv::host_executor>& to, std::vector<int> const& tokens,
             std::vector<int> const& first) {
     std::vector<float> gates(size(engine_.lanes() * most)), betas(gates.size());
     for (int i = 0; i < engine_.lanes(); ++i) {
-      kv::lane const one = batch.at(i);
+      kv::lane const one = shown.at(i);
       for (int t = 0; t < tokens[size(one.sequence)]; ++t) {
         gates[size(i * most + t)] = gate_of(one, first[size(one.sequence)] + t);
         betas[size(i * most + t)] = log_beta_of(one, first[size(one.sequence)] + t);
@@ -145,7 +145,7 @@ class batch {
       return fresh;
     };
     kv::observe(exec_, kv::window_part(policy_),
-                kv::signals{batch, numbers(kv::gate{}, gates), numbers(kv::log_beta{}, betas)}, to);
+                kv::signals{shown, numbers(kv::gate{}, gates), numbers(kv::log_beta{}, betas)}, to);
   }
 
   /// Runs what may find no page; then nothing may have changed, and something is evicted.

@@ -183,9 +183,9 @@ void refuses(kv::plan<kv::host_executor> const& plan) {
 /// The fuse at the first, a middle or the last of the `leaving` entries that leave the window in the next call.
 void aim(fused_sequence& at, part by, int which, int leaving) {
   int const lane = which == 0 ? 0 : which == 1 ? 2 : 3;
-  at.of.lanes = at.both.window.lanes.at(lane);
+  at.of.lane = at.both.window.lanes.at(lane);
   at.of.ordinal = which * (leaving - 1) / 2;
-  at.of.score = gate_of(lane, at.both.window.lanes.position.row(at.of.lanes)[at.of.ordinal]);
+  at.of.score = gate_of(lane, at.both.window.lanes.position.row(at.of.lane)[at.of.ordinal]);
   at.of.by = by;
 }
 
@@ -235,7 +235,7 @@ TEST_SUITE("laws/throwing") {
         for (int i = 0; i < 4; ++i) {
           before.push_back(*now.both.global.entries.lanes.count.row(now.both.global.entries.lanes.at(i)));
         }
-        now.of.lanes = this_lane;
+        now.of.lane = this_lane;
         now.of.ordinal = lane == 0 ? 0 : lane == 2 ? 1 : *now.both.global.entries.lanes.count.row(this_lane) - 1;
         now.of.by = part::eviction;
         int const length = now.length;
