@@ -4,11 +4,12 @@
 #include <kvpolicy/kvpolicy.hpp>
 
 // example-begin scorer
-/// What is looked at, times how much it says (after Guo et al. 2024, arXiv:2406.12335; the Euclidean norm for their
-/// L1).
+/// Multiplies the attention that each key received by the norm of its value (after Guo et al. 2024, arXiv:2406.12335;
+/// the Euclidean norm for their L1).
 struct value_aware {
   static constexpr auto name = "value_aware";
   using needs = kvpolicy::needs<kvpolicy::keys, kvpolicy::values, kvpolicy::queries>;
+  using verbs = kvpolicy::verbs<kvpolicy::ops::attention_mass_t, kvpolicy::ops::pool_t>;  // they need scratch
   static constexpr auto decides = kvpolicy::granularity::lane;
   void score(auto& exec, auto const& in, kvpolicy::score_view const& out) const {
     kvpolicy::ops::attention_mass(exec, in.template get<kvpolicy::keys>(), in.template get<kvpolicy::queries>(),

@@ -46,7 +46,6 @@ HEADERS = {
     "recorders/carry_gate.hpp": "recorders/record_gate.hpp",
     "recorders/carry_retention.hpp": "recorders/record_retention.hpp",
     "recorders/remember.hpp": "recorders/record_query_memory.hpp",
-    "scorers/random.hpp": "scorers/random_scores.hpp",
 }
 
 # Public names that mean nothing else: renamed wherever they stand.

@@ -122,7 +122,8 @@ TEST_SUITE("printed/any_policy") {
       std::string const first = error_of([&] { kv::observe(exec, policy, in, state); });
       return first + "; " + error_of([&] { kv::decide(exec, policy, in, state, plan); });
     };
-    kv::by_lane<float const> const mass{};
+    std::vector<float> const received(8);
+    kv::by_lane<float const> const mass{received.data(), 0, 0, 0};
     CHECK(refused("h2o", kv::signals{view.lanes, kv::keys_of(view)}) ==
           "observe: signals = keys, but h2o needs signal queries; ");
     CHECK(refused("snapkv", kv::signals{view.lanes}) ==

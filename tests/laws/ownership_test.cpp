@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "support/error_of.hpp"
 #include "vocabulary/engine.hpp"
 
 namespace {
@@ -14,9 +15,47 @@ static_assert(!std::is_copy_constructible_v<kv::plan<kv::host_executor>>);
 static_assert(std::is_move_constructible_v<kv::plan<kv::host_executor>>);
 static_assert(!std::is_copy_constructible_v<kv::state<kv::host_executor>>);
 
+/// A scorer that runs a verb which needs scratch. Only the second one says so.
+struct silent_attention {
+  using needs = kv::needs<kv::keys, kv::queries>;
+  static constexpr kv::granularity decides = kv::granularity::lane;
+  void score(auto& exec, auto const& in, kv::score_view const& out) const {
+    kv::ops::attention_mass(exec, in.template get<kv::keys>(), in.template get<kv::queries>(), {.last_rows = 8}, out);
+  }
+  friend bool operator==(silent_attention const&, silent_attention const&) = default;
+};
+struct declared_attention {
+  silent_attention score_of{};
+  using needs = silent_attention::needs;
+  using verbs = kv::verbs<kv::ops::attention_mass_t>;
+  static constexpr kv::granularity decides = kv::granularity::lane;
+  void score(auto& exec, auto const& in, kv::score_view const& out) const { score_of.score(exec, in, out); }
+  friend bool operator==(declared_attention const&, declared_attention const&) = default;
+};
+
 }  // namespace
 
 TEST_SUITE("laws/ownership") {
+  TEST_CASE("a scorer whose verb needs scratch says so, or the decision is refused before memory is overrun") {
+    engine model;
+    kv::cache cache = model.view();
+    auto const decide_by = [&](auto const& score) {
+      kv::host_executor exec(2);
+      kv::eviction const policy{.score = score, .budget = kv::per_lane{8}};
+      auto state = kv::make_state(exec, policy, cache);
+      auto plan = kv::make_plan(exec, policy, cache);
+      kv::append(exec, cache, state, {.tokens = 40, .position = 0});
+      std::string const error = kvpolicy_test::error_of([&] {
+        kv::decide(exec, policy, kv::signals{cache.lanes, kv::keys_of(cache), model.rows_of(0, 40)}, state, plan);
+      });
+      CHECK(plan.decided() == error.empty());
+      kv::truncate(exec, cache, state, 0, 0);
+      return error;
+    };
+    CHECK(decide_by(silent_attention{}).find("names it (using verbs = kvpolicy::verbs<...>)") != std::string::npos);
+    CHECK(decide_by(declared_attention{}).empty());
+  }
+
   TEST_CASE("a state made for another window is refused before its ring is overrun") {
     kv::host_executor exec;
     engine model;

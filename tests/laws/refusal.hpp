@@ -56,7 +56,7 @@ struct working_batch {
     kv::report report;
   };
   [[nodiscard]] snapshot save() const {
-    snapshot all{cache.save(), {}, {}, plan.keep().lanes, plan.report()};
+    snapshot all{cache.save(), {}, {}, plan.keep().lanes, plan.decided() ? plan.report() : kv::report{}};
     for (kv::recorded_column const& each : state.columns()) {
       auto const* const first = each.rows.row({0, state.lanes().layer_begin, 0});
       all.columns.insert(all.columns.end(), first, first + each.rows.sequence * state.lanes().sequences);

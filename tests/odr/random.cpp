@@ -8,7 +8,7 @@
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
-#include <kvpolicy/scorers/random_scores.hpp>
+#include <kvpolicy/scorers/random.hpp>
 
 #include "engine.hpp"
 

@@ -9,7 +9,7 @@
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
-#include <kvpolicy/scorers/random_scores.hpp>
+#include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>

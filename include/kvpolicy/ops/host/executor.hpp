@@ -112,15 +112,21 @@ static_assert(executor<host_executor>);
 namespace detail {
 
 /// Hands out pieces of a worker's scratch, in order.
+///
+/// - throws: `invalid_argument` if there is less scratch than is asked for. No memory behind the scratch is touched.
 class scratch_arena {
  public:
   explicit scratch_arena(std::span<std::byte> memory) : memory_(memory) {}
 
   template <class T>
   [[nodiscard]] T* take(std::size_t count) {
-    assert((count * sizeof(T) + 15) / 16 * 16 <= memory_.size());
+    std::size_t const bytes = (count * sizeof(T) + 15) / 16 * 16;
+    expects(bytes <= memory_.size(), "scratch", "bytes", memory_.size(), [&] {
+      return "a verb needs " + std::to_string(bytes) + ": the scorer, recorder or applier that runs it names it (using " +
+             "verbs = kvpolicy::verbs<...>), and make_state or make_plan reserves scratch for it";
+    });
     auto* const piece = reinterpret_cast<T*>(memory_.data());
-    memory_ = memory_.subspan((count * sizeof(T) + 15) / 16 * 16);
+    memory_ = memory_.subspan(bytes);
     return piece;
   }
 

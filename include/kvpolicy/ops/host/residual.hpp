@@ -31,7 +31,7 @@ struct implementation<ops::feature_sums_t, host> {
     exec.for_each(batch.sequences * (tasks + 1), [&](int i, int worker) {
       int const sequence = i / (tasks + 1);
       int const task = i % (tasks + 1);
-      auto* const row = reinterpret_cast<float*>(exec.scratch(worker).data());
+      auto* const row = detail::scratch_arena(exec.scratch(worker)).take<float>(static_cast<std::size_t>(memory.dims));
       if (task == tasks) return add_memory(exec.simd_level(), batch, memory, sequence, row, out.row(sequence, 0));
       int const begin = task * entries_of_a_task;
       int const last = std::min(begin + entries_of_a_task, batch.bound);
