@@ -30,6 +30,7 @@ from pathlib import Path
 # Headers under kvpolicy/.
 HEADERS = {
     "eviction/decide.hpp": "decision/decide.hpp",
+    "recorders/recording.hpp": "decision/record.hpp",
     "engines/carry.hpp": "engines/bind.hpp",
     "ops/carry_numbers.hpp": "ops/append_column.hpp",
     "ops/host/carry_numbers.hpp": "ops/host/append_column.hpp",
