@@ -1,4 +1,4 @@
-// Launches that share out lanes: a few blocks for each, or a thread for each thing that changes.
+// Launch helpers for verbs in which several blocks work on one lane.
 #pragma once
 
 #include <kvpolicy/core/lanes.hpp>
@@ -6,10 +6,10 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Shared memory that a block has on every device, without asking.
+/// The shared memory that a block can use on every device without opting in.
 inline constexpr int shared_everywhere = 48 * 1024;
 
-/// How many blocks share the work of one lane: as many as fill the device, and no more than there are pieces.
+/// How many blocks work on one lane: as many as fill the device, but not more than `pieces`, and at least one.
 template <class Executor>
 [[nodiscard]] int blocks_of_a_lane(Executor& exec, int lanes, std::int64_t pieces) {
   std::int64_t const all = std::int64_t{exec.config().processors} * exec.config().blocks_of_a_processor;
@@ -18,7 +18,7 @@ template <class Executor>
   return static_cast<int>(fair < most ? fair : most);
 }
 
-/// The warps of the blocks that share a lane: this one is `first` of `step`.
+/// The place of a warp among the warps of all blocks that work on its lane: it is number `first` of `step`.
 struct warp_share {
   int first;
   int step;

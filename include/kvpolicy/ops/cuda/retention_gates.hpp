@@ -1,4 +1,4 @@
-// Device implementation of retention_gates: a tile of rows of a layer a block, all heads' outputs together.
+// Device implementation of retention_gates: one block for each tile of rows of a layer, with the outputs of all heads.
 #pragma once
 
 #include <kvpolicy/ops/cuda/gate_scratch.hpp>
@@ -9,7 +9,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Rows of elements side by side.
+/// Rows of contiguous elements.
 struct element_rows {
   codec element;
   std::byte const* from;
@@ -19,7 +19,7 @@ struct element_rows {
   }
 };
 
-/// A tile of a layer's rows on its way through the layer's gate.
+/// The task of a layer's gate for a tile of rows.
 struct retention_gate_tile {
   element_rows rows;
   weight_rows fc1;
@@ -49,7 +49,7 @@ struct retention_gate_net {
 
   [[nodiscard]] static std::size_t bytes(int) { return 0; }
   [[nodiscard]] KVPOLICY_HD int columns() const { return weights.width; }
-  /// As many as the fullest lane of the layer has entries.
+  /// As many rows as the longest lane of the layer has entries.
   [[nodiscard]] KVPOLICY_HD int rows_of(int group) const {
     int most = 0;
     for (lane one = lanes.at(group * lanes.heads); one.head < lanes.heads; ++one.head) {
@@ -83,7 +83,7 @@ template <kernel_backend Backend>
 struct implementation<ops::retention_gates_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Bytes of the executor.
+  /// Bytes of the executor's scratch.
   static std::size_t scratch(retention_gate_weights const& weights) {
     return static_cast<std::size_t>(parts(weights)) * sizeof(float);
   }
