@@ -39,8 +39,7 @@ struct launch_config {
   int row_threads = 256;          ///< threads of a block that moves rows, one warp for each row
   int lane_threads = 128;         ///< threads of a block that updates counts and tables of lanes
   int shared_bytes = 48 * 1024;   ///< shared memory that a block may use
-  int collected_keys =
-      0;  ///< keys of a segment that top_k collects in shared memory; 0: chosen by the bound of the lanes
+  int collected_keys = 0;         ///< keys that top_k collects in shared memory; 0: chosen by the bound
   int processors = 132;           ///< multiprocessors (SMs) of the device
   int blocks_of_a_processor = 8;  ///< blocks to launch for each multiprocessor where blocks share lanes
   static constexpr auto name = "launch_numbers";

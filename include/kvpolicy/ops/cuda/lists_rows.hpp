@@ -11,8 +11,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 struct row_owners {
   kvpolicy::lanes lanes;
   bool by_sequence;  ///< true: sequences have rows of their own
-
-  bool by_head;
+  bool by_layer;     ///< true: layers have rows of their own
+  bool by_head;      ///< true: heads have rows of their own
 
   [[nodiscard]] KVPOLICY_HD int layers() const { return by_layer ? lanes.layers() : 1; }
   [[nodiscard]] KVPOLICY_HD int heads() const { return by_head ? lanes.heads : 1; }

@@ -25,7 +25,7 @@ struct key_range {
 
 inline constexpr int histogram_bins = 2048;
 
-/// The width of a bin is 1 << shift keys: the smallest power of two for which histogram_bins bins cover the range.
+/// The width of a bin is 1 << bin_shift keys: the smallest power of two for which histogram_bins bins cover the range.
 [[nodiscard]] KVPOLICY_HD inline int bin_shift(key_range const& range) {
   int shift = 0;
   while ((range.high - range.low) >> shift >= histogram_bins) ++shift;
@@ -198,8 +198,9 @@ struct selection_size {
   int competing;  ///< how many entries compete
 };
 
-/// Two keys between which the threshold most probably lies, from a sample of up to 1024 keys: the sample's keys 3.2
-/// standard deviations of the k-th key's rank (and four more ranks) above and below its expected rank. Collective.
+/// Two keys between which the threshold most probably lies, from a sample of up to 1024 keys. In the sample, the k-th
+/// highest key should have the rank k / competing of the sampled keys. The bracket is from `doubt` ranks below it to
+/// `doubt` ranks above it: 3.2 standard deviations of that rank, and four more. Collective.
 template <class Block, class Keys>
 [[nodiscard]] KVPOLICY_HD key_bracket sample_bracket(Block& block, Keys const& keys, selection_size const& wanted,
                                                      select_storage const& temp_storage) {
@@ -252,7 +253,8 @@ template <class Block, class Keys>
   return threshold_in_range(block, keys, {nan_key, in.low - 1, k - in.at_low}, temp_storage);
 }
 
-/// The threshold that keeps exactly `wanted.k` of the competing entries, and how many of those are NaN. Collective.
+/// The threshold that keeps exactly `wanted.k` of the competing entries, and how many of the competing entries are NaN.
+/// Collective.
 template <class Block, class Keys>
 [[nodiscard]] KVPOLICY_HD found_threshold find_threshold(Block& block, Keys const& keys, selection_size const& wanted,
                                                          select_storage const& temp_storage) {

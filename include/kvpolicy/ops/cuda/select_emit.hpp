@@ -8,6 +8,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// Where the key of an entry is: above the threshold (it is kept), at it (it is kept if ties are left), or below it.
 enum class threshold_side : int { below, tied, above };
 
+/// Classifies entries by the threshold of their segment.
 template <class Rule>
 struct by_threshold {
   segment_keys<Rule> const& keys;
@@ -73,7 +74,7 @@ KVPOLICY_HD void emit_votes(Block& block, warp_votes const& votes, std::int64_t 
 }
 
 /// Writes, ascending, the ordinals below `count` whose entries are above the threshold, and the first `ties` of those
-/// at it. Collective. `warps` is shared memory for 2 * warp_size values, one half for even and one for odd_tile tiles.
+/// at it. Collective. `warps` is shared memory for 2 * warp_size values, one half for even and one for odd tiles.
 template <class Block, class Classify>
 KVPOLICY_HD void emit_kept(Block& block, Classify const& classify, int count, int ties, int* to, unsigned* warps) {
   int const of_block = block.threads() / warp_size;

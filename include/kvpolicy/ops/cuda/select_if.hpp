@@ -9,6 +9,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
+/// Classifies entries by the rule: forced and picked ones are kept.
 template <class Rule>
 struct by_pick {
   segment_keys<Rule> const& keys;

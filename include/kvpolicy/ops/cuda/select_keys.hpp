@@ -109,7 +109,7 @@ struct listed_keys {
   return word != device_error::nothing && kind != fault::unequal_counts && kind != fault::decide_count;
 }
 
-/// Records a fault if the counts of a lane are out of their limits, and returns false in all threads that call it.
+/// True if the counts of a lane are within their limits; otherwise records a fault. Every thread of the block calls it.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD bool count_fits(Block& block, lanes const& batch, int index, device_error faults) {
   lane const one = batch.at(index);

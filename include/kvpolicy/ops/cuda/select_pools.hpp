@@ -43,10 +43,10 @@ struct pool_segment {
 struct pool_state {
   key_range range;  ///< the range of its threshold, which is `low` once it is found
   int fires;        ///< 1 if the trigger fires: the pool drops entries
-  int floors_fit;   ///< 1: all entries within floors are kept, and the others compete; 0: only entries within floors
-                    ///< compete
-  int is_found;     ///< 1 once the threshold is found
-  int ticket;       ///< of last_of_pool
+  /// 1: all entries within floors are kept, and the others compete. 0: only entries within floors compete.
+  int floors_fit;
+  int is_found;  ///< 1 once the threshold is found
+  int ticket;    ///< of last_of_pool
 };
 
 /// The arguments of all kernels of a decision about pools.
@@ -122,8 +122,8 @@ struct survey_kernel {
     select_storage const temp_storage(block, capacity);
     pool_totals const all = totals(block, segment, temp_storage);
     bool const fires = pool_triggers(rule, in_int(all.entries), in_int(all.allowed), in.size);
-    static_cast<void>(
-        count_fits(block, in.scores.lanes, segment, faults));  // once the fault is recorded, appliers do nothing
+    // Once a fault is recorded, appliers do nothing.
+    static_cast<void>(count_fits(block, in.scores.lanes, segment, faults));
     segment_keys<Rule> keys(in.scores, rule, segment);
     keys.about.budget = rule.budget(keys.about.lane, keys.count());
     pool_segment made{};

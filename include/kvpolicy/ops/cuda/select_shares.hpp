@@ -157,8 +157,8 @@ void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, ke
   for (int digits = 0; digits < 3; ++digits) {  // 11 bits each
     exec.launch({segments, threads, select_storage::bytes(0)}, pool_histogram_kernel<Rule>{in, rule});
   }
-  using share = count_at_threshold_kernel<Rule>;
-  exec.launch({segments, threads, counting_storage::bytes()}, share{in, rule, exec.tickets()});
+  using counting = count_at_threshold_kernel<Rule>;
+  exec.launch({segments, threads, counting_storage::bytes()}, counting{in, rule, exec.tickets()});
   exec.launch({segments, threads, shared_arena::bytes_of_piece<unsigned>(2 * warp_size)},
               emit_pool_kernel<Rule>{in, rule});
 }
