@@ -97,12 +97,12 @@ struct count_promoted_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     shared_arena arena(block);
     auto* const temp_storage = arena.take<std::int64_t>(warp_size + 1);
-    auto* const turn = arena.take<int>(1);
+    auto* const last_storage = arena.take<int>(1);
     int const step = block.blocks() * block.threads();
     for (int i = block.index() * block.threads() + block.thread(); i < to.lanes.size(); i += step) {
       promotions[i] = promotion_of(block, i);
     }
-    if (last_block(block, ticket, turn)) add_up_lanes(block, temp_storage);
+    if (last_block(block, ticket, last_storage)) add_up_lanes(block, temp_storage);
   }
 
  private:

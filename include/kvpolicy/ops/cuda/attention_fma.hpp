@@ -13,7 +13,7 @@ struct alignas(16) four_floats {
 };
 
 /// Reads elements of rows as floats, four at a time, by one load where they are contiguous and aligned.
-struct fours_of {
+struct float4_reader {
   codec element = codec::f32;
   int dims = 0;
   std::int64_t dim = 0;  ///< bytes between elements
@@ -38,17 +38,17 @@ struct fours_of {
   }
 };
 
-[[nodiscard]] inline fours_of fours_in(plane const& rows) {
+[[nodiscard]] inline float4_reader reader_of(plane const& rows) {
   return {rows.element, rows.dims, rows.dim,
           rows.contiguous() && alignment_of(rows, true) >= 4 * bytes_of(rows.element)};
 }
-[[nodiscard]] inline fours_of fours_in(query_view const& rows) {
+[[nodiscard]] inline float4_reader reader_of(query_view const& rows) {
   return {rows.element, rows.dims, bytes_of(rows.element), alignment_of(rows) >= 4 * bytes_of(rows.element)};
 }
 
 /// One unscaled logit, computed apart: the tensor cores' result is wrong where a number is not finite.
-[[nodiscard]] KVPOLICY_HD inline float plain_product(fours_of const& keys, fours_of const& rows, std::byte const* key,
-                                                     std::byte const* row) {
+[[nodiscard]] KVPOLICY_HD inline float plain_product(float4_reader const& keys, float4_reader const& rows,
+                                                     std::byte const* key, std::byte const* row) {
   float sum = 0;
   for (int d = 0; d < keys.dims; d += 4) {
     four_floats const a = keys.at(key, d);
@@ -64,8 +64,8 @@ class fma_product {
  public:
   static constexpr int chunk = 32;  ///< dims in shared memory at once
 
-  fours_of keys;
-  fours_of rows;
+  float4_reader keys;
+  float4_reader rows;
 
   [[nodiscard]] std::size_t bytes() const {
     return shared_arena::bytes_of_piece<float>(chunk * tile_pitch) + shared_arena::bytes_of_piece<float>(chunk * pitch);
@@ -102,8 +102,8 @@ class fma_product {
   /// Copies dims [d, d + chunk) of `count` rows to shared memory, transposed: the rows' values of one dim are
   /// neighbours.
   template <class Block>
-  KVPOLICY_HD static void stage(Block& block, fours_of const& from, std::byte const* const* where, int count, int d,
-                                float* to, int to_pitch) {
+  KVPOLICY_HD static void stage(Block& block, float4_reader const& from, std::byte const* const* where, int count,
+                                int d, float* to, int to_pitch) {
     for (int i = block.thread(); i < count * (chunk / 4); i += block.threads()) {
       int const part = i % (chunk / 4) * 4;
       int const row = i / (chunk / 4);

@@ -68,13 +68,13 @@ class mass_call {
   }
 
   /// True if rows may be split into several launches that add to the same masses.
-  [[nodiscard]] bool adds_up() const {
+  [[nodiscard]] bool is_additive() const {
     bool const group = task_.on_logits || task_.group == 1 || !group_maximum() || !task_.rows_apart;
     bool const lanes = task_.scores.lanes.size() == task_.scores.segments() || how_.lanes == reduction::sum;
     return how_.rows != reduction::max && group && lanes;
   }
   void check_rows() const {
-    expects(given_ || rows() <= sums_storage::most_rows || adds_up(), "attention_mass", "queries.rows", rows(), [] {
+    expects(given_ || rows() <= sums_storage::most_rows || is_additive(), "attention_mass", "queries.rows", rows(), [] {
       return "a device takes " + std::to_string(sums_storage::most_rows) +
              " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
     });
@@ -178,7 +178,8 @@ struct implementation<ops::attention_mass_t, Backend> {
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
       detail::mass_launches(exec, call, tensor_product(exec.config(), call)).run();
     } else {
-      detail::mass_launches(exec, call, detail::fma_product{detail::fours_in(from.rows), detail::fours_in(rows)}).run();
+      detail::mass_launches(exec, call, detail::fma_product{detail::reader_of(from.rows), detail::reader_of(rows)})
+          .run();
     }
   }
 

@@ -18,8 +18,8 @@ struct alignas(16) eight_numbers {
 /// 8t to 8t + 7 of 32, so that every load is 16 bytes and serves two products of k = 16.
 class mma_product {
  public:
-  fours_of keys;
-  fours_of rows;
+  float4_reader keys;
+  float4_reader rows;
   int rows_in_shared = 8;  ///< rows that fit in shared memory, a multiple of 8
   bool split = false;      ///< each element of a row is split into two numbers
 
@@ -35,8 +35,8 @@ class mma_product {
   /// The product for `count` rows of a lane, of which as many as fit in `shared` bytes stay in shared memory.
   [[nodiscard]] static mma_product of(plane const& from, query_view const& queries, int count, std::size_t shared) {
     mma_product made;
-    made.keys = fours_in(from);
-    made.rows = fours_in(queries);
+    made.keys = reader_of(from);
+    made.rows = reader_of(queries);
     made.split = queries.element != from.element;
     std::size_t const capacity = shared / (made.row_bytes() + sizeof(float));
     std::size_t const wanted = (static_cast<std::size_t>(count) + 7) / 8 * 8;
@@ -157,7 +157,7 @@ class mma_product {
           if (n * 8 < count) numbers = put(block, temp_storage, m + 16 * half, 8 * n, sum[half][n]) && numbers;
         }
       }
-      if (!numbers) mend(block, temp_storage, factor, m, count);
+      if (!numbers) recompute_nan(block, temp_storage, factor, m, count);
     }
   }
 
@@ -227,8 +227,8 @@ class mma_product {
   /// Computes the NaN logits of this thread again without tensor cores: an infinite key times the second part of a
   /// split row can be NaN where the logit is not.
   template <class Block>
-  KVPOLICY_HD void mend(Block& block, attention_storage const& temp_storage, float const* factor, int m,
-                        int count) const {
+  KVPOLICY_HD void recompute_nan(Block& block, attention_storage const& temp_storage, float const* factor, int m,
+                                 int count) const {
     for (int i = 0; i < 2 * 4 * ((count + 7) / 8); ++i) {
       int const e = m + i % 8 / 4 * 16 + entry_of(block, i % 4);
       int const r = i / 8 * 8 + row_of(block, i % 4);

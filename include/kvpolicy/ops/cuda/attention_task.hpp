@@ -101,7 +101,7 @@ template <class Block>
 }
 
 /// The softmax statistics of a row. The probability of a logit is e^(logit - row_max) * scale, for entries at positions
-/// below the row's `limit`.
+/// below the row's `limit`. Where the caller gives the row's LSE, that is in row_max, and scale is 1.
 struct row_sums {
   float row_max = 0;
   float scale = 1;

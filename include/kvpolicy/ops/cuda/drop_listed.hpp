@@ -8,7 +8,7 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// Moves the entries behind the dropped one up by one place.
-struct closing_moves {
+struct gap_moves {
   int ordinal = -1;  ///< the dropped entry; below 0: none
   int last = 0;      ///< entries of the lane afterwards
 
@@ -17,7 +17,7 @@ struct closing_moves {
   [[nodiscard]] KVPOLICY_HD int source(int i) const { return i < ordinal ? i : i + 1; }
 };
 
-struct closing_lanes {
+struct gap_lanes {
   keep_set keep{};
   kvpolicy::lanes lanes{};
 
@@ -26,7 +26,7 @@ struct closing_lanes {
     int const segment = segment_of(lanes, keep.decides, i);
     return keep.indptr[segment + 1] > keep.indptr[segment] ? 1 : 0;
   }
-  [[nodiscard]] KVPOLICY_HD closing_moves of(int i) const {
+  [[nodiscard]] KVPOLICY_HD gap_moves of(int i) const {
     if (gone(i) == 0) return {};
     return {keep.indices[keep.indptr[segment_of(lanes, keep.decides, i)]], *lanes.count.row(lanes.at(i)) - 1};
   }
@@ -34,8 +34,8 @@ struct closing_lanes {
 
 /// The first block of a lane closes the gap in its list of slots and puts the dropped slot behind the list. Other
 /// blocks move positions and columns.
-struct close_kernel {
-  permute_kernel<closing_lanes> permute;
+struct close_gap_kernel {
+  permute_kernel<gap_lanes> permute;
   unit_table list;
 
   template <class Block>
@@ -44,7 +44,7 @@ struct close_kernel {
     int const i = block.index() / of_a_lane;
     int const slice = block.index() % of_a_lane - 1;
     if (slice >= 0) return permute.run(block, i, slice);
-    closing_moves const now = permute.moves.of(i);
+    gap_moves const now = permute.moves.of(i);
     lane const one = permute.lanes.at(i);
     if (!now.none() && leads_row(list.shares, permute.lanes, one)) close_list(block, now, list.row(one));
   }
@@ -52,7 +52,7 @@ struct close_kernel {
  private:
   /// Moves ints as tile_mover moves rows. The dropped slot is read before any other is written, and written last.
   template <class Block>
-  KVPOLICY_HD static void close_list(Block& block, closing_moves const& now, int* slot) {
+  KVPOLICY_HD static void close_list(Block& block, gap_moves const& now, int* slot) {
     int const gone = slot[now.ordinal];
     for (int i = now.ordinal; i < now.last; i += block.threads()) {
       int const e = i + block.thread();
@@ -65,8 +65,8 @@ struct close_kernel {
   }
 };
 
-struct fewer_by_one {
-  closing_lanes moves;
+struct decrease_counts {
+  gap_lanes moves;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
@@ -86,19 +86,19 @@ struct implementation<ops::drop_listed_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
                   std::span<recorded_column const> columns) {
-    detail::closing_lanes const moves{keep, in.lanes};
+    detail::gap_lanes const moves{keep, in.lanes};
     bool lists_left = true;
     detail::for_each_permute(exec, moves, in, columns, false, [&](auto const& permute) {
       if (lists_left) {
         int const blocks = in.lanes.size() * (permute.slices + 1);
         detail::launch_unless_fault(exec, launch_shape{blocks, exec.config().row_threads, 0},
-                                    detail::close_kernel{permute, detail::table_of(in.where, list)});
+                                    detail::close_gap_kernel{permute, detail::table_of(in.where, list)});
       } else {
         detail::launch_permute(exec, permute);
       }
       lists_left = false;
     });
-    detail::launch_each_unless_fault(exec, in.lanes.size(), detail::fewer_by_one{moves});
+    detail::launch_each_unless_fault(exec, in.lanes.size(), detail::decrease_counts{moves});
   }
 };
 

@@ -51,7 +51,7 @@ void launch_check(Executor& exec, std::int64_t count, Check const& check) {
 }
 
 /// Zeros the part of some bytes that belongs to thread `first` of `step`.
-KVPOLICY_HD inline void zero_share(std::byte* to, std::int64_t bytes, int first, int step) {
+KVPOLICY_HD inline void zero_part(std::byte* to, std::int64_t bytes, int first, int step) {
   if ((reinterpret_cast<std::uintptr_t>(to) | static_cast<std::uintptr_t>(bytes)) % 4 == 0) {
     for (std::int64_t i = first; i < bytes / 4; i += step) reinterpret_cast<unsigned*>(to)[i] = 0;
   } else {
@@ -91,7 +91,7 @@ struct append_kernel {
       recorded_column const& each = columns.of[i];
       if (each.about.one != per::lane_entry) continue;
       std::int64_t const width = each.about.bytes;
-      zero_share(each.rows.row(one) + first * width, length * width, block.thread(), block.threads());
+      zero_part(each.rows.row(one) + first * width, length * width, block.thread(), block.threads());
     }
   }
 

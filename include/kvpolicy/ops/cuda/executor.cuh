@@ -177,6 +177,7 @@ class cuda_executor {
     reserved_ = bytes;
   }
   [[nodiscard]] std::size_t reserved() const { return reserved_; }
+  /// Device memory that a verb may use until the next verb of the stream.
   [[nodiscard]] std::byte* scratch() { return scratch_; }
   [[nodiscard]] device_error faults() { return {faults_}; }
   [[nodiscard]] int* tickets() { return reinterpret_cast<int*>(faults_ + 1); }
@@ -214,13 +215,14 @@ class cuda_executor {
     return about.type != cudaMemoryTypeUnregistered || pageable_;
   }
 
+  /// Launches a kernel on the stream, and returns without waiting. Throws `cuda_error` if the launch fails.
   template <class Kernel>
   void launch(launch_shape const& shape, Kernel const& kernel) {
     static_assert(sizeof(Kernel) <= 4096, "kvpolicy: a kernel's arguments have 4 KiB");
     if (shape.blocks <= 0) return;
     auto* const code = &detail::run_kernel<Kernel, __CUDA_ARCH_LIST__>;
-    constexpr std::size_t without_asking = 48 * 1024;
-    if (shape.shared > without_asking) {  // the device's most, since executors of other threads launch the same kernel
+    constexpr std::size_t without_opt_in = 48 * 1024;
+    if (shape.shared > without_opt_in) {  // the device's most, since executors of other threads launch the same kernel
       detail::cuda_call("cudaFuncSetAttribute",
                         cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_));
     }

@@ -1,4 +1,5 @@
-// Rewrites lists: a stable partition tile by tile, which also lists each dropped unit once for its pool.
+// Rewrites lists: a stable partition tile by tile, which also lists each dropped unit once, so that the pool can take
+// it back.
 #pragma once
 
 #include <kvpolicy/ops/cuda/lists_rows.hpp>
@@ -26,7 +27,7 @@ struct keep_tile {
 
   /// True if ordinal begin + t is kept, in thread t. `before` is how many of `kept` lie before the tile. Collective.
   template <class Block>
-  KVPOLICY_HD bool ask(Block& block, listed_row const& kept, int before, int begin) const {
+  KVPOLICY_HD bool is_kept(Block& block, listed_row const& kept, int before, int begin) const {
     block.sync();
     stays[block.thread()] = 0;
     block.sync();
@@ -89,10 +90,11 @@ struct rewrite_kernel {
   std::byte* scratch;
   std::int64_t* freed;
 
-  /// Bytes of scratch for one block: marks, and the dropped slots of one list.
+  /// Bytes of the marks of one block.
   [[nodiscard]] KVPOLICY_HD static std::int64_t marks_bytes(cache const& in) {
     return (block_marks::words_for(in.where.units) * 4 + 15) / 16 * 16;
   }
+  /// Bytes of scratch for one block: its marks, and the dropped slots of one list.
   [[nodiscard]] KVPOLICY_HD static std::int64_t scratch_of_block(cache const& in) {
     return marks_bytes(in) + (std::int64_t{in.lanes.bound} * 4 + 15) / 16 * 16;
   }
@@ -113,7 +115,7 @@ struct rewrite_kernel {
     int freed = 0;
     int released = 0;
   };
-  struct tools {
+  struct workspace {
     block_marks marks;
     int* dropped;  ///< device memory: the dropped slots in order
     keep_tile tile;
@@ -122,10 +124,10 @@ struct rewrite_kernel {
   };
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD tools tools_of(Block& block) const {
+  [[nodiscard]] KVPOLICY_HD workspace workspace_of(Block& block) const {
     std::byte* const mine = scratch + block.index() * scratch_of_block(in);
     shared_arena arena(block);
-    tools of;
+    workspace of;
     of.marks.words = reinterpret_cast<unsigned*>(mine);
     of.dropped = reinterpret_cast<int*>(mine + marks_bytes(in));
     of.tile.stays = arena.take<int>(block.threads());
@@ -137,18 +139,18 @@ struct rewrite_kernel {
 
   template <class Block>
   KVPOLICY_HD void rewrite(Block& block, lane this_lane) const {
-    tools const with = tools_of(block);
+    workspace const work = workspace_of(block);
     listed_row const kept = listed_for(keep, this_lane);
     int const count = *in.lanes.count.row(this_lane);
     int const committed = in.lanes.committed(this_lane);
     int* const slot = writable_list(edit.list, in.where, this_lane);
-    mark_kept(block, with.marks, kept, slot, committed, count);
+    mark_kept(block, work.marks, kept, slot, committed, count);
     progress now;
     for (int begin = 0; begin < count; begin += block.threads()) {
-      partition(block, with, this_lane, kept, slot, begin, committed, count, now);
+      partition(block, work, this_lane, kept, slot, begin, committed, count, now);
     }
     block.sync();
-    for (int i = block.thread(); i < count - now.stayed; i += block.threads()) slot[now.stayed + i] = with.dropped[i];
+    for (int i = block.thread(); i < count - now.stayed; i += block.threads()) slot[now.stayed + i] = work.dropped[i];
     if (block.thread() == 0) report_freed(block, this_lane, now);
   }
 
@@ -171,21 +173,21 @@ struct rewrite_kernel {
   /// Partitions entries [begin, begin + threads). Kept slots move to the front. They never overwrite a slot that is
   /// still to be read: no more are kept than came before, and this tile has been read.
   template <class Block>
-  KVPOLICY_HD void partition(Block& block, tools const& with, lane this_lane, listed_row const& kept, int* slot,
+  KVPOLICY_HD void partition(Block& block, workspace const& work, lane this_lane, listed_row const& kept, int* slot,
                              int begin, int committed, int count, progress& now) const {
     int const e = begin + block.thread();
-    bool const listed = with.tile.ask(block, kept, now.stayed, begin);
+    bool const listed = work.tile.is_kept(block, kept, now.stayed, begin);
     bool const there = e < count;
     bool const stays = there && (listed || e >= committed);
     bool const falls = there && !stays;
     int const unit = there ? slot[e] : 0;
-    bool const goes = with.claims.claim(block, with.marks, falls && unit != edit.dead, unit);
+    bool const goes = work.claims.claim(block, work.marks, falls && unit != edit.dead, unit);
     int const position = there ? in.lanes.position.row(this_lane)[e] : 0;
     bool const given = goes && position >= number_or_zero(edit.locked, this_lane) && !edit.shared(unit);
-    auto const stayed = block_exclusive_sum(block, stays ? 1 : 0, with.temp_storage);
-    auto const handed = block_exclusive_sum(block, (given ? 1 : 0) + (goes && !given ? 1 << 16 : 0), with.temp_storage);
+    auto const stayed = block_exclusive_sum(block, stays ? 1 : 0, work.temp_storage);
+    auto const handed = block_exclusive_sum(block, (given ? 1 : 0) + (goes && !given ? 1 << 16 : 0), work.temp_storage);
     if (stays) slot[now.stayed + stayed.before] = unit;
-    if (falls) with.dropped[e - now.stayed - stayed.before] = unit;
+    if (falls) work.dropped[e - now.stayed - stayed.before] = unit;
     if (falls && edit.map.data != nullptr) map_row(edit.map, edit.map_begin, this_lane)[position] = edit.dead;
     if (given) unit_row::of(edit.freed, this_lane).put(now.freed + (handed.before & 0xFFFF), unit);
     if (goes && !given) unit_row::of(edit.released, this_lane).put(now.released + (handed.before >> 16), unit);

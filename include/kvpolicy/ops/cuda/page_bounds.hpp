@@ -27,19 +27,19 @@ struct extend_bounds_kernel {
   row_view from;
   page_bound_memory to;
   Loads loads;
-  int blocks_a_lane;
+  int blocks_per_lane;
 
   static constexpr int rows_at_once = 4;  ///< loads that a thread has in flight
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = lanes.at(block.index() / blocks_a_lane);
+    lane const one = lanes.at(block.index() / blocks_per_lane);
     int const committed = lanes.committed(one);
     int const known = *to.known.row(one);
     int const pages = pages_for(committed, to.page);
-    warp_share const share = share_of_warp(block, blocks_a_lane);
-    for (int which = (known < committed ? known : committed) / to.page + share.first; which < pages;
-         which += share.step) {
+    warp_stride const stride = stride_of_warp(block, blocks_per_lane);
+    for (int which = (known < committed ? known : committed) / to.page + stride.first; which < pages;
+         which += stride.step) {
       int const begin = which * to.page;
       ordinal_range const entries{begin, committed - begin < to.page ? committed : begin + to.page};
       for (int d = lane_id(block) * Loads::width; d < to.dims; d += warp_size * Loads::width) {
@@ -144,8 +144,8 @@ struct implementation<ops::extend_bounds_t, Backend> {
   static void launch(Executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to, Loads loads) {
     int const threads = exec.config().row_threads;
     int const warps = threads / detail::warp_size;
-    int const blocks =
-        detail::blocks_of_a_lane(exec, batch.size(), (detail::pages_for(batch.bound, to.page) + warps - 1) / warps);
+    int const blocks = detail::count_blocks_per_lane(exec, batch.size(),
+                                                     (detail::pages_for(batch.bound, to.page) + warps - 1) / warps);
     detail::launch_unless_fault(exec, launch_shape{batch.size() * blocks, threads, 0},
                                 detail::extend_bounds_kernel<Loads>{batch, from, to, loads, blocks});
   }

@@ -50,14 +50,14 @@ struct page_scores_kernel {
   reduction group;
   score_view out;
   Loads loads;
-  int blocks_a_lane;
+  int blocks_per_lane;
 
   static constexpr int pages_at_once = Heads == 8 ? 4 : 8;
   static constexpr int sums = Heads * pages_at_once;  ///< sums of a thread; at most warp_size
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    int const segment = block.index() / blocks_a_lane;
+    int const segment = block.index() / blocks_per_lane;
     lane const one = out.lanes.at(segment);
     int const committed = lanes.committed(one);
     int const known = *bounds.known.row(one);
@@ -65,14 +65,14 @@ struct page_scores_kernel {
     bool const asks = rows.valid(one) > 0;
     int const known_pages = !asks ? 0 : known >= committed ? pages : known / bounds.page;
     fill_others(block, out.row(segment), known_pages, pages, asks ? same_bits<float>(0x7F800000u) : 0.0f);
-    warp_share const share = share_of_warp(block, blocks_a_lane);
-    if ((share.first - warp_id(block)) * pages_at_once >= known_pages) return;  // no page for any warp of the block
+    warp_stride const stride = stride_of_warp(block, blocks_per_lane);
+    if ((stride.first - warp_id(block)) * pages_at_once >= known_pages) return;  // no page for any warp of the block
     float* const folded = shared_arena(block).template take<float>(Heads * 2 * bounds.dims);
     for (int first = 0; first < heads_of_lane(); first += Heads) {
       block.sync();
       fold(block, one, first, folded);
       block.sync();
-      for (int p = share.first * pages_at_once; p < known_pages; p += share.step * pages_at_once) {
+      for (int p = stride.first * pages_at_once; p < known_pages; p += stride.step * pages_at_once) {
         take_pages(block, one, first, folded, ordinal_range{p, known_pages}, out.row(segment));
       }
     }
@@ -83,8 +83,8 @@ struct page_scores_kernel {
 
   template <class Block>
   KVPOLICY_HD void fill_others(Block& block, float* to, int begin, int end, float with) const {
-    int const step = blocks_a_lane * block.threads();
-    for (int p = begin + block.index() % blocks_a_lane * block.threads() + block.thread(); p < end; p += step) {
+    int const step = blocks_per_lane * block.threads();
+    for (int p = begin + block.index() % blocks_per_lane * block.threads() + block.thread(); p < end; p += step) {
       to[p] = with;
     }
   }
@@ -217,7 +217,7 @@ struct implementation<ops::page_scores_t, Backend> {
   /// It must not depend on the device, since the bits of sums depend on it.
   static constexpr int heads_at_once(int group, int dims) {
     int heads = group > 4 ? 8 : group > 1 ? 4 : 1;
-    while (heads > 0 && shared_bytes(heads, dims) > detail::shared_everywhere) heads = heads == 8 ? 4 : heads / 4;
+    while (heads > 0 && shared_bytes(heads, dims) > detail::default_shared_bytes) heads = heads == 8 ? 4 : heads / 4;
     return heads;
   }
 
@@ -228,7 +228,7 @@ struct implementation<ops::page_scores_t, Backend> {
     int const threads = exec.config().entry_threads;
     int const pages = threads / detail::warp_size * kernel::pages_at_once;
     int const all = detail::pages_for(batch.bound, bounds.page);
-    int const blocks = detail::blocks_of_a_lane(exec, out.segments(), (all + pages - 1) / pages);
+    int const blocks = detail::count_blocks_per_lane(exec, out.segments(), (all + pages - 1) / pages);
     exec.launch(
         launch_shape{out.segments() * blocks, threads, static_cast<std::size_t>(shared_bytes(Heads, bounds.dims))},
         kernel{batch, bounds, rows, group, out, loads, blocks});

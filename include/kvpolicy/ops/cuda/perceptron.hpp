@@ -65,10 +65,10 @@ struct perceptron_work {
 ///
 /// - `rows_of(group)` is the number of rows, `columns()` the channels of a row.
 /// - `bind(block, arena, tile, stride)` returns a task for a tile. Its `row()(r, c)` is a channel of a row, its
-///   `weight_from(unit)(u, c)` a weight. `any(block)` is false if the tile needs no work. `prepare(block, unit, units)`
-///   is called before each slice. `value(r, unit, sum)` is the hidden unit's value, and `last(output, unit)` its weight
-///   for an output.
-/// - `put(group, entry, output, z)` stores an output; it checks whether there is such an entry.
+///   `weight_from(unit)(u, c)` a weight. `has_work(block)` is false if the tile needs no work. `prepare(block, unit,
+///   units)` is called before each slice. `activation(r, unit, sum)` is the hidden unit's value, and
+///   `output_weight(output, unit)` its weight for an output.
+/// - `store(group, entry, output, z)` stores an output; it checks whether there is such an entry.
 ///
 /// An output is the sum over its slices in order, whichever blocks compute them.
 template <class Net>
@@ -87,7 +87,7 @@ struct perceptron_kernel {
     product_tile<Block> const product(block, arena);
     auto* const total = arena.take<float>(work.rows() * work.outputs);
     auto task = net.bind(block, arena, rows, work.rows());
-    if (!task.any(block)) return;
+    if (!task.has_work(block)) return;
     int const first = work.split ? block.index() % slices : 0;
     int const last = work.split ? first + 1 : work.slices();
     for (int slice = first; slice < last; ++slice) {
@@ -111,14 +111,14 @@ struct perceptron_kernel {
       int const r = product.first_row() + i;
       for (int j = 0; j < tile_sizes::each; ++j) {
         bool const there = r < rows && j < mine;
-        sums.of[i][j] = there ? task.value(r, unit + product.first_unit() + j, sums.of[i][j]) : 0.0f;
+        sums.of[i][j] = there ? task.activation(r, unit + product.first_unit() + j, sums.of[i][j]) : 0.0f;
       }
     }
     for (int output = 0; output < work.outputs; ++output) {
       for (int i = 0; i < tile_sizes::each; ++i) {
         float part = 0;
         for (int j = 0; j < tile_sizes::each; ++j) {
-          if (j < mine) part += sums.of[i][j] * task.last(output, unit + product.first_unit() + j);
+          if (j < mine) part += sums.of[i][j] * task.output_weight(output, unit + product.first_unit() + j);
         }
         part = product.sum_across(part);
         keep(product, part, (product.first_row() + i) * work.outputs + output, first, to);
@@ -143,7 +143,7 @@ struct perceptron_kernel {
       int const r = product.first_row() + i;
       if (r >= rows.rows) return;
       for (int output = 0; output < work.outputs; ++output) {
-        net.put(rows.group, rows.begin + r, output, total[r * work.outputs + output]);
+        net.store(rows.group, rows.begin + r, output, total[r * work.outputs + output]);
       }
     }
   }
@@ -166,7 +166,7 @@ struct add_slices {
     float const* const part = parts + i * work.slices();
     float total = part[0];
     for (int slice = 1; slice < work.slices(); ++slice) total += part[slice];
-    net.put(rows.group, rows.begin + r, output, total);
+    net.store(rows.group, rows.begin + r, output, total);
   }
 };
 

@@ -128,7 +128,7 @@ KVPOLICY_HD void move_down(Block& block, Word* to, Word const* from, int count) 
 template <class Executor>
 [[nodiscard]] int blocks_for_rows(Executor& exec, int lanes, std::int64_t most) {
   int const warps = exec.config().row_threads / warp_size;
-  return blocks_of_a_lane(exec, lanes, (most + warps - 1) / warps);
+  return count_blocks_per_lane(exec, lanes, (most + warps - 1) / warps);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

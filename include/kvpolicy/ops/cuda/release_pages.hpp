@@ -38,14 +38,14 @@ struct count_released_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     shared_arena arena(block);
     int* const temp_storage = arena.take<int>(warp_size + 1);
-    int* const turn = arena.take<int>(1);
+    int* const last_storage = arena.take<int>(1);
     int const step = block.blocks() * block.threads();
     for (int i = block.index() * block.threads() + block.thread(); i < lanes.size(); i += step) {
       lane const one = lanes.at(i);
       int const over = *num_pages.row(one) - (*lanes.count.row(one) + page - 1) / page;
       released[i].pages = over > 0 ? over : 0;
     }
-    if (last_block(block, ticket, turn)) add_up_lanes(block, temp_storage);
+    if (last_block(block, ticket, last_storage)) add_up_lanes(block, temp_storage);
   }
 
  private:

@@ -41,8 +41,8 @@ struct residual_tile {
   int first;  ///< first unit of the slice
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD bool any(Block& block) const {
-    return take_rules(block, scores, count, rule);
+  [[nodiscard]] KVPOLICY_HD bool has_work(Block& block) const {
+    return read_rule_scores(block, scores, count, rule);
   }
   template <class Block>
   KVPOLICY_HD void prepare(Block& block, int unit, int units) {
@@ -54,10 +54,10 @@ struct residual_tile {
   [[nodiscard]] KVPOLICY_HD folded_rows weight_from(int unit) const {
     return {fc1.from + unit * fc1.stride, fc1.stride, fc1.dims, fc1.memory};
   }
-  [[nodiscard]] KVPOLICY_HD float value(int r, int unit, float sum) const {
+  [[nodiscard]] KVPOLICY_HD float activation(int r, int unit, float sum) const {
     return gelu(sum + constant[unit - first] + fc1.slope(unit) * rule[r]);
   }
-  [[nodiscard]] KVPOLICY_HD float last(int, int unit) const { return fc2[unit]; }
+  [[nodiscard]] KVPOLICY_HD float output_weight(int, int unit) const { return fc2[unit]; }
 };
 
 struct residual_net {
@@ -88,7 +88,7 @@ struct residual_net {
             0};
   }
 
-  KVPOLICY_HD void put(int, int entry, int, float z) const {
+  KVPOLICY_HD void store(int, int entry, int, float z) const {
     float& score = group.scores()[entry];
     if (score != same_bits<float>(0xFF800000u)) score += alpha * (z + group.head.fc2_bias[0]);
   }

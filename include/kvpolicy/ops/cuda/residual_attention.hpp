@@ -138,7 +138,7 @@ class attend_task {
 
   /// Attends to `there` entries of the span. They are the first ones, or the state continues from earlier ones.
   KVPOLICY_HD void run(int there, bool is_first) {
-    if (!take_rules(block_, group_.scores() + begin_, rows_, rule_)) return;
+    if (!read_rule_scores(block_, group_.scores() + begin_, rows_, rule_)) return;
     make_queries();
     if (!is_first) load();
     for (int s = 0; s < there; s += tile_sizes::units) {

@@ -93,7 +93,7 @@ KVPOLICY_HD void fold_constants(Block& block, folded_rows const& of, float const
 /// Reads scores of the rule: rule[r] is the head's input, 0 for an entry that is no candidate. True in every thread if
 /// one of them is a candidate. Collective for a warp.
 template <class Block>
-[[nodiscard]] KVPOLICY_HD bool take_rules(Block& block, float const* scores, int count, float* rule) {
+[[nodiscard]] KVPOLICY_HD bool read_rule_scores(Block& block, float const* scores, int count, float* rule) {
   float const lowest = same_bits<float>(0xFF800000u);
   bool any = false;
   for (int first = 0; first < count; first += warp_size) {

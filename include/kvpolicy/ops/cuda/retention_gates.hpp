@@ -28,7 +28,7 @@ struct retention_gate_tile {
   int hidden;
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD static bool any(Block&) {
+  [[nodiscard]] KVPOLICY_HD static bool has_work(Block&) {
     return true;
   }
   template <class Block>
@@ -37,8 +37,10 @@ struct retention_gate_tile {
   [[nodiscard]] KVPOLICY_HD weight_rows weight_from(int unit) const {
     return {fc1.from + unit * fc1.stride, fc1.stride};
   }
-  [[nodiscard]] KVPOLICY_HD float value(int, int unit, float sum) const { return silu(sum + bias[unit]); }
-  [[nodiscard]] KVPOLICY_HD float last(int output, int unit) const { return fc2[std::int64_t{output} * hidden + unit]; }
+  [[nodiscard]] KVPOLICY_HD float activation(int, int unit, float sum) const { return silu(sum + bias[unit]); }
+  [[nodiscard]] KVPOLICY_HD float output_weight(int output, int unit) const {
+    return fc2[std::int64_t{output} * hidden + unit];
+  }
 };
 
 struct retention_gate_net {
@@ -70,7 +72,7 @@ struct retention_gate_net {
             weights.hidden};
   }
 
-  KVPOLICY_HD void put(int group, int entry, int output, float z) const {
+  KVPOLICY_HD void store(int group, int entry, int output, float z) const {
     lane const one = lanes.at(group * lanes.heads + output);
     if (entry >= lanes.committed(one)) return;
     out.row(one)[entry] = log_sigmoid(z + weights.fc2_bias[std::int64_t{one.layer} * weights.heads + output]);

@@ -1,7 +1,7 @@
 // Writes a keep set: the ordinals that each segment keeps, ascending, and the offsets of segments.
 #pragma once
 
-#include <kvpolicy/ops/cuda/select_cut.hpp>
+#include <kvpolicy/ops/cuda/select_threshold.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 

@@ -5,15 +5,15 @@
 // - count_kept_kernel counts the forced entries of a segment and the entries that it keeps. Its last block turns the
 //   counts into the offsets `keep.indptr` and writes the report.
 // - emit_kernel finds the threshold of a segment, which is the k-th highest key of its competing entries
-//   (select_cut.hpp), and writes the ordinals of the kept entries to `keep.indices`, ascending (select_emit.hpp).
+//   (select_threshold.hpp), and writes the ordinals of the kept entries to `keep.indices`, ascending (select_emit.hpp).
 //
-// For a budget that several segments share, see select_pools.hpp and select_shares.hpp.
+// For a budget that several segments share, see select_pools.hpp and select_pools_emit.hpp.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
-#include <kvpolicy/ops/cuda/select_shares.hpp>
+#include <kvpolicy/ops/cuda/select_pools_emit.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
 namespace KVPOLICY_NAMESPACE {

@@ -10,7 +10,7 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// Which blocks of the table a lane keeps. In scratch.
-struct whole_units {
+struct kept_blocks {
   int* stay = nullptr;   ///< how many blocks are kept
   int* total = nullptr;  ///< how many entries they have
   int* unit = nullptr;   ///< the indices of kept blocks, ascending; from the end backwards, the units of dropped ones
@@ -27,14 +27,14 @@ struct unit_storage {
     int const tokens = in.where.unit_tokens > 0 ? in.where.unit_tokens : 1;
     return (in.lanes.bound + tokens - 1) / tokens;
   }
-  [[nodiscard]] KVPOLICY_HD whole_units of(int lane) const {
+  [[nodiscard]] KVPOLICY_HD kept_blocks of(int lane) const {
     int* const first = memory + std::int64_t{lane} * (units + 2);
     return {first, first + 1, first + 2};
   }
 };
 
 /// The entries of kept blocks become the entries of the lane.
-struct whole_moves {
+struct kept_block_moves {
   int const* unit = nullptr;
   int tokens = 1;
   int total = 0;
@@ -44,19 +44,19 @@ struct whole_moves {
   [[nodiscard]] KVPOLICY_HD int source(int i) const { return unit[i / tokens] * tokens + i % tokens; }
 };
 
-struct whole_lanes {
+struct kept_block_lanes {
   unit_storage storage;
   int tokens = 1;
 
-  [[nodiscard]] KVPOLICY_HD whole_moves of(int i) const {
-    whole_units const temp_storage = storage.of(i);
+  [[nodiscard]] KVPOLICY_HD kept_block_moves of(int i) const {
+    kept_blocks const temp_storage = storage.of(i);
     return {temp_storage.unit, tokens, *temp_storage.total};
   }
 };
 
 /// Finds which blocks of the table each lane keeps, one block of threads for each lane. The first of the lanes that
 /// share a row of the table rewrites the row.
-struct whole_units_kernel {
+struct kept_blocks_kernel {
   kept_lanes moves;
   unit_table table;
   unit_list freed;
@@ -71,7 +71,7 @@ struct whole_units_kernel {
     int const i = block.index();
     lane const one = moves.lanes.at(i);
     kept_moves const now = moves.of(i);
-    whole_units const temp_storage = storage.of(i);
+    kept_blocks const temp_storage = storage.of(i);
     int const count = now.committed + now.drafts;
     int const units = (count + tokens - 1) / tokens;
     int* const row = leads_row(table.shares, moves.lanes, one) ? table.row(one) : nullptr;
@@ -102,7 +102,7 @@ struct whole_units_kernel {
   /// scratch. In place: a piece of the row is read before the barriers of the sum, and written at or before its place
   /// after them.
   template <class Block>
-  KVPOLICY_HD int part(Block& block, kept_moves const& now, int units, whole_units const& temp_storage,
+  KVPOLICY_HD int part(Block& block, kept_moves const& now, int units, kept_blocks const& temp_storage,
                        int* row) const {
     int* const sums = shared_arena(block).take<int>(warp_size + 1);
     int front = 0;
@@ -124,7 +124,7 @@ struct whole_units_kernel {
   }
 
   template <class Block>
-  KVPOLICY_HD void give_back(Block& block, lane one, int gone, whole_units const& temp_storage, int* behind) const {
+  KVPOLICY_HD void give_back(Block& block, lane one, int gone, kept_blocks const& temp_storage, int* behind) const {
     bool const lists_units = freed.unit.data != nullptr;
     for (int i = block.thread(); i < gone; i += block.threads()) {
       int const unit = temp_storage.unit[storage.units - 1 - i];
@@ -135,7 +135,7 @@ struct whole_units_kernel {
   }
 };
 
-struct count_whole_units {
+struct count_kept_blocks {
   kvpolicy::lanes lanes;
   unit_storage storage;
 
@@ -164,7 +164,7 @@ struct implementation<ops::drop_units_t, Backend> {
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
                   std::span<recorded_column const> columns, unit_list const& freed, std::int64_t* entries) {
     detail::unit_storage const storage{reinterpret_cast<int*>(exec.scratch()), detail::unit_storage::most(in)};
-    detail::whole_units_kernel const blocks{{keep, in.lanes},
+    detail::kept_blocks_kernel const blocks{{keep, in.lanes},
                                             detail::table_of(in.where, table),
                                             freed,
                                             reinterpret_cast<std::uint64_t*>(entries),
@@ -172,8 +172,8 @@ struct implementation<ops::drop_units_t, Backend> {
                                             storage};
     detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), exec.config().lane_threads, blocks.shared_bytes()},
                                 blocks);
-    detail::permute_lanes(exec, detail::whole_lanes{storage, in.where.unit_tokens}, in, columns, false);
-    detail::launch_each_unless_fault(exec, in.lanes.size(), detail::count_whole_units{in.lanes, storage});
+    detail::permute_lanes(exec, detail::kept_block_lanes{storage, in.where.unit_tokens}, in, columns, false);
+    detail::launch_each_unless_fault(exec, in.lanes.size(), detail::count_kept_blocks{in.lanes, storage});
   }
 };
 

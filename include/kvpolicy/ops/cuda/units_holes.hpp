@@ -38,7 +38,7 @@ struct slot_storage {
 
 /// One block of threads for each list: finds the slots that the lane goes on to use, which are its lowest; pairs rows
 /// in other slots with holes; and rewrites the list.
-struct list_holes_kernel {
+struct pair_holes_kernel {
   kept_lanes moves;
   unit_table list;
   slot_storage storage;
@@ -197,8 +197,8 @@ struct implementation<ops::fill_holes_t, Backend> {
     int const sorted = most_sorted(exec.config(), in.lanes.bound);
     detail::launch_unless_fault(
         exec,
-        launch_shape{in.lanes.size(), exec.config().segment_threads, detail::list_holes_kernel::shared_bytes(sorted)},
-        detail::list_holes_kernel{moves, table, storage, sorted});
+        launch_shape{in.lanes.size(), exec.config().segment_threads, detail::pair_holes_kernel::shared_bytes(sorted)},
+        detail::pair_holes_kernel{moves, table, storage, sorted});
     auto const visit = [&](detail::few_moved const& some) {
       int const lanes = in.lanes.size() * some.count;
       int const pieces = pieces_of(exec.config(), lanes, in.lanes.bound);
@@ -214,7 +214,7 @@ struct implementation<ops::fill_holes_t, Backend> {
   /// How many ints of shared memory to sort in: enough for all slots that can be freed, or as many as fit.
   [[nodiscard]] static int most_sorted(launch_config const& numbers, int bound) {
     std::size_t const left =
-        static_cast<std::size_t>(numbers.shared_bytes) - detail::list_holes_kernel::shared_bytes(0);
+        static_cast<std::size_t>(numbers.shared_bytes) - detail::pair_holes_kernel::shared_bytes(0);
     auto const capacity = static_cast<int>(left / sizeof(int) / 4 * 4);
     return bound < capacity ? bound : capacity;
   }

@@ -44,13 +44,13 @@ struct remember_rows_kernel {
     ordinal_range const span = turn.span(one, how.tail);
     if (span.begin >= span.end) return;
     double* const mean = shared_arena(block).template take<double>(warps * turn.dims) + warp_id(block) * turn.dims;
-    take_up(block, one, i % group, span, mean);
+    update_row(block, one, i % group, span, mean);
   }
 
  private:
   /// Updates one row of the memory. One thread adds the rows of a channel, in order.
   template <class Block>
-  KVPOLICY_HD void take_up(Block& block, lane one, int h, ordinal_range span, double* mean) const {
+  KVPOLICY_HD void update_row(Block& block, lane one, int h, ordinal_range span, double* mean) const {
     int const head = one.head * (turn.heads / lanes.heads) + h;
     int const size = bytes_of(turn.element);
     float* const row = memory.row(one) + std::int64_t{h} * turn.dims;
@@ -105,12 +105,12 @@ struct implementation<ops::update_query_memory_t, Backend> {
   static void run(Executor& exec, lanes const& batch, turn_queries const& turn, query_memory_update const& how,
                   by_lane<float> const& memory) {
     std::int64_t const row = std::int64_t{turn.dims} * static_cast<int>(sizeof(double));
-    expects(row <= detail::shared_everywhere, "update_query_memory", "queries.dims", turn.dims,
+    expects(row <= detail::default_shared_bytes, "update_query_memory", "queries.dims", turn.dims,
             "a block of threads has 48 KiB for a mean");
     detail::check_aligned("update_query_memory", turn);
     implementation<ops::refuse_spans_t, Backend>::run(exec, batch, turn, "observe");
     if (turn.rows == 0) return;
-    std::int64_t const fit = row > 0 ? detail::shared_everywhere / row : 1;
+    std::int64_t const fit = row > 0 ? detail::default_shared_bytes / row : 1;
     int const wanted = exec.config().row_threads / detail::warp_size;
     int const warps = fit < wanted ? static_cast<int>(fit) : wanted;
     int const heads = batch.size() * (turn.heads / batch.heads);

@@ -8,7 +8,7 @@ namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
 /// Moves recorded columns to the beginning of their rows, one block for each lane.
-struct move_home_kernel {
+struct move_columns_kernel {
   kvpolicy::lanes lanes;
   few_columns columns;
   int const* entries;
@@ -149,7 +149,7 @@ struct implementation<ops::drop_oldest_t, Backend> {
     if (!columns.empty()) {
       detail::few_columns const all = detail::all_columns("promote", columns);
       detail::launch_unless_fault(exec, {batch.size(), threads, 0},
-                                  detail::move_home_kernel{batch, all, entries, slid});
+                                  detail::move_columns_kernel{batch, all, entries, slid});
     }
     detail::launch_unless_fault(exec, {batch.sequences, threads, 0},
                                 detail::drop_oldest_kernel{batch, oldest, window.where.unit_tokens, entries});

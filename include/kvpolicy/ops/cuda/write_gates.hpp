@@ -40,7 +40,7 @@ struct write_gate_tile {
   float const* fc2;
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD static bool any(Block&) {
+  [[nodiscard]] KVPOLICY_HD static bool has_work(Block&) {
     return true;
   }
   template <class Block>
@@ -50,8 +50,8 @@ struct write_gate_tile {
     std::int64_t const columns = 2 * std::int64_t{rows.dims};
     return {fc1 + unit * columns, columns};
   }
-  [[nodiscard]] KVPOLICY_HD float value(int, int unit, float sum) const { return gelu(sum + bias[unit]); }
-  [[nodiscard]] KVPOLICY_HD float last(int, int unit) const { return fc2[unit]; }
+  [[nodiscard]] KVPOLICY_HD float activation(int, int unit, float sum) const { return gelu(sum + bias[unit]); }
+  [[nodiscard]] KVPOLICY_HD float output_weight(int, int unit) const { return fc2[unit]; }
 };
 
 struct write_gate_net {
@@ -81,7 +81,7 @@ struct write_gate_net {
             weights.fc2 + index * weights.hidden};
   }
 
-  KVPOLICY_HD void put(int group, int entry, int, float z) const {
+  KVPOLICY_HD void store(int group, int entry, int, float z) const {
     lane const one = lanes.at(group);
     out.row(one)[entry] = sigmoid(z + weights.fc2_bias[index_of(one)]);
   }
