@@ -79,7 +79,7 @@ struct stats_of_dropped {
   }
 };
 
-/// Adds up the statistics of lanes, one thread for each lane. Each block adds its sum with one atomic.
+/// Adds up the statistics of lanes, one thread for each lane. Each block adds its sums with one atomic for each number.
 template <class Source>
 struct stats_kernel {
   lanes batch;

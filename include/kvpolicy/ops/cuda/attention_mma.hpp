@@ -50,7 +50,7 @@ class mma_product {
   /// How many rows a tile of logits has.
   [[nodiscard]] KVPOLICY_HD int tile() const { return rows_in_shared < tile_rows ? rows_in_shared : tile_rows; }
 
-  /// Before the first tile of entries: packs all rows of the launch, if they fit in shared memory.
+  /// Packs all rows of the launch before the first tile of entries, if they fit in shared memory.
   template <class Block>
   KVPOLICY_HD void prepare(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
                            shared_arena const& arena, int count) const {

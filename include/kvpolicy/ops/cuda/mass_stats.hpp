@@ -30,7 +30,7 @@ struct running_sum {
 struct sums_storage {
   static constexpr int most_rows = 1024;      ///< rows of a query head whose statistics are in scratch at the same time
   static constexpr int most_stretches = 64;   ///< stretches of a lane
-  static constexpr int least_stretch = 1024;  ///< the fewest entries of a stretch
+  static constexpr int least_stretch = 1024;  ///< a lane has one stretch for each so many entries of its bound
   static constexpr int slots_of_launch = 256;  ///< slots of a launch; more if one row has more heads
 
   running_sum* part = nullptr;  ///< [lane][stretch][slots]

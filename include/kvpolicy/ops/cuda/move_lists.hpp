@@ -69,8 +69,8 @@ struct kept_lanes {
   }
 };
 
-/// The first new entry that is another than before, or the number of entries if none is. Every warp searches by itself,
-/// 32 places at a time.
+/// The first new entry that differs from the old one in its place, or the number of entries if none does. Every warp
+/// searches by itself, 32 places at a time.
 template <class Block, class Moves>
 [[nodiscard]] KVPOLICY_HD int first_moved(Block& block, Moves const& moves) {
   int low = 0;

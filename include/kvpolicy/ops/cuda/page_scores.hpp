@@ -40,8 +40,9 @@ struct join_heads {
   }
 };
 
-/// Computes the score sum max(q high, q low) as one dot product of [max(q, 0); min(q, 0)] with [high; low], which are
-/// contiguous. `Heads` query heads share each load of a bound, for a few pages at once.
+/// Computes scores. A score is the sum over channels of max(q high, q low), and it is computed as one dot product of
+/// [max(q, 0); min(q, 0)] with [high; low], which are contiguous. `Heads` query heads share each load of a bound, for a
+/// few pages at once.
 template <int Heads, class Loads>
 struct page_scores_kernel {
   kvpolicy::lanes lanes;

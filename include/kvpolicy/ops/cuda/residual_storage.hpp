@@ -62,7 +62,7 @@ struct residual_storage {
 /// Rows of weights with the memory folded in. The features phi = [k | m | k m | rule], with m the memory of one
 /// sequence, then become linear in k. Behind phi are the weights of other inputs.
 struct folded_rows {
-  float const* from;  ///< of the first unit
+  float const* from;  ///< the row of the first unit
   std::int64_t stride;
   int dims;
   float const* memory;
