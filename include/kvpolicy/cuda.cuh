@@ -1,4 +1,4 @@
-// Everything for CUDA, and for the host: include this in sources that nvcc compiles.
+// Every header of the library, for the host and for CUDA. Include it in sources that nvcc compiles.
 #pragma once
 
 // IWYU pragma: begin_exports

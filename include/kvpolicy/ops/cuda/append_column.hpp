@@ -7,7 +7,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-struct refuse_numbers {
+struct check_numbers {
   kvpolicy::lanes lanes;
   entry_numbers new_numbers;
   device_error faults;
@@ -19,8 +19,8 @@ struct refuse_numbers {
   }
 };
 
-/// Number i % most of lane i / most: consecutive threads on consecutive entries.
-struct carry_number {
+/// Writes number i % most of lane i / most, so that consecutive threads write consecutive entries.
+struct append_number {
   kvpolicy::lanes lanes;
   entry_numbers new_numbers;
   by_lane<float> column;
@@ -46,9 +46,9 @@ struct implementation<ops::append_column_t, Backend> {
   static void run(Executor& exec, lanes const& batch, entry_numbers const& new_numbers, by_lane<float> const& column) {
     int const most =
         new_numbers.counts.data != nullptr || new_numbers.entries > batch.bound ? batch.bound : new_numbers.entries;
-    detail::launch_each(exec, batch.size(), detail::refuse_numbers{batch, new_numbers, exec.faults()});
-    detail::launch_each_change(exec, std::int64_t{batch.size()} * most,
-                               detail::carry_number{batch, new_numbers, column, most});
+    detail::launch_each(exec, batch.size(), detail::check_numbers{batch, new_numbers, exec.faults()});
+    detail::launch_each_unless_fault(exec, std::int64_t{batch.size()} * most,
+                                     detail::append_number{batch, new_numbers, column, most});
   }
 };
 

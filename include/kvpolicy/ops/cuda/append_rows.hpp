@@ -1,5 +1,5 @@
-// Device implementation of append_rows: every lane counts what it takes, the last block hands out pages, then it is
-// written.
+// Device implementation of append_rows, which promotes entries into paged lanes. The first launch counts what each lane
+// gets, and its last block assigns pages. The second writes page tables, positions and counts; the third copies rows.
 #pragma once
 
 #include <kvpolicy/ops/cuda/promotion_rows.hpp>
@@ -10,23 +10,23 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// What a lane takes up, counted before anything is written.
-struct lane_take {
-  int before = 0;        ///< entries that it holds
-  int num_pages = 0;     ///< pages that it holds
-  int more[2] = {0, 0};  ///< entries of each source that go
-  int over_cap = 0;
-  int pages = 0;         ///< that it needs
-  int pages_before = 0;  ///< that lower lanes need
+/// How many entries and pages one lane gets, counted before anything is written.
+struct lane_promotion {
+  int before = 0;        ///< entries in the lane before
+  int num_pages = 0;     ///< pages of the lane before
+  int more[2] = {0, 0};  ///< entries that each source adds
+  int over_cap = 0;      ///< entries that the cap leaves out
+  int pages = 0;         ///< new pages that the lane needs
+  int pages_before = 0;  ///< new pages that lower lanes need
 };
 
-/// What all lanes take up, and the pages that were free before.
-struct all_takes {
+/// The sums over all lanes, and how many pages were free before.
+struct promotion_totals {
   promotion_stats sum{};
   int free_pages = 0;
 };
 
-/// Entries on their way, as a kernel is told.
+/// One source of promoted entries, in a kernel's arguments.
 struct promoted_source {
   std::int64_t const* offset = nullptr;
   int const* ordinal = nullptr;
@@ -34,7 +34,7 @@ struct promoted_source {
   by_lane<int> position{};
 
   [[nodiscard]] KVPOLICY_HD int const* listed(int index) const { return ordinal + offset[index]; }
-  /// How many of a lane's listed ordinals go.
+  /// How many of a lane's listed ordinals are promoted: those below `below`, where it is given.
   [[nodiscard]] KVPOLICY_HD int going(int index, lane this_lane) const {
     int const* const all = listed(index);
     int begin = 0;
@@ -49,7 +49,7 @@ struct promoted_source {
   }
 };
 
-/// One source or two, in their order.
+/// One source or two. Entries of the first come before those of the second.
 struct promoted_sources {
   promoted_source of[2];
   int count = 0;
@@ -63,7 +63,7 @@ struct promoted_sources {
   return made;
 }
 
-/// Pages of lanes, as a kernel is told.
+/// The paged lanes, in a kernel's arguments.
 struct pages_of_lanes {
   kvpolicy::lanes lanes;
   by_lane<int> table;
@@ -78,14 +78,14 @@ struct pages_of_lanes {
   return {in.entries.lanes, in.table, in.num_pages, in.pages, in.page(), in.entries.where.units};
 }
 
-/// A thread a lane: what it takes, and what speaks against it. The last block adds up, lane by lane, and looks at the
-/// pages to be handed out.
-struct count_takes_kernel {
+/// Counts what each lane gets and checks it, one thread for each lane. The last block adds up the lanes in order, and
+/// checks the pages that will be assigned.
+struct count_promoted_kernel {
   promoted_sources sources;
   pages_of_lanes to;
   int cap;
-  lane_take* takes;
-  all_takes* all;
+  lane_promotion* promotions;
+  promotion_totals* all;
   int* ticket;
   device_error faults;
 
@@ -97,19 +97,19 @@ struct count_takes_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     shared_arena arena(block);
     auto* const temp_storage = arena.take<std::int64_t>(warp_size + 1);
-    auto* const turn = arena.take<int>(1);
+    auto* const last_storage = arena.take<int>(1);
     int const step = block.blocks() * block.threads();
     for (int i = block.index() * block.threads() + block.thread(); i < to.lanes.size(); i += step) {
-      takes[i] = take_of(block, i);
+      promotions[i] = promotion_of(block, i);
     }
-    if (last_block(block, ticket, turn)) add_up_lanes(block, temp_storage);
+    if (last_block(block, ticket, last_storage)) add_up_lanes(block, temp_storage);
   }
 
  private:
   template <class Block>
-  KVPOLICY_HD lane_take take_of(Block& block, int index) const {
+  KVPOLICY_HD lane_promotion promotion_of(Block& block, int index) const {
     lane const this_lane = to.lanes.at(index);
-    lane_take mine;
+    lane_promotion mine;
     mine.before = *to.lanes.count.row(this_lane);
     mine.num_pages = *to.num_pages.row(this_lane);
     std::int64_t capacity = cap < 0 ? 0x7FFFFFFF : cap > mine.before ? cap - mine.before : 0;
@@ -147,16 +147,16 @@ struct count_takes_kernel {
     std::int64_t over_cap = 0;
     for (int first = 0; first < to.lanes.size(); first += block.threads()) {
       int const i = first + block.thread();
-      lane_take mine;
-      if (i < to.lanes.size()) mine = takes[i];
-      auto const lower = block_sum_before(block, std::int64_t{mine.pages}, temp_storage);
-      if (i < to.lanes.size()) takes[i].pages_before = static_cast<int>(pages + lower.before);
+      lane_promotion mine;
+      if (i < to.lanes.size()) mine = promotions[i];
+      auto const lower = block_exclusive_sum(block, std::int64_t{mine.pages}, temp_storage);
+      if (i < to.lanes.size()) promotions[i].pages_before = static_cast<int>(pages + lower.before);
       pages += lower.all;
       went += mine.more[0] + mine.more[1];
       over_cap += mine.over_cap;
     }
-    went = block_reduce(block, went, temp_storage, add_up{});
-    over_cap = block_reduce(block, over_cap, temp_storage, add_up{});
+    went = block_reduce(block, went, temp_storage, plus_op{});
+    over_cap = block_reduce(block, over_cap, temp_storage, plus_op{});
     int const free = *to.free_list.count;
     if (block.thread() == 0) *all = {{went, over_cap, pages}, free};
     if (block.thread() == 0 && pages > free) report_fault(block, faults, fault::pages_supply, free, pages);
@@ -168,13 +168,14 @@ struct count_takes_kernel {
   }
 };
 
-/// A block a lane: its pages, positions, recorded numbers and counts. Rows follow.
-struct write_takes_kernel {
+/// Writes a lane's pages, positions, recorded columns and counts, one block for each lane. Rows follow in another
+/// launch.
+struct write_promoted_kernel {
   promoted_sources sources;
   pages_of_lanes to;
   column_pairs columns;
-  lane_take const* takes;
-  all_takes const* all;
+  lane_promotion const* promotions;
+  promotion_totals const* all;
   promotion_stats* stats;
 
   template <class Block>
@@ -184,7 +185,7 @@ struct write_takes_kernel {
       *to.free_list.count = all->free_pages - static_cast<int>(all->sum.pages);
       if (stats != nullptr) *stats = all->sum;
     }
-    lane_take const mine = takes[index];
+    lane_promotion const mine = promotions[index];
     lane const this_lane = to.lanes.at(index);
     int const more = mine.more[0] + mine.more[1];
     if (more == 0 && mine.pages == 0) return;
@@ -203,19 +204,19 @@ struct write_takes_kernel {
   }
 };
 
-/// A warp a row: block i takes piece i % pieces of lane i / pieces.
+/// Copies rows, one warp for each row. Block i copies piece i % pieces of lane i / pieces.
 struct append_rows_kernel {
   promoted_sources sources;
   entry_rows from[2];
   kvpolicy::lanes lanes;
   entry_rows to;
-  lane_take const* takes;
+  lane_promotion const* promotions;
   int pieces;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const index = block.index() / pieces;
-    lane_take const mine = takes[index];
+    lane_promotion const mine = promotions[index];
     lane const one = lanes.at(index);
     int const planes = to.planes.count;
     int const warps = block.threads() / warp_size;
@@ -236,7 +237,7 @@ struct implementation<ops::append_rows_t, Backend> {
   static constexpr bool provided = true;
 
   static std::size_t scratch(shape const&, lanes const& batch) {
-    return takes_offset + static_cast<std::size_t>(batch.size()) * sizeof(detail::lane_take);
+    return promotions_offset + static_cast<std::size_t>(batch.size()) * sizeof(detail::lane_promotion);
   }
 
   template <class Executor>
@@ -245,35 +246,36 @@ struct implementation<ops::append_rows_t, Backend> {
     for (promoted const& each : sources) detail::refuse_other_rows("promote", *each.from, to.entries);
     expects(exec.reserved() >= scratch(to.entries.shape, to.entries.lanes), "promote", "exec",
             "an executor without scratch for this batch", "plan and state are made on the executor that runs them");
-    auto* const all = reinterpret_cast<detail::all_takes*>(exec.scratch());
-    auto* const takes = reinterpret_cast<detail::lane_take*>(exec.scratch() + takes_offset);
+    auto* const all = reinterpret_cast<detail::promotion_totals*>(exec.scratch());
+    auto* const promotions = reinterpret_cast<detail::lane_promotion*>(exec.scratch() + promotions_offset);
     detail::promoted_sources const from = detail::sources_of(sources);
     detail::pages_of_lanes const pages = detail::pages_of(to);
-    auto const rows = rows_of(exec, sources, to.entries, from, takes);  // refuses before anything is launched
+    auto const rows = rows_of(exec, sources, to.entries, from, promotions);  // throws before anything is launched
     std::span<recorded_column const> const none;
     auto const moved = detail::moved_with("promote", columns, sources.empty() ? none : sources.front().columns,
                                           sources.size() < 2 ? none : sources.back().columns);
-    count(exec, {from, pages, cap, takes, all, exec.tickets(), exec.faults()});
-    detail::launch_change(exec, {pages.lanes.size(), exec.config().lane_threads, 0},
-                          detail::write_takes_kernel{from, pages, moved, takes, all, stats});
-    detail::launch_change(exec, {to.entries.lanes.size() * rows.pieces, exec.config().row_threads, 0}, rows);
+    count(exec, {from, pages, cap, promotions, all, exec.tickets(), exec.faults()});
+    detail::launch_unless_fault(exec, {pages.lanes.size(), exec.config().lane_threads, 0},
+                                detail::write_promoted_kernel{from, pages, moved, promotions, all, stats});
+    detail::launch_unless_fault(exec, {to.entries.lanes.size() * rows.pieces, exec.config().row_threads, 0}, rows);
   }
 
  private:
-  static constexpr std::size_t takes_offset = 64;
-  static_assert(sizeof(detail::all_takes) <= takes_offset);
+  static constexpr std::size_t promotions_offset = 64;
+  static_assert(sizeof(detail::promotion_totals) <= promotions_offset);
 
   template <class Executor>
-  static void count(Executor& exec, detail::count_takes_kernel const& kernel) {
+  static void count(Executor& exec, detail::count_promoted_kernel const& kernel) {
     int const threads = exec.config().lane_threads;
     int const blocks = (kernel.to.lanes.size() + threads - 1) / threads;
-    exec.launch({blocks, threads, detail::count_takes_kernel::shared_bytes()}, kernel);
+    exec.launch({blocks, threads, detail::count_promoted_kernel::shared_bytes()}, kernel);
   }
 
   template <class Executor>
   static detail::append_rows_kernel rows_of(Executor& exec, std::span<promoted const> sources, cache const& to,
-                                            detail::promoted_sources const& from, detail::lane_take const* takes) {
-    detail::append_rows_kernel kernel{from, {}, to.lanes, detail::entry_rows_of("promote", to), takes, 1};
+                                            detail::promoted_sources const& from,
+                                            detail::lane_promotion const* promotions) {
+    detail::append_rows_kernel kernel{from, {}, to.lanes, detail::entry_rows_of("promote", to), promotions, 1};
     std::int64_t most = 0;
     for (std::size_t s = 0; s < sources.size(); ++s) {
       kernel.from[s] = detail::entry_rows_of("promote", *sources[s].from);

@@ -1,4 +1,4 @@
-// Device implementations of the verbs that count what a decision came to.
+// Device implementations of the verbs that compute statistics of an applied decision.
 #pragma once
 
 #include <kvpolicy/ops/argmin.hpp>
@@ -9,7 +9,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Adds to a number of a tally, which any block may. Sums of integers do not depend on their order.
+/// Adds to a number of the statistics, from any block. Integer sums do not depend on their order.
 template <class Block>
 KVPOLICY_HD void add_to_stats(Block& block, std::int64_t* number, std::int64_t more) {
   if (more != 0) block.atomic_add(reinterpret_cast<std::uint64_t*>(number), static_cast<std::uint64_t>(more));
@@ -26,7 +26,8 @@ struct clear_stats_kernel {
   }
 };
 
-/// A block a row of the table: whole units behind what all of its lanes keep.
+/// Counts the tokens in whole units behind the kept entries of all lanes that share a row of the table, one block for
+/// each row.
 struct free_tails_kernel {
   keep_set keep;
   kvpolicy::lanes lanes;
@@ -43,11 +44,11 @@ struct free_tails_kernel {
     for (int j = block.thread(); j < rows.sharers(); j += block.threads()) {
       lane const one = rows.sharer(owner, j);
       int const count = *lanes.count.row(one);
-      before = take_higher{}(before, count);
-      after = take_higher{}(after, listed_for(keep, one).count + count - lanes.committed(one));
+      before = max_op{}(before, count);
+      after = max_op{}(after, listed_for(keep, one).count + count - lanes.committed(one));
     }
-    before = block_reduce(block, before, temp_storage, take_higher{});
-    after = block_reduce(block, after, temp_storage, take_higher{});
+    before = block_reduce(block, before, temp_storage, max_op{});
+    after = block_reduce(block, after, temp_storage, max_op{});
     if (block.thread() > 0) return;
     std::int64_t const tokens = std::int64_t{units(before) - units(after)} * unit_tokens;
     add_to_stats(block, freed, tokens * rows.sharers());
@@ -55,7 +56,7 @@ struct free_tails_kernel {
   [[nodiscard]] KVPOLICY_HD int units(int entries) const { return (entries - 1 + unit_tokens) / unit_tokens; }
 };
 
-/// What one lane adds to a tally of kept entries.
+/// What one lane adds to the statistics, for a keep set that lists kept entries.
 struct stats_of_kept {
   keep_set keep;
   kvpolicy::lanes lanes;
@@ -67,7 +68,7 @@ struct stats_of_kept {
   }
 };
 
-/// What one lane adds to a tally of dropped entries.
+/// What one lane adds to the statistics, for a keep set that lists dropped entries.
 struct stats_of_dropped {
   keep_set keep;
   kvpolicy::lanes lanes;
@@ -78,10 +79,10 @@ struct stats_of_dropped {
   }
 };
 
-/// A thread a lane; a block adds its sums at once.
+/// Adds up the statistics of lanes, one thread for each lane. Each block adds its sums with one atomic for each number.
 template <class Source>
 struct stats_kernel {
-  lanes among;
+  lanes batch;
   Source of;
   apply_stats* stats;
 
@@ -90,15 +91,15 @@ struct stats_kernel {
     auto* const temp_storage = shared_arena(block).take<std::int64_t>(warp_size + 1);
     apply_stats sum;
     int const step = block.blocks() * block.threads();
-    for (int i = block.index() * block.threads() + block.thread(); i < among.size(); i += step) {
-      apply_stats const one = of(among.at(i));
+    for (int i = block.index() * block.threads() + block.thread(); i < batch.size(); i += step) {
+      apply_stats const one = of(batch.at(i));
       sum.logical_kept += one.logical_kept;
       sum.physical_freed += one.physical_freed;
       sum.attended_length += one.attended_length;
     }
-    sum.logical_kept = block_reduce(block, sum.logical_kept, temp_storage, add_up{});
-    sum.physical_freed = block_reduce(block, sum.physical_freed, temp_storage, add_up{});
-    sum.attended_length = block_reduce(block, sum.attended_length, temp_storage, add_up{});
+    sum.logical_kept = block_reduce(block, sum.logical_kept, temp_storage, plus_op{});
+    sum.physical_freed = block_reduce(block, sum.physical_freed, temp_storage, plus_op{});
+    sum.attended_length = block_reduce(block, sum.attended_length, temp_storage, plus_op{});
     if (block.thread() > 0) return;
     add_to_stats(block, &stats->logical_kept, sum.logical_kept);
     add_to_stats(block, &stats->physical_freed, sum.physical_freed);
@@ -107,12 +108,12 @@ struct stats_kernel {
 };
 
 template <class Executor, class Source>
-void launch_stats(Executor& exec, lanes const& among, Source const& of, apply_stats* stats) {
+void launch_stats(Executor& exec, lanes const& batch, Source const& of, apply_stats* stats) {
   int const threads = exec.config().lane_threads;
-  int const wanted = (among.size() + threads - 1) / threads;
+  int const wanted = (batch.size() + threads - 1) / threads;
   int const most = exec.config().processors;
-  launch_change(exec, launch_shape{wanted < most ? wanted : most, threads, collective_bytes<std::int64_t>()},
-                stats_kernel<Source>{among, of, stats});
+  launch_unless_fault(exec, launch_shape{wanted < most ? wanted : most, threads, collective_bytes<std::int64_t>()},
+                      stats_kernel<Source>{batch, of, stats});
 }
 
 }  // namespace detail
@@ -123,7 +124,7 @@ struct implementation<ops::clear_stats_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, apply_stats* stats) {
-    detail::launch_change(exec, launch_shape{}, detail::clear_stats_kernel{stats});
+    detail::launch_unless_fault(exec, launch_shape{}, detail::clear_stats_kernel{stats});
   }
 };
 
@@ -134,10 +135,11 @@ struct implementation<ops::free_tails_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, std::int64_t* freed) {
     if (in.where.kind == locating::identity || in.where.kind == locating::ring)
-      return;  // a row belongs to its sequence
+      return;  // every sequence owns its rows, so none is freed
     detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, in.where.table), keep.lanes);
-    detail::launch_change(exec, launch_shape{rows.count(), exec.config().lane_threads, detail::collective_bytes<int>()},
-                          detail::free_tails_kernel{keep, in.lanes, rows, in.where.unit_tokens, freed});
+    detail::launch_unless_fault(exec,
+                                launch_shape{rows.count(), exec.config().lane_threads, detail::collective_bytes<int>()},
+                                detail::free_tails_kernel{keep, in.lanes, rows, in.where.unit_tokens, freed});
   }
 };
 
@@ -157,7 +159,7 @@ struct implementation<ops::count_dropped_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, lanes const& batch, apply_stats* stats) {
-    detail::launch_change(exec, launch_shape{}, detail::clear_stats_kernel{stats});
+    detail::launch_unless_fault(exec, launch_shape{}, detail::clear_stats_kernel{stats});
     detail::launch_stats(exec, keep.lanes, detail::stats_of_dropped{keep, batch}, stats);
   }
 };

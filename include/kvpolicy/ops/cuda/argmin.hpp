@@ -1,4 +1,4 @@
-// Device implementation of argmin: one launch, a block a segment.
+// Device implementation of argmin: one launch, one block for each segment.
 #pragma once
 
 #include <kvpolicy/core/observed.hpp>
@@ -10,9 +10,10 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Offsets of argmin: a word lists the ordinal that goes, and one more; 0: none. Its odd number counts NaN.
+/// Offsets and report of argmin. `listed` of a result is 1 + the ordinal to drop, or 0 for none; `aux_count` counts
+/// NaN.
 template <class Rule>
-struct close_lowest {
+struct finalize_argmin {
   score_view const& scores;
   Rule const& rule;
   keep_set const& keep;
@@ -46,14 +47,14 @@ struct argmin_kernel {
       keep.indptr[block.index() + 1] = found.word;
     }
     if (last_block(block, ticket, temp_storage))
-      close_segments(block, keep, sums, close_lowest<Rule>{scores, rule, keep});
+      finalize_segments(block, keep, sums, finalize_argmin<Rule>{scores, rule, keep});
   }
 
  private:
   static constexpr std::uint64_t none = ~std::uint64_t{0};
 
-  /// Lowest of all: by key, then by how far the ordinal is from the end. A segment whose lanes hold other tokens
-  /// drops nothing.
+  /// Finds the entry with the lowest key; of equal keys, the one with the highest ordinal. If the lanes of the segment
+  /// hold different tokens, none is dropped.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD packed_result drop(Block& block, int segment, std::uint64_t* lowest_storage,
                                                int* temp_storage) const {
@@ -67,12 +68,12 @@ struct argmin_kernel {
     int nan = 0;
     for (int e = keys.begin + block.thread(); e < keys.end; e += block.threads()) {
       std::uint32_t const key = keys.at(e);
-      if (key == order_forced) continue;
-      nan += key == order_nan ? 1 : 0;
-      lowest = take_lower{}(lowest, std::uint64_t{key} << 32 | (0xFFFFFFFFu - static_cast<std::uint32_t>(e)));
+      if (key == forced_key) continue;
+      nan += key == nan_key ? 1 : 0;
+      lowest = min_op{}(lowest, std::uint64_t{key} << 32 | (0xFFFFFFFFu - static_cast<std::uint32_t>(e)));
     }
-    lowest = block_reduce(block, lowest, lowest_storage, take_lower{});
-    nan = block_reduce(block, nan, temp_storage, add_up{});
+    lowest = block_reduce(block, lowest, lowest_storage, min_op{});
+    nan = block_reduce(block, nan, temp_storage, plus_op{});
     int const ordinal = lowest == none ? -1 : static_cast<int>(0xFFFFFFFFu - static_cast<std::uint32_t>(lowest));
     return packed_result::of(ordinal + 1, nan, true, block.thread() == 0 && decides_unobserved(rule, scores, segment));
   }
@@ -80,10 +81,10 @@ struct argmin_kernel {
 
 }  // namespace detail
 
-/// One launch: no result of it depends on how many threads a block has.
+/// Takes one launch. The result does not depend on the number of threads.
 ///
-/// Lanes that decide together and hold other tokens, and counts out of their limits, raise a fault; their segments drop
-/// nothing.
+/// A fault is recorded for lanes that decide together and hold different tokens, and for counts out of their limits.
+/// The segments of such lanes drop nothing.
 template <kernel_backend Backend>
 struct implementation<ops::argmin_t, Backend> {
   static constexpr bool provided = true;

@@ -1,4 +1,5 @@
-// Logits of a tile in float32: chunks of keys and rows meet in shared memory. For keys of any type, size and alignment.
+// Logits of a tile by float32 multiply-adds, from chunks of keys and rows in shared memory. It takes keys of any type,
+// size and alignment.
 #pragma once
 
 #include <kvpolicy/ops/cuda/attention_task.hpp>
@@ -6,19 +7,19 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Four floats that are read and written at once.
+/// Four floats that are loaded and stored as one vector.
 struct alignas(16) four_floats {
   float of[4];
 };
 
-/// Elements of a plane's rows, four at a time where that is one load.
-struct fours_of {
+/// Reads elements of rows as floats, four at a time, by one load where they are contiguous and aligned.
+struct float4_reader {
   codec element = codec::f32;
   int dims = 0;
   std::int64_t dim = 0;  ///< bytes between elements
   bool at_once = false;  ///< four elements that begin at a multiple of four are one aligned load
 
-  /// Elements d .. d + 3 of a row, zeros behind the last; all zeros where there is no row.
+  /// Elements d to d + 3 of a row. Elements behind the last are 0, and all four are 0 if `row` is null.
   [[nodiscard]] KVPOLICY_HD four_floats at(std::byte const* row, int d) const {
     four_floats made{};
     if (row == nullptr) return made;
@@ -37,17 +38,17 @@ struct fours_of {
   }
 };
 
-[[nodiscard]] inline fours_of fours_in(plane const& rows) {
+[[nodiscard]] inline float4_reader reader_of(plane const& rows) {
   return {rows.element, rows.dims, rows.dim,
           rows.contiguous() && alignment_of(rows, true) >= 4 * bytes_of(rows.element)};
 }
-[[nodiscard]] inline fours_of fours_in(query_view const& rows) {
+[[nodiscard]] inline float4_reader reader_of(query_view const& rows) {
   return {rows.element, rows.dims, bytes_of(rows.element), alignment_of(rows) >= 4 * bytes_of(rows.element)};
 }
 
-/// A logit alone, as the tensor cores' are not where a number is not finite.
-[[nodiscard]] KVPOLICY_HD inline float plain_product(fours_of const& keys, fours_of const& rows, std::byte const* key,
-                                                     std::byte const* row) {
+/// One unscaled logit, computed apart: the tensor cores' result is wrong where a number is not finite.
+[[nodiscard]] KVPOLICY_HD inline float plain_product(float4_reader const& keys, float4_reader const& rows,
+                                                     std::byte const* key, std::byte const* row) {
   float sum = 0;
   for (int d = 0; d < keys.dims; d += 4) {
     four_floats const a = keys.at(key, d);
@@ -57,25 +58,26 @@ struct fours_of {
   return sum;
 }
 
-/// Logits by multiplication and addition of floats. A thread has four entries of four rows; each logit is the sum of
-/// chunks in their order, whatever the number of threads.
+/// Computes logits by multiplying and adding floats. A thread computes those of four entries and four rows. A logit is
+/// the sum of its chunks in their order, so its bits do not depend on the number of threads.
 class fma_product {
  public:
-  static constexpr int chunk = 32;  ///< dims at once
+  static constexpr int chunk = 32;  ///< dims in shared memory at once
 
-  fours_of keys;
-  fours_of rows;
+  float4_reader keys;
+  float4_reader rows;
 
   [[nodiscard]] std::size_t bytes() const {
     return shared_arena::bytes_of_piece<float>(chunk * tile_pitch) + shared_arena::bytes_of_piece<float>(chunk * pitch);
   }
   [[nodiscard]] KVPOLICY_HD int tile() const { return tile_rows; }
 
-  /// Rows of a launch are read where they are: nothing is prepared.
+  /// Does nothing: `run` reads the rows where they are.
   template <class Block>
   KVPOLICY_HD void prepare(Block&, attention_task const&, used_rows const&, lane, shared_arena const&, int) const {}
 
-  /// The room's keys and `count` rows become its logits, unscaled. Begins with a barrier, ends without one.
+  /// Computes the unscaled logits of the tile's keys and `count` rows into `temp_storage.logits`. Begins with a barrier
+  /// and ends without one.
   template <class Block>
   KVPOLICY_HD void run(Block& block, attention_task const&, used_rows const&, lane,
                        attention_storage const& temp_storage, shared_arena arena, int, int count) const {
@@ -97,10 +99,11 @@ class fma_product {
  private:
   static constexpr int pitch = tile_rows + 4;
 
-  /// Dims [d, d + chunk) of `count` rows, so that a dim's lie side by side.
+  /// Copies dims [d, d + chunk) of `count` rows to shared memory, transposed: the rows' values of one dim are
+  /// neighbours.
   template <class Block>
-  KVPOLICY_HD static void stage(Block& block, fours_of const& from, std::byte const* const* where, int count, int d,
-                                float* to, int to_pitch) {
+  KVPOLICY_HD static void stage(Block& block, float4_reader const& from, std::byte const* const* where, int count,
+                                int d, float* to, int to_pitch) {
     for (int i = block.thread(); i < count * (chunk / 4); i += block.threads()) {
       int const part = i % (chunk / 4) * 4;
       int const row = i / (chunk / 4);

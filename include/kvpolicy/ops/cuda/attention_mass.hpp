@@ -1,4 +1,6 @@
-// Device implementation of attention_mass: the sums of the softmax, where they are not given, and then the masses.
+// Device implementation of attention_mass. One kind of launch computes the softmax statistics of each row (its maximum
+// and the sum of its weights), unless the caller gives log-sum-exps (LSE). Another kind adds the probabilities to
+// masses.
 #pragma once
 
 #include <cmath>
@@ -11,14 +13,14 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// One call, as the host knows it.
+/// The arguments of one call, and what follows from them on the host.
 class mass_call {
  public:
   mass_call(keys const& from, query_view const& rows, attention_mass_options const& how, score_view const& out)
       : how_(how) {
     task_.from = from;
     task_.rows = rows;
-    task_.among = out;
+    task_.scores = out;
     task_.domain = how.domain;
     task_.group = rows.rows > 0 ? rows.heads / out.lanes.heads : 1;
     task_.scale = 1.0f / std::sqrt(static_cast<float>(from.rows.dims));
@@ -33,17 +35,17 @@ class mass_call {
   [[nodiscard]] attention_task const& task() const { return task_; }
   [[nodiscard]] bool sums_are_given() const { return given_; }
   [[nodiscard]] bool group_maximum() const { return how_.group == reduction::max; }
-  [[nodiscard]] float group_share() const {
+  [[nodiscard]] float logit_weight() const {
     return task_.on_logits && how_.group == reduction::mean ? 1.0f / static_cast<float>(task_.group) : 1.0f;
   }
 
-  /// Rows of a head that can be used, at most.
+  /// The most rows of a query head that can be used.
   [[nodiscard]] int rows() const {
     if (task_.only_last) return task_.rows.rows < 1 ? 0 : 1;
     bool const fewer = task_.last_rows > 0 && task_.last_rows < task_.rows.rows;
     return fewer ? task_.last_rows : task_.rows.rows;
   }
-  /// Rows [first, first + most) of those that are used. Sums are made of rows whose heads lie side by side.
+  /// The task for rows [first, first + most) of the used ones. For statistics the heads of a row are neighbours.
   [[nodiscard]] attention_task part(int first, int most, bool rows_apart) const {
     attention_task some = task_;
     some.first_row = first;
@@ -53,26 +55,26 @@ class mass_call {
   }
 
   [[nodiscard]] mass_reduction reduction_of(bool further) const {
-    int const together = task_.among.lanes.size() / task_.among.segments();
+    int const together = task_.scores.lanes.size() / task_.scores.segments();
     bool const mean_of_group = how_.group == reduction::mean && !task_.on_logits;
     return {.rows_maximum = how_.rows == reduction::max,
             .group_maximum = group_maximum(),
-            .group_share = group_share(),
+            .logit_weight = logit_weight(),
             .mean_rows = how_.rows == reduction::mean,
             .divide_by = mean_of_group ? task_.group : 1,
             .lanes_maximum = how_.lanes == reduction::max,
             .lanes_divide_by = how_.lanes == reduction::mean ? together : 1,
-            .grow = how_.accumulate || further};
+            .accumulate = how_.accumulate || further};
   }
 
-  /// True if rows may come in several launches that add to each other's masses.
-  [[nodiscard]] bool adds_up() const {
+  /// True if rows may be split into several launches that add to the same masses.
+  [[nodiscard]] bool is_additive() const {
     bool const group = task_.on_logits || task_.group == 1 || !group_maximum() || !task_.rows_apart;
-    bool const lanes = task_.among.lanes.size() == task_.among.segments() || how_.lanes == reduction::sum;
+    bool const lanes = task_.scores.lanes.size() == task_.scores.segments() || how_.lanes == reduction::sum;
     return how_.rows != reduction::max && group && lanes;
   }
   void check_rows() const {
-    expects(given_ || rows() <= sums_storage::most_rows || adds_up(), "attention_mass", "queries.rows", rows(), [] {
+    expects(given_ || rows() <= sums_storage::most_rows || is_additive(), "attention_mass", "queries.rows", rows(), [] {
       return "a device takes " + std::to_string(sums_storage::most_rows) +
              " rows at once, of more it can add masses up and nothing else, unless their log-sum-exps are given";
     });
@@ -84,7 +86,7 @@ class mass_call {
   bool given_ = false;
 };
 
-/// Launches for one kind of product.
+/// The launches of one call with one kind of product: tensor cores or multiply-adds.
 template <class Executor, class Product>
 class mass_launches {
  public:
@@ -92,8 +94,8 @@ class mass_launches {
       : exec_(exec),
         call_(call),
         product_(product),
-        among_(call.task().among),
-        storage_(call.task().group, among_.lanes.bound, among_.lanes.size(), exec.scratch()),
+        scores_(call.task().scores),
+        storage_(call.task().group, scores_.lanes.bound, scores_.lanes.size(), exec.scratch()),
         threads_(exec.config().entry_threads < tile_entries ? exec.config().entry_threads : tile_entries) {}
 
   void run() {
@@ -105,38 +107,38 @@ class mass_launches {
   }
 
  private:
-  /// The sums of up to most_rows rows.
+  /// Launches the statistics of up to most_rows rows.
   void sums(int first) {
     int const most = call_.rows() - first < sums_storage::most_rows ? call_.rows() - first : sums_storage::most_rows;
     int const at_once = storage_.rows_of_launch(call_.task().group);
-    int const blocks = among_.lanes.size() * storage_.stretches;
+    int const blocks = scores_.lanes.size() * storage_.stretches;
     for (int row = 0; row < most; row += at_once) {
       sums_kernel<Product> kernel{call_.part(first + row, at_once < most - row ? at_once : most - row, false), product_,
                                   storage_};
       kernel.group_maximum = call_.group_maximum();
-      kernel.group_share = call_.group_share();
+      kernel.logit_weight = call_.logit_weight();
       exec_.launch(launch_shape{blocks, threads_, kernel.shared(product_, storage_)}, kernel);
       int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
-      launch_each(exec_, std::int64_t{among_.lanes.size()} * storage_.slots, settle_body{storage_, slot});
+      launch_each(exec_, std::int64_t{scores_.lanes.size()} * storage_.slots, finalize_body{storage_, slot});
     }
   }
 
   void masses(int first, int most) {
     int const entries = entries_of_piece();
-    int const pieces = (among_.lanes.bound + entries - 1) / entries;
+    int const pieces = (scores_.lanes.bound + entries - 1) / entries;
     mass_kernel<Product> const kernel{call_.part(first, most, call_.task().rows_apart),
                                       product_,
                                       known_sums{call_.sums_are_given(), storage_},
                                       call_.reduction_of(first > 0),
                                       pieces,
                                       entries};
-    launch_change(exec_, launch_shape{among_.segments() * pieces, threads_, kernel.shared(product_)}, kernel);
+    launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads_, kernel.shared(product_)}, kernel);
   }
 
-  /// Short ones where long ones would leave processors idle.
+  /// The entries of a block: fewer where longer pieces would leave multiprocessors idle.
   [[nodiscard]] int entries_of_piece() const {
     int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
-    auto const blocks = [&] { return among_.segments() * (among_.lanes.bound / (tiles * tile_entries) + 1); };
+    auto const blocks = [&] { return scores_.segments() * (scores_.lanes.bound / (tiles * tile_entries) + 1); };
     while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
     return tiles * tile_entries;
   }
@@ -144,18 +146,19 @@ class mass_launches {
   Executor& exec_;
   mass_call const& call_;
   Product product_;
-  score_view const& among_;
+  score_view const& scores_;
   sums_storage storage_;
   int threads_;
 };
 
 }  // namespace detail
 
-/// Two launches for up to 256 rows of a lane's heads and one for their masses; one launch where `rows.lse` is given.
+/// Two launches compute the statistics of up to 256 rows of a lane's heads; one launch computes the masses of up to
+/// 1024 rows of a query head. Where `rows.lse` is given, there is one launch in all.
 ///
-/// Every mass has the same bits whatever the launch numbers. More than 1024 rows of a query head are taken only where
-/// masses of rows add up, or with `rows.lse`. Scratch: 8 bytes for each of 256 rows and stretch of 1024 entries (64 at
-/// most), and for each of 1024 rows of a lane's query heads.
+/// Every mass has the same bits whatever the launch numbers. More than 1024 rows of a query head are accepted only
+/// where the masses of rows add up, or with `rows.lse`. Scratch: 8 bytes for each lane, stretch of 1024 entries (64 at
+/// most) and each of 256 rows, and 8 bytes for each of 1024 rows of a lane's query heads.
 template <kernel_backend Backend>
 struct implementation<ops::attention_mass_t, Backend> {
   static constexpr bool provided = true;
@@ -175,12 +178,13 @@ struct implementation<ops::attention_mass_t, Backend> {
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
       detail::mass_launches(exec, call, tensor_product(exec.config(), call)).run();
     } else {
-      detail::mass_launches(exec, call, detail::fma_product{detail::fours_in(from.rows), detail::fours_in(rows)}).run();
+      detail::mass_launches(exec, call, detail::fma_product{detail::reader_of(from.rows), detail::reader_of(rows)})
+          .run();
     }
   }
 
  private:
-  /// Two blocks a processor, where it has much shared memory.
+  /// Sized so that two blocks fit on a multiprocessor that has at least 96 KiB of shared memory.
   static detail::mma_product tensor_product(launch_config const& numbers, detail::mass_call const& call) {
     int const group = call.task().group;
     int const slots = group > detail::sums_storage::slots_of_launch ? group : detail::sums_storage::slots_of_launch;

@@ -1,74 +1,76 @@
-// Logits of a tile on tensor cores: keys of 16 bits straight from their rows, query rows as fragments in shared memory.
+// Logits of a tile on tensor cores: 16-bit keys are read from their rows, query rows are fragments in shared memory.
 #pragma once
 
 #include <kvpolicy/ops/cuda/attention_fma.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Four words: the eight numbers of 16 bits that a thread reads of a row at once.
+/// The eight 16-bit numbers of a row that a thread loads at once, in four registers.
 struct alignas(16) eight_numbers {
   std::uint32_t of[4];
 };
 
-/// Logits of bf16 or f16 keys whose rows begin at multiples of 16 bytes and hold a multiple of 8 numbers. A row of
-/// another type is the sum of two numbers of the keys' type: 16 bits of it count with bf16 keys, 22 with f16 keys.
+/// Computes logits of bf16 or f16 keys whose rows are aligned to 16 bytes and have a multiple of 8 elements. A query
+/// row of another type is split into a sum of two numbers of the keys' type, which keeps 16 bits of it with bf16 keys
+/// and 22 with f16 keys.
 ///
-/// Which dim is which k of a fragment does not matter as long as keys and rows agree. Thread t of four takes dims
-/// 8 t .. 8 t + 7 of 32: two products of 16, and every load is 16 bytes.
+/// It does not matter which dim is which k of a fragment, as long as keys and rows agree. Thread t of four takes dims
+/// 8t to 8t + 7 of 32, so that every load is 16 bytes and serves two products of k = 16.
 class mma_product {
  public:
-  fours_of keys;
-  fours_of rows;
-  int rows_held = 8;   ///< rows that shared memory has room for, a multiple of 8
-  bool split = false;  ///< rows are the sum of two numbers
+  float4_reader keys;
+  float4_reader rows;
+  int rows_in_shared = 8;  ///< rows that fit in shared memory, a multiple of 8
+  bool split = false;      ///< each element of a row is split into two numbers
 
-  /// Eight rows of the widest head, as two numbers each, have room beside everything else in 48 KiB.
+  /// With so many dims, eight split rows still fit in 48 KiB beside the rest.
   static constexpr int most_dims = 512;
 
-  /// True of keys that it can multiply.
+  /// True if it can multiply these keys.
   [[nodiscard]] static bool takes(plane const& of) {
     bool const halves = of.element == codec::f16 || of.element == codec::bf16;
     bool const aligned = of.contiguous() && of.dims % 8 == 0 && alignment_of(of, true) == 16;
     return halves && aligned && of.dims <= most_dims;
   }
-  /// For so many rows of a lane, of which `shared` bytes hold as many as they can.
+  /// The product for `count` rows of a lane, of which as many as fit in `shared` bytes stay in shared memory.
   [[nodiscard]] static mma_product of(plane const& from, query_view const& queries, int count, std::size_t shared) {
     mma_product made;
-    made.keys = fours_in(from);
-    made.rows = fours_in(queries);
+    made.keys = reader_of(from);
+    made.rows = reader_of(queries);
     made.split = queries.element != from.element;
     std::size_t const capacity = shared / (made.row_bytes() + sizeof(float));
     std::size_t const wanted = (static_cast<std::size_t>(count) + 7) / 8 * 8;
-    made.rows_held = static_cast<int>(wanted < capacity ? wanted : capacity / 8 * 8);
+    made.rows_in_shared = static_cast<int>(wanted < capacity ? wanted : capacity / 8 * 8);
     return made;
   }
 
   [[nodiscard]] std::size_t bytes() const {
-    return static_cast<std::size_t>(rows_held) * row_bytes() + shared_arena::bytes_of_piece<float>(rows_held);
+    return static_cast<std::size_t>(rows_in_shared) * row_bytes() + shared_arena::bytes_of_piece<float>(rows_in_shared);
   }
-  /// Rows of a tile of logits.
-  [[nodiscard]] KVPOLICY_HD int tile() const { return rows_held < tile_rows ? rows_held : tile_rows; }
+  /// How many rows a tile of logits has.
+  [[nodiscard]] KVPOLICY_HD int tile() const { return rows_in_shared < tile_rows ? rows_in_shared : tile_rows; }
 
-  /// Before the first tile of entries: all rows of a launch, if there is room for them.
+  /// Packs all rows of the launch before the first tile of entries, if they fit in shared memory.
   template <class Block>
   KVPOLICY_HD void prepare(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
                            shared_arena const& arena, int count) const {
-    if (count <= rows_held) pack(block, task, used, this_lane, arena, 0, count);
+    if (count <= rows_in_shared) pack(block, task, used, this_lane, arena, 0, count);
   }
 
-  /// The room's keys and `count` rows from `base` on become its logits. Begins with a barrier, ends without one.
+  /// Computes the unscaled logits of the tile's keys and of `count` rows from `base` on into `temp_storage.logits`.
+  /// Begins with a barrier and ends without one.
   template <class Block>
   KVPOLICY_HD void run(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
                        attention_storage const& temp_storage, shared_arena arena, int base, int count) const {
-    bool const all_held = used.count * task.group <= rows_held;
+    bool const all_in_shared = used.count * task.group <= rows_in_shared;
     block.sync();
-    if (!all_held) {
+    if (!all_in_shared) {
       pack(block, task, used, this_lane, arena, base, count);
       block.sync();
     }
-    auto const* const packed = arena.template take<eight_numbers>(rows_held * spans() * 4 * (split ? 2 : 1));
-    auto const* const factor = arena.template take<float>(rows_held);
-    int const first = all_held ? base : 0;
+    auto const* const packed = arena.template take<eight_numbers>(rows_in_shared * spans() * 4 * (split ? 2 : 1));
+    auto const* const factor = arena.template take<float>(rows_in_shared);
+    int const first = all_in_shared ? base : 0;
     for (int i = block.thread(); i < count; i += block.threads())
       temp_storage.scale[i] = task.scale * factor[first + i];
     if (keys.element == codec::bf16) {
@@ -79,39 +81,41 @@ class mma_product {
   }
 
  private:
-  /// Products of 32 dims.
+  /// How many spans of 32 dims a row has.
   [[nodiscard]] KVPOLICY_HD int spans() const { return (keys.dims + 31) / 32; }
   [[nodiscard]] std::size_t row_bytes() const { return static_cast<std::size_t>(spans()) * (split ? 128 : 64); }
-  /// Where dims [8 c, 8 c + 8) of row i are, among the four words that threads read side by side.
+  /// The index of dims [8c, 8c + 8) of row i in the packed rows: the four vectors that a quad of threads reads are
+  /// neighbours.
   [[nodiscard]] KVPOLICY_HD int place(int i, int c) const { return (i / 8 * spans() + c / 4) * 32 + i % 8 * 4 + c % 4; }
 
-  /// Rows [base, base + count) of a launch as fragments, a warp a row; zeros behind them, up to a multiple of 8.
+  /// Packs rows [base, base + count) of a launch as fragments, one warp for each row. Rows behind them, up to a
+  /// multiple of 8, are zeros.
   template <class Block>
   KVPOLICY_HD void pack(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
                         shared_arena arena, int base, int count) const {
-    auto* const packed = arena.template take<eight_numbers>(rows_held * spans() * 4 * (split ? 2 : 1));
-    auto* const factor = arena.template take<float>(rows_held);
+    auto* const packed = arena.template take<eight_numbers>(rows_in_shared * spans() * 4 * (split ? 2 : 1));
+    auto* const factor = arena.template take<float>(rows_in_shared);
     for (int i = warp_id(block); i < (count + 7) / 8 * 8; i += block.threads() / warp_size) {
       std::byte const* const row = i < count ? used.query_at(task, this_lane, base + i) : nullptr;
-      float const shrink = split && keys.element == codec::f16 ? shrink_of(block, row) : 1.0f;
+      float const prescale = split && keys.element == codec::f16 ? prescale_of(block, row) : 1.0f;
       for (int c = lane_id(block); c < 4 * spans(); c += warp_size) {
         eight_numbers high{};
         eight_numbers rest{};
         for (int k = 0; k < 8; k += 4) {
           bool const there = 8 * c + k < rows.dims;
           four_floats const some = there ? rows.at(row, 8 * c + k) : four_floats{};
-          for (int j = 0; j < 4; ++j) add_number(some.of[j] * shrink, k + j, high, rest);
+          for (int j = 0; j < 4; ++j) add_number(some.of[j] * prescale, k + j, high, rest);
         }
         packed[place(i, c)] = high;
-        if (split) packed[rows_held * spans() * 4 + place(i, c)] = rest;
+        if (split) packed[rows_in_shared * spans() * 4 + place(i, c)] = rest;
       }
-      if (lane_id(block) == 0) factor[i] = 1.0f / shrink;
+      if (lane_id(block) == 0) factor[i] = 1.0f / prescale;
     }
   }
 
-  /// A power of two that brings a row's largest number to [1, 2), where f16 has most of its bits.
+  /// The power of two that scales a row's largest magnitude to [1, 2), so that the f16 parts of the row keep most bits.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD float shrink_of(Block& block, std::byte const* row) const {
+  [[nodiscard]] KVPOLICY_HD float prescale_of(Block& block, std::byte const* row) const {
     unsigned largest = 0;
     for (int d = 4 * lane_id(block); d < rows.dims; d += 4 * warp_size) {
       four_floats const some = rows.at(row, d);
@@ -120,7 +124,7 @@ class mma_product {
         if (bits > largest) largest = bits;
       }
     }
-    largest = warp_reduce(block, largest, take_higher{}) >> 23;
+    largest = warp_reduce(block, largest, max_op{}) >> 23;
     return largest < 2 || largest > 252 ? 1.0f : same_bits<float>((254u - largest) << 23);
   }
 
@@ -133,7 +137,8 @@ class mma_product {
     rest.of[at / 2] |= static_cast<std::uint32_t>(second) << (at % 2 * 16);
   }
 
-  /// A warp takes 32 entries at a time. Its sums stay in registers only where their loops are unrolled.
+  /// Computes all logits of the tile; a warp takes 32 entries at a time. The loops are unrolled so that the sums stay
+  /// in registers.
   template <codec Element, class Block>
   KVPOLICY_HD void multiply_all(Block& block, attention_storage const& temp_storage, eight_numbers const* packed,
                                 float const* factor, int first, int count) const {
@@ -152,11 +157,11 @@ class mma_product {
           if (n * 8 < count) numbers = put(block, temp_storage, m + 16 * half, 8 * n, sum[half][n]) && numbers;
         }
       }
-      if (!numbers) mend(block, temp_storage, factor, m, count);
+      if (!numbers) recompute_nan(block, temp_storage, factor, m, count);
     }
   }
 
-  /// Entries [m, m + 32) times `blocks` of eight rows.
+  /// Multiplies entries [m, m + 32) by `blocks` groups of eight rows.
   template <codec Element, class Block>
   KVPOLICY_HD void multiply(Block& block, attention_storage const& temp_storage, eight_numbers const* packed,
                             int blocks, int m, fragment_of_floats (&sum)[2][tile_rows / 8]) const {
@@ -169,7 +174,7 @@ class mma_product {
         bool const there = from[i] != nullptr && 8 * (4 * s + t) < keys.dims;
         if (there) key[i] = *reinterpret_cast<eight_numbers const*>(from[i] + 16 * (4 * s + t));
       }
-      block.sync_warp();  // products are the warp's
+      block.sync_warp();  // mma needs the whole warp
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
@@ -177,7 +182,7 @@ class mma_product {
         if (n >= blocks) continue;
         auto const* const at = packed + (n * spans() + s) * 32 + lane_id(block);
         multiply_pair<Element>(block, key, *at, sum[0][n], sum[1][n]);
-        if (split) multiply_pair<Element>(block, key, at[rows_held * spans() * 4], sum[0][n], sum[1][n]);
+        if (split) multiply_pair<Element>(block, key, at[rows_in_shared * spans() * 4], sum[0][n], sum[1][n]);
       }
     }
   }
@@ -194,7 +199,7 @@ class mma_product {
     }
   }
 
-  /// Where number i of this thread's part of a fragment of 16 entries and 8 rows is.
+  /// The entry and the row of element i of this thread's part of a fragment of 16 entries and 8 rows.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD static int entry_of(Block& block, int i) {
     return lane_id(block) / 4 + i / 2 * 8;
@@ -204,7 +209,7 @@ class mma_product {
     return lane_id(block) % 4 * 2 + i % 2;
   }
 
-  /// A fragment of logits; false if one of them is NaN.
+  /// Stores a fragment of logits. False if one of them is NaN.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD static bool put(Block& block, attention_storage const& temp_storage, int m, int n,
                                             fragment_of_floats const& sum) {
@@ -219,10 +224,11 @@ class mma_product {
     return numbers;
   }
 
-  /// Infinity times what is left of a row would be NaN: of 32 entries, what this thread put is multiplied anew.
+  /// Computes the NaN logits of this thread again without tensor cores: an infinite key times the second part of a
+  /// split row can be NaN where the logit is not.
   template <class Block>
-  KVPOLICY_HD void mend(Block& block, attention_storage const& temp_storage, float const* factor, int m,
-                        int count) const {
+  KVPOLICY_HD void recompute_nan(Block& block, attention_storage const& temp_storage, float const* factor, int m,
+                                 int count) const {
     for (int i = 0; i < 2 * 4 * ((count + 7) / 8); ++i) {
       int const e = m + i % 8 / 4 * 16 + entry_of(block, i % 4);
       int const r = i / 8 * 8 + row_of(block, i % 4);

@@ -1,4 +1,5 @@
-// Which rows and entries of a lane attention is of, and one tile of each, as the threads of a block share them.
+// The arguments of attention kernels: which rows and entries of a lane take part, and one tile of each in shared
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +9,24 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Entries and, at most, rows of a tile of logits; logits of a row lie side by side, rows `tile_pitch` apart.
+/// The entries and the most rows of a tile of logits. The logits of a row are neighbours; rows are `tile_pitch` apart.
 inline constexpr int tile_entries = 128;
 inline constexpr int tile_rows = 32;
-inline constexpr int tile_pitch = tile_entries + 4;  // rows of the same fragment begin in different banks
+inline constexpr int tile_pitch = tile_entries + 4;  // no bank conflicts between rows of a fragment
 
-/// What becomes of the keys and the rows, the same for all lanes. Values only.
+/// The arguments that are the same for all lanes. Kernels copy it, so it has values only.
 struct attention_task {
   keys from;
   query_view rows;
-  score_view among;  ///< who takes part; with `candidates` also which entries do
+  score_view scores;  ///< the lanes; with `candidates` also the entries that take part
   key_domain domain = key_domain::all;
-  int group = 1;           ///< query heads of a lane
+  int group = 1;           ///< query heads of a lane, its GQA group
   float scale = 1;         ///< 1 / sqrt(D)
-  int last_rows = 0;       ///< only the last so many rows; 0: all
-  bool only_last = false;  ///< only the very last of them, which leaves the domain as it is
-  bool on_logits = false;  ///< the group is reduced before the softmax
-  bool rows_apart = true;  ///< the rows of a head follow one another; else the heads of a row do
-  int first_row = 0;       ///< of those rows this launch takes [first_row, first_row + most_rows)
+  int last_rows = 0;       ///< only so many of the last rows take part; 0: all
+  bool only_last = false;  ///< of these only the very last is used, but the domain is that of all of them
+  bool on_logits = false;  ///< the logits of the group are reduced before the softmax
+  bool rows_apart = true;  ///< true: rows of a head are neighbours; false: heads of a row are
+  int first_row = 0;       ///< this launch takes rows [first_row, first_row + most_rows) of the used ones
   int most_rows = 1;
 
   [[nodiscard]] KVPOLICY_HD bool sees_all() const { return rows.position.data == nullptr; }
@@ -35,18 +36,18 @@ struct attention_task {
   }
 };
 
-/// Later than every position.
+/// A position later than every valid one.
 inline constexpr std::int64_t no_position = std::int64_t{1} << 40;
 
-/// The rows of a lane that a launch takes.
+/// The rows of a lane that a launch uses, and the entries that they may attend to.
 struct used_rows {
-  int begin = 0;                      ///< the first of them, counted as the view counts
-  int count = 0;                      ///< of each query head
-  int all = 0;                        ///< rows of a head that are used, in this launch or another
+  int begin = 0;                      ///< the first of these rows, as an index of the query view
+  int count = 0;                      ///< rows of each query head
+  int all = 0;                        ///< rows of a head that all launches together use
   std::int64_t domain = no_position;  ///< entries at positions below take part
-  int entries = 0;                    ///< committed ones
+  int entries = 0;                    ///< committed entries of the lane
 
-  /// Row i of this launch, of all heads: its head in the group, and its number among those of the head.
+  /// The head in the group, and the row of that head, of row i of this launch.
   [[nodiscard]] KVPOLICY_HD int head_of(attention_task const& task, int i) const {
     return task.rows_apart ? i / count : i % task.group;
   }
@@ -59,7 +60,8 @@ struct used_rows {
   }
 };
 
-/// How many of a lane's valid rows are not after position `last`: they ascend. Collective of a warp.
+/// How many of a lane's valid rows are at positions up to `last`. Positions ascend, and each step of the search splits
+/// the range by 32. Collective of a warp.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD int rows_until(Block& block, attention_task const& task, lane this_lane, int valid,
                                          int last) {
@@ -68,7 +70,7 @@ template <class Block>
   while (begin < end) {
     int const step = (end - begin + warp_size - 1) / warp_size;
     int const probe = begin + lane_id(block) * step + step - 1;
-    int const passed = bits_in(block.ballot(probe < end && task.position_of(this_lane, probe) <= last));
+    int const passed = popcount(block.ballot(probe < end && task.position_of(this_lane, probe) <= last));
     int const stop = begin + passed * step + step - 1;
     begin += passed * step;
     end = passed < warp_size && stop < end ? stop : end;
@@ -76,15 +78,15 @@ template <class Block>
   return begin;
 }
 
-/// The rows of a lane, as every thread finds them. Collective.
+/// The rows of a lane that this launch uses. Every thread gets them. Collective.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD used_rows used_rows_of(Block& block, attention_task const& task, lane this_lane) {
   used_rows made;
-  made.entries = task.among.lanes.committed(this_lane);
+  made.entries = task.scores.lanes.committed(this_lane);
   if (task.rows.rows == 0) return made;
   int end = task.rows.valid(this_lane);
   if (!task.sees_all()) {
-    int const* const position = task.among.lanes.position.row(this_lane);
+    int const* const position = task.scores.lanes.position.row(this_lane);
     end = made.entries > 0 ? rows_until(block, task, this_lane, end, position[made.entries - 1]) : 0;
   }
   int begin = task.last_rows > 0 && end > task.last_rows ? end - task.last_rows : 0;
@@ -98,22 +100,23 @@ template <class Block>
   return made;
 }
 
-/// What a row makes of its logits: e^(scale * logit - high) * share, of entries at positions below `limit`.
+/// The softmax statistics of a row. The probability of a logit is e^(logit - row_max) * scale, for entries at positions
+/// below the row's `limit`. Where the caller gives the row's LSE, that is in row_max, and scale is 1.
 struct row_sums {
-  float high = 0;
-  float share = 1;
+  float row_max = 0;
+  float scale = 1;
 };
 
-/// The threads' own view of what they share; all of them make it alike.
+/// A tile in shared memory. Every thread constructs one, with the same pointers.
 struct attention_storage {
   float* logits;            ///< [tile_rows][tile_pitch]
-  std::byte const** key;    ///< [tile_entries]: null of those that are not there
-  std::int64_t* position;   ///< [tile_entries]: no_position of those that take no part
-  float* inner;             ///< [tile_entries]: what is reduced first, while it is
-  std::byte const** query;  ///< [tile_rows]: null behind the last
-  std::int64_t* limit;      ///< [tile_rows]
-  float* scale;             ///< [tile_rows]
-  row_sums* sums;           ///< [tile_rows]
+  std::byte const** key;    ///< [tile_entries]: rows of keys; null behind the last
+  std::int64_t* position;   ///< [tile_entries]: no_position where an entry takes no part
+  float* inner;             ///< [tile_entries]: the running result of the inner reduction
+  std::byte const** query;  ///< [tile_rows]: query rows; null behind the last
+  std::int64_t* limit;      ///< [tile_rows]: a row attends to positions below it
+  float* scale;             ///< [tile_rows]: what logits are multiplied by
+  row_sums* sums;           ///< [tile_rows]: softmax statistics
 
   KVPOLICY_HD explicit attention_storage(shared_arena& arena)
       : logits(arena.take<float>(tile_rows * tile_pitch)),
@@ -135,7 +138,7 @@ struct attention_storage {
 
   [[nodiscard]] KVPOLICY_HD bool sees(int row, int entry) const { return position[entry] < limit[row]; }
 
-  /// Entries [begin, end) of a lane, at most a tile.
+  /// Fills the tile with entries [begin, end) of a lane, at most tile_entries of them.
   template <class Block>
   KVPOLICY_HD void take_entries(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
                                 int begin, int end) const {
@@ -144,14 +147,14 @@ struct attention_storage {
       bool const there = e < end;
       key[i] = there ? task.from.row(this_lane, e) : nullptr;
       std::int64_t at = task.sees_all() ? 0 : no_position;
-      if (there && !task.sees_all()) at = task.among.lanes.position.row(this_lane)[e];
+      if (there && !task.sees_all()) at = task.scores.lanes.position.row(this_lane)[e];
       bool part = there && at < used.domain;
-      if (part && task.candidates()) part = task.among.rows.row(this_lane)[e] != same_bits<float>(0xFF800000u);
+      if (part && task.candidates()) part = task.scores.rows.row(this_lane)[e] != same_bits<float>(0xFF800000u);
       position[i] = part ? at : no_position;
     }
   }
 
-  /// Rows [base, base + count) of a launch; `sums`: what `sums_of(head, row)` says of each.
+  /// Fills the tile with rows [base, base + count) of a launch. Their statistics come from `sums_of`.
   template <class Block, class Sums>
   KVPOLICY_HD void take_rows(Block& block, attention_task const& task, used_rows const& used, lane this_lane, int base,
                              int count, Sums const& sums_of) const {

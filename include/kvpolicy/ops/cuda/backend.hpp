@@ -1,4 +1,4 @@
-// What a backend of kernels is: verbs are launches of values that a block of threads runs.
+// The concepts of a backend that runs kernels, its launch numbers, and the faults that kernels record.
 #pragma once
 
 #include <concepts>
@@ -10,8 +10,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A backend that runs kernels. Every verb of ops/cuda is written once for all of them: CUDA's, and whatever else can
-/// run a block of threads with shared memory, barriers and warps of 32 (the tests have one on the host).
+/// A backend that runs kernels. The verbs of ops/cuda are written once for all such backends. CUDA is one; the tests
+/// have another that runs on the host. Such a backend runs blocks of threads with shared memory, barriers and warps of
+/// 32.
 ///
 /// A kernel is a value with `template <class Block> KVPOLICY_HD void operator()(Block& block) const`; see block.hpp.
 template <class Backend>
@@ -22,25 +23,25 @@ struct cuda {
   static constexpr bool runs_kernels = true;
 };
 
-/// How many blocks of how many threads run a kernel, and what each has of shared memory.
+/// The launch configuration of one kernel: blocks, threads and dynamic shared memory.
 struct launch_shape {
   int blocks = 1;
   int threads = 32;        ///< a multiple of 32
-  std::size_t shared = 0;  ///< bytes a block
+  std::size_t shared = 0;  ///< bytes for each block
 };
 
-/// Numbers that suit a device: chosen by compute capability, printable, and a bench may try others. No result depends
-/// on them.
+/// Launch numbers for a device. They are chosen by compute capability, can be printed, and a benchmark may try others.
+/// No result of a decision depends on them.
 struct launch_config {
-  int segment_threads = 512;  ///< of a block that reads a whole segment: top_k, argmin, select_if
-  int entry_threads = 256;    ///< of a block that takes a piece of a lane's entries
-  int entries_of_a_block = 1024;
-  int row_threads = 256;          ///< of a block that moves rows, a warp a row
-  int lane_threads = 128;         ///< of a block that does a lane's bookkeeping
-  int shared_bytes = 48 * 1024;   ///< shared memory that a block may have
-  int collected_keys = 0;         ///< that top_k collects of a segment in shared memory; 0: as its bound asks for
-  int processors = 132;           ///< multiprocessors of the device
-  int blocks_of_a_processor = 8;  ///< blocks that share out work by lanes, for each of them
+  int segment_threads = 512;      ///< threads of a block that reads a whole segment: top_k, argmin, select_if
+  int entry_threads = 256;        ///< threads of a block that reads a piece of a lane's entries
+  int entries_of_a_block = 1024;  ///< entries in such a piece
+  int row_threads = 256;          ///< threads of a block that moves rows, one warp for each row
+  int lane_threads = 128;         ///< threads of a block that updates counts and tables of lanes
+  int shared_bytes = 48 * 1024;   ///< shared memory that a block may use
+  int collected_keys = 0;         ///< keys that top_k collects in shared memory; 0: chosen by the bound
+  int processors = 132;           ///< multiprocessors (SMs) of the device
+  int blocks_of_a_processor = 8;  ///< blocks to launch for each multiprocessor where blocks share lanes
   static constexpr auto name = "launch_numbers";
   static constexpr auto fields() {
     return std::tuple{field{"segment_threads", &launch_config::segment_threads},
@@ -56,7 +57,7 @@ struct launch_config {
   friend bool operator==(launch_config const&, launch_config const&) = default;
 };
 
-/// The numbers for a compute capability, as 10 * major + minor. None has been measured yet.
+/// The launch numbers for a compute capability, which is 10 * major + minor. None of them has been measured yet.
 [[nodiscard]] constexpr launch_config launch_config_for(int capability, int processors) {
   launch_config made;
   made.processors = processors;
@@ -68,8 +69,8 @@ struct launch_config {
   return made;
 }
 
-/// What a device finds wrong with its data. Nothing can be thrown there: the verbs that follow change nothing, and
-/// `check()` of the executor throws, where the caller can wait for the device.
+/// The kinds of errors that kernels find in data. A kernel cannot throw: it records a fault, the verbs that follow
+/// change nothing, and `check()` of the executor throws once the caller can wait for the device.
 enum class fault : int {
   none,
   append_bound,
@@ -105,8 +106,8 @@ enum class fault : int {
   fault_count
 };
 
-/// Kinds that one launch can find together. Of these the lowest is told, with the lowest index; between groups it is
-/// the first that was found.
+/// The group of a kind. Kinds of one group can be found by the same launch; of these the lowest kind is reported, with
+/// the lowest index. Between groups, the fault that was found first is reported.
 [[nodiscard]] KVPOLICY_HD constexpr int group_of(fault kind) {
   switch (kind) {
     case fault::append_bound:
@@ -143,8 +144,8 @@ enum class fault : int {
   }
 }
 
-/// The first fault, of the lowest kind and index, as one number: 8 bits of kind, 24 of index, 32 of value. All ones:
-/// none. Which thread came first does not matter.
+/// The recorded fault, packed into one number so that atomic_min keeps the lowest: 8 bits of kind, 24 of index, 32 of
+/// value. All ones mean that there is none. The result does not depend on which thread comes first.
 struct device_error {
   std::uint64_t* data = nullptr;
 
@@ -156,8 +157,8 @@ struct device_error {
   [[nodiscard]] KVPOLICY_HD bool raised() const { return *data != nothing; }
 };
 
-/// An executor that launches kernels on a stream, in order, and owns scratch, a fault word, launch numbers and a few
-/// tickets: ints that are 0 before and after every launch.
+/// An executor that launches kernels on a stream, in order. It owns scratch, a `device_error`, the launch numbers and a
+/// few tickets, which are ints that are 0 before and after every launch (see `last_block`).
 template <class E>
 concept kernel_executor = executor<E> && kernel_backend<typename E::backend> && requires(E& exec) {
   { exec.config() } -> std::convertible_to<launch_config>;

@@ -1,4 +1,4 @@
-// A block of threads of a CUDA device.
+// The block of threads that kernels get on a CUDA device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// What a kernel is given on CUDA: names of registers and intrinsics. On the host it does nothing, so that kernels may
-/// be written for both.
+/// Satisfies `thread_block` by registers and intrinsics of CUDA. In host code its members do nothing, so that kernels
+/// compile for both.
 class cuda_block {
  public:
   [[nodiscard]] KVPOLICY_HD int index() const {
@@ -73,7 +73,7 @@ class cuda_block {
     return 0;
 #endif
   }
-  /// The value of another thread of the warp; of a type of up to 16 bytes.
+  /// The value that thread `from` of the warp passes. T has at most 16 bytes.
   template <class T>
   [[nodiscard]] KVPOLICY_HD T shuffle(T value, [[maybe_unused]] int from) const {
 #if defined(__CUDA_ARCH__)
@@ -83,7 +83,7 @@ class cuda_block {
 #endif
   }
 
-  /// sum += a b of the warp, on tensor cores, which round a product's sums in a way of their own.
+  /// Adds the product of a warp's fragments to `sum`, on tensor cores. Their internal rounding of the sums is theirs.
   template <codec Element>
   KVPOLICY_HD void multiply_16x8x16([[maybe_unused]] fragment_16x16 const& a, [[maybe_unused]] fragment_16x8 const& b,
                                     [[maybe_unused]] fragment_of_floats& sum) const {
@@ -146,7 +146,7 @@ class cuda_block {
   }
 
  private:
-  /// 64 bits have another name in atomic functions. Sums of signed ones are those of unsigned ones.
+  /// CUDA's atomics take 64-bit integers as unsigned long long. Sums of signed integers have the same bits.
   template <class T>
   using native_type = std::conditional_t<sizeof(T) == 8, unsigned long long, T>;
 
@@ -160,8 +160,8 @@ static_assert(thread_block<cuda_block>);
 
 namespace detail {
 
-/// Every kernel of the library: a value, and the block that runs it. Named after the architectures that it is compiled
-/// for, so that objects which were compiled for others can be linked.
+/// Every kernel of the library is this function with another `Kernel` value. The architectures it is compiled for are
+/// in its name, so that objects that were compiled for different ones can be linked together.
 template <class Kernel, int... Architectures>
 __global__ void run_kernel(Kernel const __grid_constant__ kernel) {
   cuda_block block;

@@ -1,4 +1,5 @@
-// What a kernel can ask of the block that runs it, and what follows from that: sums, scans, elections.
+// The interface that a kernel has to its block of threads, and collectives built on it: reductions, scans, the last
+// block.
 #pragma once
 
 #include <cstddef>
@@ -9,31 +10,33 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A warp's part of a matrix of 16-bit numbers, two in a word, the lower bits first. With g = lane / 4 and t = lane %
-/// 4, as PTX lays out the fragments of mma.m16n8k16: a 16 x 16 matrix gives each thread the columns 2 t and 2 t + 1 of
-/// rows g and g + 8, then columns 2 t + 8 and 2 t + 9 of both;
+/// One thread's part of a 16 x 16 matrix of 16-bit numbers that a warp holds, two numbers per register, the first in
+/// the lower bits. The layout is that of the A fragment of PTX's mma.m16n8k16. With g = lane / 4 and t = lane % 4, the
+/// registers hold columns 2t and 2t + 1 of row g, the same of row g + 8, then columns 2t + 8 and 2t + 9 of row g and of
+/// row g + 8.
 struct fragment_16x16 {
   std::uint32_t of[4];
 };
-/// a 16 x 8 matrix the rows 2 t and 2 t + 1 of column g, then rows 2 t + 8 and 2 t + 9;
+/// The same of a 16 x 8 matrix (the B fragment): rows 2t and 2t + 1 of column g, then rows 2t + 8 and 2t + 9 of it.
 struct fragment_16x8 {
   std::uint32_t of[2];
 };
-/// and 16 x 8 floats the columns 2 t and 2 t + 1 of row g, then of row g + 8.
+/// The same of a 16 x 8 matrix of floats (the C and D fragments): columns 2t and 2t + 1 of row g, then of row g + 8.
 struct fragment_of_floats {
   float of[4];
 };
 
-/// A block of threads, as a kernel sees it. Every thread of the block runs the kernel; what is said to be collective
-/// must be reached by all threads of the block (`sync`) or of the warp (`sync_warp`, `ballot`, `shuffle`), each of
-/// which orders the memory that they share.
+/// A block of threads, as a kernel sees it. Every thread of the block runs the kernel. All threads of the block must
+/// reach `sync`, and all threads of a warp must reach `sync_warp`, `ballot`, `shuffle` and `multiply_16x8x16`. Each of
+/// these orders the memory that its threads share.
 ///
-/// - `index()`, `blocks()`: which block of how many. `thread()`, `threads()`: which thread of how many.
-/// - `shared()`: the block's shared memory, aligned to 16 bytes.
-/// - `add`, `lower`, `raise`, `unite`, `intersect`: atomic a += b, a = min, a = max, a |= b, a &= b of int, unsigned or
-///   64-bit unsigned, in shared or device memory; they return what was there.
-/// - `multiply_16x8x16<codec>(a, b, sum)`: sum += a b of a warp's fragments of bf16 or f16; collective of the warp.
-/// - `fence()`: what this thread wrote before it is seen by other blocks before what it writes after it.
+/// - `index()` and `blocks()` are blockIdx.x and gridDim.x; `thread()` and `threads()` are threadIdx.x and blockDim.x.
+/// - `shared()` is the block's shared memory, aligned to 16 bytes.
+/// - `ballot(vote)` and `shuffle(value, from)` are __ballot_sync and __shfl_sync of the whole warp.
+/// - `atomic_add`, `atomic_min`, `atomic_max`, `atomic_or` and `atomic_and` work on int, unsigned or 64-bit unsigned,
+///   in shared or device memory. They return the value before.
+/// - `multiply_16x8x16<codec>(a, b, sum)` adds the product of a warp's fragments of bf16 or f16 to `sum`.
+/// - `fence()` is __threadfence: other blocks see the writes of this thread before it ahead of those after it.
 template <class B>
 concept thread_block = requires(B& block, int* number, std::uint64_t* word, fragment_of_floats& sum) {
   { block.index() } -> std::same_as<int>;
@@ -56,10 +59,10 @@ concept thread_block = requires(B& block, int* number, std::uint64_t* word, frag
 
 namespace detail {
 
-/// Threads of a warp.
+/// How many threads a warp has.
 inline constexpr int warp_size = 32;
 
-[[nodiscard]] KVPOLICY_HD constexpr int bits_in(unsigned word) { return __builtin_popcount(word); }
+[[nodiscard]] KVPOLICY_HD constexpr int popcount(unsigned word) { return __builtin_popcount(word); }
 
 template <class Block>
 [[nodiscard]] KVPOLICY_HD int lane_id(Block& block) {
@@ -70,7 +73,8 @@ template <class Block>
   return block.thread() / warp_size;
 }
 
-/// Hands out pieces of a block's shared memory, each aligned to 16 bytes. Every thread makes its own, alike.
+/// Hands out pieces of a block's shared memory, each aligned to 16 bytes. Every thread constructs an arena and makes
+/// the same calls, so that all of them get the same pieces.
 class shared_arena {
  public:
   template <class Block>
@@ -82,7 +86,7 @@ class shared_arena {
     next_ += bytes_of_piece<T>(count);
     return piece;
   }
-  /// Bytes that `take<T>(count)` uses up.
+  /// The bytes that `take<T>(count)` uses.
   template <class T>
   [[nodiscard]] KVPOLICY_HD static constexpr std::size_t bytes_of_piece(int count) {
     return (static_cast<std::size_t>(count) * sizeof(T) + 15) / 16 * 16;
@@ -92,7 +96,7 @@ class shared_arena {
   std::byte* next_;
 };
 
-/// Combines the values of a warp's threads; all of them have the result. The order is fixed.
+/// Combines the values of a warp's threads, in a fixed order. Every thread has the result.
 template <class Block, class T, class Combine>
 [[nodiscard]] KVPOLICY_HD T warp_reduce(Block& block, T value, Combine const& combine) {
   for (int step = warp_size / 2; step > 0; step /= 2) {
@@ -102,9 +106,9 @@ template <class Block, class T, class Combine>
   return value;
 }
 
-/// The sum of the values of lower threads of the warp.
+/// The exclusive prefix sum over a warp: the sum of the values of lower threads.
 template <class Block, class T>
-[[nodiscard]] KVPOLICY_HD T warp_sum_before(Block& block, T value) {
+[[nodiscard]] KVPOLICY_HD T warp_exclusive_sum(Block& block, T value) {
   T sum = value;
   for (int step = 1; step < warp_size; step *= 2) {
     T const other = block.shuffle(sum, lane_id(block) - step < 0 ? 0 : lane_id(block) - step);
@@ -113,15 +117,15 @@ template <class Block, class T>
   return sum - value;
 }
 
-/// Bytes of shared memory that the collectives below use.
+/// The bytes of `temp_storage` that the collectives below use.
 template <class T>
 [[nodiscard]] KVPOLICY_HD constexpr std::size_t collective_bytes() {
   return shared_arena::bytes_of_piece<T>(warp_size + 1);
 }
 
-/// Combines the values of a block's threads; all of them have the result. `temp_storage`: warp_size + 1 values of
-/// shared memory. The order is fixed: the result has the same bits every time, and other bits with another number of
-/// threads.
+/// Combines the values of a block's threads. Every thread has the result. `temp_storage` is shared memory for warp_size
+/// + 1 values. The order is fixed: the result always has the same bits for the same number of threads, and may have
+/// other bits for another number.
 template <class Block, class T, class Combine>
 [[nodiscard]] KVPOLICY_HD T block_reduce(Block& block, T value, T* temp_storage, Combine const& combine) {
   int const warps = block.threads() / warp_size;
@@ -134,19 +138,19 @@ template <class Block, class T, class Combine>
   return all;
 }
 
-struct add_up {
+struct plus_op {
   template <class T>
   KVPOLICY_HD constexpr T operator()(T a, T b) const {
     return a + b;
   }
 };
-struct take_higher {
+struct max_op {
   template <class T>
   KVPOLICY_HD constexpr T operator()(T a, T b) const {
     return a < b ? b : a;
   }
 };
-struct take_lower {
+struct min_op {
   template <class T>
   KVPOLICY_HD constexpr T operator()(T a, T b) const {
     return b < a ? b : a;
@@ -154,17 +158,16 @@ struct take_lower {
 };
 
 template <class T>
-struct sum_before {
-  T before;  ///< of lower threads
-  T all;
+struct prefix_sum {
+  T before;  ///< the sum over lower threads
+  T all;     ///< the sum over all threads
 };
 
-/// The sum of the values of lower threads of the block, and of all. `temp_storage`: warp_size + 1 values of shared
-/// memory.
+/// The exclusive prefix sum over a block, and the total. `temp_storage` is shared memory for warp_size + 1 values.
 template <class Block, class T>
-[[nodiscard]] KVPOLICY_HD sum_before<T> block_sum_before(Block& block, T value, T* temp_storage) {
+[[nodiscard]] KVPOLICY_HD prefix_sum<T> block_exclusive_sum(Block& block, T value, T* temp_storage) {
   int const warps = block.threads() / warp_size;
-  T const before = warp_sum_before(block, value);
+  T const before = warp_exclusive_sum(block, value);
   block.sync();
   if (lane_id(block) == warp_size - 1) temp_storage[warp_id(block)] = before + value;
   block.sync();
@@ -177,8 +180,9 @@ template <class Block, class T>
   return {static_cast<T>(lower + before), all};
 }
 
-/// True in the block that comes here last of all: it sees what the others wrote before. `ticket` is 0 before and
-/// afterwards; `temp_storage`: an int of shared memory. Collective, once a launch.
+/// True in the block that reaches this call last; that block sees every write that the others made before it. `ticket`
+/// is 0 before and after the launch. `temp_storage` is one int of shared memory. All threads of all blocks call it once
+/// in a launch.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD bool last_block(Block& block, int* ticket, int* temp_storage) {
   block.fence();
@@ -194,15 +198,16 @@ template <class Block>
   return last;
 }
 
-/// Tells of a fault, unless an earlier launch has told of another kind: that is the cause, and this may follow from it.
+/// Records a fault for the executor's `check()`. An earlier fault of another group is not replaced, since this one may
+/// only follow from it.
 template <class Block>
 KVPOLICY_HD void report_fault(Block& block, device_error faults, fault kind, std::int64_t index, std::int64_t value) {
-  std::uint64_t const known = block.atomic_min(faults.data, device_error::nothing);  // reads, as other blocks see it
+  std::uint64_t const known = block.atomic_min(faults.data, device_error::nothing);  // an atomic read
   if (known != device_error::nothing && group_of(static_cast<fault>(known >> 56)) != group_of(kind)) return;
   block.atomic_min(faults.data, device_error::pack(kind, index, value));
 }
 
-/// Launches a kernel with a thread for each of `count` things, which asks `kernel(block, i)` for i below it.
+/// Calls body(block, i) for every i below `count`, in a grid-stride loop.
 template <class Body>
 struct for_each_kernel {
   std::int64_t count;
@@ -216,7 +221,7 @@ struct for_each_kernel {
   }
 };
 
-/// A kernel that changes the engine's memory: it does nothing once the device has found a fault.
+/// Runs a kernel that changes the engine's memory, but does nothing if a fault is recorded.
 template <class Kernel>
 struct unless_fault {
   device_error faults;
@@ -227,13 +232,13 @@ struct unless_fault {
   }
 };
 
-/// Launches a kernel that changes the engine's memory.
+/// Launches a kernel that changes the engine's memory. The kernel does nothing if a fault is recorded.
 template <class Executor, class Kernel>
-void launch_change(Executor& exec, launch_shape const& shape, Kernel const& kernel) {
+void launch_unless_fault(Executor& exec, launch_shape const& shape, Kernel const& kernel) {
   exec.launch(shape, unless_fault<Kernel>{exec.faults(), kernel});
 }
 
-/// Threads for each of `count` things, as many as are worth it.
+/// The launch shape for a grid-stride loop over `count` items: at most 32 blocks for each multiprocessor.
 template <class Executor>
 [[nodiscard]] launch_shape shape_for_each(Executor& exec, std::int64_t count) {
   int const threads = exec.config().entry_threads;
@@ -242,16 +247,16 @@ template <class Executor>
   return {static_cast<int>(wanted < most ? wanted : most), threads, 0};
 }
 
-/// body(block, i) for every i below `count`, a thread each. Not collective: the body asks nothing of its neighbours.
+/// Launches body(block, i) for every i below `count`, each on one thread. The body must not call collectives.
 template <class Executor, class Body>
 void launch_each(Executor& exec, std::int64_t count, Body const& body) {
   if (count > 0) exec.launch(shape_for_each(exec, count), for_each_kernel<Body>{count, body});
 }
 
-/// launch_each of what changes the engine's memory.
+/// As `launch_each`, for a body that changes the engine's memory: it does nothing if a fault is recorded.
 template <class Executor, class Body>
-void launch_each_change(Executor& exec, std::int64_t count, Body const& body) {
-  if (count > 0) launch_change(exec, shape_for_each(exec, count), for_each_kernel<Body>{count, body});
+void launch_each_unless_fault(Executor& exec, std::int64_t count, Body const& body) {
+  if (count > 0) launch_unless_fault(exec, shape_for_each(exec, count), for_each_kernel<Body>{count, body});
 }
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// What moves with entries, as kernels are told: a few columns or planes in the kernel's own arguments.
+// The columns and planes that move with entries, copied into a kernel's arguments a few at a time.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Up to `most` things of a list that lies in the host's memory. Longer lists take several launches.
+/// Up to `most` elements of a list in host memory. Longer lists take several launches.
 template <class T>
 struct a_few {
   static constexpr int most = 8;
@@ -19,7 +19,8 @@ struct a_few {
 using few_columns = a_few<recorded_column>;
 using few_planes = a_few<plane>;
 
-/// visit(few) for all of a list, a few at a time; once at least, so that what else a kernel does is done for none.
+/// Calls visit(few) for all elements of a list, a few at a time. It is called at least once, even for an empty list,
+/// since the kernel may have other work.
 template <class T, class Visit>
 void for_each_few(std::span<T const> all, Visit const& visit) {
   constexpr std::size_t most = a_few<T>::most;
@@ -33,7 +34,8 @@ void for_each_few(std::span<T const> all, Visit const& visit) {
   } while (first < all.size());
 }
 
-/// Columns that one launch takes, or a refusal: no policy of the library records so many.
+/// All columns, for a verb that takes them in one launch. Throws if there are more than eight; no policy of the library
+/// records so many.
 [[nodiscard]] inline few_columns all_columns(char const* call, std::span<recorded_column const> all) {
   expects(all.size() <= few_columns::most, call, "columns", all.size(), "a device moves eight at most");
   few_columns made;
@@ -41,7 +43,7 @@ void for_each_few(std::span<T const> all, Visit const& visit) {
   return made;
 }
 
-/// K, V and what else moves with a row: see all_columns.
+/// All planes of a cache: K, V and up to six more. Throws if there are more.
 [[nodiscard]] inline few_planes all_planes(char const* call, cache const& in) {
   expects(in.more.size() + 2 <= few_planes::most, call, "more", in.more.size(),
           "a device moves six more planes at most");
@@ -53,7 +55,8 @@ void for_each_few(std::span<T const> all, Visit const& visit) {
   return made;
 }
 
-/// Entries of a lane from ordinal `first` on are other ones than they were: see on_move::recompute.
+/// Marks the columns that on_move::recompute applies to: from ordinal `first` on, the lane has other entries than
+/// before.
 template <class Block>
 KVPOLICY_HD void lower_known(Block& block, few_columns const& columns, lane this_lane, int first) {
   for (int i = 0; i < columns.count; ++i) {

@@ -12,7 +12,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Looks for lanes of a sequence that have no room for new entries, or hold later ones.
+/// Checks that every lane of a sequence has space for the new tokens, and only earlier positions.
 struct append_check {
   kvpolicy::lanes lanes;
   row_owners all;  ///< every lane of a sequence
@@ -33,7 +33,7 @@ struct append_check {
   }
 };
 
-/// A body of for_each_kernel that may tell of faults.
+/// A body of for_each_kernel that may record faults.
 template <class Check>
 struct check_body {
   device_error faults;
@@ -44,14 +44,14 @@ struct check_body {
   }
 };
 
-/// Looks at each of `count` things; `check(block, faults, i)` tells what is wrong.
+/// Launches check(block, faults, i) for every i below `count`; it records a fault for each error.
 template <class Executor, class Check>
 void launch_check(Executor& exec, std::int64_t count, Check const& check) {
   launch_each(exec, count, check_body<Check>{exec.faults(), check});
 }
 
-/// Zeros for a thread's share of some bytes.
-KVPOLICY_HD inline void zero_share(std::byte* to, std::int64_t bytes, int first, int step) {
+/// Zeros the part of some bytes that belongs to thread `first` of `step`.
+KVPOLICY_HD inline void zero_part(std::byte* to, std::int64_t bytes, int first, int step) {
   if ((reinterpret_cast<std::uintptr_t>(to) | static_cast<std::uintptr_t>(bytes)) % 4 == 0) {
     for (std::int64_t i = first; i < bytes / 4; i += step) reinterpret_cast<unsigned*>(to)[i] = 0;
   } else {
@@ -59,16 +59,17 @@ KVPOLICY_HD inline void zero_share(std::byte* to, std::int64_t bytes, int first,
   }
 }
 
-/// Writes positions and zeroed columns of new entries, a block a piece of a lane's; the last block counts them.
+/// Writes positions and zeroed columns of new entries, one block for each piece of a lane's entries. The last block
+/// increases the counts.
 struct append_kernel {
   kvpolicy::lanes lanes;
   row_owners all;        ///< every lane of a sequence
-  row_owners positions;  ///< rows of the tables
+  row_owners positions;  ///< rows of the table of positions
   row_owners counts;
   few_columns columns;
   append_request new_tokens;
   int pieces;
-  int entries;  ///< of a piece
+  int entries;  ///< entries of a piece
   int* ticket;
 
   template <class Block>
@@ -90,7 +91,7 @@ struct append_kernel {
       recorded_column const& each = columns.of[i];
       if (each.about.one != per::lane_entry) continue;
       std::int64_t const width = each.about.bytes;
-      zero_share(each.rows.row(one) + first * width, length * width, block.thread(), block.threads());
+      zero_part(each.rows.row(one) + first * width, length * width, block.thread(), block.threads());
     }
   }
 
@@ -103,7 +104,7 @@ struct append_kernel {
   }
 };
 
-/// Looks for lanes of a sequence whose counts are out of their limits.
+/// Checks that the counts of a sequence's lanes are within their limits.
 struct truncate_check {
   kvpolicy::lanes lanes;
   row_owners counts;
@@ -117,7 +118,7 @@ struct truncate_check {
   }
 };
 
-/// One block: every lane of a sequence is cut, and the drafts that are gone from all of them.
+/// Truncates every lane of a sequence, by one block. Drafts that are gone from all lanes are no longer in flight.
 struct truncate_kernel {
   kvpolicy::lanes lanes;
   row_owners counts;
@@ -131,17 +132,17 @@ struct truncate_kernel {
       lane const one = counts.at(sequence, i);
       int* const count = lanes.count.row(one);
       int const left = lane_entries{one, *count, 0, lanes.position.row(one)}.first_at(position);
-      gone = take_lower{}(gone, *count - left);
+      gone = min_op{}(gone, *count - left);
       *count = left;
     }
-    gone = block_reduce(block, gone, shared_arena(block).take<int>(warp_size + 1), take_lower{});
+    gone = block_reduce(block, gone, shared_arena(block).take<int>(warp_size + 1), min_op{});
     if (block.thread() == 0 && lanes.in_flight != nullptr) {
-      lanes.in_flight[sequence] -= take_lower{}(lanes.in_flight[sequence], gone);
+      lanes.in_flight[sequence] -= min_op{}(lanes.in_flight[sequence], gone);
     }
   }
 };
 
-/// One thread.
+/// Commits drafts, by one thread.
 struct commit_kernel {
   int* in_flight;
   int sequence;
@@ -218,7 +219,7 @@ struct implementation<ops::append_entries_t, Backend> {
     int const lanes = all.of_sequence();
     detail::launch_check(exec, lanes, detail::append_check{batch, all, new_tokens});
     int const pieces = detail::pieces_of(exec, new_tokens.tokens);
-    detail::launch_change(
+    detail::launch_unless_fault(
         exec, launch_shape{lanes * pieces, exec.config().entry_threads, detail::shared_arena::bytes_of_piece<int>(1)},
         detail::append_kernel{batch, all, detail::owners_of(batch.position, batch),
                               detail::owners_of(batch.count, batch), some, new_tokens, pieces,
@@ -235,7 +236,7 @@ struct implementation<ops::truncate_entries_t, Backend> {
     launch_shape const one_block{1, exec.config().segment_threads, detail::collective_bytes<int>()};
     detail::row_owners const counts = detail::owners_of(batch.count, batch);
     detail::launch_check(exec, counts.of_sequence(), detail::truncate_check{batch, counts, sequence});
-    detail::launch_change(exec, one_block, detail::truncate_kernel{batch, counts, sequence, position});
+    detail::launch_unless_fault(exec, one_block, detail::truncate_kernel{batch, counts, sequence, position});
   }
 };
 
@@ -248,8 +249,8 @@ struct implementation<ops::commit_entries_t, Backend> {
     expects(tokens >= 0, "commit", "tokens", tokens, "a count cannot be negative");
     expects(tokens == 0 || batch.in_flight != nullptr, "commit", "tokens", tokens, "0 drafts are in flight");
     if (tokens == 0) return;
-    detail::launch_change(exec, launch_shape{},
-                          detail::commit_kernel{batch.in_flight, sequence, tokens, exec.faults()});
+    detail::launch_unless_fault(exec, launch_shape{},
+                                detail::commit_kernel{batch.in_flight, sequence, tokens, exec.faults()});
   }
 };
 
@@ -280,7 +281,7 @@ struct implementation<ops::set_counts_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, keep_set const& keep) {
     detail::row_owners const counts = detail::owners_of(batch.count, batch);
-    detail::launch_each_change(exec, counts.count(), detail::set_count{batch, counts, keep});
+    detail::launch_each_unless_fault(exec, counts.count(), detail::set_count{batch, counts, keep});
   }
 };
 

@@ -1,4 +1,4 @@
-// How a device's blocks share out the committed entries of segments.
+// How blocks divide the committed entries of segments among them.
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>
@@ -7,11 +7,11 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Block i of a launch takes piece i % pieces of segment i / pieces.
+/// Block i of a launch handles piece i % pieces of segment i / pieces.
 struct pieces_of_segments {
   score_view of;
   int pieces;
-  int entries;  ///< of a piece
+  int entries;  ///< entries of a piece
 
   [[nodiscard]] KVPOLICY_HD int segment(int block) const { return block / pieces; }
   [[nodiscard]] KVPOLICY_HD ordinal_range range(int block) const {
@@ -47,7 +47,8 @@ template <class Executor>
   return {of, (of.lanes.bound + entries - 1) / entries, entries};
 }
 
-/// body(block, segment, range) for a block a piece of each segment's committed entries. Collective.
+/// Launches body(block, segment, range), one block for each piece of each segment's committed entries. The body may
+/// call collectives.
 template <class Executor, class Body>
 void launch_pieces(Executor& exec, score_view const& of, Body const& body, std::size_t shared = 0) {
   pieces_of_segments const pieces = pieces_for(exec, of);
@@ -55,7 +56,8 @@ void launch_pieces(Executor& exec, score_view const& of, Body const& body, std::
               pieces_kernel<Body>{pieces, body});
 }
 
-/// body(segment, range, first, step) for every thread: it takes entries range.begin + first, and so on by step.
+/// Launches body(segment, range, first, step) on every thread. The thread handles entries range.begin + first, and
+/// every step-th entry after it.
 template <class Executor, class Body>
 void launch_entries(Executor& exec, score_view const& of, Body const& body) {
   pieces_of_segments const pieces = pieces_for(exec, of);

@@ -1,4 +1,4 @@
-// The CUDA executor: a stream, a memory resource, scratch, and a word for faults.
+// The CUDA executor: a stream, a memory resource, scratch, and the recorded fault.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A call of CUDA that failed: what was called, and CUDA's code for why.
+/// A call of the CUDA runtime failed. The text names the call and the error; `code()` is the error.
 class cuda_error : public std::runtime_error {
  public:
   cuda_error(char const* call, cudaError_t code)
@@ -41,20 +41,20 @@ inline void cuda_call(char const* call, cudaError_t code) {
 
 }  // namespace detail
 
-/// Where an executor has its device memory from, in the order of a stream. An engine with an allocator of its own (a
-/// caching one, RMM, a pool that it made at start) derives from it.
+/// The memory resource of an executor. All calls are ordered on a stream. An engine that has an allocator of its own (a
+/// caching one, RMM, a pool allocated at start) derives from it.
 class device_memory {
  public:
   device_memory() = default;
   device_memory(device_memory const&) = delete;
   device_memory& operator=(device_memory const&) = delete;
   virtual ~device_memory() = default;
-  /// `bytes` of device memory, aligned to 256. Throws if there are not so many.
+  /// Returns `bytes` of device memory, aligned to 256 bytes. Throws if there is not enough.
   [[nodiscard]] virtual void* allocate(std::size_t bytes, cudaStream_t stream) = 0;
   virtual void deallocate(void* what, std::size_t bytes, cudaStream_t stream) noexcept = 0;
 };
 
-/// The current device's own pool. The executor's memory unless it is given another.
+/// The current device's default memory pool (cudaMallocAsync). Executors use it unless they are given another resource.
 class device_pool final : public device_memory {
  public:
   [[nodiscard]] void* allocate(std::size_t bytes, cudaStream_t stream) override {
@@ -65,28 +65,30 @@ class device_pool final : public device_memory {
   void deallocate(void* what, std::size_t, cudaStream_t stream) noexcept override {
     static_cast<void>(cudaFreeAsync(what, stream));
   }
-  /// The one that all executors share. It holds nothing itself.
+  /// The instance that all executors share. It has no state.
   [[nodiscard]] static device_pool& shared() {
     static device_pool pool;
     return pool;
   }
 };
 
-/// Runs verbs on a stream of the current device, in order. A call launches kernels and returns: it waits for nothing,
-/// allocates nothing after plans and states are made, and may be captured into a graph. Counts, keep sets and reports
-/// stay on the device; `fetch` and `check` wait.
+/// Runs verbs on a stream of the current device, in order. A call launches kernels and returns without waiting. Once
+/// plans and states are made, no call allocates, and calls can be captured into a CUDA graph. Counts, keep sets and
+/// reports stay on the device. Only `fetch`, `check` and `synchronize` wait.
 ///
 ///     kv::cuda_executor exec(stream);
 ///     ...                                 // make_plan, decide, apply
-///     exec.check();                       // throws what the device found wrong with its data
+///     exec.check();                       // throws if a kernel found an error in its data
 ///
-/// What host verbs throw about data (a stale plan, a full lane) is noted on the device: the verbs that follow change
-/// nothing, until `check()` throws it and clears the note. What can be told from the host is thrown at once, as there.
+/// Errors that only the data in memory shows (a stale plan, a full lane) make a host verb throw; a kernel records them
+/// as a fault instead. Verbs that follow then change nothing, until `check()` throws the error and clears it. Errors
+/// that the arguments show are thrown at once, as on the host.
 class cuda_executor {
  public:
   using backend = cuda;
 
-  /// Memory of this executor's device: `count` values, zeroed. Freed in the order of the stream, which must outlive it.
+  /// A buffer of `count` zeroed values in the memory of this executor's device. It is freed in the order of the stream,
+  /// which must outlive it.
   template <class T>
   class buffer {
    public:
@@ -121,10 +123,10 @@ class cuda_executor {
     device_memory* memory_;
   };
 
-  /// On `stream` of the current device; the legacy default stream unless told otherwise.
+  /// Makes an executor on `stream` of the current device. The default is the legacy default stream.
   ///
-  /// - throws: `invalid_argument` if the device is older than compute capability 8.0 or the stream is another device's,
-  ///   `cuda_error` if there is no device.
+  /// - throws: `invalid_argument` if the device is older than compute capability 8.0 or the stream is of another
+  ///   device, `cuda_error` if there is no device.
   explicit cuda_executor(cudaStream_t stream = nullptr) : cuda_executor(stream, device_pool::shared()) {}
   /// As above, with memory from `memory`, which must outlive the executor and its buffers.
   cuda_executor(cudaStream_t stream, device_memory& memory) : stream_(stream), memory_(&memory) {
@@ -155,17 +157,17 @@ class cuda_executor {
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] int capability() const { return capability_; }
   [[nodiscard]] launch_config const& config() const { return config_; }
-  /// Launch numbers to try instead of those of the device. No result depends on them.
+  /// Replaces the launch numbers of the device. No result depends on them.
   ///
-  /// - throws: `invalid_argument` if threads are no multiple of 32 up to 512, or shared memory is less than 48 KiB or
-  ///   more than a block can have.
+  /// - throws: `invalid_argument` if a thread count is not a multiple of 32 from 32 to 512, if another count is below
+  ///   1, or if shared memory is below 48 KiB or above the most that a block can have.
   void set_launch_config(launch_config const& numbers) {
     detail::check_launch_config("set_launch_config", numbers, most_shared_);
     config_ = numbers;
   }
 
-  /// Makes scratch at least `bytes`. Called by make_plan and make_state; decisions never grow it. Scratch that was too
-  /// small stays as long as the executor: graphs that were captured before work in it.
+  /// Grows scratch to at least `bytes`. `make_plan` and `make_state` call it; decisions never do. A scratch buffer that
+  /// was replaced is freed with the executor, because captured graphs may still use it.
   void reserve(std::size_t bytes) {
     if (bytes <= reserved_) return;
     outgrown_.reserve(outgrown_.size() + 1);
@@ -175,6 +177,7 @@ class cuda_executor {
     reserved_ = bytes;
   }
   [[nodiscard]] std::size_t reserved() const { return reserved_; }
+  /// Device memory that a verb may use until the next verb of the stream.
   [[nodiscard]] std::byte* scratch() { return scratch_; }
   [[nodiscard]] device_error faults() { return {faults_}; }
   [[nodiscard]] int* tickets() { return reinterpret_cast<int*>(faults_ + 1); }
@@ -185,17 +188,17 @@ class cuda_executor {
     detail::cuda_call("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
   }
 
-  /// Values of the device, after everything before has been done. Waits.
+  /// Copies values from the device to the host after all earlier work of the stream. Waits.
   template <class T>
   void fetch(T* to, T const* from, std::size_t count) {
     copy(reinterpret_cast<std::byte*>(to), reinterpret_cast<std::byte const*>(from), count * sizeof(T));
     synchronize();
   }
 
-  /// Waits for everything before.
+  /// Waits for all earlier work of the stream.
   void synchronize() { detail::cuda_call("cudaStreamSynchronize", cudaStreamSynchronize(stream_)); }
 
-  /// Waits, and throws `invalid_argument` if the device found something wrong with its data since the last check.
+  /// Waits, and throws `invalid_argument` if a kernel has recorded a fault since the last check. Clears the fault.
   void check() {
     std::uint64_t word = 0;
     fetch(&word, faults_, 1);
@@ -204,20 +207,22 @@ class cuda_executor {
     detail::throw_fault(word);
   }
 
-  /// True if kernels can read what is there: device memory, or memory that both share.
+  /// True if kernels can read memory at this address: device memory, managed or pinned memory, or any memory where the
+  /// device can access pageable memory.
   [[nodiscard]] bool reaches(void const* what) const {
     cudaPointerAttributes about{};
     detail::cuda_call("cudaPointerGetAttributes", cudaPointerGetAttributes(&about, what));
     return about.type != cudaMemoryTypeUnregistered || pageable_;
   }
 
+  /// Launches a kernel on the stream, and returns without waiting. Throws `cuda_error` if the launch fails.
   template <class Kernel>
   void launch(launch_shape const& shape, Kernel const& kernel) {
     static_assert(sizeof(Kernel) <= 4096, "kvpolicy: a kernel's arguments have 4 KiB");
     if (shape.blocks <= 0) return;
     auto* const code = &detail::run_kernel<Kernel, __CUDA_ARCH_LIST__>;
-    constexpr std::size_t without_asking = 48 * 1024;
-    if (shape.shared > without_asking) {  // always the most: executors of other threads launch the same kernel
+    constexpr std::size_t without_opt_in = 48 * 1024;
+    if (shape.shared > without_opt_in) {  // the device's most, since executors of other threads launch the same kernel
       detail::cuda_call("cudaFuncSetAttribute",
                         cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_));
     }
@@ -228,7 +233,7 @@ class cuda_executor {
   }
 
  private:
-  static constexpr std::size_t words_bytes = 256;  ///< the fault word and the tickets behind it
+  static constexpr std::size_t words_bytes = 256;  ///< the recorded fault, and the tickets behind it
 
   void clear_faults() {
     detail::cuda_call("cudaMemsetAsync", cudaMemsetAsync(faults_, 0xFF, sizeof(std::uint64_t), stream_));
@@ -249,7 +254,7 @@ class cuda_executor {
   device_memory* memory_;
   int device_ = 0;
   int capability_ = 0;
-  int most_shared_ = 0;  ///< bytes that a block can have
+  int most_shared_ = 0;  ///< the most bytes of shared memory that a block can have
   bool pageable_ = false;
   launch_config config_{};
   std::byte* scratch_ = nullptr;

@@ -1,4 +1,4 @@
-// What a fault of the device is called when the executor throws it.
+// The error messages of recorded faults, and the check of launch numbers.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -8,7 +8,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Numbers that every kernel can be launched with.
+/// Throws `invalid_argument` unless every kernel can be launched with these numbers.
 inline void check_launch_config(char const* call, launch_config const& numbers, int most_shared) {
   for (auto const& [name, threads] :
        {std::pair{"segment_threads", numbers.segment_threads}, std::pair{"entry_threads", numbers.entry_threads},
@@ -25,7 +25,7 @@ inline void check_launch_config(char const* call, launch_config const& numbers, 
           numbers.shared_bytes, [&] { return "a block has 49152 to " + std::to_string(most_shared); });
 }
 
-/// The words of a fault: as the host's verbs say it, but for what only they can look up.
+/// The parts of a fault's message. They are those of the host verbs, except for values that only the host can look up.
 struct fault_text {
   char const* call;
   char const* name;
@@ -102,7 +102,7 @@ inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, a
   }
 }
 
-/// Throws what a fault word says, if it says something.
+/// Throws the error that a recorded fault describes, if there is one.
 inline void throw_fault(std::uint64_t word) {
   if (word == device_error::nothing) return;
   fault_text const text = text_of(static_cast<fault>(word >> 56));

@@ -1,4 +1,4 @@
-// Device implementation of feature_sums: a thread adds up a few channels of an entry over all lanes.
+// Device implementation of feature_sums: each thread adds up a few channels of one entry over all lanes.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Tells of lanes that do not hold as many entries as the first of their sequence.
+/// Records a fault for lanes that have another number of entries than the first lane of their sequence.
 struct unequal_counts_body {
   kvpolicy::lanes lanes;
   device_error faults;
@@ -24,8 +24,9 @@ struct unequal_counts_body {
   }
 };
 
-/// Adds `Each` channels from `first` on of entry `row - 1`, or of the memory where `row` is 0, over the lanes in order:
-/// each sum has the same bits every time. `Each` elements side by side are 16 bytes, aligned, unless it is 1.
+/// Adds up `Each` channels, from `first` on, of entry `row - 1` over the lanes, or of the query memory if `row` is 0.
+/// The lanes are added in order, so each sum always has the same bits. Unless `Each` is 1, its elements are 16
+/// contiguous, aligned bytes.
 template <int Each>
 struct feature_sums_body {
   kvpolicy::lanes lanes;
@@ -50,7 +51,7 @@ struct feature_sums_body {
   }
 
  private:
-  static constexpr int ahead = 4;  ///< rows that are under way at once
+  static constexpr int ahead = 4;  ///< loads of rows that are in flight at once
 
   struct alignas(Each > 1 ? 16 : 4) piece {
     unsigned word[Each > 1 ? 4 : 1];
@@ -66,7 +67,7 @@ struct feature_sums_body {
     }
   }
 
-  /// Behind the last lane the last one is read again, and not added.
+  /// Behind the last lane, the last one is loaded again and not added.
   KVPOLICY_HD void add_keys(int sequence, int entry, int first, float* sum) const {
     int const lanes_here = lanes.layers() * lanes.heads;
     for (int i = 0; i < lanes_here; i += ahead) {
@@ -104,7 +105,7 @@ struct feature_sums_body {
   }
 };
 
-/// What a check of alignment needs to know of query rows.
+/// Query rows as a plane, for check_aligned.
 [[nodiscard]] inline plane rows_of(query_view const& from) {
   return {.base = const_cast<std::byte*>(from.base),
           .element = from.element,
@@ -122,23 +123,23 @@ template <kernel_backend Backend>
 struct implementation<ops::feature_sums_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Refuses, on the device, lanes of a sequence that hold differing numbers of entries: `check()` of the executor says
-  /// so, and nothing is written.
+  /// If the lanes of a sequence have different numbers of entries, a fault is recorded, which `check()` of the executor
+  /// throws, and nothing is written.
   template <class Executor>
-  static void run(Executor& exec, keys const& from, query_view const& memory, score_view const& among,
+  static void run(Executor& exec, keys const& from, query_view const& memory, score_view const& scores,
                   token_features const& out) {
     detail::check_aligned("feature_sums", "keys", from.rows);
     detail::check_aligned("feature_sums", "memory", detail::rows_of(memory));
-    detail::launch_each(exec, among.lanes.size(), detail::unequal_counts_body{among.lanes, exec.faults()});
+    detail::launch_each(exec, scores.lanes.size(), detail::unequal_counts_body{scores.lanes, exec.faults()});
     plane const& rows = from.rows;
     int const each = 16 / bytes_of(rows.element);
     bool const wide = rows.contiguous() && rows.dims % each == 0 && detail::alignment_of(rows, true) == 16;
     if (!wide) {
-      launch<1>(exec, from, memory, among.lanes, out);
+      launch<1>(exec, from, memory, scores.lanes, out);
     } else if (each == 4) {
-      launch<4>(exec, from, memory, among.lanes, out);
+      launch<4>(exec, from, memory, scores.lanes, out);
     } else {
-      launch<8>(exec, from, memory, among.lanes, out);
+      launch<8>(exec, from, memory, scores.lanes, out);
     }
   }
 
@@ -148,7 +149,7 @@ struct implementation<ops::feature_sums_t, Backend> {
                      token_features const& out) {
     using body = detail::feature_sums_body<Each>;
     std::int64_t const all = std::int64_t{batch.sequences} * (batch.bound + 1) * (out.dims / Each);
-    detail::launch_each_change(exec, all, body{batch, from, memory, out});
+    detail::launch_each_unless_fault(exec, all, body{batch, from, memory, out});
   }
 };
 

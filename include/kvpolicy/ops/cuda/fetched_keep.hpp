@@ -1,4 +1,4 @@
-// A keep set that a device holds, copied to the host.
+// A keep set of a device, copied to the host.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -9,14 +9,14 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// What a decision came to, where the host can read it: for tools and tests. An engine's kernels read the keep set, and
-/// the lists that appliers write, where they are.
+/// A decision's keep set and report in host memory, for tools and tests. The kernels of an engine read the keep set,
+/// and the lists that appliers write, on the device.
 class fetched_keep {
  public:
-  /// Copies `keep` and its report from the memory of `exec`, whose `fetch` waits for everything before.
+  /// Copies `keep` and its report from the memory of `exec`. Waits for all earlier work of the stream.
   ///
-  /// - throws: what `exec.check()` throws about the data of calls before; `invalid_argument` if the keep set is that of
-  ///   a plan without a decision.
+  /// - throws: what `exec.check()` throws about the data of earlier calls; `invalid_argument` if the keep set belongs
+  ///   to a plan without a decision.
   template <class Executor>
   fetched_keep(Executor& exec, keep_set const& keep)
       : offset_(static_cast<std::size_t>(keep.segments()) + 1), seen_(static_cast<std::size_t>(keep.segments())) {
@@ -35,7 +35,7 @@ class fetched_keep {
     auto const at = static_cast<std::size_t>(segment);
     return {ordinal_.data() + offset_[at], static_cast<std::size_t>(offset_[at + 1] - offset_[at])};
   }
-  /// Committed entries of a segment when it decided.
+  /// How many committed entries a segment had when it decided.
   [[nodiscard]] int seen(int segment) const { return seen_[static_cast<std::size_t>(segment)]; }
   [[nodiscard]] kvpolicy::report const& report() const { return report_; }
 

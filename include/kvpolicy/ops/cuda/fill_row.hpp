@@ -8,7 +8,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// A thread a channel of a layer's head. Heads of one pool meet and write the same.
+/// Fills a row, one thread for each channel of each head of each layer. Heads that share a pool write the same value.
 struct fill_row_body {
   plane rows;
   place at;
@@ -36,7 +36,7 @@ struct implementation<ops::fill_row_t, Backend> {
     int const rows = in.shape.layers * in.shape.kv_heads;
     for (plane const* each : {&in.k, &in.v}) {
       detail::fill_row_body const body{*each, at, in.shape.kv_heads, each == &in.k ? key : value};
-      detail::launch_each_change(exec, std::int64_t{rows} * each->dims, body);
+      detail::launch_each_unless_fault(exec, std::int64_t{rows} * each->dims, body);
     }
   }
 };

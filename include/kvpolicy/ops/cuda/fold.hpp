@@ -1,4 +1,4 @@
-// Device implementation of fold: a thread an entry, which meets the rows in the order of their lanes.
+// Device implementation of fold: one thread for each entry, which combines the rows in the order of their lanes.
 #pragma once
 
 #include <kvpolicy/ops/cuda/block.hpp>
@@ -7,7 +7,8 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Folds `value` into `into`; the first of a series replaces it. A NaN on either side stays, of equal ones the last.
+/// Combines `value` with `into`; the first of a series replaces it. For a maximum a NaN on either side stays, and of
+/// equal values the last one.
 KVPOLICY_HD inline void fold_into(float& into, float value, bool maximum, bool first) {
   if (first) {
     into = value;
@@ -18,7 +19,7 @@ KVPOLICY_HD inline void fold_into(float& into, float value, bool maximum, bool f
   }
 }
 
-/// Thing i is entry i % bound of the rows of sequence i / bound.
+/// Handles entry i % bound of the rows of sequence i / bound.
 struct fold_body {
   score_view part;
   ops::fold_step step;
@@ -31,18 +32,18 @@ struct fold_body {
     int const e = static_cast<int>(i % bound);
     if (e >= part.lanes.committed(lane{sequence, part.lanes.layer_begin, 0})) return;
     int const rows = part.segments() / part.lanes.sequences;
-    float* held = nullptr;
+    float* current = nullptr;
     float value = 0;
     for (int r = sequence * rows; r < (sequence + 1) * rows; ++r) {
       lane const of = part.lane_of(r);
       float* const to = out.rows.row(of) + e;
-      bool const another = to != held;
-      if (another) put(held, value);
+      bool const another = to != current;
+      if (another) put(current, value);
       if (another && !step.first) value = *to;
-      held = to;
+      current = to;
       fold_into(value, part.rows.row(of)[e], step.how == reduction::max, another && step.first);
     }
-    put(held, value);
+    put(current, value);
   }
 
  private:
@@ -53,7 +54,7 @@ struct fold_body {
 
 }  // namespace detail
 
-/// One launch, without scratch.
+/// Takes one launch and no scratch.
 template <kernel_backend Backend>
 struct implementation<ops::fold_t, Backend> {
   static constexpr bool provided = true;

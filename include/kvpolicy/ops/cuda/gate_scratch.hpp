@@ -1,4 +1,4 @@
-// What gates keep between two launches.
+// The scratch that gates use between two launches.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -7,15 +7,16 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Entries of a lane for which there is room for sums of slices; more of them keep a device busy without.
+/// The number of entries of a lane for which scratch holds partial sums of slices. More entries keep a device busy
+/// without slices of their own.
 inline constexpr int split_entries = 64;
 
-/// Floats of scratch for a gate of so many outputs in all its layers.
+/// Floats of scratch for gates that have `outputs` outputs in all layers together.
 [[nodiscard]] constexpr std::int64_t gate_parts(std::int64_t outputs, int hidden) {
   return outputs * split_entries * perceptron_work::slices_of(hidden);
 }
 
-/// Scratch is reserved by the caller, on the executor that runs the gates.
+/// Throws unless the caller has reserved scratch on the executor that runs the gates.
 template <class Executor>
 void check_gate_scratch(char const* call, Executor const& exec, std::size_t needed) {
   expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for these weights",

@@ -6,7 +6,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// One launch, of a block for a slice of every lane's rows of every plane.
+/// Takes one launch for up to eight planes and columns, with one block for each slice of each lane's rows in each of
+/// them.
 template <kernel_backend Backend>
 struct implementation<ops::gather_rows_t, Backend> {
   static constexpr bool provided = true;

@@ -9,7 +9,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Lists and maps of one sequence, after a prefix tree has rewritten the map.
+/// The arguments of `relist`: lists and maps of one sequence, after a prefix tree has rewritten the map.
 struct relisting {
   kvpolicy::lanes lanes;
   locator where;
@@ -22,7 +22,7 @@ struct relisting {
   int length;
 };
 
-/// A thread an entry: it lives where the map says.
+/// Checks that the map has a live slot for each entry of the list, one thread for each entry.
 struct relist_check {
   relisting of;
 
@@ -38,7 +38,8 @@ struct relist_check {
   }
 };
 
-/// A thread a position: a live entry takes its slot from it, or it dies.
+/// Sets the list from the map, one thread for each position: a live entry gets its slot from the map, and the map's
+/// other positions get the dead slot.
 struct relist_position {
   relisting of;
 
@@ -64,7 +65,7 @@ template <kernel_backend Backend>
 struct implementation<ops::rewrite_list_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Bytes of scratch for every verb that edits the lists of this cache.
+  /// The bytes of scratch that any verb needs which edits the lists of this cache.
   static std::size_t scratch(cache const& in) {
     int const rows = detail::owners_of(detail::rows_of(in.where, in.where.table), in.lanes).count();
     std::size_t const blocks = static_cast<std::size_t>(blocks_for(in, rows));
@@ -77,17 +78,17 @@ struct implementation<ops::rewrite_list_t, Backend> {
   static void run(Executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit,
                   std::int64_t* freed) {
     detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.lanes);
-    int const threads = detail::take_lower{}(exec.config().segment_threads, 512);  // they have many registers each
-    detail::launch_change(exec,
-                          launch_shape{blocks_for(in, rows.count()), threads, kernel<Shared>::shared_bytes(threads)},
-                          kernel<Shared>{keep, in, edit, rows, exec.scratch(), freed});
+    int const threads = detail::min_op{}(exec.config().segment_threads, 512);  // its threads use many registers
+    detail::launch_unless_fault(
+        exec, launch_shape{blocks_for(in, rows.count()), threads, kernel<Shared>::shared_bytes(threads)},
+        kernel<Shared>{keep, in, edit, rows, exec.scratch(), freed});
   }
 
  private:
   template <class Shared>
   using kernel = detail::rewrite_kernel<Shared>;
 
-  /// A block for every row, or as many as have scratch in 16 MiB; one at least.
+  /// One block for every row, or as many as have their scratch in 16 MiB; at least one.
   static int blocks_for(cache const& in, int rows) {
     std::int64_t const fit = (std::int64_t{1} << 24) / kernel<nobody>::scratch_of_block(in);
     return fit < 1 ? 1 : fit < rows ? static_cast<int>(fit) : rows;
@@ -105,7 +106,7 @@ struct implementation<ops::relist_t, Backend> {
     detail::relisting const of{in.lanes, in.where, list, map, map_begin, rows, dead, sequence, length};
     std::int64_t const of_sequence = rows.of_sequence();
     detail::launch_check(exec, of_sequence * in.lanes.bound, detail::relist_check{of});
-    detail::launch_each_change(exec, of_sequence * length, detail::relist_position{of});
+    detail::launch_each_unless_fault(exec, of_sequence * length, detail::relist_position{of});
   }
 };
 

@@ -1,4 +1,4 @@
-// Device implementation of check_list: what is wrong with lists, maps and keep sets, found by their contents.
+// Device implementation of check_list, which finds errors in the contents of lists, maps and keep sets.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -10,10 +10,11 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Which pool a row of a list draws from. Layers or heads whose planes lie at one address share one.
+/// The pools of units that the rows of a list refer to. Layers or heads whose planes have the same address share a
+/// pool.
 struct list_pools {
-  bool by_layer;  ///< rows of different layers, and these have pools of their own
-  bool by_head;
+  bool by_layer;  ///< layers have rows and pools of their own
+  bool by_head;   ///< heads have rows and pools of their own
 
   [[nodiscard]] KVPOLICY_HD int count(lanes const& batch) const {
     return (by_layer ? batch.layers() : 1) * (by_head ? batch.heads : 1);
@@ -31,7 +32,7 @@ template <class T>
   return {rows.layer != 0 && !one_of_layers, rows.head != 0 && !one_of_heads};
 }
 
-/// Pools whose marks, an int for each unit, lie in scratch at once: as many as 16 MiB hold, one at least.
+/// How many pools have their marks (one int for each unit) in scratch at once: as many as fit in 16 MiB, at least one.
 [[nodiscard]] inline int pools_at_once(cache const& in, list_pools const& pools) {
   constexpr std::int64_t most = std::int64_t{1} << 22;
   std::int64_t const fit = in.where.units > 0 ? most / in.where.units : 1;
@@ -39,23 +40,23 @@ template <class T>
   return fit < 1 ? 1 : fit < all ? static_cast<int>(fit) : all;
 }
 
-/// Marks of some pools: the first entry, by number, that names a unit as its lane's own.
+/// The marks of some pools. The mark of a unit is the number of the first entry that refers to it as its lane's own.
 struct unit_claims {
-  unsigned* first;  ///< null: nobody asks
+  unsigned* first;  ///< null: no marks are needed
   std::int64_t units;
   list_pools pools;
   int pool_begin;
   int pool_end;
 
   static constexpr unsigned nobody = 0xFFFFFFFFu;
-  /// The marks of a lane's pool, or null if it is not one of these.
+  /// The marks of a lane's pool, or null if the pool is not one of [pool_begin, pool_end).
   [[nodiscard]] KVPOLICY_HD unsigned* of(lanes const& batch, lane one) const {
     int const pool = pools.of(batch, one);
     return first != nullptr && pool >= pool_begin && pool < pool_end ? first + (pool - pool_begin) * units : nullptr;
   }
 };
 
-/// A row of a list, and which of its entries a block looks at. Entries of all rows are numbered in the order of rows.
+/// The rows of a list, and the entries that each block checks. Entries of all rows are numbered in the order of rows.
 template <class Shared>
 struct list_pieces {
   keep_set keep;
@@ -69,7 +70,7 @@ struct list_pieces {
   [[nodiscard]] KVPOLICY_HD lane owner(int block) const { return rows.at(block / pieces); }
   [[nodiscard]] KVPOLICY_HD ordinal_range range(int block, int count) const {
     int const begin = block % pieces * entries;
-    return {begin, take_lower{}(count, begin + entries)};
+    return {begin, min_op{}(count, begin + entries)};
   }
   [[nodiscard]] KVPOLICY_HD unsigned number(int block, int entry) const {
     return static_cast<unsigned>(block / pieces) * static_cast<unsigned>(lanes.bound) + static_cast<unsigned>(entry);
@@ -77,7 +78,7 @@ struct list_pieces {
   [[nodiscard]] KVPOLICY_HD bool in_pool(int slot) const { return slot >= 0 && slot < where.units; }
 };
 
-/// Looks at every entry by itself, and marks whose its unit is.
+/// Checks each entry by itself, and marks its unit.
 template <class Shared>
 struct check_entries_kernel {
   list_pieces<Shared> of;
@@ -112,7 +113,7 @@ struct check_entries_kernel {
     report_fault(block, faults, fault::list_map, index, position);
   }
 
-  /// The protected positions are kept, and the map does not say that they are dead.
+  /// Checks that the protected positions are kept, and that the map does not have the dead slot for them.
   template <class Block>
   KVPOLICY_HD void check_prefix(Block& block, lane one) const {
     int const prefix = number_or_zero(of.edit.prefix, one);
@@ -128,7 +129,7 @@ struct check_entries_kernel {
     }
     if (of.edit.map.data == nullptr) return;
     int const* const map = map_row(of.edit.map, of.edit.map_begin, one);
-    int const end = take_lower{}(prefix, position[committed - 1] + 1);
+    int const end = min_op{}(prefix, position[committed - 1] + 1);
     int const step = of.pieces * block.threads();
     for (int p = block.index() % of.pieces * block.threads() + block.thread(); p < end; p += step) {
       if (map[p] == of.edit.dead) report_fault(block, faults, fault::list_dead_slot, index, p);
@@ -136,7 +137,7 @@ struct check_entries_kernel {
   }
 };
 
-/// Looks for units that two lists have, or two entries of one where that is not allowed.
+/// Records a fault for units that two lists contain, or two entries of one list, where that is not allowed.
 template <class Shared>
 struct check_claims_kernel {
   list_pieces<Shared> of;
@@ -183,7 +184,7 @@ struct implementation<ops::check_list_t, Backend> {
     return static_cast<std::size_t>(in.where.units) * static_cast<std::size_t>(pools) * sizeof(unsigned);
   }
 
-  /// One launch where no two entries could have one unit, else three for every 16 MiB of marks.
+  /// Takes one launch where no two entries could have the same unit, else three for every 16 MiB of marks.
   template <class Executor, class Shared>
   static void run(Executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit) {
     detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.lanes);

@@ -1,4 +1,5 @@
-// How a block rewrites lists: a stable partition tile by tile, and each unit that fell out handed back once.
+// Rewrites lists: a stable partition tile by tile, which also lists each dropped unit once, so that the pool can take
+// it back.
 #pragma once
 
 #include <kvpolicy/ops/cuda/lists_rows.hpp>
@@ -6,27 +7,27 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// One bit for every unit of a pool, in device memory that one block has for itself.
+/// One bit for every unit of a pool, in device memory that belongs to one block.
 struct block_marks {
   unsigned* words;
 
   [[nodiscard]] KVPOLICY_HD static constexpr std::int64_t words_for(std::int64_t units) { return (units + 31) / 32; }
   [[nodiscard]] KVPOLICY_HD static constexpr unsigned bit(int unit) { return 1u << (unit & 31); }
   [[nodiscard]] KVPOLICY_HD bool has(int unit) const { return (words[unit >> 5] & bit(unit)) != 0; }
-  /// True if it was set before.
+  /// Sets the bit of a unit. True if it was set before.
   template <class Block>
   KVPOLICY_HD bool set(Block& block, int unit) const {
     return (block.atomic_or(words + (unit >> 5), bit(unit)) & bit(unit)) != 0;
   }
 };
 
-/// Ordinals of a lane, a tile of a block's threads at a time: which of them stay.
+/// Finds which ordinals of a tile are kept. A tile has as many entries as the block has threads.
 struct keep_tile {
-  int* stays;  ///< shared, one a thread
+  int* stays;  ///< shared memory, one int for each thread
 
-  /// Thread t asks for ordinal begin + t. `before`: how many of `kept` lie before the tile. Collective.
+  /// True if ordinal begin + t is kept, in thread t. `before` is how many of `kept` lie before the tile. Collective.
   template <class Block>
-  KVPOLICY_HD bool ask(Block& block, listed_row const& kept, int before, int begin) const {
+  KVPOLICY_HD bool is_kept(Block& block, listed_row const& kept, int before, int begin) const {
     block.sync();
     stays[block.thread()] = 0;
     block.sync();
@@ -37,13 +38,14 @@ struct keep_tile {
   }
 };
 
-/// Which threads hold the first of equal units that no mark names yet; marks them. What wins among equal ones does not
-/// depend on which thread comes first: the lowest does.
+/// Finds, for each unit in a tile, the first thread that has it and that no mark names yet; then marks the unit. Of
+/// equal units the lowest thread wins, whichever comes first.
 struct first_claims {
-  int* unit;     ///< shared, one a thread
-  int* contest;  ///< shared, one int
+  int* unit;     ///< shared memory, one int for each thread
+  int* contest;  ///< one int of shared memory
 
-  /// Collective. `asks`: this thread has a unit; `marks` says which are taken by earlier tiles.
+  /// True in the thread that wins its unit. `asks` says that this thread has a unit; `marks` has the units that earlier
+  /// tiles have claimed. Collective.
   template <class Block>
   KVPOLICY_HD bool claim(Block& block, block_marks const& marks, bool asks, int mine) const {
     bool const open = asks && !marks.has(mine);
@@ -60,7 +62,7 @@ struct first_claims {
   }
 };
 
-/// A lane's row of a unit list, where there is one.
+/// A lane's row of a unit list, or null pointers where there is no list.
 struct unit_row {
   int* unit;
   int* count;
@@ -72,25 +74,27 @@ struct unit_row {
   KVPOLICY_HD void put(int at, int which) const {
     if (unit != nullptr) unit[at] = which;
   }
-  KVPOLICY_HD void tell(int all) const {
+  KVPOLICY_HD void set_count(int all) const {
     if (count != nullptr) *count = all;
   }
 };
 
-/// A block a row, and then another: kept slots to the front, drafts behind them, then those that fell out.
+/// Rewrites the rows of a list, one block for each row at a time: first the kept slots, then those of drafts, then the
+/// dropped ones.
 template <class Shared>
 struct rewrite_kernel {
   keep_set keep;
-  cache in;  ///< its `more` is host memory and not looked at
+  cache in;  ///< `more` is host memory and is not read
   list_edit<Shared> edit;
   row_owners rows;
   std::byte* scratch;
   std::int64_t* freed;
 
-  /// Bytes of scratch for one block: marks, and the slots that fall out of a list.
+  /// Bytes of the marks of one block.
   [[nodiscard]] KVPOLICY_HD static std::int64_t marks_bytes(cache const& in) {
     return (block_marks::words_for(in.where.units) * 4 + 15) / 16 * 16;
   }
+  /// Bytes of scratch for one block: its marks, and the dropped slots of one list.
   [[nodiscard]] KVPOLICY_HD static std::int64_t scratch_of_block(cache const& in) {
     return marks_bytes(in) + (std::int64_t{in.lanes.bound} * 4 + 15) / 16 * 16;
   }
@@ -105,25 +109,25 @@ struct rewrite_kernel {
   }
 
  private:
-  /// How far a block has come with a row.
+  /// The counts of a row so far.
   struct progress {
     int stayed = 0;
     int freed = 0;
     int released = 0;
   };
-  struct tools {
+  struct workspace {
     block_marks marks;
-    int* dropped;  ///< device memory: slots that fell out, in order
+    int* dropped;  ///< device memory: the dropped slots in order
     keep_tile tile;
     first_claims claims;
     int* temp_storage;
   };
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD tools tools_of(Block& block) const {
+  [[nodiscard]] KVPOLICY_HD workspace workspace_of(Block& block) const {
     std::byte* const mine = scratch + block.index() * scratch_of_block(in);
     shared_arena arena(block);
-    tools of;
+    workspace of;
     of.marks.words = reinterpret_cast<unsigned*>(mine);
     of.dropped = reinterpret_cast<int*>(mine + marks_bytes(in));
     of.tile.stays = arena.take<int>(block.threads());
@@ -135,22 +139,22 @@ struct rewrite_kernel {
 
   template <class Block>
   KVPOLICY_HD void rewrite(Block& block, lane this_lane) const {
-    tools const with = tools_of(block);
+    workspace const work = workspace_of(block);
     listed_row const kept = listed_for(keep, this_lane);
     int const count = *in.lanes.count.row(this_lane);
     int const committed = in.lanes.committed(this_lane);
     int* const slot = writable_list(edit.list, in.where, this_lane);
-    mark_kept(block, with.marks, kept, slot, committed, count);
+    mark_kept(block, work.marks, kept, slot, committed, count);
     progress now;
     for (int begin = 0; begin < count; begin += block.threads()) {
-      partition(block, with, this_lane, kept, slot, begin, committed, count, now);
+      partition(block, work, this_lane, kept, slot, begin, committed, count, now);
     }
     block.sync();
-    for (int i = block.thread(); i < count - now.stayed; i += block.threads()) slot[now.stayed + i] = with.dropped[i];
-    if (block.thread() == 0) tell(block, this_lane, now);
+    for (int i = block.thread(); i < count - now.stayed; i += block.threads()) slot[now.stayed + i] = work.dropped[i];
+    if (block.thread() == 0) report_freed(block, this_lane, now);
   }
 
-  /// Marks the units that the lane goes on to hold, and no other that will be asked for.
+  /// Marks the units that the lane keeps. Of other units, the marks that will be read are cleared.
   template <class Block>
   KVPOLICY_HD void mark_kept(Block& block, block_marks const& marks, listed_row const& kept, int const* slot,
                              int committed, int count) const {
@@ -166,24 +170,24 @@ struct rewrite_kernel {
     block.sync();
   }
 
-  /// Entries [begin, begin + threads). What stays goes to the front: never past what is still to be read, since no more
-  /// stayed than came before, and this tile is read by then.
+  /// Partitions entries [begin, begin + threads). Kept slots move to the front. They never overwrite a slot that is
+  /// still to be read: no more are kept than came before, and this tile has been read.
   template <class Block>
-  KVPOLICY_HD void partition(Block& block, tools const& with, lane this_lane, listed_row const& kept, int* slot,
+  KVPOLICY_HD void partition(Block& block, workspace const& work, lane this_lane, listed_row const& kept, int* slot,
                              int begin, int committed, int count, progress& now) const {
     int const e = begin + block.thread();
-    bool const listed = with.tile.ask(block, kept, now.stayed, begin);
+    bool const listed = work.tile.is_kept(block, kept, now.stayed, begin);
     bool const there = e < count;
     bool const stays = there && (listed || e >= committed);
     bool const falls = there && !stays;
     int const unit = there ? slot[e] : 0;
-    bool const goes = with.claims.claim(block, with.marks, falls && unit != edit.dead, unit);
+    bool const goes = work.claims.claim(block, work.marks, falls && unit != edit.dead, unit);
     int const position = there ? in.lanes.position.row(this_lane)[e] : 0;
     bool const given = goes && position >= number_or_zero(edit.locked, this_lane) && !edit.shared(unit);
-    auto const stayed = block_sum_before(block, stays ? 1 : 0, with.temp_storage);
-    auto const handed = block_sum_before(block, (given ? 1 : 0) + (goes && !given ? 1 << 16 : 0), with.temp_storage);
+    auto const stayed = block_exclusive_sum(block, stays ? 1 : 0, work.temp_storage);
+    auto const handed = block_exclusive_sum(block, (given ? 1 : 0) + (goes && !given ? 1 << 16 : 0), work.temp_storage);
     if (stays) slot[now.stayed + stayed.before] = unit;
-    if (falls) with.dropped[e - now.stayed - stayed.before] = unit;
+    if (falls) work.dropped[e - now.stayed - stayed.before] = unit;
     if (falls && edit.map.data != nullptr) map_row(edit.map, edit.map_begin, this_lane)[position] = edit.dead;
     if (given) unit_row::of(edit.freed, this_lane).put(now.freed + (handed.before & 0xFFFF), unit);
     if (goes && !given) unit_row::of(edit.released, this_lane).put(now.released + (handed.before >> 16), unit);
@@ -193,9 +197,9 @@ struct rewrite_kernel {
   }
 
   template <class Block>
-  KVPOLICY_HD void tell(Block& block, lane this_lane, progress const& now) const {
-    unit_row::of(edit.freed, this_lane).tell(now.freed);
-    unit_row::of(edit.released, this_lane).tell(now.released);
+  KVPOLICY_HD void report_freed(Block& block, lane this_lane, progress const& now) const {
+    unit_row::of(edit.freed, this_lane).set_count(now.freed);
+    unit_row::of(edit.released, this_lane).set_count(now.released);
     if (freed == nullptr || now.freed == 0) return;
     std::int64_t const entries = std::int64_t{now.freed} * rows.sharers();
     block.atomic_add(reinterpret_cast<std::uint64_t*>(freed), static_cast<std::uint64_t>(entries));

@@ -1,4 +1,4 @@
-// Rows that lanes share, and the lists that belong to lanes, as kernels see them.
+// Rows of tables that several lanes share, and the lists that belong to lanes, for kernels.
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
@@ -7,16 +7,16 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The rows of a table, each by the first of the lanes that share it.
+/// The rows of a table. Each row is represented by its owner, the first of the lanes that share it.
 struct row_owners {
   kvpolicy::lanes lanes;
-  bool by_sequence;  ///< sequences have rows of their own, and so on
-  bool by_layer;
-  bool by_head;
+  bool by_sequence;  ///< true: sequences have rows of their own
+  bool by_layer;     ///< true: layers have rows of their own
+  bool by_head;      ///< true: heads have rows of their own
 
   [[nodiscard]] KVPOLICY_HD int layers() const { return by_layer ? lanes.layers() : 1; }
   [[nodiscard]] KVPOLICY_HD int heads() const { return by_head ? lanes.heads : 1; }
-  /// Rows of one sequence.
+  /// How many rows one sequence has.
   [[nodiscard]] KVPOLICY_HD int of_sequence() const { return layers() * heads(); }
   [[nodiscard]] KVPOLICY_HD int count() const { return (by_sequence ? lanes.sequences : 1) * of_sequence(); }
 
@@ -29,11 +29,11 @@ struct row_owners {
     return {sequence, lanes.layer_begin + i / heads(), i % heads()};
   }
 
-  /// Lanes of a sequence that one row stands for.
+  /// How many lanes of a sequence share a row.
   [[nodiscard]] KVPOLICY_HD int sharers() const {
     return (by_layer ? 1 : lanes.layers()) * (by_head ? 1 : lanes.heads);
   }
-  /// The j-th of them.
+  /// The j-th lane that shares the owner's row.
   [[nodiscard]] KVPOLICY_HD lane sharer(lane owner, int j) const {
     int const heads_apart = by_head ? 1 : lanes.heads;
     return {owner.sequence, owner.layer + j / heads_apart, owner.head + j % heads_apart};
@@ -50,7 +50,7 @@ struct listed_row {
   int const* ordinal;
   int count;
 
-  /// True if this one is among them: a binary search.
+  /// True if this ordinal is listed, by a binary search.
   [[nodiscard]] KVPOLICY_HD bool has(int which) const {
     int begin = 0;
     int end = count;
@@ -76,12 +76,13 @@ struct listed_row {
   return list.row(this_lane) + (where.begin.data != nullptr ? *where.begin.row(this_lane) : 0);
 }
 
-/// What a by-lane table says, 0 where it has no memory.
+/// The lane's number in a table, or 0 if the table has no memory.
 [[nodiscard]] KVPOLICY_HD inline int number_or_zero(by_lane<int const> const& table, lane this_lane) {
   return table.data != nullptr ? *table.row(this_lane) : 0;
 }
 
-/// Blocks for pieces of a lane's entries: at least one, so that what else a lane has is seen to.
+/// How many pieces a lane's entries have. There is at least one, since its block may also handle other data of the
+/// lane.
 template <class Executor>
 [[nodiscard]] int pieces_of(Executor& exec, int entries) {
   int const piece = exec.config().entries_of_a_block;

@@ -33,7 +33,7 @@ struct row_norm_kernel {
   Combine combine;
   score_view out;
 
-  /// A warp a row: consecutive threads read consecutive elements.
+  /// Computes the norm of each row, one warp for each row; consecutive threads read consecutive elements.
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, int segment, ordinal_range of) const {
     lane const this_lane = out.lane_of(segment);
@@ -46,7 +46,7 @@ struct row_norm_kernel {
         auto const value = static_cast<double>(element_at(rows.rows.element, from + d * rows.rows.dim));
         sum += value * value;
       }
-      sum = warp_reduce(block, sum, add_up{});
+      sum = warp_reduce(block, sum, plus_op{});
       if (lane_id(block) == 0) row[e] = combine(row[e], static_cast<float>(::sqrt(sum)));
     }
   }

@@ -8,7 +8,8 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Bits share a word with those of other threads: they are set and cleared by words of 32, in little order.
+/// Sets one element of a mask. Bits share 32-bit words with bits of other threads, so they are changed by atomics; the
+/// first bit is the lowest of the first byte.
 template <class Block>
 KVPOLICY_HD void set_in_mask(Block& block, mask_rows const& mask, lane this_lane, std::int64_t unit, bool readable) {
   if (mask.form != mask_form::bits) {
@@ -24,7 +25,7 @@ KVPOLICY_HD void set_in_mask(Block& block, mask_rows const& mask, lane this_lane
   }
 }
 
-/// A block a piece of the committed entries of the lane that owns a row: those that are not kept are hidden.
+/// Hides the entries that are not kept, one block for each piece of the committed entries of a row's owner.
 struct hide_kernel {
   keep_set keep;
   kvpolicy::lanes lanes;
@@ -32,14 +33,14 @@ struct hide_kernel {
   mask_rows mask;
   row_owners rows;
   int pieces;
-  int entries;  ///< of a piece
+  int entries;  ///< entries of a piece
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = rows.at(block.index() / pieces);
     int const begin = block.index() % pieces * entries;
     int const committed = lanes.committed(one);
-    int const end = take_lower{}(committed, begin + entries);
+    int const end = min_op{}(committed, begin + entries);
     listed_row const kept = listed_for(keep, one);
     for (int e = begin + block.thread(); e < end; e += block.threads()) {
       if (!kept.has(e)) set_in_mask(block, mask, one, where.at(one, e).unit, false);
@@ -47,7 +48,7 @@ struct hide_kernel {
   }
 };
 
-/// A thread an element of a row, or 32 of them: nothing may be read.
+/// Hides everything, one thread for each element of a row or for 32 bits of it.
 struct hide_all {
   mask_rows mask;
   row_owners rows;
@@ -67,7 +68,7 @@ struct hide_all {
   }
 };
 
-/// A block a piece of a lane's entries, drafts too.
+/// Shows all entries of a lane, drafts included, one block for each piece of them.
 struct show_kernel {
   kvpolicy::lanes lanes;
   locator where;
@@ -80,14 +81,15 @@ struct show_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = rows.at(block.index() / pieces);
     int const begin = block.index() % pieces * entries;
-    int const end = take_lower{}(*lanes.count.row(one), begin + entries);
+    int const end = min_op{}(*lanes.count.row(one), begin + entries);
     for (int e = begin + block.thread(); e < end; e += block.threads()) {
       set_in_mask(block, mask, one, where.at(one, e).unit, true);
     }
   }
 };
 
-/// A device writes bits by words of four bytes: rows begin at one, and have room for whole ones.
+/// Throws unless the rows of a bit mask begin at multiples of 4 bytes, since a device writes their bits by 32-bit
+/// words.
 inline void check_mask_words(char const* call, mask_rows const& mask) {
   auto bits = reinterpret_cast<std::uintptr_t>(mask.rows.data);
   for (std::int64_t const stride : {mask.rows.sequence, mask.rows.layer, mask.rows.head}) {
@@ -103,13 +105,14 @@ template <kernel_backend Backend>
 struct implementation<ops::hide_dropped_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Rows of bits are aligned to 4 bytes, with room for whole words; bits beyond the mask's units keep what they say.
+  /// Rows of bits must be aligned to 4 bytes and have space for whole words. Bits behind the mask's units do not
+  /// change.
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, mask_rows const& mask) {
     detail::check_mask_words("apply", mask);
     detail::row_owners const rows = detail::owners_of(mask.rows, keep.lanes);
     int const pieces = detail::pieces_of(exec, in.lanes.bound);
-    detail::launch_change(
+    detail::launch_unless_fault(
         exec, launch_shape{rows.count() * pieces, exec.config().entry_threads, 0},
         detail::hide_kernel{keep, in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
   }
@@ -119,15 +122,15 @@ template <kernel_backend Backend>
 struct implementation<ops::show_entries_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Rows of bits as for hide_dropped.
+  /// The same requirements apply to rows of bits as in hide_dropped.
   template <class Executor>
   static void run(Executor& exec, cache const& in, mask_rows const& mask) {
     detail::check_mask_words("show", mask);
     detail::row_owners const rows = detail::owners_of(mask.rows, in.lanes);
     std::int64_t const of_row = mask.form == mask_form::bits ? (mask.units + 31) / 32 : mask.units;
-    detail::launch_each_change(exec, rows.count() * of_row, detail::hide_all{mask, rows, of_row});
+    detail::launch_each_unless_fault(exec, rows.count() * of_row, detail::hide_all{mask, rows, of_row});
     int const pieces = detail::pieces_of(exec, in.lanes.bound);
-    detail::launch_change(
+    detail::launch_unless_fault(
         exec, launch_shape{rows.count() * pieces, exec.config().entry_threads, 0},
         detail::show_kernel{in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
   }

@@ -1,4 +1,4 @@
-// The masses of a piece of a segment's entries, when the sums of the softmax are known.
+// Computes the attention masses of a piece of a segment's entries once the softmax statistics of all rows are known.
 #pragma once
 
 #include <cmath>
@@ -6,31 +6,32 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The sums of rows: what attention gave, or what scratch holds.
+/// The softmax statistics of rows: from `rows.lse` if it is given, else from scratch.
 struct known_sums {
-  bool given = false;  ///< take rows.lse
+  bool given = false;  ///< true: use rows.lse
   sums_storage from;
 
   KVPOLICY_HD row_sums operator()(attention_task const& task, lane this_lane, int head, int row, int stored) const {
     if (given) return {task.rows.lse.at(this_lane, this_lane.head * task.group + head, stored), 1.0f};
     int const slot = task.on_logits ? row : row * task.group + head;
-    return from.whole_of(task.among.lanes.index(this_lane))[slot];
+    return from.whole_of(task.scores.lanes.index(this_lane))[slot];
   }
 };
 
-/// How the numbers of an entry become one.
+/// How the probabilities of an entry, over rows, heads of the group and lanes, are reduced to one mass.
 struct mass_reduction {
   bool rows_maximum = false;
   bool group_maximum = false;
-  float group_share = 1;  ///< each of the group's logits counts so much, where they are reduced first
+  float logit_weight = 1;  ///< the weight of each logit, where logits are reduced before the softmax
   bool mean_rows = false;
-  int divide_by = 1;  ///< and a mean of the group
+  int divide_by = 1;  ///< the divisor for a mean of the group
   bool lanes_maximum = false;
-  int lanes_divide_by = 1;
-  bool grow = false;  ///< add to what is there, lane by lane
+  int lanes_divide_by = 1;  ///< the divisor for a mean of lanes
+  bool accumulate = false;  ///< add to the masses that are there, lane by lane
 };
 
-/// A block a piece of a segment: lane after lane, tile after tile. The same thread has an entry from first to last.
+/// One block for each piece of a segment. It handles lane after lane and tile after tile; the same thread always has
+/// the same entries.
 template <class Product>
 struct mass_kernel {
   attention_task task;
@@ -38,7 +39,7 @@ struct mass_kernel {
   known_sums sums;
   mass_reduction how;
   int pieces;
-  int entries;  ///< of a piece, a multiple of a tile
+  int entries;  ///< entries of a piece, a multiple of tile_entries
 
   [[nodiscard]] static std::size_t shared(Product const& product) {
     return attention_storage::bytes() + shared_arena::bytes_of_piece<float>(tile_entries) + product.bytes();
@@ -46,7 +47,7 @@ struct mass_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    score_view const& out = task.among;
+    score_view const& out = task.scores;
     int const segment = block.index() / pieces;
     int const begin = block.index() % pieces * entries;
     int const together = out.lanes.size() / out.segments();
@@ -56,7 +57,7 @@ struct mass_kernel {
   }
 
  private:
-  /// The i-th lane of the segment.
+  /// Adds the masses of the i-th lane of the segment.
   template <class Block>
   KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, float* out) const {
     shared_arena arena(block);
@@ -86,10 +87,11 @@ struct mass_kernel {
   [[nodiscard]] KVPOLICY_HD static float probability(attention_storage const& temp_storage, int row, int e,
                                                      float logit) {
     if (!temp_storage.sees(row, e)) return 0;
-    return ::expf(logit - temp_storage.sums[row].high) * temp_storage.sums[row].share;
+    return ::expf(logit - temp_storage.sums[row].row_max) * temp_storage.sums[row].scale;
   }
 
-  /// A thread an entry: the tile's rows in their order. What is reduced first is `inner`, the rest `total`.
+  /// Adds the rows of the tile in their order, one thread for each entry. The reduction over neighbouring rows goes to
+  /// `inner`, the other one to `total`.
   template <class Block>
   KVPOLICY_HD void add_rows(Block& block, attention_storage const& temp_storage, used_rows const& used, int base,
                             int count, float* total) const {
@@ -100,18 +102,18 @@ struct mass_kernel {
       int at = base % series;
       for (int i = 0; i < count; ++i) {
         float const logit = temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i];
-        float const value = task.on_logits ? logit * how.group_share : probability(temp_storage, i, e, logit);
+        float const value = task.on_logits ? logit * how.logit_weight : probability(temp_storage, i, e, logit);
         fold_into(temp_storage.inner[e], value, inner_maximum, at == 0);
         if (++at < series) continue;
         float const whole =
             task.on_logits ? probability(temp_storage, i, e, temp_storage.inner[e]) : temp_storage.inner[e];
-        fold_into(total[e], whole, outer_maximum, false);  // it began with 0, and nothing is less
+        fold_into(total[e], whole, outer_maximum, false);  // `total` starts at 0, and no probability is lower
         at = 0;
       }
     }
   }
 
-  /// Entries [begin, end) of the lane's mass enter the segment's scores.
+  /// Adds entries [begin, end) of the lane's mass to the segment's scores.
   template <class Block>
   KVPOLICY_HD void put(Block& block, float const* total, used_rows const& used, int i, int begin, int end,
                        float* out) const {
@@ -122,16 +124,17 @@ struct mass_kernel {
       if (task.candidates()) {
         to += to == running_sum::lowest() ? 0.0f : mass;
       } else {
-        fold_into(to, mass, how.lanes_maximum && !how.grow, i == 0 && !how.grow);
+        fold_into(to, mass, how.lanes_maximum && !how.accumulate, i == 0 && !how.accumulate);
       }
     }
   }
 
-  /// A mean of lanes is divided last. Ranks add up whole rows: behind candidates nothing may grow.
+  /// Divides by the number of lanes, for a mean. Entries behind the committed ones are set to 0 with `candidates`,
+  /// because tensor-parallel ranks add whole rows.
   template <class Block>
   KVPOLICY_HD void finish(Block& block, float* out, int begin, int count) const {
-    block.sync();  // other threads put what these divide
-    for (int e = begin + block.thread(); e < begin + entries && e < task.among.lanes.bound; e += block.threads()) {
+    block.sync();  // `put` wrote the scores by other threads
+    for (int e = begin + block.thread(); e < begin + entries && e < task.scores.lanes.bound; e += block.threads()) {
       if (e < count && how.lanes_divide_by > 1) out[e] /= static_cast<float>(how.lanes_divide_by);
       if (e >= count && task.candidates()) out[e] = 0;
     }

@@ -1,4 +1,4 @@
-// Sums of the softmax of each row: over stretches of entries, then over the stretches in their order.
+// Computes the softmax statistics of each row: first over stretches of entries, then over the stretches in their order.
 #pragma once
 
 #include <cmath>
@@ -7,41 +7,42 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The highest logit so far, and the sum of e^(logit - it). A NaN makes the sum NaN and is never the highest.
+/// Running softmax statistics: the highest logit so far, and the sum of e^(logit - row_max). A NaN makes the sum NaN
+/// and is never the highest.
 struct running_sum {
-  float high;
+  float row_max;
   float sum;
 
   [[nodiscard]] KVPOLICY_HD static running_sum nothing() { return {lowest(), 0}; }
   [[nodiscard]] KVPOLICY_HD static float lowest() { return same_bits<float>(0xFF800000u); }
-  /// What e^x is taken against: logits of nothing but -inf, or none at all, have no highest.
-  [[nodiscard]] KVPOLICY_HD static float against(float high) { return high == lowest() ? 0.0f : high; }
+  /// What is subtracted in the exponent: row_max, or 0 where there is no logit above -inf.
+  [[nodiscard]] KVPOLICY_HD static float exp_offset(float row_max) { return row_max == lowest() ? 0.0f : row_max; }
 
   [[nodiscard]] KVPOLICY_HD running_sum with(running_sum const& more) const {
-    float const now = more.high > high ? more.high : high;
-    float const zero = against(now);
-    return {now, sum * ::expf(high - zero) + more.sum * ::expf(more.high - zero)};
+    float const now = more.row_max > row_max ? more.row_max : row_max;
+    float const zero = exp_offset(now);
+    return {now, sum * ::expf(row_max - zero) + more.sum * ::expf(more.row_max - zero)};
   }
 };
 
-/// Where the sums of a batch lie in scratch. Slots are rows of all heads of a lane, or, reduced before the softmax, of
-/// none in particular.
+/// Where the statistics of a batch are in scratch. A slot is a row of one query head of the lane or, where the group is
+/// reduced before the softmax, a row of the whole group.
 struct sums_storage {
-  static constexpr int most_rows = 1024;       ///< of a query head, whose sums are there at the same time
-  static constexpr int most_stretches = 64;    ///< of a lane
-  static constexpr int least_stretch = 1024;   ///< entries
-  static constexpr int slots_of_launch = 256;  ///< or those of one row, if they are more
+  static constexpr int most_rows = 1024;      ///< rows of a query head whose statistics are in scratch at the same time
+  static constexpr int most_stretches = 64;   ///< stretches of a lane
+  static constexpr int least_stretch = 1024;  ///< a lane has one stretch for each so many entries of its bound
+  static constexpr int slots_of_launch = 256;  ///< slots of a launch; more if one row has more heads
 
-  running_sum* part = nullptr;  ///< [lane][stretch][slots of a launch]
+  running_sum* part = nullptr;  ///< [lane][stretch][slots]
   row_sums* whole = nullptr;    ///< [lane][most_rows * group]
-  int slots = 0;                ///< of a launch
-  int held = 0;                 ///< most_rows * group
+  int slots = 0;                ///< slots of a launch
+  int slots_of_lane = 0;        ///< most_rows * group
   int stretches = 0;
-  int stretch = 0;  ///< entries; it depends on the bound alone, so that sums do not depend on the launch
+  int stretch = 0;  ///< entries of a stretch; depends on the bound alone, so that sums do not depend on the launch
 
   sums_storage(int group, int bound, int lanes, std::byte* scratch) {
     slots = group > slots_of_launch ? group : slots_of_launch;
-    held = most_rows * group;
+    slots_of_lane = most_rows * group;
     int const wanted = (bound + least_stretch - 1) / least_stretch;
     stretches = wanted < 1 ? 1 : wanted < most_stretches ? wanted : most_stretches;
     int const even = (bound + stretches - 1) / stretches;
@@ -50,16 +51,17 @@ struct sums_storage {
     whole = scratch != nullptr ? reinterpret_cast<row_sums*>(scratch) + parts(lanes) : nullptr;
   }
   [[nodiscard]] std::size_t bytes(int lanes) const {
-    return (parts(lanes) + static_cast<std::size_t>(lanes) * static_cast<std::size_t>(held)) * sizeof(row_sums);
+    return (parts(lanes) + static_cast<std::size_t>(lanes) * static_cast<std::size_t>(slots_of_lane)) *
+           sizeof(row_sums);
   }
-  /// Rows of a head whose sums one launch makes.
+  /// How many rows of a head one launch handles.
   [[nodiscard]] int rows_of_launch(int group) const { return slots / group; }
 
   [[nodiscard]] KVPOLICY_HD running_sum* part_of(int lane, int stretch_number) const {
     return part + (static_cast<std::int64_t>(lane) * stretches + stretch_number) * slots;
   }
   [[nodiscard]] KVPOLICY_HD row_sums* whole_of(int lane) const {
-    return whole + static_cast<std::int64_t>(lane) * held;
+    return whole + static_cast<std::int64_t>(lane) * slots_of_lane;
   }
 
  private:
@@ -69,12 +71,12 @@ struct sums_storage {
 };
 static_assert(sizeof(running_sum) == sizeof(row_sums));
 
-/// No sums are known yet: rows are scaled and nothing else.
+/// Stands for statistics that are not known yet.
 struct no_sums {
   KVPOLICY_HD row_sums operator()(attention_task const&, lane, int, int, int) const { return {}; }
 };
 
-/// A block a stretch of a lane. Rows of `task` have their heads side by side.
+/// Computes the statistics of one stretch of one lane, one block each. The heads of a row are neighbours in `task`.
 template <class Product>
 struct sums_kernel {
   attention_task task;
@@ -89,7 +91,7 @@ struct sums_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     int const index = block.index() / to.stretches;
     int const number = block.index() % to.stretches;
-    lane const this_lane = task.among.lanes.at(index);
+    lane const this_lane = task.scores.lanes.at(index);
     shared_arena arena(block);
     attention_storage const temp_storage(arena);
     auto* const sums = arena.take<running_sum>(to.slots);
@@ -125,7 +127,7 @@ struct sums_kernel {
       }
       return;
     }
-    int const first = task.group - 1 - base % task.group;  // the row of the tile at which a group is complete
+    int const first = task.group - 1 - base % task.group;  // the row of the tile that completes a group
     reduce_groups(block, temp_storage, base, count);
     block.sync();
     for (int k = warp_id(block); first + k * task.group < count; k += block.threads() / warp_size) {
@@ -134,7 +136,8 @@ struct sums_kernel {
     }
   }
 
-  /// The logits of each group that ends in this tile, one after another, where the tile's rows were.
+  /// Reduces the logits of each group that ends in this tile, and stores the results one after another over the tile's
+  /// rows.
   template <class Block>
   KVPOLICY_HD void reduce_groups(Block& block, attention_storage const& temp_storage, int base, int count) const {
     for (int e = block.thread(); e < tile_entries; e += block.threads()) {
@@ -144,7 +147,7 @@ struct sums_kernel {
         group_maximum ? fold_into(temp_storage.inner[e],
                                   temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i], true, head == 0)
                       : fold_into(temp_storage.inner[e],
-                                  temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i] * group_share, false,
+                                  temp_storage.logits[i * tile_pitch + e] * temp_storage.scale[i] * logit_weight, false,
                                   head == 0);
         if (++head < task.group) continue;
         temp_storage.logits[done++ * tile_pitch + e] = temp_storage.inner[e];
@@ -153,32 +156,33 @@ struct sums_kernel {
     }
   }
 
-  /// A warp adds a tile's logits of one row.
+  /// Adds a tile's logits of one row to its statistics, by one warp.
   template <class Block>
   KVPOLICY_HD void add_row(Block& block, attention_storage const& temp_storage, float const* logits, int row,
                            float scale, running_sum* sum) const {
-    float high = running_sum::lowest();
+    float row_max = running_sum::lowest();
     for (int e = lane_id(block); e < tile_entries; e += warp_size) {
       float const value = logits[e] * scale;
-      if (temp_storage.sees(row, e) && value > high) high = value;
+      if (temp_storage.sees(row, e) && value > row_max) row_max = value;
     }
-    high = warp_reduce(block, high, take_higher{});
-    float const zero = running_sum::against(high);
+    row_max = warp_reduce(block, row_max, max_op{});
+    float const zero = running_sum::exp_offset(row_max);
     float all = 0;
     for (int e = lane_id(block); e < tile_entries; e += warp_size) {
       if (temp_storage.sees(row, e)) all += ::expf(logits[e] * scale - zero);
     }
-    all = warp_reduce(block, all, add_up{});
-    if (lane_id(block) == 0) *sum = sum->with({high, all});
+    all = warp_reduce(block, all, plus_op{});
+    if (lane_id(block) == 0) *sum = sum->with({row_max, all});
   }
 
  public:
   bool group_maximum = false;
-  float group_share = 1;  ///< a mean of the group's logits: 1 / group
+  float logit_weight = 1;  ///< 1 / group for a mean of the group's logits, else 1
 };
 
-/// A thread a slot: what the stretches say of it, in their order. `first`: the first slot of this launch.
-struct settle_body {
+/// Combines the statistics of the stretches of a slot, in their order, one thread for each slot. `first` is the first
+/// slot of this launch.
+struct finalize_body {
   sums_storage of;
   int first;
 
@@ -186,10 +190,10 @@ struct settle_body {
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     int const lane = static_cast<int>(i / of.slots);
     int const slot = static_cast<int>(i % of.slots);
-    if (first + slot >= of.held) return;
+    if (first + slot >= of.slots_of_lane) return;
     running_sum all = of.part_of(lane, 0)[slot];
     for (int s = 1; s < of.stretches; ++s) all = all.with(of.part_of(lane, s)[slot]);
-    of.whole_of(lane)[first + slot] = {running_sum::against(all.high), 1.0f / all.sum};
+    of.whole_of(lane)[first + slot] = {running_sum::exp_offset(all.row_max), 1.0f / all.sum};
   }
 };
 

@@ -1,4 +1,5 @@
-// Rows that move to the front of their lane, in place: bytes of K, V and what else an entry has, by tiles of a block.
+// Moves rows to the front of their lane, in place: the bytes of K, V and other data of entries, one tile of a block at
+// a time.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// So many bytes, aligned to their number, that are read and written at once, whatever they mean.
+/// So many bytes, aligned to their number, which are loaded and stored at once. Their type does not matter.
 template <int Bytes>
 struct [[gnu::may_alias]] alignas(Bytes) byte_vector {
   std::uint32_t part[static_cast<std::size_t>(Bytes) / 4];
@@ -26,18 +27,18 @@ struct [[gnu::may_alias]] alignas(1) byte_vector<1> {
   std::uint8_t part;
 };
 
-/// Something that each entry has a row of: K, V, its position, a recorded column. A row is `columns` times `width`
+/// Data of which each entry has one row: K, V, its position or a recorded column. A row is `columns` pieces of `width`
 /// bytes, `step` bytes apart.
 struct moved_rows {
   plane rows{};
-  bool by_ordinal = false;  ///< in the order of entries, not where the cache's locator says
+  bool by_ordinal = false;  ///< rows are in the order of entries, not where the cache's locator places them
   int width = 1;
   int columns = 0;
   std::int64_t step = 1;
-  int slices = 1;            ///< blocks that share a row's columns out
-  bool across_rows = false;  ///< neighbours in memory are entries, not columns: transposed
+  int slices = 1;            ///< blocks that divide a row's columns among them
+  bool across_rows = false;  ///< transposed: neighbours in memory are entries, not columns
 
-  /// A row that lanes share moves once.
+  /// True if this lane moves the row: of lanes that share one, the first does.
   [[nodiscard]] KVPOLICY_HD bool led_by(lanes const& batch, lane one) const {
     return !by_ordinal || leads_row(by_lane<std::byte>{rows.base, rows.unit, rows.layer, rows.head}, batch, one);
   }
@@ -48,7 +49,8 @@ struct moved_rows {
 };
 using few_moved = a_few<moved_rows>;
 
-/// Rows that lie together move whatever their alignment; elements apart from each other one by one.
+/// Throws if rows cannot be moved. Contiguous rows can have any alignment; elements that are apart are moved one by
+/// one, so each must be aligned to its size.
 inline void check_movable(char const* call, cache const& in) {
   auto const check = [call](char const* name, plane const& rows) {
     if (!rows.contiguous()) check_aligned(call, name, rows);
@@ -58,7 +60,7 @@ inline void check_movable(char const* call, cache const& in) {
   for (plane const& each : in.more) check("more", each);
 }
 
-/// How the rows of a plane are best moved.
+/// The widest access for the rows of a plane.
 [[nodiscard]] inline moved_rows moved_plane(plane const& rows) {
   moved_rows made{.rows = rows};
   int const bytes = bytes_of(rows.element);
@@ -76,7 +78,7 @@ inline void check_movable(char const* call, cache const& in) {
   return made;
 }
 
-/// Numbers of `bytes` each in the order of entries: a plane, too.
+/// As moved_plane, for a recorded column: values of `bytes` each, in the order of entries.
 [[nodiscard]] inline moved_rows moved_column(by_lane<std::byte> const& rows, int bytes) {
   plane const as_plane{rows.data, codec::opaque, bytes, rows.layer, rows.sequence, bytes, rows.head, 1};
   moved_rows made = moved_plane(as_plane);
@@ -90,7 +92,7 @@ inline void check_movable(char const* call, cache const& in) {
                       sizeof(int));
 }
 
-/// visit(few) for everything of a cache that moves in one way, a few at a time.
+/// Calls visit(few) for everything of a cache that moves in the same way, a few at a time.
 template <class Visit>
 class moved_list {
  public:
@@ -122,7 +124,7 @@ class moved_list {
   few_moved some_{};
 };
 
-/// Columns of which it must be said how much is still true.
+/// The columns that on_move::recompute applies to, which hold how many of a lane's entries are still valid.
 [[nodiscard]] inline few_columns known_columns(std::span<recorded_column const> columns) {
   few_columns known;
   for (recorded_column const& each : columns) {
@@ -133,8 +135,8 @@ class moved_list {
   return known;
 }
 
-/// Rows are cut into slices until the device has enough blocks; a slice stays as wide as a warp reads at once.
-inline void share_out(few_moved& some, int lanes, launch_config const& numbers) {
+/// Divides rows into slices until the device has enough blocks. A slice has at least 64 bytes of a row.
+inline void split_columns(few_moved& some, int lanes, launch_config const& numbers) {
   constexpr int narrowest = 64;
   std::int64_t const wanted = std::int64_t{numbers.processors} * 4;
   for (int i = 0; i < some.count; ++i) {
@@ -151,11 +153,12 @@ inline void share_out(few_moved& some, int lanes, launch_config const& numbers) 
   return all;
 }
 
-/// How a block's threads stand over columns [first, end) of rows: `wide` of them side by side, `tall` rows at once.
+/// How a block's threads are arranged over columns [first, end) of rows: `wide` columns side by side, `tall` rows at
+/// once.
 struct thread_grid {
   int first, end;
   int wide, tall;
-  int row, column;  ///< this thread's
+  int row, column;  ///< the place of this thread
 
   template <class Block>
   KVPOLICY_HD thread_grid(Block& block, moved_rows const& what, int slice)
@@ -169,12 +172,13 @@ struct thread_grid {
   }
 };
 
-/// Moves columns of entries [begin, moves.count()) of a lane, in place, with `threads x rows_of_a_thread` at a time in
-/// registers.
+/// Moves columns of entries [begin, moves.count()) of a lane, in place, with `threads x rows_of_a_thread` of them in
+/// registers at a time.
 ///
-/// No source is overwritten before it is read: a tile of entries [i, j) reads them all before the barrier and writes
-/// rows i .. j - 1 after it. Later tiles read rows from source(j) >= j on, so those writes are none of theirs; earlier
-/// tiles have read before a barrier that is behind. Columns and planes do not meet, so other blocks do not matter.
+/// No source is overwritten before it is read. A tile of new entries [i, j) reads all its sources before a barrier and
+/// writes rows i to j - 1 after it. Later tiles read rows from source(j) >= j on, which these writes do not touch, and
+/// earlier tiles have read their sources before an earlier barrier. Blocks do not interfere, since they have different
+/// columns or planes.
 template <class Moves>
 struct tile_mover {
   static constexpr int rows_of_a_thread = 8;
@@ -201,20 +205,20 @@ struct tile_mover {
   template <int Width, class Block>
   KVPOLICY_HD void move_tile(Block& block, thread_grid const& mine, int first, int end, std::int64_t offset) const {
     using bytes = byte_vector<Width>;
-    bytes held[rows_of_a_thread] = {};
+    bytes staged[rows_of_a_thread] = {};
     for (int r = 0; r < rows_of_a_thread; ++r) {
       int const e = first + r * mine.tall;
-      if (e < end) held[r] = *reinterpret_cast<bytes const*>(what.row(where, lane, moves.source(e)) + offset);
+      if (e < end) staged[r] = *reinterpret_cast<bytes const*>(what.row(where, lane, moves.source(e)) + offset);
     }
     block.sync();
     for (int r = 0; r < rows_of_a_thread; ++r) {
       int const e = first + r * mine.tall;
-      if (e < end) *reinterpret_cast<bytes*>(what.row(where, lane, e) + offset) = held[r];
+      if (e < end) *reinterpret_cast<bytes*>(what.row(where, lane, e) + offset) = staged[r];
     }
   }
 };
 
-/// mover.run<Width>(block) for the width that rows are moved by.
+/// Calls mover.run<Width>(block) with the width of the rows' accesses.
 template <class Block, class Mover>
 KVPOLICY_HD void run_by_width(Block& block, int width, Mover const& mover) {
   switch (width) {
@@ -231,7 +235,8 @@ KVPOLICY_HD void run_by_width(Block& block, int width, Mover const& mover) {
   }
 }
 
-/// Every lane's entries become what `Moves` says, a block for a slice of each lane's rows of each thing.
+/// Moves the entries of every lane as `Moves` says, one block for each slice of each lane's rows in each plane or
+/// column.
 template <class Moves>
 struct permute_kernel {
   Moves moves;
@@ -239,7 +244,7 @@ struct permute_kernel {
   locator where;
   few_moved what;
   few_columns known;
-  int slices;  ///< of a lane, all in all
+  int slices;  ///< slices of a lane, over all planes and columns
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -261,18 +266,18 @@ struct permute_kernel {
 };
 
 template <class Executor, class Moves>
-void launch_permute(Executor& exec, permute_kernel<Moves> const& carry) {
-  launch_change(exec, launch_shape{carry.lanes.size() * carry.slices, exec.config().row_threads, 0}, carry);
+void launch_permute(Executor& exec, permute_kernel<Moves> const& permute) {
+  launch_unless_fault(exec, launch_shape{permute.lanes.size() * permute.slices, exec.config().row_threads, 0}, permute);
 }
 
-/// launch(kernel) for all kernels by which positions and columns of every lane, and with `rows` its rows, follow its
-/// moves. One, unless there are more than a few things to move.
+/// Calls launch(kernel) for all kernels that move positions and columns of every lane and, if `rows` is true, its rows.
+/// There is one, unless there are more than eight planes and columns.
 template <class Executor, class Moves, class Launch>
 void for_each_permute(Executor& exec, Moves const& moves, cache const& in, std::span<recorded_column const> columns,
                       bool rows, Launch const& launch) {
   few_columns const known = known_columns(columns);
   auto const visit = [&](few_moved some) {
-    share_out(some, in.lanes.size(), exec.config());
+    split_columns(some, in.lanes.size(), exec.config());
     launch(permute_kernel<Moves>{moves, in.lanes, in.where, some, known, slices_of(some)});
   };
   moved_list list(visit);
@@ -284,7 +289,7 @@ void for_each_permute(Executor& exec, Moves const& moves, cache const& in, std::
 template <class Executor, class Moves>
 void permute_lanes(Executor& exec, Moves const& moves, cache const& in, std::span<recorded_column const> columns,
                    bool rows) {
-  for_each_permute(exec, moves, in, columns, rows, [&](auto const& carry) { launch_permute(exec, carry); });
+  for_each_permute(exec, moves, in, columns, rows, [&](auto const& permute) { launch_permute(exec, permute); });
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,4 +1,5 @@
-// Device implementations of the verbs that keep bounds of pages: a warp a page, consecutive threads on channels.
+// Device implementations of the verbs that maintain the bounds of pages: one warp for each page, consecutive
+// threads on consecutive channels.
 #pragma once
 
 #include <kvpolicy/ops/cuda/page_launches.hpp>
@@ -8,8 +9,8 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// A float as an integer whose order is that of the floats, -0 below +0, and a NaN beyond the infinity of its sign: so
-/// no NaN is lost to a comparison. The mapping is its own inverse.
+/// Maps a float to an integer so that integers compare as the floats do. -0 is below +0, and a NaN is beyond the
+/// infinity of its sign, so that no NaN is lost in a comparison. The mapping is its own inverse.
 struct ordered_bits {
   [[nodiscard]] KVPOLICY_HD std::int32_t operator()(float value) const {
     return turned(same_bits<std::int32_t>(value));
@@ -26,19 +27,19 @@ struct extend_bounds_kernel {
   row_view from;
   page_bound_memory to;
   Loads loads;
-  int blocks_a_lane;
+  int blocks_per_lane;
 
-  static constexpr int rows_at_once = 4;  ///< loads that a thread has on their way
+  static constexpr int rows_at_once = 4;  ///< loads that a thread has in flight
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = lanes.at(block.index() / blocks_a_lane);
+    lane const one = lanes.at(block.index() / blocks_per_lane);
     int const committed = lanes.committed(one);
     int const known = *to.known.row(one);
     int const pages = pages_for(committed, to.page);
-    warp_share const share = share_of_warp(block, blocks_a_lane);
-    for (int which = (known < committed ? known : committed) / to.page + share.first; which < pages;
-         which += share.step) {
+    warp_stride const stride = stride_of_warp(block, blocks_per_lane);
+    for (int which = (known < committed ? known : committed) / to.page + stride.first; which < pages;
+         which += stride.step) {
       int const begin = which * to.page;
       ordinal_range const entries{begin, committed - begin < to.page ? committed : begin + to.page};
       for (int d = lane_id(block) * Loads::width; d < to.dims; d += warp_size * Loads::width) {
@@ -48,7 +49,8 @@ struct extend_bounds_kernel {
   }
 
  private:
-  /// Channels d and on of the entries. A page's last row is read again where rows are wanting: it changes nothing.
+  /// Computes the bounds of channels d to d + Loads::width - 1 over the entries. Behind the last entry of the page, it
+  /// is loaded again, which changes nothing.
   KVPOLICY_HD void bound(lane one, ordinal_range entries, int d, std::byte* row) const {
     std::int32_t high[Loads::width];
     std::int32_t low[Loads::width];
@@ -78,7 +80,7 @@ struct extend_bounds_kernel {
   }
 };
 
-/// Now the bounds speak of every committed entry.
+/// Records that the bounds cover every committed entry.
 struct all_known {
   kvpolicy::lanes lanes;
   by_lane<int> known;
@@ -92,7 +94,7 @@ struct all_known {
 struct forget_bounds_of_lane {
   kvpolicy::lanes lanes;
   by_lane<int> known;
-  int first;  ///< lane of the sequence
+  int first;  ///< the index of the sequence's first lane
   int position;
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
@@ -103,7 +105,7 @@ struct forget_bounds_of_lane {
   }
 };
 
-/// The count of lane i, and the position of page i.
+/// Writes the page count of lane i, and the position of page i.
 struct count_pages_each {
   kvpolicy::lanes lanes;
   kvpolicy::lanes pages;
@@ -119,12 +121,12 @@ struct count_pages_each {
 
 }  // namespace detail
 
-/// Bounds are the host's, but for the payload of a NaN.
+/// The bounds have the same bits as on the host, except for the payload of a NaN.
 template <kernel_backend Backend>
 struct implementation<ops::extend_bounds_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Keys that cannot be read, asked before anything changes.
+  /// Throws if keys cannot be read, before anything changes.
   static void refuse(keys const& from) { detail::check_aligned("extend_bounds", "keys", from.rows); }
 
   template <class Executor>
@@ -134,7 +136,7 @@ struct implementation<ops::extend_bounds_t, Backend> {
     bool const fours = from.rows.contiguous() && to.dims % 4 == 0;
     detail::with_loads(from.rows.element, fours ? detail::alignment_of(from.rows, true) : 1,
                        [&](auto loads) { launch(exec, batch, from, to, loads); });
-    detail::launch_each_change(exec, batch.size(), detail::all_known{batch, to.known});
+    detail::launch_each_unless_fault(exec, batch.size(), detail::all_known{batch, to.known});
   }
 
  private:
@@ -142,10 +144,10 @@ struct implementation<ops::extend_bounds_t, Backend> {
   static void launch(Executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to, Loads loads) {
     int const threads = exec.config().row_threads;
     int const warps = threads / detail::warp_size;
-    int const blocks =
-        detail::blocks_of_a_lane(exec, batch.size(), (detail::pages_for(batch.bound, to.page) + warps - 1) / warps);
-    detail::launch_change(exec, launch_shape{batch.size() * blocks, threads, 0},
-                          detail::extend_bounds_kernel<Loads>{batch, from, to, loads, blocks});
+    int const blocks = detail::count_blocks_per_lane(exec, batch.size(),
+                                                     (detail::pages_for(batch.bound, to.page) + warps - 1) / warps);
+    detail::launch_unless_fault(exec, launch_shape{batch.size() * blocks, threads, 0},
+                                detail::extend_bounds_kernel<Loads>{batch, from, to, loads, blocks});
   }
 };
 
@@ -157,12 +159,12 @@ struct implementation<ops::forget_bounds_t, Backend> {
   static void run(Executor& exec, lanes const& batch, by_lane<int> const& known, int sequence, int position) {
     if (sequence < 0 || sequence >= batch.sequences) return;
     int const lanes_each = batch.layers() * batch.heads;
-    detail::launch_each_change(exec, lanes_each,
-                               detail::forget_bounds_of_lane{batch, known, sequence * lanes_each, position});
+    detail::launch_each_unless_fault(exec, lanes_each,
+                                     detail::forget_bounds_of_lane{batch, known, sequence * lanes_each, position});
   }
 };
 
-/// Positions are written for every page of a full lane.
+/// Positions are written for as many pages as a full lane has.
 template <kernel_backend Backend>
 struct implementation<ops::count_pages_t, Backend> {
   static constexpr bool provided = true;

@@ -1,4 +1,4 @@
-// Launches that share out lanes: a few blocks for each, or a thread for each thing that changes.
+// Launch helpers for verbs in which several blocks work on one lane.
 #pragma once
 
 #include <kvpolicy/core/lanes.hpp>
@@ -6,27 +6,27 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Shared memory that a block has on every device, without asking.
-inline constexpr int shared_everywhere = 48 * 1024;
+/// The shared memory that a block can use on every device without opting in.
+inline constexpr int default_shared_bytes = 48 * 1024;
 
-/// How many blocks share the work of one lane: as many as fill the device, and no more than there are pieces.
+/// How many blocks work on one lane: as many as fill the device, but not more than `pieces`, and at least one.
 template <class Executor>
-[[nodiscard]] int blocks_of_a_lane(Executor& exec, int lanes, std::int64_t pieces) {
+[[nodiscard]] int count_blocks_per_lane(Executor& exec, int lanes, std::int64_t pieces) {
   std::int64_t const all = std::int64_t{exec.config().processors} * exec.config().blocks_of_a_processor;
   std::int64_t const fair = lanes > 0 ? (all + lanes - 1) / lanes : 1;
   std::int64_t const most = pieces > 1 ? pieces : 1;
   return static_cast<int>(fair < most ? fair : most);
 }
 
-/// The warps of the blocks that share a lane: this one is `first` of `step`.
-struct warp_share {
+/// The place of a warp among the warps of all blocks that work on its lane: it is number `first` of `step`.
+struct warp_stride {
   int first;
   int step;
 };
 template <class Block>
-[[nodiscard]] KVPOLICY_HD warp_share share_of_warp(Block& block, int blocks_a_lane) {
+[[nodiscard]] KVPOLICY_HD warp_stride stride_of_warp(Block& block, int blocks_per_lane) {
   int const warps = block.threads() / warp_size;
-  return {block.index() % blocks_a_lane * warps + warp_id(block), blocks_a_lane * warps};
+  return {block.index() % blocks_per_lane * warps + warp_id(block), blocks_per_lane * warps};
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,4 +1,4 @@
-// Elements of a row on a device: four at a time where they are aligned and side by side, else one.
+// Loads of a row's elements: four at a time where they are contiguous and aligned, else one at a time.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ struct one_element {
   [[nodiscard]] KVPOLICY_HD static float value(raw loaded, int) { return loaded; }
 };
 
-/// visit(loads): by four if `alignment` bytes, to which each group of four is aligned, allow it.
+/// Calls visit(loads), with loads of four elements if `alignment`, the bytes that each group of four is aligned to,
+/// allows it.
 template <class Visit>
 void with_loads(codec element, int alignment, Visit const& visit) {
   if (alignment < 4 * bytes_of(element)) {

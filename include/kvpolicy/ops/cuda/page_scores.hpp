@@ -1,4 +1,5 @@
-// Device implementation of page_scores: a warp takes a few pages, its threads the channels of their bounds.
+// Device implementation of page_scores: a warp handles a few pages, and its threads handle the channels of their
+// bounds.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,8 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Sums over the warp's threads of `Count` values that each of them has: thread i is left with sum i % Count, in
-/// `of[0]`. Half of the values change hands, then half of those: 31 exchanges for 32 sums, where one sum after the
-/// other takes 160.
+/// Sums `Count` values over the threads of a warp; thread i gets sum i % Count, in `of[0]`. Each step exchanges half of
+/// the remaining values: 31 shuffles for 32 sums, where summing one after the other takes 160.
 template <int Half, class Block, std::size_t Count>
 KVPOLICY_HD void halve(Block& block, float (&of)[Count]) {
   bool const upper = (lane_id(block) & Half) != 0;
@@ -30,7 +30,7 @@ KVPOLICY_HD void sums_of_warp(Block& block, float (&of)[Count]) {
   for (int step = count; step < warp_size; step *= 2) of[0] += block.shuffle(of[0], lane_id(block) ^ step);
 }
 
-/// Sums and maxima of heads. A NaN on either side stays.
+/// Combines heads by a sum or a maximum. A NaN on either side stays.
 struct join_heads {
   bool highest;
   template <class T>
@@ -40,8 +40,9 @@ struct join_heads {
   }
 };
 
-/// sum max(q high, q low) as one product: of [max(q, 0); min(q, 0)] with [high; low], which lie side by side. `Heads`
-/// query heads ask at once, so that a bound is read once for them, and of a few pages: so many sums a thread.
+/// Computes scores. A score is the sum over channels of max(q high, q low), and it is computed as one dot product of
+/// [max(q, 0); min(q, 0)] with [high; low], which are contiguous. `Heads` query heads share each load of a bound, for a
+/// few pages at once.
 template <int Heads, class Loads>
 struct page_scores_kernel {
   kvpolicy::lanes lanes;
@@ -50,14 +51,14 @@ struct page_scores_kernel {
   reduction group;
   score_view out;
   Loads loads;
-  int blocks_a_lane;
+  int blocks_per_lane;
 
   static constexpr int pages_at_once = Heads == 8 ? 4 : 8;
-  static constexpr int sums = Heads * pages_at_once;  ///< at most a warp's threads
+  static constexpr int sums = Heads * pages_at_once;  ///< sums of a thread; at most warp_size
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    int const segment = block.index() / blocks_a_lane;
+    int const segment = block.index() / blocks_per_lane;
     lane const one = out.lanes.at(segment);
     int const committed = lanes.committed(one);
     int const known = *bounds.known.row(one);
@@ -65,14 +66,14 @@ struct page_scores_kernel {
     bool const asks = rows.valid(one) > 0;
     int const known_pages = !asks ? 0 : known >= committed ? pages : known / bounds.page;
     fill_others(block, out.row(segment), known_pages, pages, asks ? same_bits<float>(0x7F800000u) : 0.0f);
-    warp_share const share = share_of_warp(block, blocks_a_lane);
-    if ((share.first - warp_id(block)) * pages_at_once >= known_pages) return;  // nothing for the whole block
+    warp_stride const stride = stride_of_warp(block, blocks_per_lane);
+    if ((stride.first - warp_id(block)) * pages_at_once >= known_pages) return;  // no page for any warp of the block
     float* const folded = shared_arena(block).template take<float>(Heads * 2 * bounds.dims);
     for (int first = 0; first < heads_of_lane(); first += Heads) {
       block.sync();
       fold(block, one, first, folded);
       block.sync();
-      for (int p = share.first * pages_at_once; p < known_pages; p += share.step * pages_at_once) {
+      for (int p = stride.first * pages_at_once; p < known_pages; p += stride.step * pages_at_once) {
         take_pages(block, one, first, folded, ordinal_range{p, known_pages}, out.row(segment));
       }
     }
@@ -83,18 +84,18 @@ struct page_scores_kernel {
 
   template <class Block>
   KVPOLICY_HD void fill_others(Block& block, float* to, int begin, int end, float with) const {
-    int const step = blocks_a_lane * block.threads();
-    for (int p = begin + block.index() % blocks_a_lane * block.threads() + block.thread(); p < end; p += step) {
+    int const step = blocks_per_lane * block.threads();
+    for (int p = begin + block.index() % blocks_per_lane * block.threads() + block.thread(); p < end; p += step) {
       to[p] = with;
     }
   }
 
-  /// The last row of query head h of the lane's group.
+  /// The last valid row of query head h of the lane's group.
   [[nodiscard]] KVPOLICY_HD std::byte const* row_of(lane one, int h) const {
     return rows.at(one, one.head * heads_of_lane() + h, rows.stored(one, rows.valid(one) - 1));
   }
 
-  /// Heads [first, first + Heads) for the product; behind the last, zeros.
+  /// Writes the folded rows of heads [first, first + Heads), with zeros for heads behind the last.
   template <class Block>
   KVPOLICY_HD void fold(Block& block, lane one, int first, float* to) const {
     int const size = bytes_of(rows.element);
@@ -108,7 +109,7 @@ struct page_scores_kernel {
     }
   }
 
-  /// Scores of up to `pages_at_once` pages from pages.begin on, of the heads from `first` on joined with those before.
+  /// Scores up to `pages_at_once` pages from pages.begin on: combines heads from `first` on with the earlier heads.
   template <class Block>
   KVPOLICY_HD void take_pages(Block& block, lane one, int first, float const* folded, ordinal_range pages,
                               float* to) const {
@@ -124,7 +125,7 @@ struct page_scores_kernel {
     if (writes) to[page] = score;
   }
 
-  /// The products of page pages.begin + i / Heads with head i % Heads, for thread i.
+  /// In thread i, the product of page pages.begin + i / Heads with head i % Heads.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD float products(Block& block, lane one, float const* folded, ordinal_range pages) const {
     float of[static_cast<std::size_t>(sums)];
@@ -149,8 +150,8 @@ struct page_scores_kernel {
     return of[0];
   }
 
-  /// The mean of heads, and what a page scores whose product is no number: of an infinite bound, which the other half
-  /// multiplies by zero, or because a key or a row holds a NaN.
+  /// Divides for a mean of heads. A product can be NaN because an infinite bound is multiplied by the zero of the other
+  /// half, or because a key or a row holds a NaN; such a page is scored again by the definition.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD float finished(Block& block, lane one, int first_page, float score, bool writes) const {
     unsigned const strange = block.ballot(writes && score != score);
@@ -181,13 +182,14 @@ struct page_scores_kernel {
       auto const low = static_cast<double>(element_at(bounds.element, bound + (bounds.dims + d) * size));
       sum += join_heads{true}(q * high, q * low);
     }
-    return warp_reduce(block, sum, add_up{});
+    return warp_reduce(block, sum, plus_op{});
   }
 };
 
 }  // namespace detail
 
-/// Every score has the same bits whatever the launch: channels are summed in one order, heads in eights.
+/// Every score has the same bits whatever the launch numbers: channels are summed in one order, and heads in the same
+/// groups.
 template <kernel_backend Backend>
 struct implementation<ops::page_scores_t, Backend> {
   static constexpr bool provided = true;
@@ -212,10 +214,11 @@ struct implementation<ops::page_scores_t, Backend> {
   static constexpr std::int64_t shared_bytes(int heads, int dims) {
     return std::int64_t{heads} * 2 * dims * static_cast<int>(sizeof(float));
   }
-  /// 8, 4 or 1, by the group and what fits in shared memory; 0 if nothing does. Not by the device: sums depend on it.
+  /// How many heads at once: 8, 4 or 1, by the group and by what fits in 48 KiB of shared memory, or 0 if nothing does.
+  /// It must not depend on the device, since the bits of sums depend on it.
   static constexpr int heads_at_once(int group, int dims) {
     int heads = group > 4 ? 8 : group > 1 ? 4 : 1;
-    while (heads > 0 && shared_bytes(heads, dims) > detail::shared_everywhere) heads = heads == 8 ? 4 : heads / 4;
+    while (heads > 0 && shared_bytes(heads, dims) > detail::default_shared_bytes) heads = heads == 8 ? 4 : heads / 4;
     return heads;
   }
 
@@ -226,7 +229,7 @@ struct implementation<ops::page_scores_t, Backend> {
     int const threads = exec.config().entry_threads;
     int const pages = threads / detail::warp_size * kernel::pages_at_once;
     int const all = detail::pages_for(batch.bound, bounds.page);
-    int const blocks = detail::blocks_of_a_lane(exec, out.segments(), (all + pages - 1) / pages);
+    int const blocks = detail::count_blocks_per_lane(exec, out.segments(), (all + pages - 1) / pages);
     exec.launch(
         launch_shape{out.segments() * blocks, threads, static_cast<std::size_t>(shared_bytes(Heads, bounds.dims))},
         kernel{batch, bounds, rows, group, out, loads, blocks});

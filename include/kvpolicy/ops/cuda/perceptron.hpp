@@ -1,4 +1,4 @@
-// Perceptrons of one hidden layer on a device: rows in tiles, hidden units in slices.
+// Runs perceptrons with one hidden layer on a device: tiles of rows, slices of hidden units.
 #pragma once
 
 #include <cmath>
@@ -20,26 +20,26 @@ namespace KVPOLICY_NAMESPACE::detail {
   return x * (x < 0 ? tail : 1.0f) / (1.0f + tail);
 }
 
-/// Exact to float32, also where the sigmoid rounds to 1.
+/// log(sigmoid(z)), exact to float32 also where the sigmoid rounds to 1.
 [[nodiscard]] KVPOLICY_HD inline float log_sigmoid(float z) {
   return (z < 0 ? z : 0.0f) - ::log1pf(::expf(z < 0 ? z : -z));
 }
 
-/// The rows of a tile: entries [begin, begin + rows) of a group that share their weights.
+/// A tile of rows: entries [begin, begin + rows) of a group, which is the rows that share their weights.
 struct row_tile {
   int group = 0;
   int begin = 0;
   int rows = 0;
 };
 
-/// How a perceptron's work is shared out: a block takes a tile of rows, and all slices of hidden units or one.
+/// How the work of a perceptron is divided: a block handles a tile of rows, with one slice of the hidden units or all.
 struct perceptron_work {
   int groups = 0;
-  int bound = 0;  ///< rows of a group, at most
+  int bound = 0;  ///< the most rows of a group
   int hidden = 0;
   int outputs = 1;
   int threads = warp_size;
-  bool split = false;  ///< a block takes one slice
+  bool split = false;  ///< true: each slice has a block of its own
 
   [[nodiscard]] KVPOLICY_HD constexpr int rows() const { return tile_sizes::rows(threads); }
   [[nodiscard]] KVPOLICY_HD constexpr int tiles() const { return groups * tiles_of_a_group(); }
@@ -49,9 +49,9 @@ struct perceptron_work {
   }
   [[nodiscard]] KVPOLICY_HD constexpr int group_of(int tile) const { return tile / tiles_of_a_group(); }
   [[nodiscard]] KVPOLICY_HD constexpr int begin_of(int tile) const { return tile % tiles_of_a_group() * rows(); }
-  /// Sums that wait for one another where slices are blocks of their own.
+  /// How many partial sums there are if slices have blocks of their own.
   [[nodiscard]] constexpr std::int64_t parts() const { return std::int64_t{tiles()} * rows() * outputs * slices(); }
-  /// The tile, of a group that has `count` rows.
+  /// The tile of this number, in a group that has `count` rows.
   [[nodiscard]] KVPOLICY_HD constexpr row_tile of(int tile, int count) const {
     int const begin = begin_of(tile);
     return {group_of(tile), begin, count - begin < rows() ? count - begin : rows()};
@@ -61,15 +61,16 @@ struct perceptron_work {
   [[nodiscard]] KVPOLICY_HD constexpr int tiles_of_a_group() const { return (bound + rows() - 1) / rows(); }
 };
 
-/// Runs a net, which says what its rows and weights are:
+/// Runs a net. The net describes its rows and weights:
 ///
-/// - `rows_of(group)`: how many rows there are. `columns()`: channels of a row.
-/// - `bind(block, arena, tile)`: what a block knows of a tile, with `row(r, c)` and `weight(unit, c)` in `row` and
-///   `weight_from(unit)`; `prepare(block, unit, units)` comes before each slice; `value(r, unit, sum)` is the hidden
-///   unit; `last(output, unit)` what the output is made with. `any()`: false if the tile needs nothing.
-/// - `put(group, entry, output, z)`: takes an output; it asks whether that one is there.
+/// - `rows_of(group)` is the number of rows, `columns()` the channels of a row.
+/// - `bind(block, arena, tile, stride)` returns a task for a tile. Its `row()(r, c)` is a channel of a row, its
+///   `weight_from(unit)(u, c)` a weight. `has_work(block)` is false if the tile needs no work. `prepare(block, unit,
+///   units)` is called before each slice. `activation(r, unit, sum)` is the hidden unit's value, and
+///   `output_weight(output, unit)` its weight for an output.
+/// - `store(group, entry, output, z)` stores an output; it checks whether there is such an entry.
 ///
-/// An output is the sum of its slices in order, whoever adds them.
+/// An output is the sum over its slices in order, whichever blocks compute them.
 template <class Net>
 struct perceptron_kernel {
   Net net;
@@ -86,7 +87,7 @@ struct perceptron_kernel {
     product_tile<Block> const product(block, arena);
     auto* const total = arena.take<float>(work.rows() * work.outputs);
     auto task = net.bind(block, arena, rows, work.rows());
-    if (!task.any(block)) return;
+    if (!task.has_work(block)) return;
     int const first = work.split ? block.index() % slices : 0;
     int const last = work.split ? first + 1 : work.slices();
     for (int slice = first; slice < last; ++slice) {
@@ -110,14 +111,14 @@ struct perceptron_kernel {
       int const r = product.first_row() + i;
       for (int j = 0; j < tile_sizes::each; ++j) {
         bool const there = r < rows && j < mine;
-        sums.of[i][j] = there ? task.value(r, unit + product.first_unit() + j, sums.of[i][j]) : 0.0f;
+        sums.of[i][j] = there ? task.activation(r, unit + product.first_unit() + j, sums.of[i][j]) : 0.0f;
       }
     }
     for (int output = 0; output < work.outputs; ++output) {
       for (int i = 0; i < tile_sizes::each; ++i) {
         float part = 0;
         for (int j = 0; j < tile_sizes::each; ++j) {
-          if (j < mine) part += sums.of[i][j] * task.last(output, unit + product.first_unit() + j);
+          if (j < mine) part += sums.of[i][j] * task.output_weight(output, unit + product.first_unit() + j);
         }
         part = product.sum_across(part);
         keep(product, part, (product.first_row() + i) * work.outputs + output, first, to);
@@ -125,7 +126,7 @@ struct perceptron_kernel {
     }
   }
 
-  /// A row's sums are the matter of the one thread that leads it.
+  /// Stores a row's partial sum, by the one thread that leads the row.
   template <class Block>
   KVPOLICY_HD void keep(product_tile<Block> const& product, float part, int at, bool first, float* to) const {
     if (!product.leads()) return;
@@ -142,13 +143,13 @@ struct perceptron_kernel {
       int const r = product.first_row() + i;
       if (r >= rows.rows) return;
       for (int output = 0; output < work.outputs; ++output) {
-        net.put(rows.group, rows.begin + r, output, total[r * work.outputs + output]);
+        net.store(rows.group, rows.begin + r, output, total[r * work.outputs + output]);
       }
     }
   }
 };
 
-/// Adds the slices of every output up.
+/// Adds up the slices of every output.
 template <class Net>
 struct add_slices {
   Net net;
@@ -165,12 +166,13 @@ struct add_slices {
     float const* const part = parts + i * work.slices();
     float total = part[0];
     for (int slice = 1; slice < work.slices(); ++slice) total += part[slice];
-    net.put(rows.group, rows.begin + r, output, total);
+    net.store(rows.group, rows.begin + r, output, total);
   }
 };
 
-/// Runs a net on `groups` groups of up to `bound` rows. Where tiles alone would leave the device idle, and
-/// `temp_storage` floats of `parts` allow it, each slice is a block of its own. Nothing happens once a fault is raised.
+/// Runs a net on `groups` groups of up to `bound` rows. Each slice gets a block of its own where tiles alone would
+/// leave the device idle, if `capacity`, the number of floats in `parts`, allows it. Nothing happens once a fault is
+/// recorded.
 template <class Executor, class Net>
 void launch_perceptron(Executor& exec, Net const& net, perceptron_work work, float* parts, std::int64_t capacity) {
   if (work.groups <= 0 || work.bound <= 0) return;
@@ -181,11 +183,11 @@ void launch_perceptron(Executor& exec, Net const& net, perceptron_work work, flo
   work.threads = tile_threads(exec, bytes);
   work.split = work.slices() > 1 && work.tiles() < 4 * exec.config().processors && work.parts() <= capacity;
   int const blocks = work.tiles() * (work.split ? work.slices() : 1);
-  launch_change(exec, launch_shape{blocks, work.threads, bytes(work.threads)},
-                perceptron_kernel<Net>{net, work, parts});
+  launch_unless_fault(exec, launch_shape{blocks, work.threads, bytes(work.threads)},
+                      perceptron_kernel<Net>{net, work, parts});
   if (!work.split) return;
   std::int64_t const outputs = std::int64_t{work.tiles()} * work.rows() * work.outputs;
-  launch_each_change(exec, outputs, add_slices<Net>{net, work, parts});
+  launch_each_unless_fault(exec, outputs, add_slices<Net>{net, work, parts});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

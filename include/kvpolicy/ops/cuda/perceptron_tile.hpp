@@ -1,42 +1,42 @@
-// A tile of a product on a device: some rows times some rows of weights, through shared memory.
+// A tile of a matrix product: rows times rows of weights, through shared memory.
 #pragma once
 
 #include <kvpolicy/ops/cuda/block.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// How products are cut: a block takes 64 rows of weights and as many other rows as its threads allow, each thread four
-/// of the one and four of the other.
+/// The sizes of a tile: a block handles 64 rows of weights and as many other rows as its threads allow. Each thread
+/// handles four of each.
 struct tile_sizes {
-  static constexpr int units = 64;               ///< rows of weights
-  static constexpr int channels = 32;            ///< what is multiplied between two barriers
-  static constexpr int each = 4;                 ///< rows, and units, of a thread
+  static constexpr int units = 64;               ///< rows of weights of a tile
+  static constexpr int channels = 32;            ///< channels between two barriers
+  static constexpr int each = 4;                 ///< rows, and units, of each thread
   static constexpr int across = units / each;    ///< threads that share a row
-  static constexpr int unit_stride = units + 4;  ///< floats between two channels, whole vectors of 16 bytes
+  static constexpr int unit_stride = units + 4;  ///< floats between two channels; a multiple of 16 bytes
   static constexpr int most_threads = 256;
 
   [[nodiscard]] KVPOLICY_HD static constexpr int rows(int threads) { return threads / across * each; }
   [[nodiscard]] KVPOLICY_HD static constexpr int row_stride(int threads) { return rows(threads) + 4; }
-  /// Shared memory of a tile.
+  /// Bytes of shared memory of a tile.
   [[nodiscard]] static constexpr std::size_t bytes(int threads) {
     return shared_arena::bytes_of_piece<float>(channels * row_stride(threads)) +
            shared_arena::bytes_of_piece<float>(channels * unit_stride);
   }
 };
 
-/// The sums of a thread: of its rows with its units.
+/// The sums of a thread: its rows times its units.
 struct tile_sums {
   float of[tile_sizes::each][tile_sizes::each] = {};
 };
 
-/// Rows of weights, a stride of floats apart.
+/// Rows of weights, `stride` floats apart.
 struct weight_rows {
   float const* from;
   std::int64_t stride;
   [[nodiscard]] KVPOLICY_HD float operator()(int unit, int c) const { return from[unit * stride + c]; }
 };
 
-/// The most threads for which `bytes(threads)` of shared memory are there; 32 if there are none.
+/// The most threads for which `bytes(threads)` of shared memory are available, or 32 if none are.
 template <class Executor, class Bytes>
 [[nodiscard]] int tile_threads(Executor& exec, Bytes const& bytes) {
   int const wanted = exec.config().entry_threads;
@@ -47,8 +47,8 @@ template <class Executor, class Bytes>
   return threads;
 }
 
-/// Multiplies. A row's sum with a unit is one thread's, channel by channel: its bits depend on neither the rows beside
-/// nor the number of threads.
+/// Multiplies a tile. One thread computes a row's sum with a unit, channel by channel, so its bits depend on neither
+/// the other rows nor the number of threads.
 template <class Block>
 class product_tile {
  public:
@@ -60,15 +60,15 @@ class product_tile {
         rows_(arena.take<float>(sizes::channels * row_stride_)),
         weights_(arena.take<float>(sizes::channels * sizes::unit_stride)) {}
 
-  /// Rows of the tile, and the first one and the first unit of this thread.
+  /// The number of rows of the tile. Below: the first row and the first unit of this thread.
   [[nodiscard]] KVPOLICY_HD int rows() const { return sizes::rows(block_.threads()); }
   [[nodiscard]] KVPOLICY_HD int first_row() const { return block_.thread() / sizes::across * sizes::each; }
   [[nodiscard]] KVPOLICY_HD int first_unit() const { return block_.thread() % sizes::across * sizes::each; }
-  /// True in the one thread of a row's that writes what they have summed up.
+  /// True in the one thread that writes a row's result.
   [[nodiscard]] KVPOLICY_HD bool leads() const { return block_.thread() % sizes::across == 0; }
 
-  /// to[r][u] += sum over channels of row(r, c) weight(u, c). Collective; it orders what was in shared memory before,
-  /// and what `row` and `weight` read there may be written as soon as it returns.
+  /// Adds to to[r][u] the sum over channels of row(r, c) weight(u, c). Collective. It starts with a barrier, so earlier
+  /// writes to shared memory are visible; when it returns, the memory that `row` and `weight` read may be written.
   template <class Row, class Weight>
   KVPOLICY_HD void multiply(int rows, int units, int channels, Row const& row, Weight const& weight,
                             tile_sums& to) const {
@@ -82,13 +82,13 @@ class product_tile {
     }
   }
 
-  /// The sum of a value over the threads that share a row; all of them have it. Collective for a warp.
+  /// The sum of a value over the threads that share a row. All of them get it. Collective for a warp.
   [[nodiscard]] KVPOLICY_HD float sum_across(float value) const {
     for (int step = sizes::across / 2; step > 0; step /= 2) value += block_.shuffle(value, lane_id(block_) ^ step);
     return value;
   }
-  /// The highest, likewise; NaN is none.
-  [[nodiscard]] KVPOLICY_HD float highest_across(float value) const {
+  /// The maximum over the threads that share a row; a NaN is ignored. Collective for a warp.
+  [[nodiscard]] KVPOLICY_HD float max_across(float value) const {
     for (int step = sizes::across / 2; step > 0; step /= 2) {
       float const other = block_.shuffle(value, lane_id(block_) ^ step);
       value = other > value ? other : value;
@@ -101,8 +101,8 @@ class product_tile {
     float of[sizes::each];
   };
 
-  /// A panel, channel by channel. Threads side by side read eight channels of four rows: whole sectors, and no two of a
-  /// warp write to one bank.
+  /// Copies a panel to shared memory, transposed. Neighbouring threads read eight channels of four rows, which are
+  /// whole sectors, and no two threads of a warp write to the same bank.
   template <class From>
   KVPOLICY_HD void stage(From const& from, int count, int first, int panel, int stride, float* to) const {
     constexpr int panels = sizes::channels / 8;

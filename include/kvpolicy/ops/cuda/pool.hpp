@@ -1,4 +1,4 @@
-// Device implementation of pool: in place, piece by piece, after the edges of all pieces are put aside.
+// Device implementation of pool: in place, piece by piece, after the scores near the edges of pieces have been copied.
 #pragma once
 
 #include <kvpolicy/ops/cuda/entries_of.hpp>
@@ -7,11 +7,11 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// What both launches know: the scores, the copy of what another piece reads, and how far a pool reaches.
+/// The arguments of both launches: the scores, the copies of scores that other pieces read, and the width of a pool.
 struct pool_rows {
   score_view scores;
-  float* aside;  ///< bound floats a segment
-  int reach;     ///< entries on either side
+  float* aside;  ///< bound floats for each segment
+  int reach;     ///< entries on either side that a pool covers
   int width;
   bool average;
   int tail;
@@ -25,7 +25,7 @@ struct pool_rows {
   }
 };
 
-/// Copies the entries that the pieces beside this one read.
+/// Copies the scores that neighbouring pieces read.
 struct pool_edges {
   pool_rows rows;
 
@@ -38,31 +38,31 @@ struct pool_edges {
   }
 };
 
-/// Pools a piece, which is in shared memory while it is overwritten.
+/// Pools a piece. Shared memory holds its scores while they are overwritten.
 struct pool_piece {
   pool_rows rows;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, int segment, ordinal_range of) const {
     float* const row = rows.scores.row(segment);
-    auto* const held = reinterpret_cast<float*>(block.shared());
-    for (int e = of.begin + block.thread(); e < of.end; e += block.threads()) held[e - of.begin] = row[e];
+    auto* const staged = reinterpret_cast<float*>(block.shared());
+    for (int e = of.begin + block.thread(); e < of.end; e += block.threads()) staged[e - of.begin] = row[e];
     block.sync();
     int const count = rows.count(segment);
-    float const* const beside = rows.copy(segment);
+    float const* const copied = rows.copy(segment);
     for (int e = of.begin + block.thread(); e < of.end && e < count; e += block.threads()) {
-      row[e] = pooled(of, held, beside, count, e);
+      row[e] = pooled(of, staged, copied, count, e);
     }
   }
 
  private:
-  [[nodiscard]] KVPOLICY_HD float pooled(ordinal_range of, float const* held, float const* beside, int count,
+  [[nodiscard]] KVPOLICY_HD float pooled(ordinal_range of, float const* staged, float const* copied, int count,
                                          int at) const {
     int const first = at > rows.reach ? at - rows.reach : 0;
     int const last = count - 1 - at > rows.reach ? at + rows.reach : count - 1;
     float value = 0;
     for (int e = first; e <= last; ++e) {
-      float const next = e >= of.begin && e < of.end ? held[e - of.begin] : beside[e];
+      float const next = e >= of.begin && e < of.end ? staged[e - of.begin] : copied[e];
       if (e == first) {
         value = next;
       } else if (rows.average) {
@@ -77,7 +77,7 @@ struct pool_piece {
 
 }  // namespace detail
 
-/// Two launches, one where a segment is a piece. Bits are the host's.
+/// Takes two launches, or one where every segment is a single piece. Results have the same bits as on the host.
 template <kernel_backend Backend>
 struct implementation<ops::pool_t, Backend> {
   static constexpr bool provided = true;

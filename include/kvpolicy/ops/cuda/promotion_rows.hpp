@@ -1,4 +1,4 @@
-// Rows and recorded numbers on their way from one cache into another, as a device's threads share them out.
+// Copies rows and recorded columns from one cache into another, divided among the threads of a device.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// As many bytes as a thread moves at once.
+/// The bytes that a thread moves at once.
 struct alignas(16) four_words {
   unsigned word[4];
 };
@@ -21,7 +21,8 @@ KVPOLICY_HD void copy_words(int first, int step, std::byte const* from, std::byt
   for (int i = first; i < words; i += step) target[i] = source[i];
 }
 
-/// A thread's share of a run of bytes, thread `first` of `step`, as wide as both ends are aligned.
+/// Copies the part of some bytes that belongs to thread `first` of `step`, by the widest access for which both ends are
+/// aligned.
 KVPOLICY_HD inline void copy_bytes(int first, int step, std::byte const* from, std::byte* to, int bytes) {
   auto const bits =
       reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) | static_cast<unsigned>(bytes);
@@ -36,7 +37,8 @@ KVPOLICY_HD inline void copy_bytes(int first, int step, std::byte const* from, s
   }
 }
 
-/// A thread's share of a row on its way into a row of another plane: the same elements, whatever their strides.
+/// Copies the part of a row that belongs to thread `first` of `step` into a row of another plane, which has the same
+/// elements, but may have other strides.
 KVPOLICY_HD inline void copy_row(int first, int step, plane const& from, std::byte const* source, plane const& to,
                                  std::byte* target) {
   int const width = bytes_of(from.element);
@@ -47,7 +49,7 @@ KVPOLICY_HD inline void copy_row(int first, int step, plane const& from, std::by
   for (int d = first; d < from.dims; d += step) copy_bytes(0, 1, source + d * from.dim, target + d * to.dim, width);
 }
 
-/// Where the rows of a cache's entries are, as a kernel is told.
+/// The locator and planes of a cache, in a kernel's arguments.
 struct entry_rows {
   locator where;
   few_planes planes;
@@ -56,7 +58,8 @@ struct entry_rows {
   return {in.where, all_planes(call, in)};
 }
 
-/// A thread's share of an entry's row in one of its planes. Consecutive threads of a warp, consecutive bytes.
+/// Copies the part of an entry's row in one plane that belongs to thread `first` of `step`. Consecutive threads copy
+/// consecutive bytes.
 KVPOLICY_HD inline void copy_entry(int first, int step, entry_rows const& from, entry_rows const& to, lane this_lane,
                                    int source, int target, int in_plane) {
   plane const& read = from.planes.of[in_plane];
@@ -66,8 +69,8 @@ KVPOLICY_HD inline void copy_entry(int first, int step, entry_rows const& from, 
            written.row(this_lane.layer, to.where.at(this_lane, target), this_lane.head));
 }
 
-/// A column that entries take along: where it is written, and where each of two sources keeps it. Null: it starts at
-/// zero.
+/// A column whose values move with entries: the destination, and the column in each of two sources. If a source has
+/// none, the values start at zero.
 struct column_pair {
   by_lane<std::byte> to;
   by_lane<std::byte> from[2];
@@ -75,7 +78,7 @@ struct column_pair {
 };
 using column_pairs = a_few<column_pair>;
 
-/// The columns of entries among `to`, each with its like among those of the sources.
+/// The columns of `to` that have a value for each entry, each with the same column of the sources.
 [[nodiscard]] inline column_pairs moved_with(char const* call, std::span<recorded_column const> to,
                                              std::span<recorded_column const> from,
                                              std::span<recorded_column const> also = {}) {
@@ -84,8 +87,8 @@ using column_pairs = a_few<column_pair>;
   for (int i = 0; i < all.count; ++i) {
     recorded_column const& each = all.of[i];
     if (each.about.one != per::lane_entry) continue;
-    auto const rows_in = [&](std::span<recorded_column const> among) {
-      recorded_column const* const known = same_column(among, each.about);
+    auto const rows_in = [&](std::span<recorded_column const> available) {
+      recorded_column const* const known = same_column(available, each.about);
       return known != nullptr ? known->rows : by_lane<std::byte>{};
     };
     made.of[made.count++] = {each.rows, {rows_in(from), rows_in(also)}, each.about.bytes};
@@ -93,7 +96,7 @@ using column_pairs = a_few<column_pair>;
   return made;
 }
 
-/// What is recorded about entry `source` of a lane becomes what is recorded about its entry `target`. By one thread.
+/// Copies the recorded values of entry `source` of a lane to its entry `target`. Called by one thread.
 KVPOLICY_HD inline void copy_numbers(column_pairs const& columns, int of_source, lane this_lane, int source,
                                      int target) {
   for (int i = 0; i < columns.count; ++i) {
@@ -108,24 +111,24 @@ KVPOLICY_HD inline void copy_numbers(column_pairs const& columns, int of_source,
   }
 }
 
-/// The first `count` of a row's things, `gone` things further on, come to its beginning. By a whole block: nothing is
-/// written before all that it overwrites has been read.
+/// Moves the `count` elements at `from` down to `to`, by a whole block. No element is overwritten before it has been
+/// read.
 template <class Word, class Block>
 KVPOLICY_HD void move_down(Block& block, Word* to, Word const* from, int count) {
   for (int first = 0; first < count; first += block.threads()) {
     int const mine = first + block.thread();
-    Word held{};
-    if (mine < count) held = from[mine];
+    Word staged{};
+    if (mine < count) staged = from[mine];
     block.sync();
-    if (mine < count) to[mine] = held;
+    if (mine < count) to[mine] = staged;
   }
 }
 
-/// How many blocks share out the rows of a lane, `most` at the most, a warp a row.
+/// How many blocks copy the rows of a lane, of which there are at most `most`; one warp for each row.
 template <class Executor>
 [[nodiscard]] int blocks_for_rows(Executor& exec, int lanes, std::int64_t most) {
   int const warps = exec.config().row_threads / warp_size;
-  return blocks_of_a_lane(exec, lanes, (most + warps - 1) / warps);
+  return count_blocks_per_lane(exec, lanes, (most + warps - 1) / warps);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

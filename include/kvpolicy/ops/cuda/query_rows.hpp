@@ -1,4 +1,4 @@
-// Query rows on a device: they are read where their elements are aligned.
+// The alignment of query rows, which a device needs to read them.
 #pragma once
 
 #include <kvpolicy/ops/cuda/rows.hpp>
@@ -16,7 +16,7 @@ namespace KVPOLICY_NAMESPACE::detail {
   return most;
 }
 
-/// A device reads an element at once, so it must be aligned to its size.
+/// Throws unless elements are aligned to their size, since a device loads each of them at once.
 inline void check_aligned(char const* call, query_view const& rows) {
   expects(alignment_of(rows) >= bytes_of(rows.element), call, "queries", "misaligned rows", [&] {
     return "a device reads elements of " + std::to_string(bytes_of(rows.element)) + " bytes where they are aligned";

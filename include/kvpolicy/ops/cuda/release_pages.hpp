@@ -1,4 +1,5 @@
-// Device implementation of release_pages: every lane counts what it gives back, then writes it where its turn is.
+// Device implementation of release_pages. One launch counts the pages that each lane releases, and its last block adds
+// them up; the other appends them to the list of free pages, in the order of lanes.
 #pragma once
 
 #include <kvpolicy/ops/append_rows.hpp>
@@ -7,19 +8,19 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// What a lane gives back: pages from `needed` on, those of lower lanes before.
+/// How many pages one lane releases, which are the last of its pages, and how many the lower lanes release.
 struct lane_release {
   int pages = 0;
   int before = 0;
 };
 
-/// What all lanes give back, and the pages that were free before.
+/// How many pages all lanes release, and how many pages were free before.
 struct all_released {
   int pages = 0;
   int free_pages = 0;
 };
 
-/// A thread a lane; the last block adds up, lane by lane.
+/// Counts the pages that each lane releases, one thread for each lane. The last block adds up the lanes in order.
 struct count_released_kernel {
   kvpolicy::lanes lanes;
   by_lane<int> num_pages;
@@ -37,14 +38,14 @@ struct count_released_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     shared_arena arena(block);
     int* const temp_storage = arena.take<int>(warp_size + 1);
-    int* const turn = arena.take<int>(1);
+    int* const last_storage = arena.take<int>(1);
     int const step = block.blocks() * block.threads();
     for (int i = block.index() * block.threads() + block.thread(); i < lanes.size(); i += step) {
       lane const one = lanes.at(i);
       int const over = *num_pages.row(one) - (*lanes.count.row(one) + page - 1) / page;
       released[i].pages = over > 0 ? over : 0;
     }
-    if (last_block(block, ticket, turn)) add_up_lanes(block, temp_storage);
+    if (last_block(block, ticket, last_storage)) add_up_lanes(block, temp_storage);
   }
 
  private:
@@ -53,7 +54,7 @@ struct count_released_kernel {
     int pages = 0;
     for (int first = 0; first < lanes.size(); first += block.threads()) {
       int const i = first + block.thread();
-      auto const lower = block_sum_before(block, i < lanes.size() ? released[i].pages : 0, temp_storage);
+      auto const lower = block_exclusive_sum(block, i < lanes.size() ? released[i].pages : 0, temp_storage);
       if (i < lanes.size()) released[i].before = pages + lower.before;
       pages += lower.all;
     }
@@ -61,7 +62,7 @@ struct count_released_kernel {
   }
 };
 
-/// A block a lane: its pages go to the supply, the last first.
+/// Appends a lane's pages to the list of free pages, the last one first; one block for each lane.
 struct write_released_kernel {
   kvpolicy::lanes lanes;
   by_lane<int> table;
@@ -108,8 +109,8 @@ struct implementation<ops::release_pages_t, Backend> {
     using counting = detail::count_released_kernel;
     exec.launch({(batch.size() + threads - 1) / threads, threads, counting::shared_bytes()},
                 counting{batch, in.num_pages, in.page(), in.pages.count, released, all, exec.tickets()});
-    detail::launch_change(exec, {batch.size(), threads, 0},
-                          detail::write_released_kernel{batch, in.table, in.num_pages, in.pages, released, all});
+    detail::launch_unless_fault(exec, {batch.size(), threads, 0},
+                                detail::write_released_kernel{batch, in.table, in.num_pages, in.pages, released, all});
   }
 
  private:

@@ -1,4 +1,4 @@
-// Device implementation of rerotate: as the host's, an angle is a coarse and a fine step.
+// Device implementation of rerotate. As on the host, an angle is the sum of a coarse and a fine step.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// A product that is rounded, and not a part of a fused multiply-add: turned keys are the host's.
+/// A rounded product, which is not fused into a multiply-add: rotated keys then have the same bits as on the host.
 [[nodiscard]] KVPOLICY_HD inline float rounded_product(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
@@ -18,7 +18,7 @@ namespace detail {
 #endif
 }
 
-/// Radians a position of each pair, and cosine and sine of 0 .. 63 positions. In scratch.
+/// For each pair of channels, in scratch: its radians per position, and the cosine and sine of 0 to 63 positions.
 struct turn_tables {
   static constexpr int fine_steps = 64;
   double* frequency = nullptr;  ///< [pairs]
@@ -45,12 +45,12 @@ struct make_turn_tables {
   }
 };
 
-/// A thread's cosine and sine of a pair: entries next to each other mostly turn by the same.
+/// The cosine and sine of a pair, for one thread. Neighbouring entries mostly rotate by the same angle.
 struct pair_turn {
   int pair;
   double coarse_cosine = 1;
   double coarse_sine = 0;
-  int coarse = 0;  ///< a multiple of 64 positions, which seldom changes
+  int coarse = 0;  ///< a multiple of 64 positions, which rarely changes
   int step = 0;
   float cosine = 1;
   float sine = 0;
@@ -72,14 +72,15 @@ struct pair_turn {
   }
 };
 
-/// A block a piece of a lane's entries: a thread turns one pair of channels of a run of them.
+/// Rotates the keys of a piece of a lane's entries, one block for each piece. A thread rotates one pair of channels of
+/// a run of entries.
 struct turn_kernel {
   kvpolicy::lanes lanes;
   plane keys;
   locator where;
   turn_tables tables;
   rope_style style;
-  int pieces;  ///< of a lane
+  int pieces;  ///< pieces of a lane
   int entries_of_a_piece;
 
   template <class Block>
@@ -106,7 +107,8 @@ struct turn_kernel {
     for (int e = first; e < last; e += entries_at_once) turn_few(one, now, e, last);
   }
 
-  /// All rows are read before the first is written, so that the device waits for them once.
+  /// Rotates a few entries. All of them are loaded before the first is stored, so that the thread waits for memory
+  /// once.
   KVPOLICY_HD void turn_few(lane one, pair_turn& now, int first, int last) const {
     bool const halves = style == rope_style::neox;
     std::int64_t const x_at = (halves ? now.pair : 2 * now.pair) * keys.dim;
@@ -134,7 +136,7 @@ struct turn_kernel {
   }
 };
 
-/// Positions are ordinals then. Lanes that share them write the same.
+/// Sets positions to ordinals. Of lanes that share positions, the first writes them.
 struct number_entries {
   kvpolicy::lanes lanes;
 
@@ -148,7 +150,7 @@ struct number_entries {
 
 }  // namespace detail
 
-/// Three launches: tables of sines, keys, and positions, which lanes may share. `rope.frequency` is memory of the
+/// Takes three launches: tables of sines, keys, and positions, which lanes may share. `rope.frequency` is memory of the
 /// executor.
 template <kernel_backend Backend>
 struct implementation<ops::rerotate_t, Backend> {
@@ -156,7 +158,7 @@ struct implementation<ops::rerotate_t, Backend> {
 
   [[nodiscard]] static std::size_t scratch(cache const& in) { return detail::turn_tables::bytes((in.k.dims + 1) / 2); }
 
-  /// What cannot be turned, asked before rows move.
+  /// Throws if keys cannot be rotated, before rows move.
   static void refuse(cache const& in) { detail::check_aligned("rerotate", "k", in.k); }
 
   template <class Executor>
@@ -170,9 +172,9 @@ struct implementation<ops::rerotate_t, Backend> {
                         detail::make_turn_tables{tables, how});
     int const entries = exec.config().entries_of_a_block;
     int const pieces = (batch.bound + entries - 1) / entries;
-    detail::launch_change(exec, launch_shape{batch.size() * pieces, exec.config().row_threads, 0},
-                          detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries});
-    detail::launch_each_change(exec, std::int64_t{batch.size()} * batch.bound, detail::number_entries{batch});
+    detail::launch_unless_fault(exec, launch_shape{batch.size() * pieces, exec.config().row_threads, 0},
+                                detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries});
+    detail::launch_each_unless_fault(exec, std::int64_t{batch.size()} * batch.bound, detail::number_entries{batch});
   }
 };
 

@@ -1,4 +1,4 @@
-// Device implementation of residual: means, attention to the span, and the perceptron behind it.
+// Device implementation of residual: means of features, attention to the span, and the perceptron behind it.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// An entry's features, and behind them what it took from the span.
+/// The features of an entry, followed by the output of its attention to the span.
 struct attended_rows {
   float const* features;
   residual_storage temp_storage;
@@ -28,21 +28,21 @@ struct attended_rows {
   }
 };
 
-/// A tile of entries on its way through the perceptron.
+/// The task of the perceptron for a tile of entries.
 struct residual_tile {
   attended_rows rows;
   folded_rows fc1;
   float const* bias;
   float const* fc2;
   float* rule;      ///< [rows], shared memory
-  float* constant;  ///< of a slice
+  float* constant;  ///< [tile_sizes::units], the constants of a slice's units
   float const* scores;
   int count;
-  int first;  ///< unit of the slice
+  int first;  ///< first unit of the slice
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD bool any(Block& block) const {
-    return take_rules(block, scores, count, rule);
+  [[nodiscard]] KVPOLICY_HD bool has_work(Block& block) const {
+    return read_rule_scores(block, scores, count, rule);
   }
   template <class Block>
   KVPOLICY_HD void prepare(Block& block, int unit, int units) {
@@ -54,10 +54,10 @@ struct residual_tile {
   [[nodiscard]] KVPOLICY_HD folded_rows weight_from(int unit) const {
     return {fc1.from + unit * fc1.stride, fc1.stride, fc1.dims, fc1.memory};
   }
-  [[nodiscard]] KVPOLICY_HD float value(int r, int unit, float sum) const {
+  [[nodiscard]] KVPOLICY_HD float activation(int r, int unit, float sum) const {
     return gelu(sum + constant[unit - first] + fc1.slope(unit) * rule[r]);
   }
-  [[nodiscard]] KVPOLICY_HD float last(int, int unit) const { return fc2[unit]; }
+  [[nodiscard]] KVPOLICY_HD float output_weight(int, int unit) const { return fc2[unit]; }
 };
 
 struct residual_net {
@@ -88,7 +88,7 @@ struct residual_net {
             0};
   }
 
-  KVPOLICY_HD void put(int, int entry, int, float z) const {
+  KVPOLICY_HD void store(int, int entry, int, float z) const {
     float& score = group.scores()[entry];
     if (score != same_bits<float>(0xFF800000u)) score += alpha * (z + group.head.fc2_bias[0]);
   }
@@ -96,9 +96,9 @@ struct residual_net {
 
 }  // namespace detail
 
-/// One launch for the means of a sequence, one for the keys and values of its span, one that attends to them, one for
-/// the perceptron. Where the room is too small for a long span or all entries, the last three come several times: spans
-/// of 1,024 and more at a time, and launches that find nothing left of it end at once.
+/// For each sequence: one launch for means, one for keys and values of the span, one for the attention to them, one for
+/// the perceptron. Where the scratch does not hold a long span or all entries, the last three are repeated. A
+/// repetition handles at least 1024 entries of the span (or all of them), and launches that find none left end at once.
 template <kernel_backend Backend>
 struct implementation<ops::residual_t, Backend> {
   static constexpr bool provided = true;
@@ -110,8 +110,9 @@ struct implementation<ops::residual_t, Backend> {
     if (head.alpha == 0 || batch.bound <= 0) return;
     detail::residual_storage const cut(head, batch.bound, temp_storage);
     for (int sequence = 0; sequence < batch.sequences; ++sequence) {
-      detail::launch_each_change(exec, (std::int64_t{batch.bound} + 1) * features.dims + 1,
-                                 detail::means_body{features, turn, how, batch, ranks_of(exec), sequence, cut.range});
+      detail::launch_each_unless_fault(
+          exec, (std::int64_t{batch.bound} + 1) * features.dims + 1,
+          detail::means_body{features, turn, how, batch, ranks_of(exec), sequence, cut.range});
       for (int begin = 0; begin < batch.bound; begin += cut.entries) {
         detail::residual_group const group{head, cut, features, out, sequence, begin};
         if (how.cross_attention) attend(exec, group);
@@ -131,9 +132,9 @@ struct implementation<ops::residual_t, Backend> {
       int const threads = detail::tile_threads(exec, bytes);
       int const rows = detail::tile_sizes::rows(threads);
       int const tiles = (std::min(temp_storage.entries, bound - group.begin) + rows - 1) / rows;
-      detail::launch_change(exec,
-                            launch_shape{tiles * residual_head::heads * temp_storage.slices, threads, bytes(threads)},
-                            detail::attend_kernel{group, first});
+      detail::launch_unless_fault(
+          exec, launch_shape{tiles * residual_head::heads * temp_storage.slices, threads, bytes(threads)},
+          detail::attend_kernel{group, first});
     }
   }
 
@@ -143,7 +144,7 @@ struct implementation<ops::residual_t, Backend> {
     int const threads = detail::tile_threads(exec, sizes::bytes);
     int const tiles = (most + sizes::rows(threads) - 1) / sizes::rows(threads);
     int const slices = (group.head.width + sizes::units - 1) / sizes::units;
-    detail::launch_change(
+    detail::launch_unless_fault(
         exec, launch_shape{tiles * 2 * slices, threads, sizes::bytes(threads)},
         detail::project_kernel{group.head, group.temp_storage, group.features.row(group.sequence, 1), first});
   }

@@ -1,4 +1,4 @@
-// Kernels of residual: what entries take from the span, by four heads of attention.
+// Kernels of residual: entries attend to the span, with four heads.
 #pragma once
 
 #include <cmath>
@@ -6,7 +6,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A thread each: sums become means; the last one finds the live entries at the span's positions.
+/// Divides sums by their count, one thread for each. The last thread finds the live entries at the span's positions.
 struct means_body {
   token_features features;
   turn_queries turn;
@@ -39,12 +39,12 @@ struct means_body {
   }
 };
 
-/// Keys and values of a tile of the span's entries: a block a tile and 64 columns of either.
+/// Computes keys and values of a tile of the span's entries, one block for each tile and 64 columns of either.
 struct project_kernel {
   residual_head head;
   residual_storage temp_storage;
-  float const* features;  ///< of entry 0
-  int first;              ///< of the span, what the room begins with
+  float const* features;  ///< the features of entry 0
+  int first;              ///< the first entry of the span that is in scratch
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -81,17 +81,17 @@ struct project_kernel {
   }
 };
 
-/// Some entries of one sequence on their way through a head: those that the room has a state for.
+/// The entries of one sequence that fit in the scratch for states at once.
 struct residual_group {
   residual_head head;
   residual_storage temp_storage;
   token_features features;
   score_view out;
   int sequence;
-  int begin;  ///< the first of them
+  int begin;  ///< the first of these entries
 
   [[nodiscard]] KVPOLICY_HD float const* memory() const { return features.row(sequence, 0); }
-  /// Of the i-th of them.
+  /// The features of the i-th of these entries.
   [[nodiscard]] KVPOLICY_HD float const* row(int i) const { return features.row(sequence, 1 + begin + i); }
   [[nodiscard]] KVPOLICY_HD float* scores() const { return out.row(sequence) + begin; }
   [[nodiscard]] KVPOLICY_HD int count() const {
@@ -100,14 +100,14 @@ struct residual_group {
   }
 };
 
-/// Numbers of shared memory, channel by channel.
+/// Rows in shared memory that are stored channel by channel.
 struct shared_columns {
   float const* from;
   int stride;
   [[nodiscard]] KVPOLICY_HD float operator()(int r, int c) const { return from[c * stride + r]; }
 };
 
-/// Shared memory of a block that attends.
+/// Bytes of shared memory of a block of attend_kernel.
 [[nodiscard]] inline std::size_t attend_bytes(residual_storage const& temp_storage, int threads) {
   int const stride = tile_sizes::row_stride(threads);
   return tile_sizes::bytes(threads) + shared_arena::bytes_of_piece<float>(temp_storage.head_width * stride) +
@@ -116,8 +116,8 @@ struct shared_columns {
          shared_arena::bytes_of_piece<float>(tile_sizes::units);
 }
 
-/// A tile of entries attends to what the room holds of the span, for one head and a slice of its columns. Softmax goes
-/// on from step to step, 64 entries of the span each.
+/// A tile of entries attends to the part of the span that is in scratch, with one head and one slice of its columns.
+/// The softmax is a running one, over steps of 64 entries of the span.
 template <class Block>
 class attend_task {
  public:
@@ -136,9 +136,9 @@ class attend_task {
         rule_(arena_.take<float>(product_.rows())),
         constant_(arena_.take<float>(tile_sizes::units)) {}
 
-  /// `there` entries of the span, which are the first ones or go on from others.
+  /// Attends to `there` entries of the span. They are the first ones, or the state continues from earlier ones.
   KVPOLICY_HD void run(int there, bool is_first) {
-    if (!take_rules(block_, group_.scores() + begin_, rows_, rule_)) return;
+    if (!read_rule_scores(block_, group_.scores() + begin_, rows_, rule_)) return;
     make_queries();
     if (!is_first) load();
     for (int s = 0; s < there; s += tile_sizes::units) {
@@ -185,24 +185,25 @@ class attend_task {
     weight_rows const values{temp_storage.values + std::int64_t{column} * temp_storage.span + s, temp_storage.span};
     tile_sums logits;
     product_.multiply(rows_, there, width, shared_columns{query_, stride_}, keys, logits);
-    float shrink[sizes::each];
+    float rescale[sizes::each];
     float const scale = 1.0f / ::sqrtf(static_cast<float>(width));
-    for (int i = 0; i < sizes::each; ++i) shrink[i] = advance(i, logits.of[i], there, scale);
+    for (int i = 0; i < sizes::each; ++i) rescale[i] = advance(i, logits.of[i], there, scale);
     tile_sums more;
     product_.multiply(rows_, columns, there, shared_columns{weight_, stride_}, values, more);
     for (int i = 0; i < sizes::each; ++i) {
-      for (int j = 0; j < sizes::each; ++j) sum_.of[i][j] = sum_.of[i][j] * shrink[i] + more.of[i][j];
+      for (int j = 0; j < sizes::each; ++j) sum_.of[i][j] = sum_.of[i][j] * rescale[i] + more.of[i][j];
     }
   }
 
-  /// One more step of a row's softmax: writes the weights, returns by what the sums so far are multiplied.
+  /// Advances a row's running softmax by one step: writes the weights, and returns the factor that rescales the sums so
+  /// far.
   KVPOLICY_HD float advance(int i, float const* logits, int there, float scale) {
-    float now = highest_[i];
+    float now = row_max_[i];
     for (int j = 0; j < sizes::each; ++j) {
       float const logit = logits[j] * scale;
       if (product_.first_unit() + j < there && logit > now) now = logit;
     }
-    now = product_.highest_across(now);
+    now = product_.max_across(now);
     float total = 0;
     for (int j = 0; j < sizes::each; ++j) {
       int const u = product_.first_unit() + j;
@@ -211,10 +212,10 @@ class attend_task {
       weight_[u * stride_ + product_.first_row() + i] = weight;
       total += weight;
     }
-    float const shrink = highest_[i] == now ? 1.0f : ::expf(highest_[i] - now);
-    total_[i] = total_[i] * shrink + product_.sum_across(total);
-    highest_[i] = now;
-    return shrink;
+    float const rescale = row_max_[i] == now ? 1.0f : ::expf(row_max_[i] - now);
+    total_[i] = total_[i] * rescale + product_.sum_across(total);
+    row_max_[i] = now;
+    return rescale;
   }
 
   KVPOLICY_HD void load() {
@@ -222,7 +223,7 @@ class attend_task {
       int const r = product_.first_row() + i;
       if (r >= rows_) return;
       float const* const statistics = group_.temp_storage.statistics(begin_ + r, head_, slice_);
-      highest_[i] = statistics[0];
+      row_max_[i] = statistics[0];
       total_[i] = statistics[1];
       for (int j = 0; j < sizes::each; ++j) {
         if (column_of(j) >= 0) sum_.of[i][j] = group_.temp_storage.state_of(begin_ + r)[column_of(j)];
@@ -239,11 +240,11 @@ class attend_task {
       }
       if (!product_.leads()) continue;
       float* const statistics = group_.temp_storage.statistics(begin_ + r, head_, slice_);
-      statistics[0] = highest_[i];
+      statistics[0] = row_max_[i];
       statistics[1] = total_[i];
     }
   }
-  /// The thread's j-th column among those of all heads; -1 if there is none.
+  /// The thread's j-th column among the columns of all heads, or -1 if there is none.
   [[nodiscard]] KVPOLICY_HD int column_of(int j) const {
     int const inside = slice_ * sizes::units + product_.first_unit() + j;
     return inside < group_.temp_storage.head_width ? head_ * group_.temp_storage.head_width + inside : -1;
@@ -262,16 +263,16 @@ class attend_task {
   float* weight_;    ///< [64][rows]
   float* rule_;      ///< [rows]
   float* constant_;  ///< [64]
-  float highest_[tile_sizes::each] = {same_bits<float>(0xFF800000u), same_bits<float>(0xFF800000u),
+  float row_max_[tile_sizes::each] = {same_bits<float>(0xFF800000u), same_bits<float>(0xFF800000u),
                                       same_bits<float>(0xFF800000u), same_bits<float>(0xFF800000u)};
   float total_[tile_sizes::each] = {};
   tile_sums sum_;
 };
 
-/// A block a tile, head and slice of its columns.
+/// One block for each tile of entries, head and slice of its columns.
 struct attend_kernel {
   residual_group group;
-  int first;  ///< of the span, what the room begins with
+  int first;  ///< the first entry of the span that is in scratch
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {

@@ -1,4 +1,4 @@
-// How a device cuts the room of `residual`, and what its kernels share.
+// The layout of residual's scratch on a device, and helpers of its kernels.
 #pragma once
 
 #include <kvpolicy/ops/cuda/perceptron_tile.hpp>
@@ -6,14 +6,15 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The room: where the span is, keys and values of some of its entries, and the attention so far of some entries that
-/// attend. If all of the span or all entries do not fit, they come in turn.
+/// The layout of the scratch: the range of the span, keys and values of some of its entries, and attention states of
+/// some entries. If the span or the entries do not all fit, they are handled in turn.
 ///
-/// - `values`: [width][span], so that a product reads a channel's entries side by side.
-/// - `state`, for each entry: sums of values [width], and for each head and slice of its columns the highest logit and
-///   the sum of the weights.
+/// - `values` is [width][span], so that the entries of a channel are neighbours.
+/// - `state` has, for each entry, sums of values [width], then the row maximum and the sum of weights for each head and
+///   slice of its columns.
 struct residual_storage {
-  /// Entries of the span at once: few launches for long sequences, and room for those that attend.
+  /// How many entries of the span are handled at once: enough for few launches with long sequences, and few enough to
+  /// leave scratch for states.
   [[nodiscard]] static constexpr int span_for(int bound) {
     int const wanted = bound / 16 < 1024 ? 1024 : bound / 16 < 4096 ? bound / 16 : 4096;
     return bound < wanted ? bound : wanted;
@@ -21,9 +22,9 @@ struct residual_storage {
 
   int width = 0;
   int head_width = 0;
-  int slices = 0;   ///< of a head's columns
-  int span = 0;     ///< entries of the span that there is room for
-  int entries = 0;  ///< entries that attend, likewise
+  int slices = 0;   ///< slices of a head's columns
+  int span = 0;     ///< entries of the span that fit
+  int entries = 0;  ///< entries whose states fit
   int* range = nullptr;
   float* keys = nullptr;  ///< [span][width]
   float* values = nullptr;
@@ -47,21 +48,21 @@ struct residual_storage {
     return std::int64_t{width} + 2 * residual_head::heads * slices;
   }
   [[nodiscard]] KVPOLICY_HD float* state_of(int entry) const { return state + entry * floats_of_an_entry(); }
-  /// Of a head and a slice: the highest logit, and behind it the sum of the weights.
+  /// The row maximum of a head and slice, followed by the sum of the weights.
   [[nodiscard]] KVPOLICY_HD float* statistics(int entry, int head, int slice) const {
     return state_of(entry) + width + 2 * (head * slices + slice);
   }
-  /// Entries of the span that are attended to in a step that begins with the `first` of them.
+  /// How many entries of the span are handled by the step that begins with entry `first` of it.
   [[nodiscard]] KVPOLICY_HD int there(int first) const {
     int const left = range[1] - range[0] - first;
     return left < span ? left : span;
   }
 };
 
-/// Rows of weights by which phi = [k | m | k m | rule] becomes linear in k, m being one sequence's memory; and behind
-/// phi, what else a row is multiplied by.
+/// Rows of weights with the memory folded in. The features phi = [k | m | k m | rule], with m the memory of one
+/// sequence, then become linear in k. Behind phi are the weights of other inputs.
 struct folded_rows {
-  float const* from;  ///< of the first unit
+  float const* from;  ///< the row of the first unit
   std::int64_t stride;
   int dims;
   float const* memory;
@@ -70,11 +71,11 @@ struct folded_rows {
     float const* const row = from + unit * stride;
     return c < dims ? row[c] + row[2 * dims + c] * memory[c] : row[2 * dims + 1 + c];
   }
-  /// By what the rule's score is multiplied.
+  /// The weight of the rule's score.
   [[nodiscard]] KVPOLICY_HD float slope(int unit) const { return from[unit * stride + 3 * dims]; }
 };
 
-/// constant[u] = bias[u] + what the memory alone adds, a warp a unit.
+/// Sets constant[u] to bias[u] plus the term of the memory alone, one warp for each unit.
 template <class Block>
 KVPOLICY_HD void fold_constants(Block& block, folded_rows const& of, float const* bias, int units, float* constant) {
   int const warps = block.threads() / warp_size;
@@ -84,15 +85,15 @@ KVPOLICY_HD void fold_constants(Block& block, folded_rows const& of, float const
     for (int d = lane_id(block); d < of.dims; d += warp_size) {
       sum += static_cast<double>(row[d]) * static_cast<double>(of.memory[d]);
     }
-    sum = warp_reduce(block, sum, add_up{});
+    sum = warp_reduce(block, sum, plus_op{});
     if (lane_id(block) == 0) constant[unit] = static_cast<float>(static_cast<double>(bias[unit]) + sum);
   }
 }
 
-/// Some scores of the rule on their way into a head: rule[r] is what the head is shown, 0 for what is no candidate.
-/// True in every thread if there is a candidate among them. Collective for a warp.
+/// Reads scores of the rule: rule[r] is the head's input, 0 for an entry that is no candidate. True in every thread if
+/// one of them is a candidate. Collective for a warp.
 template <class Block>
-[[nodiscard]] KVPOLICY_HD bool take_rules(Block& block, float const* scores, int count, float* rule) {
+[[nodiscard]] KVPOLICY_HD bool read_rule_scores(Block& block, float const* scores, int count, float* rule) {
   float const lowest = same_bits<float>(0xFF800000u);
   bool any = false;
   for (int first = 0; first < count; first += warp_size) {
@@ -105,7 +106,7 @@ template <class Block>
   return any;
 }
 
-/// Features of entries side by side.
+/// The features of neighbouring entries.
 struct feature_rows {
   float const* from;
   int dims;

@@ -1,4 +1,4 @@
-// Device implementation of retention_gates: a tile of rows of a layer a block, all heads' outputs together.
+// Device implementation of retention_gates: one block for each tile of rows of a layer, with the outputs of all heads.
 #pragma once
 
 #include <kvpolicy/ops/cuda/gate_scratch.hpp>
@@ -9,7 +9,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Rows of elements side by side.
+/// Rows of contiguous elements.
 struct element_rows {
   codec element;
   std::byte const* from;
@@ -19,7 +19,7 @@ struct element_rows {
   }
 };
 
-/// A tile of a layer's rows on its way through the layer's gate.
+/// The task of a layer's gate for a tile of rows.
 struct retention_gate_tile {
   element_rows rows;
   weight_rows fc1;
@@ -28,7 +28,7 @@ struct retention_gate_tile {
   int hidden;
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD static bool any(Block&) {
+  [[nodiscard]] KVPOLICY_HD static bool has_work(Block&) {
     return true;
   }
   template <class Block>
@@ -37,8 +37,10 @@ struct retention_gate_tile {
   [[nodiscard]] KVPOLICY_HD weight_rows weight_from(int unit) const {
     return {fc1.from + unit * fc1.stride, fc1.stride};
   }
-  [[nodiscard]] KVPOLICY_HD float value(int, int unit, float sum) const { return silu(sum + bias[unit]); }
-  [[nodiscard]] KVPOLICY_HD float last(int output, int unit) const { return fc2[std::int64_t{output} * hidden + unit]; }
+  [[nodiscard]] KVPOLICY_HD float activation(int, int unit, float sum) const { return silu(sum + bias[unit]); }
+  [[nodiscard]] KVPOLICY_HD float output_weight(int output, int unit) const {
+    return fc2[std::int64_t{output} * hidden + unit];
+  }
 };
 
 struct retention_gate_net {
@@ -49,7 +51,7 @@ struct retention_gate_net {
 
   [[nodiscard]] static std::size_t bytes(int) { return 0; }
   [[nodiscard]] KVPOLICY_HD int columns() const { return weights.width; }
-  /// As many as the fullest lane of the layer has entries.
+  /// As many rows as the longest lane of the layer has entries.
   [[nodiscard]] KVPOLICY_HD int rows_of(int group) const {
     int most = 0;
     for (lane one = lanes.at(group * lanes.heads); one.head < lanes.heads; ++one.head) {
@@ -70,7 +72,7 @@ struct retention_gate_net {
             weights.hidden};
   }
 
-  KVPOLICY_HD void put(int group, int entry, int output, float z) const {
+  KVPOLICY_HD void store(int group, int entry, int output, float z) const {
     lane const one = lanes.at(group * lanes.heads + output);
     if (entry >= lanes.committed(one)) return;
     out.row(one)[entry] = log_sigmoid(z + weights.fc2_bias[std::int64_t{one.layer} * weights.heads + output]);
@@ -83,7 +85,7 @@ template <kernel_backend Backend>
 struct implementation<ops::retention_gates_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Bytes of the executor.
+  /// Bytes of the executor's scratch.
   static std::size_t scratch(retention_gate_weights const& weights) {
     return static_cast<std::size_t>(parts(weights)) * sizeof(float);
   }

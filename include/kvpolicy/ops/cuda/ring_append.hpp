@@ -1,4 +1,4 @@
-// Device implementations of ring_append and ring_truncate: a block a lane.
+// Device implementations of ring_append and ring_truncate, one block for each lane.
 #pragma once
 
 #include <kvpolicy/ops/cuda/page_launches.hpp>
@@ -8,7 +8,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Of a ring's rows, how many stand before a position: what a roll-back to it leaves.
+/// How many rows of a ring are at positions before `position`: those that remain when it is truncated there.
 struct rows_before {
   query_ring_view ring;
   [[nodiscard]] KVPOLICY_HD int operator()(lane one, int position) const {
@@ -21,7 +21,7 @@ struct rows_before {
 };
 
 struct ring_append_kernel {
-  lanes among;
+  lanes batch;
   query_view from;
   query_ring_view ring;
 
@@ -29,19 +29,19 @@ struct ring_append_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one = among.at(block.index());
+    lane const one = batch.at(block.index());
     int const end = committed_rows(block, one);
     if (end == 0) return;
     int const begin = end > ring.capacity ? end - ring.capacity : 0;
     int const* const position = from.position.row(one);
     int const left = rows_before{ring}(one, position[from.stored(one, begin)]);
     int const first = ring.cursor.row(one)[0];
-    block.sync();  // all have read the cursor and the positions
-    int const held = left + end - begin;
+    block.sync();  // every thread has read the cursor and the positions
+    int const filled = left + end - begin;
     if (block.thread() == 0) {
-      int const over = held > ring.capacity ? held - ring.capacity : 0;
+      int const over = filled > ring.capacity ? filled - ring.capacity : 0;
       ring.cursor.row(one)[0] = (first + over) % ring.capacity;
-      ring.cursor.row(one)[1] = held - over;
+      ring.cursor.row(one)[1] = filled - over;
     }
     for (int r = begin + block.thread(); r < end; r += block.threads()) {
       ring.position.row(one)[(first + left + r - begin) % ring.capacity] = position[from.stored(one, r)];
@@ -50,21 +50,21 @@ struct ring_append_kernel {
   }
 
  private:
-  /// Rows up to the last committed entry's position.
+  /// The number of rows up to the position of the last committed entry.
   template <class Block>
   KVPOLICY_HD int committed_rows(Block& block, lane one) const {
-    int const committed = among.committed(one);
+    int const committed = batch.committed(one);
     int end = committed > 0 ? from.valid(one) : 0;
-    int const last = committed > 0 ? among.position.row(one)[committed - 1] : 0;
+    int const last = committed > 0 ? batch.position.row(one)[committed - 1] : 0;
     int const* const position = from.position.row(one);
     for (int r = block.thread(); r < end; r += block.threads()) {
       if (position[from.stored(one, r)] > last) end = r;
     }
     shared_arena arena(block);
-    return block_reduce(block, end, arena.take<int>(warp_size + 1), take_lower{});
+    return block_reduce(block, end, arena.take<int>(warp_size + 1), min_op{});
   }
 
-  /// A warp a row of a query head.
+  /// Copies rows, one warp for each row of a query head.
   template <class Block>
   KVPOLICY_HD void copy_rows(Block& block, lane one, int begin, int end, int slot) const {
     int const rows = end - begin;
@@ -84,7 +84,7 @@ struct ring_append_kernel {
 struct truncate_ring_of_lane {
   kvpolicy::lanes lanes;
   query_ring_view ring;
-  int first;  ///< lane of the sequence
+  int first;  ///< the index of the sequence's first lane
   int position;
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
@@ -100,12 +100,12 @@ struct implementation<ops::ring_append_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& among, query_view const& from, query_ring_view const& ring) {
+  static void run(Executor& exec, lanes const& batch, query_view const& from, query_ring_view const& ring) {
     if (from.rows == 0) return;
     detail::check_aligned("ring_append", from);
-    detail::launch_change(exec,
-                          launch_shape{among.size(), exec.config().row_threads, detail::ring_append_kernel::shared},
-                          detail::ring_append_kernel{among, from, ring});
+    detail::launch_unless_fault(
+        exec, launch_shape{batch.size(), exec.config().row_threads, detail::ring_append_kernel::shared},
+        detail::ring_append_kernel{batch, from, ring});
   }
 };
 
@@ -117,8 +117,8 @@ struct implementation<ops::ring_truncate_t, Backend> {
   static void run(Executor& exec, lanes const& batch, query_ring_view const& ring, int sequence, int position) {
     if (sequence < 0 || sequence >= batch.sequences) return;
     int const lanes_each = batch.layers() * batch.heads;
-    detail::launch_each_change(exec, lanes_each,
-                               detail::truncate_ring_of_lane{batch, ring, sequence * lanes_each, position});
+    detail::launch_each_unless_fault(exec, lanes_each,
+                                     detail::truncate_ring_of_lane{batch, ring, sequence * lanes_each, position});
   }
 };
 

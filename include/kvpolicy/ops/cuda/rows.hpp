@@ -1,4 +1,4 @@
-// Rows on a device: elements of any type as floats, by loads that are as wide as their alignment allows.
+// Elements of rows as floats on a device, and the alignment of planes.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// An element, aligned to its size, as a float. Not of an opaque row.
+/// Loads an element, which is aligned to its size, as a float. Opaque rows are not allowed.
 [[nodiscard]] KVPOLICY_HD inline float element_at(codec element, std::byte const* from) {
   if (element == codec::f32) return *reinterpret_cast<float const*>(from);
   std::uint16_t const raw = *reinterpret_cast<std::uint16_t const*>(from);
   return element == codec::f16 ? from_f16(raw) : from_bf16(raw);
 }
 
-/// Stores a float as an element, aligned to its size, to nearest even.
+/// Stores a float as an element, which is aligned to its size. Rounds to nearest even.
 KVPOLICY_HD inline void put_element(codec element, float value, std::byte* to) {
   if (element == codec::f32) {
     *reinterpret_cast<float*>(to) = value;
@@ -25,8 +25,9 @@ KVPOLICY_HD inline void put_element(codec element, float value, std::byte* to) {
   }
 }
 
-/// The largest power of two, up to 16, that divides a plane's address and all its strides: how its rows are aligned.
-/// Of planes that begin where a table says, what the table promises.
+/// The largest power of two, up to 16, that divides a plane's address and its strides; `whole_rows` leaves out the
+/// stride between elements. For planes whose base addresses are in a table, the table's promised alignment stands for
+/// the address.
 [[nodiscard]] inline int alignment_of(plane const& rows, bool whole_rows) {
   auto bits = reinterpret_cast<std::uintptr_t>(rows.base);
   if (rows.bases.data != nullptr) {
@@ -41,7 +42,7 @@ KVPOLICY_HD inline void put_element(codec element, float value, std::byte* to) {
   return most;
 }
 
-/// A device reads an element at once, so it must be aligned to its size.
+/// Throws unless elements are aligned to their size, since a device loads each of them at once.
 inline void check_aligned(char const* call, char const* name, plane const& rows) {
   expects(alignment_of(rows, false) >= bytes_of(rows.element), call, name, "misaligned rows", [&] {
     return "a device reads elements of " + std::to_string(bytes_of(rows.element)) + " bytes where they are aligned";

@@ -1,91 +1,93 @@
-// Ordinals into a keep set: where each segment's begin, and which they are, ascending.
+// Writes a keep set: the ordinals that each segment keeps, ascending, and the offsets of segments.
 #pragma once
 
-#include <kvpolicy/ops/cuda/select_cut.hpp>
+#include <kvpolicy/ops/cuda/select_threshold.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// What becomes of an entry: it is kept, it is kept if ties are left, it is not.
-enum class standing : int { below, tied, above };
+/// Where the key of an entry is: above the threshold (it is kept), at it (it is kept if ties are left), or below it.
+enum class threshold_side : int { below, tied, above };
 
+/// Classifies entries by the threshold of their segment.
 template <class Rule>
-struct by_cut {
+struct by_threshold {
   segment_keys<Rule> const& keys;
-  std::uint32_t lowest;
-  [[nodiscard]] KVPOLICY_HD standing operator()(int ordinal) const {
+  std::uint32_t threshold;
+  [[nodiscard]] KVPOLICY_HD threshold_side operator()(int ordinal) const {
     std::uint32_t const key = keys.at(ordinal);
-    return key > lowest ? standing::above : key == lowest ? standing::tied : standing::below;
+    return key > threshold ? threshold_side::above : key == threshold ? threshold_side::tied : threshold_side::below;
   }
 };
 
-/// Lists all ordinals below `count`.
+/// Writes all ordinals below `count`.
 template <class Block>
 KVPOLICY_HD void emit_all(Block& block, int count, int* to) {
   for (int e = block.thread(); e < count; e += block.threads()) to[e] = e;
 }
 
-/// How the entries of a warp's part of a tile stand: a bit each, a word for 32 neighbours.
+/// The sides of a warp's entries of a tile: one bit for each entry, one word for 32 neighbours.
 struct warp_votes {
   static constexpr int rows = 8;
   static constexpr int entries = rows * warp_size;
   unsigned above[rows];
   unsigned tied[rows];
-  unsigned sums = 0;  ///< those above in the low half, those tied in the other
+  unsigned sums = 0;  ///< the number of entries above in the low half, of ties in the high half
 };
 
-/// Collective for a warp; `first`: of this thread's entries, which are 32 apart.
-template <class Block, class Stands>
-[[nodiscard]] KVPOLICY_HD warp_votes take_votes(Block& block, Stands const& stands, std::int64_t first, int count) {
+/// Classifies a warp's entries of a tile. `first` is the first entry of this thread, whose entries are 32 apart.
+/// Collective for a warp.
+template <class Block, class Classify>
+[[nodiscard]] KVPOLICY_HD warp_votes take_votes(Block& block, Classify const& classify, std::int64_t first, int count) {
   warp_votes votes;
-  standing mine[warp_votes::rows];
+  threshold_side mine[warp_votes::rows];
   for (int j = 0; j < warp_votes::rows; ++j) {
     std::int64_t const e = first + j * warp_size;
-    mine[j] = e < count ? stands(static_cast<int>(e)) : standing::below;
+    mine[j] = e < count ? classify(static_cast<int>(e)) : threshold_side::below;
   }
   for (int j = 0; j < warp_votes::rows; ++j) {
-    votes.above[j] = block.ballot(mine[j] == standing::above);
-    votes.tied[j] = block.ballot(mine[j] == standing::tied);
-    votes.sums += static_cast<unsigned>(bits_in(votes.above[j]) | bits_in(votes.tied[j]) << 16);
+    votes.above[j] = block.ballot(mine[j] == threshold_side::above);
+    votes.tied[j] = block.ballot(mine[j] == threshold_side::tied);
+    votes.sums += static_cast<unsigned>(popcount(votes.above[j]) | popcount(votes.tied[j]) << 16);
   }
   return votes;
 }
 
-/// What comes before some entries: so many are above, so many are tied.
+/// How many entries before a position are above the threshold, and how many are at it.
 struct kept_before {
   int above;
   int tied;
 };
 
-/// Lists what is kept of a warp's part of a tile.
+/// Writes the ordinals that are kept of a warp's entries of a tile.
 template <class Block>
 KVPOLICY_HD void emit_votes(Block& block, warp_votes const& votes, std::int64_t first, kept_before here, int ties,
                             int* to) {
   unsigned const me = 1u << lane_id(block);
   for (int j = 0; j < warp_votes::rows; ++j) {
-    int const kept = here.above + bits_in(votes.above[j] & (me - 1u));
-    int const rank = here.tied + bits_in(votes.tied[j] & (me - 1u));
+    int const kept = here.above + popcount(votes.above[j] & (me - 1u));
+    int const rank = here.tied + popcount(votes.tied[j] & (me - 1u));
     bool const is_kept = (votes.above[j] & me) != 0 || ((votes.tied[j] & me) != 0 && rank < ties);
     if (is_kept) to[kept + (rank < ties ? rank : ties)] = static_cast<int>(first + j * warp_size);
-    here.above += bits_in(votes.above[j]);
-    here.tied += bits_in(votes.tied[j]);
+    here.above += popcount(votes.above[j]);
+    here.tied += popcount(votes.tied[j]);
   }
 }
 
-/// Lists in ascending order the ordinals below `count` that are above, and the first `ties` of those that are tied.
-/// Collective; `warps`: 2 warp_size of shared memory, for tiles by turns.
-template <class Block, class Stands>
-KVPOLICY_HD void emit_kept(Block& block, Stands const& stands, int count, int ties, int* to, unsigned* warps) {
+/// Writes, ascending, the ordinals below `count` whose entries are above the threshold, and the first `ties` of those
+/// at it. Collective. `warps` is shared memory for 2 * warp_size values, one half for even and one for odd tiles.
+template <class Block, class Classify>
+KVPOLICY_HD void emit_kept(Block& block, Classify const& classify, int count, int ties, int* to, unsigned* warps) {
   int const of_block = block.threads() / warp_size;
   kept_before before{0, 0};
-  bool odd = false;
-  for (std::int64_t tile = 0; tile < count; tile += of_block * warp_votes::entries, odd = !odd) {
+  bool odd_tile = false;
+  for (std::int64_t tile = 0; tile < count; tile += of_block * warp_votes::entries, odd_tile = !odd_tile) {
     std::int64_t const first = tile + warp_id(block) * warp_votes::entries + lane_id(block);
-    warp_votes const votes = take_votes(block, stands, first, count);
-    unsigned* const sums = warps + (odd ? warp_size : 0);
+    warp_votes const votes = take_votes(block, classify, first, count);
+    unsigned* const sums = warps + (odd_tile ? warp_size : 0);
     if (lane_id(block) == 0) sums[warp_id(block)] = votes.sums;
     block.sync();
     unsigned const of_warp = lane_id(block) < of_block ? sums[lane_id(block)] : 0;
-    unsigned const lower = warp_sum_before(block, of_warp);
+    unsigned const lower = warp_exclusive_sum(block, of_warp);
     unsigned const all = block.shuffle(lower + of_warp, warp_size - 1);
     unsigned const here = block.shuffle(lower, warp_id(block));
     emit_votes(block, votes, first,
@@ -95,8 +97,9 @@ KVPOLICY_HD void emit_kept(Block& block, Stands const& stands, int count, int ti
   }
 }
 
-/// place(segment, before, number(segment)) for every segment, `before` the sum of the numbers of lower segments; in
-/// every thread the sum of all. A thread takes neighbours, and asks and places only those. Collective.
+/// Calls place(segment, before, number(segment)) for every segment, where `before` is the sum of the numbers of lower
+/// segments. Every thread gets the sum of all. Each thread handles neighbouring segments, and calls `number` and
+/// `place` for those only. Collective.
 template <class Block, class Number, class Place>
 KVPOLICY_HD std::int64_t place_segments(Block& block, int segments, std::int64_t* temp_storage, Number const& number,
                                         Place const& place) {
@@ -105,7 +108,7 @@ KVPOLICY_HD std::int64_t place_segments(Block& block, int segments, std::int64_t
   int const end = segments - begin < each ? segments : begin + each;
   std::int64_t sum = 0;
   for (int segment = begin; segment < end; ++segment) sum += number(segment);
-  auto const [lower, all] = block_sum_before(block, sum, temp_storage);
+  auto const [lower, all] = block_exclusive_sum(block, sum, temp_storage);
   std::int64_t before = lower;
   for (int segment = begin; segment < end; ++segment) {
     std::int64_t const here = number(segment);
@@ -115,33 +118,34 @@ KVPOLICY_HD std::int64_t place_segments(Block& block, int segments, std::int64_t
   return all;
 }
 
-/// What a block found of a segment, until the last block makes offsets and a report of it: it waits where the offset
-/// will be.
+/// The counts of a segment, packed into 64 bits. They are stored in the segment's element of `keep.indptr` until the
+/// last block replaces them by the offset.
 struct packed_result {
   std::int64_t word;
 
-  /// `unobserved`: it triggered although nothing was observed of it.
-  [[nodiscard]] KVPOLICY_HD static packed_result of(int listed, int odd, bool triggered, bool unobserved) {
-    std::int64_t const said = std::int64_t{triggered} << 62 | std::int64_t{odd} << 31 | std::int64_t{listed};
-    return {unobserved ? ~said : said};
+  /// `listed` is how many ordinals the segment lists, `aux` a second number with the meaning that a verb gives it.
+  /// `unobserved` says that the segment triggered although nothing of it was observed.
+  [[nodiscard]] KVPOLICY_HD static packed_result of(int listed, int aux, bool triggered, bool unobserved) {
+    std::int64_t const packed = std::int64_t{triggered} << 62 | std::int64_t{aux} << 31 | std::int64_t{listed};
+    return {unobserved ? ~packed : packed};
   }
-  [[nodiscard]] KVPOLICY_HD int listed() const { return static_cast<int>(said() & 0x7FFFFFFF); }
-  [[nodiscard]] KVPOLICY_HD int aux_count() const { return static_cast<int>(said() >> 31 & 0x7FFFFFFF); }
-  [[nodiscard]] KVPOLICY_HD bool triggered() const { return (said() >> 62) != 0; }
+  [[nodiscard]] KVPOLICY_HD int listed() const { return static_cast<int>(bits() & 0x7FFFFFFF); }
+  [[nodiscard]] KVPOLICY_HD int aux_count() const { return static_cast<int>(bits() >> 31 & 0x7FFFFFFF); }
+  [[nodiscard]] KVPOLICY_HD bool triggered() const { return (bits() >> 62) != 0; }
   [[nodiscard]] KVPOLICY_HD bool unobserved() const { return word < 0; }
 
  private:
-  [[nodiscard]] KVPOLICY_HD std::int64_t said() const { return word < 0 ? ~word : word; }
+  [[nodiscard]] KVPOLICY_HD std::int64_t bits() const { return word < 0 ? ~word : word; }
 };
 
-/// Adds to a count of a report.
+/// Adds to a count of a report, which any thread may.
 template <class Block>
 KVPOLICY_HD void add_to_report(Block& block, std::int64_t& count, std::int64_t more) {
   if (more != 0) block.atomic_add(reinterpret_cast<std::uint64_t*>(&count), static_cast<std::uint64_t>(more));
 }
 
 template <class Verb>
-struct number_of_word {
+struct count_of_result {
   keep_set const& keep;
   Verb const& verb;
   [[nodiscard]] KVPOLICY_HD int operator()(int segment) const {
@@ -149,14 +153,14 @@ struct number_of_word {
   }
 };
 
-/// A segment, and how many ordinals lower ones list.
+/// A segment, and how many ordinals the lower segments list.
 struct segment_place {
   int segment;
   std::int64_t before;
 };
 
 template <class Verb>
-struct place_word {
+struct place_result {
   keep_set const& keep;
   Verb const& verb;
   report& found;
@@ -169,18 +173,19 @@ struct place_word {
   }
 };
 
-/// Makes offsets of the words of all segments, and a report. `verb.number(word)`: how many ordinals a segment lists;
-/// `verb.place(word, {segment, before}, found)`: whatever else there is to do. Collective, in the last block alone.
+/// Turns the packed results of all segments into offsets, and writes the report. `verb.number(result)` is how many
+/// ordinals a segment lists; `verb.place(result, {segment, before}, report)` does what else the verb needs. Collective;
+/// called by the last block only.
 template <class Block, class Verb>
-KVPOLICY_HD void close_segments(Block& block, keep_set const& keep, std::int64_t* temp_storage, Verb const& verb) {
+KVPOLICY_HD void finalize_segments(Block& block, keep_set const& keep, std::int64_t* temp_storage, Verb const& verb) {
   if (block.thread() == 0) {
     keep.indptr[0] = 0;
     *keep.report = report{};
   }
   block.sync();
   report found{};
-  place_segments(block, keep.segments(), temp_storage, number_of_word<Verb>{keep, verb},
-                 place_word<Verb>{keep, verb, found});
+  place_segments(block, keep.segments(), temp_storage, count_of_result<Verb>{keep, verb},
+                 place_result<Verb>{keep, verb, found});
   add_to_report(block, keep.report->nan_scores, found.nan_scores);
   add_to_report(block, keep.report->forced_over_budget, found.forced_over_budget);
   add_to_report(block, keep.report->triggered, found.triggered);

@@ -1,4 +1,5 @@
-// Device implementation of select_if: how many each segment keeps, then which, a block a segment.
+// Device implementation of select_if, one block for each segment: one launch counts the entries that each segment
+// keeps, another writes their ordinals.
 #pragma once
 
 #include <kvpolicy/core/observed.hpp>
@@ -8,24 +9,26 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
+/// Classifies entries by the rule: forced and picked ones are kept.
 template <class Rule>
 struct by_pick {
   segment_keys<Rule> const& keys;
-  [[nodiscard]] KVPOLICY_HD standing operator()(int ordinal) const {
-    bool const stays = keys.asks(ordinal) || keys.rule.picks(keys.score[ordinal]);
-    return stays ? standing::above : standing::below;
+  [[nodiscard]] KVPOLICY_HD threshold_side operator()(int ordinal) const {
+    bool const stays = keys.is_forced(ordinal) || keys.rule.picks(keys.score[ordinal]);
+    return stays ? threshold_side::above : threshold_side::below;
   }
 };
 
-/// Offsets of select_if: a word's odd number counts NaN.
-struct close_picked {
+/// Offsets and report of select_if. `aux_count` of a result counts NaN.
+struct finalize_select_if {
   [[nodiscard]] KVPOLICY_HD int number(packed_result result) const { return result.listed(); }
   KVPOLICY_HD void place(packed_result result, segment_place, report& found) const {
     found.nan_scores += result.aux_count();
   }
 };
 
-/// Counts what each segment keeps, a block each, and the last one makes offsets of it.
+/// Counts the entries that each segment keeps, one block for each segment. The last block turns the counts into
+/// offsets.
 template <class Rule>
 struct count_picked_kernel {
   score_view scores;
@@ -34,7 +37,7 @@ struct count_picked_kernel {
   device_error faults;
   int* ticket;
 
-  /// A segment whose lanes hold other tokens lists all its entries: nothing is dropped.
+  /// If the lanes of the segment hold different tokens, it keeps all its entries.
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     auto const [sums, temp_storage] = counting_storage(block);
@@ -43,23 +46,23 @@ struct count_picked_kernel {
     int kept = 0;
     int nan = 0;
     for (int e = block.thread(); e < keys.count(); e += block.threads()) {
-      bool const forced = keys.asks(e);
+      bool const forced = keys.is_forced(e);
       kept += differs || forced || rule.picks(keys.score[e]) ? 1 : 0;
-      nan += !forced && device_radix_key(keys.score[e]) == order_nan ? 1 : 0;
+      nan += !forced && radix_key(keys.score[e]) == nan_key ? 1 : 0;
     }
-    kept = block_reduce(block, kept, temp_storage, add_up{});
-    nan = block_reduce(block, nan, temp_storage, add_up{});
+    kept = block_reduce(block, kept, temp_storage, plus_op{});
+    nan = block_reduce(block, nan, temp_storage, plus_op{});
     if (block.thread() == 0) {
       keep.seen[block.index()] = keys.count();
       bool const drops = kept < keys.count();
       bool const unobserved = drops && decides_unobserved(rule, scores, block.index());
       keep.indptr[block.index() + 1] = packed_result::of(kept, nan, drops, unobserved).word;
     }
-    if (last_block(block, ticket, temp_storage)) close_segments(block, keep, sums, close_picked{});
+    if (last_block(block, ticket, temp_storage)) finalize_segments(block, keep, sums, finalize_select_if{});
   }
 };
 
-/// Lists what each segment keeps, a block each.
+/// Writes the ordinals that each segment keeps, one block for each segment.
 template <class Rule>
 struct list_picked_kernel {
   score_view scores;
@@ -81,8 +84,8 @@ struct list_picked_kernel {
 
 }  // namespace detail
 
-/// Two launches. Lanes that decide together and hold other tokens, and counts out of their limits, raise a fault; their
-/// segments list all their entries.
+/// Takes two launches. A fault is recorded for lanes that decide together and hold different tokens, and for counts out
+/// of their limits. The segments of such lanes keep all their entries.
 template <kernel_backend Backend>
 struct implementation<ops::select_if_t, Backend> {
   static constexpr bool provided = true;

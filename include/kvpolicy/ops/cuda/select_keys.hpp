@@ -1,37 +1,23 @@
-// Scores as a device compares them: numbers in the same order, and what of a segment competes.
+// The keys of a segment's entries: scores as integers in the same order, and a mark for entries that do not compete.
 #pragma once
 
 #include <cstdint>
 #include <kvpolicy/core/check_counts.hpp>
-#include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/cuda/block.hpp>
+#include <kvpolicy/ops/radix_key.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Keys order as scores do: NaN lowest, then -inf, ..., +inf. No score has the others.
-inline constexpr std::uint32_t order_below = 0;  ///< below every key
-inline constexpr std::uint32_t order_nan = 1;
-inline constexpr std::uint32_t order_above = 0xFFFFFFFEu;   ///< above every key
-inline constexpr std::uint32_t order_forced = 0xFFFFFFFFu;  ///< of an entry that does not compete
-
-/// The key of a score. -0 is +0.
-[[nodiscard]] KVPOLICY_HD inline std::uint32_t device_radix_key(float score) {
-  auto const bits = same_bits<std::uint32_t>(score);
-  std::uint32_t const key = bits ^ ((0u - (bits >> 31)) | 0x80000000u);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return order_nan;
-  return key == 0x7FFFFFFFu ? 0x80000000u : key;
-}
-
-/// A rule that knows the run of entries that compete, so that none need be asked.
+/// A rule whose competing entries are one run, [begin, end), so that it need not be asked about each entry.
 template <class Rule>
 concept knows_run = requires(Rule const& rule, lane_entries const& of) { rule.candidates(of); };
 
-/// A segment's entries as keys. Those outside of [begin, end) do not compete.
+/// The entries of a segment as keys. Entries outside of [begin, end) do not compete.
 template <class Rule>
 struct segment_keys {
   Rule const& rule;
-  entry about;  ///< of any of its entries: lane, count, budget
+  entry about;  ///< the lane, count and budget that all its entries have
   float const* score;
   int const* position;
   int begin = 0;
@@ -49,21 +35,21 @@ struct segment_keys {
 
   [[nodiscard]] KVPOLICY_HD std::uint32_t at(int ordinal) const {
     if constexpr (knows_run<Rule>) {
-      return begin <= ordinal && ordinal < end ? device_radix_key(score[ordinal]) : order_forced;
+      return begin <= ordinal && ordinal < end ? radix_key(score[ordinal]) : forced_key;
     } else {
-      return asks(ordinal) ? order_forced : device_radix_key(score[ordinal]);
+      return is_forced(ordinal) ? forced_key : radix_key(score[ordinal]);
     }
   }
 
   /// True if the rule forces an entry.
-  [[nodiscard]] KVPOLICY_HD bool asks(int ordinal) const {
+  [[nodiscard]] KVPOLICY_HD bool is_forced(int ordinal) const {
     entry one = about;
     one.ordinal = ordinal;
     one.position = position[ordinal];
     return rule.forces(one);
   }
 
-  /// Finds the run, if the rule knows it.
+  /// Sets [begin, end) to the run of competing entries, if the rule knows it.
   KVPOLICY_HD void find_run() {
     if constexpr (knows_run<Rule>) {
       ordinal_range const run = rule.candidates(lane_entries{about.lane, about.count, about.budget, position});
@@ -72,8 +58,8 @@ struct segment_keys {
     }
   }
 
-  /// Finds the run, and how many entries do not compete. Collective; `temp_storage`: warp_size + 1 ints of shared
-  /// memory.
+  /// Sets [begin, end) as `find_run`, and returns how many entries are forced. Collective. `temp_storage` is shared
+  /// memory for warp_size + 1 ints.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD int find_forced(Block& block, [[maybe_unused]] int* temp_storage) {
     find_run();
@@ -81,13 +67,13 @@ struct segment_keys {
       return about.count - (end - begin);
     } else {
       int forced = 0;
-      for (int e = block.thread(); e < about.count; e += block.threads()) forced += asks(e) ? 1 : 0;
-      return block_reduce(block, forced, temp_storage, add_up{});
+      for (int e = block.thread(); e < about.count; e += block.threads()) forced += is_forced(e) ? 1 : 0;
+      return block_reduce(block, forced, temp_storage, plus_op{});
     }
   }
 
-  /// visit(key) for the run, a key a thread; once more for some threads at its end, with `order_forced`, so that the
-  /// visit may be collective. Loads are issued a few at a time.
+  /// Calls visit(key) for each key of the run, each on one thread. All threads make the same number of calls, so that
+  /// `visit` may be collective: behind the end they pass `forced_key`. Loads are issued four at a time.
   template <class Block, class Visit>
   KVPOLICY_HD void for_each(Block& block, Visit const& visit) const {
     constexpr int at_once = 4;
@@ -96,14 +82,14 @@ struct segment_keys {
       std::uint32_t keys[at_once];
       for (int j = 0; j < at_once; ++j) {
         std::int64_t const e = first + std::int64_t{j} * step + block.thread();
-        keys[j] = e < end ? at(static_cast<int>(e)) : order_forced;
+        keys[j] = e < end ? at(static_cast<int>(e)) : forced_key;
       }
       for (int j = 0; j < at_once; ++j) visit(keys[j]);
     }
   }
 };
 
-/// Keys in shared memory.
+/// Some keys in shared memory.
 struct listed_keys {
   std::uint32_t const* keys;
   int count;
@@ -114,15 +100,16 @@ struct listed_keys {
   }
 };
 
-/// True if what was found before a decision's launches, or at the positions of lanes that decide together, makes its
-/// keep set unsound. What a decision's kernels find themselves is not asked: which block came first must not matter.
+/// True if the recorded fault makes keep sets unsound: it was found before this decision, or it is unequal positions of
+/// lanes that decide together. Faults that the decision's own kernels record are left out, since the result must not
+/// depend on which block comes first.
 [[nodiscard]] KVPOLICY_HD inline bool found_before(device_error faults) {
   std::uint64_t const word = *faults.data;
   auto const kind = static_cast<fault>(word >> 56);
   return word != device_error::nothing && kind != fault::unequal_counts && kind != fault::decide_count;
 }
 
-/// Tells of a lane that decides for itself and whose counts are out of their limits. All threads ask.
+/// True if the counts of a lane are within their limits; otherwise records a fault. Every thread of the block calls it.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD bool count_fits(Block& block, lanes const& batch, int index, device_error faults) {
   lane const one = batch.at(index);
@@ -131,9 +118,9 @@ template <class Block>
   return fits;
 }
 
-/// Tells of lanes of a segment whose counts are out of their limits, or other than those of the first; true in every
-/// thread if there are any, or if a fault was known before: then nothing may be dropped. Collective. `temp_storage`:
-/// warp_size + 1 ints of shared memory.
+/// Records faults for lanes of a segment whose counts are out of their limits or differ from those of the first lane.
+/// True in every thread if there is one, or if `found_before`: the segment must then drop nothing. Collective.
+/// `temp_storage` is shared memory for warp_size + 1 ints.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD bool lanes_differ(Block& block, score_view const& scores, int segment, device_error faults,
                                             int* temp_storage) {
@@ -152,10 +139,11 @@ template <class Block>
                  fits ? other : *scores.lanes.count.row(one));
     differs = 1;
   }
-  return block_reduce(block, differs, temp_storage, take_higher{}) != 0;
+  return block_reduce(block, differs, temp_storage, max_op{}) != 0;
 }
 
-/// A thread for each entry of each lane: looks for lanes that hold other tokens than the first of their segment.
+/// Compares each entry of each lane with the first lane of its segment, one thread for each: they must be the same
+/// token.
 struct same_tokens_check {
   score_view scores;
   device_error faults;
@@ -174,8 +162,8 @@ struct same_tokens_check {
   }
 };
 
-/// Looks for lanes that decide together and hold other tokens, if their positions have memory of their own. One launch,
-/// which reads every position once.
+/// Records a fault for lanes that decide together and hold different tokens, if their positions have memory of their
+/// own. Takes one launch, which reads every position once.
 template <class Executor>
 void check_same_tokens(Executor& exec, score_view const& scores) {
   by_lane<int> const& position = scores.lanes.position;
@@ -185,7 +173,7 @@ void check_same_tokens(Executor& exec, score_view const& scores) {
   launch_each(exec, std::int64_t{scores.lanes.size()} * scores.lanes.bound, same_tokens_check{scores, exec.faults()});
 }
 
-/// Shared memory of a kernel that counts segments: for collectives of counts, and of offsets.
+/// The shared memory of a kernel that counts for segments: `temp_storage` of collectives of int and of int64.
 struct counting_storage {
   std::int64_t* sums;
   int* temp_storage;

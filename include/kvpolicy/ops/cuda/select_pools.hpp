@@ -1,5 +1,11 @@
-// The best entries of segments that share a budget, a block a segment: each finds its floor, histograms of all blocks
-// of a pool find the pool's cut, and the last block shares out ties and offsets.
+// Budgets that several segments share (a pool of segments), one block for each segment. These are the first five of
+// seven launches; the last two are in select_pools_emit.hpp.
+//
+// - clear_pools clears the histograms and the report.
+// - survey_kernel counts the forced entries of a segment and finds the threshold of its floor, the number of entries
+//   that the rule guarantees it. The last block of a pool sets up the search for the threshold of the pool.
+// - pool_histogram_kernel runs three times. Each time it narrows the range of the pool's threshold by 11 bits, with a
+//   histogram over all segments of the pool.
 #pragma once
 
 #include <kvpolicy/core/observed.hpp>
@@ -7,56 +13,57 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A rule that says who shares a budget.
+/// A rule that can have segments share a budget.
 template <class Rule>
 concept may_pool = requires(Rule const& rule) { rule.scope(); };
 
 template <class Rule>
-[[nodiscard]] KVPOLICY_HD int floor_in_pool(Rule const& rule, int share) {
-  if constexpr (requires { rule.floor(share); }) {
-    return rule.floor(share);
+[[nodiscard]] KVPOLICY_HD int floor_in_pool(Rule const& rule, int budget) {
+  if constexpr (requires { rule.floor(budget); }) {
+    return rule.floor(budget);
   } else {
     return 0;
   }
 }
 
-/// What a segment of a pool came to, so far.
+/// The state of a segment between launches.
 struct pool_segment {
   int begin;  ///< entries in [begin, end) compete
   int end;
   int forced;
-  int within;       ///< forced, or within the segment's floor
-  cut_point floor;  ///< what is within it
-  cut_point at;     ///< what is kept
-  int above;        ///< that compete, above the pool's cut
-  int equal;        ///< at it
-  std::int64_t before;
+  int within;           ///< entries that are forced or within the segment's floor
+  key_threshold floor;  ///< the threshold of the entries within the floor
+  key_threshold at;     ///< the threshold of the entries that are kept
+  int above;            ///< competing entries above the pool's threshold
+  int equal;            ///< competing entries at the pool's threshold
+  std::int64_t before;  ///< the sum over lower segments of their competing ties
 };
 
-/// What a pool came to, so far.
+/// The state of a pool between launches.
 struct pool_state {
-  key_range range;  ///< where its cut is: at `low` once it is found
-  int fires;        ///< it has something to decide
-  int floors_fit;   ///< entries within floors stay, and the others compete; else they alone compete
-  int is_found;
-  int ticket;
+  key_range range;  ///< the range of its threshold, which is `low` once it is found
+  int fires;        ///< 1 if the trigger fires: the pool drops entries
+  /// 1: all entries within floors are kept, and the others compete. 0: only entries within floors compete.
+  int floors_fit;
+  int is_found;  ///< 1 once the threshold is found
+  int ticket;    ///< of last_of_pool
 };
 
-/// The device memory of a decision about pools.
+/// The arguments of all kernels of a decision about pools.
 struct pools_in {
   score_view scores;
   keep_set keep;
-  int size;  ///< segments of a pool
+  int size;  ///< segments of a pool, which are neighbours
   pool_segment* segments;
   pool_state* pools;
-  std::uint32_t* histograms;  ///< histogram_bins a pool
+  std::uint32_t* histograms;  ///< histogram_bins for each pool
 
   [[nodiscard]] KVPOLICY_HD int first_of(int segment) const { return segment / size * size; }
   [[nodiscard]] KVPOLICY_HD pool_state& pool_of(int segment) const { return pools[segment / size]; }
   [[nodiscard]] KVPOLICY_HD std::uint32_t* histogram_of(int segment) const {
     return histograms + static_cast<std::int64_t>(segment / size) * histogram_bins;
   }
-  /// The keys of a segment whose run was found before.
+  /// The keys of a segment whose [begin, end) survey_kernel has found.
   template <class Rule>
   [[nodiscard]] KVPOLICY_HD segment_keys<Rule> keys_of(Rule const& rule, int segment) const {
     segment_keys<Rule> keys(scores, rule, segment);
@@ -67,29 +74,29 @@ struct pools_in {
   }
 };
 
-/// Bytes of scratch for so many pools and segments.
+/// Bytes of scratch for these numbers of segments and pools.
 [[nodiscard]] inline std::size_t pool_scratch(int segments, int pools) {
   return sizeof(pool_segment) * static_cast<std::size_t>(segments) +
          (sizeof(pool_state) + sizeof(std::uint32_t) * histogram_bins) * static_cast<std::size_t>(pools);
 }
 
-/// True in the block that comes here last of its pool's: see last_block.
+/// True in the last block of a pool that comes here: last_block for `blocks_of_pool` blocks.
 template <class Block>
-[[nodiscard]] KVPOLICY_HD bool last_of_pool(Block& block, int* ticket, int many, int* temp_storage) {
+[[nodiscard]] KVPOLICY_HD bool last_of_pool(Block& block, int* ticket, int blocks_of_pool, int* temp_storage) {
   block.fence();
   block.sync();
   if (block.thread() == 0) {
     *temp_storage = block.atomic_add(ticket, 1);
-    if (*temp_storage == many - 1) *ticket = 0;
+    if (*temp_storage == blocks_of_pool - 1) *ticket = 0;
   }
   block.sync();
-  bool const last = *temp_storage == many - 1;
+  bool const last = *temp_storage == blocks_of_pool - 1;
   block.fence();
   block.sync();
   return last;
 }
 
-/// Before all: nothing is counted yet.
+/// The first launch: clears histograms, tickets and the report.
 struct clear_pools {
   pools_in in;
   template <class Block>
@@ -100,7 +107,8 @@ struct clear_pools {
   }
 };
 
-/// First: whether the pool fires, what of each segment is forced, and the cut of its floor.
+/// The second launch: finds whether the pool's trigger fires, the forced entries of each segment, and the threshold of
+/// its floor.
 template <class Rule>
 struct survey_kernel {
   pools_in in;
@@ -114,7 +122,8 @@ struct survey_kernel {
     select_storage const temp_storage(block, capacity);
     pool_totals const all = totals(block, segment, temp_storage);
     bool const fires = pool_triggers(rule, in_int(all.entries), in_int(all.allowed), in.size);
-    static_cast<void>(count_fits(block, in.scores.lanes, segment, faults));  // appliers do nothing once it is told
+    // Once a fault is recorded, appliers do nothing.
+    static_cast<void>(count_fits(block, in.scores.lanes, segment, faults));
     segment_keys<Rule> keys(in.scores, rule, segment);
     keys.about.budget = rule.budget(keys.about.lane, keys.count());
     pool_segment made{};
@@ -130,11 +139,11 @@ struct survey_kernel {
       forced += in.segments[i].forced;
       within += in.segments[i].within;
     }
-    forced = block_reduce(block, forced, temp_storage.sums, add_up{});
-    within = block_reduce(block, within, temp_storage.sums, add_up{});
+    forced = block_reduce(block, forced, temp_storage.sums, plus_op{});
+    within = block_reduce(block, within, temp_storage.sums, plus_op{});
     if (block.thread() != 0) return;
-    start(in.pool_of(segment), all, fires, forced, within);
-    tell(block, in.first_of(segment), all, fires, forced);
+    start_search(in.pool_of(segment), all, fires, forced, within);
+    report_pool(block, in.first_of(segment), all, fires, forced);
   }
 
  private:
@@ -155,8 +164,8 @@ struct survey_kernel {
       all.entries += count;
       all.allowed += rule.budget(this_lane, count);
     }
-    all.entries = block_reduce(block, all.entries, temp_storage.sums, add_up{});
-    all.allowed = block_reduce(block, all.allowed, temp_storage.sums, add_up{});
+    all.entries = block_reduce(block, all.entries, temp_storage.sums, plus_op{});
+    all.allowed = block_reduce(block, all.allowed, temp_storage.sums, plus_op{});
     return all;
   }
 
@@ -167,27 +176,27 @@ struct survey_kernel {
     int const forced = keys.find_forced(block, reinterpret_cast<int*>(temp_storage.sums));
     int const floor = floor_in_pool(rule, keys.about.budget);
     int const best = floor <= forced ? 0 : (floor < count ? floor : count) - forced;
-    found_point const found = find_point(block, keys, {best, count - forced}, temp_storage);
+    found_threshold const found = find_threshold(block, keys, {best, count - forced}, temp_storage);
     if (block.thread() == 0) add_to_report(block, in.keep.report->nan_scores, found.nan);
-    return {keys.begin, keys.end, forced, forced + best, found.at, {}, 0, 0, 0};
+    return {keys.begin, keys.end, forced, forced + best, found.threshold, {}, 0, 0, 0};
   }
 
-  KVPOLICY_HD void start(pool_state& pool, pool_totals const& all, bool fires, std::int64_t forced,
-                         std::int64_t within) const {
+  KVPOLICY_HD void start_search(pool_state& pool, pool_totals const& all, bool fires, std::int64_t forced,
+                                std::int64_t within) const {
     bool const fit = within <= (all.allowed < forced ? forced : all.allowed);
-    std::int64_t const settled = fit ? within : forced;
-    std::int64_t const most = (fit ? all.entries : within) - settled;
-    std::int64_t const left = all.allowed < settled ? 0 : all.allowed - settled;
+    std::int64_t const kept_already = fit ? within : forced;
+    std::int64_t const most = (fit ? all.entries : within) - kept_already;
+    std::int64_t const left = all.allowed < kept_already ? 0 : all.allowed - kept_already;
     pool.fires = fires ? 1 : 0;
     pool.floors_fit = fit ? 1 : 0;
-    pool.range = {order_nan, order_above, left < most ? left : most};
+    pool.range = {nan_key, above_all_keys, left < most ? left : most};
     pool.is_found = left <= 0 || left >= most ? 1 : 0;
-    if (left <= 0) pool.range = {order_above, order_above, 0};
-    if (left > 0 && left >= most) pool.range = {order_below, order_below, 0};
+    if (left <= 0) pool.range = {above_all_keys, above_all_keys, 0};
+    if (left > 0 && left >= most) pool.range = {below_all_keys, below_all_keys, 0};
   }
 
   template <class Block>
-  KVPOLICY_HD void tell(Block& block, int first, pool_totals const& all, bool fires, std::int64_t forced) const {
+  KVPOLICY_HD void report_pool(Block& block, int first, pool_totals const& all, bool fires, std::int64_t forced) const {
     report& found = *in.keep.report;
     add_to_report(block, found.over_budget, (fires ? forced : all.entries) > all.allowed ? 1 : 0);
     if (!fires) return;
@@ -197,22 +206,23 @@ struct survey_kernel {
   }
 };
 
-/// Counts what competes below, or above, the cut of the floor; what is at it waits.
+/// Counts competing keys in bins: those below the floor's threshold if floors fit, else those above it. Keys at the
+/// floor's threshold are counted apart, since only some of them are within the floor.
 template <class Block>
 struct count_competing {
   Block& block;
   count_in_bin<Block> bins;
-  cut_point floor;
+  key_threshold floor;
   bool fit;
   int& at_floor;
   KVPOLICY_HD void operator()(std::uint32_t key) const {
-    if (key == order_forced) return;
-    at_floor += key == floor.lowest ? 1 : 0;
-    if (fit ? key < floor.lowest : key > floor.lowest) bins(key);
+    if (key == forced_key) return;
+    at_floor += key == floor.key ? 1 : 0;
+    if (fit ? key < floor.key : key > floor.key) bins(key);
   }
 };
 
-/// Then, a few times: a histogram of the pool's keys where its cut may be, and the bin it is in.
+/// The third to fifth launch: a histogram of the pool's keys in the range of its threshold, and the bin that holds it.
 template <class Rule>
 struct pool_histogram_kernel {
   pools_in in;
@@ -236,24 +246,24 @@ struct pool_histogram_kernel {
     if (block.thread() != 0) return;
     pool.range = narrowed(range, chosen);
     pool.is_found = chosen.left == chosen.count || pool.range.low == pool.range.high ? 1 : 0;
-    if (chosen.left == chosen.count) pool.range.k = std::int64_t{1} << 62;  // all of the bin stay
+    if (chosen.left == chosen.count) pool.range.k = std::int64_t{1} << 62;  // all keys of the bin are kept
   }
 
  private:
   template <class Block>
   KVPOLICY_HD void count(Block& block, int segment, key_range const& range, bool fit,
                          select_storage const& temp_storage) const {
-    cut_point const floor = in.segments[segment].floor;
+    key_threshold const floor = in.segments[segment].floor;
     clear_histogram(block, temp_storage.histogram);
     int at_floor = 0;
     count_in_bin<Block> const bins{block, temp_storage.histogram, range, bin_shift(range)};
     in.keys_of(rule, segment).for_each(block, count_competing<Block>{block, bins, floor, fit, at_floor});
-    at_floor = block_reduce(block, at_floor, reinterpret_cast<int*>(temp_storage.sums), add_up{});
+    at_floor = block_reduce(block, at_floor, reinterpret_cast<int*>(temp_storage.sums), plus_op{});
     int const first = at_floor < floor.ties ? at_floor : floor.ties;
     int const competing = fit ? at_floor - first : first;
-    bool const is_there = floor.lowest - range.low <= range.high - range.low;
+    bool const is_there = floor.key - range.low <= range.high - range.low;
     if (block.thread() == 0 && competing > 0 && is_there) {
-      block.atomic_add(temp_storage.histogram + ((floor.lowest - range.low) >> bins.shift),
+      block.atomic_add(temp_storage.histogram + ((floor.key - range.low) >> bins.shift),
                        static_cast<std::uint32_t>(competing));
     }
     block.sync();

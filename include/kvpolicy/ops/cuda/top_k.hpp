@@ -1,26 +1,35 @@
-// Device implementation of top_k: how many each segment keeps, then which, a block a segment.
+// Device implementation of top_k, one block for each segment (a segment is the lanes that decide together).
+//
+// For budgets of their own, segments take two launches:
+//
+// - count_kept_kernel counts the forced entries of a segment and the entries that it keeps. Its last block turns the
+//   counts into the offsets `keep.indptr` and writes the report.
+// - emit_kernel finds the threshold of a segment, which is the k-th highest key of its competing entries
+//   (select_threshold.hpp), and writes the ordinals of the kept entries to `keep.indices`, ascending (select_emit.hpp).
+//
+// For a budget that several segments share, see select_pools.hpp and select_pools_emit.hpp.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
-#include <kvpolicy/ops/cuda/select_shares.hpp>
+#include <kvpolicy/ops/cuda/select_pools_emit.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// What a segment with a budget of its own has to choose: the k best of the entries in [begin, end) that compete.
+/// What one segment has to select: the k highest of the entries in [begin, end) that compete.
 struct segment_choice {
   int begin;
   int end;
-  int k;  ///< below 0: it lists all its entries
-  int many;
+  int k;          ///< how many of them are kept; below 0: the segment keeps all its entries
+  int competing;  ///< how many entries compete: those that are not forced
 };
 
-/// Offsets of top_k: of the word's odd number, bit 0 says that the forced entries exceed the budget, and bit 1 that
-/// what is kept does.
-struct close_choices {
+/// Offsets and report of top_k. `aux_count` of a result has two bits: bit 0 says that the forced entries exceed the
+/// budget, bit 1 that the kept entries exceed it.
+struct finalize_top_k {
   [[nodiscard]] KVPOLICY_HD int number(packed_result result) const { return result.listed(); }
   KVPOLICY_HD void place(packed_result result, segment_place, report& found) const {
     found.forced_over_budget += result.aux_count() & 1;
@@ -28,9 +37,10 @@ struct close_choices {
   }
 };
 
-/// Counts what each segment keeps, a block each, and the last one makes offsets of it.
+/// Counts the entries that each segment keeps, one block for each segment. The last block turns the counts into
+/// offsets.
 template <class Rule>
-struct choose_kernel {
+struct count_kept_kernel {
   score_view scores;
   Rule rule;
   keep_set keep;
@@ -42,11 +52,11 @@ struct choose_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     auto const [sums, temp_storage] = counting_storage(block);
     choose(block, block.index(), temp_storage);
-    if (last_block(block, ticket, temp_storage)) close_segments(block, keep, sums, close_choices{});
+    if (last_block(block, ticket, temp_storage)) finalize_segments(block, keep, sums, finalize_top_k{});
   }
 
  private:
-  /// A segment whose lanes hold other tokens lists all its entries: nothing is dropped.
+  /// If the lanes of the segment hold different tokens, it keeps all its entries.
   template <class Block>
   KVPOLICY_HD void choose(Block& block, int segment, int* temp_storage) const {
     segment_keys<Rule> keys(scores, rule, segment);
@@ -74,14 +84,14 @@ struct choose_kernel {
   }
 };
 
-/// Lists what each segment keeps, a block each.
+/// Writes the ordinals that each segment keeps, one block for each segment.
 template <class Rule>
-struct pick_kernel {
+struct emit_kernel {
   score_view scores;
   Rule rule;
   keep_set keep;
   segment_choice const* choices;
-  int capacity;  ///< keys that a block has room for
+  int capacity;  ///< keys that fit in the shared memory of a block
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -94,24 +104,26 @@ struct pick_kernel {
     keys.begin = choice.begin;
     keys.end = choice.end;
     select_storage const temp_storage(block, capacity);
-    found_point const found = find_point(block, keys, {choice.k, choice.many}, temp_storage);
+    found_threshold const found = find_threshold(block, keys, {choice.k, choice.competing}, temp_storage);
     if (block.thread() == 0) add_to_report(block, keep.report->nan_scores, found.nan);
-    if (choice.k == choice.many) return emit_all(block, keys.count(), to);
-    emit_kept(block, by_cut<Rule>{keys, found.at.lowest}, keys.count(), found.at.ties, to, temp_storage.warps);
+    if (choice.k == choice.competing) return emit_all(block, keys.count(), to);
+    emit_kept(block, by_threshold<Rule>{keys, found.threshold.key}, keys.count(), found.threshold.ties, to,
+              temp_storage.warps);
   }
 };
 
 }  // namespace detail
 
-/// Two launches; seven for a shared budget. Nothing depends on the order of blocks or threads.
+/// Takes two launches, or seven for a budget that segments share. The result depends on the order of neither blocks nor
+/// threads.
 ///
-/// Lanes that decide together and hold other tokens, and counts out of their limits, raise a fault; their segments list
-/// all their entries.
+/// A fault is recorded for lanes that decide together and hold different tokens, and for counts out of their limits.
+/// The segments of such lanes keep all their entries.
 template <kernel_backend Backend>
 struct implementation<ops::top_k_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Bytes of scratch for all lanes: a few numbers a lane, and the histogram of every pool that there may be.
+  /// Bytes of scratch for all lanes: a few numbers for each lane, and a histogram for each pool that there can be.
   [[nodiscard]] static std::size_t scratch(shape const&, lanes const& batch) {
     std::size_t const choices = sizeof(detail::segment_choice) * static_cast<std::size_t>(batch.size());
     std::size_t const pools = detail::pool_scratch(batch.size(), batch.sequences * batch.layers());
@@ -139,7 +151,7 @@ struct implementation<ops::top_k_t, Backend> {
 
   template <class Executor, class Rule>
   static void run_alone(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
-    using choose = detail::choose_kernel<Rule>;
+    using choose = detail::count_kept_kernel<Rule>;
     detail::check_same_tokens(exec, scores);
     auto const& numbers = exec.config();
     auto* const choices = reinterpret_cast<detail::segment_choice*>(exec.scratch());
@@ -148,7 +160,7 @@ struct implementation<ops::top_k_t, Backend> {
                 choose{scores, rule, keep, choices, exec.faults(), exec.tickets()});
     int const capacity = detail::keys_to_collect(numbers, scores.lanes.bound);
     exec.launch({scores.segments(), numbers.segment_threads, detail::select_storage::bytes(capacity)},
-                detail::pick_kernel<Rule>{scores, rule, keep, choices, capacity});
+                detail::emit_kernel<Rule>{scores, rule, keep, choices, capacity});
   }
 };
 

@@ -1,4 +1,5 @@
-// Device implementation of drop_units: whole blocks leave a table. fill_holes is in units_holes.hpp.
+// Device implementation of drop_units: blocks of the table in which no entry is kept leave it. fill_holes is in
+// units_holes.hpp.
 #pragma once
 
 #include <kvpolicy/ops/cuda/move_rows.hpp>
@@ -8,16 +9,16 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// What a lane keeps of its blocks. In scratch.
-struct whole_units {
-  int* stay = nullptr;   ///< how many blocks stay,
-  int* total = nullptr;  ///< and entries in them
-  int* unit = nullptr;   ///< the numbers of those blocks, ascending; from the end on, the units of those that go
+/// Which blocks of the table a lane keeps. In scratch.
+struct kept_blocks {
+  int* stay = nullptr;   ///< how many blocks are kept
+  int* total = nullptr;  ///< how many entries they have
+  int* unit = nullptr;   ///< the indices of kept blocks, ascending; from the end backwards, the units of dropped ones
 };
 
 struct unit_storage {
   int* memory = nullptr;
-  int units = 0;  ///< most of a lane
+  int units = 0;  ///< the most blocks of a lane
 
   [[nodiscard]] static std::size_t bytes(cache const& in) {
     return static_cast<std::size_t>(in.lanes.size()) * static_cast<std::size_t>(most(in) + 2) * sizeof(int);
@@ -26,14 +27,14 @@ struct unit_storage {
     int const tokens = in.where.unit_tokens > 0 ? in.where.unit_tokens : 1;
     return (in.lanes.bound + tokens - 1) / tokens;
   }
-  [[nodiscard]] KVPOLICY_HD whole_units of(int lane) const {
+  [[nodiscard]] KVPOLICY_HD kept_blocks of(int lane) const {
     int* const first = memory + std::int64_t{lane} * (units + 2);
     return {first, first + 1, first + 2};
   }
 };
 
-/// Entries of blocks that stay become the lane's.
-struct whole_moves {
+/// The entries of kept blocks become the entries of the lane.
+struct kept_block_moves {
   int const* unit = nullptr;
   int tokens = 1;
   int total = 0;
@@ -43,22 +44,23 @@ struct whole_moves {
   [[nodiscard]] KVPOLICY_HD int source(int i) const { return unit[i / tokens] * tokens + i % tokens; }
 };
 
-struct whole_lanes {
+struct kept_block_lanes {
   unit_storage storage;
   int tokens = 1;
 
-  [[nodiscard]] KVPOLICY_HD whole_moves of(int i) const {
-    whole_units const temp_storage = storage.of(i);
+  [[nodiscard]] KVPOLICY_HD kept_block_moves of(int i) const {
+    kept_blocks const temp_storage = storage.of(i);
     return {temp_storage.unit, tokens, *temp_storage.total};
   }
 };
 
-/// Which blocks of each lane stay, a block of threads a lane; the lane that leads a row of the table rewrites it.
-struct whole_units_kernel {
+/// Finds which blocks of the table each lane keeps, one block of threads for each lane. The first of the lanes that
+/// share a row of the table rewrites the row.
+struct kept_blocks_kernel {
   kept_lanes moves;
   unit_table table;
   unit_list freed;
-  std::uint64_t* entries;  ///< grows by what is in blocks that go; null: not told
+  std::uint64_t* entries;  ///< increased by the entries in dropped blocks; may be null
   int tokens;
   unit_storage storage;
 
@@ -69,7 +71,7 @@ struct whole_units_kernel {
     int const i = block.index();
     lane const one = moves.lanes.at(i);
     kept_moves const now = moves.of(i);
-    whole_units const temp_storage = storage.of(i);
+    kept_blocks const temp_storage = storage.of(i);
     int const count = now.committed + now.drafts;
     int const units = (count + tokens - 1) / tokens;
     int* const row = leads_row(table.shares, moves.lanes, one) ? table.row(one) : nullptr;
@@ -87,7 +89,7 @@ struct whole_units_kernel {
   }
 
  private:
-  /// Block `unit` of a lane holds a kept entry or a draft.
+  /// True if block `unit` of a lane has a kept entry or a draft.
   [[nodiscard]] KVPOLICY_HD bool stays(kept_moves const& now, int unit) const {
     int const count = now.committed + now.drafts;
     int const begin = unit * tokens;
@@ -96,24 +98,25 @@ struct whole_units_kernel {
     return end > now.committed || (next < now.entries && now.kept[next] < end);
   }
 
-  /// Those that stay to the front, of the row as of the scratch, those that go to the end of the scratch. In place: a
-  /// block's threads read a piece of the row before the barriers of the sum, and write at or before it afterwards.
+  /// Partitions blocks: kept ones go to the front of the table's row and of the scratch, dropped ones to the end of the
+  /// scratch. In place: a piece of the row is read before the barriers of the sum, and written at or before its place
+  /// after them.
   template <class Block>
-  KVPOLICY_HD int part(Block& block, kept_moves const& now, int units, whole_units const& temp_storage,
+  KVPOLICY_HD int part(Block& block, kept_moves const& now, int units, kept_blocks const& temp_storage,
                        int* row) const {
     int* const sums = shared_arena(block).take<int>(warp_size + 1);
     int front = 0;
     for (int begin = 0; begin < units; begin += block.threads()) {
       int const at = begin + block.thread();
       bool const stay = at < units && stays(now, at);
-      int const held = row != nullptr && at < units ? row[at] : 0;
-      sum_before<int> const before = block_sum_before(block, stay ? 1 : 0, sums);
+      int const unit_here = row != nullptr && at < units ? row[at] : 0;
+      prefix_sum<int> const before = block_exclusive_sum(block, stay ? 1 : 0, sums);
       int const to = front + before.before;
       if (stay) {
         temp_storage.unit[to] = at;
-        if (row != nullptr) row[to] = held;
+        if (row != nullptr) row[to] = unit_here;
       } else if (at < units) {
-        temp_storage.unit[storage.units - 1 - (at - to)] = held;
+        temp_storage.unit[storage.units - 1 - (at - to)] = unit_here;
       }
       front += before.all;
     }
@@ -121,18 +124,18 @@ struct whole_units_kernel {
   }
 
   template <class Block>
-  KVPOLICY_HD void give_back(Block& block, lane one, int gone, whole_units const& temp_storage, int* behind) const {
-    bool const told = freed.unit.data != nullptr;
+  KVPOLICY_HD void give_back(Block& block, lane one, int gone, kept_blocks const& temp_storage, int* behind) const {
+    bool const lists_units = freed.unit.data != nullptr;
     for (int i = block.thread(); i < gone; i += block.threads()) {
       int const unit = temp_storage.unit[storage.units - 1 - i];
       behind[i] = unit;
-      if (told) freed.unit.row(one)[i] = unit;
+      if (lists_units) freed.unit.row(one)[i] = unit;
     }
-    if (block.thread() == 0 && freed.count.data != nullptr) *freed.count.row(one) = told ? gone : 0;
+    if (block.thread() == 0 && freed.count.data != nullptr) *freed.count.row(one) = lists_units ? gone : 0;
   }
 };
 
-struct count_whole_units {
+struct count_kept_blocks {
   kvpolicy::lanes lanes;
   unit_storage storage;
 
@@ -145,13 +148,13 @@ struct count_whole_units {
 
 }  // namespace detail
 
-/// Three launches: which blocks stay, positions and columns, and counts, for which the others ask before. Scratch: an
-/// int a block of every lane.
+/// Takes three launches: which blocks are kept, positions and columns, and counts, which the other two read. Scratch:
+/// an int for each block of every lane, and two for each lane.
 template <kernel_backend Backend>
 struct implementation<ops::drop_units_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Of caches in blocks; others are never asked.
+  /// Bytes of scratch for a cache with a block table or pages; 0 for others, which never call this verb.
   [[nodiscard]] static std::size_t scratch(cache const& in) {
     bool const blocks = in.where.kind == locating::block_table || in.where.kind == locating::csr_pages;
     return blocks ? detail::unit_storage::bytes(in) : 0;
@@ -161,16 +164,16 @@ struct implementation<ops::drop_units_t, Backend> {
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
                   std::span<recorded_column const> columns, unit_list const& freed, std::int64_t* entries) {
     detail::unit_storage const storage{reinterpret_cast<int*>(exec.scratch()), detail::unit_storage::most(in)};
-    detail::whole_units_kernel const blocks{{keep, in.lanes},
+    detail::kept_blocks_kernel const blocks{{keep, in.lanes},
                                             detail::table_of(in.where, table),
                                             freed,
                                             reinterpret_cast<std::uint64_t*>(entries),
                                             in.where.unit_tokens,
                                             storage};
-    detail::launch_change(exec, launch_shape{in.lanes.size(), exec.config().lane_threads, blocks.shared_bytes()},
-                          blocks);
-    detail::permute_lanes(exec, detail::whole_lanes{storage, in.where.unit_tokens}, in, columns, false);
-    detail::launch_each_change(exec, in.lanes.size(), detail::count_whole_units{in.lanes, storage});
+    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), exec.config().lane_threads, blocks.shared_bytes()},
+                                blocks);
+    detail::permute_lanes(exec, detail::kept_block_lanes{storage, in.where.unit_tokens}, in, columns, false);
+    detail::launch_each_unless_fault(exec, in.lanes.size(), detail::count_kept_blocks{in.lanes, storage});
   }
 };
 

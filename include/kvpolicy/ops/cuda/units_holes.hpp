@@ -1,4 +1,4 @@
-// Device implementation of fill_holes: which rows move into which holes, and then the rows, all at once.
+// Device implementation of fill_holes: one launch pairs rows with holes, another moves all rows.
 #pragma once
 
 #include <kvpolicy/ops/cuda/move_rows.hpp>
@@ -8,15 +8,15 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Slots of one list that change their use. In scratch; an int an entry is room enough, since no more rows move than
-/// entries stay.
+/// The slots of one list that change their use. In scratch; one int for each entry is enough, since no more rows move
+/// than entries are kept.
 struct slot_moves {
   int* pairs = nullptr;    ///< how many rows move
-  int* vacated = nullptr;  ///< slots that fall free, as many as entries go: first those that rows leave
-  int* holes = nullptr;    ///< where those rows go; behind the vacated slots
+  int* vacated = nullptr;  ///< freed slots, one for each dropped entry; first those that moved rows leave
+  int* holes = nullptr;    ///< the destinations of those rows; stored behind `vacated`
 };
 
-/// Scratch of every list: lanes that share one have one.
+/// The scratch of all lists. Lanes that share a list share its scratch.
 struct slot_storage {
   int* memory = nullptr;
   kvpolicy::lanes lanes{};
@@ -36,9 +36,9 @@ struct slot_storage {
   }
 };
 
-/// A block of threads a list: finds the slots that the lane goes on in, pairs rows that stand in others with holes, and
-/// rewrites the list.
-struct list_holes_kernel {
+/// One block of threads for each list: finds the slots that the lane goes on to use, which are its lowest; pairs rows
+/// in other slots with holes; and rewrites the list.
+struct pair_holes_kernel {
   kept_lanes moves;
   unit_table list;
   slot_storage storage;
@@ -76,12 +76,13 @@ struct list_holes_kernel {
   }
 
  private:
-  /// Is entry e one that stays?
+  /// True if entry e is kept or a draft.
   [[nodiscard]] KVPOLICY_HD static bool stays(kept_moves const& now, int e, int before) {
     return e >= now.committed || (before < now.entries && now.kept[before] == e);
   }
 
-  /// Rows that move, holes, and slots that fall free as they are: in the order of entries, three counts in one number.
+  /// Lists, in the order of entries, the slots of rows that move, the holes, and other slots that are freed. The three
+  /// counts are packed in one number for the prefix sum.
   template <class Block>
   KVPOLICY_HD static void pair_up(Block& block, kept_moves const& now, int const* slot, int lowest, int gone,
                                   slot_moves const& temp_storage, std::uint64_t* sums) {
@@ -95,13 +96,13 @@ struct list_holes_kernel {
       int const e = begin + block.thread();
       bool const there = e < count;
       bool const stay = there && stays(now, e, now.before(e));
-      int const held = there ? slot[e] : 0;
-      int const kind = !there || (stay && held < lowest) ? -1 : stay ? 0 : held < lowest ? 1 : 2;
+      int const slot_here = there ? slot[e] : 0;
+      int const kind = !there || (stay && slot_here < lowest) ? -1 : stay ? 0 : slot_here < lowest ? 1 : 2;
       std::uint64_t const one = kind < 0 ? 0 : std::uint64_t{1} << (kind * bits);
-      sum_before<std::uint64_t> const sum = block_sum_before(block, one, sums);
-      if (kind == 0) temp_storage.vacated[moved + static_cast<int>(sum.before & mask)] = held;
-      if (kind == 1) temp_storage.holes[holes + static_cast<int>(sum.before >> bits & mask)] = held;
-      if (kind == 2) temp_storage.vacated[gone - 1 - left - static_cast<int>(sum.before >> (2 * bits))] = held;
+      prefix_sum<std::uint64_t> const sum = block_exclusive_sum(block, one, sums);
+      if (kind == 0) temp_storage.vacated[moved + static_cast<int>(sum.before & mask)] = slot_here;
+      if (kind == 1) temp_storage.holes[holes + static_cast<int>(sum.before >> bits & mask)] = slot_here;
+      if (kind == 2) temp_storage.vacated[gone - 1 - left - static_cast<int>(sum.before >> (2 * bits))] = slot_here;
       moved += static_cast<int>(sum.all & mask);
       holes += static_cast<int>(sum.all >> bits & mask);
       left += static_cast<int>(sum.all >> (2 * bits));
@@ -110,8 +111,8 @@ struct list_holes_kernel {
     block.sync();
   }
 
-  /// Entries that stay to the front of the list, each with its slot or its hole. In place: a piece of the list is read
-  /// before the barriers of the sum, and written at or before its place afterwards.
+  /// Moves kept entries to the front of the list, each with its slot or its hole. In place: a piece of the list is read
+  /// before the barriers of the sum, and written at or before its place after them.
   template <class Block>
   KVPOLICY_HD static void rewrite(Block& block, kept_moves const& now, int* slot, int lowest,
                                   slot_moves const& temp_storage, std::uint64_t* sums) {
@@ -121,17 +122,17 @@ struct list_holes_kernel {
       int const e = begin + block.thread();
       int const before = e < count ? now.before(e) : 0;
       bool const stay = e < count && stays(now, e, before);
-      int const held = e < count ? slot[e] : 0;
-      bool const moves_row = stay && held >= lowest;
-      sum_before<std::uint64_t> const sum = block_sum_before(block, std::uint64_t{moves_row}, sums);
+      int const slot_here = e < count ? slot[e] : 0;
+      bool const moves_row = stay && slot_here >= lowest;
+      prefix_sum<std::uint64_t> const sum = block_exclusive_sum(block, std::uint64_t{moves_row}, sums);
       int const to = e < now.committed ? before : now.entries + e - now.committed;
-      if (stay) slot[to] = moves_row ? temp_storage.holes[moved + static_cast<int>(sum.before)] : held;
+      if (stay) slot[to] = moves_row ? temp_storage.holes[moved + static_cast<int>(sum.before)] : slot_here;
       moved += static_cast<int>(sum.all);
     }
   }
 };
 
-/// Copies rows from slots to holes: no slot is both, so in any order.
+/// Copies rows from slots to holes, in any order, since no slot is both.
 struct pair_mover {
   moved_rows const& what;
   kvpolicy::lane lane;
@@ -154,7 +155,7 @@ struct pair_mover {
   }
 };
 
-/// A block a piece of the pairs of each lane and plane.
+/// One block for each piece of the pairs of each lane and plane.
 struct move_pairs_kernel {
   kept_lanes moves;
   few_moved what;
@@ -174,13 +175,13 @@ struct move_pairs_kernel {
 
 }  // namespace detail
 
-/// Two launches: a block a list decides, then blocks for all lanes and planes move rows. More than eight planes take
-/// further launches.
+/// Takes two launches: one block for each list pairs rows with holes, then blocks for all lanes and planes move rows.
+/// More than eight planes take further launches.
 template <kernel_backend Backend>
 struct implementation<ops::fill_holes_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Of lists of slots; other caches are never asked.
+  /// Bytes of scratch for a cache with lists of slots; 0 for others, which never call this verb.
   [[nodiscard]] static std::size_t scratch(cache const& in) {
     if (in.where.kind == locating::identity || in.where.kind == locating::ring || in.where.unit_tokens > 1) return 0;
     by_lane<int const> const shares = detail::rows_of(in.where, in.where.table);
@@ -194,15 +195,15 @@ struct implementation<ops::fill_holes_t, Backend> {
     detail::unit_table const table = detail::table_of(in.where, list);
     detail::slot_storage const storage{reinterpret_cast<int*>(exec.scratch()), in.lanes, table.shares};
     int const sorted = most_sorted(exec.config(), in.lanes.bound);
-    detail::launch_change(
+    detail::launch_unless_fault(
         exec,
-        launch_shape{in.lanes.size(), exec.config().segment_threads, detail::list_holes_kernel::shared_bytes(sorted)},
-        detail::list_holes_kernel{moves, table, storage, sorted});
+        launch_shape{in.lanes.size(), exec.config().segment_threads, detail::pair_holes_kernel::shared_bytes(sorted)},
+        detail::pair_holes_kernel{moves, table, storage, sorted});
     auto const visit = [&](detail::few_moved const& some) {
       int const lanes = in.lanes.size() * some.count;
       int const pieces = pieces_of(exec.config(), lanes, in.lanes.bound);
-      detail::launch_change(exec, launch_shape{lanes * pieces, exec.config().row_threads, 0},
-                            detail::move_pairs_kernel{moves, some, storage, pieces});
+      detail::launch_unless_fault(exec, launch_shape{lanes * pieces, exec.config().row_threads, 0},
+                                  detail::move_pairs_kernel{moves, some, storage, pieces});
     };
     detail::moved_list planes(visit);
     planes.add_planes(in);
@@ -210,14 +211,14 @@ struct implementation<ops::fill_holes_t, Backend> {
   }
 
  private:
-  /// Ints of shared memory to sort in: for all that can go, or as many as there is room for.
+  /// How many ints of shared memory to sort in: enough for all slots that can be freed, or as many as fit.
   [[nodiscard]] static int most_sorted(launch_config const& numbers, int bound) {
     std::size_t const left =
-        static_cast<std::size_t>(numbers.shared_bytes) - detail::list_holes_kernel::shared_bytes(0);
+        static_cast<std::size_t>(numbers.shared_bytes) - detail::pair_holes_kernel::shared_bytes(0);
     auto const capacity = static_cast<int>(left / sizeof(int) / 4 * 4);
     return bound < capacity ? bound : capacity;
   }
-  /// Enough blocks for the device, none for less than a few rows.
+  /// How many pieces: enough blocks for the device, but at least 64 rows in each.
   [[nodiscard]] static int pieces_of(launch_config const& numbers, int lanes, int bound) {
     constexpr int rows_of_a_piece = 64;
     int const wanted = (numbers.processors * 16 + lanes - 1) / lanes;

@@ -1,4 +1,4 @@
-// A block's order among numbers: the n-th highest, and all of them ascending.
+// Selection and sorting by one block: the n-th highest of some numbers, and all of them ascending.
 #pragma once
 
 #include <kvpolicy/ops/cuda/block.hpp>
@@ -9,8 +9,8 @@ inline constexpr int digits_of_a_pass = 256;
 
 [[nodiscard]] constexpr std::size_t digit_bytes() { return shared_arena::bytes_of_piece<int>(digits_of_a_pass); }
 
-/// The n-th highest of `count` numbers that are not negative, n of 1 .. count; all threads have it. A byte a pass, from
-/// the highest down, whose numbers are counted in `digits`: digits_of_a_pass ints of shared memory.
+/// The n-th highest of `count` non-negative numbers, with n from 1 to count. Every thread gets it. A radix search with
+/// one byte for each pass, from the highest down. `digits` is shared memory for digits_of_a_pass ints.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD int nth_highest(Block& block, int const* values, int count, int n, int* digits) {
   unsigned found = 0;
@@ -31,8 +31,8 @@ template <class Block>
   return static_cast<int>(found);
 }
 
-/// Orders `count` numbers, in shared or device memory. Bitonic, with the first step of every round mirrored: then all
-/// exchanges point one way, and numbers beyond the end, as if infinite, would never move.
+/// Sorts `count` numbers in shared or device memory. A bitonic sort whose first step of every round is mirrored: all
+/// exchanges then have the same direction, so padding with infinity behind the end would never move and is left out.
 template <class Block>
 KVPOLICY_HD void sort_ascending(Block& block, int* values, int count) {
   int rounds = 1;

@@ -1,4 +1,4 @@
-// Device implementations of update_query_memory and refuse_spans: a warp a query head of a lane.
+// Device implementations of update_query_memory and refuse_spans, one warp for each query head of a lane.
 #pragma once
 
 #include <cmath>
@@ -44,13 +44,13 @@ struct remember_rows_kernel {
     ordinal_range const span = turn.span(one, how.tail);
     if (span.begin >= span.end) return;
     double* const mean = shared_arena(block).template take<double>(warps * turn.dims) + warp_id(block) * turn.dims;
-    take_up(block, one, i % group, span, mean);
+    update_row(block, one, i % group, span, mean);
   }
 
  private:
-  /// Each channel is one thread's: its rows are added in order.
+  /// Updates one row of the memory. One thread adds the rows of a channel, in order.
   template <class Block>
-  KVPOLICY_HD void take_up(Block& block, lane one, int h, ordinal_range span, double* mean) const {
+  KVPOLICY_HD void update_row(Block& block, lane one, int h, ordinal_range span, double* mean) const {
     int const head = one.head * (turn.heads / lanes.heads) + h;
     int const size = bytes_of(turn.element);
     float* const row = memory.row(one) + std::int64_t{h} * turn.dims;
@@ -62,7 +62,7 @@ struct remember_rows_kernel {
       mean[d] = sum / (span.end - span.begin);
     }
     if (how.normalise) make_unit(block, mean);
-    if (how.keep > 0) {  // or a NaN would outlive it
+    if (how.keep > 0) {  // 0 times a NaN would keep the NaN
       for (int d = lane_id(block); d < turn.dims; d += warp_size) {
         mean[d] += static_cast<double>(how.keep) * static_cast<double>(row[d]);
       }
@@ -75,7 +75,7 @@ struct remember_rows_kernel {
   KVPOLICY_HD void make_unit(Block& block, double* values) const {
     double square = 0;
     for (int d = lane_id(block); d < turn.dims; d += warp_size) square += values[d] * values[d];
-    double const norm = ::sqrt(warp_reduce(block, square, add_up{}));
+    double const norm = ::sqrt(warp_reduce(block, square, plus_op{}));
     if (!(norm > 0)) return;
     for (int d = lane_id(block); d < turn.dims; d += warp_size) values[d] /= norm;
   }
@@ -95,7 +95,8 @@ struct implementation<ops::refuse_spans_t, Backend> {
   }
 };
 
-/// The same bits whatever the launch. Beside the host's: sums of squares are made in another order, of doubles.
+/// The results have the same bits whatever the launch numbers. They differ from the host's in rounding: sums of squares
+/// are added in another order, in double.
 template <kernel_backend Backend>
 struct implementation<ops::update_query_memory_t, Backend> {
   static constexpr bool provided = true;
@@ -104,16 +105,16 @@ struct implementation<ops::update_query_memory_t, Backend> {
   static void run(Executor& exec, lanes const& batch, turn_queries const& turn, query_memory_update const& how,
                   by_lane<float> const& memory) {
     std::int64_t const row = std::int64_t{turn.dims} * static_cast<int>(sizeof(double));
-    expects(row <= detail::shared_everywhere, "update_query_memory", "queries.dims", turn.dims,
+    expects(row <= detail::default_shared_bytes, "update_query_memory", "queries.dims", turn.dims,
             "a block of threads has 48 KiB for a mean");
     detail::check_aligned("update_query_memory", turn);
     implementation<ops::refuse_spans_t, Backend>::run(exec, batch, turn, "observe");
     if (turn.rows == 0) return;
-    std::int64_t const fit = row > 0 ? detail::shared_everywhere / row : 1;
+    std::int64_t const fit = row > 0 ? detail::default_shared_bytes / row : 1;
     int const wanted = exec.config().row_threads / detail::warp_size;
     int const warps = fit < wanted ? static_cast<int>(fit) : wanted;
     int const heads = batch.size() * (turn.heads / batch.heads);
-    detail::launch_change(
+    detail::launch_unless_fault(
         exec,
         launch_shape{(heads + warps - 1) / warps, warps * detail::warp_size, static_cast<std::size_t>(warps * row)},
         detail::remember_rows_kernel{batch, turn, how, memory});

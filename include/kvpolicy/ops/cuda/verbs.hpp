@@ -1,5 +1,5 @@
-// Every verb as kernels, whatever device runs them. A program includes all or none: which verbs a backend has decides
-// how much scratch its plans reserve.
+// Every verb as kernels, for any backend that runs kernels. A program includes this file in all of its sources or in
+// none: the verbs that a backend has decide how much scratch its plans reserve.
 #pragma once
 
 // IWYU pragma: begin_exports

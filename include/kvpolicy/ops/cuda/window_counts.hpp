@@ -1,4 +1,5 @@
-// Device implementations of what a window is asked before it moves on: who leaves, what passes it by, what it refuses.
+// Device implementations of the verbs that count and check before a window advances: how many entries leave it, how
+// many tokens of a chunk skip it, and which new tokens are invalid.
 #pragma once
 
 #include <algorithm>
@@ -8,18 +9,19 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// New tokens of some sequences, in a kernel's arguments.
+/// Numbers of new tokens of some sequences, in a kernel's arguments.
 struct few_host_tokens {
   static constexpr int most = 64;
-  int first = 0;  ///< sequence
+  int first = 0;  ///< the first sequence
   int of[most] = {};
 };
 
-/// A thread a sequence. What is counted is never more than there is, whatever was asked: decisions read so many.
+/// Counts the entries that leave the window, one thread for each sequence. The count never exceeds the committed
+/// entries, even for an invalid number of tokens, since decisions read so many.
 struct count_exits_body {
   kvpolicy::lanes lanes;
   int window;
-  int const* tokens;  ///< null: they are told
+  int const* tokens;  ///< on the device; null: use host_tokens
   few_host_tokens host_tokens;
   int* exits;
   device_error faults;
@@ -41,7 +43,7 @@ struct count_exits_body {
   }
 };
 
-/// A thread a sequence.
+/// Counts the tokens of a chunk that enter the window and those that skip it, one thread for each sequence.
 struct count_passing_body {
   lanes chunk;
   int window;
@@ -57,8 +59,8 @@ struct count_passing_body {
   }
 };
 
-/// A thread for each new token's run and each lane of its sequence; the first lane's asks the window, too.
-struct refuse_fresh_body {
+/// One thread for each request and each lane of its sequence. The thread of the first lane also checks the window.
+struct check_new_tokens_body {
   lanes window;
   lanes pages;
   a_few<append_request> new_tokens;
@@ -83,8 +85,8 @@ struct refuse_fresh_body {
  private:
   template <class Block>
   KVPOLICY_HD void refuse_behind(Block& block, lanes const& part, lane this_lane, append_request const& one) const {
-    int const held = *part.count.row(this_lane);
-    int const last = held > 0 ? part.position.row(this_lane)[held - 1] : -1;
+    int const count = *part.count.row(this_lane);
+    int const last = count > 0 ? part.position.row(this_lane)[count - 1] : -1;
     if (one.position <= last && one.tokens != 0) {
       report_fault(block, faults, fault::step_position, one.sequence, one.position);
     }
@@ -145,7 +147,8 @@ struct implementation<ops::refuse_new_tokens_t, Backend> {
     }
     detail::for_each_few(new_tokens, [&](detail::a_few<append_request> const& few) {
       std::int64_t const lanes_of_one = std::int64_t{window.layers()} * window.heads;
-      detail::launch_each(exec, few.count * lanes_of_one, detail::refuse_fresh_body{window, pages, few, exec.faults()});
+      detail::launch_each(exec, few.count * lanes_of_one,
+                          detail::check_new_tokens_body{window, pages, few, exec.faults()});
     });
   }
 };

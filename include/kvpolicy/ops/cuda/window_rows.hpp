@@ -1,4 +1,5 @@
-// Device implementations of what a window does beside promotion: its oldest leave, a chunk's last enter.
+// Device implementations of the verbs that advance a window: its oldest entries leave, and the last ones of a chunk
+// enter.
 #pragma once
 
 #include <kvpolicy/ops/cuda/promotion_rows.hpp>
@@ -6,12 +7,12 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// A block a lane: what is recorded moves to the beginning of its rows.
-struct move_home_kernel {
+/// Moves recorded columns to the beginning of their rows, one block for each lane.
+struct move_columns_kernel {
   kvpolicy::lanes lanes;
   few_columns columns;
   int const* entries;
-  int slid;  ///< below 0: nothing moves, only what is known shrinks
+  int slid;  ///< below 0: nothing moves, and only columns of on_move::recompute change
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -41,11 +42,11 @@ struct move_home_kernel {
   }
 };
 
-/// A block a sequence: positions move up, the ring's cursor moves on.
+/// Moves positions up and advances the ring's cursor, one block for each sequence.
 struct drop_oldest_kernel {
   kvpolicy::lanes lanes;
   by_lane<int> oldest;
-  int rows;  ///< of the ring
+  int rows;  ///< rows of the ring
   int const* entries;
 
   template <class Block>
@@ -63,7 +64,8 @@ struct drop_oldest_kernel {
   }
 };
 
-/// A warp a row, then a thread an entry for what is recorded: block i takes piece i % pieces of lane i / pieces.
+/// Copies rows, one warp for each row, then recorded columns, one thread for each entry. Block i handles piece i %
+/// pieces of lane i / pieces.
 struct enter_rows_kernel {
   entry_rows from;
   by_lane<int> from_count;
@@ -91,7 +93,7 @@ struct enter_rows_kernel {
   }
 };
 
-/// A block a sequence: positions of what entered, and the count.
+/// Writes positions and the count of the entries that entered, one block for each sequence.
 struct count_entered_kernel {
   by_lane<int> from_count;
   by_lane<int> from_position;
@@ -112,7 +114,7 @@ struct count_entered_kernel {
   }
 };
 
-/// A block a sequence: positions of a chunk ascend, and follow those of the window.
+/// Checks that positions of a chunk ascend and follow those of the window, one block for each sequence.
 struct refuse_chunk_kernel {
   by_lane<int> from_count;
   by_lane<int> from_position;
@@ -122,8 +124,8 @@ struct refuse_chunk_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one{block.index(), lanes.layer_begin, 0};
-    int const held = *lanes.count.row(one);
-    int const last = held > 0 ? lanes.position.row(one)[held - 1] : -1;
+    int const committed = *lanes.count.row(one);
+    int const last = committed > 0 ? lanes.position.row(one)[committed - 1] : -1;
     int const count = *from_count.row(one);
     int const* const position = from_position.row(one);
     for (int e = block.thread(); e < count; e += block.threads()) {
@@ -146,10 +148,11 @@ struct implementation<ops::drop_oldest_t, Backend> {
     int const threads = exec.config().lane_threads;
     if (!columns.empty()) {
       detail::few_columns const all = detail::all_columns("promote", columns);
-      detail::launch_change(exec, {batch.size(), threads, 0}, detail::move_home_kernel{batch, all, entries, slid});
+      detail::launch_unless_fault(exec, {batch.size(), threads, 0},
+                                  detail::move_columns_kernel{batch, all, entries, slid});
     }
-    detail::launch_change(exec, {batch.sequences, threads, 0},
-                          detail::drop_oldest_kernel{batch, oldest, window.where.unit_tokens, entries});
+    detail::launch_unless_fault(exec, {batch.sequences, threads, 0},
+                                detail::drop_oldest_kernel{batch, oldest, window.where.unit_tokens, entries});
   }
 };
 
@@ -157,7 +160,8 @@ template <kernel_backend Backend>
 struct implementation<ops::enter_rows_t, Backend> {
   static constexpr bool provided = true;
 
-  /// What makes a chunk unfit to follow the window, asked before anything is written.
+  /// Throws if the rows of the chunk differ from the window's, and records a fault if its positions do not follow,
+  /// before anything is written.
   template <class Executor>
   static void refuse(Executor& exec, cache const& from, cache const& window) {
     detail::refuse_other_rows("ingest", from, window);
@@ -178,9 +182,9 @@ struct implementation<ops::enter_rows_t, Backend> {
                                      1};
     std::int64_t const most = std::int64_t{batch.bound} * kernel.to.planes.count;
     kernel.pieces = detail::blocks_for_rows(exec, batch.size(), most);
-    detail::launch_change(exec, {batch.size() * kernel.pieces, exec.config().row_threads, 0}, kernel);
-    detail::launch_change(exec, {batch.sequences, exec.config().entry_threads, 0},
-                          detail::count_entered_kernel{from.lanes.count, from.lanes.position, batch, first});
+    detail::launch_unless_fault(exec, {batch.size() * kernel.pieces, exec.config().row_threads, 0}, kernel);
+    detail::launch_unless_fault(exec, {batch.sequences, exec.config().entry_threads, 0},
+                                detail::count_entered_kernel{from.lanes.count, from.lanes.position, batch, first});
   }
 };
 

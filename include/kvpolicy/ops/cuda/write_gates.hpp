@@ -1,4 +1,4 @@
-// Device implementation of write_gates: a tile of entries of a lane a block.
+// Device implementation of write_gates: one block for each tile of entries of a lane.
 #pragma once
 
 #include <cmath>
@@ -15,15 +15,15 @@ struct normed_rows {
   codec element;
   std::int64_t step;
   float const* norm;
-  std::byte const* const* from;  ///< of each row, in shared memory
-  float const* scale;            ///< likewise
+  std::byte const* const* from;  ///< the address of each row, in shared memory
+  float const* scale;            ///< the factor of each row, in shared memory
 
   [[nodiscard]] KVPOLICY_HD float operator()(int r, int d) const {
     return element_at(element, from[r] + d * step) * scale[r] * norm[d];
   }
 };
 
-/// The rows before RoPE, and behind them those after it.
+/// The rows before RoPE, followed by those after it.
 struct both_rows {
   normed_rows pre;
   normed_rows post;
@@ -32,7 +32,7 @@ struct both_rows {
   [[nodiscard]] KVPOLICY_HD float operator()(int r, int c) const { return c < dims ? pre(r, c) : post(r, c - dims); }
 };
 
-/// A tile of a lane's entries on its way through the lane's gate.
+/// The task of the lane's gate for a tile of its entries.
 struct write_gate_tile {
   both_rows rows;
   float const* fc1;
@@ -40,7 +40,7 @@ struct write_gate_tile {
   float const* fc2;
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD static bool any(Block&) {
+  [[nodiscard]] KVPOLICY_HD static bool has_work(Block&) {
     return true;
   }
   template <class Block>
@@ -50,8 +50,8 @@ struct write_gate_tile {
     std::int64_t const columns = 2 * std::int64_t{rows.dims};
     return {fc1 + unit * columns, columns};
   }
-  [[nodiscard]] KVPOLICY_HD float value(int, int unit, float sum) const { return gelu(sum + bias[unit]); }
-  [[nodiscard]] KVPOLICY_HD float last(int, int unit) const { return fc2[unit]; }
+  [[nodiscard]] KVPOLICY_HD float activation(int, int unit, float sum) const { return gelu(sum + bias[unit]); }
+  [[nodiscard]] KVPOLICY_HD float output_weight(int, int unit) const { return fc2[unit]; }
 };
 
 struct write_gate_net {
@@ -81,18 +81,18 @@ struct write_gate_net {
             weights.fc2 + index * weights.hidden};
   }
 
-  KVPOLICY_HD void put(int group, int entry, int, float z) const {
+  KVPOLICY_HD void store(int group, int entry, int, float z) const {
     lane const one = lanes.at(group);
     out.row(one)[entry] = sigmoid(z + weights.fc2_bias[index_of(one)]);
   }
 
  private:
-  /// Of the lane among those of the model.
+  /// The index of the lane among all lanes of the model.
   [[nodiscard]] KVPOLICY_HD std::int64_t index_of(lane one) const {
     return std::int64_t{one.layer} * weights.heads + one.head;
   }
 
-  /// Finds rows and what their elements are multiplied by, a warp a row.
+  /// Finds the addresses of rows and the factors of their elements, one warp for each row.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD normed_rows take(Block& block, shared_arena& arena, row_view const& rows,
                                              row_tile const& tile, int stride, float const* norm) const {
@@ -115,7 +115,7 @@ struct write_gate_net {
       float const value = element_at(rows.element, row + d * rows.dim);
       sum += value * value;
     }
-    sum = warp_reduce(block, sum, add_up{});
+    sum = warp_reduce(block, sum, plus_op{});
     return 1.0f / ::sqrtf(sum / static_cast<float>(rows.dims) + 1e-6f);
   }
 };
@@ -126,7 +126,7 @@ template <kernel_backend Backend>
 struct implementation<ops::write_gates_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Bytes of the executor.
+  /// Bytes of the executor's scratch.
   static std::size_t scratch(write_gate_weights const& weights) {
     return static_cast<std::size_t>(parts(weights)) * sizeof(float);
   }

@@ -64,7 +64,7 @@ struct found_cut {
 inline found_cut narrow_all(float const* scores, int count, int k, std::uint32_t* temp_storage) {
   found_cut found;
   std::uint32_t low = forced_key;
-  std::uint32_t high = out_key;
+  std::uint32_t high = below_all_keys;
   for (int e = 0; e < count; ++e) {
     temp_storage[e] = radix_key(scores[e]);
     found.nan += temp_storage[e] == nan_key ? 1 : 0;

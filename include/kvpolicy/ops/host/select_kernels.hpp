@@ -9,22 +9,9 @@
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
+#include <kvpolicy/ops/radix_key.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// Keys order as scores do: NaN lowest (1), then -inf, ..., +inf. No score has the key `forced_key`, nor `out_key`.
-inline constexpr std::uint32_t out_key = 0;
-inline constexpr std::uint32_t nan_key = 1;
-inline constexpr std::uint32_t forced_key = 0xFFFFFFFFu;
-
-/// Without a branch: signs of scores are as good as random.
-[[nodiscard]] inline std::uint32_t radix_key(float score) {
-  auto const bits = std::bit_cast<std::uint32_t>(score);
-  std::uint32_t const negative = 0u - (bits >> 31);
-  std::uint32_t key = bits ^ (negative | 0x80000000u);
-  key += key == 0x7FFFFFFFu ? 1 : 0;                          // -0 is +0
-  return (bits & 0x7FFFFFFFu) > 0x7F800000u ? nan_key : key;  // by its bits: true under -ffast-math too
-}
 
 /// The score of a key that is no NaN's.
 [[nodiscard]] inline float score_of_key(std::uint32_t key) {
@@ -56,7 +43,7 @@ struct sample_keys {
   static constexpr int piece = 8;
   std::uint32_t keys[size];
   std::uint32_t low = forced_key;
-  std::uint32_t high = out_key;
+  std::uint32_t high = below_all_keys;
 };
 
 /// Takes a sample of `count` >= size scores. Its pieces are fetched first, all at once.
@@ -68,7 +55,7 @@ template <int Width>
   constexpr std::int64_t gaps = sample_keys::size - sample_keys::piece;
   for (int i = 0; i < sample_keys::size / sample_keys::piece; ++i) __builtin_prefetch(scores + i * gap / gaps);
   words low = words{} + forced_key;
-  words high = words{} + out_key;
+  words high = words{} + below_all_keys;
   for (int i = 0; i < sample_keys::size; i += Width) {
     words bits;
     get(bits, scores + i / sample_keys::piece * gap / gaps + i % sample_keys::piece);

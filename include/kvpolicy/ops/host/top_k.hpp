@@ -250,7 +250,7 @@ struct implementation<ops::top_k_t, host> {
       at.ties -= tied ? 1 : 0;
       bool const within = k > 0 && (keys[e] > at.lowest || tied);
       if (fits && within) keys[e] = detail::forced_key;
-      if (!fits && !within) keys[e] = detail::out_key;
+      if (!fits && !within) keys[e] = detail::below_all_keys;
     }
   }
 

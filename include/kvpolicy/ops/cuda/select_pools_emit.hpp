@@ -1,21 +1,22 @@
-// What each segment of a pool keeps once the pool's cut is known: ties go to the lower segment, then to the lower
-// ordinal.
+// The last two of the seven launches of a shared budget, once the pool's threshold is known: how many entries each
+// segment keeps, and which. Ties at the threshold go to the lower segment, then to the lower ordinal.
 #pragma once
 
 #include <kvpolicy/ops/cuda/select_pools.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Which of two cuts says what a segment keeps: the one of its floor, the one of its pool, or both, where they are one.
-enum class ruled_by : int { floor, pool, both };
+/// Which threshold decides what a segment keeps: that of its floor, that of its pool, or both, where they are the same
+/// key.
+enum class decided_by : int { floor, pool, both };
 
-[[nodiscard]] KVPOLICY_HD inline ruled_by ruler_of(pool_segment const& one, pool_state const& pool) {
-  if (one.floor.lowest == pool.range.low) return ruled_by::both;
-  bool const is_stricter = one.floor.lowest > pool.range.low;
-  return is_stricter == (pool.floors_fit != 0) ? ruled_by::pool : ruled_by::floor;
+[[nodiscard]] KVPOLICY_HD inline decided_by deciding_threshold(pool_segment const& one, pool_state const& pool) {
+  if (one.floor.key == pool.range.low) return decided_by::both;
+  bool const is_stricter = one.floor.key > pool.range.low;
+  return is_stricter == (pool.floors_fit != 0) ? decided_by::pool : decided_by::floor;
 }
 
-/// How many of a segment's keys at the pool's cut are within its floor, where that is at the same key.
+/// Where the floor's threshold is the pool's: how many of the segment's keys at it are within the floor.
 [[nodiscard]] KVPOLICY_HD inline int first_at_floor(pool_segment const& one) {
   return one.equal < one.floor.ties ? one.equal : one.floor.ties;
 }
@@ -27,8 +28,8 @@ struct competing_ties {
     pool_segment const& one = in.segments[segment];
     pool_state const& pool = in.pool_of(segment);
     if (pool.fires == 0) return 0;
-    ruled_by const ruler = ruler_of(one, pool);
-    if (ruler != ruled_by::both) return ruler == ruled_by::pool ? one.equal : 0;
+    decided_by const decider = deciding_threshold(one, pool);
+    if (decider != decided_by::both) return decider == decided_by::pool ? one.equal : 0;
     return pool.floors_fit != 0 ? one.equal - first_at_floor(one) : first_at_floor(one);
   }
 };
@@ -41,10 +42,10 @@ struct place_ties {
 };
 
 /// How many entries a segment keeps.
-struct share_of_pool {
+struct kept_of_segment {
   pools_in const& in;
 
-  /// Of the pool's ties, those that this segment has.
+  /// How many of the pool's ties this segment gets.
   [[nodiscard]] KVPOLICY_HD int ties(int segment) const {
     std::int64_t const before = in.segments[segment].before - in.segments[in.first_of(segment)].before;
     std::int64_t const left = in.pool_of(segment).range.k - before;
@@ -56,40 +57,40 @@ struct share_of_pool {
     pool_segment const& one = in.segments[segment];
     pool_state const& pool = in.pool_of(segment);
     if (pool.fires == 0) return in.keep.seen[segment];
-    ruled_by const ruler = ruler_of(one, pool);
-    if (ruler == ruled_by::floor) return one.within;
-    bool const floor_too = ruler == ruled_by::both && pool.floors_fit != 0;
+    decided_by const decider = deciding_threshold(one, pool);
+    if (decider == decided_by::floor) return one.within;
+    bool const floor_too = decider == decided_by::both && pool.floors_fit != 0;
     return one.forced + one.above + (floor_too ? first_at_floor(one) : 0) + ties(segment);
   }
 };
 
-struct place_shares {
+struct place_kept {
   pools_in const& in;
   KVPOLICY_HD void operator()(int segment, std::int64_t before, std::int64_t kept) const {
     pool_segment& one = in.segments[segment];
     pool_state const& pool = in.pool_of(segment);
-    ruled_by const ruler = ruler_of(one, pool);
-    bool const floor_too = ruler == ruled_by::both && pool.floors_fit != 0;
-    int const ties = share_of_pool{in}.ties(segment) + (floor_too ? first_at_floor(one) : 0);
-    one.at = ruler == ruled_by::floor ? one.floor : cut_point{pool.range.low, ties};
+    decided_by const decider = deciding_threshold(one, pool);
+    bool const floor_too = decider == decided_by::both && pool.floors_fit != 0;
+    int const ties = kept_of_segment{in}.ties(segment) + (floor_too ? first_at_floor(one) : 0);
+    one.at = decider == decided_by::floor ? one.floor : key_threshold{pool.range.low, ties};
     in.keep.indptr[segment + 1] = before + kept;
   }
 };
 
-struct count_at_cut {
-  std::uint32_t lowest;
+struct count_at_threshold {
+  std::uint32_t threshold;
   int& above;
   int& equal;
   KVPOLICY_HD void operator()(std::uint32_t key) const {
-    above += key != order_forced && key > lowest ? 1 : 0;
-    equal += key == lowest ? 1 : 0;
+    above += key != forced_key && key > threshold ? 1 : 0;
+    equal += key == threshold ? 1 : 0;
   }
 };
 
-/// After the histograms: what of each segment is above the pool's cut and at it; and from that, in the last block,
-/// ties and offsets.
+/// The sixth launch: counts each segment's keys above the pool's threshold and at it. From these the last block divides
+/// the ties among segments and writes the offsets.
 template <class Rule>
-struct share_kernel {
+struct count_at_threshold_kernel {
   pools_in in;
   Rule rule;
   int* ticket;
@@ -98,33 +99,33 @@ struct share_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     auto const [sums, temp_storage] = counting_storage(block);
     pool_state const& pool = in.pool_of(block.index());
-    if (pool.fires != 0 && ruler_of(in.segments[block.index()], pool) != ruled_by::floor) {
+    if (pool.fires != 0 && deciding_threshold(in.segments[block.index()], pool) != decided_by::floor) {
       count(block, block.index(), pool.range.low, temp_storage);
     }
     if (!last_block(block, ticket, temp_storage)) return;
     place_segments(block, in.keep.segments(), sums, competing_ties{in}, place_ties{in});
     block.sync();
-    place_segments(block, in.keep.segments(), sums, share_of_pool{in}, place_shares{in});
+    place_segments(block, in.keep.segments(), sums, kept_of_segment{in}, place_kept{in});
     if (block.thread() == 0) in.keep.indptr[0] = 0;
   }
 
  private:
   template <class Block>
-  KVPOLICY_HD void count(Block& block, int segment, std::uint32_t lowest, int* temp_storage) const {
+  KVPOLICY_HD void count(Block& block, int segment, std::uint32_t threshold, int* temp_storage) const {
     int above = 0;
     int equal = 0;
-    in.keys_of(rule, segment).for_each(block, count_at_cut{lowest, above, equal});
-    above = block_reduce(block, above, temp_storage, add_up{});
-    equal = block_reduce(block, equal, temp_storage, add_up{});
+    in.keys_of(rule, segment).for_each(block, count_at_threshold{threshold, above, equal});
+    above = block_reduce(block, above, temp_storage, plus_op{});
+    equal = block_reduce(block, equal, temp_storage, plus_op{});
     if (block.thread() != 0) return;
     in.segments[segment].above = above;
     in.segments[segment].equal = equal;
   }
 };
 
-/// Last: lists what each segment keeps.
+/// The last launch: writes the ordinals that each segment keeps.
 template <class Rule>
-struct emit_share_kernel {
+struct emit_pool_kernel {
   pools_in in;
   Rule rule;
 
@@ -134,13 +135,13 @@ struct emit_share_kernel {
     int* const to = in.keep.indices + in.keep.indptr[segment];
     if (in.pool_of(segment).fires == 0) return emit_all(block, in.keep.seen[segment], to);
     segment_keys<Rule> const keys = in.keys_of(rule, segment);
-    cut_point const at = in.segments[segment].at;
+    key_threshold const at = in.segments[segment].at;
     auto* const warps = shared_arena(block).template take<unsigned>(2 * warp_size);
-    emit_kept(block, by_cut<Rule>{keys, at.lowest}, keys.count(), at.ties, to, warps);
+    emit_kept(block, by_threshold<Rule>{keys, at.key}, keys.count(), at.ties, to, warps);
   }
 };
 
-/// `size`: segments of a pool, which are neighbours.
+/// Decides with one budget for each `size` neighbouring segments. Takes seven launches.
 template <class Executor, class Rule>
 void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep, int size) {
   int const segments = scores.segments();
@@ -153,13 +154,13 @@ void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, ke
   launch_each(exec, std::int64_t{segments / size} * histogram_bins, clear_pools{in});
   exec.launch({segments, threads, select_storage::bytes(capacity)},
               survey_kernel<Rule>{in, rule, capacity, exec.faults()});
-  for (int digits = 0; digits < 3; ++digits) {  // of 11 bits
+  for (int digits = 0; digits < 3; ++digits) {  // 11 bits each
     exec.launch({segments, threads, select_storage::bytes(0)}, pool_histogram_kernel<Rule>{in, rule});
   }
-  using share = share_kernel<Rule>;
-  exec.launch({segments, threads, counting_storage::bytes()}, share{in, rule, exec.tickets()});
+  using counting = count_at_threshold_kernel<Rule>;
+  exec.launch({segments, threads, counting_storage::bytes()}, counting{in, rule, exec.tickets()});
   exec.launch({segments, threads, shared_arena::bytes_of_piece<unsigned>(2 * warp_size)},
-              emit_share_kernel<Rule>{in, rule});
+              emit_pool_kernel<Rule>{in, rule});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail
