@@ -165,7 +165,7 @@ INTERNAL = {
     "launch_tell": "launch_stats",
     "segment_word": "packed_result",
     "sort_key": "radix_key",
-    "order_of": "device_radix_key",
+    "order_of": "radix_key",
     "check_numbers": "check_launch_config",
     "numbers_": "config_",
     "speaks_": "simd_level_",

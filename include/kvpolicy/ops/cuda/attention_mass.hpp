@@ -175,6 +175,11 @@ struct implementation<ops::attention_mass_t, Backend> {
     detail::mass_call const call(from, rows, how, out);
     call.check_rows();
     if (out.segments() == 0) return;
+    if (!call.sums_are_given() && call.rows() > 0) {
+      int const lanes = out.lanes.size();
+      detail::check_scratch("attention_mass", exec,
+                            detail::sums_storage(call.task().group, out.lanes.bound, lanes, nullptr).bytes(lanes));
+    }
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
       detail::mass_launches(exec, call, tensor_product(exec.config(), call)).run();
     } else {

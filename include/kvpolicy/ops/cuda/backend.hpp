@@ -4,8 +4,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/fields.hpp>
+#include <string>
 #include <tuple>
 
 namespace KVPOLICY_NAMESPACE {
@@ -168,4 +170,17 @@ concept kernel_executor = executor<E> && kernel_backend<typename E::backend> && 
   exec.check();
 };
 
+namespace detail {
+
+/// Refuses an executor with less scratch than a verb needs, before anything is launched.
+template <class Executor>
+void check_scratch(char const* verb, Executor const& exec, std::size_t needed) {
+  expects(exec.reserved() >= needed, verb, "exec.reserved", exec.reserved(), [&] {
+    return "the verb needs " + std::to_string(needed) +
+           " bytes of scratch: the scorer, recorder or applier that runs it names it (using verbs = "
+           "kvpolicy::verbs<...>), and make_state or make_plan reserves scratch for it";
+  });
+}
+
+}  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

@@ -77,6 +77,7 @@ struct implementation<ops::rewrite_list_t, Backend> {
   template <class Executor, class Shared>
   static void run(Executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit,
                   std::int64_t* freed) {
+    detail::check_scratch("rewrite_list", exec, scratch(in));
     detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.lanes);
     int const threads = detail::min_op{}(exec.config().segment_threads, 512);  // its threads use many registers
     detail::launch_unless_fault(

@@ -202,6 +202,7 @@ struct implementation<ops::check_list_t, Backend> {
       return;
     }
     int const at_once = detail::pools_at_once(in, pools);
+    detail::check_scratch("check_list", exec, scratch(in));
     claims.first = reinterpret_cast<unsigned*>(exec.scratch());
     for (int begin = 0; begin < count; begin += at_once) {
       claims.pool_begin = begin;

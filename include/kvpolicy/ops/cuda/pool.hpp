@@ -89,6 +89,7 @@ struct implementation<ops::pool_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, pooling const& by, score_view const& scores, int tail) {
     if (by.how == pooling::kind::none) return;
+    detail::check_scratch("pool", exec, scratch({}, scores.lanes));
     auto* const aside = reinterpret_cast<float*>(exec.scratch());
     detail::pool_rows const rows{scores, aside, by.width / 2, by.width, by.how == pooling::kind::avg, tail};
     int const piece = exec.config().entries_of_a_block;

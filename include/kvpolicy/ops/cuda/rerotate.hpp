@@ -163,6 +163,7 @@ struct implementation<ops::rerotate_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, cache const& in, rope const& how) {
+    detail::check_scratch("rerotate", exec, scratch(in));
     refuse(in);
     detail::turn_tables tables;
     tables.pairs = (how.dims != 0 ? how.dims : in.k.dims) / 2;

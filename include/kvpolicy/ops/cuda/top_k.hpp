@@ -132,6 +132,7 @@ struct implementation<ops::top_k_t, Backend> {
 
   template <class Executor, class Rule>
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
+    detail::check_scratch("top_k", exec, scratch({}, scores.lanes));
     if constexpr (detail::may_pool<Rule>) {
       budget_scope const scope = rule.scope();
       if (scope != budget_scope::lane) return run_pooled(exec, scores, rule, keep, scope);

@@ -163,6 +163,7 @@ struct implementation<ops::drop_units_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
                   std::span<recorded_column const> columns, unit_list const& freed, std::int64_t* entries) {
+    detail::check_scratch("drop_units", exec, scratch(in));
     detail::unit_storage const storage{reinterpret_cast<int*>(exec.scratch()), detail::unit_storage::most(in)};
     detail::kept_blocks_kernel const blocks{{keep, in.lanes},
                                             detail::table_of(in.where, table),

@@ -190,6 +190,7 @@ struct implementation<ops::fill_holes_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list) {
+    detail::check_scratch("fill_holes", exec, scratch(in));
     detail::check_movable("fill_holes", in);
     detail::kept_lanes const moves{keep, in.lanes};
     detail::unit_table const table = detail::table_of(in.where, list);
