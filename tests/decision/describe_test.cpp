@@ -3,7 +3,7 @@
 
 #include <kvpolicy/kvpolicy.hpp>
 
-namespace {
+namespace describe_test {
 
 namespace kv = kvpolicy;
 
@@ -72,4 +72,4 @@ TEST_SUITE("decision/describe") {
   }
 }
 
-}  // namespace
+}  // namespace describe_test

@@ -6,7 +6,7 @@
 #include "support/error_of.hpp"
 #include "vocabulary/engine.hpp"
 
-namespace {
+namespace ownership_test {
 
 using vocabulary::engine;
 namespace kv = kvpolicy;
@@ -33,7 +33,9 @@ struct declared_attention {
   friend bool operator==(declared_attention const&, declared_attention const&) = default;
 };
 
-}  // namespace
+}  // namespace ownership_test
+
+using namespace ownership_test;
 
 TEST_SUITE("laws/ownership") {
   TEST_CASE("a scorer whose verb needs scratch says so, or the decision is refused before memory is overrun") {

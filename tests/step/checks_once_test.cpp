@@ -5,7 +5,7 @@
 
 #include "support/dual_engine.hpp"
 
-namespace {
+namespace checks_once_test {
 
 namespace kv = kvpolicy;
 using namespace kvpolicy_test;
@@ -45,4 +45,4 @@ TEST_SUITE("step/checks_once") {
   }
 }
 
-}  // namespace
+}  // namespace checks_once_test
