@@ -14,7 +14,7 @@
 #include "support/allocation_counter.hpp"
 #include "support/dual_engine.hpp"
 
-namespace {
+namespace allocation_failures_test {
 
 using namespace kvpolicy_test;
 
@@ -85,7 +85,9 @@ long makings_that_fail(Policy const& policy, Cache const& in) {
   return failures;
 }
 
-}  // namespace
+}  // namespace allocation_failures_test
+
+using namespace allocation_failures_test;
 
 TEST_SUITE("laws/allocation") {
   TEST_CASE("calls that work need no memory: observe, decide, apply, append, commit, truncate, copy_from") {

@@ -19,7 +19,7 @@
 #include "support/owned_keep.hpp"
 #include "support/scores.hpp"
 
-namespace {
+namespace throwing_functors_test {
 
 using namespace kvpolicy_test;
 
@@ -272,7 +272,9 @@ void every_throw_leaves_no_decision(Policy const& policy, fuse& of, std::initial
   }
 }
 
-}  // namespace
+}  // namespace throwing_functors_test
+
+using namespace throwing_functors_test;
 
 TEST_SUITE("laws/throwing") {
   TEST_CASE("budgets of a lane: what protection, budget, trigger, the scorer's forces and its map throw arrives") {

@@ -13,7 +13,7 @@
 #include "support/dual_engine.hpp"
 #include "support/error_of.hpp"
 
-namespace {
+namespace throwing_steps_test {
 
 using namespace kvpolicy_test;
 
@@ -189,7 +189,9 @@ void aim(fused_sequence& at, part by, int which, int leaving) {
   at.of.by = by;
 }
 
-}  // namespace
+}  // namespace throwing_steps_test
+
+using namespace throwing_steps_test;
 
 TEST_SUITE("laws/throwing") {
   TEST_CASE("what the admission throws in a step changes nothing but the plan, and the step can be taken again") {

@@ -18,7 +18,7 @@
 #include "support/owned_keep.hpp"
 #include "support/scores.hpp"
 
-namespace {
+namespace throwing_verbs_test {
 
 using namespace kvpolicy_test;
 
@@ -105,7 +105,9 @@ struct throwing_tokens {
   friend bool operator==(throwing_tokens const&, throwing_tokens const&) = default;
 };
 
-}  // namespace
+}  // namespace throwing_verbs_test
+
+using namespace throwing_verbs_test;
 
 TEST_SUITE("laws/throwing") {
   TEST_CASE(
