@@ -75,11 +75,13 @@ template <executor Executor, entry_decision Policy, class... Appliers>
   return made;
 }
 
+/// @cond
 template <executor Executor, detail::unsound_entry_decision Policy, class... Args>
 required required_bytes(Policy const&, cache const&, Args const&...) {
   static_cast<void>(detail::entry_decision_hooks<Policy>::check());  // the one error
   return {};
 }
+/// @endcond
 
 /// The same of a dual cache: the window's plan, and the state of both parts.
 template <executor Executor, admission_policy Policy>
@@ -183,10 +185,12 @@ template <executor Executor, entry_decision Policy>
   auto const forced = [&](entry const& at) { return forces(policy, of, segment, at.ordinal); };
   return print(judge(of, segment, ordinal, forced));
 }
+/// @cond
 template <executor Executor, detail::unsound_entry_decision Policy>
 std::string explain(Policy const&, plan<Executor>&, int, int) {
   static_cast<void>(detail::entry_decision_hooks<Policy>::check());  // the one error
   return {};
 }
+/// @endcond
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -245,6 +245,7 @@ void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& state, int
 
 // Policies that do not fit: one error each, which names the part.
 
+/// @cond
 template <executor Executor, detail::unsound_admission Policy>
 dual_state<Executor> make_state(Executor&, Policy const&, dual_cache const&) {
   static_cast<void>(detail::admission_hooks<Policy>::check());
@@ -266,5 +267,6 @@ template <executor Executor, detail::unsound_admission Policy, class... Args>
 void ingest(Executor&, Policy const&, Args const&...) {
   static_cast<void>(detail::admission_hooks<Policy>::check());
 }
+/// @endcond
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -59,6 +59,7 @@ namespace hook {
     }                                                            \
   };
 
+/// @cond
 // clang-format off
 KVPOLICY_LAW(budget_is_number, "this policy's budget is a number, but it must be a budget such as kvpolicy::per_lane{64}")
 KVPOLICY_LAW(protect_is_number, "this policy's protect is a number, but it must be a protection such as kvpolicy::sinks{4}")
@@ -143,6 +144,7 @@ KVPOLICY_HOOK(applier_edit, "applier", edit, int edit, "apply calls `edit(exec, 
 KVPOLICY_HOOK(applier_takes_dropped, "applier", takes_dropped, int takes_dropped, "apply reads `static constexpr bool takes_dropped`")
 KVPOLICY_HOOK(signal_check, "signal", check, int check, "every call calls the hook `check(char const*, kvpolicy::shape const&) const`")
 // clang-format on
+/// @endcond
 #undef KVPOLICY_LAW
 #undef KVPOLICY_HOOK
 

@@ -7,6 +7,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
+/// @cond
 template <executor Executor, detail::unsound_entry_decision Policy>
 state<Executor> make_state(Executor&, Policy const&, cache const&, int = 0) {
   static_cast<void>(detail::entry_decision_hooks<Policy>::check());
@@ -28,5 +29,6 @@ template <executor Executor, detail::unsound_entry_decision Policy, class... Arg
 void decide(Executor&, Policy const&, Args const&...) {
   static_cast<void>(detail::entry_decision_hooks<Policy>::check());
 }
+/// @endcond
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -91,10 +91,12 @@ void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, ca
     how.edit(exec, decided.keep(), detail::decided_part(in, decided.keep()), state, stats);
   }
 }
+/// @cond
 template <executor Executor, class Applier>
   requires(!applier<Applier>)
 void apply(Executor&, Applier const&, plan<Executor> const&, cache&, state<Executor>&, apply_stats* = nullptr) {
   static_cast<void>(detail::applier_hooks<Applier>::check());  // the one error
 }
+/// @endcond
 
 }  // namespace KVPOLICY_NAMESPACE

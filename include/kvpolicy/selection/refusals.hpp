@@ -7,6 +7,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
+/// @cond
 template <executor Executor, detail::unsound_page_decision Policy>
 state<Executor> make_state(Executor&, Policy const&, cache const&) {
   static_cast<void>(detail::page_decision_hooks<Policy>::check());
@@ -29,5 +30,6 @@ template <executor Executor, class Policy, class... Args>
 void select_pages(Executor&, Policy const&, Args const&...) {
   static_cast<void>(detail::page_decision_hooks<Policy>::check());
 }
+/// @endcond
 
 }  // namespace KVPOLICY_NAMESPACE
