@@ -73,7 +73,7 @@ struct apply_stats {
   std::int64_t logical_kept = 0;     ///< entries that the keep sets keep
   std::int64_t physical_freed = 0;   ///< entries in slots and whole pages that the engine may reuse after this call.
                                      ///< Rows that belong to one sequence (identity, ring) and masked rows never count
-  std::int64_t attended_length = 0;  ///< entries whose rows attention reads in the next step
+  std::int64_t attended_length = 0;  ///< rows that attention reads in the next step; masked ones are read, too
   friend bool operator==(apply_stats const&, apply_stats const&) = default;
 };
 
