@@ -17,8 +17,7 @@ namespace KVPOLICY_NAMESPACE {
 /// - `scope()`: which lanes pool their budgets. The pool then keeps the sum of its lanes' budgets.
 /// - `floor(budget)`: the number of entries that each lane of a pool is guaranteed, given the lane's own budget.
 /// - `in_entries(shape, entry_bytes)`: the budget in entries, given the size of one entry of one lane. A budget in
-/// bytes
-///   has it.
+///   bytes has it.
 template <class B>
 concept budget = std::regular<B> && requires(B const& b, lane this_lane, int count) {
   { b(this_lane, count) } -> std::same_as<int>;

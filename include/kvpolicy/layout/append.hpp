@@ -30,8 +30,7 @@ void check_append(char const* call, cache const& in, state<Executor> const& stat
 /// new entries start at zero.
 ///
 /// - throws: `invalid_argument` if a lane would exceed its bound, if positions do not ascend, or if drafts are in
-/// flight
-///   and ordinary entries would follow them. Then nothing was changed.
+///   flight and ordinary entries would follow them. Then nothing was changed.
 template <executor Executor>
 void append(Executor& exec, cache& in, state<Executor>& state, append_request const& new_tokens) {
   detail::check_append("append", in, state, new_tokens);

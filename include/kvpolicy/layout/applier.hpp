@@ -13,14 +13,12 @@ namespace KVPOLICY_NAMESPACE {
 ///
 /// - `name`: the name by which error messages call it.
 /// - `static constexpr applier_effects effects`: what it does to memory, so that an engine can refuse an applier that
-/// it
-///   does not support.
+///   it does not support.
 /// - `void refuse(auto& exec, keep_set const& keep, cache const& in) const` throws if the keep set cannot be carried
 ///   out. It writes nothing.
 /// - `void edit(auto& exec, keep_set const& keep, cache const& part, state& state, apply_stats* stats) const` carries
-/// it
-///   out. `part` is the cache, restricted to the layers that were decided about. Rows, positions, counts and recorded
-///   columns of an entry stay together.
+///   it out. `part` is the cache, restricted to the layers that were decided about. Rows, positions, counts and
+///   recorded columns of an entry stay together.
 ///
 /// Two members are optional:
 ///
@@ -56,9 +54,8 @@ inline constexpr bool takes_dropped = [] {
 ///   and attended.
 /// - cost: see the applier. It allocates only scratch, and only if `make_plan` was not given this applier.
 /// - throws: `invalid_argument` if the plan holds no decision, if the counts have changed since, if it was decided
-/// about
-///   another cache, if lanes that decide for themselves share a table that would be edited, or if the applier refuses.
-///   Then nothing was changed.
+///   about another cache, if lanes that decide for themselves share a table that would be edited, or if the applier
+///   refuses. Then nothing was changed.
 template <executor Executor, applier Applier>
 void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache& in, state<Executor>& state,
            apply_stats* stats = nullptr) {

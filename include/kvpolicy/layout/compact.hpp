@@ -12,8 +12,7 @@ namespace KVPOLICY_NAMESPACE {
 /// its own.
 ///
 /// - places: entry i of a lane is at the lane's i-th place afterwards. The engine may free the places from the new
-/// count
-///   on.
+///   count on.
 /// - cost: reads and writes each kept row that changes its place once. No allocation.
 /// - refuses rows that are both keys and values (latent attention), if they are in memory that the host can check.
 struct compact {

@@ -14,8 +14,7 @@ namespace KVPOLICY_NAMESPACE {
 ///
 /// - only the mask elements of dropped entries are written.
 /// - refuses everything that `list_rewrite` refuses, two entries with one unit, and a mask that is smaller than the
-/// pool
-///   or shared by lanes that decide for themselves.
+///   pool or shared by lanes that decide for themselves.
 struct mask {
   by_lane<int> list{};  ///< the lane's live units: the table that the cache's locator reads, as writable memory
   mask_rows rows{};     ///< the mask, as writable memory

@@ -61,9 +61,8 @@ template <executor Executor, page_decision Policy>
 ///   its entries is read before others (see `ops::page_scores`).
 /// - cost: that of the scorer and of `top_k` over pages. Nothing is allocated.
 /// - throws: `invalid_argument` if the plan or the state was made for other lanes or another page size, if the policy
-/// is
-///   not sound, or if a count is out of its limits. Then nothing was changed. If the scorer or the budget throws, the
-///   exception passes through and the plan holds no choice.
+///   is not sound, or if a count is out of its limits. Then nothing was changed. If the scorer or the budget throws,
+///   the exception passes through and the plan holds no choice.
 template <executor Executor, page_decision Policy, class... Given>
 void select_pages(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& state,
                   selection_plan<Executor>& into) {
