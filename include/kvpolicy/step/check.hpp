@@ -31,7 +31,7 @@ template <class Part>
 inline constexpr std::size_t recorders_in = std::tuple_size_v<decltype(recorders_of_part(std::declval<Part const&>()))>;
 
 template <class... Recorders>
-consteval bool all_born(std::tuple<Recorders...> const*) {
+consteval bool all_record_at_append(std::tuple<Recorders...> const*) {
   return (from_birth<Recorders> && ...);
 }
 
@@ -40,7 +40,7 @@ consteval bool all_born(std::tuple<Recorders...> const*) {
 template <class Evict>
 struct eviction_of_pages {
   using recorders = decltype(recorders_of_part(std::declval<Evict const&>()));
-  static constexpr bool records_from_birth_only = all_born(static_cast<recorders const*>(nullptr));
+  static constexpr bool records_at_append_only = all_record_at_append(static_cast<recorders const*>(nullptr));
 };
 /// A cache policy carries its eviction out by `compact`, which needs a keep set that lists the kept entries.
 template <class Evict>

@@ -29,7 +29,7 @@ template <executor Executor, class Policy>
 template <executor Executor, class Admit, class Select, class Evict>
 [[nodiscard]] dual_state<Executor> make_state(Executor& exec, cache_policy<Admit, Select, Evict> const& policy,
                                               dual_cache const& both) {
-  static_assert(detail::eviction_of_pages<Evict>::records_from_birth_only,
+  static_assert(detail::eviction_of_pages<Evict>::records_at_append_only,
                 "kvpolicy: a policy used beside an admission may only record values that are known when a token is "
                 "appended; give its other signals when it decides");
   detail::check_dual("make_state", both);
