@@ -1,4 +1,4 @@
-// Everything for the host: include this, or the parts that you use.
+// Includes every header for the host. Include this one, or only the headers that you use.
 #pragma once
 
 // IWYU pragma: begin_exports

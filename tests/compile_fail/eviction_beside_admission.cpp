@@ -1,4 +1,4 @@
-// expect: beside an admission an eviction records only what entries are born with
+// expect: a policy used beside an admission may only record values that are known when a token is appended
 // H2O's mass is made of attention over a whole lane, of which pages are a part.
 #include <kvpolicy/kvpolicy.hpp>
 

@@ -1,4 +1,4 @@
-// Admission as a value: which tokens stay when they leave the window.
+// `admission`: a policy that decides which tokens are kept when they leave the window.
 #pragma once
 
 #include <kvpolicy/decision/concepts.hpp>
@@ -8,7 +8,7 @@ namespace KVPOLICY_NAMESPACE {
 
 namespace detail {
 
-/// The parts of an admission; `check` says which one does not fit.
+/// The parts of an admission. `check` gives a compile error that names the part that does not fit.
 template <class Score, class Protect, class Pick>
 struct admission_parts {
   using parts = entry_decision_parts<Score, Protect, unlimited, Pick, over_budget>;
@@ -22,7 +22,7 @@ struct admission_parts {
   }
 };
 
-/// The members of an admission, which need not be one of the library's.
+/// The members of an admission, which may be a type of the user.
 template <class P>
 using admission_members = hooks<P, required_hook<hook::policy_score, form_of_data<hook::policy_score, P>()>,
                                 required_hook<hook::policy_protect, form_of_data<hook::policy_protect, P>()>,
@@ -47,22 +47,23 @@ concept unsound_admission = has_score<P> && !is_sound_admission<P>;
 
 }  // namespace detail
 
-/// *When* a token leaves its lane's window, *score* it, and admit it to the lane's pages if the score is *picked*.
+/// A policy that decides which tokens are kept at all. When a token leaves its lane's window, the policy *scores* it,
+/// and admits it to the lane's pages if the *pick* accepts the score. Tokens that are not admitted are dropped.
 ///
 ///     kv::admission{.score = kv::write_gate{}, .window = 256, .pick = kv::at_least{0.1f}}
-///     kv::admission{.score = kv::head_table{}, .protect = kv::sinks{128}}     // local attention: sinks alone stay
+///     kv::admission{.score = kv::head_table{}, .protect = kv::sinks{128}}     // in local heads only sinks are kept
 ///
-/// Any scorer of lanes serves: it sees the entries that leave, and never knows that they do. What it says of an entry
-/// should depend on that entry alone: by token or by chunk, other entries leave with it (so `recent` protects nothing
-/// here that is the same in both). A plain value, as an eviction is; `decide`, `make_state`, `make_plan` and `observe`
-/// take it like one.
+/// The scorer must score each lane for itself, and it sees only the entries that leave. The score of an entry should
+/// depend on that entry alone: whether tokens arrive one by one or in chunks changes which entries leave together, so
+/// that `recent`, for example, would protect different entries. An admission is a plain value, as an eviction is.
+/// `decide`, `make_state`, `make_plan` and `observe` accept both.
 template <class Score, class Protect = nothing, class Pick = at_least>
 struct admission {
   Score score{};
-  Protect protect{};  ///< admitted whatever their score
-  int window = 256;   ///< the last tokens, the newest among them, that every lane sees whatever it admits
+  Protect protect{};  ///< entries that are admitted whatever their score
+  int window = 256;   ///< number of last tokens, the newest included, that every lane keeps whatever it admits
   Pick pick{};
-  int cap = -1;  ///< a lane that holds so many admitted entries drops further ones, and the tally says so; -1: no cap
+  int cap = -1;  ///< a lane with so many admitted entries drops further ones, which `promotion_stats` counts; -1: none
   friend bool operator==(admission const&, admission const&) = default;
 
   static_assert(detail::admission_parts<Score, Protect, Pick>::check());
@@ -78,7 +79,7 @@ struct admission {
   }
 };
 
-/// "write_gate | at_least(least=0.1, strict=false, unbounded=false) | window(256)"
+/// Prints "write_gate | at_least(least=0.1, strict=false, unbounded=false) | window(256)".
 template <class Score, class Protect, class Pick>
 [[nodiscard]] std::string print(admission<Score, Protect, Pick> const& policy) {
   std::string text = to_string(policy.score);
@@ -89,28 +90,28 @@ template <class Score, class Protect, class Pick>
   return text;
 }
 
-/// Something that lets a window's oldest entries go on or not: an admission, or a type with the same members. Its scorer
-/// judges each entry by itself: one that ranks candidates has nothing to say about what leaves.
+/// An admission, or a type with the same members. Its scorer must score each entry by itself, so a scorer that ranks
+/// candidates does not fit.
 template <class P>
 concept admission_policy = detail::is_sound_admission<P> && requires(P const& policy) {
   { policy.window } -> std::convertible_to<int>;
   { policy.cap } -> std::convertible_to<int>;
 };
 
-/// True if a query row sees an entry of its lane, both counted from the start of the sequence: the exact vertical-slash
-/// mask, i - j < window or admitted; the row itself is one of the window.
+/// True if query row i = `row` sees entry j = `entry` of its lane, both counted from the start of the sequence. This is
+/// the exact vertical-slash mask: j <= i, and i - j < window or j is admitted. The row itself is part of the window.
 [[nodiscard]] KVPOLICY_HD constexpr bool visible(int row, int entry, int window, bool admitted) {
   return entry <= row && (row - entry < window || admitted);
 }
 
-/// What a block of rows reads, for sparse prefill kernels: of a lane's admitted columns those before `slash`, and every
-/// column from `slash` to the row itself. Exact for the block's first row; for the others a few more than their window,
-/// as kernels of blocks read it.
+/// The columns that a block of rows reads in a sparse prefill kernel: the admitted columns of the lane before `slash`,
+/// and every column from `slash` to the row itself. They are exact for the first row of the block. Later rows read a
+/// few columns more than their window, as kernels that work on blocks do.
 struct slash_columns {
-  std::span<int const> vertical{};  ///< ascending
+  std::span<int const> vertical{};  ///< the admitted columns before `slash`, ascending
   int slash = 0;
 };
-/// Those columns for a block that begins with row `first`; `admitted`: a lane's admitted ordinals, ascending.
+/// The columns of a block that begins with row `first`. `admitted` has the lane's admitted ordinals, ascending.
 [[nodiscard]] constexpr slash_columns columns_of(std::span<int const> admitted, int window, int first) {
   int const slash = first - window + 1 > 0 ? first - window + 1 : 0;
   std::size_t before = 0;

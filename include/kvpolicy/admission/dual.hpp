@@ -1,4 +1,5 @@
-// The calls of an admission: states and plans of a dual cache, promote for a step, ingest for a chunk.
+// The calls of an admission: `make_state` and `make_plan` for a dual cache, `promote` before a decoding step, `ingest`
+// after the prefill of a chunk, and `truncate`.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +15,14 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// What is recorded about both parts of a dual cache.
+/// The states of both parts of a dual cache.
 template <class Executor>
 struct dual_state {
   state<Executor> window;
   state<Executor> global;
 };
 
-/// A plan for what leaves a window, and how many do of each sequence.
+/// The plan of the decisions about entries that leave the window, with the number of such entries of each sequence.
 template <class Executor>
 class exit_plan {
  public:
@@ -34,12 +35,15 @@ class exit_plan {
 
   plan<Executor> decided;
 
-  /// A number a sequence, in the executor's memory: entries that leave the window now; entries of a chunk that pass it
-  /// by; new tokens.
+  // Each of these has one number for each sequence, in the executor's memory.
+
+  /// Entries that leave the window now.
   [[nodiscard]] int* exits() { return exits_.data(); }
+  /// Entries of a chunk that are older than its last `window` tokens, and so never enter the window.
   [[nodiscard]] int* below() { return below_.data(); }
+  /// New tokens.
   [[nodiscard]] int* new_tokens() { return new_tokens_.data(); }
-  /// New tokens of each sequence as the host was told them.
+  /// New tokens of each sequence, in host memory.
   [[nodiscard]] std::span<int> tokens() { return tokens_; }
 
  private:
@@ -58,7 +62,7 @@ void check_window(char const* call, Policy const& policy, dual_cache const& both
           [&] { return "the ring has " + std::to_string(both.window.lanes.bound) + " rows"; });
 }
 
-/// Bytes of scratch that moving entries between the parts of a dual cache needs.
+/// The bytes of scratch that are needed to move entries from the window to the pages.
 template <class Backend>
 std::size_t scratch_to_promote(dual_cache const& both) {
   cache const& pages = both.global.entries;
@@ -67,9 +71,9 @@ std::size_t scratch_to_promote(dual_cache const& both) {
 
 }  // namespace detail
 
-/// The state of both parts: the columns of the policy's recorders in each.
+/// Makes the states of both parts: the columns of the policy's recorders for the window and for the pages.
 ///
-/// - throws: as make_state of a cache; and if the ring is shorter than the window, or not made of whole pages.
+/// - throws: as `make_state` of a cache, and if the ring has fewer rows than the window or is not made of whole pages.
 template <executor Executor, admission_policy Policy>
 [[nodiscard]] dual_state<Executor> make_state(Executor& exec, Policy const& policy, dual_cache const& both) {
   detail::check_dual("make_state", both);
@@ -79,9 +83,9 @@ template <executor Executor, admission_policy Policy>
           make_state(exec, policy, both.global.entries)};
 }
 
-/// The plan of what leaves the window.
+/// Makes the plan of the decisions about entries that leave the window.
 ///
-/// - throws: as make_state.
+/// - throws: as `make_state`.
 template <executor Executor, admission_policy Policy>
 [[nodiscard]] exit_plan<Executor> make_plan(Executor& exec, Policy const& policy, dual_cache const& both) {
   detail::check_dual("make_plan", both);
@@ -92,23 +96,24 @@ template <executor Executor, admission_policy Policy>
 
 namespace detail {
 
-/// The oldest leave the window: where all sequences lose as many, what is recorded slides and nothing moves, until the
-/// slack is used up. How many they lose is known where the executor counts: where that is on a device, all of it moves.
+/// Removes the oldest entries from the window. If all sequences lose the same number of entries and the slack is large
+/// enough, recorded columns slide and no element of them moves. On a device the host does not know these numbers, and
+/// the elements move.
 template <executor Executor>
 void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window, exit_plan<Executor>& plans) {
   using dropping = implementation<ops::drop_oldest_t, typename Executor::backend>;
   int const sequences = both.window.lanes.sequences;
-  int alike = -1;
+  int common = -1;  // the number of entries that every sequence loses; -1: it is not known, or they differ
   if constexpr (requires { dropping::all_lose(plans.exits(), sequences); }) {
-    alike = dropping::all_lose(plans.exits(), sequences);
+    common = dropping::all_lose(plans.exits(), sequences);
   }
-  bool const slides = alike >= 0 && alike <= window.slack() - window.slid();
+  bool const slides = common >= 0 && common <= window.slack() - window.slid();
   ops::drop_oldest(exec, both.window, both.oldest, std::span<recorded_column const>(window.columns()), plans.exits(),
                    slides ? -1 : window.slid());
-  window.slide(slides ? alike : -window.slid());
+  window.slide(slides ? common : -window.slid());
 }
 
-/// Everything about what leaves a window that can be told without reading tables.
+/// Checks everything about entries that leave the window that can be checked without reading tables.
 template <executor Executor, class Policy, class... Given>
 void check_exits(char const* call, Executor const& exec, Policy const& policy, signals<Given...> const& in,
                  dual_cache const& both, dual_state<Executor> const& state, exit_plan<Executor> const& plans) {
@@ -129,15 +134,16 @@ void check_exits(char const* call, Executor const& exec, Policy const& policy, s
   refuse_counts<backend>(call, both.global.entries.lanes);
 }
 
-/// Decides about the entries that leave, and carries it out: those of the window first, then `passing` of a chunk.
-/// `tokens`: what enters; empty where the executor has counted it.
+/// Decides about the entries that leave the window and carries the decision out: the entries of the window first, then
+/// the entries `passing` of a chunk. `tokens` has the new tokens of each sequence; it is empty if the executor has
+/// already counted them.
 template <executor Executor, class Policy, class... Given>
 void retire_checked(char const* call, Executor& exec, Policy const& policy, signals<Given...> const& in,
                     dual_cache& both, dual_state<Executor>& state, exit_plan<Executor>& plans,
                     std::span<int const> tokens, promoted const& passing, promotion_stats* stats) {
   using bag_type = bag_of<Policy, signals<Given...>, Executor>;
   if constexpr (signals_complete<score_of<Policy>, bag_type>(typename score_of<Policy>::needs{})) {
-    plans.decided.withdraw();  // it counts the exits that are counted anew
+    plans.decided.withdraw();  // its decision refers to exits that are now counted anew
     ops::count_exits(exec, both.window.lanes, ring_request{call, policy.window, plans.new_tokens(), tokens},
                      plans.exits());
     signals<Given...> exits = in;
@@ -156,15 +162,17 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
 
 }  // namespace detail
 
-/// Makes room for `tokens[s]` new tokens in the window of each sequence s: the oldest leave, and those that the policy
-/// picks go on in their lane's pages, before anything overwrites them. Once a step, for all layers; then
-/// `append(exec, both.window, state.window, ...)`, and the engine writes its rows. In: signals of the window's entries.
+/// Frees rows of the window for `tokens[s]` new tokens of each sequence s. The oldest entries leave the window, and
+/// those that the policy admits are copied into pages of their lane before anything overwrites them.
 ///
-/// - visible afterwards, with the new tokens: row t of the exact vertical-slash mask.
-/// - cost: reads and writes each promoted row once; what is recorded of the window slides. No allocation.
-/// - throws: `invalid_argument` if pages run out or a lane is full (a cap prevents both), or drafts stand in the way;
-///   what a functor of the policy throws. Then nothing was changed but the plan, which holds no decision, or one that
-///   was not carried out.
+/// Call it once a step, for all layers. Then call `append(exec, both.window, state.window, ...)`, and let the engine
+/// write the new rows. After that a new token sees exactly its row of the vertical-slash mask (see `visible`).
+///
+/// - in: `in` has the signals of the window's entries.
+/// - cost: reads and writes each admitted row once; recorded columns of the window slide. No allocation.
+/// - throws: `invalid_argument` if the pool has too few pages or a lane is full (a cap prevents both), or if drafts are
+///   in flight where tokens would be appended. An exception of a functor of the policy passes through. In each case
+///   nothing was changed but the plan, which holds no decision or one that was not carried out.
 template <executor Executor, admission_policy Policy, class... Given>
 void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
              dual_state<Executor>& state, exit_plan<Executor>& plans, std::span<int const> tokens,
@@ -176,7 +184,7 @@ void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, 
   detail::retire_checked("promote", exec, policy, in, both, state, plans, plans.tokens(), promoted{}, stats);
 }
 
-/// The same number of new tokens for every sequence.
+/// The same with one number of new tokens for every sequence.
 template <executor Executor, admission_policy Policy, class... Given>
 void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
              dual_state<Executor>& state, exit_plan<Executor>& plans, int tokens, promotion_stats* stats = nullptr) {
@@ -185,19 +193,20 @@ void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, 
   detail::retire_checked("promote", exec, policy, in, both, state, plans, plans.tokens(), promoted{}, stats);
 }
 
-/// Takes in a chunk of any length that was read outside of the cache, as prefill kernels do: the last `window` tokens
-/// of the sequence are in the window afterwards, those before that `decided` lists in their lane's pages. The same as
-/// token by token, and as one chunk or many.
+/// Adds a chunk of any length whose rows are outside of the cache, as after a prefill kernel. Afterwards the last
+/// `window` tokens of the sequence are in the window, and the earlier tokens of the chunk that `decided` lists are in
+/// pages of their lane. The result does not depend on how a prompt is divided into chunks, and is the same as that of
+/// token by token.
 ///
-/// - in: `new_tokens`, the chunk's rows, its counts shared by layers and heads; `of_fresh`, what is recorded about
-/// them;
-///   `decided`, what the policy decided about all of them. `in`: signals of the window's entries.
-/// - cost: reads and writes each row that stays once.
-/// - throws: as promote, and if `decided` holds no decision or was made for other counts. Then nothing was changed
+/// - in: `chunk` has the rows of the chunk; its counts are shared by layers and heads. `of_chunk` is the state of the
+///   recorders for them, and `decided` the policy's decision about all of them. `in` has the signals of the window's
+///   entries.
+/// - cost: reads and writes each row that is kept once.
+/// - throws: as `promote`, and if `decided` holds no decision or was made for other counts. Then nothing was changed
 ///   but the plan.
 template <executor Executor, admission_policy Policy, class... Given>
 void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, cache const& chunk,
-            state<Executor> const& of_fresh, plan<Executor> const& decided, dual_cache& both,
+            state<Executor> const& of_chunk, plan<Executor> const& decided, dual_cache& both,
             dual_state<Executor>& state, exit_plan<Executor>& plans, promotion_stats* stats = nullptr) {
   detail::check_cache("ingest", chunk);
   keep_set const& keep = decided.keep();
@@ -206,8 +215,8 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
   expects(keep.lists == side::kept && keep.of == unit::token, "ingest", "decided", "dropped entries or pages",
           "it lists what is admitted");
   detail::check_same_lanes("ingest", "decided.lanes", keep.lanes, chunk.lanes);
-  detail::check_same_lanes("ingest", "chunk.lanes", chunk.lanes, of_fresh.lanes());
-  detail::check_state("ingest", of_fresh, recorders_of(policy.score));
+  detail::check_same_lanes("ingest", "chunk.lanes", chunk.lanes, of_chunk.lanes());
+  detail::check_state("ingest", of_chunk, recorders_of(policy.score));
   expects(chunk.lanes.count.layer == 0 && chunk.lanes.count.head == 0 && keep.lanes.size() == chunk.lanes.size(),
           "ingest", "chunk.lanes", "a count for each lane", "all lanes of a sequence read the same tokens");
   bool const of_this = chunk.shape == both.window.shape && chunk.lanes.sequences == both.window.lanes.sequences &&
@@ -221,16 +230,16 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
   using rows = implementation<ops::enter_rows_t, typename Executor::backend>;
   if constexpr (requires { rows::refuse(exec, chunk, both.window); }) rows::refuse(exec, chunk, both.window);
   ops::count_passing(exec, chunk.lanes, policy.window, plans.new_tokens(), plans.below());
-  std::span<recorded_column const> const columns(of_fresh.columns());
+  std::span<recorded_column const> const columns(of_chunk.columns());
   detail::retire_checked("ingest", exec, policy, in, both, state, plans, {}, {&keep, &chunk, columns, plans.below()},
                          stats);
   ops::enter_rows(exec, chunk, columns, both.window, std::span<recorded_column const>(state.window.columns()),
                   plans.below());
 }
 
-/// Rolls a sequence back: entries at logical position `position` and after it are gone from window and pages; empty
-/// pages go back to the supply. What had left the window and was not admitted does not come back, so only drafts are
-/// rolled back without a trace.
+/// Rolls a sequence back: removes the entries at logical position `position` and after it from the window and from the
+/// pages, and frees pages that become empty. Entries that have left the window without being admitted do not come back,
+/// so only a roll-back of drafts restores the exact state from before.
 ///
 /// - throws: `invalid_argument` if the sequence or the position is out of range.
 template <executor Executor>
@@ -243,7 +252,7 @@ void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& state, int
   ops::release_pages(exec, both.global);
 }
 
-// Policies that do not fit: one error each, which names the part.
+// Overloads for policies that do not fit. Each gives one compile error that names the part.
 
 /// @cond
 template <executor Executor, detail::unsound_admission Policy>

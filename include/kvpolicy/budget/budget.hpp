@@ -1,4 +1,4 @@
-// Budgets: how many entries survive, forced ones included, and who shares them.
+// Budgets: how many entries are kept, forced ones included, and which lanes share that number.
 #pragma once
 
 #include <concepts>
@@ -9,10 +9,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A budget is a regular function object: how many of `count` entries a lane may keep, its share.
+/// A budget is a regular function object `int(lane, int count)`: the number of entries that a lane with `count` entries
+/// may keep.
 ///
-/// Optional: `scope()`, who pools their shares; `floor(share)`, how many entries a lane keeps before the pool is
-/// shared; `in_entries(shape, entry_bytes)`, the same budget once it is known what an entry costs.
+/// Optional members:
+///
+/// - `scope()`: which lanes pool their budgets. The pool then keeps the sum of its lanes' budgets.
+/// - `floor(budget)`: the number of entries that each lane of a pool is guaranteed, given the lane's own budget.
+/// - `in_entries(shape, entry_bytes)`: the budget in entries, given the size of one entry of one lane. A budget in
+///   bytes has it.
 template <class B>
 concept budget = std::regular<B> && requires(B const& b, lane this_lane, int count) {
   { b(this_lane, count) } -> std::same_as<int>;
@@ -25,7 +30,7 @@ struct a_budget {
   static constexpr bool accepts = budget<std::remove_cvref_t<Result>>;
 };
 
-/// What a decision asks of a budget. `check()` is the one error that a user reads of one that does not fit.
+/// The hooks of a budget. `check()` gives the one compile error for a budget that does not fit.
 template <class B>
 using budget_hooks = part_hooks<
     B, law<hook::budget_is_number, !std::is_arithmetic_v<B>>,
@@ -64,9 +69,9 @@ constexpr auto in_entries(Budget const& limit, shape const& model, std::int64_t 
   }
 }
 
-/// floor(fraction * tokens) of the real numbers; a product of doubles may fall a little short of it.
+/// floor(fraction * tokens) of real numbers. The small term makes up for a product of doubles that rounds down.
 KVPOLICY_HD constexpr int part_of(double fraction, int tokens) { return static_cast<int>(fraction * tokens + 1e-9); }
-/// int(fraction * tokens) as published code has it: a product of doubles, cut (29 % of 100 are 28).
+/// int(fraction * tokens), as in published code: a product of doubles, truncated (29 % of 100 are 28).
 KVPOLICY_HD constexpr int cut_part_of(double fraction, int tokens) { return static_cast<int>(fraction * tokens); }
 
 inline void check_tokens(char const* call, int tokens) {
@@ -79,7 +84,7 @@ inline void check_floor(char const* call, double floor) {
 
 }  // namespace detail
 
-/// `tokens` entries for every lane; all heads of a layer, or all lanes of a token, when they decide together.
+/// `tokens` entries for each lane. Lanes that decide together keep the same `tokens` tokens.
 struct per_lane {
   int tokens = 1024;
   static constexpr auto name = "budget";
@@ -89,9 +94,9 @@ struct per_lane {
   friend bool operator==(per_lane const&, per_lane const&) = default;
 };
 
-/// `tokens` entries for every lane of a layer, pooled: lanes that need more take from those that need less (AdaKV, Feng
-/// et al. 2024, arXiv:2407.11550, in its guaranteed form: each lane first keeps its best int(floor * tokens)). Ties go
-/// to the lower (head, ordinal). The total is exact.
+/// `tokens` entries for each lane of a layer on average: the lanes pool their budgets, and the entries with the highest
+/// scores of all these lanes are kept. Each lane is guaranteed its int(floor_part * tokens) best entries (AdaKV, Feng
+/// et al. 2024, arXiv:2407.11550, with its safeguard). Ties go to the lower (head, ordinal). The total is exact.
 struct per_layer {
   int tokens = 1024;
   double floor_part = 0.2;
@@ -106,8 +111,8 @@ struct per_layer {
   friend bool operator==(per_layer const&, per_layer const&) = default;
 };
 
-/// `tokens` entries for every lane of a sequence, pooled over all layers and heads. Ties go to the lower (layer, head,
-/// ordinal).
+/// `tokens` entries for each lane of a sequence on average, pooled over all layers and heads as `per_layer` pools the
+/// heads of a layer. Ties go to the lower (layer, head, ordinal).
 struct per_sequence {
   int tokens = 1024;
   double floor_part = 0;
@@ -122,28 +127,28 @@ struct per_sequence {
   friend bool operator==(per_sequence const&, per_sequence const&) = default;
 };
 
-/// How a ratio becomes a count.
+/// How the number of kept entries is computed from a ratio of dropped ones.
 ///
-/// - `exact`: the floor of the real number, `count * (1 - ratio)`.
-/// - `kvpress`: as kvpress 0.5.5 computes it: a product of doubles, truncated (100 entries without 0.9 of them are 9),
-///   and at least one entry unless the ratio is 1. Where lanes share the budget and the floor is above 0, every lane is
-///   guaranteed at least one entry (its AdaKV).
-/// - `kvpress_0_5_4`: as kvpress 0.5.4 and all releases before it: truncated only, so that short lanes may keep
-/// nothing.
+/// - `exact`: the floor of the real number `count * (1 - ratio)`.
+/// - `kvpress`: as kvpress 0.5.5: a product of doubles, truncated (of 100 entries with ratio 0.9 it keeps 9), and at
+///   least one entry unless the ratio is 1. If lanes share the budget and its floor is above 0, each lane is guaranteed
+///   at least one entry, as in kvpress's AdaKV.
+/// - `kvpress_0_5_4`: as kvpress 0.5.4 and all releases before it: truncated only, so that short lanes may keep no
+///   entry.
 enum class rounding { exact, kvpress, kvpress_0_5_4 };
 
 [[nodiscard]] constexpr std::array<char const*, 3> names(rounding) { return {"exact", "kvpress", "kvpress_0_5_4"}; }
 
 namespace detail {
 
-/// What a lane of `count` entries keeps when the part `drop` of it goes.
+/// The number of entries that a lane of `count` entries keeps if the part `drop` of them is dropped.
 KVPOLICY_HD constexpr int kept_of_ratio(double drop, rounding round, int count) {
   if (round == rounding::exact) return part_of(1 - drop, count);
   auto const kept = static_cast<int>(count * (1 - drop));
   return round == rounding::kvpress && kept == 0 && count > 0 && drop < 1 ? 1 : kept;
 }
 
-/// The entries of its share that a lane of a pool is guaranteed.
+/// The number of entries that a lane of a pool is guaranteed, given the lane's own budget `share`.
 KVPOLICY_HD constexpr int floor_of_share(double floor, rounding round, int share) {
   int const part = cut_part_of(floor, share);
   return round == rounding::kvpress && part == 0 && floor > 0 && share > 0 ? 1 : part;
@@ -151,7 +156,7 @@ KVPOLICY_HD constexpr int floor_of_share(double floor, rounding round, int share
 
 }  // namespace detail
 
-/// Drops the part `drop` of every lane, at every decision again.
+/// Drops the part `drop` of the entries of each lane, at every decision again.
 struct drop_ratio {
   double drop = 0.5;
   rounding round = rounding::exact;
@@ -163,9 +168,9 @@ struct drop_ratio {
   friend bool operator==(drop_ratio const&, drop_ratio const&) = default;
 };
 
-/// Drops floor(part of a lane's entries), the lowest of each, when the trigger fires for all lanes of a sequence
-/// together (with `over_budget` it fires at every decision): WG-KV's eviction of admitted tokens (arXiv:2512.17452,
-/// K.1), with `over_total` as trigger.
+/// Drops the floor(drop * count) entries with the lowest scores of each lane, when the trigger fires for all lanes of a
+/// sequence together (`over_budget` fires at every decision). With `over_total` as the trigger this is WG-KV's eviction
+/// of admitted tokens (arXiv:2512.17452, K.1).
 struct lowest_part {
   double drop = 0.1;
   static constexpr auto name = "lowest";
@@ -177,12 +182,12 @@ struct lowest_part {
   KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::global; }
   KVPOLICY_HD static constexpr int floor(int share) {
     return share;
-  }  // no lane takes from another, while what is forced fits
+  }  // each lane keeps its own budget, unless forced entries need more
   friend bool operator==(lowest_part const&, lowest_part const&) = default;
 };
 
-/// `limit` bytes of keys and values for all lanes of a sequence, in equal shares. Before a plan has told what an entry
-/// costs, a byte is an entry.
+/// `limit` bytes of keys and values for all lanes of a sequence, divided equally. A decision converts it with
+/// `in_entries`; called directly it counts each byte as an entry.
 struct in_bytes {
   std::int64_t limit = 1 << 20;
   static constexpr auto name = "budget";

@@ -1,4 +1,4 @@
-// Picks: which of the scored entries stay.
+// Picks decide which of the scored entries are kept.
 #pragma once
 
 #include <cmath>
@@ -9,26 +9,28 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Keep the best, up to the budget.
+/// Keeps the entries with the highest scores, up to the budget.
 struct top {
   static constexpr auto name = "top";
   static constexpr auto fields() { return std::tuple{}; }
   friend bool operator==(top const&, top const&) = default;
 };
 
-/// Drop one entry a decision, the lowest: what decoding needs that adds one entry a step. The keep set lists what is
-/// dropped, and `overwrite` carries it out.
+/// Drops the entry with the lowest score of each lane whose trigger fires: one entry in each decision. It suits
+/// decoding, which adds one entry in each step. The keep set lists the dropped entry, and `overwrite` carries the
+/// decision out.
 struct lowest_one {
   static constexpr auto name = "lowest_one";
   static constexpr auto fields() { return std::tuple{}; }
   friend bool operator==(lowest_one const&, lowest_one const&) = default;
 };
 
-/// Keep what scores enough, however many that are: there is no budget. A NaN is never enough.
+/// Keeps the entries whose score is at least `least`, however many they are: there is no budget. Entries with a NaN as
+/// score are not kept.
 struct at_least {
   float least = 0.1f;
-  bool strict = false;     ///< more than `least`, not as much
-  bool unbounded = false;  ///< `least` may lie outside 0 to 1, where gates do not
+  bool strict = false;     ///< true: the score must be greater than `least`
+  bool unbounded = false;  ///< true: `least` may be outside 0 to 1, the range of gates
   static constexpr auto name = "at_least";
   static constexpr auto fields() {
     return std::tuple{field{"least", &at_least::least}, field{"strict", &at_least::strict},
@@ -43,7 +45,7 @@ struct at_least {
   friend bool operator==(at_least const&, at_least const&) = default;
 };
 
-/// A pick by the score alone, whatever the others score.
+/// A pick that depends on an entry's own score only, and not on the scores of other entries.
 template <class P>
 concept threshold = std::regular<P> && requires(P const& p, float score) {
   { p(score) } -> std::same_as<bool>;
@@ -51,7 +53,7 @@ concept threshold = std::regular<P> && requires(P const& p, float score) {
 
 namespace detail {
 
-/// What a decision asks of a pick. `check()` is the one error that a user reads of one that does not fit.
+/// The hooks of a pick. `check()` gives the one compile error for a pick that does not fit.
 template <class P>
 using pick_hooks =
     part_hooks<P, law<hook::pick_is_number, !std::is_arithmetic_v<P>>,

@@ -1,4 +1,5 @@
-// The engine's memory as kvpolicy sees it: planes, a locator, lanes. Views all of them; nothing here owns anything.
+// Views of the engine's memory: planes of keys and values, a locator that finds entries in them, and lanes. None of
+// these types owns memory.
 #pragma once
 
 #include <cstddef>
@@ -9,36 +10,38 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Where an entry lives: a unit of the pool (a slot, a page, a sequence's row) and a token inside it.
+/// The place of an entry in memory: a unit of the pool (a slot, a page, or a sequence's row) and a token inside it.
 struct place {
   std::int64_t unit = 0;
   int token = 0;
   friend bool operator==(place const&, place const&) = default;
 };
 
-/// Where a plane begins, if one base does not do: a table of pointers, for each layer (a tensor of its own), each unit
-/// (block stacks, pools in several pieces) or both. A stride of 0 shares the pointer; the plane's strides are added.
+/// A table of base pointers, for a plane that is not one tensor. It has a pointer for each layer (one tensor a layer),
+/// for each unit (block stacks, pools in several pieces), or for both. A stride of 0 shares the pointer along that
+/// axis. The plane's own strides are added to the pointer.
 struct base_table {
   std::byte* const* data = nullptr;  ///< null: the plane has one base
   std::int64_t layer = 0;            ///< strides of the table, in pointers
   std::int64_t unit = 0;
   std::int64_t head = 0;
-  int alignment =
-      0;  ///< bytes that all pointers are multiples of: up to 16, a device reads as many at once. 0: an element's
+  int alignment = 0;  ///< every pointer is a multiple of so many bytes, and device kernels load up to 16 of them at
+                      ///< once; 0: pointers are aligned to an element only
 };
 
-/// Keys *or* values of a model, named axes with signed byte strides. NHD, HND, packed K/V and transposed V are strides.
-/// A layer or head stride of 0 is a pool whose units belong to whichever lane's table names them.
+/// The keys *or* the values of a model: named axes with signed strides in bytes. Layouts such as NHD, HND, packed K/V
+/// and transposed V differ in strides only. A layer or head stride of 0 describes a pool in which a unit belongs to the
+/// lane whose table names it.
 struct plane {
   std::byte* base = nullptr;
   codec element = codec::f32;
   int dims = 0;            ///< elements of a row
-  std::int64_t layer = 0;  ///< bytes between layers, and so on
+  std::int64_t layer = 0;  ///< bytes between two layers; the next four are strides in bytes as well
   std::int64_t unit = 0;
   std::int64_t token = 0;
   std::int64_t head = 0;
   std::int64_t dim = 0;
-  base_table bases{};  ///< instead of `base`
+  base_table bases{};  ///< used instead of `base` if its `data` is not null
 
   [[nodiscard]] KVPOLICY_HD constexpr std::byte* row(int in_layer, place at, int of_head) const {
     std::byte* const from =
@@ -48,24 +51,25 @@ struct plane {
   [[nodiscard]] KVPOLICY_HD constexpr bool contiguous() const { return dim == bytes_of(element); }
 };
 
-/// Which table, if any, turns an ordinal into a place.
+/// The kinds of a locator: see `locator`.
 enum class locating { identity, slot_map, block_table, ring, csr_pages };
 
-/// Logical entry -> place. A stride of 0 in the table shares it: one slot map for all lanes, or one for each.
+/// Maps the ordinal of an entry in its lane to its place. A table with stride 0 along an axis is shared by the lanes of
+/// that axis, so one slot map can serve all lanes, or each lane can have its own.
 ///
-/// - identity: unit = sequence, token = ordinal. Contiguous caches.
-/// - slot_map: unit = table[ordinal]. One token a unit.
+/// - identity: unit = sequence, token = ordinal. Contiguous caches use it.
+/// - slot_map: unit = table[ordinal], token = 0.
 /// - block_table: unit = table[ordinal / unit_tokens], token = ordinal % unit_tokens.
-/// - csr_pages: as block_table, the lane's pages beginning at table[begin]: one list for a whole batch.
-/// - ring: unit = sequence, token = (table[0] + ordinal) % unit_tokens. A window that overwrites its oldest row.
+/// - csr_pages: as block_table, but the lane's pages begin at table[begin]. One list serves the whole batch.
+/// - ring: unit = sequence, token = (table[0] + ordinal) % unit_tokens. The newest row overwrites the oldest.
 struct locator {
   locating kind = locating::identity;
   by_lane<int const> table{};
   int unit_tokens = 1;
-  std::int64_t units = 0;      ///< units in the pool; a table that names others is not noticed
-  by_lane<int const> begin{};  ///< csr_pages: where a lane's pages begin in its table row
+  std::int64_t units = 0;      ///< units in the pool; the locator does not check that table entries are below it
+  by_lane<int const> begin{};  ///< of csr_pages: where a lane's pages begin in its table row
 
-  /// The lane's units, in order.
+  /// The units of a lane, in the order of its entries.
   [[nodiscard]] KVPOLICY_HD constexpr int const* list(lane this_lane) const {
     return table.row(this_lane) + (begin.data != nullptr ? *begin.row(this_lane) : 0);
   }
@@ -86,38 +90,39 @@ struct locator {
   }
 };
 
-/// Contiguous rows: `capacity` tokens for each of `sequences` sequences.
+/// A locator of contiguous rows: each of `sequences` sequences has `capacity` tokens.
 [[nodiscard]] constexpr locator identity_map(int capacity, int sequences = 1) {
   return {.kind = locating::identity, .unit_tokens = capacity, .units = sequences};
 }
 
-/// One slot number an entry; `slots` is the size of the pool.
+/// A locator whose table has one slot number for each entry. `slots` is the size of the pool.
 [[nodiscard]] constexpr locator slot_map(by_lane<int const> table, std::int64_t slots) {
   return {.kind = locating::slot_map, .table = table, .unit_tokens = 1, .units = slots};
 }
 
-/// One page number every `page` entries; `pages` is the size of the pool.
+/// A locator whose table has one page number for every `page` entries. `pages` is the size of the pool.
 [[nodiscard]] constexpr locator block_table(by_lane<int const> table, int page, std::int64_t pages) {
   return {.kind = locating::block_table, .table = table, .unit_tokens = page, .units = pages};
 }
 
-/// The pages of a batch in one list: those of sequence s are indices[indptr[s]] and on. FlashInfer's arrays.
+/// A locator of FlashInfer's arrays: one list has the pages of the whole batch, and those of sequence s begin at
+/// indices[indptr[s]]. `page` is the number of entries of a page, `pages` the size of the pool.
 [[nodiscard]] constexpr locator csr_pages(by_lane<int const> indices, by_lane<int const> indptr, int page,
                                           std::int64_t pages) {
   return {.kind = locating::csr_pages, .table = indices, .unit_tokens = page, .units = pages, .begin = indptr};
 }
 
-/// The view that appliers edit: K and V, where an entry lives, and who is there.
+/// A view of a KV cache: its keys and values, the locator that finds an entry in them, and its lanes. Appliers edit it.
 struct cache {
   kvpolicy::shape shape{};
   kvpolicy::lanes lanes{};
   plane k{};
   plane v{};
   locator where{};
-  std::span<plane const> more{};  ///< what else moves with a row: the scales of a quantised pool, an indexer's keys
+  std::span<plane const> more{};  ///< planes that move with K and V: scales of a quantised pool, an indexer's keys
 };
 
-/// Bytes of keys and values that one entry of one lane takes.
+/// The bytes that one entry of one lane takes in K, V and the planes in `more`.
 [[nodiscard]] inline std::int64_t entry_bytes(cache const& in) {
   std::int64_t bytes = 0;
   auto const add = [&](plane const& rows) { bytes += std::int64_t{rows.dims} * bytes_of(rows.element); };

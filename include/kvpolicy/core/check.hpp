@@ -1,4 +1,4 @@
-// Checks of the views that an engine hands over: shapes, strides, overlap. Nothing here reads K or V.
+// Checks of the views that an engine passes: shapes, strides, overlap. They do not read K or V.
 #pragma once
 
 #include <algorithm>
@@ -23,10 +23,10 @@ inline void check_shape(char const* call, shape const& model) {
   expects(model.value_dim >= 0, call, "shape.value_dim", model.value_dim, "a size cannot be negative");
 }
 
-/// Lanes, and the entries of all of them, are counted in 32 and 64 bits: there are fewer than 2^31 of the first.
+/// Refuses batches of 2^31 or more lanes, because lanes are numbered in 32 bits.
 inline void check_size(char const* call, char const* name, lanes const& batch) {
   constexpr std::int64_t most = std::numeric_limits<int>::max();
-  std::int64_t const of_sequence = std::int64_t{batch.layers()} * batch.heads;  // two ints: it fits
+  std::int64_t const of_sequence = std::int64_t{batch.layers()} * batch.heads;  // the product of two ints fits
   expects(
       of_sequence <= most / batch.sequences, call, name,
       [&] {
@@ -50,13 +50,14 @@ inline void check_lanes(char const* call, lanes const& batch, shape const& model
   expects(batch.position.data != nullptr, call, "lanes.position", "null", "every entry says its position");
 }
 
-/// One axis of a plane: how many steps it takes, and how far each goes.
+/// One axis of a plane: the number of its elements, and the bytes between two of them.
 struct axis {
   std::int64_t extent = 1;
   std::int64_t stride = 0;
 };
 
-/// True if no two index tuples meet: sorted by stride, every step clears all that the smaller axes span.
+/// True if no two index tuples have an address in common: with the axes sorted by stride, each stride is at least the
+/// span of the smaller axes.
 inline bool disjoint(std::array<axis, 6> axes, std::int64_t bytes) {
   std::sort(axes.begin(), axes.end(), [](axis a, axis b) { return std::abs(a.stride) < std::abs(b.stride); });
   std::int64_t spanned = bytes;
@@ -68,11 +69,11 @@ inline bool disjoint(std::array<axis, 6> axes, std::int64_t bytes) {
   return true;
 }
 
-/// A plane may have stride 0 over layers or heads where every layer or head has a table row of its own: one pool of
-/// pages that any lane may hold (WG-KV). Which pages are whose is then the table's business.
+/// The axes of a plane. A plane may have stride 0 over layers or heads if each layer or head has its own row of the
+/// table: then there is one pool of pages for all lanes (WG-KV), and the table says which lane has which page.
 inline std::array<axis, 6> axes_of(plane const& rows, shape const& model, locator const& where) {
   std::int64_t const tokens = where.kind == locating::slot_map ? 1 : where.unit_tokens;
-  if (rows.bases.data != nullptr) {  // along an axis that the pointers run over, only they say where things are
+  if (rows.bases.data != nullptr) {  // along the axes of the table of pointers, strides do not give addresses
     return {axis{rows.bases.layer != 0 ? 1 : model.layers, rows.layer},
             axis{rows.bases.unit != 0 ? 1 : where.units, rows.unit},
             axis{tokens, rows.token},
@@ -86,7 +87,7 @@ inline std::array<axis, 6> axes_of(plane const& rows, shape const& model, locato
           axis{heads, rows.head},   axis{rows.dims, rows.dim},    axis{}};
 }
 
-/// Lowest and one past the highest byte that the axes reach from a plane's base.
+/// The lowest byte that the axes reach from a plane's base, and the byte after the highest.
 inline std::pair<std::intptr_t, std::intptr_t> extent_of(plane const& rows, std::array<axis, 6> const& axes) {
   auto low = reinterpret_cast<std::intptr_t>(rows.base);
   auto high = low + bytes_of(rows.element);
@@ -97,8 +98,8 @@ inline std::pair<std::intptr_t, std::intptr_t> extent_of(plane const& rows, std:
   return {low, high};
 }
 
-/// True if two planes that share a buffer interleave cleanly: with their `shared` largest common axes taken away, what
-/// is left of both fits into one step of the smallest of those axes without meeting.
+/// True if two planes in one buffer interleave without overlap: after the `shared` largest common axes are removed, the
+/// rest of both planes fits into one stride of the smallest removed axis, and the two rests do not overlap.
 inline bool interleaved(plane const& keys, std::array<axis, 6> k, plane const& values, std::array<axis, 6> v,
                         int shared) {
   std::int64_t step = std::numeric_limits<std::int64_t>::max();
@@ -117,7 +118,7 @@ inline bool interleaved(plane const& keys, std::array<axis, 6> k, plane const& v
   return (k_high <= v_low || v_high <= k_low) && std::max(k_high, v_high) - std::min(k_low, v_low) <= step;
 }
 
-/// True if no element of one plane lies in the other, whichever axes they take turns at.
+/// True if no element of one plane lies in the other, however the two planes interleave.
 inline bool apart(plane const& keys, std::array<axis, 6> const& k, plane const& values, std::array<axis, 6> const& v) {
   bool found = false;
   for (int shared = 0; shared <= 4 && !found; ++shared) found = interleaved(keys, k, values, v, shared);
@@ -148,12 +149,12 @@ inline void check_locator(char const* call, locator const& where, lanes const& b
 }
 
 inline void check_overlap(char const* call, cache const& in) {
-  if (in.k.bases.data != nullptr || in.v.bases.data != nullptr) return;  // their pointers would have to be read
+  if (in.k.bases.data != nullptr || in.v.bases.data != nullptr) return;  // this check does not read pointers
   expects(apart(in.k, axes_of(in.k, in.shape, in.where), in.v, axes_of(in.v, in.shape, in.where)), call, "k and v",
           "overlapping", "keys and values are different memory");
 }
 
-/// Everything about a cache that can be told without reading device memory.
+/// Checks everything about a cache that can be checked without reading device memory.
 inline void check_cache(char const* call, cache const& in) {
   check_shape(call, in.shape);
   check_lanes(call, in.lanes, in.shape);
@@ -168,7 +169,8 @@ inline void check_cache(char const* call, cache const& in) {
   }
 }
 
-/// An executor that knows which memory its kernels reach (`reaches(pointer)`) is asked about that of a cache.
+/// Refuses a cache in memory that the executor's kernels cannot access. An executor that can check this has the member
+/// `reaches(pointer)`.
 template <class Executor>
 void check_reach(char const* call, Executor& exec, cache const& in) {
   if constexpr (requires(void const* at) { static_cast<bool>(exec.reaches(at)); }) {
@@ -187,14 +189,15 @@ void check_reach(char const* call, Executor& exec, cache const& in) {
   }
 }
 
-/// Drafts are counted for a sequence, so a cache with drafts grows and shrinks in all its layers at once.
+/// Refuses to append to or truncate some layers only of a cache with drafts, because drafts are counted for each
+/// sequence.
 inline void check_whole(char const* call, lanes const& batch, shape const& model) {
   expects(batch.in_flight == nullptr || batch.layers() == model.layers, call, "lanes.layers", batch.layers(), [&] {
     return "drafts are counted for all " + std::to_string(model.layers) + " layers of a sequence together";
   });
 }
 
-/// A plan is carried out on the lanes that its decision read: their memory, whatever view of it is given.
+/// Refuses lanes whose counts or positions are other memory than those that the plan was decided about.
 inline void check_decided_about(char const* call, char const* name, lanes const& given, keep_set const& keep) {
   auto const same = [&](auto const& now, auto const& then) {
     lane const first{0, given.layer_begin, 0};
@@ -206,7 +209,7 @@ inline void check_decided_about(char const* call, char const* name, lanes const&
           "a plan is carried out on the cache that decide was told of");
 }
 
-/// `given` must lie inside `made`: the same batch, and some of its layers.
+/// Refuses lanes `given` that are not the lanes `made` or some of their layers.
 inline void check_same_lanes(char const* call, char const* name, lanes const& given, lanes const& made) {
   auto const member = [name](char const* which) { return [=] { return std::string(name) + which; }; };
   auto const made_for = [](int what) { return [what] { return "it was made for " + std::to_string(what); }; };

@@ -1,5 +1,4 @@
-// Checks of what only the memory of counts and positions can tell. They read it: for executors whose memory is the
-// host's.
+// Checks that read counts and positions. They run for executors whose memory the host can read.
 #pragma once
 
 #include <concepts>
@@ -11,11 +10,12 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A backend whose executors keep counts and positions where the host reads them: `reads_on_host`, a static member.
+/// A backend whose executors keep counts and positions in memory that the host can read. It declares a static member
+/// `reads_on_host`.
 template <class Backend>
 concept reads_on_host = requires { requires Backend::reads_on_host; };
 
-/// "layer 3, head 1", and of which sequence where a batch has several.
+/// The text "layer 3, head 1", with the sequence if the batch has several.
 inline std::string spell_lane_of(lanes const& batch, lane one) {
   std::string const text = "layer " + std::to_string(one.layer) + ", head " + std::to_string(one.head);
   return batch.sequences > 1 ? text + " of sequence " + std::to_string(one.sequence) : text;
@@ -28,7 +28,7 @@ inline std::string spell_lane_of(lanes const& batch, lane one) {
   return 0 <= drafts && drafts <= count && count <= batch.bound;
 }
 
-/// Says what is wrong with a lane's counts.
+/// Throws the error for a lane whose counts are out of their limits.
 inline void refuse_counts_of_lane(char const* call, lanes const& batch, lane one) {
   int const count = *batch.count.row(one);
   auto const in_lane = [&](int number) { return std::to_string(number) + " in " + spell_lane_of(batch, one); };
@@ -41,8 +41,8 @@ inline void refuse_counts_of_lane(char const* call, lanes const& batch, lane one
       [&] { return "a lane's drafts are among the " + std::to_string(count) + " entries that it holds"; });
 }
 
-/// Refuses counts of the sequences [first, last) that are negative or above the bound, and drafts that are negative or
-/// more than the lane's entries. Cost: one look at each count; rows that lanes share are looked at once.
+/// Refuses counts of the sequences [first, last) that are negative or above the bound, and numbers of drafts that are
+/// negative or above the lane's count. Cost: reads each count once, and counts that lanes share only once.
 inline void refuse_counts(char const* call, lanes const& batch, int first, int last) {
   if (batch.count.data == nullptr) return;
   int const layer_end = batch.count.layer == 0 ? batch.layer_begin + 1 : batch.layer_end;
@@ -57,14 +57,14 @@ inline void refuse_counts(char const* call, lanes const& batch, int first, int l
   }
 }
 
-/// The same of all sequences, where the backend's counts can be read; a device's kernels look for themselves.
+/// The same for all sequences, if the host can read the backend's counts. On a device the kernels check them.
 template <class Backend>
 void refuse_counts(char const* call, lanes const& batch) {
   if constexpr (reads_on_host<Backend>) refuse_counts(call, batch, 0, batch.sequences);
 }
 
-/// The counts that an argument of a verb brings: lanes, or what has lanes. A keep set's lanes are those of the cache
-/// that it is carried out on, which comes with it.
+/// Checks the counts of an argument of a verb: lanes, a cache or a score view. A keep set comes with the cache that has
+/// its lanes, so it is not checked again.
 template <class Argument>
 void refuse_counts_in(char const* call, Argument const& of) {
   if constexpr (std::same_as<Argument, lanes>) {
@@ -74,9 +74,10 @@ void refuse_counts_in(char const* call, Argument const& of) {
   }
 }
 
-/// Lanes that decide together hold equally many entries, at the same positions: the first stands for all.
+/// Refuses lanes that decide together but differ in their number of entries or in positions, because a decision reads
+/// only the first lane of each segment.
 ///
-/// Cost: reads each position once, and none where lanes share their rows.
+/// Cost: reads each position once, and none if lanes share their rows of positions.
 inline void refuse_other_tokens(char const* call, score_view const& scores) {
   lanes const& batch = scores.lanes;
   if (scores.decides == granularity::lane) return;
@@ -103,7 +104,7 @@ inline void refuse_other_tokens(char const* call, score_view const& scores) {
   }
 }
 
-/// Both, asked before a decision writes its scores; verbs that are given these need not look again.
+/// Makes both checks before a decision writes its scores. Verbs that are called with these scores skip the second one.
 template <class Backend>
 void refuse_unfit_lanes(char const* call, score_view& scores) {
   if constexpr (reads_on_host<Backend>) {

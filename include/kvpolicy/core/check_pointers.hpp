@@ -1,4 +1,4 @@
-// A check of what the tables of pointers to rows say. It reads them: for executors whose memory is the host's.
+// A check that reads tables of pointers to rows. It runs for executors whose memory the host can read.
 #pragma once
 
 #include <array>
@@ -8,13 +8,14 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// What is left of a plane's axes where layer, head and, with `of_unit`, unit are known.
+/// The axes of a plane inside one layer and head, and with `of_unit` inside one unit.
 inline std::array<axis, 6> axes_of_lane(plane const& rows, locator const& where, bool of_unit) {
   std::int64_t const tokens = where.kind == locating::slot_map ? 1 : where.unit_tokens;
   return {axis{of_unit ? 1 : where.units, rows.unit}, axis{tokens, rows.token}, axis{rows.dims, rows.dim}};
 }
 
-/// True if a lane's keys and values are different memory; `unit`: in that one, or below 0 in all that one base reaches.
+/// True if a lane's keys and values do not overlap in `unit`, or, if `unit` is negative, in all units that one base
+/// pointer reaches.
 inline bool apart_in(cache const& in, lane this_lane, std::int64_t unit) {
   plane k = in.k;
   plane v = in.v;
@@ -23,14 +24,14 @@ inline bool apart_in(cache const& in, lane this_lane, std::int64_t unit) {
   return apart(k, axes_of_lane(k, in.where, unit >= 0), v, axes_of_lane(v, in.where, unit >= 0));
 }
 
-/// Appliers that move rows move those of keys and of values, each once: a row that serves as both (MLA's latent rows,
-/// found through tables of pointers) would be moved twice. Each lane is asked about itself alone.
+/// Refuses rows that are both keys and values (MLA's latent rows, found through tables of pointers). An applier that
+/// moves the rows of keys and of values would move them twice. Each lane is compared with itself only.
 ///
-/// Cost: a few comparisons for each lane; for each of its units where the pointers run over units.
+/// Cost: a few comparisons for each lane, or for each unit of each lane if there is a pointer for each unit.
 template <class Backend>
 void refuse_rows_of_both(char const* call, cache const& in) {
   if constexpr (reads_on_host<Backend>) {
-    if (in.k.bases.data == nullptr && in.v.bases.data == nullptr) return;  // check_overlap has told
+    if (in.k.bases.data == nullptr && in.v.bases.data == nullptr) return;  // check_overlap has checked this case
     bool const by_unit = in.k.bases.unit != 0 || in.v.bases.unit != 0;
     for (int i = 0; i < in.lanes.size(); ++i) {
       lane const this_lane = in.lanes.at(i);

@@ -1,4 +1,4 @@
-// Element types of an engine's planes, and how one element becomes a float.
+// Element types of an engine's planes, and the conversion of an element to and from float.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ template <class To, class From>
 
 }  // namespace detail
 
-/// How an element of a plane is stored. `opaque` rows are bytes that only their engine can read (fp8, q8_0, int4 with
-/// scales in the row): a plane of them counts bytes as `dims`, can be moved and listed, and never scored or rotated.
+/// The element type of a plane. `opaque` rows are bytes that only their engine can read (fp8, q8_0, int4 with scales in
+/// the row): `dims` of such a plane is in bytes, and its rows can be moved and listed, but not scored or rotated.
 enum class codec : int { f32, f16, bf16, opaque };
 
 /// Bytes of one element.
@@ -27,7 +27,7 @@ enum class codec : int { f32, f16, bf16, opaque };
   return element == codec::f32 ? 4 : element == codec::opaque ? 1 : 2;
 }
 
-/// The element type's name, as it is printed.
+/// The printed name of the element type.
 [[nodiscard]] constexpr char const* name_of(codec element) {
   constexpr char const* names[] = {"f32", "f16", "bf16", "opaque"};
   return names[static_cast<int>(element)];
@@ -48,14 +48,14 @@ enum class codec : int { f32, f16, bf16, opaque };
   return detail::same_bits<float>(static_cast<std::uint32_t>(brain) << 16);
 }
 
-/// Float to bfloat16, to nearest even.
+/// Float to bfloat16, rounded to nearest even.
 [[nodiscard]] KVPOLICY_HD constexpr std::uint16_t to_bf16(float value) {
   auto const bits = detail::same_bits<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
   return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/// Float to IEEE half, to nearest even.
+/// Float to IEEE half, rounded to nearest even.
 [[nodiscard]] KVPOLICY_HD constexpr std::uint16_t to_f16(float value) {
   auto const bits = detail::same_bits<std::uint32_t>(value);
   auto const sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
@@ -70,12 +70,12 @@ enum class codec : int { f32, f16, bf16, opaque };
   return static_cast<std::uint16_t>(sign | (rounded >> 13));
 }
 
-/// The value that an element of this type holds when a float is stored in it: rounded to nearest even.
+/// The value that an element of this type has after a float is stored in it: the float, rounded to nearest even.
 [[nodiscard]] KVPOLICY_HD constexpr float rounded_to(codec element, float value) {
   return element == codec::f16 ? from_f16(to_f16(value)) : element == codec::bf16 ? from_bf16(to_bf16(value)) : value;
 }
 
-/// Stores a float as an element, to nearest even.
+/// Stores a float as an element, rounded to nearest even. The element type must not be opaque.
 KVPOLICY_HD inline void store(codec element, float value, std::byte* to) {
   if (element == codec::f32) {
     std::memcpy(to, &value, sizeof value);
@@ -85,7 +85,7 @@ KVPOLICY_HD inline void store(codec element, float value, std::byte* to) {
   std::memcpy(to, &raw, sizeof raw);
 }
 
-/// The element stored at `from`, as a float. Not of an opaque row.
+/// The element stored at `from`, as a float. The element type must not be opaque.
 [[nodiscard]] KVPOLICY_HD inline float load(codec element, std::byte const* from) {
   if (element == codec::f32) {
     float value = 0;

@@ -1,4 +1,4 @@
-// The two macros that every other header may need.
+// The two macros that every other header may use.
 #pragma once
 
 #if !defined(__cpp_exceptions)
@@ -12,5 +12,5 @@
 #define KVPOLICY_HD
 #endif
 
-/// Opens the library's versioned namespace; close it with two braces' worth of `}`.
+/// Names the library's versioned inline namespace: `namespace KVPOLICY_NAMESPACE { ... }`.
 #define KVPOLICY_NAMESPACE kvpolicy::inline v0

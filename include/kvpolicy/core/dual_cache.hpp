@@ -1,4 +1,5 @@
-// A lane's cache in two parts: a window that every token enters, and pages for those that stay.
+// A cache in two parts for policies with an admission: a window that every token enters, and pages for those that the
+// policy admits.
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
@@ -6,32 +7,33 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// The free pages of a pool, a stack in the executor's memory: the next one to hand out is free[*count - 1].
+/// The free pages of a pool: a stack in the executor's memory. The next page to allocate is free[*count - 1].
 struct page_free_list {
   int* free = nullptr;
   int* count = nullptr;
-  int sentinel = -1;  ///< the page that unused entries of tables name; it is never handed out
+  int sentinel = -1;  ///< the page that unused entries of block tables name; it is never allocated
 };
 
-/// Lanes in pages of their own, and what taking or giving back a page has to write.
+/// Lanes that each have pages of their own, with the memory that is written when a page is allocated or freed.
 struct paged_lanes {
-  cache entries{};           ///< `where` is a block table over `table`
-  by_lane<int> table{};      ///< the same table, to be written
-  by_lane<int> num_pages{};  ///< pages that each row of the table holds
+  cache entries{};           ///< `where` is a block table that reads `table`
+  by_lane<int> table{};      ///< the block table, as writable memory
+  by_lane<int> num_pages{};  ///< the number of pages in each row of the table
   page_free_list pages{};
 
   [[nodiscard]] KVPOLICY_HD constexpr int page() const { return entries.where.unit_tokens; }
 };
 
-/// The cache of a policy that admits: every token is written into its lane's window, a ring, and when it leaves the
-/// window it goes on in pages of the lane, or is gone. Ordinals ascend in position in both.
+/// The cache of a policy with an admission. Every token is written into its lane's window, which is a ring. When it
+/// leaves the window, it is copied into pages of the lane if it is admitted, and dropped otherwise. Positions ascend
+/// with ordinals in both parts.
 ///
-/// All lanes of a sequence are in step in the window, so counts and positions of the window are shared by layers and
-/// heads (stride 0), and `oldest` is one number a sequence: the ring's row of ordinal 0. The window's plane and the
-/// pages' may lie in one pool, a lane's fixed local pages side by side.
+/// All lanes of a sequence have the same tokens in the window. Therefore layers and heads share the window's counts and
+/// positions (stride 0), and `oldest` is one number for each sequence: the row of the ring that holds ordinal 0. The
+/// planes of window and pages may lie in one pool, where a lane's local pages are fixed and contiguous.
 struct dual_cache {
-  cache window{};         ///< `where` is a ring over `oldest`; its rows: the policy's window, and drafts beyond it
-  by_lane<int> oldest{};  ///< the same cursor, to be written
+  cache window{};         ///< `where` is a ring that reads `oldest`; its rows hold the policy's window and drafts
+  by_lane<int> oldest{};  ///< the ring's cursor, as writable memory
   paged_lanes global{};
 };
 
@@ -65,7 +67,7 @@ inline void check_paged_lanes(char const* call, paged_lanes const& in) {
   own("global.lanes.position", batch.position);
 }
 
-/// Everything about a dual cache that can be told without reading tables.
+/// Checks everything about a dual cache that can be checked without reading tables.
 inline void check_dual(char const* call, dual_cache const& in) {
   locator const& ring = in.window.where;
   expects(ring.kind == locating::ring, call, "window.where", "no ring", "a window overwrites its oldest row");

@@ -1,4 +1,4 @@
-// Errors: one line that names the call, the argument, its value and the rule that it broke.
+// Errors: a message names the call, the argument, its value and the rule that it breaks, in one line.
 #pragma once
 
 #include <charconv>
@@ -10,7 +10,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A caller's mistake, found before anything was written.
+/// A wrong argument of a call. It is thrown before anything was written.
 class invalid_argument : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
@@ -18,8 +18,8 @@ class invalid_argument : public std::invalid_argument {
 
 namespace detail {
 
-/// A text, or a function that makes one: errors are spelt only when they are thrown, so that a good call allocates
-/// nothing.
+/// Converts a text, a number, or a function that returns a text. Functions are called only when an error is thrown, so
+/// that a correct call allocates nothing.
 template <class Text>
 std::string spell(Text const& text) {
   if constexpr (requires { std::string(text()); }) {
@@ -36,7 +36,7 @@ std::string spell(Text const& text) {
 
 [[noreturn]] inline void reject(std::string const& call, std::string const& name, std::string const& value,
                                 std::string const& rule) {
-#if defined(__cpp_exceptions)  // without them config.hpp has said all there is to say
+#if defined(__cpp_exceptions)  // without exceptions config.hpp gives the only error
   throw invalid_argument(call + ": " + name + " = " + value + ", but " + rule);
 #endif
 }

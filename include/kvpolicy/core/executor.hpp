@@ -1,4 +1,4 @@
-// What an executor is: where work runs, and who owns scratch memory.
+// The concept `executor`: where work runs, and the owner of scratch memory.
 #pragma once
 
 #include <concepts>
@@ -7,9 +7,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Comes first in every call. Names its backend, makes buffers in its own memory, and owns scratch that is sized by
-/// `reserve` when plans and states are made; after that a decision allocates nothing. One executor per stream, not
-/// shared between threads.
+/// An executor is the first argument of every call. It names its backend, allocates buffers in its own memory, and owns
+/// the scratch memory. `make_plan` and `make_state` size the scratch with `reserve`, so that a decision allocates
+/// nothing. Use one executor for each stream, and do not share it between threads.
 template <class E>
 concept executor = requires(E& exec, std::size_t bytes, std::byte* to, std::byte const* from) {
   typename E::backend;

@@ -1,4 +1,4 @@
-// A policy's parameters as one list, from which printing (and later parsing, hashing, JSON) follow.
+// The parameters of a policy as a list of fields, from which a policy is printed, read and hashed.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace KVPOLICY_NAMESPACE {
 template <class Owner, class Value>
 using member_of = Value Owner::*;
 
-/// A parameter: its name in a spec and the member that holds it. A field named "" prints its value alone: `sinks(4)`.
+/// A parameter: its name in a spec and its data member. A field named "" prints its value alone, as in `sinks(4)`.
 template <class Owner, class Value>
 struct field {
   char const* name;
@@ -31,13 +31,15 @@ concept described = requires {
   T::fields();
 };
 
-/// An enumeration whose values have names, in their order: `constexpr std::array names(my_enum)`, found where it lives.
+/// An enumeration whose values have names: `constexpr std::array names(my_enum)` returns them in the order of the
+/// values. It is found by argument-dependent lookup, so it must be in the namespace of the enumeration.
 template <class T>
 concept named_values = std::is_enum_v<T> && requires(T value) {
   { names(value).size() } -> std::convertible_to<std::size_t>;
 };
 
-/// "snapkv(window=32, pool=max:7)". Numbers print so that reading them back gives the same value.
+/// Prints a value, for example "snapkv(window=32, pool=max:7)". Numbers print so that reading them back gives the same
+/// value.
 template <class T>
 [[nodiscard]] std::string to_string(T const& value);
 
@@ -79,11 +81,11 @@ std::string to_string(T const& value) {
   } else if constexpr (std::convertible_to<T, char const*>) {
     return value;
   } else if constexpr (requires { print(value); }) {
-    return print(value);  // found where the type lives
+    return print(value);  // found by argument-dependent lookup
   } else if constexpr (requires { std::string(T::name); }) {
     return T::name;
   } else {
-    return "unnamed";  // a user's type that says neither its name nor its fields
+    return "unnamed";  // a user's type that has neither a name nor fields
   }
 }
 

@@ -1,4 +1,5 @@
-// What a type makes of a hook: one that it has, but that cannot be called as the hook, is an error, not silence.
+// Compile-time checks of hooks: a type with a member of a hook's name that cannot be called as the hook is an error. It
+// is never ignored silently.
 #pragma once
 
 #include <concepts>
@@ -12,25 +13,26 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// What a call may return.
+/// Accepts a hook that returns any type.
 struct anything {
   template <class Result>
   static constexpr bool accepts = true;
 };
+/// Accepts a hook that returns `Wanted`, or a reference to it.
 template <class Wanted>
 struct exactly {
   template <class Result>
   static constexpr bool accepts = std::same_as<std::remove_cvref_t<Result>, Wanted>;
 };
 
-/// A type that has hooks for some arguments of its template only says so (`static constexpr bool constrains_hooks =
-/// true`): one whose requires-clause fails is absent.
+/// A template that has a hook only for some of its arguments declares `static constexpr bool constrains_hooks = true`.
+/// A hook whose requires-clause fails then counts as absent.
 template <class T>
 concept constrains_hooks = requires {
   requires bool { T::constrains_hooks };
 };
 
-/// What T makes of a hook that is called with these arguments on a const object.
+/// The form of a hook in T, if it is called with these arguments on a const object.
 template <class Hook, class T, class Wanted, class... Args>
 consteval hook_form form_of_call() {
   if constexpr (!std::is_class_v<T>) {
@@ -49,7 +51,7 @@ consteval hook_form form_of_call() {
   }
 }
 
-/// The same of a hook that is called in either of two ways.
+/// The same for a hook that can be called in either of two ways.
 constexpr hook_form form_of_either(hook_form first, hook_form second) {
   for (hook_form const wrong : {hook_form::not_const, hook_form::other_result}) {
     if (first == wrong || second == wrong) return wrong;
@@ -57,7 +59,7 @@ constexpr hook_form form_of_either(hook_form first, hook_form second) {
   return first == hook_form::fits ? first : second;
 }
 
-/// The same of a hook whose arguments are known later only: here it need not be more than a function.
+/// The same for a hook whose arguments are not known yet: it only has to be a function.
 template <class Hook, class T>
 consteval hook_form form_of_function() {
   if constexpr (!std::is_class_v<T>) {
@@ -69,7 +71,7 @@ consteval hook_form form_of_function() {
   }
 }
 
-/// The same of a static constant. `Fits`: it can be read as one.
+/// The same for a static constant. `Fits` says whether it can be read as one.
 template <class Hook, class T, bool Fits>
 consteval hook_form form_of_constant() {
   if constexpr (!std::is_class_v<T>) {
@@ -85,7 +87,7 @@ consteval hook_form form_of_constant() {
   }
 }
 
-/// The same of a type, `using needs = ...`.
+/// The same for a member type, such as `using needs = ...`.
 template <class Hook, class T, bool Fits>
 consteval hook_form form_of_type() {
   if constexpr (Fits) {
@@ -99,7 +101,7 @@ consteval hook_form form_of_type() {
   }
 }
 
-/// The same of a data member, of any type.
+/// The same for a data member of any type.
 template <class Hook, class T>
 consteval hook_form form_of_data() {
   if constexpr (!std::is_class_v<T>) {
@@ -111,7 +113,7 @@ consteval hook_form form_of_data() {
   }
 }
 
-/// A hook, and what a type makes of it.
+/// A hook that a type must have, an optional hook, and a law that a type must satisfy.
 template <class Hook, hook_form Form>
 struct required_hook {
   static constexpr bool sound = Form == hook_form::fits;
@@ -125,7 +127,8 @@ struct optional_hook : required_hook<Hook, Form == hook_form::absent ? hook_form
 template <class Hook, bool Holds>
 struct law : required_hook<Hook, Holds ? hook_form::fits : hook_form::absent> {};
 
-/// Of a type's hooks the first that does not fit is one error; evaluated twice it is still one.
+/// The hooks and laws of a type. `check` gives one compile error, for the first that does not fit, even if it is
+/// evaluated twice.
 template <class Part, class... Hooks>
 struct hooks {
   static constexpr bool sound = (Hooks::sound && ...);
@@ -143,23 +146,24 @@ struct hooks {
   }
 };
 
-/// One error if they do not fit; true if they do.
+/// True if all hooks fit. Otherwise it gives one compile error.
 template <class Hooks>
 consteval bool fits() {
   return Hooks::check() && Hooks::sound;
 }
 
-/// What a call returns that was refused when it was compiled.
+/// The result of a call that has given a compile error. It is declared only.
 template <class T>
 T refused();
 
-/// The name of this struct is the error that a user reads when a signal is read that is not there.
+/// The compiler names this struct in the error that a user reads when a scorer reads a signal that is not provided.
 template <class Signal, class Bag>
 struct signal_read {
   static constexpr bool is_provided = Bag::template provides<Signal>;
 };
 
-/// Converts to a T and to nothing else, or to its bases alone: tells whose comparison `==` finds.
+/// `as_itself` converts to a T only, and `as_base` to the base classes of T only. With them `compares_as_base` finds
+/// out whether `==` compares whole objects or only their bases.
 template <class T>
 struct as_itself {
   template <std::same_as<T> U>
@@ -199,7 +203,7 @@ concept named_constant = requires { std::string(T::name); } && !hook::part_name:
 template <class T>
 concept has_fields = requires { T::fields(); };
 
-/// What holds of every part of a policy: it is a value of its own, and prints as such.
+/// The laws of every part of a policy: it is a regular value with its own comparison, name and fields.
 template <class Part, class... Hooks>
 using part_hooks =
     hooks<Part, Hooks..., law<hook::is_value, std::semiregular<Part>>,

@@ -1,4 +1,4 @@
-// Hooks: the members that the library calls where a type of a user's has them, and the words of the errors.
+// Hooks: the members of user types that the library calls, and the texts of their compile errors.
 #pragma once
 
 #include <concepts>
@@ -8,14 +8,15 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// What a type makes of a hook. `absent` is fine where the hook is optional.
+/// The form of a hook in a type. `absent` is not an error if the hook is optional.
 enum class hook_form { absent, fits, data_member, not_const, not_static, other_parameters, other_result };
 
-/// One struct a hook: how to find and to call the member, and the words of the errors.
+/// One struct for each hook: how to find and to call the member, and the texts of its errors.
 namespace hook {
 
-// `names`: the class has a member of this name, whatever it is: beside another one of that name it is ambiguous. A
-// class that is final is asked less: an overloaded member that cannot be called as the hook stays unseen.
+// `names` is true if the class has a member of this name, of any kind. It is found because a member of the same name in
+// a second base class makes the name ambiguous. A final class cannot be a base class, so an overloaded member of it
+// that cannot be called as the hook is not found.
 #define KVPOLICY_HOOK(hook, whose, member, declaration, wanted)                                                       \
   struct hook {                                                                                                       \
     struct same_name {                                                                                                \

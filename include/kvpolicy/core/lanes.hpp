@@ -1,4 +1,4 @@
-// Who is there: lanes, how many entries each holds, and the positions of those entries.
+// Lanes: the batch that a call works on, with the number of entries of each lane and their positions.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// One (sequence, layer, KV head): the unit that decides for itself.
+/// A lane is one KV head of one layer of one sequence. By default each lane decides for itself.
 struct lane {
   int sequence = 0;
   int layer = 0;
@@ -15,7 +15,7 @@ struct lane {
   friend bool operator==(lane const&, lane const&) = default;
 };
 
-/// A table with a row for every lane. Strides count elements; a stride of 0 shares the row along that axis.
+/// A table with a row for every lane. Strides are in elements. A stride of 0 shares the row along that axis.
 template <class T>
 struct by_lane {
   T* data = nullptr;
@@ -28,54 +28,56 @@ struct by_lane {
   }
 };
 
-/// The numbers of a model that a policy needs.
+/// The dimensions of a model that policies use.
 struct shape {
   int layers = 0;
   int query_heads = 0;
   int kv_heads = 0;
-  int head_dim = 0;   ///< D, of keys and queries
-  int value_dim = 0;  ///< Dv; 0 means the same as head_dim
+  int head_dim = 0;   ///< D: channels of keys and queries
+  int value_dim = 0;  ///< Dv: channels of values; 0 means the same as head_dim
 
-  /// Query heads that read one KV head (GQA). Query head h reads KV head h / group().
+  /// The number of query heads that read one KV head (GQA). Query head h reads KV head h / group().
   [[nodiscard]] KVPOLICY_HD constexpr int group() const { return query_heads / kv_heads; }
   friend bool operator==(shape const&, shape const&) = default;
 };
 
-/// The lanes of one call: a ragged batch of sequences, a range of layers, all KV heads.
+/// The lanes of one call: all KV heads of a range of layers of a ragged batch of sequences.
 ///
-/// `count` and `position` are memory of the executor (device memory for a device executor); `bound` is the upper limit
-/// of every count that the host knows, and sizes every launch. Ordinals ascend in position, always.
+/// `count` and `position` are in the executor's memory (device memory for a device executor). `bound` is an upper limit
+/// of every count that the host knows, and the size of every launch follows from it. An entry's ordinal is its index in
+/// its lane; positions always ascend with ordinals.
 struct lanes {
   int sequences = 1;
   int layer_begin = 0;
   int layer_end = 0;
   int heads = 0;
   int bound = 0;
-  by_lane<int> count{};      ///< one number a lane: entries held, drafts included
-  by_lane<int> position{};   ///< a row a lane: logical position of each entry, ascending
-  int* in_flight = nullptr;  ///< drafts at the end of every lane of a sequence, one number a sequence; null: none
+  by_lane<int> count{};      ///< one number for each lane: its entries, drafts included
+  by_lane<int> position{};   ///< one row for each lane: the logical position of each entry, ascending
+  int* in_flight = nullptr;  ///< for each sequence the number of drafts at the end of every lane; null: none
 
   [[nodiscard]] KVPOLICY_HD constexpr int layers() const { return layer_end - layer_begin; }
   [[nodiscard]] KVPOLICY_HD constexpr int size() const { return sequences * layers() * heads; }
 
-  /// The i-th lane, sequence-major, then layer, then head.
+  /// The i-th lane. Lanes are ordered by sequence, then layer, then head.
   [[nodiscard]] KVPOLICY_HD constexpr lane at(int i) const {
     return {i / (layers() * heads), layer_begin + i / heads % layers(), i % heads};
   }
 
+  /// The index i for which `at(i)` is the lane.
   [[nodiscard]] KVPOLICY_HD constexpr int index(lane this_lane) const {
     return (this_lane.sequence * layers() + this_lane.layer - layer_begin) * heads + this_lane.head;
   }
 
-  /// Entries that a policy may see: the drafts in flight are not among them. From 0 to `bound`, whatever the memory of
-  /// counts says, so that a kernel which finds a wrong count there stays within its rows until the fault is told.
+  /// The number of entries that a policy sees: all entries of the lane but the drafts in flight. The result is clamped
+  /// to 0 .. `bound`, so that a kernel that reads a wrong count stays inside its rows until the error is reported.
   [[nodiscard]] KVPOLICY_HD constexpr int committed(lane this_lane) const {
     std::int64_t const all =
         std::int64_t{*count.row(this_lane)} - (in_flight != nullptr ? in_flight[this_lane.sequence] : 0);
     return all < 0 ? 0 : all > bound ? bound : static_cast<int>(all);
   }
 
-  /// The same lanes in layers [begin, end) only: what an engine hands over after one layer's forward.
+  /// The same lanes, restricted to layers [begin, end). An engine passes them after the forward of one layer.
   [[nodiscard]] constexpr lanes layers_only(int begin, int end) const {
     lanes some = *this;
     some.layer_begin = begin;
@@ -84,29 +86,31 @@ struct lanes {
   }
 };
 
-/// Who decides together: every lane for itself, a layer's heads together, or all layers and heads of a token.
+/// Which lanes decide together and keep the same tokens: each lane alone (`lane`), the heads of a layer (`layer`), or
+/// all layers and heads of a sequence (`token`).
 enum class granularity { lane, layer, token };
 
 [[nodiscard]] constexpr std::array<char const*, 3> names(granularity) { return {"lane", "layer", "token"}; }
 
-/// Who shares a budget: nobody, the lanes of a layer, or all lanes of a sequence.
+/// Which lanes share a budget: none (`lane`), the lanes of a layer (`layer`), or all lanes of a sequence (`global`).
 enum class budget_scope { lane, layer, global };
 
 [[nodiscard]] constexpr std::array<char const*, 3> names(budget_scope) { return {"lane", "layer", "global"}; }
 
-/// How many decisions the lanes make: the segments of scores and keep sets.
+/// The number of segments. A segment is a group of lanes that decide together: scores and keep sets have one row for
+/// each segment.
 [[nodiscard]] KVPOLICY_HD constexpr int segments(lanes const& batch, granularity decides) {
   if (decides == granularity::lane) return batch.size();
   return decides == granularity::layer ? batch.sequences * batch.layers() : batch.sequences;
 }
 
-/// The segment that decides for the i-th lane.
+/// The segment of the i-th lane.
 [[nodiscard]] KVPOLICY_HD constexpr int segment_of(lanes const& batch, granularity decides, int i) {
   if (decides == granularity::lane) return i;
   return decides == granularity::layer ? i / batch.heads : i / (batch.heads * batch.layers());
 }
 
-/// The first lane of a segment: its counts and positions stand for the whole segment.
+/// The index of the first lane of a segment. Its count and positions are those of every lane of the segment.
 [[nodiscard]] KVPOLICY_HD constexpr int first_lane(lanes const& batch, granularity decides, int segment) {
   if (decides == granularity::lane) return segment;
   return decides == granularity::layer ? segment * batch.heads : segment * batch.heads * batch.layers();

@@ -1,4 +1,4 @@
-// Whether a decision rests on anything: which lanes the signals that its scorer reads say something about.
+// Finds lanes that a decision knows nothing about: nothing was observed by the signals that its scorer reads.
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>
@@ -7,54 +7,55 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A signal that can tell whether it says anything about a lane: `observed(lanes, lane)`, which a kernel calls. Query
-/// rows can, and so can what a recorder has to be shown; keys, values and scores made elsewhere cannot.
+/// A signal with a member `observed(lanes, lane)`, callable in kernels, that returns whether the signal has data about
+/// a lane. Query rows and recorded signals have it. Keys, values and external scores do not.
 template <class Signal>
-concept tells_of_lanes = requires(Signal const& signal, lanes const& among, lane this_lane) {
-  { signal.observed(among, this_lane) } -> std::same_as<bool>;
+concept reports_observed = requires(Signal const& signal, lanes const& batch, lane this_lane) {
+  { signal.observed(batch, this_lane) } -> std::same_as<bool>;
 };
 
-/// One such signal of a decision. `asked` is false of a recorded signal that the engine gives itself: nothing says how
-/// it came about, so it never counts as unobserved.
+/// One such signal of a decision. `is_checked` is false for a recorded signal that the engine gives itself: it always
+/// counts as observed, because nothing says how it was computed.
 template <class Signal>
 struct observed_signal {
   Signal from;
-  bool asked;
-  [[nodiscard]] KVPOLICY_HD bool observed_in(lanes const& among, lane this_lane) const {
-    return !asked || from.observed(among, this_lane);
+  bool is_checked;
+  [[nodiscard]] KVPOLICY_HD bool observed_in(lanes const& batch, lane this_lane) const {
+    return !is_checked || from.observed(batch, this_lane);
   }
 };
 
-/// All of them.
+/// All such signals of a decision.
 template <class... Signals>
 struct observed_signals : observed_signal<Signals>... {
-  lanes among{};
+  lanes batch{};
   static constexpr bool can_tell = sizeof...(Signals) > 0;
-  /// True if every one of them says something about the lane.
+  /// True if every one of these signals has data about the lane.
   [[nodiscard]] KVPOLICY_HD bool observed(lane this_lane) const {
-    return (observed_signal<Signals>::observed_in(among, this_lane) && ...);
+    return (observed_signal<Signals>::observed_in(batch, this_lane) && ...);
   }
 };
 
-/// Of a list of signals those that can tell, each once.
+/// The signals of a list that have the member `observed`, each once.
 template <class Kept, class... Left>
-struct telling_signals;
+struct signals_with_observed;
 template <class... Kept>
-struct telling_signals<needs<Kept...>> {
+struct signals_with_observed<needs<Kept...>> {
   using type = needs<Kept...>;
 };
 template <class... Kept, class Next, class... Left>
-struct telling_signals<needs<Kept...>, Next, Left...>
-    : std::conditional_t<tells_of_lanes<Next> && !(std::same_as<Next, Kept> || ...),
-                         telling_signals<needs<Kept..., Next>, Left...>, telling_signals<needs<Kept...>, Left...>> {};
+struct signals_with_observed<needs<Kept...>, Next, Left...>
+    : std::conditional_t<reports_observed<Next> && !(std::same_as<Next, Kept> || ...),
+                         signals_with_observed<needs<Kept..., Next>, Left...>,
+                         signals_with_observed<needs<Kept...>, Left...>> {};
 
 template <class Needed, class Recorders>
 struct signals_read_by;
 template <class... Needed, class... Recorders>
 struct signals_read_by<needs<Needed...>, std::tuple<Recorders...>>
-    : telling_signals<needs<>, Needed..., typename Recorders::provides...> {};
+    : signals_with_observed<needs<>, Needed..., typename Recorders::provides...> {};
 
-/// The recorders that a scorer itself reads, where others run beside them.
+/// The recorders that a scorer itself reads, without those of other parts of a cache policy.
 template <class Score>
 constexpr auto own_recorders_of(Score const& score) {
   if constexpr (requires { score.own_recorders(); }) {
@@ -81,7 +82,7 @@ constexpr observed_signal<Signal> observed_signal_of(Bag const& in) {
   return made;
 }
 
-/// What tells a scorer's decisions which lanes were observed: the signals that it needs, and those of its recorders.
+/// The signals by which a scorer's decisions find unobserved lanes: those that it needs, and those of its recorders.
 template <class Score, class Bag>
 constexpr auto observed_of(Score const& score, Bag const& in) {
   using list = typename signals_read_by<typename Score::needs, decltype(own_recorders_of(score))>::type;
@@ -90,8 +91,8 @@ constexpr auto observed_of(Score const& score, Bag const& in) {
   }(list{}, in);
 }
 
-/// True if a rule can tell that none of the lanes of `many` segments, from `first` on, was observed: what is decided
-/// about them rests on nothing.
+/// True if the rule knows that nothing was observed in any lane of the `many` segments from `first` on. A decision
+/// about them has no basis.
 template <class Rule>
 [[nodiscard]] KVPOLICY_HD bool decides_unobserved([[maybe_unused]] Rule const& rule,
                                                   [[maybe_unused]] score_view const& scores, [[maybe_unused]] int first,

@@ -1,5 +1,5 @@
-// Reads numbers from text: by std::from_chars, or by exact arithmetic where the standard library has it for integers
-// alone.
+// Reads numbers from text with std::from_chars, or with exact arithmetic if the standard library's from_chars supports
+// integers only.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A natural number of any size, the lowest 32 bits first, without leading zeros.
+/// A natural number of any size. The lowest 32 bits come first, and there are no leading zeros.
 class big_natural {
  public:
   explicit big_natural(std::uint32_t value) : words_(value == 0 ? 0 : 1, value) {}
@@ -41,7 +41,7 @@ class big_natural {
     for (; bits % 32 != 0; --bits) multiply_add(2, 0);
     words_.insert(words_.begin(), static_cast<std::size_t>(bits / 32), 0);
   }
-  /// this = this - other, which is at most this.
+  /// this = this - other. `other` must be at most this.
   void subtract(big_natural const& other) {
     std::uint64_t borrow = 0;
     for (std::size_t i = 0; i < words_.size(); ++i) {
@@ -57,7 +57,7 @@ class big_natural {
     while (!words_.empty() && (words_.back() >> (31 - zeros)) == 0) ++zeros;
     return below - zeros;
   }
-  /// Negative, zero or positive, as a is below b, equal to it or above it.
+  /// Returns a negative number if a < b, zero if a == b, and a positive number if a > b.
   friend int compare(big_natural const& a, big_natural const& b) {
     if (a.words_.size() != b.words_.size()) return a.words_.size() < b.words_.size() ? -1 : 1;
     for (std::size_t i = a.words_.size(); i-- > 0;) {
@@ -70,7 +70,7 @@ class big_natural {
   std::vector<std::uint32_t> words_;
 };
 
-/// numerator / denominator, both above 0, rounded to the nearest Number; ties go to the even one.
+/// numerator / denominator, rounded to the nearest Number; ties go to the even one. Both must be above 0.
 template <std::floating_point Number>
   requires(std::numeric_limits<Number>::digits < 64)
 Number rounded_quotient(big_natural numerator, big_natural denominator) {
@@ -101,13 +101,13 @@ Number rounded_quotient(big_natural numerator, big_natural denominator) {
   return std::ldexp(static_cast<Number>(mantissa), static_cast<int>(unit));
 }
 
-/// The digits of a decimal number without zeros at either end, and where they stand: 0.digits * 10^point.
+/// The digits of a decimal number, without zeros at either end. Its value is 0.digits * 10^point.
 struct decimal_digits {
   std::string digits;
   std::int64_t point = 0;
 };
 
-/// Reads digits [. digits] [e [+-] digits], all of the text; false if it is anything else.
+/// Reads digits [. digits] [e [+-] digits]. Returns false if the whole text does not have this form.
 inline bool scan_decimal(std::string_view text, decimal_digits& to) {
   std::size_t at = 0;
   auto const is_digit = [&] { return at < text.size() && text[at] >= '0' && text[at] <= '9'; };
@@ -139,7 +139,7 @@ inline bool scan_decimal(std::string_view text, decimal_digits& to) {
   return at == text.size();
 }
 
-/// "inf", "infinity", "nan" or "nan(letters, digits and underscores)", in capitals or not.
+/// Reads "inf", "infinity", "nan" or "nan(letters, digits and underscores)", in upper or lower case.
 template <std::floating_point Number>
 bool read_not_finite(std::string_view text, Number& to) {
   std::string lower(text);
@@ -156,7 +156,7 @@ bool read_not_finite(std::string_view text, Number& to) {
   return bare || bracketed;
 }
 
-/// The value of decimal digits, rounded to the nearest number; zero or infinite if that is beyond the type's range.
+/// The value of decimal digits, rounded to the nearest number. It is zero or infinite if it is beyond the type's range.
 template <std::floating_point Number>
 Number value_of(decimal_digits decimal) {
   using limits = std::numeric_limits<Number>;
@@ -173,8 +173,8 @@ Number value_of(decimal_digits decimal) {
   return rounded_quotient<Number>(std::move(numerator), std::move(denominator));
 }
 
-/// What `read_number` does where the standard library cannot: it reads the texts that std::from_chars reads and rounds
-/// to the nearest value. The locale does not matter.
+/// Implements `read_number` for types that the standard library's from_chars does not support. It accepts the same
+/// texts, rounds to the nearest value, and does not depend on the locale.
 template <std::floating_point Number>
 bool read_decimal(std::string_view text, Number& to) {
   bool const negative = text.starts_with('-');
@@ -191,12 +191,13 @@ bool read_decimal(std::string_view text, Number& to) {
   return true;
 }
 
-/// A type that std::from_chars reads: integers always, floating-point numbers in libstdc++ 11 and libc++ 20.
+/// A type that std::from_chars supports: integers always, floating-point numbers since libstdc++ 11 and libc++ 20.
 template <class Number>
 concept read_by_library = requires(char const* at, Number& to) { std::from_chars(at, at, to); };
 
-/// Reads a whole text as a number: no space, no leading plus, no hexadecimal. False, with `to` as it was, if the text
-/// is anything else or the number is beyond the type's range. Infinities and NaN are numbers of a floating-point type.
+/// Reads a whole text as a number, without spaces, leading plus or hexadecimal digits. Returns false, with `to`
+/// unchanged, if the text has another form or the number is beyond the type's range. Infinities and NaN are valid for
+/// floating-point types.
 template <class Number>
 bool read_number(std::string_view text, Number& to) {
   if constexpr (read_by_library<Number>) {

@@ -1,4 +1,4 @@
-// Scores, and what a keep set and its report look like.
+// Views of scores, keep sets and reports.
 #pragma once
 
 #include <kvpolicy/core/lanes.hpp>
@@ -6,23 +6,24 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// float32 [segments, entries]: higher is kept. A row of the table for every segment of `decides`.
+/// Scores, float32 [segments, entries]. Entries with higher scores are kept. The table has one row for each segment of
+/// `decides`.
 struct score_view {
   kvpolicy::lanes lanes{};
   granularity decides = granularity::lane;
   by_lane<float> rows{};
-  float* spare = nullptr;    ///< room of a plan for scorers that ask for it by `spare_rows`
-  bool same_tokens = false;  ///< lanes of a segment were seen to hold the same tokens: nobody looks again
+  float* spare = nullptr;    ///< extra memory of a plan, for scorers that ask for it with `spare_rows`
+  bool same_tokens = false;  ///< true: lanes of a segment were checked to hold the same tokens; verbs skip the check
 
   [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(lanes, decides); }
-  /// The lane that stands for a segment.
+  /// The first lane of a segment. Its count and positions are those of the whole segment.
   [[nodiscard]] KVPOLICY_HD constexpr lane lane_of(int segment) const {
     return lanes.at(first_lane(lanes, decides, segment));
   }
   [[nodiscard]] KVPOLICY_HD constexpr float* row(int segment) const { return rows.row(lane_of(segment)); }
 };
 
-/// Scores side by side in one piece of memory, `stride` floats a segment, in the order of segments.
+/// A view of contiguous scores: row after row in the order of segments, `stride` floats apart.
 [[nodiscard]] constexpr score_view contiguous_scores(lanes const& batch, granularity decides, float* data,
                                                      std::int64_t stride) {
   std::int64_t const heads = decides == granularity::lane ? batch.heads : 1;
@@ -32,13 +33,13 @@ struct score_view {
   return {batch, decides, {data - batch.layer_begin * layer, stride * heads * layers, layer, head}};
 }
 
-/// One entry as protections, budgets and maps see it.
+/// One entry, as the argument of protections and maps.
 struct entry {
   kvpolicy::lane lane{};
   int ordinal = 0;
   int count = 0;     ///< committed entries of the lane
   int position = 0;  ///< logical position of the entry
-  int budget = 0;    ///< entries that the lane may keep; 0 in a map, which decides nothing
+  int budget = 0;    ///< number of entries that the lane may keep; 0 in a map, where there is no budget
 };
 
 /// Ordinals [begin, end).
@@ -47,14 +48,14 @@ struct ordinal_range {
   int end = 0;
 };
 
-/// The committed entries of a lane as a protection sees them at once.
+/// All committed entries of a lane, as the argument of a protection's `candidates`.
 struct lane_entries {
   kvpolicy::lane lane{};
   int count = 0;
-  int budget = 0;                 ///< entries that the lane may keep
-  int const* position = nullptr;  ///< of each entry, ascending
+  int budget = 0;                 ///< number of entries that the lane may keep
+  int const* position = nullptr;  ///< logical position of each entry, ascending
 
-  /// Ordinal of the first entry at `limit` or after.
+  /// The ordinal of the first entry whose position is `limit` or higher; `count` if there is none.
   [[nodiscard]] KVPOLICY_HD constexpr int first_at(int limit) const {
     int begin = 0;
     int end = count;
@@ -66,36 +67,35 @@ struct lane_entries {
   }
 };
 
-/// What a decision came to in memory, counted in entries of lanes; the three are always told together, because each
-/// alone misleads. Appliers write it where the executor counts.
+/// The effect of one `apply` on memory, in entries summed over lanes. The three numbers belong together, because each
+/// alone can mislead. Appliers write them into the executor's memory.
 struct apply_stats {
-  std::int64_t logical_kept = 0;     ///< entries that the keep sets list
-  std::int64_t physical_freed = 0;   ///< entries whose memory the engine may give to others since this call: whole
-                                     ///< slots and pages. Rows that belong to their sequence whatever they hold
-                                     ///< (identity, a ring) are never given away, nor is what is only masked
-  std::int64_t attended_length = 0;  ///< entries whose rows attention reads in the next step
+  std::int64_t logical_kept = 0;     ///< entries that the keep sets keep
+  std::int64_t physical_freed = 0;   ///< entries in slots and whole pages that the engine may reuse after this call.
+                                     ///< Rows that belong to one sequence (identity, ring) and masked rows never count
+  std::int64_t attended_length = 0;  ///< rows that attention reads in the next step; masked ones are read, too
   friend bool operator==(apply_stats const&, apply_stats const&) = default;
 };
 
-/// Which side of a decision a keep set lists. One-token-per-step policies list the one that goes.
+/// Whether a keep set lists the kept or the dropped entries. Policies that drop one entry a step list the dropped one.
 enum class side { kept, dropped };
 
-/// What is kept or dropped as one.
+/// The items that a keep set lists: tokens (entries) or pages.
 enum class unit { token, page };
 
-/// What only the data can tell, counted where the executor counts.
+/// Counters of one decision that depend on the data. They are in the executor's memory.
 struct report {
   std::int64_t nan_scores = 0;          ///< candidates whose score was NaN; NaN ranks below every number
-  std::int64_t forced_over_budget = 0;  ///< segments whose forced entries alone exceed their budget: exactly they stay
-  std::int64_t triggered = 0;           ///< segments that had something to decide
-  /// Segments that had something to decide although nothing was observed of any of their lanes: a recorder of the
-  /// scorer has seen none of the lane's entries, or its query view has no row there, or none that sees an entry. What
-  /// was dropped fell to the order of the entries. Signals that an engine gives in a recorder's place, and scorers that
-  /// read neither query rows nor recorded signals, never count.
+  std::int64_t forced_over_budget = 0;  ///< segments whose forced entries alone exceed the budget: exactly they stay
+  std::int64_t triggered = 0;           ///< segments whose trigger fired; with a pick by threshold: that drop entries
+  /// Triggered segments for which nothing was observed in any of their lanes: a recorder of the scorer has recorded
+  /// nothing about the lane's entries, or its query view has no row of the lane, or none that sees an entry. The order
+  /// of the entries then decided what was dropped. Signals that the engine gives in place of a recorder, and scorers
+  /// that read neither query rows nor recorded signals, are never counted.
   std::int64_t unobserved = 0;
-  /// Segments that keep more entries than their budget after the decision, whether they had something to decide or
-  /// not: forced entries, a slack that is not used up, or `lowest_one`, which drops one entry at a time. A pick by
-  /// threshold has no budget. Segments that share a budget count as one here, and in the numbers above of segments.
+  /// Segments that keep more entries than their budget after the decision, whether they were triggered or not. Reasons
+  /// are forced entries, slack that is not used up, and `lowest_one`, which drops one entry at a time. A pick by
+  /// threshold has no budget. Segments that share a budget count as one, here and in the counters of segments above.
   std::int64_t over_budget = 0;
   friend bool operator==(report const&, report const&) = default;
 
@@ -109,7 +109,8 @@ struct report {
   }
 };
 
-/// Per segment the ascending, unique ordinals that are kept (or dropped), as CSR. Memory of a plan.
+/// For each segment the ordinals that are kept (or dropped), ascending and unique, in CSR form. A view of a plan's
+/// memory.
 struct keep_set {
   kvpolicy::lanes lanes{};
   granularity decides = granularity::lane;
@@ -117,7 +118,7 @@ struct keep_set {
   side lists = side::kept;
   std::int64_t* indptr = nullptr;  ///< segments + 1
   int* indices = nullptr;          ///< `capacity` ordinals
-  int* seen = nullptr;  ///< committed entries of each segment when it decided; a plan of other counts is refused
+  int* seen = nullptr;  ///< committed entries of each segment at the decision; `apply` refuses if they have changed
   std::int64_t capacity = 0;
   kvpolicy::report* report = nullptr;
 

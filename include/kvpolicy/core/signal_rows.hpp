@@ -1,4 +1,4 @@
-// What is asked of the rows behind a signal: whether they can be read, and whether anything was recorded in them.
+// Checks of the rows behind a signal: whether they can be read, and whether anything was recorded in them.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// True if any of a row of floats is not the +0 that a recorded column begins with. Reads a few at a time, so that
-/// loads do not wait for each other.
+/// True if any of `count` floats differs from +0, the initial value of a recorded column. It reads 16 at a time, so
+/// that the loads are independent.
 [[nodiscard]] KVPOLICY_HD inline bool any_recorded(float const* row, int count) {
   constexpr int at_once = 16;
   for (int first = 0; first < count; first += at_once) {
@@ -20,12 +20,12 @@ namespace KVPOLICY_NAMESPACE::detail {
   return false;
 }
 
-/// Rows that a verb computes with are numbers.
+/// Refuses opaque rows, because a verb computes with these.
 inline void check_readable(char const* call, char const* name, codec element) {
   expects(element != codec::opaque, call, name, "opaque rows", "only their engine can read them");
 }
 
-/// A signal of one number an entry has memory.
+/// Refuses a signal of one number for each entry whose pointer is null.
 template <class T>
 void check_numbers_given(char const* call, char const* name, by_lane<T> const& table) {
   expects(table.data != nullptr, call, name, "null", "a signal is the engine's memory");

@@ -1,4 +1,4 @@
-// Signals: what an engine can tell a policy. A scorer names the ones it needs; the bag carries the ones there are.
+// Signals: the inputs that an engine can give to a policy. A scorer names those that it needs.
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
@@ -12,7 +12,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Rows of a plane found through a locator.
+/// Rows of a plane that are found through a locator.
 struct row_view {
   plane rows{};
   locator where{};
@@ -48,7 +48,8 @@ struct values : row_view {
 /// A cache's values as a signal.
 [[nodiscard]] constexpr values values_of(cache const& from) { return {{from.v, from.where}}; }
 
-/// One float a query row: [sequence, layer, query head, stored row], strides in elements, rows next to each other.
+/// One float for each query row: [sequence, layer, query head, stored row]. Strides are in elements, rows are
+/// contiguous.
 struct row_floats {
   float const* data = nullptr;
   std::int64_t sequence = 0;
@@ -59,7 +60,7 @@ struct row_floats {
   }
 };
 
-/// One number for each new entry of a lane, of any element type; byte strides.
+/// One number for each new entry of a lane, of any element type. Strides are in bytes.
 struct entry_numbers {
   std::byte const* base = nullptr;
   codec element = codec::f32;
@@ -68,7 +69,7 @@ struct entry_numbers {
   std::int64_t head = 0;
   std::int64_t entry = 0;
   int entries = 0;              ///< new entries of each lane
-  by_lane<int const> counts{};  ///< where lanes have differing numbers of them; null: `entries`
+  by_lane<int const> counts{};  ///< the number of new entries of each lane, if they differ; null: `entries`
 
   [[nodiscard]] KVPOLICY_HD int count(lane this_lane) const {
     return counts.data != nullptr ? *counts.row(this_lane) : entries;
@@ -83,8 +84,8 @@ struct entry_numbers {
   }
 };
 
-/// Query rows, post-RoPE, with the position of each. Row r of a lane is row (first + r) mod `rows` when a cursor is
-/// there.
+/// Query rows, post-RoPE, with the position of each. With a `cursor` the rows are a ring: logical row r of a lane is
+/// stored in row (first + r) mod `rows`.
 struct query_view {
   std::byte const* base = nullptr;
   codec element = codec::f32;
@@ -93,18 +94,19 @@ struct query_view {
   std::int64_t layer = 0;
   std::int64_t head = 0;  ///< between query heads
   std::int64_t row = 0;
-  int heads = 0;                  ///< query heads in all
-  int rows = 0;                   ///< rows a lane, at most
-  by_lane<int const> position{};  ///< a row a lane: position of each stored query row; null, in a direct call of a
-                                  ///< verb: they see every entry
+  int heads = 0;                  ///< number of query heads
+  int rows = 0;                   ///< maximum number of rows of a lane
+  by_lane<int const> position{};  ///< for each lane the position of each stored query row; null is allowed only in a
+                                  ///< direct call of a verb and means that every row sees every entry
   by_lane<int const> cursor{};    ///< {first, valid} of a ring; null data: rows 0 .. rows - 1 are all valid
-  row_floats lse{};  ///< log-sum-exp of each row's scaled logits over the keys that it sees, where attention has it;
-                     ///< null data: computed from the keys
+  row_floats lse{};               ///< log-sum-exp of each row's scaled logits over the keys that it sees, if the
+                                  ///< engine's attention has it; null data: it is computed from the keys
 
+  /// The number of valid rows of a lane.
   [[nodiscard]] KVPOLICY_HD int valid(lane this_lane) const {
     return cursor.data != nullptr ? cursor.row(this_lane)[1] : rows;
   }
-  /// Where logical row r is stored.
+  /// The stored row of logical row r.
   [[nodiscard]] KVPOLICY_HD int stored(lane this_lane, int r) const {
     return cursor.data != nullptr ? (cursor.row(this_lane)[0] + r) % rows : r;
   }
@@ -112,14 +114,13 @@ struct query_view {
     return base + this_lane.sequence * sequence + this_lane.layer * layer + query_head * head + stored_row * row;
   }
 
-  /// True if any row of a lane sees any of its committed entries.
-  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {
-    int const entries = among.committed(this_lane);
+  /// True if any row of a lane sees any of its committed entries. Rows at positions after the last entry do not count.
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& batch, lane this_lane) const {
+    int const entries = batch.committed(this_lane);
     int r = valid(this_lane) - 1;
     if (r < 0 || position.data == nullptr || entries <= 0) return r >= 0;
-    int const* const at = among.position.row(this_lane);
-    while (r >= 0 && position.row(this_lane)[stored(this_lane, r)] > at[entries - 1])
-      --r;  // of an entry that is not there
+    int const* const at = batch.position.row(this_lane);
+    while (r >= 0 && position.row(this_lane)[stored(this_lane, r)] > at[entries - 1]) --r;
     return r >= 0 && position.row(this_lane)[stored(this_lane, r)] >= at[0];
   }
 
@@ -135,34 +136,33 @@ struct query_view {
   }
 };
 
-/// Signal: the query rows of this forward, one for each new entry.
+/// Signal: the query rows of the current forward, one for each new entry.
 struct queries : query_view {
   static constexpr auto name = "queries";
 };
 
-/// Signal: the last rows of the sequence; a recorder keeps them where a forward brings fewer than a window.
+/// Signal: the last query rows of the sequence. A recorder keeps them if a forward has fewer than the scorer's window.
 struct recent_queries : query_view {
   static constexpr auto name = "recent_queries";
 };
 
-/// Signal: query rows of a turn, and which of them are its actionable span: the rows of the latest message that can
-/// affect what comes next. An engine that has no more than the span's rows gives those, and none of a span of which no
-/// entry is left.
+/// Signal: the query rows of a turn, and which of them are its actionable span: the rows of the latest message that can
+/// affect the answer. An engine that has only the span's rows gives those, and gives no rows if no entry of the span is
+/// left in the cache.
 struct turn_queries : query_view {
   static constexpr auto name = "turn_queries";
-  int const* span_begin = nullptr;  ///< a row number a sequence: logical rows [begin, end) are the span. Begin = end,
-  int const* span_end = nullptr;    ///< or null: it could not be told, and the last few rows stand for it
-
-  /// The span's rows in a lane; `tail`: so many of the last rows where it could not be told.
+  int const* span_begin = nullptr;  ///< for each sequence: logical rows [begin, end) are the span. If either pointer is
+  int const* span_end = nullptr;    ///< null or begin >= end, the span is unknown, and the last rows are used instead
+  /// The span's logical rows in a lane. If the span is unknown, these are the last `tail` rows.
   [[nodiscard]] KVPOLICY_HD ordinal_range span(lane this_lane, int tail) const {
-    int const there = valid(this_lane);
+    int const all = valid(this_lane);
     if (span_begin == nullptr || span_end == nullptr ||
         span_begin[this_lane.sequence] >= span_end[this_lane.sequence]) {
-      return {there > tail ? there - tail : 0, there};
+      return {all > tail ? all - tail : 0, all};
     }
     int const begin = span_begin[this_lane.sequence];
     int const end = span_end[this_lane.sequence];
-    return {begin > 0 ? begin : 0, end < there ? end : there};  // one that is not within the rows is refused
+    return {begin > 0 ? begin : 0, end < all ? end : all};  // a span that is not within the rows is refused elsewhere
   }
   /// The position of a logical row.
   [[nodiscard]] KVPOLICY_HD int position_of(lane this_lane, int r) const {
@@ -170,13 +170,13 @@ struct turn_queries : query_view {
   }
 };
 
-/// Signal: attention that each entry has received over its life, one float an entry of a lane.
+/// Signal: the attention that each entry has received since it was appended, one float for each entry of a lane.
 struct attention_mass {
   static constexpr auto name = "attention_mass";
   by_lane<float const> mass{};
-  /// True if any entry of a lane has received some.
-  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {
-    return detail::any_recorded(mass.row(this_lane), among.committed(this_lane));
+  /// True if any entry of a lane has received attention.
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& batch, lane this_lane) const {
+    return detail::any_recorded(mass.row(this_lane), batch.committed(this_lane));
   }
   void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, mass); }
 };
@@ -185,7 +185,7 @@ struct attention_mass {
 template <class... Signals>
 struct needs {};
 
-/// A need that any one of several signals fulfils.
+/// A need that any one of several signals satisfies.
 template <class... Signals>
 struct any_signal_of {
   static constexpr auto name = "any_of";
@@ -196,7 +196,7 @@ namespace detail {
 template <class Bag, class Signal>
 struct provided;
 
-/// What is asked of a signal.
+/// The hooks of a signal.
 template <class Signal>
 using signal_hooks =
     hooks<Signal, optional_hook<hook::signal_check,
@@ -204,13 +204,13 @@ using signal_hooks =
 
 }  // namespace detail
 
-/// The bag: lanes, and the signals that the engine has.
+/// The signals that an engine gives to a call, and the lanes that they are about.
 ///
 ///     kv::signals in{cache.lanes, kv::keys_of(cache), my_queries};
 template <class... Given>
 class signals {
  public:
-  explicit constexpr signals(kvpolicy::lanes const& among, Given... given) : lanes(among), given_(given...) {}
+  explicit constexpr signals(kvpolicy::lanes const& batch, Given... given) : lanes(batch), given_(given...) {}
   static_assert((detail::signal_hooks<Given>::check() && ...));
 
   kvpolicy::lanes lanes;
@@ -229,20 +229,21 @@ class signals {
   template <class Signal>
   static constexpr bool provides = (std::is_same_v<Signal, Given> || ...);
 
-  /// True if every one is given; known when compiled, and asked as of signals that are known at run time only.
+  /// True if every one of these signals is given. Here it is known at compile time; `any_signals`, whose signals are
+  /// known only at run time, has a member of the same form.
   template <class... Needed>
   [[nodiscard]] static constexpr bool has_all(needs<Needed...>) {
     return (detail::provided<signals, Needed>::value && ...);
   }
 
-  /// The same of other lanes, and further signals.
+  /// These signals and `more`, about other lanes.
   template <class... More>
-  [[nodiscard]] constexpr signals<Given..., More...> with(kvpolicy::lanes const& among, More const&... more) const {
-    return std::apply([&](Given const&... each) { return signals<Given..., More...>(among, each..., more...); },
+  [[nodiscard]] constexpr signals<Given..., More...> with(kvpolicy::lanes const& batch, More const&... more) const {
+    return std::apply([&](Given const&... each) { return signals<Given..., More...>(batch, each..., more...); },
                       given_);
   }
 
-  /// Refuses signals that do not fit the model: each type that has a `check` looks at itself.
+  /// Throws if a signal does not fit the model: calls the `check` of every signal that has one.
   void check(char const* call, shape const& model) const {
     std::apply([&](auto const&... each) { (check_one(each, call, model), ...); }, given_);
   }
@@ -265,11 +266,11 @@ struct provided<Bag, any_signal_of<Signals...>> : std::bool_constant<(provided<B
 
 }  // namespace detail
 
-/// True if the bag can answer for the signal.
+/// True if `Bag` provides the signal.
 template <class Bag, class Signal>
 inline constexpr bool provides = detail::provided<Bag, Signal>::value;
 
-/// The name of this struct is the error that a user reads when a composition lacks a signal.
+/// The compiler names this struct in the error that a user reads when a composition lacks a signal.
 template <class Reader, class Signal, class Bag>
 struct signal_needed_by {
   static constexpr bool is_provided = provides<Bag, Signal>;
@@ -282,7 +283,7 @@ consteval bool has_all(needs<Needed...>) {
   return (provides<Bag, Needed> && ...);
 }
 
-/// One readable error a missing signal, on g++, clang and nvcc alike.
+/// Gives one readable error for each missing signal, with g++, clang and nvcc alike.
 template <class Reader, class Bag, class... Needed>
 consteval bool signals_complete(needs<Needed...>) {
   (

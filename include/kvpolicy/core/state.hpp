@@ -1,4 +1,5 @@
-// State: the columns that recorders keep over steps. The engine owns it; appliers move it with the entries.
+// State: the columns in which recorders keep signals across steps. The engine owns it, and appliers move its columns
+// with the entries.
 #pragma once
 
 #include <algorithm>
@@ -15,18 +16,19 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// What a column has one of.
+/// The objects that a column has elements for: every entry of a lane, every page of a lane, every row of a query
+/// window, every lane, or, for data that outlives a request (see `save_session`), every session.
 enum class per { lane_entry, lane_page, window_row, lane, session };
 
-/// What an applier does to a column when entries move: permute it along, recompute it, or leave it.
+/// The rule for a column when entries move: `permute` it with the entries, `recompute` it, or let it `stay` as it is.
 ///
-/// To recompute a column of per::lane is to say how much of it is still true: it is one int, the number of entries,
-/// from the lane's first on, that its recorder's other columns speak of. Whatever moves or removes entries lowers it to
-/// the first ordinal that changed (`lower_known`), a roll-back through the recorder's `forget`; `observe` goes on from
-/// there.
+/// A column of `per::lane` with the rule `recompute` is one int: the number of entries, from the lane's first one on,
+/// for which the other columns of its recorder are up to date. Every call that moves or removes entries lowers it to
+/// the first ordinal that changed (`lower_known`); a roll-back does so through the recorder's `forget`. The next
+/// `observe` continues from there.
 enum class on_move { permute, recompute, stay };
 
-/// One thing that a recorder keeps: `bytes` for each of its units, `units` in a lane (0: one for every entry).
+/// The description of a column. Each lane has `units` elements of `bytes` bytes; `units` = 0 means one for every entry.
 struct column {
   char const* name = "";
   per one = per::lane_entry;
@@ -40,7 +42,7 @@ struct column {
   }
 };
 
-/// A column's memory: a row of bytes for every lane.
+/// A column and its memory: one row of bytes for every lane.
 struct recorded_column {
   column about{};
   by_lane<std::byte> rows{};
@@ -63,7 +65,7 @@ struct recorded_columns {
 
 namespace detail {
 
-/// Entries of a lane from ordinal `first` on are other ones than they were: see on_move::recompute.
+/// Notes that the entries of a lane have changed from ordinal `first` on: see `on_move`.
 inline void lower_known(std::span<recorded_column const> columns, lane this_lane, int first) {
   for (recorded_column const& one : columns) {
     if (one.about.one != per::lane || one.about.rule != on_move::recompute) continue;
@@ -74,11 +76,14 @@ inline void lower_known(std::span<recorded_column const> columns, lane this_lane
 
 }  // namespace detail
 
-/// A recorder keeps a signal across steps. It says what it needs, what signal it provides, which columns it keeps
-/// (`columns(model, bound)`), and how they answer for the signal (`view(state)`); `observe(exec, in, state) const`
-/// writes them. Optional: `forget(exec, lanes, state, sequence, position)`, when a sequence is rolled back to a
-/// position; `from_birth = true`, where what it keeps is known when an entry is written: a window keeps it for the
-/// pages to come.
+/// A recorder keeps a signal across steps. Its members are:
+///
+/// - `needs`: the signals that it reads; `provides`: the signal that it provides.
+/// - `columns(model, bound)`: the columns that it keeps. `view(columns)` returns the signal that they hold.
+/// - `observe(exec, in, columns) const` writes the columns.
+/// - optional: `forget(exec, lanes, columns, sequence, position)`, called when a sequence is rolled back to a position.
+/// - optional: `from_birth = true` if its values are known when an entry is appended. The window of an admission then
+///   records them, so that they move into the pages with an admitted entry.
 template <class R>
 concept recorder = std::regular<R> && requires(R const& r, shape const& model, recorded_columns const& recorded) {
   typename R::needs;
@@ -89,7 +94,7 @@ concept recorder = std::regular<R> && requires(R const& r, shape const& model, r
 
 namespace detail {
 
-/// `forget`, once the executor is known.
+/// Checks the form of `forget`, once the executor is known.
 template <class R, class Executor>
 using forgetting_hooks =
     hooks<R, optional_hook<hook::recorder_forget, form_of_call<hook::recorder_forget, R, anything, Executor&,
@@ -97,7 +102,7 @@ using forgetting_hooks =
 
 }  // namespace detail
 
-/// The recorders of a scorer, as a tuple: what its `recorders()` returns, or nothing.
+/// The recorders of a scorer: the tuple that its `recorders()` returns, or an empty one.
 template <class Scorer>
 [[nodiscard]] constexpr auto recorders_of(Scorer const& score) {
   if constexpr (requires { score.recorders(); }) {
@@ -107,20 +112,22 @@ template <class Scorer>
   }
 }
 
-/// Every column of a policy's recorders, for one batch, in an executor's memory. Fixed size: nothing allocates later.
+/// All columns of a policy's recorders, for one batch, in an executor's memory. The size is fixed: nothing is allocated
+/// after construction and `add`.
 template <class Executor>
 class state {
  public:
-  /// `slack`: entries by which rows of per::lane_entry are longer than the bound, so that they can `slide`.
+  /// `slack` is the number of entries by which rows of `per::lane_entry` are longer than the bound, so that they can
+  /// `slide`.
   state(Executor& exec, shape const& model, kvpolicy::lanes const& batch, int slack = 0)
       : model_(model), lanes_(batch), slack_(slack), exec_(&exec) {}
 
   state(state&&) = default;
   state& operator=(state&&) = default;
-  state(state const&) = delete;  // memory is made once; `copy_from` forks a sequence into memory that is there
+  state(state const&) = delete;  // memory is allocated once; `copy_from` copies into existing memory
   state& operator=(state const&) = delete;
 
-  /// Adds a recorder's columns, zeroed. In the order of the policy's tuple of recorders.
+  /// Adds a recorder's columns, filled with zeros. Recorders must be added in the order of the policy's tuple.
   template <recorder Recorder>
   void add(Recorder const& keeps) {
     static_cast<void>(detail::forgetting_hooks<Recorder, Executor>::check());
@@ -128,7 +135,7 @@ class state {
                     keeps.forget(exec, lanes_, recorded, 0, 0);
                   }) {
       std::size_t const first = columns_.size();
-      forgetting_.push_back(
+      forget_calls_.push_back(
           [keeps, first](Executor& exec, state const& from, kvpolicy::lanes const& batch, int sequence, int position) {
             keeps.forget(exec, batch, from.columns_from(first), sequence, position);
           });
@@ -143,9 +150,10 @@ class state {
     }
   }
 
-  /// Takes over what another state holds: a fork, or the way back to a snapshot. Allocates nothing.
+  /// Copies all columns of another state, to fork a batch or to restore a snapshot. Allocates nothing.
   ///
-  /// - throws: `invalid_argument` if the other was made for another policy, shape or batch. Then nothing was changed.
+  /// - throws: `invalid_argument` if the other state was made for another policy, shape or batch. Then nothing was
+  ///   changed.
   void copy_from(state const& other) {
     bool same =
         model_ == other.model_ && columns_.size() == other.columns_.size() && lanes_.bound == other.lanes_.bound;
@@ -158,8 +166,9 @@ class state {
     slide(other.slid_ - slid_);
   }
 
-  /// The oldest `entries` of every lane are gone: what was recorded of entry i + entries is of entry i. Nothing moves;
-  /// below 0 the way back. The caller sees to it that 0 <= slid() <= slack().
+  /// Shifts the rows of `per::lane_entry` by `entries`, after the oldest `entries` of every lane have left: the element
+  /// of entry i + entries becomes that of entry i. Only pointers change. A negative number shifts back. The caller
+  /// ensures that 0 <= slid() <= slack() holds afterwards.
   void slide(int entries) {
     for (recorded_column& each : columns_) {
       if (each.about.one == per::lane_entry) each.rows.data += std::int64_t{entries} * each.about.bytes;
@@ -169,18 +178,18 @@ class state {
   [[nodiscard]] int slid() const { return slid_; }
   [[nodiscard]] int slack() const { return slack_; }
 
-  /// A sequence is rolled back to `position`: recorders that keep rows by position drop theirs.
+  /// Calls `forget` of every recorder that has it, because a sequence is rolled back to `position`.
   void forget(Executor& exec, kvpolicy::lanes const& batch, int sequence, int position) const {
-    for (auto const& each : forgetting_) each(exec, *this, batch, sequence, position);
+    for (auto const& each : forget_calls_) each(exec, *this, batch, sequence, position);
   }
 
-  /// Bytes of what outlives a request: the columns of `per::session`, of one sequence.
+  /// The bytes of one sequence in columns of `per::session`, which outlive a request.
   [[nodiscard]] std::size_t session_bytes() const {
     std::size_t bytes = 0;
     for (recorded_column const& each : columns_) bytes += session_bytes_of(each);
     return bytes;
   }
-  /// Copies what outlives a request out of a sequence, column by column, lane by lane: `session_bytes()` bytes.
+  /// Copies a sequence's columns of `per::session` to `to`, column by column and lane by lane: `session_bytes()` bytes.
   void save_session(Executor& exec, int sequence, std::byte* to) const {
     check_sequence("save_session", sequence);
     for (recorded_column const& each : columns_) {
@@ -189,7 +198,7 @@ class state {
       to += bytes;
     }
   }
-  /// The way back, into any sequence of a state of the same policy and shape.
+  /// Copies what `save_session` wrote into a sequence of a state of the same policy and shape.
   void load_session(Executor& exec, int sequence, std::byte const* from) {
     check_sequence("load_session", sequence);
     for (recorded_column const& each : columns_) {
@@ -220,7 +229,7 @@ class state {
   Executor* exec_;
   std::vector<typename Executor::template buffer<std::byte>> memory_;
   std::vector<recorded_column> columns_;
-  std::vector<std::function<void(Executor&, state const&, kvpolicy::lanes const&, int, int)>> forgetting_;
+  std::vector<std::function<void(Executor&, state const&, kvpolicy::lanes const&, int, int)>> forget_calls_;
 };
 
 }  // namespace KVPOLICY_NAMESPACE

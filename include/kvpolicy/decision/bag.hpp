@@ -1,4 +1,4 @@
-// What a scorer reads: the signals that the engine gives, and the columns that recorders have kept.
+// The bag of signals that a scorer reads: those that the engine gives, and those that recorders keep.
 #pragma once
 
 #include <concepts>
@@ -11,7 +11,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Index of the first column of recorder `At` in the tuple.
+/// The index in the state of the first column of recorder `At` of the tuple.
 template <std::size_t At, class... Recorders>
 std::size_t first_column(std::tuple<Recorders...> const& all, shape const& model, int bound) {
   std::size_t first = 0;
@@ -23,7 +23,7 @@ std::size_t first_column(std::tuple<Recorders...> const& all, shape const& model
 
 }  // namespace detail
 
-/// What a scorer reads: the engine's signals first, recorded columns for the rest.
+/// The signals that a scorer reads. A signal that the engine gives comes before one that a recorder keeps.
 template <class Given, class Recorders, class State>
 class bag {
  public:
@@ -48,6 +48,7 @@ class bag {
     }
   }
 
+  /// The index of the recorder that provides the signal; the number of recorders if none does.
   template <class Signal>
   static constexpr std::size_t recorded_at() {
     std::size_t at = std::tuple_size_v<Recorders>;

@@ -1,4 +1,4 @@
-// What the calls of a decision refuse before they write anything.
+// The checks that the calls of a decision make before they write anything.
 #pragma once
 
 #include <kvpolicy/core/check.hpp>
@@ -10,7 +10,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A part of a policy looks at itself, where it has something to refuse.
+/// Calls the `check` of a part of a policy, if it has one.
 template <class Part>
 void check_part(char const* call, Part const& part) {
   if constexpr (requires { part.check(call); }) part.check(call);
@@ -24,7 +24,7 @@ void check_part(char const* call, Part const& part, shape const& model) {
   }
 }
 
-/// Every part of a policy, whichever of the three decisions it is, and then the policy as a whole.
+/// Checks every part of an eviction, an admission or a selection, and then the policy as a whole.
 template <class Policy>
 void check_policy(char const* call, Policy const& policy, shape const& model) {
   check_part(call, policy.score, model);
@@ -35,7 +35,8 @@ void check_policy(char const* call, Policy const& policy, shape const& model) {
   check_part(call, policy);
 }
 
-/// Rows of floats that a scorer needs beside its scores: `spare_rows(lanes, shape)`, where it has that member.
+/// The number of rows of floats that a scorer needs besides its scores: the result of its `spare_rows(lanes, shape)`,
+/// or 0 if it has no such member.
 template <class Score>
 int spare_rows(Score const& score, lanes const& batch, shape const& model) {
   if constexpr (requires { score.spare_rows(batch, model); }) {
@@ -45,7 +46,8 @@ int spare_rows(Score const& score, lanes const& batch, shape const& model) {
   }
 }
 
-/// True if a scorer's scores are the same on all ranks, which hold other heads: of a lane they are its rank's own.
+/// True if it is safe to use a scorer with tensor parallelism, where each rank has other heads. A scorer whose lanes
+/// decide alone is safe; one whose lanes decide together must reduce its scores over the ranks.
 template <class Score>
 bool reduces_ranks(Score const& score) {
   if constexpr (requires { score.reduces_ranks(); }) {
@@ -55,8 +57,9 @@ bool reduces_ranks(Score const& score) {
   }
 }
 
-/// A budget that heads share is split by comparing their scores; ranks have other heads and would split it otherwise.
-/// So would what decides for all heads by its own rank's.
+/// Refuses a policy that would decide differently on each rank: a budget that heads share is divided by comparing the
+/// scores of all heads, and a rank has only some of them. The same holds for a scorer whose heads decide together
+/// without a reduction over the ranks.
 template <executor Executor, class Policy>
 void refuse_pool_of_ranks(char const* call, Executor const& exec, Policy const& policy) {
   budget_scope const scope = scope_of(policy.budget);
@@ -68,7 +71,7 @@ void refuse_pool_of_ranks(char const* call, Executor const& exec, Policy const& 
           });
 }
 
-/// That the plan was made for this policy, and that the budget can be shared as it says.
+/// Checks that the plan was made for this policy, and that lanes can share the budget in the budget's scope.
 template <executor Executor, class Policy>
 void check_plan(char const* call, Executor const& exec, Policy const& policy, lanes const& batch, shape const& model,
                 plan<Executor> const& into) {

@@ -1,4 +1,4 @@
-// What the calls of a decision take. The first file to read in this room.
+// The concepts that the calls of a decision accept. Read this file first in this folder.
 #pragma once
 
 #include <concepts>
@@ -13,24 +13,25 @@ using score_of = std::remove_cvref_t<decltype(std::declval<Policy const&>().scor
 
 }  // namespace detail
 
-/// A scorer of entries, which is what a scorer is unless it says `scores_of = unit::page`.
+/// A scorer whose scores are of entries. Every scorer is one, unless it declares `scores_of = unit::page`.
 template <class S>
 concept entry_scorer = scorer<S> && !detail::scores_pages<S>;
 
-/// A scorer of pages: `scores_of` says so, and `page` how many entries one holds.
+/// A scorer whose scores are of pages. It declares `scores_of = unit::page`, and its member `page` is the number of
+/// entries of a page.
 template <class S>
 concept page_scorer = scorer<S> && detail::scores_pages<S> && requires(S const& score) {
   { score.page } -> std::convertible_to<int>;
 };
 
-/// A policy that decides which entries of a lane stay: an eviction, an admission, or a type with the same members, whose
-/// parts are a scorer of entries, a protection, a budget, a trigger and, where it has one, a pick. `make_state`,
-/// `make_plan`, `observe` and `decide` take it.
+/// A policy that decides which entries of a lane are kept: an eviction, an admission, or a type with the same members.
+/// Its parts are a scorer of entries, a protection, a budget, a trigger and optionally a pick. `make_state`,
+/// `make_plan`, `observe` and `decide` accept it.
 template <class P>
 concept entry_decision = detail::is_sound_entry_decision<P>;
 
 /// A policy that decides which pages of a lane are read: a selection, or a type with the same members. `make_state`,
-/// `make_plan`, `observe` and `select` take it.
+/// `make_plan`, `observe` and `select_pages` accept it.
 template <class P>
 concept page_decision = detail::is_sound_page_decision<P> && requires(P const& policy) {
   { policy.dense_layers } -> std::convertible_to<int>;

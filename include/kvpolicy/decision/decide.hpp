@@ -1,4 +1,4 @@
-// Which entries stay: `decide`.
+// `decide` chooses the entries that each lane keeps.
 #pragma once
 
 #include <kvpolicy/core/check_counts.hpp>
@@ -10,34 +10,35 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// True iff `decide(exec, policy, in, state, plan)` compiles: every signal is given or recorded. For code that must
-/// ask.
+/// True iff `decide(exec, policy, in, state, plan)` compiles: every signal that the scorer needs is given or recorded.
+/// Generic code can test this before it calls `decide`.
 template <class Policy, class Given, class Executor>
 concept decides = entry_decision<Policy> &&
                   detail::has_all<detail::bag_of<Policy, Given, Executor>>(typename detail::score_of<Policy>::needs{});
 
 namespace detail {
 
-/// What a decision does once nothing but data can be wrong.
+/// Decides, after the caller has checked everything but the data in memory.
 template <executor Executor, class Policy, class Bag>
-void decide_checked(Executor& exec, Policy const& policy, Bag const& told, shape const& model, plan<Executor>& into) {
+void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals, shape const& model,
+                    plan<Executor>& into) {
   using score_type = score_of<Policy>;
-  score_view scores = into.scores(told.lanes);
-  keep_set made = into.keep_storage(told.lanes);
-  if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) made.lists = side::dropped;
+  score_view scores = into.scores(all_signals.lanes);
+  keep_set keep = into.keep_storage(all_signals.lanes);
+  if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) keep.lists = side::dropped;
   refuse_unfit_lanes<typename Executor::backend>("decide", scores);
-  if constexpr (requires { policy.score.refuse(exec, told); }) policy.score.refuse(exec, told);
-  into.withdraw();  // all is checked: what throws from here on leaves a plan without a decision
-  if constexpr (!ranks_candidates<score_type>) policy.score.score(exec, told, scores);
+  if constexpr (requires { policy.score.refuse(exec, all_signals); }) policy.score.refuse(exec, all_signals);
+  into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no decision
+  if constexpr (!ranks_candidates<score_type>) policy.score.score(exec, all_signals, scores);
   with_protection(policy.protect, [&](auto const& protect) {
-    auto const rule = rule_of(policy, protect, told, model, into.entry_bytes());
+    auto const rule = rule_of(policy, protect, all_signals, model, into.entry_bytes());
     if constexpr (ranks_candidates<score_type>) {
       ops::map(exec, scores, zero_if_candidate{rule});
-      policy.score.score(exec, told, scores);
+      policy.score.score(exec, all_signals, scores);
     }
-    picking_verb<Policy>{}(exec, scores, rule, made);
+    picking_verb<Policy>{}(exec, scores, rule, keep);
   });
-  into.publish(made);
+  into.publish(keep);
 }
 
 template <executor Executor, class Policy, class Given>
@@ -61,11 +62,14 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
 
 }  // namespace detail
 
-/// Decides for the lanes of `in`: an ascending keep set for every segment, in `into`. Reads only, apart from the plan.
+/// Decides which entries the lanes of `in` keep. `apply` then carries the decision out.
 ///
-/// - throws: `invalid_argument` if the plan or the state was made for other lanes, the policy is not sound, a count is
-///   out of its limits, or lanes that decide together hold other tokens: then nothing was changed. Positions are read
-///   once to tell. What a functor of the policy throws: then the plan holds no decision.
+/// - out: `into` holds a keep set with the ascending ordinals of every segment: those that are kept, or with
+///   `lowest_one` the one that is dropped. Nothing but the plan is written.
+/// - throws: `invalid_argument` if the plan or the state was made for other lanes, if the policy is not sound, if a
+///   count is out of its limits, or if lanes that decide together hold different tokens. Then nothing was changed. The
+///   comparison of tokens reads each position once. If a functor of the policy throws, the exception passes through and
+///   the plan holds no decision.
 template <executor Executor, entry_decision Policy, class... Given>
 void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& state,
             plan<Executor>& into) {

@@ -1,4 +1,4 @@
-// What the library understood of a policy: `describe`.
+// `describe` lists the parts and hooks that the library finds in a policy.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -11,17 +11,16 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A policy as it runs. Compare it with what you meant: a hook that you wrote and that is not listed is not called.
+/// A policy as the library runs it. If you wrote a hook and it is not listed here, the library does not call it.
 struct description {
-  std::string policy;              ///< as it prints
-  std::string decides;             ///< who decides together: "lane", "layer" or "token"
-  std::vector<std::string> reads;  ///< signals that the scorer reads
-  std::vector<std::string>
-      records;  ///< of these, those that a recorder keeps, and from what: "recent_queries from queries"
-  std::vector<std::string> forces;    ///< entries that stay whatever their score
-  std::string budget;                 ///< how many stay, and who shares them
-  std::string pick;                   ///< which of the scored entries stay
-  std::vector<std::string> triggers;  ///< when anything is dropped; all of them must agree
+  std::string policy;                 ///< the policy as it prints
+  std::string decides;                ///< which lanes decide together: "lane", "layer" or "token"
+  std::vector<std::string> reads;     ///< signals that the scorer reads
+  std::vector<std::string> records;   ///< signals that recorders keep, and their input: "recent_queries from queries"
+  std::vector<std::string> forces;    ///< entries that are kept whatever their score
+  std::string budget;                 ///< how many entries are kept, and which lanes share them
+  std::string pick;                   ///< which of the scored entries are kept
+  std::vector<std::string> triggers;  ///< when entries are dropped; all of the triggers must fire
   friend bool operator==(description const&, description const&) = default;
 };
 
@@ -54,7 +53,7 @@ std::string recorded_signal(Recorder const&) {
   return std::string(Recorder::provides::name) + " from " + listed_names(signal_names(typename Recorder::needs{}));
 }
 
-/// A part by its own words, or by whose it is.
+/// The part as it prints, or `otherwise` if it has no text.
 template <class Part>
 std::string part_or(Part const& part, char const* otherwise) {
   std::string text = to_string(part);
@@ -100,7 +99,8 @@ std::string shared_budget(Budget const& limit) {
 
 }  // namespace detail
 
-/// What the library understood of an eviction, an admission or a selection. Nothing runs.
+/// Describes an eviction, an admission or a selection as the library runs it. No part of the policy is called but its
+/// hooks that return parts, and its text.
 ///
 ///     std::puts(kv::print(kv::describe(policy)).c_str());
 template <class Policy>
@@ -119,7 +119,7 @@ template <class Policy>
   return made;
 }
 
-/// One line for each thing: "reads: keys, recent_queries".
+/// Prints the policy and then one line for each property, such as "reads: keys, recent_queries".
 [[nodiscard]] inline std::string print(description const& of) {
   std::string text = of.policy;
   auto const line = [&](char const* what, std::string const& says) {

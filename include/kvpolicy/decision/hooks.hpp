@@ -1,4 +1,4 @@
-// What is asked of the parts of a decision, and the one error that a user reads of a policy that does not fit.
+// The requirements on the parts of a policy, and the compile error for a policy that does not fit.
 #pragma once
 
 #include <kvpolicy/budget/budget.hpp>
@@ -9,7 +9,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The parts of an eviction or an admission; `check` says which one does not fit.
+/// The parts of an eviction or an admission. `check` gives a compile error that names the part that does not fit.
 template <class Score, class Protect, class Budget, class Pick, class Trigger>
 struct entry_decision_parts {
   using scores = hooks<Score, law<hook::scores_tokens, !scores_pages<Score>>>;
@@ -22,7 +22,7 @@ struct entry_decision_parts {
   }
 };
 
-/// A policy's pick: `top` where it names none.
+/// A policy's pick, or `top` if it has none.
 template <class Policy>
 constexpr auto pick_of(Policy const& policy) {
   if constexpr (requires { policy.pick; }) {
@@ -32,7 +32,7 @@ constexpr auto pick_of(Policy const& policy) {
   }
 }
 
-/// The members of a policy, which need not be one of the library's.
+/// The members of a policy, which may be a type of the user.
 template <class P>
 using entry_decision_members =
     hooks<P, required_hook<hook::policy_score, form_of_data<hook::policy_score, P>()>,
@@ -52,18 +52,18 @@ struct entry_decision_hooks {
 template <class P>
 struct entry_decision_hooks<P, true>
     : entry_decision_parts<std::remove_cvref_t<decltype(P::score)>, std::remove_cvref_t<decltype(P::protect)>,
-                     std::remove_cvref_t<decltype(P::budget)>,
-                     std::remove_cvref_t<decltype(pick_of(std::declval<P const&>()))>,
-                     std::remove_cvref_t<decltype(P::trigger)>> {};
+                           std::remove_cvref_t<decltype(P::budget)>,
+                           std::remove_cvref_t<decltype(pick_of(std::declval<P const&>()))>,
+                           std::remove_cvref_t<decltype(P::trigger)>> {};
 
 template <class P>
 inline constexpr bool is_sound_entry_decision = entry_decision_hooks<P>::sound;
 
-/// A policy that is not a selection, and does not fit: the calls take it in order to say what is wrong.
+/// A policy that is not a selection and does not fit. The calls have overloads for it that explain the error.
 template <class P>
 concept unsound_entry_decision = has_score<P> && !looks_like_selection<P> && !is_sound_entry_decision<P>;
 
-/// The parts of a selection; `check` says which one does not fit.
+/// The parts of a selection. `check` gives a compile error that names the part that does not fit.
 template <class Score, class Budget>
 struct page_decision_parts {
   using pages = hooks<Score, law<hook::scores_pages, scores_pages<Score>>,
@@ -76,11 +76,12 @@ struct page_decision_parts {
   }
 };
 
-/// The members of a selection, which need not be one of the library's.
+/// The members of a selection, which may be a type of the user.
 template <class P>
-using page_decision_members = hooks<P, required_hook<hook::policy_score, form_of_data<hook::policy_score, P>()>,
-                                required_hook<hook::policy_budget, form_of_data<hook::policy_budget, P>()>,
-                                required_hook<hook::policy_dense_layers, form_of_data<hook::policy_dense_layers, P>()>>;
+using page_decision_members =
+    hooks<P, required_hook<hook::policy_score, form_of_data<hook::policy_score, P>()>,
+          required_hook<hook::policy_budget, form_of_data<hook::policy_budget, P>()>,
+          required_hook<hook::policy_dense_layers, form_of_data<hook::policy_dense_layers, P>()>>;
 
 template <class P, bool HasMembers = page_decision_members<P>::sound>
 struct page_decision_hooks {

@@ -1,4 +1,4 @@
-// What an engine makes once for a batch: the state of a policy's recorders, and the plan of its decisions.
+// `make_state` and `make_plan`: an engine calls them once for a batch, before the first decision.
 #pragma once
 
 #include <kvpolicy/decision/check.hpp>
@@ -16,13 +16,16 @@ void check_batch(char const* call, Executor& exec, Policy const& policy, cache c
 
 }  // namespace detail
 
-/// The state of one batch: the columns of the policy's recorders, for all the lanes of `in`, up to `in.lanes.bound`
-/// entries.
+/// Makes the state of one batch: the columns that the policy's recorders write, for all lanes of `in` and up to
+/// `in.lanes.bound` entries of each.
 ///
-/// - `policy`: an eviction, an admission or a selection. One state serves several policies of a cache only if it was
-///   made for them together (`cache_policy`): appliers, append and truncate keep true what they are given.
-/// - `slack`: entries by which rows of recorded numbers are longer, so that they can slide (see `state`).
-/// - throws: `invalid_argument` if the cache or the policy is not sound. Memory: `columns x lanes x bound`.
+/// - `policy`: an eviction, an admission or a selection. Several policies of one cache can use one state only if it was
+///   made for all of them together (`cache_policy`), because appliers, `append` and `truncate` update only the state
+///   that they are given.
+/// - `slack`: the number of entries by which recorded rows are longer than the bound, so that they can slide (see
+///   `state::slide`).
+/// - throws: `invalid_argument` if the cache or the policy is not sound.
+/// - memory: `columns x lanes x (bound + slack)` elements for columns with one element an entry.
 template <executor Executor, class Policy>
   requires entry_decision<Policy> || page_decision<Policy>
 [[nodiscard]] state<Executor> make_state(Executor& exec, Policy const& policy, cache const& in, int slack = 0) {
@@ -32,11 +35,13 @@ template <executor Executor, class Policy>
   return made;
 }
 
-/// The plan of one batch: memory for its scores and keep sets.
+/// Makes the plan of one batch: the memory for its scores and its keep sets.
 ///
-/// - `appliers`: those that will carry its decisions out (`kv::compact{}`, `kv::list_rewrite{...}`). Nothing allocates
-///   after this while counts stay below the bound. `apply` of an applier that was not named reserves what it needs.
-/// - throws: as make_state. Memory: 8 bytes x segments x bound.
+/// - appliers (the last arguments): the appliers that will carry the decisions out, such as `kv::compact{}`. Their
+///   scratch memory is reserved now. Later calls then allocate nothing while counts stay below the bound; `apply` with
+///   an applier that was not listed here reserves its scratch at the call.
+/// - throws: as `make_state`.
+/// - memory: 8 bytes x segments x bound.
 template <executor Executor, entry_decision Policy, class... Appliers>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in, Appliers const&...) {
   using backend = typename Executor::backend;

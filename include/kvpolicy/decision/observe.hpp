@@ -1,4 +1,4 @@
-// How a policy sees what an engine computes: `observe`.
+// `observe` passes the signals of a forward to a policy's recorders.
 #pragma once
 
 #include <kvpolicy/core/check_counts.hpp>
@@ -23,12 +23,13 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
 
 }  // namespace detail
 
-/// Shows a forward's signals to the policy's recorders. Writes state only, from committed entries only.
+/// Passes the signals of a forward to the policy's recorders. It writes the state only, and reads committed entries
+/// only.
 ///
-/// Call it once for each forward and layer, after the new entries were appended; `in.lanes` says which layers. A
-/// selection observes after every `apply`, too.
-/// - throws: `invalid_argument` if the state was made for other lanes or another policy, or a count is
-///   out of its limits. Then nothing was changed.
+/// Call it once for each forward and layer, after the new entries were appended; `in.lanes` has the layers. For a
+/// selection call it after every `apply` as well.
+/// - throws: `invalid_argument` if the state was made for other lanes or another policy, or if a count is out of its
+///   limits. Then nothing was changed.
 template <executor Executor, class Policy, class... Given>
   requires entry_decision<Policy> || page_decision<Policy>
 void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor>& state) {

@@ -1,4 +1,4 @@
-// What every decision does with the recorders of its scorer: it makes a state of them, and shows them signals.
+// Functions of all decisions for the recorders of a scorer: they make a state and pass signals to the recorders.
 #pragma once
 
 #include <kvpolicy/core/signals.hpp>
@@ -11,7 +11,7 @@ namespace KVPOLICY_NAMESPACE {
 
 namespace detail {
 
-/// A state holds exactly the columns of these recorders, or it was made for another policy.
+/// Refuses a state that was made for another policy: its columns must be exactly those of these recorders.
 template <class State, class... Recorders>
 void check_state(char const* call, State const& state, std::tuple<Recorders...> const& recorders) {
   std::size_t at = 0;
@@ -27,7 +27,7 @@ void check_state(char const* call, State const& state, std::tuple<Recorders...> 
           "make_state makes it for the policy that observes and decides");
 }
 
-/// The state of a batch: the columns of these recorders, in their order. `slack`: see state.
+/// Makes the state of a batch: the columns of these recorders, in their order. `slack`: see `state`.
 template <executor Executor, class... Recorders>
 state<Executor> state_of(Executor& exec, std::tuple<Recorders...> const& recorders, cache const& in, int slack = 0) {
   state<Executor> made(exec, in.shape, in.lanes, slack);
@@ -35,8 +35,8 @@ state<Executor> state_of(Executor& exec, std::tuple<Recorders...> const& recorde
   return made;
 }
 
-/// Shows the signals to the recorders [At, End) of a tuple, whose columns are in `state` in the tuple's order. A
-/// recorder whose signals are not there is passed over; which may be missing has been checked before.
+/// Calls `observe` of the recorders [At, End) of a tuple, whose columns are in `state` in the tuple's order. It skips a
+/// recorder whose signals, known only at run time, are not given; the caller has checked that they may be missing.
 template <std::size_t At, std::size_t End, executor Executor, class... Recorders, class Given>
 void record_some(Executor& exec, std::tuple<Recorders...> const& recorders, Given const& in, state<Executor>& state) {
   std::size_t first = 0;
@@ -57,7 +57,7 @@ void record_some(Executor& exec, std::tuple<Recorders...> const& recorders, Give
   }
 }
 
-/// Shows the signals to all of them.
+/// Calls `observe` of all recorders of a tuple.
 template <executor Executor, class... Recorders, class Given>
 void record(Executor& exec, std::tuple<Recorders...> const& recorders, Given const& in, state<Executor>& state) {
   record_some<0, sizeof...(Recorders)>(exec, recorders, in, state);

@@ -1,4 +1,4 @@
-// The calls of an eviction for policies that do not fit: one error each, which names the part.
+// Overloads of the calls of an eviction for policies that do not fit. Each gives one compile error that names the part.
 #pragma once
 
 #include <kvpolicy/core/plan.hpp>

@@ -1,4 +1,4 @@
-// The parts of a policy as the one value that verbs ask about entries.
+// The parts of a policy as one value, the rule, which verbs call for every entry.
 #pragma once
 
 #include <kvpolicy/budget/budget.hpp>
@@ -13,7 +13,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// What `top_k`, `select_if` and `argmin` ask about entries: the parts of a policy as one value.
+/// The rule of a decision: the parts of a policy as one value, which `top_k`, `select_if` and `argmin` call.
 template <class Forces, class Protect, class Budget, class Trigger, class Pick = top,
           class Observed = observed_signals<>>
 struct decision_rule {
@@ -22,22 +22,23 @@ struct decision_rule {
   Budget limit;
   Trigger trigger;
   Pick pick{};
-  Observed told{};
+  Observed observed_by{};
 
   static constexpr bool constrains_hooks = true;
 
-  /// True if nothing was observed of a lane.
+  /// True if nothing was observed in a lane.
   [[nodiscard]] KVPOLICY_HD bool unobserved(lane this_lane) const
     requires(Observed::can_tell)
   {
-    return !told.observed(this_lane);
+    return !observed_by.observed(this_lane);
   }
   [[nodiscard]] KVPOLICY_HD bool picks(float score) const
     requires threshold<Pick>
   {
     return pick(score);
   }
-  /// A budget below 0 is one of 0: nothing beyond what is forced stays, and a count less a budget always fits.
+  /// The budget of a lane. A negative budget counts as 0, so that only forced entries are kept and the difference of a
+  /// count and a budget cannot overflow.
   [[nodiscard]] KVPOLICY_HD int budget(lane this_lane, int count) const {
     int const allowed = limit(this_lane, count);
     return allowed > 0 ? allowed : 0;
@@ -65,7 +66,7 @@ constexpr auto forces_of(Score const& score) {
   }
 }
 
-/// The same where a scorer may say what it forces by what it is told.
+/// The same for a scorer whose forced entries may depend on the signals: it has `forces(in)`.
 template <class Score, class Bag>
 constexpr auto forces_of(Score const& score, Bag const& in) {
   if constexpr (requires { score.forces(in); }) {
@@ -76,7 +77,7 @@ constexpr auto forces_of(Score const& score, Bag const& in) {
   }
 }
 
-/// A policy's trigger, and the scorer's own where it has one.
+/// Fires if the policy's trigger and the scorer's own trigger both fire.
 template <class Trigger, class Own>
 struct both_trigger {
   Trigger of_policy;
@@ -98,8 +99,8 @@ constexpr auto trigger_of(Policy const& policy) {
   }
 }
 
-/// Calls visit with a protection as decisions ask it, entry by entry. One that is chosen at run time picks a type that
-/// costs an entry no more than it must.
+/// Calls `visit` with the protection that a decision calls for every entry. A protection that is chosen at run time
+/// passes its concrete type, so that the calls can be inlined.
 template <class Protect, class Visit>
 void with_protection(Protect const& protect, Visit const& visit) {
   if constexpr (requires { protect.pick(visit); }) {
@@ -109,7 +110,8 @@ void with_protection(Protect const& protect, Visit const& visit) {
   }
 }
 
-/// `entry_bytes`: of one entry of one lane; what a budget in bytes is counted in.
+/// Makes the rule of a policy. `entry_bytes` is the size of one entry of one lane, by which a budget in bytes is
+/// divided.
 template <class Policy, class Protect, class Bag>
 constexpr auto rule_of(Policy const& policy, Protect const& protect, Bag const& in, shape const& model,
                        std::int64_t entry_bytes) {
@@ -117,7 +119,7 @@ constexpr auto rule_of(Policy const& policy, Protect const& protect, Bag const& 
                        trigger_of(policy),          pick_of(policy), observed_of(policy.score, in)};
 }
 
-/// 0 for a candidate, -inf for an entry that a rule forces.
+/// Maps an entry to 0 if it is a candidate, and to -inf if the rule forces it.
 template <class Rule>
 struct zero_if_candidate {
   static constexpr float no_candidate = -std::numeric_limits<float>::infinity();

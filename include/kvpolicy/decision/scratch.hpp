@@ -1,4 +1,4 @@
-// How much scratch a policy and the applier that carries it out need: what their parts declare, whatever is included.
+// The bytes of scratch memory that a policy and its applier need. They follow from the verbs that their parts declare.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr auto verb_that_picks() {
   }
 }
 
-/// The verb that a policy's pick names.
+/// The verb that carries out a policy's pick.
 template <class Policy>
 using picking_verb = decltype(verb_that_picks<decltype(pick_of(std::declval<Policy const&>()))>());
 
@@ -31,19 +31,19 @@ using picking_verb = decltype(verb_that_picks<decltype(pick_of(std::declval<Poli
 template <class Policy>
 using verbs_of_decision = joined_verbs<decltype(verbs_of<score_of<Policy>>()), verbs<picking_verb<Policy>>>;
 
-/// Bytes of scratch that showing signals to these recorders needs.
+/// The bytes of scratch that `observe` of these recorders needs.
 template <class Backend, class... Recorders>
 std::size_t scratch_to_observe(std::tuple<Recorders...> const&, shape const& model, lanes const& batch) {
   return std::max({std::size_t{0}, scratch_of_verbs<Backend>(verbs_of<Recorders>(), model, batch)...});
 }
 
-/// Bytes of scratch that `decide` or `select` needs.
+/// The bytes of scratch that `decide` or `select_pages` needs.
 template <class Backend, class Policy>
 std::size_t scratch_to_decide(shape const& model, lanes const& batch) {
   return scratch_of_verbs<Backend>(verbs_of_decision<Policy>{}, model, batch);
 }
 
-/// Bytes of scratch that `apply` of any of these appliers needs.
+/// The bytes of scratch that `apply` of any of these appliers needs.
 template <class Backend, class... Appliers>
 std::size_t scratch_to_apply(cache const& in) {
   return std::max({std::size_t{0}, scratch_of_verbs<Backend>(verbs_of<Appliers>(), in)...});

@@ -1,21 +1,23 @@
-// Eviction as a value: which entries a lane keeps.
+// `eviction`: a policy that decides which entries a lane keeps.
 #pragma once
 
 #include <kvpolicy/decision/concepts.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
-/// *When* a trigger fires, *protect* some entries, *score* the others, and *pick* the best up to a *budget* (or, with
-/// `at_least`, what scores enough, whatever the budget).
+/// A policy that drops entries from the cache. When its *trigger* fires, it keeps the entries that it *protects*,
+/// *scores* the others, and *picks* those with the highest scores up to a *budget*. With the pick `at_least` it keeps
+/// every entry whose score reaches a threshold, whatever the budget.
 ///
 ///     kv::eviction{.score = kv::snapkv{.window = 32}, .protect = kv::sinks{4}, .budget = kv::per_lane{1024}}
 ///
-/// A plain value: copyable, comparable, printable. It owns no memory, holds no state, picks no backend.
+/// An eviction is a plain value that can be copied, compared and printed. It owns no memory, has no state and does not
+/// depend on a backend.
 template <class Score, class Protect = nothing, class Budget = per_lane, class Pick = top, class Trigger = over_budget>
 struct eviction {
   Score score{};
-  Protect protect{};  ///< united with what the scorer itself forces
-  Budget budget{};    ///< forced entries count inside it; if they exceed it exactly they are kept
+  Protect protect{};  ///< entries that are kept whatever their score, besides those that the scorer itself forces
+  Budget budget{};    ///< includes the forced entries; if they alone exceed it, exactly they are kept
   Pick pick{};
   Trigger trigger{};
   friend bool operator==(eviction const&, eviction const&) = default;
@@ -23,7 +25,8 @@ struct eviction {
   static_assert(detail::entry_decision_parts<Score, Protect, Budget, Pick, Trigger>::check());
 };
 
-/// "snapkv(window=32, pool=max:7, rows=sum, group=mean) | sinks(4) | budget(1024)": parts that do nothing are left out.
+/// Prints "snapkv(window=32, pool=max:7, rows=sum, group=mean) | sinks(4) | budget(1024)". The protection `nothing`,
+/// the pick `top` and the default trigger are left out.
 template <class Score, class Protect, class... Others>
 [[nodiscard]] std::string print(eviction<Score, Protect, Others...> const& policy) {
   std::string text = to_string(policy.score);
@@ -36,7 +39,7 @@ template <class Score, class Protect, class... Others>
   return text;
 }
 
-/// Something that evicts: an eviction, or a type with the same members.
+/// An eviction, or a type with the same members.
 template <class P>
 concept eviction_policy = entry_decision<P>;
 

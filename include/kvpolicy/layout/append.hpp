@@ -1,4 +1,4 @@
-// How a lane grows and shrinks at its end: append, commit, truncate.
+// `append`, `commit` and `truncate` add and remove entries at the end of a lane.
 #pragma once
 
 #include <kvpolicy/core/check.hpp>
@@ -25,19 +25,20 @@ void check_append(char const* call, cache const& in, state<Executor> const& stat
 
 }  // namespace detail
 
-/// Tells the cache and the state of new entries, which the engine has written (or will, before anything reads them) at
-/// the places behind each lane's last entry. Recorded columns of new entries start at zero.
+/// Adds new entries of one sequence to the counts, the positions and the state. The engine writes their rows at the
+/// places after each lane's last entry, before this call or at least before anything reads them. Recorded columns of
+/// new entries start at zero.
 ///
-/// - throws: `invalid_argument` if a lane has no room, positions do not ascend, or drafts stand in the way. Then
-///   nothing was changed.
+/// - throws: `invalid_argument` if a lane would exceed its bound, if positions do not ascend, or if drafts are in
+///   flight and ordinary entries would follow them. Then nothing was changed.
 template <executor Executor>
 void append(Executor& exec, cache& in, state<Executor>& state, append_request const& new_tokens) {
   detail::check_append("append", in, state, new_tokens);
   ops::append_entries(exec, in.lanes, std::span<recorded_column const>(state.columns()), new_tokens);
 }
 
-/// The drafts of a sequence that were accepted become ordinary entries: observe them now. `tokens` of them, the oldest
-/// first; truncate away the rest before.
+/// Makes the oldest `tokens` drafts of a sequence ordinary entries, after they were accepted. Remove rejected drafts
+/// with `truncate` before, and call `observe` for the accepted ones afterwards.
 ///
 /// - throws: `invalid_argument` if fewer drafts are in flight.
 template <executor Executor>
@@ -47,10 +48,10 @@ void commit(Executor& exec, cache& in, int sequence, int tokens) {
   ops::commit_entries(exec, in.lanes, sequence, tokens);
 }
 
-/// Rolls a sequence back: entries at logical position `position` and after it are gone from every lane.
+/// Rolls a sequence back: removes the entries at logical position `position` and after it from every lane.
 ///
-/// What committed tokens did to others' columns (accumulated mass) stays: only drafts leave no trace, because they were
-/// never observed. Rows of a query ring that were rolled back are dropped.
+/// The effect of removed tokens on recorded columns of other entries (accumulated attention mass) is not undone. Drafts
+/// have no such effect, because they were never observed. Rows of a query ring that were rolled back are removed.
 /// - throws: `invalid_argument` if the sequence or the position is out of range.
 template <executor Executor>
 void truncate(Executor& exec, cache& in, state<Executor>& state, int sequence, int position) {

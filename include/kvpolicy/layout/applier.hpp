@@ -1,4 +1,4 @@
-// What an applier is, and how a decision is carried out: `apply`. The first file to read in this room.
+// The concept `applier`, and `apply`, which carries a decision out. Read this file first in this folder.
 #pragma once
 
 #include <concepts>
@@ -53,34 +53,38 @@ inline constexpr bool takes_dropped = [] {
 
 }  // namespace detail
 
-/// An applier carries a keep set out in the engine's memory. A struct of what it needs to know, with
+/// An applier carries a keep set out in the engine's memory. It is a struct whose data members are the engine's tables
+/// that it needs, and it has these members:
 ///
-/// - `name`: how errors call it;
-/// - `static constexpr applier_effects effects`: what it does, for engines that cannot bear everything;
-/// - `void refuse(auto& exec, keep_set const& keep, cache const& in) const`: throws if it cannot be done. Writes
-/// nothing;
-/// - `void edit(auto& exec, keep_set const& keep, cache const& part, state& state, apply_stats* stats) const`: does it.
-/// `part`
-///   is the cache with the layers that were decided about; rows, positions, counts and recorded columns move together.
+/// - `name`: the name by which error messages call it.
+/// - `static constexpr applier_effects effects`: what it does to memory, so that an engine can refuse an applier that
+///   it does not support.
+/// - `void refuse(auto& exec, keep_set const& keep, cache const& in) const` throws if the keep set cannot be carried
+///   out. It writes nothing.
+/// - `void edit(auto& exec, keep_set const& keep, cache const& part, state& state, apply_stats* stats) const` carries
+///   it out. `part` is the cache, restricted to the layers that were decided about. Rows, positions, counts and
+///   recorded columns of an entry stay together.
 ///
-/// Optional:
+/// Two members are optional:
 ///
-/// - `using verbs = kvpolicy::verbs<...>`: the verbs that it runs and that need scratch memory;
-/// - `static constexpr bool takes_dropped = true`: it also takes plans that list what is dropped (`lowest_one`).
+/// - `using verbs = kvpolicy::verbs<...>` lists the verbs that it runs and that need scratch memory.
+/// - `static constexpr bool takes_dropped = true`: it also accepts plans that list the dropped entries (`lowest_one`).
 ///
-/// `apply` serves every applier, also one of yours.
+/// `apply` works with every type of this form, including your own.
 template <class A>
 concept applier = std::copy_constructible<A> && detail::applier_hooks<A>::sound;
 
-/// Carries out what a plan holds: rows, lists, positions, counts and recorded columns follow the keep sets.
+/// Carries out the decision that a plan holds: updates rows, lists, positions, counts and recorded columns so that each
+/// lane holds exactly the entries that are kept.
 ///
-/// - in: `how`, an applier such as `compact{}`; `decided`, the plan of the latest `decide`; `in`, the cache that it
-///   decided about. Decides nothing.
-/// - out: `stats`, where it is not null, in the executor's memory: entries kept, freed and attended.
-/// - cost: see the applier. Allocates only scratch, and only if `make_plan` was not told of this applier.
-/// - throws: `invalid_argument` if the plan holds no decision, was made for other counts or another cache, if lanes
-/// that
-///   decide apart share a table that would be edited, or if the applier refuses. Then nothing was changed.
+/// - in: `how` is an applier such as `compact{}`. `decided` is the plan that the latest `decide` filled. `in` is the
+///   cache that it decided about.
+/// - out: `stats`, unless it is null, points to memory of the executor and receives the numbers of entries kept, freed
+///   and attended.
+/// - cost: see the applier. It allocates only scratch, and only if `make_plan` was not given this applier.
+/// - throws: `invalid_argument` if the plan holds no decision, if the counts have changed since, if it was decided
+///   about another cache, if lanes that decide for themselves share a table that would be edited, or if the applier
+///   refuses. Then nothing was changed.
 template <executor Executor, applier Applier>
 void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache& in, state<Executor>& state,
            apply_stats* stats = nullptr) {

@@ -1,4 +1,4 @@
-// Applier: kept rows move to the front of their lane; keys keep the rotation of their positions.
+// Applier: moves the kept rows to the front of their lane. Keys keep the rotation of their positions.
 #pragma once
 
 #include <kvpolicy/layout/applier.hpp>
@@ -6,13 +6,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Shortens a lane by moving its kept rows together, in place. Logical positions are carried, so the next token's
-/// position is still the sequence's length, not the number of rows: RoPE must be told positions. Every entry of a lane
-/// has a place of its own: rows that two entries or two sequences share must not be moved.
+/// Shortens a lane by moving its kept rows together, in place. Each entry keeps its logical position, so the next
+/// token's position is still the length of the sequence, not the number of rows: the engine must compute RoPE from
+/// positions. Rows that two entries or two sequences share must not be moved, so every entry of a lane needs a place of
+/// its own.
 ///
-/// - slots: entry i of a lane stays at the lane's i-th place; places from the new count on are the engine's to free.
-/// - cost: reads and writes each kept row that changes place once. No allocation.
-/// - refuses rows that are keys and values both (latent attention), where the host can tell.
+/// - places: entry i of a lane is at the lane's i-th place afterwards. The engine may free the places from the new
+///   count on.
+/// - cost: reads and writes each kept row that changes its place once. No allocation.
+/// - refuses rows that are both keys and values (latent attention), if they are in memory that the host can check.
 struct compact {
   static constexpr auto name = "compact";
   static constexpr auto fields() { return std::tuple{}; }

@@ -1,4 +1,5 @@
-// Applier: kept rows move together and turn to new positions, as if the dropped tokens had never been.
+// Applier: moves kept rows together and rotates their keys to new positions, as if the dropped tokens had never
+// existed.
 #pragma once
 
 #include <kvpolicy/layout/applier.hpp>
@@ -7,18 +8,19 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// compact, and then each key turns from its position to its ordinal (StreamingLLM, arXiv:2309.17453, section 3.2). The
-/// next token's position is the number of entries, so all lanes of a sequence keep equally many.
+/// Compacts as `compact` does, and then rotates each key from its position to its ordinal (StreamingLLM,
+/// arXiv:2309.17453, section 3.2). The next token's position is then the number of entries, so all lanes of a sequence
+/// must keep the same number.
 ///
-/// `rope` must be the embedding that the keys were rotated by: nothing can tell from the keys whether it is. One that
-/// scales its frequencies is given as a table of them (`rope.frequency`).
+/// `rope` must be the rotary embedding that the keys were computed with; this cannot be checked. An embedding that
+/// scales its frequencies is given as a table of frequencies (`rope.frequency`).
 ///
-/// What is tied to phases is void afterwards: recorded query rows are dropped. Every turn rounds to the plane's type,
-/// so many turns of one key drift; positions that do not change are not touched.
+/// Recorded query rows are removed, because they are rotated to old positions. Each rotation rounds to the plane's
+/// element type, so errors accumulate if a key is rotated many times. Keys whose position does not change are not
+/// touched.
 ///
-/// - refuses opaque keys, a rope that does not fit, a decision about some layers only, and lanes of a sequence that
-/// keep
-///   different numbers of entries.
+/// - refuses opaque keys, rows that are both keys and values, a rope that does not fit, a decision about some layers
+///   only, and lanes of a sequence that keep different numbers of entries.
 struct compact_rerotated {
   kvpolicy::rope rope{};
 

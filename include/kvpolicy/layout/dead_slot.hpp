@@ -1,4 +1,4 @@
-// Applier: dropped positions are redirected to one reserved slot; nothing else about the sequence changes.
+// Applier: redirects dropped positions to one reserved slot. Nothing else about the sequence changes.
 #pragma once
 
 #include <cmath>
@@ -7,33 +7,34 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// IntentKV's layout (arXiv:2606.09916, section 3.4 and appendix C): the engine's map of positions names the dead slot
-/// for what was dropped, and length, positions, token ids and surviving rows are bit for bit what they were, so that a
-/// prefix cache goes on matching. Slots that nobody refers to any more are handed back.
+/// IntentKV's layout (arXiv:2606.09916, section 3.4 and appendix C). The engine's map from positions to slots names the
+/// dead slot for every dropped position. Length, positions, token ids and the rows of kept entries stay bit for bit the
+/// same, so that a prefix cache continues to match. Slots without a reference are freed.
 ///
-/// A dead slot is dead only if attention does not count it. In order of preference an engine
-/// 1. *strips*: attention reads `list`, the live slots only, which the same pass shortens;
-/// 2. *masks*: attention reads the map and a mask beside it (`kv::mask`);
-/// 3. *corrects*: the slot's rows are zeros and the output is corrected by the LSE (`kv::without_dead`).
-/// A large negative key (`kv::poison`) is defence in depth beside 1 or 2 and never the guarantee: its logit is
-/// -1e4 (sum of q) / sqrt(D), which is hugely positive when that sum is negative.
+/// Attention must not count the dead slot. An engine can ensure this in three ways, the best first:
+/// 1. *strip*: attention reads `list`, which names the live slots only and is shortened by the same pass;
+/// 2. *mask*: attention reads the map and a mask beside it (`kv::mask`);
+/// 3. *correct*: the slot's rows are zeros, and the output is corrected with the LSE (`kv::without_dead`).
+/// A large negative key (`kv::poison`) is an additional defence beside 1 or 2 and never a guarantee: its logit is
+/// -1e4 (sum of q) / sqrt(D), which is a large positive number when that sum is negative.
 ///
-/// - one pass redirects the dropped positions and shortens the live list, after one that checks both. No allocation.
-/// - a slot is freed at most once, and never if it is the dead slot, locked, shared, or still that of a kept entry.
-/// - refuses what list_rewrite refuses, a dead slot out of the pool, a live entry or a protected position at it, a
-///   protected position that would be dropped, and a map and a list that differ (`relist` after a prefix tree has
-///   rewritten the map).
+/// - cost: one pass checks the map and the list, a second one redirects the dropped positions and shortens the list. No
+///   allocation.
+/// - a slot is freed at most once, and never if it is the dead slot, locked, shared, or the slot of a kept entry.
+/// - refuses everything that `list_rewrite` refuses; a dead slot outside the pool; a live entry or a protected position
+///   at the dead slot; a protected position that would be dropped; and a map that differs from the list (call `relist`
+///   after a prefix tree has rewritten the map).
 template <class Shared = nobody>
 struct dead_slot {
-  by_lane<int> list{};             ///< the live list: the table of the cache's locator, to be written
-  by_lane<int> map{};              ///< the engine's slot of every position, to be written
+  by_lane<int> list{};             ///< the live slots: the table that the cache's locator reads, as writable memory
+  by_lane<int> map{};              ///< the engine's slot of every position, as writable memory
   by_lane<int const> map_begin{};  ///< where a lane's positions begin in its row of the map; null: at 0
   int dead = 0;                    ///< the reserved slot
-  by_lane<int const> prefix{};     ///< positions before it are protected: never redirected; null: none
-  by_lane<int const> locked{};     ///< slots of positions before it belong to a prefix tree: never freed; null: none
-  Shared shared{};       ///< KVPOLICY_HD bool(int slot): another owner refers to it; such a slot is never freed
-  unit_list freed{};     ///< out: slots to give back, each once; `bound` ints a row of the list
-  unit_list released{};  ///< out: shared or locked slots that this sequence does not refer to any more
+  by_lane<int const> prefix{};     ///< positions below it are protected and never redirected; null: none
+  by_lane<int const> locked{};  ///< slots of positions below it belong to a prefix tree and are never freed; null: none
+  Shared shared{};              ///< KVPOLICY_HD bool(int slot): true if another owner uses the slot; it is never freed
+  unit_list freed{};            ///< out: slots to free, each once; `bound` ints for each row of the list
+  unit_list released{};         ///< out: shared or locked slots that this sequence no longer uses
 
   static constexpr auto name = "dead_slot";
   static constexpr applier_effects effects{.edits_list = true, .redirects = true};
@@ -67,12 +68,13 @@ struct dead_slot {
 };
 static_assert(applier<dead_slot<>>);
 
-/// After a prefix tree has rewritten the map: live entries take their slots from it, and positions that are dead stay
-/// dead, whatever slots the tree gave them (those are the tree's).
+/// Makes the list and the map of one sequence agree after a prefix tree has rewritten the map. Live entries get the
+/// slots that the map now names. Dead positions stay dead, whatever slots the tree gave them; those slots belong to the
+/// tree.
 ///
-/// - in, out: the list takes the map's slots; the map's dead positions the dead slot. `length`: positions of each
-///   sequence so far.
-/// - throws: `invalid_argument` if a live entry's position is at the dead slot or out of the pool. Then nothing was
+/// - in: `length` is the number of positions of the sequence so far.
+/// - out: the list receives the map's slots of live entries, and the map receives the dead slot at dead positions.
+/// - throws: `invalid_argument` if the slot of a live entry is the dead slot or outside the pool. Then nothing was
 ///   changed.
 template <executor Executor, class Shared>
 void relist(Executor& exec, dead_slot<Shared> const& how, cache const& in, int sequence, int length) {
@@ -88,31 +90,33 @@ void relist(Executor& exec, dead_slot<Shared> const& how, cache const& in, int s
   ops::relist(exec, in, how.list, how.map, how.map_begin, how.dead, sequence, length);
 }
 
-/// What a layer's attention is without `dead` entries whose key and value rows are zeros: each added exp(0) to the
-/// denominator and nothing to the numerator.
+/// Removes `dead` entries, whose key and value rows are zeros, from the output of attention. Each of them added exp(0)
+/// to the softmax denominator and nothing to the numerator.
 struct without_dead {
   int dead = 0;
-  /// What the output is multiplied by, given the log-sum-exp of the row's scaled logits, dead ones included. The error
-  /// of the output grows by the same factor: fp32 outputs and few dead entries only. 0 if nothing else was attended to,
-  /// or so little that a float cannot tell.
+  /// The factor to multiply the output by. `lse` is the log-sum-exp of the row's scaled logits, dead entries included.
+  /// The error of the output grows by the same factor, so use it with fp32 outputs and few dead entries. It is 0 if the
+  /// live entries' part of the denominator is at most 1e-6.
   [[nodiscard]] KVPOLICY_HD float scale(float lse) const {
-    float const live = 1.0f - share(lse);
+    float const live = 1.0f - dead_fraction(lse);
     return live > 1e-6f ? 1.0f / live : 0.0f;
   }
   /// The log-sum-exp of the live entries alone.
-  [[nodiscard]] KVPOLICY_HD float lse(float with_dead) const { return with_dead + ::log1pf(-share(with_dead)); }
+  [[nodiscard]] KVPOLICY_HD float lse(float with_dead) const { return with_dead + ::log1pf(-dead_fraction(with_dead)); }
 
  private:
-  [[nodiscard]] KVPOLICY_HD float share(float lse) const { return static_cast<float>(dead) * ::expf(-lse); }
+  /// The dead entries' part of the softmax denominator.
+  [[nodiscard]] KVPOLICY_HD float dead_fraction(float lse) const { return static_cast<float>(dead) * ::expf(-lse); }
 };
 
-/// Writes zeros into a slot's keys and values, in every layer and head: what `without_dead` corrects for.
+/// Writes zeros into a slot's keys and values, in every layer and head. `without_dead` corrects for such a slot.
 template <executor Executor>
 void blank(Executor& exec, cache const& in, int slot) {
   ops::fill_row(exec, in, place{slot, 0}, 0.0f, 0.0f);
 }
 
-/// Writes -1e4 into a slot's keys and zeros into its values: defence in depth, see dead_slot. bf16 holds -9984.
+/// Writes -1e4 into a slot's keys (-9984 in bf16, the nearest value) and zeros into its values, in every layer and
+/// head. It is an additional defence only: see `dead_slot`.
 template <executor Executor>
 void poison(Executor& exec, cache const& in, int slot) {
   ops::fill_row(exec, in, place{slot, 0}, -1e4f, 0.0f);

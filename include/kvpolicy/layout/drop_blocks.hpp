@@ -1,4 +1,4 @@
-// Applier: whole blocks are handed back; a block that holds one kept entry stays as it is.
+// Applier: frees whole blocks. A block with at least one kept entry stays as it is.
 #pragma once
 
 #include <kvpolicy/layout/applier.hpp>
@@ -6,15 +6,16 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// For paged caches that neither move nor list tokens (block tables of OpenVINO, vLLM): a block goes when none of its
-/// entries is kept. Entries of blocks that stay are kept with it, beyond the keep set, and the tally tells how many.
-/// Attention is *shortened* by whole blocks.
+/// For paged caches in which tokens can neither be moved nor listed (block tables of vLLM and OpenVINO). A block is
+/// dropped if none of its entries is kept. All entries of the other blocks are kept, including those that the keep set
+/// does not list (`apply_stats::attended_length` counts them too). Attention becomes *shorter* by whole blocks.
 ///
-/// - table, positions, recorded columns and counts follow, rows stay. Cost: one pass over the entries. No allocation.
-/// - refuses a cache that is not paged by a table of its own lanes.
+/// - the table, positions, recorded columns and counts are updated; rows stay.
+/// - cost: one pass over the entries. No allocation.
+/// - refuses a cache whose locator has no block table, and a table that is shared by lanes that decide for themselves.
 struct drop_blocks {
-  by_lane<int> table{};  ///< the table of the cache's locator, to be written
-  unit_list freed{};     ///< out: blocks to give back; a row of the table has room for all its blocks
+  by_lane<int> table{};  ///< the table that the cache's locator reads, as writable memory
+  unit_list freed{};     ///< out: blocks to free; a row needs memory for all blocks of a lane
 
   static constexpr auto name = "drop_blocks";
   static constexpr applier_effects effects{.drops_blocks = true, .leaves_gaps = true};

@@ -1,4 +1,4 @@
-// What appliers check and do besides their own work.
+// Checks and edits that several appliers share.
 #pragma once
 
 #include <kvpolicy/core/check.hpp>
@@ -13,7 +13,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// A table shared by lanes that decide apart would be edited twice, differently.
+/// Refuses a table that is shared by lanes that decide for themselves: it would be edited twice, in different ways.
 template <class T>
 void check_apart(char const* call, char const* name, by_lane<T> const& table, lanes const& batch, granularity decides,
                  shape const& model) {
@@ -32,7 +32,7 @@ void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& ke
   check_apart("apply", name, table, keep.lanes, keep.decides, model);
 }
 
-/// The layers of a cache that a keep set decides about.
+/// The cache, restricted to the layers that a keep set decides about.
 [[nodiscard]] inline cache decided_part(cache const& in, keep_set const& keep) {
   cache part = in;
   part.lanes = in.lanes.layers_only(keep.lanes.layer_begin, keep.lanes.layer_end);
@@ -58,8 +58,8 @@ void check_decided(Executor& exec, plan<Executor> const& decided, cache const& i
   ops::refuse_stale(exec, decided_lanes, keep);
 }
 
-/// A table that an applier may write is the one that the cache's locator reads, and lanes that decide apart have rows
-/// of their own.
+/// Refuses a table that an applier would write, unless it is the table that the cache's locator reads and lanes that
+/// decide for themselves have rows of their own.
 inline void check_table(char const* name, by_lane<int> const& table, cache const& in, keep_set const& keep) {
   by_lane<int const> const& read = in.where.table;
   bool const same = table.data == read.data && table.sequence == read.sequence && table.layer == read.layer &&
@@ -68,7 +68,7 @@ inline void check_table(char const* name, by_lane<int> const& table, cache const
   refuse_shared(name, rows_of(in.where, table), keep, in.shape);
 }
 
-/// A list of slots: a table whose units hold one token.
+/// Refuses a table that is not a list of slots: its units must hold one token.
 inline void check_slots(char const* name, by_lane<int> const& table, cache const& in, keep_set const& keep) {
   bool const slots =
       in.where.kind == locating::slot_map ||
@@ -77,7 +77,8 @@ inline void check_slots(char const* name, by_lane<int> const& table, cache const
   check_table(name, table, in, keep);
 }
 
-/// A list that units are handed back in: memory for the units and for their number, or for neither.
+/// Refuses a list of freed units that has memory for the units only or for their number only, or that is shared by
+/// lanes that decide for themselves.
 inline void check_freed(unit_list const& to, keep_set const& keep, shape const& model) {
   expects((to.unit.data == nullptr) == (to.count.data == nullptr), "apply", "freed", "half of a list",
           "a list of units has memory for the units and for their number");
@@ -86,23 +87,25 @@ inline void check_freed(unit_list const& to, keep_set const& keep, shape const& 
   refuse_shared("freed", to.count, keep, model);
 }
 
-/// What is kept, free and attended, for whom it matters.
+/// Sets the stats to zero, unless they are null.
 template <executor Executor>
 void count_nothing(Executor& exec, apply_stats* stats) {
   if (stats != nullptr) ops::clear_stats(exec, stats);
 }
+/// Sets the stats to zero and counts the entries that are freed at the end of each lane, unless the stats are null.
 template <executor Executor>
 void count_tails(Executor& exec, keep_set const& keep, cache const& part, apply_stats* stats) {
   if (stats == nullptr) return;
   ops::clear_stats(exec, stats);
   ops::free_tails(exec, keep, part, &stats->physical_freed);
 }
+/// Counts the kept and the attended entries, unless the stats are null.
 template <executor Executor>
 void count_listed(Executor& exec, keep_set const& keep, lanes const& batch, bool masked, apply_stats* stats) {
   if (stats != nullptr) ops::count_kept(exec, keep, batch, masked, stats);
 }
 
-/// What list_rewrite, dead_slot and mask refuse alike.
+/// The checks that list_rewrite, dead_slot, mask and overwrite share.
 template <executor Executor, class Shared>
 void refuse_list(Executor& exec, list_edit<Shared> const& edit, keep_set const& keep, cache const& in) {
   check_slots("list", edit.list, in, keep);
@@ -111,7 +114,7 @@ void refuse_list(Executor& exec, list_edit<Shared> const& edit, keep_set const& 
   ops::check_list(exec, keep, decided_part(in, keep), edit);
 }
 
-/// The list, positions, recorded columns and counts follow a keep set.
+/// Updates the list, positions, recorded columns and counts so that each lane holds exactly the kept entries.
 template <executor Executor, class Shared>
 void edit_list(Executor& exec, list_edit<Shared> const& edit, keep_set const& keep, cache const& part,
                state<Executor>& state, bool masked, apply_stats* stats) {

@@ -1,25 +1,26 @@
-// Applier: no row moves; the list of slots that says where an entry lives is shortened.
+// Applier: shortens the list of slots of each lane. No row moves.
 #pragma once
 
 #include <kvpolicy/layout/applier.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Compaction by indirection, for caches with one token a unit: the lane's list names the kept slots, the others are
-/// handed back in `freed` and stand behind the list's end. Attention is *shortened*: it reads the list.
+/// Compaction by indirection, for caches with one token for each unit. Afterwards the lane's list names the kept slots.
+/// The other slots are returned in `freed`, and also stand after the list's new end. Attention becomes *shorter*,
+/// because it reads the list.
 ///
 ///     kv::apply(exec, kv::list_rewrite{.list = my_list, .freed = {my_freed, my_freed_count}}, plan, cache, state);
 ///
-/// - positions and recorded columns follow, rows stay. Cost: one pass over the list. No allocation.
-/// - refuses a list that is not the locator's, names a slot out of the pool, or shares one with another sequence
-/// without
-///   `shared` saying so.
+/// - positions and recorded columns move with their entries; rows stay.
+/// - cost: one pass over the list. No allocation.
+/// - refuses a list that is not the table of the cache's locator, that names a slot outside the pool, or that shares a
+///   slot with another sequence although `shared` is false for it.
 template <class Shared = nobody>
 struct list_rewrite {
-  by_lane<int> list{};   ///< the table of the cache's locator, to be written
-  unit_list freed{};     ///< out: slots to give back, each once; `bound` ints a row of the list
-  Shared shared{};       ///< KVPOLICY_HD bool(int slot): another owner refers to it; such a slot is never freed
-  unit_list released{};  ///< out: shared slots that the lane does not refer to any more
+  by_lane<int> list{};   ///< the table that the cache's locator reads, as writable memory
+  unit_list freed{};     ///< out: slots to free, each once; `bound` ints for each row of the list
+  Shared shared{};       ///< KVPOLICY_HD bool(int slot): true if another owner uses the slot; it is never freed
+  unit_list released{};  ///< out: shared slots that the lane no longer uses
 
   static constexpr auto name = "list_rewrite";
   static constexpr applier_effects effects{.edits_list = true, .leaves_gaps = true};

@@ -1,4 +1,4 @@
-// Applier: nothing moves and nothing is freed; a mask tells attention what not to read.
+// Applier: masks the dropped entries. No row moves, and no memory is freed.
 #pragma once
 
 #include <kvpolicy/layout/applier.hpp>
@@ -6,19 +6,18 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// For engines whose kernel reads a mask over all rows (llama.cpp's kq mask, custom masks): the units of dropped
-/// entries may not be read any more. The lane's list forgets them, so that no later decision sees them.
+/// For engines whose attention kernel reads a mask over all rows (llama.cpp's kq mask, custom masks). The mask hides
+/// the units of dropped entries, and they are removed from the lane's list, so that no later decision sees them.
 ///
-/// Attention is *masked*: memory and time stay what they were. A unit that the engine writes again (after a roll-back)
-/// must be shown again: `show`.
+/// Attention is *masked*: it takes as much memory and time as before. If the engine writes a hidden unit again (after a
+/// roll-back), call `show` to make it visible.
 ///
-/// - only the elements of dropped entries are written.
-/// - refuses what list_rewrite refuses, two entries with one unit, and a mask that is smaller than the pool or shared
-/// by
-///   lanes that decide apart.
+/// - only the mask elements of dropped entries are written.
+/// - refuses everything that `list_rewrite` refuses, two entries with one unit, and a mask that is smaller than the
+///   pool or shared by lanes that decide for themselves.
 struct mask {
-  by_lane<int> list{};  ///< the table of the cache's locator, to be written: the lane's live units
-  mask_rows rows{};     ///< the mask, to be written
+  by_lane<int> list{};  ///< the lane's live units: the table that the cache's locator reads, as writable memory
+  mask_rows rows{};     ///< the mask, as writable memory
 
   static constexpr auto name = "mask";
   static constexpr applier_effects effects{.masks = true};
@@ -49,7 +48,7 @@ struct mask {
 };
 static_assert(applier<mask>);
 
-/// Makes the mask say exactly what the lists say: every unit of a live entry may be read, and no other.
+/// Writes the whole mask so that exactly the units of the lanes' live entries are visible.
 /// - throws: `invalid_argument` if the mask is smaller than the pool, or shared by lanes with lists of their own.
 template <executor Executor>
 void show(Executor& exec, mask const& how, cache const& in) {

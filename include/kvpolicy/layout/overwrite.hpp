@@ -1,4 +1,4 @@
-// Applier: the few rows that stand behind the new end move into the holes of dropped ones.
+// Applier: moves the few kept rows in the highest slots into the slots of dropped entries.
 #pragma once
 
 #include <kvpolicy/layout/applier.hpp>
@@ -7,16 +7,18 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// For decisions that drop few of many, as one a step (TRIM-KV, H2O while decoding): at most as many rows move as are
-/// dropped, whatever the lane's length. The list keeps entries in the order of their positions, although their slots
-/// are not. Afterwards the lane lives in its lowest slots; those that fell free stand behind the list's end, ascending,
-/// so that an engine may write the next token there.
+/// For decisions that drop few of many entries, such as one in each decoding step (TRIM-KV, H2O). At most as many rows
+/// move as entries are dropped, whatever the lane's length. The list stays in the order of positions, although the
+/// slots in it do not ascend. Afterwards the lane's entries are in the lowest of its slots. The free slots stand after
+/// the list's end, ascending, so that an engine can write the next token there.
 ///
-/// - a plan that lists the one dropped entry of each lane (`lowest_one`) moves no row: its slot is the next to write.
+/// - with a plan that lists the one dropped entry of each lane (`lowest_one`) no row moves: the dropped entry's slot is
+///   the next one to write.
 /// - cost: reads and writes at most one row for each dropped entry, and the list once. No allocation.
-/// - refuses what list_rewrite refuses, and shared slots: rows would be overwritten for another.
+/// - refuses everything that `list_rewrite` refuses, and slots that two entries or two sequences share, because moving
+///   a row would overwrite the other one. If rows move, it also refuses rows that are both keys and values.
 struct overwrite {
-  by_lane<int> list{};  ///< the table of the cache's locator, to be written
+  by_lane<int> list{};  ///< the table that the cache's locator reads, as writable memory
 
   static constexpr auto name = "overwrite";
   static constexpr applier_effects effects{.moves_rows = true, .edits_list = true, .leaves_gaps = true};

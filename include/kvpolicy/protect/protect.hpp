@@ -1,4 +1,4 @@
-// Protections: entries that are kept whatever their score. They count inside the budget.
+// Protections: entries that are kept whatever their score. The budget includes them.
 #pragma once
 
 #include <concepts>
@@ -9,16 +9,17 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A protection is a regular function object: true for an entry that must stay. Compose two with `|`.
+/// A protection is a regular function object that returns true for an entry that must be kept. Two of them compose
+/// with `|`.
 ///
-/// Optional: `candidates(lane_entries)`, the run of ordinals outside of which all entries are protected, and inside
-/// none; for protections of which that can be said. With it top_k need not ask about each entry.
+/// Optional: `candidates(lane_entries)`, for a protection whose unprotected entries are one contiguous range of
+/// ordinals. It returns this range, so that `top_k` need not call the protection for every entry.
 template <class P>
 concept protection = std::regular<P> && requires(P const& p, entry at) {
   { p(at) } -> std::same_as<bool>;
 };
 
-/// True if a protection says which run of a lane it leaves to compete. A run that ends before it begins is empty.
+/// A protection with the optional member `candidates`. A range that ends before it begins is empty.
 template <class P>
 concept has_candidates = requires(P const& p, lane_entries const& of) {
   { p.candidates(of) } -> std::same_as<ordinal_range>;
@@ -26,19 +27,21 @@ concept has_candidates = requires(P const& p, lane_entries const& of) {
 
 namespace detail {
 
-/// What `forces` returns, and what an erased protection picks: asked about entries, kept by nobody.
+/// Accepts a result that can be called with an entry, as the one of `forces`. Unlike a protection of a policy it need
+/// not be copyable or comparable.
 struct a_protection {
   template <class Result>
   static constexpr bool accepts = requires(std::remove_cvref_t<Result> const& made, entry at) {
     { made(at) } -> std::same_as<bool>;
   };
 };
+/// The argument with which the form of the hook `pick` of a protection is checked.
 struct protection_visitor {
   template <class Protect>
   void operator()(Protect const&) const;
 };
 
-/// What a decision asks of a protection. `check()` is the one error that a user reads of one that does not fit.
+/// The hooks of a protection. `check()` gives the one compile error for a protection that does not fit.
 template <class P>
 using protection_hooks = part_hooks<
     P, law<hook::protect_is_number, !std::is_arithmetic_v<P>>,
@@ -60,7 +63,7 @@ struct nothing {
   friend bool operator==(nothing const&, nothing const&) = default;
 };
 
-/// Protects all there is.
+/// Protects every entry.
 struct everything {
   static constexpr auto name = "everything";
   static constexpr auto fields() { return std::tuple{}; }
@@ -69,7 +72,7 @@ struct everything {
   friend bool operator==(everything const&, everything const&) = default;
 };
 
-/// The first `tokens` positions of the sequence.
+/// Protects the first `tokens` positions of the sequence (attention sinks).
 struct sinks {
   int tokens = 4;
   static constexpr auto name = "sinks";
@@ -84,7 +87,7 @@ struct sinks {
   friend bool operator==(sinks const&, sinks const&) = default;
 };
 
-/// The last `tokens` entries of a lane.
+/// Protects the last `tokens` entries of a lane.
 struct recent {
   int tokens = 32;
   static constexpr auto name = "recent";
@@ -97,7 +100,7 @@ struct recent {
   friend bool operator==(recent const&, recent const&) = default;
 };
 
-/// Positions [begin, end): a prompt prefix, a query span.
+/// Protects the positions [begin, end), such as a prompt prefix or the span of a query.
 struct position_span {
   int begin = 0;
   int end = 0;
@@ -114,8 +117,9 @@ struct position_span {
   friend bool operator==(position_span const&, position_span const&) = default;
 };
 
-/// Sinks and a recent window, around a scorer that forces neither: nearly every method that evicts without them
-/// collapses. Attention sinks: Xiao et al. 2024, arXiv:2309.17453.
+/// Protects the first `sinks` positions and the last `recent` entries. Use it with a scorer that forces neither,
+/// because the quality of nearly every eviction method collapses without them. Attention sinks: Xiao et al. 2024,
+/// arXiv:2309.17453.
 struct safe {
   int sinks = 4;
   int recent = 32;
@@ -134,7 +138,7 @@ struct safe {
   friend bool operator==(safe const&, safe const&) = default;
 };
 
-/// What either of two protections protects.
+/// Protects the entries that at least one of two protections protects.
 template <protection First, protection Second>
 struct either {
   First first{};
@@ -157,7 +161,7 @@ struct either {
   friend bool operator==(either const&, either const&) = default;
 };
 
-/// Entries that either protects.
+/// Composes two protections: see `either`.
 template <protection First, protection Second>
 [[nodiscard]] constexpr either<First, Second> operator|(First const& first, Second const& second) {
   return {first, second};

@@ -1,4 +1,4 @@
-// The reusable memory of a selection: lanes whose entries are pages, and the pages that are read.
+// `selection_plan`: the reusable memory of a selection and its result, the pages that are read.
 #pragma once
 
 #include <kvpolicy/core/plan.hpp>
@@ -6,11 +6,13 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Scores of pages, chosen pages and report of one batch. The engine owns it, `select_pages` fills it.
+/// The scores of pages, the chosen pages and the report of one batch. The engine owns the plan, and `select_pages`
+/// fills it.
 template <class Executor>
 class selection_plan {
  public:
-  /// For lanes of up to `lanes.bound` entries in pages of `page`. `entry_bytes`: of K and V.
+  /// Makes a plan for lanes of up to `batch.bound` entries in pages of `page` entries. `entry_bytes` is the size of K
+  /// and V of one entry of one lane.
   selection_plan(Executor& exec, kvpolicy::lanes const& batch, int page, std::int64_t entry_bytes = 0)
       : counts_(exec, static_cast<std::size_t>(batch.size())),
         positions_(exec, static_cast<std::size_t>(detail::pages_for(batch.bound, page))),
@@ -23,11 +25,11 @@ class selection_plan {
   selection_plan(selection_plan const&) = delete;
   selection_plan& operator=(selection_plan const&) = delete;
 
-  /// The lanes of `among` with pages for entries: counts and positions are this plan's, and what the last `select`
-  /// wrote. A page's position is its number.
-  [[nodiscard]] kvpolicy::lanes pages_of(kvpolicy::lanes const& among) {
+  /// The lanes of `batch` with pages in the place of entries. Their counts and positions are in this plan's memory, and
+  /// the last `select_pages` wrote them. The position of a page is its index in the lane.
+  [[nodiscard]] kvpolicy::lanes pages_of(kvpolicy::lanes const& batch) {
     std::int64_t const heads = lanes_.heads;
-    kvpolicy::lanes made = among;
+    kvpolicy::lanes made = batch;
     made.bound = static_cast<int>(positions_.size());
     made.count = {counts_.data() - lanes_.layer_begin * heads, heads * lanes_.layers(), heads, 1};
     made.position = {positions_.data(), 0, 0, 0};
@@ -35,33 +37,35 @@ class selection_plan {
     return made;
   }
 
-  /// The chosen pages of the latest `select`, ascending, a lane a segment; without memory where there are none.
+  /// The pages that the latest `select_pages` chose, ascending, one segment for each lane. If there is no choice, its
+  /// pointers are null.
   [[nodiscard]] keep_set const& keep() const { return plan_.keep(); }
-  /// True if the plan holds a choice: that of the latest `select`, unless it threw while it was choosing.
+  /// True if the plan holds a choice: that of the latest `select_pages`, unless it threw while it was choosing.
   [[nodiscard]] bool decided() const { return plan_.decided(); }
-  /// Throws `invalid_argument` if the plan holds no choice, which `call` needs.
+  /// Throws `invalid_argument` if the plan holds no choice. The message names the `call` that needs one.
   void expects_decision(char const* call) const { plan_.expects_decision(call, "select"); }
-  /// A page's score in the latest `select`, where scores are in host memory and the lane's layer is not dense.
-  /// `segment` counts the lanes of the whole plan. Throws as `report`.
+  /// A page's score in the latest `select_pages`. It requires scores in host memory and a lane whose layer is not
+  /// dense. `segment` is the index of the lane in the whole plan. Throws as `report` does.
   [[nodiscard]] float score(int segment, int page) const {
     expects_decision("score");
     return plan_.score(segment, page);
   }
-  /// Room for the scores of `pages`, some of this plan's.
+  /// A view of this plan's memory for the scores of `pages`, which are all lanes of the plan or some of their layers.
   [[nodiscard]] score_view scores(kvpolicy::lanes const& pages) {
     kvpolicy::lanes all = pages_of(lanes_);
     score_view made = plan_.scores(all);
     made.lanes = pages;
     return made;
   }
-  /// Room for a keep set of `pages`. It becomes this plan's when it is published.
+  /// A view of this plan's memory for a keep set of `pages`. `publish` makes it the plan's keep set.
   [[nodiscard]] keep_set keep_storage(kvpolicy::lanes const& pages) {
     keep_set made = plan_.keep_storage(pages);
     made.of = unit::page;
     return made;
   }
-  /// Another choice begins in this plan's memory: until it is published the plan holds none.
+  /// Discards the choice before another one is written into its memory. Until `publish` the plan holds none.
   void withdraw() { plan_.withdraw(); }
+  /// Makes `chosen` the plan's choice.
   void publish(keep_set const& chosen) { plan_.publish(chosen); }
 
   [[nodiscard]] kvpolicy::lanes const& lanes() const { return lanes_; }
@@ -76,7 +80,7 @@ class selection_plan {
  private:
   typename Executor::template buffer<int> counts_;
   typename Executor::template buffer<int> positions_;
-  kvpolicy::lanes lanes_;  ///< entries
+  kvpolicy::lanes lanes_;  ///< the lanes whose entries are in pages
   int page_;
   plan<Executor> plan_;
 };

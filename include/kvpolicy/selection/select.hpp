@@ -1,4 +1,4 @@
-// Which pages are read: make_plan and select. A selection's state is made and shown signals as that of every decision.
+// `make_plan` and `select_pages` of a selection. `make_state` and `observe` are those of every decision.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// The pages that `stats` and the policy choose, whatever state it was recorded in.
+/// Chooses pages, after the caller has checked everything but the data in memory. `all_signals` is the bag of given and
+/// recorded signals.
 template <executor Executor, page_decision Policy, class Source>
 void choose(Executor& exec, Policy const& policy, Source all_signals, shape const& model,
             selection_plan<Executor>& into) {
@@ -23,7 +24,7 @@ void choose(Executor& exec, Policy const& policy, Source all_signals, shape cons
   lanes const pages = into.pages_of(batch);
   keep_set const chosen = into.keep_storage(pages);
   if constexpr (requires { policy.score.refuse(exec, all_signals); }) policy.score.refuse(exec, all_signals);
-  into.withdraw();  // all is checked: what throws from here on leaves a plan without a choice
+  into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no choice
   ops::count_pages(exec, batch, policy.score.page, pages);
   int const first = std::clamp(policy.dense_layers, batch.layer_begin, batch.layer_end);
   if (first < batch.layer_end) {
@@ -38,9 +39,10 @@ void choose(Executor& exec, Policy const& policy, Source all_signals, shape cons
 
 }  // namespace detail
 
-/// The plan of one batch. Nothing allocates after this while counts stay below the bound.
+/// Makes the plan of one batch. Nothing allocates after this while counts stay below the bound.
 ///
-/// - throws: as make_state. Memory: 8 bytes x lanes x pages.
+/// - throws: as `make_state`.
+/// - memory: 8 bytes x lanes x pages.
 template <executor Executor, page_decision Policy>
 [[nodiscard]] selection_plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in) {
   detail::check_batch("make_plan", exec, policy, in);
@@ -48,17 +50,19 @@ template <executor Executor, page_decision Policy>
   return selection_plan<Executor>(exec, in.lanes, policy.score.page, entry_bytes(in));
 }
 
-/// Chooses the pages that the lanes of `in` read in this step, of one layer or of several. Reads only, apart from the
-/// plan.
+/// Chooses the pages that the lanes of `in`, of one layer or of several, read in this step. Nothing but the plan is
+/// written.
 ///
-/// - out: `into.keep()`, a keep set of pages, a lane a segment, ascending: as many whole pages as the budget's tokens
-///   make, at least one, the last page always among them. A lane with no more pages than that, and a lane of a dense
-///   layer, lists all; one without entries none. Entries in flight are in no page: an engine reads them anyway.
-/// - ties go to the lower page. A NaN ranks below every number and is counted; a page that the bounds do not speak of
-///   in full is read before others (see `ops::page_scores`).
-/// - cost: that of the scorer and of top_k over pages. Nothing allocates.
-/// - throws: `invalid_argument` if plan or state was made for other lanes or another page, or the policy is not sound:
-///   then nothing was changed. What the scorer or the budget throws: then the plan holds no choice.
+/// - out: `into.keep()` is a keep set of ascending pages with one segment for each lane. It has as many whole pages as
+///   fit into the budget, at least one, and the last page is always included. A lane with no more pages than that, and
+///   a lane of a dense layer, lists all pages; a lane without entries lists none. Drafts in flight are in no page,
+///   because an engine always reads them.
+/// - ties go to the lower page. A NaN ranks below every number and is counted. A page whose bounds do not cover all of
+///   its entries is read before others (see `ops::page_scores`).
+/// - cost: that of the scorer and of `top_k` over pages. Nothing is allocated.
+/// - throws: `invalid_argument` if the plan or the state was made for other lanes or another page size, if the policy
+///   is not sound, or if a count is out of its limits. Then nothing was changed. If the scorer or the budget throws,
+///   the exception passes through and the plan holds no choice.
 template <executor Executor, page_decision Policy, class... Given>
 void select_pages(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& state,
                   selection_plan<Executor>& into) {

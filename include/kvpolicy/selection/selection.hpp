@@ -1,21 +1,22 @@
-// Selection as a value: which pages of a lane are read now.
+// `selection`: a policy that decides which pages of a lane attention reads in a step.
 #pragma once
 
 #include <kvpolicy/decision/concepts.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Read the pages that *score* best, up to a *budget* of tokens; nothing is dropped. The last page, in which the lane
-/// grows, is always read, and the first `dense_layers` layers read all.
+/// A policy that reads only the pages with the highest *scores*, up to a *budget* of tokens. It drops nothing. The last
+/// page, to which new entries are appended, is always read, and the first `dense_layers` layers read all pages.
 ///
 ///     kv::selection{.score = kv::quest{}, .budget = kv::per_lane{512}, .dense_layers = 2}
 ///
-/// A plain value: copyable, comparable, printable. It owns no memory, holds no state, picks no backend.
+/// A selection is a plain value that can be copied, compared and printed. It owns no memory, has no state and does not
+/// depend on a backend.
 template <class Score, class Budget = per_lane>
 struct selection {
   Score score{};
-  Budget budget{};       ///< tokens, of which whole pages are read; at least the last one
-  int dense_layers = 2;  ///< attention of a model's first layers is spread too widely for pages
+  Budget budget{};       ///< in tokens; as many whole pages as fit into it are read, and at least the last one
+  int dense_layers = 2;  ///< number of first layers that read all pages: their attention is spread too widely for pages
   friend bool operator==(selection const&, selection const&) = default;
 
   static_assert(detail::page_decision_parts<Score, Budget>::check());
@@ -28,7 +29,7 @@ struct selection {
   }
 };
 
-/// "quest(page=16, group=max, bounds=f32) | budget(512) | dense(2)"
+/// Prints "quest(page=16, group=max, bounds=f32) | budget(512) | dense(2)".
 template <class Score, class Budget>
 [[nodiscard]] std::string print(selection<Score, Budget> const& policy) {
   std::string text = to_string(policy.score);
@@ -36,13 +37,13 @@ template <class Score, class Budget>
   return text.append(" | dense(").append(to_string(policy.dense_layers)).append(")");
 }
 
-/// Something that `select` takes.
+/// A selection, or a type with the same members. `select_pages` accepts it.
 template <class P>
 concept selection_policy = page_decision<P>;
 
 namespace detail {
 
-/// What top_k asks of a selection: its entries are pages.
+/// The rule of a selection, which `top_k` calls. Its entries are pages.
 template <class Budget>
 struct selection_rule {
   Budget limit;

@@ -1,4 +1,4 @@
-// What a cache admits, reads and drops, as one value.
+// `cache_policy`: an admission, a selection and an eviction of one cache, as one value.
 #pragma once
 
 #include <kvpolicy/admission/admission.hpp>
@@ -9,21 +9,21 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A part that a cache policy goes without.
+/// Stands for a part that a cache policy does not have.
 struct omitted {
   static constexpr auto name = "omitted";
   static constexpr auto fields() { return std::tuple{}; }
   friend bool operator==(omitted const&, omitted const&) = default;
 };
 
-/// Admission, selection and eviction together; each may be left out.
+/// An admission, a selection and an eviction that work together on one cache. Each may be left out.
 ///
 ///     kv::cache_policy{.admit = kv::policies::wg_kv({.window = 256}),
 ///                      .select = kv::policies::quest({.budget = 512}),
 ///                      .evict = kv::policies::trim_kv({.budget = 4096})}
 ///
-/// With an admission the others act on the pages: what is in the window is always read, and never dropped; budgets of
-/// the others count entries of pages. A plain value, as its parts are.
+/// If there is an admission, the other two act on the pages only: entries of the window are always read and never
+/// dropped, and the budgets of the others count entries of pages. A cache policy is a plain value, as its parts are.
 template <class Admit = omitted, class Select = omitted, class Evict = omitted>
 struct cache_policy {
   Admit admit{};
@@ -32,7 +32,7 @@ struct cache_policy {
   friend bool operator==(cache_policy const&, cache_policy const&) = default;
 };
 
-/// "admit: write_gate | ...; select: quest(...) | ...; evict: trim_kv(...) | ..."
+/// Prints "admit: write_gate | ...; select: quest(...) | ...; evict: trim_kv(...) | ...".
 template <class Admit, class Select, class Evict>
 [[nodiscard]] std::string print(cache_policy<Admit, Select, Evict> const& policy) {
   std::string text;
@@ -60,8 +60,9 @@ constexpr auto recorders_of_part(Part const& part) {
   }
 }
 
-/// What is recorded about the entries that are selected from and evicted, and about those in the window: what admits,
-/// and what the others need from an entry's birth on.
+/// The recorders of the entries in pages are those of the eviction and of the selection. The recorders of the entries
+/// in the window are those of the admission, and those of the other parts that record values known when a token is
+/// appended.
 template <class Policy>
 constexpr auto recorders_of_pages(Policy const& policy) {
   return std::tuple_cat(recorders_of_part(policy.evict), recorders_of_part(policy.select));
@@ -71,7 +72,7 @@ constexpr auto recorders_of_window(Policy const& policy) {
   return std::tuple_cat(recorders_of_part(policy.admit), born_of(recorders_of_pages(policy)));
 }
 
-/// The same policy, with a scorer that has other recorders.
+/// The same policy with a scorer whose recorders are `all`.
 template <class Policy, class... Recorders>
 constexpr auto recording(Policy const& policy, std::tuple<Recorders...> const& all) {
   using score_type = std::remove_cvref_t<decltype(policy.score)>;
@@ -85,7 +86,8 @@ constexpr auto recording(Policy const& policy, std::tuple<Recorders...> const& a
   }
 }
 
-/// The parts as they run: the window's, and those of the pages, which share one state.
+/// The parts as they run. The admission uses the state of the window; selection and eviction share the state of the
+/// pages.
 template <class Policy>
 constexpr auto admitting(Policy const& policy) {
   return recording(policy.admit, recorders_of_window(policy));
@@ -94,7 +96,7 @@ template <class Policy>
 constexpr auto selecting(Policy const& policy) {
   return recording(policy.select, recorders_of_pages(policy));
 }
-/// Without an eviction the full cache: somebody has to record.
+/// If there is no eviction, this is one that drops nothing, because the selection's recorders still have to run.
 template <class Policy>
 constexpr auto evicting(Policy const& policy) {
   if constexpr (is_there<decltype(policy.evict)>) {
@@ -106,8 +108,8 @@ constexpr auto evicting(Policy const& policy) {
 
 }  // namespace detail
 
-/// The admission of a cache policy as it runs, with all that is recorded from an entry's birth on: what `decide`,
-/// `make_state` and `ingest` are given for a chunk that is read outside of the cache.
+/// The admission of a cache policy, with every recorder of values that are known when a token is appended. Pass it to
+/// `make_state`, `decide` and `ingest` for a chunk whose rows are outside of the cache.
 template <class... Parts>
 [[nodiscard]] constexpr auto window_part(cache_policy<Parts...> const& policy) {
   return detail::admitting(policy);

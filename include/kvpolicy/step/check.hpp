@@ -1,4 +1,4 @@
-// The plans of a step, and what is refused before a step changes anything.
+// The plans of a step, and the checks that are made before a step changes anything.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// The plans of a cache policy's parts. Each holds a decision or none, for itself.
+/// The plans of a cache policy's parts. Each plan holds a decision or none, independently of the others.
 template <class Executor>
 struct step_plan {
   std::optional<exit_plan<Executor>> exits;           ///< of the admission
-  plan<Executor> evicting;                            ///< of the eviction, or of the full cache
+  plan<Executor> evicting;                            ///< of the eviction; without one it keeps all entries
   std::optional<selection_plan<Executor>> selecting;  ///< of the selection
 };
 
-/// What a step came to.
+/// The effects of a step on memory.
 struct step_stats {
   promotion_stats promoted{};
   apply_stats evicted{};
@@ -31,16 +31,18 @@ template <class Part>
 inline constexpr std::size_t recorders_in = std::tuple_size_v<decltype(recorders_of_part(std::declval<Part const&>()))>;
 
 template <class... Recorders>
-consteval bool all_born(std::tuple<Recorders...> const*) {
+consteval bool all_record_at_append(std::tuple<Recorders...> const*) {
   return (from_birth<Recorders> && ...);
 }
 
-/// What the eviction of a cache policy may be. In pages, what it records was known when its entries were written.
+/// Beside an admission an eviction may only record values that are known when a token is appended, because its entries
+/// come from the window.
 template <class Evict>
 struct eviction_of_pages {
   using recorders = decltype(recorders_of_part(std::declval<Evict const&>()));
-  static constexpr bool records_from_birth_only = all_born(static_cast<recorders const*>(nullptr));
+  static constexpr bool records_at_append_only = all_record_at_append(static_cast<recorders const*>(nullptr));
 };
+/// A cache policy carries its eviction out by `compact`, which needs a keep set that lists the kept entries.
 template <class Evict>
 struct eviction_by_moving {
   static constexpr bool lists_what_is_kept = [] {
@@ -52,8 +54,7 @@ struct eviction_by_moving {
   }();
 };
 
-/// Everything about the parts that act on pages, asked before a step changes anything. The cache itself has been
-/// looked at.
+/// Checks the parts that act on pages, before a step changes anything. The caller has checked the cache itself.
 template <executor Executor, class Admit, class Select, class Evict, class... Given>
 void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Select, Evict> const& policy,
                  signals<Given...> const& in, cache const& pages, state<Executor> const& state,

@@ -1,4 +1,4 @@
-// One step of decoding under a cache policy: in which order its parts act.
+// One step of decoding under a cache policy: `step` runs its parts in the right order.
 #pragma once
 
 #include <kvpolicy/admission/dual.hpp>
@@ -23,15 +23,15 @@ template <executor Executor, class Policy>
 
 }  // namespace detail
 
-/// The state of all parts together: of a dual cache where the policy admits, else of a cache.
+/// Makes the state of all parts together: of a dual cache if the policy has an admission, of a cache otherwise.
 ///
-/// - throws: as make_state of each part.
+/// - throws: as `make_state` of each part.
 template <executor Executor, class Admit, class Select, class Evict>
 [[nodiscard]] dual_state<Executor> make_state(Executor& exec, cache_policy<Admit, Select, Evict> const& policy,
                                               dual_cache const& both) {
-  static_assert(detail::eviction_of_pages<Evict>::records_from_birth_only,
-                "kvpolicy: beside an admission an eviction records only what entries are born with; "
-                "give its other signals when it decides");
+  static_assert(detail::eviction_of_pages<Evict>::records_at_append_only,
+                "kvpolicy: a policy used beside an admission may only record values that are known when a token is "
+                "appended; give its other signals when it decides");
   detail::check_dual("make_state", both);
   detail::check_window("make_state", policy.admit, both);
   exec.reserve(detail::scratch_to_promote<typename Executor::backend>(both));
@@ -45,9 +45,9 @@ template <executor Executor, class Select, class Evict>
   return make_state(exec, detail::evicting(policy), in);
 }
 
-/// The plans of all parts. Nothing allocates after this while counts stay below the bounds.
+/// Makes the plans of all parts. Nothing allocates after this while counts stay below the bounds.
 ///
-/// - throws: as make_plan of each part.
+/// - throws: as `make_plan` of each part.
 template <executor Executor, class Admit, class Select, class Evict>
 [[nodiscard]] step_plan<Executor> make_plan(Executor& exec, cache_policy<Admit, Select, Evict> const& policy,
                                             dual_cache const& both) {
@@ -62,14 +62,15 @@ template <executor Executor, class Select, class Evict>
   return detail::plans_of_pages(exec, policy, in);
 }
 
-/// Shows a forward's signals to what records entries when they are written: gates, log beta. In: `in.lanes`, the
-/// window's lanes, or those of the cache.
+/// Passes the signals of a forward (gates, log beta) to the recorders of values that are known when a token is
+/// appended. `in.lanes` are the lanes of the window.
 template <executor Executor, class... Parts, class... Given>
 void observe(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in,
              dual_state<Executor>& state) {
   observe(exec, detail::admitting(policy), in, state.window);
 }
-/// The same without an admission.
+/// The same without an admission: passes the signals to the eviction's recorders. `in.lanes` are the lanes of the
+/// cache.
 template <executor Executor, class Select, class Evict, class... Given>
 void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in,
              state<Executor>& state) {
@@ -83,7 +84,8 @@ void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
   detail::record_some<0, detail::recorders_in<Evict>>(exec, recorders, in, state);
 }
 
-/// Which pages a layer reads: see `select_pages` of a selection. In: queries of this step, `in.lanes` the pages' lanes.
+/// Chooses the pages that a layer reads: see `select_pages` of a selection. `in` has the queries of this step, and
+/// `in.lanes` are the lanes of the pages.
 template <executor Executor, class... Parts, class... Given>
 void select_pages(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in,
                   state<Executor> const& pages, step_plan<Executor>& plans) {
@@ -92,8 +94,7 @@ void select_pages(Executor& exec, cache_policy<Parts...> const& policy, signals<
 
 namespace detail {
 
-/// The eviction decides and is carried out; then the bounds that the selection asks are true again. Nothing but data
-/// can be wrong.
+/// Decides the eviction and carries it out, after the caller has checked everything but the data in memory.
 template <executor Executor, class Policy, class... Given>
 void evict_checked(Executor& exec, Policy const& policy, signals<Given...> const& in, cache& pages,
                    state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats) {
@@ -110,6 +111,7 @@ void evict_checked(Executor& exec, Policy const& policy, signals<Given...> const
   }
 }
 
+/// Updates the page bounds that the selection reads.
 template <executor Executor, class Admit, class Select, class Evict>
 void refresh_bounds(Executor& exec, cache_policy<Admit, Select, Evict> const& policy, cache const& pages,
                     state<Executor>& state) {
@@ -134,13 +136,12 @@ void maintain_checked(Executor& exec, Policy const& policy, signals<Given...> co
 
 }  // namespace detail
 
-/// What follows a forward, or a chunk that was taken in: the eviction decides about the entries and is carried out by
-/// moving rows together, pages that it emptied go back to the supply, then the bounds that the selection asks are true
-/// again. In: signals that the eviction needs beside keys and values, which are added. Without a supply the engine
-/// gives back what lies behind each lane's end.
+/// Runs the work that follows a forward or an `ingest`: decides the eviction, carries it out by `compact`, frees the
+/// pages that become empty, and updates the page bounds that the selection reads.
 ///
-/// - throws: as decide and apply, before anything was changed but the plan: also what a functor of the eviction throws.
-///   Called again, it makes up for a call or a step that threw so.
+/// - in: `in` has the signals that the eviction needs besides keys and values, which are added here.
+/// - throws: as `decide` and `apply`, before anything was changed but the plan. The same holds if a functor of the
+///   eviction throws. Call `maintain` again to do the work of a `maintain` or a `step` that threw in this way.
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, paged_lanes& pages,
               state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats = nullptr) {
@@ -148,7 +149,7 @@ void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Give
   detail::check_pages("maintain", exec, policy, in, pages.entries, state, plans);
   detail::maintain_checked(exec, policy, in, pages, state, plans, stats);
 }
-/// The same of a cache whose engine gives pages back.
+/// The same for a cache without a free list of pages. The engine frees the places after each lane's last entry itself.
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, cache& all,
               state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats = nullptr) {
@@ -157,20 +158,22 @@ void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Give
   detail::maintain_checked(exec, policy, in, all, state, plans, stats);
 }
 
-/// One step of decoding with an admission: new tokens of some sequences of a batch.
+/// One step of decoding with an admission, for the new tokens of some sequences of a batch:
 ///
-/// 1. promote: what the new tokens would overwrite goes on in pages if it is admitted, once for all layers. Drafts
-///    overwrite nothing: the ring has rows for them;
-/// 2. append: the window takes the new tokens in, at places that `forward` writes;
-/// 3. `forward()`: the engine's own. For each layer: write rows, `observe` their gates, `select` pages, attend to the
-///    window and those pages;
-/// 4. evict from the pages, and give back those that are empty; 5. refresh bounds.
+/// 1. `promote`, for all layers: entries that the new tokens would overwrite are copied into pages if they are
+/// admitted.
+///    Drafts overwrite nothing, because the ring has rows for them.
+/// 2. `append`: the window gets entries for the new tokens, at places that `forward` writes.
+/// 3. `forward()`, which the engine defines. For each layer it writes rows, calls `observe` with their gates and
+///    `select_pages`, and attends to the window and to those pages.
+/// 4. The eviction drops entries from the pages, and pages that become empty are freed.
+/// 5. The page bounds are updated.
 ///
-/// - throws: `invalid_argument` for whatever is wrong with policy, plans, cache or new tokens, and what a functor of
-///   the admission throws, before anything was changed but the plan. What `forward` or a functor of the eviction
-///   throws arrives after 2: the promoted entries are in their pages and the new tokens stay in the window, nothing is
-///   evicted, and the bounds do not speak of the newest entries, so that `select` reads their pages. After `forward`,
-///   `maintain` makes up for 4 and 5.
+/// - throws: `invalid_argument` if the policy, the plans, the cache or the new tokens are wrong, before anything was
+///   changed but the plan. The same holds if a functor of the admission throws. An exception of `forward` or of a
+///   functor of the eviction comes after 2: promoted entries are in their pages, the new tokens are in the window,
+///   nothing is evicted, and the bounds do not cover the newest entries, so that `select_pages` chooses their pages. If
+///   `forward` is complete, `maintain` does 4 and 5.
 template <executor Executor, class... Parts, class... Given, class Forward>
 void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, dual_cache& both,
           dual_state<Executor>& state, step_plan<Executor>& plans, std::span<append_request const> new_tokens,
@@ -205,12 +208,12 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
   step(exec, policy, in, both, state, plans, std::span<append_request const>(&new_tokens, 1), forward, stats);
 }
 
-/// One step without an admission: append, `forward()`, evict, refresh bounds. The engine made room before, and gives
-/// back what lies behind each lane's end afterwards.
+/// One step without an admission: `append`, `forward()`, eviction, and update of the page bounds. The engine allocates
+/// places for the new tokens before, and frees the places after each lane's last entry afterwards.
 ///
-/// - throws: `invalid_argument` for whatever is wrong with policy, plans, cache or new tokens, before anything was
-///   changed. What `forward` or a functor of the eviction throws passes: the new tokens stay, nothing is evicted, and
-///   the plan holds no decision of the eviction. After `forward`, `maintain` makes up for the rest.
+/// - throws: `invalid_argument` if the policy, the plans, the cache or the new tokens are wrong, before anything was
+///   changed. An exception of `forward` or of a functor of the eviction passes through: the new tokens stay, nothing is
+///   evicted, and the plan holds no decision of the eviction. If `forward` is complete, `maintain` does the rest.
 template <executor Executor, class Select, class Evict, class... Given, class Forward>
 void step(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in, cache& all,
           state<Executor>& state, step_plan<Executor>& plans, append_request const& new_tokens, Forward const& forward,

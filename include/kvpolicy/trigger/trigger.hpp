@@ -1,4 +1,4 @@
-// Triggers: when a decision drops anything at all.
+// Triggers decide when a decision drops entries.
 #pragma once
 
 #include <concepts>
@@ -9,11 +9,11 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A trigger is a regular function object of the number of entries and the budget. Where lanes share a budget, both are
-/// sums over the lanes of the pool.
+/// A trigger is a regular function object `bool(int count, int budget)`, called with the number of entries and the
+/// budget. If lanes share a budget, both numbers are sums over the lanes of the pool.
 ///
-/// Optional: `(count, budget, lanes)`, which is asked instead where lanes share a budget: a trigger that counts entries
-/// of a lane can scale them by the `lanes` of the pool.
+/// Optional: `bool(int count, int budget, int lanes)`, which is called instead if lanes share a budget. A trigger whose
+/// parameter is a number of entries of one lane can multiply it by the number of `lanes` of the pool.
 template <class T>
 concept trigger = std::regular<T> && requires(T const& t, int count, int budget) {
   { t(count, budget) } -> std::same_as<bool>;
@@ -28,7 +28,7 @@ struct a_trigger {
   };
 };
 
-/// What a decision asks of a trigger. `check()` is the one error that a user reads of one that does not fit.
+/// The hooks of a trigger. `check()` gives the one compile error for a trigger that does not fit.
 template <class T>
 using trigger_hooks = part_hooks<
     T, law<hook::trigger_is_number, !std::is_arithmetic_v<T>>,
@@ -38,8 +38,8 @@ using trigger_hooks = part_hooks<
 
 }  // namespace detail
 
-/// When more than budget + slack entries are there; then down to the budget. At the budget nothing moves. In a pool the
-/// slack is that of the whole pool.
+/// Fires when a lane has more than budget + slack entries. The decision then keeps as many as the budget allows, so
+/// with exactly that many entries nothing moves. If lanes share a budget, the slack is that of the whole pool.
 struct over_budget {
   int slack = 0;
   static constexpr auto name = "over_budget";
@@ -51,8 +51,9 @@ struct over_budget {
   friend bool operator==(over_budget const&, over_budget const&) = default;
 };
 
-/// When at least `entries` a lane are over the budget; then down to the budget. In a pool the lanes' buffers are one,
-/// as TRIM-KV's released code has it: it fires when the pool holds at least lanes * (budget of a lane + `entries`).
+/// Fires when a lane has at least `entries` entries more than its budget. If lanes share a budget, their buffers count
+/// as one, as in TRIM-KV's released code: it fires when the pool has at least lanes * (budget of a lane + `entries`)
+/// entries.
 struct full_buffer {
   int entries = 1;
   static constexpr auto name = "full_buffer";
@@ -67,7 +68,7 @@ struct full_buffer {
   friend bool operator==(full_buffer const&, full_buffer const&) = default;
 };
 
-/// When more than `entries` are there, of all lanes that share a budget together.
+/// Fires when all lanes that share a budget have more than `entries` entries together, and more than their budget.
 struct over_total {
   int entries = 1 << 20;
   static constexpr auto name = "over_total";
@@ -81,7 +82,7 @@ struct over_total {
 
 namespace detail {
 
-/// Asks a trigger about a pool of lanes, in the form that it has.
+/// True if a trigger fires for a pool of lanes. It calls the form with `lanes` if the trigger has one.
 template <class Trigger>
 [[nodiscard]] KVPOLICY_HD constexpr bool fires_in_pool(Trigger const& when, int count, int budget, int lanes) {
   if constexpr (requires { when(count, budget, lanes); }) {
