@@ -1,4 +1,4 @@
-// What kvreplay prints: a JSON object, or the same as a table.
+// kvreplay's output: a JSON object, or a table with the same contents.
 #pragma once
 
 #include <fmt/core.h>
@@ -11,7 +11,7 @@
 
 namespace kvreplay {
 
-/// How a policy prints, and who decides.
+/// A policy's text, and its granularity.
 struct policy_text {
   std::string spec;
   kv::granularity decides = kv::granularity::lane;
@@ -70,7 +70,7 @@ inline void print_summary(nlohmann::json const& of) {
   for (nlohmann::json const& one : of["warnings"]) fmt::print("warning: {}\n", one.get<std::string>());
 }
 
-/// Every policy with its fields, defaults, signals, granularity and modes.
+/// Lists every policy with its fields, defaults, signals, granularity and modes.
 [[nodiscard]] inline nlohmann::json listing() {
   nlohmann::json all = nlohmann::json::array();
   for (policy_info const& one : all_policies()) {
