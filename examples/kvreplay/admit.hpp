@@ -114,10 +114,10 @@ class admission_replay {
     found_.report = decided.report();
     found_.ms.decide += watch.lap();
     kv::ingest(exec_, policy_, kv::signals{both_.window.lanes}, chunk, of_fresh, decided, both_, *state_, *plans_,
-               &told_);
+               &stats_);
     examples::settle(exec_);
     arrived_ = tokens;
-    note(told_, 0, event_step);
+    note(stats_, 0, event_step);
     found_.ms.apply += watch.lap();
   }
 
@@ -125,7 +125,7 @@ class admission_replay {
   void decode(int t) {
     stopwatch watch;
     int const before = window_begin();
-    kv::promote(exec_, policy_, kv::signals{both_.window.lanes}, both_, *state_, *plans_, 1, &told_);
+    kv::promote(exec_, policy_, kv::signals{both_.window.lanes}, both_, *state_, *plans_, 1, &stats_);
     examples::settle(exec_);
     found_.report = plans_->decided.report();
     kv::append(exec_, both_.window, state_->window, {.tokens = 1, .position = trace_.positions[size(t)]});
@@ -134,7 +134,7 @@ class admission_replay {
     arrived_ = t + 1;
     observe(both_.window.lanes, state_->window, t, t + 1);
     found_.ms.decide += watch.lap();
-    note(told_, before, t);
+    note(stats_, before, t);
     found_.ms.apply += watch.lap();
   }
 
@@ -188,7 +188,7 @@ class admission_replay {
     std::int64_t const taken = with_.lay == layout::compact ? kept
                                : with_.lay == layout::mask  ? all
                                                             : memory_.room_taken();
-    found_.told = {kept, std::max<std::int64_t>(0, all - taken), kept};
+    found_.stats = {kept, std::max<std::int64_t>(0, all - taken), kept};
     left_.hold(std::move(admitted_));
   }
 
@@ -204,7 +204,7 @@ class admission_replay {
   std::vector<std::vector<int>> admitted_;  ///< entries of the trace in each lane's pages
   std::optional<kv::dual_state<executor>> state_;
   std::optional<kv::exit_plan<executor>> plans_;
-  kv::promotion_stats told_;  ///< the statistics of the last step
+  kv::promotion_stats stats_;  ///< the statistics of the last step
   int arrived_ = 0;
 };
 

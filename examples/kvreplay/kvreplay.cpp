@@ -50,8 +50,8 @@ void go_through(options const& with, trace const& of, policy_text const& policy,
   if (out) out->finish(found);
   found.ms.write += watch.lap();
   found.ms.total = whole.lap();
-  auto const told = summary(with, of, policy, found);
-  with.json ? fmt::print("{}\n", told.dump(1)) : print_summary(told);
+  auto const all = summary(with, of, policy, found);
+  with.json ? fmt::print("{}\n", all.dump(1)) : print_summary(all);
   examples::flush_standard_output();
   if (out) out->commit();
 }

@@ -51,8 +51,8 @@ class replay {
       decode(step);
     }
     journal_->close();
-    found_.told.logical_kept += std::int64_t{arrived_since_} * memory_.lanes();
-    found_.told.attended_length += std::int64_t{arrived_since_} * memory_.lanes();
+    found_.stats.logical_kept += std::int64_t{arrived_since_} * memory_.lanes();
+    found_.stats.attended_length += std::int64_t{arrived_since_} * memory_.lanes();
     return found_;
   }
 
@@ -84,7 +84,7 @@ class replay {
       shown = std::async(beside, [&visit, layer] { visit(layer); });
     }
     wait_for(model.layers - 1);
-    found_.told.physical_freed = memory_.freed();
+    found_.stats.physical_freed = memory_.freed();
   }
 
   /// The rows of one lane that are left, in order, for layouts that make them adjacent.
@@ -197,18 +197,18 @@ class replay {
     kv::cache now = memory_.view();
     stopwatch watch;
     as_said_by("--layout", with_.layout_name, "", [&] {
-      memory_.apply(exec_, plan_, now, state_, &told_);
+      memory_.apply(exec_, plan_, now, state_, &stats_);
       examples::settle(exec_);
     });
     found_.ms.apply += watch.lap();
-    add(told_, plan_.keep().lanes.layer_begin == 0);
+    add(stats_, plan_.keep().lanes.layer_begin == 0);
   }
 
   void add(kv::apply_stats const& stats, bool begins) {
-    if (begins) found_.told = {};
+    if (begins) found_.stats = {};
     arrived_since_ = 0;
-    found_.told.logical_kept += stats.logical_kept;
-    found_.told.attended_length += stats.attended_length;
+    found_.stats.logical_kept += stats.logical_kept;
+    found_.stats.attended_length += stats.attended_length;
   }
 
   /// The keep set of some layers in the form of a plan. It lists the trace's ordinals of the entries that are held,
@@ -237,11 +237,11 @@ class replay {
     layer_plan_->publish(keep_of(now.lanes, first));
     stopwatch watch;
     as_said_by("--layout", with_.layout_name, "", [&] {
-      memory_.apply(exec_, *layer_plan_, now, *layer_state_, &told_);
+      memory_.apply(exec_, *layer_plan_, now, *layer_state_, &stats_);
       examples::settle(exec_);
     });
     found_.ms.apply += watch.lap();
-    add(told_, layer == 0);
+    add(stats_, layer == 0);
   }
 
   void refuse_ragged() {
@@ -265,7 +265,7 @@ class replay {
   std::vector<std::int64_t> layer_offset_;
   std::vector<int> layer_ordinal_, layer_seen_;
   kv::report layer_report_;
-  kv::apply_stats told_;   ///< the statistics of the last decision
+  kv::apply_stats stats_;  ///< the statistics of the last decision
   int arrived_since_ = 0;  ///< the entries of every lane that have arrived since
   std::optional<attention<memory>> attention_;
   std::optional<journal> journal_;

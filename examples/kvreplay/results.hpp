@@ -58,7 +58,7 @@ struct results {
   std::vector<std::int64_t> events;  ///< (step, segment, ordinal)
   std::vector<float> output;         ///< [L][Hq][Dv]
   int segments = 0;
-  kv::apply_stats told;
+  kv::apply_stats stats;
   kv::report report;
   std::optional<kv::promotion_stats> promoted;  ///< the statistics of an admission
   milliseconds ms;

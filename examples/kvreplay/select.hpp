@@ -63,7 +63,7 @@ class selection_replay {
     }
     found_.keep.add(lists_);
     auto const read = std::ssize(found_.keep.ordinals);
-    found_.told = {std::int64_t{found_.segments} * entries_, 0, read};
+    found_.stats = {std::int64_t{found_.segments} * entries_, 0, read};
     left_.hold(std::move(lists_));
     return found_;
   }
@@ -126,10 +126,10 @@ class selection_replay {
     kv::cache const in = view(begin, end);
     kv::state<executor> state = kv::make_state(exec_, policy_, in);
     kv::selection_plan<executor> plan = kv::make_plan(exec_, policy_, in);
-    kv::signals const told{in.lanes, kv::keys_of(in), last_row()};
+    kv::signals const given{in.lanes, kv::keys_of(in), last_row()};
     stopwatch watch;
-    kv::observe(exec_, policy_, told, state);
-    kv::select_pages(exec_, policy_, told, state, plan);
+    kv::observe(exec_, policy_, given, state);
+    kv::select_pages(exec_, policy_, given, state, plan);
     examples::settle(exec_);
     found_.report.nan_scores += plan.report().nan_scores;
     for (int s = 0; s < in.lanes.size(); ++s) note(plan, s, begin * in.lanes.heads + s);

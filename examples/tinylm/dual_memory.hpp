@@ -29,7 +29,7 @@ class dual_memory {
     for (int page = sentinel_ - 1; page >= local; --page) free_.push_back(page);
     free_count_.front() = static_cast<int>(free_.size());
     table_.assign(size(lanes()) * size(row_pages()), sentinel_);
-    held_.resize(size(lanes()));
+    num_pages_.resize(size(lanes()));
     count_.resize(size(lanes()));
     position_.resize(size(lanes()) * size(bound));
     window_position_.resize(size(ring_));
@@ -56,7 +56,7 @@ class dual_memory {
         .v = pages(v_),
         .where = kv::block_table({table.data, 0, table.layer, table.head}, page_tokens, sentinel_ + 1)};
     both.global.table = table;
-    both.global.num_pages = {held_.data(), 0, heads, 1};
+    both.global.num_pages = {num_pages_.data(), 0, heads, 1};
     both.global.pages = {free_.data(), free_count_.data(), sentinel_};
     return both;
   }
@@ -71,8 +71,8 @@ class dual_memory {
     for (int lane = 0; lane < lanes(); ++lane) {
       auto const row = static_cast<std::size_t>(lane);
       int* const table = table_.data() + std::ptrdiff_t{lane} * row_pages();
-      for (int& held = held_[row]; held * page_tokens < count_[row] + tokens; ++held) {
-        table[held] = free_[static_cast<std::size_t>(--free_count_.front())];
+      for (int& pages = num_pages_[row]; pages * page_tokens < count_[row] + tokens; ++pages) {
+        table[pages] = free_[static_cast<std::size_t>(--free_count_.front())];
       }
     }
   }
@@ -120,10 +120,10 @@ class dual_memory {
   std::vector<int> window_count_ = {0};
   std::vector<float> k_, v_;  ///< [pages][16][D]
   std::vector<int> free_;
-  std::vector<int> table_;     ///< [lanes][pages of a full lane]
-  std::vector<int> held_;      ///< [lanes], the number of pages
-  std::vector<int> count_;     ///< [lanes], the number of entries in pages
-  std::vector<int> position_;  ///< [lanes][bound]
+  std::vector<int> table_;      ///< [lanes][pages of a full lane]
+  std::vector<int> num_pages_;  ///< [lanes], the number of pages
+  std::vector<int> count_;      ///< [lanes], the number of entries in pages
+  std::vector<int> position_;   ///< [lanes][bound]
   std::vector<int> window_position_;
 };
 

@@ -90,7 +90,7 @@ class kv_sequence {
     kv::expects(bound >= 1, "kv_sequence", "bound", bound, "a lane has room for at least one entry");
     auto const all = static_cast<std::size_t>(rows());
     table_.resize(all * static_cast<std::size_t>(row_units()));
-    held_.resize(all);
+    num_units_.resize(all);
     count_.resize(all);
     position_.resize(all * static_cast<std::size_t>(bound));
     freed_.resize(table_.size());
@@ -116,8 +116,8 @@ class kv_sequence {
     copy.position_ = position_;
     copy.in_flight_ = in_flight_;
     for (int row = 0; row < rows(); ++row) {
-      copy.grow(row, held_[static_cast<std::size_t>(row)]);
-      for (int at = 0; at < held_[static_cast<std::size_t>(row)]; ++at) {
+      copy.grow(row, num_units_[static_cast<std::size_t>(row)]);
+      for (int at = 0; at < num_units_[static_cast<std::size_t>(row)]; ++at) {
         std::memcpy(pool_->page(copy.unit_of(row, at)), pool_->page(unit_of(row, at)),
                     static_cast<std::size_t>(pool_->page_bytes()));
       }
@@ -163,7 +163,7 @@ class kv_sequence {
       int const count = count_[static_cast<std::size_t>(row)];
       kv::expects(tokens <= bound_ - count, "kv_sequence::reserve", "tokens", tokens,
                   "a lane holds " + std::to_string(count) + " of at most " + std::to_string(bound_));
-      missing += std::max(0, units_for(count + tokens) - held_[static_cast<std::size_t>(row)]);
+      missing += std::max(0, units_for(count + tokens) - num_units_[static_cast<std::size_t>(row)]);
     }
     expect_pages("kv_sequence::reserve", missing);
     for (int row = 0; row < rows(); ++row) grow(row, units_for(count_[static_cast<std::size_t>(row)] + tokens));
@@ -183,15 +183,15 @@ class kv_sequence {
   void release_freed() {
     for (int row = 0; row < rows(); ++row) {
       for (int i = 0; i < freed_count_[static_cast<std::size_t>(row)]; ++i) pool_->give(freed_[slot(row, i)]);
-      held_[static_cast<std::size_t>(row)] = count_[static_cast<std::size_t>(row)];
+      num_units_[static_cast<std::size_t>(row)] = count_[static_cast<std::size_t>(row)];
     }
   }
 
   /// Keeps the units of masked positions until the sequence ends or is cut before them.
   void keep_hidden() {
     for (int row = 0; row < rows(); ++row) {
-      int& held = held_[static_cast<std::size_t>(row)];
-      for (; held > count_[static_cast<std::size_t>(row)]; --held) hidden_.emplace_back(row, unit_of(row, held - 1));
+      int& owned = num_units_[static_cast<std::size_t>(row)];
+      for (; owned > count_[static_cast<std::size_t>(row)]; --owned) hidden_.emplace_back(row, unit_of(row, owned - 1));
     }
   }
 
@@ -229,7 +229,7 @@ class kv_sequence {
   /// The number of units that the sequence has taken from the pool.
   [[nodiscard]] int held_pages() const {
     int all = static_cast<int>(hidden_.size());
-    for (int const held : held_) all += held;
+    for (int const owned : num_units_) all += owned;
     return all;
   }
 
@@ -311,19 +311,20 @@ class kv_sequence {
                 "the pool has " + std::to_string(pool_->free_pages()) + " left");
   }
   void grow(int row, int units) {
-    for (int& held = held_[static_cast<std::size_t>(row)]; held < units; ++held) {
-      table_[slot(row, held)] = pool_->take();
+    for (int& owned = num_units_[static_cast<std::size_t>(row)]; owned < units; ++owned) {
+      table_[slot(row, owned)] = pool_->take();
     }
   }
   void shrink(int row, int units) {
-    for (int& held = held_[static_cast<std::size_t>(row)]; held > units; --held) pool_->give(unit_of(row, held - 1));
+    for (int& owned = num_units_[static_cast<std::size_t>(row)]; owned > units; --owned)
+      pool_->give(unit_of(row, owned - 1));
   }
 
   void swap(kv_sequence& other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(bound_, other.bound_);
     table_.swap(other.table_);
-    held_.swap(other.held_);
+    num_units_.swap(other.num_units_);
     count_.swap(other.count_);
     position_.swap(other.position_);
     map_.swap(other.map_);
@@ -339,11 +340,11 @@ class kv_sequence {
 
   kv_pool* pool_;
   int bound_;
-  std::vector<int> table_;     ///< [rows][units of a full row]
-  std::vector<int> held_;      ///< the number of units of each row
-  std::vector<int> count_;     ///< the number of entries of each row
-  std::vector<int> position_;  ///< [rows][bound]
-  std::vector<int> map_;       ///< [rows][map_bound_], the unit of each position in a mapped pool
+  std::vector<int> table_;      ///< [rows][units of a full row]
+  std::vector<int> num_units_;  ///< the number of units of each row
+  std::vector<int> count_;      ///< the number of entries of each row
+  std::vector<int> position_;   ///< [rows][bound]
+  std::vector<int> map_;        ///< [rows][map_bound_], the unit of each position in a mapped pool
   std::vector<int> every_count_;
   std::vector<int> every_position_;
   std::vector<int> freed_;                   ///< [rows][units of a full row]

@@ -145,7 +145,7 @@ class session {
   [[nodiscard]] kv::report const& report() const { return plan_.report(); }
   [[nodiscard]] session_counters const& counters() const { return counters_; }
   /// The statistics of the last decision that was applied.
-  [[nodiscard]] kv::apply_stats const& told() const { return told_.front(); }
+  [[nodiscard]] kv::apply_stats const& told() const { return stats_.front(); }
   [[nodiscard]] std::string explain(int lane, int ordinal) {
     return kv::explain(policy_, plan_, kv::segment_of(plan_.keep().lanes, plan_.keep().decides, lane), ordinal);
   }
@@ -189,11 +189,11 @@ class session {
   void apply(kv::cache& cache) {
     switch (options_.lay) {
       case layout::compact:
-        kv::apply(*exec_, kv::compact{}, plan_, cache, state_, told_.data());
+        kv::apply(*exec_, kv::compact{}, plan_, cache, state_, stats_.data());
         return entries_.release();
       case layout::list_rewrite:
         kv::apply(*exec_, kv::list_rewrite<>{.list = entries_.list(), .freed = entries_.freed()}, plan_, cache, state_,
-                  told_.data());
+                  stats_.data());
         return entries_.release_freed();
       case layout::dead_slot:
         kv::apply(*exec_,
@@ -201,13 +201,13 @@ class session {
                                   .map = entries_.map(),
                                   .dead = entries_.pool().dead(),
                                   .freed = entries_.freed()},
-                  plan_, cache, state_, told_.data());
+                  plan_, cache, state_, stats_.data());
         return entries_.release_freed();
       case layout::mask:
-        kv::apply(*exec_, kv::mask{entries_.list(), mask_}, plan_, cache, state_, told_.data());
+        kv::apply(*exec_, kv::mask{entries_.list(), mask_}, plan_, cache, state_, stats_.data());
         return entries_.keep_hidden();
       case layout::overwrite:
-        kv::apply(*exec_, kv::overwrite{entries_.list()}, plan_, cache, state_, told_.data());
+        kv::apply(*exec_, kv::overwrite{entries_.list()}, plan_, cache, state_, stats_.data());
         return entries_.release();
     }
   }
@@ -267,12 +267,12 @@ class session {
   kv::plan<Executor> plan_;
   std::vector<float> logits_;
   session_counters counters_;
-  std::vector<kv::apply_stats> told_ = std::vector<kv::apply_stats>(1);  ///< on the heap, where a device may write it
-  std::vector<float> mask_memory_;                                       ///< [rows][units of the pool]
+  std::vector<kv::apply_stats> stats_ = std::vector<kv::apply_stats>(1);  ///< on the heap, where a device may write it
+  std::vector<float> mask_memory_;                                        ///< [rows][units of the pool]
   kv::mask_rows mask_;
 };
 
-/// Reads a text with its whole cache, once for many policies.
+/// Reads a text with the full cache, once for many policies.
 template <kv::executor Executor>
 [[nodiscard]] prompt read_prompt(model& with, Executor& exec, kv_pool& pool, std::span<std::uint8_t const> text,
                                  int bound = 4096, int chunk = 256) {

@@ -104,9 +104,8 @@ inline int write_page_arrays(cache const& in, int layer, page_arrays const& out)
 /// Writes the tables and lengths of every KV head of one layer, for kernels that take one table for each head. The host
 /// reads the counts and tables, so they must be in host memory.
 ///
-/// - throws: `invalid_argument` if the cache is not paged or lacks the layer, if a lane has more pages than a row of
-/// the
-///   tables, or if numbers do not fit into 32 bits. Nothing is written then.
+/// - throws: `invalid_argument` if the cache is not paged or lacks the layer, if a lane has more pages than a row of a
+///   table, or if numbers do not fit into 32 bits. Nothing is written then.
 inline void write_head_tables(cache const& in, int layer, head_tables const& out) {
   detail::check_paged("write_head_tables", in, layer);
   expects(out.block_tables != nullptr && out.seq_lens != nullptr, "write_head_tables", "out", "null",

@@ -8,6 +8,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
+/// The names of the element types in text, in the order of `codec`.
 [[nodiscard]] constexpr std::array<char const*, 4> names(codec) { return {"f32", "f16", "bf16", "opaque"}; }
 
 /// Signal: the maximum and the minimum of each channel over the post-RoPE keys of each page.

@@ -13,7 +13,7 @@ namespace KVPOLICY_NAMESPACE {
 ///     acc_j += sum over this forward's rows of p_ij         reduced over the query heads of the lane by `group`
 ///     keep   = the `heavy` entries of largest acc before the recent window, and the last `recent` entries
 ///
-/// Dropped entries are really gone, and their mass with them: attention is normalised over the entries that are left.
+/// Dropped entries leave the cache, and their mass with them: attention is normalised over the entries that are left.
 /// By default (-1, -1) the budget N is split into heavy = N / 2 and recent = N - heavy. If one of the two is given, the
 /// other is the rest of the budget. If both are given, the recent window is forced and the heavy hitters fill the rest
 /// of the budget.

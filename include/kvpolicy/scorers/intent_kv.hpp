@@ -40,7 +40,7 @@ struct intent_kv {
   int prefix = 0;                   ///< first positions that are kept
   int tail = 32;                    ///< how many of the last rows replace a span that is not known
   bool normalize_encoding = false;  ///< scale a turn's mean to a unit vector before adding it
-  int min_growth = 0;               ///< decide when at least so many entries exceed the budget; 0: when any does
+  int min_growth = 0;               ///< decide when at least this many entries exceed the budget; 0: when any does
   bool cross_attention = true;      ///< false leaves the cross attention of the residual out
   residual_head residual{};         ///< the trained weights; a spec cannot set them
 

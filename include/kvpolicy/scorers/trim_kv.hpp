@@ -23,7 +23,7 @@ namespace KVPOLICY_NAMESPACE {
 /// budget wait until the pool exceeds it by `buffer` times the number of its lanes, as in the released code.
 struct trim_kv {
   int age_offset = 0;  ///< 0 as in the paper, 2 as in the released code
-  int buffer = 1;      ///< decide when a lane exceeds its budget by at least so many entries
+  int buffer = 1;      ///< decide when a lane exceeds its budget by at least this many entries
   int window = 0;      ///< how many of the last entries are kept
 
   static constexpr auto name = "trim_kv";
