@@ -1,4 +1,4 @@
-// A policy from a line of text, why it keeps what it keeps, and what it costs.
+// Parses a policy from a line of text, explains what it keeps, and prints what it costs.
 #include "engine.hpp"
 #include "value_aware.hpp"
 
@@ -8,7 +8,7 @@ int main() {
 
   // example-begin by_name
   kv::registry known = kv::shipped();
-  known.add(value_aware{});  // a scorer of one's own is known by its name
+  known.add(value_aware{});  // registers a scorer of your own under its name
   kv::any_policy const policy = kv::parse("value_aware | safe(sinks=4, recent=16) | budget(64, scope=layer)", known);
 
   kv::cache cache = pool.view();

@@ -1,4 +1,4 @@
-// Compose a policy, show it a forward, decide, compact. The README's first example.
+// Composes a policy, observes a forward, decides, and compacts the cache. This is the README's first example.
 #include "engine.hpp"
 
 int main() {
@@ -14,7 +14,7 @@ int main() {
   auto plan = kv::make_plan(exec, policy, cache);    // nothing allocates after this
 
   kv::append(exec, cache, state, {.tokens = 200, .position = 0});            // the engine wrote 200 rows
-  kv::signals const in{cache.lanes, kv::keys_of(cache), forward.queries()};  // what this engine can tell
+  kv::signals const in{cache.lanes, kv::keys_of(cache), forward.queries()};  // the signals that this engine has
   kv::observe(exec, policy, in, state);                                      // writes state only
   kv::decide(exec, policy, in, state, plan);                                 // writes the plan only
   kv::apply(exec, kv::compact{}, plan, cache, state);                        // rows, positions and state move together

@@ -1,4 +1,5 @@
-// A prefix cache goes on matching: dropped positions name the dead slot, and the live list is what attention reads.
+// Evicts from a cache whose prefix tree keeps matching: the map redirects dropped positions to the dead slot, and
+// attention reads the list of live slots.
 #include <array>
 #include <numeric>
 
@@ -6,8 +7,8 @@
 
 namespace {
 
-/// An engine with one token a slot and a map of positions for each request, as a prefix tree wants it. Slot 0 is
-/// nobody's.
+/// An engine whose slots hold one token each, with a map from positions to slots for each request, as a prefix tree
+/// needs it. Slot 0 belongs to no request.
 struct slot_engine {
   static constexpr int slots = 16, tokens = 10;
   std::vector<float> rows = std::vector<float>(slots * 2);  // one layer, one head, keys and values of one channel
@@ -51,12 +52,12 @@ int main() {
   kv::decide(exec, policy, kv::signals{cache.lanes}, state, plan);
 
   // example-begin dead_slot
-  auto const in_tree = [](int slot) { return slot == 5 || slot == 9; };  // another request refers to these
-  int const tree_prefix = 3;  // slots of the first three positions belong to the prefix tree
+  auto const in_tree = [](int slot) { return slot == 5 || slot == 9; };  // another request uses these slots
+  int const tree_prefix = 3;  // the slots of the first three positions belong to the prefix tree
   kv::apply_stats stats;
   kv::apply(exec,
             kv::dead_slot<decltype(in_tree)>{.list = {engine.live.data()},  // attention reads this
-                                             .map = {engine.map.data()},    // the engine's own, by position
+                                             .map = {engine.map.data()},    // the engine's map, by position
                                              .dead = 0,
                                              .locked = {&tree_prefix},
                                              .shared = in_tree,

@@ -1,4 +1,4 @@
-// A toy engine's memory, so that the short examples have something to work on.
+// The memory of a toy engine, for the short examples.
 #pragma once
 
 #include <cmath>
@@ -9,13 +9,13 @@
 namespace kv = kvpolicy;
 
 // example-begin view
-/// An engine's paged pool: [layer][page][head][token][dim] in bf16, one block table for all lanes, keys and values
-/// apart.
+/// An engine's paged pool: [layer][page][head][token][dim] in bf16, with separate keys and values, and one block table
+/// for all lanes.
 struct my_pool {
   static constexpr int layers = 2, query_heads = 8, kv_heads = 2, dims = 16, page = 16, pages = 32, bound = 256;
   std::vector<std::uint16_t> k = std::vector<std::uint16_t>(layers * pages * kv_heads * page * dims);
   std::vector<std::uint16_t> v = k;
-  std::vector<int> table = std::vector<int>(bound / page);  // which page holds entries 16 i .. 16 i + 15
+  std::vector<int> table = std::vector<int>(bound / page);  // the page of the entries 16 i .. 16 i + 15
   std::vector<int> counts = std::vector<int>(layers * kv_heads);
   std::vector<int> positions = std::vector<int>(layers * kv_heads * bound);
 
@@ -43,7 +43,7 @@ struct my_pool {
 };
 // example-end view
 
-/// A forward of `tokens` tokens: keys, values and queries that differ, the same on every machine.
+/// A forward of `tokens` tokens, with pseudo-random keys, values and queries that are the same on every machine.
 struct my_forward {
   explicit my_forward(my_pool& pool, int tokens)
       : rows(static_cast<std::size_t>(my_pool::layers * my_pool::query_heads * tokens * my_pool::dims)) {

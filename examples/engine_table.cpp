@@ -1,4 +1,5 @@
-// Which applier goes with which engine, printed from the engines' capability records. docs/engines.md shows it.
+// Prints which appliers each engine supports, computed from the engines' capabilities. docs/engines.md shows the
+// output.
 #include <algorithm>
 #include <cstdio>
 #include <kvpolicy/engines/capabilities.hpp>
@@ -20,7 +21,8 @@ constexpr engines::capabilities all[] = {
     engines::llama_cpp::can,    engines::llama_cpp_flash::can, engines::sglang::can,           engines::vllm::can,
     engines::tensorrt_llm::can, engines::flashinfer::can,      engines::flashinfer_heads::can, engines::openvino::can};
 
-/// The finest decision that can be carried out; "=" if the lanes that decide apart must keep equally many entries.
+/// The finest granularity of decisions that the engine can apply; with "=" if separately deciding lanes must keep
+/// equally many entries.
 std::string cell(engines::capabilities const& can, engines::applier by) {
   if (!engines::supports(can, by)) return "-";
   kv::granularity const finest = engines::finest(can, by);

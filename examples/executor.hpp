@@ -1,4 +1,4 @@
-// Where the examples run their policies: on the host, or, built by nvcc, on a GPU that reads the host's own memory.
+// The executor on which the examples run their policies: the host, or, if built by nvcc, a GPU that reads host memory.
 #pragma once
 
 #include <kvpolicy/kvpolicy.hpp>
@@ -16,7 +16,7 @@ inline constexpr char const* device_name = "cpu";
 
 namespace examples {
 
-/// The executor. Only the host's has threads to choose.
+/// Makes the executor. Only that of the host has a number of threads.
 template <class Executor = executor>
 [[nodiscard]] Executor make_executor([[maybe_unused]] int threads) {
   if constexpr (std::same_as<Executor, kvpolicy::host_executor>) {
@@ -26,7 +26,7 @@ template <class Executor = executor>
   }
 }
 
-/// Where the examples' own work runs, which is on the host: the executor itself, if it is the host's.
+/// The host executor for the examples' own work: `exec` itself if it is one.
 template <class Executor>
 [[nodiscard]] kvpolicy::host_executor& host_of([[maybe_unused]] Executor& exec) {
   if constexpr (std::same_as<Executor, kvpolicy::host_executor>) {
@@ -37,7 +37,7 @@ template <class Executor>
   }
 }
 
-/// Throws what a device found wrong with its data; a host has thrown it already.
+/// Throws the errors that a device has found in its data. A host executor has thrown them already.
 template <class Executor>
 void settle(Executor& exec) {
   if constexpr (requires { exec.check(); }) exec.check();

@@ -1,4 +1,4 @@
-// A scorer in six lines, used like any shipped one.
+// Uses a scorer of six lines like any shipped one.
 #include "engine.hpp"
 #include "value_aware.hpp"
 

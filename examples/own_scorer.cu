@@ -1,4 +1,4 @@
-// The scorer of own_scorer.cpp on a GPU, unchanged: the same policy, an executor of another kind, memory of the device.
+// Runs the scorer of own_scorer.cpp on a GPU, unchanged: the same policy with a CUDA executor and device memory.
 #include <thrust/device_vector.h>
 
 #include <cstdio>
@@ -9,7 +9,7 @@
 
 namespace {
 
-/// The toy engine's memory, copied to the device. What kvpolicy is shown are addresses there.
+/// The toy engine's memory, copied to the device. All addresses in its views are device addresses.
 struct gpu_pool {
   thrust::device_vector<std::uint16_t> k, v;
   thrust::device_vector<int> table, counts, positions, row_positions;
@@ -55,16 +55,16 @@ void run() {
       kv::eviction{.score = value_aware{}, .protect = kv::sinks{4} | kv::recent{16}, .budget = kv::per_lane{48}};
   kv::queries const rows = pool.queries(forward);
   // example-begin gpu
-  kv::cuda_executor exec;  // of a stream; all that views point to is memory of the device
+  kv::cuda_executor exec;  // on a stream; all views point to device memory
   auto state = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache);
   kv::append(exec, cache, state, {.tokens = 200, .position = 0});
   kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache), rows};
   kv::observe(exec, policy, in, state);
   kv::decide(exec, policy, in, state, plan);
-  kv::apply(exec, kv::compact{}, plan, cache, state);  // nothing has waited for the device
+  kv::apply(exec, kv::compact{}, plan, cache, state);  // no call so far has waited for the device
 
-  kv::fetched_keep const keep(exec, plan.keep());  // waits, and throws what was wrong with the data
+  kv::fetched_keep const keep(exec, plan.keep());  // waits, and throws the errors that kernels found in the data
   // example-end gpu
   for (int segment = 0; segment < keep.segments(); ++segment) {
     auto const kept = keep.listed(segment);

@@ -1,5 +1,5 @@
-// What programs that write a file have in common: the file and what a signal leaves of it, what they print, and their
-// exit status.
+// The common parts of programs that write a file: the file, which a signal does not leave unfinished, error messages,
+// and the exit status.
 #pragma once
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 
 namespace examples {
 
-/// The signals that end a program, and before that remove its temporary file.
+/// The signals that end a program. Their handler first removes the temporary file.
 inline constexpr std::array<int, 4> ending_signals = {SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 
 [[nodiscard]] inline sigset_t ending_set() {
@@ -31,7 +31,7 @@ inline constexpr std::array<int, 4> ending_signals = {SIGHUP, SIGINT, SIGPIPE, S
   return all;
 }
 
-/// The temporary file that a signal removes: one at a time.
+/// The temporary file that the signal handler removes. There is at most one at a time.
 struct temporary_file {
   enum state : int { none, being_created, there };
   static inline std::atomic<int> now{none};
@@ -39,18 +39,18 @@ struct temporary_file {
 };
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler reads it");
 
-/// Removes the temporary file; then the signal ends the program, as its exit status says. Calls only what a signal
-/// handler may call. A thread that creates the file has blocked these signals, so that this one waits for another
-/// thread.
+/// Removes the temporary file, then lets the signal end the program, so that its exit status names the signal. It calls
+/// only functions that a signal handler may call. The thread that creates the file has blocked these signals, so this
+/// handler runs in another thread and can wait for it.
 extern "C" inline void remove_temporary_file(int signal) {
   while (temporary_file::now == temporary_file::being_created) {
   }
   if (temporary_file::now == temporary_file::there) ::unlink(temporary_file::name);
-  ::raise(signal);  // SA_RESETHAND: it has its default action again
+  ::raise(signal);  // SA_RESETHAND has restored its default action
 }
 
-/// Prepares the process before it opens a file: signals remove what is unfinished, a file that may not grow is an error
-/// and not a signal, and no file that is opened later becomes standard output.
+/// Prepares the process before it opens a file: signals remove an unfinished file, a limit of file sizes causes an
+/// error instead of a signal, and no file that is opened later becomes standard input, output or error.
 inline void prepare_process() {
   for (int const standard : {0, 1, 2}) {
     if (::fcntl(standard, F_GETFD) < 0) (void)::open("/dev/null", standard == 0 ? O_WRONLY : O_RDONLY);
@@ -66,8 +66,8 @@ inline void prepare_process() {
   }
 }
 
-/// A file that a program writes. It has its name once it is committed; until then the signals that end the program
-/// remove it. One at a time.
+/// A file that a program writes. It gets its name when it is committed; until then the signals that end the program
+/// remove it. There can be only one at a time.
 class output_file {
  public:
   output_file(std::string const& path, char const* program, char const* option) {
@@ -102,14 +102,14 @@ class output_file {
   std::optional<kvpolicy::atomic_file> file_;
 };
 
-/// An option that names a file to be written. What may not be replaced is refused, and so is an empty name.
+/// Adds an option that names a file to be written. It refuses an empty name, and a path that may not be replaced.
 inline void add_output_option(CLI::App& app, std::string const& option, std::string& to, std::string const& about) {
   app.add_option(option, to, about)->each([&app, option](std::string const& path) {
     kvpolicy::expect_replaceable(path, app.get_name(), option);
   });
 }
 
-/// Refuses to write into a file that the same run reads, under whatever name.
+/// Refuses to write into a file that the same run reads, also under another name.
 inline void expect_no_input(char const* program, char const* option, std::string const& path,
                             std::vector<std::string> const& inputs) {
   for (std::string const& one : inputs) {
@@ -118,14 +118,14 @@ inline void expect_no_input(char const* program, char const* option, std::string
   }
 }
 
-/// Throws unless all that was printed has arrived where standard output leads.
+/// Flushes standard output, and throws if not all of it could be written.
 inline void flush_standard_output() {
   errno = 0;
   bool const arrived = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (!arrived) throw std::system_error(errno, std::generic_category(), "standard output cannot be written");
 }
 
-/// Prints an error on one line, whatever names it holds, and returns the exit status.
+/// Prints an error on one line, whatever names it contains, and returns the exit status.
 inline int fail(std::string text, int status) {
   for (char& each : text) {
     if (static_cast<unsigned char>(each) < 0x20 || each == 0x7F) each = ' ';
@@ -134,8 +134,8 @@ inline int fail(std::string text, int status) {
   return status;
 }
 
-/// Parses the command line and works. The exit status is `work`'s; 2 if something was refused; 1 if something failed,
-/// and be it that what was printed did not arrive.
+/// Parses the command line and calls `work`. The exit status is the one that `work` returns, 2 if an argument was
+/// refused, or 1 if something failed, for example if standard output could not be written.
 template <class Work>
 int run_program(CLI::App& app, int count, char** arguments, Work const& work) {
   std::string const prefix = app.get_name() + ": ";

@@ -1,4 +1,4 @@
-// `operator new` on pages that host and GPU both see. Where there is no GPU, on plain ones.
+// Replaces `operator new`, so that it returns pages that host and GPU both see. Without a GPU it returns plain memory.
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -10,7 +10,8 @@
 
 namespace {
 
-/// Blocks of powers of two, each behind 16 bytes that tell its size; what is given back waits for the next of its size.
+/// A heap of blocks whose sizes are powers of two. The first 16 bytes of a block store its size. A freed block is
+/// reused for the next request of its size.
 class heap {
  public:
   void* take(std::size_t bytes) {
@@ -48,7 +49,7 @@ class heap {
   static constexpr std::size_t slab = std::size_t{64} << 20;
   static constexpr std::size_t is_plain = 64;
 
-  /// CUDA's own libraries ask for memory while they are asked for pages.
+  /// True while CUDA allocates pages: its libraries call `operator new` meanwhile, and get plain memory.
   static inline thread_local bool cuda_is_asked = false;
   static void* plain(std::size_t bytes) {
     auto* const block = static_cast<std::byte*>(std::malloc(bytes + head));

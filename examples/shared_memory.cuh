@@ -1,4 +1,4 @@
-// A GPU that works in the host's memory: for examples and tests whose host code reads what kernels write.
+// A CUDA executor that works in host memory, for examples and tests whose host code reads the results of kernels.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,7 +9,7 @@
 
 namespace examples {
 
-/// Memory from `operator new`, which shared_memory.cpp replaces: pages that host and GPU both see.
+/// Allocates by `operator new`, which shared_memory.cpp replaces: it returns pages that host and GPU both see.
 class shared_memory final : public kvpolicy::device_memory {
  public:
   [[nodiscard]] void* allocate(std::size_t bytes, cudaStream_t) override { return ::operator new(bytes); }
@@ -23,9 +23,9 @@ class shared_memory final : public kvpolicy::device_memory {
   }
 };
 
-/// A CUDA executor that waits for each kernel, so that the host may read what is in shared memory at any time. What
-/// kernels are shown must lie on the heap: they see no stack. An engine uses `kvpolicy::cuda_executor` and memory of
-/// the device, and waits for nothing.
+/// A CUDA executor that waits for each kernel, so that the host may read the shared memory at any time. All memory that
+/// kernels read must come from the heap, because they cannot read the host's stack. An engine uses
+/// `kvpolicy::cuda_executor` with device memory instead, and does not wait.
 class executor : public kvpolicy::cuda_executor {
  public:
   executor() : cuda_executor(nullptr, shared_memory::all()) {}

@@ -1,11 +1,11 @@
-// A scorer of one's own, which no shipped policy has.
+// An example of a scorer of your own, which the library does not ship.
 #pragma once
 
 #include <kvpolicy/kvpolicy.hpp>
 
 // example-begin scorer
-/// Multiplies the attention that each key received by the norm of its value (after Guo et al. 2024, arXiv:2406.12335;
-/// the Euclidean norm for their L1).
+/// Multiplies the attention each key received by the norm of its value (after Guo et al. 2024, arXiv:2406.12335, with
+/// the Euclidean norm instead of their L1 norm).
 struct value_aware {
   static constexpr auto name = "value_aware";
   using needs = kvpolicy::needs<kvpolicy::keys, kvpolicy::values, kvpolicy::queries>;

@@ -1,4 +1,5 @@
-// Agents' sessions, turn after turn on one pool with a prefix cache: what each policy answers, keeps, and costs.
+// Replays sessions of agents, turn by turn, on one pool with a prefix cache. It measures the answers of each policy,
+// the tokens that it keeps, and its costs.
 #include <fmt/core.h>
 
 #include <demo/table.hpp>
@@ -34,7 +35,7 @@ std::vector<contender> chosen(options const& with, kv::residual_head const& resi
   return all;
 }
 
-/// Every contender has the same conversations.
+/// Measures all contenders on the same conversations.
 std::vector<metrics> measure(options const& with, stage const& on, bytes const& text,
                              std::vector<contender> const& all) {
   std::vector<metrics> rows;
@@ -85,7 +86,7 @@ void print_run(options const& with, std::vector<metrics> const& rows, std::strin
 
 int work(options const& with) {
   bytes const text = read_text(with);
-  std::optional<examples::output_file> page;  // refused before the work, not after it
+  std::optional<examples::output_file> page;  // created first, so that a bad path is refused before the work
   if (!with.html.empty()) page.emplace(with.html, "agent_replay", "--html");
   executor exec(with.threads);
   tinylm::model model(tinylm::read_weights(with.weights + "/weights.safetensors"));

@@ -1,4 +1,4 @@
-// Who may have which slot: a free list that notices when a slot is given back twice.
+// An allocator of slots: a free list that detects a slot which is freed twice.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@ namespace agent_replay {
 
 namespace kv = kvpolicy;
 
-/// Slots 0 … slots − 1, one token of all layers and heads each. Slot 0 is the dead one: reserved, never given out,
-/// never taken back.
+/// The slots 0 ... slots - 1. Each holds one token of all layers and heads. Slot 0 is the dead slot, which is never
+/// allocated or freed.
 class slot_allocator {
  public:
   static constexpr int dead = 0;
@@ -24,7 +24,7 @@ class slot_allocator {
     used_.resize(static_cast<std::size_t>(slots));
   }
 
-  /// A free slot. The caller asked `available` before.
+  /// Takes a free slot. The caller should check `available` before.
   /// - throws: `invalid_argument` if there is none.
   [[nodiscard]] int take() {
     kv::expects(!free_.empty(), "take", "slots", slots(), "all are given out");
@@ -35,9 +35,9 @@ class slot_allocator {
     return slot;
   }
 
-  /// Takes a slot back.
-  /// - throws: `invalid_argument` if it is the dead slot, none of the pool, or free already (which is counted). Then
-  ///   nothing was changed.
+  /// Frees a slot.
+  /// - throws: `invalid_argument` if it is the dead slot, not a slot of the pool, or free already (which is counted).
+  ///   Nothing else is changed then.
   void give(int slot) {
     kv::expects(slot > dead && slot < slots(), "give", "slot", slot, "the pool gives out others");
     bool const held = used_[static_cast<std::size_t>(slot)];
@@ -50,8 +50,8 @@ class slot_allocator {
   [[nodiscard]] int slots() const { return static_cast<int>(used_.size()); }
   [[nodiscard]] int available() const { return static_cast<int>(free_.size()); }
   [[nodiscard]] int allocated() const { return slots() - 1 - available(); }  ///< the dead slot is not counted
-  [[nodiscard]] int peak() const { return peak_; }                           ///< the most that were allocated at once
-  [[nodiscard]] int double_frees() const { return double_frees_; }           ///< attempts; each was refused
+  [[nodiscard]] int peak() const { return peak_; }                  ///< the largest number that was allocated at once
+  [[nodiscard]] int double_frees() const { return double_frees_; }  ///< refused attempts to free twice
   [[nodiscard]] bool holds(int slot) const { return used_[static_cast<std::size_t>(slot)]; }
 
  private:

@@ -1,4 +1,4 @@
-// The rows of the table: policies and how they give memory back.
+// The rows of the table: policies, and how each frees memory.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace agent_replay {
 
-/// What an engine shows a policy: the cache, the rows of this forward, and which of them are the actionable span.
+/// The inputs of a policy: the cache, the query rows of this forward, and the actionable span among them.
 struct shown {
   kv::cache const& cache;
   tinylm::query_rows const& rows;
@@ -27,13 +27,13 @@ struct shown {
   }
 };
 
-/// A policy behind one interface, so that a loop can run them.
+/// A policy behind one interface, so that a loop can run all of them.
 struct contender {
   std::string name;
-  std::string policy;  ///< as it prints
+  std::string policy;  ///< its text
   cache_options cache;
   bool prunes = true;
-  bool each_forward = false;  ///< it observes decoding too, not only the turn's message
+  bool each_forward = false;  ///< it also observes every decode step, not only the turn's message
   std::function<held_state(executor&, kv::cache const&)> make_state;
   std::function<held_plan(executor&, kv::cache const&)> make_plan;
   std::function<void(executor&, shown const&, held_state&)> observe;
@@ -55,17 +55,17 @@ contender contestant(std::string name, cache_options const& cache, Policy const&
                              held_plan& plan) { kv::decide(exec, policy, in.bag(), state, plan); }};
 }
 
-/// What the rows have in common.
+/// The settings that all rows share.
 struct contest {
   int budget = 320;  ///< tokens of a session after its turn's decision
-  int prefix = 0;    ///< of the system prompt
+  int prefix = 0;    ///< tokens of the system prompt
   int bound = 1280;
   bool allow_holes = true;
-  kv::intent_kv intent{};  ///< what IntentKV's rows share; without trained weights there is no row `learnable`
+  kv::intent_kv intent{};  ///< shared by IntentKV's rows; without trained weights there is no row `learnable`
 };
 
-/// A method of lanes three times: it moves rows from position 0 on; it spares the shared prefix; it redirects, its
-/// scores summed over all lanes.
+/// Adds three rows for a scorer of lanes. The first moves rows from position 0 on, the second moves only those after
+/// the shared prefix, and the third redirects dropped positions, with scores that are summed over all lanes.
 template <class Score>
 void add_baseline(std::vector<contender>& to, std::string const& name, contest const& with, Score const& score,
                   bool each_forward = false) {
@@ -80,7 +80,7 @@ void add_baseline(std::vector<contender>& to, std::string const& name, contest c
                           kv::eviction{.score = summed, .protect = spare, .budget = budget}, each_forward));
 }
 
-/// A fact is seventeen bytes long, so a pool is fifteen wide; a question is ten, so a window is sixteen.
+/// All rows. A fact has 17 bytes, so pools have a width of 15; a question has 10 bytes, so windows have 16.
 inline std::vector<contender> all_contenders(contest const& with) {
   cache_options const redirects{substrate::dead_slot, with.prefix, with.allow_holes, with.bound};
   std::vector<contender> all{contestant("full", redirects, kv::policies::full())};

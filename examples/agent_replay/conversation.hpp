@@ -1,4 +1,4 @@
-// What the agents say: tool results with facts in them, and questions about facts of earlier turns.
+// The conversations of the agents: tool results that contain facts, and questions about facts of earlier turns.
 #pragma once
 
 #include <demo/tasks.hpp>
@@ -12,29 +12,29 @@ namespace agent_replay {
 
 using demo::bytes;
 
-/// What a turn adds to its conversation before the model answers: a tool's result and a question.
+/// The message that a turn adds to its conversation before the model answers: a tool's result and a question.
 struct message {
   bytes text;
-  int question = 0;    ///< so many of its last bytes are the question, "\nget k3f9="
+  int question = 0;    ///< the length of the question at its end, "\nget k3f9="
   bytes answer;        ///< six bytes
-  bool again = false;  ///< the same fact was asked for in an earlier turn
+  bool again = false;  ///< an earlier turn has asked for the same fact
 };
 
-/// One session: a system prompt that all sessions share, and its messages. The answers are the model's own.
+/// One session: a system prompt, which all sessions share, and its messages. The model writes the answers.
 struct conversation {
   bytes system;
   std::vector<message> messages;
 };
 
-/// Makes the same conversations from the same text and seed, on every machine.
+/// Makes conversations. The same text and seed give the same conversations on every machine.
 ///
-/// Every message brings a fact `set k3f9=q0zt7a` between two stretches of text, and asks for one: the first turn for
-/// its own; then, by the toss of a coin, for a fact that was asked for before, or for one of an earlier turn that was
-/// not. No fact of the session can be guessed.
+/// Every message contains a fact `set k3f9=q0zt7a` between two passages of text, and asks for a fact. The first turn
+/// asks for its own fact. Each later turn chooses at random between a fact that was asked for before, and a fact of an
+/// earlier turn that was not. No fact of the session can be guessed.
 class conversation_maker {
  public:
   static constexpr std::string_view system = "# You are an agent. Tools print facts; get asks for one again.\n";
-  static constexpr int turn_bytes = 100;  ///< of a message and its answer
+  static constexpr int turn_bytes = 100;  ///< the length of a message and its answer
   static constexpr int answer_bytes = 6;
 
   conversation_maker(std::span<std::uint8_t const> text, std::uint64_t seed) : text_(text), random_(seed) {}
@@ -64,7 +64,7 @@ class conversation_maker {
     if (known.size() == 1) return known[0];
     std::vector<fact*> asked, fresh;
     for (fact& one : known) (one.asked ? asked : fresh).push_back(&one);
-    fresh.pop_back();  // this turn's own
+    fresh.pop_back();  // this turn's own fact
     std::vector<fact*> const& among = fresh.empty() || below(2) == 0 ? asked : fresh;
     return *among[below(among.size())];
   }

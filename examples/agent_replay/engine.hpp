@@ -1,4 +1,4 @@
-// An engine in small: sessions of one contender take turns on one pool.
+// A small engine: the sessions of one contender take turns on one pool.
 #pragma once
 
 #include <chrono>
@@ -14,12 +14,12 @@
 
 namespace agent_replay {
 
-/// What all engines share.
+/// The parts that all engines share.
 struct stage {
   tinylm::model& model;
   executor& exec;
-  int slots = 0;                ///< of the pool, the dead one among them
-  bool span_is_message = true;  ///< the actionable span is the turn's whole message, not its question alone
+  int slots = 0;                ///< the slots of the pool, the dead one included
+  bool span_is_message = true;  ///< the actionable span is the turn's whole message, not only its question
 };
 
 /// One conversation under one contender.
@@ -37,8 +37,9 @@ class talk {
 
   [[nodiscard]] session_cache& cache() { return cache_; }
 
-  /// The turn's message arrives: what the prefix cache has not is computed, the policy decides. False if there was no
-  /// room for it and the answers of `running` requests: then the turn is over.
+  /// Begins a turn with its message: computes the tokens that are not in the prefix cache, and lets the policy decide.
+  /// Returns false if the pool has too few slots for the message and the answers of `running` requests. The turn is
+  /// over then.
   bool begin(std::size_t turn, std::size_t running, metrics& to) {
     auto const arrived = std::chrono::steady_clock::now();
     message const& said = from_->messages[turn];
@@ -65,7 +66,7 @@ class talk {
     return true;
   }
 
-  /// Reads the byte that was chosen last and chooses the next. False when the answer is there.
+  /// Reads the byte that was chosen last, and chooses the next. Returns false when the answer is complete.
   bool step(metrics& to) {
     if (std::ssize(answer_) == conversation_maker::answer_bytes) return false;
     text_.push_back(answer_.back());
@@ -82,7 +83,7 @@ class talk {
     return true;
   }
 
-  /// The turn ends: the answer is judged, and is part of the conversation whatever it is.
+  /// Ends the turn: counts whether the answer was right. The answer stays in the conversation in any case.
   void end(std::size_t turn, metrics& to) {
     message const& said = from_->messages[turn];
     to.answers.count(answer_ == said.answer);
@@ -92,7 +93,7 @@ class talk {
   }
 
  private:
-  /// The last `tokens` of the text, which are appended first.
+  /// Appends the last `tokens` bytes of the text, and runs their forward.
   void forward(int tokens) {
     cache_.append(on_->exec, state_, tokens);
     rows_.clear();
@@ -126,11 +127,12 @@ class talk {
   bytes text_;
   bytes answer_;
   token next_ = 0;
-  int held_ = 0;  ///< tokens that the request would hold had its turn dropped none
+  int held_ = 0;  ///< the tokens that the request would hold if its turn had dropped none
 };
 
-/// Runs conversations side by side under one contender. In each round every session has a turn: all arrive, then each
-/// decodes a byte in its turn until all have answered, then all end. The owner map is checked after each of them.
+/// Runs conversations side by side under one contender. In each round every session has a turn: all messages arrive,
+/// then the sessions decode one byte after another in rotation until all have answered, then all turns end. The owner
+/// map is checked after each of these steps.
 inline void run_side_by_side(stage const& on, contender const& by, std::vector<conversation> const& all, metrics& to) {
   token_memory memory(on.model.about().shape(), on.slots);
   std::vector<std::unique_ptr<talk>> talks;

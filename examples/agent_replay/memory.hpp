@@ -1,4 +1,4 @@
-// What all sessions share: rows of keys and values, who has which slot, the prefix tree.
+// The memory that all sessions share: rows of keys and values, the slot allocator, and the prefix tree.
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
@@ -8,7 +8,7 @@
 
 namespace agent_replay {
 
-/// One slot holds one token in every layer and head: [slot][layer][kv head][K, V][D], float32.
+/// The pool of slots. A slot holds one token in every layer and head: [slot][layer][kv head][K, V][D], float32.
 class token_memory {
  public:
   token_memory(kv::shape const& model, int count) : slots(count), tree(slots), model_(model) {

@@ -1,4 +1,4 @@
-// What is counted for each contender, and the figures that follow.
+// The counts of each contender, and the figures that follow from them.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace agent_replay {
 
-/// A share of `of` cases and its 95 % interval (Wilson 1927).
+/// A fraction of right cases, and its 95 % interval (Wilson 1927).
 struct share {
   int right = 0;
   int of = 0;
@@ -31,25 +31,25 @@ struct share {
   [[nodiscard]] double n() const { return std::max(1, of); }
 };
 
-/// One contender's row. Tokens are counted by id, in code that no policy touches.
+/// The row of one contender. Tokens are counted by id, in code that no policy influences.
 struct metrics {
   std::string name;
   std::string layout;
-  std::string policy;                 ///< as it prints
-  share answers{};                    ///< all questions
-  share again{};                      ///< those about a fact that was asked for in an earlier turn
+  std::string policy;                 ///< the policy's text
+  share answers{};                    ///< right answers to all questions
+  share again{};                      ///< right answers to questions about a fact that an earlier turn has asked for
   std::int64_t sent = 0;              ///< prompt tokens of all turns
-  std::int64_t found = 0;             ///< of those, tokens that the prefix cache had
-  int peak_slots = 0;                 ///< the most slots that were given out at once, the prefix tree's among them
-  int peak_request = 0;               ///< the most tokens that one request held before its turn's decision
-  int peak_live = 0;                  ///< the most tokens that a decode step of a request attended to
+  std::int64_t found = 0;             ///< those of them that were in the prefix cache
+  int peak_slots = 0;                 ///< the largest number of allocated slots, those of the prefix tree included
+  int peak_request = 0;               ///< the largest number of tokens that a request held before its turn's decision
+  int peak_live = 0;                  ///< the largest number of tokens that a decode step of a request attended to
   std::int64_t raw_reads = 0;         ///< tokens that decode steps would have attended to without their turn's decision
-  std::int64_t effective_reads = 0;   ///< tokens that they attended to
+  std::int64_t effective_reads = 0;   ///< tokens that decode steps attended to
   std::vector<double> first_token{};  ///< seconds from a turn's arrival to its first token
-  std::vector<double> live_sum{};     ///< by turn: live tokens after the decision, summed over sessions
-  std::vector<int> live_of{};
-  int refused = 0;  ///< turns that found no room
-  int leaked = 0;   ///< slots that are given out when nobody can own one any more
+  std::vector<double> live_sum{};     ///< for each turn the live tokens after the decision, summed over sessions
+  std::vector<int> live_of{};         ///< for each turn the number of sessions in that sum
+  int refused = 0;                    ///< turns that were refused because the pool was full
+  int leaked = 0;                     ///< slots that are still allocated after all owners are gone
   int double_frees = 0;
 
   [[nodiscard]] double hit_rate() const {

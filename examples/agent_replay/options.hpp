@@ -19,7 +19,7 @@ struct options {
   bool json = false;
   bool no_holes = false;
   std::string html;
-  std::string only;  ///< rows whose policy's name begins so
+  std::string only;  ///< run only the rows whose policy's name begins with this
   std::string weights = TINYLM_WEIGHTS_DIR;
   std::string text;
   std::string residual;
@@ -30,7 +30,7 @@ struct options {
   int budget = 320;
   int sessions = -1;
   int turns = -1;
-  int rounds = -1;  ///< times that so many sessions run side by side, each time with new conversations
+  int rounds = -1;  ///< how often the sessions run side by side, each time with new conversations
   int slots = 6144;
   int threads = 2;
   std::uint64_t seed = 7;
@@ -58,7 +58,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--seed", to.seed, "which conversations");
 }
 
-/// Defaults that depend on others, and everything that can be refused before work begins.
+/// Sets the defaults that depend on other options, and makes all checks that need no work.
 inline void settle(options& with) {
   constexpr char call[] = "agent_replay";
   if (with.rounds < 0) with.rounds = with.quick ? 1 : 3;
@@ -83,7 +83,7 @@ inline void settle(options& with) {
       {with.weights + "/weights.safetensors", with.weights + "/held_out.txt", with.text, with.residual});
 }
 
-/// The whole file, or a refusal that names it.
+/// Reads the whole text. An error names its file.
 inline bytes read_text(options const& with) {
   std::string const path = with.text.empty() ? with.weights + "/held_out.txt" : with.text;
   std::ifstream file(path, std::ios::binary);

@@ -1,4 +1,4 @@
-// A second account of who has which slot, written down from the owners themselves.
+// A check of slot ownership: collects the slots of all owners, and compares them with the allocator.
 #pragma once
 
 #include <map>
@@ -9,14 +9,14 @@
 
 namespace agent_replay {
 
-/// Owner of each slot: `tree`, or a session.
+/// The owner of each slot: the tree, or a session.
 class owner_map {
  public:
   static constexpr int tree = -1;
 
-  /// Asks the tree and all sessions what they own.
-  /// - throws: `invalid_argument` if two own one slot, an owner has a slot that the allocator calls free, the allocator
-  ///   has given out one that nobody owns, or a request reads a slot that is neither its own nor the tree's.
+  /// Collects the slots that the tree and all sessions own.
+  /// - throws: `invalid_argument` if a slot has two owners, an owner has a slot that is free in the allocator, an
+  ///   allocated slot has no owner, or a request reads a slot that belongs neither to it nor to the tree.
   owner_map(token_memory& in, std::span<session_cache* const> sessions) {
     in.tree.for_each([&](tree_node const& at) {
       for (int const slot : at.slots) own(in.slots, slot, tree);
@@ -35,7 +35,7 @@ class owner_map {
 
  private:
   void own(slot_allocator const& slots, int slot, int who) {
-    if (slot == slot_allocator::dead && who == tree) return;  // a hole
+    if (slot == slot_allocator::dead && who == tree) return;  // a hole in the tree
     kv::expects(slot != slot_allocator::dead && slots.holds(slot), "owner_map", "slot", slot,
                 "nobody can own it: it is free, or the dead one");
     kv::expects(owner_.emplace(slot, who).second, "owner_map", "slot", slot, "it has two owners");

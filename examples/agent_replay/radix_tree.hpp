@@ -1,4 +1,4 @@
-// The prefix cache: token ids on the way to slots, with locks, and the least recently used leaf as the first to go.
+// The prefix cache: a radix tree from token ids to slots, with locks, which evicts the least recently used leaf first.
 #pragma once
 
 #include <cstdint>
@@ -14,35 +14,36 @@ namespace agent_replay {
 
 using token = std::uint8_t;
 
-/// A run of tokens that all sequences through it share. Owned by the tree.
+/// A node of the tree: a run of tokens that all sequences through it share.
 struct tree_node {
   std::vector<token> ids;
-  std::vector<int> slots;  ///< one for each id; the dead slot is a hole
+  std::vector<int> slots;  ///< one for each id; the dead slot marks a hole
   std::map<token, std::unique_ptr<tree_node>> children;
   tree_node* parent = nullptr;
   int locks = 0;           ///< requests in flight that read these slots or those of a child
-  int holed_by = -1;       ///< the session whose policy made the holes; -1: there are none
-  std::uint64_t used = 0;  ///< when it was last matched or inserted
+  int holed_by = -1;       ///< the session whose policy made the holes; -1: there are no holes
+  std::uint64_t used = 0;  ///< the time of the last match or insertion
 };
 
-/// A radix tree over token ids, as engines with a prefix cache have it. It owns the slots that are in it and gives them
-/// back when a leaf is evicted. It knows token ids and slots, and no policy.
+/// A radix tree over token ids, as in engines with a prefix cache. It owns the slots in its nodes, and frees them when
+/// it evicts a leaf. It knows token ids and slots, but no policy.
 ///
-/// A node may have holes: positions that a session's policy dropped. They are that session's alone: a match by another
-/// session ends before the first hole, so that nobody inherits what he did not drop.
+/// A node may have holes: positions that a session's policy dropped. Holes are private to that session. A match of
+/// another session ends before the first hole, so that no session inherits holes of another.
 class radix_tree {
  public:
   explicit radix_tree(slot_allocator& slots) : slots_(&slots) {}
-  radix_tree(radix_tree const&) = delete;  // nodes point at their parents
+  radix_tree(radix_tree const&) = delete;  // nodes point to their parents
   radix_tree& operator=(radix_tree const&) = delete;
 
-  /// The slots of the longest prefix that is there, and its last node (the root, if nothing is).
+  /// The slots of the longest matching prefix, and its last node (the root if nothing matches).
   struct matched {
     std::vector<int> slots;
     tree_node* node = nullptr;
   };
 
-  /// How much of `ids` is there for `session`. Cuts a node that matches in part. Cost: as the tokens that match.
+  /// Finds the longest prefix of `ids` that `session` may read. It splits a node that matches in part. The cost is
+  /// linear in the matching tokens.
   [[nodiscard]] matched match(std::span<token const> ids, int session) {
     matched found{.slots = {}, .node = &root_};
     ++clock_;
@@ -61,7 +62,7 @@ class radix_tree {
     return found;
   }
 
-  /// A request reads this node: it and its parents stay until they are unlocked.
+  /// Locks a node that a request reads. The node and its parents are not evicted until they are unlocked.
   void lock(tree_node& from) {
     for (tree_node* at = &from; at != nullptr; at = at->parent) ++at->locks;
   }
@@ -72,13 +73,13 @@ class radix_tree {
     }
   }
 
-  /// Puts a sequence's tokens in; the tree owns their slots from then on.
+  /// Inserts a sequence's tokens. The tree owns their slots from then on.
   ///
-  /// - in, out: `slots`, of each id. Where the tree has a slot for a position already, that one is written there, also
-  ///   for a position that was dropped; the sequence's own is given back to the pool, as a duplicate. Where the tree
-  ///   has a hole and the sequence a slot, the hole is filled.
-  /// - holes: without `allow_holes` the insertion ends before the first one that the tree cannot fill.
-  /// - out: the last node, and how many tokens are in the tree now: slots of later ones are still the sequence's own.
+  /// - in, out: `slots`, one for each id. If the tree already has a slot for a position, that slot replaces the
+  ///   sequence's, also for a dropped position, and the sequence's slot is freed as a duplicate. If the tree has a hole
+  ///   and the sequence a slot, the slot fills the hole.
+  /// - holes: without `allow_holes` the insertion ends before the first hole that the tree cannot fill.
+  /// - out: the last node, and the number of tokens in the tree. Slots of later tokens still belong to the sequence.
   struct inserted {
     tree_node* node = nullptr;
     int tokens = 0;
@@ -104,11 +105,12 @@ class radix_tree {
     return {at, static_cast<int>(end)};
   }
 
-  /// What only one request reads goes out of the tree and belongs to that request: nodes from `from` upwards that it
-  /// alone has locked, that have no children, and that begin at position `keep` or behind it.
+  /// Moves the nodes that only one request reads from the tree to that request: the nodes from `from` upwards that only
+  /// it has locked, that have no children, and that begin at position `keep` or later.
   ///
-  /// - in: `from`, locked by the request; `length`, the tokens up to its end.
-  /// - out: the node that is still in the tree and locked; the slots of positions from `length` on, in order.
+  /// - in: `from`, locked by the request; `length`, the number of tokens up to its end.
+  /// - out: the last node that is still in the tree and locked; the number of tokens up to its end; the slots of later
+  ///   positions, in order.
   struct claimed {
     tree_node* node = nullptr;
     int length = 0;
@@ -128,7 +130,8 @@ class radix_tree {
     return out;
   }
 
-  /// Gives back at least `slots` slots, if unlocked leaves have so many: whole leaves, the least recently used first.
+  /// Frees at least `slots` slots if the unlocked leaves have that many. It evicts whole leaves, the least recently
+  /// used first.
   void evict(int slots) {
     int const wanted = slots_->available() + slots;
     while (slots_->available() < wanted) {
@@ -145,7 +148,7 @@ class radix_tree {
     }
   }
 
-  /// visit(node) for every node, parents first.
+  /// Calls visit(node) for every node, parents first.
   template <class Visit>
   void for_each(Visit const& visit) {
     each(root_, visit);
@@ -164,7 +167,7 @@ class radix_tree {
     return same;
   }
 
-  /// As common, up to the first hole of another session.
+  /// The number of common tokens, as `common`, up to the first hole of another session.
   static std::size_t readable(tree_node const& at, std::span<token const> ids, int session) {
     std::size_t same = common(at, ids);
     if (at.holed_by == -1 || at.holed_by == session) return same;
@@ -177,7 +180,8 @@ class radix_tree {
     at.holed_by = any ? session : -1;
   }
 
-  /// The first `tokens` of a node become a node of their own, which is returned; who points at the node still has all.
+  /// Splits off the first `tokens` tokens of a node as its new parent, which is returned. Pointers to the node stay
+  /// valid, and the path to it still has all of its tokens.
   static tree_node* cut(tree_node& at, std::size_t tokens) {
     auto upper = std::make_unique<tree_node>();
     auto const split = static_cast<std::ptrdiff_t>(tokens);
@@ -197,7 +201,7 @@ class radix_tree {
     return place.get();
   }
 
-  /// A sequence has slots for positions that the tree has: one of the two stays.
+  /// Merges a sequence's slots with the tree's slots for the same positions: one of the two stays.
   void merge(tree_node& at, std::span<int> slots) {
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (at.slots[i] == slot_allocator::dead) {

@@ -1,4 +1,4 @@
-// One HTML page: the live tokens of each row over the turns, and the table. Needs no network.
+// One HTML page with the live tokens of each row over the turns, and the table. It needs no network.
 #pragma once
 
 #include <fmt/core.h>
@@ -12,7 +12,8 @@
 
 namespace agent_replay {
 
-/// Draws one line a row into an SVG: across the turns, upwards the mean of live tokens after the turn's decision.
+/// Draws one line for each row into an SVG. The x axis is the turn, the y axis the mean number of live tokens after the
+/// turn's decision.
 class live_chart {
  public:
   explicit live_chart(std::vector<metrics> const& rows) : rows_(&rows) {
@@ -49,7 +50,7 @@ class live_chart {
   }
   [[nodiscard]] double y(double tokens) const { return height - (height - top) * tokens / std::max(1.0, most_); }
 
-  /// Hues go round the circle; a row that moves memory is dashed.
+  /// Rows have equally spaced hues. The line of a row that moves memory is dashed.
   [[nodiscard]] std::string line(std::size_t i) const {
     metrics const& one = (*rows_)[i];
     std::string points;

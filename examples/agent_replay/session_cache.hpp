@@ -1,4 +1,4 @@
-// What one session has in memory: its map of positions, its live list, and what of them is the prefix tree's.
+// The cache of one session: its map of positions, its list of live slots, and the part that is in the prefix tree.
 #pragma once
 
 #include <algorithm>
@@ -18,26 +18,26 @@ using held_plan = kv::plan<executor>;
 
 /// How dropped tokens leave the memory.
 ///
-/// - dead_slot: the map names the dead slot for them; what is kept stays where it is, and the whole map goes into the
-///   prefix tree.
-/// - compact: kept rows move to the front. Rows that may move cannot be shared, so only the first `prefix` tokens go
-///   into the tree.
+/// - dead_slot: the map redirects them to the dead slot. Kept rows stay where they are, and the whole map is inserted
+///   into the prefix tree.
+/// - compact: kept rows move to the front. Rows that may move cannot be shared, so only the first `prefix` tokens are
+///   inserted into the tree.
 enum class substrate { dead_slot, compact };
 
 [[nodiscard]] constexpr std::array<char const*, 2> names(substrate) { return {"dead slot", "compact"}; }
 
 struct cache_options {
   substrate lay = substrate::dead_slot;
-  int prefix = 0;           ///< the first positions, which the policy protects: other sessions read them too
-  bool allow_holes = true;  ///< dead_slot: a map with holes goes into the tree, for this session alone
-  int bound = 1280;         ///< positions that a session may have
+  int prefix = 0;           ///< the first positions, which other sessions read too, and which the policy protects
+  bool allow_holes = true;  ///< with dead_slot: insert maps with holes into the tree, private to this session
+  int bound = 1280;         ///< the largest number of positions of a session
 };
 
-/// A session's entries. It is open from `open` to `close`, as long as a request runs; between requests the tree has the
-/// slots, and the session remembers which positions are live.
+/// The entries of a session. It is open while a request runs, from `open` to `close`. Between requests the tree owns
+/// the slots, and the session stores which positions are live.
 ///
-/// Positions [0, tree_length) are in slots of the tree, which are locked; the slots of later ones are the session's
-/// own.
+/// The positions [0, tree_length) are in slots of the tree, which are locked. The session owns the slots of later
+/// positions.
 class session_cache {
  public:
   session_cache(token_memory& in, int session, cache_options const& how) : in_(&in), session_(session), how_(how) {
@@ -48,7 +48,7 @@ class session_cache {
     count_.resize(static_cast<std::size_t>(rows()));
     position_.resize(bound * static_cast<std::size_t>(rows()));
   }
-  session_cache(session_cache const&) = delete;  // states and plans point at its tables
+  session_cache(session_cache const&) = delete;  // states and plans point to its tables
   session_cache& operator=(session_cache const&) = delete;
 
   [[nodiscard]] kv::cache view() {
@@ -67,8 +67,8 @@ class session_cache {
             .where = kv::slot_map({table_.data()}, in_->slots.slots())};
   }
 
-  /// A request begins: what the tree has of its tokens is locked, the session's entries behind that are forgotten.
-  /// Returns the tokens that need not be computed; at least one is left.
+  /// Begins a request: locks the longest prefix in the tree, and removes the session's entries after it. Returns the
+  /// number of tokens that need not be computed. At least one token is left to compute.
   ///
   /// - throws: `invalid_argument` if a request runs already, or there is no token.
   int open(executor& exec, held_state& state, std::span<token const> ids) {
@@ -90,16 +90,16 @@ class session_cache {
     return length_;
   }
 
-  /// True if there is room for `tokens` more, and then `spare` slots are left for whoever needs them next; if need be
-  /// after the tree has given up what nobody reads.
+  /// True if the pool has slots for `tokens` more tokens and `spare` further slots. If necessary the tree evicts leaves
+  /// that no request reads.
   [[nodiscard]] bool reserve(int tokens, int spare = 0) {
     int const slots = tokens + spare;
     if (in_->slots.available() < slots) in_->tree.evict(slots - in_->slots.available());
     return in_->slots.available() >= slots && tokens <= how_.bound - length_;
   }
 
-  /// New tokens at the end, in slots of the session's own.
-  /// - throws: `invalid_argument` if there is no room. Then nothing was changed.
+  /// Appends new tokens, in slots that the session owns.
+  /// - throws: `invalid_argument` if there are too few slots. Nothing is changed then.
   void append(executor& exec, held_state& state, int tokens, bool draft = false) {
     kv::expects(reserve(tokens), "session_cache::append", "tokens", tokens, [&] {
       return std::to_string(in_->slots.available()) + " slots and " + std::to_string(how_.bound - length_) +
@@ -112,7 +112,7 @@ class session_cache {
     length_ += tokens;
   }
 
-  /// Carries a decision out, and gives back what fell free.
+  /// Applies a decision, and frees the slots of dropped tokens.
   void prune(executor& exec, held_plan const& decided, held_state& state) {
     claim();
     kv::cache seen = view();
@@ -127,7 +127,7 @@ class session_cache {
     }
   }
 
-  /// Rolls the request back to `position`, which is not before what the tree has.
+  /// Rolls the request back to `position`, which must not be before the end of the part in the tree.
   void truncate(executor& exec, held_state& state, int position) {
     kv::expects(position >= tree_length_ && position <= length_, "session_cache::truncate", "position", position,
                 "tokens before it are in the tree, or there are not so many");
@@ -137,14 +137,14 @@ class session_cache {
     length_ = position;
   }
 
-  /// Drafts were accepted: the oldest `tokens` of those in flight.
+  /// Accepts the oldest `tokens` of the drafts in flight.
   void commit(executor& exec, int tokens) {
     kv::cache seen = view();
     kv::commit(exec, seen, 0, tokens);
   }
 
-  /// Puts what may be shared into the tree while the request goes on. The tree returns duplicates and rewrites the map,
-  /// also where positions are dead; those stay dead.
+  /// Inserts the part that may be shared into the tree while the request continues. The tree frees duplicates and
+  /// rewrites the map, also for dead positions, which stay dead.
   void publish(executor& exec, std::span<token const> ids) {
     kv::expects(in_flight_ == 0, "session_cache::publish", "drafts", in_flight_, "they are nobody's prefix");
     int const tokens = std::min(length_, shareable());
@@ -157,7 +157,7 @@ class session_cache {
     relist(exec);
   }
 
-  /// The request ends: what may be shared is the tree's, the rest of the slots go back to the pool.
+  /// Ends the request: the tree owns the part that may be shared, and all other slots are freed.
   void close(executor& exec, std::span<token const> ids) {
     if (shareable() > 0) publish(exec, ids);
     for_each_own([&](int slot) { in_->slots.give(slot); });
@@ -175,7 +175,7 @@ class session_cache {
   [[nodiscard]] std::span<int const> positions() const { return std::span(position_).first(at(count_[0])); }
   [[nodiscard]] cache_options const& how() const { return how_; }
 
-  /// visit(slot) for every slot that is the session's own, while it is open.
+  /// Calls visit(slot) for every slot that the session owns while it is open.
   template <class Visit>
   void for_each_own(Visit const& visit) const {
     if (!is_open()) return;
@@ -203,17 +203,17 @@ class session_cache {
     if (how_.lay == substrate::dead_slot) {
       kv::relist(exec, redirecting(), view(), 0, length_);
     } else {
-      std::copy_n(map_.begin(), tree_length_, table_.begin());  // the prefix, of which nothing was dropped
+      std::copy_n(map_.begin(), tree_length_, table_.begin());  // nothing was dropped from the prefix
     }
   }
 
-  /// What only this request reads leaves the tree, so that dropped slots of it fall free.
+  /// Takes the nodes that only this request reads out of the tree, so that their dropped slots can be freed.
   void claim() {
     auto const mine = in_->tree.claim(*node_, tree_length_, how_.prefix);
     for (std::size_t i = 0; i < mine.slots.size(); ++i) {
       int const slot = mine.slots[i];
       bool const dropped = map_[at(mine.length) + i] == slot_allocator::dead;
-      if (dropped && slot != slot_allocator::dead) in_->slots.give(slot);  // the tree had brought it back
+      if (dropped && slot != slot_allocator::dead) in_->slots.give(slot);  // the tree had restored it
     }
     node_ = mine.node;
     tree_length_ = mine.length;
@@ -233,7 +233,7 @@ class session_cache {
   cache_options how_;
   std::vector<int> table_;     ///< the slot of each live entry
   std::vector<int> map_;       ///< the slot of each position
-  std::vector<int> count_;     ///< [rows]: one for all lanes, or one each
+  std::vector<int> count_;     ///< [rows], the number of entries; one row for all lanes, or one for each
   std::vector<int> position_;  ///< [rows][bound]
   std::vector<int> freed_;
   int freed_count_ = 0;

@@ -41,7 +41,7 @@ inline constexpr column columns[] = {
           fmt::format("{}", one.double_frees)};
 }
 
-/// One line a row; names to the left, numbers to the right.
+/// Prints one line for each row, with names aligned left and numbers aligned right.
 inline void print_table(std::vector<metrics> const& rows) {
   auto const line = [](auto const& text_of) {
     int i = 0;

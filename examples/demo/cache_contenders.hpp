@@ -1,4 +1,4 @@
-// The demo's policies that admit and select, and their compositions with an eviction.
+// The demo's admissions and selections, and their compositions with an eviction.
 #pragma once
 
 #include <algorithm>
@@ -37,15 +37,15 @@ contender cache_contestant(std::string name, bool gated, Compose compose) {
   return made;
 }
 
-/// What the parts of the compositions get of a budget of n entries a lane in a context of so many bytes.
+/// Divides a budget of entries for each lane among the parts of a composition. The context is in bytes.
 struct portions {
-  static constexpr int window = 16;  ///< of the write gate, in bytes: what it was trained with
+  static constexpr int window = 16;  ///< the window in bytes with which the write gate was trained
 
   int budget;
   int context;
 
-  /// The threshold under which a lane holds about the budget on average, window and all: measured at a few shares of
-  /// 1,024 bytes with facts in them, between those a line over the logarithms.
+  /// The threshold with which a lane holds about the budget on average, its window included. It was measured for a few
+  /// fractions of 1,024 bytes that contain facts. Between them it is interpolated linearly in logarithms.
   [[nodiscard]] float threshold() const {
     constexpr std::pair<float, float> measured[] = {{1.0f / 16, 0.0123f}, {1.0f / 8, 0.0033f}, {1.0f / 4, 0.0003f}};
     float const share = static_cast<float>(budget) / static_cast<float>(context);
@@ -60,8 +60,9 @@ struct portions {
   [[nodiscard]] static auto read(int tokens) { return kv::policies::quest({.budget = tokens, .dense_layers = 0}); }
   [[nodiscard]] auto keep() const { return kv::policies::trim_kv({.budget = budget}); }
 
-  /// Beside other parts a part has less, three quarters. Behind a write gate lanes differ in what they hold: they share
-  /// what they may keep, and one that holds much may read twice the budget, for most hold less.
+  /// In a composition a part gets three quarters of its budget. After a write gate lanes hold different numbers of
+  /// entries, so they share the budget of the eviction, and a lane with many entries may read twice the budget, because
+  /// most lanes hold less.
   [[nodiscard]] static int some(int tokens) { return std::max(1, tokens * 3 / 4); }
   [[nodiscard]] auto read_beside_window() const { return read(2 * budget); }
   [[nodiscard]] auto keep_beside_window() const {
@@ -69,7 +70,7 @@ struct portions {
   }
 };
 
-/// Alone, a part has the budget; together each has less.
+/// The policies of the table. A part alone gets the whole budget, and less in a composition.
 inline std::vector<contender> cache_policies() {
   auto const add = [](char const* name, bool gated, auto const& compose) {
     return cache_contestant(name, gated, [=](int n, int context) { return compose(portions{n, context}); });

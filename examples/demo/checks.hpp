@@ -1,4 +1,4 @@
-// The bounds that the demo's figures must meet for its table to mean anything.
+// Checks that the demo's figures are within the bounds in which its table is meaningful.
 #pragma once
 
 #include <fmt/core.h>
@@ -14,8 +14,8 @@
 
 namespace demo {
 
-/// Bits per byte of the model with its full cache: windows of 1280 bytes, of which the second half counts (the first
-/// window counts whole).
+/// The model's bits per byte with the full cache, in windows of 1280 bytes. Of each window the second half counts; of
+/// the first window all bytes count.
 inline double bits_per_byte(stage const& on, bytes const& text) {
   constexpr std::size_t window = 1280, stride = 640;
   tinylm::kv_pool pool(on.model.about().shape(), 2 * 8 * static_cast<int>(window) / tinylm::kv_pool::page_tokens);
@@ -37,7 +37,8 @@ inline double bits_per_byte(stage const& on, bytes const& text) {
   return bits / static_cast<double>(std::max<std::size_t>(1, counted));
 }
 
-/// Share of right answers with the full cache: facts at least three quarters of a prompt of `context` bytes away.
+/// The fraction of right answers with the full cache, for facts that are at least three quarters of a prompt of
+/// `context` bytes away.
 inline double far_recall(stage const& on, bytes const& text, int context, int cases, std::uint64_t seed) {
   task_maker tasks(text, context, seed);
   int right = 0;
@@ -54,7 +55,7 @@ inline double far_recall(stage const& on, bytes const& text, int context, int ca
   return static_cast<double>(right) / cases;
 }
 
-/// Prints a line for each bound, and says whether all were met.
+/// Prints a line for each bound, and returns whether all bounds are met.
 inline bool checks_pass(std::vector<row> const& rows, stage const& on, bytes const& text, int context,
                         std::string const& weights) {
   bool all = true;

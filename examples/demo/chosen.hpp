@@ -1,4 +1,4 @@
-// The rows of the demo's table: which policies take part.
+// Chooses the policies of the demo's table.
 #pragma once
 
 #include "cache_contenders.hpp"
@@ -12,8 +12,8 @@ inline std::vector<contender> all_contenders() {
   return all;
 }
 
-/// Those of the names, or all if there are neither names nor specs; then those that a user wrote, beside the full
-/// cache.
+/// The policies of the given names, or all if there are neither names nor specs. The policies of the user's specs
+/// follow; with specs the full cache is always included.
 inline std::vector<contender> chosen_contenders(std::vector<std::string> const& names,
                                                 std::vector<std::string> const& specs) {
   std::vector<contender> chosen;

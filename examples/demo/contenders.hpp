@@ -1,5 +1,5 @@
-// Evictions of the demo's table. Each is a composition that a user could write; the interface only lets a loop run
-// them.
+// The evictions of the demo's table. Each is a composition that a user could write. The interface only lets a loop run
+// all of them.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +16,17 @@ namespace demo {
 
 namespace kv = kvpolicy;
 
-/// A sequence that goes on from a prompt under some policy.
+/// A sequence that continues a prompt under a policy.
 class reader {
  public:
   virtual ~reader() = default;
   virtual std::span<float const> step(std::uint8_t byte) = 0;
   [[nodiscard]] virtual std::span<float const> logits() const = 0;
   [[nodiscard]] virtual tinylm::session_counters const& counters() const = 0;
-  /// Entries of all lanes that are held now, and the bytes of their keys and values.
+  /// The entries that all lanes hold now, and the bytes of their keys and values.
   [[nodiscard]] virtual std::int64_t live_entries() const = 0;
   [[nodiscard]] virtual std::int64_t live_bytes() const = 0;
-  [[nodiscard]] virtual std::vector<kv::lanes> lanes() = 0;  ///< what is held, in parts; valid until the next step
+  [[nodiscard]] virtual std::vector<kv::lanes> lanes() = 0;  ///< the parts of the cache; valid until the next step
 };
 
 template <class Policy>
@@ -44,18 +44,18 @@ class session_reader final : public reader {
   tinylm::session<Policy> on_;
 };
 
-/// A name, how it spells for a budget, and how a sequence starts under it.
+/// A policy of the table: its name, its text for a budget, and how a sequence starts under it.
 struct contender {
   std::string name;
-  bool budgeted = true;     ///< it gets a row for each budget; otherwise it takes none and gets one row
-  bool own_budget = false;  ///< it says its budget itself
-  bool gated = false;       ///< it asks trained gates
+  bool budgeted = true;     ///< it has one row for each budget; otherwise it takes no budget and has one row
+  bool own_budget = false;  ///< its spec contains the budget
+  bool gated = false;       ///< it needs trained gates
   std::function<std::string(int budget, int context)> spell;
   std::function<std::unique_ptr<reader>(stage const&, reading&, int budget)> start;
 };
 
-/// `compose(budget)` makes the policy. `decide` says when: SnapKV and the scorers of keys decide once, at the end of
-/// the prefill; StreamingLLM and H2O are defined after every forward.
+/// Makes a contender whose policy is `compose(budget)`. `decide` says when it decides: SnapKV and the scorers of keys
+/// decide once, at the end of the prefill; StreamingLLM and H2O are defined as deciding after every forward.
 template <class Compose>
 contender contestant(std::string name, tinylm::when decide, Compose compose) {
   contender made{.name = std::move(name), .spell = {}, .start = {}};
@@ -69,8 +69,8 @@ contender contestant(std::string name, tinylm::when decide, Compose compose) {
   return made;
 }
 
-/// A fact of the recall task is seventeen bytes long, so a pool is fifteen wide; a question is ten, so a window is
-/// sixteen.
+/// The evictions. A fact of the recall task has 17 bytes, so pools have a width of 15; a question has 10 bytes, so
+/// windows have 16.
 inline std::vector<contender> evictions() {
   using tinylm::when;
   kv::snapkv const window{.window = 16, .pool = kv::max_pool{15}};
@@ -92,10 +92,10 @@ inline std::vector<contender> evictions() {
   };
 }
 
-/// The shipped policies by name, and the scorer of this program: one line.
+/// The shipped scorers and the scorer of this program, by name.
 inline kv::registry known_scorers() { return kv::shipped().add(value_aware{}); }
 
-/// What a user wrote. Methods that are defined after every forward decide so.
+/// The policy of a user's spec. Methods that are defined as deciding after every forward do so.
 inline contender written(std::string const& spec, std::string name) {
   kv::any_policy const policy = kv::parse(spec, known_scorers());
   std::string const scorer = kv::to_string(policy).substr(0, kv::to_string(policy).find_first_of("( "));

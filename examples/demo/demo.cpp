@@ -1,5 +1,5 @@
-// The main job: every policy at three budgets on a real decoder, on text that it never saw; what it costs and what it
-// loses.
+// Compares all policies at three budgets on a real decoder, with text that it was not trained on: the memory and time
+// that each policy costs, and the quality that it loses.
 #include <fmt/core.h>
 
 #include <kvpolicy/io/gate_files.hpp>
@@ -12,7 +12,7 @@
 namespace demo {
 namespace {
 
-/// Gates from the folder of the weights, if somebody asks them.
+/// Gates from the folder of the weights, if a contender needs them.
 class trained_gates {
  public:
   explicit trained_gates(options const& with) {
@@ -33,7 +33,7 @@ class trained_gates {
 int work(options const& with) {
   auto const least = static_cast<std::size_t>(with.context + with.length);
   bytes const text = read_text(with.text.empty() ? with.weights + "/held_out.txt" : with.text, least);
-  std::optional<examples::output_file> report;  // refused before the work, not after it
+  std::optional<examples::output_file> report;  // created first, so that a bad path is refused before the work
   if (!with.report.empty()) report.emplace(with.report, "demo", "--report");
   kv::host_executor exec(with.threads);
   tinylm::model model(tinylm::read_weights(with.weights + "/weights.safetensors"));

@@ -1,4 +1,4 @@
-// Which positions of a prompt each lane still held when its policy had decided.
+// Maps of the positions of a prompt that each lane still held after its policy had decided.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace demo {
 
 namespace kv = kvpolicy;
 
-/// Sets the bits of what one part of a cache holds.
+/// Sets the bits of the positions that one part of a cache holds.
 inline void map_part(kv::lanes const& batch, std::size_t lane_bytes, bytes& bits) {
   for (int i = 0; i < batch.size(); ++i) {
     kv::lane const one = batch.at(i);
@@ -23,8 +23,8 @@ inline void map_part(kv::lanes const& batch, std::size_t lane_bytes, bytes& bits
   }
 }
 
-/// A bit for each lane and position: lanes in the order of `kv::lanes::at`, each on whole bytes, position 0 in the
-/// lowest bit of a lane's first byte. `parts`: of one cache.
+/// One bit for each lane and position, for all parts of a cache. Lanes are in the order of `kv::lanes::at` and start at
+/// whole bytes. Position 0 is the lowest bit of a lane's first byte.
 inline bytes keep_map(std::span<kv::lanes const> parts, int positions) {
   std::size_t const lane_bytes = (static_cast<std::size_t>(positions) + 7) / 8;
   bytes bits(lane_bytes * static_cast<std::size_t>(parts.front().size()));
@@ -32,12 +32,12 @@ inline bytes keep_map(std::span<kv::lanes const> parts, int positions) {
   return bits;
 }
 
-/// A recall prompt that ends with its question, and what came of it in each row of the table.
+/// A recall prompt that ends with its question, and its results in each row of the table.
 struct mapped_prompt {
   recall_case about;
   bytes text;                 ///< the prompt and its question
-  std::vector<bytes> kept;    ///< each row's keep_map, right after the decision
-  std::vector<bool> right{};  ///< each row's answer
+  std::vector<bytes> kept;    ///< the keep_map of each row, right after the decision
+  std::vector<bool> right{};  ///< for each row whether the answer was right
 };
 
 }  // namespace demo

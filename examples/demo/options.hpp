@@ -20,7 +20,7 @@ struct options {
   bool quick = false;
   bool check = false;
   bool far = false;
-  std::string report;  ///< an HTML file to write; empty: none
+  std::string report;  ///< the HTML file to write; empty: none
   std::string text;
   std::string weights = TINYLM_WEIGHTS_DIR;
   std::vector<std::string> policies;
@@ -57,13 +57,13 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--seed", to.seed, "which cases");
 }
 
-/// The files of a folder of weights.
+/// The paths of all files in a folder of weights.
 [[nodiscard]] inline std::vector<std::string> files_of_weights(std::string const& folder) {
   return {folder + "/weights.safetensors", folder + "/write_gate.safetensors", folder + "/retention_gate.safetensors",
           folder + "/held_out.txt"};
 }
 
-/// Defaults that depend on others, and everything that can be refused before work begins.
+/// Sets the defaults that depend on other options, and makes all checks that need no work.
 inline void settle(options& with) {
   if (with.cases < 0) with.cases = with.quick ? 12 : 80;
   if (with.windows < 0) with.windows = with.quick ? 3 : 20;
@@ -99,7 +99,7 @@ inline void settle(options& with) {
   }
 }
 
-/// The whole file, or a refusal that names it.
+/// Reads a whole file. An error names it.
 inline bytes read_text(std::string const& path, std::size_t least) {
   std::ifstream file(path, std::ios::binary);
   kv::expects(file.good(), "demo", "--text", path, "it cannot be read");

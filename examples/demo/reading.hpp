@@ -1,4 +1,4 @@
-// The engine that all contenders share, and a prompt as each of them has read it.
+// The engine that all contenders share, and a prompt that was read in the ways that they need.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,8 @@ struct stage {
   tinylm::gate_weights gates{};
 };
 
-/// A prompt that was read with the full cache, and as admissions let it be seen: each way once, whoever asks.
+/// A prompt that was read with the full cache, and under the mask of each admission. It is read once in each way, for
+/// all contenders.
 class reading {
  public:
   reading(stage const& on, bytes text)
@@ -34,7 +35,7 @@ class reading {
 
   [[nodiscard]] tinylm::prompt const& whole() const { return whole_; }
 
-  /// As the admission of `policy` lets it be seen; without one everything is.
+  /// The prompt as read under the mask of the policy's admission. Without an admission all entries are seen.
   template <class Policy>
   [[nodiscard]] tinylm::read_text& under(stage const& on, Policy const& policy) {
     std::string const key = kv::to_string(kv::cache_policy{.admit = policy.admit});

@@ -1,4 +1,4 @@
-// The report: one HTML file with the table, charts of it, and what was kept of some prompts, byte by byte.
+// The report: one HTML file with the table, its charts, and the bytes that were kept of some prompts.
 #pragma once
 
 #include <fmt/core.h>
@@ -44,7 +44,7 @@ inline std::string html_escaped(std::string_view text) {
   return escaped;
 }
 
-/// JSON that may stand in a script element: no `</script>` and no `<!--` is in it.
+/// JSON that is safe inside of a script element: it contains neither `</script>` nor `<!--`.
 inline std::string script_json(nlohmann::json const& data) {
   std::string text;
   for (char const one : data.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)) {
@@ -57,7 +57,7 @@ inline std::string script_json(nlohmann::json const& data) {
   return text;
 }
 
-/// The page with `{{name}}` replaced by `text_of(name)`; what is put in is not looked at again.
+/// Replaces each `{{name}}` in the page by `text_of(name)`. Inserted texts are not searched.
 inline std::string filled(std::string_view page, std::function<std::string(std::string_view)> const& text_of) {
   std::string made;
   for (std::size_t open = page.find("{{"); open != page.npos; open = page.find("{{")) {
@@ -76,7 +76,7 @@ inline std::string about_line(options const& with) {
                      kvpolicy::version);
 }
 
-/// The rows of the table's head, then of its body.
+/// The table in HTML: the rows of its head, then those of its body.
 inline std::string html_table(run const& all, int lanes) {
   std::string html = "<thead><tr>";
   for (column const& one : columns) {
@@ -97,7 +97,7 @@ inline std::string html_table(run const& all, int lanes) {
   return html + "</tbody>";
 }
 
-/// A row's figures; null where nothing was measured.
+/// A row's figures as JSON; null for a figure that was not measured.
 inline nlohmann::json json_of(row const& one, std::string const& spelt, int lanes) {
   auto const if_any = [](std::int64_t count, double value) { return count > 0 ? nlohmann::json(value) : nullptr; };
   return {{"policy", one.policy},

@@ -1,4 +1,4 @@
-// The run: every case under every policy and budget.
+// Runs every case under every policy and budget.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline std::uint8_t best(std::span<float const> logits) {
   return static_cast<std::uint8_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-/// Adds what a sequence cost to its row.
+/// Adds the costs of a sequence to its row.
 inline void count_costs(row& to, reader const& from) {
   to.live_entries += static_cast<double>(from.live_entries());
   to.live_bytes += static_cast<double>(from.live_bytes());
@@ -30,7 +30,7 @@ inline void count_costs(row& to, reader const& from) {
   ++to.prompts;
 }
 
-/// True if the greedy answer is right, byte by byte.
+/// True if every byte of the greedy answer is right.
 inline bool answers(reader& from, bytes const& answer) {
   auto logits = from.logits();
   for (std::size_t i = 0; i < answer.size(); ++i) {
@@ -40,10 +40,10 @@ inline bool answers(reader& from, bytes const& answer) {
   return true;
 }
 
-/// Every row of the table, measured case by case.
+/// Measures every row of the table, case by case.
 class run {
  public:
-  static constexpr int mapped = 6;  ///< recall prompts, one about each fact, of which keep maps are kept
+  static constexpr int mapped = 6;  ///< the number of recall prompts with keep maps: one about each fact
 
   run(options const& with, stage const& on, bytes const& text)
       : with_(with), on_(on), tasks_(text, with.context, with.seed) {
@@ -57,7 +57,7 @@ class run {
 
   [[nodiscard]] std::vector<row> const& rows() const { return rows_; }
   [[nodiscard]] std::vector<mapped_prompt> const& maps() const { return maps_; }
-  /// How the policy of a row is spelt.
+  /// The text of a row's policy.
   [[nodiscard]] std::string spell(std::size_t e) const { return entrants_[e].spell(rows_[e].budget, with_.context); }
   [[nodiscard]] double prefill_seconds() const { return prefills_ > 0 ? prefill_seconds_ / prefills_ : 0; }
 
@@ -113,14 +113,14 @@ class run {
     return made;
   }
 
-  /// What the full cache writes.
+  /// The greedy continuation with the full cache.
   bytes greedy_text(tinylm::prompt const& from) {
     tinylm::session full(on_.model, on_.exec, from, kv::policies::full(), {.bound = on_.bound, .lay = on_.lay});
     std::string const text = full.generate(with_.length);
     return {text.begin(), text.end()};
   }
 
-  /// Follows the full cache's text and counts where the policy would have written the same byte.
+  /// Reads the text of the full cache, and counts the bytes at which the policy would have chosen the same one.
   static void agree(row& to, reader& from, bytes const& greedy) {
     for (std::uint8_t const byte : greedy) {
       to.agreed += best(from.logits()) == byte ? 1 : 0;

@@ -1,4 +1,4 @@
-// What the demo measures, and how it prints.
+// The figures that the demo measures, and their table.
 #pragma once
 
 #include <fmt/core.h>
@@ -12,12 +12,12 @@
 
 namespace demo {
 
-/// Sums over cases; the table divides.
+/// A row of the table. Its figures are sums over cases, which the table divides by their number.
 struct row {
   std::string policy;
   int share = 1;
   int budget = 0;
-  bool own = false;  ///< the policy says its budget itself
+  bool own = false;  ///< the policy's spec contains its budget
   double bits = 0;
   std::int64_t continued = 0;
   std::int64_t agreed = 0;
@@ -47,7 +47,7 @@ struct row {
   static double per(double sum, std::int64_t count) { return count > 0 ? sum / static_cast<double>(count) : 0; }
 };
 
-/// Draws how far the work is, on a terminal; silent elsewhere.
+/// Draws the progress of the work on a terminal. It is silent elsewhere.
 class progress_bar {
  public:
   explicit progress_bar(int total) : total_(total), shown_(isatty(2) != 0) {}
@@ -89,7 +89,7 @@ inline constexpr column columns[] = {
     {"policy", "ms/prompt", 11},
 };
 
-/// What stands in each column. A dash stands where nothing was measured.
+/// The text of each column. A dash stands for a figure that was not measured.
 inline std::vector<std::string> cells(row const& one, int lanes) {
   auto const or_dash = [](bool there, std::string const& text) { return there ? text : std::string("-"); };
   return {one.policy,
@@ -105,7 +105,7 @@ inline std::vector<std::string> cells(row const& one, int lanes) {
           fmt::format("{:.1f}", 1e3 * row::per(one.policy_seconds, one.prompts))};
 }
 
-/// One line a policy and budget.
+/// Prints one line for each policy and budget.
 inline void print_table(std::vector<row> const& rows, int lanes) {
   auto const line = [](auto const& text_of) {
     int i = 0;

@@ -1,4 +1,4 @@
-// What the demo asks of a policy: stretches of real text to continue, and facts to remember.
+// The tasks of the demo: continuing passages of real text, and recalling facts.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@ namespace demo {
 
 using bytes = std::vector<std::uint8_t>;
 
-/// A prompt, the question that follows it, and where its facts stand.
+/// A prompt, the question that follows it, and the places of its facts.
 struct recall_case {
-  bytes prompt;              ///< text with six facts in it, no question
+  bytes prompt;              ///< text that contains six facts, without the question
   bytes question;            ///< "\nget k3f9="
   bytes answer;              ///< six characters
-  std::vector<int> facts{};  ///< where each "\nset k3f9=q0zt7a\n" begins
-  int asked = 0;             ///< which of them the question is about
+  std::vector<int> facts{};  ///< the offset of each "\nset k3f9=q0zt7a\n"
+  int asked = 0;             ///< the index of the fact that the question is about
 };
 
-/// A stretch of text: a prompt and what really followed it.
+/// A passage of text: a prompt, and the text that really follows it.
 struct text_case {
   bytes prompt;
   bytes continuation;
 };
 
-/// Makes the same cases from the same text and seed, on every machine.
+/// Makes the cases. The same text and seed give the same cases on every machine.
 class task_maker {
  public:
-  static constexpr int fact_bytes = 17;  ///< of "\nset k3f9=q0zt7a\n"
+  static constexpr int fact_bytes = 17;  ///< the length of "\nset k3f9=q0zt7a\n"
 
   task_maker(std::span<std::uint8_t const> text, int context, std::uint64_t seed)
       : text_(text), context_(context), random_(seed) {}
 
-  /// Six facts between stretches of text; `context` bytes with the question. `asked` says which one the question is
-  /// about; the first of them stands in the first tenth of the context.
+  /// Six facts between passages of text, in `context` bytes with the question, which is about fact `asked`. The first
+  /// fact is in the first tenth of the context.
   recall_case recall(int asked) {
     constexpr int facts = 6, question_bytes = 10;
     recall_case made;

@@ -1,4 +1,4 @@
-// An admission over a trace: an engine whose lanes have a window and pages.
+// Replays an admission over a trace, as an engine whose lanes have a window and pages.
 #pragma once
 
 #include "dual_memory.hpp"
@@ -7,7 +7,7 @@
 
 namespace kvreplay {
 
-/// A head's number for every lane, [L,Hkv], from a file that holds one tensor or calls it `retrieval`.
+/// One number for every KV head of every layer, [L,Hkv], from a file with a single tensor or one named `retrieval`.
 class head_numbers {
  public:
   head_numbers(std::string const& path, kv::shape const& model) : heads_(model.kv_heads) {
@@ -34,7 +34,7 @@ class head_numbers {
   std::vector<float> values_;
 };
 
-/// The same admission under what the command line adds: forced entries, and a cap.
+/// Adds the forced entries and the cap of the command line to an admission.
 template <class Policy>
 [[nodiscard]] auto as_asked(Policy const& from, options const& with) {
   kv::any_protection forced(from.protect);
@@ -43,7 +43,7 @@ template <class Policy>
   return kv::admission{from.score, forced, from.window, from.pick, count_of("--budget", with.budget, -1)};
 }
 
-/// How it prints: as a spec of evictions does.
+/// Prints the policy in the style of a spec of an eviction.
 template <class Fields>
 [[nodiscard]] std::string spell(Fields const& fields, options const& with) {
   std::string text = kv::to_string(fields);
@@ -53,7 +53,7 @@ template <class Fields>
   return text;
 }
 
-/// First `run`, then `carry_out`, as of an eviction.
+/// Replays an admission: first call `run`, then `carry_out`, as for an eviction.
 template <class Policy>
 class admission_replay {
  public:
@@ -67,14 +67,14 @@ class admission_replay {
         both_(memory_.view()),
         left_(with, of, found_),
         admitted_(size(memory_.lanes())) {
-    policy_.window = window_;  // no more rows than there are tokens
+    policy_.window = window_;  // at most as many rows as there are tokens
     state_.emplace(kv::make_state(exec_, policy_, both_));
     plans_.emplace(kv::make_plan(exec_, policy_, both_));
     found_.segments = memory_.lanes();
     found_.promoted.emplace();
   }
 
-  /// `step(done, of)` is called as the work goes on.
+  /// Makes all decisions. It calls `step(done, of)` to report progress.
   template <class Step>
   results& run(Step const& step) {
     int const entries = trace_.entries();
@@ -99,10 +99,10 @@ class admission_replay {
   }
 
  private:
-  /// Entries of a lane that can have left its window, at least one.
+  /// The largest number of entries that can have left a lane's window, at least one.
   [[nodiscard]] int most(int entries) const { return std::max(1, entries - window_); }
 
-  /// All that there is at the start, read outside of the cache.
+  /// Ingests the first `tokens` entries as one chunk.
   void ingest(int tokens, int event_step) {
     kv::cache const chunk = memory_.chunk(tokens);
     kv::state<executor> of_fresh = kv::make_state(exec_, policy_, chunk);
@@ -114,18 +114,18 @@ class admission_replay {
     found_.report = decided.report();
     found_.ms.decide += watch.lap();
     kv::ingest(exec_, policy_, kv::signals{both_.window.lanes}, chunk, of_fresh, decided, both_, *state_, *plans_,
-               &told_);
+               &stats_);
     examples::settle(exec_);
     arrived_ = tokens;
-    note(told_, 0, event_step);
+    note(stats_, 0, event_step);
     found_.ms.apply += watch.lap();
   }
 
-  /// Entry t arrives: what it would overwrite leaves the window first.
+  /// Appends entry t. The entry that it would overwrite leaves the window first.
   void decode(int t) {
     stopwatch watch;
     int const before = window_begin();
-    kv::promote(exec_, policy_, kv::signals{both_.window.lanes}, both_, *state_, *plans_, 1, &told_);
+    kv::promote(exec_, policy_, kv::signals{both_.window.lanes}, both_, *state_, *plans_, 1, &stats_);
     examples::settle(exec_);
     found_.report = plans_->decided.report();
     kv::append(exec_, both_.window, state_->window, {.tokens = 1, .position = trace_.positions[size(t)]});
@@ -134,21 +134,21 @@ class admission_replay {
     arrived_ = t + 1;
     observe(both_.window.lanes, state_->window, t, t + 1);
     found_.ms.decide += watch.lap();
-    note(told_, before, t);
+    note(stats_, before, t);
     found_.ms.apply += watch.lap();
   }
 
-  /// Tells the gates of entries [begin, end), which are new.
+  /// Records the gates of the new entries [begin, end).
   void observe(kv::lanes const& batch, kv::state<executor>& to, int begin, int end) {
     if (!trace_.gate) return;
     kv::observe(exec_, policy_, kv::signals{batch, kv::gate{numbers_of(trace_.gate, begin, end)}}, to);
     examples::settle(exec_);
   }
 
-  /// The trace's entry that is the oldest of the window.
+  /// The trace's ordinal of the oldest entry in the window.
   [[nodiscard]] int window_begin() const { return arrived_ - *both_.window.lanes.count.row({}); }
 
-  /// What of the entries since `before` that have left the window is in pages now; the others are events.
+  /// Notes the entries from `before` on that have left the window: those in pages are admitted, the others are events.
   void note(kv::promotion_stats const& stats, int before, int event_step) {
     found_.promoted->promoted += stats.promoted;
     found_.promoted->over_cap += stats.over_cap;
@@ -171,7 +171,7 @@ class admission_replay {
     }
   }
 
-  /// What is left at the end: pages, then the window, both as they are in memory.
+  /// Lists the entries that are left at the end: those of the pages, then those of the window, as they are in memory.
   void settle() {
     std::vector<std::vector<int>> windows(size(memory_.lanes()));
     for (int i = 0; i < memory_.lanes(); ++i) {
@@ -188,7 +188,7 @@ class admission_replay {
     std::int64_t const taken = with_.lay == layout::compact ? kept
                                : with_.lay == layout::mask  ? all
                                                             : memory_.room_taken();
-    found_.told = {kept, std::max<std::int64_t>(0, all - taken), kept};
+    found_.stats = {kept, std::max<std::int64_t>(0, all - taken), kept};
     left_.hold(std::move(admitted_));
   }
 
@@ -204,7 +204,7 @@ class admission_replay {
   std::vector<std::vector<int>> admitted_;  ///< entries of the trace in each lane's pages
   std::optional<kv::dual_state<executor>> state_;
   std::optional<kv::exit_plan<executor>> plans_;
-  kv::promotion_stats told_;  ///< what the last step came to
+  kv::promotion_stats stats_;  ///< the statistics of the last step
   int arrived_ = 0;
 };
 

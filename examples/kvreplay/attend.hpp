@@ -1,4 +1,4 @@
-// The attention of the last query row over what a layout leaves to read.
+// The attention of the last query row over the entries that a layout leaves.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,8 @@
 
 namespace kvreplay {
 
-/// softmax(q k / sqrt(D)) v of the last query row, in double. `Held` says what a lane has left: count, row, element.
+/// Computes softmax(q k / sqrt(D)) v of the last query row in double. `Held` provides the entries of each lane that are
+/// left: their count, rows and element types.
 template <class Held>
 class attention {
  public:
@@ -21,7 +22,7 @@ class attention {
     kv::expects(of.keys && of.values, "kvreplay", "--attend", "without keys or values", "it reads both");
   }
 
-  /// Writes [Hq][Dv] of one layer.
+  /// Writes the output [Hq][Dv] of one layer.
   void layer(int layer, float* out) const {
     kv::shape const& model = trace_.shape();
     for (int head = 0; head < model.query_heads; ++head) {
@@ -42,7 +43,7 @@ class attention {
     }
   }
 
-  /// With re-rotated keys the query too goes to the position after which nothing stands.
+  /// With re-rotated keys, rotates the query to the last position, too.
   [[nodiscard]] std::vector<double> turned(std::vector<double> query, int position) const {
     if (!rerotated_) return query;
     kv::rope const& how = trace_.rope();

@@ -1,4 +1,4 @@
-// The memory of an engine whose lanes admit: a ring each, and pages of one pool.
+// The memory of an engine under an admission: one ring for each lane, and the pages of one pool.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace kvreplay {
 
-/// A dual cache of one sequence. A row of K is the ordinal of its entry in the trace, one of V a byte that nobody
-/// reads: what the library moves are names of rows, and the trace's own are gathered when all is decided.
+/// A dual cache of one sequence. A row of K holds the ordinal of its entry in the trace, and a row of V one unused
+/// byte: the library moves ordinals instead of rows, and the trace's rows are gathered when all is decided.
 class dual_memory {
  public:
-  /// Rings of whole pages that hold `window` tokens; lanes of up to `bound` admitted entries.
+  /// The rings have whole pages for `window` tokens. A lane has up to `bound` admitted entries.
   dual_memory(trace& of, int window, int page, int bound)
       : trace_(of),
         model_(of.shape()),
@@ -61,7 +61,7 @@ class dual_memory {
     return both;
   }
 
-  /// The first entries of the trace as a chunk that is in no cache yet: one list of rows for all lanes.
+  /// The first entries of the trace as a chunk that is in no cache yet, with one list of rows for all lanes.
   [[nodiscard]] kv::cache chunk(int tokens) {
     chunk_rows_.emplace(tokens);
     for (int e = 0; e < tokens; ++e) name(chunk_rows_->keys() + std::int64_t{e} * name_bytes, e);
@@ -74,21 +74,21 @@ class dual_memory {
             .where = kv::block_table({chunk_table_.data(), 0, model_.kv_heads, 1}, tokens, 1)};
   }
 
-  /// The forward: an entry's rows, where the newest of every lane's window is.
+  /// Stands for the forward: writes an entry's rows to the newest place of every lane's window.
   static void write_newest(kv::cache const& window, int ordinal) {
     for (int i = 0; i < window.lanes.size(); ++i) {
       kv::lane const this_lane = window.lanes.at(i);
       name(row(window, this_lane, *window.lanes.count.row(this_lane) - 1), ordinal);
     }
   }
-  /// Which entry of the trace an entry of a part is.
+  /// The trace's ordinal of an entry of the window or the pages.
   [[nodiscard]] static int ordinal(kv::cache const& part, kv::lane this_lane, int e) {
     int made = 0;
     std::memcpy(&made, row(part, this_lane, e), name_bytes);
     return made;
   }
 
-  /// Entries that memory is taken for, in pages and rings.
+  /// The number of entries for which pages and rings are allocated.
   [[nodiscard]] std::int64_t room_taken() const {
     return std::int64_t{lanes()} * ring_ + std::int64_t{sentinel_ - free_count_} * page_;
   }
@@ -96,7 +96,7 @@ class dual_memory {
  private:
   static constexpr int name_bytes = sizeof(int);
 
-  /// Rows of K and V, not touched before they are written.
+  /// The rows of K and V. Memory is not touched before a row is written.
   class name_rows {
    public:
     explicit name_rows(std::int64_t rows)

@@ -1,4 +1,4 @@
-// What a policy leaves to read where nothing has moved: entries of the trace, gathered when they are asked for.
+// The entries that a policy leaves if no row has moved. They are gathered from the trace layer by layer.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace kvreplay {
 
-/// Lists of the trace's entries, one a lane, and the rows that they name.
+/// A list of the trace's entries for each lane, and the rows of these entries.
 class gathered {
  public:
   gathered(options const& with, trace const& of, results& to)
@@ -22,7 +22,7 @@ class gathered {
   gathered(gathered const&) = delete;
   gathered& operator=(gathered const&) = delete;
 
-  /// Ordinals of each lane's entries, ascending.
+  /// Sets the ascending ordinals of each lane's entries.
   void hold(std::vector<std::vector<int>> lists) { lists_ = std::move(lists); }
 
   [[nodiscard]] int count(kv::lane this_lane) const { return static_cast<int>(list(this_lane).size()); }
@@ -33,12 +33,12 @@ class gathered {
   }
   [[nodiscard]] kv::codec element(bool keys) const { return of(keys).element; }
 
-  /// The rows of one lane of the layer that is being carried out, side by side.
+  /// The adjacent rows of one lane of the layer that `carry_out` has reached.
   [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane this_lane) const {
     return rows_[size(lane_of(keys, this_lane.head))];
   }
 
-  /// Each layer is gathered, attended to and shown to `visit(layer)`.
+  /// Gathers each layer, computes its attention, and calls `visit(layer)`.
   template <class Visit, class Step>
   void carry_out(Visit const& visit, Step const& step) {
     kv::shape const& model = trace_.shape();
@@ -57,7 +57,7 @@ class gathered {
   }
 
  private:
-  /// Keys of all heads, then values.
+  /// An index into the rows of a layer: the keys of all heads, then the values.
   [[nodiscard]] int lane_of(bool keys, int head) const { return keys ? head : trace_.shape().kv_heads + head; }
   void gather(int layer, int i) {
     bool const keys = i < trace_.shape().kv_heads;
@@ -78,7 +78,7 @@ class gathered {
   results& found_;
   bool writes_;
   std::vector<std::vector<int>> lists_;
-  std::vector<std::vector<std::byte>> rows_;  ///< of one layer
+  std::vector<std::vector<std::byte>> rows_;  ///< the rows of one layer
   kv::host_executor threads_;
   std::optional<attention<gathered>> attention_;
 };

@@ -1,4 +1,5 @@
-// What was decided, in words of the trace: which entries each segment holds, their scores, who went when.
+// Records the decisions in ordinals of the trace: the entries that each segment holds, their scores, and the steps in
+// which entries were dropped.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 namespace kvreplay {
 
-/// Follows one replay's decisions. A segment's ordinals are translated into ordinals of the trace's entries.
+/// Follows the decisions of one replay. It translates a segment's ordinals into ordinals of the trace's entries.
 class journal {
  public:
   journal(options const& with, any_policy const& policy, int segments, int entries, results& to)
@@ -41,7 +42,7 @@ class journal {
     for (int s = 0; s < segments_; ++s) add(s, 0);
   }
 
-  /// The plan's last decision; `event_step` is a step of decoding, or negative.
+  /// Records the plan's last decision. `event_step` is the number of the decode step, or negative.
   void note(executor& exec, kv::plan<executor>& plan, int event_step) {
     kv::keep_set const& keep = plan.keep();
     int const first = first_segment(policy_.decides(), keep.lanes);
@@ -55,13 +56,13 @@ class journal {
     for (int s = 0; s < keep.segments(); ++s) follow(keep, s, first + s, event_step);
   }
 
-  /// The segment that comes first in these layers.
+  /// The first segment of these layers.
   [[nodiscard]] static int first_segment(kv::granularity decides, kv::lanes const& batch) {
     if (decides == kv::granularity::lane) return batch.layer_begin * batch.heads;
     return decides == kv::granularity::layer ? batch.layer_begin : 0;
   }
 
-  /// Nothing more will be decided.
+  /// Ends the journal after the last decision.
   void close() {
     found_.keep.add(held_);
     if (!ranked_) found_.scores.clear();
@@ -76,8 +77,9 @@ class journal {
 
   static constexpr float lowest = -std::numeric_limits<float>::infinity();
 
-  /// Scores of what was ranked: a dropped entry was, and a kept one if it is not forced. Costs what is held, not what
-  /// the trace has: of the decision before, only what it dropped has to be wiped out.
+  /// Writes the scores of the ranked entries: all dropped entries, and the kept ones that are not forced. The cost
+  /// depends on the entries that are held, not on the trace, because only the entries that the decision before dropped
+  /// have to be cleared.
   void note_scores(executor& exec, kv::plan<executor>& plan, int first) {
     kv::keep_set const& keep = plan.keep();
     bool const all = plan.report().triggered == keep.segments();
@@ -90,7 +92,7 @@ class journal {
     ranked_ = ranked_ || any;
   }
 
-  /// Nothing was dropped of a segment, nor of those that it shares its budget with: nothing was ranked.
+  /// True if nothing was dropped from a segment and from those with which it shares a budget, so nothing was ranked.
   [[nodiscard]] bool idle(kv::keep_set const& keep, int s) const {
     int const pools = scope_ == kv::budget_scope::lane    ? keep.segments()
                       : scope_ == kv::budget_scope::layer ? keep.lanes.layers()
@@ -134,7 +136,7 @@ class journal {
     for (; e < keep.seen[s]; ++e) visit(e);
   }
 
-  /// Forgets what the plan drops, and notes it as events of a step.
+  /// Removes the entries that the plan drops, and records them as events of a step.
   void follow(kv::keep_set const& keep, int s, int segment, int event_step) {
     std::vector<int>& held = held_[size(segment)];
     if (event_step >= 0) {
@@ -148,14 +150,14 @@ class journal {
   }
 
   mode how_;
-  bool writes_;  ///< somebody will read the scores
+  bool writes_;  ///< the scores will be written to a file
   any_policy const& policy_;
   kv::budget_scope scope_;
   int segments_;
   std::size_t entries_;
-  std::vector<std::vector<int>> held_;     ///< ordinals into the trace
-  std::vector<std::vector<int>> dropped_;  ///< what the last decision with scores has dropped
-  bool ranked_ = false;                    ///< the scores hold at least one
+  std::vector<std::vector<int>> held_;     ///< the trace's ordinals of each segment's entries
+  std::vector<std::vector<int>> dropped_;  ///< the entries that the last decision with scores dropped
+  bool ranked_ = false;                    ///< there is at least one score
   results& found_;
 };
 

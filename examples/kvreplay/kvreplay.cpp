@@ -1,4 +1,4 @@
-// Runs a policy on a recorded trace and writes what it decided.
+// Runs a policy on a recorded trace and writes its decisions.
 #include <unistd.h>
 
 #include <filesystem>
@@ -14,7 +14,7 @@
 namespace kvreplay {
 namespace {
 
-/// A bar on a terminal.
+/// Draws a progress bar on a terminal.
 void show_progress(int done, int of) {
   static int shown = -1;
   int const percent = static_cast<int>(100LL * done / std::max(1, of));
@@ -25,7 +25,7 @@ void show_progress(int done, int of) {
   std::fflush(stderr);
 }
 
-/// A prefill is one decision, which does not wait for a buffer to fill.
+/// Sets the policy's buffer to its minimum: a prefill is one decision, which does not wait for a buffer to fill.
 any_policy without_buffer(any_policy const& policy, registry const& known) {
   std::string spelt = kv::to_string(policy);
   std::size_t const at = spelt.find("buffer=");
@@ -34,8 +34,8 @@ any_policy without_buffer(any_policy const& policy, registry const& known) {
   return known.parse(spelt);
 }
 
-/// Decides, carries out, writes and tells. The results appear under their name when everything has succeeded, what is
-/// printed included.
+/// Decides, applies, writes and prints. The file of results gets its name when everything has succeeded, printing
+/// included.
 template <class By>
 void go_through(options const& with, trace const& of, policy_text const& policy, By& by, stopwatch& whole) {
   std::optional<result_writer> out;
@@ -50,18 +50,18 @@ void go_through(options const& with, trace const& of, policy_text const& policy,
   if (out) out->finish(found);
   found.ms.write += watch.lap();
   found.ms.total = whole.lap();
-  auto const told = summary(with, of, policy, found);
-  with.json ? fmt::print("{}\n", told.dump(1)) : print_summary(told);
+  auto const all = summary(with, of, policy, found);
+  with.json ? fmt::print("{}\n", all.dump(1)) : print_summary(all);
   examples::flush_standard_output();
   if (out) out->commit();
 }
 
 void evict(options const& with, trace& of, stopwatch& whole) {
   registry known = kv::shipped<executor>();
-  known.set(kv::intent_kv{.residual = of.residual()});  // weights are no field: the trace has them
+  known.set(kv::intent_kv{.residual = of.residual()});  // a spec cannot set the weights: they are in the trace
   spelled const spec = spec_of(with);
   any_policy const policy = spec.read([&] { return known.parse(spec.text()); });
-  // On the heap, as all that a device may be shown.
+  // It is on the heap, because a device may read it.
   auto const by =
       std::make_unique<replay>(with, of, with.how == mode::prefill ? without_buffer(policy, known) : policy);
   go_through(with, of, {kv::to_string(policy), policy.decides()}, *by, whole);
@@ -80,7 +80,7 @@ void admit_by_gate(options const& with, trace& of, stopwatch& whole) {
   kv::expects(static_cast<bool>(of.gate), "kvreplay", "tensor gate", "missing", "wg_kv admits by it");
   auto policy = kv::policies::wg_kv(
       {.window = fields.window, .threshold = fields.threshold, .strict = fields.strict, .gate_type = of.gate.element});
-  policy.pick.unbounded = true;  // above 1 nothing is admitted, and from 0 down everything
+  policy.pick.unbounded = true;  // a threshold above 1 admits nothing, and one of 0 or less everything
   admit(with, of, fields, policy, fields.page, whole);
 }
 
@@ -129,7 +129,7 @@ int work(options const& with) {
   return 0;
 }
 
-/// Goes on as the program that was built for a GPU, which lies beside this one. Returns if there is none.
+/// Replaces this process by the program that was built for a GPU, in the same folder. Returns if there is none.
 void become_cuda(char** arguments) {
   std::error_code none;
   auto const self = std::filesystem::read_symlink("/proc/self/exe", none);

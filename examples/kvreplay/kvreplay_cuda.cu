@@ -1,2 +1,2 @@
-// kvreplay, compiled for a GPU: `kvreplay --device cuda` starts this program.
+// kvreplay, compiled for a GPU. `kvreplay --device cuda` starts this program.
 #include "kvreplay.cpp"

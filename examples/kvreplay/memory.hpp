@@ -1,4 +1,4 @@
-// The memory of the engine that a replay is: the mapped file, and the tables of who holds what.
+// The memory of the replayed engine: the mapped file, and the tables that locate entries.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace kvreplay {
 
-/// K and V where the trace has them, in the layout that the command names. Lanes are contiguous rows, or lists of slots
-/// that never move; with a dead slot one list serves all lanes.
+/// K and V in the mapped trace, in the layout of the command line. A lane is a contiguous range of rows, or a list of
+/// slots that never move. With a dead slot all lanes have one list.
 class memory {
  public:
   memory(layout lay, trace& of)
@@ -28,12 +28,12 @@ class memory {
 
   [[nodiscard]] bool shared() const { return lay_ == layout::dead_slot; }
   [[nodiscard]] bool listed() const { return lay_ == layout::dead_slot || lay_ == layout::mask; }
-  /// Rows move, so that layers can be carried out one after another and given back.
+  /// True if the layout moves rows. Layers can then be applied one after another, and their memory given back.
   [[nodiscard]] bool moves() const { return !listed(); }
   [[nodiscard]] int lanes() const { return lanes_; }
 
-  /// The cache as appliers edit it. A dead slot is one more than the trace has rows: its planes are only named, never
-  /// read.
+  /// The cache as appliers edit it. A dead slot is an additional slot without a row in the trace, so the planes are
+  /// never read then.
   [[nodiscard]] kv::cache view() {
     std::int64_t const entries = trace_.entries();
     kv::cache made{.shape = trace_.shape(),
@@ -53,7 +53,7 @@ class memory {
     return made;
   }
 
-  /// One layer of lanes of contiguous rows, as a cache of its own.
+  /// One layer as a cache of its own, for lanes of contiguous rows.
   [[nodiscard]] kv::cache view_of_layer(int layer) {
     kv::cache made = view();
     made.shape.layers = made.lanes.layer_end = 1;
@@ -64,14 +64,14 @@ class memory {
     return made;
   }
 
-  /// Keys or values as a signal, by ordinal.
+  /// Keys or values by ordinal, as a signal.
   [[nodiscard]] kv::row_view rows(bool keys) {
     kv::plane rows = keys ? k_ : v_;
     if (listed()) rows.unit = std::exchange(rows.token, 0);
     return {rows, view().where};
   }
 
-  /// Where the row of an entry is.
+  /// The address of an entry's row.
   [[nodiscard]] std::byte const* row(bool keys, kv::lane this_lane, int ordinal) const {
     kv::plane const& rows = keys ? k_ : v_;
     int const token =
@@ -86,7 +86,7 @@ class memory {
     return count_[size(this_lane.layer * layer_rows() + this_lane.head * head_rows())];
   }
 
-  /// Entries of all lanes that have arrived and whose memory is nobody's now.
+  /// The number of entries of all lanes that have arrived and whose memory is free again.
   [[nodiscard]] std::int64_t freed() const {
     if (lay_ == layout::mask) return 0;
     std::int64_t held = 0;
@@ -97,7 +97,7 @@ class memory {
     return std::max<std::int64_t>(0, std::int64_t{lanes_} * arrived_ - held * (lanes_ / rows_));
   }
 
-  /// Entries [from, to) of the trace come to the end of every lane, where a row of the file has to be if it is not.
+  /// Appends the entries [from, to) of the trace to every lane, and moves their rows to the lane's end if necessary.
   void place(int from, int to) {
     std::int64_t const entries = trace_.entries();
     arrived_ = to;
@@ -115,7 +115,7 @@ class memory {
     }
   }
 
-  /// Carries the plan's decision out: rows, lists or masks change, and counts.
+  /// Applies the plan's decision to rows, lists or masks, and to counts.
   void apply(executor& exec, kv::plan<executor> const& plan, kv::cache& now, kv::state<executor>& state,
              kv::apply_stats* stats) {
     std::int64_t const entries = trace_.entries();
@@ -140,7 +140,7 @@ class memory {
   }
 
  private:
-  /// Where the trace has no rows, bytes that nobody reads.
+  /// Makes the planes. If the trace has no rows, they point to unused bytes.
   void make_planes() {
     auto const plane_of = [&](array const& from, int dims) {
       if (!from) return kv::plane{.element = kv::codec::opaque, .dims = 1};
@@ -183,7 +183,7 @@ class memory {
     return {list_.data(), 0, entries * layer_rows(), entries * head_rows()};
   }
 
-  /// Planes with one slot more than the trace has rows, which the appliers of lists check and never read.
+  /// Makes planes with one more slot than the trace has rows. Appliers of lists check planes, but do not read them.
   static void name_only(kv::cache& of) {
     static std::byte nothing[2];
     static std::byte* bases[2] = {&nothing[0], &nothing[1]};
@@ -206,16 +206,16 @@ class memory {
                 size(std::int64_t{rows.dims} * kv::bytes_of(rows.element)));
   }
 
-  static constexpr int page_tokens = 16;  ///< of the layout lane_pages
+  static constexpr int page_tokens = 16;  ///< the page size of the layout lane_pages
 
   layout lay_;
   trace& trace_;
   int lanes_;
-  int rows_;  ///< of the tables: one for each lane, or one for all
+  int rows_;  ///< the rows of the tables: one for each lane, or one for all
   std::vector<int> count_, position_;
   std::vector<int> list_, map_, freed_;
   int freed_count_ = 0;
-  int arrived_ = 0;  ///< entries of each lane so far
+  int arrived_ = 0;  ///< the entries of each lane that have arrived so far
   std::vector<std::byte> mask_;
   std::list<std::vector<std::byte>> nothing_;
   kv::plane k_, v_;

@@ -1,4 +1,5 @@
-// Policies by name: the evictions that the library lists, and what admits or selects, with fields of their own.
+// Policies by name: the evictions that the library lists, and the admissions and selections, whose fields are listed
+// here.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 
 namespace kvreplay {
 
-/// The name of a file among a policy's fields.
+/// A file name as a field of a policy.
 struct file_name {
   std::string text;
   friend bool operator==(file_name const&, file_name const&) = default;
@@ -31,7 +32,7 @@ inline void check_sinks(int sinks) {
   kv::expects(sinks >= 0, "kvreplay", "--set sinks", sinks, "a count cannot be negative");
 }
 
-/// What `--set` may say of policies that are no eviction: their fields and defaults.
+/// The fields that `--set` may set of admissions and selections, with their defaults.
 struct wg_kv_fields {
   int window = kv::policies::wg_kv_options{}.window;
   float threshold = kv::policies::wg_kv_options{}.threshold;
@@ -98,7 +99,7 @@ struct quest_fields {
   }
 };
 
-/// Fields as the command line sets them.
+/// The fields with the values of the command line.
 template <class Fields>
 [[nodiscard]] Fields fields_of(options const& with) {
   spelled text;
@@ -119,7 +120,7 @@ template <class Fields>
   return made;
 }
 
-/// What a listing tells of a policy.
+/// The description of a policy in a list.
 struct policy_info {
   std::string name;
   std::vector<kv::field_info> fields;
@@ -133,7 +134,7 @@ struct policy_info {
     all.push_back({one.name, one.fields, one.needs, {"prefill", "decode", "turns"}, one.decides});
     auto& signals = all.back().signals;
     std::replace(signals.begin(), signals.end(), std::string("retention"),
-                 std::string("log_beta"));  // as traces have it
+                 std::string("log_beta"));  // the name of the tensor in a trace
   }
   auto const add = [&](auto const& fields, std::vector<std::string> signals, std::vector<std::string> modes) {
     all.push_back({fields.name, kv::list_fields(fields), std::move(signals), std::move(modes), kv::granularity::lane});
@@ -145,7 +146,7 @@ struct policy_info {
   return all;
 }
 
-/// The policy of the command line exists, and has the mode.
+/// Checks that the policy of the command line exists and has the mode.
 inline void check_named(options const& with) {
   std::vector<policy_info> const all = all_policies();
   auto const found = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.name == with.policy; });
@@ -162,7 +163,7 @@ inline void check_named(options const& with) {
               });
 }
 
-/// What evictions alone have: options that mean nothing to a policy are refused, not ignored.
+/// Refuses the options that only evictions have. An option that a policy does not use is refused, not ignored.
 inline void refuse_options(options const& with, std::vector<std::pair<char const*, std::string>> more) {
   more.insert(more.end(), {{"--budget-scope", with.scope == "lane" ? "" : with.scope},
                            {"--granularity", with.granularity == "lane" ? "" : with.granularity},
@@ -177,7 +178,7 @@ inline void refuse_options(options const& with, std::vector<std::pair<char const
               [&] { return "of " + with.policy + " there are compact, lane_pages and mask"; });
 }
 
-/// Entries that the command line forces.
+/// The entries that the command line forces.
 [[nodiscard]] inline kv::any_protection forced_by(options const& with) {
   kv::any_protection all;
   if (!with.sinks.empty()) all.add({kv::any_protection::kind::sinks, count_of("--sinks", with.sinks, 0)});

@@ -1,4 +1,4 @@
-// kvreplay's command line, and the policy that it spells.
+// kvreplay's command line, and the spec that follows from it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -64,12 +64,12 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_flag("--json", to.json, "print one JSON object");
 }
 
-/// When a policy decides, besides what its trigger says. SnapKV is a method of prefills, IntentKV one of turns.
+/// True if a policy also decides during decoding. SnapKV is a method for prefills, IntentKV one for turns.
 [[nodiscard]] inline bool decides_while_decoding(std::string const& policy) {
   return policy != "snapkv" && policy != "intent_kv" && policy != "full";
 }
 
-/// H2O's two parts are its budget, where both are given and it is not.
+/// H2O's budget if only its two parts are given: their sum.
 [[nodiscard]] inline std::string heavy_and_recent(std::vector<std::string> const& set) {
   kv::h2o with;
   for (std::string const& one : set) {
@@ -79,7 +79,7 @@ inline void add_to(CLI::App& app, options& to) {
   return with.heavy < 0 || with.recent < 0 ? "" : std::to_string(std::int64_t{with.heavy} + with.recent);
 }
 
-/// A count that an option says, or `otherwise`.
+/// The count that an option gives, or `otherwise` if it is not set.
 [[nodiscard]] inline int count_of(char const* option, std::string const& text, int otherwise) {
   if (text.empty()) return otherwise;
   int made = 0;
@@ -87,7 +87,7 @@ inline void add_to(CLI::App& app, options& to) {
   return made;
 }
 
-/// Runs `work`; what it refuses `about` something is refused as what an option says.
+/// Runs `work`. An error of it that contains `about` becomes an error of the option.
 template <class Work>
 decltype(auto) as_said_by(char const* option, std::string const& value, char const* about, Work const& work) {
   try {
@@ -98,7 +98,7 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   }
 }
 
-/// The entries of `--protect A:B`.
+/// The entries that `--protect A:B` protects.
 [[nodiscard]] inline kv::ordinal_range range_of(std::string const& text) {
   std::size_t const colon = text.find(':');
   kv::ordinal_range made;
@@ -110,7 +110,7 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   return made;
 }
 
-/// The same policy as the grammar of specs has it, so that everything is refused in one place.
+/// The policy as a spec, so that all values are checked in one place.
 [[nodiscard]] inline spelled spec_of(options const& with) {
   spelled text;
   text.add_fields(with.policy, with.set);
@@ -149,7 +149,7 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   return text;
 }
 
-/// What can be refused before the trace is opened.
+/// Reads the named values, and makes all checks that do not need the trace.
 inline void settle(options& with) {
   kv::expects(kv::detail::read_value(with.mode_name, with.how), "kvreplay", "--mode", with.mode_name,
               "there are prefill, decode, turns and select");
@@ -165,7 +165,7 @@ inline void settle(options& with) {
   examples::expect_no_input("kvreplay", "--out", with.out, {with.trace});
 }
 
-/// Entries that decoding begins with are in the trace.
+/// Checks that the trace has the entries with which decoding begins.
 inline void check_prefill(options const& with, int entries) {
   kv::expects(with.prefill <= entries, "kvreplay", "--prefill", with.prefill,
               [&] { return "the trace has " + std::to_string(entries) + " entries"; });

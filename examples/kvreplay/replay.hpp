@@ -1,4 +1,4 @@
-// A policy over a trace: an engine whose memory is the mapped file, and which only carries out what the library says.
+// Replays a policy over a trace, as an engine whose memory is the mapped file.
 #pragma once
 
 #include <future>
@@ -11,7 +11,8 @@
 
 namespace kvreplay {
 
-/// First `run`, which comes to all decisions; then `carry_out`, which leaves each layer as the layout has it.
+/// Replays an eviction: first call `run`, which makes all decisions, then `carry_out`, which leaves each layer in the
+/// layout.
 class replay {
  public:
   replay(options const& with, trace& of, any_policy const& policy)
@@ -39,7 +40,7 @@ class replay {
     layer_plan_.emplace(kv::make_plan(exec_, policy_, one));
   }
 
-  /// `step(done, of)` is called as the work goes on.
+  /// Makes all decisions. It calls `step(done, of)` to report progress.
   template <class Step>
   results& run(Step const& step) {
     if (with_.how == mode::prefill) {
@@ -50,13 +51,13 @@ class replay {
       decode(step);
     }
     journal_->close();
-    found_.told.logical_kept += std::int64_t{arrived_since_} * memory_.lanes();
-    found_.told.attended_length += std::int64_t{arrived_since_} * memory_.lanes();
+    found_.stats.logical_kept += std::int64_t{arrived_since_} * memory_.lanes();
+    found_.stats.attended_length += std::int64_t{arrived_since_} * memory_.lanes();
     return found_;
   }
 
-  /// Each layer is brought into the layout, attended to, shown to `visit(layer)` and given back. On the host the next
-  /// one is worked on while a layer is shown: copies of two layers at most are in memory.
+  /// Brings each layer into the layout, computes its attention, calls `visit(layer)`, and gives its memory back. On the
+  /// host it works on the next layer during `visit`, so that copies of at most two layers are in memory.
   template <class Visit, class Step>
   void carry_out(Visit const& visit, Step const& step) {
     kv::shape const& model = trace_.shape();
@@ -83,24 +84,24 @@ class replay {
       shown = std::async(beside, [&visit, layer] { visit(layer); });
     }
     wait_for(model.layers - 1);
-    found_.told.physical_freed = memory_.freed();
+    found_.stats.physical_freed = memory_.freed();
   }
 
-  /// The rows of one lane that are left, in order: for layouts that move them together.
+  /// The rows of one lane that are left, in order, for layouts that make them adjacent.
   [[nodiscard]] std::span<std::byte const> rows_left(bool keys, kv::lane this_lane) const {
     kv::plane const& rows = memory_.plane(keys);
     return {rows.row(this_lane.layer, {}, this_lane.head), size(memory_.count(this_lane) * rows.token)};
   }
 
  private:
-  /// Memory that a device may be working on is not read meanwhile.
+  /// The host does not work on the next layer meanwhile if a device may be using the memory.
   static constexpr std::launch beside =
       std::same_as<executor, kv::host_executor> ? std::launch::async : std::launch::deferred;
 
-  /// One decision is all there is, so that layers can be applied one by one, and given back.
+  /// True if there is only one decision, which can be applied layer by layer.
   [[nodiscard]] bool deferred() const { return with_.how == mode::prefill && memory_.moves(); }
 
-  /// Layers that decide apart do so a few at a time: enough for every thread.
+  /// How many layers decide in one call. Layers that decide separately do so a few at a time, enough for every thread.
   [[nodiscard]] int layers_at_once() const {
     kv::shape const& model = trace_.shape();
     if (policy_.decides() == kv::granularity::token || with_.scope == "global") return model.layers;
@@ -151,7 +152,7 @@ class replay {
     }
   }
 
-  /// Entries [begin, end) arrive, the policy sees it, and decides.
+  /// Appends the entries [begin, end), lets the policy observe them, and lets it decide if `decides`.
   void forward(int begin, int end, int event_step, bool decides) {
     append(begin, end);
     kv::any_signals const in = offer(begin, end);
@@ -196,27 +197,27 @@ class replay {
     kv::cache now = memory_.view();
     stopwatch watch;
     as_said_by("--layout", with_.layout_name, "", [&] {
-      memory_.apply(exec_, plan_, now, state_, &told_);
+      memory_.apply(exec_, plan_, now, state_, &stats_);
       examples::settle(exec_);
     });
     found_.ms.apply += watch.lap();
-    add(told_, plan_.keep().lanes.layer_begin == 0);
+    add(stats_, plan_.keep().lanes.layer_begin == 0);
   }
 
   void add(kv::apply_stats const& stats, bool begins) {
-    if (begins) found_.told = {};
+    if (begins) found_.stats = {};
     arrived_since_ = 0;
-    found_.told.logical_kept += stats.logical_kept;
-    found_.told.attended_length += stats.attended_length;
+    found_.stats.logical_kept += stats.logical_kept;
+    found_.stats.attended_length += stats.attended_length;
   }
 
-  /// The keep set of some layers, as a plan holds it: its lists are what is held, which are ordinals while
-  /// nothing has moved.
+  /// The keep set of some layers in the form of a plan. It lists the trace's ordinals of the entries that are held,
+  /// which are also ordinals of the cache while no row has moved.
   kv::keep_set keep_of(kv::lanes const& batch, int first) {
     kv::keep_set made{.lanes = batch, .decides = policy_.decides(), .report = &layer_report_};
     layer_offset_.assign(1, 0);
     layer_ordinal_.clear();
-    layer_ordinal_.reserve(1);  // nothing kept is a keep set too, not an empty plan
+    layer_ordinal_.reserve(1);  // an empty keep set has a list, unlike a plan without a decision
     layer_seen_.assign(size(made.segments()), trace_.entries());
     for (int s = 0; s < made.segments(); ++s) {
       std::vector<int> const& kept = journal_->held()[size(first + s)];
@@ -236,11 +237,11 @@ class replay {
     layer_plan_->publish(keep_of(now.lanes, first));
     stopwatch watch;
     as_said_by("--layout", with_.layout_name, "", [&] {
-      memory_.apply(exec_, *layer_plan_, now, *layer_state_, &told_);
+      memory_.apply(exec_, *layer_plan_, now, *layer_state_, &stats_);
       examples::settle(exec_);
     });
     found_.ms.apply += watch.lap();
-    add(told_, layer == 0);
+    add(stats_, layer == 0);
   }
 
   void refuse_ragged() {
@@ -264,8 +265,8 @@ class replay {
   std::vector<std::int64_t> layer_offset_;
   std::vector<int> layer_ordinal_, layer_seen_;
   kv::report layer_report_;
-  kv::apply_stats told_;   ///< what the last decision came to
-  int arrived_since_ = 0;  ///< entries, of every lane
+  kv::apply_stats stats_;  ///< the statistics of the last decision
+  int arrived_since_ = 0;  ///< the entries of every lane that have arrived since
   std::optional<attention<memory>> attention_;
   std::optional<journal> journal_;
   results found_;

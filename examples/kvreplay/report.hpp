@@ -1,4 +1,4 @@
-// What kvreplay prints: a JSON object, or the same as a table.
+// kvreplay's output: a JSON object, or a table with the same contents.
 #pragma once
 
 #include <fmt/core.h>
@@ -11,7 +11,7 @@
 
 namespace kvreplay {
 
-/// How a policy prints, and who decides.
+/// A policy's text, and its granularity.
 struct policy_text {
   std::string spec;
   kv::granularity decides = kv::granularity::lane;
@@ -30,7 +30,7 @@ struct policy_text {
 [[nodiscard]] inline nlohmann::json summary(options const& with, trace const& of, policy_text const& policy,
                                             results const& found) {
   milliseconds const& ms = found.ms;
-  nlohmann::json told = {
+  nlohmann::json all = {
       {"policy", with.policy},
       {"spec", policy.spec},
       {"fields", fields_set(with)},
@@ -39,20 +39,20 @@ struct policy_text {
       {"granularity", kv::to_string(policy.decides)},
       {"segments", found.segments},
       {"entries", of.entries()},
-      {"logical_kept", found.told.logical_kept},
-      {"physical_freed", found.told.physical_freed},
-      {"attended_length", found.told.attended_length},
+      {"logical_kept", found.stats.logical_kept},
+      {"physical_freed", found.stats.physical_freed},
+      {"attended_length", found.stats.attended_length},
       {"nan_scores", found.report.nan_scores},
       {"forced_over_budget", found.report.forced_over_budget},
       {"ms",
        {{"decide", ms.decide}, {"apply", ms.apply}, {"attend", ms.attend}, {"write", ms.write}, {"total", ms.total}}},
       {"warnings", found.warnings}};
   if (found.promoted) {
-    told["admitted"] = found.promoted->promoted;
-    told["over_cap"] = found.promoted->over_cap;
-    told["pages"] = found.promoted->pages;
+    all["admitted"] = found.promoted->promoted;
+    all["over_cap"] = found.promoted->over_cap;
+    all["pages"] = found.promoted->pages;
   }
-  return told;
+  return all;
 }
 
 inline void print_summary(nlohmann::json const& of) {
@@ -70,7 +70,7 @@ inline void print_summary(nlohmann::json const& of) {
   for (nlohmann::json const& one : of["warnings"]) fmt::print("warning: {}\n", one.get<std::string>());
 }
 
-/// Every policy with its fields, defaults, signals, granularity and modes.
+/// Lists every policy with its fields, defaults, signals, granularity and modes.
 [[nodiscard]] inline nlohmann::json listing() {
   nlohmann::json all = nlohmann::json::array();
   for (policy_info const& one : all_policies()) {

@@ -1,4 +1,4 @@
-// What a replay has found.
+// The results of a replay.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace kv = kvpolicy;
 
 [[nodiscard]] inline std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-/// Ragged lists of ordinals into the trace, one segment after another.
+/// Ragged lists of the trace's ordinals, one segment after another.
 struct ragged {
   std::vector<std::int64_t> offsets{0};
   std::vector<std::int64_t> ordinals;
@@ -27,10 +27,10 @@ struct ragged {
   }
 };
 
-/// Wall time in milliseconds.
+/// Measures wall time in milliseconds.
 class stopwatch {
  public:
-  /// Milliseconds since it was made or last asked.
+  /// The milliseconds since construction or the last call.
   double lap() {
     auto const now = std::chrono::steady_clock::now();
     return std::chrono::duration<double, std::milli>(now - std::exchange(begin_, now)).count();
@@ -41,26 +41,26 @@ class stopwatch {
 };
 
 struct milliseconds {
-  double decide = 0;  ///< observing and deciding, and reading pages on the way
-  double apply = 0;   ///< carrying out, copying pages that are written, and giving them back
+  double decide = 0;  ///< observing and deciding, including the reading of the file's pages
+  double apply = 0;   ///< applying decisions, copying the file's pages that are written, and giving them back
   double attend = 0;
-  double write = 0;  ///< waiting for what is written
+  double write = 0;  ///< waiting for the output
   double total = 0;
 };
 
 struct results {
   ragged keep;
   ragged turns;
-  std::optional<ragged> local;       ///< what is in the windows of an admission
-  std::optional<ragged> pages;       ///< what a selection reads
-  std::vector<float> scores;         ///< [segments][entries, or pages]; empty: nothing was ranked
-  std::vector<float> memory;         ///< [L][Hq][D], what the last turn has left; empty: the policy has none
+  std::optional<ragged> local;       ///< the entries in the windows of an admission
+  std::optional<ragged> pages;       ///< the pages that a selection reads
+  std::vector<float> scores;         ///< [segments][entries or pages]; empty if nothing was ranked
+  std::vector<float> memory;         ///< [L][Hq][D], the query memory after the last turn; empty if there is none
   std::vector<std::int64_t> events;  ///< (step, segment, ordinal)
   std::vector<float> output;         ///< [L][Hq][Dv]
   int segments = 0;
-  kv::apply_stats told;
+  kv::apply_stats stats;
   kv::report report;
-  std::optional<kv::promotion_stats> promoted;  ///< what an admission came to
+  std::optional<kv::promotion_stats> promoted;  ///< the statistics of an admission
   milliseconds ms;
   std::vector<std::string> warnings;
 };

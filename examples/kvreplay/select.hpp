@@ -1,4 +1,4 @@
-// A selection over a trace: which pages the last query row reads. Nothing is dropped.
+// Replays a selection over a trace: chooses the pages that the last query row reads. Nothing is dropped.
 #pragma once
 
 #include <limits>
@@ -10,7 +10,7 @@ namespace kvreplay {
 
 using quest_selection = kv::selection<kv::quest, kv::any_budget>;
 
-/// The selection that the command line spells.
+/// The selection that the command line describes.
 [[nodiscard]] inline quest_selection selection_of(quest_fields const& fields, options const& with) {
   kv::expects(with.budget.empty() || with.ratio.empty(), "kvreplay", "--ratio", with.ratio, "there is a --budget");
   kv::expects(!with.budget.empty() || !with.ratio.empty(), "kvreplay", "--budget", "missing",
@@ -27,7 +27,7 @@ using quest_selection = kv::selection<kv::quest, kv::any_budget>;
   return {.score = {.page = fields.page, .group = fields.group}, .budget = limit, .dense_layers = fields.dense_layers};
 }
 
-/// First `run`, then `carry_out`, as of an eviction.
+/// Replays a selection: first call `run`, then `carry_out`, as for an eviction.
 class selection_replay {
  public:
   selection_replay(options const& with, trace& of, quest_selection const& policy)
@@ -49,7 +49,8 @@ class selection_replay {
     found_.pages.emplace();
   }
 
-  /// `step(done, of)` is called as the work goes on. Some layers at a time: their bounds are all that is recorded.
+  /// Makes all decisions, for a few layers at a time, so that only their bounds are in memory. It calls `step(done,
+  /// of)` to report progress.
   template <class Step>
   results& run(Step const& step) {
     int const layers = trace_.shape().layers;
@@ -62,7 +63,7 @@ class selection_replay {
     }
     found_.keep.add(lists_);
     auto const read = std::ssize(found_.keep.ordinals);
-    found_.told = {std::int64_t{found_.segments} * entries_, 0, read};
+    found_.stats = {std::int64_t{found_.segments} * entries_, 0, read};
     left_.hold(std::move(lists_));
     return found_;
   }
@@ -76,7 +77,7 @@ class selection_replay {
   }
 
  private:
-  /// Layers [begin, end) of the trace as a cache: every lane holds every entry. Values are only named, never read.
+  /// The layers [begin, end) of the trace as a cache in which every lane holds every entry. Its values are never read.
   [[nodiscard]] kv::cache view(int begin, int end) {
     array const& keys = trace_.keys;
     std::int64_t const entries = entries_;
@@ -108,7 +109,7 @@ class selection_replay {
     return made;
   }
 
-  /// The last row, which is all that asks.
+  /// The last query row, the only one that the selection needs.
   [[nodiscard]] kv::queries last_row() const {
     return {{.base = from_->data + (from_->shape[2] - 1) * from_->stride(2),
              .element = from_->element,
@@ -125,17 +126,17 @@ class selection_replay {
     kv::cache const in = view(begin, end);
     kv::state<executor> state = kv::make_state(exec_, policy_, in);
     kv::selection_plan<executor> plan = kv::make_plan(exec_, policy_, in);
-    kv::signals const told{in.lanes, kv::keys_of(in), last_row()};
+    kv::signals const given{in.lanes, kv::keys_of(in), last_row()};
     stopwatch watch;
-    kv::observe(exec_, policy_, told, state);
-    kv::select_pages(exec_, policy_, told, state, plan);
+    kv::observe(exec_, policy_, given, state);
+    kv::select_pages(exec_, policy_, given, state, plan);
     examples::settle(exec_);
     found_.report.nan_scores += plan.report().nan_scores;
     for (int s = 0; s < in.lanes.size(); ++s) note(plan, s, begin * in.lanes.heads + s);
     found_.ms.decide += watch.lap();
   }
 
-  /// Pages of one lane, the entries in them, and the scores of the pages that had to compete: not of the last one.
+  /// Records the pages of one lane, their entries, and the scores of the pages that competed, which excludes the last.
   void note(kv::selection_plan<executor> const& plan, int s, int segment) {
     std::span<int const> const chosen = plan.keep().listed(s);
     int const pages = plan.keep().seen[s];

@@ -1,11 +1,11 @@
-// What a trace tells a policy at one moment.
+// The signals that a trace provides for one step.
 #pragma once
 
 #include "memory.hpp"
 
 namespace kvreplay {
 
-/// Offers every signal that the trace has. What it delivers wins over what could be computed from it.
+/// Offers every signal that the trace has. A signal in the trace comes before one that could be computed.
 class offers {
  public:
   offers(options const& with, trace const& of, any_policy const& policy, memory& held)
@@ -15,7 +15,8 @@ class offers {
     }
   }
 
-  /// Learns from the state's columns what the policy looks at: so many last query rows, or the rows of every forward.
+  /// Finds out from the state's columns which query rows the policy needs: a number of last rows, the rows of every
+  /// forward, or those of a turn's span.
   void look_at(kv::state<executor> const& state) {
     for (kv::recorded_column const& each : state.columns()) {
       if (each.about.one == kv::per::window_row) window_ = std::max(window_, each.about.units);
@@ -24,8 +25,8 @@ class offers {
     }
   }
 
-  /// Rows [begin, end) of the queries are this forward's. `state`: which entry of the trace each ordinal of a segment
-  /// is.
+  /// The signals of a forward with the query rows [begin, end). `held` has the trace's ordinal of each entry of a
+  /// segment.
   kv::any_signals offer(int begin, int end, std::vector<std::vector<int>> const& held) {
     kv::any_signals all(memory_.view().lanes);
     if (trace_.keys) all.add(keys_ = kv::keys{memory_.rows(true)});
@@ -42,7 +43,7 @@ class offers {
     return all;
   }
 
-  /// What was not as the policy asked, though it could go on.
+  /// Warnings about signals that do not quite meet the policy's needs.
   [[nodiscard]] std::vector<std::string> warnings() const {
     if (trace_.queries || !trace_.recent_queries ||
         trace_.recent_queries.shape[2] >= std::min(window_, trace_.entries()))
@@ -59,8 +60,8 @@ class offers {
     to.add(queries_);
   }
 
-  /// All rows so far, and which of them are the span of the turn that ends here. A forward of decoding is no turn, and
-  /// a span of which nothing is left has no rows to tell of.
+  /// Offers all rows so far, and the span of the turn that ends here. A decode step is no turn. A span of which no
+  /// entry is left offers no rows.
   void offer_turn(kv::any_signals& to, int begin, int end, std::vector<std::vector<int>> const& held) {
     bool const is_turn = with_.how != mode::decode || begin == 0;
     turn_rows_ = {rows_of(trace_.queries, 0, is_turn ? end : 0, 0)};
@@ -79,7 +80,7 @@ class offers {
     to.add(turn_rows_);
   }
 
-  /// The last rows as they lie in the trace, so many as the policy looks with, and their log-sum-exp where it has it.
+  /// Offers as many of the trace's last rows as the policy needs, and their log-sum-exp if the trace has it.
   void offer_recent(kv::any_signals& to) {
     array const& from = trace_.queries ? trace_.queries : trace_.recent_queries;
     if (!from) return;
@@ -107,7 +108,7 @@ class offers {
             .position = {trace_.positions.data() + entry}};
   }
 
-  /// Attention mass by lane and ordinal; of query heads reduced as the policy's field `group` says.
+  /// The attention mass by lane and ordinal. A mass of query heads is reduced by the policy's field `group`.
   kv::by_lane<float const> lane_mass() {
     std::int64_t const entries = trace_.entries();
     array const& from = trace_.attention_mass;
@@ -132,7 +133,7 @@ class offers {
     return {lane_values_.data(), 0, entries * trace_.shape().kv_heads, entries};
   }
 
-  /// A field of the policy, as it prints.
+  /// A field of the policy, read from its text.
   template <class T>
   [[nodiscard]] T field_of(std::string const& name, T otherwise) const {
     std::string const spelt = kv::to_string(policy_);
@@ -152,7 +153,7 @@ class offers {
     return &found->second;
   }
 
-  /// An external score by lane and ordinal: it goes with its entry, wherever that is now.
+  /// An external score by lane and ordinal. It follows its entry when that moves.
   kv::by_lane<float const> lane_external(array const& from, std::vector<std::vector<int>> const& held) {
     kv::lanes const batch = memory_.view().lanes;
     std::int64_t const entries = trace_.entries();
@@ -169,9 +170,9 @@ class offers {
   trace const& trace_;
   any_policy const& policy_;
   memory& memory_;
-  int window_ = 0;          ///< last rows that the policy looks with
-  bool every_row_ = false;  ///< it looks with all of them
-  bool span_ = false;       ///< it looks with those of a turn's span
+  int window_ = 0;          ///< the number of last query rows that the policy needs
+  bool every_row_ = false;  ///< it needs all rows
+  bool span_ = false;       ///< it needs the rows of a turn's span
   std::vector<float> lse_;
   std::vector<float> lane_values_;
   kv::keys keys_;

@@ -1,4 +1,4 @@
-// A spec that the options of a command line spell, and its errors in the words of those options.
+// A spec that is made from the options of a command line. Its errors name those options.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +13,18 @@ namespace kvreplay {
 
 namespace kv = kvpolicy;
 
-/// The text of a spec, and which option every piece of it comes from.
+/// The text of a spec, and the option from which each piece of it comes.
 class spelled {
  public:
-  /// `text` comes next, because `option` (or the field of a `--set`) says `value`.
+  /// Appends `text`, which comes from the `value` of `option` (or of the field of a `--set`).
   void add(std::string option, std::string value, std::string_view text) {
     pieces_.push_back({text_.size() + 1, std::move(option), std::move(value)});
     text_ += text;
   }
-  /// `text` comes next, and belongs to the option before it.
+  /// Appends `text`, which belongs to the option before it.
   void add(std::string_view text) { text_ += text; }
 
-  /// The fields of a policy: `policy(field=value, ...)`, each pair as `--set` has it.
+  /// Appends a policy and its fields as `policy(field=value, ...)`. Each pair comes from a `--set`.
   void add_fields(std::string const& policy, std::vector<std::string> const& set) {
     add("--policy", policy, policy);
     for (std::size_t i = 0; i < set.size(); ++i) {
@@ -38,8 +38,8 @@ class spelled {
 
   [[nodiscard]] std::string const& text() const { return text_; }
 
-  /// Runs `work`, which reads the text. What it refuses by the column of a spec, which nobody has typed, is refused by
-  /// the option.
+  /// Runs `work`, which parses the text. The user has not typed the spec, so an error that names one of its columns
+  /// becomes an error that names the option.
   template <class Work>
   decltype(auto) read(Work const& work) const {
     try {
@@ -53,7 +53,7 @@ class spelled {
 
  private:
   struct piece {
-    std::size_t column;  ///< of its first character, from 1
+    std::size_t column;  ///< the column of its first character, from 1
     std::string option, value;
   };
 
@@ -64,8 +64,8 @@ class spelled {
     return set.substr(begin, set.find_last_not_of(' ', equals - 1) + 1 - begin);
   }
 
-  /// "parse: column 17 = x, but it is y" or "parse: column 1: trim_kv.buffer = 0, but it is y", as an option's error;
-  /// nothing if it is neither.
+  /// Turns an error "parse: column 17 = x, but it is y" or "parse: column 1: trim_kv.buffer = 0, but it is y" into an
+  /// error of an option. Empty if the error has neither form.
   [[nodiscard]] std::string in_options(std::string_view said) const {
     constexpr std::string_view begins = "parse: column ";
     std::size_t const but = said.find(", but ");
@@ -101,7 +101,7 @@ class spelled {
     return found == pieces_.end() ? nullptr : &*found;
   }
 
-  /// Who says a field that a check names, as `snapkv.window`.
+  /// The piece that sets a field which a check names, such as `snapkv.window`.
   [[nodiscard]] piece const* of_field(std::string_view path) const {
     static constexpr std::pair<std::string_view, char const*> parts[] = {{"budget.tokens", "--budget"},
                                                                          {"budget.ratio", "--ratio"},

@@ -1,4 +1,5 @@
-// Tensors of a trace, read where they lie: each is bound to the letters of its shape, and refused by its name.
+// The tensors of a trace, which are read in place. Each is checked against the letters of its shape, and errors name
+// it.
 #pragma once
 
 #include <cmath>
@@ -19,14 +20,14 @@ namespace kvreplay {
 namespace kv = kvpolicy;
 using tinylm::safetensors;
 
-/// A tensor of numbers in the trace, or nothing: where it is, what it holds, its extents.
+/// A tensor of numbers in the trace, or none: its address, element type and extents.
 struct array {
   std::byte* data = nullptr;
   kv::codec element = kv::codec::f32;
   std::vector<std::int64_t> shape;
-  bool mapped = true;  ///< false: rounded into memory
+  bool mapped = true;  ///< false: a rounded copy in memory
   explicit operator bool() const { return data != nullptr; }
-  /// Bytes between neighbours along an axis; -1 is the last.
+  /// The bytes between neighbours along an axis; -1 is the last axis.
   [[nodiscard]] std::int64_t stride(int axis) const {
     std::int64_t bytes = kv::bytes_of(element);
     for (std::size_t i = shape.size(); i-- > static_cast<std::size_t>(axis) + 1;) bytes *= shape[i];
@@ -40,7 +41,7 @@ struct array {
 
 namespace detail {
 
-/// True if one of the numbers has an exponent of ones; a loop that compilers turn into vectors.
+/// True if the exponent bits of any number are all ones. Compilers vectorise this loop.
 template <class Bits>
 [[nodiscard]] bool any_not_finite(std::byte const* from, std::int64_t count, Bits exponent) {
   unsigned found = 0;
@@ -70,7 +71,7 @@ inline std::int64_t array::first_not_finite(std::int64_t begin, std::int64_t ele
   std::abort();
 }
 
-/// Rows [begin, end) of the queries, [L,Hq,rows,D], are finite: a policy looks with them.
+/// Checks that the rows [begin, end) of the queries [L,Hq,rows,D], which a policy reads, are finite.
 inline void check_rows(array const& queries, int begin, int end) {
   std::int64_t const width = queries.shape[3];
   for (std::int64_t lane = 0; lane < queries.shape[0] * queries.shape[1]; ++lane) {
@@ -82,7 +83,7 @@ inline void check_rows(array const& queries, int begin, int end) {
   }
 }
 
-/// One number for each of the entries [begin, end) of [L,Hkv,N], which are new.
+/// The numbers of the new entries [begin, end), from a tensor [L,Hkv,N].
 [[nodiscard]] inline kv::entry_numbers numbers_of(array const& from, int begin, int end) {
   return {.base = from.data + begin * from.stride(2),
           .element = from.element,
@@ -92,9 +93,9 @@ inline void check_rows(array const& queries, int begin, int end) {
           .entries = end - begin};
 }
 
-/// Reads tensors by name. Extents have letters, each of which means one number throughout the file: L layers, Q query
-/// heads, K KV heads, N entries, D and V channels, W recent rows, R rows from elsewhere, T turns. `h` is query heads or
-/// KV heads, which the caller asks when both are known.
+/// Reads tensors by name. Each extent has a letter, which stands for one number throughout the file: L layers, Q query
+/// heads, K KV heads, N entries, D and V channels, W recent rows, R rows from elsewhere, T turns. `h` is either query
+/// heads or KV heads; the caller decides when both are known.
 class tensors {
  public:
   explicit tensors(std::string const& path) : file_(path, true) {}
@@ -149,7 +150,7 @@ class tensors {
     auto const found = bound_.find(letter);
     return found != bound_.end() ? static_cast<int>(found->second.first) : otherwise;
   }
-  /// The tensor that gave a letter its number.
+  /// The name of the tensor from which a letter got its number.
   [[nodiscard]] std::string const& bound_by(char letter) const { return bound_.at(letter).second; }
 
  private:
@@ -211,7 +212,7 @@ class tensors {
 
   safetensors file_;
   std::list<std::vector<float>> rounded_;
-  std::list<std::vector<std::byte>> copied_;  ///< where a device cannot read a mapped file
+  std::list<std::vector<std::byte>> copied_;  ///< copies for a device that cannot read a mapped file
   std::map<char, std::pair<std::int64_t, std::string>> bound_;
 };
 

@@ -13,7 +13,7 @@
 
 namespace kvreplay {
 
-/// The tensors that are there, and the shape of the model that they tell.
+/// The tensors of a trace, and the shape of the model, which follows from them.
 class trace {
  public:
   explicit trace(std::string const& path) : from_(path) {
@@ -51,12 +51,12 @@ class trace {
   [[nodiscard]] int entries() const { return entries_; }
   [[nodiscard]] int value_dim() const { return shape_.value_dim != 0 ? shape_.value_dim : shape_.head_dim; }
   [[nodiscard]] safetensors const& file() const { return from_.file(); }
-  /// How keys were rotated; where the metadata does not name it, what `rope()` says is nobody's.
+  /// True if the metadata says how keys were rotated. Otherwise `rope()` is not valid.
   [[nodiscard]] bool names_rope() const { return rope_.frequency || file().all_metadata().contains("rope_theta"); }
   [[nodiscard]] kv::rope const& rope() const { return rope_; }
 
-  /// The i-th part of an array along its first axis is not read again: pages of the file that were written, and so
-  /// became copies, are given back.
+  /// Gives back the memory of the i-th part of an array along its first axis, which will not be read again. Written
+  /// pages of the mapped file are private copies until then.
   static void release(array const& of, std::int64_t i) {
     if (!of || !of.mapped) return;
     auto const page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
@@ -66,7 +66,7 @@ class trace {
     if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
   }
 
-  /// The residual head that the trace carries, or none.
+  /// The residual head in the trace, or an empty one.
   [[nodiscard]] kv::residual_head residual() const {
     if (weights_.empty()) return {};
     return kv::residual_head::named(shape_.head_dim, from_.bound('c', 0), from_.bound('f', 0), [&](char const* name) {
@@ -79,7 +79,7 @@ class trace {
   std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end;
 
  private:
-  /// What follows from all tensors together.
+  /// Computes and checks everything that follows from several tensors.
   void settle() {
     kv::expects(from_.bound('N'), "kvreplay", "trace", "without entries",
                 "keys, positions or another tensor over the entries says how many there are");
@@ -98,7 +98,8 @@ class trace {
     }
   }
 
-  /// A mass of heads is one of query heads or of KV heads; where nothing else says how many there are, it does.
+  /// Decides whether an attention mass is one of query heads or of KV heads. If no other tensor has the number of
+  /// heads, the mass determines it.
   void settle_mass() {
     if (!attention_mass) return;
     auto const heads = static_cast<int>(attention_mass.shape[1]);
@@ -111,7 +112,7 @@ class trace {
     }
   }
 
-  /// The weights of the residual head fit each other and the head size.
+  /// Checks that the weights of the residual head fit each other and the head size.
   void check_residual() {
     static constexpr std::array<std::pair<char const*, char const*>, 10> sizes{{{"w_q.weight", "cp"},
                                                                                 {"w_q.bias", "c"},
@@ -148,7 +149,7 @@ class trace {
     refuse(name, std::to_string(from_.bound(letter, 0)) + " columns", "it has " + std::to_string(wanted) + ", " + why);
   }
 
-  /// Tensors that mean nothing without another.
+  /// Checks tensors that need another tensor.
   void check_pairs() const {
     for (auto const& [one, other] : {std::pair{"query_rows", "query_positions"},
                                      {"query_positions", "query_rows"},
@@ -191,8 +192,8 @@ class trace {
     }
   }
 
-  /// Numbers that something has computed are finite. Keys, values, gates and external scores may hold NaN: it shows in
-  /// the scores, and is counted there. Queries are looked at when they are read.
+  /// Checks that computed numbers are finite. Keys, values, gates and external scores may be NaN, which shows in the
+  /// scores and is counted there. Queries are checked when they are read.
   void check_launch_config() const {
     check_finite("recent_queries", recent_queries);
     check_finite("query_rows", query_rows);
@@ -220,7 +221,7 @@ class trace {
     if (auto const found = known.find("rope_frequencies"); found != known.end()) read_frequencies(found->second);
   }
 
-  /// Numbers between commas, blanks or both, in brackets or not.
+  /// Reads numbers that are separated by commas, blanks or both, with or without brackets.
   void read_frequencies(std::string const& text) {
     static constexpr char const* what = "metadata rope_frequencies";
     static constexpr char const* between = ", \t\r\n[]";
@@ -243,8 +244,8 @@ class trace {
 
   tensors from_;
   kv::rope rope_{};
-  std::vector<double> frequencies_;                    ///< of the pairs, that `rope_` names
-  std::map<std::string, std::vector<float>> weights_;  ///< of the residual head
+  std::vector<double> frequencies_;                    ///< the frequencies to which `rope_` points
+  std::map<std::string, std::vector<float>> weights_;  ///< the weights of the residual head
   kv::shape shape_{};
   int entries_ = 0;
 };

@@ -1,4 +1,4 @@
-// What kvreplay writes into a file: results as tensors, the rows that are left streamed layer by layer.
+// kvreplay's output file: results as tensors, and the rows that are left, which are written layer by layer.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,19 +10,19 @@
 
 namespace kvreplay {
 
-/// A safetensors file being put together. It appears under its name only when it is whole.
+/// A safetensors file that is written in parts. It appears under its name only when it is complete.
 class tensor_file {
  public:
   explicit tensor_file(std::string const& path) : file_(path, "kvreplay", "--out") {}
 
-  /// Names a tensor; its bytes come later. Returns where they begin.
+  /// Adds a tensor, whose bytes are written later. Returns the offset of its bytes.
   std::int64_t add(std::string const& name, char const* dtype, std::vector<std::int64_t> const& shape,
                    std::int64_t bytes) {
     header_[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at_, at_ + bytes}}};
     return std::exchange(at_, at_ + bytes);
   }
 
-  /// Every tensor has its name: bytes can be put.
+  /// Writes the header after all tensors were added. Bytes can be written from then on.
   void begin() {
     std::string text = header_.dump();
     text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -39,9 +39,9 @@ class tensor_file {
     put(at, values.data(), values.size() * sizeof(T));
   }
 
-  /// Waits until all of it is on the disk.
+  /// Waits until the file is on the disk.
   void finish() { file_->finish(); }
-  /// Gives it its name.
+  /// Gives the file its name.
   void commit() { file_->commit(); }
 
  private:
@@ -55,7 +55,7 @@ class tensor_file {
   return element == kv::codec::f32 ? "F32" : element == kv::codec::f16 ? "F16" : "BF16";
 }
 
-/// Writes one replay: names first, when all is decided; rows as layers are carried out; `output` at the end.
+/// Writes one replay: the header when all is decided, rows as layers are applied, and `output` at the end.
 class result_writer {
  public:
   result_writer(options const& with, trace const& of) : with_(with), trace_(of), file_(with.out) {}
@@ -98,7 +98,7 @@ class result_writer {
     if (wide > 0) file_.put(scores, found.scores);
   }
 
-  /// The rows that a layer has kept.
+  /// Writes the rows that a layer has kept.
   template <class By>
   void layer(By const& by, int layer) {
     for (bool const keys : {true, false}) {
@@ -117,7 +117,7 @@ class result_writer {
     file_.finish();
   }
 
-  /// Gives the results their name: the run has succeeded.
+  /// Gives the file its name after the run has succeeded.
   void commit() { file_.commit(); }
 
  private:
@@ -128,7 +128,7 @@ class result_writer {
     output_at_ = file_.add("output", "F32", {model.layers, model.query_heads, trace_.value_dim()}, values * 4);
   }
 
-  /// The lanes of a segment hold its entries each.
+  /// Adds the tensors of kept rows. Each lane of a segment holds the segment's entries.
   void add_rows(results const& found) {
     if (with_.lay != layout::compact && with_.lay != layout::compact_rerotated) return;
     std::int64_t const lanes = std::int64_t{trace_.shape().layers} * trace_.shape().kv_heads / found.segments;

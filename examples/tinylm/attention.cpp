@@ -14,10 +14,10 @@ using matrix =
 using const_matrix =
     Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> const, 0, Eigen::OuterStride<>>;
 
-/// A few query rows of all query heads that read one KV head.
+/// The attention of a few query rows of all query heads that read one KV head.
 class lane_attention {
  public:
-  static constexpr int block = 32;  ///< query rows that read a page together
+  static constexpr int block = 32;  ///< the number of query rows that read a page together
 
   lane_attention(attention_call const& call, kv::lane this_lane, int first, int rows, std::vector<float>& scratch)
       : call_(call),
@@ -55,7 +55,7 @@ class lane_attention {
  private:
   [[nodiscard]] int position_of(int row) const { return call_.seen_first + first_ - call_.first + row; }
 
-  /// Entries at positions up to a row's own: a prefix, because ordinals ascend in position.
+  /// The number of entries at positions up to a row's own. They are a prefix, because positions ascend.
   [[nodiscard]] int visible(int row) const {
     return static_cast<int>(std::upper_bound(position_, position_ + entries_, position_of(row)) - position_);
   }
@@ -64,7 +64,7 @@ class lane_attention {
     return rows.row(lanes_.layer, call_.entries.where.at(lanes_, ordinal), lanes_.head);
   }
 
-  /// Rows from an entry on that lie side by side: those of its page, or as far as pointers say so.
+  /// The number of adjacent rows from an entry on: the rest of its page, or the rows whose pointers are adjacent.
   [[nodiscard]] int run_of(kv::plane const& rows, int at) const {
     if (rows.bases.data == nullptr) return std::min(call_.entries.where.unit_tokens, seen_ - at);
     int run = 1;
@@ -73,7 +73,7 @@ class lane_attention {
     return run;
   }
 
-  /// visit(ordinal of the first row, rows) for every page that a query of this block sees.
+  /// Calls visit(ordinal of the first row, rows) for every page that a query of this block sees.
   template <class Visit>
   void for_each_page(kv::plane const& rows, Visit const& visit) const {
     for (int at = 0, run = 0; at < seen_; at += run) {
@@ -91,7 +91,7 @@ class lane_attention {
     }
   }
 
-  /// Entries below the window that were not admitted.
+  /// Hides the entries before the window that were not admitted.
   void hide_by_slash(float* logits, int row, int visible) const {
     std::uint8_t const* const admitted = call_.slash->admitted.row(lanes_);
     for (int e = 0; e < visible; ++e) {
@@ -100,7 +100,7 @@ class lane_attention {
     }
   }
 
-  /// The logits of a query row become probabilities; entries behind those that it sees, and hidden ones, get 0.
+  /// Turns the logits of a query row into probabilities. Hidden entries, and those after the last that it sees, get 0.
   void softmax(float* row, int of) const {
     int const visible = this->visible(of);
     if (call_.slash != nullptr) hide_by_slash(row, of, visible);
@@ -135,7 +135,7 @@ class lane_attention {
   int first_;
   int rows_;
   int dims_;
-  int all_;  ///< query rows of all heads of the group, head by head
+  int all_;  ///< the number of query rows of all heads of the group, which are stored head by head
   int const* position_;
   int entries_;
   int seen_ = 0;

@@ -1,4 +1,4 @@
-// Attention of a chunk's queries over a layer's live entries, lane by lane, through the block table.
+// The attention of a chunk's queries over a layer's live entries, lane by lane, through the block table.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace tinylm {
 
 namespace kv = kvpolicy;
 
-/// Post-RoPE queries of one forward or several: floats [layer][query head][row][D], and the position of each row. They
-/// stay in place until `clear`, so that a policy may observe layer by layer or all layers at once.
+/// The post-RoPE queries of one or several forwards: floats [layer][query head][row][D], and the position of each row.
+/// They stay until `clear`, so that a policy may observe layer by layer or all layers at once.
 class query_rows {
  public:
   query_rows(kv::shape const& model, int capacity) : model_(model), capacity_(capacity) {
@@ -24,8 +24,8 @@ class query_rows {
   [[nodiscard]] int capacity() const { return capacity_; }
   void clear() { position_.clear(); }
 
-  /// Adds `rows` rows for positions from `position` on; returns the first of them. Their values are the caller's to
-  /// write.
+  /// Adds `rows` rows for the positions from `position` on, and returns the index of the first. The caller writes their
+  /// values.
   int add(int position, int rows) {
     int const first = this->rows();
     kv::expects(rows <= capacity_ - first, "query_rows", "rows", rows,
@@ -40,7 +40,7 @@ class query_rows {
     return values_.data() + index(layer, head, row);
   }
 
-  /// All rows, as kvpolicy reads them.
+  /// All rows as a signal.
   [[nodiscard]] kv::queries signal() const {
     auto const bytes = [&](int layer, int head, int row) {
       return static_cast<std::int64_t>(index(layer, head, row) * sizeof(float));
@@ -70,27 +70,29 @@ class query_rows {
   std::vector<int> position_;
 };
 
-/// The mask of a policy that admits: a row sees the last `window` positions, its own among them, and what was admitted.
+/// The mask of a policy that admits: a row sees the last `window` positions, its own included, and all admitted
+/// entries.
 struct vertical_slash {
-  kv::by_lane<std::uint8_t const> admitted{};  ///< a row a lane, one byte an entry
+  kv::by_lane<std::uint8_t const> admitted{};  ///< one row for each lane, with one byte for each entry
   int window = 0;
 };
 
-/// What attention reads and where it writes.
+/// The arguments of attention.
 struct attention_call {
   kv::cache const& entries;
   query_rows const& queries;
   int layer = 0;
   int first = 0;                             ///< rows [first, queries.rows()) attend
   int seen_first = 0;                        ///< position of the first of them
-  kv::by_lane<std::uint8_t const> hidden{};  ///< a row a lane, one byte a position: not 0 hides the entry. For tests
-  kv::mask_rows const* mask = nullptr;       ///< additive f32, by unit; null: none
+  kv::by_lane<std::uint8_t const> hidden{};  ///< one row for each lane, one byte for each position: not 0 hides it. For
+                                             ///< tests
+  kv::mask_rows const* mask = nullptr;       ///< an additive f32 mask over units; null: no mask
   vertical_slash const* slash = nullptr;     ///< null: a row sees all entries up to its own
   float* out = nullptr;                      ///< [rows][query head][D]
 };
 
-/// softmax(q k / sqrt(D)) v. A row sees the entries of its lane at positions up to its own. `scratch`: one for each
-/// worker.
+/// Computes softmax(q k / sqrt(D)) v. A row sees the entries of its lane at positions up to its own. `scratch` has one
+/// vector for each worker.
 void attend(kv::host_executor& exec, attention_call const& call, std::vector<std::vector<float>>& scratch);
 
 }  // namespace tinylm

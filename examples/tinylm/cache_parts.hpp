@@ -1,4 +1,4 @@
-// A sequence's cache under a cache policy, with an admission and without: what a session asks of either.
+// The cache of a sequence under a cache policy, with and without an admission. A session uses either by the same calls.
 #pragma once
 
 #include <kvpolicy/kvpolicy.hpp>
@@ -12,7 +12,7 @@
 
 namespace tinylm {
 
-/// Entries of a lane in the pages that a selection chose. `segment` counts the lanes of the keep set.
+/// Adds the entries of a lane in the pages that a selection chose. `segment` is the lane's index in the keep set.
 inline void add_pages(row_list& to, kv::cache const& pages, kv::keep_set const& chosen, int segment, int page) {
   kv::lane const this_lane = chosen.lanes.at(segment);
   int const count = *pages.lanes.count.row(this_lane);
@@ -20,7 +20,7 @@ inline void add_pages(row_list& to, kv::cache const& pages, kv::keep_set const& 
     to.add(pages, this_lane, which * page, std::min(count, (which + 1) * page));
 }
 
-/// Window and pages, and what is recorded about both.
+/// A cache with a window and pages, and the states of both.
 template <class Policy, kv::executor Executor>
 class admitting_cache {
  public:
@@ -36,10 +36,10 @@ class admitting_cache {
     kv::dual_cache const both = memory_.view();
     return {both.global.entries.lanes, both.window.lanes};
   }
-  /// Of a chunk: a row sees what is below the window only if it was admitted.
+  /// The mask of a chunk: a row sees an entry before the window only if it was admitted.
   [[nodiscard]] std::optional<vertical_slash> mask(row_list const& of) const { return of.mask(policy_.admit.window); }
 
-  /// Everything that is held, in order; which of the window's entries will be admitted.
+  /// Lists all entries in order, and marks the window's entries that will be admitted.
   void list(row_list& to) {
     kv::dual_cache const both = memory_.view();
     if (*both.window.lanes.count.row({}) > 0) {
@@ -54,7 +54,7 @@ class admitting_cache {
     }
   }
 
-  /// A chunk is about to be read; `hear` is asked layer by layer about its tokens, the last entries of each lane.
+  /// Prepares a chunk that is about to be read. Its tokens become the last entries of each lane.
   void begin(fresh_tokens& fresh) {
     kv::cache const rows = fresh.view();
     chunk_.emplace(kv::make_state(*exec_, admit(), rows), kv::make_plan(*exec_, admit(), rows));
@@ -66,7 +66,7 @@ class admitting_cache {
     for (int i = 0; i < told.lanes.size(); ++i) mark(to, chunk_->decided.keep(), i);
   }
 
-  /// The chunk goes into window and pages.
+  /// Moves the chunk into the window and the pages.
   void ingest(fresh_tokens& fresh) {
     kv::dual_cache both = memory_.view();
     auto const told = fresh.signals(fresh.view().lanes);
@@ -85,7 +85,8 @@ class admitting_cache {
     kv::step(*exec_, policy_, kv::signals{both.window.lanes}, both, held_, plans_, new_tokens, forward);
     examples::settle(*exec_);
   }
-  /// Inside of a step's forward: the new token's gates in a layer; then what the layer reads.
+  /// Runs inside of a step's forward: records the new token's gates in a layer, then lists the rows that the layer
+  /// reads.
   void observe(fresh_tokens const& fresh, int layer) {
     kv::lanes const batch = memory_.view().window.lanes.layers_only(layer, layer + 1);
     kv::observe(*exec_, policy_, fresh.signals(batch), held_);
@@ -107,10 +108,10 @@ class admitting_cache {
     kv::plan<Executor> decided;
   };
 
-  /// The admission, beside which everything is recorded that entries are born with.
+  /// The admission, with all recorders whose values are known when an entry is appended.
   [[nodiscard]] auto admit() const { return kv::window_part(policy_); }
 
-  /// A lane's last entries in the list are the lane's of the keep set: those that it lists were admitted.
+  /// Marks admitted entries. The last entries of a lane in the list are the entries that the keep set decides about.
   static void mark(row_list& to, kv::keep_set const& admitted, int segment) {
     kv::lane const this_lane = admitted.lanes.at(segment);
     std::uint8_t* const flags = to.admitted(this_lane) + to.count(this_lane) - *admitted.lanes.count.row(this_lane);
@@ -125,7 +126,7 @@ class admitting_cache {
   std::optional<chunk> chunk_;
 };
 
-/// Pages alone, which every token enters.
+/// A cache with pages only, which every token enters.
 template <class Policy, kv::executor Executor>
 class plain_cache {
  public:
@@ -185,7 +186,7 @@ class plain_cache {
  private:
   [[nodiscard]] kv::cache entries() { return memory_.view().global.entries; }
 
-  /// All rows of `from` become the last ones of a lane.
+  /// Copies all rows of `from` to the end of a lane.
   static void copy_rows(kv::cache const& from, kv::cache const& to, kv::lane this_lane) {
     int const tokens = *from.lanes.count.row(this_lane);
     int const first = *to.lanes.count.row(this_lane) - tokens;

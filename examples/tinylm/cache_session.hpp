@@ -1,4 +1,4 @@
-// A sequence being read and written by the model under admission, selection and eviction together.
+// A sequence that the model reads and writes under a cache policy of admission, selection and eviction.
 #pragma once
 
 #include <kvpolicy/kvpolicy.hpp>
@@ -17,20 +17,20 @@ struct cache_options {
   gate_weights gates{};
 };
 
-/// A text that was read as a policy's admission lets it be seen, and is in no cache yet. Many sessions may go on from
-/// it, if they admit the same.
+/// A text that the model has read under the mask of a policy's admission, and that is in no cache yet. Several sessions
+/// may continue it, if they admit the same entries.
 struct read_text {
   std::vector<std::uint8_t> text;
   fresh_tokens rows;
   std::vector<float> logits;  ///< of the last row
-  double policy_seconds = 0;  ///< spent on what is admitted, without the gates, which `rows` has heard
+  double policy_seconds = 0;  ///< the time spent on the admission, without that of the gates, which `rows` measures
 };
 
 /// One sequence under a `kvpolicy::cache_policy`: the model, the policy's cache, and the text.
 ///
-/// A prefill reads chunks under the exact mask, window and admitted entries, then each goes into the cache as a whole.
-/// A step of decoding is `kvpolicy::step`: promote, append, the forward, evict, refresh bounds; in the forward each
-/// layer observes its gates, selects pages and attends to them and the window.
+/// A prefill reads chunks under the exact mask of the window and the admitted entries, then moves each chunk into the
+/// cache as a whole. A decode step is `kvpolicy::step`: promote, append, run the forward, evict, refresh bounds. In the
+/// forward each layer observes its gates, selects pages, and attends to them and to the window.
 template <class Policy, kv::executor Executor = kv::host_executor>
 class cache_session {
  public:
@@ -38,11 +38,11 @@ class cache_session {
   static constexpr bool selects = kv::selection_policy<decltype(Policy::select)>;
 
   /// An empty sequence.
-  /// - throws: `invalid_argument` if the policy asks a gate that is not there, or a gate is another model's.
+  /// - throws: `invalid_argument` if the policy needs a gate that is missing, or a gate belongs to another model.
   cache_session(model& with, Executor& exec, Policy const& policy, cache_options const& options = {})
       : cache_session(with, exec, policy, options, asked(options.gates)) {}
 
-  /// Goes on from a text that was read under the same admission.
+  /// Continues a text that was read under the same admission.
   cache_session(model& with, Executor& exec, read_text& from, Policy const& policy, cache_options const& options = {})
       : cache_session(with, exec, policy, options) {
     text_ = from.text;
@@ -57,7 +57,8 @@ class cache_session {
   cache_session(cache_session const&) = delete;
   cache_session& operator=(cache_session const&) = delete;
 
-  /// Reads bytes in chunks. `visit(position, logits)` gets each chunk's rows, [rows][vocab], the first for `position`.
+  /// Reads bytes in chunks. For each chunk it calls `visit(position, logits)` with the logits [rows][vocab]; the first
+  /// row is that of `position`.
   template <class Visit>
   void prefill(std::span<std::uint8_t const> bytes, Visit const& visit) {
     for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(chunk_)) {
@@ -70,7 +71,7 @@ class cache_session {
     prefill(bytes, [](int, std::span<float const>) {});
   }
 
-  /// Reads one byte; returns the logits of the next.
+  /// Reads one byte, and returns the logits of the next.
   std::span<float const> step(std::uint8_t byte) {
     session_counters const before = counters_;
     double all = 0;
@@ -94,10 +95,10 @@ class cache_session {
   [[nodiscard]] std::int64_t live_bytes() const { return cache_.memory().live_bytes(); }
   /// The parts of the cache, pages before the window.
   [[nodiscard]] std::vector<kv::lanes> lanes() { return cache_.lanes(); }
-  /// What the last forward read.
+  /// The lanes that the last forward read.
   [[nodiscard]] kv::lanes seen() { return rows_.view().lanes; }
 
-  /// Reads a text at once and asks all the gates about it, for sessions that go on from it.
+  /// Reads a text at once and computes all of its gates, for sessions that continue it.
   [[nodiscard]] static read_text read_once(model& with, Executor& exec, std::span<std::uint8_t const> text,
                                            Policy const& policy, gate_weights const& gates = {}) {
     int const all = static_cast<int>(text.size());
@@ -131,7 +132,7 @@ class cache_session {
                 "the policy evicts by it");
   }
 
-  /// Of the gates those that the policy asks.
+  /// The gates that the policy needs.
   static gate_weights asked(gate_weights const& all) {
     return {asks_write ? all.write : kv::write_gate_weights{},
             asks_retention ? all.retention : kv::retention_gate_weights{}};
@@ -145,7 +146,7 @@ class cache_session {
     }
   }
 
-  /// Reads a chunk, which is then in `fresh_` alone.
+  /// Reads a chunk, whose rows are then only in `fresh_`.
   std::span<float const> read(std::span<std::uint8_t const> bytes) {
     timed(counters_.policy_seconds, [&] {
       fresh_.begin(static_cast<int>(bytes.size()), length());
@@ -190,8 +191,8 @@ class cache_session {
   Executor* exec_;
   cache_type cache_;
   int chunk_;
-  fresh_tokens fresh_;  ///< of the last forward
-  row_list rows_;       ///< what the last forward read
+  fresh_tokens fresh_;  ///< the tokens of the last forward
+  row_list rows_;       ///< the rows that the last forward read
   query_rows queries_;
   std::vector<std::uint8_t> text_;
   std::vector<float> logits_;

@@ -1,4 +1,4 @@
-// The memory of a sequence under a cache policy: a ring for each lane where it admits, and pages for what stays.
+// The memory of a sequence under a cache policy: pages, and a ring for each lane if the policy has an admission.
 #pragma once
 
 #include <kvpolicy/core/dual_cache.hpp>
@@ -8,14 +8,15 @@
 
 namespace tinylm {
 
-/// One array of pages of 16 keys, and one of values: first each lane's ring, in pages of its own side by side, then
-/// pages that any lane may take, the last one the sentinel.
+/// One array of pages of 16 keys, and one of values. The pages of each lane's ring come first and are adjacent. Any
+/// lane may take the other pages, except the last one, which is the sentinel.
 class dual_memory {
  public:
   static constexpr int page_tokens = kv_pool::page_tokens;
 
-  /// - in: `window`, tokens that every lane sees whatever it admits; the ring has whole pages for them. 0: there are no
-  ///   rings, and `view().global` is all there is. `bound`: entries that a lane may have in pages.
+  /// - in: `window`, the number of recent tokens that every lane sees whatever it admits; a ring has whole pages for
+  ///   them. With 0 there are no rings, and `view().global` is the whole cache. `bound`: the largest number of entries
+  ///   of a lane in pages.
   dual_memory(kv::shape const& model, int window, int bound)
       : model_(model), ring_((window + page_tokens - 1) / page_tokens * page_tokens), bound_(bound) {
     kv::expects(window >= 0, "dual_memory", "window", window, "a count cannot be negative");
@@ -28,7 +29,7 @@ class dual_memory {
     for (int page = sentinel_ - 1; page >= local; --page) free_.push_back(page);
     free_count_.front() = static_cast<int>(free_.size());
     table_.assign(size(lanes()) * size(row_pages()), sentinel_);
-    held_.resize(size(lanes()));
+    num_pages_.resize(size(lanes()));
     count_.resize(size(lanes()));
     position_.resize(size(lanes()) * size(bound));
     window_position_.resize(size(ring_));
@@ -36,7 +37,7 @@ class dual_memory {
   dual_memory(dual_memory&&) = delete;  // views point at it
   dual_memory& operator=(dual_memory&&) = delete;
 
-  /// What kvpolicy sees and edits.
+  /// The view that kvpolicy reads and edits.
   [[nodiscard]] kv::dual_cache view() {
     std::int64_t const heads = model_.kv_heads;
     kv::by_lane<int> const table{table_.data(), 0, heads * row_pages(), row_pages()};
@@ -55,13 +56,13 @@ class dual_memory {
         .v = pages(v_),
         .where = kv::block_table({table.data, 0, table.layer, table.head}, page_tokens, sentinel_ + 1)};
     both.global.table = table;
-    both.global.num_pages = {held_.data(), 0, heads, 1};
+    both.global.num_pages = {num_pages_.data(), 0, heads, 1};
     both.global.pages = {free_.data(), free_count_.data(), sentinel_};
     return both;
   }
 
-  /// Gives every lane pages for `tokens` entries behind its last: for policies that admit everything.
-  /// - throws: `invalid_argument` if a lane would exceed the bound. Then nothing was changed.
+  /// Gives every lane the pages for `tokens` more entries, for policies that admit everything.
+  /// - throws: `invalid_argument` if a lane would exceed the bound. Nothing is changed then.
   void reserve(int tokens) {
     for (int const count : count_) {
       kv::expects(tokens <= bound_ - count, "dual_memory::reserve", "tokens", tokens,
@@ -70,13 +71,13 @@ class dual_memory {
     for (int lane = 0; lane < lanes(); ++lane) {
       auto const row = static_cast<std::size_t>(lane);
       int* const table = table_.data() + std::ptrdiff_t{lane} * row_pages();
-      for (int& held = held_[row]; held * page_tokens < count_[row] + tokens; ++held) {
-        table[held] = free_[static_cast<std::size_t>(--free_count_.front())];
+      for (int& pages = num_pages_[row]; pages * page_tokens < count_[row] + tokens; ++pages) {
+        table[pages] = free_[static_cast<std::size_t>(--free_count_.front())];
       }
     }
   }
 
-  /// Entries of all lanes, in window and pages, and the bytes of their keys and values.
+  /// The entries of all lanes in window and pages, and the bytes of their keys and values.
   [[nodiscard]] std::int64_t live_entries() const {
     std::int64_t all = std::int64_t{window_count_.front()} * lanes();
     for (int const count : count_) all += count;
@@ -113,16 +114,16 @@ class dual_memory {
   int ring_;  ///< rows of a lane's ring
   int bound_;
   int sentinel_ = 0;
-  // One number each, on the heap: what a device may be shown.
+  // One number each. They are on the heap, because a device may read them.
   std::vector<int> free_count_ = {0};
   std::vector<int> oldest_ = {0};
   std::vector<int> window_count_ = {0};
   std::vector<float> k_, v_;  ///< [pages][16][D]
   std::vector<int> free_;
-  std::vector<int> table_;     ///< [lanes][pages of a full lane]
-  std::vector<int> held_;      ///< [lanes], pages
-  std::vector<int> count_;     ///< [lanes], entries of pages
-  std::vector<int> position_;  ///< [lanes][bound]
+  std::vector<int> table_;      ///< [lanes][pages of a full lane]
+  std::vector<int> num_pages_;  ///< [lanes], the number of pages
+  std::vector<int> count_;      ///< [lanes], the number of entries in pages
+  std::vector<int> position_;   ///< [lanes][bound]
   std::vector<int> window_position_;
 };
 

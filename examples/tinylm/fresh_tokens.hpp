@@ -1,4 +1,4 @@
-// Tokens between the model and a cache: their rows, and what gates say of them.
+// Tokens that the model has read and that are in no cache yet: their rows, and the outputs of gates.
 #pragma once
 
 #include <kvpolicy/kvpolicy.hpp>
@@ -10,14 +10,14 @@
 
 namespace tinylm {
 
-/// The weights of gates that a policy may ask. They are views: their files must live as long.
+/// The weights of the gates that a policy may need. They are views, so their files must outlive them.
 struct gate_weights {
   kv::write_gate_weights write{};
   kv::retention_gate_weights retention{};
 };
 
-/// Up to `capacity` tokens that were read and are in no cache yet: rows of K and V, [lane][token][D], positions, and
-/// the numbers that gates give them, [lane][token], 0 where there is no such gate.
+/// Up to `capacity` tokens that were read and are in no cache yet: their rows of K and V [lane][token][D], their
+/// positions, and the outputs of gates [lane][token], which are 0 for a missing gate.
 class fresh_tokens {
  public:
   template <kv::executor Executor>
@@ -39,7 +39,7 @@ class fresh_tokens {
     }
   }
 
-  /// There are `tokens` others now, for positions from `position` on.
+  /// Replaces the tokens by `tokens` new ones, at the positions from `position` on.
   void begin(int tokens, int position) {
     kv::expects(tokens <= capacity_, "fresh_tokens", "tokens", tokens,
                 [&] { return "there is room for " + std::to_string(capacity_); });
@@ -47,7 +47,7 @@ class fresh_tokens {
     for (int i = 0; i < tokens; ++i) position_[static_cast<std::size_t>(i)] = position + i;
   }
 
-  /// Asks the gates about a layer's rows.
+  /// Computes the gates of a layer's rows.
   template <kv::executor Executor>
   void hear(Executor& exec, layer_rows const& rows) {
     kv::lanes const batch = lanes().layers_only(rows.layer, rows.layer + 1);
@@ -61,11 +61,11 @@ class fresh_tokens {
             [&] { kv::ops::retention_gates(exec, batch, rows.normed, gates_.retention, numbers(log_beta_)); });
     }
   }
-  /// What `hear` has taken so far.
+  /// The seconds that `hear` has spent in each gate so far.
   [[nodiscard]] double write_seconds() const { return write_seconds_; }
   [[nodiscard]] double retention_seconds() const { return retention_seconds_; }
 
-  /// What gates said, as signals for the newest entries of `lanes`.
+  /// The outputs of the gates, as signals for the newest entries of `batch`.
   [[nodiscard]] kv::signals<kv::gate, kv::log_beta> signals(kv::lanes const& batch) const {
     kv::gate gates;
     static_cast<kv::entry_numbers&>(gates) = entry_numbers(gate_);

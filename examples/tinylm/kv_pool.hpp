@@ -14,19 +14,19 @@ namespace tinylm {
 
 namespace kv = kvpolicy;
 
-/// How a pool cuts its memory, which decides what a policy may do with it.
+/// How a pool divides its memory into units. This limits what a policy can do with it.
 ///
-/// - pages of 16 tokens of *one lane*: a lane that keeps less than its neighbours frees memory, by moving rows.
-/// - slots, one token each (`unit_tokens = 1`): a lane's list says which, and nothing has to move.
-/// - slots for all lanes of a token (`whole_tokens`): one list for all layers and heads, as engines with a prefix cache
-///   have it; what is dropped is dropped for every lane.
+/// - Pages of 16 tokens of *one lane*: a lane that keeps less than its neighbours frees memory, but rows must move.
+/// - Slots of one token of one lane (`unit_tokens = 1`): each lane has a list of its slots, and no row must move.
+/// - Slots for all lanes of a token (`whole_tokens`): there is one list for all layers and heads, as in engines with a
+///   prefix cache, and a token is dropped for every lane at once.
 struct pool_options {
   int unit_tokens = 16;
   bool whole_tokens = false;
-  bool mapped = false;  ///< sequences keep a map of every position's unit: for layouts that redirect or mask
+  bool mapped = false;  ///< sequences keep a map from positions to units, for layouts that redirect or mask
 };
 
-/// Units of keys, then values, float32.
+/// A pool of units. Each holds keys, then values, in float32.
 class kv_pool {
  public:
   static constexpr int page_tokens = 16;
@@ -39,22 +39,23 @@ class kv_pool {
     for (int page = pages; page-- > 0;) free_.push_back(page);
     if (how.mapped) dead_ = take();
   }
-  kv_pool(kv_pool const&) = delete;  // sequences point at it
+  kv_pool(kv_pool const&) = delete;  // sequences point to it
   kv_pool& operator=(kv_pool const&) = delete;
 
   [[nodiscard]] kv::shape const& shape() const { return model_; }
   [[nodiscard]] pool_options const& how() const { return how_; }
   [[nodiscard]] int pages() const { return pages_; }
   [[nodiscard]] int free_pages() const { return static_cast<int>(free_.size()); }
-  [[nodiscard]] int dead() const { return dead_; }  ///< of a mapped pool: the slot of dropped positions, nobody's
+  /// In a mapped pool the slot that stands for dropped positions. It belongs to no sequence.
+  [[nodiscard]] int dead() const { return dead_; }
   [[nodiscard]] std::int64_t page_bytes() const { return static_cast<std::int64_t>(page_floats() * sizeof(float)); }
-  /// Bytes of the keys and values of one lane in a unit.
+  /// The bytes of the keys and values of one lane in a unit.
   [[nodiscard]] std::int64_t lane_bytes() const { return page_bytes() / lanes_a_unit(); }
   [[nodiscard]] int lanes_a_unit() const { return how_.whole_tokens ? model_.layers * model_.kv_heads : 1; }
   [[nodiscard]] std::byte* data() { return reinterpret_cast<std::byte*>(memory_.data()); }
   [[nodiscard]] std::byte* page(int which) { return data() + which * page_bytes(); }
 
-  /// Any free page. The caller asked `free_pages` before.
+  /// Takes any free page. The caller must have checked `free_pages` before.
   [[nodiscard]] int take() {
     int const page = free_.back();
     free_.pop_back();
@@ -76,20 +77,20 @@ class kv_pool {
   std::vector<int> free_;
 };
 
-/// One sequence in a pool: a table of units, a count and positions for every lane, or one of each for all lanes where
-/// the pool's units hold whole tokens. Gives its units back when it ends.
+/// One sequence in a pool: a table of units, a count and positions for every lane, or one of each for all lanes if the
+/// pool's units hold whole tokens. The destructor gives its units back.
 ///
-/// The order of a forward: `reserve` room, tell kvpolicy (`kvpolicy::append` edits counts and positions through
-/// `view`), `note` what was appended, write rows. After an eviction or a truncation: `release` the units behind each
-/// lane's end.
+/// The order of a forward: call `reserve` for its units, `kvpolicy::append` (which edits counts and positions through
+/// `view`) and `note`, then write the rows. After an eviction or a truncation call `release`, which gives back the
+/// units after each lane's end.
 class kv_sequence {
  public:
-  /// An empty sequence whose lanes never hold more than `bound` entries.
+  /// An empty sequence whose lanes can hold up to `bound` entries.
   kv_sequence(kv_pool& pool, int bound) : pool_(&pool), bound_(bound) {
     kv::expects(bound >= 1, "kv_sequence", "bound", bound, "a lane has room for at least one entry");
     auto const all = static_cast<std::size_t>(rows());
     table_.resize(all * static_cast<std::size_t>(row_units()));
-    held_.resize(all);
+    num_units_.resize(all);
     count_.resize(all);
     position_.resize(all * static_cast<std::size_t>(bound));
     freed_.resize(table_.size());
@@ -106,8 +107,8 @@ class kv_sequence {
     for (auto const& [row, unit] : hidden_) pool_->give(unit);
   }
 
-  /// A sequence of its own with the same entries, in units of its own. Nothing of it may have been masked.
-  /// - throws: `invalid_argument` if the pool has not enough free units. Then nothing was changed.
+  /// Copies the entries into a new sequence with units of its own. No entry may have been masked.
+  /// - throws: `invalid_argument` if the pool has too few free units. Nothing is changed then.
   [[nodiscard]] kv_sequence fork() const {
     kv_sequence copy(*pool_, bound_);
     copy.expect_pages("kv_sequence::fork", held_pages());
@@ -115,8 +116,8 @@ class kv_sequence {
     copy.position_ = position_;
     copy.in_flight_ = in_flight_;
     for (int row = 0; row < rows(); ++row) {
-      copy.grow(row, held_[static_cast<std::size_t>(row)]);
-      for (int at = 0; at < held_[static_cast<std::size_t>(row)]; ++at) {
+      copy.grow(row, num_units_[static_cast<std::size_t>(row)]);
+      for (int at = 0; at < num_units_[static_cast<std::size_t>(row)]; ++at) {
         std::memcpy(pool_->page(copy.unit_of(row, at)), pool_->page(unit_of(row, at)),
                     static_cast<std::size_t>(pool_->page_bytes()));
       }
@@ -125,15 +126,15 @@ class kv_sequence {
     return copy;
   }
 
-  /// What kvpolicy sees and edits: counts and positions of this sequence, rows of the pool. Where any unit may serve
-  /// any lane, layers and heads have stride 0: the table alone says whose a unit is.
+  /// The view that kvpolicy reads and edits: counts and positions of this sequence, and rows of the pool. If any unit
+  /// may belong to any lane, layers and heads have stride 0, and only the tables say to which lane a unit belongs.
   [[nodiscard]] kv::cache view() {
     return over({table_.data(), 0, row_units() * layer_rows(), row_units() * head_rows()}, count_.data(),
                 position_.data());
   }
 
-  /// Every position of the text so far, also those that a policy has dropped: what an engine sees that masks. Of a
-  /// mapped pool.
+  /// A view of every position of the text so far, including those that a policy has dropped, as an engine that masks
+  /// sees it. It needs a mapped pool.
   [[nodiscard]] kv::cache everything() {
     every_count_.assign(static_cast<std::size_t>(rows()), map_length_);
     kv::cache all = over(map(), every_count_.data(), every_position_.data());
@@ -142,7 +143,7 @@ class kv_sequence {
     return all;
   }
 
-  /// The tables that appliers write, and where they list what fell free.
+  /// The tables that appliers write, and those in which they list freed units.
   [[nodiscard]] kv::by_lane<int> list() {
     return {table_.data(), 0, row_units() * layer_rows(), row_units() * head_rows()};
   }
@@ -152,9 +153,9 @@ class kv_sequence {
             {freed_count_.data(), 0, layer_rows(), head_rows()}};
   }
 
-  /// Gives every lane room for `tokens` entries behind its last.
-  /// - throws: `invalid_argument` if a lane would exceed the bound, or the pool has not enough free units. Then nothing
-  ///   was changed.
+  /// Gives every lane the units for `tokens` more entries.
+  /// - throws: `invalid_argument` if a lane would exceed the bound, or the pool has too few free units. Nothing is
+  ///   changed then.
   void reserve(int tokens) {
     kv::expects(tokens >= 0, "kv_sequence::reserve", "tokens", tokens, "a count cannot be negative");
     int missing = 0;
@@ -162,39 +163,39 @@ class kv_sequence {
       int const count = count_[static_cast<std::size_t>(row)];
       kv::expects(tokens <= bound_ - count, "kv_sequence::reserve", "tokens", tokens,
                   "a lane holds " + std::to_string(count) + " of at most " + std::to_string(bound_));
-      missing += std::max(0, units_for(count + tokens) - held_[static_cast<std::size_t>(row)]);
+      missing += std::max(0, units_for(count + tokens) - num_units_[static_cast<std::size_t>(row)]);
     }
     expect_pages("kv_sequence::reserve", missing);
     for (int row = 0; row < rows(); ++row) grow(row, units_for(count_[static_cast<std::size_t>(row)] + tokens));
   }
 
-  /// Of a mapped pool: the units of the last `tokens` entries are those of positions from `position` on.
+  /// In a mapped pool, maps the positions from `position` on to the units of the last `tokens` entries.
   void note(int position, int tokens) {
     if (pool_->how().mapped) map_all(position + tokens);
   }
 
-  /// Gives the units behind each lane's last entry back to the pool.
+  /// Gives the units after each lane's last entry back to the pool.
   void release() {
     for (int row = 0; row < rows(); ++row) shrink(row, units_for(count_[static_cast<std::size_t>(row)]));
   }
 
-  /// Gives back what an applier has listed as freed.
+  /// Gives back the units that an applier has listed as freed.
   void release_freed() {
     for (int row = 0; row < rows(); ++row) {
       for (int i = 0; i < freed_count_[static_cast<std::size_t>(row)]; ++i) pool_->give(freed_[slot(row, i)]);
-      held_[static_cast<std::size_t>(row)] = count_[static_cast<std::size_t>(row)];
+      num_units_[static_cast<std::size_t>(row)] = count_[static_cast<std::size_t>(row)];
     }
   }
 
-  /// What a mask hides stays in memory, until the sequence ends or is cut before it.
+  /// Keeps the units of masked positions until the sequence ends or is cut before them.
   void keep_hidden() {
     for (int row = 0; row < rows(); ++row) {
-      int& held = held_[static_cast<std::size_t>(row)];
-      for (; held > count_[static_cast<std::size_t>(row)]; --held) hidden_.emplace_back(row, unit_of(row, held - 1));
+      int& owned = num_units_[static_cast<std::size_t>(row)];
+      for (; owned > count_[static_cast<std::size_t>(row)]; --owned) hidden_.emplace_back(row, unit_of(row, owned - 1));
     }
   }
 
-  /// The text was cut: positions from `length` on are gone. Returns the units of those that were hidden.
+  /// Cuts the text: removes the positions from `length` on. Returns the units of those that were masked.
   std::vector<std::pair<int, int>> cut(int length) {
     std::vector<std::pair<int, int>> shown;
     for (int row = 0; pool_->how().mapped && row < rows(); ++row) {
@@ -215,7 +216,7 @@ class kv_sequence {
   [[nodiscard]] int bound() const { return bound_; }
   [[nodiscard]] kv_pool& pool() const { return *pool_; }
 
-  /// Entries of all lanes, and the bytes of their keys and values.
+  /// The entries of all lanes, and the bytes of their keys and values.
   [[nodiscard]] std::int64_t live_entries() const {
     std::int64_t all = 0;
     for (int const count : count_) all += count;
@@ -225,15 +226,15 @@ class kv_sequence {
     return live_entries() * pool_->lane_bytes() / pool_->how().unit_tokens;
   }
 
-  /// Units of all lanes: what the sequence costs the pool.
+  /// The number of units that the sequence has taken from the pool.
   [[nodiscard]] int held_pages() const {
     int all = static_cast<int>(hidden_.size());
-    for (int const held : held_) all += held;
+    for (int const owned : num_units_) all += owned;
     return all;
   }
 
  private:
-  /// Rows of the tables: one for each lane, or one for all.
+  /// The rows of the tables: one for each lane, or one for all.
   [[nodiscard]] int rows() const {
     return pool_->how().whole_tokens ? 1 : pool_->shape().layers * pool_->shape().kv_heads;
   }
@@ -285,7 +286,7 @@ class kv_sequence {
     return static_cast<std::size_t>(row) * static_cast<std::size_t>(map_bound_) + static_cast<std::size_t>(position);
   }
 
-  /// Makes room in the map for `length` positions; new ones take the units of the entries that are there.
+  /// Extends the map to `length` positions. New positions get the units of the present entries.
   void map_all(int length) {
     if (length > map_bound_) {
       int const wider = std::max(2 * map_bound_, length);
@@ -310,19 +311,20 @@ class kv_sequence {
                 "the pool has " + std::to_string(pool_->free_pages()) + " left");
   }
   void grow(int row, int units) {
-    for (int& held = held_[static_cast<std::size_t>(row)]; held < units; ++held) {
-      table_[slot(row, held)] = pool_->take();
+    for (int& owned = num_units_[static_cast<std::size_t>(row)]; owned < units; ++owned) {
+      table_[slot(row, owned)] = pool_->take();
     }
   }
   void shrink(int row, int units) {
-    for (int& held = held_[static_cast<std::size_t>(row)]; held > units; --held) pool_->give(unit_of(row, held - 1));
+    for (int& owned = num_units_[static_cast<std::size_t>(row)]; owned > units; --owned)
+      pool_->give(unit_of(row, owned - 1));
   }
 
   void swap(kv_sequence& other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(bound_, other.bound_);
     table_.swap(other.table_);
-    held_.swap(other.held_);
+    num_units_.swap(other.num_units_);
     count_.swap(other.count_);
     position_.swap(other.position_);
     map_.swap(other.map_);
@@ -338,11 +340,11 @@ class kv_sequence {
 
   kv_pool* pool_;
   int bound_;
-  std::vector<int> table_;     ///< [rows][units of a full row]
-  std::vector<int> held_;      ///< units of each row
-  std::vector<int> count_;     ///< entries of each row
-  std::vector<int> position_;  ///< [rows][bound]
-  std::vector<int> map_;       ///< [rows][map_bound_], the unit of each position; of a mapped pool
+  std::vector<int> table_;      ///< [rows][units of a full row]
+  std::vector<int> num_units_;  ///< the number of units of each row
+  std::vector<int> count_;      ///< the number of entries of each row
+  std::vector<int> position_;   ///< [rows][bound]
+  std::vector<int> map_;        ///< [rows][map_bound_], the unit of each position in a mapped pool
   std::vector<int> every_count_;
   std::vector<int> every_position_;
   std::vector<int> freed_;                   ///< [rows][units of a full row]

@@ -23,8 +23,8 @@ namespace {
 
 using row_major = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// out = in * matrix^T, or out += for a residual. Outputs are shared out among the executor's threads; one row is a
-/// matrix-vector product that reads the weights once.
+/// Computes out = in * matrix^T, or out += for a residual. The executor's threads divide the outputs among themselves.
+/// A single row is a matrix-vector product that reads the weights once.
 void linear(kv::host_executor& exec, float const* in, int rows, std::vector<float> const& matrix, int width, float* out,
             bool add = false) {
   int const outputs = static_cast<int>(matrix.size()) / width;
@@ -56,7 +56,7 @@ void rms_norm(float const* in, int rows, std::vector<float> const& weight, float
   }
 }
 
-/// RoPE with halves paired, in place: channels d and d + half turn together.
+/// Applies RoPE in place, rotating the channels d and d + half as a pair.
 void rotate(float* row, int half, float const* cosine, float const* sine) {
   for (int d = 0; d < half; ++d) {
     float const a = row[d];
@@ -127,7 +127,8 @@ std::span<float const> model::forward(kv::host_executor& exec, std::span<std::ui
   return {logits_.data(), static_cast<std::size_t>(num_new_tokens) * static_cast<std::size_t>(c.vocab)};
 }
 
-/// The byte's own row, and from each table the row that the last 2, 3, ... bytes hash to. Before the start: byte 0.
+/// Adds the row of the byte itself and, from each table, the row to which the last 2, 3, ... bytes hash. Bytes before
+/// the start are 0.
 void model::embed(pass const& now) {
   config const& c = about();
   float* x = sized(x_, now.rows, c.width);
@@ -168,7 +169,8 @@ void model::attention(pass const& now, int layer) {
   place_rows(now, layer);
 }
 
-/// Rotates queries and keys; queries go to the query rows, keys and values to the places of the last entries.
+/// Rotates queries and keys, then writes queries to the query rows, and keys and values to the places of the last
+/// entries.
 void model::place_rows(pass const& now, int layer) {
   config const& c = about();
   int const dims = c.head_dim;
@@ -216,7 +218,7 @@ layer_rows model::rows_of(int layer) {
           keys(wide_.data() + std::ptrdiff_t{c.q_heads} * c.head_dim, heads * c.head_dim)};
 }
 
-/// SwiGLU: down(silu(gate) * up), added to the residual.
+/// Adds SwiGLU, down(silu(gate) * up), to the residual stream.
 void model::mlp(pass const& now, int layer) {
   config const& c = about();
   block_weights const& block = weights_.blocks[static_cast<std::size_t>(layer)];

@@ -1,4 +1,4 @@
-// tinylm: a byte-level decoder of four layers. Attention reads whatever entries the cache still holds.
+// tinylm: a byte-level decoder of four layers. Its attention reads the entries that the cache still holds.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@
 
 namespace tinylm {
 
-/// What gates read: a layer's rows of the fresh tokens, before its attention. Valid until the next layer.
+/// The inputs of gates: a layer's rows of the new tokens, before its attention. They are valid until the next layer.
 struct layer_rows {
   int layer = 0;
-  kv::hidden_rows normed{};    ///< what went into keys and values: behind the layer's input norm
-  kv::row_view keys_before{};  ///< before RoPE, found by lane and fresh token; and after
-  kv::row_view keys_after{};
+  kv::hidden_rows normed{};    ///< the output of the layer's input norm, from which keys and values are computed
+  kv::row_view keys_before{};  ///< keys before RoPE, by lane and new token
+  kv::row_view keys_after{};   ///< the same after RoPE
 };
 
-/// What a caller may want of a forward besides logits.
+/// The optional arguments of a forward.
 struct forward_hooks {
-  /// Keys, values and queries of a layer are where they belong; which entries its lanes read may still be changed, by
-  /// the counts and tables behind the cache's view.
+  /// Called when keys, values and queries of a layer are in their places. It may still change which entries the lanes
+  /// read, by the counts and tables behind the cache's view.
   std::function<void(layer_rows const&)> before_attention{};
-  std::function<void(int layer)> after_layer{};  ///< the layer is done
+  std::function<void(int layer)> after_layer{};  ///< called when the layer is done
   kv::by_lane<std::uint8_t const> hidden{};      ///< see attention_call; for tests
   kv::mask_rows const* mask = nullptr;           ///< see attention_call
   vertical_slash const* slash = nullptr;         ///< see attention_call
 };
 
-/// The weights, and memory for one forward at a time. Knows no policy and no logical length: the text says where it is.
+/// The weights, and memory for one forward at a time. It knows no policy, and takes positions from the text alone.
 class model {
  public:
   explicit model(weights from);
@@ -41,15 +41,14 @@ class model {
   [[nodiscard]] config const& about() const { return weights_.about; }
   [[nodiscard]] weights const& parameters() const { return weights_; }
 
-  /// Runs the last `new_tokens` bytes of `text` (prefill: many, decode: one) and returns their logits, [fresh][vocab],
-  /// valid until the next forward.
+  /// Runs the last `num_new_tokens` bytes of `text` (many in a prefill, one in a decode step) and returns their logits
+  /// [num_new_tokens][vocab], which are valid until the next forward.
   ///
-  /// - in: `text`, the sequence from its start (n-grams look a few bytes back); `into`, a cache to which the fresh
-  /// tokens
-  ///   were appended already: the last `new_tokens` entries of every lane are theirs. Their rows of K and V are written
-  ///   here.
-  /// - out: `queries` grows by `new_tokens` rows.
-  /// - throws: `invalid_argument` if the cache is another model's, or its last positions are not the text's.
+  /// - in: `text`, the sequence from its start, because n-grams read a few earlier bytes; `into`, a cache to which the
+  ///   new tokens were appended already, as the last `num_new_tokens` entries of every lane.
+  /// - out: the rows of K and V of these entries; `queries` grows by `num_new_tokens` rows.
+  /// - throws: `invalid_argument` if the cache belongs to another model, or its last positions are not those of the
+  ///   text.
   std::span<float const> forward(kv::host_executor& exec, std::span<std::uint8_t const> text, int num_new_tokens,
                                  kv::cache const& into, query_rows& queries, forward_hooks const& hooks = {});
 
@@ -66,14 +65,14 @@ class model {
   void mlp(pass const& now, int layer);
 
   weights weights_;
-  std::vector<float> frequency_;  ///< [D / 2], radians a position
-  std::vector<float> cosine_;     ///< [rows][D / 2], and sine_
-  std::vector<float> sine_;
-  std::vector<float> x_;       ///< [rows][width]
-  std::vector<float> normed_;  ///< [rows][width]
-  std::vector<float> wide_;    ///< [rows][q, k, v or gate, up]
-  std::vector<float> keys_;    ///< [rows][KV head][D], before RoPE
-  std::vector<float> inner_;   ///< [rows][what wo or down reads]
+  std::vector<float> frequency_;  ///< [D / 2], in radians per position
+  std::vector<float> cosine_;     ///< [rows][D / 2]
+  std::vector<float> sine_;       ///< [rows][D / 2]
+  std::vector<float> x_;          ///< [rows][width]
+  std::vector<float> normed_;     ///< [rows][width]
+  std::vector<float> wide_;       ///< [rows][q, k and v, or gate and up]
+  std::vector<float> keys_;       ///< [rows][KV head][D], before RoPE
+  std::vector<float> inner_;      ///< [rows][input of wo or down]
   std::vector<float> logits_;
   std::vector<std::vector<float>> scratch_;
 };

@@ -1,4 +1,4 @@
-// What attention reads of a sequence: rows in order, wherever each of them lives.
+// The list of rows that attention reads of a sequence, in order, wherever each row is in memory.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace tinylm {
 
 namespace kv = kvpolicy;
 
-/// For each lane a list of rows by pointer: those of its pages, of its window, and of tokens that are in no cache yet.
-/// Attention reads it like a cache, and a forward writes the rows of new tokens through it.
+/// For each lane a list of pointers to rows: those of its pages, of its window, and of tokens that are in no cache yet.
+/// Attention reads the list like a cache, and a forward writes the rows of new tokens through it.
 class row_list {
  public:
   row_list(kv::shape const& model, int bound) : model_(model), bound_(bound) {
@@ -35,7 +35,7 @@ class row_list {
 
   void clear(kv::lane this_lane) { count_[row(this_lane)] = 0; }
 
-  /// Adds entries [first, last) of a lane of `from` behind the lane's others.
+  /// Adds the entries [first, last) of a lane of `from` to the end of the lane's list.
   void add(kv::cache const& from, kv::lane this_lane, int first, int last, bool admitted = true) {
     int& count = count_[row(this_lane)];
     kv::expects(last - first <= bound_ - count, "row_list", "entries", last - first,
@@ -53,9 +53,9 @@ class row_list {
   }
 
   [[nodiscard]] int count(kv::lane this_lane) const { return count_[row(this_lane)]; }
-  /// Of all lanes.
+  /// The number of entries of all lanes.
   [[nodiscard]] std::int64_t entries() const { return std::accumulate(count_.begin(), count_.end(), std::int64_t{0}); }
-  /// Which entries of a lane were admitted, to be written.
+  /// One writable byte for each entry of a lane: not 0 if it was admitted.
   [[nodiscard]] std::uint8_t* admitted(kv::lane this_lane) { return admitted_.data() + at_of(this_lane, 0); }
 
   [[nodiscard]] kv::cache view() {

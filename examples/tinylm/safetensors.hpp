@@ -1,4 +1,4 @@
-// A reader of safetensors files that believes nothing: every number of the header is checked against the file.
+// A reader of safetensors files that checks every number of the header against the file.
 #pragma once
 
 #include <fcntl.h>
@@ -25,8 +25,8 @@ namespace tinylm {
 
 namespace kv = kvpolicy;
 
-/// A file in memory for as long as this lives. `writable`: pages that are written become private copies; the file
-/// stays.
+/// A file that is mapped into memory while this object lives. If it is writable, a written page becomes a private copy,
+/// and the file does not change.
 class mapped_file {
  public:
   explicit mapped_file(std::filesystem::path const& path, bool writable = false) {
@@ -55,7 +55,7 @@ class mapped_file {
   std::size_t size_ = 0;
 };
 
-/// An open safetensors file: named tensors and metadata. Everything is checked when it is opened.
+/// An open safetensors file with its named tensors and its metadata. The constructor checks everything.
 ///
 /// - throws: `kvpolicy::invalid_argument`, one line that names the file, the tensor and the value.
 class safetensors {
@@ -63,7 +63,7 @@ class safetensors {
   struct tensor {
     std::string dtype;
     std::vector<std::uint64_t> shape;
-    std::uint64_t begin = 0;  ///< bytes from the end of the header
+    std::uint64_t begin = 0;  ///< in bytes, from the end of the header
     std::uint64_t end = 0;
   };
 
@@ -84,17 +84,17 @@ class safetensors {
 
   [[nodiscard]] std::map<std::string, std::string> const& all_metadata() const { return metadata_; }
 
-  /// Where a tensor's bytes are. Of a file that was opened writable they may be written.
+  /// The address of a tensor's bytes. They may be written if the file was opened writable.
   [[nodiscard]] std::byte* at(tensor const& one) const { return const_cast<std::byte*>(data_.data()) + one.begin; }
 
-  /// The text that the metadata keeps under this name.
+  /// The text of the metadata under this key.
   [[nodiscard]] std::string const& metadata(std::string const& key) const {
     auto const found = metadata_.find(key);
     refuse(found == metadata_.end(), "metadata " + key, "missing", "it is needed");
     return found->second;
   }
 
-  /// A tensor's bytes, of exactly this type and shape.
+  /// The bytes of a tensor, which must have exactly this type and shape.
   [[nodiscard]] std::span<std::byte const> bytes(std::string const& key, std::string const& dtype,
                                                  std::vector<std::uint64_t> const& shape) const {
     tensor const& one = of_shape(key, shape);
@@ -102,7 +102,7 @@ class safetensors {
     return data_.subspan(static_cast<std::size_t>(one.begin), static_cast<std::size_t>(one.end - one.begin));
   }
 
-  /// A tensor of floats in any width, of exactly this shape, as float32.
+  /// Reads a tensor of floats of any width as float32. It must have exactly this shape.
   [[nodiscard]] std::vector<float> floats(std::string const& key, std::vector<std::uint64_t> const& shape) const {
     tensor const& one = of_shape(key, shape);
     bool const number = one.dtype == "F32" || one.dtype == "F16" || one.dtype == "BF16";
@@ -200,7 +200,7 @@ class safetensors {
            "shape and dtype make " + std::to_string(bytes));
   }
 
-  /// Tensors lie side by side: they share no byte, and no byte belongs to none.
+  /// Checks that the tensors are adjacent: each byte belongs to exactly one tensor.
   void check_layout() const {
     std::vector<std::pair<std::string, tensor>> in_order(tensors_.begin(), tensors_.end());
     std::sort(in_order.begin(), in_order.end(), [](auto const& a, auto const& b) {

@@ -1,4 +1,4 @@
-// From logits to a byte, and to the bits that a byte costs.
+// Chooses a byte from logits, and computes the bits that a byte costs.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace tinylm {
 
-/// How the next byte is chosen. Temperature 0 is greedy: the most probable, the lower one of two.
+/// How the next byte is chosen. Temperature 0 is greedy: it takes the most probable byte, of equal ones the lowest.
 struct sampling {
   float temperature = 0;
   std::uint64_t seed = 1;
-  int stop = -1;  ///< generation ends with this byte; -1: it does not
+  int stop = -1;  ///< generation ends after this byte; -1: no byte ends it
 };
 
 /// -log2 of the probability of `byte`.
@@ -30,7 +30,7 @@ struct sampling {
 [[nodiscard]] inline std::uint8_t choose(std::span<float const> logits, sampling const& how, std::mt19937_64& random) {
   auto const best = std::max_element(logits.begin(), logits.end());
   if (how.temperature <= 0) return static_cast<std::uint8_t>(best - logits.begin());
-  std::vector<double> until;  // running sums of probabilities
+  std::vector<double> until;  // running sums of unnormalised probabilities
   double sum = 0;
   for (float const one : logits) until.push_back(sum += std::exp(static_cast<double>((one - *best) / how.temperature)));
   double const at = static_cast<double>(random() >> 11) * 0x1p-53 * sum;

@@ -1,4 +1,4 @@
-// A sequence being read and written by the model while a kvpolicy policy decides what its cache keeps.
+// A sequence that the model reads and writes while a policy decides which entries its cache keeps.
 #pragma once
 
 #include <array>
@@ -13,17 +13,18 @@
 
 namespace tinylm {
 
-/// When a session lets its policy decide: never by itself, once after a prefill, or after every forward.
+/// When a session lets its policy decide: only when the caller asks, once after a prefill, or after every forward.
 enum class when { by_hand, after_prefill, every_forward };
 
-/// How a session carries its policy's decisions out. The pool must be cut accordingly (`pool_for`).
+/// How a session applies its policy's decisions. The pool must be made for that layout (`pool_for`).
 enum class layout { compact, list_rewrite, dead_slot, mask, overwrite };
 
 [[nodiscard]] constexpr std::array<char const*, 5> names(layout) {
   return {"compact", "list_rewrite", "dead_slot", "mask", "overwrite"};
 }
 
-/// A pool that a layout works on. `whole_tokens`: one list for all lanes, as a policy of token granularity may have it.
+/// The options of a pool for a layout. With `whole_tokens` all lanes have one list, which needs a policy that decides
+/// for all lanes together.
 [[nodiscard]] constexpr pool_options pool_for(layout how, bool whole_tokens = false) {
   bool const paged = how == layout::compact && !whole_tokens;
   return {.unit_tokens = paged ? kv_pool::page_tokens : 1,
@@ -32,25 +33,24 @@ enum class layout { compact, list_rewrite, dead_slot, mask, overwrite };
 }
 
 struct session_options {
-  int bound = 4096;  ///< entries that a lane may hold, those of a chunk included
+  int bound = 4096;  ///< the largest number of entries of a lane, those of a chunk included
   int chunk = 256;   ///< tokens of one forward in a prefill
   when decide = when::after_prefill;
   layout lay = layout::compact;
-  bool observe_by_layer = false;  ///< show each layer to the policy when it is done, not all of them at the end
+  bool observe_by_layer = false;  ///< let the policy observe each layer when it is done, not all layers at the end
   kv::by_lane<std::uint8_t const> hidden{};  ///< see attention_call; for tests
 };
 
-/// What a session did and what it took.
+/// Counts of a session's work, and the time that it took.
 struct session_counters {
-  std::int64_t steps = 0;         ///< tokens decoded one by one
-  std::int64_t entries_read = 0;  ///< entries of all lanes that those steps attended to
-  std::int64_t evictions = 0;     ///< decisions carried out
+  std::int64_t steps = 0;         ///< tokens that were decoded one at a time
+  std::int64_t entries_read = 0;  ///< entries of all lanes that these steps attended to
+  std::int64_t evictions = 0;     ///< decisions that were applied
   double model_seconds = 0;
   double policy_seconds = 0;
 };
 
-/// A text that was read with its whole cache and everything that policies want to know of it. Many sessions may go on
-/// from it.
+/// A text that was read with the full cache, and all signals that policies may need. Several sessions may continue it.
 struct prompt {
   std::vector<std::uint8_t> text;
   kv_sequence entries;
@@ -58,8 +58,8 @@ struct prompt {
   std::vector<float> logits;  ///< of the last row
 };
 
-/// One sequence: model, pages, policy, and the logical length, which is the text's and never follows from counts.
-/// The policy runs where the executor is; the model's forward stays on the host.
+/// One sequence: model, pages, policy and text. The logical length is that of the text, and never follows from counts.
+/// The policy runs on the executor, the model's forward on the host.
 template <class Policy, kv::executor Executor = kv::host_executor>
   requires kv::eviction_policy<Policy> || std::same_as<Policy, kv::basic_any_policy<Executor>>
 class session {
@@ -68,7 +68,7 @@ class session {
   session(model& with, Executor& exec, kv_pool& pool, Policy const& policy, session_options const& options = {})
       : session(with, exec, kv_sequence(pool, options.bound), policy, options) {}
 
-  /// Goes on from a prompt in pages of its own: the policy is shown all rows at once, then decides unless `by_hand`.
+  /// Continues a prompt in pages of its own. The policy observes all rows at once, then decides unless `by_hand`.
   /// Methods that decide between chunks see the whole prompt instead.
   session(model& with, Executor& exec, prompt const& from, Policy const& policy, session_options const& options = {})
       : session(with, exec, from.entries.fork(), policy, options) {
@@ -79,7 +79,8 @@ class session {
     if (options_.decide != when::by_hand) decide_by(from.queries);
   }
 
-  /// Reads bytes in chunks. `visit(position, logits)` gets each chunk's rows, [rows][vocab], the first for `position`.
+  /// Reads bytes in chunks. For each chunk it calls `visit(position, logits)` with the logits [rows][vocab]; the first
+  /// row is that of `position`.
   template <class Visit>
   void prefill(std::span<std::uint8_t const> bytes, Visit const& visit) {
     for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(options_.chunk)) {
@@ -94,11 +95,10 @@ class session {
     prefill(bytes, [](int, std::span<float const>) {});
   }
 
-  /// The policy decides by the last forward's rows, and its decision is carried out; pages that fall free go back to
-  /// the pool.
+  /// Lets the policy decide by the rows of the last forward, and applies the decision. Freed pages go back to the pool.
   void evict() { decide_by(queries_); }
 
-  /// Reads one byte; returns the logits of the next.
+  /// Reads one byte, and returns the logits of the next.
   std::span<float const> step(std::uint8_t byte) {
     forward({&byte, 1});
     ++counters_.steps;
@@ -107,7 +107,7 @@ class session {
     return logits_;
   }
 
-  /// Chooses and reads up to `bytes` bytes. The same seed gives the same text.
+  /// Generates up to `bytes` bytes. The same seed gives the same text.
   std::string generate(int bytes, sampling const& how = {}) {
     kv::expects(!logits_.empty(), "generate", "text", "empty or just cut",
                 "there are no logits: prefill or step first");
@@ -122,7 +122,7 @@ class session {
     return out;
   }
 
-  /// Rolls the text back to `position` bytes. What was evicted before stays so.
+  /// Rolls the text back to `position` bytes. Entries that were evicted before stay evicted.
   void truncate(int position) {
     kv::expects(position >= 0 && position <= length(), "session::truncate", "position", position,
                 "the text has " + std::to_string(length()) + " bytes");
@@ -144,8 +144,8 @@ class session {
   [[nodiscard]] kv::cache view() { return entries_.view(); }
   [[nodiscard]] kv::report const& report() const { return plan_.report(); }
   [[nodiscard]] session_counters const& counters() const { return counters_; }
-  /// What the last decision came to in memory.
-  [[nodiscard]] kv::apply_stats const& told() const { return told_.front(); }
+  /// The statistics of the last decision that was applied.
+  [[nodiscard]] kv::apply_stats const& told() const { return stats_.front(); }
   [[nodiscard]] std::string explain(int lane, int ordinal) {
     return kv::explain(policy_, plan_, kv::segment_of(plan_.keep().lanes, plan_.keep().decides, lane), ordinal);
   }
@@ -185,15 +185,15 @@ class session {
     ++counters_.evictions;
   }
 
-  /// Carries the plan out and gives back what fell free.
+  /// Applies the plan, and gives freed units back to the pool.
   void apply(kv::cache& cache) {
     switch (options_.lay) {
       case layout::compact:
-        kv::apply(*exec_, kv::compact{}, plan_, cache, state_, told_.data());
+        kv::apply(*exec_, kv::compact{}, plan_, cache, state_, stats_.data());
         return entries_.release();
       case layout::list_rewrite:
         kv::apply(*exec_, kv::list_rewrite<>{.list = entries_.list(), .freed = entries_.freed()}, plan_, cache, state_,
-                  told_.data());
+                  stats_.data());
         return entries_.release_freed();
       case layout::dead_slot:
         kv::apply(*exec_,
@@ -201,18 +201,18 @@ class session {
                                   .map = entries_.map(),
                                   .dead = entries_.pool().dead(),
                                   .freed = entries_.freed()},
-                  plan_, cache, state_, told_.data());
+                  plan_, cache, state_, stats_.data());
         return entries_.release_freed();
       case layout::mask:
-        kv::apply(*exec_, kv::mask{entries_.list(), mask_}, plan_, cache, state_, told_.data());
+        kv::apply(*exec_, kv::mask{entries_.list(), mask_}, plan_, cache, state_, stats_.data());
         return entries_.keep_hidden();
       case layout::overwrite:
-        kv::apply(*exec_, kv::overwrite{entries_.list()}, plan_, cache, state_, told_.data());
+        kv::apply(*exec_, kv::overwrite{entries_.list()}, plan_, cache, state_, stats_.data());
         return entries_.release();
     }
   }
 
-  /// Units that were hidden go back to the pool, and whoever writes them next may be read.
+  /// Unmasks units that went back to the pool, so that attention reads the entries that are written there next.
   void show_again(std::vector<std::pair<int, int>> const& shown) {
     int const heads = model_->about().shape().kv_heads;
     for (auto const& [row, unit] : shown) mask_.set({0, row / heads, row % heads}, unit, true);
@@ -222,7 +222,7 @@ class session {
     return kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), rows.signal()};
   }
 
-  /// Room first, then counts, then rows: nothing has changed if there is no room.
+  /// Reserves units first, then edits counts, then writes rows, so that nothing has changed if the pool is full.
   std::span<float const> forward(std::span<std::uint8_t const> fresh) {
     int const tokens = static_cast<int>(fresh.size());
     kv::cache cache{};
@@ -262,17 +262,17 @@ class session {
   session_options options_;
   std::vector<std::uint8_t> text_;
   kv_sequence entries_;
-  query_rows queries_;  ///< of the last forward
+  query_rows queries_;  ///< the rows of the last forward
   kv::state<Executor> state_;
   kv::plan<Executor> plan_;
   std::vector<float> logits_;
   session_counters counters_;
-  std::vector<kv::apply_stats> told_ = std::vector<kv::apply_stats>(1);  ///< on the heap, where a device may write it
-  std::vector<float> mask_memory_;                                       ///< [rows][units of the pool]
+  std::vector<kv::apply_stats> stats_ = std::vector<kv::apply_stats>(1);  ///< on the heap, where a device may write it
+  std::vector<float> mask_memory_;                                        ///< [rows][units of the pool]
   kv::mask_rows mask_;
 };
 
-/// Reads a text with its whole cache, once for many policies.
+/// Reads a text with the full cache, once for many policies.
 template <kv::executor Executor>
 [[nodiscard]] prompt read_prompt(model& with, Executor& exec, kv_pool& pool, std::span<std::uint8_t const> text,
                                  int bound = 4096, int chunk = 256) {

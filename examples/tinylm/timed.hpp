@@ -1,11 +1,11 @@
-// How long something takes.
+// Measures the time that a function takes.
 #pragma once
 
 #include <chrono>
 
 namespace tinylm {
 
-/// Adds the time that `work` takes.
+/// Calls `work` and adds the time that it takes to `seconds`.
 template <class Work>
 void timed(double& seconds, Work const& work) {
   auto const begin = std::chrono::steady_clock::now();

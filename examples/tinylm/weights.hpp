@@ -12,7 +12,7 @@
 
 namespace tinylm {
 
-/// The numbers of the model, as tools/train_tinylm.py names them.
+/// The sizes of the model, under the names that tools/train_tinylm.py gives them.
 struct config {
   int vocab = 0;
   int width = 0;
@@ -31,7 +31,7 @@ struct config {
   }
 };
 
-/// Matrices are [out, in], row-major; matrices that multiply the same input are stacked.
+/// The weights of a block. Matrices are [out, in], row-major. Matrices of the same input are stacked.
 struct block_weights {
   std::vector<float> attention_norm;
   std::vector<float> qkv;  ///< wq, wk, wv
@@ -44,7 +44,7 @@ struct block_weights {
 struct weights {
   config about;
   std::vector<float> embedding;
-  std::vector<std::vector<float>> ngrams;  ///< tables of hashed 2-, 3-, ... grams
+  std::vector<std::vector<float>> ngrams;  ///< tables for hashes of the last 2, 3, ... bytes
   std::vector<block_weights> blocks;
   std::vector<float> norm;
   std::vector<float> head;
@@ -98,7 +98,7 @@ inline config read_config(safetensors const& file) {
   return c;
 }
 
-/// Matrices of one input, one below the other.
+/// Reads the matrices of one input and stacks them.
 inline std::vector<float> stacked(safetensors const& file, std::string const& prefix, int in,
                                   std::initializer_list<std::pair<char const*, int>> names) {
   std::vector<float> all;
@@ -112,6 +112,7 @@ inline std::vector<float> stacked(safetensors const& file, std::string const& pr
 
 }  // namespace detail
 
+/// Reads the weights of a model.
 /// - throws: `kvpolicy::invalid_argument` if the file is not sound, or a tensor is missing or has another shape.
 [[nodiscard]] inline weights read_weights(std::filesystem::path const& path) {
   safetensors const file(path);

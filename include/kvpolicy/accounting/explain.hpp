@@ -1,4 +1,4 @@
-// Why an entry stays or goes, in one line; and what a policy will cost, before anything runs.
+// Explains in one line why an entry stays or goes, and computes the memory that a policy needs before anything runs.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// What a policy needs for one batch, in bytes. Knows bounds only; nothing is made.
+/// The bytes that a policy needs for one batch. They follow from the bounds of the batch, and nothing is allocated.
 struct required {
   std::size_t plan = 0;     ///< scores, keep sets, report
   std::size_t state = 0;    ///< columns of recorders
@@ -16,27 +16,27 @@ struct required {
   friend bool operator==(required const&, required const&) = default;
 };
 
-/// How a decision treated one entry.
+/// The result of a decision for one entry.
 struct verdict {
-  kvpolicy::lane lane{};  ///< the lane that stands for all which decide together
+  kvpolicy::lane lane{};  ///< the first lane of the segment, which stands for all that decide together
   int ordinal = 0;
   int position = 0;
   bool kept = false;
   bool forced = false;
-  bool all_kept = false;  ///< nothing of the segment was dropped
+  bool all_kept = false;  ///< the segment dropped nothing
   float score = 0;        ///< NaN ranks below every number
-  int rank = 0;           ///< among the lane's candidates, 1 is best; ties to the lower ordinal
+  int rank = 0;  ///< among the segment's candidates; 1 is the best; of equal scores the lower ordinal is better
   int candidates = 0;
   int kept_candidates = 0;
-  float cut = 0;  ///< the lowest score that was kept
+  float cut = 0;  ///< the lowest score of a kept candidate
 };
 
 namespace detail {
 
-/// True if a ranks above b: NaN below every number.
+/// True if a ranks above b. NaN ranks below every number.
 inline bool outranks(float a, float b) { return a > b || (a == a && b != b); }
 
-/// Bytes of the columns of these recorders. `slack`: see state.
+/// The bytes of the columns of these recorders. Rows of entries are longer than the bound by `slack`, see `state`.
 template <class... Recorders>
 std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const& in, int slack) {
   std::size_t all = 0;
@@ -53,9 +53,9 @@ std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const&
 
 }  // namespace detail
 
-/// The memory that `make_plan` and `make_state` would take, and the scratch that they would reserve.
+/// Computes the memory that `make_plan` and `make_state` allocate, and the scratch that they reserve.
 ///
-/// - `appliers`: those that `make_plan` would be told of.
+/// - in: after the cache the appliers that are passed to `make_plan`.
 /// - throws: `invalid_argument` if the cache or the policy is not sound.
 template <executor Executor, entry_decision Policy, class... Appliers>
 [[nodiscard]] required required_bytes(Policy const& policy, cache const& in, Appliers const&...) {
@@ -83,7 +83,7 @@ required required_bytes(Policy const&, cache const&, Args const&...) {
 }
 /// @endcond
 
-/// The same of a dual cache: the window's plan, and the state of both parts.
+/// Computes the same for a dual cache: the plan of the window, and the state of both parts.
 template <executor Executor, admission_policy Policy>
 [[nodiscard]] required required_bytes(Policy const& policy, dual_cache const& both) {
   detail::check_dual("required_bytes", both);
@@ -95,10 +95,10 @@ template <executor Executor, admission_policy Policy>
   return made;
 }
 
-/// What the plan's last decision says about one entry of a segment, while the cache is as it was then (of an exit plan:
-/// before the window has moved on).
+/// Looks up what the plan's last decision did with one entry of a segment. The cache must not have changed since; for
+/// an exit plan the window must not have moved on.
 ///
-/// - in: `forces(entry)`, which entries the policy forces. Host memory only.
+/// - in: `forces(entry)`, true for the entries that the policy forces. The plan must be in host memory.
 /// - cost: O(entries) of the segment.
 /// - throws: `invalid_argument` if the plan holds no decision, or the segment or the ordinal is out of range.
 template <executor Executor, class Forces>
@@ -141,7 +141,8 @@ template <executor Executor, class Forces>
   return made;
 }
 
-/// "layer 0, head 1, entry 17 at position 17: dropped; score 0.0123 ranks 40 of 168, 28 were kept down to 0.0151".
+/// Prints a verdict: "sequence 0, layer 0, head 1, entry 17 at position 17: dropped; score 0.0123 ranks 40 of 168, 28
+/// were kept down to 0.0151".
 [[nodiscard]] inline std::string print(verdict const& of) {
   auto const number = [](auto value) { return to_string(value); };
   std::string const where = "sequence " + number(of.lane.sequence) + ", layer " + number(of.lane.layer) + ", head " +
@@ -156,7 +157,7 @@ template <executor Executor, class Forces>
   return ranked + ", " + number(of.kept_candidates) + " were kept down to " + number(of.cut);
 }
 
-/// Whether a policy forces an entry of the plan's last decision, while the cache is as it was then.
+/// True if a policy forced an entry in the plan's last decision. The cache must not have changed since.
 ///
 /// - throws: `invalid_argument` if the plan holds no decision.
 template <executor Executor, entry_decision Policy>
@@ -164,7 +165,7 @@ template <executor Executor, entry_decision Policy>
   of.expects_decision("forces");
   using score_type = std::remove_cvref_t<decltype(policy.score)>;
   if constexpr (detail::ranks_candidates<score_type>) {
-    return of.score(segment, ordinal) == -std::numeric_limits<float>::infinity();  // as decide marked it
+    return of.score(segment, ordinal) == -std::numeric_limits<float>::infinity();  // `decide` marks forced entries so
   }
   keep_set const& keep = of.keep();
   lane const this_lane = keep.lanes.at(first_lane(keep.lanes, keep.decides, segment));
@@ -177,7 +178,7 @@ template <executor Executor, entry_decision Policy>
   return detail::forces_of(policy.score)(at) || policy.protect(at);
 }
 
-/// Why an entry stays or goes, in one line.
+/// Explains in one line why an entry stays or goes.
 ///
 ///     std::puts(kv::explain(policy, plan, segment, ordinal).c_str());
 template <executor Executor, entry_decision Policy>

@@ -1,4 +1,4 @@
-// A policy, an engine and a layout that go together, as one value; those that do not are refused at once.
+// Checks that an engine can apply a policy with a layout, and binds the policy and the layout into one value.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@
 namespace KVPOLICY_NAMESPACE {
 namespace engines {
 
-/// A description of an engine's memory: `can` tells its facts.
+/// A description of an engine's memory. Its static member `can` holds the engine's capabilities.
 template <class E>
 concept engine = requires {
   { E::can } -> std::convertible_to<capabilities>;
 };
 
-/// An applier: `applier` alone names the shipped ones here.
+/// An applier. (In this namespace `applier` is the enumeration of the shipped ones.)
 template <class L>
 concept applier_of_engine = kvpolicy::applier<L>;
 
@@ -31,7 +31,8 @@ inline constexpr auto cannot_tell_apart =
 
 namespace detail {
 
-/// Lanes that decide apart and share a budget will keep different numbers of entries.
+/// Refuses a budget that several separately deciding lanes share if the engine has one length for them: such lanes keep
+/// different numbers of entries.
 inline void check_budget(capabilities const& can, applier_effects by, granularity decides, budget_scope pooled) {
   bool const ragged = static_cast<int>(pooled) > static_cast<int>(decides);
   expects(
@@ -42,12 +43,12 @@ inline void check_budget(capabilities const& can, applier_effects by, granularit
 
 }  // namespace detail
 
-/// Refuses what `bind` refuses, for policies of which only this much is known. `name` and `effects` are the applier's,
-/// which may be one of yours.
+/// Makes the same checks as `bind`, for a policy whose type is not known.
 ///
-/// - throws: `invalid_argument` if the engine does not support the applier, its tables are coarser than the decision,
-/// or
-///   a pooled budget would give lanes of one length different numbers of entries.
+/// - in: the engine's capabilities; the granularity of the decision; `name` and `effects` of the applier, which need
+///   not be a shipped one; the element type of the keys; the scope of the policy's budget.
+/// - throws: `invalid_argument` if the engine does not support the applier, if its tables are coarser than the
+///   decision, or if a shared budget would give lanes of one length different numbers of entries.
 inline void check(capabilities const& can, granularity decides, char const* name, applier_effects effects,
                   codec keys = codec::f32, budget_scope pooled = budget_scope::lane) {
   char const* const why = refusal(can, effects, keys);
@@ -56,9 +57,9 @@ inline void check(capabilities const& can, granularity decides, char const* name
   detail::check_budget(can, effects, decides, pooled);
 }
 
-/// The same for a shipped applier that is known by its name.
+/// Makes the same checks for a shipped applier, given by its name.
 ///
-/// - throws: also `invalid_argument` if there is no such applier.
+/// - throws: also `invalid_argument` if there is no applier of that name.
 inline void check(capabilities const& can, granularity decides, std::string_view layout, codec keys = codec::f32,
                   budget_scope pooled = budget_scope::lane) {
   std::optional<applier> const by = applier_named(layout);
@@ -68,7 +69,7 @@ inline void check(capabilities const& can, granularity decides, std::string_view
 
 namespace detail {
 
-/// Asked by name, so that the compiler's error names the engine and the layout.
+/// A named struct, so that the compiler's error names the engine and the layout.
 template <class Engine, class Layout>
 struct layout_of_engine {
   static constexpr bool is_supported = supports(Engine::can, Layout::effects);
@@ -79,11 +80,12 @@ struct decision_in_engine {
   static constexpr bool is_told_apart = Decides >= finest(Engine::can, Layout::effects);
 };
 
-/// True if a scorer's granularity is known to the compiler; that of reduce_lanes is a value.
+/// True if a scorer's granularity is a compile-time constant. That of `reduce_lanes` is a data member.
 template <class Score>
 concept decides_statically = !std::is_member_object_pointer_v<decltype(&Score::decides)>;
 
-/// Entries that the i-th lane of a cache will hold; a lane that the keep set does not decide about keeps its own.
+/// The number of entries that the i-th lane of a cache will hold after the keep set is applied. A lane of a layer that
+/// the keep set does not cover keeps all entries.
 inline int survivors(keep_set const& keep, cache const& in, applier_effects by, int i) {
   lane const this_lane = in.lanes.at(i);
   int const count = *in.lanes.count.row(this_lane);
@@ -99,7 +101,7 @@ inline int survivors(keep_set const& keep, cache const& in, applier_effects by, 
   return stay;
 }
 
-/// Lanes that share a length keep equally many entries, or the plan is refused. The host reads the keep sets.
+/// Refuses a plan in which lanes that share a length keep different numbers of entries. The host reads the keep sets.
 inline void refuse_uneven(capabilities const& can, applier_effects by, keep_set const& keep, cache const& in) {
   for (int i = 0; i < in.lanes.size(); ++i) {
     lane first = in.lanes.at(i);
@@ -118,8 +120,8 @@ inline void refuse_uneven(capabilities const& can, applier_effects by, keep_set 
 
 }  // namespace detail
 
-/// What `bind` made sure of: `policy` can be carried out by `layout` in this engine's memory. An applier itself: lanes
-/// that have one length in the engine must keep equally many entries, or `apply` refuses them.
+/// The result of `bind`: a policy and a layout that can apply its decisions in this engine's memory. It is an applier
+/// itself. If lanes that share a length in the engine keep different numbers of entries, `apply` refuses the plan.
 template <engine Engine, class Policy, applier_of_engine Layout>
 struct bound_policy {
   Policy policy{};
@@ -149,13 +151,13 @@ struct bound_policy {
   }
 };
 
-/// The policy and the layout as one value for `apply`, if this engine can carry the one out by the other. What types
-/// tell is a compile error; what only values tell (reduce_lanes, budgets) throws.
+/// Returns the policy and the layout as one value for `apply`, if this engine can apply the policy with the layout. A
+/// misfit that the types show is a compile error. One that only values show (`reduce_lanes`, budgets) throws.
 ///
 ///     auto const how = kv::engines::bind<kv::engines::sglang>(policy, kv::list_rewrite{.list = rows});
 ///     kv::apply(exec, how, plan, cache, state);
 ///
-/// - throws: `invalid_argument` as `check`.
+/// - throws: `invalid_argument` in the cases of `check`.
 template <engine Engine, entry_decision Policy, applier_of_engine Layout>
 [[nodiscard]] constexpr bound_policy<Engine, Policy, Layout> bind(Policy policy, Layout layout) {
   using score = std::remove_cvref_t<decltype(policy.score)>;

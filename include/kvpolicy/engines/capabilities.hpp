@@ -1,4 +1,5 @@
-// What an engine's memory and kernels can do, and which appliers follow from that. The first file to read in this room.
+// The capabilities of an engine's memory and kernels, and the appliers that it therefore supports. Read this file first
+// in this folder.
 #pragma once
 
 #include <array>
@@ -10,14 +11,14 @@
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// The appliers that the library ships, by their names. One of your own is known by its `effects` alone.
+/// The appliers that the library ships. An applier of your own is described by its `effects`.
 enum class applier { compact, compact_rerotated, list_rewrite, dead_slot, mask, overwrite, drop_blocks };
 
 [[nodiscard]] constexpr std::array<char const*, 7> names(applier) {
   return {"compact", "compact_rerotated", "list_rewrite", "dead_slot", "mask", "overwrite", "drop_blocks"};
 }
 
-/// The applier of that name; none if there is none.
+/// The shipped applier of that name, if there is one.
 [[nodiscard]] constexpr std::optional<applier> applier_named(std::string_view name) {
   auto const all = names(applier{});
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -26,26 +27,26 @@ enum class applier { compact, compact_rerotated, list_rewrite, dead_slot, mask, 
   return std::nullopt;
 }
 
-/// Facts about one engine, as its memory and kernels are. Which appliers it supports is computed from them.
+/// Facts about the memory and the kernels of one engine. The appliers that it supports are computed from them.
 ///
-/// A granularity says what one table (length, mask) stands for: `token` is one for all layers and heads of a sequence,
-/// `layer` one for the heads of a layer, `lane` one for each.
+/// A granularity says which lanes share one table (or length, or mask): `token` means one for all layers and heads of a
+/// sequence, `layer` one for the heads of a layer, and `lane` one for each lane.
 struct capabilities {
   char const* name = "";
-  granularity tables = granularity::token;   ///< of the slot list or block table that finds an entry
+  granularity tables = granularity::token;   ///< of the slot lists or block tables that locate entries
   granularity lengths = granularity::token;  ///< of the number of entries that attention reads
-  std::optional<granularity> masks{};  ///< of a mask over the units of the pool that kernels read; none: no such mask
-  bool frees_tokens = false;   ///< a single token can leave a sequence, wherever it stands: a list of slots, or a call
-  bool frees_blocks = false;   ///< a whole block can leave a sequence, wherever it stands
-  bool moves_rows = false;     ///< rows of K and V may be written by others, between forwards
-  bool position_gaps = false;  ///< positions are told apart from places, so that some may be missing
-  bool reserved_slot = false;  ///< a slot that no token owns, which a map of positions may name
-  bool prefix_reuse = false;   ///< sequences may share the memory of a common prefix
-  char const* opaque = "";     ///< element types that only the engine can read; "" if there are none
+  std::optional<granularity> masks{};  ///< of the masks over the pool that kernels read; empty: kernels read no mask
+  bool frees_tokens = false;           ///< any single token can leave a sequence, through a list of slots or a call
+  bool frees_blocks = false;           ///< any whole block can leave a sequence
+  bool moves_rows = false;             ///< code outside of the engine may write rows of K and V between forwards
+  bool position_gaps = false;          ///< positions are stored apart from places, so that some may be missing
+  bool reserved_slot = false;          ///< there is a slot that no token owns, to which a map of positions may point
+  bool prefix_reuse = false;           ///< sequences may share the memory of a common prefix
+  char const* opaque = "";             ///< element types that only the engine can read; "" if there are none
   friend constexpr bool operator==(capabilities const&, capabilities const&) = default;
 };
 
-/// What a shipped applier does to memory: its `effects`.
+/// The effects of a shipped applier on memory, as its member `effects` lists them.
 [[nodiscard]] constexpr applier_effects effects_of(applier by) {
   switch (by) {
     case applier::compact:
@@ -66,7 +67,7 @@ struct capabilities {
   return {};
 }
 
-/// Why an engine cannot carry out what an applier does, with keys of this type; null: it can.
+/// The reason why an engine cannot support an applier with keys of this type; null if it can.
 [[nodiscard]] constexpr char const* refusal(capabilities const& can, applier_effects by, codec keys = codec::f32) {
   if (by.moves_rows && !can.moves_rows) return "its rows may not be moved";
   if (by.edits_list && !can.frees_tokens) return "no single token can leave a sequence";
@@ -88,17 +89,18 @@ struct capabilities {
   return supports(can, effects_of(by), keys);
 }
 
-/// The finest decision that this engine can carry out with an applier that it supports. Rows of a lane move by
-/// themselves; the lists, tables and masks of lanes are as many as the engine has.
+/// The finest granularity of decisions that this engine can apply with an applier that it supports. An applier that
+/// only moves rows can treat each lane separately. Any other is limited by the granularity of the engine's tables or
+/// masks.
 [[nodiscard]] constexpr granularity finest(capabilities const& can, applier_effects by) {
   if (by.masks) return can.masks.value_or(granularity::token);
   return by.moves_rows && !by.edits_list ? granularity::lane : can.tables;
 }
 [[nodiscard]] constexpr granularity finest(capabilities const& can, applier by) { return finest(can, effects_of(by)); }
 
-/// True if lanes that decide apart by `decides` can keep different numbers of entries. Otherwise the lanes that share a
-/// length must keep equally many, and `apply` of what `bind` returns refuses those that do not. A mask shortens
-/// nothing.
+/// True if lanes that decide separately at granularity `decides` can keep different numbers of entries. Otherwise the
+/// lanes that share a length must keep equally many, and `apply` with the result of `bind` refuses a plan in which they
+/// do not. A mask changes no length, so it is always possible with one.
 [[nodiscard]] constexpr bool may_be_ragged(capabilities const& can, applier_effects by, granularity decides) {
   if (by.rotates_keys) return false;
   return by.masks || decides >= can.lengths;

@@ -1,4 +1,4 @@
-// FlashInfer: kernels over pages and tables that the caller makes.
+// FlashInfer: kernels that read pages and tables of the caller.
 #pragma once
 
 #include <kvpolicy/engines/capabilities.hpp>
@@ -6,41 +6,42 @@
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// Elements between pages, tokens and heads of a paged_kv_t; channels stand side by side.
+/// The strides of a paged_kv_t in elements, between pages, tokens and heads. Channels are adjacent.
 struct page_strides {
   std::int64_t page = 0;
   std::int64_t token = 0;
   std::int64_t head = 0;
 
-  /// [pages, (2,) tokens, heads, dim]; `together`: keys and values of a page in turn.
+  /// [pages, (2,) tokens, heads, dim]; `together`: one tensor holds the keys, then the values of each page.
   [[nodiscard]] static constexpr page_strides nhd(int tokens, int heads, int dims, bool together = false) {
     return {std::int64_t{tokens} * heads * dims * (together ? 2 : 1), std::int64_t{heads} * dims, dims};
   }
-  /// [pages, (2,) heads, tokens, dim]
+  /// [pages, (2,) heads, tokens, dim]; `together` as above.
   [[nodiscard]] static constexpr page_strides hnd(int tokens, int heads, int dims, bool together = false) {
     return {std::int64_t{tokens} * heads * dims * (together ? 2 : 1), dims, std::int64_t{tokens} * dims};
   }
   friend bool operator==(page_strides const&, page_strides const&) = default;
 };
 
-/// A pool of the caller's, and a table of pages for each sequence and layer, which `write_page_arrays` turns into
-/// indptr, indices and last_page_len; with `PerHead` one for each KV head too, which `write_head_tables` turns into
-/// [heads, batch, pages].
+/// A pool of the caller, with one table of pages for each sequence and layer. `write_page_arrays` turns the tables into
+/// indptr, indices and last_page_len. With `PerHead` each KV head has a table too, and `write_head_tables` turns the
+/// tables into [heads, batch, pages].
 template <bool PerHead>
 struct flashinfer_pages {
   kvpolicy::shape shape{};
-  std::byte* const* k_data = nullptr;  ///< one pointer a layer
+  std::byte* const* k_data = nullptr;  ///< one pointer for each layer
   std::byte* const* v_data = nullptr;
   codec element = codec::f16;
-  int row_bytes = 0;  ///< of an opaque type: bytes of one head's row, and what the strides count
+  int row_bytes = 0;  ///< for an opaque type: bytes of one head's row; the strides then count bytes
   page_strides k_strides{};
   page_strides v_strides{};
   int pages = 0;
   int page_size = 1;
-  by_lane<int const> table{};  ///< pages of each sequence (layer, head), in the order of entries; stride 0: shared
+  by_lane<int const> table{};  ///< the pages of each sequence, layer and head in the order of entries; a stride of 0
+                               ///< means that all along this axis share a table
 
-  /// Tables are the caller's, so any of its pages may be the dead one. A mask runs over the entries of a sequence, not
-  /// over the pool.
+  /// The tables belong to the caller, so it can reserve any page as the dead one. FlashInfer's masks run over the
+  /// entries of a sequence, not over the pool, so `masks` is empty.
   static constexpr capabilities can{.name = PerHead ? "flashinfer_heads" : "flashinfer",
                                     .tables = PerHead ? granularity::lane : granularity::layer,
                                     .lengths = PerHead ? granularity::lane : granularity::layer,
@@ -52,7 +53,8 @@ struct flashinfer_pages {
                                     .prefix_reuse = true,
                                     .opaque = "fp8, fp4 (its scales are a plane of cache.more)"};
 
-  /// - throws: `invalid_argument` if heads have tables of their own and the kernel takes none.
+  /// - throws: `invalid_argument` if each head has a table although the kernel takes one table for all heads, or if
+  ///   rows are opaque and `row_bytes` is not given.
   [[nodiscard]] cache view(lanes const& batch) const {
     expects(PerHead || table.head == 0, "flashinfer.view", "table.head", table.head,
             "these kernels take one table for all heads");

@@ -1,4 +1,4 @@
-// llama.cpp: one K and one V tensor a layer, cells shared by all layers and heads.
+// llama.cpp: one K and one V tensor for each layer, and one cell index for all layers and heads.
 #pragma once
 
 #include <kvpolicy/engines/capabilities.hpp>
@@ -6,25 +6,25 @@
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// The cells of one stream of a llama.cpp context (with a unified cache there is one stream for all sequences). A cell
-/// of K is the rows of all heads of one token. V is the same with flash attention; without it V is transposed: a row
-/// for each channel, all cells side by side.
+/// The cells of one stream of a llama.cpp context. (With a unified cache there is one stream for all sequences.) A cell
+/// of K holds the rows of all heads of one token. V has the same layout with flash attention. Without it V is
+/// transposed: it has one row for each channel, in which the cells are adjacent.
 ///
-/// A pool of several streams has a view for each: the pointers then are those of the stream (nb[2] bytes apart).
+/// A pool of several streams needs one view for each stream, whose pointers are nb[2] bytes apart.
 template <bool FlashAttention>
 struct llama_cpp_cells {
   kvpolicy::shape shape{};
-  std::byte* const* k = nullptr;  ///< data of cache_k_l0, cache_k_l1, ...
-  std::byte* const* v = nullptr;  ///< data of cache_v_l0, ...
+  std::byte* const* k = nullptr;  ///< the data of cache_k_l0, cache_k_l1, ...
+  std::byte* const* v = nullptr;  ///< the data of cache_v_l0, ...
   codec type_k = codec::f16;
   codec type_v = codec::f16;
-  int k_row_bytes = 0;  ///< of an opaque type (q8_0, q4_0, ...): bytes of one head's row
+  int k_row_bytes = 0;  ///< for an opaque type (q8_0, q4_0, ...): bytes of one head's row
   int v_row_bytes = 0;
   int kv_size = 0;             ///< cells of the stream
-  by_lane<int const> cells{};  ///< the cell of each entry, a row for each sequence, and for lanes that are masked apart
+  by_lane<int const> cells{};  ///< the cell of each entry: one row for each sequence and separately masked lane
 
-  /// A removed cell is masked by the engine, and reused: tokens leave by a call that takes their positions. A mask of
-  /// each layer and head can be edited before the soft-max; with flash attention a layer's heads have one.
+  /// Tokens leave by a call that takes their positions; the engine then masks their cells and reuses them. The mask can
+  /// be edited for each layer and head before the softmax. With flash attention the heads of a layer share one.
   static constexpr capabilities can{.name = FlashAttention ? "llama_cpp_flash" : "llama_cpp",
                                     .masks = FlashAttention ? granularity::layer : granularity::lane,
                                     .frees_tokens = true,
@@ -34,7 +34,8 @@ struct llama_cpp_cells {
                                     .opaque = FlashAttention ? "q8_0, q5_0, q5_1, q4_0, q4_1, iq4_nl"
                                                              : "keys only: q8_0, q5_0, q5_1, q4_0, q4_1, iq4_nl"};
 
-  /// - throws: `invalid_argument` if values are transposed and opaque: a row would not be in one piece.
+  /// - throws: `invalid_argument` if values are transposed and opaque, because a row would not be contiguous, or if
+  ///   rows are opaque and their row bytes are not given.
   [[nodiscard]] cache view(lanes const& batch) const {
     expects(FlashAttention || type_v != codec::opaque, "llama_cpp.view", "type_v", "opaque",
             "quantised values need flash attention");

@@ -1,4 +1,4 @@
-// OpenVINO GenAI: one K and one V tensor a layer, and with eviction a block table for each layer.
+// OpenVINO GenAI: one K and one V tensor for each layer, and with eviction one block table for each layer.
 #pragma once
 
 #include <kvpolicy/engines/capabilities.hpp>
@@ -6,18 +6,19 @@
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// Tensors [blocks, heads, tokens, dim]; a row of a quantised type holds its scale and zero point, too.
+/// The tensors of each layer are [blocks, heads, tokens, dim]. A row of a quantised type also holds its scale and zero
+/// point.
 struct openvino {
   kvpolicy::shape shape{};
-  std::byte* const* k = nullptr;  ///< one pointer a layer
+  std::byte* const* k = nullptr;  ///< one pointer for each layer
   std::byte* const* v = nullptr;
   codec element = codec::f16;
-  int row_bytes = 0;  ///< of an opaque type: bytes of one head's row, its scale among them
+  int row_bytes = 0;  ///< for an opaque type: bytes of one head's row, its scale and zero point included
   int num_blocks = 0;
   int block_size = 32;                ///< 32 on a CPU, 16 or 256 on a GPU
-  by_lane<int const> block_tables{};  ///< a row for each sequence and layer; `head` is 0
+  by_lane<int const> block_tables{};  ///< one row for each sequence and layer; the `head` stride is 0
 
-  /// The pipeline drops whole blocks, and equally many in every layer; it rewrites no row.
+  /// The pipeline drops whole blocks, and equally many in every layer. It does not rewrite rows.
   static constexpr capabilities can{.name = "openvino",
                                     .tables = granularity::layer,
                                     .lengths = granularity::token,

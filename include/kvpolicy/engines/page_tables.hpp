@@ -1,5 +1,5 @@
-// What kernels of paged attention read, written from the counts and tables of a cache: CSR pages, a table for each KV
-// head, slots of new tokens.
+// Writes the arrays that kernels of paged attention read, from the counts and tables of a cache: pages in CSR form, one
+// table for each KV head, and the slots of new tokens.
 #pragma once
 
 #include <algorithm>
@@ -11,20 +11,20 @@
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// Arrays of a batch: the pages of sequence s are indices[indptr[s]] .. indices[indptr[s + 1] - 1], and the last of
-/// them holds last_page_len[s] entries (0 if there is none).
+/// The page arrays of a batch: sequence s has the pages indices[indptr[s]] .. indices[indptr[s + 1] - 1], and the last
+/// of them holds last_page_len[s] entries (0 if the sequence has no page).
 struct page_arrays {
   std::span<std::int32_t> indptr;  ///< sequences + 1
   std::span<std::int32_t> indices;
   std::span<std::int32_t> last_page_len;  ///< sequences
 };
 
-/// Tables of every KV head: block_tables[heads, sequences, max_pages], seq_lens[heads, sequences].
+/// The tables of every KV head: block_tables[heads, sequences, max_pages] and seq_lens[heads, sequences].
 struct head_tables {
   std::int32_t* block_tables = nullptr;
   std::int32_t* seq_lens = nullptr;
   int max_pages = 0;
-  std::int32_t padding = 0;  ///< written behind a lane's last page
+  std::int32_t padding = 0;  ///< written after a lane's last page, to the end of its row
 };
 
 namespace detail {
@@ -40,13 +40,13 @@ inline void check_paged(char const* call, cache const& in, int layer) {
           "the kernel's page numbers have 32 bits");
 }
 
-/// Pages that hold a lane's entries.
+/// The pages that hold a lane's entries.
 [[nodiscard]] inline std::span<int const> pages_of(cache const& in, lane this_lane) {
   int const page = in.where.unit_tokens;
   return {in.where.list(this_lane), static_cast<std::size_t>((*in.lanes.count.row(this_lane) + page - 1) / page)};
 }
 
-/// True if drop_blocks keeps a block: it holds a kept entry or a draft.
+/// True if `drop_blocks` keeps a block, because it holds a kept entry or a draft.
 [[nodiscard]] inline bool block_stays(keep_set const& keep, cache const& in, lane this_lane, int block) {
   auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)));
   int const end = std::min(*in.lanes.count.row(this_lane), (block + 1) * in.where.unit_tokens);
@@ -54,7 +54,7 @@ inline void check_paged(char const* call, cache const& in, int layer) {
   return end > in.lanes.committed(this_lane) || (next != kept.end() && *next < end);
 }
 
-/// One table for all heads only serves heads whose tables say the same.
+/// Refuses a layer whose heads have different tables or counts: one table cannot describe them all.
 inline void refuse_ragged_heads(cache const& in, int layer) {
   for (int s = 0; s < in.lanes.sequences; ++s) {
     for (int head = 1; head < in.lanes.heads; ++head) {
@@ -70,11 +70,11 @@ inline void refuse_ragged_heads(cache const& in, int layer) {
 
 }  // namespace detail
 
-/// Writes indptr, indices and last_page_len of one layer, for kernels that have one table for all heads. Returns how
-/// many indices there are. Counts and tables are read, so they are memory of the host.
+/// Writes indptr, indices and last_page_len of one layer, for kernels that take one table for all heads. Returns the
+/// number of indices. The host reads the counts and tables, so they must be in host memory.
 ///
-/// - throws: `invalid_argument` if heads hold different entries, or an array is too short; also if numbers do not fit
-///   into 32 bits. Then nothing was written.
+/// - throws: `invalid_argument` if the cache is not paged or lacks the layer, if heads hold different entries, if an
+///   array is too short, or if numbers do not fit into 32 bits. Nothing is written then.
 inline int write_page_arrays(cache const& in, int layer, page_arrays const& out) {
   detail::check_paged("write_page_arrays", in, layer);
   detail::refuse_ragged_heads(in, layer);
@@ -101,11 +101,11 @@ inline int write_page_arrays(cache const& in, int layer, page_arrays const& out)
   return at;
 }
 
-/// Writes the tables and lengths of every KV head of one layer, for kernels that take them. Counts and tables are read,
-/// so they are memory of the host.
+/// Writes the tables and lengths of every KV head of one layer, for kernels that take one table for each head. The host
+/// reads the counts and tables, so they must be in host memory.
 ///
-/// - throws: `invalid_argument` if a lane has more pages than a row of the tables, or numbers do not fit into 32 bits.
-///   Then nothing was written.
+/// - throws: `invalid_argument` if the cache is not paged or lacks the layer, if a lane has more pages than a row of a
+///   table, or if numbers do not fit into 32 bits. Nothing is written then.
 inline void write_head_tables(cache const& in, int layer, head_tables const& out) {
   detail::check_paged("write_head_tables", in, layer);
   expects(out.block_tables != nullptr && out.seq_lens != nullptr, "write_head_tables", "out", "null",
@@ -129,10 +129,11 @@ inline void write_head_tables(cache const& in, int layer, head_tables const& out
   }
 }
 
-/// Writes where the entries `first`, `first + 1`, ... of a lane live, as page * page_size + token: the slot mapping of
-/// tokens that are about to be appended. After an eviction a place follows from the ordinal, not from the position.
+/// Writes the places of the entries `first`, `first + 1`, ... of a lane as page * page_size + token. This is the slot
+/// mapping of tokens that are about to be appended. After an eviction a place follows from the ordinal of an entry, not
+/// from its position.
 ///
-/// - throws: `invalid_argument` if the lane has no table or not so many places.
+/// - throws: `invalid_argument` if the lane has no table, or fewer places than are asked for.
 inline void write_slot_mapping(cache const& in, lane this_lane, int first, std::span<std::int64_t> out) {
   detail::check_paged("write_slot_mapping", in, this_lane.layer);
   expects(first >= 0 && first + std::ssize(out) <= in.lanes.bound, "write_slot_mapping", "first", first,
@@ -143,10 +144,10 @@ inline void write_slot_mapping(cache const& in, lane this_lane, int first, std::
   }
 }
 
-/// The blocks of a lane in which nothing is kept and no draft stands, by their index in its table, ascending: what
-/// drop_blocks will drop, for engines that take such lists. Returns how many. Not after apply.
+/// Writes the blocks that `drop_blocks` will drop from a lane, for engines that take such a list: blocks with no kept
+/// entry and no draft, as ascending indices into the lane's table. Returns how many there are. Call it before `apply`.
 ///
-/// - throws: `invalid_argument` if there are more than `out` has room for.
+/// - throws: `invalid_argument` if there are more than `out` can hold.
 inline int dropped_blocks(keep_set const& keep, cache const& in, lane this_lane, std::span<int> out) {
   int const blocks = static_cast<int>(detail::pages_of(in, this_lane).size());
   int made = 0;
@@ -158,10 +159,10 @@ inline int dropped_blocks(keep_set const& keep, cache const& in, lane this_lane,
   return made;
 }
 
-/// Positions of the entries that a lane will lose, ascending: what a call that removes tokens by position is told.
-/// Returns how many. Not after apply.
+/// Writes the ascending positions of the entries that a lane will lose, for engines that remove tokens by position.
+/// Returns how many there are. Call it before `apply`.
 ///
-/// - throws: `invalid_argument` if there are more than `out` has room for.
+/// - throws: `invalid_argument` if there are more than `out` can hold. Nothing is written then.
 inline int dropped_positions(keep_set const& keep, cache const& in, lane this_lane, std::span<int> out) {
   auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)));
   int const committed = in.lanes.committed(this_lane);

@@ -1,5 +1,5 @@
-// What kernels of paged attention read when a selection has chosen: its pages or tokens, every KV head a request of its
-// own.
+// Writes the arrays with which kernels of paged attention read the pages or tokens of a selection. Every KV head is a
+// request of its own.
 #pragma once
 
 #include <algorithm>
@@ -8,18 +8,18 @@
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// Tables of FlashAttention's paged kernels, a row for every sequence and KV head: block_table[rows, max_pages],
-/// seqlens[rows].
+/// The tables of FlashAttention's paged kernels, with one row for every sequence and KV head: block_table[rows,
+/// max_pages] and seqlens[rows].
 struct row_tables {
   std::int32_t* block_table = nullptr;
   std::int32_t* seqlens = nullptr;
   int max_pages = 0;
-  std::int32_t padding = 0;  ///< written behind a row's last page
+  std::int32_t padding = 0;  ///< written after a row's last page, to its end
 };
 
 namespace detail {
 
-/// Calls visit(page) for the pages that a lane reads, ascending: the chosen ones, and those of its drafts.
+/// Calls visit(page) for the pages that a lane reads, in ascending order: the chosen ones, and those of its drafts.
 template <class Visit>
 void for_each_read_page(keep_set const& chosen, lanes const& batch, lane one, int page, Visit const& visit) {
   for (int const each : chosen.listed(chosen.lanes.index(one))) visit(each);
@@ -32,7 +32,7 @@ struct read_size {
   std::int64_t entries = 0;
 };
 
-/// How much a lane reads; only its last page may be partial.
+/// The number of pages and entries that a lane reads. Only its last page may be partial.
 [[nodiscard]] inline read_size size_of(keep_set const& chosen, lanes const& batch, lane one, int page) {
   read_size size;
   for_each_read_page(chosen, batch, one, page, [&](int each) {
@@ -42,7 +42,7 @@ struct read_size {
   return size;
 }
 
-/// The chosen pages are of these lanes as they are now, in pages of `page`.
+/// Checks that the pages of `page` entries were chosen for these lanes, and that the lanes have not grown since.
 inline void check_chosen(char const* call, keep_set const& chosen, lanes const& batch, int page, int layer) {
   expects(chosen.indices != nullptr, call, "chosen", "empty", "select comes before reading");
   expects(chosen.of == unit::page, call, "chosen.of", "tokens", "a selection chooses pages");
@@ -75,12 +75,13 @@ inline void check_arrays(char const* call, page_arrays const& out, int rows, std
 
 }  // namespace detail
 
-/// Writes FlashInfer's indptr, indices and last_page_len of one layer's chosen pages, where those are the pool's own
-/// pages: row s * heads + h for each sequence and KV head, in the place of a sequence. Pages ascend, so the partial one
-/// is last; pages of drafts follow. Returns how many indices there are. Counts and tables are memory of the host.
+/// Writes FlashInfer's indptr, indices and last_page_len of one layer's chosen pages, for a selection whose pages are
+/// the pages of the pool. Sequence s and KV head h have row s * heads + h, where FlashInfer expects a sequence. Pages
+/// ascend, those of drafts included, so only the last can be partial. Returns the number of indices. Counts and tables
+/// must be in host memory.
 ///
-/// - throws: `invalid_argument` if the selection is of other counts or another layer, the cache is not paged, or an
-///   array is too short. Then nothing was written.
+/// - throws: `invalid_argument` if the selection was made for other counts or other layers, the cache is not paged, or
+///   an array is too short. Nothing is written then.
 inline int write_chosen_pages(keep_set const& chosen, cache const& in, int layer, page_arrays const& out) {
   int const page = in.where.unit_tokens;
   int const rows = in.lanes.sequences * in.lanes.heads;
@@ -105,10 +106,10 @@ inline int write_chosen_pages(keep_set const& chosen, cache const& in, int layer
   return at;
 }
 
-/// Writes FlashAttention's block table and lengths of one layer's chosen pages: as `write_chosen_pages`, a row for
-/// each.
+/// Writes FlashAttention's block table and lengths of one layer's chosen pages, with the rows of `write_chosen_pages`.
 ///
-/// - throws: also `invalid_argument` if a row reads more pages than it has room for.
+/// - throws: `invalid_argument` in the cases of `write_chosen_pages`, or if a row reads more than `max_pages` pages.
+///   Nothing is written then.
 inline void write_chosen_tables(keep_set const& chosen, cache const& in, int layer, row_tables const& out) {
   int const page = in.where.unit_tokens;
   int const rows = in.lanes.sequences * in.lanes.heads;
@@ -133,9 +134,11 @@ inline void write_chosen_tables(keep_set const& chosen, cache const& in, int lay
   }
 }
 
-/// The ordinals of a lane's entries in its chosen pages of `page`, and of its drafts, ascending. Returns how many.
+/// Writes the ascending ordinals of a lane's entries in its chosen pages of `page` entries, and of its drafts. Returns
+/// how many there are.
 ///
-/// - throws: `invalid_argument` if the selection is of other counts, or there are more than `out` has room for.
+/// - throws: `invalid_argument` if the selection was made for other counts, or if there are more than `out` can hold.
+///   Nothing is written then.
 inline int tokens_of(keep_set const& chosen, int page, lanes const& batch, lane one, std::span<int> out) {
   detail::check_chosen("tokens_of", chosen, batch, page, one.layer);
   std::int64_t const entries = detail::size_of(chosen, batch, one, page).entries;
@@ -149,10 +152,11 @@ inline int tokens_of(keep_set const& chosen, int page, lanes const& batch, lane 
   return static_cast<int>(made);
 }
 
-/// Writes one layer's chosen tokens as FlashInfer's arrays of pages of one token, for caches whose units are not the
-/// selection's pages of `page`: an index is unit * unit_tokens + token. Rows as in `write_chosen_pages`.
+/// Writes one layer's chosen tokens as FlashInfer's arrays with pages of one token, for caches whose units are not the
+/// selection's pages of `page` entries. An index is unit * unit_tokens + token. The rows are those of
+/// `write_chosen_pages`. Returns the number of indices.
 ///
-/// - throws: as `write_chosen_pages`; the cache need not be paged.
+/// - throws: as `write_chosen_pages`, but the cache need not be paged.
 inline int write_chosen_tokens(keep_set const& chosen, int page, cache const& in, int layer, page_arrays const& out) {
   int const rows = in.lanes.sequences * in.lanes.heads;
   detail::check_chosen("write_chosen_tokens", chosen, in.lanes, page, layer);

@@ -1,4 +1,4 @@
-// SGLang: one K and one V buffer a layer, a row of slots for each request.
+// SGLang: one K and one V buffer for each layer, and one row of slots for each request.
 #pragma once
 
 #include <kvpolicy/engines/capabilities.hpp>
@@ -6,23 +6,25 @@
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// A pool of single slots: k_buffer[l] and v_buffer[l] are [size + 1, heads, dim], and slot 0 is nobody's.
+/// A pool of slots for single tokens: k_buffer[l] and v_buffer[l] are [size + 1, heads, dim], and slot 0 belongs to no
+/// request.
 ///
-/// `list` is what the kernels are told to read. With list_rewrite that is req_to_token itself; with dead_slot
-/// req_to_token stays the map of positions, and `list` is a table of the live slots beside it.
+/// `list` holds the slots that the kernels read. With `list_rewrite` it is req_to_token itself. With `dead_slot`
+/// req_to_token stays the map of positions, and `list` is a separate table of the live slots.
 struct sglang {
   kvpolicy::shape shape{};
-  std::byte* const* k_buffer = nullptr;  ///< one pointer a layer
+  std::byte* const* k_buffer = nullptr;  ///< one pointer for each layer
   std::byte* const* v_buffer = nullptr;
   codec element = codec::bf16;
-  int row_bytes = 0;             ///< of an opaque type: bytes of one head's row
-  int size = 0;                  ///< slots that tokens may have: 1 .. size
-  int const* list = nullptr;     ///< slots of each request, in the order of entries
+  int row_bytes = 0;             ///< for an opaque type: bytes of one head's row
+  int size = 0;                  ///< tokens have the slots 1 .. size
+  int const* list = nullptr;     ///< the slots of each request, in the order of entries
   std::int64_t list_stride = 0;  ///< ints between the rows of requests: max_context_len
-  int const* first =
-      nullptr;  ///< where each sequence's row begins, in ints: req_pool_index * list_stride. Null: rows in turn
+  /// For each sequence the index of its row's first int in `list`: req_pool_index * list_stride. Null: sequence s has
+  /// row s.
+  int const* first = nullptr;
 
-  /// The slot that padding is written to.
+  /// The slot to which SGLang writes padding.
   static constexpr int dead = 0;
 
   static constexpr capabilities can{.name = "sglang",

@@ -1,4 +1,4 @@
-// Planes of dense tensors: byte strides from the order of the axes.
+// Describes dense tensors as planes: computes byte strides from the order of the axes.
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
@@ -7,8 +7,8 @@
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// How long the axes of a tensor of keys and values are. An order of axes is written in letters, slowest first: L
-/// layer, B block (page, slot, cell), S keys or values, H head, N token in a block, D channel.
+/// The extents of the axes of a tensor of keys and values. An order of axes is written in letters, the slowest axis
+/// first: L layer, B block (page, slot, cell), S keys or values, H head, N token in a block, D channel.
 struct extents {
   std::int64_t layers = 1;
   std::int64_t blocks = 1;
@@ -34,7 +34,7 @@ struct extents {
   }
 };
 
-/// Bytes between neighbours along an axis of a dense tensor; 0 if the tensor has no such axis.
+/// The bytes between neighbours along an axis of a dense tensor; 0 if the tensor has no such axis.
 [[nodiscard]] constexpr std::int64_t stride_along(char axis, std::string_view order, extents const& of, int element) {
   std::size_t const at = order.find(axis);
   if (at == std::string_view::npos) return 0;
@@ -43,7 +43,7 @@ struct extents {
   return bytes;
 }
 
-/// True if each letter of an order is an axis and stands once, and the axes that every tensor has are there.
+/// True if each letter of an order names an axis, none appears twice, and B, H, N and D are among them.
 [[nodiscard]] constexpr bool is_order(std::string_view order) {
   for (char const axis : order) {
     if (std::string_view("LBSHND").find(axis) == std::string_view::npos) return false;
@@ -55,13 +55,14 @@ struct extents {
   return true;
 }
 
-/// Where a plane's memory is: one allocation, or a pointer for each layer.
+/// The address of a plane: that of one allocation, or one pointer for each layer.
 struct origin {
   std::byte* base = nullptr;
-  std::byte* const* layers = nullptr;  ///< where each layer's plane begins; instead of `base`
+  std::byte* const* layers = nullptr;  ///< the beginning of each layer's plane; used instead of `base` unless null
 };
 
-/// Keys (side 0) or values (side 1) of a dense tensor. With a pointer a layer, the pointers say where the side begins.
+/// The plane of the keys (side 0) or values (side 1) of a dense tensor. Pointers of layers must point to the beginning
+/// of that side.
 [[nodiscard]] constexpr plane dense_plane(std::string_view order, extents const& of, codec element, origin at,
                                           int side = 0) {
   int const width = bytes_of(element);
@@ -83,14 +84,14 @@ struct origin {
 
 namespace detail {
 
-/// What a row counts: its channels, or of an opaque row its bytes.
+/// The number of elements of a row: its channels, or its bytes if it is opaque.
 inline int row_dims(char const* call, codec element, int dims, int row_bytes) {
   if (element != codec::opaque) return dims;
   expects(row_bytes > 0, call, "row_bytes", row_bytes, "an opaque row says how many bytes a head's row has");
   return row_bytes;
 }
 
-/// K and V in turn in one tensor have rows of one size.
+/// Refuses head sizes of K and V that differ, for engines that hold both in one tensor.
 inline void check_packed(char const* call, shape const& model) {
   expects(model.value_dim == 0 || model.value_dim == model.head_dim, call, "shape.value_dim", model.value_dim,
           "keys and values of one tensor have equally many channels");

@@ -1,4 +1,4 @@
-// TensorRT-LLM: pools of blocks that hold a block of every layer, keys before values.
+// TensorRT-LLM: pools of blocks. A block of a pool holds one block of every layer, keys before values.
 #pragma once
 
 #include <kvpolicy/engines/capabilities.hpp>
@@ -8,18 +8,19 @@
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// A primary pool: [blocks, layers, 2, heads, tokens, dim] of the layers that have equally many heads and one window.
+/// A primary pool [blocks, layers, 2, heads, tokens, dim]. Its layers have the same number of heads and the same
+/// attention window.
 struct tensorrt_llm {
   kvpolicy::shape shape{};
   std::byte* pool = nullptr;
   codec element = codec::f16;
-  int row_bytes = 0;  ///< of an opaque type: bytes of one head's row
+  int row_bytes = 0;  ///< for an opaque type: bytes of one head's row
   int max_blocks = 0;
   int tokens_per_block = 64;
-  int const* block_ids = nullptr;  ///< blocks of each sequence: `read_offsets` makes them of the engine's table
+  int const* block_ids = nullptr;  ///< the blocks of each sequence; `read_offsets` computes them
   std::int64_t max_blocks_per_sequence = 0;
 
-  /// A sequence's table belongs to the block manager, which takes blocks back from its end.
+  /// A sequence's table belongs to the block manager, which only frees blocks from its end.
   static constexpr capabilities can{.name = "tensorrt_llm",
                                     .moves_rows = true,
                                     .position_gaps = true,
@@ -37,10 +38,13 @@ struct tensorrt_llm {
             .where = block_table({block_ids, max_blocks_per_sequence}, tokens_per_block, max_blocks)};
   }
 
-  /// Block numbers of one sequence from its row of key offsets: an offset counts the halves of a layer's block, its
-  /// sign bit marks the secondary pool, and the largest number a place that is not set.
+  /// Computes the block numbers of one sequence from its row of key offsets. An offset counts the keys and the values
+  /// of each layer of a block as one each. Its sign bit marks the secondary pool, and the largest 32-bit integer marks
+  /// an offset that is not set.
   ///
-  /// - throws: `invalid_argument` if an offset is not set, of the secondary pool, or not where a block's keys begin.
+  /// - out: `ids`, one for each offset.
+  /// - throws: `invalid_argument` if an offset is not set, belongs to the secondary pool, or does not point to the keys
+  ///   of a block's first layer. Nothing is written then.
   void read_offsets(std::span<std::int32_t const> offsets, int* ids) const {
     std::int32_t const halves = 2 * shape.layers;
     for (std::int32_t const offset : offsets) {

@@ -1,4 +1,4 @@
-// vLLM: blocks of tokens, one block table for all layers of a cache group.
+// vLLM: blocks of tokens, and one block table for all layers of a cache group.
 #pragma once
 
 #include <kvpolicy/engines/capabilities.hpp>
@@ -6,23 +6,23 @@
 
 namespace KVPOLICY_NAMESPACE::engines {
 
-/// The pool of one KV cache group. Its tensor is dense, in one of the orders below: a tensor for each layer, or one for
-/// all layers in which key and value of a token and head stand side by side ("packed").
+/// The pool of one KV cache group. Its tensors are dense, in one of the orders below: one tensor for each layer, or one
+/// for all layers, in which the key and the value of a token and head are adjacent ("packed").
 struct vllm {
-  /// Orders of axes, see `extents`. Without L there is a tensor for each layer.
+  /// Orders of axes, see `extents`. In an order without L each layer has a tensor of its own.
   static constexpr std::string_view flash_attention = "SBNHD", flash_infer_nhd = "BSNHD", flash_infer_hnd = "BSHND";
   static constexpr std::string_view packed_lbhn = "LBHNSD", packed_lbnh = "LBNHSD", packed_lhbn = "LHBNSD",
                                     packed_blhn = "BLHNSD", packed_blnh = "BLNHSD", packed_bhln = "BHLNSD";
 
   kvpolicy::shape shape{};
   std::string_view order = flash_attention;
-  std::byte* base = nullptr;      ///< the tensor of all layers, where the order has L
-  std::byte* const* k = nullptr;  ///< else one pointer a layer: where its keys begin
-  std::byte* const* v = nullptr;  ///< where its values begin
+  std::byte* base = nullptr;      ///< the tensor of all layers, if the order has L
+  std::byte* const* k = nullptr;  ///< otherwise one pointer for each layer, to the beginning of its keys
+  std::byte* const* v = nullptr;  ///< the same for its values
   codec element = codec::bf16;
-  int row_bytes = 0;    ///< of an opaque type: bytes of one head's key, and of its value
+  int row_bytes = 0;    ///< for an opaque type: bytes of one head's key, and of its value
   int num_blocks = 0;   ///< block 0 is the null block
-  int block_size = 16;  ///< tokens of a block of the kernel, which may be smaller than the manager's
+  int block_size = 16;  ///< tokens of a kernel's block, which may be smaller than a block of the block manager
   int const* block_table = nullptr;
   std::int64_t max_blocks = 0;  ///< ints between the rows of requests
 
@@ -33,7 +33,8 @@ struct vllm {
                                     .prefix_reuse = true,
                                     .opaque = "fp8, int8"};
 
-  /// - throws: `invalid_argument` if `order` is none, or pointers and order do not go together.
+  /// - throws: `invalid_argument` if `order` is not an order of axes with S, if the pointers that it needs are null, if
+  ///   keys and values have different head sizes, or if rows are opaque and `row_bytes` is not given.
   [[nodiscard]] cache view(lanes const& batch) const {
     bool const together = order.find('L') != std::string_view::npos;
     expects(is_order(order) && order.find('S') != std::string_view::npos, "vllm.view", "order", order,

@@ -1,5 +1,5 @@
-// A file that takes the place of another one only when it is whole. This header needs POSIX, so the umbrella header
-// does not include it.
+// A file that replaces another one only when it is complete. This header needs POSIX, so the umbrella header does not
+// include it.
 #pragma once
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// What may not be replaced, in words; null for a regular file.
+/// Names the kind of a file that may not be replaced; null for a regular file.
 [[nodiscard]] inline char const* irreplaceable_kind(mode_t mode) {
   if (S_ISREG(mode)) return nullptr;
   if (S_ISDIR(mode)) return "it is a directory";
@@ -35,18 +35,19 @@ namespace detail {
 
 }  // namespace detail
 
-/// True if both names lead to one file: the same device and inode, over symbolic and hard links too. False if one of
-/// them is not there.
+/// True if both paths lead to the same file, that is to one device and inode, also through symbolic and hard links.
+/// False if one of the files does not exist.
 [[nodiscard]] inline bool same_file(std::filesystem::path const& one, std::filesystem::path const& other) {
   struct stat a{};
   struct stat b{};
   return ::stat(one.c_str(), &a) == 0 && ::stat(other.c_str(), &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/// Checks that a file may be written under this name: nothing is there, or a regular file. Changes nothing.
+/// Checks that a file may be written at this path: nothing exists there, or a regular file. It changes nothing.
 ///
-/// - in: `call` and `argument` are what an error names, as "kvreplay" and "--out".
-/// - throws: `invalid_argument` if the path is empty, or a directory, device, FIFO, socket or symbolic link.
+/// - in: an error names `call` and `argument`, for example "kvreplay" and "--out".
+/// - throws: `invalid_argument` if the path is empty, cannot be looked up, or is a directory, device, FIFO, socket or
+///   symbolic link.
 inline void expect_replaceable(std::filesystem::path const& path, std::string_view call, std::string_view argument) {
   expects(!path.empty(), call, argument, "", "it cannot be written: a file has a name");
   struct stat there{};
@@ -59,18 +60,19 @@ inline void expect_replaceable(std::filesystem::path const& path, std::string_vi
       [&] { return std::string("it cannot be written: ").append(kind); });
 }
 
-/// Writes a file under a temporary name beside the one it is meant for, `path`.XXXXXXXXXXXXXXXX.unfinished, where X are
-/// random digits. `commit` puts it in the place of `path` in one step: whoever opens `path` sees the old file or the
-/// new one, each whole, and of several writers the last one to commit wins. Without a commit the destructor removes it,
-/// and what stood under `path` stands there still. A process that is killed leaves the temporary file, which is in
-/// nobody's way.
+/// Writes a file under a temporary name in the folder of `path`: `path`.XXXXXXXXXXXXXXXX.unfinished, where each X is a
+/// random digit. `commit` renames it to `path` in one step, so a reader of `path` sees either the old file or the
+/// complete new one. Of several writers the last one to commit wins. Without a commit the destructor removes the
+/// temporary file, and `path` is unchanged. A process that is killed leaves the temporary file behind; it can be
+/// deleted.
 ///
-/// A file that is replaced hands down its mode, and where the system allows it its owner and group; a new file has the
-/// mode that the umask leaves. Other hard links to the old file keep the old content. One thread at a time.
+/// The new file takes the mode of the file that it replaces, and its owner and group if the system allows that. If
+/// there is no old file, the umask decides the mode. Other hard links to the old file keep the old content. Only one
+/// thread may use it at a time.
 ///
-/// - throws: `invalid_argument` for what `expect_replaceable` refuses, and if no file can be created beside `path`;
-///   `std::system_error`, with the system's reason, if writing fails, as on a full disk. A process that wants this
-///   error at its limit of file sizes has to ignore SIGXFSZ.
+/// - throws: `invalid_argument` in the cases of `expect_replaceable`, and if no file can be created in the folder of
+///   `path`; `std::system_error` with the system's reason if writing fails, as on a full disk. At a limit of file sizes
+///   a process only gets this error if it ignores SIGXFSZ.
 class atomic_file {
  public:
   explicit atomic_file(std::filesystem::path path, std::string_view call = "atomic_file",
@@ -88,10 +90,10 @@ class atomic_file {
   atomic_file& operator=(atomic_file const&) = delete;
   ~atomic_file() { discard(); }
 
-  /// The name of the file until it is committed.
+  /// The temporary name, which the file has until it is committed.
   [[nodiscard]] std::filesystem::path const& temporary() const { return temporary_; }
 
-  /// Writes so many bytes from this offset on.
+  /// Writes `bytes` bytes at an offset.
   void write_at(std::uint64_t offset, void const* from, std::size_t bytes) {
     auto const* next = static_cast<char const*>(from);
     while (bytes > 0) {
@@ -105,21 +107,22 @@ class atomic_file {
     end_ = std::max(end_, offset);
   }
 
-  /// Writes so many bytes behind all that were written before.
+  /// Writes `bytes` bytes after the last byte that was written so far.
   void append(void const* from, std::size_t bytes) { write_at(end_, from, bytes); }
 
-  /// Waits until what was written is on the disk. Nothing can be written after it.
+  /// Waits until all that was written is on the disk, and closes the file. Nothing can be written after it.
   void finish() {
     if (file_ < 0) return;
     struct stat old{};
     if (find_old(old) && !take_over(old)) fail("it cannot be given the mode of the old file", errno);
-    bool const synchronised = ::fsync(file_) == 0 || errno == EINVAL || errno == ENOTSUP;  // not every file system can
+    bool const synchronised = ::fsync(file_) == 0 || errno == EINVAL || errno == ENOTSUP;  // some file systems cannot
     int const reason = synchronised ? 0 : errno;
     bool const closed = ::close(std::exchange(file_, -1)) == 0 || errno == EINTR;
     if (!synchronised || !closed) fail("it cannot be written to its end", synchronised ? errno : reason);
   }
 
-  /// Puts the file in its place, after `finish`. What has become a directory or a link meanwhile is not replaced.
+  /// Calls `finish`, then renames the file to `path`. It refuses a path that has become a directory or a link
+  /// meanwhile.
   void commit() {
     finish();
     expect_replaceable(path_, call_, argument_);
@@ -128,13 +131,14 @@ class atomic_file {
   }
 
  private:
-  /// True if a file is there, which will be replaced.
+  /// True if there is an old file, which will be replaced.
   [[nodiscard]] bool find_old(struct stat& old) const {
     expect_replaceable(path_, call_, argument_);
     return ::lstat(path_.c_str(), &old) == 0;
   }
 
-  /// A long name is left out of the temporary one, which may be no longer than the file system allows.
+  /// Creates the temporary file. If the file's name is long, the temporary name does not contain it, because file
+  /// systems limit the length of a name.
   void create(mode_t mode) {
     constexpr std::size_t longest = 200;
     std::string name = path_.filename().string();
@@ -156,19 +160,21 @@ class atomic_file {
         [&] { return std::string("it cannot be written: ").append(std::generic_category().message(reason)); });
   }
 
-  /// Gives the file the owner, group and mode of the old one. False if the mode is refused; `errno` says why.
+  /// Gives the file the owner, group and mode of the old one. Returns false if the mode cannot be set; `errno` then has
+  /// the reason.
   [[nodiscard]] bool take_over(struct stat const& old) const {
     struct stat now{};
     if (::fstat(file_, &now) != 0) return false;
     bool const same_owner = now.st_uid == old.st_uid && now.st_gid == old.st_gid;
-    [[maybe_unused]] bool const owned = same_owner || ::fchown(file_, old.st_uid, old.st_gid) == 0;  // root's alone
+    [[maybe_unused]] bool const owned =
+        same_owner || ::fchown(file_, old.st_uid, old.st_gid) == 0;  // often only root may
     constexpr mode_t bits = 07777;
     return (now.st_mode & bits) == (old.st_mode & bits) || ::fchmod(file_, old.st_mode & bits) == 0;
   }
 
   [[noreturn]] void fail(char const* what, int reason) const {
     std::string text = std::string(call_).append(": ").append(argument_).append(" = ").append(path_.string());
-#if defined(__cpp_exceptions)  // without them config.hpp has said all there is to say
+#if defined(__cpp_exceptions)  // without exceptions, config.hpp is a compile error already
     throw std::system_error(reason, std::generic_category(), text.append(", but ").append(what));
 #endif
   }
@@ -182,7 +188,7 @@ class atomic_file {
   std::filesystem::path path_;
   std::string call_;
   std::string argument_;
-  std::filesystem::path temporary_;  ///< empty: there is none, or it has taken its place
+  std::filesystem::path temporary_;  ///< empty: not created, or renamed already
   int file_ = -1;
   std::uint64_t end_ = 0;
 };

@@ -1,4 +1,4 @@
-// The weights of gates from files. Needs nlohmann-json, so the umbrella header does not include it.
+// Reads the weights of gates from files. This header needs nlohmann-json, so the umbrella header does not include it.
 #pragma once
 
 #include <algorithm>
@@ -16,16 +16,16 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Reads the tensors of a gate, by their names behind the gate's own.
+/// Reads the tensors of a gate. A tensor's name in the file is the gate's name, a dot, and the name that is given here.
 class gate_reader {
  public:
   using extents = std::vector<std::uint64_t>;
   using tensors = std::map<std::string, std::vector<float>>;
 
-  gate_reader(safetensors_reader file, std::string gate, tensors& held)
-      : file_(std::move(file)), gate_(std::move(gate)), held_(held) {}
+  gate_reader(safetensors_reader file, std::string gate, tensors& values)
+      : file_(std::move(file)), gate_(std::move(gate)), values_(values) {}
 
-  /// Extents of a tensor with so many axes, none of them empty.
+  /// The extents of a tensor, which must have this number of axes, none of them empty.
   [[nodiscard]] extents shape_of(char const* name, std::size_t axes) const {
     auto const found = file_.tensors().find(key_of(name));
     file_.refuse(found == file_.tensors().end(), what(name), "missing",
@@ -40,23 +40,23 @@ class gate_reader {
     return shape;
   }
 
-  /// Channels of keys that come in pairs, before and after RoPE.
+  /// The channels of a key, if a row of weights has one column for each channel before RoPE and one after.
   [[nodiscard]] std::uint64_t half_of(char const* name, std::uint64_t columns) const {
     file_.refuse(columns % 2 != 0, what(name), columns, "a row has 2 D columns");
     return columns / 2;
   }
 
-  /// Reads a tensor of exactly this shape.
+  /// Reads a tensor of exactly this shape, whose values must be finite.
   [[nodiscard]] float const* take(char const* name, extents const& shape) {
     static_cast<void>(shape_of(name, shape.size()));
-    std::vector<float>& values = held_[name] = file_.floats(key_of(name), shape);
+    std::vector<float>& values = values_[name] = file_.floats(key_of(name), shape);
     auto const bad = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
     file_.refuse(bad != values.end(), what(name), bad != values.end() ? to_string(*bad) : std::string(),
                  "its numbers are finite");
     return values.data();
   }
 
-  /// What the file's metadata says under `model`; empty if it says nothing.
+  /// The text under `model` in the file's metadata; empty if there is none.
   [[nodiscard]] std::string model() const {
     auto const found = file_.all_metadata().find("model");
     return found != file_.all_metadata().end() ? found->second : std::string();
@@ -70,22 +70,23 @@ class gate_reader {
 
   safetensors_reader file_;
   std::string gate_;
-  tensors& held_;
+  tensors& values_;
 };
 
 }  // namespace detail
 
-/// The weights of WG-KV's write gates, in host memory. `weights()` points into it, and it must live as long as they are
-/// used.
+/// The weights of WG-KV's write gates, in host memory. `weights()` points into this object, which must outlive every
+/// use of them.
 class write_gate_file {
  public:
-  /// Reads F32 tensors write_gate.pre_norm.weight and .post_norm.weight [L, D], .fc1.weight [L, Hkv, E, 2D], .fc1.bias
-  /// and .fc2.weight [L, Hkv, E], .fc2.bias [L, Hkv]; the sizes follow from fc1. Other tensors are not looked at.
+  /// Reads the F32 tensors write_gate.pre_norm.weight and .post_norm.weight [L, D], .fc1.weight [L, Hkv, E, 2D],
+  /// .fc1.bias and .fc2.weight [L, Hkv, E], and .fc2.bias [L, Hkv]. The sizes follow from fc1. It ignores all other
+  /// tensors.
   ///
-  /// - throws: `invalid_argument`, one line that names the file and the tensor, if one is missing, they do not fit each
-  ///   other, or a number is infinite or NaN.
+  /// - throws: `invalid_argument`, one line that names the file and the tensor, if a tensor is missing, the shapes do
+  ///   not fit each other, or a number is infinite or NaN.
   explicit write_gate_file(safetensors_reader file) {
-    detail::gate_reader read(std::move(file), "write_gate", held_);
+    detail::gate_reader read(std::move(file), "write_gate", values_);
     auto const shape = read.shape_of("fc1.weight", 4);
     std::uint64_t const layers = shape[0];
     std::uint64_t const heads = shape[1];
@@ -106,30 +107,30 @@ class write_gate_file {
 
   write_gate_file(write_gate_file&&) = default;
   write_gate_file& operator=(write_gate_file&&) = default;
-  write_gate_file(write_gate_file const&) = delete;  // the weights point into this one's memory
+  write_gate_file(write_gate_file const&) = delete;  // the weights point into this object's memory
   write_gate_file& operator=(write_gate_file const&) = delete;
 
   [[nodiscard]] write_gate_weights const& weights() const { return weights_; }
-  /// The model that the gates were trained on, where the file's metadata says `model`.
+  /// The model for which the gates were trained: the text under `model` in the file's metadata, or empty.
   [[nodiscard]] std::string const& model() const { return model_; }
 
  private:
-  detail::gate_reader::tensors held_;
+  detail::gate_reader::tensors values_;
   std::string model_;
   write_gate_weights weights_;
 };
 
-/// The weights of TRIM-KV's retention gates, in host memory. `weights()` points into it, and it must live as long as
-/// they are used.
+/// The weights of TRIM-KV's retention gates, in host memory. `weights()` points into this object, which must outlive
+/// every use of them.
 class retention_gate_file {
  public:
-  /// Reads F32 tensors retention_gate.fc1.weight [L, E, d], .fc1.bias [L, E], .fc2.weight [L, Hkv, E], .fc2.bias
-  /// [L, Hkv]; the sizes follow from the weights. Other tensors are not looked at.
+  /// Reads the F32 tensors retention_gate.fc1.weight [L, E, d], .fc1.bias [L, E], .fc2.weight [L, Hkv, E] and .fc2.bias
+  /// [L, Hkv]. The sizes follow from the weights. It ignores all other tensors.
   ///
-  /// - throws: `invalid_argument`, one line that names the file and the tensor, if one is missing, they do not fit each
-  ///   other, or a number is infinite or NaN.
+  /// - throws: `invalid_argument`, one line that names the file and the tensor, if a tensor is missing, the shapes do
+  ///   not fit each other, or a number is infinite or NaN.
   explicit retention_gate_file(safetensors_reader file) {
-    detail::gate_reader read(std::move(file), "retention_gate", held_);
+    detail::gate_reader read(std::move(file), "retention_gate", values_);
     auto const shape = read.shape_of("fc1.weight", 3);
     std::uint64_t const layers = shape[0];
     std::uint64_t const hidden = shape[1];
@@ -147,15 +148,15 @@ class retention_gate_file {
 
   retention_gate_file(retention_gate_file&&) = default;
   retention_gate_file& operator=(retention_gate_file&&) = default;
-  retention_gate_file(retention_gate_file const&) = delete;  // the weights point into this one's memory
+  retention_gate_file(retention_gate_file const&) = delete;  // the weights point into this object's memory
   retention_gate_file& operator=(retention_gate_file const&) = delete;
 
   [[nodiscard]] retention_gate_weights const& weights() const { return weights_; }
-  /// The model that the gates were trained on, where the file's metadata says `model`.
+  /// The model for which the gates were trained: the text under `model` in the file's metadata, or empty.
   [[nodiscard]] std::string const& model() const { return model_; }
 
  private:
-  detail::gate_reader::tensors held_;
+  detail::gate_reader::tensors values_;
   std::string model_;
   retention_gate_weights weights_;
 };

@@ -1,5 +1,5 @@
-// A reader of files of named tensors that believes nothing. Needs nlohmann-json, so the umbrella header does not
-// include it.
+// A reader of safetensors files that checks everything it reads. This header needs nlohmann-json, so the umbrella
+// header does not include it.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace KVPOLICY_NAMESPACE {
 
 static_assert(std::endian::native == std::endian::little, "a safetensors file is little endian, and read as it lies");
 
-/// A tensor of a file: its element type, extents, and where its bytes lie behind the header.
+/// A tensor of a file: its element type, its extents, and the offsets of its bytes after the header.
 struct file_tensor {
   std::string dtype;
   std::vector<std::uint64_t> shape;
@@ -35,11 +35,11 @@ struct file_tensor {
   std::uint64_t end = 0;
 };
 
-/// An open safetensors file: named tensors and metadata. Its header is checked when it is opened, every number against
-/// the file; a tensor's bytes are read when they are asked for. One thread at a time.
+/// An open safetensors file with its named tensors and its metadata. The constructor checks every number of the header
+/// against the file. The bytes of a tensor are read on request. Only one thread may use it at a time.
 ///
 /// - throws: `invalid_argument`, one line that names the file, the tensor and the value.
-/// - source: the format of huggingface/safetensors, whose own limit of 100 MB a header is kept.
+/// - source: the format of huggingface/safetensors, with its limit of 100 MB for a header.
 class safetensors_reader {
  public:
   explicit safetensors_reader(std::filesystem::path const& path)
@@ -64,14 +64,16 @@ class safetensors_reader {
   [[nodiscard]] std::map<std::string, file_tensor> const& tensors() const { return tensors_; }
   [[nodiscard]] std::map<std::string, std::string> const& all_metadata() const { return metadata_; }
 
-  /// The text that the metadata keeps under this key.
+  /// The text of the metadata under this key.
+  /// - throws: `invalid_argument` if there is none.
   [[nodiscard]] std::string const& metadata(std::string const& key) const {
     auto const found = metadata_.find(key);
     refuse(found == metadata_.end(), std::string("metadata ").append(key), "missing", "it is needed");
     return found->second;
   }
 
-  /// A tensor of float32, of exactly this shape.
+  /// Reads a tensor, which must be float32 and of exactly this shape.
+  /// - throws: `invalid_argument` if there is no such tensor, or its type or shape differs.
   [[nodiscard]] std::vector<float> floats(std::string const& key, std::vector<std::uint64_t> const& shape) {
     std::string const what = std::string("tensor ").append(key);
     auto const found = tensors_.find(key);
@@ -87,7 +89,7 @@ class safetensors_reader {
     return values;
   }
 
-  /// Throws the reader's error about this file if `wrong`: for what only a caller knows to be wrong.
+  /// Throws the reader's error about this file if `wrong`, for checks that only the caller can make.
   template <class Value, class Rule>
   void refuse(bool wrong, std::string_view what, Value const& value, Rule const& rule) const {
     expects(
@@ -98,7 +100,7 @@ class safetensors_reader {
  private:
   using json = nlohmann::json;
 
-  /// Names come from the file: whatever they hold, an error is one line.
+  /// Replaces control characters, so that an error is one line whatever names the file contains.
   static std::string one_line(std::string text) {
     std::replace_if(text.begin(), text.end(), [](unsigned char each) { return each < 0x20 || each == 0x7F; }, ' ');
     return text;
@@ -133,7 +135,7 @@ class safetensors_reader {
   }
 
   void read_header(std::string const& text) {
-    std::vector<std::set<std::string>> open;  // the keys so far of each object that has begun
+    std::vector<std::set<std::string>> open;  // the keys so far of each object that has begun and not ended
     std::string twice;
     auto const watch = [&](int, json::parse_event_t event, json& parsed) {
       if (event == json::parse_event_t::object_start) open.emplace_back();
@@ -201,7 +203,7 @@ class safetensors_reader {
            [&] { return std::string("shape and dtype make ").append(std::to_string(bytes)); });
   }
 
-  /// Tensors lie side by side: they share no byte, and no byte belongs to none.
+  /// Checks that the tensors are adjacent: each byte belongs to exactly one tensor.
   void check_layout() const {
     std::vector<std::pair<std::pair<std::uint64_t, std::uint64_t>, std::string>> in_order;
     for (auto const& [key, one] : tensors_) in_order.push_back({{one.begin, one.end}, key});
@@ -220,8 +222,8 @@ class safetensors_reader {
 
   std::ifstream file_;
   std::string name_;
-  std::uint64_t data_ = 0;   // where the header ends
-  std::uint64_t bytes_ = 0;  // behind it
+  std::uint64_t data_ = 0;   // offset of the first byte after the header
+  std::uint64_t bytes_ = 0;  // number of bytes after the header
   std::map<std::string, file_tensor> tensors_;
   std::map<std::string, std::string> metadata_;
 };

@@ -1,5 +1,5 @@
-// The header of a safetensors file as JSON, for every reader of such files. Needs nlohmann-json, so the umbrella header
-// does not include it.
+// Parses the header of a safetensors file as JSON, for every reader of such files. This header needs nlohmann-json, so
+// the umbrella header does not include it.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// How many brackets of a JSON text are open at once, at most. Brackets inside of strings do not count. O(characters).
+/// The nesting depth of the brackets of a JSON text. Brackets in strings do not count. O(characters).
 [[nodiscard]] inline int nesting_depth(std::string_view text) {
   int depth = 0;
   int deepest = 0;
@@ -27,12 +27,12 @@ namespace detail {
   return deepest;
 }
 
-/// Parses a header, which nests three levels deep. One of more than 16 levels is refused before it is parsed: copying
-/// or printing a JSON value recurses, and would overflow the stack.
+/// Parses a header, which nests three levels deep. It refuses a header of more than 16 levels before it parses it,
+/// because copying or printing a JSON value recurses and could overflow the stack.
 ///
-/// - in: `watch(depth, event, value)` is nlohmann-json's parser callback; `refuse(wrong, value, rule)` throws if
-/// `wrong`.
-/// - out: an object.
+/// - in: `watch(depth, event, value)`, nlohmann-json's parser callback; `refuse(wrong, value, rule)`, which throws if
+///   `wrong`.
+/// - out: a JSON object.
 template <class Watch, class Refuse>
 [[nodiscard]] nlohmann::json parse_safetensors_header(std::string_view text, Watch const& watch, Refuse const& refuse) {
   constexpr int most = 16;

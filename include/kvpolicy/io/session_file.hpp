@@ -1,4 +1,5 @@
-// The memories of a session store as a file, and back. Needs nlohmann-json, so the umbrella header does not include it.
+// Writes the memories of a session store to a file, and reads them back. This header needs nlohmann-json and POSIX, so
+// the umbrella header does not include it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Under what the i-th session stands in a file: its tensor, and its name in the metadata.
+/// The name of the i-th session's tensor, and the key of its id in the metadata.
 [[nodiscard]] inline std::string session_key(std::size_t i) {
   return std::string("session.").append(std::to_string(i));
 }
@@ -27,14 +28,14 @@ namespace detail {
 
 }  // namespace detail
 
-/// Writes what a store keeps as safetensors: tensors session.0, session.1, … of F32 [layers, query heads, channels],
-/// the oldest commit first; in the metadata `session.i` is the name of the i-th as it prints, `kvpolicy.sessions` the
-/// version of this format ("1") and `memory` the shape. Of sessions that are out, what they remembered before. Others
-/// go on with the store meanwhile.
+/// Writes all memories of a store as safetensors. The tensors session.0, session.1, ... are F32 [layers, query heads,
+/// channels], the oldest commit first. In the metadata `session.i` is the printed id of the i-th session,
+/// `kvpolicy.sessions` the version of this format ("1"), and `memory` the shape. A session that a lease has taken is
+/// written with the memory that it had before. Other threads may use the store meanwhile.
 ///
-/// - throws: as `write_safetensors`, `invalid_argument` for a path that it may not replace and `std::system_error` if
-///   writing fails; then a file that stood there stands there still.
-/// - cost: O(floats); holds the floats that are being written, also those that have been replaced since.
+/// - throws: as `write_safetensors`: `invalid_argument` for a path that it may not replace, and `std::system_error` if
+///   writing fails. A file at `path` is unchanged then.
+/// - cost: O(floats). It keeps the floats in memory until they are written, also if the store replaces them meanwhile.
 inline void save_sessions(session_store const& from, std::filesystem::path const& path) {
   std::vector<remembered> const all = from.snapshot();
   std::map<std::string, std::string> metadata{{"kvpolicy.sessions", "1"}, {"memory", to_string(from.extents())}};
@@ -46,12 +47,13 @@ inline void save_sessions(session_store const& from, std::filesystem::path const
   write_safetensors(path, metadata, tensors);
 }
 
-/// Replaces what a store keeps by what a file holds; of more sessions than the store's capacity, the last committed.
+/// Replaces all memories of a store with those of a file. If the file has more sessions than the store's capacity, the
+/// last committed ones are kept.
 ///
-/// - throws: `invalid_argument`, one line, if a session of the store is out, or the file is not one of `save_sessions`:
-///   truncated or otherwise no sound safetensors file, of another version, memories of another shape, a float that is
-///   infinite or NaN, a name that is none, or is there twice. Then the store was not changed.
-/// - cost: O(floats of the file), all in memory at once beside those of the store.
+/// - throws: `invalid_argument`, one line, if a lease has taken a session of the store, or if the file was not written
+///   by `save_sessions`: it is not a sound safetensors file, it has another version, memories of another shape, an
+///   infinite or NaN float, a text that is no id, or an id twice. The store is unchanged then.
+/// - cost: O(floats of the file). All of them are in memory at once, in addition to those of the store.
 inline void load_sessions(session_store& into, std::filesystem::path const& path) {
   safetensors_reader file(path);
   std::string const needed = to_string(into.extents());

@@ -1,5 +1,5 @@
-// A writer of files of named tensors: a file is there when it is whole. Needs nlohmann-json and POSIX, so the umbrella
-// header does not include it.
+// A writer of safetensors files, which appear under their name when they are complete. This header needs nlohmann-json
+// and POSIX, so the umbrella header does not include it.
 #pragma once
 
 #include <bit>
@@ -21,21 +21,22 @@ namespace KVPOLICY_NAMESPACE {
 static_assert(std::endian::native == std::endian::little,
               "a safetensors file is little endian, and written as it lies");
 
-/// A tensor to be written: float32, as many as the shape says.
+/// A float32 tensor to be written. The number of its values is the product of its shape.
 struct tensor_to_write {
   std::string name;
   std::vector<std::uint64_t> shape;
   std::span<float const> values;
 };
 
-/// Writes a safetensors file, the tensors one behind the other as they are listed. It is an `atomic_file`: it takes the
-/// place of `path` in one step, when all of it is on the disk, and keeps the mode of the file that it replaces. Several
-/// writers of one path do not disturb each other.
+/// Writes a safetensors file with the tensors in the order of the list. It is an `atomic_file`: it replaces `path` in
+/// one step when all of it is on the disk, and keeps the mode of the file that it replaces. Several writers of one path
+/// do not disturb each other.
 ///
-/// - in: names that differ and, with the metadata, are UTF-8.
-/// - throws: `invalid_argument` if a tensor's values are not as many as its shape says, or if `path` is empty, a
-///   directory, a device, a FIFO or a symbolic link, or no file can be created beside it; `std::system_error` if
-///   writing fails, as on a full disk. Then what stood under `path` stands there still.
+/// - in: tensors whose names differ; names and metadata are UTF-8.
+/// - throws: `invalid_argument` if a name appears twice, is `__metadata__` or is not UTF-8, if the number of a tensor's
+///   values differs from its shape, or if `path` is empty, a directory, a device, a FIFO, a socket or a symbolic link,
+///   or no file can be created in its folder; `std::system_error` if writing fails, as on a full disk. `path` is
+///   unchanged then.
 inline void write_safetensors(std::filesystem::path const& path, std::map<std::string, std::string> const& metadata,
                               std::span<tensor_to_write const> tensors) {
   nlohmann::json header = nlohmann::json::object();

@@ -1,4 +1,4 @@
-// Ready compositions: one function a system, with the paper's defaults.
+// Ready compositions: one function for each published system, with the paper's defaults.
 #pragma once
 
 #include <kvpolicy/admission/admission.hpp>
@@ -19,10 +19,10 @@
 
 namespace KVPOLICY_NAMESPACE::policies {
 
-/// What every ready policy takes: its scorer's parameters, the entries a lane may keep, and sinks among them.
+/// The options of most ready policies: a budget, the scorer's parameters, and sinks.
 template <class Score>
 struct options {
-  int budget = 1024;  ///< entries a lane, forced ones included
+  int budget = 1024;  ///< entries that a lane may keep, forced ones included
   Score score = {};
   int sinks = 0;  ///< first positions that are kept whatever they score
 };
@@ -36,44 +36,47 @@ template <class Score>
 
 }  // namespace detail
 
-/// The full cache.
+/// The full cache, which drops nothing.
 [[nodiscard]] constexpr auto full() { return eviction{.score = kvpolicy::full{}, .budget = unlimited{}}; }
 
-/// Sinks and the most recent entries.
+/// The options of StreamingLLM.
 struct streaming_llm_options {
-  int budget = 1024;  ///< entries a lane, sinks included
+  int budget = 1024;  ///< entries that a lane may keep, sinks included
   int sinks = 4;
 };
-/// Sinks and the most recent entries; decide after every forward.
+/// Keeps the sinks and the most recent entries. Decide after every forward.
 [[nodiscard]] constexpr auto streaming_llm(streaming_llm_options with = {}) {
   return eviction{.score = kvpolicy::streaming_llm{with.sinks}, .budget = per_lane{with.budget}};
 }
 
-/// The observation window's pooled attention; decide once, at the end of the prefill.
+/// Keeps the entries that receive the most pooled attention from the observation window. Decide once, at the end of the
+/// prefill.
 [[nodiscard]] constexpr auto snapkv(options<kvpolicy::snapkv> with = {}) { return detail::keep_best(with); }
 
-/// Heavy hitters and recent entries; observe and decide after every forward.
+/// Keeps the entries that have received the most attention so far, and the most recent ones. Observe and decide after
+/// every forward.
 [[nodiscard]] constexpr auto h2o(options<kvpolicy::h2o> with = {}) { return detail::keep_best(with); }
 
-/// What the last row looks at, one set a layer; decide after every forward.
+/// Keeps the tokens that receive the most attention from the last query row, with one keep set for each layer. Decide
+/// after every forward.
 [[nodiscard]] constexpr auto tova(options<kvpolicy::tova> with = {}) { return detail::keep_best(with); }
 
-/// A budget of tokens of the sequence, and the scorer's parameters.
+/// The options of IntentKV.
 struct intent_kv_options {
-  int budget = 8192;  ///< tokens, forced ones included
+  int budget = 8192;  ///< tokens that a sequence may keep, forced ones included
   kvpolicy::intent_kv score = {};
 };
-/// What a session's turns have asked for, one set for all layers and heads; observe and decide after each turn's
-/// prefill, carry out by dead_slot.
+/// Keeps the tokens that receive the most attention from the session's query memory, with one keep set for all layers
+/// and heads. Observe and decide after each turn's prefill, and apply with `dead_slot`.
 [[nodiscard]] constexpr auto intent_kv(intent_kv_options with = {}) {
   return eviction{.score = with.score, .budget = per_lane{with.budget}};
 }
 
-/// What its gate lets last; observe and decide after every forward.
+/// Keeps the tokens with the highest predicted retention. Observe and decide after every forward.
 [[nodiscard]] constexpr auto trim_kv(options<kvpolicy::trim_kv> with = {}) { return detail::keep_best(with); }
 
-/// The same for decoding by one token at a time: once a lane is over its budget, each step drops its lowest entry, and
-/// the next token takes its slot. Carry out by overwrite.
+/// TRIM-KV for decoding one token at a time: once a lane exceeds its budget, each step drops the entry with the lowest
+/// score, and the next token takes its slot. Apply with `overwrite`.
 [[nodiscard]] constexpr auto trim_kv_decode(options<kvpolicy::trim_kv> with = {}) {
   return eviction{.score = with.score,
                   .protect = kvpolicy::sinks{with.sinks},
@@ -81,25 +84,25 @@ struct intent_kv_options {
                   .pick = lowest_one{}};
 }
 
-/// The keys of smallest norm.
+/// Keeps the entries whose keys have the smallest norms.
 [[nodiscard]] constexpr auto knorm(options<kvpolicy::knorm> with = {}) { return detail::keep_best(with); }
 
-/// Random entries.
+/// Keeps random entries.
 [[nodiscard]] constexpr auto random(options<kvpolicy::random_scores> with = {}) { return detail::keep_best(with); }
 
-/// A window, and the write gate's threshold.
+/// The options of WG-KV.
 ///
-/// `strict` is the released code's rule: g > threshold, where the threshold is rounded to the type of the tensor that
-/// holds the gates (`gate_type`), because that is what comparing the tensor with a number does there: of bfloat16 gates
-/// 0.1 is 0.10009765625. Without it g >= threshold, as the paper has it, in float32.
+/// By default an entry is admitted if g >= threshold in float32, as in the paper. `strict` is the rule of the released
+/// code: g > threshold, with the threshold rounded to `gate_type`. The rounding happens there because a tensor of that
+/// type is compared with a number: for bfloat16 gates a threshold of 0.1 becomes 0.10009765625.
 struct wg_kv_options {
   int window = 256;
   float threshold = 0.1f;
   bool strict = false;
-  int cap = -1;                  ///< admitted entries of a lane, at most; -1: no cap
-  codec gate_type = codec::f32;  ///< element type of the engine's gates; matters with `strict` alone
+  int cap = -1;                  ///< the largest number of admitted entries of a lane; -1: no cap
+  codec gate_type = codec::f32;  ///< the element type of the engine's gates; only read if `strict`
 };
-/// What the write gate admits, beside the window (WG-KV).
+/// Keeps the window, and the entries that the write gate admits when they leave it (WG-KV).
 [[nodiscard]] constexpr auto wg_kv(wg_kv_options with = {}) {
   return admission{
       .score = kvpolicy::write_gate{},
@@ -109,24 +112,25 @@ struct wg_kv_options {
       .cap = with.cap};
 }
 
-/// A window, and sinks that are admitted in every head.
+/// The options of local attention.
 struct local_attention_options {
   int window = 256;
   int sinks = 0;
 };
-/// The window and the sinks, whatever was written. Keys keep their phases, unlike StreamingLLM's.
+/// Keeps the window and the sinks of every head. Unlike StreamingLLM it does not re-rotate keys.
 [[nodiscard]] constexpr auto local_attention(local_attention_options with = {}) {
   return admission{
       .score = kvpolicy::head_table{}, .protect = sinks{with.sinks}, .window = with.window, .pick = at_least{0.5f}};
 }
 
-/// A window and sinks for the heads that stream, and which heads do not.
+/// The options of DuoAttention. The window and the sinks are those of the streaming heads.
 struct duo_attention_options {
   int window = 256;
   int sinks = 128;
-  by_lane<float const> retrieval{};  ///< a number a lane: more than 0.5 keeps everything; `retrieval_heads` makes it
+  by_lane<float const> retrieval{};  ///< one number for each lane: a head of more than 0.5 keeps all of its entries;
+                                     ///< `retrieval_heads` computes them
 };
-/// Everything in retrieval heads, window and sinks in the others (DuoAttention).
+/// Keeps everything in retrieval heads, and the window and the sinks in streaming heads (DuoAttention).
 [[nodiscard]] constexpr auto duo_attention(duo_attention_options with = {}) {
   return admission{.score = kvpolicy::head_table{with.retrieval},
                    .protect = sinks{with.sinks},
@@ -134,13 +138,14 @@ struct duo_attention_options {
                    .pick = at_least{.least = 0.5f, .strict = true}};
 }
 
-/// Tokens that are read, and the scorer's parameters.
+/// The options of Quest.
 struct quest_options {
-  int budget = 512;  ///< tokens a lane, the last page's among them
+  int budget = 512;  ///< tokens that a lane reads, those of its last page included
   kvpolicy::quest score = {};
-  int dense_layers = 2;
+  int dense_layers = 2;  ///< the first layers, which read all pages
 };
-/// The pages in which the query can find most; observe after every forward, select in every decode step.
+/// Reads the pages whose keys can have the largest dot product with the query. Observe after every forward, and select
+/// in every decode step.
 [[nodiscard]] constexpr auto quest(quest_options with = {}) {
   return selection{.score = with.score, .budget = per_lane{with.budget}, .dense_layers = with.dense_layers};
 }

@@ -1,4 +1,4 @@
-// A policy whose type is chosen at run time.
+// A type-erased policy, which is chosen at run time.
 #pragma once
 
 #include <kvpolicy/accounting/explain.hpp>
@@ -21,15 +21,16 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Any eviction, type-erased: a value like every policy (copies share what is behind it, which never changes), to run
-/// on one kind of executor. State and plan are the same types as for a typed policy. Made from a typed eviction or by
-/// `parse`.
+/// Any eviction, type-erased, for one kind of executor. It is a value like every policy; copies share an immutable
+/// object. Its state and plan have the same types as those of a typed policy. Construct it from a typed eviction, or
+/// call `parse`.
 ///
-/// What can be written in a spec can be erased: any scorer, the shipped protections and budgets, `over_budget`.
+/// It can hold every eviction that a spec can describe: any scorer, the shipped protections and budgets, and the
+/// trigger `over_budget`.
 template <executor Executor>
 class basic_any_policy {
  public:
-  /// The full cache.
+  /// The full cache, which drops nothing.
   basic_any_policy() : basic_any_policy(eviction<full, nothing, unlimited>{}) {}
 
   template <scorer Score, class Protect, class Budget>
@@ -47,7 +48,8 @@ class basic_any_policy {
   friend bool operator==(basic_any_policy const& a, basic_any_policy const& b) { return a.inner_->equals(*b.inner_); }
   friend std::string print(basic_any_policy const& policy) { return policy.inner_->spell(); }
 
-  /// As the functions of the same names for a typed policy; those of any_policy call them.
+  /// These members do the same as the free functions of the same names do for a typed policy. The free functions for an
+  /// erased policy call them.
   [[nodiscard]] state<Executor> make_state(Executor& exec, cache const& in) const {
     return inner_->make_state(exec, in);
   }
@@ -61,7 +63,7 @@ class basic_any_policy {
   [[nodiscard]] std::string explain(plan<Executor>& of, int segment, int ordinal) const {
     return inner_->explain(of, segment, ordinal);
   }
-  /// Whether the policy forces an entry of the plan's last decision, while the cache is as it was then.
+  /// True if the policy forced an entry in the plan's last decision. The cache must not have changed since.
   [[nodiscard]] bool forces(plan<Executor> const& of, int segment, int ordinal) const {
     return inner_->forces(of, segment, ordinal);
   }
@@ -133,7 +135,7 @@ class basic_any_policy {
           detail::is_given(in, signal), call, "signals", [&] { return in.names(); },
           [] { return scorer_name() + " needs signal " + Signal::name; });
     }
-    /// A recorder may miss its signals only where the engine gives what it would record.
+    /// Refuses a missing signal that a recorder reads, unless the engine gives the signal that the recorder provides.
     template <class Recorder>
     static void check_recorder(Recorder const&, any_signals const& in) {
       if (detail::is_given(in, static_cast<typename Recorder::provides const*>(nullptr))) return;
@@ -161,16 +163,16 @@ class basic_any_policy {
   std::shared_ptr<interface const> inner_;
 };
 
-/// A policy for the host, chosen at run time.
+/// A type-erased policy for the host.
 using any_policy = basic_any_policy<host_executor>;
 
-/// As for a typed policy.
+/// Makes a state, as for a typed policy.
 template <executor Executor>
 [[nodiscard]] state<Executor> make_state(Executor& exec, basic_any_policy<Executor> const& policy, cache const& in) {
   return policy.make_state(exec, in);
 }
 
-/// As for a typed policy.
+/// Makes a plan, as for a typed policy.
 template <executor Executor, class... Appliers>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, basic_any_policy<Executor> const& policy, cache const& in,
                                        Appliers const&...) {
@@ -179,26 +181,30 @@ template <executor Executor, class... Appliers>
   return made;
 }
 
-/// As for a typed policy.
+/// Explains in one line why an entry stays or goes, as for a typed policy.
 template <executor Executor>
 [[nodiscard]] std::string explain(basic_any_policy<Executor> const& policy, plan<Executor>& of, int segment,
                                   int ordinal) {
   return policy.explain(of, segment, ordinal);
 }
 
-/// As for a typed policy.
+/// Computes the bytes that the policy needs, as for a typed policy.
 template <executor Executor>
 [[nodiscard]] required required_bytes(basic_any_policy<Executor> const& policy, cache const& in) {
   return policy.required_bytes(in);
 }
 
-/// As for a typed policy, and a signal that a recorder needs and that is not there is refused by name.
+/// Observes a step, as for a typed policy.
+///
+/// - throws: also `invalid_argument` that names the signal, if a recorder needs a signal that is not given.
 template <executor Executor>
 void observe(Executor& exec, basic_any_policy<Executor> const& policy, any_signals const& in, state<Executor>& state) {
   policy.observe(exec, in, state);
 }
 
-/// As for a typed policy, and a signal that the scorer needs and that is not there is refused by name.
+/// Decides, as for a typed policy.
+///
+/// - throws: also `invalid_argument` that names the signal, if the scorer needs a signal that is not given.
 template <executor Executor>
 void decide(Executor& exec, basic_any_policy<Executor> const& policy, any_signals const& in,
             state<Executor> const& state, plan<Executor>& into) {

@@ -1,4 +1,4 @@
-// Protections and budgets whose kind is chosen at run time. Plain values, without memory of their own.
+// Protections and budgets whose kind is chosen at run time. They are plain values and own no memory.
 #pragma once
 
 #include <array>
@@ -8,10 +8,11 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Any of the shipped protections, at most eight joined. Protects what any of its parts protects.
+/// Any of the shipped protections, or up to eight of them joined. It protects every entry that one of its parts
+/// protects.
 struct any_protection {
   enum class kind { none, everything, sinks, recent, span, safe };
-  /// One protection: its kind and its one or two numbers.
+  /// One protection: its kind and its parameters.
   struct part {
     kind what = kind::none;
     int first = 0;
@@ -47,7 +48,7 @@ struct any_protection {
     });
   }
 
-  /// The first positions and the last entries.
+  /// Protects the first positions and the last entries.
   struct ends {
     int front = 0;
     int back = 0;
@@ -55,7 +56,7 @@ struct any_protection {
       return (at.position < front) | (at.count - at.ordinal <= back);
     }
   };
-  /// Ends and some spans.
+  /// Protects the first positions, the last entries and some spans of positions.
   struct ends_and_spans {
     ends both{};
     int count = 0;
@@ -81,7 +82,8 @@ struct any_protection {
     }
     return made;
   }
-  /// What a decision asks of each entry costs no more than with a typed protection.
+  /// Calls visit with the cheapest typed protection that is equivalent, so that a decision costs no more than with a
+  /// typed one.
   template <class Visit>
   void pick(Visit const& visit) const {
     ends_and_spans const all = compiled();
@@ -91,7 +93,7 @@ struct any_protection {
   }
   constexpr bool operator()(entry at) const { return compiled()(at); }
 
-  /// Visits the parts as the types that they stand for.
+  /// Calls visit with each part as the shipped protection that it stands for.
   template <class Visit>
   void for_each(Visit const& visit) const {
     for (int i = 0; i < count; ++i) {
@@ -114,8 +116,9 @@ static_assert(protection<any_protection>);
   return text;
 }
 
-/// A budget in tokens, a ratio or bytes, for lanes, layers or all: `budget(1024)`, `budget(256, scope=layer,
-/// floor=0.2)`, `budget(ratio=0.5)`, `budget(bytes=67108864)`, `unlimited`.
+/// Any of the shipped budgets: tokens, a ratio or bytes, for each lane, for the lanes of a layer or for all lanes of a
+/// sequence. A spec writes it as `budget(1024)`, `budget(256, scope=layer, floor=0.2)`, `budget(ratio=0.5)`,
+/// `budget(bytes=67108864)` or `unlimited`.
 struct any_budget {
   enum class amount { tokens, ratio, bytes, unlimited };
 

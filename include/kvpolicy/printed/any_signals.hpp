@@ -1,4 +1,4 @@
-// Signals whose types are known at run time only: what a policy chosen by name reads.
+// Signals that are found by name at run time, for type-erased policies.
 #pragma once
 
 #include <array>
@@ -9,7 +9,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A view of an engine's signals: each by its name. Refers to the `signals` that it was made from.
+/// A view of an engine's signals, which finds each by its name. It refers to the `signals` that it was made from, which
+/// must outlive it.
 class any_signals {
  public:
   static constexpr std::size_t most = 16;
@@ -20,7 +21,7 @@ class any_signals {
     (add(from.template get<Given>()), ...);
   }
 
-  /// None yet; `add` them. Each must outlive this.
+  /// Starts without signals. Each signal that is added must outlive this view.
   explicit any_signals(kvpolicy::lanes const& among) : lanes(among) {}
 
   template <class Signal>
@@ -37,7 +38,7 @@ class any_signals {
 
   kvpolicy::lanes lanes;
 
-  /// The signal, or null.
+  /// The signal, or null if it is not given.
   template <class Signal>
   [[nodiscard]] Signal const* find() const {
     for (std::size_t i = 0; i < count_; ++i) {
@@ -55,7 +56,7 @@ class any_signals {
     return *found;
   }
 
-  /// Which signals are there is not known before a call, so a composition cannot be refused when it is compiled.
+  /// Always true: the signals that are given are only known in a call, so a missing one cannot be a compile error.
   template <class Signal>
   static constexpr bool provides = true;
 
@@ -64,7 +65,7 @@ class any_signals {
     return ((find<Needed>() != nullptr) && ...);
   }
 
-  /// "keys, queries"
+  /// The names of the signals, as in "keys, queries".
   [[nodiscard]] std::string names() const {
     std::string text;
     for (std::size_t i = 0; i < count_; ++i) text += (i == 0 ? "" : ", ") + std::string(given_[i].name);
@@ -86,7 +87,8 @@ class any_signals {
   std::size_t count_ = 0;
 };
 
-/// What a scorer reads: the engine's signals first, by name; recorded columns for the rest.
+/// The signals that a scorer reads. A signal that the engine gives comes first; any other is read from the recorded
+/// columns.
 template <class Recorders, class State>
 class bag<any_signals, Recorders, State> {
  public:
@@ -129,10 +131,10 @@ template <class T>
 struct each_need;
 template <class... Needed>
 struct each_need<needs<Needed...>> {
-  /// Calls visit for a null pointer to each signal.
-  template <class Visit>
-  static void visit(Visit const& each) {
-    (each(static_cast<Needed const*>(nullptr)), ...);
+  /// Calls visitor(pointer) with a null pointer of the type of each signal.
+  template <class Visitor>
+  static void visit(Visitor const& visitor) {
+    (visitor(static_cast<Needed const*>(nullptr)), ...);
   }
 };
 

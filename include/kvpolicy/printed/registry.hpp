@@ -1,4 +1,4 @@
-// Policies by name: a list of scorers, and the reader of specs.
+// Policies by name: a registry of scorers, and the parser of specs.
 #pragma once
 
 #include <functional>
@@ -17,15 +17,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// What a listing tells of a scorer.
+/// The description of a scorer in a list.
 struct scorer_info {
   std::string name;
   std::vector<field_info> fields;
-  std::vector<std::string> needs;  ///< signals
+  std::vector<std::string> needs;  ///< the names of the signals that it reads
   granularity decides = granularity::lane;
 };
 
-/// Scorers by name. A plain value: copy the shipped one, add your own in one line.
+/// A registry of scorers by name. It is a plain value: copy the shipped one, and add a scorer of your own in one line.
 ///
 ///     auto mine = kv::shipped();
 ///     mine.add(value_aware{});
@@ -35,8 +35,8 @@ class basic_registry {
  public:
   using policy = basic_any_policy<Executor>;
 
-  /// Adds a scorer under its `name`; its fields are set by the names that `fields()` gives them, and are `defaults`
-  /// where a spec is silent.
+  /// Adds a scorer under its `name`. A spec sets its fields by the names in `fields()`; a field that a spec does not
+  /// set has its value in `defaults`.
   /// - throws: `invalid_argument` if there is a scorer of that name.
   template <scorer Score>
   basic_registry& add(Score const& defaults) {
@@ -47,8 +47,8 @@ class basic_registry {
     return *this;
   }
 
-  /// Other defaults for a scorer that is there: what a spec cannot say, as the weights of a head.
-  /// - throws: `invalid_argument` if there is none of that name.
+  /// Replaces the defaults of a registered scorer, also of members that a spec cannot set, such as trained weights.
+  /// - throws: `invalid_argument` if there is no scorer of that name.
   template <scorer Score>
   basic_registry& set(Score const& defaults) {
     for (one& each : all_) {
@@ -66,10 +66,11 @@ class basic_registry {
     return made;
   }
 
-  /// Reads a spec: `scorer(field=value, ...) | part | ...`. The parts, in any order: `reduce_lanes(token, sum)`,
-  /// `sinks(4)`, `recent(32)`, `span(0, 16)`, `safe(sinks=4, recent=32)`, `budget(...)` or `unlimited`,
-  /// `over_budget(slack)`. Without a budget it is 1024 entries a lane.
-  /// - throws: `invalid_argument` that names the column, what was found, and what would have been accepted.
+  /// Parses a spec: `scorer(field=value, ...) | part | ...`. The parts may come in any order: `reduce_lanes(token,
+  /// sum)`, `sinks(4)`, `recent(32)`, `span(0, 16)`, `safe(sinks=4, recent=32)`, `everything`, `budget(...)` or
+  /// `unlimited`, and `over_budget(slack)`. The default budget is 1024 entries for each lane; a scorer that keeps
+  /// everything is unlimited by default.
+  /// - throws: `invalid_argument` that names the column, the text that was found, and the texts that are accepted.
   [[nodiscard]] policy parse(std::string_view text) const {
     std::vector<spec_part> const spec = split_spec(text);
     std::vector<std::string> known;
@@ -82,7 +83,7 @@ class basic_registry {
   }
 
  private:
-  /// Everything of a spec but its scorer.
+  /// The parts of a spec after its scorer.
   struct parts {
     any_protection protect{};
     any_budget limit{};
@@ -119,7 +120,7 @@ class basic_registry {
     }
   };
 
-  /// The arguments of a span, and of a budget, under the names that a spec gives them.
+  /// The arguments of `span` in a spec.
   struct span_arguments {
     int begin = 0;
     int end = 0;
@@ -215,6 +216,7 @@ class basic_registry {
     return made;
   }
 
+  /// The arguments of `budget` in a spec.
   struct budget_arguments {
     int tokens = -1;
     double drop = -1;
@@ -252,10 +254,10 @@ class basic_registry {
   std::vector<one> all_;
 };
 
-/// Scorers by name, for the host.
+/// A registry of scorers for the host.
 using registry = basic_registry<host_executor>;
 
-/// The scorers that the library ships.
+/// The registry of the scorers that the library ships.
 template <executor Executor = host_executor>
 [[nodiscard]] basic_registry<Executor> shipped() {
   basic_registry<Executor> all;
@@ -271,10 +273,10 @@ template <executor Executor = host_executor>
   return all;
 }
 
-/// The policy that a spec describes; `print` of it reads back as the same policy.
+/// Parses the policy that a spec describes. Parsing the text that `print` returns for it gives an equal policy.
 ///
 ///     kv::any_policy policy = kv::parse("snapkv(window=32, pool=max:7) | sinks(4) | budget(1024)");
-/// - throws: `invalid_argument` that names the column, what was found, and what would have been accepted.
+/// - throws: `invalid_argument` that names the column, the text that was found, and the texts that are accepted.
 [[nodiscard]] inline any_policy parse(std::string_view text, registry const& known = shipped()) {
   return known.parse(text);
 }

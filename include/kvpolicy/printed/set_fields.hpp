@@ -1,4 +1,4 @@
-// Parameters by name: reading values, setting the fields of a described type, telling what they are.
+// Parameters by name: reads values, sets the fields of a described type, and lists them.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -8,7 +8,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A parameter as a listing shows it.
+/// A parameter in a list.
 struct field_info {
   std::string name;
   std::string type;  ///< "an integer", "a number", "true or false", "sum, mean, max or last", ...
@@ -17,7 +17,7 @@ struct field_info {
 
 namespace detail {
 
-/// What a value of this type looks like, for errors and listings.
+/// Describes the values of a type, for error messages and lists.
 template <class T>
 std::string wanted() {
   if constexpr (std::same_as<T, bool>) {
@@ -34,11 +34,11 @@ std::string wanted() {
     }
     return text;
   } else {
-    return wanted_text(static_cast<T const*>(nullptr));  // found where the type lives
+    return wanted_text(static_cast<T const*>(nullptr));  // found by argument-dependent lookup
   }
 }
 
-/// Reads a whole value; false if it is none of this type.
+/// Reads a value from all of a text. False if the text is no value of this type.
 template <class T>
 bool read_value(std::string_view text, T& to) {
   if constexpr (std::same_as<T, bool>) {
@@ -58,7 +58,7 @@ bool read_value(std::string_view text, T& to) {
     }
     return false;
   } else {
-    return read_text(text, to);  // found where the type lives
+    return read_text(text, to);  // found by argument-dependent lookup
   }
 }
 
@@ -86,7 +86,7 @@ std::vector<std::string> field_names() {
   return names;
 }
 
-/// Sets one field by its name, or by its place where it stands alone.
+/// Sets one field by its name, or by its place if the argument has no name.
 template <class T>
 void set_field(T& to, std::string const& owner, spec_argument const& from, std::size_t place) {
   bool found = false;
@@ -107,7 +107,7 @@ void set_field(T& to, std::string const& owner, spec_argument const& from, std::
   refuse_spec(from.name_column, what, accepted(owner + " has the fields", field_names<T>(), what));
 }
 
-/// Sets the fields of a described type from a part's arguments; a field may be given once.
+/// Sets the fields of a described type from a part's arguments. Each field may be given once.
 template <class T>
 void set_fields(T& to, spec_part const& from) {
   for (std::size_t i = 0; i < from.arguments.size(); ++i) {
@@ -122,7 +122,7 @@ void set_fields(T& to, spec_part const& from) {
   }
 }
 
-/// Lets a part refuse its own values, in words that name the column.
+/// Calls a part's own check. Its error names the column.
 template <class T>
 void check_parsed(T const& part, int column) {
   std::string const call = "parse: column " + std::to_string(column);
@@ -131,7 +131,7 @@ void check_parsed(T const& part, int column) {
 
 }  // namespace detail
 
-/// The fields of a described value, with their types and values.
+/// Lists the fields of a described value, with their types and values.
 template <class T>
 [[nodiscard]] std::vector<field_info> list_fields(T const& of) {
   std::vector<field_info> made;

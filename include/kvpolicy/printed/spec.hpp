@@ -1,4 +1,5 @@
-// The grammar of a policy in writing, and its errors: column, what was found, what would have been accepted.
+// The grammar of a spec, which is the text of a policy. Its errors name the column, the text that was found, and the
+// texts that are accepted.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +10,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// One argument of a part: `window=32`, or `4` alone. Columns count from 1.
+/// One argument of a part: `window=32`, or a value without a name, as in `4`. Columns count from 1.
 struct spec_argument {
-  std::string_view name;  ///< empty: the value stands alone
+  std::string_view name;  ///< empty if the value has no name
   std::string_view value;
   int name_column = 0;
   int value_column = 0;
@@ -30,7 +31,7 @@ namespace detail {
   reject("parse", "column " + std::to_string(column), found.empty() ? "nothing" : std::string(found), rule);
 }
 
-/// Insertions, deletions and replacements from one word to another.
+/// The edit distance of two words: the number of insertions, deletions and replacements.
 inline std::size_t edits(std::string_view from, std::string_view to) {
   std::vector<std::size_t> row(to.size() + 1);
   for (std::size_t j = 0; j <= to.size(); ++j) row[j] = j;
@@ -46,7 +47,7 @@ inline std::size_t edits(std::string_view from, std::string_view to) {
   return row.back();
 }
 
-/// "there are a, b and c; did you mean b?"
+/// Lists the accepted names and the one that is nearest to the name found: "there are a, b and c; did you mean b?"
 inline std::string accepted(std::string const& there_are, std::vector<std::string> const& names,
                             std::string_view found) {
   std::string text = there_are;
@@ -54,7 +55,7 @@ inline std::string accepted(std::string const& there_are, std::vector<std::strin
   std::size_t least = found.size() / 2 + 1;
   for (std::size_t i = 0; i < names.size(); ++i) {
     text += (i == 0 ? " " : i + 1 == names.size() ? " and " : ", ") + names[i];
-    if (found.size() > 64) continue;  // that is no misspelling
+    if (found.size() > 64) continue;  // too long to be a misspelt name
     if (std::size_t const away = edits(found, names[i]); away < least) {
       least = away;
       nearest = &names[i];
@@ -95,7 +96,7 @@ class spec_reader {
     ++at_;
     return true;
   }
-  std::string_view word(bool (*belongs)(char)) {
+  std::string_view read_while(bool (*belongs)(char)) {
     skip();
     std::size_t const begin = at_;
     while (at_ < text_.size() && belongs(text_[at_])) ++at_;
@@ -106,7 +107,7 @@ class spec_reader {
   spec_part part() {
     skip();
     int const begins = column();
-    spec_part made{word(in_name), begins, {}};
+    spec_part made{read_while(in_name), begins, {}};
     if (made.name.empty()) refuse_spec(column(), found(), "a part begins with a name, as in snapkv | budget(1024)");
     if (!take('(') || take(')')) return made;
     do {
@@ -119,12 +120,12 @@ class spec_reader {
   spec_argument argument() {
     skip();
     int const begins = column();
-    std::string_view const first = word(in_value);
+    std::string_view const first = read_while(in_value);
     if (first.empty()) refuse_spec(column(), found(), "an argument is a value or field=value");
     if (!take('=')) return {{}, first, begins, begins};
     skip();
     int const value_begins = column();
-    std::string_view const value = word(in_value);  // an empty one is for its field to judge
+    std::string_view const value = read_while(in_value);  // may be empty: its field decides whether that is a value
     return {first, value, begins, value_begins};
   }
 
@@ -134,8 +135,8 @@ class spec_reader {
 
 }  // namespace detail
 
-/// The parts of a spec: `name(argument, ...) | name | ...`. Views into the text.
-/// - throws: `invalid_argument` that names the column and what would have been accepted.
+/// Splits a spec `name(argument, ...) | name | ...` into its parts, which are views into the text.
+/// - throws: `invalid_argument` that names the column, the text that was found, and the texts that are accepted.
 [[nodiscard]] inline std::vector<spec_part> split_spec(std::string_view text) {
   return detail::spec_reader(text).read();
 }

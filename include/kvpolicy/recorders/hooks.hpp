@@ -1,4 +1,4 @@
-// What the library asks of a recorder, and the one error that a user reads of a recorder that does not fit.
+// The requirements on a recorder. A recorder that does not fit causes one error, which names the member.
 #pragma once
 
 #include <kvpolicy/core/hook_checks.hpp>
@@ -27,7 +27,7 @@ template <class R>
 concept says_from_birth =
     !hook::recorder_from_birth::is_own_data<R> && requires { typename std::bool_constant<R::from_birth>; };
 
-/// What is asked of a recorder before anything is known of the executor and the signals.
+/// The requirements on a recorder that can be checked before the executor and the signals are known.
 template <class R>
 using recorder_hooks = hooks<
     R, law<hook::recorder_is_value, std::regular<R>>,
@@ -39,7 +39,7 @@ using recorder_hooks = hooks<
     optional_hook<hook::recorder_forget, form_of_function<hook::recorder_forget, R>()>,
     optional_hook<hook::recorder_from_birth, form_of_constant<hook::recorder_from_birth, R, says_from_birth<R>>()>>;
 
-/// The same once both are known. `forget` is asked about where a state takes the recorder.
+/// The requirements that can be checked once both are known. `forget` is checked where a recorder is added to a state.
 template <class R, class Executor, class Given>
 using observing_hooks =
     hooks<R, required_hook<hook::recorder_observe, form_of_call<hook::recorder_observe, R, anything, Executor&,

@@ -1,4 +1,4 @@
-// Recorder: the last query rows, however few of them a forward brings.
+// Recorder: keeps the last query rows, even if each forward brings only a few.
 #pragma once
 
 #include <array>
@@ -7,8 +7,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Keeps the last `rows` query rows of every lane as floats, so that a window survives chunked prefill. Rows stay where
-/// they are when entries move: they belong to positions, not to ordinals.
+/// Keeps the last `rows` query rows of every lane as floats in a ring, so that an observation window can span the
+/// chunks of a prefill. Rows belong to positions, not to ordinals, so they stay where they are when entries move.
 struct query_ring {
   int rows = 32;
 

@@ -1,4 +1,4 @@
-// Recorder: attention mass, added up over every forward.
+// Recorder: sums the attention that each entry receives over all forwards.
 #pragma once
 
 #include <array>
@@ -8,11 +8,11 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Adds the attention that each entry receives from each new query row (H2O's accumulated score, Zhang et al. 2023,
-/// arXiv:2306.14048). fp32 whatever the model's type: in bf16 such a sum stalls at 128. A new entry starts with the
-/// mass of its own forward.
+/// Adds up the attention that each entry receives from every new query row (H2O's accumulated score, Zhang et al. 2023,
+/// arXiv:2306.14048). The sum is fp32 whatever the model's type, because in bf16 it would stop growing at 128. A new
+/// entry starts with the mass of its own forward.
 struct record_attention_mass {
-  reduction group = reduction::sum;  ///< over the query heads of a KV head
+  reduction group = reduction::sum;  ///< how the query heads of a KV head are reduced
 
   using needs = kvpolicy::needs<keys, queries>;
   using provides = attention_mass;

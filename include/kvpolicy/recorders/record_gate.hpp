@@ -1,4 +1,4 @@
-// Recorder: the write gate that each entry was born with.
+// Recorder: keeps the write gate of each entry, which is computed when the entry is appended.
 #pragma once
 
 #include <array>
@@ -8,24 +8,25 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Signal: the write gate of each new entry of a lane, from 0 to 1, as a model's gate gives it.
+/// Signal: the write gate of each new entry of a lane, from 0 to 1. The gate of a model computes it.
 struct gate : entry_numbers {
   static constexpr auto name = "gate";
 };
 
-/// Signal: the same of every entry that is there.
+/// Signal: the write gate of every entry in the cache.
 struct admission_gate {
   static constexpr auto name = "admission_gate";
   by_lane<float const> gate{};
-  /// True if any entry of a lane was told its gate.
+  /// True if a gate was recorded for any entry of a lane.
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {
     return detail::any_recorded(gate.row(this_lane), among.committed(this_lane));
   }
   void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, gate); }
 };
 
-/// Keeps the gate beside each entry, in float32: it is computed at the write, and asked when the entry leaves its
-/// window (WG-KV, arXiv:2512.17452). An engine may compute gates later, a window's at once, before any of it leaves.
+/// Keeps the gate of each entry in float32. The gate is computed when the entry is written, and read when the entry
+/// leaves its window (WG-KV, arXiv:2512.17452). An engine may also compute the gates of a whole window later, before
+/// any of its entries leaves.
 struct record_gate {
   using needs = kvpolicy::needs<gate>;
   using provides = admission_gate;

@@ -1,4 +1,4 @@
-// Recorder: bounds of the keys of every page.
+// Recorder: keeps the bounds of the keys of every page.
 #pragma once
 
 #include <array>
@@ -8,9 +8,10 @@
 
 namespace KVPOLICY_NAMESPACE {
 
+/// The names of the element types in text, in the order of `codec`.
 [[nodiscard]] constexpr std::array<char const*, 4> names(codec) { return {"f32", "f16", "bf16", "opaque"}; }
 
-/// Signal: the highest and the lowest value of each channel over the post-RoPE keys of each page.
+/// Signal: the maximum and the minimum of each channel over the post-RoPE keys of each page.
 struct page_bounds : page_bound_view {
   static constexpr auto name = "page_bounds";
   void check(char const* call, shape const& model) const {
@@ -21,11 +22,11 @@ struct page_bounds : page_bound_view {
 };
 
 /// Keeps the bounds of each page of `page` entries (Quest, Tang et al. 2024, arXiv:2406.10774, section 3.3). Observe
-/// after every forward and after every apply: pages from the first entry that is new or another one are made again.
-/// Drafts, dropped entries and places that nothing was written to are in no bound.
+/// after every forward and after every apply: all pages from the first new or changed entry on are computed again.
+/// Bounds do not include drafts, dropped entries and places that were never written.
 struct record_page_bounds {
   int page = 16;
-  codec element = codec::f32;  ///< what bounds are held in: the keys' own type, or f32
+  codec element = codec::f32;  ///< the element type of the bounds: that of the keys, or f32
 
   using needs = kvpolicy::needs<keys>;
   using provides = page_bounds;

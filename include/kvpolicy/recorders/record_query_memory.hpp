@@ -1,4 +1,4 @@
-// Recorder: what a session has asked so far, one query row for each layer and query head.
+// Recorder: keeps a decaying mean of a session's queries, one row for each layer and query head.
 #pragma once
 
 #include <array>
@@ -8,10 +8,11 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Signal: a remembered query row for each layer and query head. It belongs to no position and sees every entry.
+/// Signal: the query memory of a session, one row for each layer and query head. A row has no position, and it sees
+/// every entry.
 struct query_memory : query_view {
   static constexpr auto name = "query_memory";
-  /// True if anything is remembered of the lane's query heads.
+  /// True if the memory of any query head of the lane is not empty.
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {
     int const group = among.heads > 0 ? heads / among.heads : 0;
     for (int h = 0; h < group; ++h) {
@@ -22,16 +23,17 @@ struct query_memory : query_view {
   }
 };
 
-/// Takes each turn up into the session's memory (IntentKV, arXiv:2606.09916, section 3.2):
+/// Adds each turn to the session's query memory (IntentKV, arXiv:2606.09916, section 3.2):
 ///
 ///     M <- unit(keep M + mean of the span's query rows)          for each layer and query head
 ///
-/// L Hq D floats a sequence. Appliers leave it where it is: it is made of rotated rows, so it is only good while
-/// entries keep their positions; re-rotated keys do not fit it. `state::save_session` takes it out between requests.
+/// It takes L Hq D floats for each sequence. Appliers do not move it. It is made of rotated rows, so it is only valid
+/// while entries keep their positions, and does not fit re-rotated keys. `state::save_session` copies it out between
+/// requests.
 struct record_query_memory {
   float keep = 0.60653066f;         ///< e^-lambda; 0: only the last turn counts
-  bool normalize_encoding = false;  ///< a turn's mean becomes a unit vector before it is added
-  int tail = 32;                    ///< rows that stand for a span which could not be told
+  bool normalize_encoding = false;  ///< scale a turn's mean to a unit vector before adding it
+  int tail = 32;                    ///< how many of the last rows replace a span that is not known
 
   using needs = kvpolicy::needs<turn_queries>;
   using provides = query_memory;

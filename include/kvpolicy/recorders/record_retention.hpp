@@ -1,4 +1,4 @@
-// Recorder: the retention that each entry was born with.
+// Recorder: keeps the retention of each entry, which is predicted when the entry is appended.
 #pragma once
 
 #include <array>
@@ -8,24 +8,25 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Signal: log of the retention of each new entry of a lane, as a model's gate gives it (`logsigmoid`, in float32:
-/// sigmoid of a bf16 number is 1 from 7 on, and its log 0).
+/// Signal: the log of the retention of each new entry of a lane. A model's gate computes it by `logsigmoid` in float32:
+/// in bf16 the sigmoid of 7 or more rounds to 1, and its log is 0.
 struct log_beta : entry_numbers {
   static constexpr auto name = "log_beta";
 };
 
-/// Signal: the same of every entry that is there.
+/// Signal: the log of the retention of every entry in the cache.
 struct retention {
   static constexpr auto name = "retention";
   by_lane<float const> log_beta{};
-  /// True if any entry of a lane was told its log beta.
+  /// True if a log beta was recorded for any entry of a lane.
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& among, lane this_lane) const {
     return detail::any_recorded(log_beta.row(this_lane), among.committed(this_lane));
   }
   void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, log_beta); }
 };
 
-/// Keeps log beta beside each entry, in float32; it moves with it and is never made again (TRIM-KV, arXiv:2512.03324).
+/// Keeps the log beta of each entry in float32. It moves with its entry and is never computed again (TRIM-KV,
+/// arXiv:2512.03324).
 struct record_retention {
   using needs = kvpolicy::needs<log_beta>;
   using provides = retention;

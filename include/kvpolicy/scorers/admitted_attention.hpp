@@ -1,4 +1,4 @@
-// WG-KV's eviction on top of admission: what the last queries read of what was admitted.
+// WG-KV's eviction of admitted entries: it scores them by the attention of the last queries.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -9,11 +9,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Window attention over the entries of a lane alone (arXiv:2512.17452, appendix K.1, as the released code has it), for
-/// the pages of a dual cache: the softmax does not see the window, and every entry is older than every row.
+/// Scores each admitted entry by the attention that it receives from the last query rows (arXiv:2512.17452,
+/// appendix K.1, as in the released code).
 ///
-///     p    = softmax(q k / sqrt(D)) over the lane's entries           q: the last `window` rows, which the engine
-///     keeps S_j  = sum over rows of the maximum over the group's query heads S'   = pool(S)
+///     p    = softmax(q k / sqrt(D)) over the lane's entries                    q: the last `window` rows
+///     S_j  = sum over rows of the maximum over the group's query heads
+///     S'   = pool(S)
+///
+/// It is a scorer for the pages of a dual cache. The softmax leaves the window's keys out, and every entry is older
+/// than every row, so each row sees all entries. The engine keeps the query rows.
 struct admitted_attention {
   int window = 256;
   pooling pool = max_pool{5};
@@ -35,8 +39,8 @@ struct admitted_attention {
 
   void score(auto& exec, auto const& in, score_view const& out) const {
     recent_queries rows = in.template get<recent_queries>();
-    rows.position = {};  // they are of the window: every entry is older
-    rows.lse = {};       // the engine's is over the window, too
+    rows.position = {};  // the rows belong to the window, and every entry is older than the window
+    rows.lse = {};       // the engine's log-sum-exp includes the keys of the window
     ops::attention_mass(exec, in.template get<keys>(), rows,
                         {.rows = reduction::sum,
                          .group = reduction::max,

@@ -1,4 +1,4 @@
-// What a scorer is. The first file to read in this room.
+// The concept of a scorer. Read this file first in this folder.
 #pragma once
 
 #include <concepts>
@@ -11,33 +11,35 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A scorer says how much each entry is worth. A struct of parameters, regular, with
+/// A scorer computes how much each entry is worth. It is a regular struct of parameters with these members:
 ///
-/// - `using needs = kvpolicy::needs<...>`: the signals that it reads;
-/// - `static constexpr granularity decides`: who decides together;
-/// - `void score(auto& exec, auto const& in, score_view out) const`: written in verbs, so that every backend serves it.
+/// - `using needs = kvpolicy::needs<...>` lists the signals that it reads.
+/// - `static constexpr granularity decides` says whether each lane, each layer or each sequence decides as one.
+/// - `void score(auto& exec, auto const& in, score_view out) const` writes the scores. It is written in verbs, so that
+///   it runs on every backend.
 ///
-/// Optional:
+/// These members are optional:
 ///
-/// - `name` and `fields()`: printing;
-/// - `forces()`: entries that it keeps whatever their score, as a protection; `forces(in)` where signals say which, of
-/// a
-///   scorer that ranks candidates;
-/// - `triggers()`: when it has something to decide, as a trigger, beside the policy's own;
-/// - `recorders()`: what it must have seen, as a tuple of recorders;
-/// - `static constexpr bool ranks_candidates = true`: scores depend on which entries compete, so `out` comes with -inf
-///   for every entry that the scorer or the policy forces and 0 for the others (`key_domain::candidates`);
-/// - `check(call)`, or `check(call, shape)` where the model matters: refuses parameters; `refuse(exec, in)`: refuses
-///   signals that only the data shows to be wrong, before anything is written;
-/// - `reduces_ranks()`: true if what it writes is the same on all tensor-parallel ranks; needed where heads of several
-///   ranks decide together;
-/// - `using verbs = kvpolicy::verbs<...>`: the verbs that it runs and that need scratch memory, such as
-///   `attention_mass` (see ops/scratch.hpp); `make_plan` reserves for them;
-/// - `static constexpr bool rows_see_every_entry = true`: positions of its query rows do not matter, so a decision has
-///   seen something wherever there is a row (`report::unobserved`);
-/// - `spare_rows(lanes, shape)`: rows of floats, as long as an entry row, that it needs in a plan.
+/// - `name` and `fields()` let it be printed.
+/// - `forces()` returns a protection: the entries that it keeps whatever their score. A scorer that ranks candidates
+///   may have `forces(in)` instead, which reads signals.
+/// - `triggers()` returns a trigger, which must fire in addition to the policy's own before anything is dropped.
+/// - `recorders()` returns a tuple of the recorders that must have observed the steps so far.
+/// - `static constexpr bool ranks_candidates = true`: the scores depend on which entries compete. `out` then holds -inf
+///   for every entry that the scorer or the policy forces, and 0 for the others (`key_domain::candidates`).
+/// - `check(call)`, or `check(call, shape)` if the model matters, refuses bad parameters. `refuse(exec, in)` refuses
+///   signals whose error only shows in their data, before anything is written.
+/// - `reduces_ranks()` is true if the scores are the same on all tensor-parallel ranks. A decision over heads of
+///   several ranks needs that.
+/// - `using verbs = kvpolicy::verbs<...>` lists the verbs that it runs and that need scratch memory, such as
+///   `attention_mass` (see ops/scratch.hpp). `make_plan` reserves scratch for them.
+/// - `static constexpr bool rows_see_every_entry = true`: the positions of its query rows do not matter. A lane then
+///   counts as observed as soon as it has a query row (`report::unobserved`).
+/// - `spare_rows(lanes, shape)` returns how many additional rows of floats it needs in a plan. Each is as long as a row
+///   of scores.
 ///
-/// Laws: the same input gives the same scores; only `out` is written; higher is kept; NaN is allowed and never wins.
+/// Laws: the same input gives the same scores; `score` writes only to `out`; higher scores are kept; a score may be
+/// NaN, which ranks below every number.
 template <class S>
 concept scorer = std::regular<S> && requires {
   typename S::needs;
@@ -50,7 +52,7 @@ template <class Score>
 concept says_whether_it_ranks = !hook::scorer_ranks_candidates::is_own_data<Score> &&
                                 requires { typename std::bool_constant<Score::ranks_candidates>; };
 
-/// True of a scorer whose scores depend on which entries compete.
+/// True for a scorer whose scores depend on which entries compete.
 template <class Score>
 inline constexpr bool ranks_candidates = [] {
   if constexpr (says_whether_it_ranks<Score>) {
@@ -60,7 +62,7 @@ inline constexpr bool ranks_candidates = [] {
   }
 }();
 
-/// True of a scorer of pages; any other scores tokens.
+/// True for a scorer of pages. Every other scorer scores tokens.
 template <class Score>
 concept scores_pages =
     !hook::scorer_scores_of::is_own_data<Score> && requires { requires Score::scores_of == unit::page; };
@@ -83,14 +85,15 @@ struct some_recorders {
   static constexpr bool accepts = is_tuple(static_cast<std::remove_cvref_t<Result>*>(nullptr));
 };
 
-/// What `forces` is before a decision: where it is told signals, these are not known yet.
+/// The form of `forces` before a decision. A scorer that ranks candidates may take the signals as an argument, whose
+/// type is not known yet.
 template <class S>
 consteval hook_form form_of_forces() {
   constexpr hook_form plain = form_of_call<hook::scorer_forces, S, a_protection>();
   return ranks_candidates<S> && plain == hook_form::other_parameters ? hook_form::fits : plain;
 }
 
-/// What is asked of a scorer before anything is known of the executor and the signals.
+/// The requirements on a scorer that can be checked before the executor and the signals are known.
 template <class S>
 using scorer_hooks = part_hooks<
     S, law<hook::score_is_number, !std::is_arithmetic_v<S>>,
@@ -111,7 +114,7 @@ using scorer_hooks = part_hooks<
     optional_hook<hook::scorer_spare_rows,
                   form_of_call<hook::scorer_spare_rows, S, exactly<int>, lanes const&, shape const&>()>>;
 
-/// A scorer and what it records: `check` is the one error that a user reads of one that does not fit.
+/// Checks a scorer's recorders, after the scorer itself. A part that does not fit causes one error.
 template <class Recorders>
 struct hooks_of_recorders;
 template <class... Recorders>
@@ -144,7 +147,7 @@ inline constexpr bool is_sound_scorer = [] {
   }
 }();
 
-/// Policies by their shape, whether they fit or not.
+/// These concepts recognise a policy by its members, even if a member does not fit.
 template <class P>
 concept has_score = requires(P const& policy) { policy.score; };
 template <class P>
@@ -153,7 +156,7 @@ concept looks_like_selection =
       requires requires { policy.dense_layers; } || scores_pages<std::remove_cvref_t<decltype(policy.score)>>;
     };
 
-/// What is asked of a scorer once executor and signals are known.
+/// The requirements on a scorer that can be checked once the executor and the signals are known.
 template <class S, class Executor, class Bag, class Out = score_view&>
 using deciding_hooks = hooks<
     S, required_hook<hook::scorer_score, form_of_call<hook::scorer_score, S, anything, Executor&, Bag const&, Out>()>,

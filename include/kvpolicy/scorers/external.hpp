@@ -1,4 +1,4 @@
-// External: scores that were made elsewhere.
+// External: the scores come from outside of the library.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -9,7 +9,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Signal: a number for every entry that the engine, or a model beside it, has made; used, never interpreted.
+/// Signal: one score for every entry, computed by the engine or by a model beside it. The library does not interpret
+/// it.
 struct external_scores {
   static constexpr auto name = "external";
   by_lane<float const> score{};
@@ -24,7 +25,7 @@ struct label {
 
 [[nodiscard]] inline std::string print(label const& of) { return of.text; }
 
-/// What a label looks like in writing.
+/// Describes the text of a label, for error messages.
 [[nodiscard]] inline std::string wanted_text(label const*) { return "a name of at most 31 characters"; }
 
 /// Reads what `print` writes; false if it is too long.
@@ -35,8 +36,8 @@ struct label {
   return true;
 }
 
-/// Keeps the entries whose external score is highest. `of` says which score, to who offers several; it is not read
-/// here.
+/// Keeps the entries with the highest external scores. If an engine offers several scores, `of` names the one it must
+/// provide; the scorer itself does not read `of`.
 struct external {
   label of{};
 
@@ -45,7 +46,7 @@ struct external {
   using needs = kvpolicy::needs<external_scores>;
   static constexpr granularity decides = granularity::lane;
 
-  /// The score: the number that was given.
+  /// The score of an entry is its external score.
   struct copy_score {
     by_lane<float const> score;
     KVPOLICY_HD float operator()(float, entry at) const { return score.row(at.lane)[at.ordinal]; }

@@ -1,4 +1,4 @@
-// The full cache: nothing is dropped.
+// The full cache, which drops nothing.
 #pragma once
 
 #include <kvpolicy/protect/protect.hpp>
@@ -6,7 +6,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Keeps everything: the baseline of every comparison.
+/// Keeps every entry. It is the baseline of every comparison.
 struct full {
   static constexpr auto name = "full";
   static constexpr auto fields() { return std::tuple{}; }

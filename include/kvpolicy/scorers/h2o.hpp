@@ -1,4 +1,4 @@
-// H2O: heavy hitters of the attention received so far, and the most recent entries.
+// H2O keeps the entries that have received the most attention so far, and the most recent entries.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -8,14 +8,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Accumulated attention (Zhang et al. 2023, arXiv:2306.14048), real-drop reading: what is dropped is gone, and its
-/// mass with it; attention is normalised over what is still there.
+/// Scores each entry by the attention that it has received since it was appended (Zhang et al. 2023, arXiv:2306.14048).
 ///
-///     acc_j += sum over this forward's rows of p_ij         over the query heads of the lane (`group`)
-///     keep   = the heaviest `heavy` before the recent window, and the `recent` last
+///     acc_j += sum over this forward's rows of p_ij         reduced over the query heads of the lane by `group`
+///     keep   = the `heavy` entries of largest acc before the recent window, and the last `recent` entries
 ///
-/// With -1, -1 the budget N is split: heavy = N / 2, recent = N - heavy; one given, the other is what it leaves. Both
-/// given, the recent window is forced and hitters fill the rest of the budget.
+/// Dropped entries leave the cache, and their mass with them: attention is normalised over the entries that are left.
+/// By default (-1, -1) the budget N is split into heavy = N / 2 and recent = N - heavy. If one of the two is given, the
+/// other is the rest of the budget. If both are given, the recent window is forced and the heavy hitters fill the rest
+/// of the budget.
 struct h2o {
   int heavy = -1;
   int recent = -1;
@@ -28,7 +29,7 @@ struct h2o {
   using needs = kvpolicy::needs<attention_mass>;
   static constexpr granularity decides = granularity::lane;
 
-  /// The recent window, whose size may follow from the budget.
+  /// Protects the recent window, whose size may follow from the budget.
   struct recent_window {
     int heavy;
     int recent;
@@ -44,7 +45,7 @@ struct h2o {
     friend bool operator==(recent_window const&, recent_window const&) = default;
   };
 
-  /// The score: the mass received so far.
+  /// The score of an entry is the attention mass that it has received so far.
   struct copy_mass {
     by_lane<float const> mass;
     KVPOLICY_HD float operator()(float, entry at) const { return mass.row(at.lane)[at.ordinal]; }

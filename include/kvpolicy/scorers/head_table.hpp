@@ -1,4 +1,4 @@
-// Scores that depend on the head alone: DuoAttention's retrieval heads, and none at all.
+// Scores that depend only on the head: DuoAttention's retrieval heads, or 0 for every head.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -8,16 +8,17 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Every entry of a lane has its head's number: 1 for a head that retrieves, 0 for one that streams (DuoAttention,
-/// arXiv:2410.10819). `heads`: one number a lane, of the caller's memory where the executor reads; null: 0 for all.
+/// Scores every entry of a lane by the number of its head: 1 for a retrieval head, 0 for a streaming head
+/// (DuoAttention, arXiv:2410.10819).
 struct head_table {
-  by_lane<float const> heads{};
+  by_lane<float const> heads{};  ///< one number for each lane, in memory of the caller that the executor can read;
+                                 ///< null: every entry scores 0
 
   static constexpr auto name = "head_table";
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
 
-  /// The number of an entry's head.
+  /// The score of an entry is the number of its head.
   struct of_head {
     by_lane<float const> heads;
     KVPOLICY_HD float operator()(float, entry at) const { return heads.data != nullptr ? *heads.row(at.lane) : 0.0f; }

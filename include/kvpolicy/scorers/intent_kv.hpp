@@ -1,4 +1,4 @@
-// IntentKV: what the session's turns have asked for, over all layers and heads at once.
+// IntentKV scores tokens by the queries of the session's turns, for all layers and heads at once.
 #pragma once
 
 #include <array>
@@ -14,31 +14,35 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Whose queries score: the last turn's, the memory of all turns, or the memory's with a trained residual.
+/// The queries that score: those of the last turn, the memory of all turns, or that memory with a trained residual.
 enum class intent_mode { query, memory, learnable };
 
 [[nodiscard]] constexpr std::array<char const*, 3> names(intent_mode) { return {"query", "memory", "learnable"}; }
 
-/// Cross-turn query memory (arXiv:2606.09916, sections 3.1 to 3.3; no code is released). For an agent whose turns share
-/// a prefix: decide once after each turn's prefill and carry it out by `dead_slot`.
+/// Scores each token by the attention that the session's query memory pays to it (arXiv:2606.09916, sections 3.1 to
+/// 3.3; no code is released).
 ///
 ///     M      = unit(e^-lambda M + mean of the span's queries)            for each layer and query head
 ///     a_j    = softmax(M k_j / sqrt(D)) over the live candidates
-///     rule_j = sum of a_j over layers and heads                          what all candidates have sums to L Hq
-///     s_j    = rule_j + alpha residual_j                                 `learnable` only
+///     rule_j = sum of a_j over layers and heads                          the sum over all candidates is L Hq
+///     s_j    = rule_j + alpha residual_j                                 only in mode `learnable`
 ///
-/// Forced: the protected prefix and the actionable span (`turn_queries`), whole even beyond the budget. One decision a
-/// token. The rule and the features of the residual are reduced over tensor-parallel ranks before the head sees them.
-/// Memory: L Hq D floats a session; `learnable` adds D floats a token of the bound and the head's room to the plan.
+/// It is meant for an agent whose turns share a prefix: decide once after each turn's prefill, and apply with
+/// `dead_slot`. All layers and heads decide together. The protected prefix and the actionable span (`turn_queries`) are
+/// forced, all of them even if they exceed the budget. The rule and the features of the residual are reduced over
+/// tensor-parallel ranks before the residual head reads them.
+///
+/// Memory: L Hq D floats for each session. Mode `learnable` adds to the plan D floats for each token of the bound, and
+/// the scratch of the residual head.
 struct intent_kv {
   intent_mode mode = intent_mode::memory;
-  float lambda = 0.5f;              ///< how fast a turn fades
+  float lambda = 0.5f;              ///< how fast the memory of a turn decays
   int prefix = 0;                   ///< first positions that are kept
-  int tail = 32;                    ///< the last rows that stand for a span which could not be told
-  bool normalize_encoding = false;  ///< a turn's mean is a unit vector before it is added
-  int min_growth = 0;               ///< decide when so many entries are over the budget; 0: when any is
-  bool cross_attention = true;      ///< of the residual; false leaves it out
-  residual_head residual{};         ///< the trained weights; no field of a spec
+  int tail = 32;                    ///< how many of the last rows replace a span that is not known
+  bool normalize_encoding = false;  ///< scale a turn's mean to a unit vector before adding it
+  int min_growth = 0;               ///< decide when at least this many entries exceed the budget; 0: when any does
+  bool cross_attention = true;      ///< false leaves the cross attention of the residual out
+  residual_head residual{};         ///< the trained weights; a spec cannot set them
 
   static constexpr auto name = "intent_kv";
   static constexpr auto fields() {
@@ -55,7 +59,7 @@ struct intent_kv {
   static constexpr granularity decides = granularity::token;
   static constexpr bool ranks_candidates = true;
 
-  /// The protected prefix and the span.
+  /// Protects the prefix and the actionable span.
   struct prefix_and_span {
     int prefix;
     int tail;

@@ -1,4 +1,4 @@
-// Knorm: keys of small norm are the ones that attention looks at.
+// Knorm keeps keys of small norm, which receive more attention than keys of large norm.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -7,7 +7,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// The negated norm of the key (Devoto et al. 2024, arXiv:2406.11430). RoPE keeps norms, so phases do not matter.
+/// Scores each entry by the negated norm of its key (Devoto et al. 2024, arXiv:2406.11430). RoPE preserves norms, so
+/// the scores do not depend on positions.
 struct knorm {
   static constexpr auto name = "knorm";
   static constexpr auto fields() { return std::tuple{}; }

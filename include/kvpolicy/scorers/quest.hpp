@@ -1,4 +1,4 @@
-// Quest: the pages in which a query can find most.
+// Quest reads the pages whose keys can have the largest dot product with the query.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -9,18 +9,20 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Bounds of q k over each page (Tang et al. 2024, arXiv:2406.10774, algorithm 1).
+/// Scores each page by an upper bound of q k over its keys (Tang et al. 2024, arXiv:2406.10774, algorithm 1).
 ///
 ///     U(P) = sum over channels of max(q_d max_d, q_d min_d)      max, min: over the keys of page P; no 1/sqrt(D)
 ///     U'   = max over the group's query heads of U
 ///
-/// Scores pages, so it is part of a selection: what is chosen is read, nothing is dropped. Differs from the released
-/// code: one set of pages per KV head (the code asserts one query head each), scores stay float32, and bounds begin
-/// with a page's first key, where the code begins with +-65504.
+/// It scores pages, so it belongs in a selection: attention reads the chosen pages, and nothing is dropped.
+///
+/// It differs from the released code in three ways. Each KV head has one set of pages (the code asserts one query head
+/// for each KV head), scores stay float32, and the bounds of a page start from its first key (the code starts from
+/// +-65504).
 struct quest {
   int page = 16;
-  reduction group = reduction::max;  ///< over the query heads of a KV head
-  codec bounds = codec::f32;         ///< what bounds are held in: the keys' own type, or f32
+  reduction group = reduction::max;  ///< how the query heads of a KV head are reduced
+  codec bounds = codec::f32;         ///< the element type of the bounds: that of the keys, or f32
 
   static constexpr auto name = "quest";
   static constexpr auto fields() {
@@ -38,7 +40,7 @@ struct quest {
   }
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_page_bounds{page, bounds}}; }
 
-  /// Bounds that an engine keeps itself are of pages of this size.
+  /// Refuses bounds whose page size differs from `page`, if the engine computes the bounds itself.
   void refuse(auto&, auto const& in) const {
     int const given = in.template get<page_bounds>().page;
     expects(given == page, "select", "page_bounds.page", given,

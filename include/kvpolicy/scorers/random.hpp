@@ -1,4 +1,4 @@
-// Random: the baseline that any method must beat.
+// Random scores: the baseline that any method must beat.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A uniform number in [0, 1) made of (seed, sequence, layer, head, position): the same on every backend, for any
-/// number of threads, and each time it is asked, so that a token's fate does not depend on when it was scored.
+/// Scores each entry by a uniform number in [0, 1), which is a hash of (seed, sequence, layer, head, position). It is
+/// the same on every backend, for any number of threads and at every decision, so a token's score does not depend on
+/// when it is computed.
 struct random_scores {
   std::uint64_t seed = 42;
 
@@ -18,10 +19,10 @@ struct random_scores {
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
 
-  /// The score: a number in [0, 1).
+  /// The score of an entry: a number in [0, 1).
   struct uniform {
     std::uint64_t seed;
-    /// The finaliser of SplitMix64: every input bit flips every output bit with a chance near one half.
+    /// The finaliser of SplitMix64: flipping an input bit flips each output bit with a probability near one half.
     KVPOLICY_HD static std::uint64_t mix(std::uint64_t x) {
       x += 0x9E3779B97F4A7C15u;
       x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;

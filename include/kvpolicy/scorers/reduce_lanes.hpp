@@ -1,4 +1,4 @@
-// Combinator: a scorer of lanes decides for a whole layer or token.
+// Combinator: reduces the scores of lanes, so that a layer or a sequence decides as one.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -10,13 +10,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Lowers a scorer to a coarser decision by reducing the scores of the lanes that then decide together. One slot map
-/// for all layers and heads can only drop a token for all of them at once, so a method of lanes needs this step there,
-/// and says how (IntentKV's appendices C.2 and E run SnapKV and H2O so without naming the reduction).
+/// Makes a scorer decide at a coarser granularity: it reduces the scores of all lanes that then decide together. An
+/// engine with one slot map for all layers and heads can only drop a token for all of them at once, so a scorer of
+/// lanes needs this step there. (IntentKV's appendices C.2 and E run SnapKV and H2O like this, without naming the
+/// reduction.)
 ///
 ///     kv::reduce_lanes{.score_of = kv::snapkv{}, .decides = kv::granularity::token, .how = kv::reduction::sum}
 ///
-/// A sum is only fair where a lane's scores are normalised, as attention is. Needs a plan's `spare` rows for one layer.
+/// A sum weighs lanes equally only if each lane's scores are normalised, as those of attention are. The plan provides
+/// spare rows for the scores of one layer.
 template <scorer Score>
 struct reduce_lanes {
   Score score_of{};
@@ -47,7 +49,7 @@ struct reduce_lanes {
   {
     score_of.refuse(exec, in);
   }
-  /// Sums of lanes are summed over ranks too; means and maxima are not.
+  /// A sum of lanes is also summed over tensor-parallel ranks. Means and maxima are not reduced over ranks.
   [[nodiscard]] constexpr bool reduces_ranks() const {
     if (decides != score_of.decides) return how == reduction::sum && score_of.decides == granularity::lane;
     if constexpr (requires { score_of.reduces_ranks(); }) {
@@ -76,7 +78,7 @@ struct reduce_lanes {
   {
     return score_of.recorders();
   }
-  /// One layer's rows, where there is something to reduce.
+  /// If there is something to reduce, it needs the rows of one layer, otherwise those that `score_of` asks for.
   [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {
     if (decides != score_of.decides) return batch.sequences * batch.heads;
     if constexpr (requires { score_of.spare_rows(batch, model); }) {

@@ -1,4 +1,4 @@
-// SnapKV: what the last query rows look at, pooled.
+// SnapKV scores entries by the pooled attention of the last query rows.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -11,16 +11,17 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Observation-window attention with pooling (Li et al. 2024, arXiv:2404.14469).
+/// Scores each entry by the attention that the last `window` query rows pay to it, pooled over its neighbours (Li et
+/// al. 2024, arXiv:2404.14469).
 ///
 ///     p    = softmax(q k / sqrt(D)) over all keys, causal inside the window      q: the last `window` rows
 ///     S_j  = sum over rows, then mean over the group's query heads               (j before the window)
 ///     S'   = pool(S) over the entries before the window
 ///
-/// The window itself is forced. Differs from the released code: one set per KV head (the code expands the cache to
-/// query heads), fp32 throughout, ascending order.
+/// The entries of the window are forced. It differs from the released code in three ways: each KV head has one keep set
+/// (the code expands the cache to query heads), all arithmetic is fp32, and the kept entries stay in ascending order.
 struct snapkv {
-  int window = 32;  ///< w, the last query rows observed; these entries are kept
+  int window = 32;  ///< w, the number of last query rows that score; their entries are kept
   pooling pool = max_pool{7};
   reduction rows = reduction::sum;
   reduction group = reduction::mean;

@@ -1,4 +1,4 @@
-// StreamingLLM: attention sinks and the most recent entries.
+// StreamingLLM keeps the attention sinks and the most recent entries.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -9,19 +9,19 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Sinks and recency (Xiao et al. 2024, arXiv:2309.17453): the first positions stay, and of the rest the newest.
+/// Scores each entry by its recency, and forces the first positions (Xiao et al. 2024, arXiv:2309.17453).
 ///
 /// A lane of budget N keeps its sinks and the most recent N - sinks entries. The authors also re-rotate keys to their
-/// new positions; that is the applier's business (compact keeps phases), not the scorer's.
+/// new positions. Here that is up to the applier: `compact_rerotated` re-rotates keys, `compact` does not.
 struct streaming_llm {
-  int sinks = 4;
+  int sinks = 4;  ///< first positions that are kept
 
   static constexpr auto name = "streaming_llm";
   static constexpr auto fields() { return std::tuple{field{"sinks", &streaming_llm::sinks}}; }
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
 
-  /// The score: the ordinal.
+  /// The score of an entry is its ordinal.
   struct recency {
     KVPOLICY_HD float operator()(float, entry at) const { return static_cast<float>(at.ordinal); }
   };

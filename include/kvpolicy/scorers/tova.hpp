@@ -1,4 +1,4 @@
-// TOVA: what the last query row looks at, one set for a whole layer.
+// TOVA scores tokens by the attention of the last query row, with one keep set for a whole layer.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -10,12 +10,12 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Token omission via attention (Oren et al. 2024, arXiv:2401.06104): after every forward the token goes that the last
-/// row looks at least.
+/// Scores each token by the attention that the last query row pays to it (Oren et al. 2024, arXiv:2401.06104). The
+/// paper drops the token with the lowest score after every forward.
 ///
-///     s_j = mean over all query heads of softmax(q k / sqrt(D))_j      q: the last row, itself visible
+///     s_j = mean over all query heads of softmax(q k / sqrt(D))_j      q: the last row, which also sees itself
 ///
-/// The last token competes, as in the authors' code; kvpress forces it (`force_last`).
+/// The last token can be dropped, as in the authors' code. kvpress forces it (`force_last`).
 struct tova {
   bool force_last = false;
 

@@ -1,4 +1,4 @@
-// TRIM-KV: what was born to last, less what time has taken.
+// TRIM-KV keeps the tokens with the highest predicted retention.
 #pragma once
 
 #include <cmath>
@@ -12,18 +12,19 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Retention gates (arXiv:2512.03324): no query is looked at.
+/// Scores each entry by its predicted retention, beta^age, where a gate has predicted beta when the token was appended
+/// (arXiv:2512.03324). It reads no query.
 ///
-///     score_j = (t - p_j) log beta_j          t: the newest entry's position; in log space, where beta^age does not
-///                                             vanish
+///     score_j = (t - p_j) log beta_j          t: the position of the newest entry
 ///
-/// The newest entry scores 0, the highest. The released code counts ages from 2 (`age_offset`), which is another order
-/// and may drop the newest. Decides after every forward, once `buffer` entries a lane are over the budget; lanes that
-/// share a budget wait until the pool is over it by `buffer` times its lanes, as the code does.
+/// The score is the log of beta^age, because beta^age itself underflows. The newest entry scores 0, which is the
+/// highest score. The released code counts ages from 2 (`age_offset`); the order then differs, and the newest entry may
+/// be dropped. It decides after every forward, once a lane exceeds its budget by `buffer` entries. Lanes that share a
+/// budget wait until the pool exceeds it by `buffer` times the number of its lanes, as in the released code.
 struct trim_kv {
-  int age_offset = 0;  ///< 0 as the paper, 2 as the code
-  int buffer = 1;      ///< decide when at least so many entries a lane are over the budget
-  int window = 0;      ///< the last entries are kept
+  int age_offset = 0;  ///< 0 as in the paper, 2 as in the released code
+  int buffer = 1;      ///< decide when a lane exceeds its budget by at least this many entries
+  int window = 0;      ///< how many of the last entries are kept
 
   static constexpr auto name = "trim_kv";
   static constexpr auto fields() {
@@ -33,7 +34,8 @@ struct trim_kv {
   using needs = kvpolicy::needs<retention>;
   static constexpr granularity decides = granularity::lane;
 
-  /// The score of an entry: its age times its log beta. One of 0 is kept as -0, and a score of 0 is +0.
+  /// The score of an entry is its age times its log beta. The column stores a log beta of 0 as -0 to tell it from an
+  /// empty one; adding 0 makes such a score +0.
   struct decayed {
     by_lane<float const> log_beta;
     by_lane<int> position;
@@ -61,7 +63,7 @@ struct trim_kv {
 };
 static_assert(scorer<trim_kv>);
 
-/// The same, and longer keys are worth more, as an option of the released code has it:
+/// Scores as `trim_kv` and adds a term that grows with the norm of the key, as an option of the released code does:
 ///
 ///     score_j = (t - p_j) log beta_j + alpha log max(|k_j|, 1e-12)
 struct trim_kv_norm {
@@ -75,7 +77,7 @@ struct trim_kv_norm {
   using needs = kvpolicy::needs<retention, keys>;
   static constexpr granularity decides = granularity::lane;
 
-  /// A score, and the norm of the entry's key.
+  /// Adds the weighted log of the key's norm to a score.
   struct longer {
     float alpha;
     KVPOLICY_HD float operator()(float score, float norm) const {

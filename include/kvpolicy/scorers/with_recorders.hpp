@@ -1,4 +1,4 @@
-// A scorer beside which more is recorded than it needs: several policies share one state.
+// A scorer with more recorders than it needs, so that several policies can share one state.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -8,8 +8,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Scores as `Score` does, and has the recorders `all`, those of `Score` among them. Policies whose scorers record the
-/// same share a state.
+/// Scores as `Score` does and has the recorders `all`, which include those of `Score`. Policies whose scorers have the
+/// same recorders can share a state.
 template <scorer Score, class... Recorders>
 struct with_recorders : Score {
   std::tuple<Recorders...> all{};
@@ -19,10 +19,10 @@ struct with_recorders : Score {
       : Score(score), all(recorders) {}
 
   [[nodiscard]] constexpr auto recorders() const { return all; }
-  /// Those that the scorer reads.
+  /// The recorders that `Score` itself reads.
   [[nodiscard]] constexpr auto own_recorders() const { return recorders_of(static_cast<Score const&>(*this)); }
 
-  /// It prints as `Score` does.
+  /// The fields of `Score`, so that it prints as `Score` does.
   static constexpr auto fields()
     requires detail::has_fields<Score>
   {
@@ -48,7 +48,7 @@ inline constexpr bool from_birth = [] {
   }
 }();
 
-/// Of a tuple of recorders those whose numbers entries are born with.
+/// The recorders of a tuple whose values are known when an entry is appended.
 template <class... Recorders>
 constexpr auto born_of(std::tuple<Recorders...> const& all) {
   auto const one = [](auto const& each) {

@@ -1,4 +1,4 @@
-// WG-KV: what a token's own key says about whether it will be read again.
+// WG-KV scores a token by its write gate, which predicts from its key whether it will be read again.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
@@ -8,8 +8,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Write gates (arXiv:2512.17452, section 3): the score is g, a perceptron's answer to the keys before and after RoPE
-/// (`ops::write_gates`), computed when the token was written.
+/// Scores each entry by its write gate g (arXiv:2512.17452, section 3). A small perceptron computes g from the key
+/// before and after RoPE when the token is written (`ops::write_gates`).
 ///
 ///     g_j = sigmoid(W2 gelu(W1 [RMS(k_pre) w_pre | RMS(k_post) w_post] + b1) + b2)
 struct write_gate {
@@ -18,7 +18,8 @@ struct write_gate {
   using needs = kvpolicy::needs<admission_gate>;
   static constexpr granularity decides = granularity::lane;
 
-  /// The gate of an entry; one of 0 is kept as -0, and a score of 0 is +0.
+  /// The score of an entry is its gate. The column stores a gate of 0 as -0 to tell it from an empty one; adding 0
+  /// makes such a score +0.
   struct bound_policy {
     by_lane<float const> gate;
     KVPOLICY_HD float operator()(float, entry at) const { return gate.row(at.lane)[at.ordinal] + 0.0f; }

@@ -1,4 +1,4 @@
-// Between a store and a batch: a session's memory goes into a state's columns, and comes back.
+// Copies a session's memory from a store into a state, and back.
 #pragma once
 
 #include <concepts>
@@ -13,7 +13,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// The lease holds a memory of the shape that the state's columns have, and the sequence is one of the state's.
+/// Checks that the lease holds a memory of the shape of the state's columns, and that the state has the sequence.
 template <class Executor>
 void check_lease(char const* call, state<Executor> const& state, int sequence, session_lease const& lease) {
   lanes const& batch = state.lanes();
@@ -32,24 +32,24 @@ void check_lease(char const* call, state<Executor> const& state, int sequence, s
 
 }  // namespace detail
 
-/// A sequence goes on with what its session remembers: copies the lease's floats into the state. Zeros, of a new
-/// session, clear what the sequence's place in the batch held before.
+/// Continues a session in a sequence of the batch: copies the lease's floats into the state. The zeros of a new session
+/// clear the memory of the sequence that had this place in the batch before.
 ///
-/// - in: `sequence` of the state's batch; the state of a policy whose only columns per session are query memories.
-/// - stream: the executor's copies are done when they return, as the host's are.
-/// - throws: `invalid_argument` if the lease holds no memory, the sequence is none of the state's, or the memory is
-///   that of another model. Then nothing was changed.
+/// - in: a sequence of the state's batch, and a state whose only columns per session are those of the query memory.
+/// - stream: the executor's copies are done when the call returns.
+/// - throws: `invalid_argument` if the lease holds no memory, the state does not have the sequence, or the memory
+///   belongs to another model. Nothing is changed then.
 template <executor Executor>
 void restore(Executor& exec, state<Executor>& into, int sequence, session_lease const& lease) {
   detail::check_lease("restore", into, sequence, lease);
   into.load_session(exec, sequence, reinterpret_cast<std::byte const*>(lease.floats().data()));
 }
 
-/// A sequence's turn is over: copies what the state remembers of it into the lease, and commits that.
+/// Ends the turn of a sequence: copies its memory from the state into the lease, and commits the lease.
 ///
 /// - stream: as `restore`.
-/// - throws: `invalid_argument` as `restore` does, or if what is remembered is infinite or NaN. Then the session still
-///   remembers what it did, and is given back when the lease is destroyed.
+/// - throws: `invalid_argument` as `restore` does, or if the memory has an infinite or NaN float. The store then still
+///   has the session's old memory, and gets the session back when the lease is destroyed.
 template <executor Executor>
 void keep(Executor& exec, state<Executor> const& from, int sequence, session_lease& lease) {
   detail::check_lease("keep", from, sequence, lease);

@@ -1,4 +1,4 @@
-// Who a memory belongs to: the name of a session, from the first of four sources that the engine can give.
+// The id of a session, to which a memory belongs. It comes from the first of four sources that the engine can give.
 #pragma once
 
 #include <algorithm>
@@ -20,46 +20,47 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Where a session's name comes from, best first. Each source is a namespace of its own.
+/// The source of a session id, the best one first. Each source is a namespace of its own.
 enum class session_source {
   explicit_id,  ///< a text that the caller gave
-  span,         ///< the token ids of a designated span, all of them
-  prompt,       ///< a hash of the prompt's first token ids, with their number
-  unmatched     ///< nothing: one request, which no other matches
+  span,         ///< all token ids of a designated span
+  prompt,       ///< a hash of the prompt's first token ids, and their number
+  unmatched     ///< no source: the id of a single request, which no other id matches
 };
 
 [[nodiscard]] constexpr std::array<char const*, 4> names(session_source) {
   return {"id", "span", "prompt", "unmatched"};
 }
 
-/// The name of a session: a regular value, hashable, that prints as one line of ASCII and reads back.
+/// The id of a session. It is a regular, hashable value, and it prints as one line of ASCII that `parse` reads back.
 ///
-/// Names of different sources are never equal, whatever they hold. Names of a text or of a span are equal only if the
-/// text or the span is; names of a prompt's hash only if as many tokens were hashed and the 128 bits agree. A default
-/// one is unmatched: equal to its copies and to nothing else.
+/// Ids of different sources are never equal. Two ids of a text or of a span are equal if the texts or the spans are
+/// equal. Two ids of a prompt are equal if the same number of tokens was hashed and all 128 bits agree. A default
+/// constructed id is unmatched: it equals only its copies.
 class session_id {
  public:
-  session_id() : held_(fresh()) {}
+  session_id() : value_(next_serial()) {}
 
-  /// A session that the caller names. Any bytes, at least one.
+  /// The id of a session that the caller names. The text may be any bytes, at least one.
   /// - throws: `invalid_argument` if the text is empty.
   [[nodiscard]] static session_id named(std::string_view text) {
     expects(!text.empty(), "session_id::named", "text", "empty", "a name has at least one byte");
     return session_id(std::string(text));
   }
 
-  /// A session known by a span of its tokens: typically the first task message after the template. Holds the ids.
-  /// - throws: `invalid_argument` if there is none.
+  /// The id of a session that is recognised by a span of its tokens, typically the first task message after the
+  /// template. It stores the token ids.
+  /// - throws: `invalid_argument` if the span is empty.
   [[nodiscard]] static session_id of_span(std::span<int const> ids) {
     expects(!ids.empty(), "session_id::of_span", "ids", "empty", "a span has at least one token");
     return session_id(std::vector<int>(ids.begin(), ids.end()));
   }
 
-  /// A session known by the first `hashed` ids of its prompt, or by all of a shorter one.
+  /// The id of a session that is recognised by the first `hashed` token ids of its prompt, or by all of a shorter one.
   ///
-  /// The trap: two users whose prompts begin alike (one system prompt, one list of tools) are one session under it,
-  /// and read each other's memory. Where that may happen, give an id or a span.
-  /// - throws: `invalid_argument` if there is no id, or `hashed` is not positive.
+  /// Beware: two users whose prompts begin with the same tokens (one system prompt, one list of tools) get the same id,
+  /// and read each other's memory. If that can happen, use a text or a span.
+  /// - throws: `invalid_argument` if the prompt is empty, or `hashed` is not positive.
   [[nodiscard]] static session_id of_prompt(std::span<int const> ids, int hashed = 256) {
     expects(!ids.empty(), "session_id::of_prompt", "ids", "empty", "a prompt has at least one token");
     expects(hashed > 0, "session_id::of_prompt", "hashed", hashed, "at least one token is hashed");
@@ -67,31 +68,32 @@ class session_id {
     return session_id(prefix{static_cast<std::uint64_t>(first.size()), hash_tokens(first)});
   }
 
-  /// The name of one request that belongs to no session: no other name of this process equals it.
+  /// The id of a request that belongs to no session. No other id of this process equals it.
   [[nodiscard]] static session_id unmatched() { return {}; }
 
-  [[nodiscard]] session_source source() const { return static_cast<session_source>(held_.index()); }
+  [[nodiscard]] session_source source() const { return static_cast<session_source>(value_.index()); }
 
-  /// Whether a memory can be kept under this name.
+  /// True if a memory can be kept under this id.
   [[nodiscard]] bool is_storable() const { return source() != session_source::unmatched; }
 
-  friend bool operator==(session_id const& a, session_id const& b) { return a.held_ == b.held_; }
+  friend bool operator==(session_id const& a, session_id const& b) { return a.value_ == b.value_; }
 
-  /// "id:alice", "span:1,2,3", "prompt:256:32 hexadecimal digits", "unmatched:7". A byte of a text that is not a
-  /// visible character of ASCII, or is '%', prints as '%' and two digits, so that names are lines and stay apart.
+  /// Prints an id as "id:alice", "span:1,2,3", "prompt:256:32 hexadecimal digits" or "unmatched:7". A byte of a text
+  /// that is not a visible ASCII character, or is '%', prints as '%' and two hexadecimal digits, so that every id is
+  /// one line and different ids print differently.
   friend std::string print(session_id const& id) {
-    std::string text = names(id.source())[id.held_.index()];
+    std::string text = names(id.source())[id.value_.index()];
     text += ':';
-    std::visit([&](auto const& held) { session_id::append(text, held); }, id.held_);
+    std::visit([&](auto const& value) { session_id::append(text, value); }, id.value_);
     return text;
   }
 
   [[nodiscard]] std::size_t hash() const {
-    return std::visit([&](auto const& held) { return hash_of(held) ^ held_.index(); }, held_);
+    return std::visit([&](auto const& value) { return hash_of(value) ^ value_.index(); }, value_);
   }
 
-  /// The name that printed like this.
-  /// - throws: `invalid_argument` unless the text is one that `to_string` gives for a name that can be stored.
+  /// Reads a printed id.
+  /// - throws: `invalid_argument` unless the text is one that `to_string` returns for an id that can be stored.
   [[nodiscard]] static session_id parse(std::string_view text) {
     session_id made;
     std::size_t const colon = std::min(text.find(':'), text.size());
@@ -106,22 +108,22 @@ class session_id {
   }
 
  private:
-  /// The hash of a prompt's first tokens, and how many they are.
+  /// The hash of a prompt's first tokens, and their number.
   struct prefix {
     std::uint64_t tokens = 0;
     token_hash hash{};
     friend bool operator==(prefix const&, prefix const&) = default;
   };
-  /// The number of a request.
+  /// The serial number of a request.
   struct serial {
     std::uint64_t number = 0;
     friend bool operator==(serial const&, serial const&) = default;
   };
   using any = std::variant<std::string, std::vector<int>, prefix, serial>;  // in the order of session_source
 
-  explicit session_id(any held) : held_(std::move(held)) {}
+  explicit session_id(any value) : value_(std::move(value)) {}
 
-  static serial fresh() {
+  static serial next_serial() {
     static std::atomic<std::uint64_t> next{0};
     return {next.fetch_add(1, std::memory_order_relaxed)};
   }
@@ -162,7 +164,7 @@ class session_id {
   static std::size_t hash_of(prefix const& first) { return static_cast<std::size_t>(first.hash.low); }
   static std::size_t hash_of(serial const& of) { return static_cast<std::size_t>(of.number); }
 
-  // The readers take what looks right; parse() then asks whether it prints as it was written.
+  // These functions do not check their text; parse() then checks that the id prints as the text that it was read from.
   template <class Number>
   static Number read_number(std::string_view text, int base = 10) {
     Number value{};
@@ -195,22 +197,23 @@ class session_id {
             {read_number<std::uint64_t>(high, 16), read_number<std::uint64_t>(low, 16)}};
   }
 
-  any held_;
+  any value_;
 };
 
-/// What an engine knows about the session of a request. Empty means not known.
+/// The sources by which an engine can identify the session of a request. An empty one is not known.
 struct session_clues {
-  std::string_view explicit_id{};        ///< the caller's own name of the session
-  std::span<int const> span_tokens{};    ///< ids of the span that stands for the session
-  std::span<int const> prompt_tokens{};  ///< ids of the request's input, from its beginning
-  int hashed = 256;                      ///< P: how many of the prompt's first ids are hashed
+  std::string_view explicit_id{};        ///< the caller's own name for the session
+  std::span<int const> span_tokens{};    ///< token ids of the span by which the session is recognised
+  std::span<int const> prompt_tokens{};  ///< token ids of the request's input, from its beginning
+  int hashed = 256;                      ///< P: how many of the prompt's first token ids are hashed
 };
 
-/// The session of a request, by the first clue that is there: the id, the span, the prompt's hash, or a name that
-/// matches nothing (as for inputs that are embeddings). See `session_id::of_prompt` for the hash's trap.
+/// Identifies the session of a request by the first source that is known: the explicit id, the span, or the hash of the
+/// prompt. If none is known, as for inputs that are embeddings, the id matches no other. See `session_id::of_prompt`
+/// for the risk of the hash.
 ///
 /// - throws: `invalid_argument` if `hashed` is not positive, whether or not it is used.
-/// - cost: O(the clue that is used).
+/// - cost: linear in the size of the source that is used.
 [[nodiscard]] inline session_id identify(session_clues const& known) {
   expects(known.hashed > 0, "identify", "hashed", known.hashed, "at least one token is hashed");
   if (!known.explicit_id.empty()) return session_id::named(known.explicit_id);
@@ -221,7 +224,7 @@ struct session_clues {
 
 }  // namespace KVPOLICY_NAMESPACE
 
-/// Names of sessions as keys of the standard's containers.
+/// Lets session ids be keys of the standard's hash containers.
 template <>
 struct std::hash<kvpolicy::session_id> {
   std::size_t operator()(kvpolicy::session_id const& id) const { return id.hash(); }

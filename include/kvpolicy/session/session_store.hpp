@@ -1,5 +1,5 @@
-// What outlives a request: the memories of sessions, the least recently used first to go, one request a session at a
-// time.
+// Stores the memories of sessions between requests. It drops the least recently used memory first, and lets one request
+// of a session work at a time.
 #pragma once
 
 #include <algorithm>
@@ -37,10 +37,10 @@ struct memory_shape {
   }
 };
 
-/// Floats that are never changed, only replaced by others: who holds them may read them at any time.
+/// Floats that are never changed, only replaced. A holder may read them at any time.
 using memory_floats = std::shared_ptr<std::vector<float> const>;
 
-/// A session and what it remembers.
+/// A session and its memory.
 struct remembered {
   session_id id;
   memory_floats memory;
@@ -50,15 +50,15 @@ class session_store;
 
 namespace detail {
 
-/// A session in a store: kept, or new and out. It stays where it is in memory.
+/// A session of a store: either one with a memory, or a new one that a lease has taken. Its address does not change.
 struct session_record {
   session_id const* id = nullptr;
-  memory_floats memory;                          // null: new
-  std::list<session_record*>::iterator place{};  // in the list of those that are kept, or of the new ones
-  bool is_out = false;
+  memory_floats memory;                          // null: a new session
+  std::list<session_record*>::iterator place{};  // in the list of sessions with a memory, or of new sessions
+  bool is_out = false;                           // a lease has taken it
 };
 
-/// Index of the first float that is infinite or NaN; how many there are, if none is.
+/// The index of the first float that is infinite or NaN, or the number of floats if all are finite.
 [[nodiscard]] inline std::size_t first_not_finite(std::span<float const> values) {
   auto const at = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
   return static_cast<std::size_t>(at - values.begin());
@@ -66,8 +66,9 @@ struct session_record {
 
 }  // namespace detail
 
-/// A memory that is out: one request works on a copy of it, and no other request has it. Moves, does not copy. It ends
-/// when it is committed or destroyed; the store must live until then. For one thread at a time.
+/// Exclusive access of one request to the memory of a session: the request works on a copy, and no other request can
+/// take the session meanwhile. A lease can be moved, not copied. It ends when it is committed or destroyed, and the
+/// store must live until then. Only one thread may use it at a time.
 class session_lease {
  public:
   session_lease() = default;
@@ -78,24 +79,24 @@ class session_lease {
   }
   session_lease(session_lease const&) = delete;
   session_lease& operator=(session_lease const&) = delete;
-  /// Gives the session back as if it had not been taken, unless the lease was committed.
+  /// Gives the session back unchanged, unless the lease was committed.
   ~session_lease();
 
-  /// Whether it holds a memory: it was taken, and neither moved from nor committed.
+  /// True if it holds a memory: a session was taken, and the lease was neither moved from nor committed.
   [[nodiscard]] explicit operator bool() const { return work_ != nullptr; }
 
-  /// The request's copy of the memory, to read and to write: [layers][query heads][channels]. Zeros where nothing was
-  /// remembered. Empty if the lease holds no memory.
+  /// The request's copy of the memory, which it may read and write: [layers][query heads][channels]. It is all zeros
+  /// for a new session, and empty if the lease holds no memory.
   [[nodiscard]] std::span<float> floats() const { return work_ ? std::span<float>(*work_) : std::span<float>(); }
 
-  /// The shape of the floats. Zeros if the lease holds no memory.
+  /// The shape of the floats; all extents are 0 if the lease holds no memory.
   [[nodiscard]] memory_shape extents() const;
 
-  /// The session remembers `floats()` from here on, and others may take it. Ends the lease.
+  /// Makes `floats()` the memory of the session and ends the lease. Other requests may take the session from then on.
   ///
-  /// - cost: one pass over the floats; the store is locked for O(1), and longer only for memories that it drops.
-  /// - throws: `invalid_argument` if the lease holds no memory, or a float is infinite or NaN (a memory never recovers
-  ///   from one). Then nothing was changed, and the lease goes on.
+  /// - cost: one pass over the floats. The store is locked for O(1), and longer only to drop memories.
+  /// - throws: `invalid_argument` if the lease holds no memory, or if a float is infinite or NaN, from which a memory
+  ///   would never recover. Nothing is changed then, and the lease does not end.
   void commit();
 
  private:
@@ -107,16 +108,16 @@ class session_lease {
   }
 
   session_store* store_ = nullptr;
-  detail::session_record* record_ = nullptr;  // null: of a name that matches nothing
+  detail::session_record* record_ = nullptr;  // null for an unmatched id
   std::shared_ptr<std::vector<float>> work_;
 };
 
-/// Memories by session, all of one shape, in the host's memory. When there are more than `capacity`, those go whose
-/// last commit is longest ago. One that is out never goes, so that there may be more for as long as others are out. A
-/// name that matches nothing gets zeros, and what is committed under it is not kept.
+/// Stores the memories of sessions, all of one shape, in host memory. If there are more than `capacity`, it drops those
+/// whose last commit is longest ago. It never drops a session that a lease has taken, so it may hold more than
+/// `capacity` memories meanwhile. A lease of an unmatched id starts with zeros, and its commit is not stored.
 ///
-/// Threads may call everything at once. Requests of one session come one after the other; those of different sessions
-/// share the lock for a look-up, and copy and work outside of it.
+/// All members may be called by several threads at once. Requests of one session wait for each other. Requests of
+/// different sessions share a lock for the look-up only, and copy and work outside of it.
 class session_store {
  public:
   /// - throws: `invalid_argument` if an extent or the capacity is not positive.
@@ -131,17 +132,18 @@ class session_store {
   session_store& operator=(session_store const&) = delete;
   ~session_store() = default;
 
-  /// Takes a session out. If it is out, waits until it is given back: a thread that holds its lease waits for ever. Who
-  /// wait for one session get it in no particular order.
+  /// Takes a session and returns its lease. If another lease has taken it, waits until that ends; a thread that holds
+  /// the other lease itself waits forever. Requests that wait for one session get it in no particular order.
   ///
-  /// - cost: O(name) under the lock; outside of it a copy of the memory, which is all that a known name allocates.
-  /// - throws: `bad_alloc`; then nothing was changed.
+  /// - cost: O(size of the id) under the lock, and a copy of the memory outside of it. The copy is the only allocation
+  ///   for a known session.
+  /// - throws: `bad_alloc`. Nothing is changed then.
   [[nodiscard]] session_lease take(session_id const& id) { return take(id, true); }
 
-  /// Takes a session out, or if it is out returns at once a lease that holds nothing.
+  /// Takes a session as `take` does, but does not wait: if another lease has taken it, returns an empty lease.
   [[nodiscard]] session_lease try_take(session_id const& id) { return take(id, false); }
 
-  /// Memories that are kept, whether they are out or not.
+  /// The number of stored memories, including those of sessions that a lease has taken.
   [[nodiscard]] int size() const {
     std::lock_guard const lock(guard_);
     return static_cast<int>(kept_.size());
@@ -149,8 +151,8 @@ class session_store {
   [[nodiscard]] int capacity() const { return capacity_; }
   [[nodiscard]] memory_shape const& extents() const { return extents_; }
 
-  /// Everything that is kept, in the order of the last commits, the oldest first; of a session that is out, what it
-  /// remembered before. O(sessions) under the lock: names are copied, floats are not.
+  /// All stored memories in the order of their last commits, the oldest first. A session that a lease has taken has the
+  /// memory that it had before. O(sessions) under the lock: ids are copied, floats are not.
   [[nodiscard]] std::vector<remembered> snapshot() const {
     std::lock_guard const lock(guard_);
     std::vector<remembered> all;
@@ -159,10 +161,11 @@ class session_store {
     return all;
   }
 
-  /// Replaces everything that is kept, as if the memories were committed in this order. Holds on to the floats.
+  /// Replaces all stored memories, as if the new ones were committed in this order. It shares the floats and does not
+  /// copy them.
   ///
-  /// - throws: `invalid_argument` if a session is out, a name is there twice or matches nothing, or a memory has
-  ///   another size or a float that is infinite or NaN; `bad_alloc`. Then nothing was changed.
+  /// - throws: `invalid_argument` if a lease has taken a session, an id appears twice or is unmatched, or a memory has
+  ///   another size or an infinite or NaN float; `bad_alloc`. Nothing is changed then.
   void assign(std::span<remembered const> all) {
     session_store made(extents_, capacity_);
     for (remembered const& each : all) made.add(each);
@@ -187,18 +190,18 @@ class session_store {
         if (!waits) return lease;
         given_back_.wait(lock);
       }
-      lease.record_ = at != records_.end() ? &at->second : &insert(id, fresh_);
+      lease.record_ = at != records_.end() ? &at->second : &insert(id, new_);
       lease.record_->is_out = true;
       out_ += 1;
       before = lease.record_->memory;
     }
-    lease.store_ = this;  // a failure from here on gives the session back
+    lease.store_ = this;  // from here on the lease gives the session back if an allocation fails
     lease.work_ = before ? std::make_shared<std::vector<float>>(*before)
                          : std::make_shared<std::vector<float>>(extents_.floats());
     return lease;
   }
 
-  /// A record at the end of a list.
+  /// Inserts a record at the end of a list.
   record& insert(session_id const& id, std::list<record*>& into) {
     std::list<record*> place(1);
     auto const [at, is_new] = records_.try_emplace(id);
@@ -209,7 +212,7 @@ class session_store {
     return at->second;
   }
 
-  /// Ends a lease; without a memory everything stays as it was before it was taken.
+  /// Ends a lease. Without a memory the session is as it was before it was taken.
   void give_back(record& one, memory_floats memory) noexcept {
     {
       std::lock_guard const lock(guard_);
@@ -218,17 +221,18 @@ class session_store {
       bool const is_new = one.memory == nullptr;
       bool const is_committed = memory != nullptr;
       if (memory) {
-        kept_.splice(kept_.end(), is_new ? fresh_ : kept_, one.place);
+        kept_.splice(kept_.end(), is_new ? new_ : kept_, one.place);
         one.memory.swap(memory);
       } else if (is_new) {
-        drop(one, fresh_);
+        drop(one, new_);
       }
       trim(is_committed ? &one : nullptr);
     }
     given_back_.notify_all();
   }
 
-  /// Drops the oldest that are not out, until no more than the capacity are left; not the one just committed.
+  /// Drops the oldest memories until at most `capacity` are left, except those of taken sessions and the one that was
+  /// just committed.
   void trim(record const* committed = nullptr) {
     for (auto next = kept_.begin(); kept_.size() > static_cast<std::size_t>(capacity_) && next != kept_.end();) {
       record& oldest = **next++;
@@ -241,7 +245,7 @@ class session_store {
     records_.erase(records_.find(*one.id));
   }
 
-  /// Checks a memory that comes from outside and keeps it.
+  /// Checks a memory that the caller gives, and stores it.
   void add(remembered const& each) {
     constexpr auto call = "session_store::assign";
     auto const called = [&](char const* what) {
@@ -264,9 +268,9 @@ class session_store {
   mutable std::mutex guard_;
   std::condition_variable given_back_;
   std::unordered_map<session_id, record> records_;
-  std::list<record*> kept_;   // oldest commit first
-  std::list<record*> fresh_;  // new sessions that are out: nothing to keep yet
-  int out_ = 0;
+  std::list<record*> kept_;  // sessions with a memory, the oldest commit first
+  std::list<record*> new_;   // taken sessions that have no memory yet
+  int out_ = 0;              // sessions that a lease has taken
 };
 
 inline session_lease::~session_lease() {

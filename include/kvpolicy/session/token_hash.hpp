@@ -1,4 +1,4 @@
-// A hash of token ids: the first half of a SHA-256.
+// A hash of token ids: the first half of their SHA-256.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// 128 bits of a hash.
+/// A hash of 128 bits.
 struct token_hash {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
@@ -37,7 +37,7 @@ class sha256 {
     if (words_ % 16 == 0) mix();
   }
 
-  /// The first 128 bits. Ends the message.
+  /// Ends the message and returns the first 128 bits of its hash.
   [[nodiscard]] token_hash finish() {
     std::uint64_t const bits = words_ * 32;
     add(0x80000000);
@@ -76,11 +76,11 @@ class sha256 {
 
 }  // namespace detail
 
-/// The hash of token ids and of how many there are: the first 128 bits of the SHA-256 of the number (8 bytes) and the
-/// ids (4 bytes each), all little endian, so that it is the same on every machine. Nobody is known to be able to make
-/// two lists of one hash on purpose.
+/// Hashes token ids and their number: the first 128 bits of the SHA-256 of the number (8 bytes) and the ids (4 bytes
+/// each), all little endian, so that the hash is the same on every machine. No way is known to construct two lists with
+/// the same hash.
 ///
-/// - cost: O(ids), 17 rounds of SHA-256 for 256 ids; allocates nothing.
+/// - cost: O(ids), 17 blocks of SHA-256 for 256 ids. It allocates nothing.
 /// - source: FIPS 180-4, truncated as its section 7 and NIST SP 800-107 allow.
 [[nodiscard]] inline token_hash hash_tokens(std::span<int const> ids) {
   auto const little = [](std::uint32_t word) {  // SHA-256 reads words big endian
