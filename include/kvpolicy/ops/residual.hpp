@@ -131,18 +131,18 @@ struct residual_sizes {
 
 namespace ops {
 
-/// `feature_sums(exec, keys, memory, among, out)`: computes the sum of each entry's keys over the lanes, and the sum of
-/// the memory's rows over layers and query heads.
+/// `feature_sums(exec, keys, memory, scores, out)`: computes the sum of each entry's keys over the lanes, and the sum
+/// of the memory's rows over layers and query heads.
 ///
-/// - in: `keys` of `among.lanes`; `memory`, with one row per query head.
+/// - in: `keys` of `scores.lanes`; `memory`, with one row per query head.
 /// - out: `out`, float32. Rows of entries that are not committed are zero.
 /// - cost: reads all keys once. Sums are in single precision, in the order of the lanes. Scratch per worker: D floats.
 struct feature_sums_t : verb<feature_sums_t> {
   static constexpr auto name = "feature_sums";
-  static void check(keys const& from, query_view const& memory, score_view const& among, token_features const& out) {
+  static void check(keys const& from, query_view const& memory, score_view const& scores, token_features const& out) {
     expects(from.rows.dims == memory.dims && out.dims == memory.dims, "feature_sums", "memory.dims", memory.dims,
             "keys, memory and features have one head size");
-    expects(among.decides == granularity::token, "feature_sums", "decides", to_string(among.decides),
+    expects(scores.decides == granularity::token, "feature_sums", "decides", to_string(scores.decides),
             "features are of tokens, over all layers and heads");
   }
 };

@@ -22,7 +22,7 @@ struct argmin_bodies {
   [[gnu::always_inline]] static inline int last_lowest(float const* scores, int count, std::int64_t* nan) {
     int best = 0;
     int e = 1;
-    std::int64_t odd = scores[0] != scores[0] ? 1 : 0;
+    std::int64_t nans = scores[0] != scores[0] ? 1 : 0;
     if (count >= chains * Width) {
       floats low[chains];
       ints at[chains];
@@ -56,14 +56,14 @@ struct argmin_bodies {
       bool any = false;
       for (int i = 0; i < Width; ++i) any = any || unordered[i] != 0;
       if (any) e = 1, best = 0;  // then continues one by one
-      if (!any) odd = 0;
+      if (!any) nans = 0;
     }
     for (; e < count; ++e) {
-      odd += scores[e] != scores[e] ? 1 : 0;
+      nans += scores[e] != scores[e] ? 1 : 0;
       bool const never = scores[best] != scores[best] && scores[e] == scores[e];
       best = !never && goes_before(scores[e], scores[best]) ? e : best;
     }
-    *nan += odd;
+    *nan += nans;
     return best;
   }
 };

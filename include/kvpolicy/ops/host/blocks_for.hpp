@@ -57,8 +57,8 @@ struct avx512_quads {
   /// would make it NaN.
   [[gnu::target(KVPOLICY_AVX512)]] static __m512 with_rest(__m512 sum, __m512 rest) {
     constexpr int nan_or_infinite = 0x99;
-    __mmask16 const odd = _mm512_fpclass_ps_mask(sum, nan_or_infinite);
-    return _mm512_mask_add_ps(sum, static_cast<__mmask16>(~odd), sum, rest);
+    __mmask16 const not_finite = _mm512_fpclass_ps_mask(sum, nan_or_infinite);
+    return _mm512_mask_add_ps(sum, static_cast<__mmask16>(~not_finite), sum, rest);
   }
 
   /// Stores the sums of four keys, quad by quad, as [key][row]; only the first `there` are stored.

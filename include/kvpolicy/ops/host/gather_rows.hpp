@@ -211,12 +211,12 @@ struct implementation<ops::ring_append_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const&, int) { return 0; }
 
-  static void run(host_executor& exec, lanes const& among, query_view const& from, query_ring_view const& ring) {
-    exec.for_each(among.size(), [&](int i, int) {
-      lane const this_lane = among.at(i);
-      int const committed = among.committed(this_lane);
+  static void run(host_executor& exec, lanes const& batch, query_view const& from, query_ring_view const& ring) {
+    exec.for_each(batch.size(), [&](int i, int) {
+      lane const this_lane = batch.at(i);
+      int const committed = batch.committed(this_lane);
       if (committed == 0) return;
-      int const last = among.position.row(this_lane)[committed - 1];
+      int const last = batch.position.row(this_lane)[committed - 1];
       int const* const position = from.position.row(this_lane);
       int end = 0;
       while (end < from.valid(this_lane) && position[from.stored(this_lane, end)] <= last) ++end;

@@ -23,10 +23,10 @@ struct implementation<ops::feature_sums_t, host> {
     return detail::scratch_of<float>(static_cast<std::size_t>(model.head_dim));
   }
 
-  static void run(host_executor& exec, keys const& from, query_view const& memory, score_view const& among,
+  static void run(host_executor& exec, keys const& from, query_view const& memory, score_view const& scores,
                   token_features const& out) {
-    if (!among.same_tokens) detail::refuse_other_tokens("feature_sums", among);
-    lanes const& batch = among.lanes;
+    if (!scores.same_tokens) detail::refuse_other_tokens("feature_sums", scores);
+    lanes const& batch = scores.lanes;
     int const tasks = (batch.bound + entries_of_a_task - 1) / entries_of_a_task;
     exec.for_each(batch.sequences * (tasks + 1), [&](int i, int worker) {
       int const sequence = i / (tasks + 1);
