@@ -1,4 +1,4 @@
-// Results against the reference of the tests, before anything is timed.
+// Checks results against the reference of the tests, before anything is timed.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace bench {
 
 namespace reference = kvpolicy_reference;
 
-/// Rows of elements as numbers, without the library's conversions.
+/// Converts rows of elements to numbers, without the conversions of the library.
 inline reference::matrix decoded_rows(kv::codec element, std::byte const* from, int rows, int dims,
                                       std::int64_t stride = 0) {
   reference::matrix made(static_cast<std::size_t>(rows), reference::row(static_cast<std::size_t>(dims)));
@@ -28,7 +28,7 @@ inline reference::matrix decoded_rows(kv::codec element, std::byte const* from, 
   return made;
 }
 
-/// One lane of a cache whose rows lie at one stride, as the reference takes it. Positions are ordinals.
+/// One lane of a cache in the form that the reference takes. Rows have one stride, and positions are ordinals.
 inline reference::lane_attention lane_of(kv::cache const& in, kv::query_view const& queries, kv::lane this_lane) {
   reference::lane_attention made;
   int const count = in.lanes.committed(this_lane);
@@ -44,8 +44,8 @@ inline reference::lane_attention lane_of(kv::cache const& in, kv::query_view con
   return made;
 }
 
-/// How far masses and norms may be from the reference, relative to its largest: sums of float, of queries that a dot
-/// product of 16-bit keys may round to 16 bits, too.
+/// The tolerance of masses and norms, relative to the largest one of the reference. Sums are in float, and a dot
+/// product of 16-bit keys may round queries to 16 bits.
 inline double tolerance(kv::codec element) { return element == kv::codec::f32 ? 1e-4 : 1e-2; }
 
 inline bool close(std::span<float const> actual, reference::row const& expected, double relative) {
@@ -57,8 +57,8 @@ inline bool close(std::span<float const> actual, reference::row const& expected,
   return actual.size() == expected.size();
 }
 
-/// True if `kept` is a keep set of these scores: ascending, `budget` of them, every forced entry, and no candidate kept
-/// that lies more than `slack` below one that was not.
+/// True if `kept` is a valid keep set for these scores: it is ascending, has `budget` entries and every forced entry,
+/// and keeps no candidate whose score is more than `slack` below that of a dropped one.
 inline bool keeps_best(std::span<int const> kept, reference::row const& scores, reference::flags const& forced,
                        int budget, double slack) {
   if (std::ssize(kept) != std::min<std::ptrdiff_t>(budget, std::ssize(scores))) return false;
@@ -78,7 +78,7 @@ inline bool keeps_best(std::span<int const> kept, reference::row const& scores, 
   return lowest_kept >= highest_dropped - slack;
 }
 
-/// True if the lanes of a keep set are exactly the reference's top k: all are counted, a few compared.
+/// True if the lanes of a keep set are exactly the top k of the reference. All are counted, and a few are compared.
 inline bool is_top_k(kv::keep_set const& keep, float const* scores, int entries, int k) {
   int const lanes = keep.segments();
   for (int lane = 0; lane < lanes; ++lane) {

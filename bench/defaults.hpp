@@ -1,4 +1,4 @@
-// Sizes and data of every benchmark, once.
+// Sizes and data that all benchmarks share.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -16,14 +16,14 @@ namespace bench {
 
 namespace kv = kvpolicy;
 
-/// A model's worth of lanes of one layer: 8 KV heads, 32 query heads, head size 128.
+/// The lanes of one layer of a model: 8 KV heads, 32 query heads, head size 128.
 inline constexpr int heads = 8;
 inline constexpr int group = 4;
 inline constexpr int dims = 128;
 
 inline std::uint32_t next(std::uint32_t& seed) { return seed = seed * 1664525u + 1013904223u; }
 
-/// Attention-like scores: exp of a normal-like number, most of them small.
+/// Attention-like scores: exp of roughly normal numbers, most of which are small.
 inline void fill_scores(std::vector<float>& to, std::uint32_t seed) {
   for (float& value : to) {
     float sum = 0;
@@ -36,7 +36,7 @@ inline void fill_rows(std::vector<float>& to, std::uint32_t seed) {
   for (float& value : to) value = static_cast<float>(next(seed) >> 8) / 8388608.0f - 1.0f;
 }
 
-/// Bytes per second of a copy of `bytes`, best of five, in this process: what memory can do.
+/// The bytes per second of a copy of `bytes` in this process, the best of five: the bandwidth of memory.
 inline double copy_rate(std::size_t bytes) {
   std::vector<std::byte> from(bytes), to(bytes);
   double best = 0;
@@ -50,14 +50,14 @@ inline double copy_rate(std::size_t bytes) {
   return best;
 }
 
-/// Reports bytes per second of an iteration that must touch `bytes`, and its share of a copy of as many bytes.
+/// Reports the bytes per second of an iteration that must touch `bytes`, and their ratio to a copy of as many bytes.
 inline void report_bytes(benchmark::State& state, std::size_t bytes) {
   auto const total = static_cast<double>(bytes) * static_cast<double>(state.iterations());
   state.counters["bytes/s"] = benchmark::Counter(total, benchmark::Counter::kIsRate);
   state.counters["of_copy"] = benchmark::Counter(total / copy_rate(bytes), benchmark::Counter::kIsRate);
 }
 
-/// One layer's cache of contiguous rows, all `entries` there.
+/// The cache of one layer, in contiguous rows, filled with `entries` entries.
 struct layer_cache {
   explicit layer_cache(int entries)
       : k(static_cast<std::size_t>(heads) * static_cast<std::size_t>(entries) * dims),

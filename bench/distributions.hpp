@@ -1,4 +1,4 @@
-// Scores as policies meet them, and as they trouble a selection.
+// Distributions of scores: those that policies produce, and those that are hard for a selection.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace bench {
 
-/// Numbers that look random: xorshift, fast enough for hundreds of megabytes.
+/// Pseudo-random numbers by xorshift, which is fast enough for hundreds of megabytes.
 class noise {
  public:
   explicit noise(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0x2545F4914F6CDD1Du) {}
@@ -24,9 +24,9 @@ class noise {
     state_ ^= state_ << 17;
     return static_cast<std::uint32_t>(state_ >> 32);
   }
-  /// In [0, 1).
+  /// A number in [0, 1).
   float uniform() { return static_cast<float>(bits() >> 8) * 0x1p-24f; }
-  /// Mean 0, deviation 1: the sum of four uniform numbers.
+  /// Mean 0, standard deviation 1: the sum of four uniform numbers.
   float normal() { return (uniform() + uniform() + uniform() + uniform() - 2.0f) * 1.7320508f; }
   int below(int limit) { return static_cast<int>((std::uint64_t{bits()} * static_cast<std::uint64_t>(limit)) >> 32); }
 
@@ -52,7 +52,7 @@ inline constexpr std::array<char const*, 10> distribution_names{
     "all_equal", "sorted",        "reverse",      "nan_1_percent",  "inf_90_percent"};
 inline char const* name_of(scores_like like) { return distribution_names[static_cast<std::size_t>(like)]; }
 
-/// One lane. A softmax is exp of normal logits over its sum: deviation 4 is sharp, 0.25 flat.
+/// Fills one lane. A softmax is exp of normal logits over its sum: standard deviation 4 is sharp, 0.25 flat.
 inline void fill_lane(std::span<float> lane, scores_like like, noise& from) {
   float const missing = std::numeric_limits<float>::quiet_NaN();
   float const lowest = -std::numeric_limits<float>::infinity();
@@ -92,8 +92,8 @@ inline void fill_lane(std::span<float> lane, scores_like like, noise& from) {
   if (like == scores_like::reverse) std::sort(lane.begin(), lane.end(), std::greater<>{});
 }
 
-/// `lanes` rows of `entries` scores. A few dozen of them are drawn; the others are those again, begun elsewhere, so
-/// that no row is met twice. Sorted rows stay sorted.
+/// Fills `lanes` rows of `entries` scores. A few dozen are drawn, and the others are rotations of these, so that no two
+/// rows are equal. Sorted rows stay sorted.
 inline void fill_scores(memory const& to, int lanes, int entries, scores_like like) {
   noise from(7);
   auto const width = static_cast<std::size_t>(entries);

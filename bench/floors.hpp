@@ -1,6 +1,6 @@
-// What this machine can do at best, measured in the same process as everything that is compared with it: copies and
-// reads of memory, and the peak of the multiply-add that the verbs use. Each for any number of threads; code of each
-// instruction set is chosen as the library does, so that a plain -O2 build measures them.
+// The limits of this machine, measured in the same process as everything that is compared with them: the bandwidth of
+// copies and reads, and the peak of the multiply-add that verbs use, for any number of threads. The code for each
+// instruction set is chosen as in the library, so a plain -O2 build measures them.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace bench {
 
 namespace kv = kvpolicy;
 
-/// Memory as an engine has it: rows at a cache line, pages not yet touched.
+/// Memory like that of an engine: aligned to a cache line, with pages that are not yet touched.
 class memory {
  public:
   explicit memory(std::size_t bytes = 0) : bytes_(bytes) {
@@ -63,7 +63,7 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Bytes of the last-level cache that the first processor sees; 32 MiB where the system does not say.
+/// The bytes of the last-level cache of the first processor; 32 MiB if the system does not report them.
 inline std::size_t last_level_bytes() {
   for (char const* const index : {"index3", "index2"}) {
     std::ifstream file(std::string("/sys/devices/system/cpu/cpu0/cache/") + index + "/size");
@@ -73,7 +73,7 @@ inline std::size_t last_level_bytes() {
   return std::size_t{32} << 20;
 }
 
-/// Bytes that no cache can hold: five times the last level.
+/// A size that no cache can contain: five times the last-level cache.
 inline std::size_t memory_bound_bytes() { return std::max(std::size_t{160} << 20, 5 * last_level_bytes()); }
 
 namespace floors {
@@ -123,7 +123,7 @@ __attribute__((target("avx512f"))) inline std::uint64_t read_avx512(std::byte co
   return words[0] ^ words[1] ^ words[2] ^ words[3] ^ words[4] ^ words[5] ^ words[6] ^ words[7];
 }
 
-// Copying past the cache; `to` at a cache line, whole lines.
+// Copies with non-temporal stores. `to` is aligned to a cache line, and whole lines are copied.
 __attribute__((target("avx2"))) inline void stream_avx2(std::byte* to, std::byte const* from, std::size_t bytes) {
   for (std::size_t at = 0; at + 64 <= bytes; at += 64) {
     auto const* const p = reinterpret_cast<__m256i const*>(from + at);
@@ -134,8 +134,10 @@ __attribute__((target("avx2"))) inline void stream_avx2(std::byte* to, std::byte
   _mm_sfence();
 }
 
-// Multiply-adds: enough chains to hide the latency, begun apart, or the compiler would see that they are one
-// -----------
+// Multiply-adds -------------------------------------------------------------------------------------------------------
+//
+// There are enough chains to hide the latency. They start from different values, or the compiler would merge them.
+
 __attribute__((target("avx512f"))) inline float fma_avx512(std::int64_t rounds) {
   __m512 const x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
   __m512 a = _mm512_set1_ps(0), b = _mm512_set1_ps(1), c = _mm512_set1_ps(2), d = _mm512_set1_ps(3),
@@ -226,14 +228,15 @@ inline float multiply_add_portable(std::int64_t rounds) {
   return a[0];
 }
 
-/// A loop of multiply-adds: its name, its operations (a multiplication and an addition are two) a round, and itself.
+/// A loop of multiply-adds: its name, its operations per round (a multiplication and an addition are two), and its
+/// code.
 struct peak_loop {
   char const* name;
   double operations;
   float (*run)(std::int64_t rounds);
 };
 
-/// The multiply-add of float for these instructions.
+/// The multiply-add of floats for this instruction set.
 inline peak_loop fma_loop(kv::isa simd_level) {
 #if defined(__x86_64__)
   if (simd_level >= kv::isa::avx512) return {"vfmadd 512-bit f32", 12.0 * 16 * 2, fma_avx512};
@@ -243,7 +246,7 @@ inline peak_loop fma_loop(kv::isa simd_level) {
   return {"multiply and add, 128-bit f32", 8.0 * 4 * 2, multiply_add_portable};
 }
 
-/// The multiply-add that logits of this element are made of: vdpbf16ps for bf16 where there is one.
+/// The multiply-add that computes logits of this element type: vdpbf16ps for bf16, if there is one.
 inline peak_loop peak_of(kv::isa simd_level, kv::codec element) {
 #if defined(__x86_64__)
   if (element == kv::codec::bf16 && simd_level >= kv::isa::avx512_bf16)
@@ -253,15 +256,15 @@ inline peak_loop peak_of(kv::isa simd_level, kv::codec element) {
   return fma_loop(simd_level);
 }
 
-/// Keeps a result from being optimised away.
+/// Prevents a result from being optimised away.
 template <class T>
 inline void keep(T value) {
   asm volatile("" : : "r,m"(value) : "memory");
 }
 
-inline constexpr int pieces = 64;  ///< of a pass, shared out among threads as the library shares lanes
+inline constexpr int pieces = 64;  ///< pieces of a pass, distributed among threads as the library distributes lanes
 
-/// Calls work(first byte, bytes) for the pieces of a buffer, whole cache lines each.
+/// Calls work(first byte, bytes) for each piece of a buffer. Pieces are whole cache lines.
 template <class Work>
 void in_pieces(kv::host_executor& exec, std::size_t bytes, Work const& work) {
   std::size_t const each = bytes / pieces / 256 * 256;
@@ -287,7 +290,7 @@ inline void copy_pass(kv::host_executor& exec, std::byte* to, std::byte const* f
   asm volatile("" : : : "memory");
 }
 
-/// A copy that does not fetch what it overwrites; memcpy where there is no such store.
+/// Copies without fetching the overwritten lines; uses memcpy if there is no such store.
 inline void stream_pass(kv::host_executor& exec, std::byte* to, std::byte const* from, std::size_t bytes) {
 #if defined(__x86_64__)
   if (exec.simd_level() >= kv::isa::avx2) {
@@ -298,18 +301,18 @@ inline void stream_pass(kv::host_executor& exec, std::byte* to, std::byte const*
   copy_pass(exec, to, from, bytes);
 }
 
-/// So many operations at the peak, on all threads.
+/// Runs this many operations at the peak rate, on all threads.
 inline void peak_pass(kv::host_executor& exec, peak_loop const& of, double operations) {
   exec.for_each(pieces,
                 [&](int, int) { keep(of.run(static_cast<std::int64_t>(operations / pieces / of.operations))); });
 }
 
-/// What one number of threads reaches.
+/// The limits for one number of threads.
 struct rates {
-  double memcpy = 0, stream = 0, read = 0;  ///< bytes a second, of a copy counted once
-  double fma = 0, dot = 0;                  ///< operations a second; dot 0: there is no vdpbf16ps
+  double memcpy = 0, stream = 0, read = 0;  ///< bytes per second; each byte of a copy counts once
+  double fma = 0, dot = 0;                  ///< operations per second; dot is 0 without vdpbf16ps
   [[nodiscard]] double copy() const { return std::max(memcpy, stream); }
-  /// The most bytes a second of any pass: what a verb that reads its input once is held against.
+  /// The highest bytes per second of any pass, to which a verb that reads its input once is compared.
   [[nodiscard]] double best() const { return std::max(copy(), read); }
 };
 
@@ -335,7 +338,7 @@ inline rates measure(int threads) {
   return best;
 }
 
-/// Measured when first asked for, once a process and number of threads.
+/// Measures on first use, once per process and number of threads.
 inline rates const& of(int threads) {
   static rates const one = measure(1);
   if (threads == 1) return one;

@@ -1,16 +1,16 @@
-// The tables of a whole model, without its rows, and a decision by chance: what the verbs that edit tables work on.
+// The tables of a whole model, without rows of K and V, and a random decision, for verbs that edit tables.
 #pragma once
 
 #include "model.hpp"
 
 namespace bench {
 
-/// A pool of slots and a list of them for every lane, in a scattered order, as pools hand slots out after a while. Slot
-/// 0 is the dead one.
+/// A pool of slots, and a list of slots for every lane. Lists are in scattered order, as after a long time of use. Slot
+/// 0 is the dead slot.
 struct listed_model {
   static constexpr int lanes = 36 * 8;
 
-  /// `entries` a lane, of which `kept` by chance stay. `entries` is a power of two.
+  /// Each lane has `entries` entries, of which a random choice of `kept` is kept. `entries` is a power of two.
   listed_model(int entries, int kept)
       : bound(entries),
         list(static_cast<std::size_t>(lanes) * static_cast<std::size_t>(entries)),
@@ -32,12 +32,12 @@ struct listed_model {
     offset[lanes] = std::int64_t{lanes} * kept;
     reset();
   }
-  listed_model(listed_model const&) = delete;  // views point into it
+  listed_model(listed_model const&) = delete;  // views point into this object
   listed_model& operator=(listed_model const&) = delete;
 
   [[nodiscard]] static double bytes(int entries) { return 4.0 * lanes * entries * 3; }
 
-  /// Lists, positions and counts as they were at first.
+  /// Restores the initial lists, positions and counts.
   void reset() {
     for (std::size_t i = 0; i < list.size(); ++i) {
       auto const e = static_cast<std::int64_t>(i) % bound;
@@ -54,7 +54,7 @@ struct listed_model {
 
   /// Planes have strides, and no memory.
   kv::cache view() {
-    constexpr std::int64_t row = 256;  // of 128 numbers in bf16
+    constexpr std::int64_t row = 256;  // 128 numbers in bf16
     kv::plane const rows{.element = kv::codec::bf16,
                          .dims = 128,
                          .layer = 8 * row * (bound + 1),

@@ -1,5 +1,5 @@
-// How a benchmark takes its time: in rounds, everything that is compared run in turn, so that whatever the machine does
-// meanwhile falls on all of it alike. Ratios are medians over rounds.
+// Timing of benchmarks. In each round, everything that is compared runs in turn, so that disturbances of the machine
+// affect all of it alike. Ratios are medians over rounds.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -14,21 +14,22 @@
 
 namespace bench {
 
-/// Seconds of each work in each round.
+/// The seconds of each work in each round.
 class rounds {
  public:
   explicit rounds(std::size_t works) : taken_(works) {}
   void note(std::size_t work, double seconds) { taken_[work].push_back(seconds); }
 
-  /// Median seconds of one work.
+  /// The median seconds of one work.
   [[nodiscard]] double seconds(std::size_t work) const { return median(taken_[work]); }
 
-  /// Median over rounds of the time of `a` over the time of `b`.
+  /// The median over rounds of the ratio of the time of `a` to that of `b`.
   [[nodiscard]] double ratio(std::size_t a, std::size_t b) const {
     return median_of([&](std::size_t i) { return taken_[a][i] / taken_[b][i]; });
   }
 
-  /// What a second thread gains `a` (one thread) over `b` (two), as a share of what it gains `c` over `d`.
+  /// The speedup of `b` (two threads) over `a` (one thread), divided by the speedup of `d` over `c`; the median over
+  /// rounds.
   [[nodiscard]] double share(std::size_t a, std::size_t b, std::size_t c, std::size_t d) const {
     return median_of([&](std::size_t i) { return taken_[a][i] / taken_[b][i] / (taken_[c][i] / taken_[d][i]); });
   }
@@ -43,8 +44,8 @@ class rounds {
   std::vector<std::vector<double>> taken_;
 };
 
-/// Runs every work once for warmth, then in turn in each iteration; `between` puts things back, untimed, before each.
-/// The iteration's time is that of the first.
+/// Runs every work once to warm up, and then all in turn in each iteration. `between` restores data before each,
+/// untimed. The time of an iteration is that of the first work.
 template <class Between, class... Work>
 rounds in_turn_after(benchmark::State& state, Between const& between, Work const&... work) {
   (((void)between(), work()), ...);
@@ -70,15 +71,15 @@ rounds in_turn(benchmark::State& state, Work const&... work) {
   return in_turn_after(state, [] {}, work...);
 }
 
-/// Bytes a second of an iteration that must touch `bytes`, its share of the fastest copy of this process, and of the
-/// fastest pass of any kind.
+/// Reports the bytes per second of an iteration that must touch `bytes`, and their ratio to the fastest copy of this
+/// process and to its fastest pass of any kind.
 inline void report_rate(benchmark::State& state, double bytes, double seconds, int threads) {
   state.counters["bytes/s"] = bytes / seconds;
   state.counters["of_copy"] = bytes / seconds / floors::of(threads).copy();
   state.counters["of_floor"] = bytes / seconds / floors::of(threads).best();
 }
 
-/// Bytes that the system can still give; 0 where it does not say.
+/// Bytes of free memory; 0 if the system does not report them.
 inline double free_bytes() {
   std::ifstream file("/proc/meminfo");
   for (std::string line; std::getline(file, line);) {
@@ -88,7 +89,7 @@ inline double free_bytes() {
   return 0;
 }
 
-/// True if `bytes` are there with some to spare; otherwise the benchmark says what it would have needed.
+/// True if more than `bytes` are free; otherwise the benchmark is skipped, with a message of its needs.
 inline bool has_memory(benchmark::State& state, double bytes) {
   double const there = free_bytes();
   if (there == 0 || bytes * 1.1 + 1e9 < there) return true;

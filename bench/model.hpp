@@ -1,4 +1,4 @@
-// A whole model's cache and query rows, in any element type.
+// The cache and the query rows of a whole model, in any element type.
 #pragma once
 
 #include <cstring>
@@ -9,13 +9,13 @@
 
 namespace bench {
 
-/// 36 layers of 8 KV heads, 4 query heads each, head size 128: an 8B model of today.
+/// 36 layers of 8 KV heads with 4 query heads each, head size 128: a typical 8B model.
 inline constexpr kv::shape whole_model{.layers = 36, .query_heads = 32, .kv_heads = 8, .head_dim = 128};
 inline constexpr kv::shape one_layer{.layers = 1, .query_heads = 32, .kv_heads = 8, .head_dim = 128};
-/// One query head a KV head.
+/// A model with one query head per KV head.
 inline constexpr kv::shape one_layer_ungrouped{.layers = 1, .query_heads = 8, .kv_heads = 8, .head_dim = 128};
 
-/// Fills memory with elements drawn from [-scale, scale]: a few megabytes are drawn, and repeated at odd distances.
+/// Fills memory with random elements in [-scale, scale]: a few megabytes, which are repeated at varying distances.
 inline void fill_elements(memory const& to, kv::codec element, float scale, std::uint64_t seed) {
   noise from(seed);
   auto const width = static_cast<std::size_t>(kv::bytes_of(element));
@@ -25,12 +25,11 @@ inline void fill_elements(memory const& to, kv::codec element, float scale, std:
     std::memcpy(to.data() + at, to.data(), std::min(drawn * width, to.size() - at));
 }
 
-/// Which of a layer's axes is the outer one: HND, whose lanes lie apart, or NHD, where all heads of a token lie
-/// together.
+/// The outer axis of a layer: HND, in which lanes are apart, or NHD, in which all heads of a token are adjacent.
 enum class rows_by { head, token };
 
-/// Rows [layer][head][entry][dim], or [layer][entry][head][dim], in `planes` arrays: keys, values and whatever else
-/// moves with them.
+/// Rows [layer][head][entry][dim], or [layer][entry][head][dim], in `planes` arrays: keys, values and further planes
+/// that move with them.
 class model_cache {
  public:
   static double bytes(kv::shape const& model, int entries, kv::codec element, int planes = 2) {
@@ -52,10 +51,10 @@ class model_cache {
     for (int i = 2; i < planes; ++i) more_.push_back(plane(i));
     reset();
   }
-  model_cache(model_cache const&) = delete;  // views point into it
+  model_cache(model_cache const&) = delete;  // views point into this object
   model_cache& operator=(model_cache const&) = delete;
 
-  /// All entries are there again, at their first positions. Rows stay where the last applier put them.
+  /// Restores all entries and their positions. Rows stay where the last applier moved them.
   void reset() {
     std::fill(counts_.begin(), counts_.end(), entries_);
     for (std::size_t i = 0; i < positions_.size(); ++i)
@@ -76,7 +75,7 @@ class model_cache {
   [[nodiscard]] kv::codec element() const { return element_; }
   [[nodiscard]] int count(int lane) const { return counts_[static_cast<std::size_t>(lane)]; }
   [[nodiscard]] memory const& keys() const { return rows_.front(); }
-  /// Bytes of the rows of one array.
+  /// The bytes of the rows of one array.
   [[nodiscard]] std::size_t plane_bytes() const { return rows_.front().size(); }
 
  private:
@@ -102,8 +101,8 @@ class model_cache {
   std::vector<int> positions_;
 };
 
-/// The last `rows` query rows of every layer, [layer][head][row][dim]. Their size makes logits of deviation 2: a few
-/// keys stand out, most do not.
+/// The last `rows` query rows of every layer, [layer][head][row][dim]. Their scale gives logits with standard deviation
+/// 2, so a few keys stand out and most do not.
 class model_queries {
  public:
   model_queries(kv::shape const& model, int entries, int rows, kv::codec element)
@@ -116,7 +115,7 @@ class model_queries {
     for (int r = 0; r < rows; ++r) position_.push_back(entries - rows + r);
   }
 
-  /// With positions a row sees the entries up to its own, without them all.
+  /// If `causal`, a row sees the entries up to its own position; otherwise it sees all.
   [[nodiscard]] kv::query_view view(bool causal = true) const {
     std::int64_t const row = std::int64_t{model_.head_dim} * kv::bytes_of(element_);
     kv::query_view made{.base = values_.data(),
@@ -134,7 +133,7 @@ class model_queries {
   [[nodiscard]] kv::queries signal() const { return {view()}; }
   [[nodiscard]] kv::recent_queries recent() const { return {view()}; }
 
-  /// From here on views carry these: [layer][head][row].
+  /// Sets the LSE that later views carry: [layer][head][row].
   void give_lse(std::vector<float> values) { lse_ = std::move(values); }
 
  private:

@@ -1,4 +1,4 @@
-// What a user would write instead, at its best: each is run on as many threads as it likes.
+// The alternatives that a user would write, at their best. Each runs on as many threads as it chooses.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace bench::peers {
 
-/// The k-th best value by std::nth_element. It reorders its input, so a copy is part of it; a NaN, which has no order,
-/// becomes -inf in that copy.
+/// The k-th largest value by std::nth_element. It reorders its input, so the measured time includes a copy. In this
+/// copy a NaN, which has no order, becomes -inf.
 inline float nth_element(std::span<float const> row, int k, std::vector<float>& temp_storage) {
   temp_storage.resize(row.size());
   std::transform(row.begin(), row.end(), temp_storage.begin(),
@@ -22,15 +22,15 @@ inline float nth_element(std::span<float const> row, int k, std::vector<float>& 
   return temp_storage[static_cast<std::size_t>(k) - 1];
 }
 
-/// A number's bits in the order of numbers.
+/// Maps a number to bits that have the order of numbers.
 inline std::uint32_t ordered(float value) {
   auto const bits = std::bit_cast<std::uint32_t>(value == 0.0f ? 0.0f : value);
   if (value != value) return 0;
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/// The k best ordinals, ascending, ties to the lower: three histogram passes of 11, 11 and 10 bits, then one that
-/// writes.
+/// Selects the ordinals of the k largest values, in ascending order; ties go to the lower ordinal. There are three
+/// histogram passes of 11, 11 and 10 bits, and one pass that writes.
 inline int radix_select(std::span<float const> row, int k, std::vector<std::uint32_t>& keys, int* to) {
   keys.resize(row.size());
   std::transform(row.begin(), row.end(), keys.begin(), ordered);
@@ -56,14 +56,14 @@ inline int radix_select(std::span<float const> row, int k, std::vector<std::uint
   return kept;
 }
 
-/// Attention mass of one head's rows by plain Eigen: logits by one product, a softmax row by row, the sum of the rows.
-/// Every row sees every key. `temp_storage`: rows x entries floats, and for bf16 the keys as floats.
+/// Attention mass of one head's rows with plain Eigen: one product for the logits, a softmax row by row, and the sum of
+/// the rows. Every row sees every key. `temp_storage` gets rows x entries floats and, for bf16, the keys as floats.
 void eigen_mass(float const* keys, float const* queries, int entries, int rows, int dims, float* out,
                 std::vector<float>& temp_storage);
 void eigen_mass(std::uint16_t const* keys_bf16, std::uint16_t const* queries_bf16, int entries, int rows, int dims,
                 float* out, std::vector<float>& temp_storage);
 
-/// out[row][unit] = rows [count][columns] . weights [units][columns], by plain Eigen.
+/// out[row][unit] = rows [count][columns] times weights [units][columns], with plain Eigen.
 void eigen_product(float const* rows, float const* weights, int count, int columns, int units, float* out);
 
 }  // namespace bench::peers

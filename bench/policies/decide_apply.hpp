@@ -1,4 +1,4 @@
-// A decision and its compaction, of a whole model's lanes or of one layer's: what every policy's benchmark does.
+// Benchmarks a decision and its compaction, for all lanes of a model or of one layer. All policies use it.
 #pragma once
 
 #include <vector>
@@ -8,13 +8,13 @@
 
 namespace bench {
 
-/// The reference's scores of a segment and the entries that are forced there.
+/// The reference's scores of a segment, and its forced entries.
 struct judged {
   reference::row scores;
   reference::flags forced;
 };
 
-/// How a policy is run: how many query rows it is shown, whether it reads keys, whether it looks at every forward.
+/// How a policy is run: how many query rows it gets, whether it reads keys, and whether it observes every forward pass.
 struct conduct {
   int rows = 1;
   bool reads_keys = false;
@@ -45,8 +45,8 @@ class run_of {
   }
   void apply() { kv::apply(exec_, kv::compact{}, plan_, cache_, held_); }
 
-  /// Decides once and compares the first and the last segment with what `expected(lane of the cache)` says; then
-  /// applies, and looks at the counts.
+  /// Decides once, and compares the first and the last segment with `expected(lane of the cache)`. Then it applies, and
+  /// checks the counts.
   template <class Expected>
   [[nodiscard]] bool is_right(int budget, Expected const& expected) {
     decide();
@@ -63,7 +63,7 @@ class run_of {
     return true;
   }
 
-  /// Bytes that must be touched: keys, where they are read, and the kept rows of keys and values.
+  /// Bytes that must be touched: the keys, if they are read, and the kept rows of keys and values.
   [[nodiscard]] double bytes(int one_in) const {
     return static_cast<double>(model_.plane_bytes()) * ((how_.reads_keys ? 1.0 : 0.0) + 2.0 / one_in);
   }
@@ -88,7 +88,7 @@ class run_of {
   kv::plan<kv::host_executor> plan_;
 };
 
-/// Times decide + apply (0) and decide alone (1), each on a cache that is whole again.
+/// Times decide + apply (0) and decide alone (1). The cache is restored before each.
 template <class Run>
 rounds decide_and_apply(benchmark::State& state, Run& run) {
   return in_turn_after(
@@ -100,7 +100,8 @@ rounds decide_and_apply(benchmark::State& state, Run& run) {
       [&] { run.decide(); });
 }
 
-/// decide + apply for all 288 lanes of a model, a quarter kept. Axes: entries, element, threads.
+/// Times decide + apply for all 288 lanes of a model, of which a quarter of the entries is kept. Axes: entries,
+/// element, threads.
 template <class Make, class Expected>
 void whole_model_run(benchmark::State& state, Make const& make, conduct how, Expected const& expected) {
   int const entries = static_cast<int>(state.range(0));
@@ -115,7 +116,7 @@ void whole_model_run(benchmark::State& state, Make const& make, conduct how, Exp
   report_rate(state, run.bytes(4), taken.seconds(0), threads);
 }
 
-/// The axes of every policy: 4k to 128k entries in f32, f16 and bf16. What does not fit into memory says so.
+/// The axes of every policy: 4k to 128k entries in f32, f16 and bf16. A size that does not fit into memory is reported.
 inline void whole_model_axes(benchmark::internal::Benchmark* to) {
   to->ArgNames({"entries", "element", "threads"})
       ->ArgsProduct({{4096, 16384, 32768, 65536, 131072}, {0, 1, 2}, {2}})
@@ -124,7 +125,7 @@ inline void whole_model_axes(benchmark::internal::Benchmark* to) {
       ->Unit(benchmark::kMillisecond);
 }
 
-/// Nothing is forced.
+/// Flags of `count` entries, none of which is forced.
 inline reference::flags nothing_forced(std::size_t count) { return reference::flags(count, false); }
 
 }  // namespace bench

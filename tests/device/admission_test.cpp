@@ -106,7 +106,7 @@ TEST_SUITE("device/admission") {
           "promote: global.lanes.count (0) = 8, but a lane holds at most `bound` entries");
     CHECK(refused(
               64, [](auto& on) { *on.both.global.pages.count = 1; }, two) ==
-          "promote: pages (1) = 2, but the pool has as many left as the brackets say");
+          "promote: pages (1) = 2, but the pool has only as many free pages as the number in parentheses");
     CHECK(refused(
               64, [&](auto& on) { top_page(on) = on.engine->sentinel(); }, two)
               .starts_with("promote: pages.free (0) = "));

@@ -59,7 +59,7 @@ TEST_SUITE("device/executor") {
     told(kv::fault::pages_supply, 7);
     told(kv::fault::append_bound, 1);  // a lower kind, which follows from it
     CHECK(error_of([&] { exec.check(); }) ==
-          "promote: pages (5) = 102, but the pool has as many left as the brackets say");
+          "promote: pages (5) = 102, but the pool has only as many free pages as the number in parentheses");
     CHECK(error_of([&] { exec.check(); }).empty());
     told(kv::fault::append_position, 4);
     told(kv::fault::append_bound, 9);  // one launch may find both

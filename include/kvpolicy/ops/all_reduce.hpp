@@ -1,4 +1,4 @@
-// Verb: numbers summed over tensor-parallel ranks.
+// Verb: sums numbers over tensor-parallel ranks.
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>
@@ -6,7 +6,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// How many ranks an executor belongs to: its `ranks()`, or 1. Each has an equal part of the heads, in their order.
+/// Returns how many ranks an executor belongs to: its `ranks()`, or 1 if it has no such member. Every rank computes an
+/// equal part of the heads, and ranks are in the order of the heads.
 template <executor Executor>
 [[nodiscard]] int ranks_of(Executor const& exec) {
   if constexpr (requires { exec.ranks(); }) {
@@ -18,14 +19,15 @@ template <executor Executor>
 
 namespace ops {
 
-/// `all_reduce(exec, scores)` or `all_reduce(exec, data, count)`: the sum over all ranks, on every rank.
+/// `all_reduce(exec, scores)` or `all_reduce(exec, data, count)` writes the sum over all ranks to every rank.
 ///
-/// - in, out: the scores of a plan, side by side in memory; or so many floats. -inf, where it marks what is not ranked,
-///   is the same on all ranks and stays.
+/// - in, out: the scores of a plan, which are contiguous in memory, or `count` floats. Entries that are not ranked have
+///   the score -inf on all ranks, and keep it.
 ///
-/// An executor that belongs to a group of ranks has the members `all_reduce(float*, std::size_t)` and `ranks()`;
-/// without them this is the identity. All ranks must receive the same bits: ties are broken alike then, by the lower
-/// ordinal. A score that is not a sum over heads is reduced before it is made: see `residual`.
+/// An executor that belongs to a group of ranks has the members `all_reduce(float*, std::size_t)` and `ranks()`. For an
+/// executor without them the verb does nothing. All ranks must receive the same bits, because then they break ties
+/// alike: the lower ordinal wins. A score that is not a sum over heads must be computed from sums that are already
+/// reduced; see `residual`.
 struct all_reduce_t {
   template <executor Executor>
   void operator()(Executor& exec, score_view scores) const {

@@ -1,4 +1,4 @@
-// Verb: numbers that entries are born with enter a column that moves with them.
+// Verb: appends one number for each new entry to a recorded column.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -8,8 +8,8 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// A number as it is kept: 0 becomes -0, which compares as equal, so that an entry that was told 0 can be told from one
-/// that was told nothing, wherever it moves.
+/// Converts a number to the form in which a column stores it: 0 becomes -0, which compares equal to 0. A column is
+/// zeroed with +0, so an entry whose number is 0 can be distinguished from an entry that never got a number.
 struct told_number {
   [[nodiscard]] KVPOLICY_HD float operator()(float number) const { return number == 0.0f ? -0.0f : number; }
 };
@@ -21,10 +21,10 @@ namespace ops {
 /// `append_column(exec, lanes, new_tokens, column)`: the newest committed entries of each lane get their numbers, in
 /// order.
 ///
-/// - in: `new_tokens`, a number an entry, in any element type. out: `column`, float32, one an entry of a lane; a number
-/// of 0
-///   is kept as -0, an entry without one has +0.
-/// - throws: `invalid_argument` if a lane holds fewer entries than there are numbers. Then nothing was changed.
+/// - in: `new_tokens`, one number per new entry, in any readable element type.
+/// - out: `column`, float32, one number per entry of a lane. A number of 0 is stored as -0; an entry that has no number
+///   has +0.
+/// - throws: `invalid_argument` if a lane has fewer entries than there are numbers. Then nothing was changed.
 struct append_column_t : verb<append_column_t> {
   static constexpr auto name = "append_column";
   static void check(lanes const&, entry_numbers const& new_numbers, by_lane<float> const&) {

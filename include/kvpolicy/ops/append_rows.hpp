@@ -1,4 +1,4 @@
-// Verbs: entries that go from one cache into another's pages, and a window that lets its oldest go.
+// Verbs: copy entries from one cache into the pages of another, and drop the oldest entries of a window.
 #pragma once
 
 #include <algorithm>
@@ -15,40 +15,42 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Entries of a cache that a keep set lists, on their way into another cache.
+/// Entries that a keep set lists and that are copied into another cache.
 struct promoted {
-  keep_set const* keep = nullptr;  ///< a segment a lane
+  keep_set const* keep = nullptr;  ///< one segment per lane
   cache const* from = nullptr;
-  std::span<recorded_column const> columns{};  ///< what is recorded about `from`
-  int const* below = nullptr;                  ///< a number a sequence: of the listed only ordinals below it; null: all
+  std::span<recorded_column const> columns{};  ///< the recorded columns of `from`
+  int const* below = nullptr;  ///< one per sequence: only listed ordinals below it are copied; null: all
 };
 
-/// What became of entries on their way: counted where the executor counts.
+/// Counts of a promotion. They are in the memory in which the executor counts.
 struct promotion_stats {
-  std::int64_t promoted = 0;  ///< entries of lanes that went into pages
-  std::int64_t over_cap = 0;  ///< entries that were picked and dropped, because their lane was at its cap
-  std::int64_t pages = 0;     ///< pages taken
+  std::int64_t promoted = 0;  ///< entries that were copied into pages, summed over lanes
+  std::int64_t over_cap = 0;  ///< entries that were picked, but dropped because their lane was at its cap
+  std::int64_t pages = 0;     ///< pages that were taken from the free list
   friend bool operator==(promotion_stats const&, promotion_stats const&) = default;
 };
 
-/// What a window is asked to take, and what it keeps.
+/// A request to make a window ready for new entries.
 struct ring_request {
-  char const* call = "";        ///< who asks, for what it refuses
-  int window = 0;               ///< entries that stay, the new ones among them
-  int const* tokens = nullptr;  ///< new entries, a number a sequence, in the executor's memory; or
-  std::span<int const>
-      host_tokens{};  ///< in the host's, where it knows them. They are taken by value: a graph replays them
+  char const* call = "";        ///< the name of the public call, for its error messages
+  int window = 0;               ///< entries that the window holds afterwards, at most; includes the new ones
+  int const* tokens = nullptr;  ///< number of new entries per sequence, in the executor's memory
+  /// The same numbers in host memory; if not empty, they are used instead of `tokens`. They are copied by value, so a
+  /// captured CUDA graph replays these numbers.
+  std::span<int const> host_tokens{};
 };
 
 namespace detail {
 
-/// The column of the same kind, or null.
-inline recorded_column const* same_column(std::span<recorded_column const> among, column const& about) {
-  auto const found = std::find_if(among.begin(), among.end(), [&](auto const& each) { return each.about == about; });
-  return found != among.end() ? &*found : nullptr;
+/// Returns the column of the same kind, or null.
+inline recorded_column const* same_column(std::span<recorded_column const> columns, column const& about) {
+  auto const found =
+      std::find_if(columns.begin(), columns.end(), [&](auto const& each) { return each.about == about; });
+  return found != columns.end() ? &*found : nullptr;
 }
 
-/// Two caches between which rows can be copied.
+/// Throws unless rows of one cache can be copied to the other byte by byte.
 inline void refuse_other_rows(char const* call, cache const& from, cache const& to) {
   auto const same = [](plane const& a, plane const& b) { return a.element == b.element && a.dims == b.dims; };
   expects(same(from.k, to.k) && same(from.v, to.v), call, "rows", "of another type or size",
@@ -57,14 +59,14 @@ inline void refuse_other_rows(char const* call, cache const& from, cache const& 
           [&] { return "the other cache has " + std::to_string(to.more.size()) + " further planes"; });
 }
 
-/// New tokens that are no tokens of the batch.
+/// Throws if the new tokens are of a sequence that the batch does not have, or if their number is negative.
 inline void refuse_unknown(char const* call, lanes const& window, append_request const& new_tokens) {
   expects(new_tokens.sequence >= 0 && new_tokens.sequence < window.sequences, call, "sequence", new_tokens.sequence,
           [&] { return "the batch has " + std::to_string(window.sequences) + " sequences"; });
   expects(new_tokens.tokens >= 0, call, "tokens", new_tokens.tokens, "a count cannot be negative");
 }
 
-/// More new tokens than their window has rows.
+/// Throws if there are more new tokens than the window has rows.
 inline void refuse_long(ring_request const& asked, int tokens) {
   expects(tokens >= 0 && tokens <= asked.window, asked.call, "tokens", tokens,
           [&] { return "the window has " + std::to_string(asked.window) + " rows: take_in takes longer chunks"; });
@@ -74,15 +76,17 @@ inline void refuse_long(ring_request const& asked, int tokens) {
 
 namespace ops {
 
-/// `append_rows(exec, sources, to, columns, cap, stats)`: the listed entries go behind the last entry of their lane,
-/// one source after the other: rows of K, V and what moves with them, positions, and each recorded column that both
-/// sides keep (others start at zero). A lane takes a page when its last is full, lane by lane from the supply.
+/// `append_rows(exec, sources, to, columns, cap, stats)`: appends the listed entries to their lanes, one source after
+/// the other. It copies rows of K, V and the further planes, positions, and each recorded column that both caches have;
+/// other columns of `to` start at zero. A lane takes a page from the free list when its last page is full; lanes take
+/// pages in their order.
 ///
-/// - in: `sources`, two at most. `cap`: a lane that holds so many entries takes no more, the rest of its list is
-///   dropped; -1: no cap.
+/// - in: `sources`, at most two. `cap`: a lane that has `cap` entries takes no more, and the rest of its list is
+///   dropped; -1: there is no cap.
+/// - out: `stats`, if not null, is overwritten.
 /// - cost: reads and writes each promoted row once. No allocation.
-/// - throws: `invalid_argument` if the supply has too few pages or hands out the sentinel, a lane is at its bound, or
-///   positions do not ascend. Then nothing was changed.
+/// - throws: `invalid_argument` if the free list has too few pages or hands out the sentinel, if a lane would exceed
+///   its bound, or if positions do not ascend. Then nothing was changed.
 struct append_rows_t : verb<append_rows_t> {
   static void check(std::span<promoted const> sources, paged_lanes const& to, std::span<recorded_column const>, int cap,
                     promotion_stats*) {
@@ -99,48 +103,61 @@ struct append_rows_t : verb<append_rows_t> {
 };
 inline constexpr append_rows_t append_rows{};
 
-/// `drop_oldest(exec, window, oldest, columns, entries, slid)`: the oldest `entries[s]` of each sequence s leave the
-/// window: positions move up, the ring's cursor moves on. What is recorded moves to the beginning of its rows, from
-/// behind `slid` entries and those that leave; `slid` < 0: it stays, and slides. Rows of K and V stay where they are.
+/// `drop_oldest(exec, window, oldest, columns, entries, slid)`: removes the oldest `entries[s]` entries of each
+/// sequence s from the window. Positions move to the front and the cursor `oldest` of the ring advances. Rows of K and
+/// V stay where they are.
+///
+/// - If `slid` >= 0, recorded columns of the entries that stay move back to the beginning of their memory, which is
+///   `slid` entries before their current row. If `slid` < 0, they do not move, and the caller slides the state instead.
 struct drop_oldest_t : verb<drop_oldest_t> {
   static constexpr void check(cache const&, by_lane<int> const&, std::span<recorded_column const>, int const*, int) {}
 };
 inline constexpr drop_oldest_t drop_oldest{};
 
-/// `enter_rows(exec, from, from_columns, window, columns, first)`: entries first[s] and on of each sequence s of `from`
-/// go behind the last entry of the window: rows, positions, recorded columns; counts grow.
-/// - the window has room: the oldest have left it. A backend's `refuse(exec, from, window)` finds the rest before they
-///   do.
-/// - throws: `invalid_argument` if rows are of another type, or positions do not ascend. Then nothing was changed.
+/// `enter_rows(exec, from, from_columns, window, columns, first)`: appends entries first[s] and later of each sequence
+/// s of `from` to the window: rows, positions and recorded columns. The counts of the window grow.
+///
+/// - The window must have free rows: the caller dropped the oldest entries. The caller also calls the backend's
+///   `refuse(exec, from, window)` before it drops them, which finds all errors.
+/// - throws (from `refuse`): `invalid_argument` if rows have another type or size, or positions do not ascend. Then
+///   nothing was changed.
 struct enter_rows_t : verb<enter_rows_t> {
   static constexpr void check(cache const&, std::span<recorded_column const>, cache const&,
                               std::span<recorded_column const>, int const*) {}
 };
 inline constexpr enter_rows_t enter_rows{};
 
-/// `release_pages(exec, lanes)`: pages behind each lane's last entry go back to the supply, the last first.
+/// `release_pages(exec, lanes)`: returns the pages behind each lane's last entry to the free list, the last page first.
 struct release_pages_t : verb<release_pages_t> {
   static constexpr void check(paged_lanes const&) {}
 };
 inline constexpr release_pages_t release_pages{};
 
-/// `count_exits(exec, window, asked, exits)`: how many entries of each sequence leave the window so that the new ones
-/// of `asked` can enter.
-/// - throws: `invalid_argument` if more are to enter than the window has rows, or drafts stand in the way.
+/// `count_exits(exec, window, asked, exits)`: counts how many entries of each sequence must leave the window so that
+/// the new entries of `asked` fit.
+///
+/// - out: `exits`, one number per sequence.
+/// - throws: `invalid_argument` if there are more new entries than the window has rows, or if a sequence has drafts
+///   that are in the way.
 struct count_exits_t : verb<count_exits_t> {
   static constexpr void check(lanes const&, ring_request const&, int*) {}
 };
 inline constexpr count_exits_t count_exits{};
 
-/// `count_passing(exec, new_tokens, window, entering, below)`: of each sequence of a chunk the last `window` tokens are
-/// `entering`, and `below` pass the window by.
+/// `count_passing(exec, chunk, window, new_tokens, below)`: splits the tokens of each sequence of a chunk. The last
+/// `window` tokens enter the window, and the tokens before them bypass it.
+///
+/// - out: per sequence, `new_tokens` is the number of tokens that enter, and `below` the number of those that bypass.
 struct count_passing_t : verb<count_passing_t> {
   static constexpr void check(lanes const&, int, int*, int*) {}
 };
 inline constexpr count_passing_t count_passing{};
 
-/// `refuse_new_tokens(exec, call, window, pages, new_tokens)`: new tokens that their sequence cannot take are refused:
-/// another batch's, two runs of one sequence, drafts beyond the ring's rows, positions that do not ascend.
+/// `refuse_new_tokens(exec, call, window, pages, new_tokens)`: checks new tokens, and writes nothing.
+///
+/// - throws: `invalid_argument`, in the name of `call`, if new tokens are of a sequence that the batch does not have,
+///   if two requests are of one sequence, if there are more drafts than free rows in the ring, or if positions do not
+///   ascend or do not fit into 32 bits.
 struct refuse_new_tokens_t : verb<refuse_new_tokens_t> {
   static void check(char const* call, lanes const&, lanes const&, std::span<append_request const> new_tokens) {
     for (std::size_t i = 0; i < new_tokens.size(); ++i) {

@@ -1,4 +1,4 @@
-// Verb: the attention that each entry receives from a few query rows.
+// Verb: computes the attention that each entry receives from a few query rows.
 #pragma once
 
 #include <array>
@@ -9,54 +9,60 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Which keys a row's softmax runs over: all that it may see, only those before the first row (the window left out), or
-/// only the candidates: entries whose score is not -inf when the verb is called.
+/// The keys over which the softmax of a row runs: all keys that the row may see, only those before the first query row
+/// (the observation window is left out), or only the candidates, which are the entries whose score is not -inf when the
+/// verb is called.
 enum class key_domain { all, past, candidates };
 
-/// How several values become one.
+/// How several values are reduced to one.
 enum class reduction { sum, mean, max, last };
 
-/// Which axis is reduced first, and whether the group is reduced before the softmax. The order written is the method.
+/// Which axis is reduced first, and whether query heads of a GQA group are reduced before the softmax. Methods differ
+/// in this order.
 enum class reduction_order { rows_then_group, group_then_rows, group_on_logits };
 
 [[nodiscard]] constexpr std::array<char const*, 4> names(reduction) { return {"sum", "mean", "max", "last"}; }
 
-/// What is reduced, over which keys and in which order.
+/// The reductions, the keys of the softmax, and the order of the reductions.
 struct attention_mass_options {
   key_domain domain = key_domain::all;
   reduction rows = reduction::sum;
   reduction group = reduction::mean;
   reduction_order order = reduction_order::rows_then_group;
-  reduction lanes = reduction::sum;  ///< where `out` has one row for many lanes: how their masses become one
-  int last_rows = 0;                 ///< use only the last so many rows; 0: all that are there
-  bool accumulate = false;           ///< add to `out` instead of overwriting it
+  reduction lanes = reduction::sum;  ///< where `out` has one row for several lanes: how their masses are reduced
+  int last_rows = 0;                 ///< how many of the last rows are used; 0: all
+  bool accumulate = false;           ///< adds to `out` instead of overwriting it
 };
 
 namespace ops {
 
-/// `attention_mass(exec, keys, rows, options, out)`: softmax(q k / sqrt(D)) of the rows of a lane's query heads,
-/// reduced to one number an entry.
+/// `attention_mass(exec, keys, rows, options, out)`: computes softmax(q k / sqrt(D)) of the query rows of each lane's
+/// query heads, and reduces it to one number per entry.
 ///
-/// - in: `keys` of `out.lanes`; `rows` post-RoPE queries, ascending in position. A row sees the entries at positions up
-/// to its own.
-/// - out: float32 [segments, entries]; a segment of several lanes reduces their masses last. Entries that no row sees
-/// get 0. Rows after the last committed entry are ignored.
-/// - candidates: with that domain `out` says which they are, the others stay at -inf, and the mass is added to what is
-///   there: a scorer that ranks candidates only is given zeros.
-/// - range: on the host a probability below e^-87 (1.6e-38) of its row's maximum is 0, so that entries of such
-///   probabilities tie, and decisions keep the lower ordinals of them. A device's exponential reaches further down.
-/// - NaN: a NaN in a key or a row makes every entry that this row sees NaN in that head. A row that sees nothing
-///   adds 0.
-///   With `rows.lse` given, and the softmax over all keys, it is taken as the sum and the keys are read once.
-/// - cost: O(group * rows * entries * D) a lane. Scratch of a worker: 33 floats an entry (32 rows of one head and their
-///   sum), 153 rows of D floats and 8 KiB.
-/// - throws: `invalid_argument` if head sizes differ, the group or lanes are reduced by `last`, or a count is negative.
+/// - in: `keys` of `out.lanes`; `rows`, post-RoPE queries with ascending positions. A row sees the entries at positions
+///   up to and including its own.
+/// - out: float32 [segments, entries]. If a segment has several lanes, their masses are reduced last. An entry that no
+///   row sees gets 0. Rows at positions behind the last committed entry are ignored.
+/// - candidates: with this domain, entries of `out` that are -inf are not candidates and stay at -inf, and the mass is
+///   added to the other values. A scorer that ranks candidates only therefore starts from zeros.
+/// - range: on the host a probability below e^-87 (1.6e-38) of its row's maximum is 0, so entries with such
+///   probabilities tie, and the entries with lower ordinals are kept. On a device the exponential reaches smaller
+///   values.
+/// - NaN: a NaN in a key or a row makes every entry that the row sees NaN in that head. A row that sees no entry adds
+///   0.
+/// - LSE: if `rows.lse` is given and the softmax runs over all keys, it replaces the computed log-sum-exp, and the keys
+///   are read only once.
+/// - cost: O(group * rows * entries * D) per lane. Scratch per worker: 33 floats per entry (32 rows of one head and
+///   their sum), 153 rows of D floats, and 8 KiB.
+/// - throws: `invalid_argument` if head sizes differ, if the group or lanes are reduced by `last`, if lanes of
+///   candidates are reduced by `max`, if `accumulate` is set for segments of several lanes, or if a count is negative.
 struct attention_mass_t : verb<attention_mass_t> {
   static constexpr auto name = "attention_mass";
   template <executor Executor>
   void operator()(Executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
                   score_view const& out) const {
-    verb<attention_mass_t>::operator()(exec, from, rows, how, out);  // spelt out, so that options may be braces
+    // Parameters have types here, so that callers may write options in braces.
+    verb<attention_mass_t>::operator()(exec, from, rows, how, out);
   }
 
   static void check(keys const& from, query_view const& rows, attention_mass_options const& how,

@@ -1,4 +1,4 @@
-// Verbs that change how many entries a lane holds: append, commit, truncate, and the counts after an eviction.
+// Verbs that change how many entries a lane has: append, commit, truncate, and the counts after an eviction.
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
@@ -9,70 +9,77 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// New entries of one sequence, already written by the engine at the places behind the lane's last entry.
+/// New entries of one sequence. The engine has already written their rows at the places behind each lane's last entry.
 struct append_request {
   int sequence = 0;
   int tokens = 0;
-  int position = 0;        ///< logical position of the first of them; the others follow it
-  bool in_flight = false;  ///< drafts: not observed and never candidates until they are committed
+  int position = 0;        ///< logical position of the first new entry; the others have the next positions
+  bool in_flight = false;  ///< drafts: they are neither observed nor candidates until they are committed
 };
 
 namespace ops {
 
-/// `append_entries(exec, lanes, columns, new)`: positions and zeroed columns for new entries, counts last.
-/// - throws: `invalid_argument` if a lane would exceed its bound, positions would not ascend, or a committed entry
-///   would stand behind a draft. Then nothing was changed.
+/// `append_entries(exec, lanes, columns, new)`: writes positions and zeroed columns of the new entries, and then
+/// counts.
+///
+/// - throws: `invalid_argument` if a lane would exceed its bound, if positions would not ascend, or if a committed
+///   entry would follow a draft. Then nothing was changed.
 struct append_entries_t : verb<append_entries_t> {
   static constexpr void check(lanes const&, std::span<recorded_column const>, append_request) {}
 };
 inline constexpr append_entries_t append_entries{};
 
-/// `truncate_entries(exec, lanes, sequence, position)`: entries at `position` and after it are gone, drafts first.
+/// `truncate_entries(exec, lanes, sequence, position)`: removes the entries of a sequence at `position` and later.
+/// Drafts are the last entries, so they are removed first.
 struct truncate_entries_t : verb<truncate_entries_t> {
   static constexpr void check(lanes const&, int, int) {}
 };
 inline constexpr truncate_entries_t truncate_entries{};
 
-/// `commit_entries(exec, lanes, sequence, tokens)`: the oldest `tokens` drafts of a sequence are drafts no more.
-/// - throws: `invalid_argument` if fewer are in flight, or the number is negative. Then nothing was changed.
+/// `commit_entries(exec, lanes, sequence, tokens)`: commits the oldest `tokens` drafts of a sequence.
+///
+/// - throws: `invalid_argument` if the sequence has fewer drafts, or the number is negative. Then nothing was changed.
 struct commit_entries_t : verb<commit_entries_t> {
   static constexpr void check(lanes const&, int, int) {}
 };
 inline constexpr commit_entries_t commit_entries{};
 
-/// `refuse_stale(exec, lanes, keep)`: a keep set made for other counts than these is refused.
+/// `refuse_stale(exec, lanes, keep)`: throws `invalid_argument` if the keep set was decided for other counts than those
+/// of the lanes.
 struct refuse_stale_t : verb<refuse_stale_t> {
   static constexpr void check(lanes const&, keep_set const&) {}
 };
 inline constexpr refuse_stale_t refuse_stale{};
 
-/// `refuse_ragged(exec, lanes, keep)`: lanes of one sequence that keep different numbers of entries are refused.
+/// `refuse_ragged(exec, lanes, keep)`: throws `invalid_argument` if lanes of one sequence keep different numbers of
+/// entries.
 struct refuse_ragged_t : verb<refuse_ragged_t> {
   static constexpr void check(lanes const&, keep_set const&) {}
 };
 inline constexpr refuse_ragged_t refuse_ragged{};
 
-/// `set_counts(exec, lanes, keep)`: every lane holds what was kept, and its drafts.
+/// `set_counts(exec, lanes, keep)`: sets the count of every lane to its number of kept entries plus its drafts.
 struct set_counts_t : verb<set_counts_t> {
   static constexpr void check(lanes const&, keep_set const&) {}
 };
 inline constexpr set_counts_t set_counts{};
 
-/// `free_tails(exec, keep, cache, freed)`: `freed` grows by the entries that fit into whole units behind what is kept;
-/// a unit that several lanes share is free when all of them have left it.
+/// `free_tails(exec, keep, cache, freed)`: adds to `freed` the entries of those whole units that are empty once the
+/// kept entries are at the front. A unit that several lanes share is empty when all of them have left it.
 struct free_tails_t : verb<free_tails_t> {
   static constexpr void check(keep_set const&, cache const&, std::int64_t*) {}
 };
 inline constexpr free_tails_t free_tails{};
 
-/// `clear_stats(exec, stats)`: nothing has been told yet.
+/// `clear_stats(exec, stats)`: sets all counts to zero.
 struct clear_stats_t : verb<clear_stats_t> {
   static constexpr void check(apply_stats*) {}
 };
 inline constexpr clear_stats_t clear_stats{};
 
-/// `count_kept(exec, keep, lanes, masked, stats)`: `stats` counts the entries that are kept, and those that attention
-/// will read: the entries that are there, or with `masked` every position up to that of a lane's last entry.
+/// `count_kept(exec, keep, lanes, masked, stats)`: adds to `stats` the number of kept entries, and the number of
+/// entries that attention will read. These are the entries of each lane, or, if `masked`, every position up to that of
+/// the lane's last entry. It is called after the counts were changed.
 struct count_kept_t : verb<count_kept_t> {
   static constexpr void check(keep_set const&, lanes const&, bool, apply_stats*) {}
 };

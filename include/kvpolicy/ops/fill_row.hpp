@@ -1,4 +1,4 @@
-// Verb: one place of a pool gets a constant key and a constant value, in every layer and head.
+// Verb: writes a constant key and a constant value to one place of a pool, in every layer and head.
 #pragma once
 
 #include <kvpolicy/core/check.hpp>
@@ -6,8 +6,9 @@
 
 namespace KVPOLICY_NAMESPACE::ops {
 
-/// `fill_row(exec, cache, at, key, value)`: all channels of the rows at one place.
-/// - throws: `invalid_argument` if the place is out of the pool or a plane is opaque.
+/// `fill_row(exec, cache, at, key, value)`: sets all channels of the rows at the place `at` to `key` and `value`.
+///
+/// - throws: `invalid_argument` if the place is not in the pool, or a plane is opaque.
 struct fill_row_t : verb<fill_row_t> {
   static void check(cache const& in, place at, float, float) {
     expects(at.unit >= 0 && at.unit < in.where.units, "fill_row", "slot", at.unit,

@@ -1,4 +1,4 @@
-// Verb: scores of lanes that decide apart become scores of lanes that decide together.
+// Verb: combines the scores of lanes into scores of segments of several lanes.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -8,19 +8,20 @@
 
 namespace KVPOLICY_NAMESPACE::ops {
 
-/// Which part of a fold a call is: the first one overwrites, the last one divides a mean by the number of rows.
+/// One step of a fold. The first step overwrites the output, and the last step of a mean divides by the number of rows.
 struct fold_step {
   reduction how = reduction::sum;
   bool first = true;
   int divide_by = 1;
 };
 
-/// `fold(exec, part, step, out)`: out[e] = out[e] combined with every row of `part` whose lanes `out` decides for.
+/// `fold(exec, part, step, out)`: combines out[e] with every row of `part` whose lanes belong to the segment of `out`.
 ///
-/// - in: `part` [segments, entries], finer than `out`; in, out: `out`. Rows are combined in the order of their lanes.
-/// - NaN: every reduction passes NaN on.
+/// - in: `part` [segments, entries], of a finer granularity than `out`. in, out: `out`. Rows are combined in the order
+///   of their lanes.
+/// - NaN: every reduction propagates NaN.
 /// - cost: reads `part` once; no scratch.
-/// - throws: `invalid_argument` if rows are reduced by `last`: lanes have no order.
+/// - throws: `invalid_argument` if rows are reduced by `last`, because lanes have no order.
 struct fold_t : verb<fold_t> {
   static constexpr auto name = "fold";
   static void check(score_view const&, fold_step const& step, score_view const&) {

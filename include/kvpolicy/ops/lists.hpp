@@ -1,4 +1,4 @@
-// Verbs that edit which unit an entry lives in: lists of slots, block tables, maps by position.
+// Verbs that edit the units of entries: lists of slots, block tables, and maps from positions to slots.
 #pragma once
 
 #include <algorithm>
@@ -10,40 +10,41 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A slot that nobody else refers to: every one, where slots have one owner.
+/// The predicate `shared` of caches whose slots have one owner: no slot is shared.
 struct nobody {
   KVPOLICY_HD constexpr bool operator()(int) const { return false; }
   friend bool operator==(nobody const&, nobody const&) = default;
 };
 
-/// Units that an applier hands back, for every row of the edited table: `unit` has room for a whole row. Null: not
-/// told.
+/// Units that an applier returns to the engine, for every row of the edited table. A row of `unit` has as many elements
+/// as a row of the table. A null member is not written.
 struct unit_list {
   by_lane<int> unit{};
   by_lane<int> count{};
 };
 
-/// How a list of slots is edited when entries go.
+/// How a list of slots is edited when entries are dropped.
 ///
-/// `list` is the table of the cache's locator, to be written. The rest is optional: `map` is the engine's own slot of
-/// every position, where dropped positions are redirected to the slot `dead`.
+/// `list` is the table of the cache's locator, as writable memory. The rest is optional: `map` is the engine's own
+/// table from positions to slots, in which dropped positions are redirected to the slot `dead`.
 template <class Shared = nobody>
 struct list_edit {
   by_lane<int> list{};
   by_lane<int> map{};
-  by_lane<int const> map_begin{};  ///< where a lane's positions begin in its row of the map; null: at 0
-  int dead = -1;                   ///< the slot that is nobody's; never freed
-  by_lane<int const> prefix{};     ///< positions before it are never redirected; null: none
-  by_lane<int const> locked{};     ///< slots of positions before it belong to a prefix tree: never freed; null: none
-  bool distinct = false;           ///< two entries of one list may not have one slot
-  Shared shared{};                 ///< KVPOLICY_HD bool(int slot): another owner refers to it
-  unit_list freed{};               ///< slots that nobody refers to any more, each once
-  unit_list released{};            ///< shared or locked slots that this sequence does not refer to any more, each once
+  by_lane<int const> map_begin{};  ///< where the positions of a lane begin in its row of `map`; null: at 0
+  int dead = -1;                   ///< the dead slot, which no live entry uses; it is never freed
+  by_lane<int const> prefix{};     ///< per lane: positions before it are protected, and never redirected; null: none
+  by_lane<int const> locked{};     ///< per lane: a prefix tree owns the slots of positions before it, so they are never
+                                   ///< freed; null: none
+  bool distinct = false;           ///< no two entries of one list may have the same slot
+  Shared shared{};                 ///< KVPOLICY_HD bool(int slot): true if another owner refers to the slot
+  unit_list freed{};               ///< slots without any remaining owner, each once
+  unit_list released{};            ///< shared or locked slots that this sequence stopped using, each once
 };
 
 namespace detail {
 
-/// A lane's slots by position.
+/// The slots of a lane, indexed by position.
 [[nodiscard]] KVPOLICY_HD inline int* map_row(by_lane<int> const& map, by_lane<int const> const& begin,
                                               lane this_lane) {
   return map.row(this_lane) + (begin.data != nullptr ? *begin.row(this_lane) : 0);
@@ -53,12 +54,14 @@ namespace detail {
 
 namespace ops {
 
-/// `check_list(exec, keep, cache, edit)`: the list, the map and the keep set agree, as far as only their contents tell.
+/// `check_list(exec, keep, cache, edit)`: checks that the list, the map and the keep set agree. It covers what only the
+/// contents of memory show, and writes nothing.
 ///
-/// - throws: `invalid_argument` if a slot is out of the pool; a live entry is at the dead slot; the map names the dead
-///   slot inside the protected prefix; list and map differ at a live entry; two lists of one pool, or with `distinct`
-///   two entries of one list, name a slot that is not shared; or the keep set drops a position of the protected prefix.
-/// - cost: one pass over the lists. A bit a unit of the pool as scratch.
+/// - throws: `invalid_argument` if a slot is not in the pool; if a live entry uses the dead slot; if the map names the
+///   dead slot inside the protected prefix; if list and map differ at a live entry; if two lists of one pool, or with
+///   `distinct` two entries of one list, name a slot that is not shared; or if the keep set drops a position of the
+///   protected prefix.
+/// - cost: one pass over the lists. Scratch on the host: two bits per unit of the pool.
 struct check_list_t : verb<check_list_t> {
   static constexpr auto name = "check_list";
   template <class Shared>
@@ -66,12 +69,14 @@ struct check_list_t : verb<check_list_t> {
 };
 inline constexpr check_list_t check_list{};
 
-/// `rewrite_list(exec, keep, cache, edit, freed)`: entry i of each list becomes what its i-th kept entry was; the slots
-/// that fell out stand behind. Dropped positions of the map are redirected, and the slots that may be freed are listed.
+/// `rewrite_list(exec, keep, cache, edit, freed)`: moves the slot of the i-th kept entry to place i of its list. Drafts
+/// follow, and then the slots of dropped entries. Dropped positions of the map are redirected to the dead slot, and the
+/// slots that may be freed are listed in `edit.freed`.
 ///
-/// - a slot is freed at most once, and never if it is the dead slot, locked, shared, or still that of a kept entry.
-/// - out: `freed`, where not null, grows by the number of entries, over all lanes, whose slot was freed.
-/// - cost: one pass over each list. A bit a unit and a row of ints a worker as scratch.
+/// - A slot is freed at most once, and never if it is the dead slot, locked, shared, or still used by a kept entry.
+/// - out: `freed`, if not null, grows by the number of entries, summed over lanes, whose slot was freed.
+/// - cost: one pass over each list. Scratch of a worker on the host: two bits per unit of the pool, and two rows of
+///   ints.
 struct rewrite_list_t : verb<rewrite_list_t> {
   static constexpr auto name = "rewrite_list";
   template <class Shared>
@@ -79,10 +84,11 @@ struct rewrite_list_t : verb<rewrite_list_t> {
 };
 inline constexpr rewrite_list_t rewrite_list{};
 
-/// `relist(exec, cache, list, map, map_begin, dead, sequence, length)`: live entries of one sequence take their slots
-/// from the map, and the map's other positions below `length` take the dead slot.
-/// - throws: `invalid_argument` if a live entry's position is at the dead slot or out of the pool. Then nothing was
-///   changed.
+/// `relist(exec, cache, list, map, map_begin, dead, sequence, length)`: copies the slots of one sequence's live entries
+/// from the map into the list, and redirects all other positions of the map below `length` to the dead slot.
+///
+/// - throws: `invalid_argument` if the map has the dead slot, or a slot that is not in the pool, at a live entry's
+///   position. Then nothing was changed.
 struct relist_t : verb<relist_t> {
   static constexpr auto name = "relist";
   static constexpr void check(cache const&, by_lane<int> const&, by_lane<int> const&, by_lane<int const> const&, int,
@@ -94,7 +100,8 @@ inline constexpr relist_t relist{};
 
 namespace detail {
 
-/// A table as far as sharing goes: rows of one list for a whole batch are told apart by where they begin.
+/// The table with strides that show which lanes share a row. In one list for a whole batch, rows differ by where they
+/// begin, so a nonzero stride of `begin` counts as a nonzero stride of the table.
 template <class T>
 by_lane<T> rows_begun(by_lane<T> table, by_lane<int const> const& begin) {
   if (begin.data != nullptr && begin.sequence != 0) table.sequence = 1;

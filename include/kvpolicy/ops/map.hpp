@@ -1,4 +1,4 @@
-// Verb: any function of a score and its entry.
+// Verb: applies a function to each score and its entry.
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>
@@ -10,9 +10,10 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// `map(exec, scores, f)`: scores[e] = f(scores[e], entry e) for every committed entry of every segment.
 ///
 /// - in, out: `scores` [segments, entries]. `f` is a struct with a KVPOLICY_HD `float operator()(float, entry) const`.
-/// - cost: O(entries) a segment; no scratch.
-/// - throws: on the host what `f` throws. Then each score is the old one or the new one: in the segment
-///   that threw the entries before the one that threw have new scores; in other segments all, none or some.
+/// - cost: O(entries) per segment; no scratch.
+/// - throws: on the host, an exception of `f` is passed on. Then each score has its old or its new value: in the
+///   segment whose call threw, the entries before the throwing one have new values; in other segments all, none or some
+///   have.
 struct map_t : verb<map_t> {
   static constexpr auto name = "map";
 

@@ -1,4 +1,4 @@
-// Verb: dropped entries in the mask that an attention kernel reads.
+// Verbs: write the mask that an attention kernel reads.
 #pragma once
 
 #include <array>
@@ -8,21 +8,22 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// What an element of a mask is: an addend of the logits (0 or -inf), a byte, or a bit in little order; 1 may be read.
+/// The format of a mask: an addend of the logits (0 or -inf), one byte per element, or one bit per element with the
+/// lowest bit first. In bytes and bits, 1 means that attention may read the unit.
 enum class mask_form { additive_f32, additive_f16, additive_bf16, boolean, bits };
 
 [[nodiscard]] constexpr std::array<char const*, 5> names(mask_form) {
   return {"additive_f32", "additive_f16", "additive_bf16", "boolean", "bits"};
 }
 
-/// A mask over the units of a pool (slots, cells, rows): a row of bytes for every lane, shared along axes of stride 0.
-/// A device writes bits by words: there rows are whole words of 4 bytes, and begin at multiples of 4.
+/// A mask over the units of a pool (slots, cells or rows). Every lane has a row; lanes share a row along axes of stride
+/// 0. A device writes bits as 32-bit words, so there a row consists of whole words and begins at a multiple of 4 bytes.
 struct mask_rows {
   by_lane<std::byte> rows{};  ///< strides in bytes
   mask_form form = mask_form::additive_f32;
-  std::int64_t units = 0;  ///< elements of a row
+  std::int64_t units = 0;  ///< number of elements of a row
 
-  /// Says that a unit may be read, or may not.
+  /// Sets whether attention may read a unit.
   KVPOLICY_HD void set(lane this_lane, std::int64_t unit, bool readable) const {
     std::byte* const row = rows.row(this_lane);
     if (form == mask_form::additive_f32) {
@@ -43,16 +44,19 @@ struct mask_rows {
 
 namespace ops {
 
-/// `hide_dropped(exec, keep, cache, mask)`: units of dropped entries may not be read any more. Nothing else is written.
-/// - cost: one pass over the keep sets and the dropped entries.
+/// `hide_dropped(exec, keep, cache, mask)`: masks the units of dropped entries. No other element is written.
+///
+/// - cost: one pass over the keep set and the dropped entries.
 struct hide_dropped_t : verb<hide_dropped_t> {
   static constexpr auto name = "hide_dropped";
   static constexpr void check(keep_set const&, cache const&, mask_rows const&) {}
 };
 inline constexpr hide_dropped_t hide_dropped{};
 
-/// `show_entries(exec, cache, mask)`: exactly the units of the lanes' entries may be read.
-/// - cost: one write a unit and one an entry.
+/// `show_entries(exec, cache, mask)`: rewrites the mask, so that attention may read exactly the units of the lanes'
+/// entries.
+///
+/// - cost: one write per unit and one per entry.
 struct show_entries_t : verb<show_entries_t> {
   static constexpr auto name = "show_entries";
   static constexpr void check(cache const&, mask_rows const&) {}

@@ -1,4 +1,4 @@
-// Verbs: bounds of the keys of every page, kept up to date.
+// Verbs: keep per-page bounds of the keys up to date.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -7,12 +7,13 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Bounds of pages: a page is `page` consecutive ordinals of a lane, the last one perhaps fewer. A lane's row holds 2 D
-/// elements for every page: the highest value of each channel over the page's keys, then the lowest.
+/// Channel-wise bounds of the keys of each page. A page is `page` consecutive ordinals of a lane; the last page may
+/// have fewer. The row of a lane holds 2 D elements per page: the maximum of each channel over the page's keys, then
+/// the minimum.
 template <class Byte, class Count>
 struct page_bound_table {
   by_lane<Byte> rows{};
-  by_lane<Count> known{};  ///< one number a lane: entries that the bounds speak of, from the first on
+  by_lane<Count> known{};  ///< per lane: how many entries, from the first on, the bounds cover
   codec element = codec::f32;
   int dims = 0;  ///< D
   int page = 16;
@@ -25,40 +26,41 @@ struct page_bound_table {
   }
 };
 
-/// Bounds to be read.
+/// Bounds that are only read.
 using page_bound_view = page_bound_table<std::byte const, int const>;
-/// Bounds to be written.
+/// Bounds that are written.
 using page_bound_memory = page_bound_table<std::byte, int>;
 
 namespace detail {
 
-/// Pages of `page` entries that hold so many.
+/// Returns the number of pages of `page` entries that hold `entries` entries.
 [[nodiscard]] KVPOLICY_HD constexpr int pages_for(int entries, int page) {
   return static_cast<int>((std::int64_t{entries} + page - 1) / page);
 }
 
 template <class Byte, class Count>
-void check_page_bounds(char const* call, page_bound_table<Byte, Count> const& of) {
-  expects(of.rows.data != nullptr && of.known.data != nullptr, call, "page_bounds", "null",
+void check_page_bounds(char const* call, page_bound_table<Byte, Count> const& bounds) {
+  expects(bounds.rows.data != nullptr && bounds.known.data != nullptr, call, "page_bounds", "null",
           "a lane has bounds, and a number that says how far they go");
-  expects(of.page >= 1, call, "page_bounds.page", of.page, "a page holds at least one entry");
-  expects(of.dims >= 1, call, "page_bounds.dims", of.dims, "a head has at least one channel");
-  expects(of.element != codec::opaque, call, "page_bounds.element", "opaque", "bounds are numbers");
+  expects(bounds.page >= 1, call, "page_bounds.page", bounds.page, "a page holds at least one entry");
+  expects(bounds.dims >= 1, call, "page_bounds.dims", bounds.dims, "a head has at least one channel");
+  expects(bounds.element != codec::opaque, call, "page_bounds.element", "opaque", "bounds are numbers");
 }
 
 }  // namespace detail
 
 namespace ops {
 
-/// `extend_bounds(exec, lanes, keys, bounds)`: the bounds of every committed entry that they do not speak of yet.
+/// `extend_bounds(exec, lanes, keys, bounds)`: extends the bounds to all committed entries.
 ///
-/// - in: post-RoPE `keys` of `lanes`. Drafts are not among the entries that count.
-/// - in, out: `bounds`. What is known is rounded down to whole pages, and each page from there on is made anew from its
-///   own first row, so a bound is a value of a key and none is looser than its page.
-/// - a NaN in a channel is that channel's highest or lowest value, and so not lost.
-/// - cost: reads each key of the pages that it makes once; of an unfinished page again at the next call. Scratch of a
-///   worker: 18 D floats.
-/// - throws: `invalid_argument` if head sizes differ, or the bounds' element type is neither the keys' nor f32.
+/// - in: post-RoPE `keys` of `lanes`. Drafts are not covered.
+/// - in, out: `bounds`. The covered count is rounded down to whole pages, and each page from there on is computed from
+///   all of its keys. So a bound is a value of some key, and no bound is looser than its page requires.
+/// - NaN: a NaN in a channel is stored as the maximum or the minimum of the channel, by its sign, so it is not lost.
+/// - cost: reads each key of the computed pages once; the keys of an unfinished page are read again by the next call.
+///   Scratch per worker: 18 D floats.
+/// - throws: `invalid_argument` if head sizes differ, or the element type of the bounds is neither that of the keys nor
+///   f32.
 struct extend_bounds_t : verb<extend_bounds_t> {
   static constexpr auto name = "extend_bounds";
   static void check(lanes const&, keys const& from, page_bound_memory const& to) {
@@ -75,16 +77,17 @@ struct extend_bounds_t : verb<extend_bounds_t> {
 };
 inline constexpr extend_bounds_t extend_bounds{};
 
-/// `forget_bounds(exec, lanes, known, sequence, position)`: of one sequence, bounds speak of entries before `position`
-/// at most.
+/// `forget_bounds(exec, lanes, known, sequence, position)`: lowers the covered counts of one sequence, so that its
+/// bounds cover only entries before `position`.
 struct forget_bounds_t : verb<forget_bounds_t> {
   static constexpr void check(lanes const&, by_lane<int> const&, int, int) {}
 };
 inline constexpr forget_bounds_t forget_bounds{};
 
-/// `count_pages(exec, lanes, page, pages)`: lanes of pages become what their entries fill. Each lane's count is its
-/// number of pages that hold committed entries, and the position of a page is its number.
-/// - out: `pages.count` and `pages.position`, one row of positions for all lanes.
+/// `count_pages(exec, lanes, page, pages)`: sets the counts of lanes whose entries are pages. The count of each lane
+/// becomes the number of pages that hold committed entries, and the position of a page is its index.
+///
+/// - out: `pages.count`, and `pages.position`, which is one row of positions for all lanes.
 struct count_pages_t : verb<count_pages_t> {
   static void check(lanes const& batch, int page, lanes const& pages) {
     expects(page >= 1, "count_pages", "page", page, "a page holds at least one entry");

@@ -1,4 +1,4 @@
-// Verb: how much a query can find in a page, by the bounds of its keys.
+// Verb: computes an upper bound of q k over the keys of each page.
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>
@@ -7,19 +7,20 @@
 
 namespace KVPOLICY_NAMESPACE::ops {
 
-/// `page_scores(exec, lanes, bounds, rows, group, out)`: U(P) = sum over channels of max(q_d high_d, q_d low_d), of the
-/// last query row; the heads of a lane's group reduced to one number.
+/// `page_scores(exec, lanes, bounds, rows, group, out)`: U(P) = sum over channels of max(q_d high_d, q_d low_d), for
+/// the last query row. The query heads of each lane's GQA group are reduced to one number by `group`.
 ///
-/// - in: `lanes`, the lanes as entries; `bounds` of their pages; `rows`, of which each lane's last valid one asks. A
-/// lane
-///   without a row asks nothing: its pages score 0.
-/// - out: float32 [lanes, pages] for the lanes of `out.lanes`, whose `bound` is in pages: one for every page that holds
-///   committed entries. No 1/sqrt(D): U >= q k for every key of the page, but for rounding.
-/// - rounding: sums of float32; where bounds are bf16 and rows are not, a row is the sum of two bf16. U is off by less
-///   than 2^-15 of the sum of |q_d| max(|high_d|, |low_d|).
-/// - NaN: a NaN in a key makes its page's score NaN, which ranks below every number and is counted; one in a row those
-///   of all its lane's pages. A page that the bounds do not speak of in full scores +inf: what may be there is read.
-/// - cost: reads the bounds once for eight heads of a group. Scratch of a worker: G + 310 rows of 2 D floats.
+/// - in: `lanes`, whose entries are tokens; `bounds` of their pages; `rows`, of which the last valid row of each lane
+///   is used. The pages of a lane without a row score 0.
+/// - out: float32 [lanes, pages] for the lanes of `out.lanes`, whose `bound` counts pages. Every page that holds
+///   committed entries has a score. There is no factor 1/sqrt(D): U >= q k for every key of the page, except for
+///   rounding.
+/// - rounding: sums are in float32. If bounds are bf16 and rows are not, a row is represented as the sum of two bf16
+///   values. The error of U is less than 2^-15 of the sum of |q_d| max(|high_d|, |low_d|).
+/// - NaN: a NaN in a key makes the score of its page NaN, which ranks below every number and is counted. A NaN in a
+///   query row does so for all pages of its lane. A page that the bounds do not cover completely scores +inf, so that
+///   it is read.
+/// - cost: reads the bounds once per eight heads of a group. Scratch per worker: G + 310 rows of 2 D floats.
 /// - throws: `invalid_argument` if head sizes differ, or the group is reduced by `last`.
 struct page_scores_t : verb<page_scores_t> {
   static void check(lanes const& batch, page_bound_view const& bounds, query_view const& rows, reduction group,

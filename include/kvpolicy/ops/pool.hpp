@@ -1,4 +1,4 @@
-// Verb: pooling of scores over neighbouring entries.
+// Verb: pools scores over neighbouring entries.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -8,13 +8,13 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// The highest score within (width - 1) / 2 entries on either side; edges are not damped.
+/// The maximum of the scores within (width - 1) / 2 entries on either side. Places beyond an edge are ignored.
 struct max_pool {
   int width = 7;
   friend bool operator==(max_pool const&, max_pool const&) = default;
 };
 
-/// The mean over `width` entries; beyond an edge counts as zero and is divided by `width` all the same.
+/// The mean over `width` entries. Places beyond an edge count as zero, and the sum is divided by `width` there, too.
 struct avg_pool {
   int width = 5;
   friend bool operator==(avg_pool const&, avg_pool const&) = default;
@@ -25,7 +25,7 @@ struct no_pool {
   friend bool operator==(no_pool const&, no_pool const&) = default;
 };
 
-/// Any of the three, as a scorer's parameter: `max:7`, `avg:5`, `none`.
+/// Any of the three, as a parameter of a scorer. It is written `max:7`, `avg:5` or `none`.
 struct pooling {
   enum class kind { none, avg, max };
 
@@ -43,10 +43,10 @@ struct pooling {
   return (by.how == pooling::kind::max ? "max:" : "avg:") + to_string(by.width);
 }
 
-/// What a pooling looks like in writing.
+/// The forms in which a pooling can be written, for error messages.
 [[nodiscard]] inline std::string wanted_text(pooling const*) { return "max:K, avg:K (K odd) or none"; }
 
-/// Reads what `print` writes; false if it is none.
+/// Reads the text that `print` writes; returns false if the text is not a pooling.
 [[nodiscard]] inline bool read_text(std::string_view text, pooling& to) {
   if (text == "none") {
     to = no_pool{};
@@ -66,11 +66,11 @@ namespace ops {
 
 /// `pool(exec, by, scores, tail)`: pools each segment's scores in place over neighbouring entries.
 ///
-/// - in, out: `scores` [segments, entries]. The last `tail` entries are left as they are and are nobody's neighbours.
-/// - neighbours are neighbours in the cache, which after an eviction need not be neighbours in the text.
-/// - NaN: max ignores nothing and passes NaN on; avg passes it on.
-/// - cost: O(entries * width) a segment; one row of floats a worker as scratch.
-/// - throws: `invalid_argument` if the width is even or below 1, or the tail negative.
+/// - in, out: `scores` [segments, entries]. The last `tail` entries do not change, and do not contribute to others.
+/// - Neighbours are adjacent in the cache. After an eviction they need not be adjacent in the text.
+/// - NaN: both `max` and `avg` propagate NaN.
+/// - cost: O(entries * width) per segment; scratch of one row of floats per worker.
+/// - throws: `invalid_argument` if the width is even or below 1, or if the tail is negative.
 struct pool_t : verb<pool_t> {
   static constexpr auto name = "pool";
   static void check(pooling const& by, score_view const&, int tail) {

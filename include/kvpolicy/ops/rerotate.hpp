@@ -1,4 +1,4 @@
-// Verb: keys turned from the positions that they were rotated at to others.
+// Verb: rotates keys (RoPE) from their old positions to new ones.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Which two channels turn together: i and i + D/2, or 2i and 2i + 1.
+/// Which two channels form a pair: i and i + D/2 (neox), or 2i and 2i + 1 (gptj).
 enum class rope_style { neox, gptj };
 
 [[nodiscard]] constexpr std::array<char const*, 2> names(rope_style) { return {"neox", "gptj"}; }
 
-/// A table of inverse frequencies, as models keep it (`inv_freq`): [dims / 2] radians per position, one for each pair
-/// of channels in the order of the pairs, float32 or float64. A view: memory of the executor (on a device, device
-/// memory) that outlives the calls which use it. False where there is no table.
+/// A table of inverse frequencies, in the form of a model's `inv_freq`: [dims / 2] radians per position, one per pair
+/// of channels, in the order of the pairs, in float32 or float64. This is a view: the memory belongs to the executor
+/// (on a device it is device memory) and must outlive the calls that use it. It converts to false if there is no table.
 class rope_frequencies {
  public:
   constexpr rope_frequencies() = default;
@@ -28,7 +28,7 @@ class rope_frequencies {
   [[nodiscard]] KVPOLICY_HD constexpr explicit operator bool() const {
     return single_ != nullptr || double_ != nullptr;
   }
-  /// Radians per position of one pair. Only where there is a table.
+  /// Radians per position of one pair. There must be a table.
   [[nodiscard]] KVPOLICY_HD constexpr double operator[](int pair) const {
     return double_ != nullptr ? double_[pair] : static_cast<double>(single_[pair]);
   }
@@ -39,18 +39,18 @@ class rope_frequencies {
   double const* double_ = nullptr;
 };
 
-/// Rotary embedding (Su et al. 2021, arXiv:2104.09864): pair i of a row at position p turns by p * theta^(-2i/dims), or
-/// by p * frequency[i] where there is a table. A table describes an embedding whose frequencies are scaled (linear
-/// interpolation, Llama 3's scaling, YaRN), which no theta does.
+/// Rotary embedding (Su et al. 2021, arXiv:2104.09864). Pair i of a row at position p is rotated by p *
+/// theta^(-2i/dims), or by p * frequency[i] if there is a table. A table describes an embedding with scaled frequencies
+/// (linear interpolation, the scaling of Llama 3, YaRN), which no theta can express.
 ///
-/// Linear in the position; embeddings whose frequencies change with the length (dynamic NTK, LongRoPE where it
-/// switches) cannot be turned afterwards. A factor on the length of keys (YaRN's attention scaling) is in the keys
-/// already and stays there.
+/// The angle must be linear in the position. Keys cannot be rotated afterwards if frequencies change with the length
+/// (dynamic NTK, or LongRoPE when it switches). A factor on the length of keys (the attention scaling of YaRN) is
+/// already in the keys, and stays there.
 struct rope {
-  double theta = 10000.0;  ///< not read where there is a table
+  double theta = 10000.0;  ///< not used if there is a table
   rope_style style = rope_style::neox;
-  int dims = 0;                  ///< channels that turn, the first of a row; 0: all
-  rope_frequencies frequency{};  ///< [dims / 2] radians per position, instead of theta's
+  int dims = 0;                  ///< how many channels are rotated, from the first on; 0: all
+  rope_frequencies frequency{};  ///< [dims / 2] radians per position; replaces theta
 
   static constexpr auto name = "rope";
   static constexpr auto fields() {
@@ -61,16 +61,15 @@ struct rope {
 
 namespace ops {
 
-/// `rerotate(exec, lanes, cache, rope)`: entry i's key, rotated at its position, turns to position i, and i becomes its
-/// position. Drafts too. A row whose position does not change is not touched.
+/// `rerotate(exec, lanes, cache, rope)`: rotates the key of entry i from its position to position i, and sets its
+/// position to i. Drafts are rotated, too. A row whose position does not change is not written.
 ///
-/// - in, out: keys of `cache.k`, `lanes.position`. Angles in double, sines and rows in float, rounded once to the
-/// plane's type;
-///   each further turn rounds again.
-/// - cost: reads and writes every key whose position changes; tables of sines and cosines in scratch.
-/// - NaN: a frequency that is NaN or infinite makes the channels of its pair NaN; a pair of frequency 0 does not turn.
-/// - throws: `invalid_argument` if dims is odd or more than a row has, theta is not positive and there is no table of
-///   frequencies, or the plane is opaque. How long a table is cannot be seen, and is not checked.
+/// - in, out: keys of `cache.k`, and `lanes.position`. Angles are computed in double, sines and rows in float, and
+///   results are rounded once to the element type of the plane. Each further rotation rounds again.
+/// - cost: reads and writes every key whose position changes. Tables of sines and cosines are in scratch.
+/// - NaN: a frequency that is NaN or infinite makes the channels of its pair NaN; a pair of frequency 0 is not rotated.
+/// - throws: `invalid_argument` if dims is odd or exceeds the channels of a row, if theta is not positive and there is
+///   no table, or if the plane is opaque. The length of a table is unknown, and is not checked.
 struct rerotate_t : verb<rerotate_t> {
   static constexpr auto name = "rerotate";
   static void check(lanes const&, cache const& in, rope const& how) {

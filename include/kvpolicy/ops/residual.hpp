@@ -1,4 +1,4 @@
-// Verbs: what a small trained head adds to the scores of tokens.
+// Verbs: add the output of a small trained head to the scores of tokens.
 #pragma once
 
 #include <cmath>
@@ -11,8 +11,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// IntentKV's residual head (arXiv:2606.09916, section 3.3): views of float32 weights in the executor's memory, each
-/// [out][in], row by row, as PyTorch's Linear has them.
+/// IntentKV's residual head (arXiv:2606.09916, section 3.3). These are views of float32 weights in the executor's
+/// memory. Each matrix is [out][in], row-major, as in PyTorch's Linear.
 ///
 ///     phi_j = [ k_j | m | k_j * m | rule_j ]        k_j, m: means of an entry's keys and of the memory over all heads
 ///     c_j   = softmax(W_q phi_j . W_k k_i / sqrt(width / 4)) W_v k_i      i: the span's entries; 4 heads, no W_o
@@ -21,7 +21,7 @@ struct residual_head {
   static constexpr int heads = 4;
 
   int dims = 0;                ///< D
-  int width = 0;               ///< d_c, of all four heads
+  int width = 0;               ///< d_c, summed over the four heads
   int hidden = 0;              ///< h
   float const* w_q = nullptr;  ///< [width][3 D + 1]
   float const* w_q_bias = nullptr;
@@ -33,17 +33,17 @@ struct residual_head {
   float const* fc1_bias = nullptr;
   float const* fc2 = nullptr;  ///< [hidden]
   float const* fc2_bias = nullptr;
-  float alpha = 0;  ///< what the head's output is multiplied by; clipped to -5 .. 5
+  float alpha = 0;  ///< factor of the head's output; clipped to -5 .. 5
 
-  /// Numbers of such a head, alpha included: 214,274 for D = 128, width 128, hidden 256.
+  /// The number of parameters of a head, including alpha: 214,274 for D = 128, width 128, hidden 256.
   [[nodiscard]] static constexpr std::int64_t parameters(int dims, int width, int hidden) {
     std::int64_t const phi = 3 * std::int64_t{dims} + 1;
     return (phi + 1) * width + 2 * (std::int64_t{dims} + 1) * width + (phi + width + 1) * hidden + hidden + 2;
   }
   [[nodiscard]] bool there() const { return w_q != nullptr; }
 
-  /// A head whose tensors `of(name)` points to, under the names that files have: "w_q.weight", "w_q.bias", ...,
-  /// "alpha".
+  /// Makes a head from tensors. `of(name)` returns a pointer to the tensor that files call "w_q.weight", "w_q.bias",
+  /// ..., "alpha".
   template <class Find>
   [[nodiscard]] static residual_head named(int dims, int width, int hidden, Find const& of) {
     return {.dims = dims,
@@ -76,8 +76,8 @@ struct residual_head {
   friend bool operator==(residual_head const&, residual_head const&) = default;
 };
 
-/// What a residual head looks at, for every sequence: row 0 is of the memory, row 1 + e of entry e. Sums over heads
-/// first, means when `residual` has divided them.
+/// Input features of a residual head, for every sequence: row 0 is the feature of the memory, and row 1 + e that of
+/// entry e. They are sums over heads until `residual` has divided them, and means afterwards.
 struct token_features {
   float* data = nullptr;
   int dims = 0;
@@ -90,17 +90,17 @@ struct token_features {
   }
 };
 
-/// Which parts of a head count, and what stands for a span that could not be told.
+/// Options of `residual`.
 struct residual_options {
-  int tail = 32;
+  int tail = 32;                ///< how many of the last query rows stand for an unknown span
   bool cross_attention = true;  ///< false: c_j = 0
 };
 
-/// How the room of `residual` is cut, in floats. Rows of weights are padded to blocks of 32.
+/// The layout of the scratch of `residual`, in floats. Rows of weights are padded to blocks of 32.
 struct residual_sizes {
   static constexpr int block = 32;
-  static constexpr int entries_of_a_task = 480;  ///< entries that go through the head together
-  static constexpr int span_of_a_step = 128;     ///< entries of the span that they attend to together
+  static constexpr int entries_of_a_task = 480;  ///< entries that one task computes together
+  static constexpr int span_of_a_step = 128;     ///< entries of the span that are attended to in one step
   static constexpr int rows_of_a_tile = 24;
   static constexpr int most_tasks = 16;
 
@@ -131,17 +131,18 @@ struct residual_sizes {
 
 namespace ops {
 
-/// `feature_sums(exec, keys, memory, among, out)`: the sum of each entry's keys over the lanes, and of the memory's
-/// rows over layers and query heads.
+/// `feature_sums(exec, keys, memory, scores, out)`: computes the sum of each entry's keys over the lanes, and the sum
+/// of the memory's rows over layers and query heads.
 ///
-/// - in: `keys` of `among.lanes`; `memory`, one row a query head. out: `out`, float32, committed entries only.
-/// - cost: reads all keys once. Sums run in single precision, in the order of lanes. Scratch of a worker: D floats.
+/// - in: `keys` of `scores.lanes`; `memory`, with one row per query head.
+/// - out: `out`, float32. Rows of entries that are not committed are zero.
+/// - cost: reads all keys once. Sums are in single precision, in the order of the lanes. Scratch per worker: D floats.
 struct feature_sums_t : verb<feature_sums_t> {
   static constexpr auto name = "feature_sums";
-  static void check(keys const& from, query_view const& memory, score_view const& among, token_features const& out) {
+  static void check(keys const& from, query_view const& memory, score_view const& scores, token_features const& out) {
     expects(from.rows.dims == memory.dims && out.dims == memory.dims, "feature_sums", "memory.dims", memory.dims,
             "keys, memory and features have one head size");
-    expects(among.decides == granularity::token, "feature_sums", "decides", to_string(among.decides),
+    expects(scores.decides == granularity::token, "feature_sums", "decides", to_string(scores.decides),
             "features are of tokens, over all layers and heads");
   }
 };
@@ -150,17 +151,20 @@ inline constexpr feature_sums_t feature_sums{};
 /// `residual(exec, features, turn, head, how, out, temp_storage)`: out[e] += alpha r_e for every candidate, which is an
 /// entry whose score is not -inf.
 ///
-/// - in: `features`, sums of all ranks, which become means; `turn` says which entries are the span, of which the live
-///   ones are attended to; none: c = 0. in, out: `out` [sequences, entries], the rule's scores of all ranks.
-/// - ranks: reduce scores and sums before. A head is not linear: adding the outputs of ranks would be another score.
-/// - cost: (width + hidden) D + hidden width + 2 width span multiplications an entry, and 2 width D span for each 480
+/// - in: `features`, sums over all ranks, which this verb turns into means; `turn`, which defines the span. The live
+///   entries of the span are attended to; if there are none, c = 0.
+/// - in, out: `out` [sequences, entries], the scores of the rule over all ranks.
+/// - ranks: scores and sums must be reduced over ranks before. The head is not linear, so the sum of the outputs of
+///   ranks would be another score.
+/// - cost: (width + hidden) D + hidden width + 2 width span multiplications per entry, and 2 width D span per 480
 ///   entries.
-/// - scratch: `temp_storage` points to `temp_storage(head, bound)` floats in the executor's memory. Their content is
-/// overwritten.
+/// - scratch: `temp_storage` points to `scratch_floats(head, bound)` floats in the executor's memory, which are
+///   overwritten.
 /// - throws: `invalid_argument` if the head is incomplete or of another shape.
 struct residual_t : verb<residual_t> {
   static constexpr auto name = "residual";
-  /// Floats that a plan has for it beside the features: a head's weights side by side, and what tasks work on.
+  /// The number of floats of `temp_storage`: the packed weights of a head, and the working memory of tasks. A plan
+  /// allocates them beside the features.
   [[nodiscard]] static constexpr std::int64_t scratch_floats(residual_head const& head, int bound) {
     return residual_sizes(head, bound).all();
   }

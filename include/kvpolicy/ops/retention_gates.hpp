@@ -1,4 +1,4 @@
-// Verb: how fast each new entry is forgotten, by TRIM-KV's gate.
+// Verb: computes how fast each new entry is forgotten, with TRIM-KV's gate.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// TRIM-KV's retention gate (arXiv:2512.03324, section 4), a perceptron a layer with one output a KV head: views of
-/// float32 weights of a whole model in the executor's memory, row by row.
+/// TRIM-KV's retention gate (arXiv:2512.03324, section 4): one perceptron per layer, with one output per KV head. These
+/// are views of the float32 weights of a whole model in the executor's memory, row-major.
 ///
 ///     log beta = logsigmoid(fc2 silu(fc1 x + b1) + b)      x: the hidden row after the layer's input norm
 struct retention_gate_weights {
@@ -22,7 +22,7 @@ struct retention_gate_weights {
   float const* fc2 = nullptr;       ///< [L][Hkv][E]
   float const* fc2_bias = nullptr;  ///< [L][Hkv]
 
-  /// Numbers of one layer: 1,315,336 for 8 heads, d = 2,560 and 512 hidden units.
+  /// The number of parameters of one layer: 1,315,336 for 8 heads, d = 2,560 and 512 hidden units.
   [[nodiscard]] static constexpr std::int64_t parameters(int heads, int width, int hidden) {
     return (std::int64_t{width} + 1) * hidden + (std::int64_t{hidden} + 1) * heads;
   }
@@ -37,7 +37,7 @@ struct retention_gate_weights {
     expects(hidden >= 1, call, "retention gate.hidden", hidden, "there is at least one hidden unit");
   }
 
-  /// As above, and refuses a gate of another model.
+  /// Checks the same, and that the gate fits the model.
   void check(char const* call, shape const& model) const {
     check(call);
     expects(layers == model.layers, call, "retention gate.layers", layers,
@@ -49,8 +49,8 @@ struct retention_gate_weights {
   friend bool operator==(retention_gate_weights const&, retention_gate_weights const&) = default;
 };
 
-/// The hidden rows of a forward, after each layer's input norm: row i is of the i-th entry of the lanes that are asked
-/// about. Channels lie side by side; strides in bytes.
+/// The hidden rows of a forward pass, after each layer's input norm. Row i belongs to the i-th entry of the lanes that
+/// a call is given. Channels are contiguous; strides are in bytes.
 struct hidden_rows {
   std::byte const* base = nullptr;
   codec element = codec::f32;
@@ -66,21 +66,20 @@ struct hidden_rows {
 
 namespace ops {
 
-/// `retention_gates(exec, lanes, hidden, weights, out)`: log beta of every committed entry of the lanes `lanes`.
+/// `retention_gates(exec, lanes, hidden, weights, out)`: computes log beta of every committed entry of `lanes`.
 ///
-/// - in: `hidden`, the rows that these entries were made of, float32, half or bfloat16; a lane of n entries takes rows
-///   0 .. n - 1. `lanes`: some layers of the model that the weights are of; of them the counts are read.
-/// - out: `out`, a row a lane, float32, at most 0; behind the last entry nothing is written.
-/// - NaN: a row that holds NaN has log beta NaN in every lane.
-/// - cost: d E multiplications a row, and one reading of a layer's weights for each few hundred rows, which one thread
-///   works on. Sums run in single precision, in an order that depends on neither threads nor the rows beside. Scratch:
-///   `reserve`, once, where plans and states are made.
-/// - throws: `invalid_argument` if tensors are missing, sizes do not fit, or nothing was reserved.
-/// - source: TRIM-KV, section 4.1, and its released code. Their logarithm of a bfloat16 sigmoid is 0 from 7 on; this
-/// one
-///   is exact to float32.
+/// - in: `hidden`, the hidden rows from which these entries were computed, in float32, half or bfloat16; a lane of n
+///   entries uses rows 0 .. n - 1. `lanes`: some layers of the model of the weights; only their counts are read.
+/// - out: `out`, one row per lane, float32, at most 0. Nothing is written behind the last entry.
+/// - NaN: a row with a NaN has log beta NaN in every lane.
+/// - cost: d E multiplications per row, and one read of a layer's weights per few hundred rows, which are computed by
+///   one thread. Sums are in single precision, in an order that depends neither on the number of threads nor on other
+///   rows. Scratch: call `reserve` once, when plans and states are made.
+/// - throws: `invalid_argument` if tensors are missing, if sizes do not fit, or if nothing was reserved.
+/// - source: TRIM-KV, section 4.1, and its released code. That code takes the logarithm of a bfloat16 sigmoid, which is
+///   0 for logits from 7 on; this verb is exact to float32.
 struct retention_gates_t : verb<retention_gates_t> {
-  /// Makes the scratch that a call with weights of these sizes needs.
+  /// Reserves the scratch that a call with weights of these sizes needs.
   template <executor Executor>
   static void reserve(Executor& exec, retention_gate_weights const& weights) {
     weights.check("retention_gates");

@@ -1,4 +1,4 @@
-// Verb: query rows enter a ring that holds the last of them.
+// Verbs: append query rows to a ring of the most recent rows, and truncate the ring.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -7,7 +7,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A lane's ring of query rows: floats [group][capacity][dims], positions [capacity], and a cursor {first, valid}.
+/// A ring of query rows for each lane: floats [group][capacity][dims], positions [capacity], and a cursor {first,
+/// valid}.
 struct query_ring_view {
   int capacity = 0;
   int group = 1;
@@ -21,9 +22,10 @@ namespace ops {
 
 /// `ring_append(exec, lanes, from, ring)`: the rows of `from` become the newest rows of every lane's ring.
 ///
-/// - in: `from`, query rows of this forward, ascending in position. Rows after the last committed entry are left out.
-/// - out: `ring`, float32. Rows at or after the first new position are dropped first: a rolled-back token
-///   leaves nothing.
+/// - in: `from`, the query rows of this forward pass, with ascending positions. Rows at positions behind the last
+///   committed entry are not appended.
+/// - out: `ring`, float32. Rows at or after the first new position are removed first, so that a token that was rolled
+///   back leaves no row.
 /// - throws: `invalid_argument` if head sizes differ.
 struct ring_append_t : verb<ring_append_t> {
   static void check(lanes const&, query_view const& from, query_ring_view const& ring) {
@@ -32,7 +34,7 @@ struct ring_append_t : verb<ring_append_t> {
 };
 inline constexpr ring_append_t ring_append{};
 
-/// `ring_truncate(exec, lanes, ring, sequence, position)`: rows of the sequence at `position` and after it are gone.
+/// `ring_truncate(exec, lanes, ring, sequence, position)`: removes the rows of one sequence at `position` and later.
 struct ring_truncate_t : verb<ring_truncate_t> {
   static constexpr void check(lanes const&, query_ring_view const&, int, int) {}
 };

@@ -1,4 +1,4 @@
-// Verb: the Euclidean norm of each entry's key or value.
+// Verb: computes the Euclidean norm of each entry's key or value.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -8,17 +8,17 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Combines by keeping the new value.
+/// A function for `combine`: returns the new value.
 struct replaced {
   KVPOLICY_HD float operator()(float, float now) const { return now; }
 };
 
-/// Combines by its negative.
+/// A function for `combine`: returns the new value, negated.
 struct negated {
   KVPOLICY_HD float operator()(float, float now) const { return -now; }
 };
 
-/// Combines by the product.
+/// A function for `combine`: returns the product of the old and the new value.
 struct multiplied {
   KVPOLICY_HD float operator()(float old, float now) const { return old * now; }
 };
@@ -27,11 +27,12 @@ namespace ops {
 
 /// `row_norm(exec, rows, combine, out)`: out[e] = combine(out[e], ||row e||).
 ///
-/// - in: `rows`, keys or values; `combine` a struct with a KVPOLICY_HD `float operator()(float old, float norm) const`.
-/// - out: float32 [lanes, entries]. The norm is accumulated in double: rows of 1e30 do not overflow.
+/// - in: `rows`, keys or values; `combine`, a struct with a KVPOLICY_HD `float operator()(float old, float norm)
+///   const`.
+/// - out: float32 [lanes, entries]. The norm is accumulated in double, so rows of 1e30 do not overflow.
 /// - cost: reads every row once; no scratch.
-/// - throws: `invalid_argument` if scores are not made lane by lane. On the host also what `combine` throws: then `out`
-///   is as `map` leaves scores.
+/// - throws: `invalid_argument` if a segment of the scores is not one lane. On the host, an exception of `combine` is
+///   passed on; then `out` is as `map` leaves scores.
 struct row_norm_t : verb<row_norm_t> {
   static constexpr auto name = "row_norm";
   template <class Combine>

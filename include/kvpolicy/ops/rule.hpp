@@ -1,4 +1,4 @@
-// What the verbs that select entries ask of a rule.
+// Rules: the members that the selecting verbs call.
 #pragma once
 
 #include <concepts>
@@ -8,7 +8,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// What top_k and argmin ask. `check()` is the one error that a user reads of a rule that does not fit.
+/// The members that top_k and argmin call. For a rule that does not fit, a user reads a single error, from `check()`.
 template <class R>
 using rule_hooks =
     hooks<R, required_hook<hook::rule_budget, form_of_call<hook::rule_budget, R, exactly<int>, lane, int>()>,
@@ -19,25 +19,26 @@ using rule_hooks =
           optional_hook<hook::rule_scope, form_of_call<hook::rule_scope, R, exactly<budget_scope>>()>,
           optional_hook<hook::rule_floor, form_of_call<hook::rule_floor, R, exactly<int>, int>()>>;
 
-/// What select_if asks.
+/// The members that select_if calls.
 template <class R>
 using picking_rule_hooks =
     hooks<R, required_hook<hook::rule_picks, form_of_call<hook::rule_picks, R, exactly<bool>, float>()>,
           required_hook<hook::rule_forces, form_of_call<hook::rule_forces, R, exactly<bool>, entry>()>>;
 
-/// What map asks of a function.
+/// The call that map makes.
 template <class F>
 using map_hooks =
     hooks<F, required_hook<hook::map_call, form_of_call<hook::map_call, F, exactly<float>, float, entry>()>>;
 
 }  // namespace detail
 
-/// A rule says which entries of a segment are kept: how many (`budget`), whether anything is dropped (`triggers`), and
-/// which stay whatever they score (`forces`). Optional: `candidates`, `scope`, `floor`, see `ops::top_k`.
+/// A rule decides which entries of a segment are kept: how many (`budget`), whether anything is dropped at all
+/// (`triggers`), and which entries are kept regardless of their scores (`forces`). The members `candidates`, `scope`
+/// and `floor` are optional; see `ops::top_k`.
 template <class R>
 concept rule = detail::rule_hooks<R>::sound;
 
-/// A rule by the score alone: `picks(float)` and `forces(entry)`, see `ops::select_if`.
+/// A rule that decides by the score alone: `picks(float)` and `forces(entry)`; see `ops::select_if`.
 template <class R>
 concept picking_rule = detail::picking_rule_hooks<R>::sound;
 

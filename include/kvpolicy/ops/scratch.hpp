@@ -1,4 +1,4 @@
-// How much scratch memory an executor must have before a decision runs.
+// Computes how much scratch memory an executor must have before a decision runs.
 #pragma once
 
 #include <algorithm>
@@ -8,13 +8,13 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A list of verbs. A scorer, a recorder or an applier that runs verbs which need scratch names them, so that
+/// A list of verbs. A scorer, a recorder or an applier lists the verbs that it runs and that need scratch, so that
 /// `make_state` and `make_plan` reserve enough:
 ///
 ///     using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
 ///
-/// Verbs without scratch (`map`, for one) need not be named. Verbs of your own may be: their `implementation` says how
-/// much they need.
+/// Verbs without scratch, such as `map`, need not be listed. Verbs of your own may be listed: their `implementation`
+/// states how much scratch they need.
 template <class... Verbs>
 struct verbs {};
 
@@ -25,7 +25,7 @@ constexpr verbs<A..., B...> joined(verbs<A...>, verbs<B...>) {
   return {};
 }
 
-/// The verbs that a part names; none if it names none.
+/// The verbs that a part of a policy lists; an empty list if it has none.
 template <class Part>
 constexpr auto verbs_of() {
   if constexpr (requires { typename Part::verbs; }) {
@@ -35,12 +35,12 @@ constexpr auto verbs_of() {
   }
 }
 
-/// The verbs of two lists together.
+/// The concatenation of two lists of verbs.
 template <class A, class B>
 using joined_verbs = decltype(joined(A{}, B{}));
 
-/// True if the backend's code for a verb was included. It must have been: what is reserved never depends on what a
-/// source file happens to include.
+/// True if the backend's code for a verb was included. It is an error if it was not, because the reserved size must not
+/// depend on the headers that a source file happens to include.
 template <class Verb, class Backend>
 consteval bool has_code() {
   static_assert(implementation<Verb, Backend>::provided,
@@ -50,7 +50,8 @@ consteval bool has_code() {
   return implementation<Verb, Backend>::provided;
 }
 
-/// Bytes of scratch that one verb needs for lanes of a model: of each worker, or of a device for all lanes.
+/// Bytes of scratch that one verb needs for lanes of a model: per worker on the host, and for all lanes together on a
+/// device.
 template <class Verb, class Backend>
 std::size_t scratch_of_verb(shape const& model, lanes const& batch) {
   if constexpr (has_code<Verb, Backend>()) {
@@ -65,7 +66,7 @@ std::size_t scratch_of_verb(shape const& model, lanes const& batch) {
   return 0;
 }
 
-/// Bytes of scratch that one verb needs for a cache, of whose memory it may depend.
+/// Bytes of scratch that one verb needs for a cache; it may depend on the layout of the cache's memory.
 template <class Verb, class Backend>
 std::size_t scratch_of_verb(cache const& in) {
   if constexpr (has_code<Verb, Backend>()) {
@@ -76,7 +77,7 @@ std::size_t scratch_of_verb(cache const& in) {
   return scratch_of_verb<Verb, Backend>(in.shape, in.lanes);
 }
 
-/// Verbs run one after another, so together they need as much as the one that needs most.
+/// Verbs run one after another, so a list needs as much scratch as its most demanding verb.
 template <class Backend, class... Verbs, class... Args>
 std::size_t scratch_of_verbs(verbs<Verbs...>, Args const&... args) {
   std::size_t most = 0;
@@ -84,7 +85,7 @@ std::size_t scratch_of_verbs(verbs<Verbs...>, Args const&... args) {
   return most;
 }
 
-/// Refuses an executor that has less scratch than a call needs.
+/// Throws if an executor has reserved less scratch than a call needs.
 template <executor Executor>
 void check_reserved(char const* call, Executor const& exec, std::size_t needed) {
   expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for this batch",

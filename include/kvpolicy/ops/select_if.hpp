@@ -1,4 +1,4 @@
-// Verb: the entries of every segment that a rule picks, one by one.
+// Verb: keeps the entries of every segment whose score a rule picks.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -8,13 +8,14 @@
 
 namespace KVPOLICY_NAMESPACE::ops {
 
-/// `select_if(exec, scores, rule, keep)`: per segment the entries that are forced or whose score is picked.
+/// `select_if(exec, scores, rule, keep)`: keeps, in each segment, the entries that are forced or whose score is picked.
 ///
-/// - in: `scores` [segments, entries], float32. `rule`: KVPOLICY_HD `picks(float)`, which no NaN passes, and
-///   `forces(entry)`. out: `keep`, strictly ascending ordinals; NaN scores are counted.
-/// - cost: O(entries) a segment, one pass. No scratch.
-/// - throws: `invalid_argument` if `keep` has no room for every entry. On the host also what a member of `rule` throws:
-///   then `keep` is as top_k leaves it.
+/// - in: `scores` [segments, entries], float32. `rule` has the KVPOLICY_HD members `picks(float)`, which must be false
+///   for NaN, and `forces(entry)`.
+/// - out: `keep`, strictly ascending ordinals. NaN scores are counted in the report.
+/// - cost: O(entries) per segment, in one pass. No scratch.
+/// - throws: `invalid_argument` if the capacity of `keep` is less than one ordinal per entry. On the host, an exception
+///   of a member of `rule` is passed on; then `keep` is as `top_k` leaves it.
 struct select_if_t : verb<select_if_t> {
   static constexpr auto name = "select_if";
 

@@ -1,4 +1,4 @@
-// Verb: the best entries of every segment.
+// Verb: keeps the entries with the highest scores of every segment.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -8,7 +8,7 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A rule that keeps the k best and forces nothing: plain top-k.
+/// A rule that keeps the k highest scores and forces nothing: plain top-k.
 struct plain_top_k {
   int k = 0;
   [[nodiscard]] KVPOLICY_HD int budget(lane, int) const { return k > 0 ? k : 0; }
@@ -19,28 +19,30 @@ struct plain_top_k {
 
 namespace ops {
 
-/// `top_k(exec, scores, rule, keep)`: per segment the forced entries and the best of the others, up to the budget.
+/// `top_k(exec, scores, rule, keep)`: keeps, in each segment, the forced entries and the highest scores of the others,
+/// up to the budget.
 ///
 /// - in: `scores` [segments, entries], float32; NaN ranks below every number, -inf included; -0 equals +0.
-///   `rule` is a struct of KVPOLICY_HD members: `budget(lane, count)`, `triggers(count, budget)`, `forces(entry)`;
-///   optional `candidates(lane_entries)`, the run of ordinals outside of which all entries are forced and inside none:
-///   it spares the question about each entry;
-///   optional `scope()`, which segments of a sequence pool their budgets and trigger together; `triggers(count, budget,
-///   lanes)`, which is asked in such a pool, of the sums over its lanes, instead of `triggers(count, budget)`; and
-///   `floor(budget)`, the best entries that each segment keeps before the pool is shared (forced ones among them).
-/// - out: `keep`, strictly ascending ordinals. A segment that does not trigger lists all its entries.
-///   k = max(0, budget - forced) of the others are kept; if the forced exceed the budget exactly they stay, and the
-///   report says so. Scores are not written: who is a candidate is never said by a special score.
-///   In a pool the forced of all segments count against the sum of budgets; if floors do not fit, entries within them
-///   compete first.
-/// - ties: the lower ordinal wins; in a pool the lower (layer, head, ordinal).
-/// - cost: O(entries) a segment, never a sort: with `candidates`, one pass that brackets the cut from a sample of the
-///   scores and one that emits; else three histogram passes and one emission. 2048 counters a worker as scratch, and
-///   keys where the ordinals will be.
-/// - throws: `invalid_argument` if `keep` has no room for every entry, lanes of one segment hold other tokens, a count
-///   is out of its limits, or segments of a pool decide for more than one lane each. On the host also what a member of
-///   `rule` throws: then `keep` lists nothing, is of no number of entries (`seen` is -1), and its report is empty;
-///   scores are as they were.
+/// - in: `rule`, a struct of KVPOLICY_HD members `budget(lane, count)`, `triggers(count, budget)` and `forces(entry)`.
+///   Optional members are `candidates(lane_entries)`, the range of ordinals outside of which all entries are forced and
+///   inside of which none is, so that `forces` is not called per entry; `scope()`, which segments of a sequence share
+///   one budget and trigger together; `triggers(count, budget, lanes)`, which replaces `triggers(count, budget)` for
+///   such a group of segments and gets the sums over its lanes; and `floor(budget)`, how many entries each segment
+///   keeps, forced entries included, before the rest of a shared budget is distributed.
+/// - out: `keep`, strictly ascending ordinals. A segment that does not trigger keeps all its entries. Otherwise k =
+///   max(0, budget - forced) of the unforced entries are kept. If there are more forced entries than the budget allows,
+///   exactly the forced entries are kept, and the report counts the segment. Scores are not written; no special score
+///   marks an entry as forced or as no candidate.
+/// - shared budgets: the forced entries of all segments count against the sum of the budgets. If the floors together
+///   exceed it, entries within the floors compete first.
+/// - ties: the lower ordinal wins; with a shared budget, the lower (layer, head, ordinal).
+/// - cost: O(entries) per segment, without sorting. With `candidates`, one pass brackets the k-th score from a sample
+///   of the scores, and a second one writes ordinals; otherwise there are three histogram passes and one that writes.
+///   Scratch per worker: 2048 counters. Keys are stored temporarily in the memory of `keep.indices`.
+/// - throws: `invalid_argument` if the capacity of `keep` is less than one ordinal per entry, if lanes of one segment
+///   hold different tokens, if a count is out of its limits, or if segments that share a budget consist of more than
+///   one lane. On the host, an exception of a member of `rule` is passed on; then `keep` lists nothing, its `seen`
+///   counts are -1, its report is empty, and scores are unchanged.
 struct top_k_t : verb<top_k_t> {
   static constexpr auto name = "top_k";
 
@@ -61,7 +63,7 @@ inline constexpr top_k_t top_k{};
 
 namespace detail {
 
-/// Whether a pool of `lanes` segments triggers: `count` entries of an allowed `budget`, both of all segments.
+/// Whether `lanes` segments that share a budget trigger. `count` entries and `budget` are sums over all segments.
 template <class Rule>
 [[nodiscard]] KVPOLICY_HD bool pool_triggers(Rule const& rule, int count, int budget, int lanes) {
   if constexpr (requires { rule.triggers(count, budget, lanes); }) {

@@ -1,4 +1,4 @@
-// How a verb finds its backend: by specialisation of `implementation`. A third backend is a folder of specialisations.
+// A verb finds its backend by specialisation of `implementation`. To add a backend, add a folder of specialisations.
 #pragma once
 
 #include <kvpolicy/core/check_counts.hpp>
@@ -8,9 +8,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Specialised in `ops/BACKEND/FILE.hpp` for the verbs of `ops/FILE.hpp`, or in a header that it includes: `static ...
-/// run(exec, args...)` and `static std::size_t scratch(shape const&, int bound)`, bytes of scratch a worker needs, if
-/// it needs any.
+/// The code of a verb for a backend. It is specialised in `ops/BACKEND/FILE.hpp` for the verbs of `ops/FILE.hpp`, or in
+/// a header that this file includes. A specialisation has `static ... run(exec, args...)` and, if the verb needs
+/// scratch, `static std::size_t scratch(shape const&, int bound)`, which returns the bytes that one worker needs.
 template <class Verb, class Backend>
 struct implementation {
   static constexpr bool provided = false;
@@ -18,7 +18,7 @@ struct implementation {
 
 namespace detail {
 
-/// One error if a verb says what it asks of its arguments (`hooks_of`), and these do not fit.
+/// Gives one compile error if arguments do not fit the hooks that a verb requires of them (`hooks_of`).
 template <class Verb, class... Args>
 consteval bool arguments_fit() {
   if constexpr (requires { typename Verb::template hooks_of<Args...>; }) {
@@ -30,9 +30,9 @@ consteval bool arguments_fit() {
 
 }  // namespace detail
 
-/// Base of every verb: checks the arguments in one place, the same for every backend, then runs the backend's code.
-/// A verb that says its name (`static constexpr auto name`) reads every lane of what it is given: where the host reads
-/// the counts, wrong ones are refused before anything is written.
+/// Base of every verb. It checks the arguments in one place, which is the same for every backend, and then runs the
+/// backend's code. A verb with a name (`static constexpr auto name`) reads every lane of its arguments. Where the host
+/// can read counts, invalid ones are refused before anything is written.
 template <class Verb>
 struct verb {
   template <executor Executor, class... Args>

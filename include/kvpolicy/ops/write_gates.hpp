@@ -1,4 +1,4 @@
-// Verb: how much each new entry deserves a place in the long-term cache, by WG-KV's gate.
+// Verb: computes the score by which new entries are admitted to the long-term cache, with WG-KV's gate.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// WG-KV's write gate (arXiv:2512.17452, section 3), a perceptron a lane: views of float32 weights of
-/// a whole model in the executor's memory, row by row.
+/// WG-KV's write gate (arXiv:2512.17452, section 3): one perceptron per lane. These are views of the float32 weights of
+/// a whole model in the executor's memory, row-major.
 ///
 ///     x = [ RMS(k_pre) w_pre | RMS(k_post) w_post ]      RMS(u) = u / sqrt(mean u^2 + 1e-6); k: before and after RoPE
 ///     g = sigmoid(fc2 gelu(fc1 x + b1) + b2)             gelu in its erf form
@@ -25,7 +25,7 @@ struct write_gate_weights {
   float const* fc2 = nullptr;        ///< [L][Hkv][E]
   float const* fc2_bias = nullptr;   ///< [L][Hkv]
 
-  /// Numbers of one layer: 1,057,032 for 8 heads, D = 128 and 512 hidden units.
+  /// The number of parameters of one layer: 1,057,032 for 8 heads, D = 128 and 512 hidden units.
   [[nodiscard]] static constexpr std::int64_t parameters(int heads, int dims, int hidden) {
     return heads * (2 * std::int64_t{dims} * hidden + 2 * std::int64_t{hidden} + 1) + 2 * std::int64_t{dims};
   }
@@ -41,7 +41,7 @@ struct write_gate_weights {
     expects(hidden >= 1, call, "write gate.hidden", hidden, "there is at least one hidden unit");
   }
 
-  /// As above, and refuses a gate of another model.
+  /// Checks the same, and that the gate fits the model.
   void check(char const* call, shape const& model) const {
     check(call);
     expects(layers == model.layers, call, "write gate.layers", layers,
@@ -57,20 +57,20 @@ struct write_gate_weights {
 
 namespace ops {
 
-/// `write_gates(exec, lanes, pre, post, weights, out)`: g of every committed entry of the lanes `lanes`.
+/// `write_gates(exec, lanes, pre, post, weights, out)`: computes g of every committed entry of `lanes`.
 ///
-/// - in: `pre` and `post`, the keys before and after RoPE, found by lane and ordinal; float32, half or bfloat16.
-///   `lanes`: some layers of the model that the weights are of; of them the counts are read.
-/// - out: `out`, a row a lane, float32 in [0, 1]; behind the last entry nothing is written.
-/// - NaN: a row that holds NaN or an infinity has the gate NaN.
-/// - cost: 2 D E multiplications an entry, and one reading of a lane's weights for each few hundred entries. Sums run
-/// in
-///   single precision, in an order that depends on neither threads nor the entries beside: rows that come one by one
-///   have the gates that they have together. Scratch: `reserve`, once, where plans and states are made.
-/// - throws: `invalid_argument` if tensors are missing, sizes do not fit, or nothing was reserved.
-/// - source: WG-KV, section 3; the norms' weights are those of its released code.
+/// - in: `pre` and `post`, the keys before and after RoPE, which are found by lane and ordinal; float32, half or
+///   bfloat16. `lanes`: some layers of the model of the weights; only their counts are read.
+/// - out: `out`, one row per lane, float32 in [0, 1]. Nothing is written behind the last entry.
+/// - NaN: a row with a NaN or an infinity has the gate NaN.
+/// - cost: 2 D E multiplications per entry, and one read of a lane's weights per few hundred entries. Sums are in
+///   single precision, in an order that depends neither on the number of threads nor on other entries: rows that arrive
+///   one by one get the same gates as rows that arrive together. Scratch: call `reserve` once, when plans and states
+///   are made.
+/// - throws: `invalid_argument` if tensors are missing, if sizes do not fit, or if nothing was reserved.
+/// - source: WG-KV, section 3; the weights of the norms are those of its released code.
 struct write_gates_t : verb<write_gates_t> {
-  /// Makes the scratch that a call with weights of these sizes needs.
+  /// Reserves the scratch that a call with weights of these sizes needs.
   template <executor Executor>
   static void reserve(Executor& exec, write_gate_weights const& weights) {
     weights.check("write_gates");

@@ -76,7 +76,7 @@ inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, a
     case fault::window_position:
       return {"ingest", "position", "positions ascend"};
     case fault::pages_supply:
-      return {"promote", "pages", "the pool has as many left as the brackets say"};
+      return {"promote", "pages", "the pool has only as many free pages as the number in parentheses"};
     case fault::pages_sentinel:
       return {"promote", "pages.free", "it is the sentinel, or no page of the pool"};
     case fault::pages_bound:

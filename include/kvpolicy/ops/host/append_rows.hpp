@@ -1,4 +1,4 @@
-// Host implementations of the verbs that take entries from one cache into another.
+// Host implementations of the verbs that copy entries from one cache into another.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct implementation<ops::append_rows_t, host> {
     });
     detail::for_each_lane(batch, [&](int i, lane one) {
       int& count = *batch.count.row(one);
-      count += std::min(listed(sources, i), room_under(cap, count));
+      count += std::min(listed(sources, i), capacity_left(cap, count));
     });
     if (stats != nullptr) *stats = sum;
   }
@@ -37,13 +37,14 @@ struct implementation<ops::append_rows_t, host> {
  private:
   static constexpr int lanes_ahead = 6;
 
-  /// A lane's first promoted entry into the cache: most often it is the only one, and nothing else knows where it is.
+  /// Prefetches the first promoted entry of a lane. Mostly it is the only one, and the processor cannot predict its
+  /// address.
   [[gnu::always_inline]] static inline void fetch(promoted const& source, cache const& to,
                                                   std::span<recorded_column const> columns, int index, int cap) {
     lane const this_lane = to.lanes.at(index);
     int const count = *to.lanes.count.row(this_lane);
-    if (going(source, index).empty() || room_under(cap, count) == 0) return;
-    place const here = source.from->where.at(this_lane, going(source, index).front());
+    if (promoted_of(source, index).empty() || capacity_left(cap, count) == 0) return;
+    place const here = source.from->where.at(this_lane, promoted_of(source, index).front());
     place const there = to.where.at(this_lane, count);
     detail::fetch_row(source.from->k, source.from->k.row(this_lane.layer, here, this_lane.head));
     detail::fetch_row(source.from->v, source.from->v.row(this_lane.layer, here, this_lane.head));
@@ -56,34 +57,34 @@ struct implementation<ops::append_rows_t, host> {
     }
   }
 
-  /// The listed ordinals of a lane that are to go.
-  static std::span<int const> going(promoted const& source, int index) {
+  /// The listed ordinals of a lane that are promoted.
+  static std::span<int const> promoted_of(promoted const& source, int index) {
     std::span<int const> const all = source.keep->listed(index);
     if (source.below == nullptr) return all;
     lanes const& batch = source.keep->lanes;
     auto const end = std::lower_bound(all.begin(), all.end(), source.below[index / (batch.layers() * batch.heads)]);
     return all.first(static_cast<std::size_t>(end - all.begin()));
   }
-  static int room_under(int cap, int count) { return cap < 0 ? 0x7FFFFFFF : std::max(0, cap - count); }
+  static int capacity_left(int cap, int count) { return cap < 0 ? 0x7FFFFFFF : std::max(0, cap - count); }
   static int pages_for(paged_lanes const& to, int count) { return (count + to.page() - 1) / to.page(); }
 
   static int listed(std::span<promoted const> sources, int index) {
     std::int64_t all = 0;
-    for (promoted const& each : sources) all += std::ssize(going(each, index));
+    for (promoted const& each : sources) all += std::ssize(promoted_of(each, index));
     return static_cast<int>(all);
   }
 
   static void check(std::span<promoted const> sources, paged_lanes const& to, int cap) {
     for (promoted const& each : sources) detail::refuse_other_rows("promote", *each.from, to.entries);
     std::int64_t pages = 0;
-    detail::for_each_lane(to.entries.lanes, [&](int, lane this_lane) {  // the last positions, from memory all at once
+    detail::for_each_lane(to.entries.lanes, [&](int, lane this_lane) {  // prefetches all last positions
       __builtin_prefetch(to.entries.lanes.position.row(this_lane) + *to.entries.lanes.count.row(this_lane) - 1);
     });
     detail::for_each_lane(to.entries.lanes, [&](int i, lane this_lane) {
       int const all = listed(sources, i);
       if (all == 0) return;
       int const before = *to.entries.lanes.count.row(this_lane);
-      int const count = before + std::min(all, room_under(cap, before));
+      int const count = before + std::min(all, capacity_left(cap, before));
       expects(count <= to.entries.lanes.bound, "promote", "global.lanes.bound", to.entries.lanes.bound,
               [&] { return detail::spell_lane(this_lane) + " would hold " + std::to_string(count) + " entries"; });
       pages += std::max(0, pages_for(to, count) - *to.num_pages.row(this_lane));
@@ -103,7 +104,7 @@ struct implementation<ops::append_rows_t, host> {
     int const count = *to.entries.lanes.count.row(this_lane);
     int last = count > 0 ? to.entries.lanes.position.row(this_lane)[count - 1] : -1;
     for (promoted const& each : sources) {
-      std::span<int const> const ordinals = going(each, index);
+      std::span<int const> const ordinals = promoted_of(each, index);
       if (ordinals.empty()) continue;
       int const* const position = each.from->lanes.position.row(this_lane);
       expects(position[ordinals.front()] > last, "promote", "position", position[ordinals.front()], [&] {
@@ -118,22 +119,22 @@ struct implementation<ops::append_rows_t, host> {
     int const all = listed(sources, index);
     if (all == 0) return;
     int const before = *to.entries.lanes.count.row(this_lane);
-    int const more = std::min(all, room_under(cap, before));
+    int const more = std::min(all, capacity_left(cap, before));
     sum.promoted += more;
     sum.over_cap += all - more;
-    for (int& held = *to.num_pages.row(this_lane); held < pages_for(to, before + more); ++held, ++sum.pages) {
-      to.table.row(this_lane)[held] = to.pages.free[--*to.pages.count];
+    for (int& pages = *to.num_pages.row(this_lane); pages < pages_for(to, before + more); ++pages, ++sum.pages) {
+      to.table.row(this_lane)[pages] = to.pages.free[--*to.pages.count];
     }
   }
 
-  /// Counts are written when all lanes are done: another lane's are asked meanwhile, for what to fetch.
+  /// Counts are written when all lanes are done, because prefetching reads the counts of other lanes meanwhile.
   static void append(std::span<promoted const> sources, cache const& to, std::span<recorded_column const> columns,
                      int index, int cap) {
     lane const this_lane = to.lanes.at(index);
     int count = *to.lanes.count.row(this_lane);
     for (promoted const& source : sources) {
-      std::span<int const> ordinals = going(source, index);
-      auto const more = std::min<std::int64_t>(std::ssize(ordinals), room_under(cap, count));
+      std::span<int const> ordinals = promoted_of(source, index);
+      auto const more = std::min<std::int64_t>(std::ssize(ordinals), capacity_left(cap, count));
       ordinals = ordinals.first(static_cast<std::size_t>(more));
       int const* const position = source.from->lanes.position.row(this_lane);
       int at = count;

@@ -1,4 +1,4 @@
-// Host implementation of argmin, and of what carries its one dropped entry out.
+// Host implementations of argmin, drop_listed and count_dropped.
 #pragma once
 
 #include <algorithm>
@@ -60,7 +60,7 @@ struct implementation<ops::argmin_t, host> {
     int budget;
   };
 
-  /// -1: every entry is forced.
+  /// The ordinal of the lowest candidate, or -1 if every entry is forced.
   template <class Rule>
   static int lowest_of(isa simd_level, score_view const& scores, Rule const& rule, int segment, entries_of const& there,
                        std::int64_t& nan) {

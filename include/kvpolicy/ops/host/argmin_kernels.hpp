@@ -1,4 +1,4 @@
-// The last of the lowest scores of a row, for each instruction set.
+// Finds the last of the lowest scores of a row, for each instruction set.
 #pragma once
 
 #include <kvpolicy/ops/host/executor.hpp>
@@ -6,7 +6,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The index of the lowest of `count` scores, of equal ones the last; NaN is below every number. At least one.
+/// Returns the index of the lowest of `count` >= 1 scores, and the last one of equal scores; NaN is below every number.
 struct argmin_kernels {
   int (*last_lowest)(float const* scores, int count, std::int64_t* nan) = nullptr;
 };
@@ -22,7 +22,7 @@ struct argmin_bodies {
   [[gnu::always_inline]] static inline int last_lowest(float const* scores, int count, std::int64_t* nan) {
     int best = 0;
     int e = 1;
-    std::int64_t odd = scores[0] != scores[0] ? 1 : 0;
+    std::int64_t nans = scores[0] != scores[0] ? 1 : 0;
     if (count >= chains * Width) {
       floats low[chains];
       ints at[chains];
@@ -55,20 +55,20 @@ struct argmin_bodies {
       }
       bool any = false;
       for (int i = 0; i < Width; ++i) any = any || unordered[i] != 0;
-      if (any) e = 1, best = 0;  // one by one then
-      if (!any) odd = 0;
+      if (any) e = 1, best = 0;  // then continues one by one
+      if (!any) nans = 0;
     }
     for (; e < count; ++e) {
-      odd += scores[e] != scores[e] ? 1 : 0;
+      nans += scores[e] != scores[e] ? 1 : 0;
       bool const never = scores[best] != scores[best] && scores[e] == scores[e];
       best = !never && goes_before(scores[e], scores[best]) ? e : best;
     }
-    *nan += odd;
+    *nan += nans;
     return best;
   }
 };
 
-/// What any compiler and processor has.
+/// Code for any compiler and processor.
 struct portable_argmin {
   static int last_lowest(float const* scores, int count, std::int64_t* nan) {
     return argmin_bodies<4>::last_lowest(scores, count, nan);
@@ -94,7 +94,7 @@ struct avx512_argmin {
 
 #endif
 
-/// By what an executor speaks.
+/// The kernel for an executor's instruction set.
 [[nodiscard]] inline argmin_kernels const& argmin_for(isa simd_level) {
 #if defined(__x86_64__)
   if (simd_level >= isa::avx512) return avx512_argmin::kernels;

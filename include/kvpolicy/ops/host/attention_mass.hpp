@@ -1,4 +1,4 @@
-// Host implementation of attention_mass: a segment a worker, or the lanes of one segment shared out.
+// Host implementation of attention_mass: each worker computes whole segments, or the lanes of one segment are split.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct implementation<ops::attention_mass_t, host> {
   }
 
  private:
-  /// Ranks add up whole rows: what stands behind the entries must not grow.
+  /// Zeroes what follows the entries, because ranks sum whole rows, and these values must not grow.
   static void clear_tails(score_view const& out) {
     for (int segment = 0; segment < out.segments(); ++segment) {
       int const count = out.lanes.committed(out.lane_of(segment));
@@ -55,7 +55,7 @@ struct implementation<ops::attention_mass_t, host> {
     [[nodiscard]] detail::lane_mass mass(int segment, int i, std::span<std::byte> memory) const {
       return {exec.simd_level(), from, rows, how, out, lane(segment, i), memory};
     }
-    /// Entries [begin, end) of the i-th lane's mass enter the segment's scores.
+    /// Adds entries [begin, end) of the i-th lane's mass to the segment's scores.
     void add(int segment, int i, float const* mass, int begin, int end) const {
       float* const row = out.row(segment);
       end = std::min(end, out.lanes.committed(lane(segment, i)));
@@ -68,7 +68,7 @@ struct implementation<ops::attention_mass_t, host> {
     }
   };
 
-  /// One worker for all lanes of a segment.
+  /// One worker computes all lanes of a segment.
   static void by_itself(task const& all, int segment, int worker) {
     for (int i = 0; i < all.together; ++i) {
       detail::lane_mass one = all.mass(segment, i, all.exec.scratch(worker));
@@ -77,8 +77,8 @@ struct implementation<ops::attention_mass_t, host> {
     }
   }
 
-  /// All workers for the lanes of a segment, as many at a time as their scratch can hold. Each entry meets its lanes in
-  /// their order, so that the sum does not depend on how many workers there are.
+  /// All workers compute the lanes of one segment, as many lanes at a time as their scratch can store. Each entry sums
+  /// its lanes in their order, so that the sum does not depend on the number of workers.
   static void by_lanes(task const& all, int segment) {
     constexpr int stretch = 4096;
     int const threads = all.exec.threads();

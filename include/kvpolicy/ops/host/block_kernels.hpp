@@ -14,7 +14,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// What any compiler and processor has.
+/// Code for any compiler and processor.
 template <int Rows>
 struct portable_blocks {
   using bodies = block_bodies<4, Rows>;
@@ -29,9 +29,9 @@ struct portable_blocks {
     if (element == codec::bf16) return widen_bf16<4>(from, dims, to);
     load_row(element, from, bytes_of(element), dims, to);
   }
-  static void advance(block_view const& block, float* highest, float* sum) { bodies::advance(block, highest, sum); }
-  static void settle(float* share, int stretches, int const* seen, float const* highest, float const* sum) {
-    bodies::settle(share, stretches, seen, highest, sum);
+  static void advance(block_view const& block, float* row_max, float* sum) { bodies::advance(block, row_max, sum); }
+  static void finalize(float* scale, int stretches, int const* seen, float const* row_max, float const* sum) {
+    bodies::finalize(scale, stretches, seen, row_max, sum);
   }
   static void normalise(block_view const& block, float const* lse) { bodies::normalise(block, lse); }
   static void reduce(block_view const& block, bool maximum, bool grow, float* out) {
@@ -43,7 +43,7 @@ struct portable_blocks {
   static constexpr block_kernels kernels{.logits = logits,
                                          .widen = widen,
                                          .advance = advance,
-                                         .settle = settle,
+                                         .finalize = finalize,
                                          .normalise = normalise,
                                          .reduce = reduce,
                                          .gather_head = gather_head};
@@ -70,16 +70,16 @@ struct avx2_blocks {
     }
     load_row(element, from + d * bytes_of(element), bytes_of(element), dims - d, to + d);
   }
-  [[gnu::target(KVPOLICY_AVX2)]] static void advance(block_view const& block, float* highest, float* sum) {
+  [[gnu::target(KVPOLICY_AVX2)]] static void advance(block_view const& block, float* row_max, float* sum) {
     if constexpr (Rows == few_rows) {
-      few_bodies<8>::advance(block, highest, sum);
+      few_bodies<8>::advance(block, row_max, sum);
     } else {
-      bodies::advance(block, highest, sum);
+      bodies::advance(block, row_max, sum);
     }
   }
-  [[gnu::target(KVPOLICY_AVX2)]] static void settle(float* share, int stretches, int const* seen, float const* highest,
-                                                    float const* sum) {
-    bodies::settle(share, stretches, seen, highest, sum);
+  [[gnu::target(KVPOLICY_AVX2)]] static void finalize(float* scale, int stretches, int const* seen,
+                                                      float const* row_max, float const* sum) {
+    bodies::finalize(scale, stretches, seen, row_max, sum);
   }
   [[gnu::target(KVPOLICY_AVX2)]] static void normalise(block_view const& block, float const* lse) {
     bodies::normalise(block, lse);
@@ -98,7 +98,7 @@ struct avx2_blocks {
   static constexpr block_kernels kernels{.logits = logits,
                                          .widen = widen,
                                          .advance = advance,
-                                         .settle = settle,
+                                         .finalize = finalize,
                                          .normalise = normalise,
                                          .reduce = reduce,
                                          .gather_head = gather_head};
@@ -116,7 +116,7 @@ struct avx512_blocks {
     }
   }
 
-  /// As block_bodies::multiply, of pairs of bf16.
+  /// Like block_bodies::multiply, for pairs of bf16.
   template <int... I>
   [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void pairs(void const* const* keys, int there, int dims,
                                                                    std::uint32_t const* packed, float scale, float* out,
@@ -158,16 +158,16 @@ struct avx512_blocks {
     }
   }
 
-  [[gnu::target(KVPOLICY_AVX512)]] static void advance(block_view const& block, float* highest, float* sum) {
+  [[gnu::target(KVPOLICY_AVX512)]] static void advance(block_view const& block, float* row_max, float* sum) {
     if constexpr (Rows == few_rows) {
-      few_bodies<16>::advance(block, highest, sum);
+      few_bodies<16>::advance(block, row_max, sum);
     } else {
-      bodies::advance(block, highest, sum);
+      bodies::advance(block, row_max, sum);
     }
   }
-  [[gnu::target(KVPOLICY_AVX512)]] static void settle(float* share, int stretches, int const* seen,
-                                                      float const* highest, float const* sum) {
-    bodies::settle(share, stretches, seen, highest, sum);
+  [[gnu::target(KVPOLICY_AVX512)]] static void finalize(float* scale, int stretches, int const* seen,
+                                                        float const* row_max, float const* sum) {
+    bodies::finalize(scale, stretches, seen, row_max, sum);
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void normalise(block_view const& block, float const* lse) {
     bodies::normalise(block, lse);
@@ -186,7 +186,7 @@ struct avx512_blocks {
   static constexpr block_kernels kernels{.logits = logits,
                                          .widen = avx2_blocks<Rows>::widen,
                                          .advance = advance,
-                                         .settle = settle,
+                                         .finalize = finalize,
                                          .normalise = normalise,
                                          .reduce = reduce,
                                          .gather_head = gather_head};
@@ -194,7 +194,7 @@ struct avx512_blocks {
                                               .logits_bf16 = logits_bf16,
                                               .widen = avx2_blocks<Rows>::widen,
                                               .advance = advance,
-                                              .settle = settle,
+                                              .finalize = finalize,
                                               .normalise = normalise,
                                               .reduce = reduce,
                                               .gather_head = gather_head};

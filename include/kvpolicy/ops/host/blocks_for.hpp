@@ -1,4 +1,4 @@
-// Products of few rows on AVX-512, and which kernels an executor has.
+// Products of few rows on AVX-512, and the choice of the kernels of an executor.
 #pragma once
 
 #include <kvpolicy/ops/host/block_kernels.hpp>
@@ -8,7 +8,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 #if defined(__x86_64__)
 
-/// Products of few rows: a vector holds four numbers, or pairs, of each row, and meets as many of a key four times.
+/// Products of few rows. A vector has four numbers (or pairs) of each row, and is multiplied by the same four numbers
+/// of a key, which are repeated four times.
 struct avx512_quads {
   using blocks = avx512_blocks<few_rows>;
   static constexpr int keys_of_a_step = 8;
@@ -52,14 +53,15 @@ struct avx512_quads {
     ((sums[I] = acc[I]), ...);
   }
 
-  /// What is left of a row counts where the sum is a number: an infinite key times nothing left would make it NaN.
+  /// Adds the sum of a row's remainder only where the sum is a number: an infinite key times a zero of the remainder
+  /// would make it NaN.
   [[gnu::target(KVPOLICY_AVX512)]] static __m512 with_rest(__m512 sum, __m512 rest) {
     constexpr int nan_or_infinite = 0x99;
-    __mmask16 const odd = _mm512_fpclass_ps_mask(sum, nan_or_infinite);
-    return _mm512_mask_add_ps(sum, static_cast<__mmask16>(~odd), sum, rest);
+    __mmask16 const not_finite = _mm512_fpclass_ps_mask(sum, nan_or_infinite);
+    return _mm512_mask_add_ps(sum, static_cast<__mmask16>(~not_finite), sum, rest);
   }
 
-  /// Four keys' sums, quad by quad, as [key][row]; `there` of them count.
+  /// Stores the sums of four keys, quad by quad, as [key][row]; only the first `there` are stored.
   [[gnu::target(KVPOLICY_AVX512)]] static void store(__m512 const* sums, int there, float scale, float* out) {
     __m512 const a =
         _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, sums[0], sums[1]), _mm512_maskz_unpackhi_ps(all, sums[0], sums[1]));
@@ -111,7 +113,7 @@ struct avx512_quads {
 
 #endif
 
-/// The kernels of blocks of `Rows` rows, by what an executor speaks.
+/// The kernels of blocks of `Rows` rows for an executor's instruction set.
 template <int Rows>
 [[nodiscard]] block_kernels const& blocks_for(isa simd_level) {
 #if defined(__x86_64__)

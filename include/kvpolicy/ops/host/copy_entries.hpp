@@ -1,4 +1,4 @@
-// Copies entries from one cache into another: their rows, and what is recorded about them.
+// Copies entries from one cache into another: their rows and their recorded columns.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// One row of a plane into a row of another: the same elements, whatever their strides.
+/// Copies a row of a plane into a row of another plane. Elements are the same; strides may differ.
 inline void copy_row(plane const& from, std::byte const* source, plane const& to, std::byte* target) {
   auto const width = static_cast<std::size_t>(bytes_of(from.element));
   if (from.contiguous() && to.contiguous()) {
@@ -20,7 +20,7 @@ inline void copy_row(plane const& from, std::byte const* source, plane const& to
   for (int d = 0; d < from.dims; ++d) std::memcpy(target + d * to.dim, source + d * from.dim, width);
 }
 
-/// visit(index, lane) for every lane, in order, without the divisions of `lanes::at`.
+/// Calls visit(index, lane) for every lane, in order, without the divisions of `lanes::at`.
 template <class Visit>
 void for_each_lane(lanes const& batch, Visit const& visit) {
   int index = 0;
@@ -31,13 +31,13 @@ void for_each_lane(lanes const& batch, Visit const& visit) {
   }
 }
 
-/// A row's lines on their way into the cache. Inlined, or g++ takes it for a call without effect.
+/// Prefetches the cache lines of a row. It must be inlined, because g++ removes a call that has no effect.
 [[gnu::always_inline]] inline void fetch_row(plane const& rows, std::byte const* row) {
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
   for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
 }
 
-/// An entry's rows in every plane.
+/// Copies the rows of an entry in every plane.
 inline void copy_entry(cache const& from, cache const& to, lane this_lane, int source, int target) {
   place const here = from.where.at(this_lane, source);
   place const there = to.where.at(this_lane, target);
@@ -49,7 +49,7 @@ inline void copy_entry(cache const& from, cache const& to, lane this_lane, int s
   for (std::size_t i = 0; i < to.more.size(); ++i) one(from.more[i], to.more[i]);
 }
 
-/// What is recorded about entry `source(i)` of a lane becomes what is recorded about its entry `first + i`.
+/// Copies the recorded values of entry `source(i)` of a lane to entry `first + i`.
 template <class Source>
 void copy_columns(std::span<recorded_column const> from, std::span<recorded_column const> to, lane this_lane,
                   Source const& source, int first, int count) {

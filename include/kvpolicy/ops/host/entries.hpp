@@ -21,7 +21,7 @@ void for_each_lane_of(lanes const& batch, int sequence, Visit const& visit) {
   }
 }
 
-/// True for the lane that stands for all which share a row of this table within one sequence.
+/// True for the first of the lanes that share a row of this table within one sequence.
 template <class T>
 bool first_of_row(by_lane<T> const& table, lanes const& batch, lane one) {
   return (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
@@ -160,7 +160,7 @@ struct implementation<ops::free_tails_t, host> {
 
   static void run(host_executor&, keep_set const& keep, cache const& in, std::int64_t* freed) {
     if (in.where.kind == locating::identity || in.where.kind == locating::ring)
-      return;  // a row belongs to its sequence
+      return;  // a row belongs to its sequence, so it is never freed
     for (int i = 0; i < keep.lanes.size(); ++i) {
       lane const this_lane = keep.lanes.at(i);
       if (detail::owns_row(detail::rows_of(in.where, in.where.table), keep.lanes, this_lane))
@@ -169,7 +169,7 @@ struct implementation<ops::free_tails_t, host> {
   }
 
  private:
-  /// Entries in the units that all lanes of one table row leave.
+  /// The entries in units that no lane of a table row uses afterwards.
   static std::int64_t tail_of(keep_set const& keep, cache const& in, lane owner) {
     auto const rows = detail::rows_of(in.where, in.where.table);
     int const page = in.where.unit_tokens;

@@ -1,4 +1,4 @@
-// The host executor: a few threads, and scratch memory for each of them.
+// The host executor: worker threads, and scratch memory for each of them.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,10 @@ struct host {
   static constexpr bool reads_on_host = true;
 };
 
-/// Instruction sets that the host's verbs have code for, each with those before it. Chosen when the program runs.
+/// Instruction sets for which the host's verbs have code. Each includes those before it. One is chosen at run time.
 enum class isa { portable, avx2, avx512, avx512_bf16 };
 
-/// The best of them that this processor has.
+/// The last of them that this processor supports.
 [[nodiscard]] inline isa best_isa() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
@@ -35,14 +35,15 @@ enum class isa { portable, avx2, avx512, avx512_bf16 };
   return isa::portable;
 }
 
-/// Runs verbs on the host. `threads` workers share the lanes of a call, the caller being one of them; the result does
-/// not depend on how many there are. It serves one thread at a time. In a process that was forked off it goes on
-/// working, and is destroyed, without its other workers, which are the parent's; executors made there have their own.
+/// Runs verbs on the host. `threads` workers, one of which is the caller, process the lanes of a call in parallel.
+/// Results do not depend on the number of workers. It serves one calling thread at a time. In a forked process it
+/// continues to work, and can be destroyed, without the other workers, which belong to the parent; executors that are
+/// made there have workers of their own.
 class host_executor {
  public:
   using backend = host;
 
-  /// Memory of this executor: `count` values, zeroed.
+  /// A buffer of this executor: `count` values, initialised to zero.
   template <class T>
   class buffer {
    public:
@@ -57,7 +58,7 @@ class host_executor {
 
   explicit host_executor(int threads = 1) : host_executor(threads, best_isa()) {}
 
-  /// As above, with instructions up to `most` at most, so that two machines compute alike.
+  /// Like above, but uses instruction sets up to `most` only, so that two machines compute the same results.
   host_executor(int threads, isa most) : simd_level_(std::min(most, best_isa())) {
     expects(threads >= 1, "host_executor", "threads", threads, "at least the caller works");
     scratch_.resize(static_cast<std::size_t>(threads));
@@ -70,8 +71,8 @@ class host_executor {
   [[nodiscard]] int threads() const { return static_cast<int>(scratch_.size()); }
   [[nodiscard]] isa simd_level() const { return simd_level_; }
 
-  /// Makes every worker's scratch at least `bytes`. Called by make_plan and make_state; decisions never grow it. If
-  /// memory runs out, all of it is as it was.
+  /// Makes every worker's scratch at least `bytes` large. `make_plan` and `make_state` call it; decisions never grow
+  /// scratch. If memory runs out, no scratch has changed.
   void reserve(std::size_t bytes) {
     for (auto& mine : scratch_) mine.reserve(bytes);
     for (auto& mine : scratch_) {
@@ -79,7 +80,7 @@ class host_executor {
     }
   }
 
-  /// Bytes of scratch that every worker has.
+  /// The bytes of scratch that `take<T>(count)` uses.
   [[nodiscard]] std::size_t reserved() const { return scratch_.front().size(); }
 
   /// Copies bytes between this executor's buffers.
@@ -87,16 +88,17 @@ class host_executor {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
 
-  /// A worker's scratch memory, aligned for any number.
+  /// A worker's scratch memory, aligned for every arithmetic type.
   [[nodiscard]] std::span<std::byte> scratch(int worker) { return scratch_[static_cast<std::size_t>(worker)]; }
 
-  /// work(index, worker) for every index below `count`, in any order, on all threads.
+  /// Calls work(index, worker) for every index below `count`, in any order, on all threads.
   ///
-  /// - `work` may throw: no further index is begun, every worker comes back, and the exception of the lowest index that
-  ///   threw arrives here, as with one thread. What the work before has written stays. The executor works on.
-  /// - `work` may call `for_each` of this executor: the worker that does runs all of that call alone, under its own
-  ///   number. The scratch of that number is the one that the work around it is using.
-  /// - throws: what `work` throws; `invalid_argument` if the executor is at work for another thread. Then nothing ran.
+  /// - `work` may throw. Then no further index is started, all workers finish, and the exception of the lowest index
+  ///   that threw is rethrown, as with one thread. What earlier calls of `work` wrote stays. The executor remains
+  ///   usable.
+  /// - `work` may call `for_each` of this executor. The worker that does so runs all of the inner call alone, under its
+  ///   own number, so the inner call uses the same scratch as the outer one.
+  /// - throws: what `work` throws; `invalid_argument` if the executor is in use by another thread. Then nothing ran.
   template <class Work>
   void for_each(int count, Work const& work) {
     workers_.for_each(count, work);
@@ -105,15 +107,15 @@ class host_executor {
  private:
   isa simd_level_ = isa::portable;
   std::vector<std::vector<std::byte>> scratch_;
-  detail::worker_threads workers_;  ///< last: they end first
+  detail::worker_threads workers_;  ///< last member, so that the threads are destroyed first
 };
 static_assert(executor<host_executor>);
 
 namespace detail {
 
-/// Hands out pieces of a worker's scratch, in order.
+/// Allocates pieces of a worker's scratch, one after another.
 ///
-/// - throws: `invalid_argument` if there is less scratch than is asked for. No memory behind the scratch is touched.
+/// - throws: `invalid_argument` if less scratch is left than is asked for. It never touches memory behind the scratch.
 class scratch_arena {
  public:
   explicit scratch_arena(std::span<std::byte> memory) : memory_(memory) {}

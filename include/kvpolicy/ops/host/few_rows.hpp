@@ -1,4 +1,4 @@
-// Softmax of blocks of few rows: a vector holds several entries.
+// Softmax of blocks of few rows: a vector contains several entries.
 #pragma once
 
 #include <algorithm>
@@ -7,20 +7,20 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// `Width` floats a vector.
+/// Code for vectors of `Width` floats.
 template <int Width>
 struct few_bodies {
   using floats = typename vector_of<Width>::floats;
   using ints = typename vector_of<Width>::ints;
   static constexpr int entries = Width / few_rows;
 
-  /// Each row's number, once for every entry of a vector.
+  /// Repeats the number of each row for every entry of a vector.
   [[gnu::always_inline]] static inline void spread(float const* rows, floats& to) {
     float all[static_cast<std::size_t>(Width)];
     for (int i = 0; i < Width; ++i) all[i] = rows[i % few_rows];
     get(to, all);
   }
-  /// An entry of the vector that begins at e counts where the limit is above e.
+  /// Writes limits: an entry of the vector that begins at e is visible if its limit is above e.
   [[gnu::always_inline]] static inline void limits(block_view const& block, ints& to) {
     int all[static_cast<std::size_t>(Width)];
     for (int i = 0; i < Width; ++i) {
@@ -29,7 +29,7 @@ struct few_bodies {
     }
     get(to, all);
   }
-  /// The sum or the highest of each row's numbers.
+  /// Reduces the numbers of each row to their sum or maximum.
   [[gnu::always_inline]] static inline void gather(floats const& from, bool maximum, float* rows) {
     float all[static_cast<std::size_t>(Width)];
     put(from, all);
@@ -40,13 +40,13 @@ struct few_bodies {
     std::copy_n(all, few_rows, rows);
   }
 
-  /// As block_bodies::advance. Up to `entries` - 1 values behind the last are written over.
-  [[gnu::always_inline]] static inline void advance(block_view const& block, float* highest, float* sum) {
+  /// Like block_bodies::advance. Up to `entries` - 1 values behind the last one are overwritten.
+  [[gnu::always_inline]] static inline void advance(block_view const& block, float* row_max, float* sum) {
     floats const lowest = __builtin_bit_cast(floats, ints{} - 0x00800000);
     ints limit;
     floats now;
     limits(block, limit);
-    spread(highest, now);
+    spread(row_max, now);
     for (int e = 0; e < block.count; e += entries) {
       floats value;
       get(value, block.values + static_cast<std::ptrdiff_t>(e) * few_rows);
@@ -54,10 +54,10 @@ struct few_bodies {
       now = value > now ? value : now;
     }
     float before[few_rows];
-    std::copy_n(highest, few_rows, before);
-    gather(now, true, highest);
-    std::copy_n(highest, few_rows, block.share);
-    spread(highest, now);
+    std::copy_n(row_max, few_rows, before);
+    gather(now, true, row_max);
+    std::copy_n(row_max, few_rows, block.scale);
+    spread(row_max, now);
     floats const zero = now == lowest ? floats{} : now;
     floats total{};
     for (int e = 0; e < block.count; e += entries) {
@@ -79,17 +79,17 @@ struct few_bodies {
     for (int r = 0; r < few_rows; ++r) sum[r] = sum[r] * factor[r] + sums[r];
   }
 
-  /// As block_bodies::reduce. Up to `entries` - 1 values behind the last are read.
+  /// Like block_bodies::reduce. Up to `entries` - 1 values behind the last one are read.
   [[gnu::always_inline]] static inline void reduce(block_view const& block, bool maximum, bool grow, float* out) {
     ints limit;
-    floats share;
+    floats scale;
     limits(block, limit);
-    spread(block.share, share);
+    spread(block.scale, scale);
     for (int e = 0; e < block.count; e += entries) {
       floats value;
       float all[static_cast<std::size_t>(Width)];
       get(value, block.values + static_cast<std::ptrdiff_t>(e) * few_rows);
-      put(limit > e ? value * share : floats{}, all);
+      put(limit > e ? value * scale : floats{}, all);
       int const there = entries < block.count - e ? entries : block.count - e;
       for (int i = 0; i < there; ++i) {
         float const* const of = all + i * few_rows;

@@ -24,7 +24,7 @@ struct implementation<ops::fold_t, host> {
   }
 
  private:
-  /// The rows of one sequence, entries [begin, end).
+  /// Folds the rows of one sequence, for entries [begin, end).
   static void fold_rows(score_view const& part, ops::fold_step const& step, score_view const& out, int sequence,
                         int begin, int end) {
     int const rows = part.segments() / part.lanes.sequences;
@@ -32,8 +32,8 @@ struct implementation<ops::fold_t, host> {
     for (int r = sequence * rows; r < (sequence + 1) * rows; ++r) {
       float const* const from = part.row(r);
       float* const to = out.rows.row(part.lane_of(r));
-      bool const fresh = step.first && to != previous;
-      combine(fresh, step.how, from, begin, end, to);
+      bool const overwrite = step.first && to != previous;
+      combine(overwrite, step.how, from, begin, end, to);
       previous = to;
     }
     if (step.divide_by == 1) return;
@@ -45,9 +45,9 @@ struct implementation<ops::fold_t, host> {
     }
   }
 
-  /// A loop a case: what is asked for every entry makes it several times as slow.
-  static void combine(bool fresh, reduction how, float const* from, int begin, int end, float* to) {
-    if (fresh) {
+  /// There is one loop per case, because a branch per entry makes it several times slower.
+  static void combine(bool overwrite, reduction how, float const* from, int begin, int end, float* to) {
+    if (overwrite) {
       std::copy(from + begin, from + end, to + begin);
     } else if (how == reduction::max) {
       for (int e = begin; e < end; ++e) to[e] = higher(to[e], from[e]);
@@ -56,7 +56,7 @@ struct implementation<ops::fold_t, host> {
     }
   }
   static float higher(float a, float b) {
-    float const larger = a > b ? a : b;  // b where it is NaN
+    float const larger = a > b ? a : b;  // b, if b is NaN
     return a != a ? a : larger;
   }
 };

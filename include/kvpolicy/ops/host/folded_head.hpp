@@ -1,4 +1,4 @@
-// A residual head's weights as the kernels want them.
+// A residual head's weights in the layout that the kernels need.
 #pragma once
 
 #include <algorithm>
@@ -6,13 +6,14 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Rows of weights in blocks of 32, ready to be multiplied: [block][in][32], and what does not depend on the key.
+/// Rows of weights in blocks of 32, packed for multiplication as [block][in][32], and the terms that do not depend on
+/// the key.
 struct packed_rows {
   std::int64_t out = 0;
   std::int64_t in = 0;
   float* weights = nullptr;
   float* constant = nullptr;  ///< [out, padded]
-  float* slope = nullptr;     ///< [out, padded]: by the rule's score
+  float* slope = nullptr;     ///< [out, padded]: factor of the rule's score
 
   packed_rows() = default;
   packed_rows(std::int64_t rows, std::int64_t columns, float*& temp_storage)
@@ -32,7 +33,8 @@ struct packed_rows {
   }
 };
 
-/// A head with one sequence's memory folded into it: phi = [k | m | k m | rule] is linear in k and rule, m being fixed.
+/// A head with the memory of one sequence folded into its weights: phi = [k | m | k m | rule] is linear in k and rule
+/// when m is fixed.
 struct folded_head {
   packed_rows query, key, value, of_key, of_context;
   float* last = nullptr;  ///< fc2, padded
@@ -60,7 +62,7 @@ struct folded_head {
   }
 
  private:
-  /// `columns`: of a row of `from`, of which the first 3 D + 1 belong to phi.
+  /// `columns` is the length of a row of `from`; the first 3 D + 1 columns belong to phi.
   static void fold(packed_rows const& to, float const* from, float const* bias, std::int64_t columns,
                    float const* memory) {
     for (std::int64_t o = 0; o < to.out; ++o, from += columns) {

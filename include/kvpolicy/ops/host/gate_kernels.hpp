@@ -1,4 +1,4 @@
-// What the gates compute with beside products of blocks, for each instruction set.
+// Kernels of the gates other than products of blocks, for each instruction set.
 #pragma once
 
 #include <cmath>
@@ -10,11 +10,11 @@
 namespace KVPOLICY_NAMESPACE::detail {
 
 struct gate_kernels {
-  /// As `logits` of blocks of 32 rows, one key at a time: the same sums, without the others of a step.
+  /// Like `logits` of blocks of 32 rows, with the same sums, but for one key at a time instead of a whole step.
   void (*multiply)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
   /// row[d] *= by[d] / sqrt(mean of the row's squares + 1e-6).
   void (*normalise)(float* row, int dims, float const* by) = nullptr;
-  /// row[u] = silu(row[u] + bias[u]), of a number of units that a block divides.
+  /// row[u] = silu(row[u] + bias[u]); `units` is a multiple of the block size.
   void (*activate)(float* row, int units, float const* bias) = nullptr;
 };
 
@@ -63,7 +63,7 @@ struct gate_bodies {
   }
 };
 
-/// What any compiler and processor has.
+/// Code for any compiler and processor.
 struct portable_gates {
   static void multiply(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) {
     gate_bodies<4>::multiply(keys, count, dims, packed, scale, out);
@@ -105,7 +105,7 @@ struct avx512_gates {
 
 #endif
 
-/// By what an executor speaks.
+/// The kernels for an executor's instruction set.
 [[nodiscard]] inline gate_kernels const& gates_for(isa simd_level) {
 #if defined(__x86_64__)
   if (simd_level >= isa::avx512) return avx512_gates::kernels;

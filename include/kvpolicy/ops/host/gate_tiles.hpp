@@ -1,4 +1,4 @@
-// Rows times the weights of a gate: tiles of 24 rows, blocks of 32 hidden units.
+// Products of rows and the weights of a gate: tiles of 24 rows, and blocks of 32 hidden units.
 #pragma once
 
 #if defined(__x86_64__)
@@ -16,15 +16,15 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// How a gate's work is cut.
+/// How the work of a gate is divided.
 struct gate_sizes {
-  static constexpr int block = 32;                ///< hidden units side by side
-  static constexpr int rows_of_a_tile = 24;       ///< what is multiplied in one call
-  static constexpr int most_tiles = 20;           ///< of a task
-  static constexpr std::int64_t floats = 196608;  ///< that a task works on again and again: three quarters of a MiB
+  static constexpr int block = 32;                ///< hidden units of a block
+  static constexpr int rows_of_a_tile = 24;       ///< rows that are multiplied in one call
+  static constexpr int most_tiles = 20;           ///< tiles of a task, at most
+  static constexpr std::int64_t floats = 196608;  ///< working set of a task: three quarters of a MiB
 
   [[nodiscard]] static constexpr int padded(int units) { return (units + block - 1) / block * block; }
-  /// Rows of a task that has so many floats for each.
+  /// The number of rows of a task that needs `floats_of_a_row` floats per row.
   [[nodiscard]] static constexpr int rows_of_a_task(std::int64_t floats_of_a_row) {
     std::int64_t const tiles = floats / (rows_of_a_tile * floats_of_a_row);
     return static_cast<int>(tiles < 1 ? 1 : tiles > most_tiles ? most_tiles : tiles) * rows_of_a_tile;
@@ -32,25 +32,25 @@ struct gate_sizes {
 };
 static_assert(gate_sizes::rows_of_a_tile <= keys_of_a_tile, "a tile is multiplied in one call");
 
-/// Scratch is reserved by the caller, on the executor that runs the gates.
+/// Throws if the caller has not reserved scratch on the executor that runs the gates.
 inline void check_gate_scratch(char const* call, host_executor const& exec, std::size_t needed) {
   expects(exec.reserved() >= needed, call, "exec", "an executor without scratch for these weights",
           [&] { return std::string(call) + ".reserve comes first"; });
 }
 
-/// A row of elements side by side, or `step` bytes apart, as floats.
+/// Converts a row to floats. Its elements are contiguous, or `step` bytes apart.
 inline void widen_row(block_kernels const& blocks, codec element, std::byte const* from, std::int64_t step, int dims,
                       float* to) {
   if (step == bytes_of(element)) return blocks.widen(element, from, dims, to);
   load_row(element, from, step, dims, to);
 }
 
-/// One block of weights as the kernels want it, and what multiplies rows by it.
+/// One block of weights, packed for the kernels, which multiplies rows.
 class gate_block {
  public:
   using sizes = gate_sizes;
 
-  /// Floats of `packed` for weights of so many columns.
+  /// The floats of `packed` for weights with `columns` columns.
   [[nodiscard]] static constexpr std::size_t scratch_floats(int columns) {
     return static_cast<std::size_t>(columns) * sizes::block;
   }
@@ -58,7 +58,8 @@ class gate_block {
   gate_block(isa simd_level, float* packed)
       : logits_(blocks_for<sizes::block>(simd_level).logits), few_(gates_for(simd_level).multiply), packed_(packed) {}
 
-  /// Takes `units` rows of weights, a stride of floats apart: packed[column][unit], zeros behind the last unit.
+  /// Packs `units` rows of weights, which are `stride` floats apart, as packed[column][unit], with zeros behind the
+  /// last unit.
   void pack(float const* from, std::int64_t stride, int units, int columns) {
     columns_ = columns;
     if (units < sizes::block) std::fill_n(packed_, scratch_floats(columns), 0.0f);
@@ -69,8 +70,8 @@ class gate_block {
     for (; u < units; ++u) turn_one(from + u * stride, 0, columns, packed_ + u);
   }
 
-  /// out[row][32] = rows [count, at most a tile][columns], a stride of floats apart, times the block. A row's sums are
-  /// the same bits whatever the others are.
+  /// out[row][32] = rows [count][columns] times the block. There is at most a tile of rows, and they are `stride`
+  /// floats apart. The bits of a row's sums do not depend on the other rows.
   void multiply(float const* rows, std::int64_t stride, int count, float* out) {
     for (int i = 0; i < 2 * keys_of_a_tile; ++i) address_[i] = rows + std::min(i, count - 1) * stride;
     auto const multiplied = count <= few_rows ? few_ : logits_;
@@ -82,7 +83,7 @@ class gate_block {
     for (int c = first; c < columns; ++c) to[std::ptrdiff_t{c} * sizes::block] = from[c];
   }
 
-  /// Four rows side by side; so many behind them are fetched meanwhile.
+  /// Interleaves four rows, and prefetches `behind` following rows.
   static void turn_four(float const* from, std::int64_t stride, int columns, int behind, float* to) {
     int c = 0;
 #if defined(__x86_64__)
@@ -109,7 +110,7 @@ class gate_block {
   using product = void (*)(void const* const*, int, int, void const*, float, float*);
 
   product logits_;
-  product few_;  ///< of few rows, one by one
+  product few_;  ///< the product for few rows, one by one
   float* packed_;
   int columns_ = 0;
   void const* address_[2 * keys_of_a_tile] = {};

@@ -1,4 +1,4 @@
-// Host implementation of gather_rows and ring_append: bytes that move.
+// Host implementations of gather_rows and ring_append, which move bytes.
 #pragma once
 
 #if defined(__x86_64__)
@@ -16,7 +16,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// What a lane's kept entries, and the drafts behind them, become: entry i was `source(i)`; ascending.
+/// The moves of a lane's kept entries and of the drafts behind them: entry i comes from `source(i)`. Sources ascend.
 struct lane_moves {
   std::span<int const> kept;
   int committed = 0;
@@ -27,7 +27,7 @@ struct lane_moves {
     auto const entries = static_cast<int>(kept.size());
     return i < entries ? kept[static_cast<std::size_t>(i)] : committed + i - entries;
   }
-  /// Of entries that stay where they are at the front, how many there are.
+  /// How many entries at the front do not move.
   [[nodiscard]] int first() const {
     int i = 0;
     while (i < count() && source(i) == i) ++i;
@@ -35,7 +35,7 @@ struct lane_moves {
   }
 };
 
-/// One row of a plane from one place to another, bytewise.
+/// Copies one row of a plane from one place to another, bytewise.
 inline void move_row(plane const& rows, std::byte const* source, std::byte* target) {
   auto const width = static_cast<std::size_t>(bytes_of(rows.element));
   if (rows.contiguous()) {
@@ -45,8 +45,8 @@ inline void move_row(plane const& rows, std::byte const* source, std::byte* targ
   for (int d = 0; d < rows.dims; ++d) std::memcpy(target + d * rows.dim, source + d * rows.dim, width);
 }
 
-/// Copies of whole cache lines that do not fetch the line that they overwrite; false where there is no such store, or
-/// the target is not at a line.
+/// Copies whole cache lines with non-temporal stores, which do not fetch the overwritten line. Returns false if there
+/// is no such store, or if the target is not aligned to a line.
 struct line_copy {
   isa simd_level = isa::portable;
   int bytes = 0;
@@ -63,7 +63,7 @@ struct line_copy {
     return false;
 #endif
   }
-  /// After the last copy: others see what was written.
+  /// Must follow the last copy, so that other threads see what was written.
   static void finish() {
 #if defined(__x86_64__)
     _mm_sfence();
@@ -86,9 +86,9 @@ struct line_copy {
 #endif
 };
 
-/// Rows of one plane: the i-th of [begin, end) goes from `from(i)` to `to(i)`, one after another. Which rows come next
-/// is known, and no pattern that a processor would guess: they are fetched ahead, into the second level, which has more
-/// misses in flight. What would leave the cache before it is read is not put there.
+/// Moves rows of one plane: row i of [begin, end) from `from(i)` to `to(i)`, one after another. The next rows are
+/// known, but a processor cannot predict them, so they are prefetched into the second-level cache, which supports more
+/// outstanding misses. Non-temporal stores are used if the written lines would be evicted before they are read.
 template <class From, class To>
 void move_rows(isa simd_level, plane const& rows, ordinal_range which, From const& from, To const& to) {
   constexpr int ahead = 32;
@@ -108,7 +108,7 @@ void move_rows(isa simd_level, plane const& rows, ordinal_range which, From cons
   if (streams) line_copy::finish();
 }
 
-/// A lane's rows of one plane follow its kept entries.
+/// Moves the rows of a lane in one plane according to its kept entries.
 inline void move_rows(isa simd_level, plane const& rows, locator const& where, lane this_lane,
                       lane_moves const& moves) {
   ordinal_range const which{moves.first(), moves.count()};
@@ -130,8 +130,9 @@ bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
          (table.head != 0 || one.head == 0);
 }
 
-/// Ordinals below `committed` that are not kept, ascending; returns how many. `dropped` has room for one more than
-/// those. Without a branch an entry: which ones go is as good as random.
+/// Lists the ordinals below `committed` that are not kept, in ascending order, and returns their number. `dropped` must
+/// have one element more than that. The loop has no branch per entry, because which entries are dropped is
+/// unpredictable.
 inline int list_dropped(std::span<int const> kept, int committed, int* dropped) {
   int gone = 0;
   std::size_t next = 0;
@@ -146,8 +147,8 @@ inline int list_dropped(std::span<int const> kept, int committed, int* dropped) 
   return gone;
 }
 
-/// Positions and columns of a lane follow its kept entries; what was made of the rows is true up to the first that
-/// moved.
+/// Moves positions and columns of a lane according to its kept entries. Columns that are recomputed from rows are valid
+/// up to the first row that moved.
 inline void permute_lane(cache const& in, lane this_lane, lane_moves const& moves,
                          std::span<recorded_column const> columns) {
   if (owns_row(in.lanes.position, in.lanes, this_lane)) {
@@ -210,12 +211,12 @@ struct implementation<ops::ring_append_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const&, int) { return 0; }
 
-  static void run(host_executor& exec, lanes const& among, query_view const& from, query_ring_view const& ring) {
-    exec.for_each(among.size(), [&](int i, int) {
-      lane const this_lane = among.at(i);
-      int const committed = among.committed(this_lane);
+  static void run(host_executor& exec, lanes const& batch, query_view const& from, query_ring_view const& ring) {
+    exec.for_each(batch.size(), [&](int i, int) {
+      lane const this_lane = batch.at(i);
+      int const committed = batch.committed(this_lane);
       if (committed == 0) return;
-      int const last = among.position.row(this_lane)[committed - 1];
+      int const last = batch.position.row(this_lane)[committed - 1];
       int const* const position = from.position.row(this_lane);
       int end = 0;
       while (end < from.valid(this_lane) && position[from.stored(this_lane, end)] <= last) ++end;

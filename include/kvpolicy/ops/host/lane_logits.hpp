@@ -1,4 +1,4 @@
-// Logits of a lane: its keys tile by tile against packed query rows.
+// Computes the logits of a lane: tiles of its keys times packed query rows.
 #pragma once
 
 #include <algorithm>
@@ -12,18 +12,18 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 inline constexpr int most_rows = 32;  ///< rows of the larger block
 
-/// Query rows side by side, and what the kernels say of each.
+/// A block of packed query rows, and the state of their softmax.
 struct row_block {
   float* packed = nullptr;
   int rows = 0;
   block_kernels const* kernels = nullptr;
   int seen[most_rows] = {};
-  float share[most_rows] = {};
+  float scale[most_rows] = {};
   float lse[most_rows] = {};
-  float highest[most_rows] = {};
+  float row_max[most_rows] = {};
   float sum[most_rows] = {};
 
-  /// 4, 16 or 32 rows, filled or not.
+  /// Sets the number of rows to 4, 16 or 32. Not all of them need be used.
   void set_rows(isa simd_level, int count) {
     rows = count;
     kernels = count == few_rows ? &blocks_for<few_rows>(simd_level)
@@ -32,14 +32,14 @@ struct row_block {
   }
 };
 
-/// The rows of one lane's query heads: `count` of each from `begin` on.
+/// The query rows of one lane: `count` rows of each query head, from `begin` on.
 struct row_range {
   int begin = 0;
   int count = 0;
   int group = 1;
 };
 
-/// How keys and rows are multiplied: which kernel, and how rows are packed for it.
+/// The kernel that multiplies keys and rows, which determines how rows are packed.
 enum class product { columns, columns_bf16, rows, quads, quads_bf16, quads_split };
 
 class lane_logits {
@@ -65,10 +65,10 @@ class lane_logits {
   }
 
   [[nodiscard]] isa simd_level() const { return simd_level_; }
-  /// What products are multiplied by, if not by 1 / sqrt(D).
+  /// Sets the factor of products; the default is 1 / sqrt(D).
   void scale_by(float factor) { scale_ = factor; }
 
-  /// Rows of a block for so many that are left, of which it takes at most `most`.
+  /// The size of a block for `left` remaining rows, of which it takes at most `most`.
   [[nodiscard]] int rows_for(int left, int most = most_rows) const {
     if (are_few()) return few_rows;
     return left > 16 && most > 16 ? most_rows : 16;
@@ -80,7 +80,7 @@ class lane_logits {
     return block;
   }
 
-  /// Rows [first, first + count), counted head by head, side by side; zeros behind them.
+  /// Packs rows [first, first + count), which are numbered head by head; the rest of the block is zero.
   void pack(row_block& block, int first, int count) {
     std::fill_n(block.packed, static_cast<std::ptrdiff_t>(block.rows) * dims_, 0.0f);
     for (int i = 0; i < count; ++i) {
@@ -89,8 +89,8 @@ class lane_logits {
     }
   }
 
-  /// Makes the keys of entries [first, first + tile) the current tile; returns how many there are below `end`. The
-  /// addresses of the tile behind them are there too, to be fetched early.
+  /// Makes the keys of entries [first, first + tile) the current tile, and returns how many of them are below `end`.
+  /// The addresses of the next tile are computed too, so that it can be prefetched.
   int take(int first, int end) {
     int const count = std::min(keys_of_a_tile, end - first);
     int const there = std::min(2 * keys_of_a_tile, end - first);
@@ -114,12 +114,12 @@ class lane_logits {
     return count;
   }
 
-  /// Logits of the current tile's first `count` keys and a block's rows.
+  /// Computes the logits of the first `count` keys of the current tile and a block's rows.
   void tile(row_block const& block, int count, float* to) const {
     kernel_of (*block.kernels)(address_, count, dims_, block.packed, scale_, to);
   }
 
-  /// Logits of entries [begin, end), from `to` on.
+  /// Computes the logits of entries [begin, end), and writes them to `to`.
   void all(row_block const& block, int begin, int end, float* to) {
     for (int e = begin; e < end; e += keys_of_a_tile) {
       int const count = take(e, end);
@@ -157,7 +157,7 @@ class lane_logits {
     }
   }
 
-  /// Where one pointer and one stride tell where a row is, by ordinal or by slot.
+  /// Detects whether a pointer and a stride determine the address of each row, by ordinal or by slot.
   void find_plain_rows() {
     plane const& rows = keys_->rows;
     if (rows.bases.data != nullptr) return;
@@ -171,7 +171,7 @@ class lane_logits {
     }
   }
 
-  /// Addresses of entries [first + begin, first + end).
+  /// Computes the addresses of entries [first + begin, first + end).
   void find(int first, int begin, int end) {
     if (plain_ == nullptr) {
       for (int k = begin; k < end; ++k) address_[k] = keys_->row(lanes_, first + k);
@@ -182,7 +182,8 @@ class lane_logits {
     }
   }
 
-  /// Every address is one that a float may have if two neighbouring ones are: rows lie at multiples of a stride.
+  /// True if all keys are aligned floats. Rows are multiples of a stride apart, so it suffices that the addresses of
+  /// this tile are aligned.
   [[nodiscard]] bool is_floats() const {
     if (keys_->rows.element != codec::f32 || !keys_->rows.contiguous()) return false;
     std::uintptr_t all = 0;
@@ -195,14 +196,14 @@ class lane_logits {
     load_row(keys_->rows.element, from, keys_->rows.dim, dims_, to);
   }
 
-  /// Row i of the range into row_.
+  /// Loads row i of the range into row_.
   void load(int i) {
     int const row = rows_->stored(lanes_, range_.begin + i % range_.count);
     std::byte const* const from = rows_->at(lanes_, lanes_.head * range_.group + i / range_.count, row);
     load_row(rows_->element, from, bytes_of(rows_->element), dims_, row_);
   }
 
-  /// Rows that bf16 holds exactly, whatever they are stored as, lose nothing in an instruction of bf16 pairs.
+  /// True if bf16 represents all rows exactly. Then instructions on bf16 pairs lose nothing.
   bool rows_are_bf16() {
     if (rows_->element == codec::bf16) return true;
     for (int i = 0; i < range_.count * range_.group; ++i) {
@@ -214,7 +215,7 @@ class lane_logits {
     return true;
   }
 
-  /// row_ becomes row i of a block, as the kernel wants it.
+  /// Packs row_ as row i of a block, in the layout of the kernel.
   void pack_row(row_block& block, int i) const {
     switch (by_) {
       case product::columns:
@@ -241,18 +242,18 @@ class lane_logits {
     }
   }
 
-  /// Two neighbours, each the nearest bf16, as the bits of one float.
+  /// Two neighbouring elements, each rounded to bf16, as the bits of one float.
   static float as_pair(float first, float second) {
     return same_bits<float>((same_bits<std::uint32_t>(nearest(first)) >> 16) |
                             same_bits<std::uint32_t>(nearest(second)));
   }
   static float nearest(float value) {
-    std::byte held[2];
-    store(codec::bf16, value, held);
-    return kvpolicy::load(codec::bf16, held);
+    std::byte rounded[2];
+    store(codec::bf16, value, rounded);
+    return kvpolicy::load(codec::bf16, rounded);
   }
   [[nodiscard]] float pair_at(int d) const { return as_pair(row_[d], row_[d + 1]); }
-  /// What rounding them left over, rounded too.
+  /// The rounding errors of the two elements, rounded to bf16 too.
   [[nodiscard]] float rest_at(int d) const {
     return as_pair(row_[d] - nearest(row_[d]), row_[d + 1] - nearest(row_[d + 1]));
   }
@@ -264,10 +265,10 @@ class lane_logits {
   row_range range_{};
   int dims_ = 0;
   product by_ = product::columns;
-  std::byte const* plain_ = nullptr;  ///< the row of ordinal or slot 0, if the others follow at a stride
+  std::byte const* plain_ = nullptr;  ///< the row of ordinal or slot 0, if others are at multiples of a stride
   std::int64_t stride_ = 0;
   int const* slots_ = nullptr;
-  int behind_ = -1;  ///< the entry after the current tile, whose tile `next_` is
+  int behind_ = -1;  ///< the first entry behind the current tile; `next_` is its tile
   int end_ = 0;
   float scale_ = 0;
   float* packed_ = nullptr;

@@ -1,4 +1,4 @@
-// The attention that one lane's entries receive: blocks of query rows against tiles of keys.
+// Computes the attention that one lane's entries receive: blocks of query rows times tiles of keys.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,18 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Folds `value` into `into`; the first of a series replaces it.
+/// Reduces `value` into `into`; the first value of a series replaces it.
 inline void fold(float& into, float value, reduction how, bool first) {
   if (first) {
     into = value;
   } else if (how == reduction::max) {
-    into = !(into >= value) && into == into ? value : into;  // a NaN on either side stays
+    into = !(into >= value) && into == into ? value : into;  // NaN propagates from either side
   } else {
     into += value;
   }
 }
 
-/// The mass of one lane. Rows are counted head by head: row i is row i % rows of query head i / rows of the group.
+/// The attention mass of one lane. Row i is row i % rows of query head i / rows of the group.
 class lane_mass {
  public:
   static constexpr int most_stretches = 64;
@@ -32,39 +32,39 @@ class lane_mass {
            lane_logits::scratch(model);
   }
 
-  /// `among`: the scores whose candidates count, where only those do; they are not written.
+  /// `scores` has the lanes, and says which entries are candidates if only they count. It is not written.
   lane_mass(isa simd_level, keys const& from, query_view const& rows, attention_mass_options const& how,
-            score_view const& among, lane this_lane, std::span<std::byte> memory)
+            score_view const& scores, lane this_lane, std::span<std::byte> memory)
       : rows_(rows),
         how_(how),
         lanes_(this_lane),
-        group_(rows.heads / among.lanes.heads),
-        position_(among.lanes.position.row(this_lane)),
-        candidate_(how.domain == key_domain::candidates ? among.rows.row(this_lane) : nullptr) {
-    entries_ = among.lanes.committed(this_lane);
+        group_(rows.heads / scores.lanes.heads),
+        position_(scores.lanes.position.row(this_lane)),
+        candidate_(how.domain == key_domain::candidates ? scores.rows.row(this_lane) : nullptr) {
+    entries_ = scores.lanes.committed(this_lane);
     scratch_arena arena(memory);
-    auto const n = static_cast<std::size_t>(among.lanes.bound);
+    auto const n = static_cast<std::size_t>(scores.lanes.bound);
     block_ = arena.take<float>(most_rows * n);
     total_ = arena.take<float>(n);
-    shares_ = arena.take<float>(most_rows * most_stretches);
+    scales_ = arena.take<float>(most_rows * most_stretches);
     choose_rows();
     logits_ = lane_logits(simd_level, from, rows, this_lane, {begin_, count_, group_}, arena);
   }
 
-  /// How many lanes' masses one worker's scratch can hold beside the block that it works on. Blocks of 16 rows leave
-  /// half of the larger block's room.
+  /// How many lanes' masses the scratch of one worker can store beside the current block. Blocks of 16 rows use only
+  /// half of the memory of the larger block.
   static int totals(attention_mass_options const& how, query_view const& rows, int group) {
     bool const one_operation = group == 1 || rows.rows == 1 || kind_of(how.rows) == kind_of(how.group);
     bool const small = one_operation && how.order != reduction_order::group_on_logits && rows.rows * group <= 16;
     return small ? most_rows - 16 : 1;
   }
-  /// Where the i-th of so many is.
+  /// The memory of the i-th of `of` masses.
   static float* total(std::span<std::byte> memory, int bound, int i, int of) {
     auto* const block = reinterpret_cast<float*>(memory.data());
     return block + static_cast<std::ptrdiff_t>(of > 1 ? 16 + i : most_rows) * bound;
   }
 
-  /// The lane's mass, in `total`.
+  /// Computes the mass of the lane in `total`.
   void compute(float* total) {
     total_ = total;
     std::fill_n(total_, entries_, 0.0f);
@@ -74,7 +74,7 @@ class lane_mass {
       } else {
         how_.order == reduction_order::rows_then_group ? rows_first() : group_first();
       }
-      if (shares() > 1) divide(total_, shares());
+      if (divisor() > 1) divide(total_, divisor());
     }
   }
   void compute() { compute(total_); }
@@ -84,7 +84,7 @@ class lane_mass {
   [[nodiscard]] bool sees_all() const { return rows_.position.data == nullptr; }
   [[nodiscard]] int position_of(int row) const { return rows_.position.row(lanes_)[rows_.stored(lanes_, row)]; }
 
-  /// Entries at positions below `limit`: visible sets are prefixes, because ordinals ascend in position.
+  /// The number of entries at positions below `limit`. Visible entries are a prefix, because positions ascend.
   [[nodiscard]] int entries_before(int limit) const {
     return static_cast<int>(std::lower_bound(position_, position_ + entries_, limit) - position_);
   }
@@ -108,7 +108,7 @@ class lane_mass {
 
   static reduction kind_of(reduction how) { return how == reduction::max ? reduction::max : reduction::sum; }
 
-  /// Sum or max, if all rows of all heads are reduced by it in any order; `last` if they are not.
+  /// Sum or max, if one operation reduces all rows of all heads in any order; otherwise `last`.
   [[nodiscard]] reduction one_operation() const {
     if (group_ == 1) return kind_of(how_.rows);
     if (how_.order == reduction_order::group_on_logits) return reduction::last;
@@ -120,7 +120,7 @@ class lane_mass {
     return rows_.lse.data != nullptr && domain_ == entries_ && candidate_ == nullptr;
   }
 
-  /// Logits of what is no candidate become those of nothing.
+  /// Sets the logits of entries that are not candidates to -inf.
   void leave_out(block_view const& view, int rows) const {
     if (candidate_ == nullptr) return;
     float const* const score = candidate_ + view.first;
@@ -132,7 +132,7 @@ class lane_mass {
   }
   static bool all_compete(float const* score) { return std::find(score, score + 8, lowest) == score + 8; }
 
-  /// Makes rows [first, first + count) a block's: what they see, their sums where given, themselves side by side.
+  /// Fills a block with rows [first, first + count): how many entries each sees, its LSE if given, and the packed rows.
   void fill(row_block& block, int first, int count) {
     std::fill_n(block.seen, most_rows, 0);
     std::fill_n(block.lse, most_rows, 0.0f);
@@ -146,32 +146,32 @@ class lane_mass {
     logits_.pack(block, first, count);
   }
 
-  /// Calls visit(view of a stretch, its first entry) for all that any row sees. A stretch stays in the cache.
+  /// Calls visit(view, its first entry) for each stretch of entries that any row sees. A stretch stays in the cache.
   template <class Visit>
   void for_each_stretch(row_block& block, float* values, Visit const& visit) {
-    float* share = shares_;
-    for (int e = 0; e < seen_; e += stretch_, share += block.rows) {
+    float* scale = scales_;
+    for (int e = 0; e < seen_; e += stretch_, scale += block.rows) {
       int const count = std::min(stretch_, seen_ - e);
-      visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.seen, share}, e);
+      visit(block_view{values + static_cast<std::ptrdiff_t>(e) * block.rows, e, count, block.seen, scale}, e);
     }
   }
 
-  void share_alike(float share) { std::fill_n(shares_, most_rows * most_stretches, share); }
+  void scale_all(float scale) { std::fill_n(scales_, most_rows * most_stretches, scale); }
 
-  /// Softmax of a block of logits, which `make` writes stretch by stretch.
+  /// Computes the softmax of a block of logits, which `make` writes stretch by stretch.
   template <class Make>
   void softmax(row_block& block, float* values, Make const& make) {
-    std::fill_n(block.highest, most_rows, lowest);
+    std::fill_n(block.row_max, most_rows, lowest);
     std::fill_n(block.sum, most_rows, 0.0f);
     for_each_stretch(block, values, [&](block_view const& view, int e) {
       make(view, e);
       leave_out(view, block.rows);
-      block.kernels->advance(view, block.highest, block.sum);
+      block.kernels->advance(view, block.row_max, block.sum);
     });
-    block.kernels->settle(shares_, (seen_ + stretch_ - 1) / stretch_, block.seen, block.highest, block.sum);
+    block.kernels->finalize(scales_, (seen_ + stretch_ - 1) / stretch_, block.seen, block.row_max, block.sum);
   }
 
-  /// Rows [first, first + count) as probabilities in `values`.
+  /// Computes the probabilities of rows [first, first + count) in `values`.
   void probabilities(row_block& block, int first, int count, float* values) {
     fill(block, first, count);
     auto const logits = [&](block_view const& view, int e) { logits_.all(block, e, e + view.count, view.values); };
@@ -182,14 +182,14 @@ class lane_mass {
     });
   }
 
-  /// Reduces a block's rows into `out`, which becomes or grows by them.
+  /// Reduces a block's rows, and writes the result to `out`, or combines it with `out` if `grow`.
   void reduce(row_block& block, float* values, reduction how, bool grow, float* out) {
     for_each_stretch(block, values, [&](block_view const& view, int e) {
       block.kernels->reduce(view, how == reduction::max, grow, out + e);
     });
   }
 
-  /// Blocks of any rows, one after another.
+  /// Reduces all rows with one operation, block by block.
   void one_reduction(reduction how) {
     row_block block = logits_.block_storage(0);
     int const all = count_ * group_;
@@ -200,8 +200,8 @@ class lane_mass {
     }
   }
 
-  /// With the sums of the softmax given, a tile of keys is done with when its logits are there. Several blocks of rows
-  /// share a pass over the keys.
+  /// Does the same when LSE is given: the logits of a tile of keys become probabilities and are reduced at once.
+  /// Several blocks of rows share a pass over the keys.
   void one_sweep(reduction how) {
     int const all = count_ * group_;
     for (int begin = 0; begin < all; begin += lane_logits::storage * most_rows) {
@@ -216,7 +216,7 @@ class lane_mass {
       for (int e = 0; e < seen_; e += keys_of_a_tile) {
         int const keys = logits_.take(e, seen_);
         for (int b = 0; b < blocks; ++b) {
-          block_view const view{block_, e, keys, block[b].seen, block[b].share};
+          block_view const view{block_, e, keys, block[b].seen, block[b].scale};
           logits_.tile(block[b], keys, block_);
           block[b].kernels->normalise(view, block[b].lse);
           block[b].kernels->reduce(view, how == reduction::max, begin > 0 || b > 0, total_ + e);
@@ -252,21 +252,21 @@ class lane_mass {
           block.kernels->gather_head(view, how_.group == reduction::max, h > 0, into);
         });
       }
-      share_alike(1);
+      scale_all(1);
       if (on_logits) softmax(block, combined, [](block_view const&, int) {});
       reduce(block, combined, how_.rows, r > 0, total_);
     }
   }
 
-  /// Rows [first, first + count) as logits, which count as much as a mean of the group's lets them.
+  /// Computes the logits of rows [first, first + count). For a mean over the group, their scale is 1 / group.
   void plain_logits(row_block& block, int first, int count) {
     fill(block, first, count);
     logits_.all(block, 0, seen_, block_);
-    share_alike(how_.group == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f);
+    scale_all(how_.group == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f);
   }
 
-  /// How many values each of the total's numbers is the mean of; a mean of logits was taken before their softmax.
-  [[nodiscard]] int shares() const {
+  /// How many values each result is the mean of. A mean over logits was already taken before their softmax.
+  [[nodiscard]] int divisor() const {
     bool const by_group = how_.group == reduction::mean && how_.order != reduction_order::group_on_logits;
     return (how_.rows == reduction::mean ? count_ : 1) * (by_group ? group_ : 1);
   }
@@ -282,16 +282,16 @@ class lane_mass {
   lane lanes_;
   int group_;
   int const* position_;
-  float const* candidate_;  ///< -inf of an entry that is none; null: all are
+  float const* candidate_;  ///< -inf for an entry that is not a candidate; null: all are
   int entries_ = 0;
   int begin_ = 0;    ///< the first row used
-  int count_ = 0;    ///< rows of a head
-  int domain_ = 0;   ///< entries that softmax runs over
+  int count_ = 0;    ///< rows of each head that are used
+  int domain_ = 0;   ///< entries over which softmax runs
   int seen_ = 0;     ///< entries that any row sees
   int stretch_ = 1;  ///< entries whose block of logits stays in the cache until they are probabilities
   float* block_ = nullptr;
   float* total_ = nullptr;
-  float* shares_ = nullptr;  ///< what makes a stretch's values probabilities, for each row of the block
+  float* scales_ = nullptr;  ///< per stretch and row: the factor that turns values into probabilities
   lane_logits logits_{};
 };
 

@@ -44,7 +44,7 @@ struct implementation<ops::check_list_t, host> {
   }
 
  private:
-  /// True if nothing about a row's slots is wrong by itself: a fast pass, before the one that finds what is.
+  /// True if each slot of a row is valid. This is a fast check; a slower one then finds the error.
   template <class Shared>
   static bool sound(cache const& in, list_edit<Shared> const& edit, lane this_lane) {
     int const count = *in.lanes.count.row(this_lane);
@@ -67,7 +67,8 @@ struct implementation<ops::check_list_t, host> {
                         bool alone, detail::unit_marks& owned, detail::unit_marks& locked) {
     check_prefix(keep, in, edit, this_lane);
     if (!alone || !sound(in, edit, this_lane)) return check_slots(in, edit, this_lane, owned, locked);
-    int const* const slot = detail::list_row(edit.list, in.where, this_lane);  // what `shared` throws, it throws here
+    // An exception of `shared` must be thrown before anything changes.
+    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
     for (int e = in.lanes.committed(this_lane) - 1; e >= 0; --e) static_cast<void>(edit.shared(slot[e]));
   }
 
@@ -154,7 +155,7 @@ struct implementation<ops::rewrite_list_t, host> {
   }
 
  private:
-  /// A row of a unit_list being written, or nothing but a count where there is none.
+  /// Writes a row of a unit_list. Without memory it only counts.
   class appender {
    public:
     appender(unit_list const& to, lane this_lane)
@@ -177,13 +178,14 @@ struct implementation<ops::rewrite_list_t, host> {
     int count_ = 0;
   };
 
-  /// Clears the marks that will be asked for, by whichever way is shorter.
+  /// Clears the marks that will be read, in the faster of two ways.
   static void clear_marks(detail::unit_marks& seen, std::int64_t units, int const* slot, int count) {
     if (units / 16 <= count) return seen.clear_all(units);
     for (int e = 0; e < count; ++e) seen.clear(slot[e]);
   }
 
-  /// One list: kept slots to the front, drafts behind them, then those that fell out. Returns how many were freed.
+  /// Rewrites one list: kept slots at the front, drafts behind them, then the slots of dropped entries. Returns the
+  /// number of freed slots.
   template <class Shared>
   static std::int64_t rewrite(std::span<std::byte> memory, std::span<int const> kept, cache const& in,
                               list_edit<Shared> const& edit, lane this_lane) {

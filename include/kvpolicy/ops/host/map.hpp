@@ -1,4 +1,4 @@
-// Host implementations of the verbs that visit every entry once: map and row_norm.
+// Host implementations of map and row_norm, which visit every entry once.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Host implementation of the verbs that write masks.
+// Host implementations of the verbs that write masks.
 #pragma once
 
 #include <kvpolicy/ops/host/executor.hpp>

@@ -1,4 +1,4 @@
-// Host implementations of the verbs that keep bounds of pages.
+// Host implementations of the verbs that maintain page bounds.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-inline constexpr int rows_of_a_bound = 16;  ///< keys that are bounded in one call
+inline constexpr int rows_of_a_bound = 16;  // keys per call of a kernel
 
-/// Floats as integers whose order is that of the floats, -0 below +0, and a NaN beyond the infinity of its sign: so no
-/// NaN is lost to a comparison, and 16-bit types need no conversion. The mapping is its own inverse.
+/// Maps floats to integers with the same order: -0 is below +0, and a NaN is beyond the infinity of its sign. So no NaN
+/// is lost in a comparison, and 16-bit types need no conversion. The mapping is its own inverse.
 ///
-/// `Bytes` a vector of `Number`s, int16 or int32.
+/// `Bytes` is the size of a vector of `Number`s, which are int16 or int32.
 template <int Bytes, class Number>
 struct bound_bodies {
   typedef Number numbers __attribute__((vector_size(Bytes)));
@@ -25,36 +25,36 @@ struct bound_bodies {
   static constexpr Number magnitude = std::numeric_limits<Number>::max();
   static constexpr int sign = static_cast<int>(8 * sizeof(Number)) - 1;
 
-  /// The highest and the lowest of each channel over `count` rows, beside what `high` and `low` hold unless
-  /// `new_tokens`.
-  [[gnu::always_inline]] static inline void take(std::byte const* const* rows, int count, int dims, bool fresh,
+  /// Computes the maximum and minimum of each channel over `count` rows, and of the values in `high` and `low` unless
+  /// `overwrite`.
+  [[gnu::always_inline]] static inline void take(std::byte const* const* rows, int count, int dims, bool overwrite,
                                                  Number* high, Number* low) {
     int d = 0;
-    for (; d + 4 * width <= dims; d += 4 * width) vectors<4>(rows, count, d, fresh, high + d, low + d);
-    for (; d + width <= dims; d += width) vectors<1>(rows, count, d, fresh, high + d, low + d);
+    for (; d + 4 * width <= dims; d += 4 * width) vectors<4>(rows, count, d, overwrite, high + d, low + d);
+    for (; d + width <= dims; d += width) vectors<1>(rows, count, d, overwrite, high + d, low + d);
     for (; d < dims; ++d) {
       for (int r = 0; r < count; ++r) {
         Number const value = one(rows[r], d);
-        high[d] = (fresh && r == 0) || value > high[d] ? value : high[d];
-        low[d] = (fresh && r == 0) || value < low[d] ? value : low[d];
+        high[d] = (overwrite && r == 0) || value > high[d] ? value : high[d];
+        low[d] = (overwrite && r == 0) || value < low[d] ? value : low[d];
       }
     }
   }
 
-  /// Back to floats, in place.
+  /// Converts values back to floats, in place.
   [[gnu::always_inline]] static inline void restore(Number* values, int dims) {
     for (int d = 0; d < dims; ++d) values[d] = ordered(values[d]);
   }
 
  private:
-  /// `Count` vectors of channels from d on: so many lines of a row are read together.
+  /// Computes `Count` vectors of channels from d on, so that as many cache lines of a row are read together.
   template <int Count>
-  [[gnu::always_inline]] static inline void vectors(std::byte const* const* rows, int count, int d, bool fresh,
+  [[gnu::always_inline]] static inline void vectors(std::byte const* const* rows, int count, int d, bool overwrite,
                                                     Number* high, Number* low) {
     numbers most[static_cast<std::size_t>(Count)];
     numbers least[static_cast<std::size_t>(Count)];
     for (int i = 0; i < Count; ++i) {
-      if (fresh) {
+      if (overwrite) {
         load(most[i], rows[0], d + i * width);
         least[i] = most[i];
       } else {
@@ -62,7 +62,7 @@ struct bound_bodies {
         get(least[i], low + i * width);
       }
     }
-    for (int r = fresh ? 1 : 0; r < count; ++r) {
+    for (int r = overwrite ? 1 : 0; r < count; ++r) {
       for (int i = 0; i < Count; ++i) {
         numbers value;
         load(value, rows[r], d + i * width);
@@ -87,16 +87,16 @@ struct bound_bodies {
   }
 };
 
-/// `take` of one type of numbers, for one instruction set.
+/// `take` for one type of numbers and one instruction set.
 template <class Number>
 struct bound_kernels {
-  void (*take)(std::byte const* const* rows, int count, int dims, bool fresh, Number* high, Number* low) = nullptr;
+  void (*take)(std::byte const* const* rows, int count, int dims, bool overwrite, Number* high, Number* low) = nullptr;
 };
 
 template <class Number>
 struct portable_bounds {
-  static void take(std::byte const* const* rows, int count, int dims, bool fresh, Number* high, Number* low) {
-    bound_bodies<16, Number>::take(rows, count, dims, fresh, high, low);
+  static void take(std::byte const* const* rows, int count, int dims, bool overwrite, Number* high, Number* low) {
+    bound_bodies<16, Number>::take(rows, count, dims, overwrite, high, low);
   }
   static constexpr bound_kernels<Number> kernels{take};
 };
@@ -105,25 +105,25 @@ struct portable_bounds {
 
 template <class Number>
 struct avx2_bounds {
-  [[gnu::target(KVPOLICY_AVX2)]] static void take(std::byte const* const* rows, int count, int dims, bool fresh,
+  [[gnu::target(KVPOLICY_AVX2)]] static void take(std::byte const* const* rows, int count, int dims, bool overwrite,
                                                   Number* high, Number* low) {
-    bound_bodies<32, Number>::take(rows, count, dims, fresh, high, low);
+    bound_bodies<32, Number>::take(rows, count, dims, overwrite, high, low);
   }
   static constexpr bound_kernels<Number> kernels{take};
 };
 
 template <class Number>
 struct avx512_bounds {
-  [[gnu::target(KVPOLICY_AVX512)]] static void take(std::byte const* const* rows, int count, int dims, bool fresh,
+  [[gnu::target(KVPOLICY_AVX512)]] static void take(std::byte const* const* rows, int count, int dims, bool overwrite,
                                                     Number* high, Number* low) {
-    bound_bodies<64, Number>::take(rows, count, dims, fresh, high, low);
+    bound_bodies<64, Number>::take(rows, count, dims, overwrite, high, low);
   }
   static constexpr bound_kernels<Number> kernels{take};
 };
 
 #endif
 
-/// The kernels for what an executor speaks.
+/// The kernels for an executor's instruction set.
 template <class Number>
 [[nodiscard]] bound_kernels<Number> const& bounds_for(isa simd_level) {
 #if defined(__x86_64__)
@@ -134,7 +134,7 @@ template <class Number>
   return portable_bounds<Number>::kernels;
 }
 
-/// One lane's pages being bounded.
+/// Computes the bounds of the pages of one lane.
 template <class Number>
 class page_bounder {
  public:
@@ -146,7 +146,8 @@ class page_bounder {
         low_(high_ + to.dims),
         copies_(arena.take<std::byte>(static_cast<std::size_t>(rows_of_a_bound * to.dims) * sizeof(Number))) {}
 
-  /// Bounds of the entries [begin, end) become those of page `which`. Of entries up to `there` some are read next.
+  /// Computes the bounds of page `which` from entries [begin, end). Entries below `there` are prefetched, because they
+  /// are read next.
   void bound(lane this_lane, int which, int begin, int end, int there) const {
     std::byte const* rows[rows_of_a_bound] = {};
     for (int e = begin; e < end; e += rows_of_a_bound) {
@@ -172,7 +173,7 @@ class page_bounder {
     int const bytes = to_.dims * static_cast<int>(sizeof(Number));
     for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
   }
-  /// The row of an entry, its channels side by side.
+  /// The row of an entry with contiguous channels.
   [[nodiscard]] std::byte const* row_of(lane this_lane, int ordinal, int r) const {
     std::byte const* const row = from_.row(this_lane, ordinal);
     if (from_.rows.contiguous()) return row;

@@ -1,4 +1,4 @@
-// Host implementation of page_scores: a product of folded query rows with the rows of bounds.
+// Host implementation of page_scores, as a product of transformed query rows with rows of bounds.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,11 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// One lane's pages and the heads that ask. sum max(q high, q low) is one product: of [max(q, 0); min(q, 0)] with
-/// [high; low].
+/// The pages of one lane and the query heads of its group. sum max(q high, q low) is one product: of [max(q, 0); min(q,
+/// 0)] with [high; low].
 class page_products {
  public:
-  static constexpr int blocks = 2;  ///< blocks of few_rows heads that meet the bounds in one pass
+  static constexpr int blocks = 2;  ///< blocks of few_rows heads that share a pass over the bounds
 
   static int padded(int group) { return (group + few_rows - 1) / few_rows * few_rows; }
   static std::size_t scratch(shape const& model) {
@@ -31,7 +31,7 @@ class page_products {
         arena_(arena),
         folded_(arena_.take<float>(static_cast<std::size_t>(padded(group) + 1) * static_cast<std::size_t>(dims_))),
         values_(arena_.take<float>(values_of_a_tile)) {
-    bounds_.rows = {.base = const_cast<std::byte*>(bounds.row(this_lane, 0)),  // a plane is of rows that may be written
+    bounds_.rows = {.base = const_cast<std::byte*>(bounds.row(this_lane, 0)),  // a plane has writable rows
                     .element = bounds.element,
                     .dims = dims_,
                     .token = bounds.row_bytes(),
@@ -39,7 +39,7 @@ class page_products {
     for (int h = 0; h < padded(group); ++h) fold(rows, this_lane, h);
   }
 
-  /// Scores of the first `pages` pages.
+  /// Computes the scores of the first `pages` pages.
   void score(int pages, reduction how, float* out) const {
     for (int first = 0; first < group_; first += blocks * few_rows) pass(first, pages, how, out);
     for (int p = 0; p < pages && asks_numbers_; ++p) {
@@ -48,10 +48,10 @@ class page_products {
   }
 
  private:
-  /// Of a tile; the last values of a vector may be written behind it.
+  /// The values of a tile. A vector store may write behind the last one.
   static constexpr std::size_t values_of_a_tile = (keys_of_a_tile + 4) * few_rows;
 
-  /// Head h of the group; behind the last, which fill a block up, the first again.
+  /// Transforms the row of head h of the group. Beyond the last head, the first one is repeated to fill the block.
   void fold(query_view const& rows, lane this_lane, int h) {
     int const head = this_lane.head * group_ + (h < group_ ? h : 0);
     float* const to = folded_ + std::ptrdiff_t{h} * dims_;
@@ -60,14 +60,14 @@ class page_products {
     load_row(rows.element, rows.at(this_lane, head, rows.stored(this_lane, rows.valid(this_lane) - 1)),
              bytes_of(rows.element), half, plain);
     for (int d = 0; d < half; ++d) {
-      to[d] = plain[d] < 0 ? 0.0f : plain[d];  // a NaN stays one
+      to[d] = plain[d] < 0 ? 0.0f : plain[d];  // NaN propagates
       to[half + d] = plain[d] < 0 ? plain[d] : 0.0f;
       asks_numbers_ = asks_numbers_ && plain[d] == plain[d];
     }
   }
 
-  /// The score of a page whose product is no number: of an infinite bound, which the other half multiplies by zero, or
-  /// because a key holds a NaN.
+  /// The score of a page whose product is NaN: because an infinite bound is multiplied by the zero of the other half,
+  /// or because a key has a NaN.
   [[nodiscard]] float by_definition(int page, reduction how) const {
     double all = how == reduction::max ? -std::numeric_limits<double>::infinity() : 0.0;
     for (int h = 0; h < group_; ++h) {
@@ -88,10 +88,10 @@ class page_products {
     }
     return sum;
   }
-  /// A NaN on either side stays.
+  /// The larger of two numbers; NaN propagates from either side.
   static double larger(double a, double b) { return a >= b || a != a ? a : b; }
 
-  /// The rows of heads [first, first + few_rows) as a query's.
+  /// A query view of the rows of heads [first, first + few_rows).
   [[nodiscard]] query_view rows_from(int first) const {
     std::int64_t const row = std::int64_t{dims_} * static_cast<int>(sizeof(float));
     return {.base = reinterpret_cast<std::byte const*>(folded_) + first * row,
@@ -102,12 +102,12 @@ class page_products {
             .rows = 1};
   }
 
-  /// Heads that fill a block up count in a maximum, where they change nothing, and in no sum.
-  void share_out(row_block& block, int first, int pages, reduction how) const {
+  /// Sets the scale of each head. A repeated head counts in a maximum, where it changes nothing, but not in a sum.
+  void set_scales(row_block& block, int first, int pages, reduction how) const {
     for (int r = 0; r < few_rows; ++r) {
       bool const counts = how == reduction::max || first + r < group_;
       block.seen[r] = counts ? pages : 0;
-      block.share[r] = how == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f;
+      block.scale[r] = how == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f;
     }
   }
 
@@ -124,20 +124,20 @@ class page_products {
       block[b] = logits[b].block_storage(0);
       block[b].set_rows(simd_level_, few_rows);
       logits[b].pack(block[b], 0, few_rows);
-      share_out(block[b], begin + b * few_rows, pages, how);
+      set_scales(block[b], begin + b * few_rows, pages, how);
     }
     for (int p = 0; p < pages; p += keys_of_a_tile) {
       for (int b = 0; b < there; ++b) {
         int const count = logits[b].take(p, pages);
         logits[b].tile(block[b], count, values_);
-        block[b].kernels->reduce({values_, p, count, block[b].seen, block[b].share}, how == reduction::max,
+        block[b].kernels->reduce({values_, p, count, block[b].seen, block[b].scale}, how == reduction::max,
                                  begin + b > 0, out + p);
       }
     }
   }
 
   isa simd_level_;
-  int dims_;  ///< of a row of bounds: 2 D
+  int dims_;  ///< numbers in a row of bounds: 2 D
   int group_;
   bool asks_numbers_ = true;
   scratch_arena arena_;
@@ -155,7 +155,7 @@ struct implementation<ops::page_scores_t, host> {
 
   static void run(host_executor& exec, lanes const& batch, page_bound_view const& bounds, query_view const& rows,
                   reduction group, score_view const& out) {
-    detail::refuse_counts("page_scores", batch, 0, batch.sequences);  // those of `out` are of pages
+    detail::refuse_counts("page_scores", batch, 0, batch.sequences);  // the counts of `out` are of pages
     exec.for_each(out.lanes.size(), [&](int i, int worker) {
       lane const one = out.lanes.at(i);
       int const committed = batch.committed(one);

@@ -1,4 +1,4 @@
-// What products fetch before it is used. Nothing here changes a result.
+// Prefetching for products. Nothing here changes a result.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,12 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Floats of a cache line.
+/// Floats per cache line.
 inline constexpr int floats_of_a_line = 16;
 
-/// What is fetched while a step of keys is multiplied: the keys behind it, in the order of memory, and the lines that
-/// its products will be written to; a few with every line of a key, for all at once would keep each other waiting.
+/// Prefetches while a step of keys is multiplied: the next keys, in the order of memory, and the lines to which
+/// products will be written. A few lines are fetched with every line of a key, because fetching all at once would
+/// stall.
 template <int Step>
 class step_ahead {
  public:
@@ -19,7 +20,7 @@ class step_ahead {
     each_ = (floats + rounds_ - 1) / rounds_;
   }
 
-  /// Once a line of the keys; passes over the same keys after the first have nothing left to fetch.
+  /// Is called once per line of the keys. Later passes over the same keys have nothing left to fetch.
   [[gnu::always_inline]] inline void fetch() {
     if (rounds_ == 0) return;
     --rounds_;
@@ -45,14 +46,14 @@ class step_ahead {
   int each_;
 };
 
-/// The keys of the next tile into the second-level cache, in the order of memory and two lines at a time: as many as a
-/// round of a product of few rows reads of a key. The first level has too few misses in flight for a whole memory's
-/// speed.
+/// Prefetches the keys of the next tile into the second-level cache, in the order of memory and two lines at a time,
+/// which is as many as a round of a product of few rows reads of a key. The first-level cache supports too few
+/// outstanding misses for the full bandwidth of memory.
 struct tile_ahead {
   void const* const* key;
   int bytes;
   int at = 0;
-  /// Inlined, or g++ takes it for a call without effect.
+  /// Must be inlined, because g++ removes a call that has no effect.
   [[gnu::always_inline]] inline void fetch() {
     __builtin_prefetch(static_cast<std::byte const*>(*key) + at, 0, 2);
     __builtin_prefetch(static_cast<std::byte const*>(*key) + at + 64, 0, 2);

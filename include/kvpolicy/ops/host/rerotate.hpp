@@ -1,4 +1,5 @@
-// Host implementation of rerotate: an angle is a coarse and a fine step, so that two small tables hold all sines.
+// Host implementation of rerotate. An angle is the sum of a coarse and a fine step, so two small tables contain all
+// sines.
 #pragma once
 
 #include <cmath>
@@ -36,7 +37,7 @@ struct implementation<ops::rerotate_t, host> {
         if (int const step = e - batch.position.row(one)[e]; step != 0) turn(in, one, e, step, now);
       }
     });
-    for (int i = 0; i < batch.size(); ++i) {  // shared by lanes, so not before all of them have turned
+    for (int i = 0; i < batch.size(); ++i) {  // lanes may share positions, so all keys are rotated first
       lane const one = batch.at(i);
       int const count = *batch.count.row(one);
       for (int e = 0; e < count; ++e) batch.position.row(one)[e] = e;
@@ -46,12 +47,12 @@ struct implementation<ops::rerotate_t, host> {
  private:
   static constexpr int fine_steps = 64;
 
-  /// Made once for all workers, in the caller's scratch.
+  /// Tables that are computed once for all workers, in the caller's scratch.
   struct tables {
     int pairs;
     rope_style style;
-    double const* frequency;  ///< radians a position of each pair
-    double const* fine;       ///< [64][pairs], cosine and sine of 0 .. 63 positions
+    double const* frequency;  ///< radians per position of each pair
+    double const* fine;       ///< [64][pairs], cosine and sine for 0 .. 63 positions
   };
   static std::size_t table_size(cache const& in) {
     return static_cast<std::size_t>(fine_steps + 1) * static_cast<std::size_t>(in.k.dims);
@@ -70,10 +71,10 @@ struct implementation<ops::rerotate_t, host> {
     return {dims / 2, how.style, frequency, fine};
   }
 
-  /// A worker's sines of the step that it turned by last: neighbours mostly turn by the same.
+  /// The sines and cosines of a worker's most recent rotation. Neighbouring rows mostly rotate by the same angle.
   struct turning {
     tables by;
-    double* coarse;  ///< of a multiple of 64 positions, which seldom changes
+    double* coarse;  ///< for a multiple of 64 positions, which seldom changes
     float* row;
     float* cosine;
     float* sine;

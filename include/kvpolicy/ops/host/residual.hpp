@@ -1,4 +1,4 @@
-// Host implementation of feature_sums and residual: tasks of entries a worker.
+// Host implementations of feature_sums and residual: workers process tasks of some entries.
 #pragma once
 
 #include <algorithm>
@@ -23,10 +23,10 @@ struct implementation<ops::feature_sums_t, host> {
     return detail::scratch_of<float>(static_cast<std::size_t>(model.head_dim));
   }
 
-  static void run(host_executor& exec, keys const& from, query_view const& memory, score_view const& among,
+  static void run(host_executor& exec, keys const& from, query_view const& memory, score_view const& scores,
                   token_features const& out) {
-    if (!among.same_tokens) detail::refuse_other_tokens("feature_sums", among);
-    lanes const& batch = among.lanes;
+    if (!scores.same_tokens) detail::refuse_other_tokens("feature_sums", scores);
+    lanes const& batch = scores.lanes;
     int const tasks = (batch.bound + entries_of_a_task - 1) / entries_of_a_task;
     exec.for_each(batch.sequences * (tasks + 1), [&](int i, int worker) {
       int const sequence = i / (tasks + 1);
@@ -36,7 +36,7 @@ struct implementation<ops::feature_sums_t, host> {
       int const begin = task * entries_of_a_task;
       int const last = std::min(begin + entries_of_a_task, batch.bound);
       int const end = std::min(last, batch.committed({sequence, batch.layer_begin, 0}));
-      int const behind = std::max(begin, end);  // ranks add up whole rows
+      int const behind = std::max(begin, end);  // ranks sum whole rows
       std::fill_n(out.row(sequence, 1 + behind), std::ptrdiff_t{last - behind} * out.dims, 0.0f);
       if (begin < end) add_keys(exec.simd_level(), batch, from, {sequence, begin, end}, row, out);
     });
@@ -61,7 +61,7 @@ struct implementation<ops::feature_sums_t, host> {
     }
   }
 
-  /// Where the keys of a stretch are, and as many times the last of them as are fetched ahead.
+  /// The addresses of a stretch's keys. The last address is repeated as often as keys are prefetched ahead.
   static void find(keys const& from, lane one, stretch const& part, void const** key) {
     int const count = part.end - part.begin;
     for (int i = 0; i < count; ++i) key[i] = from.row(one, part.begin + i);
@@ -127,7 +127,7 @@ struct implementation<ops::residual_t, host> {
     });
   }
 
-  /// The live entries at the span's positions.
+  /// The live entries at the positions of the span.
   static ordinal_range span_of(lanes const& batch, turn_queries const& turn, int sequence,
                                residual_options const& how) {
     lane const one{sequence, batch.layer_begin, 0};

@@ -1,4 +1,4 @@
-// What residual computes with beside products of blocks, for each instruction set.
+// Kernels of residual other than products of blocks, for each instruction set.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A tile of a head's hidden units: 32 of them side by side for each entry.
+/// A tile of 32 hidden units of a head, for each of some entries.
 struct hidden_tile {
   float const* of_key;      ///< [count][32]
   float const* of_context;  ///< [count][32]
   float const* constant;    ///< [32]
-  float const* slope;       ///< [32], by the entry's rule score
-  float const* last;        ///< [32], what the output is made with
+  float const* slope;       ///< [32]: factor of the entry's rule score
+  float const* last;        ///< [32]: weights of the output, fc2
   float const* rule;        ///< [count]
   int count;
 };
@@ -27,10 +27,10 @@ struct residual_kernels {
   void (*add)(float const* from, int dims, float* to) = nullptr;
   /// out[e] += sum over 32 hidden units of last * gelu(of_key + of_context + constant + slope * rule).
   void (*perceive)(hidden_tile const& tile, float* out) = nullptr;
-  /// One more block of 32 logits, of which `there` count, in a softmax that goes on: they become e^(logit - highest),
-  /// `shrink` what the sums so far are multiplied by.
-  void (*advance)(float* values, int count, int there, float* highest, float* sum, float* shrink) = nullptr;
-  /// to[e][0 .. 31] = to[e] * shrink[e] + from[e], rows of `to` a stride apart.
+  /// One step of an online softmax over a block of 32 logits, of which the first `there` are used. They become
+  /// e^(logit - row_max), and `shrink` becomes the factor for the sums so far.
+  void (*advance)(float* values, int count, int there, float* row_max, float* sum, float* shrink) = nullptr;
+  /// to[e][0 .. 31] = to[e] * shrink[e] + from[e]. Rows of `to` are `stride` apart.
   void (*blend)(float const* from, int count, float const* shrink, float* to, std::int64_t stride) = nullptr;
 };
 
@@ -86,12 +86,12 @@ struct residual_bodies {
     }
   }
 
-  [[gnu::always_inline]] static inline void advance(float* values, int count, int there, float* highest, float* sum,
+  [[gnu::always_inline]] static inline void advance(float* values, int count, int there, float* row_max, float* sum,
                                                     float* shrink) {
     for (int e = 0; e < count; ++e) {
       float* const row = values + e * block;
       std::fill(row + there, row + block, -std::numeric_limits<float>::infinity());
-      float now = highest[e];
+      float now = row_max[e];
       for (int i = 0; i < there; ++i) now = row[i] > now ? row[i] : now;
       floats total{};
       for (int i = 0; i < block; i += Width) {
@@ -102,9 +102,9 @@ struct residual_bodies {
         put(value, row + i);
         total += value;
       }
-      shrink[e] = highest[e] == now ? 1.0f : std::exp(highest[e] - now);
+      shrink[e] = row_max[e] == now ? 1.0f : std::exp(row_max[e] - now);
       sum[e] = sum[e] * shrink[e] + block_bodies<Width, block>::across(total, false);
-      highest[e] = now;
+      row_max[e] = now;
     }
   }
 
@@ -122,13 +122,13 @@ struct residual_bodies {
   }
 };
 
-/// What any compiler and processor has.
+/// Code for any compiler and processor.
 struct portable_residual {
   using bodies = residual_bodies<4>;
   static void add(float const* from, int dims, float* to) { bodies::add(from, dims, to); }
   static void perceive(hidden_tile const& tile, float* out) { bodies::perceive(tile, out); }
-  static void advance(float* values, int count, int there, float* highest, float* sum, float* shrink) {
-    bodies::advance(values, count, there, highest, sum, shrink);
+  static void advance(float* values, int count, int there, float* row_max, float* sum, float* shrink) {
+    bodies::advance(values, count, there, row_max, sum, shrink);
   }
   static void blend(float const* from, int count, float const* shrink, float* to, std::int64_t stride) {
     bodies::blend(from, count, shrink, to, stride);
@@ -146,9 +146,9 @@ struct avx2_residual {
   [[gnu::target(KVPOLICY_AVX2)]] static void perceive(hidden_tile const& tile, float* out) {
     bodies::perceive(tile, out);
   }
-  [[gnu::target(KVPOLICY_AVX2)]] static void advance(float* values, int count, int there, float* highest, float* sum,
+  [[gnu::target(KVPOLICY_AVX2)]] static void advance(float* values, int count, int there, float* row_max, float* sum,
                                                      float* shrink) {
-    bodies::advance(values, count, there, highest, sum, shrink);
+    bodies::advance(values, count, there, row_max, sum, shrink);
   }
   [[gnu::target(KVPOLICY_AVX2)]] static void blend(float const* from, int count, float const* shrink, float* to,
                                                    std::int64_t stride) {
@@ -165,9 +165,9 @@ struct avx512_residual {
   [[gnu::target(KVPOLICY_AVX512)]] static void perceive(hidden_tile const& tile, float* out) {
     bodies::perceive(tile, out);
   }
-  [[gnu::target(KVPOLICY_AVX512)]] static void advance(float* values, int count, int there, float* highest, float* sum,
+  [[gnu::target(KVPOLICY_AVX512)]] static void advance(float* values, int count, int there, float* row_max, float* sum,
                                                        float* shrink) {
-    bodies::advance(values, count, there, highest, sum, shrink);
+    bodies::advance(values, count, there, row_max, sum, shrink);
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void blend(float const* from, int count, float const* shrink, float* to,
                                                      std::int64_t stride) {
@@ -178,7 +178,7 @@ struct avx512_residual {
 
 #endif
 
-/// By what an executor speaks.
+/// The kernels for an executor's instruction set.
 [[nodiscard]] inline residual_kernels const& residual_for(isa simd_level) {
 #if defined(__x86_64__)
   if (simd_level >= isa::avx512) return avx512_residual::kernels;

@@ -1,4 +1,4 @@
-// A few hundred entries on their way through a residual head.
+// Computes a residual head for a few hundred entries.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Takes up to `entries_of_a_task` entries through the head.
+/// Computes the head for up to `entries_of_a_task` entries.
 class residual_task {
  public:
   using sizes = residual_sizes;
@@ -27,7 +27,7 @@ class residual_task {
         padded_(sizes::padded(head_width_)),
         query_(take(temp_storage, sizes::entries_of_a_task * folded.query.padded())),
         sum_of_values_(take(temp_storage, sizes::entries_of_a_task * heads * padded_)),
-        highest_(take(temp_storage, sizes::entries_of_a_task * heads)),
+        row_max_(take(temp_storage, sizes::entries_of_a_task * heads)),
         sum_(take(temp_storage, sizes::entries_of_a_task * heads)),
         keys_(take(temp_storage, sizes::span_of_a_step * std::int64_t{head.width})),
         values_(take(temp_storage, sizes::span_of_a_step * heads * padded_)),
@@ -38,7 +38,7 @@ class residual_task {
         context_(take(temp_storage, sizes::rows_of_a_tile * std::int64_t{head.width})),
         projected_(take(temp_storage, sizes::rows_of_a_tile * folded.key.padded())) {}
 
-  /// Entries of these features (`count` rows), attending to `span_rows` others from `span` on.
+  /// Computes the entries of these features (`count` rows), which attend to `span_rows` entries from `span` on.
   void run(float const* features, int count, float const* span, int span_rows, float* scores) {
     features_ = features;
     count_ = count;
@@ -46,7 +46,7 @@ class residual_task {
     if (span_rows > 0) {
       for (int e = 0; e < count; e += sizes::rows_of_a_tile) make_queries(e);
       std::fill_n(sum_of_values_, count * heads * padded_, 0.0f);
-      std::fill_n(highest_, sizes::entries_of_a_task * heads, -std::numeric_limits<float>::infinity());
+      std::fill_n(row_max_, sizes::entries_of_a_task * heads, -std::numeric_limits<float>::infinity());
       std::fill_n(sum_, sizes::entries_of_a_task * heads, 0.0f);
       for (int s = 0; s < span_rows; s += sizes::span_of_a_step) {
         int const rows = std::min(sizes::span_of_a_step, span_rows - s);
@@ -65,7 +65,7 @@ class residual_task {
   }
   [[nodiscard]] int rows_at(int e) const { return std::min(sizes::rows_of_a_tile, count_ - e); }
 
-  /// out[row][32] = rows [count][stride] . a block of weights.
+  /// out[row][32] = rows [count][stride] times a block of weights.
   void multiply(float const* rows, std::int64_t stride, int count, std::int64_t dims, float const* weights, float scale,
                 float* out) {
     for (int i = 0; i < 2 * keys_of_a_tile; ++i) address_[i] = rows + std::min(i, count - 1) * stride;
@@ -95,8 +95,8 @@ class residual_task {
     }
   }
 
-  /// A step's entries of the span as keys [head][block of entries][head width][32] and values [head][block of
-  /// columns][entries][32].
+  /// Projects one step's entries of the span to keys [head][block of entries][head width][32] and to values
+  /// [head][block of columns][entries][32].
   void project(float const* span, int rows) {
     std::fill_n(keys_, sizes::span_of_a_step * std::int64_t{head_.width}, 0.0f);
     std::fill_n(values_, sizes::span_of_a_step * heads * padded_, 0.0f);
@@ -138,7 +138,7 @@ class residual_task {
                      inside / sizes::block * sizes::block)[row * sizes::block + inside % sizes::block];
   }
 
-  /// A tile of entries attends to a step's entries of the span.
+  /// Computes the attention of a tile of entries to one step's entries of the span.
   void attend(int e, int span_rows) {
     int const rows = rows_at(e);
     std::int64_t const row = folded_.query.padded();
@@ -147,7 +147,7 @@ class residual_task {
       std::ptrdiff_t const at = std::ptrdiff_t{h} * sizes::entries_of_a_task + e;
       for (int s = 0; s < span_rows; s += sizes::block) {
         multiply(query_ + e * row + h * head_width_, row, rows, head_width_, keys_of(h, s), scale, first_);
-        kernels_.advance(first_, rows, std::min(sizes::block, span_rows - s), highest_ + at, sum_ + at, shrink_);
+        kernels_.advance(first_, rows, std::min(sizes::block, span_rows - s), row_max_ + at, sum_ + at, shrink_);
         for (std::int64_t c = 0; c < padded_; c += sizes::block) {
           float const* const values = values_of(h, c) + std::ptrdiff_t{s} * sizes::block;
           multiply(first_, sizes::block, rows, sizes::block, values, 1, second_);
@@ -193,10 +193,10 @@ class residual_task {
   residual_head const& head_;
   folded_head const& folded_;
   std::int64_t head_width_;
-  std::int64_t padded_;  ///< columns of a head's values
+  std::int64_t padded_;  ///< columns of a head's values, padded
   float* query_;         ///< [entries][width, padded]
   float* sum_of_values_;
-  float* highest_;  ///< [head][entries]
+  float* row_max_;  ///< [head][entries]
   float* sum_;
   float* keys_;
   float* values_;

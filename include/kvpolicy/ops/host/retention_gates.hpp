@@ -1,4 +1,4 @@
-// Host implementation of retention_gates: a few hundred rows of a layer at a time.
+// Host implementation of retention_gates, for a few hundred rows of a layer at a time.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Some rows of a layer on their way through its retention gate. A row's channels come in panels, so that a panel of
-/// all rows and a block of weights stay in the cache; the hidden units' sums wait until the last.
+/// Computes the retention gate of some rows of a layer. The channels of a row are processed in panels, so that a panel
+/// of all rows and a block of weights stay in the cache. The sums of hidden units are complete after the last panel.
 class retention_gate_task {
  public:
   using sizes = gate_sizes;
@@ -49,7 +49,7 @@ class retention_gate_task {
     std::copy_n(weights.fc1_bias + std::ptrdiff_t{layer} * weights.hidden, weights.hidden, bias_);
   }
 
-  /// Rows [begin, end) of `hidden`, at most `rows`. `put(head, row, log beta)` takes each result.
+  /// Computes rows [begin, end) of `hidden`, at most `rows`. It calls `put(head, row, log beta)` for each result.
   template <class Put>
   void run(hidden_rows const& hidden, int sequence, int begin, int end, Put const& put) {
     count_ = end - begin;
@@ -85,7 +85,7 @@ class retention_gate_task {
     }
   }
 
-  /// The outputs of up to a block's heads from `head` on.
+  /// Computes the outputs of up to a block's heads, from `head` on.
   template <class Put>
   void finish(int head, int begin, Put const& put) {
     int const heads = std::min(sizes::block, weights_.heads - head);
@@ -107,12 +107,12 @@ class retention_gate_task {
   void (*blend_)(float const* from, int count, float const* shrink, float* to, std::int64_t stride);
   retention_gate_weights const& weights_;
   int layer_;
-  int padded_;    ///< hidden units in whole blocks
+  int padded_;    ///< hidden units, rounded up to whole blocks
   float* x_;      ///< [rows][panel]
   float* units_;  ///< [rows][padded]
   gate_block block_;
   float* tile_;
-  float* bias_;  ///< [padded]; what stands behind the last unit is multiplied by nothing
+  float* bias_;  ///< [padded]; values behind the last unit are multiplied by zero
   int count_ = 0;
 };
 
@@ -122,7 +122,7 @@ template <>
 struct implementation<ops::retention_gates_t, host> {
   static constexpr bool provided = true;
 
-  /// Bytes of a worker.
+  /// Bytes of scratch per worker.
   static std::size_t scratch(retention_gate_weights const& weights) {
     return detail::retention_gate_task::scratch(weights);
   }
@@ -147,7 +147,7 @@ struct implementation<ops::retention_gates_t, host> {
   }
 
  private:
-  /// Of the lanes of a layer.
+  /// The largest count of the lanes of a layer.
   static int most_entries(lanes const& batch, lane one) {
     int most = 0;
     for (one.head = 0; one.head < batch.heads; ++one.head) most = std::max(most, batch.committed(one));

@@ -1,7 +1,7 @@
-// Blocks of query rows: what attention_mass computes with, for each instruction set.
+// Blocks of query rows, and the kernels of attention_mass for each instruction set.
 //
-// A block holds 4, 16 or 32 rows side by side: value (entry e, row r) lies at [e * rows + r]. So a key meets all rows
-// of a block at once, softmax runs down the columns, and no step adds across a vector until the last.
+// A block has 4, 16 or 32 interleaved rows: value (entry e, row r) is at [e * rows + r]. So a key is multiplied by all
+// rows of a block at once, softmax runs down the columns, and no step adds across a vector until the last one.
 #pragma once
 
 #include <algorithm>
@@ -15,65 +15,67 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Keys that are multiplied in one call; a number that every kernel's step divides.
+/// Keys that are multiplied in one call. It is a multiple of the step of every kernel.
 inline constexpr int keys_of_a_tile = 24;
 
-/// How many keys ahead a key is fetched that is multiplied alone.
+/// How many keys ahead a key is prefetched when keys are multiplied one by one.
 inline constexpr int keys_ahead = 8;
 
-/// Rows of the smallest block: a decode step's, or a memory's, which would leave most of a larger one empty.
+/// Rows of the smallest block, for a decode step or a memory, which would leave most of a larger block empty.
 inline constexpr int few_rows = 4;
 
-/// Probabilities of a block, unnormalised: entry first + e of row r is there if first + e < seen[r], and counts
-/// `share[r]` times. Rows that fill the block up see nothing.
+/// Unnormalised probabilities of a block. Row r sees entry first + e if first + e < seen[r], and the factor `scale[r]`
+/// normalises its values. Rows that only fill up the block see nothing.
 struct block_view {
   float* values;
   int first;
   int count;
   int const* seen;
-  float* share;
+  float* scale;
 };
 
-/// The kernels of blocks of one number of rows.
+/// The kernels of blocks with one number of rows.
 struct block_kernels {
   /// out[k][r] = scale * key k . row r; `packed` [dims][rows] floats, or [dims / 2][rows] pairs of bf16. There are
-  /// keys_of_a_tile more pointers behind the last key; what they point to may be fetched early, and is not read.
+  /// keys_of_a_tile more pointers behind the last key. Their targets may be prefetched, and are not read.
   void (*logits)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
-  /// The same of bf16 keys and rows in one instruction a pair; null where the processor has none.
+  /// The same for bf16 keys and rows, with one instruction per pair; null if the processor has no such instruction.
   void (*logits_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale,
                       float* out) = nullptr;
-  /// Of blocks of few rows `logits` takes `packed` as [row][dims]. These take it in quads, where the processor has
-  /// them, each row's share of a vector side by side: [dims / 4][row][4 floats], for head sizes that 4 divides;
+  /// For blocks of few rows, `packed` of `logits` is [row][dims]. The next three take quads instead, if the processor
+  /// has them: a vector has four numbers of each row. This one takes [dims / 4][row][4 floats]; 4 divides dims.
   void (*quads)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
-  /// bf16 keys and rows, [dims / 8][row][4 pairs], for head sizes that 8 divides;
+  /// For bf16 keys and rows: [dims / 8][row][4 pairs]; 8 divides dims.
   void (*quads_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale,
                      float* out) = nullptr;
-  /// bf16 keys and rows of floats, which are the sum of two bf16 numbers to 16 bits: [dims / 8][2][row][4 pairs].
+  /// For bf16 keys and float rows. A float is split into two bf16 numbers, whose sum has 16 bits of precision:
+  /// [dims / 8][2][row][4 pairs].
   void (*quads_split)(void const* const* keys, int count, int dims, void const* packed, float scale,
                       float* out) = nullptr;
-  /// Elements of a row, side by side, as floats.
+  /// Converts a row of contiguous elements to floats.
   void (*widen)(codec element, std::byte const* from, int dims, float* to) = nullptr;
-  /// Logits become e^(logit - highest of the row so far), that highest stands in `share`, and highest and sum [rows] go
-  /// on. Stretches of entries follow one another, each still in the cache.
-  void (*advance)(block_view const& block, float* highest, float* sum) = nullptr;
-  /// After the last stretch: `share` [stretches][rows] becomes what makes each stretch's values probabilities.
-  void (*settle)(float* share, int stretches, int const* seen, float const* highest, float const* sum) = nullptr;
-  /// Logits become e^(logit - lse), and share 1.
+  /// One stretch of an online softmax. Logits become e^(logit - maximum of the row so far), `scale` becomes that
+  /// maximum, and row_max and sum [rows] are updated. The stretches of a row are processed in order, while each is in
+  /// the cache.
+  void (*advance)(block_view const& block, float* row_max, float* sum) = nullptr;
+  /// Follows the last stretch: `scale` [stretches][rows] becomes the factor that normalises each stretch's values.
+  void (*finalize)(float* scale, int stretches, int const* seen, float const* row_max, float const* sum) = nullptr;
+  /// Logits become e^(logit - lse), and scale 1.
   void (*normalise)(block_view const& block, float const* lse) = nullptr;
-  /// out[e] becomes, or grows by, the sum or the maximum of the block's rows.
+  /// Reduces the block's rows to their sum or maximum, which overwrites out[e], or is combined with it if `grow`.
   void (*reduce)(block_view const& block, bool maximum, bool grow, float* out) = nullptr;
-  /// into[e][r] becomes, or grows by, a head's probabilities: their sum or maximum.
+  /// Overwrites into[e][r] with a head's probabilities, or combines it with them by sum or maximum if `grow`.
   void (*gather_head)(block_view const& block, bool maximum, bool grow, float* into) = nullptr;
 };
 
-/// The same bodies for all: `Width` floats a vector, `Rows` rows a block.
+/// Generic code of all kernels: vectors of `Width` floats, and blocks of `Rows` rows.
 template <int Width, int Rows>
 struct block_bodies {
   using floats = typename vector_of<Width>::floats;
   using ints = typename vector_of<Width>::ints;
   static constexpr int columns = Rows / Width;
 
-  /// out[k][p] = scale * key k . rows of column p of `packed`, for `Step` keys of which the first `there` count.
+  /// out[k][p] = scale * key k . rows of column p of `packed`, for `Step` keys, of which the first `there` are stored.
   template <int Step, int Part, int... I>
   [[gnu::always_inline]] static inline void multiply(void const* const* keys, int there, int dims, float const* packed,
                                                      float scale, step_ahead<Step>& next, float* out,
@@ -93,7 +95,7 @@ struct block_bodies {
     (store<I / Part, I % Part>(acc[I], there, scale, out), ...);
   }
 
-  /// `Step` keys and `Part` columns at once, so that their sums stay in registers.
+  /// Multiplies `Step` keys and `Part` columns at once, so that their sums stay in registers.
   template <int Step, int Part>
   [[gnu::always_inline]] static inline void logits(void const* const* keys, int count, int dims, void const* packed,
                                                    float scale, float* out) {
@@ -108,13 +110,13 @@ struct block_bodies {
     }
   }
 
-  /// One sum, from its register, where it belongs if its key counts.
+  /// Stores one sum if its key is one of the first `there`.
   template <int Key, int Column>
   [[gnu::always_inline]] static inline void store(floats const& sum, int there, float scale, float* out) {
     if (Key < there) put(sum * scale, out + Key * Rows + Column * Width);
   }
 
-  /// Rows one by one, for blocks of few.
+  /// Multiplies rows one by one, for blocks of few rows.
   [[gnu::always_inline]] static inline void few(void const* const* keys, int count, int dims, void const* packed,
                                                 float scale, float* out) {
     auto const* const rows = static_cast<float const*>(packed);
@@ -146,14 +148,14 @@ struct block_bodies {
     seen -= block.first;
   }
 
-  [[gnu::always_inline]] static inline void advance(block_view const& block, float* highest, float* sum) {
-    floats const lowest = __builtin_bit_cast(floats, ints{} - 0x00800000);  // -inf: nvcc 13 crashes on the number
+  [[gnu::always_inline]] static inline void advance(block_view const& block, float* row_max, float* sum) {
+    floats const lowest = __builtin_bit_cast(floats, ints{} - 0x00800000);  // -inf; nvcc 13 crashes on the literal
     for (int c = 0; c < columns; ++c) {
       ints seen;
       floats before;
       floats total;
       seen_by(block, c, seen);
-      get(before, highest + c * Width);
+      get(before, row_max + c * Width);
       get(total, sum + c * Width);
       float* const column = block.values + c * Width;
       floats now = before;
@@ -163,7 +165,7 @@ struct block_bodies {
         value = seen > e ? value : lowest;
         now = value > now ? value : now;
       }
-      floats const zero = now == lowest ? floats{} : now;  // nothing seen yet, or only logits of -inf
+      floats const zero = now == lowest ? floats{} : now;  // no entry seen yet, or only logits of -inf
       floats shrink = before - zero;
       exp_of_negative<Width>(shrink);
       total *= shrink;
@@ -175,25 +177,25 @@ struct block_bodies {
         put(value, column + static_cast<std::ptrdiff_t>(e) * Rows);
         total += seen > e ? value : floats{};
       }
-      put(now, highest + c * Width);
-      put(now, block.share + c * Width);
+      put(now, row_max + c * Width);
+      put(now, block.scale + c * Width);
       put(total, sum + c * Width);
     }
   }
 
-  [[gnu::always_inline]] static inline void settle(float* share, int stretches, int const* all_seen,
-                                                   float const* highest, float const* sum) {
+  [[gnu::always_inline]] static inline void finalize(float* scale, int stretches, int const* all_seen,
+                                                     float const* row_max, float const* sum) {
     floats const lowest = __builtin_bit_cast(floats, ints{} - 0x00800000);
     for (int c = 0; c < columns; ++c) {
       ints seen;
       floats last;
       floats total;
       get(seen, all_seen + c * Width);
-      get(last, highest + c * Width);
+      get(last, row_max + c * Width);
       get(total, sum + c * Width);
       floats const whole = seen > 0 ? 1.0f / total : floats{};
       for (int s = 0; s < stretches; ++s) {
-        float* const at = share + static_cast<std::ptrdiff_t>(s) * Rows + c * Width;
+        float* const at = scale + static_cast<std::ptrdiff_t>(s) * Rows + c * Width;
         floats part;
         get(part, at);
         ints const empty = part == lowest;
@@ -216,23 +218,23 @@ struct block_bodies {
         exp_each<Width>(value);
         put(value, column + static_cast<std::ptrdiff_t>(e) * Rows);
       }
-      put(floats{} + 1.0f, block.share + c * Width);
+      put(floats{} + 1.0f, block.scale + c * Width);
     }
   }
 
-  /// One entry's probabilities of one column of rows.
+  /// Loads the probabilities of one entry for one column of rows.
   [[gnu::always_inline]] static inline void load(block_view const& block, int e, int c, floats& value) {
     ints seen;
-    floats share;
+    floats scale;
     seen_by(block, c, seen);
-    get(share, block.share + c * Width);
+    get(scale, block.scale + c * Width);
     get(value, block.values + static_cast<std::ptrdiff_t>(e) * Rows + c * Width);
-    value = seen > e ? value * share : floats{};
+    value = seen > e ? value * scale : floats{};
   }
 
   [[gnu::always_inline]] static inline void take(floats& into, floats const& value, bool maximum) {
     if (maximum) {
-      into = ((into >= value) | (into != into)) ? into : value;  // a NaN on either side stays
+      into = ((into >= value) | (into != into)) ? into : value;  // NaN propagates from either side
     } else {
       into += value;
     }
@@ -255,16 +257,16 @@ struct block_bodies {
   [[gnu::always_inline]] static inline void gather_head(block_view const& block, bool maximum, bool grow, float* into) {
     for (int e = 0; e < block.count; ++e) {
       for (int c = 0; c < columns; ++c) {
-        float* const held = into + static_cast<std::ptrdiff_t>(e) * Rows + c * Width;
+        float* const target = into + static_cast<std::ptrdiff_t>(e) * Rows + c * Width;
         floats value;
         load(block, e, c, value);
         if (grow) {
           floats all;
-          get(all, held);
+          get(all, target);
           take(all, value, maximum);
-          put(all, held);
+          put(all, target);
         } else {
-          put(value, held);
+          put(value, target);
         }
       }
     }
@@ -272,7 +274,7 @@ struct block_bodies {
 
   [[gnu::always_inline]] static inline float higher(float a, float b) { return a >= b || a != a ? a : b; }
 
-  /// The sum or maximum of a vector's numbers, by halves.
+  /// Reduces a vector's numbers to their sum or maximum, by halves.
   [[gnu::always_inline]] static inline float across(floats const& of, bool maximum) {
     float part[static_cast<std::size_t>(Width)];
     put(of, part);

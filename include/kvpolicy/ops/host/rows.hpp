@@ -1,12 +1,12 @@
-// Rows on the host: any element type as floats.
+// Conversion of rows of any element type to and from floats, on the host.
 #pragma once
 
 #include <kvpolicy/core/signals.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// `dims` elements, `step` bytes apart, as floats. Elements side by side have a loop of their own, for compilers to
-/// make vectors of.
+/// Converts `dims` elements, `step` bytes apart, to floats. Contiguous elements have a loop of their own, so that
+/// compilers can vectorise it.
 inline void load_row(codec element, std::byte const* from, std::int64_t step, int dims, float* to) {
   if (element == codec::f32 && step == 4) {
     std::memcpy(to, from, static_cast<std::size_t>(dims) * sizeof(float));
@@ -19,7 +19,7 @@ inline void load_row(codec element, std::byte const* from, std::int64_t step, in
   }
 }
 
-/// The other way, to nearest even.
+/// Converts floats to elements, and rounds to nearest even.
 inline void store_row(codec element, float const* from, std::int64_t step, int dims, std::byte* to) {
   if (element == codec::f32 && step == 4) {
     std::memcpy(to, from, static_cast<std::size_t>(dims) * sizeof(float));

@@ -1,4 +1,4 @@
-// What the host does with segments: lanes that decide together.
+// Helpers of the host for segments, which are lanes that decide together.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A keep set that a verb is writing. If a functor of the rule throws, it lists nothing of any segment and was made for
-/// no number of entries, so that whoever reads it stays in its memory and no applier takes it.
+/// A keep set that a verb is writing. If a functor of the rule throws, the keep set lists nothing, and its `seen`
+/// counts are invalid. So a reader stays within its memory, and every applier refuses it.
 class unfinished_keep {
  public:
   explicit unfinished_keep(keep_set const& keep) : keep_(keep) {}
@@ -28,8 +28,8 @@ class unfinished_keep {
   bool finished_ = false;
 };
 
-/// Segments were listed `bound` ordinals apart, and offsets hold how many each has; moving them together never
-/// overtakes.
+/// Closes the gaps between segments, which were written `bound` ordinals apart; `indptr` has the number of each. Moving
+/// them in order never overwrites an ordinal that is still to be read.
 inline void close_gaps(score_view const& scores, keep_set const& keep) {
   keep.indptr[0] = 0;
   for (int segment = 0; segment < scores.segments(); ++segment) {

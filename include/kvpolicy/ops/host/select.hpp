@@ -1,5 +1,6 @@
-// The k-th best of many scores: a sample brackets it, one pass counts what is above the bracket and collects what is
-// inside, and the collected are narrowed down. Exact: where the bracket misses, all scores are narrowed down.
+// Finds the k-th largest of many scores. A sample brackets it, one pass counts the scores above the bracket and
+// collects those inside, and these are narrowed down. The result is exact: if the bracket misses, all scores are
+// narrowed down.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Keys in [low, high] in 256 bins of equal width.
+/// Counts of keys in [low, high] in 256 bins of equal width.
 struct key_bins {
   std::uint32_t low;
   std::uint32_t high;
@@ -22,7 +23,7 @@ struct key_bins {
 
   void add(std::uint32_t key) { ++count[(key - low) >> shift]; }
 
-  /// Narrows [low, high] to the bin of the k-th largest; returns its rank among the bin's.
+  /// Narrows [low, high] to the bin of the k-th largest key, and returns its rank within the bin.
   int choose(int k) {
     std::uint32_t bin = (high - low) >> shift;
     while (count[bin] < k) k -= count[bin--];
@@ -32,7 +33,8 @@ struct key_bins {
   }
 };
 
-/// The cut that keeps `k` (1 <= k <= n) of keys in [low, high]; shuffles them. Each round divides the range by 256.
+/// Finds the cut that keeps `k` (1 <= k <= n) of the keys in [low, high], and permutes them. Each round divides the
+/// range by 256.
 inline cut narrow(std::uint32_t* keys, int n, int k, std::uint32_t low, std::uint32_t high) {
   while (n > 48 && low < high) {
     key_bins bins(low, high);
@@ -54,13 +56,13 @@ inline cut narrow(std::uint32_t* keys, int n, int k, std::uint32_t low, std::uin
   return {lowest, k - std::count_if(keys, keys + k, [&](std::uint32_t key) { return key > lowest; })};
 }
 
-/// What is found of a run of scores.
+/// The cut of a range of scores, and their number of NaNs.
 struct found_cut {
   cut at{};
   int nan = 0;
 };
 
-/// The cut that keeps exactly `k` (1 <= k <= count) of them. `temp_storage` has place for `count` keys.
+/// Finds the cut that keeps exactly `k` (1 <= k <= count) scores. `temp_storage` has `count` elements.
 inline found_cut narrow_all(float const* scores, int count, int k, std::uint32_t* temp_storage) {
   found_cut found;
   std::uint32_t low = forced_key;
@@ -81,18 +83,19 @@ inline found_cut narrow_all(float const* scores, int count, int k, std::uint32_t
   return nan;
 }
 
-/// Keys between which the k-th best of `count` scores most probably lies, as a sample of them says: both numbers' keys.
+/// Keys between which the k-th largest of `count` scores probably lies, estimated from a sample. Neither key is that of
+/// a NaN.
 struct bracket_keys {
-  static constexpr std::uint32_t lowest = 0x007FFFFFu;   ///< of -inf
-  static constexpr std::uint32_t highest = 0xFF800000u;  ///< of +inf
+  static constexpr std::uint32_t lowest = 0x007FFFFFu;   ///< the key of -inf
+  static constexpr std::uint32_t highest = 0xFF800000u;  ///< the key of +inf
 
   std::uint32_t low = lowest;
   std::uint32_t high = highest;
 
   bracket_keys(sample_keys const& sample, int count, int k) {
-    double const share = static_cast<double>(k) / count;
-    int const rank = static_cast<int>(share * sample_keys::size);
-    int const doubt = static_cast<int>(3.2 * std::sqrt(sample_keys::size * share * (1 - share))) + 4;
+    double const fraction = static_cast<double>(k) / count;
+    int const rank = static_cast<int>(fraction * sample_keys::size);
+    int const doubt = static_cast<int>(3.2 * std::sqrt(sample_keys::size * fraction * (1 - fraction))) + 4;
     key_bins bins(sample.low, sample.high);
     for (std::uint32_t const key : sample.keys) bins.add(key);
     if (rank + doubt <= sample_keys::size) low = at(sample, bins, rank + doubt);
@@ -115,7 +118,7 @@ struct bracket_keys {
   }
 };
 
-/// As narrow_all, from a sample first. A bracket that misses says on which side the cut is; then that side is
+/// Like narrow_all, but starts with a sample. A bracket that misses shows on which side the cut is; then that side is
 /// collected.
 inline found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k,
                           std::uint32_t* temp_storage) {
@@ -149,11 +152,11 @@ inline found_cut find_cut(select_kernels const& kernels, float const* scores, in
   return {narrow(temp_storage, kept, left, bins.low, bins.high), counts.nan};
 }
 
-/// Keys that lie in several rows, one after another.
+/// Keys in several rows, one after another.
 struct key_rows {
   std::uint32_t const* keys;
   std::int64_t stride;
-  int const* counts;  ///< of each row
+  int const* counts;  ///< number of keys in each row
   int rows;
 
   template <class Visit>
@@ -165,8 +168,8 @@ struct key_rows {
   }
 };
 
-/// By three histograms of their digits: the cut that keeps exactly `k` (1 <= k <= candidates) of the keys that are
-/// below `forced_key`.
+/// Finds the cut that keeps exactly `k` (1 <= k <= candidates) of the keys that are below `forced_key`, with three
+/// histograms of their digits.
 inline cut find_cut_of_rows(key_rows const& in, std::int64_t k, std::int64_t* histogram) {
   std::uint32_t prefix = 0;
   std::uint32_t known = 0;  // mask of the bits decided so far

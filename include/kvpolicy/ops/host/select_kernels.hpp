@@ -1,4 +1,4 @@
-// The passes over scores that a selection makes, for each instruction set.
+// The passes of a selection over scores, for each instruction set.
 #pragma once
 
 #if defined(__x86_64__)
@@ -13,31 +13,31 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// The score of a key that is no NaN's.
+/// The score of a key, which must not be that of a NaN.
 [[nodiscard]] inline float score_of_key(std::uint32_t key) {
   return std::bit_cast<float>((key & 0x80000000u) != 0 ? key & 0x7FFFFFFFu : ~key);
 }
 
-/// What is kept of some keys: those above `lowest`, and the first `ties` of those equal to it.
+/// A cut of keys: it keeps those above `lowest`, and the first `ties` of those equal to it.
 struct cut {
   std::uint32_t lowest = 0;
   std::int64_t ties = 0;
 };
 
-/// How far ahead of a pass from memory scores are fetched: a page, at whose end a processor stops guessing.
+/// How far ahead a pass prefetches scores from memory: one memory page, because hardware prefetchers stop at its end.
 inline constexpr int floats_ahead = 1024;
 
-/// How far ahead the room that a pass writes to is fetched.
+/// How far ahead a pass prefetches the memory to which it writes.
 inline constexpr int ordinals_ahead = 256;
 
-/// Where scores lie that a pass looked at.
+/// How many scores are above and inside of a bracket, and how many are NaN.
 struct bracket_counts {
   int above = 0;
   int inside = 0;
   int nan = 0;
 };
 
-/// A sample of scores, spread evenly, in pieces of a few neighbours.
+/// Keys of a sample of scores, which is evenly spaced in pieces of a few neighbours.
 struct sample_keys {
   static constexpr int size = 1024;
   static constexpr int piece = 8;
@@ -46,7 +46,7 @@ struct sample_keys {
   std::uint32_t high = below_all_keys;
 };
 
-/// Takes a sample of `count` >= size scores. Its pieces are fetched first, all at once.
+/// Takes a sample of `count` >= size scores. All pieces are prefetched first.
 template <int Width>
 [[gnu::always_inline]] inline void take_sample(float const* scores, int count, sample_keys& to) {
   using ints = typename vector_of<Width>::ints;
@@ -72,13 +72,13 @@ template <int Width>
   }
 }
 
-/// The two passes over all scores. `low <= high`; neither is NaN.
+/// The passes over all scores. `low <= high`, and neither is NaN.
 struct select_kernels {
-  /// Counts scores above `high` and NaN, and copies the bits of those in [low, high] to `inside`, which has room for
-  /// all and may be the scores' own memory; where low == high, counts them only.
+  /// Counts the scores above `high` and the NaNs, and copies the bits of scores in [low, high] to `inside`. That array
+  /// has `count` elements, and may be the memory of the scores. If low == high, these scores are only counted.
   bracket_counts (*bracket)(float const* scores, int count, float low, float high, std::uint32_t* inside);
-  /// Ordinals `first` + e of scores above `lowest`, and of the first `ties` equal to it, ascending; returns how many.
-  /// `to` has room for `count`.
+  /// Writes, in ascending order, the ordinals `first` + e of scores above `lowest` and of the first `ties` equal to it,
+  /// and returns their number. `to` has `count` elements.
   int (*emit)(float const* scores, int count, int first, float lowest, int ties, int* to);
   void (*sample)(float const* scores, int count, sample_keys& to);
 };
@@ -105,7 +105,7 @@ struct portable_select {
     return emit_keys(scores, count, first, {radix_key(lowest), ties}, to);
   }
 
-  /// As `emit`, with a cut that may be NaN.
+  /// Like `emit`, but the cut may be NaN.
   static int emit_keys(float const* scores, int count, int first, cut at, int* to) {
     int kept = 0;
     for (int e = 0; e < count; ++e) {
@@ -125,7 +125,7 @@ struct portable_select {
 
 #if defined(__x86_64__)
 
-/// The lowest `ties` of the bits that are set, which uses those up.
+/// Returns the lowest `ties` of the set bits, and reduces `ties` by their number.
 [[nodiscard]] [[gnu::always_inline]] inline unsigned take_ties(unsigned equal, int& ties) {
   int const there = __builtin_popcount(equal);
   if (there <= ties) {
@@ -137,7 +137,7 @@ struct portable_select {
   return some;
 }
 
-/// For each set of bits below 256: the places of its bits, ascending, a byte each.
+/// For each 8-bit mask: the indices of its set bits, in ascending order, one byte each.
 struct places_of_bits {
   std::uint64_t of[256] = {};
   constexpr places_of_bits() {
@@ -151,7 +151,7 @@ struct places_of_bits {
 };
 inline constexpr places_of_bits places{};
 
-/// Eight scores at a time; what is selected is packed by a permutation from a table.
+/// Eight scores at a time. Selected scores are packed by a permutation from a table.
 struct avx2_select {
   [[gnu::target(KVPOLICY_AVX2)]] static void pack(__m256i some, unsigned which, void* to) {
     __m256i const order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(places.of[which])));
@@ -209,7 +209,7 @@ struct avx2_select {
   static constexpr select_kernels kernels{bracket, emit, sample};
 };
 
-/// Sixteen scores at a time; what is selected is packed in a register, because stores that pack are slow.
+/// Sixteen scores at a time. Selected scores are packed in a register, because compressing stores are slow.
 struct avx512_select {
   [[gnu::target(KVPOLICY_AVX512)]] static bracket_counts bracket(float const* scores, int count, float low, float high,
                                                                  std::uint32_t* inside) {

@@ -1,4 +1,4 @@
-// Host implementation of top_k: find the lowest key that is kept, then emit in order.
+// Host implementation of top_k: it finds the lowest key that is kept, and then writes ordinals in order.
 #pragma once
 
 #include <algorithm>
@@ -67,12 +67,12 @@ struct implementation<ops::top_k_t, host> {
     return scope == budget_scope::layer ? scores.lanes.heads : scores.lanes.heads * scores.lanes.layers();
   }
 
-  /// Where a segment's ordinals will be, its keys are until then: an ordinal is written at or before its key.
+  /// The keys of a segment are stored where its ordinals will be written. An ordinal is never written behind its key.
   static std::uint32_t* keys_of(score_view const& scores, int segment, keep_set const& keep) {
     return reinterpret_cast<std::uint32_t*>(keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound);
   }
 
-  /// Writes a segment's keys, forced entries marked, and returns how many are forced.
+  /// Writes a segment's keys, in which forced entries are marked, and returns the number of forced entries.
   template <class Rule>
   static int make_keys(score_view const& scores, Rule const& rule, int segment, int budget, std::uint32_t* keys,
                        report& found) {
@@ -94,7 +94,7 @@ struct implementation<ops::top_k_t, host> {
     return detail::scratch_arena(memory).take<std::int64_t>(2048);
   }
 
-  /// One segment with a budget of its own.
+  /// Decides one segment with a budget of its own.
   template <class Rule>
   static report decide_alone(host_executor& exec, score_view const& scores, Rule const& rule, int segment, int worker,
                              keep_set const& keep) {
@@ -133,7 +133,7 @@ struct implementation<ops::top_k_t, host> {
   struct run_choice {
     int count;
     int budget;
-    ordinal_range free;  ///< of these the best, of the others all
+    ordinal_range free;  ///< the candidates; all other entries are forced
   };
 
   static int* list_all(ordinal_range of, int* to) {
@@ -141,8 +141,8 @@ struct implementation<ops::top_k_t, host> {
     return to;
   }
 
-  /// Forced entries around one run of candidates; returns how many are kept. Until they are listed, the room of the
-  /// candidates' ordinals holds keys.
+  /// Decides a segment whose candidates are one range, with forced entries around it, and returns the number of kept
+  /// entries. Until ordinals are written, their memory stores the keys of the candidates.
   static int decide_run(detail::select_kernels const& kernels, float const* scores, run_choice const& of, int* to,
                         report& found) {
     int const many = of.free.end - of.free.begin;
@@ -172,7 +172,7 @@ struct implementation<ops::top_k_t, host> {
     int count;
   };
 
-  /// Several segments that share the sum of their budgets.
+  /// Decides several segments that share the sum of their budgets.
   template <class Rule>
   static report decide_pooled(score_view const& scores, Rule const& rule, pool_segments pool,
                               std::span<std::byte> memory, keep_set const& keep) {
@@ -186,7 +186,7 @@ struct implementation<ops::top_k_t, host> {
     auto const in_int = [](std::int64_t n) { return static_cast<int>(std::min<std::int64_t>(n, 0x7FFFFFFF)); };
     bool const fires = detail::pool_triggers(rule, in_int(entries), in_int(budget), pool.count);
     std::int64_t forced = 0;
-    std::int64_t within = 0;  // forced or within a floor
+    std::int64_t within = 0;  // entries that are forced or within a floor
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
       std::uint32_t* const keys = keys_of(scores, segment, keep);
       int const count = keep.seen[segment];
@@ -218,8 +218,8 @@ struct implementation<ops::top_k_t, host> {
     std::int64_t entries;
   };
 
-  /// Entries within their segment's floor first: all of them, and then the rest competes; or, if the budget does not
-  /// hold them all, they alone compete.
+  /// Entries within their segment's floor come first: they are all kept, and the rest competes. If the budget is less
+  /// than their number, only they compete.
   template <class Rule>
   static detail::cut cut_of_pool(score_view const& scores, Rule const& rule, pool_segments pool, std::int64_t budget,
                                  pool_counts const& counted, std::span<std::byte> memory, keep_set const& keep) {
@@ -228,7 +228,7 @@ struct implementation<ops::top_k_t, host> {
       std::uint32_t* const keys = keys_of(scores, segment, keep);
       int const count = keep.seen[segment];
       int const share = rule.budget(scores.lane_of(segment), count);
-      settle_floor(keys, count, detail::floor_of_rule(rule, share), floors_fit, memory);
+      mark_floor(keys, count, detail::floor_of_rule(rule, share), floors_fit, memory);
     }
     std::int64_t const settled = floors_fit ? counted.within : counted.forced;
     std::int64_t const most = floors_fit ? counted.entries : counted.within;
@@ -238,9 +238,9 @@ struct implementation<ops::top_k_t, host> {
     return cut_at(all, k, memory);
   }
 
-  /// Marks a segment's best `floor` entries as forced; or, where the floors of a pool do not fit, every other entry as
-  /// out of it, so that only those compete.
-  static void settle_floor(std::uint32_t* keys, int count, int floor, bool fits, std::span<std::byte> memory) {
+  /// Marks the `floor` highest entries of a segment as forced. If the floors do not fit into the shared budget, it
+  /// marks every other entry as excluded instead, so that only those within floors compete.
+  static void mark_floor(std::uint32_t* keys, int count, int floor, bool fits, std::span<std::byte> memory) {
     auto const forced = static_cast<int>(std::count(keys, keys + count, detail::forced_key));
     int const k = std::clamp(floor - forced, 0, count - forced);
     detail::cut at = cut_at({keys, 0, &count, 1}, k, memory);
@@ -258,7 +258,7 @@ struct implementation<ops::top_k_t, host> {
     return k > 0 ? detail::find_cut_of_rows(in, k, histogram_of(memory)) : detail::cut{detail::forced_key, 0};
   }
 
-  /// Writes the ordinals above the cut, and of those at it the first `at.ties`, which it uses up.
+  /// Writes the ordinals above the cut and the first `at.ties` ordinals at it, and reduces `at.ties` by these.
   static int emit(std::uint32_t const* keys, int count, detail::cut& at, int* to) {
     int kept = 0;
     for (int e = 0; e < count; ++e) {

@@ -1,4 +1,4 @@
-// What the host's verbs of lists share: marks for the units of a pool, and rows of tables.
+// Marks for the units of a pool, and rows of tables, for the list verbs of the host.
 #pragma once
 
 #include <algorithm>
@@ -23,17 +23,17 @@ class unit_marks {
   std::uint64_t* words_;
 };
 
-/// A lane's row of a list that may be written.
+/// The row of a lane in a writable list.
 inline int* list_row(by_lane<int> const& list, locator const& where, lane this_lane) {
   return list.row(this_lane) + (where.begin.data != nullptr ? *where.begin.row(this_lane) : 0);
 }
 
-/// What a by-lane table without memory says: 0.
+/// The number of a lane in a table; 0 if the table has no memory.
 inline int number_of(by_lane<int const> const& table, lane this_lane) {
   return table.data != nullptr ? *table.row(this_lane) : 0;
 }
 
-/// Entries of lanes that one row of this table stands for.
+/// The number of lanes that share one row of this table.
 template <class T>
 std::int64_t lanes_of_row(by_lane<T> const& table, lanes const& batch) {
   return std::int64_t{table.layer != 0 ? 1 : batch.layers()} * (table.head != 0 ? 1 : batch.heads);

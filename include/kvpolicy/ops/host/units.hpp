@@ -1,4 +1,4 @@
-// Host implementations of the verbs that give back units of a lane.
+// Host implementations of the verbs that free units of a lane.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct implementation<ops::fill_holes_t, host> {
   }
 
  private:
-  /// One list, and the rows of all lanes that share it.
+  /// Compacts one list, and the rows of all lanes that share it.
   static void fill(isa simd_level, std::span<std::byte> memory, keep_set const& keep, cache const& in,
                    by_lane<int> const& list, by_lane<int> const& rows, int i) {
     lane const this_lane = keep.lanes.at(i);
@@ -45,18 +45,18 @@ struct implementation<ops::fill_holes_t, host> {
     int* const holes = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
     int const lowest = vacate(marks, words, slot, count, count - stays, vacated);
     int const many = list_holes(kept, slot, committed, lowest, holes);
-    // As many rows leave their slots as there are holes: at most half of the lane's. One place more is written, not
-    // used.
+    // The number of rows that move equals the number of holes, which is at most half of the lane's rows. One more
+    // element is written, but not used.
     int* const moved = holes + many;
     int to = 0;
     int next = 0;
-    auto const place = [&](int e) {  // without a branch: which rows move is as good as random
+    auto const place = [&](int e) {  // no branch: which rows move is unpredictable
       int const is = slot[e];
       bool const leaves = is >= lowest;
       int const hole = holes[next];
       moved[next] = is;
       next += leaves ? 1 : 0;
-      slot[to++] = leaves ? hole : is;  // an entry's slot is read before its place in the list is written
+      slot[to++] = leaves ? hole : is;  // slot[to] was read before, since to <= e
     };
     for (int const e : kept) place(e);
     for (int e = committed; e < count; ++e) place(e);
@@ -64,7 +64,7 @@ struct implementation<ops::fill_holes_t, host> {
     std::copy_n(vacated, count - stays, slot + stays);
   }
 
-  /// The `gone` highest slots of the list, ascending, into `vacated`; returns the lowest of them.
+  /// Writes the `gone` highest slots of the list to `vacated`, in ascending order, and returns the lowest of them.
   static int vacate(std::uint64_t* words, std::size_t size, int const* slot, int count, int gone, int* vacated) {
     detail::unit_marks marks(words);
     std::fill_n(words, size, 0);
@@ -81,7 +81,7 @@ struct implementation<ops::fill_holes_t, host> {
     return vacated[0];
   }
 
-  /// Slots of dropped entries that the lane goes on living in; returns how many.
+  /// Lists the slots of dropped entries that the lane continues to use, and returns their number.
   static int list_holes(std::span<int const> kept, int const* slot, int committed, int lowest, int* holes) {
     int const gone = detail::list_dropped(kept, committed, holes);
     int to = 0;
@@ -102,7 +102,7 @@ struct implementation<ops::fill_holes_t, host> {
     }
   }
 
-  /// Rows of a lane from slots to others.
+  /// Moves of rows of a lane between slots.
   struct slot_moves {
     int const* from;
     int const* to;
@@ -132,7 +132,7 @@ struct implementation<ops::drop_units_t, host> {
 
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
                   std::span<recorded_column const> columns, unit_list const& freed, std::int64_t* entries) {
-    std::atomic<std::int64_t> held = 0;
+    std::atomic<std::int64_t> dropped_entries = 0;
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
       detail::scratch_arena arena(exec.scratch(worker));
@@ -141,16 +141,16 @@ struct implementation<ops::drop_units_t, host> {
       for_each_block(keep, in, i, [&](block const& one) {
         for (int e = one.begin; e < one.end && one.stays; ++e) stays[count++] = e;
       });
-      held += *in.lanes.count.row(this_lane) - count;
+      dropped_entries += *in.lanes.count.row(this_lane) - count;
       detail::permute_lane(in, this_lane, {{stays, static_cast<std::size_t>(count)}, count, 0}, columns);
     });
-    if (entries != nullptr) *entries += held;
+    if (entries != nullptr) *entries += dropped_entries;
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       if (!detail::owns_row(detail::rows_of(in.where, table), keep.lanes, keep.lanes.at(i))) return;
       rewrite(keep, in, table, freed, i,
               detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.lanes.bound)));
     });
-    // Last, because every other step asks for the old counts. A shared count is written once.
+    // Counts are written last, because every other step reads the old ones. A shared count is written once.
     exec.for_each(keep.lanes.size(), [&](int i, int) {
       lane const this_lane = keep.lanes.at(i);
       if (!detail::owns_row(in.lanes.count, keep.lanes, this_lane)) return;
@@ -161,7 +161,7 @@ struct implementation<ops::drop_units_t, host> {
   }
 
  private:
-  /// Entries [begin, end) of a lane; they stay if one of them is kept or a draft.
+  /// Entries [begin, end) of a lane. They stay if any of them is kept or a draft.
   struct block {
     int begin;
     int end;

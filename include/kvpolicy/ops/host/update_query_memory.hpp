@@ -1,4 +1,4 @@
-// Host implementation of update_query_memory.
+// Host implementations of update_query_memory and refuse_spans.
 #pragma once
 
 #include <algorithm>
@@ -50,14 +50,14 @@ struct implementation<ops::update_query_memory_t, host> {
       ordinal_range const span = turn.span(one, how.tail);
       for (int h = 0; h < group && span.begin < span.end; ++h) {
         float* const row = memory.row(one) + static_cast<std::ptrdiff_t>(h) * turn.dims;
-        take_up(turn, one, one.head * group + h, span, how, exec.scratch(worker), row);
+        update_row(turn, one, one.head * group + h, span, how, exec.scratch(worker), row);
       }
     });
   }
 
  private:
-  static void take_up(turn_queries const& turn, lane one, int head, ordinal_range const& span,
-                      query_memory_update const& how, std::span<std::byte> scratch, float* memory) {
+  static void update_row(turn_queries const& turn, lane one, int head, ordinal_range const& span,
+                         query_memory_update const& how, std::span<std::byte> scratch, float* memory) {
     detail::scratch_arena arena(scratch);
     auto const dims = static_cast<std::size_t>(turn.dims);
     double* const mean = arena.take<double>(dims);
@@ -71,7 +71,8 @@ struct implementation<ops::update_query_memory_t, host> {
     for (std::size_t d = 0; d < dims; ++d) mean[d] /= span.end - span.begin;
     if (how.normalise) make_unit(mean, dims);
     for (std::size_t d = 0; d < dims && how.keep > 0; ++d) {
-      mean[d] += static_cast<double>(how.keep) * static_cast<double>(memory[d]);  // or a NaN would outlive it
+      mean[d] += static_cast<double>(how.keep) *
+                 static_cast<double>(memory[d]);  // if keep is 0, a NaN in the old memory is dropped
     }
     make_unit(mean, dims);
     for (std::size_t d = 0; d < dims; ++d) memory[d] = static_cast<float>(mean[d]);

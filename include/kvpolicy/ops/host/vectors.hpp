@@ -1,21 +1,21 @@
-// Vectors of floats in the compiler's own terms, so that one body serves every instruction set.
+// Vectors of floats as compiler extensions, so that one body serves every instruction set.
 //
 // A body is an always_inline function template over the number of floats in a vector. A thin function with a target
-// attribute holds it, and is chosen when the program runs: a consumer needs no flag. No vector is passed by value, and
-// no body has a lambda: both would have to be compiled for one instruction set before they are inlined into another.
+// attribute contains it, and is chosen at run time, so that users need no compiler flag. No vector is passed by value,
+// and no body has a lambda: both would be compiled for one instruction set before they are inlined into another.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/core/codec.hpp>
 
-// The instruction sets that kvpolicy::isa names, as compilers spell them. Every processor with AVX-512 has prfchw.
+// The instruction sets of kvpolicy::isa, as compilers name them. Every processor with AVX-512 has prfchw.
 #define KVPOLICY_AVX2 "avx2,fma,f16c"
 #define KVPOLICY_AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt,prfchw"
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// `Width` floats, and as many integers. Memory is read and written by `get` and `put`, at any address.
+/// Vectors of `Width` floats and of as many integers. `get` and `put` read and write memory at any address.
 template <int Width>
 struct vector_of {
   typedef float floats __attribute__((vector_size(Width * 4)));
@@ -24,7 +24,7 @@ struct vector_of {
   typedef std::uint16_t halves __attribute__((vector_size(Width * 2)));
 };
 
-/// A vector at any address. g++ forgets the alignment of a dependent typedef, and takes detours for memcpy.
+/// A vector at any address. g++ forgets the alignment of a dependent typedef, and its code for memcpy is slow.
 template <class Vector>
 struct [[gnu::packed, gnu::may_alias]] anywhere {
   Vector value;
@@ -40,7 +40,7 @@ template <class Vector>
   static_cast<anywhere<Vector>*>(to)->value = from;
 }
 
-/// bf16 elements as floats.
+/// Converts bf16 elements to floats.
 template <int Width>
 [[gnu::always_inline]] inline void widen_bf16(std::byte const* from, int count, float* to) {
   int d = 0;
@@ -53,7 +53,8 @@ template <int Width>
   for (; d < count; ++d) to[d] = load(codec::bf16, from + 2 * d);
 }
 
-/// e^x of -87 <= x <= 88, where `turns` is x / ln 2 moved by half towards its nearest integer's truncation.
+/// Computes e^x for -87 <= x <= 88. `turns` is x / ln 2, shifted by one half so that truncation rounds it to the
+/// nearest integer.
 template <int Width>
 [[gnu::always_inline]] inline void exp_inside(typename vector_of<Width>::floats& x,
                                               typename vector_of<Width>::floats const& turns) {
@@ -72,7 +73,7 @@ template <int Width>
   x = __builtin_bit_cast(floats, bits);
 }
 
-/// x becomes e^x, to 2 units in the last place from -87 to 88; below, 0; above, e^88. NaN stays NaN.
+/// Replaces x by e^x, to 2 units in the last place from -87 to 88; below, the result is 0; above, e^88. NaN stays NaN.
 template <int Width>
 [[gnu::always_inline]] inline void exp_each(typename vector_of<Width>::floats& x) {
   using floats = typename vector_of<Width>::floats;
@@ -83,7 +84,7 @@ template <int Width>
   x = vanishes ? floats{} : x;
 }
 
-/// The same of x <= 0 or NaN.
+/// Does the same for x that is at most 0 or NaN.
 template <int Width>
 [[gnu::always_inline]] inline void exp_of_negative(typename vector_of<Width>::floats& x) {
   using floats = typename vector_of<Width>::floats;

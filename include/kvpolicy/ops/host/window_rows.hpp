@@ -1,5 +1,5 @@
-// Host implementations of what a window does beside promotion: who leaves is counted, its oldest leave, a chunk's last
-// enter, pages go back.
+// Host implementations of the window verbs other than promotion: counting and dropping the oldest entries, appending a
+// chunk's last entries, and releasing pages.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@ template <>
 struct implementation<ops::drop_oldest_t, host> {
   static constexpr bool provided = true;
 
-  /// How many entries every sequence loses; -1 if they lose different numbers. What is recorded can slide then.
+  /// The number of entries that every sequence loses, or -1 if the numbers differ. If they are equal, recorded columns
+  /// can slide.
   static int all_lose(int const* entries, int sequences) {
     bool const alike = std::all_of(entries, entries + sequences, [&](int each) { return each == entries[0]; });
     return alike ? entries[0] : -1;
@@ -27,7 +28,7 @@ struct implementation<ops::drop_oldest_t, host> {
     for (int i = 0; !moves && i < batch.size(); ++i) detail::lower_known(columns, batch.at(i), 0);
     exec.for_each(moves ? batch.size() : 0, [&](int i, int) {
       lane const one = batch.at(i);
-      move_home(columns, one, slid, entries[one.sequence], *batch.count.row(one) - entries[one.sequence]);
+      move_to_begin(columns, one, slid, entries[one.sequence], *batch.count.row(one) - entries[one.sequence]);
     });
     for (int s = 0; s < batch.sequences; ++s) {
       lane const one{s, batch.layer_begin, 0};
@@ -41,7 +42,7 @@ struct implementation<ops::drop_oldest_t, host> {
   }
 
  private:
-  static void move_home(std::span<recorded_column const> columns, lane one, int slid, int gone, int left) {
+  static void move_to_begin(std::span<recorded_column const> columns, lane one, int slid, int gone, int left) {
     detail::lower_known(columns, one, 0);
     for (recorded_column const& each : columns) {
       if (each.about.one != per::lane_entry) continue;
@@ -56,13 +57,13 @@ template <>
 struct implementation<ops::enter_rows_t, host> {
   static constexpr bool provided = true;
 
-  /// What makes a chunk unfit to follow the window, asked before anything is written.
+  /// Throws if a chunk cannot follow the window. It is called before anything is written.
   static void refuse(host_executor&, cache const& from, cache const& window) {
     detail::refuse_other_rows("ingest", from, window);
     for (int s = 0; s < window.lanes.sequences; ++s) {
       lane const one{s, window.lanes.layer_begin, 0};
-      int const held = *window.lanes.count.row(one);
-      int last = held > 0 ? window.lanes.position.row(one)[held - 1] : -1;
+      int const count = *window.lanes.count.row(one);
+      int last = count > 0 ? window.lanes.position.row(one)[count - 1] : -1;
       int const* const position = from.lanes.position.row(one);
       for (int e = 0; e < *from.lanes.count.row(one); ++e) {
         expects(position[e] > last, "ingest", "position", position[e],
@@ -102,9 +103,9 @@ struct implementation<ops::release_pages_t, host> {
     for (int i = 0; i < batch.size(); ++i) {
       lane const one = batch.at(i);
       int const needed = (*batch.count.row(one) + in.page() - 1) / in.page();
-      for (int& held = *in.num_pages.row(one); held > needed; --held) {
-        in.pages.free[(*in.pages.count)++] = in.table.row(one)[held - 1];
-        if (in.pages.sentinel >= 0) in.table.row(one)[held - 1] = in.pages.sentinel;
+      for (int& pages = *in.num_pages.row(one); pages > needed; --pages) {
+        in.pages.free[(*in.pages.count)++] = in.table.row(one)[pages - 1];
+        if (in.pages.sentinel >= 0) in.table.row(one)[pages - 1] = in.pages.sentinel;
       }
     }
   }

@@ -1,4 +1,5 @@
-// Threads that share the indices of a call: also when work throws, calls again, or the process was forked.
+// Worker threads that process the indices of a call. Work may throw or make nested calls, and the process may be
+// forked.
 #pragma once
 
 #include <atomic>
@@ -17,8 +18,8 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// How many forks lie between the first process and this one, counted from the first call on. A child has none of its
-/// parent's threads.
+/// How many forks there were between the first process and this one, counted from the first call on. A child process
+/// has none of its parent's threads.
 [[nodiscard]] inline std::atomic<unsigned> const& forks() {
   static std::atomic<unsigned> count{0};
 #if __has_include(<pthread.h>) && __has_include(<unistd.h>) && !defined(_WIN32) && defined(__cpp_exceptions)
@@ -30,8 +31,8 @@ namespace KVPOLICY_NAMESPACE::detail {
   return count;
 }
 
-/// The caller of `for_each` and the threads beside it. In a process that was forked off after `start` those threads are
-/// not there: the caller does all of the work, and nothing waits for them, or touches a lock that they may have held.
+/// The caller of `for_each` and further threads. In a process that was forked after `start`, these threads do not
+/// exist: the caller does all of the work, and nothing waits for them or touches a lock that they may have locked.
 class worker_threads {
  public:
   worker_threads() : shared_() {}
@@ -49,12 +50,12 @@ class worker_threads {
     shared_.~shared_by_all();
   }
 
-  /// Once: `count` threads beside the caller. If the system has fewer, what it throws passes, and the destructor ends
-  /// those that started.
+  /// Starts `count` threads beside the caller; it is called once. If the system cannot start them all, its exception
+  /// passes through, and the destructor ends those that started.
   void start(int count) {
     if (count == 0) return;
     forks_ = &forks();
-    born_ = *forks_;
+    forks_at_start_ = *forks_;
     slots_ = std::make_unique<slot[]>(static_cast<std::size_t>(count));
     for (; started_ < count; ++started_) {
       new (&slots_[static_cast<std::size_t>(started_)].thread) std::thread([this, me = started_ + 1] { serve(me); });
@@ -82,19 +83,19 @@ class worker_threads {
     int count = 0;
   };
 
-  /// What must not be destroyed in a forked process, where other threads are in it for ever.
+  /// State that must not be destroyed in a forked process, because other threads seem to use it for ever.
   struct shared_by_all {
     std::mutex mutex;
     std::condition_variable wake;
     std::condition_variable done;
     std::exception_ptr thrown;
-    int thrown_by = 0;  ///< index of the work that threw it
+    int thrown_by = 0;  ///< index of the call of `work` that threw it
     int running = 0;
     long round = 0;
     bool stopping = false;
   };
 
-  /// A thread that its owner may leave alone.
+  /// A thread whose destructor need not run.
   union slot {
     slot() {}
     ~slot() {}
@@ -106,14 +107,16 @@ class worker_threads {
     ~ownership() { of.store(std::thread::id{}, std::memory_order_release); }
   };
 
-  [[nodiscard]] bool forked() const { return forks_ != nullptr && forks_->load(std::memory_order_relaxed) != born_; }
+  [[nodiscard]] bool forked() const {
+    return forks_ != nullptr && forks_->load(std::memory_order_relaxed) != forks_at_start_;
+  }
 
   template <class Work>
   static void work_alone(int count, Work const& work, int worker) {
     for (int index = 0; index < count; ++index) work(index, worker);
   }
 
-  /// The number of the worker that calls while a call of `owner` goes on.
+  /// The number of the calling worker during a call of `owner`.
   [[nodiscard]] int worker_inside(std::thread::id owner) const {
     std::thread::id const me = std::this_thread::get_id();
     int worker = owner == me ? 0 : 1;
@@ -155,8 +158,8 @@ class worker_threads {
 #endif
   }
 
-  /// No further index is handed out. Those before this one were: the lowest that throws always does, and its exception
-  /// is the one that arrives, as it would with one thread.
+  /// Stops handing out indices. All lower indices were handed out before, so the lowest index that throws always runs,
+  /// and its exception is the one that is rethrown, as it would be with one thread.
   void note_thrown(int index) {
     next_ = job_.count;
     std::lock_guard const lock(shared_.mutex);
@@ -180,10 +183,10 @@ class worker_threads {
   }
 
   std::atomic<unsigned> const* forks_ = nullptr;
-  unsigned born_ = 0;  ///< forks when the threads started
+  unsigned forks_at_start_ = 0;  ///< value of forks() when the threads started
   std::unique_ptr<slot[]> slots_;
   int started_ = 0;
-  std::atomic<std::thread::id> owner_{};  ///< the thread whose call goes on
+  std::atomic<std::thread::id> owner_{};  ///< the thread whose call is running
   job job_{};
   std::atomic<int> next_{0};
   union {

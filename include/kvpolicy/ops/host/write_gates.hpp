@@ -1,4 +1,4 @@
-// Host implementation of write_gates: a few hundred entries of a lane at a time.
+// Host implementation of write_gates, for a few hundred entries of a lane at a time.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Some entries of a lane on their way through its write gate.
+/// Computes the write gate of some entries of a lane.
 class write_gate_task {
  public:
   using sizes = gate_sizes;
@@ -41,7 +41,7 @@ class write_gate_task {
         tile_(arena.take<float>(sizes::rows_of_a_tile * sizes::block)),
         sums_(arena.take<float>(static_cast<std::size_t>(rows(weights)))) {}
 
-  /// Entries [begin, end), at most `rows`; `out` is the lane's row.
+  /// Computes entries [begin, end), at most `rows`; `out` is the lane's row.
   void run(row_view const& pre, row_view const& post, int begin, int end, float* out) {
     int const count = end - begin;
     for (int i = 0; i < count; ++i) {
@@ -69,7 +69,7 @@ class write_gate_task {
     gates_.normalise(to, rows.dims, norm + std::ptrdiff_t{lanes_.layer} * weights_.dims);
   }
 
-  /// What the hidden units from `unit` on add to every entry's sum.
+  /// Adds the contribution of the hidden units from `unit` on to every entry's sum.
   void add_units(int unit, int count) {
     int const units = std::min(sizes::block, weights_.hidden - unit);
     std::int64_t const first = index_ * weights_.hidden + unit;
@@ -90,7 +90,7 @@ class write_gate_task {
   void (*perceive_)(hidden_tile const& tile, float* out);
   write_gate_weights const& weights_;
   lane lanes_;
-  std::int64_t index_;  ///< of the lane among those of the model
+  std::int64_t index_;  ///< index of the lane in the model's lanes
   int columns_;
   float* x_;
   gate_block block_;
@@ -104,7 +104,7 @@ template <>
 struct implementation<ops::write_gates_t, host> {
   static constexpr bool provided = true;
 
-  /// Bytes of a worker.
+  /// Bytes of scratch per worker.
   static std::size_t scratch(write_gate_weights const& weights) { return detail::write_gate_task::scratch(weights); }
 
   static void run(host_executor& exec, lanes const& batch, row_view const& pre, row_view const& post,
