@@ -1,6 +1,10 @@
 // Includes every header for the host. Include this one, or only the headers that you use.
 #pragma once
 
+#if (defined(_MSVC_LANG) ? _MSVC_LANG : __cplusplus) < 202002L
+#error "kvpolicy needs C++20: -std=c++20"
+#else
+
 // IWYU pragma: begin_exports
 #include <kvpolicy/accounting/explain.hpp>
 #include <kvpolicy/admission/admission.hpp>
@@ -112,3 +116,5 @@
 #include <kvpolicy/trigger/trigger.hpp>
 #include <kvpolicy/version.hpp>
 // IWYU pragma: end_exports
+
+#endif

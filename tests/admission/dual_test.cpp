@@ -405,7 +405,7 @@ TEST_SUITE("admission") {
     kv::cache const old = now.engine.chunk(3, 9);  // position 9 is there
     auto state = kv::make_state(now.exec, policy, old);
     auto plan = kv::make_plan(now.exec, policy, old);
-    CHECK(refused(old, state, plan) == "ingest: decided = empty or not of lanes, but decide comes before take_in");
+    CHECK(refused(old, state, plan) == "ingest: decided = empty or not of lanes, but decide comes before ingest");
     kv::decide(now.exec, policy, kv::signals{old.lanes}, state, plan);
     CHECK(refused(old, state, plan) == "ingest: position = 9, but positions ascend and the last is 9");
     kv::cache part = old;

@@ -200,7 +200,7 @@ TEST_SUITE("core/check") {
   TEST_CASE("lanes are fewer than 2^31, however they come about") {
     auto const refused = [](int sequences, int layers, int heads) {
       kv::lanes const batch{.sequences = sequences, .layer_begin = 0, .layer_end = layers, .heads = heads};
-      return !error_of([&] { kv::detail::check_size("make_plan", "who", batch); }).empty();
+      return !error_of([&] { kv::detail::check_size("make_plan", "lanes", batch); }).empty();
     };
     constexpr int most = std::numeric_limits<int>::max();
     CHECK_FALSE(refused(1, 1, most));

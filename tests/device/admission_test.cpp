@@ -95,7 +95,7 @@ TEST_SUITE("device/admission") {
     auto const two = [](auto& on) { on.step({2}); };
     auto const top_page = [](auto& on) -> int& { return on.engine->free_list()[size(on.engine->free_pages() - 1)]; };
     CHECK(refused(64, nothing, [](auto& on) { on.step({5}); }) ==
-          "promote: tokens = 5, but the window has 4 rows: take_in takes longer chunks");
+          "promote: tokens = 5, but the window has 4 rows: ingest takes longer chunks");
     CHECK(refused(
               64, [](auto& on) { on.write(0, 3, true); }, two) ==
           "promote: in_flight (0) = 3, but drafts are committed or truncated first");

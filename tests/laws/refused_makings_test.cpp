@@ -78,7 +78,7 @@ TEST_SUITE("laws/refused_makings") {
                   [](kv::cache& bad) { bad.lanes.layer_begin = 2; });
     refuses_cache("lanes.layer_end = 3, but the model has 2 layers", [](kv::cache& bad) { bad.lanes.layer_end = 3; });
     refuses_cache(
-        "who = 536870912 sequences, 2 layers, 2 heads, but lanes are numbered in 32 bits: their product is less than "
+        "lanes = 536870912 sequences, 2 layers, 2 heads, but lanes are numbered in 32 bits: their product is less than "
         "2^31",
         [](kv::cache& bad) { bad.lanes.sequences = 1 << 29; });
     refuses_cache("lanes.bound = 0, but an upper limit of the entries of a lane is needed",

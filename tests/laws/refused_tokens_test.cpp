@@ -136,7 +136,7 @@ TEST_SUITE("laws/refused_tokens") {
   TEST_CASE("a plan is carried out on the cache that it was decided about, whatever view of it is given") {
     std::string const text =
         "apply: cache.lanes = other counts or positions than those that the plan was decided about, but a plan is "
-        "carried out on the cache that decide was told of";
+        "carried out on the cache that decide was given";
     working_batch now, other;
     other.refuses(text, [&] { kv::apply(other.exec, kv::compact{}, now.plan, other.view, other.state); });
     now.refuses(text, [&] { kv::apply(other.exec, kv::compact{}, now.plan, other.view, other.state); });

@@ -265,7 +265,7 @@ TEST_SUITE("laws/throwing") {
     }
   }
 
-  TEST_CASE("make_room and take_in whose functors throw change nothing but the plan") {
+  TEST_CASE("promote and ingest whose functors throw change nothing but the plan") {
     for (int const threads : {1, 3}) {
       fused_sequence now(threads), never(threads);
       now.ingest(30);
@@ -290,7 +290,7 @@ TEST_SUITE("laws/throwing") {
     }
   }
 
-  TEST_CASE("make_room that is refused after exits were counted leaves no decision about other exits") {
+  TEST_CASE("promote that is refused after exits were counted leaves no decision about other exits") {
     fused_sequence now(1);
     for (int i = 0; i < 8; ++i) now.step(3);
     REQUIRE(now.plans.exits->decided.decided());
@@ -304,7 +304,7 @@ TEST_SUITE("laws/throwing") {
     refuses(now.plans.exits->decided);
   }
 
-  TEST_CASE("take_in whose own decision about the window throws changes nothing but the plan") {
+  TEST_CASE("ingest whose own decision about the window throws changes nothing but the plan") {
     for (int const threads : {1, 3}) {
       fused_sequence now(threads), never(threads);
       now.ingest(30);

@@ -258,7 +258,7 @@ TEST_SUITE("step") {
     CHECK(refused(now.policy, {.sequence = 1, .tokens = 1, .position = 30}) ==
           "step: sequence = 1, but the batch has 1 sequences");
     CHECK(refused(now.policy, {.tokens = 7, .position = 30}) ==
-          "step: tokens = 7, but the window has 6 rows: take_in takes longer chunks");
+          "step: tokens = 7, but the window has 6 rows: ingest takes longer chunks");
     CHECK(refused(now.policy, {.tokens = 3, .position = 30, .in_flight = true}) ==
           "step: tokens = 3, but the ring has 2 rows for drafts");
     auto broken = now.policy;

@@ -211,7 +211,7 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
   detail::check_cache("ingest", chunk);
   keep_set const& keep = decided.keep();
   expects(keep.indices != nullptr && keep.decides == granularity::lane, "ingest", "decided", "empty or not of lanes",
-          "decide comes before take_in");
+          "decide comes before ingest");
   expects(keep.lists == side::kept && keep.of == unit::token, "ingest", "decided", "dropped entries or pages",
           "it lists what is admitted");
   detail::check_same_lanes("ingest", "decided.lanes", keep.lanes, chunk.lanes);

@@ -44,7 +44,7 @@ inline void check_lanes(char const* call, lanes const& batch, shape const& model
           "layers are a range that is not empty");
   expects(batch.layer_end <= model.layers, call, "lanes.layer_end", batch.layer_end,
           [&] { return "the model has " + std::to_string(model.layers) + " layers"; });
-  check_size(call, "who", batch);
+  check_size(call, "lanes", batch);
   expects(batch.bound > 0, call, "lanes.bound", batch.bound, "an upper limit of the entries of a lane is needed");
   expects(batch.count.data != nullptr, call, "lanes.count", "null", "every lane says how many entries it holds");
   expects(batch.position.data != nullptr, call, "lanes.position", "null", "every entry says its position");
@@ -206,7 +206,7 @@ inline void check_decided_about(char const* call, char const* name, lanes const&
   };
   expects(same(given.count, keep.lanes.count) && same(given.position, keep.lanes.position), call, name,
           "other counts or positions than those that the plan was decided about",
-          "a plan is carried out on the cache that decide was told of");
+          "a plan is carried out on the cache that decide was given");
 }
 
 /// Refuses lanes `given` that are not the lanes `made` or some of their layers.

@@ -1,6 +1,9 @@
 // The two macros that every other header may use.
 #pragma once
 
+#if (defined(_MSVC_LANG) ? _MSVC_LANG : __cplusplus) < 202002L
+#error "kvpolicy needs C++20: -std=c++20"
+#endif
 #if !defined(__cpp_exceptions)
 #error "kvpolicy reports a caller's mistakes by exceptions: compile with -fexceptions"
 #endif

@@ -79,7 +79,7 @@ void check_plan(char const* call, Executor const& exec, Policy const& policy, la
           "the plan was made for another granularity");
   refuse_pool_of_ranks(call, exec, policy);
   expects(spare_rows(policy.score, into.lanes(), model) <= into.spare_rows(), call, "plan",
-          "without the spare room that this policy needs", "make_plan makes it for the policy that decides");
+          "without the spare rows that this policy needs", "make_plan makes it for the policy that decides");
   budget_scope const scope = scope_of(policy.budget);
   expects(scope != budget_scope::global || batch.layers() == model.layers, call, "signals.lanes.layers", batch.layers(),
           [&] { return "all " + std::to_string(model.layers) + " layers share this budget"; });

@@ -37,8 +37,8 @@ using applier_hooks =
 template <class A, class Executor>
 using applying_hooks =
     hooks<A,
-          required_hook<hook::applier_refuse, form_of_call<hook::applier_refuse, A, anything, Executor&,
-                                                           keep_set const&, cache const&>()>,
+          required_hook<hook::applier_refuse,
+                        form_of_call<hook::applier_refuse, A, anything, Executor&, keep_set const&, cache const&>()>,
           required_hook<hook::applier_edit, form_of_call<hook::applier_edit, A, anything, Executor&, keep_set const&,
                                                          cache const&, state<Executor>&, apply_stats*>()>>;
 

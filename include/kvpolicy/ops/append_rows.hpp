@@ -69,7 +69,7 @@ inline void refuse_unknown(char const* call, lanes const& window, append_request
 /// Throws if there are more new tokens than the window has rows.
 inline void refuse_long(ring_request const& asked, int tokens) {
   expects(tokens >= 0 && tokens <= asked.window, asked.call, "tokens", tokens,
-          [&] { return "the window has " + std::to_string(asked.window) + " rows: take_in takes longer chunks"; });
+          [&] { return "the window has " + std::to_string(asked.window) + " rows: ingest takes longer chunks"; });
 }
 
 }  // namespace detail

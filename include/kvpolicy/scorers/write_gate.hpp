@@ -20,7 +20,7 @@ struct write_gate {
 
   /// The score of an entry is its gate. The column stores a gate of 0 as -0 to tell it from an empty one; adding 0
   /// makes such a score +0.
-  struct bound_policy {
+  struct copy_gate {
     by_lane<float const> gate;
     KVPOLICY_HD float operator()(float, entry at) const { return gate.row(at.lane)[at.ordinal] + 0.0f; }
   };
@@ -28,7 +28,7 @@ struct write_gate {
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_gate{}}; }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
-    ops::map(exec, out, bound_policy{in.template get<admission_gate>().gate});
+    ops::map(exec, out, copy_gate{in.template get<admission_gate>().gate});
   }
 
   friend bool operator==(write_gate const&, write_gate const&) = default;

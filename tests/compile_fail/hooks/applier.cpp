@@ -5,6 +5,7 @@
 
 namespace kv = kvpolicy;
 
+// clang-format off
 // form NAME: int name = 1;
 //   this applier's member `name` is no static constant, but ... `static constexpr auto name`
 // form NAME:

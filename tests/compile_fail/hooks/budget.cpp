@@ -4,6 +4,7 @@
 
 namespace kv = kvpolicy;
 
+// clang-format off
 // form CALL: double operator()(kv::lane, int) const { return 64; }
 //   this budget's member `operator()` has another type, or returns one, but ... `operator()(kvpolicy::lane, int) const`, which returns an int
 // form CALL: int operator()(kv::lane, int) { return 64; }

@@ -6,6 +6,7 @@
 
 namespace kv = kvpolicy;
 
+// clang-format off
 // form SCORE: void score(auto&, auto const&, kv::score_view const&) {}
 //   this scorer's member `score` is not const, but a decision calls `score(exec, in, out) const`
 // form SCORE: void score(auto&, auto const&) const {}

@@ -4,6 +4,7 @@
 
 namespace kv = kvpolicy;
 
+// clang-format off
 // form MINE: struct mine : kv::h2o { float alpha = 1; };
 //   this type inherits `operator==`, so what it adds is not compared
 // form MINE: struct mine : kv::h2o { float alpha = 1; friend bool operator==(mine const&, mine const&) = default; };

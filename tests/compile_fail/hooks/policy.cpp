@@ -10,6 +10,7 @@
 
 namespace kv = kvpolicy;
 
+// clang-format off
 // form SCORE: kv::quest score{};
 //   this policy's scorer scores pages, but an eviction or an admission needs one of tokens
 #ifndef SCORE

@@ -4,6 +4,7 @@
 
 namespace kv = kvpolicy;
 
+// clang-format off
 // form CALL: bool operator()(kv::entry) { return true; }
 //   this protection's member `operator()` is not const, but ... `operator()(kvpolicy::entry) const`, which returns a bool
 // form CALL: bool operator()(int) const { return true; }

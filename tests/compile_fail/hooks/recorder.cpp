@@ -8,6 +8,7 @@ namespace kv = kvpolicy;
 
 struct kept {};
 
+// clang-format off
 // form NEEDS:
 //   this recorder has no member `needs`, but ... `using needs = kvpolicy::needs<...>`
 #ifndef NEEDS

@@ -8,6 +8,7 @@
 
 namespace kv = kvpolicy;
 
+// clang-format off
 // form BUDGET: double budget(kv::lane, int) const { return 64; }
 //   this rule's member `budget` has another type, or returns one, but the verb calls `budget(kvpolicy::lane, int) const`
 // form BUDGET: int budget = 64;

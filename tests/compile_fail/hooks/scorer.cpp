@@ -3,6 +3,7 @@
 
 namespace kv = kvpolicy;
 
+// clang-format off
 // form MEMBER: kv::sinks forces() { return {}; }
 //   this scorer's member `forces` is not const, but ... `forces() const` ... returns a protection
 // form MEMBER: kv::sinks forces{};

@@ -4,6 +4,7 @@
 
 namespace kv = kvpolicy;
 
+// clang-format off
 // form FIRES: bool operator()(int, int) { return true; }
 //   this trigger's member `operator()` is not const, but ... `operator()(int count, int budget) const`, which returns a bool
 // form FIRES: bool operator()(int) const { return true; }

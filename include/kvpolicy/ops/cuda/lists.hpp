@@ -77,12 +77,13 @@ struct implementation<ops::rewrite_list_t, Backend> {
   template <class Executor, class Shared>
   static void run(Executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit,
                   std::int64_t* freed) {
-    detail::check_scratch("rewrite_list", exec, scratch(in));
     detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, edit.list), keep.lanes);
+    int const blocks = blocks_for(in, rows.count());
+    detail::check_scratch("rewrite_list", exec,
+                          static_cast<std::size_t>(blocks * kernel<nobody>::scratch_of_block(in)));
     int const threads = detail::min_op{}(exec.config().segment_threads, 512);  // its threads use many registers
-    detail::launch_unless_fault(
-        exec, launch_shape{blocks_for(in, rows.count()), threads, kernel<Shared>::shared_bytes(threads)},
-        kernel<Shared>{keep, in, edit, rows, exec.scratch(), freed});
+    detail::launch_unless_fault(exec, launch_shape{blocks, threads, kernel<Shared>::shared_bytes(threads)},
+                                kernel<Shared>{keep, in, edit, rows, exec.scratch(), freed});
   }
 
  private:

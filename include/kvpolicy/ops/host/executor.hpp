@@ -124,7 +124,8 @@ class scratch_arena {
   [[nodiscard]] T* take(std::size_t count) {
     std::size_t const bytes = (count * sizeof(T) + 15) / 16 * 16;
     expects(bytes <= memory_.size(), "scratch", "bytes", memory_.size(), [&] {
-      return "a verb needs " + std::to_string(bytes) + ": the scorer, recorder or applier that runs it names it (using " +
+      return "a verb needs " + std::to_string(bytes) +
+             ": the scorer, recorder or applier that runs it names it (using " +
              "verbs = kvpolicy::verbs<...>), and make_state or make_plan reserves scratch for it";
     });
     auto* const piece = reinterpret_cast<T*>(memory_.data());
