@@ -109,9 +109,9 @@ KVPOLICY_LAW(recorder_is_value, "this recorder is no regular value, but a state 
 KVPOLICY_HOOK(recorder_needs, "recorder", needs, int needs, "a recorder says which signals it reads: `using needs = kvpolicy::needs<...>`")
 KVPOLICY_HOOK(recorder_provides, "recorder", provides, int provides, "a recorder says which signal it keeps: `using provides = ...`")
 KVPOLICY_HOOK(recorder_columns, "recorder", columns, int columns, "make_state calls `columns(kvpolicy::shape const&, int bound) const`, which returns an array of kvpolicy::column")
-KVPOLICY_HOOK(recorder_view, "recorder", view, int view, "a decision calls `view(kvpolicy::held_columns const&) const`, which returns the signal that it provides")
-KVPOLICY_HOOK(recorder_observe, "recorder", observe, int observe, "observe calls `observe(exec, in, kvpolicy::held_columns const&) const`")
-KVPOLICY_HOOK(recorder_forget, "recorder", forget, int forget, "truncate calls the hook `forget(exec, kvpolicy::lanes const&, kvpolicy::held_columns const&, int sequence, int position) const`")
+KVPOLICY_HOOK(recorder_view, "recorder", view, int view, "a decision calls `view(kvpolicy::recorded_columns const&) const`, which returns the signal that it provides")
+KVPOLICY_HOOK(recorder_observe, "recorder", observe, int observe, "observe calls `observe(exec, in, kvpolicy::recorded_columns const&) const`")
+KVPOLICY_HOOK(recorder_forget, "recorder", forget, int forget, "truncate calls the hook `forget(exec, kvpolicy::lanes const&, kvpolicy::recorded_columns const&, int sequence, int position) const`")
 KVPOLICY_HOOK(recorder_from_birth, "recorder", from_birth, int from_birth, "a cache policy reads `static constexpr bool from_birth`")
 
 KVPOLICY_HOOK(policy_score, "policy", score, int score, "a policy has a data member `score`, a scorer")
