@@ -31,7 +31,9 @@ void check_state(char const* call, State const& state, std::tuple<Recorders...> 
 template <executor Executor, class... Recorders>
 state<Executor> state_of(Executor& exec, std::tuple<Recorders...> const& recorders, cache const& in, int slack = 0) {
   state<Executor> made(exec, in.shape, in.lanes, slack);
-  std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders);
+  if constexpr ((fits<forgetting_hooks<Recorders, Executor>>() && ...)) {
+    std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders);
+  }
   return made;
 }
 
