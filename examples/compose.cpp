@@ -10,8 +10,8 @@ int main() {
   kv::host_executor exec;
   auto const policy = kv::eviction{
       .score = kv::snapkv{.window = 32, .pool = kv::max_pool{7}}, .protect = kv::sinks{4}, .budget = kv::per_lane{64}};
-  auto state = kv::make_state(exec, policy, cache);  // empty for a stateless policy
-  auto plan = kv::make_plan(exec, policy, cache);    // nothing allocates after this
+  auto state = kv::make_state(exec, policy, cache);               // here: the last 32 query rows
+  auto plan = kv::make_plan(exec, policy, cache, kv::compact{});  // nothing allocates after this
 
   kv::append(exec, cache, state, {.tokens = 200, .position = 0});            // the engine wrote 200 rows
   kv::signals const in{cache.lanes, kv::keys_of(cache), forward.queries()};  // the signals that this engine has

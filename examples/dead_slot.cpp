@@ -52,16 +52,16 @@ int main() {
   kv::decide(exec, policy, kv::signals{cache.lanes}, state, plan);
 
   // example-begin dead_slot
-  auto const in_tree = [](int slot) { return slot == 5 || slot == 9; };  // another request uses these slots
+  auto const used_elsewhere = [](int slot) { return slot == 9; };  // another request uses this slot
   int const tree_prefix = 3;  // the slots of the first three positions belong to the prefix tree
   kv::apply_stats stats;
   kv::apply(exec,
-            kv::dead_slot<decltype(in_tree)>{.list = {engine.live.data()},  // attention reads this
-                                             .map = {engine.map.data()},    // the engine's map, by position
-                                             .dead = 0,
-                                             .locked = {&tree_prefix},
-                                             .shared = in_tree,
-                                             .freed = {{engine.freed.data()}, {&engine.freed_count}}},
+            kv::dead_slot<decltype(used_elsewhere)>{.list = {engine.live.data()},  // attention reads this
+                                                    .map = {engine.map.data()},    // the engine's map, by position
+                                                    .dead = 0,
+                                                    .locked = {&tree_prefix},
+                                                    .shared = used_elsewhere,
+                                                    .freed = {{engine.freed.data()}, {&engine.freed_count}}},
             plan, cache, state, &stats);
   // example-end dead_slot
 

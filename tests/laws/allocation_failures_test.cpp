@@ -221,8 +221,9 @@ TEST_SUITE("laws/allocation") {
       decide();
       REQUIRE(plan.decided());
       long const failures = failures_of(decide, [&] {
-        bool const refused = error_of([&] { kv::apply(exec, kv::compact{}, plan, now.view, now.state); }) ==
-                             "apply: plan = empty since decide threw, but decide comes before apply";
+        bool const refused =
+            error_of([&] { kv::apply(exec, kv::compact{}, plan, now.view, now.state); }) ==
+            "apply: plan = empty since its last decision did not finish, but decide comes before apply";
         return refused && !plan.decided() && now.is(before);
       });
       CHECK(failures >= 8 * 7);  // of eight lanes with ten entries three are the scorer's, which it is not asked about

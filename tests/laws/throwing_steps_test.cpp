@@ -177,7 +177,7 @@ part thrown_by(Call const& call) {
 void refuses(kv::plan<kv::host_executor> const& plan) {
   CHECK(!plan.decided());
   CHECK(error_of([&] { (void)plan.report(); }) ==
-        "report: plan = empty since decide threw, but decide comes before report");
+        "report: plan = empty since its last decision did not finish, but decide comes before report");
 }
 
 /// The fuse at the first, a middle or the last of the `leaving` entries that leave the window in the next call.

@@ -169,10 +169,12 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
 /// write the new rows. After that a new token sees exactly its row of the vertical-slash mask (see `visible`).
 ///
 /// - in: `in` has the signals of the window's entries.
-/// - cost: reads and writes each admitted row once; recorded columns of the window slide. No allocation.
-/// - throws: `invalid_argument` if the pool has too few pages or a lane is full (a cap prevents both), or if drafts are
-///   in flight where tokens would be appended. An exception of a functor of the policy passes through. In each case
-///   nothing was changed but the plan, which holds no decision or one that was not carried out.
+/// - cost: reads and writes each admitted row once. Recorded columns of the window slide where all sequences lose as
+///   many entries, and move where they do not or on a device. No allocation.
+/// - throws: `invalid_argument` if the pool has too few pages or a lane is full, or if drafts are
+///   in flight where tokens would be appended. A cap prevents that a lane is full. An exception of a functor of the
+///   policy passes through. In each case nothing was changed but the plan, which holds no decision or one that was not
+///   carried out.
 template <executor Executor, admission_policy Policy, class... Given>
 void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
              dual_state<Executor>& state, exit_plan<Executor>& plans, std::span<int const> tokens,
@@ -195,8 +197,8 @@ void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, 
 
 /// Adds a chunk of any length whose rows are outside of the cache, as after a prefill kernel. Afterwards the last
 /// `window` tokens of the sequence are in the window, and the earlier tokens of the chunk that `decided` lists are in
-/// pages of their lane. The result does not depend on how a prompt is divided into chunks, and is the same as that of
-/// token by token.
+/// pages of their lane. If the scorer and the protection look at each entry alone, the result does not depend on how a
+/// prompt is divided into chunks, and is the same as that of token by token.
 ///
 /// - in: `chunk` has the rows of the chunk; its counts are shared by layers and heads. `of_chunk` is the state of the
 ///   recorders for them, and `decided` the policy's decision about all of them. `in` has the signals of the window's

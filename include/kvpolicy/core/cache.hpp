@@ -18,14 +18,14 @@ struct place {
 };
 
 /// A table of base pointers, for a plane that is not one tensor. It has a pointer for each layer (one tensor a layer),
-/// for each unit (block stacks, pools in several pieces), or for both. A stride of 0 shares the pointer along that
-/// axis. The plane's own strides are added to the pointer.
+/// for each unit (block stacks, pools in several pieces), for each head, or for several of them. A stride of 0 shares
+/// the pointer along that axis. The plane's own strides are added to the pointer.
 struct base_table {
   std::byte* const* data = nullptr;  ///< null: the plane has one base
   std::int64_t layer = 0;            ///< strides of the table, in pointers
   std::int64_t unit = 0;
   std::int64_t head = 0;
-  int alignment = 0;  ///< every pointer is a multiple of so many bytes, and device kernels load up to 16 of them at
+  int alignment = 0;  ///< every pointer is a multiple of this many bytes, and device kernels load up to 16 bytes at
                       ///< once; 0: pointers are aligned to an element only
 };
 

@@ -43,14 +43,14 @@ struct shape {
 
 /// The lanes of one call: all KV heads of a range of layers of a ragged batch of sequences.
 ///
-/// `count` and `position` are in the executor's memory (device memory for a device executor). `bound` is an upper limit
-/// of every count that the host knows, and the size of every launch follows from it. An entry's ordinal is its index in
-/// its lane; positions always ascend with ordinals.
+/// `count` and `position` are in the executor's memory (device memory for a device executor). The host knows
+/// `bound`: no count exceeds it, and launches are sized by it. An entry's ordinal is its index in its lane; positions
+/// always ascend with ordinals.
 struct lanes {
   int sequences = 1;
   int layer_begin = 0;
   int layer_end = 0;
-  int heads = 0;
+  int heads = 0;  ///< KV heads
   int bound = 0;
   by_lane<int> count{};      ///< one number for each lane: its entries, drafts included
   by_lane<int> position{};   ///< one row for each lane: the logical position of each entry, ascending

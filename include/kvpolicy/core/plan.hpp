@@ -60,10 +60,9 @@ class plan {
   /// Throws `invalid_argument` if the plan holds no decision. The message names the `call` that needs one and the call
   /// `by` that makes one.
   void expects_decision(char const* call, char const* by = "decide") const {
-    expects(
-        decided(), call, "plan",
-        [&] { return status_ == status::empty ? std::string("empty") : std::string("empty since ") + by + " threw"; },
-        [&] { return std::string(by) + " comes before " + call; });
+    expects(decided(), call, "plan",
+            status_ == status::empty ? "empty" : "empty since its last decision did not finish",
+            [&] { return std::string(by) + " comes before " + call; });
   }
 
   /// The keep set of the decision. If there is no decision, its pointers are null.

@@ -141,7 +141,8 @@ struct queries : query_view {
   static constexpr auto name = "queries";
 };
 
-/// Signal: the last query rows of the sequence. A recorder keeps them if a forward has fewer than the scorer's window.
+/// Signal: the last query rows of the sequence. The recorder `query_ring` keeps them across forwards, unless the engine
+/// gives them itself.
 struct recent_queries : query_view {
   static constexpr auto name = "recent_queries";
 };

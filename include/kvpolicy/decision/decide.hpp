@@ -10,8 +10,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// True iff `decide(exec, policy, in, state, plan)` compiles: every signal that the scorer needs is given or recorded.
-/// Generic code can test this before it calls `decide`.
+/// True if every signal that the policy's scorer needs is given or recorded, as `decide` requires. Generic code can
+/// test this before it calls `decide`.
 template <class Policy, class Given, class Executor>
 concept decides = entry_decision<Policy> &&
                   detail::has_all<detail::bag_of<Policy, Given, Executor>>(typename detail::score_of<Policy>::needs{});

@@ -11,7 +11,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A policy as the library runs it. If you wrote a hook and it is not listed here, the library does not call it.
+/// A policy as the library runs it. A signal, recorder, protection, budget, pick or trigger that is not listed here is
+/// not used. Checks and scratch are not listed.
 struct description {
   std::string policy;                 ///< the policy as it prints
   std::string decides;                ///< which lanes decide together: "lane", "layer" or "token"
@@ -94,7 +95,8 @@ std::string shared_budget(Budget const& limit) {
   std::string const text = part_or(limit, "the policy's budget");
   budget_scope const scope = scope_of(limit);
   if (scope == budget_scope::lane) return text + ", for each lane";
-  return text + (scope == budget_scope::layer ? ", pooled by the lanes of a layer" : ", pooled by all lanes");
+  return text +
+         (scope == budget_scope::layer ? ", pooled by the lanes of a layer" : ", pooled by all lanes of a sequence");
 }
 
 }  // namespace detail

@@ -38,10 +38,10 @@ template <executor Executor, class Policy>
 /// Makes the plan of one batch: the memory for its scores and its keep sets.
 ///
 /// - appliers (the last arguments): the appliers that will carry the decisions out, such as `kv::compact{}`. Their
-///   scratch memory is reserved now. Later calls then allocate nothing while counts stay below the bound; `apply` with
+///   scratch memory is reserved now. Later calls then allocate nothing while no count exceeds the bound; `apply` with
 ///   an applier that was not listed here reserves its scratch at the call.
 /// - throws: as `make_state`.
-/// - memory: 8 bytes x segments x bound.
+/// - memory: 8 bytes x segments x bound, and 4 bytes x bound for each row that the scorer needs beside its scores.
 template <executor Executor, entry_decision Policy, class... Appliers>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in, Appliers const&...) {
   using backend = typename Executor::backend;

@@ -7,7 +7,7 @@ namespace KVPOLICY_NAMESPACE {
 
 /// A policy that drops entries from the cache. When its *trigger* fires, it keeps the entries that it *protects*,
 /// *scores* the others, and *picks* those with the highest scores up to a *budget*. With the pick `at_least` it keeps
-/// every entry whose score reaches a threshold, whatever the budget.
+/// every entry whose score reaches a threshold, and asks neither the trigger nor the budget.
 ///
 ///     kv::eviction{.score = kv::snapkv{.window = 32}, .protect = kv::sinks{4}, .budget = kv::per_lane{1024}}
 ///

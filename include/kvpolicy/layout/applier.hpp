@@ -75,7 +75,7 @@ template <class A>
 concept applier = std::copy_constructible<A> && detail::applier_hooks<A>::sound;
 
 /// Carries out the decision that a plan holds: updates rows, lists, positions, counts and recorded columns so that each
-/// lane holds exactly the entries that are kept.
+/// lane holds the entries that are kept. (`drop_blocks` also leaves the entries that share a block with one.)
 ///
 /// - in: `how` is an applier such as `compact{}`. `decided` is the plan that the latest `decide` filled. `in` is the
 ///   cache that it decided about.

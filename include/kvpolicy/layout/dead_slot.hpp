@@ -1,4 +1,4 @@
-// Applier: redirects dropped positions to one reserved slot. Nothing else about the sequence changes.
+// Applier: redirects dropped positions of the engine's map to one reserved slot. The map keeps its length.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,9 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// IntentKV's layout (arXiv:2606.09916, section 3.4 and appendix C). The engine's map from positions to slots names the
-/// dead slot for every dropped position. Length, positions, token ids and the rows of kept entries stay bit for bit the
-/// same, so that a prefix cache continues to match. Slots without a reference are freed.
+/// dead slot for every dropped position. The map's length, the positions, the token ids and the rows of kept entries
+/// stay bit for bit the same, so that a prefix cache continues to match. The lane's live list, its positions and its
+/// count shrink. Slots without a reference are freed.
 ///
 /// Attention must not count the dead slot. An engine can ensure this in three ways, the best first:
 /// 1. *strip*: attention reads `list`, which names the live slots only and is shortened by the same pass;

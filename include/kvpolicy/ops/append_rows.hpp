@@ -127,7 +127,7 @@ struct enter_rows_t : verb<enter_rows_t> {
 };
 inline constexpr enter_rows_t enter_rows{};
 
-/// `release_pages(exec, lanes)`: returns the pages behind each lane's last entry to the free list, the last page first.
+/// `release_pages(exec, lanes)`: returns the pages after each lane's last entry to the free list, the last page first.
 struct release_pages_t : verb<release_pages_t> {
   static constexpr void check(paged_lanes const&) {}
 };

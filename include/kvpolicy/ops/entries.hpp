@@ -9,7 +9,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// New entries of one sequence. The engine has already written their rows at the places behind each lane's last entry.
+/// New entries of one sequence. The engine writes their rows, at the places after each lane's last entry, before
+/// anything reads them.
 struct append_request {
   int sequence = 0;
   int tokens = 0;

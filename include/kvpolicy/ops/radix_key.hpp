@@ -7,14 +7,15 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Keys that no score has, but for `nan_key`, which every NaN has: keys ascend from NaN over -inf to +inf.
+/// Reserved keys. `nan_key` is the key of every NaN; no score has any of the others. Keys ascend from NaN over -inf to
+/// +inf.
 inline constexpr std::uint32_t below_all_keys = 0;
 inline constexpr std::uint32_t nan_key = 1;
 inline constexpr std::uint32_t above_all_keys = 0xFFFFFFFEu;
 inline constexpr std::uint32_t forced_key = 0xFFFFFFFFu;  ///< marks an entry that is kept without competing
 
-/// The key of a score. All NaNs have one key, and -0 has the key of +0. There is no branch: signs of scores are as good
-/// as random.
+/// The key of a score. All NaNs have one key, and -0 has the key of +0. There is no branch, because the signs of
+/// scores are unpredictable.
 [[nodiscard]] KVPOLICY_HD inline std::uint32_t radix_key(float score) {
   auto const bits = same_bits<std::uint32_t>(score);
   std::uint32_t const negative = 0u - (bits >> 31);

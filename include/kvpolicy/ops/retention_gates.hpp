@@ -70,7 +70,7 @@ namespace ops {
 ///
 /// - in: `hidden`, the hidden rows from which these entries were computed, in float32, half or bfloat16; a lane of n
 ///   entries uses rows 0 .. n - 1. `lanes`: some layers of the model of the weights; only their counts are read.
-/// - out: `out`, one row per lane, float32, at most 0. Nothing is written behind the last entry.
+/// - out: `out`, one row per lane, float32, at most 0. Nothing is written after the last entry.
 /// - NaN: a row with a NaN has log beta NaN in every lane.
 /// - cost: d E multiplications per row, and one read of a layer's weights per few hundred rows, which are computed by
 ///   one thread. Sums are in single precision, in an order that depends neither on the number of threads nor on other

@@ -34,11 +34,12 @@ namespace ops {
 ///   exactly the forced entries are kept, and the report counts the segment. Scores are not written; no special score
 ///   marks an entry as forced or as no candidate.
 /// - shared budgets: the forced entries of all segments count against the sum of the budgets. If the floors together
-///   exceed it, entries within the floors compete first.
+///   exceed it, only entries within the floors compete.
 /// - ties: the lower ordinal wins; with a shared budget, the lower (layer, head, ordinal).
-/// - cost: O(entries) per segment, without sorting. With `candidates`, one pass brackets the k-th score from a sample
-///   of the scores, and a second one writes ordinals; otherwise there are three histogram passes and one that writes.
-///   Scratch per worker: 2048 counters. Keys are stored temporarily in the memory of `keep.indices`.
+/// - cost: O(entries) per segment, without sorting. On the host with `candidates`, a sample of the scores brackets the
+///   k-th one, one pass counts and collects what lies in the bracket, and one pass writes ordinals; otherwise there are
+///   three histogram passes and one that writes. Scratch per worker of the host: 2048 counters; keys are stored
+///   temporarily in the memory of `keep.indices`.
 /// - throws: `invalid_argument` if the capacity of `keep` is less than one ordinal per entry, if lanes of one segment
 ///   hold different tokens, if a count is out of its limits, or if segments that share a budget consist of more than
 ///   one lane. On the host, an exception of a member of `rule` is passed on; then `keep` lists nothing, its `seen`

@@ -9,7 +9,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// move into the slots of dropped entries, and the list keeps the entries in order. At most as many rows move as are
 /// dropped.
 ///
-/// - Positions and columns are not changed. Slots that became free are put behind the end of the list.
+/// - Positions and columns are not changed. Slots that became free are put after the end of the list.
 /// - cost: one pass over each list. Scratch of a worker on the host: one bit per unit of the pool, and two rows of
 ///   ints.
 struct fill_holes_t : verb<fill_holes_t> {

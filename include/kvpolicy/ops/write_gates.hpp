@@ -61,7 +61,7 @@ namespace ops {
 ///
 /// - in: `pre` and `post`, the keys before and after RoPE, which are found by lane and ordinal; float32, half or
 ///   bfloat16. `lanes`: some layers of the model of the weights; only their counts are read.
-/// - out: `out`, one row per lane, float32 in [0, 1]. Nothing is written behind the last entry.
+/// - out: `out`, one row per lane, float32 in [0, 1]. Nothing is written after the last entry.
 /// - NaN: a row with a NaN or an infinity has the gate NaN.
 /// - cost: 2 D E multiplications per entry, and one read of a lane's weights per few hundred entries. Sums are in
 ///   single precision, in an order that depends neither on the number of threads nor on other entries: rows that arrive

@@ -35,6 +35,8 @@ namespace KVPOLICY_NAMESPACE {
 ///   `attention_mass` (see ops/scratch.hpp). `make_plan` reserves scratch for them.
 /// - `static constexpr bool rows_see_every_entry = true`: the positions of its query rows do not matter. A lane then
 ///   counts as observed as soon as it has a query row (`report::unobserved`).
+/// - `static constexpr unit scores_of = unit::page` and `int page`: it scores pages of so many entries, for a
+/// selection.
 /// - `spare_rows(lanes, shape)` returns how many additional rows of floats it needs in a plan. Each is as long as a row
 ///   of scores.
 ///

@@ -160,19 +160,20 @@ void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Give
 
 /// One step of decoding with an admission, for the new tokens of some sequences of a batch:
 ///
-/// 1. `promote`, for all layers: entries that the new tokens would overwrite are copied into pages if they are
-/// admitted.
-///    Drafts overwrite nothing, because the ring has rows for them.
+/// 1. `promote`, for all layers: entries that the new tokens would overwrite are copied into pages if the policy admits
+///    them. Drafts overwrite nothing, because the ring has rows for them.
 /// 2. `append`: the window gets entries for the new tokens, at places that `forward` writes.
 /// 3. `forward()`, which the engine defines. For each layer it writes rows, calls `observe` with their gates and
 ///    `select_pages`, and attends to the window and to those pages.
 /// 4. The eviction drops entries from the pages, and pages that become empty are freed.
 /// 5. The page bounds are updated.
 ///
+/// - in: `in` has the signals that the admission and the eviction read besides keys and values, which are added. Its
+///   lanes are replaced.
 /// - throws: `invalid_argument` if the policy, the plans, the cache or the new tokens are wrong, before anything was
 ///   changed but the plan. The same holds if a functor of the admission throws. An exception of `forward` or of a
 ///   functor of the eviction comes after 2: promoted entries are in their pages, the new tokens are in the window,
-///   nothing is evicted, and the bounds do not cover the newest entries, so that `select_pages` chooses their pages. If
+///   nothing is evicted, and the bounds do not cover the newest entries, so that `select_pages` reads their pages. If
 ///   `forward` is complete, `maintain` does 4 and 5.
 template <executor Executor, class... Parts, class... Given, class Forward>
 void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, dual_cache& both,
@@ -221,8 +222,8 @@ void step(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, si
   detail::check_cache("step", all);
   detail::check_pages("step", exec, policy, in, all, state, plans);
   detail::check_append("step", all, state, new_tokens);
-  if constexpr (detail::is_there<Evict>) plans.evicting.withdraw();
   ops::append_entries(exec, all.lanes, std::span<recorded_column const>(state.columns()), new_tokens);
+  if constexpr (detail::is_there<Evict>) plans.evicting.withdraw();
   forward();
   detail::maintain_checked(exec, policy, in, all, state, plans, stats != nullptr ? &stats->evicted : nullptr);
 }

@@ -19,7 +19,7 @@ struct float4_reader {
   std::int64_t dim = 0;  ///< bytes between elements
   bool at_once = false;  ///< four elements that begin at a multiple of four are one aligned load
 
-  /// Elements d to d + 3 of a row. Elements behind the last are 0, and all four are 0 if `row` is null.
+  /// Elements d to d + 3 of a row. Elements after the last are 0, and all four are 0 if `row` is null.
   [[nodiscard]] KVPOLICY_HD four_floats at(std::byte const* row, int d) const {
     four_floats made{};
     if (row == nullptr) return made;

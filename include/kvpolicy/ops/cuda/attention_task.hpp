@@ -110,10 +110,10 @@ struct row_sums {
 /// A tile in shared memory. Every thread constructs one, with the same pointers.
 struct attention_storage {
   float* logits;            ///< [tile_rows][tile_pitch]
-  std::byte const** key;    ///< [tile_entries]: rows of keys; null behind the last
+  std::byte const** key;    ///< [tile_entries]: rows of keys; null after the last
   std::int64_t* position;   ///< [tile_entries]: no_position where an entry takes no part
   float* inner;             ///< [tile_entries]: the running result of the inner reduction
-  std::byte const** query;  ///< [tile_rows]: query rows; null behind the last
+  std::byte const** query;  ///< [tile_rows]: query rows; null after the last
   std::int64_t* limit;      ///< [tile_rows]: a row attends to positions below it
   float* scale;             ///< [tile_rows]: what logits are multiplied by
   row_sums* sums;           ///< [tile_rows]: softmax statistics

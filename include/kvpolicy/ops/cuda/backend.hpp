@@ -25,15 +25,15 @@ struct cuda {
   static constexpr bool runs_kernels = true;
 };
 
-/// The launch configuration of one kernel: blocks, threads and dynamic shared memory.
+/// The grid of one launch: blocks, threads and dynamic shared memory.
 struct launch_shape {
   int blocks = 1;
   int threads = 32;        ///< a multiple of 32
   std::size_t shared = 0;  ///< bytes for each block
 };
 
-/// Launch numbers for a device. They are chosen by compute capability, can be printed, and a benchmark may try others.
-/// No result of a decision depends on them.
+/// The launch configuration for a device. It is chosen by compute capability, can be printed, and a benchmark may try
+/// others. No result of a decision depends on it.
 struct launch_config {
   int segment_threads = 512;      ///< threads of a block that reads a whole segment: top_k, argmin, select_if
   int entry_threads = 256;        ///< threads of a block that reads a piece of a lane's entries

@@ -36,7 +36,8 @@ struct fragment_of_floats {
 /// - `atomic_add`, `atomic_min`, `atomic_max`, `atomic_or` and `atomic_and` work on int, unsigned or 64-bit unsigned,
 ///   in shared or device memory. They return the value before.
 /// - `multiply_16x8x16<codec>(a, b, sum)` adds the product of a warp's fragments of bf16 or f16 to `sum`.
-/// - `fence()` is __threadfence: other blocks see the writes of this thread before it ahead of those after it.
+/// - `fence()` is __threadfence: writes of this thread before the fence become visible to other blocks
+///   before its later writes.
 template <class B>
 concept thread_block = requires(B& block, int* number, std::uint64_t* word, fragment_of_floats& sum) {
   { block.index() } -> std::same_as<int>;

@@ -95,7 +95,7 @@ struct page_scores_kernel {
     return rows.at(one, one.head * heads_of_lane() + h, rows.stored(one, rows.valid(one) - 1));
   }
 
-  /// Writes the folded rows of heads [first, first + Heads), with zeros for heads behind the last.
+  /// Writes the folded rows of heads [first, first + Heads), with zeros for heads after the last.
   template <class Block>
   KVPOLICY_HD void fold(Block& block, lane one, int first, float* to) const {
     int const size = bytes_of(rows.element);

@@ -73,7 +73,7 @@ struct segment_keys {
   }
 
   /// Calls visit(key) for each key of the run, each on one thread. All threads make the same number of calls, so that
-  /// `visit` may be collective: behind the end they pass `forced_key`. Loads are issued four at a time.
+  /// `visit` may be collective: after the end they pass `forced_key`. Loads are issued four at a time.
   template <class Block, class Visit>
   KVPOLICY_HD void for_each(Block& block, Visit const& visit) const {
     constexpr int at_once = 4;
@@ -101,8 +101,8 @@ struct listed_keys {
 };
 
 /// True if the recorded fault makes keep sets unsound: it was found before this decision, or it is unequal positions of
-/// lanes that decide together. Faults that the decision's own kernels record are left out, since the result must not
-/// depend on which block comes first.
+/// lanes that decide together. Faults of the kinds that a decision's own kernels record are left out, whenever they
+/// were recorded, since the result must not depend on which block comes first.
 [[nodiscard]] KVPOLICY_HD inline bool found_before(device_error faults) {
   std::uint64_t const word = *faults.data;
   auto const kind = static_cast<fault>(word >> 56);

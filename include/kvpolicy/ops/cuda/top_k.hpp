@@ -1,6 +1,7 @@
 // Device implementation of top_k, one block for each segment (a segment is the lanes that decide together).
 //
-// For budgets of their own, segments take two launches:
+// For budgets of their own, segments take two launches, after one that compares positions where lanes that decide
+// together have positions of their own:
 //
 // - count_kept_kernel counts the forced entries of a segment and the entries that it keeps. Its last block turns the
 //   counts into the offsets `keep.indptr` and writes the report.
@@ -114,11 +115,14 @@ struct emit_kernel {
 
 }  // namespace detail
 
-/// Takes two launches, or seven for a budget that segments share. The result depends on the order of neither blocks nor
+/// Takes two launches, three where lanes that decide together have positions of their own, or seven for a budget that
+/// segments share. The result depends on the order of neither blocks nor
 /// threads.
 ///
 /// A fault is recorded for lanes that decide together and hold different tokens, and for counts out of their limits.
-/// The segments of such lanes keep all their entries.
+/// With budgets of their own, segments whose counts are wrong keep all their entries, and once unequal positions are
+/// found all segments do. With a shared budget the keep set is unspecified then. Appliers change nothing while a fault
+/// is recorded.
 template <kernel_backend Backend>
 struct implementation<ops::top_k_t, Backend> {
   static constexpr bool provided = true;

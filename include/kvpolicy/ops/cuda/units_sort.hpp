@@ -32,7 +32,7 @@ template <class Block>
 }
 
 /// Sorts `count` numbers in shared or device memory. A bitonic sort whose first step of every round is mirrored: all
-/// exchanges then have the same direction, so padding with infinity behind the end would never move and is left out.
+/// exchanges then have the same direction, so padding with infinity after the end would never move and is left out.
 template <class Block>
 KVPOLICY_HD void sort_ascending(Block& block, int* values, int count) {
   int rounds = 1;

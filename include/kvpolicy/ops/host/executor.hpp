@@ -80,7 +80,7 @@ class host_executor {
     }
   }
 
-  /// The bytes of scratch that `take<T>(count)` uses.
+  /// The bytes of scratch that each worker has.
   [[nodiscard]] std::size_t reserved() const { return scratch_.front().size(); }
 
   /// Copies bytes between this executor's buffers.

@@ -40,7 +40,7 @@ struct few_bodies {
     std::copy_n(all, few_rows, rows);
   }
 
-  /// Like block_bodies::advance. Up to `entries` - 1 values behind the last one are overwritten.
+  /// Like block_bodies::advance. Up to `entries` - 1 values after the last one are overwritten.
   [[gnu::always_inline]] static inline void advance(block_view const& block, float* row_max, float* sum) {
     floats const lowest = __builtin_bit_cast(floats, ints{} - 0x00800000);
     ints limit;
@@ -79,7 +79,7 @@ struct few_bodies {
     for (int r = 0; r < few_rows; ++r) sum[r] = sum[r] * factor[r] + sums[r];
   }
 
-  /// Like block_bodies::reduce. Up to `entries` - 1 values behind the last one are read.
+  /// Like block_bodies::reduce. Up to `entries` - 1 values after the last one are read.
   [[gnu::always_inline]] static inline void reduce(block_view const& block, bool maximum, bool grow, float* out) {
     ints limit;
     floats scale;

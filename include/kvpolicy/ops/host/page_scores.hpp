@@ -48,7 +48,7 @@ class page_products {
   }
 
  private:
-  /// The values of a tile. A vector store may write behind the last one.
+  /// The values of a tile. A vector store may write after the last one.
   static constexpr std::size_t values_of_a_tile = (keys_of_a_tile + 4) * few_rows;
 
   /// Transforms the row of head h of the group. Beyond the last head, the first one is repeated to fill the block.

@@ -112,7 +112,7 @@ class retention_gate_task {
   float* units_;  ///< [rows][padded]
   gate_block block_;
   float* tile_;
-  float* bias_;  ///< [padded]; values behind the last unit are multiplied by zero
+  float* bias_;  ///< [padded]; values after the last unit are multiplied by zero
   int count_ = 0;
 };
 

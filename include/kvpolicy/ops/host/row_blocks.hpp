@@ -37,7 +37,7 @@ struct block_view {
 /// The kernels of blocks with one number of rows.
 struct block_kernels {
   /// out[k][r] = scale * key k . row r; `packed` [dims][rows] floats, or [dims / 2][rows] pairs of bf16. There are
-  /// keys_of_a_tile more pointers behind the last key. Their targets may be prefetched, and are not read.
+  /// keys_of_a_tile more pointers after the last key. Their targets may be prefetched, and are not read.
   void (*logits)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
   /// The same for bf16 keys and rows, with one instruction per pair; null if the processor has no such instruction.
   void (*logits_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale,

@@ -67,7 +67,8 @@ struct implementation<ops::top_k_t, host> {
     return scope == budget_scope::layer ? scores.lanes.heads : scores.lanes.heads * scores.lanes.layers();
   }
 
-  /// The keys of a segment are stored where its ordinals will be written. An ordinal is never written behind its key.
+  /// The keys of a segment are stored where its ordinals will be written. The ordinal of entry e is written at index e
+  /// or before, so it never overwrites a key that is still read.
   static std::uint32_t* keys_of(score_view const& scores, int segment, keep_set const& keep) {
     return reinterpret_cast<std::uint32_t*>(keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound);
   }
