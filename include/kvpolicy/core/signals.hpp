@@ -141,8 +141,7 @@ struct queries : query_view {
   static constexpr auto name = "queries";
 };
 
-/// Signal: the last query rows of the sequence. The recorder `query_ring` keeps them across forwards, unless the engine
-/// gives them itself.
+/// Signal: the last query rows of the sequence, which `query_ring` records unless the engine gives them.
 struct recent_queries : query_view {
   static constexpr auto name = "recent_queries";
 };
