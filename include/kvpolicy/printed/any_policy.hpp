@@ -3,6 +3,7 @@
 
 #include <kvpolicy/accounting/explain.hpp>
 #include <kvpolicy/decision/decide.hpp>
+#include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
 #include <kvpolicy/ops/host/executor.hpp>

@@ -4,6 +4,7 @@
 #include <array>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/decision/bag.hpp>
 #include <string>
 #include <string_view>
 
