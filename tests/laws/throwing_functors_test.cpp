@@ -260,7 +260,7 @@ void every_throw_leaves_no_decision(Policy const& policy, fuse& of, std::initial
         }
         CHECK(thrown == by);
         CHECK(now.save() == before);
-        holds_no_decision(now, " since decide threw");
+        holds_no_decision(now, " since its last decision did not finish");
         of.by = part::none;
         now.decide();
         CHECK(now.found() == good);
