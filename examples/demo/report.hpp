@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <kvpolicy/io/atomic_file.hpp>
 #include <kvpolicy/version.hpp>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "options.hpp"
 #include "report_page.hpp"
 #include "run.hpp"
 
@@ -79,8 +81,8 @@ inline std::string about_line(options const& with) {
 /// The table in HTML: the rows of its head, then those of its body.
 inline std::string html_table(run const& all, int lanes) {
   std::string html = "<thead><tr>";
-  for (column const& one : columns) {
-    std::string const unit = *one.unit == '\0' ? "" : fmt::format(" <small>{}</small>", one.unit);
+  for (column const& one : columns()) {
+    std::string const unit = one.unit.empty() ? "" : fmt::format(" <small>{}</small>", one.unit);
     std::string_view const name = one.name;
     html += fmt::format("<th scope=\"col\">{}{}</th>", name.substr(0, name.find(':')), unit);
   }

@@ -1,20 +1,22 @@
-// The figures that the demo measures, and their table.
+// The figures that the demo measures, and their tables.
 #pragma once
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <vector>
+
+#include "../agent_replay/metrics.hpp"
 
 namespace demo {
 
 /// A row of the table. Its figures are sums over cases, which the table divides by their number.
 struct row {
   std::string policy;
+  std::string title{};
+  std::string decides{};
   int share = 1;
   int budget = 0;
   bool own = false;  ///< the policy's spec contains its budget
@@ -34,6 +36,25 @@ struct row {
   double policy_seconds = 0;
   int prompts = 0;
 
+  /// Adds the sums of another row.
+  void add(row const& more) {
+    bits += more.bits;
+    continued += more.continued;
+    agreed += more.agreed;
+    compared += more.compared;
+    right_inside += more.right_inside;
+    right_later += more.right_later;
+    asked += more.asked;
+    live_entries += more.live_entries;
+    live_bytes += more.live_bytes;
+    measured += more.measured;
+    entries_read += more.entries_read;
+    decode_seconds += more.decode_seconds;
+    steps += more.steps;
+    policy_seconds += more.policy_seconds;
+    prompts += more.prompts;
+  }
+
   [[nodiscard]] std::string budget_name() const {
     return own ? "own" : share == 1 ? "all" : fmt::format("1/{}", share);
   }
@@ -47,56 +68,73 @@ struct row {
   static double per(double sum, std::int64_t count) { return count > 0 ? sum / static_cast<double>(count) : 0; }
 };
 
-/// Draws the progress of the work on a terminal. It is silent elsewhere.
-class progress_bar {
- public:
-  explicit progress_bar(int total) : total_(total), shown_(isatty(2) != 0) {}
-  ~progress_bar() {
-    if (shown_) fmt::print(stderr, "\r{:60}\r", "");
-  }
-  void advance(std::string const& what) {
-    ++done_;
-    if (!shown_) return;
-    int const filled = total_ > 0 ? 30 * done_ / total_ : 30;
-    fmt::print(stderr, "\r[{:=<{}}{:{}}] {:3}% {:<16}", "", filled, "", 30 - filled, 100 * done_ / std::max(1, total_),
-               what);
-    std::fflush(stderr);
-  }
-
- private:
-  int total_;
-  int done_ = 0;
-  bool shown_;
-};
-
 struct column {
-  char const* name;
-  char const* unit;
+  std::string name;
+  std::string unit;
   int width;
 };
 
-inline constexpr column columns[] = {
-    {"policy", "", 20},
-    {"budget", "", 6},
-    {"bits/byte", "", 11},
-    {"recall:", "in prompt", 11},
-    {"recall:", "later", 9},
-    {"greedy", "as full", 9},
-    {"live KV", "entries/lane", 14},
-    {"live KV", "KiB", 9},
-    {"KV read", "rows/token", 12},
-    {"decode", "ms/token", 10},
-    {"policy", "ms/prompt", 11},
-};
+/// The 95 % Wilson interval of a share, in percent: "95-100".
+inline std::string interval(int right, int of) {
+  agent_replay::share const share{right, of};
+  return fmt::format("{:.0f}-{:.0f}", 100 * share.low(), 100 * share.high());
+}
+
+/// A number with a comma between its thousands.
+inline std::string grouped(std::int64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+/// Prints two lines of names and units, then a line for each of `cells`. The first `left` columns are words, which are
+/// aligned to the left.
+inline void print_columns(std::vector<column> const& columns, std::size_t left,
+                          std::vector<std::vector<std::string>> const& cells) {
+  auto const line = [&](auto const& text_of) {
+    std::string text;
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      text += i < left ? fmt::format("{:<{}}", text_of(i), columns[i].width)
+                       : fmt::format("{:>{}}", text_of(i), columns[i].width);
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    fmt::print("{}\n", text);
+  };
+  line([&](std::size_t i) { return columns[i].name; });
+  line([&](std::size_t i) { return columns[i].unit; });
+  for (std::vector<std::string> const& row : cells) line([&](std::size_t i) { return row[i]; });
+}
+
+/// The columns of the whole table.
+inline std::vector<column> const& columns() {
+  static std::vector<column> const all = {
+      {"policy", "", 20},
+      {"budget", "", 6},
+      {"bits/byte", "", 11},
+      {"recall:", "in prompt", 15},
+      {"recall:", "later", 15},
+      {"greedy", "as full", 9},
+      {"live KV", "entries/lane", 14},
+      {"live KV", "KiB", 9},
+      {"KV read", "rows/token", 12},
+      {"decode", "ms/token", 10},
+      {"policy", "ms/prompt", 11},
+  };
+  return all;
+}
 
 /// The text of each column. A dash stands for a figure that was not measured.
 inline std::vector<std::string> cells(row const& one, int lanes) {
   auto const or_dash = [](bool there, std::string const& text) { return there ? text : std::string("-"); };
+  auto const recall = [&](int right) {
+    double const share = row::per(right, one.asked);
+    return or_dash(one.asked > 0, fmt::format("{:.0f}% {:>8}", 100 * share, "(" + interval(right, one.asked) + ")"));
+  };
   return {one.policy,
           one.budget_name(),
           or_dash(one.continued > 0, fmt::format("{:.3f}", one.bits_per_byte())),
-          or_dash(one.asked > 0, fmt::format("{:.0f}%", 100 * one.recall_inside())),
-          or_dash(one.asked > 0, fmt::format("{:.0f}%", 100 * one.recall_later())),
+          recall(one.right_inside),
+          recall(one.right_later),
           or_dash(one.compared > 0, fmt::format("{:.0f}%", 100 * one.agreement())),
           fmt::format("{:.0f}", one.entries_per_lane(lanes)),
           fmt::format("{:.0f}", row::per(one.live_bytes, one.measured) / 1024),
@@ -107,24 +145,34 @@ inline std::vector<std::string> cells(row const& one, int lanes) {
 
 /// Prints one line for each policy and budget.
 inline void print_table(std::vector<row> const& rows, int lanes) {
-  auto const line = [](auto const& text_of) {
-    int i = 0;
-    for (column const& one : columns) {
-      if (i == 0) {
-        fmt::print("{:<{}}", text_of(i, one), one.width);
-      } else {
-        fmt::print("{:>{}}", text_of(i, one), one.width);
-      }
-      ++i;
-    }
-    fmt::print("\n");
+  std::vector<std::vector<std::string>> all;
+  for (row const& one : rows) all.push_back(cells(one, lanes));
+  print_columns(columns(), 1, all);
+}
+
+/// Prints one line for each policy, with the columns that a first look needs. If there are several budgets, the policy
+/// is followed by its own.
+inline void print_small_table(std::vector<row> const& rows, int lanes, bool several_budgets) {
+  std::int64_t const continued = rows.empty() ? 0 : rows.front().continued;
+  std::vector<column> const small = {{"policy", "", several_budgets ? 18 : 13},
+                                     {"when it decides", "", 33},
+                                     {"recall:", "in prompt", 17},
+                                     {"recall:", "later", 17},
+                                     {"bits/byte,", grouped(continued) + " bytes", 12},
+                                     {"entries", "a lane", 8},
+                                     {"decode,", "ms/token", 10}};
+  auto const recall = [](int right, int of) {
+    return of > 0 ? fmt::format("{}/{} ({} %)", right, of, interval(right, of)) : std::string("-");
   };
-  line([](int, column const& one) { return one.name; });
-  line([](int, column const& one) { return one.unit; });
+  std::vector<std::vector<std::string>> all;
   for (row const& one : rows) {
-    auto const texts = cells(one, lanes);
-    line([&](int i, column const&) { return texts[static_cast<std::size_t>(i)]; });
+    all.push_back({one.title + (several_budgets && one.share > 1 ? " " + one.budget_name() : ""), one.decides,
+                   recall(one.right_inside, one.asked), recall(one.right_later, one.asked),
+                   one.continued > 0 ? fmt::format("{:.3f}", one.bits_per_byte()) : "-",
+                   grouped(static_cast<std::int64_t>(one.entries_per_lane(lanes) + 0.5)),
+                   fmt::format("{:.2f}", 1e3 * row::per(one.decode_seconds, one.steps))});
   }
+  print_columns(small, 2, all);
 }
 
 }  // namespace demo

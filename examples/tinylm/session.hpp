@@ -38,6 +38,7 @@ struct session_options {
   when decide = when::after_prefill;
   layout lay = layout::compact;
   bool observe_by_layer = false;  ///< let the policy observe each layer when it is done, not all layers at the end
+  bool observe_steps = true;      ///< let the policy observe decoded tokens; false for policies that observe turns only
   kv::by_lane<std::uint8_t const> hidden{};  ///< see attention_call; for tests
 };
 
@@ -100,7 +101,7 @@ class session {
 
   /// Reads one byte, and returns the logits of the next.
   std::span<float const> step(std::uint8_t byte) {
-    forward({&byte, 1});
+    forward({&byte, 1}, options_.observe_steps);
     ++counters_.steps;
     counters_.entries_read += entries_.live_entries();
     if (options_.decide == when::every_forward) evict();
@@ -218,12 +219,14 @@ class session {
     for (auto const& [row, unit] : shown) mask_.set({0, row / heads, row % heads}, unit, true);
   }
 
+  /// The signals of rows. As queries of a turn the rows are one turn, whose span is unknown.
   static auto signals_of(kv::cache const& cache, query_rows const& rows) {
-    return kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), rows.signal()};
+    return kv::signals{cache.lanes, kv::keys_of(cache), kv::values_of(cache), rows.signal(),
+                       kv::turn_queries{rows.signal()}};
   }
 
   /// Reserves units first, then edits counts, then writes rows, so that nothing has changed if the pool is full.
-  std::span<float const> forward(std::span<std::uint8_t const> fresh) {
+  std::span<float const> forward(std::span<std::uint8_t const> fresh, bool observed_by_policy = true) {
     int const tokens = static_cast<int>(fresh.size());
     kv::cache cache{};
     timed(counters_.policy_seconds, [&] {
@@ -242,14 +245,14 @@ class session {
     };
     bool const masked = options_.lay == layout::mask;
     forward_hooks hooks{.hidden = options_.hidden, .mask = masked ? &mask_ : nullptr};
-    if (options_.observe_by_layer) hooks.after_layer = [&](int layer) { observe(layer, layer + 1); };
+    if (options_.observe_by_layer && observed_by_policy) hooks.after_layer = [&](int layer) { observe(layer, layer + 1); };
     std::span<float const> rows;
     timed(counters_.model_seconds, [&] {
       kv::cache const seen = masked ? entries_.everything() : entries_.view();
       rows = model_->forward(examples::host_of(*exec_), text_, tokens, seen, queries_, hooks);
     });
     counters_.model_seconds -= observed;
-    if (!options_.observe_by_layer) observe(0, cache.shape.layers);
+    if (!options_.observe_by_layer && observed_by_policy) observe(0, cache.shape.layers);
     counters_.policy_seconds += observed;
     auto const last = rows.last(static_cast<std::size_t>(model_->about().vocab));
     logits_.assign(last.begin(), last.end());
