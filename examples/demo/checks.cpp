@@ -57,7 +57,7 @@ double far_recall(engine& on, bytes const& text, int context, int cases, std::ui
 }  // namespace
 
 bool checks_pass(options const& with, std::vector<row> const& rows, bytes const& text) {
-  auto const made = make_engine(read_model(with.weights, false), {.context = with.context,
+  auto const made = make_engine(read_model(with.weights), {.context = with.context,
                                                                   .bound = with.context + with.length + 64,
                                                                   .layout = with.layout,
                                                                   .threads = with.threads});

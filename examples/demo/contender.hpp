@@ -49,9 +49,15 @@ struct engine_options {
   int threads = 1;
 };
 
-/// Reads a folder of weights; the gates only if they are needed.
+/// The trained parts that policies need beside the model.
+struct trained_parts {
+  bool gates = false;     ///< the write gate and the retention gate, from the folder of the weights
+  bool residual = false;  ///< IntentKV's residual head, from examples/agent_replay/weights
+};
+
+/// Reads a folder of weights, and the trained parts that are needed.
 /// - throws: `invalid_argument` if a file is missing or wrong.
-[[nodiscard]] std::shared_ptr<model_files const> read_model(std::string const& folder, bool gates);
+[[nodiscard]] std::shared_ptr<model_files const> read_model(std::string const& folder, trained_parts needed = {});
 [[nodiscard]] kv::shape shape_of(model_files const& files);
 [[nodiscard]] std::shared_ptr<engine> make_engine(std::shared_ptr<model_files const> files, engine_options const& with);
 [[nodiscard]] bool is_layout(std::string const& name);
@@ -68,7 +74,7 @@ struct contender {
   std::string decides{};    ///< when it decides, in a few words
   bool budgeted = true;     ///< it has one row for each budget; otherwise it takes no budget and has one row
   bool own_budget = false;  ///< its spec contains the budget
-  bool gated = false;       ///< it needs trained gates
+  trained_parts needs{};
   std::function<std::string(int budget, int context)> spell{};
   std::function<std::unique_ptr<reader>(engine&, reading&, int budget)> start{};
 

@@ -72,8 +72,8 @@ tinylm::prompt const& reading::whole_in_tokens(engine& on) {
   return in_tokens_.emplace(std::move(copy));
 }
 
-std::shared_ptr<model_files const> read_model(std::string const& folder, bool gates) {
-  return std::make_shared<model_files const>(folder, gates);
+std::shared_ptr<model_files const> read_model(std::string const& folder, trained_parts needed) {
+  return std::make_shared<model_files const>(folder, needed);
 }
 
 kv::shape shape_of(model_files const& files) { return files.model().about.shape(); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/io/gate_files.hpp>
+#include <kvpolicy/io/residual_file.hpp>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,21 +17,27 @@ namespace demo {
 /// The weights, read once. Engines copy those of the model, and refer to those of the gates.
 class model_files {
  public:
-  model_files(std::string const& folder, bool gates)
+  model_files(std::string const& folder, trained_parts const& needed)
       : model_(tinylm::read_weights(folder + "/weights.safetensors")) {
-    if (!gates) return;
-    write_.emplace(kv::safetensors_reader(folder + "/write_gate.safetensors"));
-    retention_.emplace(kv::safetensors_reader(folder + "/retention_gate.safetensors"));
+    if (needed.gates) {
+      write_.emplace(kv::safetensors_reader(folder + "/write_gate.safetensors"));
+      retention_.emplace(kv::safetensors_reader(folder + "/retention_gate.safetensors"));
+    }
+    if (needed.residual) {
+      residual_.emplace(kv::safetensors_reader(folder + "/../../agent_replay/weights/residual.safetensors"));
+    }
   }
   [[nodiscard]] tinylm::weights const& model() const { return model_; }
   [[nodiscard]] tinylm::gate_weights gates() const {
     return write_ ? tinylm::gate_weights{write_->weights(), retention_->weights()} : tinylm::gate_weights{};
   }
+  [[nodiscard]] kv::residual_head residual() const { return residual_ ? residual_->head() : kv::residual_head{}; }
 
  private:
   tinylm::weights model_;
   std::optional<kv::write_gate_file> write_;
   std::optional<kv::retention_gate_file> retention_;
+  std::optional<kv::residual_weights> residual_;
 };
 
 /// An engine, which reads and writes one prompt at a time. Several prompts at once need as many engines.
@@ -45,6 +52,7 @@ class engine {
   [[nodiscard]] int bound() const { return with_.bound; }
   [[nodiscard]] int context() const { return with_.context; }
   [[nodiscard]] tinylm::gate_weights gates() const { return files_->gates(); }
+  [[nodiscard]] kv::residual_head residual() const { return files_->residual(); }
 
   /// A pool whose units hold a token of all lanes, with a dead slot: for policies that drop whole tokens in place.
   [[nodiscard]] tinylm::kv_pool& pool_of_tokens();
@@ -124,14 +132,14 @@ contender contestant(std::string name, tinylm::when decide, Compose compose) {
   return made;
 }
 
-/// Makes a contender that decides once after the prompt, for all lanes together, and drops tokens in place: their
-/// positions name the dead slot, and no row moves.
+/// Makes a contender whose policy is `compose(budget, residual)`. It decides once after the prompt, for all lanes
+/// together, and drops tokens in place: their positions name the dead slot, and no row moves.
 template <class Compose>
 contender contestant_in_place(std::string name, Compose compose) {
-  contender made{.name = std::move(name)};
-  made.spell = [compose](int budget, int) { return kv::to_string(compose(budget)); };
+  contender made{.name = std::move(name), .needs = {.residual = true}};
+  made.spell = [compose](int budget, int) { return kv::to_string(compose(budget, kv::residual_head{})); };
   made.start = [compose](engine& on, reading& from, int budget) -> std::unique_ptr<reader> {
-    auto const policy = compose(budget);
+    auto const policy = compose(budget, on.residual());
     tinylm::session_options const options{
         .bound = on.bound(), .lay = tinylm::layout::dead_slot, .observe_steps = false};
     return std::make_unique<session_reader<std::remove_const_t<decltype(policy)>>>(
@@ -160,7 +168,7 @@ class cache_reader final : public reader {
 /// Makes a contender whose policy is the `kvpolicy::cache_policy` that `compose(budget, context)` returns.
 template <class Compose>
 contender cache_contestant(std::string name, bool gated, Compose compose) {
-  contender made{.name = std::move(name), .gated = gated};
+  contender made{.name = std::move(name), .needs = {.gates = gated}};
   made.spell = [compose](int budget, int context) { return kv::to_string(compose(budget, context)); };
   made.start = [compose](engine& on, reading& from, int budget) -> std::unique_ptr<reader> {
     auto const policy = compose(budget, on.context());

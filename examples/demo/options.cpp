@@ -19,7 +19,7 @@ void add_options_of_everything(CLI::App& app, program const& of, options& to) {
                   [&] { return "this program has seven policies and one table: ./tools/demo.sh --full " + option; });
     };
   };
-  std::string const group = of.everything ? "OPTIONS" : "";  // CLI11 hides an empty group
+  std::string const group = of.everything ? "Options" : "";  // CLI11 hides an empty group
   app.add_flag("--full", to.full, "run the whole table")
       ->group("")
       ->each([everything = of.everything](std::string const&) {

@@ -1,7 +1,6 @@
 // What both programs do: settle the options, run the cases, print the table, write the report.
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "../program.hpp"
@@ -48,8 +47,12 @@ int work(program const& of, options const& with) {
   std::optional<examples::output_file> report;  // created first, so that a bad path is refused before the work
   if (!with.report.empty()) report.emplace(with.report, "demo", "--report");
   std::vector<contender> const contenders = chosen_contenders(of, with);
-  auto const files = read_model(with.weights, std::any_of(contenders.begin(), contenders.end(),
-                                                          [](contender const& one) { return one.gated; }));
+  trained_parts needed;
+  for (contender const& one : contenders) {
+    needed.gates = needed.gates || one.needs.gates;
+    needed.residual = needed.residual || one.needs.residual;
+  }
+  auto const files = read_model(with.weights, needed);
   kv::shape const shape = shape_of(*files);
   run all(with, contenders, text);
   all.measure(files);
