@@ -1,4 +1,6 @@
 // Checks that the demo's figures are within the bounds in which its table is meaningful.
+#include "checks.hpp"
+
 #include <fmt/core.h>
 
 #include <fstream>
@@ -6,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "checks.hpp"
 #include "engine.hpp"
 
 namespace demo {
@@ -20,7 +21,8 @@ double bits_per_byte(engine& on, bytes const& text) {
   double bits = 0;
   std::size_t counted = 0;
   for (std::size_t begin = 0; begin + window <= text.size(); begin += stride) {
-    tinylm::session reading(on.model(), on.exec(), pool, kvpolicy::policies::full(), {.bound = static_cast<int>(window)});
+    tinylm::session reading(on.model(), on.exec(), pool, kvpolicy::policies::full(),
+                            {.bound = static_cast<int>(window)});
     std::span<std::uint8_t const> const here(text.data() + begin, window);
     std::size_t const from = begin == 0 ? 1 : stride;
     reading.prefill(here, [&](int position, std::span<float const> rows) {
@@ -58,9 +60,9 @@ double far_recall(engine& on, bytes const& text, int context, int cases, std::ui
 
 bool checks_pass(options const& with, std::vector<row> const& rows, bytes const& text) {
   auto const made = make_engine(read_model(with.weights), {.context = with.context,
-                                                                  .bound = with.context + with.length + 64,
-                                                                  .layout = with.layout,
-                                                                  .threads = with.threads});
+                                                           .bound = with.context + with.length + 64,
+                                                           .layout = with.layout,
+                                                           .threads = with.threads});
   engine& on = *made;
   bool all = true;
   auto const line = [&](std::string const& what, double value, char const* sign, double bound) {
@@ -69,8 +71,8 @@ bool checks_pass(options const& with, std::vector<row> const& rows, bytes const&
     fmt::print("{:<66} {:.3f} {} {:.3f} {}\n", what, value, sign, bound, met ? "met" : "MISSED");
   };
   fmt::print("\n");
-  line("full cache: recall of 200 facts, three quarters of the prompt away", far_recall(on, text, with.context, 200, 2026),
-       ">=", 0.95);
+  line("full cache: recall of 200 facts, three quarters of the prompt away",
+       far_recall(on, text, with.context, 200, 2026), ">=", 0.95);
   double full = 0;
   for (row const& one : rows) {
     std::string const what = fmt::format("{} at 1/{}: recall, question in the prompt", one.policy, one.share);

@@ -1,5 +1,5 @@
-// The interface between the demo's table and the policies in it. It includes neither the policies nor the model, so that
-// the table compiles quickly, and the policies compile beside it.
+// The interface between the demo's table and the policies in it. It includes neither the policies nor the model, so
+// that the table compiles quickly, and the policies compile beside it.
 #pragma once
 
 #include <cstdint>

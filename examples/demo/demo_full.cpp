@@ -1,5 +1,5 @@
-// The whole demo: every policy at three budgets, policies that a user writes, layouts and checks. ./tools/demo.sh --full
-// runs it.
+// The whole demo: every policy at three budgets, policies that a user writes, layouts and checks. ./tools/demo.sh
+// --full runs it.
 #include "checks.hpp"
 #include "options.hpp"
 

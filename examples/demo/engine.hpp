@@ -118,14 +118,16 @@ class session_reader final : public reader {
 };
 
 /// Makes a contender whose policy is `compose(budget)`. `decide` says when it decides: SnapKV and the scorers of keys
-/// decide once, at the end of the prefill; StreamingLLM and H2O are defined as deciding after every forward.
+/// decide once, at the end of the prefill; StreamingLLM and H2O are defined as deciding after every forward. A policy
+/// that observes turns must not observe every decoded token as one.
 template <class Compose>
-contender contestant(std::string name, tinylm::when decide, Compose compose) {
+contender contestant(std::string name, tinylm::when decide, Compose compose, bool observe_steps = true) {
   contender made{.name = std::move(name)};
   made.spell = [compose](int budget, int) { return kv::to_string(compose(budget)); };
-  made.start = [compose, decide](engine& on, reading& from, int budget) -> std::unique_ptr<reader> {
+  made.start = [compose, decide, observe_steps](engine& on, reading& from, int budget) -> std::unique_ptr<reader> {
     auto const policy = compose(budget);
-    tinylm::session_options const options{.bound = on.bound(), .decide = decide, .lay = on.lay()};
+    tinylm::session_options const options{
+        .bound = on.bound(), .decide = decide, .lay = on.lay(), .observe_steps = observe_steps};
     return std::make_unique<session_reader<std::remove_const_t<decltype(policy)>>>(
         tinylm::session(on.model(), on.exec(), from.whole(), policy, options));
   };

@@ -5,12 +5,10 @@ namespace demo {
 
 std::vector<contender> gated() {
   return {
-      composed("trim_kv", true, [](portions const& of) {
-        return kv::cache_policy{.evict = of.keep()};
-      }).titled("TRIM-KV", "after every token, by a gate"),
-      composed("wg_kv", true, [](portions const& of) {
-        return kv::cache_policy{.admit = of.admit()};
-      }).titled("WG-KV", "as a token is written, by a gate"),
+      composed("trim_kv", true, [](portions const& of) { return kv::cache_policy{.evict = of.keep()}; })
+          .titled("TRIM-KV", "after every token, by a gate"),
+      composed("wg_kv", true, [](portions const& of) { return kv::cache_policy{.admit = of.admit()}; })
+          .titled("WG-KV", "as a token is written, by a gate"),
   };
 }
 

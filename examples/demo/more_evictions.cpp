@@ -26,8 +26,9 @@ contender written(std::string const& spec, std::string name) {
   kv::any_policy const policy = kv::parse(spec, known_scorers());
   std::string const scorer = kv::to_string(policy).substr(0, kv::to_string(policy).find_first_of("( "));
   bool const streams = scorer == "streaming_llm" || scorer == "h2o" || scorer == "tova";
-  contender made = contestant(std::move(name), streams ? tinylm::when::every_forward : tinylm::when::after_prefill,
-                              [policy](int) { return policy; });
+  contender made = contestant(
+      std::move(name), streams ? tinylm::when::every_forward : tinylm::when::after_prefill,
+      [policy](int) { return policy; }, scorer != "intent_kv");
   made.budgeted = false;
   made.own_budget = true;
   return made;

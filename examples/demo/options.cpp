@@ -56,8 +56,8 @@ void check_budgets(options const& with) {
 
 void check_names(program const& of, options const& with) {
   for (std::string const& name : with.policies) {
-    bool const there = std::any_of(of.contenders.begin(), of.contenders.end(),
-                                   [&](contender const& one) { return one.name == name; });
+    bool const there =
+        std::any_of(of.contenders.begin(), of.contenders.end(), [&](contender const& one) { return one.name == name; });
     kv::expects(there, "demo", "--policies", name, [&] {
       std::string names;
       for (contender const& one : of.contenders) names += (names.empty() ? "" : ", ") + one.name;

@@ -43,8 +43,8 @@ struct portions {
   }
 };
 
-/// A contender of the `cache_policy` that `compose` makes of the parts. A part alone gets the whole budget, and less in a
-/// composition.
+/// A contender of the `cache_policy` that `compose` makes of the parts. A part alone gets the whole budget, and less in
+/// a composition.
 template <class Compose>
 contender composed(std::string name, bool gated, Compose compose) {
   return cache_contestant(std::move(name), gated,

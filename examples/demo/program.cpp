@@ -1,9 +1,10 @@
 // What both programs do: settle the options, run the cases, print the table, write the report.
+#include "../program.hpp"
+
 #include <fmt/core.h>
 
 #include <optional>
 
-#include "../program.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "run.hpp"
@@ -13,7 +14,8 @@ namespace {
 
 void print_everything(options const& with, std::vector<contender> const& contenders, run const& all, int lanes) {
   fmt::print(
-      "tinylm, prompts of {} bytes, {} recall questions, {} stretches of {} bytes, {} at a time; a prefill takes {:.0f} "
+      "tinylm, prompts of {} bytes, {} recall questions, {} stretches of {} bytes, {} at a time; a prefill takes "
+      "{:.0f} "
       "ms\n\n",
       with.context, with.cases, with.windows, with.length, with.threads, 1e3 * all.prefill_seconds());
   print_table(all.rows(), lanes);
@@ -25,19 +27,22 @@ void print_everything(options const& with, std::vector<contender> const& contend
 
 void print_small(options const& with, run const& all, int lanes) {
   bool const several = with.shares.size() > 1;
-  std::string budget = several ? "a share" : grouped(with.context / with.shares.front());
-  fmt::print("A small trained decoder reads prompts of {} bytes, which are {} entries in each of its {} lanes (a lane is\n"
-             "one KV head of one layer). Each policy may keep {} of them; WG-KV keeps about as many.\n\n",
-             grouped(with.context), grouped(with.context), lanes, budget);
+  std::string const budget = several ? "a share" : grouped(with.context / with.shares.front());
+  fmt::print(
+      "A small trained decoder reads prompts of {} bytes, which are {} entries in each of its {} lanes (a lane\n"
+      "is one KV head of one layer). Each policy may keep {} of them; WG-KV keeps about as many.\n\n",
+      grouped(with.context), grouped(with.context), lanes, budget);
   print_small_table(all.rows(), lanes, several);
   fmt::print(
       "\n"
       "Recall counts right answers to {0} questions about one of six facts in the prompt; in brackets is the 95 %\n"
       "Wilson interval. In prompt: the question ends the prompt, so a policy sees it before it decides what to keep.\n"
       "Later: the question comes after the policy has decided. Bits/byte is the model's cross-entropy on text that\n"
-      "follows {1} other prompts: lower is better. Entries a lane and decode are measured there, after {2} more bytes.\n"
-      "IntentKV takes the prompt for one turn, drops a token in all lanes at once, and moves no row: the slot of a\n"
-      "dropped token becomes the dead slot. Every policy at three budgets: ./tools/demo.sh --full\n",
+      "follows {1} other prompts: lower is better. Entries and decode are measured there; a policy that decides once\n"
+      "keeps its budget and the {2} bytes that follow. IntentKV takes the prompt for one turn; it drops a token in\n"
+      "all lanes at once, and the dead slot replaces its slot, so that no row moves. Policies with gates, and\n"
+      "IntentKV, read weights that were trained for this decoder. Every policy at three budgets:\n"
+      "./tools/demo.sh --full\n",
       with.cases, with.windows, with.length);
 }
 

@@ -1,7 +1,6 @@
 // Runs every case under every policy and budget.
 #include "run.hpp"
 
-
 #include "../tinylm/sampling.hpp"
 
 namespace demo {

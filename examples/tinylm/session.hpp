@@ -245,7 +245,8 @@ class session {
     };
     bool const masked = options_.lay == layout::mask;
     forward_hooks hooks{.hidden = options_.hidden, .mask = masked ? &mask_ : nullptr};
-    if (options_.observe_by_layer && observed_by_policy) hooks.after_layer = [&](int layer) { observe(layer, layer + 1); };
+    if (options_.observe_by_layer && observed_by_policy)
+      hooks.after_layer = [&](int layer) { observe(layer, layer + 1); };
     std::span<float const> rows;
     timed(counters_.model_seconds, [&] {
       kv::cache const seen = masked ? entries_.everything() : entries_.view();

@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+"""full_test.py DEMO_FULL: the whole table has a row for each policy and budget, and takes a user's policies."""
+import sys
+
+from programs import expect, finish, refused, run
+
+demo = sys.argv[1]
+FEW = ["--cases", "1", "--windows", "0", "--context", "512"]
+ALWAYS_BUDGETED = ["streaming_llm", "snapkv", "h2o", "intent_kv", "knorm", "random", "value_aware", "trim_kv", "wg_kv",
+                   "local_attention", "quest", "wg_kv+quest", "trim_kv+quest", "wg_kv+trim_kv", "wg_kv+trim_kv+quest"]
+
+ran = run(demo, *FEW, "--full")
+expect(ran.returncode == 0, f"status {ran.returncode}, {ran.stderr}")
+rows = [tuple(line.split()[:2]) for line in ran.stdout.splitlines()[4:] if line][:1 + 3 * len(ALWAYS_BUDGETED)]
+expected = [("full", "all")] + [(name, f"1/{share}") for name in ALWAYS_BUDGETED for share in (16, 8, 4)]
+expect(rows == expected, f"the rows are {rows}")
+table = ran.stdout.splitlines()[:4 + len(expected)]
+expect(all(len(line) <= 140 for line in table), "no line of the table is wider than 140 columns")
+expect("1 recall questions" in table[0], f"the number of cases is named: {table[0]}")
+expect("(21-100)" in ran.stdout, "1 of 1 has the interval from 21 to 100 %")
+
+own = run(demo, *FEW, "--policy", "snapkv(window=16) | sinks(4) | budget(64)", "--policy", "intent_kv | budget(64)", "--layout",
+          "dead_slot")
+expect(own.returncode == 0, f"policies of a user: {own.stderr}")
+names = [line.split()[0] for line in own.stdout.splitlines() if line and not line.startswith(("tinylm", " ", "policy", "In "))]
+expect(names == ["full", "yours", "yours"] * 2, f"policies of a user: {names}")
+refused(demo, ["--policy", "nope | budget(4)"], "", "")
+refused(demo, ["--layout", "nope"], "demo: --layout = nope, but ", "there are compact, list_rewrite, dead_slot, mask and overwrite")
+refused(demo, ["--check", "--policies", "snapkv"], "demo: --check = without full", "shares of the full cache's recall")
+finish()
