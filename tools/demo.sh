@@ -5,13 +5,13 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat << 'END'
-tools/demo.sh [OPTION...]          seven policies at one budget; leaves kept.html in the repository's root
+tools/demo.sh [OPTION...]          seven policies at one budget; leaves the page kept.html
 tools/demo.sh --full [OPTION...]   every policy at three budgets, which takes some minutes
 
-The first run builds the program. The table is on standard output, what goes on is on standard error.
+The first run builds the program. The table is on standard output, progress is on standard error.
 
   --quick             fewer cases
-  --report FILE       the page of what was kept, in FILE (seen from the repository's root)
+  --report FILE       the page of what each policy kept; FILE is relative to the repository's root
   --cases N           recall questions; --windows N: stretches of text; --seed N: which ones
   --text FILE         prompts from a text of yours
   --far               ask only for facts that are far away
