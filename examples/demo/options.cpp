@@ -1,6 +1,7 @@
 // The command lines: what is offered, and what is refused before any work.
 #include "options.hpp"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
 #include <iterator>

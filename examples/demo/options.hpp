@@ -1,13 +1,16 @@
 // The command lines of the two programs.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "contender.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace demo {
 
