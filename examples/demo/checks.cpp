@@ -9,18 +9,21 @@
 #include <vector>
 
 #include "engine.hpp"
+#include "progress.hpp"
 
 namespace demo {
 namespace {
 
 /// The model's bits per byte with the full cache, in windows of 1280 bytes. Of each window the second half counts; of
 /// the first window all bytes count.
-double bits_per_byte(engine& on, bytes const& text) {
+double bits_per_byte(engine& on, bytes const& text, double seconds) {
   constexpr std::size_t window = 1280, stride = 640;
   tinylm::kv_pool pool(on.model().about().shape(), 2 * 8 * static_cast<int>(window) / tinylm::kv_pool::page_tokens);
   double bits = 0;
   std::size_t counted = 0;
+  progress shown(static_cast<int>((text.size() - window) / stride) + 1, seconds);
   for (std::size_t begin = 0; begin + window <= text.size(); begin += stride) {
+    shown.advance("check: bits per byte with the full cache", "bits per byte");
     tinylm::session reading(on.model(), on.exec(), pool, kvpolicy::policies::full(),
                             {.bound = static_cast<int>(window)});
     std::span<std::uint8_t const> const here(text.data() + begin, window);
@@ -39,10 +42,12 @@ double bits_per_byte(engine& on, bytes const& text) {
 
 /// The fraction of right answers with the full cache, for facts that are at least three quarters of a prompt of
 /// `context` bytes away.
-double far_recall(engine& on, bytes const& text, int context, int cases, std::uint64_t seed) {
+double far_recall(engine& on, bytes const& text, int context, int cases, std::uint64_t seed, double seconds) {
+  progress shown(cases, seconds);
   task_maker tasks(text, context, seed);
   int right = 0;
   for (int i = 0; i < cases; ++i) {
+    shown.advance("check: recall of far facts with the full cache", "far facts");
     recall_case const one = tasks.recall(i % 2);
     bytes asked = one.prompt;
     asked.insert(asked.end(), one.question.begin(), one.question.end());
@@ -72,7 +77,7 @@ bool checks_pass(options const& with, std::vector<row> const& rows, bytes const&
   };
   fmt::print("\n");
   line("full cache: recall of 200 facts, three quarters of the prompt away",
-       far_recall(on, text, with.context, 200, 2026), ">=", 0.95);
+       far_recall(on, text, with.context, 200, 2026, with.progress), ">=", 0.95);
   double full = 0;
   for (row const& one : rows) {
     std::string const what = fmt::format("{} at 1/{}: recall, question in the prompt", one.policy, one.share);
@@ -90,7 +95,7 @@ bool checks_pass(options const& with, std::vector<row> const& rows, bytes const&
   kvpolicy::expects(text.size() >= 1280, "demo", "--text", text.size(), "bits per byte need 1280 bytes at least");
   auto const known = nlohmann::json::parse(file);
   double const baseline = std::min(known.at("gzip_9").get<double>(), known.at("ngram_5").get<double>());
-  line("full cache: bits per byte, against the better of gzip and n-grams", bits_per_byte(on, text),
+  line("full cache: bits per byte, against the better of gzip and n-grams", bits_per_byte(on, text, with.progress),
        "<=", 0.85 * baseline);
   return all;
 }
