@@ -389,7 +389,8 @@ TEST_SUITE("admission") {
           "make_plan: window.lanes = a count for each lane, but all lanes of a sequence are in step in the window");
     other = both;
     other.global.table.head = 0;
-    CHECK(refused(gated(4), other).starts_with("make_plan: global.table = another table"));
+    CHECK(
+        refused(gated(4), other).starts_with("make_plan: global.table.head = 0, but the locator's table has stride "));
   }
 
   TEST_CASE("a chunk that does not belong to the cache is refused, and nothing changes") {

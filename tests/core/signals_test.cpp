@@ -113,19 +113,20 @@ TEST_SUITE("core/signals") {
             rows.rows = 0;
             rows.base = nullptr;
             rows.position = {};
-            rows.cursor = {};
           }).empty());
   }
 
-  TEST_CASE("a query row is found through the ring's cursor, and by its strides") {
+  TEST_CASE("a query row is found through the ring's first row, and by its strides") {
     std::vector<std::byte> memory(4000);
-    int const cursor[] = {0, 0, 3, 2};
+    int const first[] = {0, 3}, valid[] = {0, 2};
     kv::query_view rows{.base = memory.data(), .sequence = 1000, .layer = 300, .head = 50, .row = 7, .rows = 4};
     CHECK(rows.at({1, 2, 9}, 3, 5) == memory.data() + 1000 + 600 + 150 + 35);
     CHECK(rows.valid({1, 0, 0}) == 4);
     CHECK(rows.stored({1, 0, 0}, 2) == 2);
-    rows.cursor = {cursor, 2, 0, 0};
+    rows.valid_rows = {valid, 1, 0, 0};
     CHECK(rows.valid({1, 0, 0}) == 2);
+    CHECK(rows.stored({1, 0, 0}, 2) == 2);
+    rows.first_row = {first, 1, 0, 0};
     CHECK(rows.stored({1, 0, 0}, 0) == 3);
     CHECK(rows.stored({1, 0, 0}, 1) == 0);
   }

@@ -36,7 +36,7 @@ template <class Executor>
 struct engine {
   explicit engine(mock_options const& shape) : cache(shape), queries(cache, shape.element, 3, 5) {
     fill(cache, false);
-    fill(queries, cache, content::smooth);
+    fill_current(queries, cache, content::smooth);
     beta.resize(static_cast<std::size_t>(cache.lane_count() * shape.bound));
     for (float& each : beta) each = -static_cast<float>(cache.random().below(1000)) / 1000.0f;
     counts.resize(static_cast<std::size_t>(cache.lane_count()));
@@ -63,7 +63,7 @@ struct engine {
       cache.write_new_row(cache.lane_at(i), cache.count(cache.lane_at(i)), position);
       counts[static_cast<std::size_t>(i)] = 1;
     }
-    fill(queries, cache, content::smooth);
+    fill_current(queries, cache, content::smooth);
     for (int s = 0; s < cache.options().sequences; ++s) {
       queries.set_position(s, queries.rows() - 1, position);
       kv::append(exec, in, state, {.sequence = s, .tokens = 1, .position = position});

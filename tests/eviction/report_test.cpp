@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/dual_engine.hpp"
+#include "support/error_of.hpp"
 #include "support/mock_cache.hpp"
 
 namespace {
@@ -50,7 +51,7 @@ struct engine {
             .heads = 4,
             .rows = 4,
             .position = {positions, 4, 0, 0},
-            .cursor = {cursor, 2, 0, 0}};
+            .valid_rows = {valid, 1, 0, 0}};
   }
   [[nodiscard]] kv::log_beta betas() const {
     return {{.base = reinterpret_cast<std::byte const*>(numbers.data()),
@@ -70,7 +71,7 @@ struct engine {
   mock_cache cache;
   std::vector<float> q, numbers;
   int positions[8] = {};
-  int cursor[4] = {0, 4, 0, 4};
+  int valid[2] = {4, 4};
   int entries = 0;
 };
 
@@ -156,10 +157,18 @@ TEST_SUITE("core/observed") {
     CHECK(plan.report() == counted(8, 0));
   }
 
-  TEST_CASE("rows of entries that are not there yet, or from another start, are no observation") {
+  TEST_CASE("rows of entries that are not there yet are no observation, and rows of an earlier forward are refused") {
     for (int const end : {30, 3}) {
       engine of(20, 7);
       of.rows_end_at(end);
+      if (end == 3) {
+        decider h2o(of, kv::eviction{.score = kv::h2o{}, .budget = kv::per_lane{8}});
+        CHECK(error_of([&] { h2o.observe(); }) ==
+              "observe: queries.position = 3 in the last row of sequence 0, but the newest entry is at 26: these rows "
+              "are of an earlier forward");
+        CHECK(h2o.decide() == counted(8, 8));
+        continue;
+      }
       decider snapkv(of, kv::eviction{.score = kv::snapkv{.window = 3}, .budget = kv::per_lane{8}});
       decider h2o(of, kv::eviction{.score = kv::h2o{}, .budget = kv::per_lane{8}});
       decider tova(of, kv::eviction{.score = kv::tova{}, .budget = kv::per_lane{8}});
@@ -184,11 +193,11 @@ TEST_SUITE("core/observed") {
     };
     kv::query_view none = of.rows();
     none.rows = 0;
-    none.cursor = {};
+    none.valid_rows = {};
     CHECK(with(none) == counted(8, 8));
-    of.cursor[3] = 0;  // of the second sequence
+    of.valid[1] = 0;  // of the second sequence
     CHECK(with(of.rows()) == counted(8, 4));
-    of.cursor[3] = 4;
+    of.valid[1] = 4;
     of.rows_end_at(30);
     CHECK(with(of.rows()) == counted(8, 8));
     of.rows_end_at(6);
@@ -205,7 +214,7 @@ TEST_SUITE("core/observed") {
     decider now(of, kv::eviction{.score = kv::admitted_attention{.window = 3}, .budget = kv::per_lane{8}});
     auto const in = of.signals().with(of.cache.lanes(), kv::recent_queries{of.rows()});
     CHECK(now.decide(in) == counted(8, 0));
-    of.cursor[1] = 0;
+    of.valid[0] = 0;
     CHECK(now.decide(in) == counted(8, 4));
     decider alike(of, kv::eviction{.score = kv::reduce_lanes{.score_of = kv::admitted_attention{.window = 3},
                                                              .decides = kv::granularity::layer},
@@ -249,11 +258,11 @@ TEST_SUITE("core/observed") {
   TEST_CASE("turns: an empty memory counts, and so does a sequence without rows") {
     engine of;
     decider now(of, kv::eviction{.score = kv::intent_kv{}, .budget = kv::per_lane{8}});
-    of.cursor[3] = 0;
+    of.valid[1] = 0;
     CHECK(now.decide() == counted(2, 2));
     now.observe();
     CHECK(now.decide() == counted(2, 1));
-    of.cursor[3] = 4;
+    of.valid[1] = 4;
     CHECK(now.decide() == counted(2, 1));  // the second sequence's rows are there, its memory is not
     now.observe();
     CHECK(now.decide() == counted(2, 0));

@@ -45,7 +45,7 @@ long allocations_of_history(int budget, int threads, int steps) {
   auto state = kv::make_state(exec, policy, cache.view());
   auto plan = kv::make_plan(exec, policy, cache.view());
   mock_queries row(cache, kv::codec::f16, 1, 1);
-  fill(row, cache, content::smooth);
+  fill_current(row, cache, content::smooth);
   kv::cache view = cache.view();
   long counted = 0;
   for (int p = 0; p < steps; ++p) {
@@ -109,7 +109,7 @@ TEST_SUITE("laws/allocation") {
     CHECK(cache.save() == before);
     kv::cache view = cache.view();
     mock_queries rows(cache, kv::codec::f16, 4, 4);
-    fill(rows, cache, content::smooth);
+    fill_current(rows, cache, content::smooth);
     kv::signals const in{view.lanes, kv::keys_of(view), kv::queries{rows.view()}};
     kv::observe(exec, policy, in, *state);
     kv::decide(exec, policy, in, *state, *plan);

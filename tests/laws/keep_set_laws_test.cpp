@@ -47,7 +47,7 @@ struct situation {
         plan(kv::make_plan(exec, policy, cache.view())) {
     RC_LOG() << shape << "\n" << kv::to_string(policy) << '\n';
     fill(cache, *rc::gen::arbitrary<bool>());
-    fill(queries, cache, rows);
+    fill_current(queries, cache, rows);
     kv::observe(exec, policy, signals(cache.lanes()), state);
   }
 

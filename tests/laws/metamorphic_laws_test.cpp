@@ -140,7 +140,7 @@ TEST_SUITE("laws/metamorphic") {
       mock_cache cache(shape);
       fill(cache, true);
       mock_queries queries(cache, kv::codec::f32, 3, 3);
-      fill(queries, cache, content::smooth);
+      fill_current(queries, cache, content::smooth);
       auto policy = any_policy<Scorer>(shape.bound);
       policy.trigger.slack = 0;
       if constexpr (std::same_as<Scorer, kv::h2o>) {
@@ -165,7 +165,7 @@ TEST_SUITE("laws/metamorphic") {
       mock_cache cache(shape);
       fill(cache, true);
       mock_queries queries(cache, kv::codec::f32, 3, 3);
-      fill(queries, cache, content::smooth);
+      fill_current(queries, cache, content::smooth);
       dealt const by(cache);
       mock_options other_shape = shape;
       other_shape.seed += 1;  // other slots, too

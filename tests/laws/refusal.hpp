@@ -35,7 +35,7 @@ struct working_batch {
   working_batch() {
     for (int s = 0; s < 2; ++s) kv::append(exec, view, state, {.sequence = s, .tokens = 10, .position = 0});
     for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-    fill(queries, cache, content::smooth);
+    fill_current(queries, cache, content::smooth);
     for (int s = 0; s < 2; ++s) {
       for (int r = 0; r < 3; ++r) queries.set_position(s, r, 7 + r);
     }

@@ -170,16 +170,16 @@ TEST_SUITE("laws/refused_calls") {
       now.refuses("apply: " + text, [&] { kv::apply(now.exec, kv::compact{}, now.plan, shared, now.state); });
     };
     refuses("lanes.count = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
-            [](kv::lanes& batch) { batch.count.layer = 0; });
+            [](kv::lanes& batch) { batch.count.layer = batch.position.layer = 0; });
     refuses("lanes.count = shared by heads, but these heads decide apart: reduce_lanes makes them decide together",
-            [](kv::lanes& batch) { batch.count.head = 0; });
-    refuses("lanes.count = shared by sequences, but sequences hold different entries",
+            [](kv::lanes& batch) { batch.count.head = batch.position.head = 0; });
+    refuses("lanes.count.sequence = 0, but there are 2 sequences, and each has entries of its own",
             [](kv::lanes& batch) { batch.count.sequence = 0; });
     refuses("lanes.position = shared by layers, but these layers decide apart: reduce_lanes makes them decide together",
             [](kv::lanes& batch) { batch.position.layer = 0; });
     refuses("lanes.position = shared by heads, but these heads decide apart: reduce_lanes makes them decide together",
             [](kv::lanes& batch) { batch.position.head = 0; });
-    refuses("lanes.position = shared by sequences, but sequences hold different entries",
+    refuses("lanes.position.sequence = 0, but there are 2 sequences, and each has entries of its own",
             [](kv::lanes& batch) { batch.position.sequence = 0; });
   }
 

@@ -158,6 +158,7 @@ TEST_SUITE("laws/refused_counts") {
       for (int e = 0; e < count; ++e) positions.push_back(e);
       for (int i = 4; i < 8; ++i) now.cache.put(now.cache.lane_at(i), positions);
       now.cache.set_drafts(1, drafts);
+      for (int r = 0; r < 3; ++r) now.queries.set_position(1, r, 13 + r);
       kv::observe(now.exec, now.policy, now.signals(), now.state);
       kv::decide(now.exec, now.policy, now.signals(), now.state, now.plan);
       kv::apply(now.exec, kv::compact{}, now.plan, now.view, now.state);

@@ -67,9 +67,10 @@ TEST_SUITE("laws/shipped") {
       std::string const text = text_of(file.path());
       for (std::sregex_iterator at(text.begin(), text.end(), returned), end; at != end; ++at) shipped.insert((*at)[1]);
     }
-    shipped.erase("keep_best");  // what they are made of
+    for (char const* const made_of : {"keep_best", "drop_worst"}) CHECK(shipped.erase(made_of) == 1);
     // Not evictions by top-k: tests/admission, tests/selection and tests/scorers hold their laws.
-    for (char const* const other : {"wg_kv", "local_attention", "duo_attention", "quest", "trim_kv_decode"}) {
+    for (char const* const other : {"wg_kv", "local_attention", "duo_attention", "quest", "trim_kv_decode",
+                                    "h2o_decode", "streaming_llm_decode"}) {
       CHECK(shipped.erase(other) == 1);
     }
     for (auto const& [name, policy] : every_policy()) listed_here.insert(name);
@@ -86,18 +87,22 @@ TEST_SUITE("laws/shipped") {
                         .shared_entries = true});
       fill(cache, true);
       mock_queries rows(cache, kv::codec::f32, 5, 5);
-      fill(rows, cache, content::smooth);
+      fill_current(rows, cache, content::smooth);
       kv::host_executor exec(2);
       kv::cache view = cache.view();
       auto state = kv::make_state(exec, policy, view);
       auto plan = kv::make_plan(exec, policy, view);
-      float const lasting = -0.5f;
+      std::vector<float> const lasting(8, -0.5f);  // of each lane
       kv::signals const in{view.lanes,
                            kv::keys_of(view),
                            kv::values_of(view),
                            kv::queries{rows.view()},
                            kv::turn_queries{rows.view()},
-                           kv::log_beta{{.base = reinterpret_cast<std::byte const*>(&lasting), .entries = 1}}};
+                           kv::log_beta{{.base = reinterpret_cast<std::byte const*>(lasting.data()),
+                                         .sequence = 16,
+                                         .layer = 8,
+                                         .head = 4,
+                                         .entries = 1}}};
       kv::observe(exec, policy, in, state);
       auto const before = cache.save();
       kv::decide(exec, policy, in, state, plan);

@@ -41,7 +41,7 @@ std::vector<std::byte> all_verbs(int threads, kv::codec element, arrangement mem
   mock_cache cache(batch_of(element, memory, true));
   fill(cache, true);
   mock_queries queries(cache, element, 9, 11);
-  fill(queries, cache, content::smooth);
+  fill_current(queries, cache, content::smooth);
   kv::host_executor exec(threads);
   kv::cache const view = cache.view();
   exec.reserve(scratch_of_every_verb<kv::host>(view));

@@ -148,7 +148,7 @@ class fused_batch {
       std::iota(positions.begin(), positions.end(), 0);
       cache.put(cache.lane_at(i), positions);
     }
-    fill(queries, cache, content::smooth);
+    fill_current(queries, cache, content::smooth);
     for (int s = 0; s < 2; ++s) {
       for (int r = 0; r < 3; ++r) queries.set_position(s, r, 20 + r);
     }

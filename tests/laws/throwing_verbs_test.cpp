@@ -231,7 +231,7 @@ TEST_SUITE("laws/throwing") {
         cache.put(cache.lane_at(i), positions);
       }
       mock_queries queries(cache, kv::codec::f32, 1, 1);
-      fill(queries, cache, content::smooth);
+      fill_current(queries, cache, content::smooth);
       kv::host_executor exec(threads);
       kv::lane bad{9, 9, 9};
       kv::selection<kv::quest, throwing_tokens> const policy{.score = {.page = 4}, .budget = {&bad}, .dense_layers = 0};

@@ -197,7 +197,8 @@ TEST_SUITE("layout") {
     auto masking = with.masking(with.cache.units);
     masking.list = other;
     with.refuses(text, masking);
-    with.refuses(text, kv::list_rewrite{});
+    with.refuses("apply: list = null, but it is the table that the cache's locator reads, to be written",
+                 kv::list_rewrite{});
 
     std::string const half =
         "apply: freed = half of a list, but a list of units has memory for the units and for their number";
@@ -329,7 +330,7 @@ TEST_SUITE("layout/drop_blocks") {
     slots.refuses("apply: where = no block table, but this applier drops blocks of a table",
                   kv::drop_blocks{.table = slots.cache.list_table()});
     bench<together> paged(shape_of(false, 4));
-    paged.refuses("apply: table = another table, but it is the table that the cache's locator reads, to be written",
+    paged.refuses("apply: table = null, but it is the table that the cache's locator reads, to be written",
                   kv::drop_blocks{});
     paged.refuses("apply: freed = half of a list, but a list of units has memory for the units and for their number",
                   kv::drop_blocks{.table = paged.cache.list_table(), .freed = {{}, paged.cache.freed_list().count}});

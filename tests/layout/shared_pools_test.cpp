@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layout/slot_cache.hpp"
+#include "support/error_of.hpp"
 
 namespace {
 
@@ -187,14 +188,18 @@ TEST_SUITE("layout/shared_pools") {
     CHECK(cache.freed[4] == 6);
   }
 
-  TEST_CASE("a table of other strides is another table, and rows in place are no list") {
-    std::string const another =
-        "apply: list = another table, but it is the table that the cache's locator reads, to be written";
-    for (auto const stride : {&kv::by_lane<int>::sequence, &kv::by_lane<int>::layer, &kv::by_lane<int>::head}) {
+  TEST_CASE("a table of other strides is refused with the stride's name, and rows in place are no list") {
+    std::pair<char const*, std::int64_t kv::by_lane<int>::*> const strides[] = {
+        {"sequence", &kv::by_lane<int>::sequence},
+        {"layer", &kv::by_lane<int>::layer},
+        {"head", &kv::by_lane<int>::head}};
+    for (auto const& [name, stride] : strides) {
       four_lanes with;
       auto how = with.rewriting();
+      std::int64_t const right = how.list.*stride;
       how.list.*stride += 1;
-      CHECK(with.apply(how) == another);
+      CHECK(with.apply(how) == std::string("apply: list.") + name + " = " + std::to_string(right + 1) +
+                                   ", but the locator's table has stride " + std::to_string(right));
     }
     four_lanes with;
     with.view.where = kv::identity_map(4);
@@ -255,8 +260,8 @@ TEST_SUITE("layout/shared_pools") {
     CHECK(shared(both, 1, no_head) ==
           "apply: lanes.position = shared by heads, but these heads decide apart: "
           "reduce_lanes makes them decide together");
-    CHECK(shared(both, 2, no_sequence) ==
-          "apply: lanes.position = shared by sequences, but sequences hold different entries");
+    CHECK(error_of([&] { shared(both, 2, no_sequence); }) ==
+          "make_state: lanes.position.sequence = 0, but there are 2 sequences, and each has entries of its own");
     CHECK(shared(both, 1, no_sequence).empty());
     CHECK(shared(heads, 1, no_layer).empty());
     CHECK(shared(layers, 1, no_head).empty());
@@ -415,7 +420,7 @@ TEST_SUITE("layout/append") {
           "relist: length = -1, but a count cannot be negative");
     how.list.data = nullptr;
     CHECK(refusal([&] { kv::relist(with.exec, how, with.view, 0, 3); }) ==
-          "relist: list = another table, but it is the table that the cache's locator reads, to be written");
+          "relist: list = null, but it is the table that the cache's locator reads, to be written");
     how = with.cache.redirecting();
     how.map.data = nullptr;
     CHECK(refusal([&] { kv::relist(with.exec, how, with.view, 0, 3); }) ==

@@ -139,7 +139,7 @@ TEST_SUITE("scorers/reduce_lanes") {
       mock_cache cache(even_batch());
       fill(cache, true);
       mock_queries queries(cache, kv::codec::f32, *rc::gen::inRange(1, 6), 7);
-      fill(queries, cache, content::smooth);
+      fill_current(queries, cache, content::smooth);
       kv::snapkv const score{.window = 8, .pool = kv::no_pool{}};
       lowers(cache, queries, score, [&](int lane) {
         return reference::snapkv(reference_lane(cache, queries, cache.lane_at(lane)),

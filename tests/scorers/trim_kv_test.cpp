@@ -198,8 +198,12 @@ TEST_SUITE("scorers/trim_kv") {
     kv::host_executor exec;
     auto const policy = kv::policies::trim_kv({.budget = 2});
     auto state = kv::make_state(exec, policy, of.view());
-    float const one = 0;
-    kv::log_beta const fresh{{.base = reinterpret_cast<std::byte const*>(&one), .entries = 1}};
+    std::vector<float> const numbers(static_cast<std::size_t>(of.view().lanes.size()));
+    kv::log_beta const fresh{{.base = reinterpret_cast<std::byte const*>(numbers.data()),
+                              .sequence = 4LL * of.view().shape.layers * of.view().shape.kv_heads,
+                              .layer = 4LL * of.view().shape.kv_heads,
+                              .head = 4,
+                              .entries = 1}};
     CHECK_THROWS_WITH_AS(kv::observe(exec, policy, kv::signals{of.view().lanes, fresh}, state),
                          "observe: entries = 1, but lane 0 holds 0 entries", kv::invalid_argument);
   }

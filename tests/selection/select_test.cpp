@@ -58,7 +58,7 @@ mock_options two_channels(int entries) {
 struct nine_entries : reading {
   nine_entries() : reading(two_channels(16), {.score = {.page = 4}, .budget = {4}}) {
     cache.put({}, {0, 1, 2, 3, 4, 5, 6, 7, 8});
-    fill(queries, cache, content::smooth);
+    fill_current(queries, cache, content::smooth);
   }
 };
 
@@ -101,7 +101,7 @@ TEST_SUITE("selection/select") {
       int const dense = *rc::gen::element(0, 1, 2);
       reading now(shape, {.score = {.page = page}, .budget = {tokens}, .dense_layers = dense});
       fill(now.cache, true);
-      fill(now.queries, now.cache, content::few);
+      fill_current(now.queries, now.cache, content::few);
       now.select();
       decide_as_the_reference(now, shape);
       kv::lanes const all = now.cache.lanes();
@@ -127,7 +127,7 @@ TEST_SUITE("selection/select") {
       shape.seed = *rc::gen::inRange<std::uint64_t>(0, 1u << 20);
       reading now(shape, {.score = {.page = 1}, .budget = {*rc::gen::inRange(1, 41)}, .dense_layers = 0});
       fill(now.cache, false);
-      fill(now.queries, now.cache, content::few);
+      fill_current(now.queries, now.cache, content::few);
       now.select();
       reference::row best;
       for (reference::row const& key : now.cache.rows(of::keys, {}, now.cache.committed({}))) {

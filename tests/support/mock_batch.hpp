@@ -63,7 +63,7 @@ class mock_queries {
   [[nodiscard]] kv::query_view view() const {
     std::int64_t const row = std::int64_t{model_.head_dim} * kv::bytes_of(element_);
     std::int64_t const layer = row * model_.query_heads * capacity_;
-    kv::by_lane<int const> const cursor{cursor_.data(), 2, 0, 0};
+    kv::by_lane<int const> const first{cursor_.data(), 2, 0, 0}, valid{cursor_.data() + 1, 2, 0, 0};
     return {memory_.data(),
             element_,
             model_.head_dim,
@@ -74,7 +74,8 @@ class mock_queries {
             model_.query_heads,
             capacity_,
             {position_.data(), capacity_, 0, 0},
-            ring() ? cursor : kv::by_lane<int const>{},
+            ring() ? valid : kv::by_lane<int const>{},
+            ring() ? first : kv::by_lane<int const>{},
             {lse_.empty() ? nullptr : lse_.data(), std::int64_t{model_.layers} * model_.query_heads * capacity_,
              std::int64_t{model_.query_heads} * capacity_, capacity_}};
   }
@@ -137,6 +138,19 @@ inline void fill(mock_queries& queries, mock_cache& cache, content rows) {
         queries.write(s, i / cache.model().query_heads, i % cache.model().query_heads, r, values);
       }
     }
+  }
+}
+
+/// The same, as the rows of the current forward: each sequence's last row is not older than its newest entry.
+inline void fill_current(mock_queries& queries, mock_cache& cache, content rows) {
+  fill(queries, cache, rows);
+  for (int i = 0; i < cache.lane_count() && queries.rows() > 0; ++i) {
+    kv::lane const lane = cache.lane_at(i);
+    int const entries = cache.committed(lane);
+    if (entries == 0) continue;
+    int const newest = cache.positions(lane, entries).back();
+    int const last = queries.rows() - 1;
+    if (queries.position(lane.sequence, last) < newest) queries.set_position(lane.sequence, last, newest);
   }
 }
 

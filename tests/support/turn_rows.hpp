@@ -62,7 +62,8 @@ class turn_rows {
     made.heads = model_.query_heads;
     made.rows = capacity_;
     made.position = {position_.data(), capacity_, 0, 0};
-    made.cursor = {cursor_.data(), 2, 0, 0};
+    made.valid_rows = {cursor_.data() + 1, 2, 0, 0};
+    made.first_row = {cursor_.data(), 2, 0, 0};
     made.span_begin = resolved ? begin_.data() : nullptr;
     made.span_end = resolved ? end_.data() : nullptr;
     return made;

@@ -36,6 +36,23 @@ inline void check_size(char const* call, char const* name, lanes const& batch) {
       "lanes are numbered in 32 bits: their product is less than 2^31");
 }
 
+/// Refuses counts or positions that are missing, or that several sequences would share. Layers and heads may share
+/// both, or counts may have a row of their own where positions are shared, but not the other way round.
+inline void check_lane_tables(char const* call, char const* name, lanes const& batch) {
+  auto const member = [name](char const* which) { return [=] { return std::string(name) + which; }; };
+  expects(batch.count.data != nullptr, call, member(".count"), "null", "every lane says how many entries it holds");
+  expects(batch.position.data != nullptr, call, member(".position"), "null", "every entry says its position");
+  auto const sequences = [&] {
+    return "there are " + std::to_string(batch.sequences) + " sequences, and each has entries of its own";
+  };
+  expects(batch.count.sequence != 0 || batch.sequences == 1, call, member(".count.sequence"), 0, sequences);
+  expects(batch.position.sequence != 0 || batch.sequences == 1, call, member(".position.sequence"), 0, sequences);
+  expects(batch.count.layer != 0 || batch.position.layer == 0 || batch.layers() == 1, call, member(".count.layer"), 0,
+          "positions have a row for each layer, so counts do too");
+  expects(batch.count.head != 0 || batch.position.head == 0 || batch.heads == 1, call, member(".count.head"), 0,
+          "positions have a row for each head, so counts do too");
+}
+
 inline void check_lanes(char const* call, lanes const& batch, shape const& model) {
   expects(batch.sequences > 0, call, "lanes.sequences", batch.sequences, "a batch has at least one sequence");
   expects(batch.heads == model.kv_heads, call, "lanes.heads", batch.heads,
@@ -46,8 +63,7 @@ inline void check_lanes(char const* call, lanes const& batch, shape const& model
           [&] { return "the model has " + std::to_string(model.layers) + " layers"; });
   check_size(call, "lanes", batch);
   expects(batch.bound > 0, call, "lanes.bound", batch.bound, "an upper limit of the entries of a lane is needed");
-  expects(batch.count.data != nullptr, call, "lanes.count", "null", "every lane says how many entries it holds");
-  expects(batch.position.data != nullptr, call, "lanes.position", "null", "every entry says its position");
+  check_lane_tables(call, "lanes", batch);
 }
 
 /// One axis of a plane: the number of its elements, and the bytes between two of them.
@@ -134,6 +150,23 @@ inline void check_plane(char const* call, char const* name, plane const& rows, i
           "two of its elements share bytes");
 }
 
+/// Refuses a table other than the one that the locator reads: a null pointer, other memory, or other strides.
+inline void check_same_table(char const* call, char const* name, by_lane<int> const& table,
+                             by_lane<int const> const& read) {
+  expects(table.data != nullptr || read.data == nullptr, call, name, "null",
+          "it is the table that the cache's locator reads, to be written");
+  expects(table.data == read.data, call, name, "another table",
+          "it is the table that the cache's locator reads, to be written");
+  auto const one = [&](char const* member, std::int64_t given, std::int64_t wanted) {
+    expects(
+        given == wanted, call, [&] { return std::string(name) + member; }, given,
+        [&] { return "the locator's table has stride " + std::to_string(wanted); });
+  };
+  one(".sequence", table.sequence, read.sequence);
+  one(".layer", table.layer, read.layer);
+  one(".head", table.head, read.head);
+}
+
 inline void check_locator(char const* call, locator const& where, lanes const& batch) {
   expects(where.units > 0, call, "where.units", where.units, "a pool has at least one unit");
   expects(where.unit_tokens > 0, call, "where.unit_tokens", where.unit_tokens, "a unit holds at least one token");
@@ -146,6 +179,12 @@ inline void check_locator(char const* call, locator const& where, lanes const& b
           [&] { return "a row holds `bound` tokens (" + std::to_string(batch.bound) + ")"; });
   expects(where.kind == locating::identity || where.table.data != nullptr, call, "where.table", "null",
           "this locator reads a table");
+  bool const batch_list = where.kind == locating::csr_pages;
+  expects(where.kind == locating::identity || batch_list || where.table.sequence != 0 || batch.sequences == 1, call,
+          "where.table.sequence", 0,
+          [&] { return "there are " + std::to_string(batch.sequences) + " sequences, and each has a row of its own"; });
+  expects(!batch_list || where.begin.sequence != 0 || batch.sequences == 1, call, "where.begin.sequence", 0,
+          [&] { return "the pages of " + std::to_string(batch.sequences) + " sequences begin at different places"; });
 }
 
 inline void check_overlap(char const* call, cache const& in) {
@@ -224,8 +263,7 @@ inline void check_same_lanes(char const* call, char const* name, lanes const& gi
       [&] {
         return "it was made for layers " + std::to_string(made.layer_begin) + " to " + std::to_string(made.layer_end);
       });
-  expects(given.count.data != nullptr, call, member(".count"), "null", "every lane says how many entries it holds");
-  expects(given.position.data != nullptr, call, member(".position"), "null", "every entry says its position");
+  check_lane_tables(call, name, given);
 }
 
 }  // namespace detail

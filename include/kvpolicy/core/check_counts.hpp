@@ -6,6 +6,7 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/core/signals.hpp>
 #include <string>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -112,6 +113,12 @@ void refuse_unfit_lanes(char const* call, score_view& scores) {
     refuse_other_tokens(call, scores);
     scores.same_tokens = true;
   }
+}
+
+/// Calls `check_rows` of the signals that are needed and given, if the host can read the backend's memory.
+template <class Backend, class Needs, class Bag>
+void refuse_rows([[maybe_unused]] char const* call, [[maybe_unused]] Needs needed, [[maybe_unused]] Bag const& in) {
+  if constexpr (reads_on_host<Backend>) check_rows(needed, call, in);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

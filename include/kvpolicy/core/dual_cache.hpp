@@ -39,19 +39,12 @@ struct dual_cache {
 
 namespace detail {
 
-template <class T>
-bool same_table(by_lane<T> const& written, by_lane<T const> const& read) {
-  return written.data == read.data && written.sequence == read.sequence && written.layer == read.layer &&
-         written.head == read.head;
-}
-
 inline void check_paged_lanes(char const* call, paged_lanes const& in) {
   check_cache(call, in.entries);
   locator const& where = in.entries.where;
   expects(where.kind == locating::block_table, call, "global.where", "no block table",
           "lanes that grow by pages are found through a table of pages");
-  expects(same_table(in.table, where.table), call, "global.table", "another table",
-          "it is the table that the locator reads, to be written");
+  check_same_table(call, "global.table", in.table, where.table);
   expects(in.num_pages.data != nullptr, call, "global.num_pages", "null", "every lane says how many pages it holds");
   expects(in.pages.free != nullptr && in.pages.count != nullptr, call, "global.pages", "null",
           "pages are taken from the pool's free ones");
@@ -75,8 +68,7 @@ inline void check_dual(char const* call, dual_cache const& in) {
           [&] { return "the ring is made of whole pages of " + std::to_string(in.global.page()) + " tokens"; });
   check_cache(call, in.window);
   check_paged_lanes(call, in.global);
-  expects(same_table(in.oldest, ring.table), call, "oldest", "another cursor",
-          "it is the cursor that the locator reads, to be written");
+  check_same_table(call, "oldest", in.oldest, ring.table);
   lanes const& batch = in.window.lanes;
   bool const shared = batch.count.layer == 0 && batch.count.head == 0 && batch.position.layer == 0 &&
                       batch.position.head == 0 && in.oldest.layer == 0 && in.oldest.head == 0;

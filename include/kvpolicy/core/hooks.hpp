@@ -144,6 +144,8 @@ KVPOLICY_HOOK(applier_refuse, "applier", refuse, int refuse, "apply calls `refus
 KVPOLICY_HOOK(applier_edit, "applier", edit, int edit, "apply calls `edit(exec, kvpolicy::keep_set const&, kvpolicy::cache const&, state&, kvpolicy::apply_stats*) const`")
 KVPOLICY_HOOK(applier_takes_dropped, "applier", takes_dropped, int takes_dropped, "apply reads `static constexpr bool takes_dropped`")
 KVPOLICY_HOOK(signal_check, "signal", check, int check, "every call calls the hook `check(char const*, kvpolicy::shape const&) const`")
+KVPOLICY_HOOK(signal_check_strides, "signal", check_strides, int check_strides, "every call calls the hook `check_strides(char const*, kvpolicy::lanes const&) const`")
+KVPOLICY_HOOK(signal_check_rows, "signal", check_rows, int check_rows, "observe and decide call the hook `check_rows(char const*, kvpolicy::lanes const&) const`")
 // clang-format on
 /// @endcond
 #undef KVPOLICY_LAW

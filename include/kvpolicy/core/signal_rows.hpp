@@ -5,6 +5,7 @@
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/lanes.hpp>
+#include <string>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -29,6 +30,89 @@ inline void check_readable(char const* call, char const* name, codec element) {
 template <class T>
 void check_numbers_given(char const* call, char const* name, by_lane<T> const& table) {
   expects(table.data != nullptr, call, name, "null", "a signal is the engine's memory");
+}
+
+/// Refuses a stride of 0 along an axis of several elements: every element would be the first one.
+inline void check_stride(char const* call, char const* name, std::int64_t stride, char const* axis, int elements) {
+  expects(stride != 0 || elements <= 1, call, name, stride, [&] {
+    return std::string("there are ") + std::to_string(elements) + " " + axis + ", and each has memory of its own";
+  });
+}
+
+/// Refuses equal strides of layers and of sequences: sequence 1 of a layer would be sequence 0 of the next layer. A
+/// batch of tensors that was described as one sequence has such strides.
+inline void check_layers_apart(char const* call, char const* name, std::int64_t layer, std::int64_t sequence,
+                               lanes const& batch) {
+  expects(layer != sequence || batch.layers() <= 1 || batch.sequences <= 1, call, name, layer, [&] {
+    return "that is also the stride of sequences, of which there are " + std::to_string(batch.sequences) +
+           ": say their number where the tensor is described";
+  });
+}
+
+/// Refuses a signal of one number for each entry, whose lanes would all read the row of the first one.
+template <class T>
+void check_lane_strides(char const* call, char const* name, by_lane<T> const& table, lanes const& batch) {
+  auto const one = [&](char const* member, std::int64_t stride, char const* axis, int elements) {
+    expects(
+        stride != 0 || elements <= 1, call, [&] { return std::string(name) + member; }, stride,
+        [&] { return "there are " + std::to_string(elements) + " " + axis + ", and each has a row of its own"; });
+  };
+  one(".sequence", table.sequence, "sequences", batch.sequences);
+  one(".layer", table.layer, "layers", batch.layers());
+  one(".head", table.head, "KV heads", batch.heads);
+}
+
+/// The text "sequence 1", or with the layer and the head if lanes of a sequence differ.
+template <class T>
+std::string spell_row_of(by_lane<T> const& table, lane one) {
+  std::string text = "sequence " + std::to_string(one.sequence);
+  if (table.layer != 0) text += ", layer " + std::to_string(one.layer);
+  if (table.head != 0) text += ", head " + std::to_string(one.head);
+  return text;
+}
+
+/// Refuses numbers of valid rows outside of 0 .. `rows`, positions of rows that do not ascend, and, with `newest`, rows
+/// whose newest one is older than the newest committed entry of its lane. `Rows` has the members `rows`, `valid`,
+/// `stored`, `position` and `valid_rows`.
+///
+/// Cost: reads each row's position once. Lanes that share their positions and numbers are looked at once, but for the
+/// newest entry of each.
+template <class Rows>
+void check_row_positions(char const* call, char const* name, Rows const& of, lanes const& batch, bool newest = false) {
+  if (of.rows == 0 || of.position.data == nullptr) return;
+  int const* seen_positions = nullptr;
+  for (int i = 0; i < batch.size(); ++i) {
+    lane const one = batch.at(i);
+    int const valid = of.valid(one);
+    expects(
+        valid >= 0 && valid <= of.rows, call, [&] { return std::string(name) + ".valid_rows"; },
+        [&] { return std::to_string(valid) + " of " + spell_row_of(of.valid_rows, one); },
+        [&] { return "a lane has 0 to " + std::to_string(of.rows) + " rows"; });
+    if (valid == 0) continue;
+    int const* const positions = of.position.row(one);
+    for (int r = 1; r < valid && positions != seen_positions; ++r) {
+      int const before = positions[of.stored(one, r - 1)];
+      int const here = positions[of.stored(one, r)];
+      expects(
+          before < here, call, [&] { return std::string(name) + ".position"; },
+          [&] {
+            return std::to_string(here) + " after " + std::to_string(before) + " in row " + std::to_string(r) + " of " +
+                   spell_row_of(of.position, one);
+          },
+          "positions of rows ascend: valid_rows says how many rows of a lane are valid");
+    }
+    seen_positions = positions;
+    int const entries = newest ? batch.committed(one) : 0;
+    if (entries == 0) continue;
+    int const last_row = positions[of.stored(one, valid - 1)];
+    int const last_entry = batch.position.row(one)[entries - 1];
+    expects(
+        last_row >= last_entry, call, [&] { return std::string(name) + ".position"; },
+        [&] { return std::to_string(last_row) + " in the last row of " + spell_row_of(of.position, one); },
+        [&] {
+          return "the newest entry is at " + std::to_string(last_entry) + ": these rows are of an earlier forward";
+        });
+  }
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -4,6 +4,7 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/query_view.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signal_rows.hpp>
 #include <tuple>
@@ -48,23 +49,11 @@ struct values : row_view {
 /// A cache's values as a signal.
 [[nodiscard]] constexpr values values_of(cache const& from) { return {{from.v, from.where}}; }
 
-/// One float for each query row: [sequence, layer, query head, stored row]. Strides are in elements, rows are
-/// contiguous.
-struct row_floats {
-  float const* data = nullptr;
-  std::int64_t sequence = 0;
-  std::int64_t layer = 0;
-  std::int64_t head = 0;  ///< between query heads
-  [[nodiscard]] KVPOLICY_HD float at(lane this_lane, int query_head, int stored_row) const {
-    return data[this_lane.sequence * sequence + this_lane.layer * layer + query_head * head + stored_row];
-  }
-};
-
-/// One number for each new entry of a lane, of any element type. Strides are in bytes.
+/// One number for each new entry of a lane, of any element type.
 struct entry_numbers {
   std::byte const* base = nullptr;
   codec element = codec::f32;
-  std::int64_t sequence = 0;
+  std::int64_t sequence = 0;  ///< strides in bytes
   std::int64_t layer = 0;
   std::int64_t head = 0;
   std::int64_t entry = 0;
@@ -82,91 +71,15 @@ struct entry_numbers {
             "a signal is the engine's memory");
     expects(element != codec::opaque, call, "entry numbers", "opaque", "only their engine can read them");
   }
-};
-
-/// Query rows, post-RoPE, with the position of each. With a `cursor` the rows are a ring: logical row r of a lane is
-/// stored in row (first + r) mod `rows`.
-struct query_view {
-  std::byte const* base = nullptr;
-  codec element = codec::f32;
-  int dims = 0;
-  std::int64_t sequence = 0;  ///< byte strides
-  std::int64_t layer = 0;
-  std::int64_t head = 0;  ///< between query heads
-  std::int64_t row = 0;
-  int heads = 0;                  ///< number of query heads
-  int rows = 0;                   ///< maximum number of rows of a lane
-  by_lane<int const> position{};  ///< for each lane the position of each stored query row; null is allowed only in a
-                                  ///< direct call of a verb and means that every row sees every entry
-  by_lane<int const> cursor{};    ///< {first, valid} of a ring; null data: rows 0 .. rows - 1 are all valid
-  row_floats lse{};               ///< log-sum-exp of each row's scaled logits over the keys that it sees, if the
-                                  ///< engine's attention has it; null data: it is computed from the keys
-
-  /// The number of valid rows of a lane.
-  [[nodiscard]] KVPOLICY_HD int valid(lane this_lane) const {
-    return cursor.data != nullptr ? cursor.row(this_lane)[1] : rows;
-  }
-  /// The stored row of logical row r.
-  [[nodiscard]] KVPOLICY_HD int stored(lane this_lane, int r) const {
-    return cursor.data != nullptr ? (cursor.row(this_lane)[0] + r) % rows : r;
-  }
-  [[nodiscard]] KVPOLICY_HD std::byte const* at(lane this_lane, int query_head, int stored_row) const {
-    return base + this_lane.sequence * sequence + this_lane.layer * layer + query_head * head + stored_row * row;
-  }
-
-  /// True if any row of a lane sees any of its committed entries. Rows at positions after the last entry do not count.
-  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& batch, lane this_lane) const {
-    int const entries = batch.committed(this_lane);
-    int r = valid(this_lane) - 1;
-    if (r < 0 || position.data == nullptr || entries <= 0) return r >= 0;
-    int const* const at = batch.position.row(this_lane);
-    while (r >= 0 && position.row(this_lane)[stored(this_lane, r)] > at[entries - 1]) --r;
-    return r >= 0 && position.row(this_lane)[stored(this_lane, r)] >= at[0];
-  }
-
-  void check(char const* call, shape const& model) const {
-    expects(rows >= 0, call, "queries.rows", rows, "a count cannot be negative");
-    expects(base != nullptr || rows == 0, call, "queries", "null", "a signal is the engine's memory");
-    detail::check_readable(call, "queries", element);
-    expects(position.data != nullptr || rows == 0, call, "queries.position", "null", "every row says its position");
-    expects(dims == model.head_dim, call, "queries.dims", dims,
-            [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
-    expects(heads == model.query_heads, call, "queries.heads", heads,
-            [&] { return "the model has " + std::to_string(model.query_heads) + " query heads"; });
-  }
-};
-
-/// Signal: the query rows of the current forward, one for each new entry.
-struct queries : query_view {
-  static constexpr auto name = "queries";
-};
-
-/// Signal: the last query rows of the sequence, which `query_ring` records unless the engine gives them.
-struct recent_queries : query_view {
-  static constexpr auto name = "recent_queries";
-};
-
-/// Signal: the query rows of a turn, and which of them are its actionable span: the rows of the latest message that can
-/// affect the answer. An engine that has only the span's rows gives those, and gives no rows if no entry of the span is
-/// left in the cache.
-struct turn_queries : query_view {
-  static constexpr auto name = "turn_queries";
-  int const* span_begin = nullptr;  ///< for each sequence: logical rows [begin, end) are the span. If either pointer is
-  int const* span_end = nullptr;    ///< null or begin >= end, the span is unknown, and the last rows are used instead
-  /// The span's logical rows in a lane. If the span is unknown, these are the last `tail` rows.
-  [[nodiscard]] KVPOLICY_HD ordinal_range span(lane this_lane, int tail) const {
-    int const all = valid(this_lane);
-    if (span_begin == nullptr || span_end == nullptr ||
-        span_begin[this_lane.sequence] >= span_end[this_lane.sequence]) {
-      return {all > tail ? all - tail : 0, all};
-    }
-    int const begin = span_begin[this_lane.sequence];
-    int const end = span_end[this_lane.sequence];
-    return {begin > 0 ? begin : 0, end < all ? end : all};  // a span that is not within the rows is refused elsewhere
-  }
-  /// The position of a logical row.
-  [[nodiscard]] KVPOLICY_HD int position_of(lane this_lane, int r) const {
-    return position.row(this_lane)[stored(this_lane, r)];
+  void check_strides(char const* call, lanes const& batch) const {
+    if (base == nullptr) return;
+    detail::check_stride(call, "entry numbers.sequence", sequence, "sequences", batch.sequences);
+    detail::check_stride(call, "entry numbers.layer", layer, "layers", batch.layers());
+    detail::check_layers_apart(call, "entry numbers.layer", layer, sequence, batch);
+    detail::check_stride(call, "entry numbers.head", head, "KV heads", batch.heads);
+    detail::check_stride(call, "entry numbers.entry", entry, "new entries", entries);
+    if (counts.data == nullptr) return;
+    detail::check_stride(call, "entry numbers.counts.sequence", counts.sequence, "sequences", batch.sequences);
   }
 };
 
@@ -179,6 +92,9 @@ struct attention_mass {
     return detail::any_recorded(mass.row(this_lane), batch.committed(this_lane));
   }
   void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, mass); }
+  void check_strides(char const* call, lanes const& batch) const {
+    detail::check_lane_strides(call, name, mass, batch);
+  }
 };
 
 /// The signals that a scorer or a recorder reads.
@@ -198,9 +114,20 @@ struct provided;
 
 /// The hooks of a signal.
 template <class Signal>
-using signal_hooks =
-    hooks<Signal, optional_hook<hook::signal_check,
-                                form_of_call<hook::signal_check, Signal, anything, char const*, shape const&>()>>;
+using signal_hooks = hooks<
+    Signal,
+    optional_hook<hook::signal_check, form_of_call<hook::signal_check, Signal, anything, char const*, shape const&>()>,
+    optional_hook<hook::signal_check_strides,
+                  form_of_call<hook::signal_check_strides, Signal, anything, char const*, lanes const&>()>,
+    optional_hook<hook::signal_check_rows,
+                  form_of_call<hook::signal_check_rows, Signal, anything, char const*, lanes const&>()>>;
+
+/// Makes the checks of one signal that read no memory.
+template <class Signal>
+void check_signal(Signal const& one, char const* call, shape const& model, lanes const& batch) {
+  if constexpr (requires { one.check(call, model); }) one.check(call, model);
+  if constexpr (requires { one.check_strides(call, batch); }) one.check_strides(call, batch);
+}
 
 }  // namespace detail
 
@@ -243,17 +170,23 @@ class signals {
                       given_);
   }
 
-  /// Throws if a signal does not fit the model: calls the `check` of every signal that has one.
+  /// The signal, or null if it is not given. Here it is known at compile time, as `provides` says.
+  template <class Signal>
+  [[nodiscard]] constexpr Signal const* find() const {
+    if constexpr (provides<Signal>) {
+      return &std::get<Signal>(given_);
+    } else {
+      return nullptr;
+    }
+  }
+
+  /// Throws if a signal does not fit the model or the lanes: calls the `check` and the `check_strides` of every signal
+  /// that has them.
   void check(char const* call, shape const& model) const {
-    std::apply([&](auto const&... each) { (check_one(each, call, model), ...); }, given_);
+    std::apply([&](auto const&... each) { (detail::check_signal(each, call, model, lanes), ...); }, given_);
   }
 
  private:
-  template <class Signal>
-  static void check_one(Signal const& one, char const* call, shape const& model) {
-    if constexpr (requires { one.check(call, model); }) one.check(call, model);
-  }
-
   std::tuple<Given...> given_;
 };
 
@@ -278,9 +211,38 @@ struct signal_needed_by {
 
 namespace detail {
 
+/// The name of a needed signal: "keys", or "queries or attention_probabilities".
+template <class Signal>
+std::string signal_name(Signal const*) {
+  return Signal::name;
+}
+template <class First, class... Others>
+std::string signal_name(any_signal_of<First, Others...> const*) {
+  std::string text = First::name;
+  ((text += std::string(" or ") + Others::name), ...);
+  return text;
+}
+
 template <class Bag, class... Needed>
 consteval bool has_all(needs<Needed...>) {
   return (provides<Bag, Needed> && ...);
+}
+
+template <class Signal, class Bag>
+void check_rows_of(Signal const*, [[maybe_unused]] char const* call, [[maybe_unused]] Bag const& in) {
+  if constexpr (requires(Signal const& one) { one.check_rows(call, in.lanes); }) {
+    if (Signal const* const given = in.template find<Signal>(); given != nullptr) given->check_rows(call, in.lanes);
+  }
+}
+template <class... Signals, class Bag>
+void check_rows_of(any_signal_of<Signals...> const*, char const* call, Bag const& in) {
+  (check_rows_of(static_cast<Signals const*>(nullptr), call, in), ...);
+}
+
+/// Calls `check_rows` of the needed signals that are given. The caller ensures that the host can read their memory.
+template <class... Needed, class Bag>
+void check_rows(needs<Needed...>, [[maybe_unused]] char const* call, [[maybe_unused]] Bag const& in) {
+  (check_rows_of(static_cast<Needed const*>(nullptr), call, in), ...);
 }
 
 /// Gives one readable error for each missing signal, with g++, clang and nvcc alike.

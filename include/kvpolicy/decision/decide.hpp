@@ -56,6 +56,9 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
     check_plan("decide", exec, policy, in.lanes, state.model(), into);
     check_state("decide", state, recorders);
     check_reserved("decide", exec, scratch_to_decide<typename Executor::backend, Policy>(state.model(), state.lanes()));
+    if constexpr (!rows_see_every_entry<score_type>) {
+      refuse_rows<typename Executor::backend>("decide", typename score_type::needs{}, in);
+    }
     decide_checked(exec, policy, bag_type(in, recorders, state), state.model(), into);
   }
 }

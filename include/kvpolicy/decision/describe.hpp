@@ -27,17 +27,6 @@ struct description {
 
 namespace detail {
 
-template <class Signal>
-std::string signal_name(Signal const*) {
-  return Signal::name;
-}
-template <class First, class... Others>
-std::string signal_name(any_signal_of<First, Others...> const*) {
-  std::string text = First::name;
-  ((text += std::string(" or ") + Others::name), ...);
-  return text;
-}
-
 template <class... Signals>
 std::vector<std::string> signal_names(needs<Signals...>) {
   return {signal_name(static_cast<Signals const*>(nullptr))...};

@@ -18,6 +18,7 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
   check_reserved("observe", exec,
                  scratch_to_observe<typename Executor::backend>(recorders, state.model(), state.lanes()));
   refuse_counts<typename Executor::backend>("observe", in.lanes);
+  refuse_recorded_rows<typename Executor::backend>(recorders, "observe", in);
   record(exec, recorders, in, state);
 }
 
@@ -28,8 +29,9 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
 ///
 /// Call it once for each forward and layer, after the new entries were appended; `in.lanes` has the layers. For a
 /// selection call it after every `apply` as well.
-/// - throws: `invalid_argument` if the state was made for other lanes or another policy, or if a count is out of its
-///   limits. Then nothing was changed.
+/// - throws: `invalid_argument` if the state was made for other lanes or another policy, if a signal does not fit the
+///   model or the lanes, if a count is out of its limits, or if the positions of `queries` do not ascend or are older
+///   than the newest entry, because `queries` are those of the current forward. Then nothing was changed.
 template <executor Executor, class Policy, class... Given>
   requires entry_decision<Policy> || page_decision<Policy>
 void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor>& state) {

@@ -1,6 +1,7 @@
 // Functions of all decisions for the recorders of a scorer: they make a state and pass signals to the recorders.
 #pragma once
 
+#include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/recorders/hooks.hpp>
@@ -35,6 +36,13 @@ state<Executor> state_of(Executor& exec, std::tuple<Recorders...> const& recorde
     std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders);
   }
   return made;
+}
+
+/// Calls `check_rows` of the signals that these recorders read and the engine gives, if the host can read them.
+template <class Backend, class... Recorders, class Given>
+void refuse_recorded_rows(std::tuple<Recorders...> const&, [[maybe_unused]] char const* call,
+                          [[maybe_unused]] Given const& in) {
+  (refuse_rows<Backend>(call, typename Recorders::needs{}, in), ...);
 }
 
 /// Calls `observe` of the recorders [At, End) of a tuple, whose columns are in `state` in the tuple's order. It skips a

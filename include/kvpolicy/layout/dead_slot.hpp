@@ -83,8 +83,7 @@ void relist(Executor& exec, dead_slot<Shared> const& how, cache const& in, int s
   expects(sequence >= 0 && sequence < in.lanes.sequences, "relist", "sequence", sequence,
           [&] { return "the batch has " + std::to_string(in.lanes.sequences) + " sequences"; });
   expects(how.map.data != nullptr, "relist", "map", "null", "live entries take their slots from it");
-  expects(how.list.data != nullptr && how.list.data == in.where.table.data, "relist", "list", "another table",
-          "it is the table that the cache's locator reads, to be written");
+  detail::check_same_table("relist", "list", how.list, in.where.table);
   expects(how.dead >= 0 && how.dead < in.where.units, "relist", "dead", how.dead,
           [&] { return "the pool has " + std::to_string(in.where.units) + " slots"; });
   expects(length >= 0, "relist", "length", length, "a count cannot be negative");

@@ -61,10 +61,7 @@ void check_decided(Executor& exec, plan<Executor> const& decided, cache const& i
 /// Refuses a table that an applier would write, unless it is the table that the cache's locator reads and lanes that
 /// decide for themselves have rows of their own.
 inline void check_table(char const* name, by_lane<int> const& table, cache const& in, keep_set const& keep) {
-  by_lane<int const> const& read = in.where.table;
-  bool const same = table.data == read.data && table.sequence == read.sequence && table.layer == read.layer &&
-                    table.head == read.head;
-  expects(same, "apply", name, "another table", "it is the table that the cache's locator reads, to be written");
+  check_same_table("apply", name, table, in.where.table);
   refuse_shared(name, rows_of(in.where, table), keep, in.shape);
 }
 

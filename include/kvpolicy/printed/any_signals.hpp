@@ -28,12 +28,9 @@ class any_signals {
   template <class Signal>
   void add(Signal const& signal) {
     expects(count_ < most, "any_signals", "signals", count_ + 1, "an erased policy takes at most 16 signals");
-    given_[count_++] = {Signal::name, &signal, [](void const* at, char const* call, shape const& model) {
-                          if constexpr (requires { static_cast<Signal const*>(at)->check(call, model); }) {
-                            static_cast<Signal const*>(at)->check(call, model);
-                          } else {
-                            (void)at, (void)call, (void)model;
-                          }
+    given_[count_++] = {Signal::name, &signal,
+                        [](void const* at, char const* call, shape const& model, kvpolicy::lanes const& batch) {
+                          detail::check_signal(*static_cast<Signal const*>(at), call, model, batch);
                         }};
   }
 
@@ -63,7 +60,15 @@ class any_signals {
 
   template <class... Needed>
   [[nodiscard]] bool has_all(needs<Needed...>) const {
-    return ((find<Needed>() != nullptr) && ...);
+    return (has(static_cast<Needed const*>(nullptr)) && ...);
+  }
+  template <class Signal>
+  [[nodiscard]] bool has(Signal const*) const {
+    return find<Signal>() != nullptr;
+  }
+  template <class... Signals>
+  [[nodiscard]] bool has(any_signal_of<Signals...> const*) const {
+    return (has(static_cast<Signals const*>(nullptr)) || ...);
   }
 
   /// The names of the signals, as in "keys, queries".
@@ -74,14 +79,14 @@ class any_signals {
   }
 
   void check(char const* call, shape const& model) const {
-    for (std::size_t i = 0; i < count_; ++i) given_[i].check(given_[i].value, call, model);
+    for (std::size_t i = 0; i < count_; ++i) given_[i].check(given_[i].value, call, model, lanes);
   }
 
  private:
   struct one {
     char const* name;
     void const* value;
-    void (*check)(void const*, char const*, shape const&);
+    void (*check)(void const*, char const*, shape const&, kvpolicy::lanes const&);
   };
 
   std::array<one, most> given_{};
@@ -138,15 +143,6 @@ struct each_need<needs<Needed...>> {
     (visitor(static_cast<Needed const*>(nullptr)), ...);
   }
 };
-
-template <class Signal>
-bool is_given(any_signals const& in, Signal const*) {
-  return in.find<Signal>() != nullptr;
-}
-template <class... Signals>
-bool is_given(any_signals const& in, any_signal_of<Signals...> const*) {
-  return (is_given(in, static_cast<Signals const*>(nullptr)) || ...);
-}
 
 }  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

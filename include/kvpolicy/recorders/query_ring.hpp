@@ -24,9 +24,20 @@ struct query_ring {
 
   [[nodiscard]] recent_queries view(recorded_columns const& recorded) const {
     std::int64_t const row = std::int64_t{recorded.model.head_dim} * 4;
-    return {{reinterpret_cast<std::byte const*>(recorded[0].rows.data), codec::f32, recorded.model.head_dim,
-             recorded[0].rows.sequence, recorded[0].rows.layer, row * rows, row, recorded.model.query_heads, rows,
-             recorded.table<int const>(1), recorded.table<int const>(2)}};
+    by_lane<int const> const first = recorded.table<int const>(2);
+    by_lane<int const> const valid{first.data + 1, first.sequence, first.layer, first.head};
+    return {{.base = reinterpret_cast<std::byte const*>(recorded[0].rows.data),
+             .element = codec::f32,
+             .dims = recorded.model.head_dim,
+             .sequence = recorded[0].rows.sequence,
+             .layer = recorded[0].rows.layer,
+             .head = row * rows,
+             .row = row,
+             .heads = recorded.model.query_heads,
+             .rows = rows,
+             .position = recorded.table<int const>(1),
+             .valid_rows = valid,
+             .first_row = first}};
   }
 
   void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {

@@ -22,6 +22,9 @@ struct admission_gate {
     return detail::any_recorded(gate.row(this_lane), among.committed(this_lane));
   }
   void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, gate); }
+  void check_strides(char const* call, lanes const& batch) const {
+    detail::check_lane_strides(call, name, gate, batch);
+  }
 };
 
 /// Keeps the gate of each entry in float32. The gate is computed when the entry is written, and read when the entry

@@ -23,6 +23,9 @@ struct retention {
     return detail::any_recorded(log_beta.row(this_lane), among.committed(this_lane));
   }
   void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, log_beta); }
+  void check_strides(char const* call, lanes const& batch) const {
+    detail::check_lane_strides(call, name, log_beta, batch);
+  }
 };
 
 /// Keeps the log beta of each entry in float32. It moves with its entry and is never computed again (TRIM-KV,

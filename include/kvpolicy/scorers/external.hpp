@@ -15,6 +15,9 @@ struct external_scores {
   static constexpr auto name = "external";
   by_lane<float const> score{};
   void check(char const* call, shape const&) const { detail::check_numbers_given(call, name, score); }
+  void check_strides(char const* call, lanes const& batch) const {
+    detail::check_stride(call, "external.sequence", score.sequence, "sequences", batch.sequences);
+  }
 };
 
 /// A short name in a policy's parameters. At most 31 characters.

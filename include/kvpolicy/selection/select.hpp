@@ -81,6 +81,7 @@ void select_pages(Executor& exec, Policy const& policy, signals<Given...> const&
     detail::check_reserved("select", exec,
                            detail::scratch_to_decide<typename Executor::backend, Policy>(state.model(), state.lanes()));
     detail::refuse_counts<typename Executor::backend>("select", in.lanes);
+    detail::refuse_rows<typename Executor::backend>("select", typename score_type::needs{}, in);
     detail::choose(exec, policy, bag_type(in, recorders, state), state.model(), into);
   }
 }

@@ -81,6 +81,7 @@ void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
   detail::check_reserved(
       "observe", exec, detail::scratch_to_observe<typename Executor::backend>(recorders, state.model(), state.lanes()));
   detail::refuse_counts<typename Executor::backend>("observe", in.lanes);
+  detail::refuse_recorded_rows<typename Executor::backend>(recorders, "observe", in);
   detail::record_some<0, detail::recorders_in<Evict>>(exec, recorders, in, state);
 }
 

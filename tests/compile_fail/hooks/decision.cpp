@@ -51,6 +51,15 @@ struct mine {
 //   const&) const`
 // form SIGNAL: bool check = true;
 //   this signal's member `check` is a data member, but ... `check(char const*, kvpolicy::shape const&) const`
+// form SIGNAL: void check_strides(char const*, kv::lanes const&) {}
+//   this signal's member `check_strides` is not const, but ... `check_strides(char const*, kvpolicy::lanes const&) const`
+// form SIGNAL: void check_strides(char const*, kv::shape const&) const {}
+//   this signal's member `check_strides` takes other parameters, or is not public, but ... `check_strides(char const*,
+//   kvpolicy::lanes const&) const`
+// form SIGNAL: void check_rows(char const*, kv::lanes const&) {}
+//   this signal's member `check_rows` is not const, but ... `check_rows(char const*, kvpolicy::lanes const&) const`
+// form SIGNAL: bool check_rows = true;
+//   this signal's member `check_rows` is a data member, but ... `check_rows(char const*, kvpolicy::lanes const&) const`
 #ifndef SIGNAL
 #define SIGNAL \
   void check(char const*, kv::shape const&) const {}

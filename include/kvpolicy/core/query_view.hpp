@@ -1,0 +1,134 @@
+// Query rows, and the signals that are made of them.
+#pragma once
+
+#include <kvpolicy/core/codec.hpp>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/core/signal_rows.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// One float for each query row: [sequence, layer, query head, stored row]. Strides are in floats, rows are
+/// contiguous.
+struct row_floats {
+  float const* data = nullptr;
+  std::int64_t sequence = 0;  ///< strides in floats
+  std::int64_t layer = 0;
+  std::int64_t head = 0;  ///< between query heads
+  [[nodiscard]] KVPOLICY_HD float at(lane this_lane, int query_head, int stored_row) const {
+    return data[this_lane.sequence * sequence + this_lane.layer * layer + query_head * head + stored_row];
+  }
+};
+
+/// Query rows [sequence, layer, query head, row, channel], after RoPE, with the position of each row. `queries_of`
+/// describes the usual tensors. Sequences may have different numbers of rows (`valid_rows`), and the rows of a lane may
+/// be a ring (`first_row`).
+struct query_view {
+  std::byte const* base = nullptr;
+  codec element = codec::f32;
+  int dims = 0;               ///< channels of a row; channels are contiguous
+  std::int64_t sequence = 0;  ///< strides in bytes
+  std::int64_t layer = 0;
+  std::int64_t head = 0;  ///< between query heads
+  std::int64_t row = 0;
+  int heads = 0;                    ///< number of query heads
+  int rows = 0;                     ///< maximum number of rows of a lane
+  by_lane<int const> position{};    ///< for each lane the position of each stored query row; null is allowed only in a
+                                    ///< direct call of a verb and means that every row sees every entry
+  by_lane<int const> valid_rows{};  ///< the number of valid rows of each lane, at most `rows`, if sequences bring
+                                    ///< different numbers of rows; null: all `rows` rows are valid
+  by_lane<int const> first_row{};  ///< of a ring: the stored row of each lane's oldest row. Row r is then stored in row
+                                   ///< (first + r) mod `rows`; null: row r is stored in row r
+  row_floats lse{};                ///< log-sum-exp of each row's scaled logits over the keys that it sees, if the
+                                   ///< engine's attention has it; null data: it is computed from the keys
+
+  /// The number of valid rows of a lane.
+  [[nodiscard]] KVPOLICY_HD int valid(lane this_lane) const {
+    return valid_rows.data != nullptr ? *valid_rows.row(this_lane) : rows;
+  }
+  /// The stored row of row r.
+  [[nodiscard]] KVPOLICY_HD int stored(lane this_lane, int r) const {
+    return first_row.data != nullptr ? (*first_row.row(this_lane) + r) % rows : r;
+  }
+  [[nodiscard]] KVPOLICY_HD std::byte const* at(lane this_lane, int query_head, int stored_row) const {
+    return base + this_lane.sequence * sequence + this_lane.layer * layer + query_head * head + stored_row * row;
+  }
+
+  /// True if any row of a lane sees any of its committed entries. Rows at positions after the last entry do not count.
+  [[nodiscard]] KVPOLICY_HD bool observed(lanes const& batch, lane this_lane) const {
+    int const entries = batch.committed(this_lane);
+    int r = valid(this_lane) - 1;
+    if (r < 0 || position.data == nullptr || entries <= 0) return r >= 0;
+    int const* const at = batch.position.row(this_lane);
+    while (r >= 0 && position.row(this_lane)[stored(this_lane, r)] > at[entries - 1]) --r;
+    return r >= 0 && position.row(this_lane)[stored(this_lane, r)] >= at[0];
+  }
+
+  void check(char const* call, shape const& model) const {
+    expects(rows >= 0, call, "queries.rows", rows, "a count cannot be negative");
+    expects(base != nullptr || rows == 0, call, "queries", "null", "a signal is the engine's memory");
+    detail::check_readable(call, "queries", element);
+    expects(position.data != nullptr || rows == 0, call, "queries.position", "null", "every row says its position");
+    expects(dims == model.head_dim, call, "queries.dims", dims,
+            [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
+    expects(heads == model.query_heads, call, "queries.heads", heads,
+            [&] { return "the model has " + std::to_string(model.query_heads) + " query heads"; });
+  }
+  /// Refuses a stride of 0 along an axis on which there are several rows: they would all be the first one.
+  void check_strides(char const* call, lanes const& batch) const {
+    if (rows == 0) return;
+    detail::check_stride(call, "queries.sequence", sequence, "sequences", batch.sequences);
+    detail::check_stride(call, "queries.layer", layer, "layers", batch.layers());
+    detail::check_layers_apart(call, "queries.layer", layer, sequence, batch);
+    detail::check_stride(call, "queries.head", head, "query heads", heads);
+    detail::check_stride(call, "queries.row", row, "rows", rows);
+    detail::check_stride(call, "queries.position.sequence", position.sequence, "sequences", batch.sequences);
+    if (valid_rows.data == nullptr) return;
+    detail::check_stride(call, "queries.valid_rows.sequence", valid_rows.sequence, "sequences", batch.sequences);
+  }
+  /// Refuses numbers of valid rows that are out of range, and positions that do not ascend. It reads them, so it is
+  /// called only if the host can read the executor's memory.
+  void check_rows(char const* call, lanes const& batch) const {
+    detail::check_row_positions(call, "queries", *this, batch);
+  }
+};
+
+/// Signal: the query rows of the current forward, one for each new entry.
+struct queries : query_view {
+  static constexpr auto name = "queries";
+  /// Also refuses rows that are older than the lane's newest entry: they were observed before.
+  void check_rows(char const* call, lanes const& batch) const {
+    detail::check_row_positions(call, name, *this, batch, true);
+  }
+};
+
+/// Signal: the last query rows of the sequence, which `query_ring` records unless the engine gives them.
+struct recent_queries : query_view {
+  static constexpr auto name = "recent_queries";
+};
+
+/// Signal: the query rows of a turn, and which of them are its actionable span: the rows of the latest message that can
+/// affect the answer. An engine that has only the span's rows gives those, and gives no rows if no entry of the span is
+/// left in the cache.
+struct turn_queries : query_view {
+  static constexpr auto name = "turn_queries";
+  int const* span_begin = nullptr;  ///< for each sequence: logical rows [begin, end) are the span. If either pointer is
+  int const* span_end = nullptr;    ///< null or begin >= end, the span is unknown, and the last rows are used instead
+  /// The span's logical rows in a lane. If the span is unknown, these are the last `tail` rows.
+  [[nodiscard]] KVPOLICY_HD ordinal_range span(lane this_lane, int tail) const {
+    int const all = valid(this_lane);
+    if (span_begin == nullptr || span_end == nullptr ||
+        span_begin[this_lane.sequence] >= span_end[this_lane.sequence]) {
+      return {all > tail ? all - tail : 0, all};
+    }
+    int const begin = span_begin[this_lane.sequence];
+    int const end = span_end[this_lane.sequence];
+    return {begin > 0 ? begin : 0, end < all ? end : all};  // a span that is not within the rows is refused elsewhere
+  }
+  /// The position of a logical row.
+  [[nodiscard]] KVPOLICY_HD int position_of(lane this_lane, int r) const {
+    return position.row(this_lane)[stored(this_lane, r)];
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
