@@ -89,6 +89,7 @@ COVER = [
     ("ops/host/window_rows.hpp", "admission/dual ops/append_rows step/step admission/batch"),
     ("ops/*argmin*.hpp", "ops/argmin scorers/trim_kv_options"),
     ("ops/*append_column.hpp", "scorers/trim_kv admission/dual"),
+    ("ops/*add_probabilities.hpp", "recorders/attention_probabilities"),
     ("ops/*gate*.hpp", "ops/gates io/gate_files"),
     ("ops/*page_bounds.hpp", "ops/page_bounds selection/history selection/select"),
     ("ops/*page_scores.hpp", "ops/page_bounds selection/select"),

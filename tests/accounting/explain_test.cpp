@@ -125,7 +125,7 @@ TEST_SUITE("printed/any_policy") {
     std::vector<float> const received(8);
     kv::by_lane<float const> const mass{received.data(), 0, 0, 0};
     CHECK(refused("h2o", kv::signals{view.lanes, kv::keys_of(view)}) ==
-          "observe: signals = keys, but h2o needs signal queries; ");
+          "observe: signals = keys, but h2o needs signal queries or attention_probabilities; ");
     CHECK(refused("snapkv", kv::signals{view.lanes}) ==
           "observe: signals = none, but snapkv needs signal queries; "
           "decide: signals = none, but snapkv needs signal keys");
@@ -143,7 +143,7 @@ TEST_SUITE("printed/any_policy") {
     auto plan = kv::make_plan(exec, policy, view);
     kv::append(exec, view, state, {.tokens = 30, .position = 0});
     mock_queries rows(cache, kv::codec::f32, 3, 3);
-    fill(rows, cache, content::smooth);
+    fill_current(rows, cache, content::smooth);
     kv::signals const in{view.lanes, kv::keys_of(view), kv::queries{rows.view()}};
     CHECK(allocations_in([&] {
             kv::observe(exec, policy, in, state);

@@ -45,7 +45,9 @@ TEST_SUITE("decision/describe") {
     kv::description const told = kv::describe(kv::eviction{.score = mine{}, .budget = kv::unlimited{}});
     CHECK(told.decides == "layer");
     CHECK(told.reads == std::vector<std::string>{"keys", "attention_mass"});
-    CHECK(told.records == std::vector<std::string>{"attention_mass from keys, queries"});
+    CHECK(told.records ==
+          std::vector<std::string>{
+              "attention_mass from keys or attention_probabilities, queries or attention_probabilities"});
     CHECK(told.forces == std::vector<std::string>{"the scorer's own entries"});
     CHECK(told.triggers == std::vector<std::string>{"over_budget(0)", "the scorer's own trigger"});
   }

@@ -4,6 +4,7 @@
 #include <kvpolicy/accounting/explain.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/ops/host/add_probabilities.hpp>
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -133,13 +134,13 @@ class basic_any_policy {
     template <class Signal>
     static void refuse_missing(char const* call, any_signals const& in, Signal const* signal) {
       expects(
-          detail::is_given(in, signal), call, "signals", [&] { return in.names(); },
-          [] { return scorer_name() + " needs signal " + Signal::name; });
+          in.has(signal), call, "signals", [&] { return in.names(); },
+          [&] { return scorer_name() + " needs signal " + detail::signal_name(signal); });
     }
     /// Refuses a missing signal that a recorder reads, unless the engine gives the signal that the recorder provides.
     template <class Recorder>
     static void check_recorder(Recorder const&, any_signals const& in) {
-      if (detail::is_given(in, static_cast<typename Recorder::provides const*>(nullptr))) return;
+      if (in.has(static_cast<typename Recorder::provides const*>(nullptr))) return;
       detail::each_need<typename Recorder::needs>::visit(
           [&](auto const* signal) { refuse_missing("observe", in, signal); });
     }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/add_probabilities.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/scratch.hpp>
 
@@ -11,10 +12,14 @@ namespace KVPOLICY_NAMESPACE {
 /// Adds up the attention that each entry receives from every new query row (H2O's accumulated score, Zhang et al. 2023,
 /// arXiv:2306.14048). The sum is fp32 whatever the model's type, because in bf16 it would stop growing at 128. A new
 /// entry starts with the mass of its own forward.
+///
+/// The attention is read from `attention_probabilities` if the engine gives them. Otherwise it is computed from `keys`
+/// and `queries`.
 struct record_attention_mass {
   reduction group = reduction::sum;  ///< how the query heads of a KV head are reduced
 
-  using needs = kvpolicy::needs<keys, queries>;
+  using needs =
+      kvpolicy::needs<any_signal_of<keys, attention_probabilities>, any_signal_of<queries, attention_probabilities>>;
   using provides = attention_mass;
   using verbs = kvpolicy::verbs<ops::attention_mass_t>;
 
@@ -27,9 +32,17 @@ struct record_attention_mass {
   }
 
   void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
-    ops::attention_mass(exec, in.template get<keys>(), in.template get<queries>(),
-                        {.rows = reduction::sum, .group = group, .accumulate = true},
-                        score_view{in.lanes, granularity::lane, recorded.table<float>(0)});
+    using given = std::remove_cvref_t<decltype(in)>;
+    if constexpr (kvpolicy::provides<given, attention_probabilities>) {
+      if (auto const* const probabilities = in.template find<attention_probabilities>(); probabilities != nullptr) {
+        return ops::add_probabilities(exec, in.lanes, *probabilities, group, recorded.table<float>(0));
+      }
+    }
+    if constexpr (kvpolicy::provides<given, keys> && kvpolicy::provides<given, queries>) {
+      ops::attention_mass(exec, in.template get<keys>(), in.template get<queries>(),
+                          {.rows = reduction::sum, .group = group, .accumulate = true},
+                          score_view{in.lanes, granularity::lane, recorded.table<float>(0)});
+    }
   }
 
   friend bool operator==(record_attention_mass const&, record_attention_mass const&) = default;

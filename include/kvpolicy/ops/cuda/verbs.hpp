@@ -3,6 +3,7 @@
 #pragma once
 
 // IWYU pragma: begin_exports
+#include <kvpolicy/ops/cuda/add_probabilities.hpp>
 #include <kvpolicy/ops/cuda/append_column.hpp>
 #include <kvpolicy/ops/cuda/append_rows.hpp>
 #include <kvpolicy/ops/cuda/apply_stats.hpp>

@@ -1,0 +1,58 @@
+// Device implementation of add_probabilities: one thread for each entry, so that a warp reads neighbouring numbers.
+#pragma once
+
+#include <kvpolicy/ops/add_probabilities.hpp>
+#include <kvpolicy/ops/cuda/page_launches.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Handles entry i % bound of lane i / bound.
+struct add_probability {
+  kvpolicy::lanes lanes;
+  attention_probabilities from;
+  reduction how;
+  by_lane<float> mass;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    lane const one = lanes.at(static_cast<int>(i / lanes.bound));
+    int const e = static_cast<int>(i % lanes.bound);
+    if (e >= lanes.committed(one) || e >= from.entries) return;
+    int const group = from.heads / lanes.heads;
+    float all = 0;
+    for (int h = 0; h < group; ++h) {
+      bool const apart = h > 0 && how == reduction::max;
+      float const sum = with_rows(apart ? 0.0f : all, one, one.head * group + h, e);
+      all = !apart || sum > all || sum != sum ? sum : all;
+    }
+    mass.row(one)[e] += how == reduction::mean ? all / static_cast<float>(group) : all;
+  }
+
+ private:
+  /// `sum` and the numbers of all rows of a query head.
+  [[nodiscard]] KVPOLICY_HD float with_rows(float sum, lane one, int query_head, int e) const {
+    for (int r = 0; r < from.valid(one); ++r) {
+      sum += load(from.element, from.at(one, query_head, r) + std::int64_t{e} * bytes_of(from.element));
+    }
+    return sum;
+  }
+};
+
+}  // namespace detail
+
+/// Takes one launch and no scratch. An entry beyond the end of the rows keeps its mass.
+template <kernel_backend Backend>
+struct implementation<ops::add_probabilities_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& batch, attention_probabilities const& from, reduction group,
+                  by_lane<float> const& mass) {
+    if (from.rows == 0) return;
+    detail::launch_each(exec, std::int64_t{batch.size()} * batch.bound,
+                        detail::add_probability{batch, from, group, mass});
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
