@@ -12,6 +12,7 @@
 #include <kvpolicy/admission/retrieval_heads.hpp>
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/budget/pick.hpp>
+#include <kvpolicy/core/attention_probabilities.hpp>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/check.hpp>
 #include <kvpolicy/core/check_counts.hpp>
@@ -22,9 +23,11 @@
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/lanes.hpp>
 #include <kvpolicy/core/plan.hpp>
+#include <kvpolicy/core/query_view.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/core/tensors.hpp>
 #include <kvpolicy/decision/bag.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/describe.hpp>
@@ -52,7 +55,9 @@
 #include <kvpolicy/layout/list_rewrite.hpp>
 #include <kvpolicy/layout/mask.hpp>
 #include <kvpolicy/layout/overwrite.hpp>
+#include <kvpolicy/ops/add_probabilities.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
+#include <kvpolicy/ops/host/add_probabilities.hpp>
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/append_rows.hpp>
 #include <kvpolicy/ops/host/argmin.hpp>

@@ -34,6 +34,14 @@ template <class Score>
   return eviction{.score = with.score, .protect = kvpolicy::sinks{with.sinks}, .budget = per_lane{with.budget}};
 }
 
+template <class Score>
+[[nodiscard]] constexpr auto drop_worst(options<Score> const& with) {
+  return eviction{.score = with.score,
+                  .protect = kvpolicy::sinks{with.sinks},
+                  .budget = per_lane{with.budget},
+                  .pick = lowest_one{}};
+}
+
 }  // namespace detail
 
 /// The full cache, which drops nothing.
@@ -49,6 +57,12 @@ struct streaming_llm_options {
   return eviction{.score = kvpolicy::streaming_llm{with.sinks}, .budget = per_lane{with.budget}};
 }
 
+/// StreamingLLM for decoding one token at a time: once a lane exceeds its budget, each step drops the oldest entry that
+/// is no sink, and the next token takes its slot. Apply with `overwrite`.
+[[nodiscard]] constexpr auto streaming_llm_decode(streaming_llm_options with = {}) {
+  return eviction{.score = kvpolicy::streaming_llm{with.sinks}, .budget = per_lane{with.budget}, .pick = lowest_one{}};
+}
+
 /// Keeps the entries that receive the most pooled attention from the observation window. Decide once, at the end of the
 /// prefill.
 [[nodiscard]] constexpr auto snapkv(options<kvpolicy::snapkv> with = {}) { return detail::keep_best(with); }
@@ -56,6 +70,11 @@ struct streaming_llm_options {
 /// Keeps the entries that have received the most attention so far, and the most recent ones. Observe and decide after
 /// every forward.
 [[nodiscard]] constexpr auto h2o(options<kvpolicy::h2o> with = {}) { return detail::keep_best(with); }
+
+/// H2O for decoding one token at a time: once a lane exceeds its budget, each step drops the entry before the recent
+/// ones that has received the least attention, and the next token takes its slot. Observe every forward, and apply with
+/// `overwrite`.
+[[nodiscard]] constexpr auto h2o_decode(options<kvpolicy::h2o> with = {}) { return detail::drop_worst(with); }
 
 /// Keeps the tokens that receive the most attention from the last query row, with one keep set for each layer. Decide
 /// after every forward.
@@ -77,12 +96,7 @@ struct intent_kv_options {
 
 /// TRIM-KV for decoding one token at a time: once a lane exceeds its budget, each step drops the entry with the lowest
 /// score, and the next token takes its slot. Apply with `overwrite`.
-[[nodiscard]] constexpr auto trim_kv_decode(options<kvpolicy::trim_kv> with = {}) {
-  return eviction{.score = with.score,
-                  .protect = kvpolicy::sinks{with.sinks},
-                  .budget = per_lane{with.budget},
-                  .pick = lowest_one{}};
-}
+[[nodiscard]] constexpr auto trim_kv_decode(options<kvpolicy::trim_kv> with = {}) { return detail::drop_worst(with); }
 
 /// Keeps the entries whose keys have the smallest norms.
 [[nodiscard]] constexpr auto knorm(options<kvpolicy::knorm> with = {}) { return detail::keep_best(with); }
