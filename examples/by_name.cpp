@@ -29,8 +29,9 @@ int main() {
   std::printf("%s\n", kv::to_string(policy).c_str());
   std::printf("plan %zu bytes, state %zu, scratch of a thread %zu\n", needed.plan, needed.state, needed.scratch);
   std::printf("%s\n%s\n", first.c_str(), other.c_str());
-  std::printf("kept %lld, freed %lld, attended %lld entries of 4 lanes\n", static_cast<long long>(stats.logical_kept),
-              static_cast<long long>(stats.physical_freed), static_cast<long long>(stats.attended_length));
+  std::printf("entries of all 4 lanes together: kept %lld, freed %lld, attended %lld\n",
+              static_cast<long long>(stats.logical_kept), static_cast<long long>(stats.physical_freed),
+              static_cast<long long>(stats.attended_length));
   for (char const* spec : {"snapkv(windw=32)", "snapkv | sink(4)"}) {
     try {
       (void)kv::parse(spec);

@@ -55,18 +55,9 @@ struct my_forward {
   }
 
   [[nodiscard]] kv::queries queries() const {
-    int const tokens = static_cast<int>(positions.size());
-    std::int64_t const row = 4LL * my_pool::dims;
-    return {{reinterpret_cast<std::byte const*>(rows.data()),
-             kv::codec::f32,
-             my_pool::dims,
-             0,
-             row * tokens * my_pool::query_heads,
-             row * tokens,
-             row,
-             my_pool::query_heads,
-             tokens,
-             {positions.data()}}};
+    kv::shape const model{my_pool::layers, my_pool::query_heads, my_pool::kv_heads, my_pool::dims};
+    return kv::queries_of(rows.data(), model, static_cast<int>(positions.size()), positions.data(),
+                          {.order = kv::axis_order::hnd});
   }
 
   std::vector<float> rows;

@@ -33,7 +33,7 @@ clang() {
 libcxx() {
   cmake --preset libcxx && cmake --build --preset libcxx --target all all_verify_interface_header_sets || return 1
   local expected
-  for expected in examples/*.out; do
+  for expected in examples/*.out examples/engine/*.out; do
     "build/libcxx/bin/$(basename "$expected" .out)" | diff "$expected" - || return 1
   done
 }

@@ -2,7 +2,7 @@
 // the tokens that it keeps, and its costs.
 #include <fmt/core.h>
 
-#include <demo/table.hpp>
+#include <demo/progress.hpp>
 #include <filesystem>
 #include <kvpolicy/io/residual_file.hpp>
 #include <optional>
@@ -42,14 +42,14 @@ std::vector<metrics> measure(options const& with, stage const& on, bytes const& 
   for (contender const& one : all) {
     rows.push_back({.name = one.name, .layout = layout_of(one.cache), .policy = one.policy});
   }
-  demo::progress_bar bar(with.rounds * static_cast<int>(all.size()));
+  demo::progress bar(with.rounds * static_cast<int>(all.size()), 5);
   conversation_maker maker(text, with.seed);
   for (int round = 0; round < with.rounds; ++round) {
     std::vector<conversation> talks;
     for (int s = 0; s < with.sessions; ++s) talks.push_back(maker.make(with.turns));
     for (std::size_t i = 0; i < all.size(); ++i) {
       run_side_by_side(on, all[i], talks, rows[i]);
-      bar.advance(all[i].name);
+      bar.advance(fmt::format("round {} of {}", round + 1, with.rounds), all[i].name);
     }
   }
   return rows;

@@ -22,7 +22,7 @@ std::vector<contender> published_evictions() {
                                 .mode = kv::intent_mode::learnable, .tail = 16, .residual = trained};
                             return kv::policies::intent_kv({.budget = n, .score = score});
                           })
-          .titled("IntentKV", "once, after the prompt, in place"),
+          .titled("IntentKV", "the prompt as one turn, in place"),
   };
 }
 
