@@ -1,18 +1,26 @@
 #!/usr/bin/env python3
 """Checks that the code in README.md and docs/, with its folders, is the code that is built.
 
-    check_readme.py [ROOT]     prints one line for each block that differs; exit status 1 if there is any
-    check_readme.py --write    puts the files' text into the pages
+    check_readme.py [ROOT]            prints one line for each block that is wrong; exit status 1 if there is any
+    check_readme.py --write [ROOT]    puts the files' text into the pages
+    check_readme.py --compile [ROOT]  also compiles each whole program as a page shows it, with the command that the page shows
+                                      below it, runs it, and compares what it prints with the block that follows
 
-A block that follows `<!-- from FILE -->` holds what stands in FILE between `// example-begin` and `// example-end`, without the
-common indentation, or all of FILE if it has no such marks.
+A block of code follows `<!-- from FILE -->`. It holds what stands in FILE between `// example-begin` and `// example-end`,
+without the common indentation, or all of FILE if it has no such marks. FILE is one that the build knows. A whole program is a
+block with `int main(`. The README has at most 200 lines of at most 120 columns.
 """
 import re
+import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
-BLOCK = re.compile(r"(<!-- from (\S+) -->\n```\w*\n)(.*?)(```\n)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- from (\S+) -->\n```(\w*)\n)(.*?)(```\n)", re.DOTALL)
+COMMAND = re.compile(r"\s*```sh\n([^`]*?)```\n")
+OUTPUT = re.compile(r"\s*<!-- from (\S+) -->\n```\w*\n(.*?)```\n", re.DOTALL)
+MOST_LINES, MOST_COLUMNS = 200, 120
 
 
 def source_of(path: Path) -> str:
@@ -21,30 +29,90 @@ def source_of(path: Path) -> str:
     return textwrap.dedent(marked.group(1)) if marked else text
 
 
+def is_built(root: Path, name: str) -> bool:
+    """True if a CMakeLists.txt names the file's stem, or a source that one names includes it."""
+    path = root / name
+    if re.fullmatch(r"tests/.*_test\.cpp", name):  # tests/CMakeLists.txt builds all of them
+        return True
+    lists = "\n".join(f.read_text() for f in root.glob("*/**/CMakeLists.txt") if "build" not in f.relative_to(root).parts)
+    if re.search(rf"\b{re.escape(path.stem)}\b", lists):
+        return True
+    sources = (s for s in path.parent.rglob("*.c*") if re.search(rf"\b{re.escape(s.stem)}\b", lists))
+    return any(f'"{path.name}"' in s.read_text() for s in sources)
+
+
+def failure_of_program(root: Path, page_text: str, block: re.Match) -> str:
+    """What is wrong with a whole program: its command is missing or fails, or it prints something else. Empty if nothing is."""
+    command = COMMAND.match(page_text, block.end())
+    if not command:
+        return "a whole program without the command that compiles it, in a block of sh below it"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "include").symlink_to((root / "include").resolve())
+        program = Path(folder) / block.group(2)
+        program.parent.mkdir(parents=True)
+        program.write_text(block.group(4))
+        ran = subprocess.run(["bash", "-c", command.group(1)], cwd=folder, capture_output=True, text=True, timeout=600)
+    if ran.returncode != 0:
+        return f"`{command.group(1).strip()}` fails: {ran.stderr[:2000]}"
+    output = OUTPUT.match(page_text, command.end())
+    if not output:
+        return "a whole program without what it prints"
+    return "" if ran.stdout == output.group(2) else f"the program prints something else: {ran.stdout}"
+
+
+def too_long(root: Path) -> list[str]:
+    lines = (root / "README.md").read_text().splitlines()
+    wrong = [f"README.md:{i}: {len(line)} columns" for i, line in enumerate(lines, 1) if len(line) > MOST_COLUMNS]
+    return wrong + ([f"README.md: {len(lines)} lines"] if len(lines) > MOST_LINES else [])
+
+
+def check_page(root: Path, page: Path, write: bool, compiles: bool) -> tuple[int, int, list[str]]:
+    """The numbers of blocks and of whole programs that were compiled, and a line for each thing that is wrong."""
+    text = page.read_text()
+    wrong, blocks, programs = [], 0, 0
+    at = lambda start: f"{page.relative_to(root)}:{text[:start].count(chr(10)) + 1}"
+    for block in BLOCK.finditer(text):
+        blocks += 1
+        source = root / block.group(2)
+        if not source.is_file():
+            wrong.append(f"{at(block.start())}: there is no {block.group(2)}")
+            continue
+        if not write and block.group(4) != source_of(source):
+            wrong.append(f"{at(block.start())}: differs from {block.group(2)}")
+        if block.group(3) in ("cpp", "c++") and not is_built(root, block.group(2)):
+            wrong.append(f"{at(block.start())}: {block.group(2)} is not built")
+        if compiles and "int main(" in block.group(4):
+            programs += 1
+            failure = failure_of_program(root, text, block)
+            wrong += [f"{at(block.start())}: {failure}"] if failure else []
+    for code in re.finditer(r"(?<!-->\n)^```(cpp|c\+\+)$", text, re.MULTILINE):
+        wrong.append(f"{at(code.start())}: code that no example builds")
+    if write:
+        replaced = lambda m: m.group(1) + source_of(root / m.group(2)) + m.group(5)
+        page.write_text(BLOCK.sub(lambda m: replaced(m) if (root / m.group(2)).is_file() else m.group(0), text))
+    return blocks, programs, wrong
+
+
 def main() -> int:
-    write = "--write" in sys.argv[1:]
+    options = {a for a in sys.argv[1:] if a.startswith("--")}
+    if options - {"--write", "--compile"}:
+        print(__doc__)
+        return 2
     roots = [a for a in sys.argv[1:] if not a.startswith("--")]
-    root = Path(roots[0]) if roots else Path(__file__).resolve().parent.parent
-    wrong = blocks = loose = 0
+    root = Path(roots[0]).resolve() if roots else Path(__file__).resolve().parent.parent
+    blocks, programs, wrong = 0, 0, []
     for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
-        text = page.read_text()
-        for match in BLOCK.finditer(text):
-            blocks += 1
-            if match.group(3) != source_of(root / match.group(2)):
-                wrong += 1
-                if not write:
-                    line = text[: match.start()].count("\n") + 1
-                    print(f"{page.relative_to(root)}:{line}: differs from {match.group(2)}")
-        for code in re.finditer(r"(?<!-->\n)^```(cpp|c\+\+)$", text, re.MULTILINE):
-            loose += 1
-            print(f"{page.relative_to(root)}:{text[: code.start()].count(chr(10)) + 1}: code that no example builds")
-        if write:
-            page.write_text(BLOCK.sub(lambda m: m.group(1) + source_of(root / m.group(2)) + m.group(4), text))
+        more_blocks, more_programs, more_wrong = check_page(root, page, "--write" in options, "--compile" in options)
+        blocks, programs, wrong = blocks + more_blocks, programs + more_programs, wrong + more_wrong
+    wrong += too_long(root)
+    for line in wrong:
+        print(line)
     if blocks == 0:
         print("check_readme: no block found")
         return 1
-    print(f"check_readme: {blocks} blocks, {wrong} {'rewritten' if write else 'differ'}")
-    return 1 if loose or (wrong and not write) else 0
+    compiled = f", {programs} whole programs compiled and run" if "--compile" in options else ""
+    print(f"check_readme: {blocks} blocks{compiled}, {len(wrong)} faults")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
