@@ -230,7 +230,7 @@ TEST_SUITE("io/session_file") {
     kv::session_store one(small), other(small);
     for (int i = 0; i < 8; ++i) put(one, kv::session_id::named("one" + std::to_string(i)), 1.0f);
     for (int i = 0; i < 5; ++i) put(other, kv::session_id::named("other" + std::to_string(i)), 2.0f);
-    std::thread beside([&] {
+    std::jthread beside([&] {
       for (int i = 0; i < 50; ++i) kv::save_sessions(other, folder / "x");
     });
     for (int i = 0; i < 50; ++i) {

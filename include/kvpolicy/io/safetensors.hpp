@@ -45,8 +45,11 @@ class safetensors_reader {
   explicit safetensors_reader(std::filesystem::path const& path)
       : file_(path, std::ios::binary), name_(path.filename().string()) {
     std::error_code failed;
-    std::uint64_t const size = std::filesystem::file_size(path, failed);
-    expects(file_.is_open() && !failed, "safetensors", "file", path.string(), "it cannot be opened");
+    bool const regular = std::filesystem::is_regular_file(path, failed);
+    file_.seekg(0, std::ios::end);  // the size of the file that is open: another may have replaced it at this path
+    std::streamoff const end = file_.tellg();
+    expects(file_.is_open() && regular && end >= 0, "safetensors", "file", path.string(), "it cannot be opened");
+    auto const size = static_cast<std::uint64_t>(end);
     refuse(size < 8, "size", size, "a header length takes 8 bytes");
     std::uint64_t header = 0;
     fetch(0, std::as_writable_bytes(std::span(&header, 1)), "header length");
