@@ -109,14 +109,15 @@ TEST_SUITE("core/strides") {
     append();  // the rows that were observed before are still there
     std::string const earlier =
         "observe: queries.position = 9 in the last row of sequence 0, but the newest entry is at 10: these rows are of "
-        "an earlier forward";
+        "an earlier forward, or positions do not count from the sequence's start";
     now.refuses(earlier, observe);
     kv::any_policy const erased = now.policy;
     now.refuses(earlier, [&] { kv::observe(now.exec, erased, now.signals(), now.state); });
     for (int s = 0; s < 2; ++s) now.queries.set_position(s, 0, 10);  // one new row, and the count of the old ones
     now.refuses(
-        "observe: queries.position = 8 after 10 in row 1 of sequence 0, but positions of rows ascend: valid_rows says "
-        "how many rows of a lane are valid",
+        "observe: queries.position = 8 after 10 in row 1 of sequence 0, but positions ascend: these are not the rows "
+        "of one "
+        "forward, or valid_rows does not say how many are valid",
         observe);
     int valid[] = {1, 4};
     kv::queries rows{now.queries.view()};
@@ -144,7 +145,7 @@ TEST_SUITE("core/strides") {
     CHECK(
         error_of(decide) ==
         "decide: queries.position = 9 in the last row of sequence 0, but the newest entry is at 10: these rows are of "
-        "an earlier forward");
+        "an earlier forward, or positions do not count from the sequence's start");
   }
 
   TEST_CASE("numbers of new entries, and numbers of every entry, that lanes would share are refused") {

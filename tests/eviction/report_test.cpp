@@ -165,7 +165,7 @@ TEST_SUITE("core/observed") {
         decider h2o(of, kv::eviction{.score = kv::h2o{}, .budget = kv::per_lane{8}});
         CHECK(error_of([&] { h2o.observe(); }) ==
               "observe: queries.position = 3 in the last row of sequence 0, but the newest entry is at 26: these rows "
-              "are of an earlier forward");
+              "are of an earlier forward, or positions do not count from the sequence's start");
         CHECK(h2o.decide() == counted(8, 8));
         continue;
       }

@@ -212,8 +212,10 @@ TEST_SUITE("layout/shared_pools") {
   }
 
   TEST_CASE("appliers take the tokens that are kept, not pages and not what is dropped") {
-    std::string const text = "apply: plan.keep = dropped entries or pages, but appliers take the tokens that are kept";
     for (bool const pages : {false, true}) {
+      std::string const text = pages ? "apply: plan.keep = pages, but appliers take tokens"
+                                     : "apply: plan.keep = the entries that lowest_one drops, but this applier takes "
+                                       "those that are kept: overwrite takes both";
       four_lanes with;
       kv::keep_set decided = with.plan.keep();
       if (pages) {

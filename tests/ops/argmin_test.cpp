@@ -149,7 +149,8 @@ TEST_SUITE("argmin") {
     auto plan = kv::make_plan(exec, policy, cache);
     kv::decide(exec, policy, kv::signals{cache.lanes}, held, plan);
     CHECK(error_of([&] { kv::apply(exec, kv::compact{}, plan, cache, held); }) ==
-          "apply: plan.keep = dropped entries or pages, but appliers take the tokens that are kept");
+          "apply: plan.keep = the entries that lowest_one drops, but this applier takes those that are kept: overwrite "
+          "takes both");
   }
 }
 

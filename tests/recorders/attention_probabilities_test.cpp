@@ -238,7 +238,7 @@ TEST_SUITE("recorders/attention_probabilities") {
     for (int& each : right.positions) --each;
     refuses(
         ".position = 8 in the last row of sequence 0, but the newest entry is at 9: these rows are of an earlier "
-        "forward",
+        "forward, or positions do not count from the sequence's start",
         [](auto&) {});
     right.valid[0] = right.valid[1] = 0;  // no rows: nothing to refuse
     CHECK(error_of([&] {

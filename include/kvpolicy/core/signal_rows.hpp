@@ -99,7 +99,7 @@ void check_row_positions(char const* call, char const* name, Rows const& of, lan
             return std::to_string(here) + " after " + std::to_string(before) + " in row " + std::to_string(r) + " of " +
                    spell_row_of(of.position, one);
           },
-          "positions of rows ascend: valid_rows says how many rows of a lane are valid");
+          "positions ascend: these are not the rows of one forward, or valid_rows does not say how many are valid");
     }
     seen_positions = positions;
     int const entries = newest ? batch.committed(one) : 0;
@@ -110,7 +110,8 @@ void check_row_positions(char const* call, char const* name, Rows const& of, lan
         last_row >= last_entry, call, [&] { return std::string(name) + ".position"; },
         [&] { return std::to_string(last_row) + " in the last row of " + spell_row_of(of.position, one); },
         [&] {
-          return "the newest entry is at " + std::to_string(last_entry) + ": these rows are of an earlier forward";
+          return "the newest entry is at " + std::to_string(last_entry) +
+                 ": these rows are of an earlier forward, or positions do not count from the sequence's start";
         });
   }
 }

@@ -45,8 +45,9 @@ void check_decided(Executor& exec, plan<Executor> const& decided, cache const& i
                    bool takes_dropped) {
   keep_set const& keep = decided.keep();
   decided.expects_decision("apply");
-  bool const listed = keep.of == unit::token && (keep.lists == side::kept || takes_dropped);
-  expects(listed, "apply", "plan.keep", "dropped entries or pages", "appliers take the tokens that are kept");
+  expects(keep.of == unit::token, "apply", "plan.keep", "pages", "appliers take tokens");
+  expects(keep.lists == side::kept || takes_dropped, "apply", "plan.keep", "the entries that lowest_one drops",
+          "this applier takes those that are kept: overwrite takes both");
   check_cache("apply", in);
   check_same_lanes("apply", "plan.lanes", keep.lanes, in.lanes);
   check_same_lanes("apply", "cache.lanes", in.lanes, state.lanes());
