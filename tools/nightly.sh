@@ -51,7 +51,7 @@ slow() {
   if command -v nvcc > /dev/null; then
     cmake --preset cuda && cmake --build --preset cuda --target kvpolicy_cuda_vocabulary kvpolicy_gpu_tests || return 1
   fi
-  cmake --preset release && cmake --build --preset release --target all kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
+  cmake --preset release && cmake --build --preset release --target all demo_full kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
 }
 
 for each in "${@:-seeds fuzz planted threads coverage mutants clang libcxx device slow}"; do
