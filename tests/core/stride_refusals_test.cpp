@@ -178,7 +178,12 @@ TEST_SUITE("core/strides") {
           }).starts_with("observe: entry numbers.layer = 64, but that is also the stride of sequences"));
     CHECK(refused([](auto& bad) { bad.entry = 0; }) ==
           "observe: entry numbers.entry = 0, but there are 2 new entries, and each has memory of its own");
+    kv::log_beta const none{kv::entry_numbers_of(numbers.data(), view.shape, 0, {.sequences = 2})};
+    CHECK(error_of([&] { kv::observe(exec, policy, kv::signals(view.lanes, none), state); }).empty());
     int const two[] = {2, 2};
+    kv::log_beta const none_of_many{
+        kv::entry_numbers_of(numbers.data(), view.shape, 0, {.sequences = 2, .valid_rows = two})};
+    CHECK(error_of([&] { kv::observe(exec, policy, kv::signals(view.lanes, none_of_many), state); }).empty());
     CHECK(refused([&](auto& bad) { bad.counts = {two}; }) ==
           "observe: entry numbers.counts.sequence = 0, but there are 2 sequences, and each has memory of its own");
     CHECK(refused([](auto&) {}).empty());

@@ -37,27 +37,9 @@ struct attention_probabilities {
     return base + this_lane.sequence * sequence + this_lane.layer * layer + query_head * head + of_row * row;
   }
 
-  void check(char const* call, shape const& model) const {
-    expects(rows >= 0, call, "attention_probabilities.rows", rows, "a count cannot be negative");
-    expects(base != nullptr || rows == 0, call, name, "null", "a signal is the engine's memory");
-    detail::check_readable(call, name, element);
-    expects(position.data != nullptr || rows == 0, call, "attention_probabilities.position", "null",
-            "every row says its position");
-    expects(heads == model.query_heads, call, "attention_probabilities.heads", heads,
-            [&] { return "the model has " + std::to_string(model.query_heads) + " query heads"; });
-  }
+  void check(char const* call, shape const& model) const { detail::check_rows_given(call, name, *this, model); }
   void check_strides(char const* call, lanes const& batch) const {
-    if (rows == 0) return;
-    detail::check_stride(call, "attention_probabilities.sequence", sequence, "sequences", batch.sequences);
-    detail::check_stride(call, "attention_probabilities.layer", layer, "layers", batch.layers());
-    detail::check_layers_apart(call, "attention_probabilities.layer", layer, sequence, batch);
-    detail::check_stride(call, "attention_probabilities.head", head, "query heads", heads);
-    detail::check_stride(call, "attention_probabilities.row", row, "rows", rows);
-    detail::check_stride(call, "attention_probabilities.position.sequence", position.sequence, "sequences",
-                         batch.sequences);
-    if (valid_rows.data == nullptr) return;
-    detail::check_stride(call, "attention_probabilities.valid_rows.sequence", valid_rows.sequence, "sequences",
-                         batch.sequences);
+    detail::check_row_strides(call, name, *this, batch);
   }
   /// Refuses rows of an earlier forward, and rows that are too short for the entries of a lane.
   void check_rows(char const* call, lanes const& batch) const {

@@ -65,26 +65,12 @@ struct query_view {
   }
 
   void check(char const* call, shape const& model) const {
-    expects(rows >= 0, call, "queries.rows", rows, "a count cannot be negative");
-    expects(base != nullptr || rows == 0, call, "queries", "null", "a signal is the engine's memory");
-    detail::check_readable(call, "queries", element);
-    expects(position.data != nullptr || rows == 0, call, "queries.position", "null", "every row says its position");
+    detail::check_rows_given(call, "queries", *this, model);
     expects(dims == model.head_dim, call, "queries.dims", dims,
             [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
-    expects(heads == model.query_heads, call, "queries.heads", heads,
-            [&] { return "the model has " + std::to_string(model.query_heads) + " query heads"; });
   }
-  /// Refuses a stride of 0 along an axis on which there are several rows: they would all be the first one.
   void check_strides(char const* call, lanes const& batch) const {
-    if (rows == 0) return;
-    detail::check_stride(call, "queries.sequence", sequence, "sequences", batch.sequences);
-    detail::check_stride(call, "queries.layer", layer, "layers", batch.layers());
-    detail::check_layers_apart(call, "queries.layer", layer, sequence, batch);
-    detail::check_stride(call, "queries.head", head, "query heads", heads);
-    detail::check_stride(call, "queries.row", row, "rows", rows);
-    detail::check_stride(call, "queries.position.sequence", position.sequence, "sequences", batch.sequences);
-    if (valid_rows.data == nullptr) return;
-    detail::check_stride(call, "queries.valid_rows.sequence", valid_rows.sequence, "sequences", batch.sequences);
+    detail::check_row_strides(call, "queries", *this, batch);
   }
   /// Refuses numbers of valid rows that are out of range, and positions that do not ascend. It reads them, so it is
   /// called only if the host can read the executor's memory.

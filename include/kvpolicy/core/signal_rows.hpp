@@ -33,7 +33,8 @@ void check_numbers_given(char const* call, char const* name, by_lane<T> const& t
 }
 
 /// Refuses a stride of 0 along an axis of several elements: every element would be the first one.
-inline void check_stride(char const* call, char const* name, std::int64_t stride, char const* axis, int elements) {
+template <class Name>
+void check_stride(char const* call, Name const& name, std::int64_t stride, char const* axis, int elements) {
   expects(stride != 0 || elements <= 1, call, name, stride, [&] {
     return std::string("there are ") + std::to_string(elements) + " " + axis + ", and each has memory of its own";
   });
@@ -41,8 +42,9 @@ inline void check_stride(char const* call, char const* name, std::int64_t stride
 
 /// Refuses equal strides of layers and of sequences: sequence 1 of a layer would be sequence 0 of the next layer. A
 /// batch of tensors that was described as one sequence has such strides.
-inline void check_layers_apart(char const* call, char const* name, std::int64_t layer, std::int64_t sequence,
-                               lanes const& batch) {
+template <class Name>
+void check_layers_apart(char const* call, Name const& name, std::int64_t layer, std::int64_t sequence,
+                        lanes const& batch) {
   expects(layer != sequence || batch.layers() <= 1 || batch.sequences <= 1, call, name, layer, [&] {
     return "that is also the stride of sequences, of which there are " + std::to_string(batch.sequences) +
            ": say their number where the tensor is described";
@@ -60,6 +62,36 @@ void check_lane_strides(char const* call, char const* name, by_lane<T> const& ta
   one(".sequence", table.sequence, "sequences", batch.sequences);
   one(".layer", table.layer, "layers", batch.layers());
   one(".head", table.head, "KV heads", batch.heads);
+}
+
+/// Makes the checks of rows that read no memory: sizes, pointers, element type. `Rows` is a view of query rows or of
+/// attention probabilities.
+template <class Rows>
+void check_rows_given(char const* call, char const* name, Rows const& of, shape const& model) {
+  auto const member = [name](char const* which) { return [=] { return std::string(name) + which; }; };
+  expects(of.rows >= 0, call, member(".rows"), of.rows, "a count cannot be negative");
+  expects(of.base != nullptr || of.rows == 0, call, name, "null", "a signal is the engine's memory");
+  check_readable(call, name, of.element);
+  expects(of.position.data != nullptr || of.rows == 0, call, member(".position"), "null",
+          "every row says its position");
+  expects(of.heads == model.query_heads, call, member(".heads"), of.heads,
+          [&] { return "the model has " + std::to_string(model.query_heads) + " query heads"; });
+}
+
+/// Refuses a stride of 0 along an axis on which such a view has several rows: they would all be the first one.
+template <class Rows>
+void check_row_strides(char const* call, char const* name, Rows const& of, lanes const& batch) {
+  if (of.rows == 0) return;
+  auto const one = [&](char const* member, std::int64_t stride, char const* axis, int elements) {
+    check_stride(call, [&] { return std::string(name) + member; }, stride, axis, elements);
+  };
+  one(".sequence", of.sequence, "sequences", batch.sequences);
+  one(".layer", of.layer, "layers", batch.layers());
+  check_layers_apart(call, [&] { return std::string(name) + ".layer"; }, of.layer, of.sequence, batch);
+  one(".head", of.head, "query heads", of.heads);
+  one(".row", of.row, "rows", of.rows);
+  one(".position.sequence", of.position.sequence, "sequences", batch.sequences);
+  if (of.valid_rows.data != nullptr) one(".valid_rows.sequence", of.valid_rows.sequence, "sequences", batch.sequences);
 }
 
 /// The text "sequence 1", or with the layer and the head if lanes of a sequence differ.

@@ -72,7 +72,7 @@ struct entry_numbers {
     expects(element != codec::opaque, call, "entry numbers", "opaque", "only their engine can read them");
   }
   void check_strides(char const* call, lanes const& batch) const {
-    if (base == nullptr) return;
+    if (base == nullptr || (entries == 0 && counts.data == nullptr)) return;  // there is no number
     detail::check_stride(call, "entry numbers.sequence", sequence, "sequences", batch.sequences);
     detail::check_stride(call, "entry numbers.layer", layer, "layers", batch.layers());
     detail::check_layers_apart(call, "entry numbers.layer", layer, sequence, batch);

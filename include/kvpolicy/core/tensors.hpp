@@ -188,7 +188,7 @@ struct row_batch {
                      .head = number * tokens,
                      .entry = number,
                      .entries = tokens};
-  if (batch.valid_rows != nullptr) made.counts = {batch.valid_rows, 1, 0, 0};
+  if (batch.valid_rows != nullptr && tokens > 0) made.counts = {batch.valid_rows, 1, 0, 0};
   return made;
 }
 /// The same for floats.

@@ -60,8 +60,8 @@ inline void expect_replaceable(std::filesystem::path const& path, std::string_vi
       [&] { return std::string("it cannot be written: ").append(kind); });
 }
 
-/// Writes a file under a temporary name in the folder of `path`: `path`.XXXXXXXXXXXXXXXX.unfinished, where each X is a
-/// random digit. `commit` renames it to `path` in one step, so a reader of `path` sees either the old file or the
+/// Writes a file under a temporary name in the folder of `path`: `path`.0123456789abcdef.unfinished, with 16
+/// random digits. `commit` renames it to `path` in one step, so a reader of `path` sees either the old file or the
 /// complete new one. Of several writers the last one to commit wins. Without a commit the destructor removes the
 /// temporary file, and `path` is unchanged. A process that is killed leaves the temporary file behind; it can be
 /// deleted.
