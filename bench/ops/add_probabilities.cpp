@@ -57,7 +57,7 @@ void plain_sum(summed& on, int begin, int end) {
           auto const* const floats = reinterpret_cast<float const*>(row);
           for (int e = 0; e < on.entries; ++e) to[e] += floats[e];
         } else {
-          for (int e = 0; e < on.entries; ++e) to[e] += kv::load(kv::codec::bf16, row + 2LL * e);
+          for (int e = 0; e < on.entries; ++e) to[e] += kv::load(on.element, row + 2LL * e);
         }
       }
     }
