@@ -22,6 +22,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/lanes.hpp>
+#include <kvpolicy/core/logit_options.hpp>
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/core/query_view.hpp>
 #include <kvpolicy/core/scores.hpp>

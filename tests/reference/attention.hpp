@@ -14,6 +14,9 @@ struct lane_attention {
   std::vector<int> key_positions;    ///< [entries]
   std::vector<matrix> queries;       ///< [G][rows][D]
   std::vector<int> query_positions;  ///< [rows], shared by the group
+  double scale = 0;                  ///< of q . k; 0: 1 / sqrt(D)
+  double soft_cap = 0;               ///< c: a scaled logit x becomes c tanh(x / c); 0: it stays
+  row sinks{};                       ///< [G]: the logit of a column without an entry; empty: there is none
 };
 
 /// Which keys are inside the softmax. `past` leaves out the window's own columns: every entry at or after the first
@@ -53,14 +56,21 @@ inline std::vector<std::vector<bool>> visibility(lane_attention const& lane, key
   return visible;
 }
 
-/// logits[head][row][entry] = q . k / sqrt(D), of every pair, visible or not.
+/// One logit: scaled, then capped.
+inline double attention_logit(lane_attention const& lane, row const& query, row const& key) {
+  double const channels = static_cast<double>(query.size());
+  double const scaled = lane.scale == 0 ? dot(query, key) / std::sqrt(channels) : dot(query, key) * lane.scale;
+  return lane.soft_cap == 0 ? scaled : lane.soft_cap * std::tanh(scaled / lane.soft_cap);
+}
+
+/// logits[head][row][entry], of every pair, visible or not.
 inline std::vector<matrix> attention_logits(lane_attention const& lane) {
   std::vector<matrix> logits;
   for (matrix const& head : lane.queries) {
     matrix of_head;
     for (row const& query : head) {
       row of_row;
-      for (row const& key : lane.keys) of_row.push_back(dot(query, key) / std::sqrt(static_cast<double>(query.size())));
+      for (row const& key : lane.keys) of_row.push_back(attention_logit(lane, query, key));
       of_head.push_back(of_row);
     }
     logits.push_back(of_head);
@@ -68,15 +78,16 @@ inline std::vector<matrix> attention_logits(lane_attention const& lane) {
   return logits;
 }
 
-/// Softmax over the visible entries; the others weigh exactly 0. A row that sees nothing gives zeros, one that sees a
-/// NaN logit gives NaN for everything it sees. (So does one whose visible logits are all -inf, or hold +inf: 0/0.)
-inline row softmax(row const& logits, std::vector<bool> const& visible) {
-  double highest = -infinity;
+/// Softmax over the visible entries and the sink; other entries weigh exactly 0. A row that sees nothing gives zeros,
+/// one that sees a NaN logit gives NaN for everything it sees. (So does one whose visible logits are all -inf, or hold
+/// +inf: 0/0.)
+inline row softmax(row const& logits, std::vector<bool> const& visible, double sink = -infinity) {
+  double highest = sink;
   for (std::size_t j = 0; j < logits.size(); ++j) {
     if (visible[j]) highest = larger(highest, logits[j]);
   }
   row weights(logits.size(), 0.0);
-  double total = 0.0;
+  double total = sink == -infinity ? 0.0 : std::exp(sink - highest);
   for (std::size_t j = 0; j < logits.size(); ++j) {
     if (!visible[j]) continue;
     weights[j] = std::exp(logits[j] - highest);
@@ -100,6 +111,15 @@ inline matrix group_logits(lane_attention const& lane, reduction group) {
   return result;
 }
 
+/// The sink of each head, or the one that is left when the group is reduced before the softmax.
+inline row softmax_sinks(lane_attention const& lane, mass_options const& options) {
+  if (lane.sinks.empty()) return row(lane.queries.size(), -infinity);
+  if (options.order != reduction_order::group_on_logits) return lane.sinks;
+  matrix of_heads;
+  for (double const sink : lane.sinks) of_heads.push_back({sink});
+  return reduced(of_heads, options.group, 1);
+}
+
 /// weights[head][row][entry]: the rows of attention; with `group_on_logits` there is one head left.
 inline std::vector<matrix> attention_weights(lane_attention const& lane, mass_options const& options) {
   check(lane);
@@ -107,10 +127,11 @@ inline std::vector<matrix> attention_weights(lane_attention const& lane, mass_op
   std::vector<matrix> const logits =
       early ? std::vector<matrix>{group_logits(lane, options.group)} : attention_logits(lane);
   std::vector<std::vector<bool>> const visible = visibility(lane, options.domain);
+  row const sinks = softmax_sinks(lane, options);
   std::vector<matrix> weights;
-  for (matrix const& head : logits) {
+  for (std::size_t h = 0; h < logits.size(); ++h) {
     matrix of_head;
-    for (std::size_t i = 0; i < head.size(); ++i) of_head.push_back(softmax(head[i], visible[i]));
+    for (std::size_t i = 0; i < logits[h].size(); ++i) of_head.push_back(softmax(logits[h][i], visible[i], sinks[h]));
     weights.push_back(of_head);
   }
   return weights;

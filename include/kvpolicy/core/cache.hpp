@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/lanes.hpp>
+#include <kvpolicy/core/logit_options.hpp>
 #include <span>
 
 namespace KVPOLICY_NAMESPACE {
@@ -120,6 +121,7 @@ struct cache {
   plane v{};
   locator where{};
   std::span<plane const> more{};  ///< planes that move with K and V: scales of a quantised pool, an indexer's keys
+  logit_options logits{};         ///< the model's attention scale, soft cap and sink logits
 };
 
 /// The bytes that one entry of one lane takes in K, V and the planes in `more`.

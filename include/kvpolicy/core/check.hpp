@@ -201,6 +201,7 @@ inline void check_cache(char const* call, cache const& in) {
   check_plane(call, "k", in.k, in.shape.head_dim, in);
   check_plane(call, "v", in.v, in.shape.value_dim != 0 ? in.shape.value_dim : in.shape.head_dim, in);
   check_overlap(call, in);
+  check_logits(call, "logits", in.logits, in.lanes);
   for (plane const& each : in.more) {
     expects(each.base != nullptr || each.bases.data != nullptr, call, "more", "null", "a plane is the engine's memory");
     expects(disjoint(axes_of(each, in.shape, in.where), bytes_of(each.element)), call, "more", "strides",

@@ -39,8 +39,8 @@ struct query_view {
                                     ///< different numbers of rows; null: all `rows` rows are valid
   by_lane<int const> first_row{};  ///< of a ring: the stored row of each lane's oldest row. Row r is then stored in row
                                    ///< (first + r) mod `rows`; null: row r is stored in row r
-  row_floats lse{};                ///< log-sum-exp of each row's scaled logits over the keys that it sees, if the
-                                   ///< engine's attention has it; null data: it is computed from the keys
+  row_floats lse{};                ///< log-sum-exp of each row's logits, scaled and capped, over the keys that it sees
+                                   ///< and the sink, if the engine's attention has it; null data: it is computed
 
   /// The number of valid rows of a lane.
   [[nodiscard]] KVPOLICY_HD int valid(lane this_lane) const {

@@ -4,6 +4,7 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/hook_checks.hpp>
+#include <kvpolicy/core/logit_options.hpp>
 #include <kvpolicy/core/query_view.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signal_rows.hpp>
@@ -22,15 +23,19 @@ struct row_view {
   }
 };
 
-/// Signal: the post-RoPE keys of every entry.
+/// Signal: the post-RoPE keys of every entry, and how logits are made of them.
 struct keys : row_view {
   static constexpr auto name = "keys";
+  logit_options logits{};  ///< for every verb that computes a softmax of q.k
   void check(char const* call, shape const& model) const {
     expects(rows.base != nullptr || rows.bases.data != nullptr, call, "keys", "null",
             "a signal is the engine's memory");
     detail::check_readable(call, "keys", rows.element);
     expects(rows.dims == model.head_dim, call, "keys.dims", rows.dims,
             [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
+  }
+  void check_strides(char const* call, lanes const& batch) const {
+    detail::check_logits(call, "keys.logits", logits, batch);
   }
 };
 
@@ -45,7 +50,7 @@ struct values : row_view {
 };
 
 /// A cache's keys as a signal.
-[[nodiscard]] constexpr keys keys_of(cache const& from) { return {{from.k, from.where}}; }
+[[nodiscard]] constexpr keys keys_of(cache const& from) { return {{from.k, from.where}, from.logits}; }
 /// A cache's values as a signal.
 [[nodiscard]] constexpr values values_of(cache const& from) { return {{from.v, from.where}}; }
 

@@ -37,7 +37,7 @@ struct attention_mass_options {
 namespace ops {
 
 /// `attention_mass(exec, keys, rows, options, out)`: computes softmax(q k / sqrt(D)) of the query rows of each lane's
-/// query heads, and reduces it to one number per entry.
+/// query heads, and reduces it to one number per entry. `keys.logits` names another scale, a soft cap, and sink logits.
 ///
 /// - in: `keys` of `out.lanes`; `rows`, post-RoPE queries with ascending positions. A row sees the entries at positions
 ///   up to and including its own.
@@ -50,12 +50,16 @@ namespace ops {
 ///   values.
 /// - NaN: a NaN in a key or a row makes every entry that the row sees NaN in that head. A row that sees no entry adds
 ///   0.
+/// - sinks: a sink takes part in the softmax over any domain. Where the group is reduced before the softmax, its sinks
+///   are reduced in the same way. No cap applies to a sink.
 /// - LSE: if `rows.lse` is given and the softmax runs over all keys, it replaces the computed log-sum-exp, and the keys
-///   are read only once.
+///   are read only once. It is that of the scaled and capped logits, the sink included.
 /// - cost: O(group * rows * entries * D) per lane. Scratch per worker: 33 floats per entry (32 rows of one head and
 ///   their sum), 153 rows of D floats, and 8 KiB.
 /// - throws: `invalid_argument` if head sizes differ, if the group or lanes are reduced by `last`, if lanes of
-///   candidates are reduced by `max`, if `accumulate` is set for segments of several lanes, or if a count is negative.
+///   candidates are reduced by `max`, if `accumulate` is set for segments of several lanes, if a count is negative, if
+///   the scale is not a finite number above 0, if the cap is negative or not finite, if several layers share sinks, or,
+///   where the host can read them, if a sink is NaN or +inf. On a device such a sink makes its row NaN.
 struct attention_mass_t : verb<attention_mass_t> {
   static constexpr auto name = "attention_mass";
   template <executor Executor>
@@ -68,6 +72,7 @@ struct attention_mass_t : verb<attention_mass_t> {
   static void check(keys const& from, query_view const& rows, attention_mass_options const& how,
                     score_view const& out) {
     detail::check_readable("attention_mass", "keys", from.rows.element);
+    detail::check_logits("attention_mass", "keys.logits", from.logits, out.lanes);
     detail::check_readable("attention_mass", "queries", rows.element);
     expects(from.rows.dims == rows.dims, "attention_mass", "queries.dims", rows.dims,
             "keys and queries have one head size");

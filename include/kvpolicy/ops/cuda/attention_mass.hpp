@@ -23,7 +23,9 @@ class mass_call {
     task_.scores = out;
     task_.domain = how.domain;
     task_.group = rows.rows > 0 ? rows.heads / out.lanes.heads : 1;
-    task_.scale = 1.0f / std::sqrt(static_cast<float>(from.rows.dims));
+    task_.scale = scale_of(from.logits, from.rows.dims);
+    task_.soft_cap = from.logits.soft_cap;
+    sinks_ = from.logits.sinks;
     task_.last_rows = how.last_rows;
     task_.only_last = how.rows == reduction::last;
     task_.on_logits = how.order == reduction_order::group_on_logits && task_.group > 1;
@@ -35,6 +37,9 @@ class mass_call {
   [[nodiscard]] attention_task const& task() const { return task_; }
   [[nodiscard]] bool sums_are_given() const { return given_; }
   [[nodiscard]] bool group_maximum() const { return how_.group == reduction::max; }
+  [[nodiscard]] sink_of_slot sink() const {
+    return {sinks_, task_.scores.lanes, task_.group, task_.on_logits, group_maximum(), logit_weight()};
+  }
   [[nodiscard]] float logit_weight() const {
     return task_.on_logits && how_.group == reduction::mean ? 1.0f / static_cast<float>(task_.group) : 1.0f;
   }
@@ -83,6 +88,7 @@ class mass_call {
  private:
   attention_task task_;
   attention_mass_options how_;
+  sink_logits sinks_{};
   bool given_ = false;
 };
 
@@ -119,7 +125,8 @@ class mass_launches {
       kernel.logit_weight = call_.logit_weight();
       exec_.launch(launch_shape{blocks, threads_, kernel.shared(product_, storage_)}, kernel);
       int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
-      launch_each(exec_, std::int64_t{scores_.lanes.size()} * storage_.slots, finalize_body{storage_, slot});
+      launch_each(exec_, std::int64_t{scores_.lanes.size()} * storage_.slots,
+                  finalize_body{storage_, slot, call_.sink()});
     }
   }
 

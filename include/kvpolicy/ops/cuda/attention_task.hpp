@@ -2,6 +2,7 @@
 // memory.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/cuda/block.hpp>
@@ -16,12 +17,13 @@ inline constexpr int tile_pitch = tile_entries + 4;  // no bank conflicts betwee
 
 /// The arguments that are the same for all lanes. Kernels copy it, so it has values only.
 struct attention_task {
-  keys from;
+  row_view from;
   query_view rows;
   score_view scores;  ///< the lanes; with `candidates` also the entries that take part
   key_domain domain = key_domain::all;
   int group = 1;           ///< query heads of a lane, its GQA group
-  float scale = 1;         ///< 1 / sqrt(D)
+  float scale = 1;         ///< the factor of q.k
+  float soft_cap = 0;      ///< logits x become soft_cap tanh(x / soft_cap); 0: they stay
   int last_rows = 0;       ///< only so many of the last rows take part; 0: all
   bool only_last = false;  ///< of these only the very last is used, but the domain is that of all of them
   bool on_logits = false;  ///< the logits of the group are reduced before the softmax
@@ -137,6 +139,20 @@ struct attention_storage {
   }
 
   [[nodiscard]] KVPOLICY_HD bool sees(int row, int entry) const { return position[entry] < limit[row]; }
+
+  /// Replaces the unscaled logits of `count` rows by the capped ones, whose scale is 1, if there is a cap. Collective;
+  /// with a cap it ends with a barrier.
+  template <class Block>
+  KVPOLICY_HD void apply_cap(Block& block, attention_task const& task, int count) const {
+    if (!(task.soft_cap > 0)) return;
+    for (int i = block.thread(); i < count * tile_entries; i += block.threads()) {
+      float& logit = logits[i / tile_entries * tile_pitch + i % tile_entries];
+      logit = task.soft_cap * ::tanhf(logit * scale[i / tile_entries] / task.soft_cap);
+    }
+    block.sync();
+    for (int i = block.thread(); i < count; i += block.threads()) scale[i] = 1;
+    block.sync();
+  }
 
   /// Fills the tile with entries [begin, end) of a lane, at most tile_entries of them.
   template <class Block>

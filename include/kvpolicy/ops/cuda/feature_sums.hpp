@@ -30,7 +30,7 @@ struct unequal_counts_body {
 template <int Each>
 struct feature_sums_body {
   kvpolicy::lanes lanes;
-  keys from;
+  row_view from;
   query_view memory;
   token_features out;
 

@@ -78,6 +78,7 @@ struct mass_kernel {
         temp_storage.take_rows(block, task, used, this_lane, base, count, sums);
         product.run(block, task, used, this_lane, temp_storage, arena, base, count);
         block.sync();
+        temp_storage.apply_cap(block, task, count);
         add_rows(block, temp_storage, used, base, count, total);
       }
       put(block, total, used, i, e, end, out);

@@ -110,6 +110,7 @@ struct sums_kernel {
         temp_storage.take_rows(block, task, used, this_lane, base, count, no_sums{});
         product.run(block, task, used, this_lane, temp_storage, arena, base, count);
         block.sync();
+        temp_storage.apply_cap(block, task, count);
         add_rows(block, temp_storage, base, count, sums);
       }
     }
@@ -180,11 +181,35 @@ struct sums_kernel {
   float logit_weight = 1;  ///< 1 / group for a mean of the group's logits, else 1
 };
 
-/// Combines the statistics of the stretches of a slot, in their order, one thread for each slot. `first` is the first
-/// slot of this launch.
+/// The sink logits of the slots of lanes. Where a slot is a row of the whole group, the group's sinks are reduced as
+/// its logits are.
+struct sink_of_slot {
+  sink_logits sinks{};  ///< null: there are none
+  lanes batch{};
+  int group = 1;
+  bool on_logits = false;
+  bool group_maximum = false;
+  float logit_weight = 1;
+
+  [[nodiscard]] KVPOLICY_HD bool any() const { return sinks.data != nullptr; }
+  [[nodiscard]] KVPOLICY_HD float operator()(int lane_index, int slot) const {
+    lane const one = batch.at(lane_index);
+    if (!on_logits) return sinks.at(one.layer, one.head * group + slot % group);
+    float all = 0;
+    for (int h = 0; h < group; ++h) {
+      float const sink = sinks.at(one.layer, one.head * group + h);
+      fold_into(all, group_maximum ? sink : sink * logit_weight, group_maximum, h == 0);
+    }
+    return all;
+  }
+};
+
+/// Combines the statistics of the stretches of a slot, in their order, and its sink, one thread for each slot. `first`
+/// is the first slot of this launch.
 struct finalize_body {
   sums_storage of;
   int first;
+  sink_of_slot sink;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
@@ -193,6 +218,7 @@ struct finalize_body {
     if (first + slot >= of.slots_of_lane) return;
     running_sum all = of.part_of(lane, 0)[slot];
     for (int s = 1; s < of.stretches; ++s) all = all.with(of.part_of(lane, s)[slot]);
+    if (sink.any()) all = all.with({sink(lane, first + slot), 1.0f});
     of.whole_of(lane)[first + slot] = {running_sum::exp_offset(all.row_max), 1.0f / all.sum};
   }
 };

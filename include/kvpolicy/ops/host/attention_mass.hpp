@@ -17,6 +17,7 @@ struct implementation<ops::attention_mass_t, host> {
 
   static void run(host_executor& exec, keys const& from, query_view const& rows, attention_mass_options const& how,
                   score_view const& out) {
+    if (rows.rows > 0) detail::check_sinks("attention_mass", "keys.logits", from.logits.sinks, out.lanes, rows.heads);
     int const together = out.lanes.size() / out.segments();
     task const all{exec, from, rows, how, out, together};
     if (how.domain == key_domain::candidates) clear_tails(out);

@@ -33,6 +33,7 @@ struct portable_blocks {
   static void finalize(float* scale, int stretches, int const* seen, float const* row_max, float const* sum) {
     bodies::finalize(scale, stretches, seen, row_max, sum);
   }
+  static void cap(float* logits, int count, float cap) { cap_all<4>(logits, count, cap); }
   static void normalise(block_view const& block, float const* lse) { bodies::normalise(block, lse); }
   static void reduce(block_view const& block, bool maximum, bool grow, float* out) {
     bodies::reduce(block, maximum, grow, out);
@@ -44,6 +45,7 @@ struct portable_blocks {
                                          .widen = widen,
                                          .advance = advance,
                                          .finalize = finalize,
+                                         .cap = cap,
                                          .normalise = normalise,
                                          .reduce = reduce,
                                          .gather_head = gather_head};
@@ -81,6 +83,9 @@ struct avx2_blocks {
                                                       float const* row_max, float const* sum) {
     bodies::finalize(scale, stretches, seen, row_max, sum);
   }
+  [[gnu::target(KVPOLICY_AVX2)]] static void cap(float* logits, int count, float cap) {
+    cap_all<8>(logits, count, cap);
+  }
   [[gnu::target(KVPOLICY_AVX2)]] static void normalise(block_view const& block, float const* lse) {
     bodies::normalise(block, lse);
   }
@@ -99,6 +104,7 @@ struct avx2_blocks {
                                          .widen = widen,
                                          .advance = advance,
                                          .finalize = finalize,
+                                         .cap = cap,
                                          .normalise = normalise,
                                          .reduce = reduce,
                                          .gather_head = gather_head};
@@ -169,6 +175,9 @@ struct avx512_blocks {
                                                         float const* row_max, float const* sum) {
     bodies::finalize(scale, stretches, seen, row_max, sum);
   }
+  [[gnu::target(KVPOLICY_AVX512)]] static void cap(float* logits, int count, float cap) {
+    cap_all<16>(logits, count, cap);
+  }
   [[gnu::target(KVPOLICY_AVX512)]] static void normalise(block_view const& block, float const* lse) {
     bodies::normalise(block, lse);
   }
@@ -187,6 +196,7 @@ struct avx512_blocks {
                                          .widen = avx2_blocks<Rows>::widen,
                                          .advance = advance,
                                          .finalize = finalize,
+                                         .cap = cap,
                                          .normalise = normalise,
                                          .reduce = reduce,
                                          .gather_head = gather_head};
@@ -195,6 +205,7 @@ struct avx512_blocks {
                                               .widen = avx2_blocks<Rows>::widen,
                                               .advance = advance,
                                               .finalize = finalize,
+                                              .cap = cap,
                                               .normalise = normalise,
                                               .reduce = reduce,
                                               .gather_head = gather_head};

@@ -2,42 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/host/blocks_for.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
+#include <kvpolicy/ops/host/row_block.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-inline constexpr int most_rows = 32;  ///< rows of the larger block
-
-/// A block of packed query rows, and the state of their softmax.
-struct row_block {
-  float* packed = nullptr;
-  int rows = 0;
-  block_kernels const* kernels = nullptr;
-  int seen[most_rows] = {};
-  float scale[most_rows] = {};
-  float lse[most_rows] = {};
-  float row_max[most_rows] = {};
-  float sum[most_rows] = {};
-
-  /// Sets the number of rows to 4, 16 or 32. Not all of them need be used.
-  void set_rows(isa simd_level, int count) {
-    rows = count;
-    kernels = count == few_rows ? &blocks_for<few_rows>(simd_level)
-              : count == 16     ? &blocks_for<16>(simd_level)
-                                : &blocks_for<32>(simd_level);
-  }
-};
-
-/// The query rows of one lane: `count` rows of each query head, from `begin` on.
-struct row_range {
-  int begin = 0;
-  int count = 0;
-  int group = 1;
-};
 
 /// The kernel that multiplies keys and rows, which determines how rows are packed.
 enum class product { columns, columns_bf16, rows, quads, quads_bf16, quads_split };
@@ -60,12 +31,13 @@ class lane_logits {
     tile_ = packed_ + storage * most_rows * d;
     row_ = tile_ + keys_of_a_tile * d;
     find_plain_rows();
-    scale_ = 1.0f / std::sqrt(static_cast<float>(dims_));
+    scale_ = scale_of(from.logits, dims_);
+    soft_cap_ = from.logits.soft_cap;
     by_ = choose();
   }
 
   [[nodiscard]] isa simd_level() const { return simd_level_; }
-  /// Sets the factor of products; the default is 1 / sqrt(D).
+  /// Sets the factor of products; the default is what the keys say, or 1 / sqrt(D).
   void scale_by(float factor) { scale_ = factor; }
 
   /// The size of a block for `left` remaining rows, of which it takes at most `most`.
@@ -83,11 +55,25 @@ class lane_logits {
   /// Packs rows [first, first + count), which are numbered head by head; the rest of the block is zero.
   void pack(row_block& block, int first, int count) {
     std::fill_n(block.packed, static_cast<std::ptrdiff_t>(block.rows) * dims_, 0.0f);
+    std::fill_n(block.sink, most_rows, row_block::no_sink);
     for (int i = 0; i < count; ++i) {
       load(first + i);
       pack_row(block, i);
+      if (has_sinks()) block.sink[i] = sink((first + i) / range_.count);
     }
   }
+
+  /// The sink logit of a query head of the group.
+  [[nodiscard]] float sink(int of_head) const {
+    return keys_->logits.sinks.at(lanes_.layer, lanes_.head * range_.group + of_head);
+  }
+  /// The sink logits of the group, reduced as its logits are.
+  [[nodiscard]] float group_sink(reduction how) const {
+    float all = 0;
+    for (int h = 0; h < range_.group; ++h) fold(all, sink(h), how, h == 0);
+    return how == reduction::mean ? all / static_cast<float>(range_.group) : all;
+  }
+  [[nodiscard]] bool has_sinks() const { return keys_->logits.sinks.data != nullptr; }
 
   /// Makes the keys of entries [first, first + tile) the current tile, and returns how many of them are below `end`.
   /// The addresses of the next tile are computed too, so that it can be prefetched.
@@ -117,6 +103,7 @@ class lane_logits {
   /// Computes the logits of the first `count` keys of the current tile and a block's rows.
   void tile(row_block const& block, int count, float* to) const {
     kernel_of (*block.kernels)(address_, count, dims_, block.packed, scale_, to);
+    if (soft_cap_ > 0) block.kernels->cap(to, count * block.rows, soft_cap_);
   }
 
   /// Computes the logits of entries [begin, end), and writes them to `to`.
@@ -271,6 +258,7 @@ class lane_logits {
   int behind_ = -1;  ///< the first entry behind the current tile; `next_` is its tile
   int end_ = 0;
   float scale_ = 0;
+  float soft_cap_ = 0;  ///< 0: none
   float* packed_ = nullptr;
   float* tile_ = nullptr;
   float* row_ = nullptr;

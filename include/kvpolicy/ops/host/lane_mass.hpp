@@ -10,17 +10,6 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Reduces `value` into `into`; the first value of a series replaces it.
-inline void fold(float& into, float value, reduction how, bool first) {
-  if (first) {
-    into = value;
-  } else if (how == reduction::max) {
-    into = !(into >= value) && into == into ? value : into;  // NaN propagates from either side
-  } else {
-    into += value;
-  }
-}
-
 /// The attention mass of one lane. Row i is row i % rows of query head i / rows of the group.
 class lane_mass {
  public:
@@ -161,8 +150,7 @@ class lane_mass {
   /// Computes the softmax of a block of logits, which `make` writes stretch by stretch.
   template <class Make>
   void softmax(row_block& block, float* values, Make const& make) {
-    std::fill_n(block.row_max, most_rows, lowest);
-    std::fill_n(block.sum, most_rows, 0.0f);
+    block.begin_softmax();
     for_each_stretch(block, values, [&](block_view const& view, int e) {
       make(view, e);
       leave_out(view, block.rows);
@@ -253,6 +241,7 @@ class lane_mass {
         });
       }
       scale_all(1);
+      if (on_logits && logits_.has_sinks()) std::fill_n(block.sink, count, logits_.group_sink(how_.group));
       if (on_logits) softmax(block, combined, [](block_view const&, int) {});
       reduce(block, combined, how_.rows, r > 0, total_);
     }

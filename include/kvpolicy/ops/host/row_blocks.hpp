@@ -60,6 +60,8 @@ struct block_kernels {
   void (*advance)(block_view const& block, float* row_max, float* sum) = nullptr;
   /// Follows the last stretch: `scale` [stretches][rows] becomes the factor that normalises each stretch's values.
   void (*finalize)(float* scale, int stretches, int const* seen, float const* row_max, float const* sum) = nullptr;
+  /// Each of `count` logits x becomes cap tanh(x / cap).
+  void (*cap)(float* logits, int count, float cap) = nullptr;
   /// Logits become e^(logit - lse), and scale 1.
   void (*normalise)(block_view const& block, float const* lse) = nullptr;
   /// Reduces the block's rows to their sum or maximum, which overwrites out[e], or is combined with it if `grow`.

@@ -5,6 +5,7 @@
 // and no body has a lambda: both would be compiled for one instruction set before they are inlined into another.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/core/codec.hpp>
@@ -92,6 +93,44 @@ template <int Width>
   x = vanishes ? floats{} - 87.0f : x;
   exp_inside<Width>(x, x * 1.44269504f - 0.5f);
   x = vanishes ? floats{} : x;
+}
+
+/// Replaces x by tanh x, to 3 units in the last place. NaN stays NaN, and an infinity becomes 1 or -1.
+template <int Width>
+[[gnu::always_inline]] inline void tanh_each(typename vector_of<Width>::floats& x) {
+  using floats = typename vector_of<Width>::floats;
+  floats const size = x < 0.0f ? -x : x;
+  floats const square = x * x;
+  floats near = square * -5.70498872745e-3f + 2.06390887954e-2f;  // Cephes' polynomial for |x| < 0.625
+  near = near * square - 5.37397155531e-2f;
+  near = near * square + 1.33314422036e-1f;
+  near = near * square - 3.33332819422e-1f;
+  near = near * square * x + x;
+  floats shrunk = size * -2.0f;
+  exp_of_negative<Width>(shrunk);
+  floats const far = (1.0f - shrunk) / (1.0f + shrunk);
+  x = size < 0.625f ? near : (x < 0.0f ? -far : far);
+}
+
+/// Replaces each of `count` numbers x by cap tanh(x / cap).
+template <int Width>
+[[gnu::always_inline]] inline void cap_all(float* values, int count, float cap) {
+  typename vector_of<Width>::floats some;
+  int i = 0;
+  for (; i + Width <= count; i += Width) {
+    get(some, values + i);
+    some /= cap;
+    tanh_each<Width>(some);
+    put(some * cap, values + i);
+  }
+  if (i == count) return;
+  float rest[static_cast<std::size_t>(Width)] = {};
+  std::copy_n(values + i, count - i, rest);
+  get(some, rest);
+  some /= cap;
+  tanh_each<Width>(some);
+  put(some * cap, rest);
+  std::copy_n(rest, count - i, values + i);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail
