@@ -1,0 +1,203 @@
+// The device's attention_mass with an attention scale, a soft cap and sink logits, against the host's.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/attention_mass.hpp>
+#include <limits>
+#include <vector>
+
+#include "support/device.hpp"
+#include "support/given_logits.hpp"
+#include "support/holds.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+#include "support/scores.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+using kv::reduction;
+using kv::reduction_order;
+
+constexpr float lowest = -std::numeric_limits<float>::infinity();
+
+/// A batch, its rows, and how its logits are made.
+struct batch {
+  batch(mock_options shape, kv::codec queries_of, int row_count, bool scale, bool cap, bool sinks)
+      : cache((shape.skew = 0, shape)),
+        queries(cache, queries_of, row_count, row_count),
+        logits(cache.random(), shape.model, scale, cap, sinks) {
+    fill(cache, true);
+    fill(queries, cache, content::smooth);
+  }
+  /// Every lane holds as many entries as it can, and the last rows see them.
+  void hold_all() {
+    std::vector<int> every;
+    for (int e = 0; e < cache.options().bound; ++e) every.push_back(e);
+    cache.set_drafts(0, 0);
+    for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), every);
+    int const rows = queries.rows();
+    for (int r = 0; r < rows; ++r) queries.set_position(0, r, cache.options().bound - rows + r);
+  }
+
+  /// What a verb leaves in scores that begin alike.
+  template <class Executor>
+  std::vector<float> mass(Executor& exec, kv::attention_mass_options const& how,
+                          kv::granularity decides = kv::granularity::lane) {
+    kv::lanes const lanes = cache.lanes();
+    owned_scores out(lanes, decides);
+    for (std::size_t e = 0; e < out.all().size(); ++e) {
+      if (how.domain == kv::key_domain::candidates) out.all()[e] = e % 5 == 2 ? lowest : 0;
+    }
+    using backend = typename Executor::backend;
+    exec.reserve(kv::detail::scratch_of_verb<kv::ops::attention_mass_t, backend>(cache.model(), lanes));
+    kv::ops::attention_mass(exec, logits.keys_of(cache.view()), queries.view(), how, out.view());
+    if constexpr (requires { exec.check(); }) exec.check();
+    return out.all();
+  }
+
+  mock_cache cache;
+  mock_queries queries;
+  given_logits logits;
+};
+
+/// Numbers whose sums may cancel nowhere: they are at least 0.
+bool alike(std::vector<float> const& a, std::vector<float> const& b, float relative = 3e-5f) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    bool const same = a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])) ||
+                      std::abs(a[i] - b[i]) <= relative * std::abs(b[i]) + 1e-7f;
+    if (same) continue;
+    MESSAGE("number ", i, ": ", a[i], ", the host says ", b[i]);
+    return false;
+  }
+  return true;
+}
+
+kv::attention_mass_options any_options() {
+  kv::attention_mass_options how;
+  how.domain = *rc::gen::element(kv::key_domain::all, kv::key_domain::past, kv::key_domain::candidates);
+  how.rows = *rc::gen::element(reduction::sum, reduction::mean, reduction::max, reduction::last);
+  how.group = *rc::gen::element(reduction::sum, reduction::mean, reduction::max);
+  how.order = *rc::gen::element(reduction_order::rows_then_group, reduction_order::group_then_rows,
+                                reduction_order::group_on_logits);
+  how.last_rows = *rc::gen::element(0, 0, 1, 3, 16);
+  return how;
+}
+
+kv::launch_config numbers_of(int threads, int entries) {
+  kv::launch_config made;
+  made.entry_threads = threads;
+  made.entries_of_a_block = entries;
+  made.processors = 1;
+  return made;
+}
+
+}  // namespace
+
+TEST_SUITE("device/logit_options") {
+  TEST_CASE("a scale, a cap and sinks give the host's masses for the shapes of models") {
+    kv::attention_mass_options const options[] = {
+        {.rows = reduction::sum, .group = reduction::mean},
+        {.rows = reduction::sum, .group = reduction::max, .order = reduction_order::group_then_rows},
+        {.domain = kv::key_domain::candidates, .rows = reduction::sum, .group = reduction::sum},
+        {.rows = reduction::mean, .group = reduction::mean, .order = reduction_order::group_on_logits},
+        {.rows = reduction::sum, .group = reduction::max, .order = reduction_order::group_on_logits}};
+    kv::codec const elements[] = {kv::codec::f32, kv::codec::f16, kv::codec::bf16};
+    std::size_t turn = 0;
+    for (int const dims : {64, 80, 128, 256, 576}) {
+      for (int const group : {1, 4, 8}) {
+        for (int const bound : {1, 31, 32, 33, 4097}) {
+          ++turn;
+          if (bound == 4097 && group * dims > 576) continue;
+          kv::codec const element = elements[(turn + turn / 5) % 3];
+          mock_options const shape{.model = {.layers = 1, .query_heads = group, .kv_heads = 1, .head_dim = dims},
+                                   .bound = bound,
+                                   .element = element,
+                                   .seed = turn};
+          int const rows = bound == 1 ? 1 : static_cast<int>(turn % 4) + 1;
+          batch of(shape, turn % 2 == 0 ? kv::codec::f32 : element, rows, true, turn % 7 != 0, turn % 5 != 1);
+          of.hold_all();
+          auto const how = options[turn / 2 % std::size(options)];
+          CAPTURE(dims);
+          CAPTURE(group);
+          CAPTURE(bound);
+          CAPTURE(turn);
+          kv::host_executor host;
+          device_executor device(turn);
+          CHECK(alike(of.mass(device, how), of.mass(host, how)));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("every layer and head has its own sink, in every memory, domain, reduction and order") {
+    holds(
+        "device with logit options == host",
+        [] {
+          mock_options shape = any_mock(6);
+          shape.shared_entries = *rc::gen::arbitrary<bool>();
+          RC_LOG() << shape << '\n';
+          auto const coin = [] { return *rc::gen::arbitrary<bool>(); };
+          batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16),
+                   *rc::gen::element(1, 3, 0, 9, 17), coin(), coin(), coin());
+          kv::attention_mass_options const how = any_options();
+          auto const decides = shape.shared_entries ? kv::granularity::token : kv::granularity::lane;
+          if (coin()) {
+            of.queries.bring_lse();
+            for (int s = 0; s < shape.sequences; ++s) {
+              for (int r = 0; r < of.queries.rows(); ++r) of.queries.set_lse(s, 0, 0, r, 0.25 * r);
+            }
+          }
+          kv::host_executor host;
+          device_executor device(shape.seed);
+          RC_ASSERT(alike(of.mass(device, how, decides), of.mass(host, how, decides)));
+        },
+        40);
+  }
+
+  TEST_CASE("no number of a launch changes a bit") {
+    mock_options const shape{.model = {.layers = 1, .query_heads = 3, .kv_heads = 1, .head_dim = 8}, .bound = 4097};
+    batch of(shape, kv::codec::f32, 12, true, true, true);
+    of.hold_all();
+    for (auto const order : {reduction_order::rows_then_group, reduction_order::group_on_logits}) {
+      kv::attention_mass_options const how{.rows = reduction::max, .group = reduction::sum, .order = order};
+      kv::host_executor host;
+      auto const expected = of.mass(host, how);
+      device_executor small(numbers_of(32, 96), 7), large(numbers_of(128, 1024), 9);
+      auto const found = of.mass(small, how);
+      CHECK(alike(found, expected));
+      CHECK(of.mass(large, how) == found);
+    }
+  }
+
+  TEST_CASE("each of 1030 rows, in two launches, has the sink of its head") {
+    mock_options const shape{.model = {.layers = 2, .query_heads = 6, .kv_heads = 2, .head_dim = 1}, .bound = 40};
+    batch of(shape, kv::codec::bf16, 1030, true, false, true);
+    of.hold_all();
+    for (int r = 0; r < 1030; ++r) of.queries.set_position(0, r, r / 27);
+    kv::host_executor host;
+    device_executor device(numbers_of(128, 1024), 3);
+    kv::attention_mass_options const how{.rows = reduction::mean};
+    CHECK(alike(of.mass(device, how), of.mass(host, how)));
+  }
+
+  TEST_CASE("a sink that is NaN makes the entries that its head sees NaN") {
+    mock_options const shape{.model = {.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 4}, .bound = 8};
+    batch of(shape, kv::codec::f32, 1, false, false, true);
+    of.hold_all();
+    of.logits.sinks()[0] = 1;
+    of.logits.sinks()[1] = std::numeric_limits<float>::quiet_NaN();
+    device_executor device;
+    auto const found = of.mass(device, {});
+    for (std::size_t e = 0; e < 8; ++e) {
+      CHECK(found[e] >= 0);
+      CHECK(std::isnan(found[11 + e]));  // a row of scores has 8 entries and 3 more
+    }
+  }
+}
