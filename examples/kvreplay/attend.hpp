@@ -8,7 +8,8 @@
 
 namespace kvreplay {
 
-/// Computes softmax(q k / sqrt(D)) v of the last query row in double. `Held` provides the entries of each lane that are
+/// Computes softmax(q k / sqrt(D)) v of the last query row in double, with the scale, the cap and the sinks of the
+/// trace. `Held` provides the entries of each lane that are
 /// left: their count, rows and element types.
 template <class Held>
 class attention {
@@ -32,7 +33,7 @@ class attention {
           ((std::int64_t{layer} * model.query_heads + head) * from_.shape[2] + from_.shape[2] - 1) * from_.stride(2);
       std::vector<double> query(size(model.head_dim));
       read_row(from_.element, row, query);
-      one(this_lane, turned(query, held_.count(this_lane) - 1), out + size(head) * size(trace_.value_dim()));
+      one(this_lane, head, turned(query, held_.count(this_lane) - 1), out + size(head) * size(trace_.value_dim()));
     }
   }
 
@@ -62,18 +63,29 @@ class attention {
     return query;
   }
 
-  void one(kv::lane this_lane, std::vector<double> const& query, float* out) const {
+  [[nodiscard]] double logit_of(double product, std::size_t dims) const {
+    kv::logit_options const& how = trace_.logits();
+    double const plain = 1 / std::sqrt(static_cast<double>(dims));
+    double const x = product * (how.scale.has_value() ? static_cast<double>(*how.scale) : plain);
+    auto const cap = static_cast<double>(how.soft_cap);
+    return cap > 0 ? cap * std::tanh(x / cap) : x;
+  }
+
+  void one(kv::lane this_lane, int head, std::vector<double> const& query, float* out) const {
     int const count = held_.count(this_lane);
     std::vector<double> weight, key(query.size()), value(size(trace_.value_dim()));
-    double highest = -std::numeric_limits<double>::infinity();
+    kv::sink_logits const& sinks = trace_.logits().sinks;
+    double const none = -std::numeric_limits<double>::infinity();
+    double const sink = sinks.data != nullptr ? static_cast<double>(sinks.at(this_lane.layer, head)) : none;
+    double highest = sink;
     for (int e = 0; e < count; ++e) {
       read_row(held_.element(true), held_.row(true, this_lane, e), key);
       double logit = 0;
       for (std::size_t d = 0; d < query.size(); ++d) logit += query[d] * key[d];
-      weight.push_back(logit / std::sqrt(static_cast<double>(query.size())));
+      weight.push_back(logit_of(logit, query.size()));
       highest = std::max(highest, weight.back());
     }
-    double sum = 0;
+    double sum = sink > none ? std::exp(sink - highest) : 0;
     for (double& each : weight) sum += each = std::exp(each - highest);
     std::vector<double> made(value.size(), 0.0);
     for (int e = 0; e < count; ++e) {

@@ -44,7 +44,8 @@ class memory {
                              .position = {position_.data(), 0, entries * layer_rows(), entries * head_rows()}},
                    .k = k_,
                    .v = v_,
-                   .where = kv::identity_map(trace_.entries())};
+                   .where = kv::identity_map(trace_.entries()),
+                   .logits = trace_.logits()};
     if (!listed()) return made;
     made.where = kv::slot_map({list_.data(), 0, entries * layer_rows(), entries * head_rows()}, entries);
     for (kv::plane* const rows : {&made.k, &made.v}) rows->unit = std::exchange(rows->token, 0);
@@ -59,6 +60,7 @@ class memory {
     made.shape.layers = made.lanes.layer_end = 1;
     made.k.base += layer * made.k.layer;
     made.v.base += layer * made.v.layer;
+    if (made.logits.sinks.data != nullptr) made.logits.sinks.data += layer * made.logits.sinks.layer;
     made.lanes.count.data += layer * made.lanes.count.layer;
     made.lanes.position.data += layer * made.lanes.position.layer;
     return made;

@@ -29,7 +29,7 @@ class offers {
   /// segment.
   kv::any_signals offer(int begin, int end, std::vector<std::vector<int>> const& held) {
     kv::any_signals all(memory_.view().lanes);
-    if (trace_.keys) all.add(keys_ = kv::keys{memory_.rows(true)});
+    if (trace_.keys) all.add(keys_ = kv::keys{memory_.rows(true), trace_.logits()});
     if (trace_.values) all.add(values_ = kv::values{memory_.rows(false)});
     bool const given_mass = trace_.attention_mass && with_.how == mode::prefill;
     if (trace_.queries && !given_mass) offer_queries(all, begin, end);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <string_view>
 
 #include "tensors.hpp"
@@ -25,6 +26,7 @@ class trace {
     query_rows = from_.read("query_rows", "LQRD");
     attention_mass = from_.read("attention_mass", "LhN");
     row_lse = from_.read("row_lse", "LQW");
+    sink_logits = from_.read("sink_logits", "LQ");
     log_beta = from_.read("log_beta", "LKN");
     gate = from_.read("gate", "LKN");
     query_positions = from_.read_integers("query_positions", "R");
@@ -45,6 +47,7 @@ class trace {
     check_turns();
     check_launch_config();
     read_rope();
+    read_logits();
   }
 
   [[nodiscard]] kv::shape const& shape() const { return shape_; }
@@ -54,6 +57,9 @@ class trace {
   /// True if the metadata says how keys were rotated. Otherwise `rope()` is not valid.
   [[nodiscard]] bool names_rope() const { return rope_.frequency || file().all_metadata().contains("rope_theta"); }
   [[nodiscard]] kv::rope const& rope() const { return rope_; }
+
+  /// How the model makes logits of queries and keys.
+  [[nodiscard]] kv::logit_options const& logits() const { return logits_; }
 
   /// Gives back the memory of the i-th part of an array along its first axis, which will not be read again. Written
   /// pages of the mapped file are private copies until then.
@@ -74,7 +80,8 @@ class trace {
     });
   }
 
-  array keys, values, pre_rope_keys, queries, recent_queries, query_rows, attention_mass, row_lse, log_beta, gate;
+  array keys, values, pre_rope_keys, queries, recent_queries, query_rows, attention_mass, row_lse, sink_logits,
+      log_beta, gate;
   std::map<std::string, array> external;
   std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end;
 
@@ -242,7 +249,38 @@ class trace {
     rope_.frequency = frequencies_.data();
   }
 
+  /// A number of the metadata, as a float, or none if it is absent.
+  [[nodiscard]] std::optional<float> metadata_number(char const* name, bool or_zero) const {
+    auto const found = file().all_metadata().find(name);
+    if (found == file().all_metadata().end()) return {};
+    double read = 0;
+    bool const number = kv::detail::read_value(found->second, read);
+    auto const made = static_cast<float>(read);
+    kv::expects(number && std::isfinite(made) && (made > 0 || (or_zero && made == 0)), "kvreplay",
+                std::string("metadata ") + name, found->second,
+                or_zero ? "it is a positive number, or 0 for none" : "it is a positive number");
+    return made;
+  }
+
+  /// Reads the scale and the cap of logits, and copies the sinks.
+  void read_logits() {
+    logits_.scale = metadata_number("attention_scale", false);
+    logits_.soft_cap = metadata_number("logit_cap", true).value_or(0.0f);
+    if (!sink_logits) return;
+    for (std::int64_t i = 0; i < sink_logits.count(); ++i) {
+      float const sink = sink_logits.value(i);
+      if (!(sink < std::numeric_limits<float>::infinity())) {
+        refuse("sink_logits", kv::to_string(sink) + " at element " + std::to_string(i),
+               "it is a number, or -inf for a head without a sink");
+      }
+      sinks_.push_back(sink);
+    }
+    logits_.sinks = {sinks_.data(), shape_.query_heads};
+  }
+
   tensors from_;
+  kv::logit_options logits_{};
+  std::vector<float> sinks_;  ///< the sinks to which `logits_` points
   kv::rope rope_{};
   std::vector<double> frequencies_;                    ///< the frequencies to which `rope_` points
   std::map<std::string, std::vector<float>> weights_;  ///< the weights of the residual head

@@ -22,7 +22,7 @@ PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "kvreplay"
 EXTENT = {"L": 2, "K": 2, "Q": 4, "N": 6, "D": 2, "V": 2, "W": 3, "R": 5, "T": 2, "c": 3, "f": 4, "p": 7, "j": 10, "o": 1, "a": 1}
 NUMBERS = {
     "keys": "LKND", "values": "LKNV", "pre_rope_keys": "LKND", "queries": "LQND", "recent_queries": "LQWD", "query_rows": "LQRD",
-    "attention_mass": "LQN", "row_lse": "LQW", "log_beta": "LKN", "gate": "LKN", "external.one": "N", "external.all": "LKN",
+    "attention_mass": "LQN", "row_lse": "LQW", "sink_logits": "LQ", "log_beta": "LKN", "gate": "LKN", "external.one": "N", "external.all": "LKN",
     "residual.w_q.weight": "cp", "residual.w_q.bias": "c", "residual.w_k.weight": "cD", "residual.w_k.bias": "c",
     "residual.w_v.weight": "cD", "residual.w_v.bias": "c", "residual.fc1.weight": "fj", "residual.fc1.bias": "f",
     "residual.fc2.weight": "of", "residual.fc2.bias": "o", "residual.alpha": "a",
@@ -135,7 +135,7 @@ class BadTraces(unittest.TestCase):
         for name, letters in NUMBERS.items():
             for dtype in ("F32", "F16", "BF16", "F64"):
                 for value, text in ((math.nan, "nan"), (-math.inf, "-inf"), (math.inf, "inf")):
-                    if name in MAY_BE_NAN:
+                    if name in MAY_BE_NAN or (name, value) == ("sink_logits", -math.inf):  # that is no sink
                         continue
                     self.broken(name, (dtype, with_last(filled(letters), value)), text)
 
@@ -211,6 +211,10 @@ class BadTraces(unittest.TestCase):
         for key, value in (("rope_theta", "-1"), ("rope_theta", "much"), ("rope_theta", "nan"), ("rope_theta", "inf"), ("rope_style", "round")):
             write(self.path, good(), {key: value})
             self.refused(f"metadata {key}", value)
+        for key, values in (("attention_scale", ("0", "-0.125", "1/8", "nan", "inf", "1e-60")), ("logit_cap", ("-50", "none", "nan", "inf", "1e39"))):
+            for value in values:
+                write(self.path, good(), {key: value})
+                self.refused(f"metadata {key} = {value}, but it is a positive number", value)
         pairs = EXTENT["D"] // 2
         for value, found in (("", "0 numbers"), ("[]", "0 numbers"), ("1 x", "x"), ("1," * pairs + "1", f"{pairs + 1} numbers"), ("1 " * (pairs - 1), f"{pairs - 1} numbers"),
                              ("-1 " * pairs, "-1"), ("nan " * pairs, "nan"), ("inf " * pairs, "inf"), ("[1, [2]" + ", 3x" * pairs, "3x")):

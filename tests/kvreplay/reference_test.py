@@ -37,6 +37,8 @@ def as_dtype(values, dtype):
 
 
 class Trace:
+    scale, cap, sinks = None, 0.0, None  # how the model makes logits; `model_says` sets them
+
     def __init__(self, seed, dtype="F32", layers=3, query_heads=8, kv_heads=2, entries=300, dims=64, value_dims=64, gap=0, growth=1.0):
         dice = np.random.default_rng(seed)
         self.layers, self.query_heads, self.kv_heads, self.n, self.d = layers, query_heads, kv_heads, entries, dims
@@ -56,15 +58,38 @@ class Trace:
     def lanes(self):
         return list(itertools.product(range(self.layers), range(self.kv_heads)))
 
+    def model_says(self, seed, scale=None, cap=0.0, sinks=None):
+        """Metadata that say so; the dtype `sinks` names stores a sink for each query head."""
+        self.scale, self.cap, metadata = scale, cap, {}
+        if sinks:
+            stored, self.sinks = as_dtype(np.random.default_rng(seed).normal(1, 3, (self.layers, self.query_heads)), sinks)
+            self.stored["sink_logits"] = (sinks, stored)
+        if scale is not None:
+            metadata["attention_scale"] = repr(scale)
+        if cap:
+            metadata["logit_cap"] = repr(cap)
+        return metadata
+
+    def logits_of(self, products):
+        scaled = products / np.sqrt(self.d) if self.scale is None else products * self.scale
+        return self.cap * np.tanh(scaled / self.cap) if self.cap else scaled
+
+    def sink(self, layer, query_head):
+        return -np.inf if self.sinks is None else self.sinks[layer, query_head]
+
+    def weights(self, layer, query_head, logits):
+        """Softmax over the last axis and the head's sink."""
+        top = np.maximum(logits.max(axis=-1, keepdims=True), self.sink(layer, query_head))
+        weights = np.exp(logits - top)
+        return weights / (weights.sum(axis=-1, keepdims=True) + np.exp(self.sink(layer, query_head) - top))
+
     def logits(self, layer, query_head, rows, live):
-        scaled = self.queries[layer, query_head][rows] @ self.keys[layer, query_head // self.group][live].T / np.sqrt(self.d)
+        scaled = self.logits_of(self.queries[layer, query_head][rows] @ self.keys[layer, query_head // self.group][live].T)
         seen = self.positions[live][None, :] <= self.positions[rows][:, None]
         return np.where(seen, scaled, -np.inf)
 
     def softmax(self, layer, query_head, rows, live):
-        logits = self.logits(layer, query_head, rows, live)
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return weights / weights.sum(axis=1, keepdims=True)
+        return self.weights(layer, query_head, self.logits(layer, query_head, rows, live))
 
     def heads_of(self, head):
         return range(head * self.group, (head + 1) * self.group)
@@ -183,6 +208,51 @@ class Reference(unittest.TestCase):
         self.check_lanes(trace, self.replay(*arguments, "--set", "pool=none"),
                          [snapkv_scores(trace, *lane, live, live, 32, "none") / np.e for lane in trace.lanes()],
                          forced_of(trace, live, recent=32), 80)
+
+    def test_scale_cap_and_sinks_of_a_model(self):
+        live, differing = np.arange(300), 0
+        for seed, (dtype, scale, cap, sinks) in enumerate((("F32", 1 / 14.0, 0.0, None), ("F16", None, 2.5, None), ("BF16", None, 0.0, "BF16"), ("F32", 0.3, 4.0, "F64"),
+                                                           ("F32", 0.05, 50.0, "F32"))):
+            trace = Trace(30 + seed, dtype, gap=3 * (seed % 2))
+            metadata = trace.model_says(seed, scale, cap, sinks)
+            self.write(trace, metadata)
+            result = self.replay("--policy", "snapkv", "--budget", 80, "--attend")
+            scores = [snapkv_scores(trace, *lane, live, live, 32) for lane in trace.lanes()]
+            self.check_lanes(trace, result, scores, forced_of(trace, live, recent=32), 80)
+            np.testing.assert_allclose(np.array(result["output"][1]).reshape(24, -1), self.attended(trace, ragged(result)), rtol=1e-5, atol=1e-6)
+            result = self.replay("--policy", "h2o", "--budget", 100)
+            scores = [h2o_scores(trace, *lane, live, live) for lane in trace.lanes()]
+            self.check_lanes(trace, result, scores, forced_of(trace, live, recent=50), 100)
+            kept = ragged(result)
+            result = self.replay("--policy", "tova", "--budget", 40)
+            scores = [tova_scores(trace, layer, live) for layer in range(3)]
+            self.check_lanes(trace, result, scores, np.zeros(300, bool), 40)
+            if sinks:  # a sum of the softmax that the engine gives has the sink
+                logits = np.array([[trace.logits(layer, h, live[-40:], live) for h in range(8)] for layer in range(3)])
+                lse = np.log(np.exp(logits).sum(axis=-1) + np.exp(trace.sinks)[..., None])
+                self.write(trace, metadata, row_lse=("F32", lse.astype(np.float32)))
+                result = self.replay("--policy", "snapkv", "--budget", 80)
+                scores = [snapkv_scores(trace, *lane, live, live, 32) for lane in trace.lanes()]
+                self.check_lanes(trace, result, scores, forced_of(trace, live, recent=32), 80)
+            self.write(trace, without=("sink_logits",))
+            differing += ragged(self.replay("--policy", "h2o", "--budget", 100)) != kept
+        self.assertEqual(differing, 5, "a trace that does not say so decides otherwise")
+
+    def test_a_cap_and_sinks_while_decoding(self):
+        trace = Trace(36, entries=120)
+        self.write(trace, trace.model_says(36, 0.2, 3.0, "F32"))
+        mass = [np.array([])] * 6
+
+        def score(s, fresh, live):
+            mass[s] = np.concatenate([mass[s], np.zeros(len(fresh))]) + h2o_scores(trace, *trace.lanes()[s], fresh, live)
+            return mass[s]
+
+        def forget(s, kept):
+            mass[s] = mass[s][kept]
+
+        expected = self.decode(trace, 90, score, lambda live: forced_of(trace, live, recent=30), 60, 6, forget)
+        for layout in ("compact", "mask"):
+            self.check_decode(trace, ("--policy", "h2o", "--layout", layout), 60, 90, expected)
 
     def test_fewer_rows_than_the_window_are_warned_of(self):
         trace = Trace(5)
@@ -314,9 +384,7 @@ class Reference(unittest.TestCase):
             head = h // trace.group
             live = kept[layer * trace.kv_heads + head]
             query = (trace.queries if queries is None else queries)[layer, h, -1]
-            logits = keys[layer, head][live] @ query / np.sqrt(trace.d)
-            weights = np.exp(logits - logits.max())
-            made.append(weights / weights.sum() @ trace.values[layer, head][live])
+            made.append(trace.weights(layer, h, trace.logits_of(keys[layer, head][live] @ query)) @ trace.values[layer, head][live])
         return np.array(made)
 
     def test_layouts_keep_rows_and_attention(self):

@@ -42,9 +42,8 @@ def rule_of(trace, memory, candidates):
     total = np.zeros(len(candidates))
     for layer in range(trace.layers):
         for h in range(trace.query_heads):
-            logits = trace.keys[layer, h // trace.group][candidates] @ memory[layer, h] / math.sqrt(trace.d)
-            weights = np.exp(logits - logits.max()) if len(logits) else logits
-            total += weights / weights.sum()
+            if len(candidates):
+                total += trace.weights(layer, h, trace.logits_of(trace.keys[layer, h // trace.group][candidates] @ memory[layer, h]))
     return total
 
 
@@ -109,7 +108,7 @@ class Turns(unittest.TestCase):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
 
-    def write(self, trace, ends=ENDS, spans=SPANS, residual=None, without=(), dtype="I32"):
+    def write(self, trace, ends=ENDS, spans=SPANS, residual=None, without=(), dtype="I32", metadata=None):
         as_integers = np.int32 if dtype == "I32" else np.int64
         tensors = {**trace.stored, "turn_end": (dtype, np.array(ends, as_integers))}
         if spans is not None:
@@ -117,7 +116,7 @@ class Turns(unittest.TestCase):
             tensors["span_end"] = (dtype, np.array([b for _, b in spans], as_integers))
         for name, values in (residual or {}).items():
             tensors["residual." + name] = ("F32", values)
-        write_arrays(self.path, {name: one for name, one in tensors.items() if name not in without})
+        write_arrays(self.path, {name: one for name, one in tensors.items() if name not in without}, metadata)
 
     def run_program(self, *arguments):
         self.out.unlink(missing_ok=True)
@@ -202,6 +201,14 @@ class Turns(unittest.TestCase):
             trace = Trace(20 + seed, layers=2, query_heads=heads, kv_heads=kv_heads, dims=dims, value_dims=16)
             self.write(trace)
             self.follow(trace, self.replay(64), 64, {})
+
+    def test_scale_cap_and_sinks_of_a_model(self):
+        for seed, (scale, cap, sinks) in enumerate(((3.0, 0.0, None), (4.0, 0.25, "F32"))):
+            trace = Trace(50 + seed, gap=2)
+            self.write(trace, metadata=trace.model_says(seed, scale, cap, sinks))
+            self.follow(trace, self.replay(80), 80, {})
+        scores = np.array(self.replay(80)["scores"][1])
+        self.assertLess(scores[np.isfinite(scores)].sum(), 3 * 8 - 0.01, "sinks take a part")
 
     def test_the_rule_of_a_turn_sums_to_one_for_each_layer_and_head(self):
         trace = Trace(30)
