@@ -6,9 +6,11 @@
 Runs the model once over the text and writes, layer by layer, keys before and after RoPE, values, queries, positions and token
 ids; with --mass the attention that each entry has received, with --lse W the log-sum-exp of the last W rows. It hooks the q, k
 and v projections (and the norms of queries and keys where there are some) and turns them with the model's own rotary function:
-Llama, Qwen2, Qwen3, Mistral, Gemma and models built alike.
+Llama, Qwen2, Qwen3, Mistral, Gemma, gpt-oss and models built alike.
 
-Logits of a trace are q k / sqrt(D); where a model scales them otherwise its queries are scaled to match.
+What the model makes of q k is in the trace: its scale where that is not 1 / sqrt(D), as the metadata attention_scale; a soft cap
+of logits, as logit_cap; learned sinks, as the tensor sink_logits. Where layers have different scales, the trace names none, and
+their queries are scaled to match 1 / sqrt(D). Layers with different caps are refused.
 """
 
 import argparse
@@ -116,11 +118,49 @@ class Shape:
         self.config = text_config
 
 
+class Logits:
+    """What the layers make of q k: a scale if all have one that is not 1 / sqrt(D), a cap if there is one, sinks if there are some."""
+
+    def __init__(self, found, shape):
+        scales = {getattr(one, "scaling", None) for one in found}
+        usual = any(one is None or math.isclose(one, shape.dims**-0.5, rel_tol=1e-9) for one in scales)
+        self.scale = None if len(scales) > 1 or usual else float(scales.pop())
+        caps = {float(self.cap_of(one, shape.config) or 0) for one in found}
+        expects(len(caps) == 1, f"layers cap their logits at different values: {sorted(caps)}; a trace names one")
+        self.cap = caps.pop()
+        self.sinks = [getattr(one, "sinks", None) for one in found]
+
+    @staticmethod
+    def cap_of(attention, config):
+        return getattr(attention, "attn_logit_softcapping", getattr(config, "attn_logit_softcapping", None))
+
+    def has_sinks(self):
+        return any(one is not None for one in self.sinks)
+
+    def metadata(self):
+        made = {} if self.scale is None else {"attention_scale": repr(self.scale)}
+        return {**made, "logit_cap": repr(self.cap)} if self.cap else made
+
+    def sinks_of(self, torch, layer, query_heads):
+        """[Hq] in float32; -inf in a layer without sinks."""
+        sinks = self.sinks[layer]
+        if sinks is None:
+            return torch.full((query_heads,), -math.inf)
+        expects(sinks.numel() == query_heads, f"layer {layer} has {sinks.numel()} sinks for {query_heads} query heads")
+        return sinks.detach().float().reshape(-1).cpu()
+
+    def of(self, torch, products, dims):
+        """The logits of products q k."""
+        scaled = products * (dims**-0.5 if self.scale is None else self.scale)
+        return self.cap * torch.tanh(scaled / self.cap) if self.cap else scaled
+
+
 class Recorder:
     """Hooks of one forward: what the projections and norms said last, turned when the attention is done."""
 
     def __init__(self, found, shape, visit):
         self.shape, self.visit, self.last, self.handles = shape, visit, {}, []
+        self.named = Logits(found, shape).scale is not None
         for layer, attention in enumerate(found):
             self.handles.append(attention.register_forward_pre_hook(self.entering, with_kwargs=True))
             for name in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm"):
@@ -160,7 +200,7 @@ class Recorder:
             cos, sin = self.last["rotary"]
             turned_query, turned_key = rotary_of(module)(query, key, cos, sin)
             scale = getattr(module, "scaling", None)
-            if scale is not None:
+            if scale is not None and not self.named:
                 turned_query = turned_query * (scale * math.sqrt(shape.dims))
             attended = output[0] if isinstance(output, tuple) else output
             self.visit(layer, {"queries": turned_query[0], "keys": turned_key[0], "pre_rope_keys": key[0], "values": value[0]},
@@ -184,18 +224,18 @@ def recording(found, shape, visit):
 
 
 # What a trace tells of a forward ------------------------------------------------------------------------------------------------
-def mass_and_lse(torch, query, key, lse_rows, chunk=256):
-    """Of one layer, as kvreplay sees it: every entry at or before a row is visible. Sums in double."""
+def mass_and_lse(torch, query, key, lse_rows, how, layer, chunk=256):
+    """Of one layer, as kvreplay sees it: every entry at or before a row is visible, and the sink of its head. Sums in double."""
     heads, count, dims = query.shape
     key = key.float().repeat_interleave(heads // key.shape[0], dim=0)
     mass = torch.zeros(heads, count, dtype=torch.float64)
-    lse = []
+    lse, sinks = [], how.sinks_of(torch, layer, heads).to(query.device)
     for begin in range(0, count, chunk):
         rows = query[:, begin : begin + chunk].float()
-        logits = rows @ key.transpose(1, 2) / math.sqrt(dims)
+        logits = how.of(torch, rows @ key.transpose(1, 2), dims)
         seen = torch.arange(count)[None, :] <= torch.arange(begin, begin + rows.shape[1])[:, None]
         logits = logits.masked_fill(~seen.to(logits.device), -math.inf)
-        total = logits.logsumexp(dim=-1)
+        total = torch.logaddexp(logits.logsumexp(dim=-1), sinks[:, None])
         lse.append(total)
         mass += (logits - total[..., None]).exp().sum(dim=1, dtype=torch.float64).cpu()
     return mass.float(), torch.cat(lse, dim=1)[:, count - lse_rows :].float()
@@ -234,7 +274,6 @@ def warn(text):
 def check_attention(shape, count):
     """What a trace cannot say about attention is refused, or warned of."""
     config = shape.config
-    expects(not getattr(config, "attn_logit_softcapping", None), "the model caps its logits (attn_logit_softcapping); a trace cannot say that")
     window = getattr(config, "sliding_window", None)
     if window and count > window and getattr(config, "use_sliding_window", True):
         warn(f"some layers attend to the last {window} of {count} tokens only; kvreplay lets every row see all before it")
@@ -250,6 +289,7 @@ def capture(model, token_ids, out, name="", mass=False, lse=0, dtype=None, recen
     expects(0 <= lse <= count, f"--lse {lse}: there are {count} tokens")
     expects(0 <= recent <= count, f"--recent {recent}: there are {count} tokens")
     check_attention(shape, count)
+    how = Logits(found, shape)
     kind = str(dtype or next(model.parameters()).dtype).rpartition(".")[2]
     expects(kind in DTYPES, f"--dtype {kind}: there are float32, float16 and bfloat16")
     layers, query_heads, kv_heads = shape.layers, shape.query_heads, shape.kv_heads
@@ -263,15 +303,20 @@ def capture(model, token_ids, out, name="", mass=False, lse=0, dtype=None, recen
     if lse:
         expects(not recent or recent == lse, f"--lse {lse}: both count the last rows, and --recent is {recent}")
         tensors["row_lse"] = ("float32", (layers, query_heads, lse))
+    if how.has_sinks():
+        tensors["sink_logits"] = ("float32", (layers, query_heads))
     tensors["positions"] = tensors["token_ids"] = ("int64", (count,))
 
-    metadata = {"model": name or type(model).__name__, "transformers": imports()[1].__version__, **rope_metadata(torch, model, found, shape, token_ids)}
+    metadata = {"model": name or type(model).__name__, "transformers": imports()[1].__version__, **how.metadata(),
+                **rope_metadata(torch, model, found, shape, token_ids)}
     file, seen = TraceFile(out, tensors, metadata), []
 
     def keep(layer, parts, attended, _rotary):
         seen.append(layer)
         if mass or lse:
-            added, rows = mass_and_lse(torch, parts["queries"], parts["keys"], lse)
+            added, rows = mass_and_lse(torch, parts["queries"], parts["keys"], lse, how, layer)
+        if how.has_sinks():
+            file.put("sink_logits", how.sinks_of(torch, layer, query_heads), layer, layers)
         for one in ("keys", "values") + (("pre_rope_keys",) if pre_rope else ()):
             file.put(one, parts[one].to(getattr(torch, kind)), layer, layers)
         file.put(queries, parts["queries"][:, count - recent if recent else 0 :].to(getattr(torch, kind)), layer, layers)

@@ -32,7 +32,10 @@ FAMILIES = {
     "Gemma": {"head_dim": 16},
     "Gemma3Text": {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 128},
     "Cohere": {},
+    "Gemma2": {"head_dim": 16, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0, "sliding_window": 128},
+    "GptOss": {"head_dim": 16, "sliding_window": 128, "num_local_experts": 2, "num_experts_per_tok": 1, "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}},
 }
+SAYS = {"Gemma3Text": {"attention_scale": 24**-0.5}, "Gemma2": {"attention_scale": 24**-0.5, "logit_cap": 2.0}}  # the others nothing
 
 
 def model_of(family, **more):
@@ -44,6 +47,8 @@ def model_of(family, **more):
             one.data += 0.3 * torch.randn_like(one)
         elif "proj" in name:
             one.data *= 6  # attention that is not flat
+        elif name.endswith("sinks"):
+            one.data = 2 * torch.randn_like(one)
     return model
 
 
@@ -80,11 +85,14 @@ class Capture(unittest.TestCase):
         return made, metadata, attended
 
     @staticmethod
-    def weights(made, layer):
+    def weights(made, metadata, layer):
         keys = np.repeat(made["keys"][layer].astype(np.float64), made["queries"].shape[1] // made["keys"].shape[1], axis=0)
-        logits = made["queries"][layer].astype(np.float64) @ keys.transpose(0, 2, 1) / math.sqrt(keys.shape[-1])
+        logits = made["queries"][layer].astype(np.float64) @ keys.transpose(0, 2, 1) * float(metadata.get("attention_scale", keys.shape[-1] ** -0.5))
+        cap = float(metadata.get("logit_cap", 0))
+        logits = cap * np.tanh(logits / cap) if cap else logits
         logits = np.where(np.tri(logits.shape[1], dtype=bool), logits, -np.inf)
-        lse = np.log(np.exp(logits).sum(axis=-1))
+        sinks = np.exp(made["sink_logits"][layer].astype(np.float64)) if "sink_logits" in made else np.zeros(len(logits))
+        lse = np.log(np.exp(logits).sum(axis=-1) + sinks[:, None])
         return np.exp(logits - lse[..., None]), lse
 
     def test_every_family_s_attention_follows_from_its_trace(self):
@@ -95,7 +103,7 @@ class Capture(unittest.TestCase):
                 self.assertEqual(made["keys"].shape[:3], (2, 2, 40))
                 self.assertEqual(made["queries"].shape[:3], (2, 4, 40))
                 for layer, attention in enumerate(capture_trace.attentions(model)):
-                    weights, lse = self.weights(made, layer)
+                    weights, lse = self.weights(made, metadata, layer)
                     values = np.repeat(made["values"][layer].astype(np.float64), 2, axis=0)
                     mixed = torch.tensor((weights @ values).transpose(1, 0, 2).reshape(40, -1), dtype=torch.float32)
                     with torch.no_grad():
@@ -106,6 +114,8 @@ class Capture(unittest.TestCase):
                     np.testing.assert_allclose(made["row_lse"][layer], lse[:, -8:], rtol=1e-5, atol=1e-5)
                 self.assertEqual(made["positions"].tolist(), list(range(40)))
                 self.assertEqual(made["token_ids"].tolist(), self.tokens)
+                said = {name: float(metadata[name]) for name in ("attention_scale", "logit_cap") if name in metadata}
+                self.assertEqual((said, "sink_logits" in made), (SAYS.get(family, {}), family == "GptOss"))
                 if family == "Gemma3Text":  # two bases: none is named
                     self.assertNotIn("rope_theta", metadata)
                     continue
@@ -131,7 +141,6 @@ class Capture(unittest.TestCase):
                 self.record(model, **how)
             self.assertEqual(list(self.path.parent.iterdir()), [])
 
-        refused("caps its logits", model_of("Gemma2", head_dim=16, attn_logit_softcapping=50.0))
         refused("q_proj", transformers.AutoModelForCausalLM.from_config(
             transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=97)))
         refused("--lse 41", model_of("Llama"), lse=41)

@@ -277,6 +277,25 @@ TEST_SUITE("core/logit_options") {
     CHECK(differing(kept_with({})) >= 10);
   }
 
+  TEST_CASE("a cache says what its model makes of q.k, and its keys say so too") {
+    mock_options const shape = one_lane(576, 16, 8, kv::codec::f32);
+    mock_cache latent(shape), capped(one_lane(256, 2, 8, kv::codec::f32)), sunk(one_lane(64, 8, 8, kv::codec::f32));
+    std::vector<float> const learned(36 * 64, 0.5f);
+    float const* const sinks = learned.data();
+    kv::cache deepseek = latent.view(), gemma_2 = capped.view(), gpt_oss = sunk.view();
+    // example-begin
+    deepseek.logits = {.scale = 1 / std::sqrt(192.0f)};        // latent rows of 576 channels, heads of 128 + 64
+    gemma_2.logits = {.scale = 1 / 16.0f, .soft_cap = 50};     // query_pre_attn_scalar 256, attn_logit_softcapping
+    gpt_oss.logits = {.sinks = {.data = sinks, .layer = 64}};  // [layer, 64 query heads]
+    kv::keys const keys = kv::keys_of(deepseek);               // copies them
+    // example-end
+    CHECK(keys.logits.scale == 1 / std::sqrt(192.0f));
+    CHECK(kv::keys_of(gemma_2).logits.soft_cap == 50);
+    CHECK(kv::keys_of(gpt_oss).logits.sinks.at(35, 63) == 0.5f);
+    CHECK(kv::keys_of(gpt_oss).logits.sinks.data + 35 * 64 + 63 == &learned.back());
+    CHECK_FALSE(kv::keys_of(latent.view()).logits.scale.has_value());
+  }
+
   TEST_CASE("what no softmax can have is refused in one line, and nothing changes") {
     mock_options shape = one_lane(4, 2, 8, kv::codec::f32);
     shape.model.layers = 2;
