@@ -33,7 +33,9 @@ struct tell {
 TEST_SUITE("device/executor") {
   TEST_CASE("memory that kernels do not reach is refused by its name") {
     mock_cache cache(mock_options{});
-    kv::cache const view = cache.view();
+    kv::cache view = cache.view();
+    float const sink = 0;
+    view.logits.sinks.data = &sink;
     blind_executor exec;
     auto const policy = kv::policies::knorm({});
     auto const refused = [&](void const* at) {
@@ -46,6 +48,7 @@ TEST_SUITE("device/executor") {
     CHECK(refused(view.v.base) == "make_plan: v" + rule);
     CHECK(refused(view.lanes.count.data) == "make_plan: lanes.count" + rule);
     CHECK(refused(view.lanes.position.data) == "make_plan: lanes.position" + rule);
+    CHECK(refused(view.logits.sinks.data) == "make_plan: logits.sinks" + rule);
     CHECK(refused(&exec).empty());
     exec.unseen = view.k.base;
     CHECK(error_of([&] { static_cast<void>(kv::make_state(exec, policy, view)); }) == "make_state: k" + rule);

@@ -224,6 +224,7 @@ void check_reach(char const* call, Executor& exec, cache const& in) {
     reached("lanes.count", in.lanes.count.data);
     reached("lanes.position", in.lanes.position.data);
     reached("lanes.in_flight", in.lanes.in_flight);
+    reached("logits.sinks", in.logits.sinks.data);
   } else {
     static_cast<void>(call), static_cast<void>(exec), static_cast<void>(in);
   }
