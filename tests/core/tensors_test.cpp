@@ -181,8 +181,9 @@ TEST_SUITE("core/tensors") {
     CHECK(refused([](auto&) {}).empty());
     CHECK(refused([](auto& bad) { bad.k = nullptr; }) ==
           "contiguous_cache: k = null, but a cache is the engine's memory");
-    CHECK(refused([](auto& bad) { bad.v = nullptr; }) ==
-          "contiguous_cache: v = null, but a cache is the engine's memory");
+    CHECK(refused([](auto& bad) { bad.v = nullptr, bad.shape.value_dim = 0; }) ==
+          "contiguous_cache: v = null, but a cache is the engine's memory: of one with keys only, shape.value_dim says "
+          "which channels are values");
     CHECK(refused([](auto& bad) { bad.counts = nullptr; }) ==
           "contiguous_cache: counts = null, but every lane says how many entries it holds");
     CHECK(refused([](auto& bad) { bad.positions = nullptr; }) ==

@@ -42,6 +42,48 @@ TEST_SUITE("append_rows") {
     }
   }
 
+  TEST_CASE("a row of fp8 is the same bytes with the same scale, and a latent row is copied once") {
+    for (kv::codec const element : {kv::codec::e4m3, kv::codec::e5m2}) {
+      for (scaling const scales : {scaling::none, scaling::token}) {
+        for (arrangement const memory : {arrangement::hnd, arrangement::latent, arrangement::latent_view}) {
+          mock_options how = cache_of(memory, element, 1);
+          how.scales = scales;
+          mock_cache from(how);
+          how.seed = 2;
+          mock_cache to(how);
+          kv::lane const this_lane{0, 1, 1};
+          from.put(this_lane, {0, 1, 2});
+          to.put(this_lane, {0, 1, 2});
+          kv::cache const source = from.view(), target = to.view();
+          CHECK(error_of([&] { kv::detail::refuse_other_rows("promote", source, target); }).empty());
+          kv::detail::copy_entry(source, target, this_lane, 2, 0);
+          for (of const plane : {of::keys, of::values})
+            CHECK(to.row(plane, this_lane, 0) == from.row(plane, this_lane, 2));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("rows of another scale, or latent on one side only, are refused") {
+    mock_options how = cache_of(arrangement::nhd, kv::codec::e4m3, 1);
+    how.scales = scaling::head;
+    mock_cache from(how), to(how);
+    kv::cache const source = from.view();
+    kv::cache target = to.view();
+    std::string const rule =
+        " = other numbers than the other cache's, but rows are copied byte by byte: scales are the same memory, or a "
+        "plane of `more` of both caches";
+    auto const refusal = [&] { return error_of([&] { kv::detail::refuse_other_rows("promote", source, target); }); };
+    CHECK(refusal() == "promote: k.scales" + rule);
+    target.k.scales = source.k.scales;
+    CHECK(refusal() == "promote: v.scales" + rule);
+    target.v.scales = source.v.scales;
+    CHECK(refusal().empty());
+    target.v = {};
+    CHECK(refusal() ==
+          "promote: rows = latent on one side only, but values are in the keys' rows of both caches, or of none");
+  }
+
   TEST_CASE("what moves with the rows moves, and another number of planes or another type is refused") {
     mock_cache from(cache_of(arrangement::nhd, kv::codec::f32, 1));
     mock_cache to(cache_of(arrangement::nhd, kv::codec::f32, 2));

@@ -79,6 +79,12 @@ void move_expected(mock_cache& cache, mock_cache::snapshot& to, mock_cache::snap
         std::memcpy(to.memory.data() + target, from.memory.data() + source, width);
       }
     }
+    if (cache.options().scales == scaling::token) {
+      std::size_t const target = cache.scale_index(this_lane, static_cast<int>(i));
+      std::size_t const source = cache.scale_index(this_lane, order[i]);
+      to.key_scale[target] = from.key_scale[source];
+      if (!cache.latent()) to.value_scale[target] = from.value_scale[source];
+    }
     int const row =
         (cache.options().shared_entries ? this_lane.sequence : cache.index(this_lane)) * cache.options().bound;
     to.position[static_cast<std::size_t>(row) + i] = from.position[static_cast<std::size_t>(row + order[i])];

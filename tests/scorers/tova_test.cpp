@@ -28,7 +28,8 @@ void decides_as_the_reference() {
   shape.model.kv_heads = *rc::gen::inRange(1, 4);
   shape.model.layers = shape.sequences * shape.model.kv_heads > 4 ? 1 : shape.model.layers;
   shape.model.query_heads = shape.model.kv_heads * *rc::gen::element(1, 4, 8);
-  if (shape.memory == arrangement::one_pool) shape.memory = arrangement::nhd;
+  bool const latent = shape.memory == arrangement::latent || shape.memory == arrangement::latent_view;
+  if (shape.memory == arrangement::one_pool || latent) shape.memory = arrangement::nhd;
   shape.model.value_dim = 0;
   shape.rows = *rc::gen::element(content::smooth, content::few);
   RC_LOG() << shape << '\n';

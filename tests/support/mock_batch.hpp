@@ -38,13 +38,14 @@ inline void fill(mock_cache& cache, bool drafts) {
 /// rows.
 class mock_queries {
  public:
+  /// Signals are never fp8: then the rows are f32.
   mock_queries(mock_cache const& of, kv::codec element, int rows, int capacity)
-      : model_(of.model()), element_(element), rows_(rows), capacity_(capacity) {
+      : model_(of.model()), element_(kv::is_fp8(element) ? kv::codec::f32 : element), rows_(rows), capacity_(capacity) {
     auto const all = static_cast<std::size_t>(of.options().sequences);
     position_.assign(all * static_cast<std::size_t>(capacity), 1 << 30);
     cursor_.assign(all * 2, 0);
     memory_.assign(all * static_cast<std::size_t>(model_.layers * model_.query_heads * capacity * model_.head_dim) *
-                       static_cast<std::size_t>(kv::bytes_of(element)),
+                       static_cast<std::size_t>(kv::bytes_of(element_)),
                    std::byte{0x5A});
     for (std::size_t s = 0; s < all; ++s) {
       cursor_[2 * s] = ring() ? static_cast<int>(s + 3) % capacity : 0;

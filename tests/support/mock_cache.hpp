@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,8 +25,10 @@ enum class of { keys, values };
 class mock_cache {
  public:
   explicit mock_cache(mock_options const& how) : options_(how), dice_(how.seed) {
+    if (!kv::is_fp8(how.element)) options_.scales = scaling::none;
     lay_out();
     make_tables();
+    make_scales();
     int const rows = how.shared_entries ? how.sequences : lane_count();
     count_.assign(static_cast<std::size_t>(rows), 0);
     position_.assign(static_cast<std::size_t>(rows) * static_cast<std::size_t>(how.bound), -1);
@@ -80,7 +84,14 @@ class mock_cache {
     }
   }
 
-  [[nodiscard]] kv::cache view() { return {model(), lanes(), plane(of::keys), plane(of::values), where()}; }
+  [[nodiscard]] kv::cache view() {
+    bool const keys_only = options_.memory == arrangement::latent;
+    kv::cache made{model(), lanes(), plane(of::keys), keys_only ? kv::plane{} : plane(of::values), where()};
+    if (options_.scales != scaling::token) return made;
+    planes_of_scales_ = {scales_plane(key_scale_), scales_plane(value_scale_)};
+    made.more = {planes_of_scales_.data(), latent() ? 1u : 2u};
+    return made;
+  }
 
   // --- What the test sees --------------------------------------------------------------------------------------------
 
@@ -105,16 +116,40 @@ class mock_cache {
     return memory_.data() + by.base + this_lane.layer * by.layer + unit * by.unit + token * by.token +
            this_lane.head * by.head + dim * by.dim;
   }
+  /// The numbers of an entry's row: its elements, each times the row's scale.
   [[nodiscard]] reference::row row(of plane, kv::lane this_lane, int ordinal) {
     reference::row values;
     int const dims = plane == of::keys ? model().head_dim : value_dim();
-    for (int d = 0; d < dims; ++d) values.push_back(decoded(options_.element, element(plane, this_lane, ordinal, d)));
+    for (int d = 0; d < dims; ++d) {
+      auto const stored = static_cast<float>(decoded(options_.element, element(plane, this_lane, ordinal, d)));
+      values.push_back(static_cast<double>(stored * scale(plane, this_lane, ordinal)));
+    }
     return values;
   }
+  /// Writes a row. The values of a latent cache are in its keys' rows, and are not written.
   void write(of plane, kv::lane this_lane, int ordinal, reference::row const& values) {
-    for (std::size_t d = 0; d < values.size(); ++d) {
-      encode(options_.element, values[d], element(plane, this_lane, ordinal, static_cast<int>(d)));
+    if (latent() && plane == of::values) return;
+    if (options_.scales == scaling::token) {
+      scale(plane, this_lane, ordinal) = one_scale(index(this_lane) + 5 * ordinal + (plane == of::keys ? 0 : 1));
     }
+    for (std::size_t d = 0; d < values.size(); ++d) {
+      double const stored = values[d] / static_cast<double>(scale(plane, this_lane, ordinal));
+      encode(options_.element, stored, element(plane, this_lane, ordinal, static_cast<int>(d)));
+    }
+  }
+  [[nodiscard]] bool latent() const {
+    return options_.memory == arrangement::latent || options_.memory == arrangement::latent_view;
+  }
+  /// What the elements of an entry's row are multiplied by.
+  [[nodiscard]] float& scale(of plane, kv::lane this_lane, int ordinal) {
+    std::vector<float>& all = plane == of::keys || latent() ? key_scale_ : value_scale_;
+    return all[scale_index(this_lane, ordinal)];
+  }
+  [[nodiscard]] std::size_t scale_index(kv::lane this_lane, int ordinal) const {
+    kv::element_scales const by = scales();
+    auto const [unit, token] = place_of(this_lane, ordinal);
+    return static_cast<std::size_t>(this_lane.layer * by.layer + unit * by.unit + token * by.token +
+                                    this_lane.head * by.head);
   }
   [[nodiscard]] reference::matrix rows(of plane, kv::lane this_lane, int count) {
     reference::matrix all;
@@ -126,9 +161,11 @@ class mock_cache {
   [[nodiscard]] reference::row fingerprint(of plane, kv::lane this_lane, int position) const {
     reference::row values;
     int const dims = plane == of::keys ? model().head_dim : value_dim();
+    if (latent()) plane = of::keys;
     dice from(options_.seed * 1000003u + static_cast<std::uint64_t>(index(this_lane)) * 7919u +
               static_cast<std::uint64_t>(position) * 2u + (plane == of::keys ? 1u : 0u));
-    for (int d = 0; d < dims; ++d) values.push_back(from.between(-128, 128) / 64.0);
+    int const most = kv::is_fp8(options_.element) ? 4 : 128;
+    for (int d = 0; d < dims; ++d) values.push_back(from.between(-most, most) / 64.0);
     return values;
   }
 
@@ -150,9 +187,12 @@ class mock_cache {
   struct snapshot {
     std::vector<std::byte> memory;
     std::vector<int> table, count, position, in_flight;
+    std::vector<float> key_scale, value_scale;
     friend bool operator==(snapshot const&, snapshot const&) = default;
   };
-  [[nodiscard]] snapshot save() const { return {memory_, table_, count_, position_, in_flight_}; }
+  [[nodiscard]] snapshot save() const {
+    return {memory_, table_, count_, position_, in_flight_, key_scale_, value_scale_};
+  }
   [[nodiscard]] std::ptrdiff_t offset_of(std::byte const* at) const { return at - memory_.data(); }
 
  private:
@@ -168,7 +208,48 @@ class mock_cache {
   [[nodiscard]] kv::plane plane(of which) {
     strides const& by = which == of::keys ? key_ : value_;
     int const dims = which == of::keys ? model().head_dim : value_dim();
-    return {memory_.data() + by.base, options_.element, dims, by.layer, by.unit, by.token, by.head, by.dim};
+    kv::plane made{memory_.data() + by.base, options_.element, dims, by.layer, by.unit, by.token, by.head, by.dim};
+    if (options_.scales == scaling::none) return made;
+    made.scales = scales();
+    made.scales.data = which == of::keys || latent() ? key_scale_.data() : value_scale_.data();
+    return made;
+  }
+  /// The strides of scales.
+  [[nodiscard]] kv::element_scales scales() const {
+    if (options_.scales == scaling::none || options_.scales == scaling::tensor) return {};
+    std::int64_t const of_head = options_.scales == scaling::token ? std::int64_t{units_} * unit_tokens_ : 1;
+    std::int64_t const pool = options_.memory == arrangement::one_pool ? 0 : 1;
+    std::int64_t const tokens = options_.scales == scaling::token ? 1 : 0;
+    return {.layer = pool * of_head * model().kv_heads,
+            .unit = tokens * unit_tokens_,
+            .token = tokens,
+            .head = pool * of_head};
+  }
+  [[nodiscard]] kv::plane scales_plane(std::vector<float>& of) const {
+    kv::element_scales const by = scales();
+    return {reinterpret_cast<std::byte*>(of.data()),
+            kv::codec::f32,
+            1,
+            4 * by.layer,
+            4 * by.unit,
+            4 * by.token,
+            4 * by.head,
+            4};
+  }
+  /// Fingerprints are held exactly with powers of two only.
+  [[nodiscard]] float one_scale(int i) const {
+    float const some[] = {0.25f, 1.0f, options_.rows == content::fingerprint ? 0.5f : 0.3f};
+    return some[i % 3];
+  }
+  void make_scales() {
+    auto const rows = static_cast<std::size_t>(units_) * static_cast<std::size_t>(unit_tokens_);
+    std::size_t const all = rows * static_cast<std::size_t>(model().layers * model().kv_heads);
+    for (std::vector<float>* const each : {&key_scale_, &value_scale_}) {
+      each->assign(all, 1.0f);
+      for (std::size_t i = 0; i < all && options_.scales != scaling::none; ++i) {
+        (*each)[i] = one_scale(static_cast<int>(i) + (each == &key_scale_ ? 0 : 1));
+      }
+    }
   }
   [[nodiscard]] std::size_t entries_row(kv::lane this_lane) const {
     return static_cast<std::size_t>(options_.shared_entries ? this_lane.sequence : index(this_lane));
@@ -198,6 +279,8 @@ class mock_cache {
   strides value_;
   std::vector<std::byte> memory_;
   std::vector<int> table_, count_, position_, in_flight_;
+  std::vector<float> key_scale_, value_scale_;
+  std::array<kv::plane, 2> planes_of_scales_{};
 };
 
 inline void mock_cache::lay_out() {
@@ -252,6 +335,7 @@ inline void mock_cache::lay_out() {
       each->token = -each->token;
     }
   }
+  if (latent()) value_ = key_;
   if (one_pool) key_.layer = key_.head = value_.layer = value_.head = 0;
   memory_.assign(static_cast<std::size_t>(k_bytes + v_bytes + 3 * guard + options_.skew), std::byte{0xA5});
 }

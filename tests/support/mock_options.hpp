@@ -11,8 +11,12 @@ namespace kvpolicy_test {
 namespace kv = kvpolicy;
 
 /// How an engine's planes lie in memory. N tokens, H heads, D channels; packed: K and V in turn; one_pool: pages that
-/// any lane may hold, found through a table for each lane.
-enum class arrangement { nhd, hnd, transposed_v, packed_rows, packed_units, reversed, one_pool };
+/// any lane may hold, found through a table for each lane; latent: values are the first channels of the keys' rows, and
+/// latent_view: there is a plane of values inside of those rows.
+enum class arrangement { nhd, hnd, transposed_v, packed_rows, packed_units, reversed, one_pool, latent, latent_view };
+
+/// Which rows of fp8 have a scale of their own. Scales of tokens are a further plane, which moves with the rows.
+enum class scaling { none, tensor, head, token };
 
 /// What the rows hold: anything, few distinct values (ties), some NaN and infinities, or numbers which tell lane and
 /// position and which every element type holds exactly.
@@ -28,6 +32,7 @@ struct mock_options {
   bool shared_table = true;     ///< one table row for all lanes of a sequence, or one for each lane
   bool shared_entries = false;  ///< one count and one row of positions for all lanes of a sequence
   int page = 4;
+  scaling scales = scaling::none;
   int padding = 0;  ///< bytes behind every row
   int skew = 0;     ///< bytes by which the planes start beside their natural alignment
   content rows = content::smooth;
@@ -35,15 +40,18 @@ struct mock_options {
 };
 
 inline std::ostream& operator<<(std::ostream& out, mock_options const& how) {
-  char const* const memory[] = {"nhd", "hnd", "transposed_v", "packed_rows", "packed_units", "reversed", "one_pool"};
+  char const* const memory[] = {"nhd",      "hnd",      "transposed_v", "packed_rows", "packed_units",
+                                "reversed", "one_pool", "latent",       "latent_view"};
+  char const* const scales[] = {"", ", a scale", ", a scale a head", ", a scale a token"};
   char const* const where[] = {"identity", "slot_map", "block_table", "ring"};
   char const* const rows[] = {"smooth", "few", "troubled", "fingerprint"};
   return out << how.sequences << " sequences, " << how.model.layers << " layers, " << how.model.query_heads << "/"
              << how.model.kv_heads << " heads, D " << how.model.head_dim << ", Dv " << how.model.value_dim << ", bound "
-             << how.bound << ", " << kv::name_of(how.element) << ", " << memory[static_cast<int>(how.memory)] << ", "
-             << where[static_cast<int>(how.where)] << (how.shared_table ? ", shared table" : ", a table a lane")
-             << ", page " << how.page << ", padding " << how.padding << ", skew " << how.skew << ", "
-             << rows[static_cast<int>(how.rows)] << ", seed " << how.seed;
+             << how.bound << ", " << kv::name_of(how.element) << scales[static_cast<int>(how.scales)] << ", "
+             << memory[static_cast<int>(how.memory)] << ", " << where[static_cast<int>(how.where)]
+             << (how.shared_table ? ", shared table" : ", a table a lane") << ", page " << how.page << ", padding "
+             << how.padding << ", skew " << how.skew << ", " << rows[static_cast<int>(how.rows)] << ", seed "
+             << how.seed;
 }
 
 /// Inside a property: any shape, memory layout, locator and element type. Wide heads come in small batches.
@@ -59,11 +67,16 @@ inline mock_options any_mock(int most_lanes = 12) {
   if (how.sequences * how.model.kv_heads * how.model.layers > lanes) how.model.layers = 1;
   how.model.query_heads = how.model.kv_heads * (how.model.head_dim >= 64 ? one_of(1, 2) : one_of(1, 1, 4, 8));
   how.bound = one_of(40, 1, 31, 32, 33, 34);
-  how.element = one_of(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  how.element = one_of(kv::codec::f32, kv::codec::f32, kv::codec::f16, kv::codec::f16, kv::codec::bf16, kv::codec::bf16,
+                       kv::codec::e4m3, kv::codec::e5m2);
+  if (kv::is_fp8(how.element)) how.scales = one_of(scaling::none, scaling::tensor, scaling::head, scaling::token);
   how.memory = one_of(arrangement::nhd, arrangement::hnd, arrangement::transposed_v, arrangement::packed_rows,
-                      arrangement::packed_units, arrangement::reversed, arrangement::one_pool);
+                      arrangement::packed_units, arrangement::reversed, arrangement::one_pool, arrangement::latent,
+                      arrangement::latent_view);
   bool const packed = how.memory == arrangement::packed_rows || how.memory == arrangement::packed_units;
   how.model.value_dim = packed ? one_of(0, how.model.head_dim) : one_of(0, 3);
+  bool const latent = how.memory == arrangement::latent || how.memory == arrangement::latent_view;
+  if (latent) how.model.value_dim = how.model.head_dim - how.model.head_dim / 4;
   how.where = one_of(kv::locating::identity, kv::locating::slot_map, kv::locating::block_table, kv::locating::ring);
   how.shared_table = *rc::gen::arbitrary<bool>();
   if (how.memory == arrangement::one_pool) {

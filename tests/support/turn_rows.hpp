@@ -16,16 +16,19 @@ namespace kv = kvpolicy;
 namespace reference = kvpolicy_reference;
 
 /// The query rows of each sequence's turn in an engine's memory, a ring that begins anywhere, and which of them are the
-/// span. A sequence without rows has no turn.
+/// span. A sequence without rows has no turn. Rows are never fp8, but f32 instead.
 class turn_rows {
  public:
   turn_rows(kv::shape const& model, int sequences, int capacity, kv::codec element = kv::codec::f32)
-      : model_(model), element_(element), capacity_(capacity), cursor_(at(2 * sequences), 0) {
+      : model_(model),
+        element_(kv::is_fp8(element) ? kv::codec::f32 : element),
+        capacity_(capacity),
+        cursor_(at(2 * sequences), 0) {
     position_.assign(at(sequences * capacity), -5);
     begin_.assign(at(sequences), 0);
     end_.assign(at(sequences), 0);
     memory_.assign(at(sequences * model.layers * model.query_heads * capacity * model.head_dim *
-                      static_cast<int>(kv::bytes_of(element))),
+                      static_cast<int>(kv::bytes_of(element_))),
                    std::byte{0x5A});
   }
 

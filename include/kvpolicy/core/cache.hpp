@@ -30,6 +30,27 @@ struct base_table {
                       ///< once; 0: pointers are aligned to an element only
 };
 
+/// What the elements of a plane are multiplied by, for elements of fp8: value = element x scale. A stride of 0 shares
+/// the number along that axis, so one description covers a scale for a tensor (all strides 0), for a head, for a token,
+/// or for each row.
+///
+/// Appliers move rows as bytes. So where tokens have scales of their own, the scales are a plane of `cache.more` too
+/// (of one f32 element, in the same memory, with the same strides), and move with their rows.
+struct element_scales {
+  float const* data = nullptr;  ///< null: every scale is 1
+  std::int64_t layer = 0;       ///< strides in floats, as those of the plane are in bytes
+  std::int64_t unit = 0;
+  std::int64_t token = 0;
+  std::int64_t head = 0;
+
+  /// The scale of a row.
+  [[nodiscard]] KVPOLICY_HD constexpr float at(int in_layer, place where, int of_head) const {
+    if (data == nullptr) return 1.0f;
+    return data[in_layer * layer + where.unit * unit + where.token * token + of_head * head];
+  }
+  friend bool operator==(element_scales const&, element_scales const&) = default;
+};
+
 /// The keys *or* the values of a model: named axes with signed strides in bytes. Layouts such as NHD, HND, packed K/V
 /// and transposed V differ in strides only. A layer or head stride of 0 describes a pool in which a unit belongs to the
 /// lane whose table names it.
@@ -42,7 +63,8 @@ struct plane {
   std::int64_t token = 0;
   std::int64_t head = 0;
   std::int64_t dim = 0;
-  base_table bases{};  ///< used instead of `base` if its `data` is not null
+  base_table bases{};       ///< used instead of `base` if its `data` is not null
+  element_scales scales{};  ///< of fp8 elements; other elements have none
 
   [[nodiscard]] KVPOLICY_HD constexpr std::byte* row(int in_layer, place at, int of_head) const {
     std::byte* const from =
@@ -114,23 +136,79 @@ struct locator {
 }
 
 /// A view of a KV cache: its keys and values, the locator that finds an entry in them, and its lanes. Appliers edit it.
+///
+/// A latent cache (DeepSeek's MLA) has rows that are keys and values at once: the values are the first
+/// `shape.value_dim` channels of the keys' rows. It has one KV head, and says so by a `v` without memory, or by a `v`
+/// inside of the rows of `k`. Its rows are moved once.
 struct cache {
   kvpolicy::shape shape{};
   kvpolicy::lanes lanes{};
   plane k{};
-  plane v{};
+  plane v{};  ///< no memory (`base` and `bases.data` are null): a part of the keys' rows, see above
   locator where{};
   std::span<plane const> more{};  ///< planes that move with K and V: scales of a quantised pool, an indexer's keys
   logit_options logits{};         ///< the model's attention scale, soft cap and sink logits
 };
 
-/// The bytes that one entry of one lane takes in K, V and the planes in `more`.
+namespace detail {
+
+/// The channels of a row of keys that are its values. There are none if `end` is 0.
+struct value_channels {
+  int begin = 0;
+  int end = 0;
+};
+
+[[nodiscard]] constexpr bool has_memory(plane const& rows) {
+  return rows.base != nullptr || rows.bases.data != nullptr;
+}
+
+/// True if rows of both planes are the same distances apart, and a table of pointers is the same one.
+[[nodiscard]] constexpr bool same_rows(plane const& a, plane const& b) {
+  bool const strides = a.layer == b.layer && a.unit == b.unit && a.token == b.token && a.head == b.head;
+  bool const tables = a.bases.data == b.bases.data && a.bases.layer == b.bases.layer && a.bases.unit == b.bases.unit &&
+                      a.bases.head == b.bases.head;
+  return strides && tables && a.element == b.element && a.dim == b.dim;
+}
+
+/// The channels of the keys' rows that are the values of a latent cache. Both forms of `cache` are understood. Without
+/// `shape.value_dim` there are none, so that a plane that was forgotten, or given twice, is an error.
+[[nodiscard]] constexpr value_channels values_in_keys(cache const& in) {
+  if (in.shape.value_dim == 0) return {};
+  if (!has_memory(in.v)) return {0, in.k.element == codec::opaque ? in.k.dims : in.shape.value_dim};
+  if (!same_rows(in.k, in.v) || in.v.dims > in.k.dims || in.k.dim == 0) return {};
+  if (in.k.bases.data != nullptr) return {0, in.v.dims};
+  std::int64_t const first = (in.v.base - in.k.base) / in.k.dim;
+  bool const inside = first >= 0 && first + in.v.dims <= in.k.dims && in.k.base + first * in.k.dim == in.v.base;
+  return inside ? value_channels{static_cast<int>(first), static_cast<int>(first) + in.v.dims} : value_channels{};
+}
+
+/// True if the cache is latent: moving the rows of the keys moves the values.
+[[nodiscard]] constexpr bool is_latent(cache const& in) { return values_in_keys(in).end > 0; }
+
+/// Calls visit(plane) for each plane whose rows move with an entry: keys, values unless they are in the keys' rows, and
+/// the planes in `more`.
+template <class Visit>
+constexpr void for_each_moved_plane(cache const& in, Visit const& visit) {
+  visit(in.k);
+  if (!is_latent(in)) visit(in.v);
+  for (plane const& each : in.more) visit(each);
+}
+
+}  // namespace detail
+
+/// The plane of the values: `v`, or of a cache with keys only the first `shape.value_dim` channels of their rows.
+[[nodiscard]] constexpr plane value_plane(cache const& from) {
+  if (detail::has_memory(from.v) || !detail::is_latent(from)) return from.v;
+  plane made = from.k;
+  made.dims = detail::values_in_keys(from).end;
+  return made;
+}
+
+/// The bytes that one entry of one lane takes in K, V and the planes in `more`. Rows that are both count once.
 [[nodiscard]] inline std::int64_t entry_bytes(cache const& in) {
   std::int64_t bytes = 0;
-  auto const add = [&](plane const& rows) { bytes += std::int64_t{rows.dims} * bytes_of(rows.element); };
-  add(in.k);
-  add(in.v);
-  for (plane const& each : in.more) add(each);
+  detail::for_each_moved_plane(in,
+                               [&](plane const& rows) { bytes += std::int64_t{rows.dims} * bytes_of(rows.element); });
   return bytes;
 }
 

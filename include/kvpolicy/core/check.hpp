@@ -7,6 +7,7 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/core/signal_rows.hpp>
 #include <limits>
 #include <utility>
 
@@ -143,6 +144,7 @@ inline bool apart(plane const& keys, std::array<axis, 6> const& k, plane const& 
 
 inline void check_plane(char const* call, char const* name, plane const& rows, int dims, cache const& in) {
   expects(rows.base != nullptr || rows.bases.data != nullptr, call, name, "null", "a plane is the engine's memory");
+  check_scales(call, name, rows);
   expects(
       rows.dims == dims || rows.element == codec::opaque, call, [&] { return std::string(name) + ".dims"; }, rows.dims,
       [&] { return "the shape says " + std::to_string(dims) + " channels"; });
@@ -187,7 +189,17 @@ inline void check_locator(char const* call, locator const& where, lanes const& b
           [&] { return "the pages of " + std::to_string(batch.sequences) + " sequences begin at different places"; });
 }
 
+/// Checks the values: a plane of their own, or the first channels of the keys' rows, which the shape has to say.
+inline void check_values(char const* call, cache const& in) {
+  int const dims = in.shape.value_dim != 0 ? in.shape.value_dim : in.shape.head_dim;
+  if (has_memory(in.v) || in.shape.value_dim == 0) return check_plane(call, "v", in.v, dims, in);
+  expects(dims <= in.k.dims || in.k.element == codec::opaque, call, "shape.value_dim", dims, [&] {
+    return "values without memory of their own are in the keys' rows, of " + std::to_string(in.k.dims) + " channels";
+  });
+}
+
 inline void check_overlap(char const* call, cache const& in) {
+  if (is_latent(in)) return;
   if (in.k.bases.data != nullptr || in.v.bases.data != nullptr) return;  // this check does not read pointers
   expects(apart(in.k, axes_of(in.k, in.shape, in.where), in.v, axes_of(in.v, in.shape, in.where)), call, "k and v",
           "overlapping", "keys and values are different memory");
@@ -199,7 +211,7 @@ inline void check_cache(char const* call, cache const& in) {
   check_lanes(call, in.lanes, in.shape);
   check_locator(call, in.where, in.lanes);
   check_plane(call, "k", in.k, in.shape.head_dim, in);
-  check_plane(call, "v", in.v, in.shape.value_dim != 0 ? in.shape.value_dim : in.shape.head_dim, in);
+  check_values(call, in);
   check_overlap(call, in);
   check_logits(call, "logits", in.logits, in.lanes);
   for (plane const& each : in.more) {
@@ -220,6 +232,8 @@ void check_reach(char const* call, Executor& exec, cache const& in) {
     };
     reached("k", in.k.base);
     reached("v", in.v.base);
+    reached("k.scales", in.k.scales.data);
+    reached("v.scales", in.v.scales.data);
     reached("where.table", in.where.table.data);
     reached("lanes.count", in.lanes.count.data);
     reached("lanes.position", in.lanes.position.data);

@@ -24,13 +24,40 @@ inline bool apart_in(cache const& in, lane this_lane, std::int64_t unit) {
   return apart(k, axes_of_lane(k, in.where, unit >= 0), v, axes_of_lane(v, in.where, unit >= 0));
 }
 
-/// Refuses rows that are both keys and values (MLA's latent rows, found through tables of pointers). An applier that
-/// moves the rows of keys and of values would move them twice. Each lane is compared with itself only.
+/// True if scales differ between the entries of a lane, so that they have to move with the entries' rows.
+[[nodiscard]] inline bool scales_move(element_scales const& scales, locator const& where) {
+  bool const unit_is_sequence = where.kind == locating::identity || where.kind == locating::ring;
+  return scales.data != nullptr && (scales.token != 0 || (scales.unit != 0 && !unit_is_sequence));
+}
+
+/// True if `rows`, a plane of `cache.more`, is the memory of the scales.
+[[nodiscard]] inline bool holds_scales(plane const& rows, element_scales const& of) {
+  constexpr auto width = static_cast<std::int64_t>(sizeof(float));
+  bool const whole = rows.contiguous() && rows.dims * bytes_of(rows.element) >= width && rows.bases.data == nullptr;
+  return whole && static_cast<void const*>(rows.base) == of.data && rows.layer == of.layer * width &&
+         rows.unit == of.unit * width && rows.token == of.token * width && rows.head == of.head * width;
+}
+
+/// Refuses scales that differ between entries and stay behind when rows move.
+inline void refuse_scales_left_behind(char const* call, cache const& in) {
+  auto const check = [&](char const* name, plane const& rows) {
+    auto const held = [&](plane const& each) { return holds_scales(each, rows.scales); };
+    bool const moved = std::any_of(in.more.begin(), in.more.end(), held);
+    expects(!scales_move(rows.scales, in.where) || moved, call, name, "a number for each token or page",
+            "rows move, and no plane of cache.more moves these numbers with them");
+  };
+  check("k.scales", in.k);
+  check("v.scales", in.v);
+}
+
+/// Refuses rows that are both keys and values, unless the cache is latent as a whole. An applier that moves the rows of
+/// keys and of values would move them twice. Each lane is compared with itself only.
 ///
 /// Cost: a few comparisons for each lane, or for each unit of each lane if there is a pointer for each unit.
 template <class Backend>
 void refuse_rows_of_both(char const* call, cache const& in) {
   if constexpr (reads_on_host<Backend>) {
+    if (is_latent(in)) return;                                             // its rows are moved once
     if (in.k.bases.data == nullptr && in.v.bases.data == nullptr) return;  // check_overlap has checked this case
     bool const by_unit = in.k.bases.unit != 0 || in.v.bases.unit != 0;
     for (int i = 0; i < in.lanes.size(); ++i) {
@@ -45,6 +72,13 @@ void refuse_rows_of_both(char const* call, cache const& in) {
           "this applier moves rows of both: keys and values are different memory");
     }
   }
+}
+
+/// Refuses a cache whose rows cannot be moved by an applier that moves those of keys, values and `more`.
+template <class Backend>
+void refuse_unmovable_rows(char const* call, cache const& in) {
+  refuse_scales_left_behind(call, in);
+  refuse_rows_of_both<Backend>(call, in);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -26,6 +26,21 @@ inline void check_readable(char const* call, char const* name, codec element) {
   expects(element != codec::opaque, call, name, "opaque rows", "only their engine can read them");
 }
 
+/// Refuses fp8, which keys and values alone may be.
+template <class Name>
+void check_not_fp8(char const* call, Name const& name, codec element) {
+  expects(!is_fp8(element), call, name, name_of(element), "it is f32, f16 or bf16: only keys and values may be fp8");
+}
+
+/// Refuses scales of elements that are not fp8.
+template <class Plane>
+void check_scales(char const* call, char const* name, Plane const& rows) {
+  expects(
+      rows.scales.data == nullptr || is_fp8(rows.element), call, [&] { return std::string(name) + ".scales"; },
+      [&] { return std::string("numbers beside ") + name_of(rows.element); },
+      "e4m3 and e5m2 elements alone have scales");
+}
+
 /// Refuses a signal of one number for each entry whose pointer is null.
 template <class T>
 void check_numbers_given(char const* call, char const* name, by_lane<T> const& table) {
@@ -72,6 +87,7 @@ void check_rows_given(char const* call, char const* name, Rows const& of, shape 
   expects(of.rows >= 0, call, member(".rows"), of.rows, "a count cannot be negative");
   expects(of.base != nullptr || of.rows == 0, call, name, "null", "a signal is the engine's memory");
   check_readable(call, name, of.element);
+  check_not_fp8(call, name, of.element);
   expects(of.position.data != nullptr || of.rows == 0, call, member(".position"), "null",
           "every row says its position");
   expects(of.heads == model.query_heads, call, member(".heads"), of.heads,

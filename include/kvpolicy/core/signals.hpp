@@ -21,6 +21,10 @@ struct row_view {
   [[nodiscard]] KVPOLICY_HD std::byte const* row(lane this_lane, int ordinal) const {
     return rows.row(this_lane.layer, where.at(this_lane, ordinal), this_lane.head);
   }
+  /// What the elements of an entry's row are multiplied by.
+  [[nodiscard]] KVPOLICY_HD float scale(lane this_lane, int ordinal) const {
+    return rows.scales.at(this_lane.layer, where.at(this_lane, ordinal), this_lane.head);
+  }
 };
 
 /// Signal: the post-RoPE keys of every entry, and how logits are made of them.
@@ -31,6 +35,7 @@ struct keys : row_view {
     expects(rows.base != nullptr || rows.bases.data != nullptr, call, "keys", "null",
             "a signal is the engine's memory");
     detail::check_readable(call, "keys", rows.element);
+    detail::check_scales(call, "keys", rows);
     expects(rows.dims == model.head_dim, call, "keys.dims", rows.dims,
             [&] { return "the shape says " + std::to_string(model.head_dim) + " channels"; });
   }
@@ -46,13 +51,14 @@ struct values : row_view {
     expects(rows.base != nullptr || rows.bases.data != nullptr, call, "values", "null",
             "a signal is the engine's memory");
     detail::check_readable(call, "values", rows.element);
+    detail::check_scales(call, "values", rows);
   }
 };
 
 /// A cache's keys as a signal.
 [[nodiscard]] constexpr keys keys_of(cache const& from) { return {{from.k, from.where}, from.logits}; }
-/// A cache's values as a signal.
-[[nodiscard]] constexpr values values_of(cache const& from) { return {{from.v, from.where}}; }
+/// A cache's values as a signal. Those of a latent cache are a part of the keys' rows.
+[[nodiscard]] constexpr values values_of(cache const& from) { return {{value_plane(from), from.where}}; }
 
 /// One number for each new entry of a lane, of any element type.
 struct entry_numbers {
@@ -75,6 +81,7 @@ struct entry_numbers {
     expects(base != nullptr || (entries == 0 && counts.data == nullptr), call, "entry numbers", "null",
             "a signal is the engine's memory");
     expects(element != codec::opaque, call, "entry numbers", "opaque", "only their engine can read them");
+    detail::check_not_fp8(call, "entry numbers", element);
   }
   void check_strides(char const* call, lanes const& batch) const {
     if (base == nullptr || (entries == 0 && counts.data == nullptr)) return;  // there is no number

@@ -18,7 +18,7 @@ enum class axis_order { nhd, hnd };
 /// `nhd`, [layer, sequence, KV head, token, channel] in order `hnd`.
 struct contiguous_memory {
   void* k = nullptr;
-  void* v = nullptr;
+  void* v = nullptr;           ///< null: values are the first `shape.value_dim` channels of a row of k (a latent cache)
   codec element = codec::f32;  ///< of K and of V
   kvpolicy::shape shape{};
   int sequences = 1;
@@ -48,7 +48,8 @@ namespace detail {
 
 inline void check_contiguous(char const* call, contiguous_memory const& of) {
   expects(of.k != nullptr, call, "k", "null", "a cache is the engine's memory");
-  expects(of.v != nullptr, call, "v", "null", "a cache is the engine's memory");
+  expects(of.v != nullptr || of.shape.value_dim != 0, call, "v", "null",
+          "a cache is the engine's memory: of one with keys only, shape.value_dim says which channels are values");
   expects(of.counts != nullptr, call, "counts", "null", "every lane says how many entries it holds");
   expects(of.positions != nullptr, call, "positions", "null", "every entry says its position");
   expects(of.sequences > 0, call, "sequences", of.sequences, "a batch has at least one sequence");
@@ -61,7 +62,7 @@ inline void check_contiguous(char const* call, contiguous_memory const& of) {
   std::int64_t const lanes_of_sequence = std::int64_t{of.shape.layers} * of.shape.kv_heads;
   cache made{.shape = of.shape,
              .k = contiguous_plane(of, of.k, of.shape.head_dim, slots),
-             .v = contiguous_plane(of, of.v, value_dim, slots),
+             .v = of.v != nullptr ? contiguous_plane(of, of.v, value_dim, slots) : plane{},
              .where = where};
   made.lanes = {.sequences = of.sequences,
                 .layer_end = of.shape.layers,

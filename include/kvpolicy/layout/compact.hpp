@@ -23,7 +23,7 @@ struct compact {
 
   template <executor Executor>
   void refuse(Executor&, keep_set const& keep, cache const& in) const {
-    detail::refuse_rows_of_both<typename Executor::backend>("apply", detail::decided_part(in, keep));
+    detail::refuse_unmovable_rows<typename Executor::backend>("apply", detail::decided_part(in, keep));
   }
 
   template <executor Executor>

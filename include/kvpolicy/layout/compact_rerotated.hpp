@@ -19,8 +19,11 @@ namespace KVPOLICY_NAMESPACE {
 /// element type, so errors accumulate if a key is rotated many times. Keys whose position does not change are not
 /// touched.
 ///
-/// - refuses opaque keys, rows that are both keys and values, a rope that does not fit, a decision about some layers
-///   only, and lanes of a sequence that keep different numbers of entries.
+/// Of a latent cache only the channels that are no values turn (the RoPE part of MLA's rows).
+///
+/// - refuses opaque and fp8 keys, rows that are keys and values in another way than those of a latent cache, a rope
+/// that
+///   does not fit, a decision about some layers only, and lanes of a sequence that keep different numbers of entries.
 struct compact_rerotated {
   kvpolicy::rope rope{};
 
@@ -34,7 +37,7 @@ struct compact_rerotated {
     expects(keep.lanes.layers() == in.shape.layers, "apply", "plan.lanes.layers", keep.lanes.layers(),
             [&] { return "all " + std::to_string(in.shape.layers) + " layers go on at one position"; });
     cache const part = detail::decided_part(in, keep);
-    detail::refuse_rows_of_both<typename Executor::backend>("apply", part);
+    detail::refuse_unmovable_rows<typename Executor::backend>("apply", part);
     ops::rerotate_t::check(part.lanes, part, rope);
     using turning = implementation<ops::rerotate_t, typename Executor::backend>;
     if constexpr (requires { turning::refuse(part); }) turning::refuse(part);

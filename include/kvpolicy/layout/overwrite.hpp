@@ -28,7 +28,7 @@ struct overwrite {
   template <executor Executor>
   void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
     if (keep.lists == side::kept) {
-      detail::refuse_rows_of_both<typename Executor::backend>("apply", detail::decided_part(in, keep));
+      detail::refuse_unmovable_rows<typename Executor::backend>("apply", detail::decided_part(in, keep));
     }
     detail::refuse_list(exec, list_edit<>{.list = list, .distinct = true}, keep, in);
   }

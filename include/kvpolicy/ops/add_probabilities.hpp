@@ -28,6 +28,7 @@ struct add_probabilities_t : verb<add_probabilities_t> {
 
   static void check(lanes const& batch, attention_probabilities const& from, reduction group, by_lane<float> const&) {
     detail::check_readable(name, "probabilities", from.element);
+    detail::check_not_fp8(name, "probabilities", from.element);
     expects(from.rows >= 0, name, "probabilities.rows", from.rows, "a count cannot be negative");
     expects(from.rows == 0 || (from.heads > 0 && from.heads % batch.heads == 0), name, "probabilities.heads",
             from.heads, "query heads are shared out evenly among KV heads");

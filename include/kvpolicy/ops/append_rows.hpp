@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <kvpolicy/core/check_pointers.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
@@ -50,13 +51,28 @@ inline recorded_column const* same_column(std::span<recorded_column const> colum
   return found != columns.end() ? &*found : nullptr;
 }
 
+/// Throws unless a row's bytes have the same scale in both caches: scales are the same memory, or move with the row.
+inline void refuse_other_scales(char const* call, char const* name, element_scales const& of_source,
+                                element_scales const& of_target, cache const& from, cache const& to) {
+  bool moved = !scales_move(of_source, from.where) && !scales_move(of_target, to.where) && of_source == of_target;
+  for (std::size_t i = 0; i < to.more.size() && !moved; ++i) {
+    moved = of_source.data != nullptr && holds_scales(from.more[i], of_source) && holds_scales(to.more[i], of_target);
+  }
+  expects(moved, call, name, "other numbers than the other cache's",
+          "rows are copied byte by byte: scales are the same memory, or a plane of `more` of both caches");
+}
+
 /// Throws unless rows of one cache can be copied to the other byte by byte.
 inline void refuse_other_rows(char const* call, cache const& from, cache const& to) {
   auto const same = [](plane const& a, plane const& b) { return a.element == b.element && a.dims == b.dims; };
-  expects(same(from.k, to.k) && same(from.v, to.v), call, "rows", "of another type or size",
+  expects(same(from.k, to.k) && same(value_plane(from), value_plane(to)), call, "rows", "of another type or size",
           "rows are copied byte by byte");
+  expects(is_latent(from) == is_latent(to), call, "rows", "latent on one side only",
+          "values are in the keys' rows of both caches, or of none");
   expects(from.more.size() == to.more.size(), call, "more", from.more.size(),
           [&] { return "the other cache has " + std::to_string(to.more.size()) + " further planes"; });
+  refuse_other_scales(call, "k.scales", from.k.scales, to.k.scales, from, to);
+  refuse_other_scales(call, "v.scales", from.v.scales, to.v.scales, from, to);
 }
 
 /// Throws if the new tokens are of a sequence that the batch does not have, or if their number is negative.

@@ -73,7 +73,9 @@ struct attention_mass_t : verb<attention_mass_t> {
                     score_view const& out) {
     detail::check_readable("attention_mass", "keys", from.rows.element);
     detail::check_logits("attention_mass", "keys.logits", from.logits, out.lanes);
+    detail::check_scales("attention_mass", "keys", from.rows);
     detail::check_readable("attention_mass", "queries", rows.element);
+    detail::check_not_fp8("attention_mass", "queries", rows.element);
     expects(from.rows.dims == rows.dims, "attention_mass", "queries.dims", rows.dims,
             "keys and queries have one head size");
     expects(rows.rows == 0 || (rows.heads > 0 && rows.heads % out.lanes.heads == 0), "attention_mass", "queries.heads",

@@ -45,6 +45,7 @@ void check_page_bounds(char const* call, page_bound_table<Byte, Count> const& bo
   expects(bounds.page >= 1, call, "page_bounds.page", bounds.page, "a page holds at least one entry");
   expects(bounds.dims >= 1, call, "page_bounds.dims", bounds.dims, "a head has at least one channel");
   expects(bounds.element != codec::opaque, call, "page_bounds.element", "opaque", "bounds are numbers");
+  check_not_fp8(call, "page_bounds.element", bounds.element);
 }
 
 }  // namespace detail
@@ -60,12 +61,13 @@ namespace ops {
 /// - cost: reads each key of the computed pages once; the keys of an unfinished page are read again by the next call.
 ///   Scratch per worker: 18 D floats.
 /// - throws: `invalid_argument` if head sizes differ, or the element type of the bounds is neither that of the keys nor
-///   f32.
+///   f32. Keys of fp8 have bounds of f32, of element x scale.
 struct extend_bounds_t : verb<extend_bounds_t> {
   static constexpr auto name = "extend_bounds";
   static void check(lanes const&, keys const& from, page_bound_memory const& to) {
     detail::check_page_bounds("extend_bounds", to);
     detail::check_readable("extend_bounds", "keys", from.rows.element);
+    detail::check_scales("extend_bounds", "keys", from.rows);
     expects(from.rows.dims == to.dims, "extend_bounds", "keys.dims", from.rows.dims,
             [&] { return "the bounds have " + std::to_string(to.dims) + " channels"; });
     expects(to.element == from.rows.element || to.element == codec::f32, "extend_bounds", "page_bounds.element",

@@ -27,6 +27,7 @@ struct page_scores_t : verb<page_scores_t> {
                     score_view const& out) {
     detail::check_page_bounds("page_scores", bounds);
     detail::check_readable("page_scores", "queries", rows.element);
+    detail::check_not_fp8("page_scores", "queries", rows.element);
     expects(rows.dims == bounds.dims, "page_scores", "queries.dims", rows.dims,
             [&] { return "the bounds have " + std::to_string(bounds.dims) + " channels"; });
     expects(rows.heads > 0 && rows.heads % batch.heads == 0, "page_scores", "queries.heads", rows.heads,

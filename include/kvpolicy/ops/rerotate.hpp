@@ -10,6 +10,23 @@
 
 namespace KVPOLICY_NAMESPACE {
 
+namespace detail {
+
+/// The channels of a key that can turn: all, or of a latent cache those that are not values.
+struct turned_channels {
+  int begin = 0;
+  int count = 0;
+};
+
+/// The larger part of a key's row before or behind its values.
+[[nodiscard]] constexpr turned_channels turned_channels_of(cache const& in) {
+  value_channels const values = values_in_keys(in);
+  int const behind = in.k.dims - values.end;
+  return values.begin > behind ? turned_channels{0, values.begin} : turned_channels{values.end, behind};
+}
+
+}  // namespace detail
+
 /// Which two channels form a pair: i and i + D/2 (neox), or 2i and 2i + 1 (gptj).
 enum class rope_style { neox, gptj };
 
@@ -49,7 +66,8 @@ class rope_frequencies {
 struct rope {
   double theta = 10000.0;  ///< not used if there is a table
   rope_style style = rope_style::neox;
-  int dims = 0;                  ///< how many channels are rotated, from the first on; 0: all
+  int dims = 0;                  ///< how many channels are rotated, from the first on; 0: all. Of a latent cache: from
+                                 ///< the first channel that is no value on; 0: all that are no values
   rope_frequencies frequency{};  ///< [dims / 2] radians per position; replaces theta
 
   static constexpr auto name = "rope";
@@ -68,18 +86,27 @@ namespace ops {
 ///   results are rounded once to the element type of the plane. Each further rotation rounds again.
 /// - cost: reads and writes every key whose position changes. Tables of sines and cosines are in scratch.
 /// - NaN: a frequency that is NaN or infinite makes the channels of its pair NaN; a pair of frequency 0 is not rotated.
-/// - throws: `invalid_argument` if dims is odd or exceeds the channels of a row, if theta is not positive and there is
-///   no table, or if the plane is opaque. The length of a table is unknown, and is not checked.
+/// Of a latent cache only channels that are no values are rotated (the RoPE part of MLA's rows).
+///
+/// - throws: `invalid_argument` if dims is odd or exceeds the channels that can be rotated, if theta is not positive
+/// and
+///   there is no table, or if the plane is opaque or fp8, whose elements would have to be quantised anew. The length of
+///   a table is unknown, and is not checked.
 struct rerotate_t : verb<rerotate_t> {
   static constexpr auto name = "rerotate";
   static void check(lanes const&, cache const& in, rope const& how) {
-    int const dims = how.dims != 0 ? how.dims : in.k.dims;
+    int const most = detail::turned_channels_of(in).count;
+    int const dims = how.dims != 0 ? how.dims : most;
     expects(dims > 0 && dims % 2 == 0, "rerotate", "rope.dims", dims, "channels turn in pairs");
-    expects(dims <= in.k.dims, "rerotate", "rope.dims", dims,
-            [&] { return "a key has " + std::to_string(in.k.dims) + " channels"; });
+    expects(dims <= most, "rerotate", "rope.dims", dims, [&] {
+      char const* const rest = detail::is_latent(in) ? " channels that are no values" : " channels";
+      return "a key has " + std::to_string(most) + rest;
+    });
     expects(how.theta > 0 || how.frequency, "rerotate", "rope.theta", how.theta,
             "frequencies are powers of a positive number");
     expects(in.k.element != codec::opaque, "rerotate", "k", "opaque rows", "only their engine can turn them");
+    expects(!is_fp8(in.k.element), "rerotate", "k", name_of(in.k.element),
+            "turned keys would have to be quantised anew, and their scales are the engine's");
   }
 };
 inline constexpr rerotate_t rerotate{};

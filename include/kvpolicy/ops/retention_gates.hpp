@@ -98,6 +98,7 @@ struct retention_gates_t : verb<retention_gates_t> {
     expects(hidden.base != nullptr, "retention_gates", "hidden", "null", "a signal is the engine's memory");
     expects(hidden.element != codec::opaque, "retention_gates", "hidden", "opaque rows",
             "only their engine can read them");
+    detail::check_not_fp8("retention_gates", "hidden", hidden.element);
     expects(hidden.dims == weights.width, "retention_gates", "hidden.dims", hidden.dims,
             [&] { return "the gate is of " + std::to_string(weights.width) + " channels"; });
     expects(out.data != nullptr, "retention_gates", "out", "null", "every lane has a row to be written to");

@@ -38,6 +38,7 @@ struct row_norm_t : verb<row_norm_t> {
   template <class Combine>
   static void check(row_view const& from, Combine const&, score_view const& out) {
     detail::check_readable("row_norm", "rows", from.rows.element);
+    detail::check_scales("row_norm", "rows", from.rows);
     expects(out.decides == granularity::lane, "row_norm", "out.decides", static_cast<int>(out.decides),
             "rows belong to lanes");
   }

@@ -96,6 +96,7 @@ struct write_gates_t : verb<write_gates_t> {
     expects(rows.rows.base != nullptr || rows.rows.bases.data != nullptr, "write_gates", name, "null",
             "a signal is the engine's memory");
     expects(rows.rows.element != codec::opaque, "write_gates", name, "opaque rows", "only their engine can read them");
+    detail::check_scales("write_gates", name, rows.rows);
     expects(
         rows.rows.dims == weights.dims, "write_gates", [&] { return std::string(name) + ".dims"; }, rows.rows.dims,
         [&] { return "the gate is of " + std::to_string(weights.dims) + " channels"; });

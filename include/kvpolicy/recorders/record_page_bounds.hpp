@@ -26,14 +26,15 @@ struct page_bounds : page_bound_view {
 /// Bounds do not include drafts, dropped entries and places that were never written.
 struct record_page_bounds {
   int page = 16;
-  codec element = codec::f32;  ///< the element type of the bounds: that of the keys, or f32
+  codec element = codec::f32;  ///< the element type of the bounds: that of the keys, or f32; f32 for keys of fp8
 
   using needs = kvpolicy::needs<keys>;
   using provides = page_bounds;
   using verbs = kvpolicy::verbs<ops::extend_bounds_t>;
 
   [[nodiscard]] std::array<column, 2> columns(shape const& model, int bound) const {
-    constexpr char const* rows[] = {"page_bounds.f32", "page_bounds.f16", "page_bounds.bf16", "page_bounds.opaque"};
+    constexpr char const* rows[] = {"page_bounds.f32",    "page_bounds.f16",  "page_bounds.bf16",
+                                    "page_bounds.opaque", "page_bounds.e4m3", "page_bounds.e5m2"};
     return {column{rows[static_cast<int>(element)], per::lane_page, on_move::stay,
                    2 * model.head_dim * bytes_of(element), detail::pages_for(bound, page)},
             column{"page_bounds.known", per::lane, on_move::recompute, sizeof(int), 1}};

@@ -37,6 +37,7 @@ struct quest {
     expects(page >= 1, call, "quest.page", page, "a page holds at least one entry");
     expects(group != reduction::last, call, "quest.group", "last", "query heads have no order");
     expects(bounds != codec::opaque, call, "quest.bounds", "opaque", "bounds are numbers");
+    detail::check_not_fp8(call, "quest.bounds", bounds);
   }
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_page_bounds{page, bounds}}; }
 

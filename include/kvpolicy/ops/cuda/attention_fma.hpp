@@ -26,6 +26,7 @@ struct float4_reader {
     std::byte const* const from = row + d * dim;
     if (at_once && d + 4 <= dims) {
       if (element == codec::f32) return *reinterpret_cast<four_floats const*>(from);
+      if (is_fp8(element)) return four_fp8(from);
       auto const raw = *reinterpret_cast<std::uint64_t const*>(from);
       for (int i = 0; i < 4; ++i) {
         auto const one = static_cast<std::uint16_t>(raw >> (16 * i));
@@ -33,7 +34,15 @@ struct float4_reader {
       }
       return made;
     }
-    for (int i = 0; i < 4 && d + i < dims; ++i) made.of[i] = element_at(element, from + i * dim);
+    for (int i = 0; i < 4 && d + i < dims; ++i) made.of[i] = any_element_at(element, from + i * dim);
+    return made;
+  }
+
+ private:
+  [[nodiscard]] KVPOLICY_HD four_floats four_fp8(std::byte const* from) const {
+    four_floats made{};
+    auto const raw = *reinterpret_cast<std::uint32_t const*>(from);
+    for (int i = 0; i < 4; ++i) made.of[i] = from_fp8(element, static_cast<std::uint8_t>(raw >> (8 * i)));
     return made;
   }
 };
@@ -66,9 +75,11 @@ class fma_product {
 
   float4_reader keys;
   float4_reader rows;
+  bool scaled = false;  ///< keys have scales, which are in shared memory too
 
   [[nodiscard]] std::size_t bytes() const {
-    return shared_arena::bytes_of_piece<float>(chunk * tile_pitch) + shared_arena::bytes_of_piece<float>(chunk * pitch);
+    return shared_arena::bytes_of_piece<float>(chunk * tile_pitch) +
+           shared_arena::bytes_of_piece<float>(chunk * pitch) + (scaled ? attention_storage::scale_bytes() : 0);
   }
   [[nodiscard]] KVPOLICY_HD int tile() const { return tile_rows; }
 
@@ -85,7 +96,11 @@ class fma_product {
     auto* const row = arena.take<float>(chunk * pitch);
     for (int d = 0; d < keys.dims; d += chunk) {
       block.sync();
-      stage(block, keys, temp_storage.key, tile_entries, d, key, tile_pitch);
+      if (scaled) {
+        stage<true>(block, keys, temp_storage.key, tile_entries, d, key, tile_pitch, temp_storage.key_scale);
+      } else {
+        stage(block, keys, temp_storage.key, tile_entries, d, key, tile_pitch);
+      }
       stage(block, rows, temp_storage.query, tile_rows, d, row, pitch);
       block.sync();
       for (int item = block.thread(); item < tile_entries / 4 * ((count + 3) / 4); item += block.threads()) {
@@ -100,15 +115,19 @@ class fma_product {
   static constexpr int pitch = tile_rows + 4;
 
   /// Copies dims [d, d + chunk) of `count` rows to shared memory, transposed: the rows' values of one dim are
-  /// neighbours.
-  template <class Block>
+  /// neighbours. With `Scaled`, each row is multiplied by its `scale`.
+  template <bool Scaled = false, class Block>
   KVPOLICY_HD static void stage(Block& block, float4_reader const& from, std::byte const* const* where, int count,
-                                int d, float* to, int to_pitch) {
+                                int d, float* to, int to_pitch, float const* scale = nullptr) {
     for (int i = block.thread(); i < count * (chunk / 4); i += block.threads()) {
       int const part = i % (chunk / 4) * 4;
       int const row = i / (chunk / 4);
       four_floats const some = d + part < from.dims ? from.at(where[row], d + part) : four_floats{};
-      for (int k = 0; k < 4; ++k) to[(part + k) * to_pitch + row] = some.of[k];
+      for (int k = 0; k < 4; ++k) {
+        float value = some.of[k];
+        if constexpr (Scaled) value *= scale[row];
+        to[(part + k) * to_pitch + row] = value;
+      }
     }
   }
 

@@ -190,7 +190,9 @@ struct implementation<ops::attention_mass_t, Backend> {
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
       detail::mass_launches(exec, call, tensor_product(exec.config(), call)).run();
     } else {
-      detail::mass_launches(exec, call, detail::fma_product{detail::reader_of(from.rows), detail::reader_of(rows)})
+      detail::mass_launches(
+          exec, call,
+          detail::fma_product{detail::reader_of(from.rows), detail::reader_of(rows), from.rows.scales.data != nullptr})
           .run();
     }
   }

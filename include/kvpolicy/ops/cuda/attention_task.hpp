@@ -31,6 +31,8 @@ struct attention_task {
   int first_row = 0;       ///< this launch takes rows [first_row, first_row + most_rows) of the used ones
   int most_rows = 1;
 
+  /// True if keys have scales.
+  [[nodiscard]] KVPOLICY_HD bool scaled() const { return from.rows.scales.data != nullptr; }
   [[nodiscard]] KVPOLICY_HD bool sees_all() const { return rows.position.data == nullptr; }
   [[nodiscard]] KVPOLICY_HD bool candidates() const { return domain == key_domain::candidates; }
   [[nodiscard]] KVPOLICY_HD int position_of(lane this_lane, int row) const {
@@ -119,8 +121,10 @@ struct attention_storage {
   std::int64_t* limit;      ///< [tile_rows]: a row attends to positions below it
   float* scale;             ///< [tile_rows]: what logits are multiplied by
   row_sums* sums;           ///< [tile_rows]: softmax statistics
+  float* key_scale;         ///< [tile_entries]: what elements of keys are multiplied by; null if there are no scales
 
-  KVPOLICY_HD explicit attention_storage(shared_arena& arena)
+  /// `scaled`: keys have scales, for which `scale_bytes()` more are needed.
+  KVPOLICY_HD attention_storage(shared_arena& arena, bool scaled)
       : logits(arena.take<float>(tile_rows * tile_pitch)),
         key(arena.take<std::byte const*>(tile_entries)),
         position(arena.take<std::int64_t>(tile_entries)),
@@ -128,7 +132,10 @@ struct attention_storage {
         query(arena.take<std::byte const*>(tile_rows)),
         limit(arena.take<std::int64_t>(tile_rows)),
         scale(arena.take<float>(tile_rows)),
-        sums(arena.take<row_sums>(tile_rows)) {}
+        sums(arena.take<row_sums>(tile_rows)),
+        key_scale(scaled ? arena.take<float>(tile_entries) : nullptr) {}
+
+  [[nodiscard]] static constexpr std::size_t scale_bytes() { return shared_arena::bytes_of_piece<float>(tile_entries); }
 
   [[nodiscard]] static constexpr std::size_t bytes() {
     return shared_arena::bytes_of_piece<float>(tile_rows * tile_pitch) +
@@ -162,6 +169,7 @@ struct attention_storage {
       int const e = begin + i;
       bool const there = e < end;
       key[i] = there ? task.from.row(this_lane, e) : nullptr;
+      if (key_scale != nullptr) key_scale[i] = there ? task.from.scale(this_lane, e) : 1.0f;
       std::int64_t at = task.sees_all() ? 0 : no_position;
       if (there && !task.sees_all()) at = task.scores.lanes.position.row(this_lane)[e];
       bool part = there && at < used.domain;

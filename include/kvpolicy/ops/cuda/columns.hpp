@@ -17,7 +17,33 @@ struct a_few {
   int count = 0;
 };
 using few_columns = a_few<recorded_column>;
-using few_planes = a_few<plane>;
+
+/// A plane whose rows are moved as bytes: it has no scales, because a kernel's arguments have 4 KiB.
+struct byte_rows {
+  std::byte* base = nullptr;
+  codec element = codec::f32;
+  int dims = 0;
+  std::int64_t layer = 0, unit = 0, token = 0, head = 0, dim = 0;
+  base_table bases{};
+
+  byte_rows() = default;
+  explicit byte_rows(plane const& of)
+      : base(of.base),
+        element(of.element),
+        dims(of.dims),
+        layer(of.layer),
+        unit(of.unit),
+        token(of.token),
+        head(of.head),
+        dim(of.dim),
+        bases(of.bases) {}
+
+  [[nodiscard]] KVPOLICY_HD std::byte* row(int in_layer, place at, int of_head) const {
+    return plane{base, element, dims, layer, unit, token, head, dim, bases}.row(in_layer, at, of_head);
+  }
+  [[nodiscard]] KVPOLICY_HD bool contiguous() const { return dim == bytes_of(element); }
+};
+using few_planes = a_few<byte_rows>;
 
 /// Calls visit(few) for all elements of a list, a few at a time. It is called at least once, even for an empty list,
 /// since the kernel may have other work.
@@ -48,10 +74,7 @@ void for_each_few(std::span<T const> all, Visit const& visit) {
   expects(in.more.size() + 2 <= few_planes::most, call, "more", in.more.size(),
           "a device moves six more planes at most");
   few_planes made;
-  made.of[0] = in.k;
-  made.of[1] = in.v;
-  std::copy(in.more.begin(), in.more.end(), made.of + 2);
-  made.count = static_cast<int>(in.more.size()) + 2;
+  for_each_moved_plane(in, [&](plane const& each) { made.of[made.count++] = byte_rows(each); });
   return made;
 }
 

@@ -26,8 +26,8 @@ struct unequal_counts_body {
 
 /// Adds up `Each` channels, from `first` on, of entry `row - 1` over the lanes, or of the query memory if `row` is 0.
 /// The lanes are added in order, so each sum always has the same bits. Unless `Each` is 1, its elements are 16
-/// contiguous, aligned bytes.
-template <int Each>
+/// contiguous, aligned bytes. With `Fp8` they are elements of fp8, and `Each` is 1.
+template <int Each, bool Fp8 = false>
 struct feature_sums_body {
   kvpolicy::lanes lanes;
   row_view from;
@@ -76,6 +76,7 @@ struct feature_sums_body {
         int const at = i + j < lanes_here ? i + j : lanes_here - 1;
         lane const one{sequence, lanes.layer_begin + at / lanes.heads, at % lanes.heads};
         read(from.row(one, entry) + first * from.rows.dim, part[j]);
+        if constexpr (Fp8) part[j][0] *= from.scale(one, entry);
       }
       for (int j = 0; j < ahead; ++j) {
         for (int e = 0; e < Each; ++e) sum[e] += i + j < lanes_here ? part[j][e] : 0.0f;
@@ -84,7 +85,9 @@ struct feature_sums_body {
   }
 
   KVPOLICY_HD void read(std::byte const* at, float* to) const {
-    if constexpr (Each == 1) {
+    if constexpr (Fp8) {
+      to[0] = any_element_at(from.rows.element, at);
+    } else if constexpr (Each == 1) {
       to[0] = element_at(from.rows.element, at);
     } else {
       piece const all = *reinterpret_cast<piece const*>(at);
@@ -134,7 +137,9 @@ struct implementation<ops::feature_sums_t, Backend> {
     plane const& rows = from.rows;
     int const each = 16 / bytes_of(rows.element);
     bool const wide = rows.contiguous() && rows.dims % each == 0 && detail::alignment_of(rows, true) == 16;
-    if (!wide) {
+    if (is_fp8(rows.element)) {
+      launch<1, true>(exec, from, memory, scores.lanes, out);
+    } else if (!wide) {
       launch<1>(exec, from, memory, scores.lanes, out);
     } else if (each == 4) {
       launch<4>(exec, from, memory, scores.lanes, out);
@@ -144,10 +149,10 @@ struct implementation<ops::feature_sums_t, Backend> {
   }
 
  private:
-  template <int Each, class Executor>
+  template <int Each, bool Fp8 = false, class Executor>
   static void launch(Executor& exec, keys const& from, query_view const& memory, lanes const& batch,
                      token_features const& out) {
-    using body = detail::feature_sums_body<Each>;
+    using body = detail::feature_sums_body<Each, Fp8>;
     std::int64_t const all = std::int64_t{batch.sequences} * (batch.bound + 1) * (out.dims / Each);
     detail::launch_each_unless_fault(exec, all, body{batch, from, memory, out});
   }

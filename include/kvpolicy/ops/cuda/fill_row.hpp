@@ -19,7 +19,12 @@ struct fill_row_body {
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     auto const d = static_cast<int>(i % rows.dims);
     auto const row = static_cast<int>(i / rows.dims);
-    put_element(rows.element, value, rows.row(row / heads, at, row % heads) + d * rows.dim);
+    std::byte* const to = rows.row(row / heads, at, row % heads) + d * rows.dim;
+    if (is_fp8(rows.element)) {
+      *to = std::byte{};  // 0 is the only number that fp8 rows are filled with
+    } else {
+      put_element(rows.element, value, to);
+    }
   }
 };
 
@@ -32,9 +37,10 @@ struct implementation<ops::fill_row_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, cache const& in, place at, float key, float value) {
     detail::check_aligned("fill_row", "k", in.k);
-    detail::check_aligned("fill_row", "v", in.v);
+    if (!detail::is_latent(in)) detail::check_aligned("fill_row", "v", in.v);
     int const rows = in.shape.layers * in.shape.kv_heads;
     for (plane const* each : {&in.k, &in.v}) {
+      if (each == &in.v && detail::is_latent(in)) continue;
       detail::fill_row_body const body{*each, at, in.shape.kv_heads, each == &in.k ? key : value};
       detail::launch_each_unless_fault(exec, std::int64_t{rows} * each->dims, body);
     }

@@ -41,14 +41,27 @@ struct row_norm_kernel {
     int const warps = block.threads() / warp_size;
     for (int e = of.begin + warp_id(block); e < of.end; e += warps) {
       std::byte const* const from = rows.row(this_lane, e);
-      double sum = 0;
-      for (int d = lane_id(block); d < rows.rows.dims; d += warp_size) {
+      double sum = is_fp8(rows.rows.element) ? sum_of_fp8(lane_id(block), from) : 0.0;
+      for (int d = lane_id(block); d < rows.rows.dims && !is_fp8(rows.rows.element); d += warp_size) {
         auto const value = static_cast<double>(element_at(rows.rows.element, from + d * rows.rows.dim));
         sum += value * value;
       }
       sum = warp_reduce(block, sum, plus_op{});
-      if (lane_id(block) == 0) row[e] = combine(row[e], static_cast<float>(::sqrt(sum)));
+      float const scale = rows.rows.scales.data != nullptr ? rows.scale(this_lane, e) : 1.0f;
+      if (lane_id(block) == 0) {
+        row[e] = combine(row[e], static_cast<float>(::sqrt(sum) * ::fabs(static_cast<double>(scale))));
+      }
     }
+  }
+
+ private:
+  [[nodiscard]] KVPOLICY_HD double sum_of_fp8(int first, std::byte const* from) const {
+    double sum = 0;
+    for (int d = first; d < rows.rows.dims; d += warp_size) {
+      auto const value = static_cast<double>(any_element_at(rows.rows.element, from + d * rows.rows.dim));
+      sum += value * value;
+    }
+    return sum;
   }
 };
 

@@ -61,7 +61,7 @@ struct mass_kernel {
   template <class Block>
   KVPOLICY_HD void add_lane(Block& block, lane this_lane, int i, int begin, float* out) const {
     shared_arena arena(block);
-    attention_storage const temp_storage(arena);
+    attention_storage const temp_storage(arena, task.scaled());
     auto* const total = arena.take<float>(tile_entries);
     used_rows const used = used_rows_of(block, task, this_lane);
     int const all = used.count * task.group;

@@ -93,7 +93,7 @@ struct sums_kernel {
     int const number = block.index() % to.stretches;
     lane const this_lane = task.scores.lanes.at(index);
     shared_arena arena(block);
-    attention_storage const temp_storage(arena);
+    attention_storage const temp_storage(arena, task.scaled());
     auto* const sums = arena.take<running_sum>(to.slots);
     for (int i = block.thread(); i < to.slots; i += block.threads()) sums[i] = running_sum::nothing();
     used_rows const used = used_rows_of(block, task, this_lane);

@@ -56,7 +56,7 @@ inline void check_movable(char const* call, cache const& in) {
     if (!rows.contiguous()) check_aligned(call, name, rows);
   };
   check("k", in.k);
-  check("v", in.v);
+  if (!is_latent(in)) check("v", in.v);
   for (plane const& each : in.more) check("more", each);
 }
 
@@ -103,9 +103,7 @@ class moved_list {
     some_.of[some_.count++] = one;
   }
   void add_planes(cache const& in) {
-    add(moved_plane(in.k));
-    add(moved_plane(in.v));
-    for (plane const& each : in.more) add(moved_plane(each));
+    for_each_moved_plane(in, [&](plane const& each) { add(moved_plane(each)); });
   }
   void add_columns(cache const& in, std::span<recorded_column const> columns) {
     add(moved_positions(in.lanes.position));

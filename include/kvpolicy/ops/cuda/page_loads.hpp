@@ -36,6 +36,15 @@ struct one_element {
   [[nodiscard]] KVPOLICY_HD static float value(raw loaded, int) { return loaded; }
 };
 
+/// Loads of one element of fp8, without its scale.
+struct one_fp8_element {
+  static constexpr int width = 1;
+  codec element;
+  using raw = float;
+  [[nodiscard]] KVPOLICY_HD raw load(std::byte const* from) const { return any_element_at(element, from); }
+  [[nodiscard]] KVPOLICY_HD static float value(raw loaded, int) { return loaded; }
+};
+
 /// Calls visit(loads), with loads of four elements if `alignment`, the bytes that each group of four is aligned to,
 /// allows it.
 template <class Visit>

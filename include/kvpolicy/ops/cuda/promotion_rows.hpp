@@ -39,8 +39,8 @@ KVPOLICY_HD inline void copy_bytes(int first, int step, std::byte const* from, s
 
 /// Copies the part of a row that belongs to thread `first` of `step` into a row of another plane, which has the same
 /// elements, but may have other strides.
-KVPOLICY_HD inline void copy_row(int first, int step, plane const& from, std::byte const* source, plane const& to,
-                                 std::byte* target) {
+KVPOLICY_HD inline void copy_row(int first, int step, byte_rows const& from, std::byte const* source,
+                                 byte_rows const& to, std::byte* target) {
   int const width = bytes_of(from.element);
   if (from.contiguous() && to.contiguous()) {
     copy_bytes(first, step, source, target, width * from.dims);
@@ -62,8 +62,8 @@ struct entry_rows {
 /// consecutive bytes.
 KVPOLICY_HD inline void copy_entry(int first, int step, entry_rows const& from, entry_rows const& to, lane this_lane,
                                    int source, int target, int in_plane) {
-  plane const& read = from.planes.of[in_plane];
-  plane const& written = to.planes.of[in_plane];
+  byte_rows const& read = from.planes.of[in_plane];
+  byte_rows const& written = to.planes.of[in_plane];
   std::byte const* const row = read.row(this_lane.layer, from.where.at(this_lane, source), this_lane.head);
   copy_row(first, step, read, row, written,
            written.row(this_lane.layer, to.where.at(this_lane, target), this_lane.head));

@@ -82,6 +82,7 @@ struct turn_kernel {
   rope_style style;
   int pieces;  ///< pieces of a lane
   int entries_of_a_piece;
+  std::int64_t first_byte;  ///< of a row, from which on its channels turn
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -121,7 +122,7 @@ struct turn_kernel {
       int const e = first + i;
       step[i] = e < last ? e - position[e] : 0;
       if (step[i] == 0) continue;
-      row[i] = keys.row(one.layer, where.at(one, e), one.head);
+      row[i] = keys.row(one.layer, where.at(one, e), one.head) + first_byte;
       x[i] = element_at(keys.element, row[i] + x_at);
       y[i] = element_at(keys.element, row[i] + y_at);
     }
@@ -166,15 +167,17 @@ struct implementation<ops::rerotate_t, Backend> {
     detail::check_scratch("rerotate", exec, scratch(in));
     refuse(in);
     detail::turn_tables tables;
-    tables.pairs = (how.dims != 0 ? how.dims : in.k.dims) / 2;
+    detail::turned_channels const turned = detail::turned_channels_of(in);
+    tables.pairs = (how.dims != 0 ? how.dims : turned.count) / 2;
     tables.frequency = reinterpret_cast<double*>(exec.scratch());
     tables.fine = tables.frequency + tables.pairs;
     detail::launch_each(exec, std::int64_t{detail::turn_tables::fine_steps} * tables.pairs,
                         detail::make_turn_tables{tables, how});
     int const entries = exec.config().entries_of_a_block;
     int const pieces = (batch.bound + entries - 1) / entries;
-    detail::launch_unless_fault(exec, launch_shape{batch.size() * pieces, exec.config().row_threads, 0},
-                                detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries});
+    detail::launch_unless_fault(
+        exec, launch_shape{batch.size() * pieces, exec.config().row_threads, 0},
+        detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries, turned.begin * in.k.dim});
     detail::launch_each_unless_fault(exec, std::int64_t{batch.size()} * batch.bound, detail::number_entries{batch});
   }
 };

@@ -9,14 +9,19 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Loads an element, which is aligned to its size, as a float. Opaque rows are not allowed.
+/// Loads an element of 2 or 4 bytes, which is aligned to its size, as a float.
 [[nodiscard]] KVPOLICY_HD inline float element_at(codec element, std::byte const* from) {
   if (element == codec::f32) return *reinterpret_cast<float const*>(from);
   std::uint16_t const raw = *reinterpret_cast<std::uint16_t const*>(from);
   return element == codec::f16 ? from_f16(raw) : from_bf16(raw);
 }
 
-/// Stores a float as an element, which is aligned to its size. Rounds to nearest even.
+/// The same for keys and values, which may be fp8.
+[[nodiscard]] KVPOLICY_HD inline float any_element_at(codec element, std::byte const* from) {
+  return is_fp8(element) ? from_fp8(element, static_cast<std::uint8_t>(*from)) : element_at(element, from);
+}
+
+/// Stores a float as an element of 2 or 4 bytes, which is aligned to its size. Rounds to nearest even.
 KVPOLICY_HD inline void put_element(codec element, float value, std::byte* to) {
   if (element == codec::f32) {
     *reinterpret_cast<float*>(to) = value;

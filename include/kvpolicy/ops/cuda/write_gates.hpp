@@ -19,7 +19,7 @@ struct normed_rows {
   float const* scale;            ///< the factor of each row, in shared memory
 
   [[nodiscard]] KVPOLICY_HD float operator()(int r, int d) const {
-    return element_at(element, from[r] + d * step) * scale[r] * norm[d];
+    return any_element_at(element, from[r] + d * step) * scale[r] * norm[d];
   }
 };
 
@@ -102,21 +102,21 @@ struct write_gate_net {
     int const warps = block.threads() / warp_size;
     for (int r = warp_id(block); r < tile.rows; r += warps) {
       std::byte const* const row = rows.row(one, tile.begin + r);
-      float const by = scale_of(block, rows.rows, row);
+      float const by = scale_of(block, rows.rows, row, rows.scale(one, tile.begin + r));
       if (lane_id(block) == 0) from[r] = row, scale[r] = by;
     }
     return {rows.rows.element, rows.rows.dim, norm, from, scale};
   }
 
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD static float scale_of(Block& block, plane const& rows, std::byte const* row) {
+  [[nodiscard]] KVPOLICY_HD static float scale_of(Block& block, plane const& rows, std::byte const* row, float scale) {
     float sum = 0;
     for (int d = lane_id(block); d < rows.dims; d += warp_size) {
-      float const value = element_at(rows.element, row + d * rows.dim);
+      float const value = any_element_at(rows.element, row + d * rows.dim) * scale;
       sum += value * value;
     }
     sum = warp_reduce(block, sum, plus_op{});
-    return 1.0f / ::sqrtf(sum / static_cast<float>(rows.dims) + 1e-6f);
+    return scale / ::sqrtf(sum / static_cast<float>(rows.dims) + 1e-6f);
   }
 };
 

@@ -47,9 +47,11 @@ struct implementation<ops::append_rows_t, host> {
     place const here = source.from->where.at(this_lane, promoted_of(source, index).front());
     place const there = to.where.at(this_lane, count);
     detail::fetch_row(source.from->k, source.from->k.row(this_lane.layer, here, this_lane.head));
-    detail::fetch_row(source.from->v, source.from->v.row(this_lane.layer, here, this_lane.head));
     detail::fetch_row(to.k, to.k.row(this_lane.layer, there, this_lane.head));
-    detail::fetch_row(to.v, to.v.row(this_lane.layer, there, this_lane.head));
+    if (!detail::is_latent(to)) {
+      detail::fetch_row(source.from->v, source.from->v.row(this_lane.layer, here, this_lane.head));
+      detail::fetch_row(to.v, to.v.row(this_lane.layer, there, this_lane.head));
+    }
     __builtin_prefetch(to.lanes.position.row(this_lane) + count, 1);
     for (recorded_column const& each : columns) {
       if (each.about.one != per::lane_entry) continue;

@@ -45,7 +45,7 @@ inline void copy_entry(cache const& from, cache const& to, lane this_lane, int s
     copy_row(a, a.row(this_lane.layer, here, this_lane.head), b, b.row(this_lane.layer, there, this_lane.head));
   };
   one(from.k, to.k);
-  one(from.v, to.v);
+  if (!is_latent(to)) one(from.v, to.v);
   for (std::size_t i = 0; i < to.more.size(); ++i) one(from.more[i], to.more[i]);
 }
 

@@ -14,7 +14,7 @@ struct implementation<ops::fill_row_t, host> {
     for (int layer = 0; layer < in.shape.layers; ++layer) {
       for (int head = 0; head < in.shape.kv_heads; ++head) {
         fill(in.k, layer, at, head, key);
-        fill(in.v, layer, at, head, value);
+        if (!detail::is_latent(in)) fill(in.v, layer, at, head, value);
       }
     }
   }

@@ -186,9 +186,8 @@ struct implementation<ops::gather_rows_t, host> {
     exec.for_each(keep.lanes.size(), [&](int i, int) {
       lane const this_lane = keep.lanes.at(i);
       detail::lane_moves const moves = detail::moves_of(keep, in, i);
-      detail::move_rows(exec.simd_level(), in.k, in.where, this_lane, moves);
-      detail::move_rows(exec.simd_level(), in.v, in.where, this_lane, moves);
-      for (plane const& each : in.more) detail::move_rows(exec.simd_level(), each, in.where, this_lane, moves);
+      detail::for_each_moved_plane(
+          in, [&](plane const& each) { detail::move_rows(exec.simd_level(), each, in.where, this_lane, moves); });
       detail::permute_lane(in, this_lane, moves, columns);
     });
   }

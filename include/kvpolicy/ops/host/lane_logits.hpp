@@ -96,6 +96,9 @@ class lane_logits {
       for (int at = 0; at < next.bytes; at += 128) next.fetch();
       widen(static_cast<std::byte const*>(address_[k]), tile_ + k * dims_);
     }
+    if (keys_->rows.scales.data != nullptr) {
+      for (int k = 0; k < count; ++k) scale_row(keys_->scale(lanes_, first + k), dims_, tile_ + k * dims_);
+    }
     for (int k = 0; k < keys_of_a_tile; ++k) address_[k] = tile_ + std::min(k, count - 1) * dims_;
     return count;
   }

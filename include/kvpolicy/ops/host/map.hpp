@@ -36,6 +36,10 @@ struct implementation<ops::row_norm_t, host> {
       lane const this_lane = out.lane_of(segment);
       int const count = out.lanes.committed(this_lane);
       float* const row = out.row(segment);
+      if (is_fp8(rows.rows.element)) {
+        for (int e = 0; e < count; ++e) row[e] = combine(row[e], scaled_norm(rows, this_lane, e));
+        return;
+      }
       for (int e = 0; e < count; ++e) row[e] = combine(row[e], norm(rows, rows.row(this_lane, e)));
     });
   }
@@ -44,10 +48,22 @@ struct implementation<ops::row_norm_t, host> {
   static float norm(row_view const& rows, std::byte const* row) {
     double sum = 0;
     for (int d = 0; d < rows.rows.dims; ++d) {
-      auto const value = static_cast<double>(load(rows.rows.element, row + d * rows.rows.dim));
+      std::byte const* const at = row + d * rows.rows.dim;
+      auto const value = static_cast<double>(rows.rows.element == codec::f32   ? load(codec::f32, at)
+                                             : rows.rows.element == codec::f16 ? load(codec::f16, at)
+                                                                               : load(codec::bf16, at));
       sum += value * value;
     }
     return static_cast<float>(std::sqrt(sum));
+  }
+  static float scaled_norm(row_view const& rows, lane this_lane, int e) {
+    std::byte const* const row = rows.row(this_lane, e);
+    double sum = 0;
+    for (int d = 0; d < rows.rows.dims; ++d) {
+      auto const value = static_cast<double>(load(rows.rows.element, row + d * rows.rows.dim));
+      sum += value * value;
+    }
+    return static_cast<float>(std::sqrt(sum) * std::fabs(static_cast<double>(rows.scale(this_lane, e))));
   }
 };
 

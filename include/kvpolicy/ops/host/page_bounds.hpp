@@ -5,6 +5,7 @@
 #include <cstring>
 #include <kvpolicy/ops/host/blocks_for.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/page_bounds.hpp>
 #include <limits>
@@ -134,7 +135,7 @@ template <class Number>
   return portable_bounds<Number>::kernels;
 }
 
-/// Computes the bounds of the pages of one lane.
+/// Computes the bounds of the pages of one lane. Keys of fp8 are converted to floats first.
 template <class Number>
 class page_bounder {
  public:
@@ -159,7 +160,7 @@ class page_bounder {
     }
     bound_bodies<16, Number>::restore(high_, 2 * to_.dims);
     std::byte* const row = to_.row(this_lane, which);
-    if (to_.element == from_.rows.element) {
+    if (to_.element == from_.rows.element || is_fp8(from_.rows.element)) {
       std::memcpy(row, high_, static_cast<std::size_t>(to_.row_bytes()));
     } else {
       blocks_for<16>(simd_level_)
@@ -170,14 +171,22 @@ class page_bounder {
 
  private:
   void fetch(std::byte const* row) const {
-    int const bytes = to_.dims * static_cast<int>(sizeof(Number));
+    int const bytes = to_.dims * bytes_of(from_.rows.element);
     for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
   }
   /// The row of an entry with contiguous channels.
   [[nodiscard]] std::byte const* row_of(lane this_lane, int ordinal, int r) const {
     std::byte const* const row = from_.row(this_lane, ordinal);
-    if (from_.rows.contiguous()) return row;
     std::byte* const copy = copies_ + static_cast<std::size_t>(r * to_.dims) * sizeof(Number);
+    if constexpr (sizeof(Number) == sizeof(float)) {
+      if (is_fp8(from_.rows.element)) {
+        auto* const floats = reinterpret_cast<float*>(copy);
+        load_row(from_.rows.element, row, from_.rows.dim, to_.dims, floats);
+        scale_row(from_.scale(this_lane, ordinal), to_.dims, floats);
+        return copy;
+      }
+    }
+    if (from_.rows.contiguous()) return row;
     for (int d = 0; d < to_.dims; ++d) {
       std::memcpy(copy + static_cast<std::size_t>(d) * sizeof(Number), row + d * from_.rows.dim, sizeof(Number));
     }
@@ -205,7 +214,7 @@ struct implementation<ops::extend_bounds_t, host> {
   static void run(host_executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to) {
     exec.for_each(batch.size(), [&](int i, int worker) {
       detail::scratch_arena const arena(exec.scratch(worker));
-      if (from.rows.element == codec::f32) {
+      if (from.rows.element == codec::f32 || is_fp8(from.rows.element)) {
         extend(detail::page_bounder<std::int32_t>(exec.simd_level(), from, to, arena), batch, batch.at(i), to);
       } else {
         extend(detail::page_bounder<std::int16_t>(exec.simd_level(), from, to, arena), batch, batch.at(i), to);

@@ -53,12 +53,13 @@ struct implementation<ops::rerotate_t, host> {
     rope_style style;
     double const* frequency;  ///< radians per position of each pair
     double const* fine;       ///< [64][pairs], cosine and sine for 0 .. 63 positions
+    std::int64_t first_byte;  ///< of a row, from which on its channels turn
   };
   static std::size_t table_size(cache const& in) {
     return static_cast<std::size_t>(fine_steps + 1) * static_cast<std::size_t>(in.k.dims);
   }
   static tables make_tables(host_executor& exec, cache const& in, rope const& how) {
-    int const dims = how.dims != 0 ? how.dims : in.k.dims;
+    int const dims = how.dims != 0 ? how.dims : detail::turned_channels_of(in).count;
     double* const frequency = detail::scratch_arena(exec.scratch(0)).take<double>(table_size(in));
     double* const fine = frequency + in.k.dims;
     for (int pair = 0; pair < dims / 2; ++pair) {
@@ -68,7 +69,7 @@ struct implementation<ops::rerotate_t, host> {
         fine[step * dims + 2 * pair + 1] = std::sin(step * frequency[pair]);
       }
     }
-    return {dims / 2, how.style, frequency, fine};
+    return {dims / 2, how.style, frequency, fine, detail::turned_channels_of(in).begin * in.k.dim};
   }
 
   /// The sines and cosines of a worker's most recent rotation. Neighbouring rows mostly rotate by the same angle.
@@ -108,7 +109,7 @@ struct implementation<ops::rerotate_t, host> {
     if (!now.made || step != now.step) make_sines(now, step);
     int const pairs = now.by.pairs;
     bool const halves = now.by.style == rope_style::neox;
-    std::byte* const key = in.k.row(this_lane.layer, in.where.at(this_lane, e), this_lane.head);
+    std::byte* const key = in.k.row(this_lane.layer, in.where.at(this_lane, e), this_lane.head) + now.by.first_byte;
     detail::load_row(in.k.element, key, in.k.dim, 2 * pairs, now.row);
     float* const first = now.row;
     float* const second = halves ? now.row + pairs : now.row + 1;

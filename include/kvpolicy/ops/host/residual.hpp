@@ -91,6 +91,7 @@ struct implementation<ops::feature_sums_t, host> {
           } else {
             detail::load_row(from.rows.element, static_cast<std::byte const*>(*at), from.rows.dim, dims, row);
           }
+          if (from.rows.scales.data != nullptr) detail::scale_row(from.scale(one, e), dims, row);
           kernels.add(row, dims, to + std::ptrdiff_t{e} * dims);
         }
       }

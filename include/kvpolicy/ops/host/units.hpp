@@ -116,9 +116,7 @@ struct implementation<ops::fill_holes_t, host> {
           simd_level, rows, {0, moves.count}, [&](int i) { return row(moves.from[i]); },
           [&](int i) { return row(moves.to[i]); });
     };
-    one(in.k);
-    one(in.v);
-    for (plane const& each : in.more) one(each);
+    detail::for_each_moved_plane(in, one);
   }
 };
 

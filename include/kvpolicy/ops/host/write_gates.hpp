@@ -66,6 +66,7 @@ class write_gate_task {
   void load(row_view const& from, int ordinal, float const* norm, float* to) const {
     plane const& rows = from.rows;
     widen_row(blocks_, rows.element, from.row(lanes_, ordinal), rows.dim, rows.dims, to);
+    if (rows.scales.data != nullptr) scale_row(from.scale(lanes_, ordinal), rows.dims, to);
     gates_.normalise(to, rows.dims, norm + std::ptrdiff_t{lanes_.layer} * weights_.dims);
   }
 
