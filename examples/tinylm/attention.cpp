@@ -5,6 +5,7 @@
 #include <cmath>
 #include <kvpolicy/admission/admission.hpp>
 #include <limits>
+#include <utility>
 
 namespace tinylm {
 namespace {
@@ -146,14 +147,18 @@ class lane_attention {
 
 }  // namespace
 
-void attend(kv::host_executor& exec, attention_call const& call, std::vector<std::vector<float>>& scratch) {
-  int const heads = call.entries.shape.kv_heads;
-  int const rows = call.queries.rows() - call.first;
-  int const blocks = (rows + lane_attention::block - 1) / lane_attention::block;
-  exec.for_each(blocks * heads, [&](int i, int worker) {
-    int const at = i / heads * lane_attention::block;
-    kv::lane const this_lane{0, call.layer, i % heads};
-    lane_attention(call, this_lane, call.first + at, std::min(lane_attention::block, rows - at),
+void attend(kv::host_executor& exec, std::span<attention_call const> calls, std::vector<std::vector<float>>& scratch) {
+  std::vector<std::pair<std::size_t, int>> blocks;  // the call of each block of rows, and the block's first row in it
+  for (std::size_t c = 0; c < calls.size(); ++c) {
+    for (int at = 0; at < calls[c].rows; at += lane_attention::block) blocks.emplace_back(c, at);
+  }
+  if (blocks.empty()) return;
+  int const heads = calls.front().entries.shape.kv_heads;
+  exec.for_each(static_cast<int>(blocks.size()) * heads, [&](int i, int worker) {
+    auto const [which, at] = blocks[static_cast<std::size_t>(i / heads)];
+    attention_call const& call = calls[which];
+    kv::lane const this_lane{call.sequence, call.layer, i % heads};
+    lane_attention(call, this_lane, call.first + at, std::min(lane_attention::block, call.rows - at),
                    scratch[static_cast<std::size_t>(worker)])
         .run();
   });

@@ -5,6 +5,7 @@
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/mask_rows.hpp>
+#include <span>
 #include <vector>
 
 namespace tinylm {
@@ -41,19 +42,22 @@ class query_rows {
   }
 
   /// All rows as a signal.
-  [[nodiscard]] kv::queries signal() const {
+  [[nodiscard]] kv::queries signal() const { return signal(0, rows()); }
+
+  /// The rows [first, first + rows) as a signal: those of one sequence, if a forward had several.
+  [[nodiscard]] kv::queries signal(int first, int rows) const {
     auto const bytes = [&](int layer, int head, int row) {
       return static_cast<std::int64_t>(index(layer, head, row) * sizeof(float));
     };
     kv::queries all{};
-    all.base = reinterpret_cast<std::byte const*>(values_.data());
+    all.base = reinterpret_cast<std::byte const*>(values_.data()) + bytes(0, 0, first);
     all.dims = model_.head_dim;
     all.layer = bytes(1, 0, 0);
     all.head = bytes(0, 1, 0);
     all.row = bytes(0, 0, 1);
     all.heads = model_.query_heads;
-    all.rows = rows();
-    all.position = {position_.data(), 0, 0, 0};
+    all.rows = rows;
+    all.position = {position_.data() + first, 0, 0, 0};
     return all;
   }
 
@@ -77,12 +81,14 @@ struct vertical_slash {
   int window = 0;
 };
 
-/// The arguments of attention.
+/// The arguments of the attention of one sequence.
 struct attention_call {
   kv::cache const& entries;
   query_rows const& queries;
+  int sequence = 0;  ///< the index of the sequence in `entries`
   int layer = 0;
-  int first = 0;                             ///< rows [first, queries.rows()) attend
+  int first = 0;  ///< rows [first, first + rows) attend
+  int rows = 0;
   int seen_first = 0;                        ///< position of the first of them
   kv::by_lane<std::uint8_t const> hidden{};  ///< one row for each lane, one byte for each position: not 0 hides it. For
                                              ///< tests
@@ -92,7 +98,7 @@ struct attention_call {
 };
 
 /// Computes softmax(q k / sqrt(D)) v. A row sees the entries of its lane at positions up to its own. `scratch` has one
-/// vector for each worker.
-void attend(kv::host_executor& exec, attention_call const& call, std::vector<std::vector<float>>& scratch);
+/// vector for each worker. The workers share the rows of all calls.
+void attend(kv::host_executor& exec, std::span<attention_call const> calls, std::vector<std::vector<float>>& scratch);
 
 }  // namespace tinylm

@@ -10,13 +10,11 @@ namespace tinylm {
 
 struct model::pass {
   kv::host_executor& exec;
-  std::span<std::uint8_t const> text;
-  int rows;
+  std::span<forward_part const> parts;
+  int rows;  ///< those of all parts
   kv::cache const& into;
   query_rows& queries;
   int first_query;
-
-  [[nodiscard]] int position() const { return static_cast<int>(text.size()) - rows; }
 };
 
 namespace {
@@ -82,49 +80,52 @@ model::model(weights from) : weights_(std::move(from)) {
   }
 }
 
-void model::check(std::span<std::uint8_t const> text, int num_new_tokens, kv::cache const& into) const {
-  kv::expects(num_new_tokens >= 1 && static_cast<std::size_t>(num_new_tokens) <= text.size(), "forward", "fresh",
-              num_new_tokens, "the text has " + std::to_string(text.size()) + " bytes");
+void model::check(forward_part const& part, kv::cache const& into) const {
+  int const tokens = part.num_new_tokens;
+  kv::expects(tokens >= 1 && static_cast<std::size_t>(tokens) <= part.text.size(), "forward", "fresh", tokens,
+              [&] { return "the text has " + std::to_string(part.text.size()) + " bytes"; });
   kv::expects(into.shape == about().shape(), "forward", "cache.shape", "another model's", "rows must fit");
   kv::expects(into.k.element == kv::codec::f32 && into.v.element == kv::codec::f32, "forward", "cache.element",
               "16 bits", "this model writes float32");
-  int const last = static_cast<int>(text.size()) - 1;
-  for (int i = 0; i < into.lanes.size(); ++i) {
+  kv::expects(part.sequence >= 0 && part.sequence < into.lanes.sequences, "forward", "sequence", part.sequence,
+              [&] { return "the cache has " + std::to_string(into.lanes.sequences) + " sequences"; });
+  int const last = static_cast<int>(part.text.size()) - 1;
+  int const lanes = into.lanes.layers() * into.lanes.heads;
+  for (int i = part.sequence * lanes; i < (part.sequence + 1) * lanes; ++i) {
     kv::lane const this_lane = into.lanes.at(i);
     int const count = *into.lanes.count.row(this_lane);
     int const* const position = into.lanes.position.row(this_lane);
-    bool const appended = count >= num_new_tokens && position[count - 1] == last &&
-                          position[count - num_new_tokens] == last - num_new_tokens + 1;
+    bool const appended =
+        count >= tokens && position[count - 1] == last && position[count - tokens] == last - tokens + 1;
     kv::expects(appended, "forward", "cache", "lane " + std::to_string(i),
-                "its last entries are not the text's last " + std::to_string(num_new_tokens) + ": append them first");
+                "its last entries are not the text's last " + std::to_string(tokens) + ": append them first");
   }
 }
 
-std::span<float const> model::forward(kv::host_executor& exec, std::span<std::uint8_t const> text, int num_new_tokens,
+std::span<float const> model::forward(kv::host_executor& exec, std::span<forward_part const> parts,
                                       kv::cache const& into, query_rows& queries, forward_hooks const& hooks) {
-  check(text, num_new_tokens, into);
+  for (forward_part const& part : parts) check(part, into);
   config const& c = about();
   scratch_.resize(static_cast<std::size_t>(exec.threads()));
-  pass const now{exec, text,    num_new_tokens,
-                 into, queries, queries.add(static_cast<int>(text.size()) - num_new_tokens, num_new_tokens)};
+  int const first_query = queries.rows();
+  for (forward_part const& part : parts) queries.add(part.position(), part.num_new_tokens);
+  int const rows = queries.rows() - first_query;
+  pass const now{exec, parts, rows, into, queries, first_query};
   make_phases(now);
   embed(now);
   for (int layer = 0; layer < c.layers; ++layer) {
     attention(now, layer);
     if (hooks.before_attention) hooks.before_attention(rows_of(layer));
     // The entries at this point are complete for this layer; those of later layers are not.
-    attend(exec,
-           {into, queries, layer, now.first_query, now.position(), hooks.hidden, hooks.mask, hooks.slash,
-            sized(inner_, num_new_tokens, c.q_heads * c.head_dim)},
-           scratch_);
+    attend_all(now, layer, hooks);
     block_weights const& block = weights_.blocks[static_cast<std::size_t>(layer)];
-    linear(exec, inner_.data(), num_new_tokens, block.wo, c.q_heads * c.head_dim, x_.data(), true);
+    linear(exec, inner_.data(), rows, block.wo, c.q_heads * c.head_dim, x_.data(), true);
     mlp(now, layer);
     if (hooks.after_layer) hooks.after_layer(layer);
   }
-  rms_norm(x_.data(), num_new_tokens, weights_.norm, c.norm_eps, sized(normed_, num_new_tokens, c.width));
-  linear(exec, normed_.data(), num_new_tokens, weights_.head, c.width, sized(logits_, num_new_tokens, c.vocab));
-  return {logits_.data(), static_cast<std::size_t>(num_new_tokens) * static_cast<std::size_t>(c.vocab)};
+  rms_norm(x_.data(), rows, weights_.norm, c.norm_eps, sized(normed_, rows, c.width));
+  linear(exec, normed_.data(), rows, weights_.head, c.width, sized(logits_, rows, c.vocab));
+  return {logits_.data(), static_cast<std::size_t>(rows) * static_cast<std::size_t>(c.vocab)};
 }
 
 /// Adds the row of the byte itself and, from each table, the row to which the last 2, 3, ... bytes hash. Bytes before
@@ -134,16 +135,19 @@ void model::embed(pass const& now) {
   float* x = sized(x_, now.rows, c.width);
   int const part = c.width / c.ngrams;
   int const bits = std::countr_zero(static_cast<unsigned>(c.ngram_buckets));  // a power of two
-  for (int at = now.position(); at < static_cast<int>(now.text.size()); ++at, x += c.width) {
-    std::uint32_t hash = now.text[static_cast<std::size_t>(at)];
+  auto const add_byte = [&](std::span<std::uint8_t const> text, int at) {
+    std::uint32_t hash = text[static_cast<std::size_t>(at)];
     std::copy_n(weights_.embedding.data() + static_cast<int>(hash) * c.width, c.width, x);
     for (int i = 0; i < c.ngrams; ++i) {
-      std::uint32_t const past = at > i ? now.text[static_cast<std::size_t>(at - i - 1)] : 0;
+      std::uint32_t const past = at > i ? text[static_cast<std::size_t>(at - i - 1)] : 0;
       hash = hash * 257u + past + 1u;
       auto const bucket = static_cast<std::ptrdiff_t>((hash * 2654435761u) >> (32 - bits));
       float const* const row = weights_.ngrams[static_cast<std::size_t>(i)].data() + bucket * part;
       for (int d = 0; d < part; ++d) x[i * part + d] += row[d];
     }
+  };
+  for (forward_part const& one : now.parts) {
+    for (int at = one.position(); at < static_cast<int>(one.text.size()); ++at, x += c.width) add_byte(one.text, at);
   }
 }
 
@@ -151,11 +155,14 @@ void model::make_phases(pass const& now) {
   int const half = about().head_dim / 2;
   float* const cosine = sized(cosine_, now.rows, half);
   float* const sine = sized(sine_, now.rows, half);
-  for (int r = 0; r < now.rows; ++r) {
-    for (int d = 0; d < half; ++d) {
-      float const angle = static_cast<float>(now.position() + r) * frequency_[static_cast<std::size_t>(d)];
-      cosine[r * half + d] = std::cos(angle);
-      sine[r * half + d] = std::sin(angle);
+  int r = 0;
+  for (forward_part const& part : now.parts) {
+    for (int at = part.position(); at < static_cast<int>(part.text.size()); ++at, ++r) {
+      for (int d = 0; d < half; ++d) {
+        float const angle = static_cast<float>(at) * frequency_[static_cast<std::size_t>(d)];
+        cosine[r * half + d] = std::cos(angle);
+        sine[r * half + d] = std::sin(angle);
+      }
     }
   }
 }
@@ -176,7 +183,7 @@ void model::place_rows(pass const& now, int layer) {
   int const dims = c.head_dim;
   auto const bytes = static_cast<std::size_t>(dims) * sizeof(float);
   float* before = sized(keys_, now.rows, c.kv_heads * dims);
-  for (int r = 0; r < now.rows; ++r) {
+  auto const place_row = [&](forward_part const& part, int in_part, int r) {
     float* row = wide_.data() + std::ptrdiff_t{r} * (c.q_heads + 2 * c.kv_heads) * dims;
     float const* const cosine = cosine_.data() + r * (dims / 2);
     float const* const sine = sine_.data() + r * (dims / 2);
@@ -185,14 +192,35 @@ void model::place_rows(pass const& now, int layer) {
       std::memcpy(now.queries.row(layer, h, now.first_query + r), row, bytes);
     }
     for (int h = 0; h < c.kv_heads; ++h, row += dims, before += dims) {
-      kv::lane const this_lane{0, layer, h};
-      kv::place const at = now.into.where.at(this_lane, *now.into.lanes.count.row(this_lane) - now.rows + r);
+      kv::lane const this_lane{part.sequence, layer, h};
+      int const first = *now.into.lanes.count.row(this_lane) - part.num_new_tokens;
+      kv::place const at = now.into.where.at(this_lane, first + in_part);
       std::memcpy(before, row, bytes);
       rotate(row, dims / 2, cosine, sine);
       std::memcpy(now.into.k.row(layer, at, h), row, bytes);
       std::memcpy(now.into.v.row(layer, at, h), row + c.kv_heads * dims, bytes);
     }
+  };
+  int r = 0;
+  for (forward_part const& part : now.parts) {
+    for (int i = 0; i < part.num_new_tokens; ++i, ++r) place_row(part, i, r);
   }
+}
+
+/// Each part attends to its own sequence.
+void model::attend_all(pass const& now, int layer, forward_hooks const& hooks) {
+  config const& c = about();
+  int const width = c.q_heads * c.head_dim;
+  float* out = sized(inner_, now.rows, width);
+  int first = now.first_query;
+  calls_.clear();
+  for (forward_part const& part : now.parts) {
+    calls_.push_back({now.into, now.queries, part.sequence, layer, first, part.num_new_tokens, part.position(),
+                      hooks.hidden, hooks.mask, hooks.slash, out});
+    first += part.num_new_tokens;
+    out += std::ptrdiff_t{part.num_new_tokens} * width;
+  }
+  attend(now.exec, calls_, scratch_);
 }
 
 layer_rows model::rows_of(int layer) {

@@ -33,6 +33,16 @@ struct forward_hooks {
   vertical_slash const* slash = nullptr;         ///< see attention_call
 };
 
+/// One sequence of a forward over several, and how many of its last bytes are new: many in a prefill, one in a decode
+/// step.
+struct forward_part {
+  std::span<std::uint8_t const> text;  ///< the sequence from its start, because n-grams read a few earlier bytes
+  int num_new_tokens = 0;
+  int sequence = 0;  ///< its index in the cache
+
+  [[nodiscard]] int position() const { return static_cast<int>(text.size()) - num_new_tokens; }
+};
+
 /// The weights, and memory for one forward at a time. It knows no policy, and takes positions from the text alone.
 class model {
  public:
@@ -50,17 +60,26 @@ class model {
   /// - throws: `invalid_argument` if the cache belongs to another model, or its last positions are not those of the
   ///   text.
   std::span<float const> forward(kv::host_executor& exec, std::span<std::uint8_t const> text, int num_new_tokens,
-                                 kv::cache const& into, query_rows& queries, forward_hooks const& hooks = {});
+                                 kv::cache const& into, query_rows& queries, forward_hooks const& hooks = {}) {
+    forward_part const part{text, num_new_tokens, 0};
+    return forward(exec, {&part, 1}, into, queries, hooks);
+  }
+
+  /// Runs the new bytes of several sequences in one forward, prefills and decode steps beside each other. The rows of
+  /// the logits and of `queries` are those of the first part, then those of the second, and so on.
+  std::span<float const> forward(kv::host_executor& exec, std::span<forward_part const> parts, kv::cache const& into,
+                                 query_rows& queries, forward_hooks const& hooks = {});
 
  private:
   /// The arguments of a forward, for its steps.
   struct pass;
 
-  void check(std::span<std::uint8_t const> text, int num_new_tokens, kv::cache const& into) const;
+  void check(forward_part const& part, kv::cache const& into) const;
   void embed(pass const& now);
   void make_phases(pass const& now);
   void attention(pass const& now, int layer);
   void place_rows(pass const& now, int layer);
+  void attend_all(pass const& now, int layer, forward_hooks const& hooks);
   [[nodiscard]] layer_rows rows_of(int layer);
   void mlp(pass const& now, int layer);
 
@@ -75,6 +94,7 @@ class model {
   std::vector<float> inner_;      ///< [rows][input of wo or down]
   std::vector<float> logits_;
   std::vector<std::vector<float>> scratch_;
+  std::vector<attention_call> calls_;
 };
 
 }  // namespace tinylm

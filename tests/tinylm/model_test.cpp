@@ -39,6 +39,47 @@ TEST_SUITE("tinylm") {
     CHECK(furthest(logits, logits_of(expected.text, full, {})) < 1e-4);
   }
 
+  TEST_CASE("model: a chunk of one sequence beside single tokens of another gives each the logits that it has alone") {
+    fixture& with = fixture::get();
+    golden const first("text"), second("recall");
+    kv::shape const shape = with.lm.about().shape();
+    constexpr int capacity = 512, chunk = 5;
+    std::size_t const lanes = static_cast<std::size_t>(shape.layers * shape.kv_heads);
+    std::vector<float> k(2 * lanes * capacity * static_cast<std::size_t>(shape.head_dim)), v(k.size());
+    std::vector<int> counts(2 * lanes), positions(2 * lanes * capacity);
+    kv::cache cache = kv::contiguous_cache({.k = k.data(),
+                                            .v = v.data(),
+                                            .shape = shape,
+                                            .sequences = 2,
+                                            .capacity = capacity,
+                                            .counts = counts.data(),
+                                            .positions = positions.data()});
+    auto state = kv::make_state(with.exec, full, cache);
+    tinylm::query_rows queries(shape, chunk + 1);
+    std::vector<float> of_first, of_second;
+    std::span<std::uint8_t const> const a(first.text), b(second.text);
+    int steps = 0;
+    for (std::size_t at = 0; at + chunk <= a.size() && static_cast<std::size_t>(steps) < b.size(); at += chunk) {
+      kv::append(with.exec, cache, state, {.sequence = 0, .tokens = 1, .position = steps});
+      kv::append(with.exec, cache, state, {.sequence = 1, .tokens = chunk, .position = static_cast<int>(at)});
+      std::vector<tinylm::forward_part> const parts{{a.first(at + chunk), chunk, 1},
+                                                    {b.first(static_cast<std::size_t>(steps) + 1), 1, 0}};
+      queries.clear();
+      auto const logits = with.lm.forward(with.exec, parts, cache, queries);
+      of_first.insert(of_first.end(), logits.begin(), logits.begin() + chunk * 256);
+      of_second.insert(of_second.end(), logits.end() - 256, logits.end());
+      ++steps;
+    }
+    REQUIRE(steps > 10);
+    auto const alone = [&](golden const& text, std::size_t floats) {
+      auto all = logits_of(text.text, full, {});
+      all.resize(floats);
+      return all;
+    };
+    CHECK(furthest(of_first, alone(first, of_first.size())) < 1e-4);
+    CHECK(furthest(of_second, alone(second, of_second.size())) < 1e-4);
+  }
+
   TEST_CASE("model: a cache to which the text's tokens were not appended is refused") {
     fixture& with = fixture::get();
     tinylm::kv_sequence entries(with.pool, 64);
