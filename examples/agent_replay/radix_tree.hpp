@@ -15,11 +15,12 @@ namespace agent_replay {
 using token = std::uint8_t;
 
 /// A node of the tree: a run of tokens that all sequences through it share.
-struct tree_node {
-  std::vector<token> ids;
+template <class Token>
+struct basic_tree_node {
+  std::vector<Token> ids;
   std::vector<int> slots;  ///< one for each id; the dead slot marks a hole
-  std::map<token, std::unique_ptr<tree_node>> children;
-  tree_node* parent = nullptr;
+  std::map<Token, std::unique_ptr<basic_tree_node>> children;
+  basic_tree_node* parent = nullptr;
   int locks = 0;           ///< requests in flight that read these slots or those of a child
   int holed_by = -1;       ///< the session whose policy made the holes; -1: there are no holes
   std::uint64_t used = 0;  ///< the time of the last match or insertion
@@ -30,11 +31,18 @@ struct tree_node {
 ///
 /// A node may have holes: positions that a session's policy dropped. Holes are private to that session. A match of
 /// another session ends before the first hole, so that no session inherits holes of another.
-class radix_tree {
+///
+/// `Token` is what one slot holds: one token id, or the ids of a whole block. `Slots` gives out and takes back slots:
+/// it has `available()`, `give(slot)`, and the number `dead`.
+template <class Token, class Slots>
+class basic_radix_tree {
  public:
-  explicit radix_tree(slot_allocator& slots) : slots_(&slots) {}
-  radix_tree(radix_tree const&) = delete;  // nodes point to their parents
-  radix_tree& operator=(radix_tree const&) = delete;
+  using token = Token;
+  using tree_node = basic_tree_node<Token>;
+
+  explicit basic_radix_tree(Slots& slots) : slots_(&slots) {}
+  basic_radix_tree(basic_radix_tree const&) = delete;  // nodes point to their parents
+  basic_radix_tree& operator=(basic_radix_tree const&) = delete;
 
   /// The slots of the longest matching prefix, and its last node (the root if nothing matches).
   struct matched {
@@ -100,7 +108,7 @@ class radix_tree {
       at = next;
     }
     std::size_t end = ids.size();
-    for (std::size_t i = done; !allow_holes && i < end; ++i) end = slots[i] == slot_allocator::dead ? i : end;
+    for (std::size_t i = done; !allow_holes && i < end; ++i) end = slots[i] == Slots::dead ? i : end;
     if (done < end) at = grow(*at, ids.subspan(done, end - done), slots.subspan(done, end - done), session);
     return {at, static_cast<int>(end)};
   }
@@ -142,7 +150,7 @@ class radix_tree {
       });
       if (oldest == nullptr) return;
       for (int const slot : oldest->slots) {
-        if (slot != slot_allocator::dead) slots_->give(slot);
+        if (slot != Slots::dead) slots_->give(slot);
       }
       oldest->parent->children.erase(oldest->ids[0]);
     }
@@ -171,12 +179,12 @@ class radix_tree {
   static std::size_t readable(tree_node const& at, std::span<token const> ids, int session) {
     std::size_t same = common(at, ids);
     if (at.holed_by == -1 || at.holed_by == session) return same;
-    for (std::size_t i = 0; i < same; ++i) same = at.slots[i] == slot_allocator::dead ? i : same;
+    for (std::size_t i = 0; i < same; ++i) same = at.slots[i] == Slots::dead ? i : same;
     return same;
   }
 
   static void note_holes(tree_node& at, int session) {
-    bool const any = std::count(at.slots.begin(), at.slots.end(), slot_allocator::dead) > 0;
+    bool const any = std::count(at.slots.begin(), at.slots.end(), Slots::dead) > 0;
     at.holed_by = any ? session : -1;
   }
 
@@ -204,10 +212,10 @@ class radix_tree {
   /// Merges a sequence's slots with the tree's slots for the same positions: one of the two stays.
   void merge(tree_node& at, std::span<int> slots) {
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (at.slots[i] == slot_allocator::dead) {
+      if (at.slots[i] == Slots::dead) {
         at.slots[i] = slots[i];
       } else if (slots[i] != at.slots[i]) {
-        if (slots[i] != slot_allocator::dead) slots_->give(slots[i]);
+        if (slots[i] != Slots::dead) slots_->give(slots[i]);
         slots[i] = at.slots[i];
       }
     }
@@ -226,9 +234,13 @@ class radix_tree {
     return made;
   }
 
-  slot_allocator* slots_;
+  Slots* slots_;
   tree_node root_;
   std::uint64_t clock_ = 0;
 };
+
+/// The tree of token ids that the replay uses.
+using radix_tree = basic_radix_tree<token, slot_allocator>;
+using tree_node = radix_tree::tree_node;
 
 }  // namespace agent_replay
