@@ -61,6 +61,7 @@ template <int Width>
                                               typename vector_of<Width>::floats const& turns) {
   using floats = typename vector_of<Width>::floats;
   using ints = typename vector_of<Width>::ints;
+  using words = typename vector_of<Width>::words;
   ints const whole = __builtin_convertvector(turns, ints);
   floats const n = __builtin_convertvector(whole, floats);
   floats const f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
@@ -70,7 +71,8 @@ template <int Width>
   p = p * f + 1.6666665459e-1f;
   p = p * f + 5.0000001201e-1f;
   p = p * f * f + f + 1.0f;
-  ints const bits = __builtin_bit_cast(ints, p) + (whole << 23);
+  // Unsigned: entries that a row does not see may be far above its maximum, and their results are dropped.
+  words const bits = __builtin_bit_cast(words, p) + (__builtin_bit_cast(words, whole) << 23);
   x = __builtin_bit_cast(floats, bits);
 }
 
