@@ -453,7 +453,7 @@ TEST_SUITE("admission") {
     kv::dual_cache const both = engine.view();
     kv::required const told = kv::required_bytes<kv::host_executor>(gated(4), both);
     CHECK(told.state == 4 * (4 * 2 * 16 + 4 * 64));  // a gate an entry of four lanes, twice the ring's rows, and pages
-    CHECK(told.plan == 4 * 16 * 8 + 5 * 8 + 4 * 4 + sizeof(kv::report) + 3 * 4);
+    CHECK(told.plan == 4 * 16 * 8 + 5 * 8 + 4 * 4 + 2 * sizeof(kv::report) + sizeof(kv::apply_stats) + 3 * 4);
   }
 
   TEST_CASE("a step allocates nothing") {

@@ -38,6 +38,7 @@ void observe_some(kv::host_executor& exec, Policy const& policy, mock_cache& cac
   for (int s = 0; s < 2; ++s) {
     for (int r = 0; r < 3; ++r) queries.set_position(s, r, 3 + r);
   }
+  for (int s = 0; s < 2; ++s) state.history().truncate(s, 1);  // these rows are shown several times
   kv::observe(exec, policy, kv::signals{cache.lanes(), kv::keys_of(cache.view()), kv::queries{queries.view()}}, state);
 }
 

@@ -69,14 +69,17 @@ TEST_SUITE("eviction/policies") {
     CHECK(differs(kv::policies::streaming_llm(), [](auto& policy) { policy.score.sinks = 3; }));
   }
 
-  TEST_CASE("chance is another one for every seed, sequence, layer, head and position") {
-    auto const drawn = [](std::uint64_t seed, kv::lane this_lane, int position) {
-      return kv::random_scores::uniform{seed}(0, {this_lane, 0, 1, position, 0});
+  TEST_CASE("chance is another one for every seed, request, layer, head and position, and the same in every slot") {
+    auto const drawn = [](std::uint64_t seed, kv::lane this_lane, int position, int const* request = nullptr) {
+      return kv::random_scores::uniform{seed, {request}}(0, {this_lane, 0, 1, position, 0});
     };
+    int const numbers[] = {0, 1};
     float const first = drawn(42, {}, 0);
     CHECK(first == drawn(42, {}, 0));
     CHECK(first != drawn(43, {}, 0));
-    CHECK(first != drawn(42, {1, 0, 0}, 0));
+    CHECK(first == drawn(42, {1, 0, 0}, 0));
+    CHECK(first == drawn(42, {}, 0, numbers));
+    CHECK(first != drawn(42, {}, 0, numbers + 1));
     CHECK(first != drawn(42, {0, 1, 0}, 0));
     CHECK(first != drawn(42, {0, 0, 1}, 0));
     CHECK(first != drawn(42, {}, 1));

@@ -185,7 +185,9 @@ TEST_SUITE("laws/metamorphic") {
   // Not kv::random_scores: a lane's numbers are made of the lane.
   TEST_CASE_TEMPLATE_INVOKE(lane_law, kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::knorm);
 
-  TEST_CASE("random numbers lie in [0, 1), differ by lane, position and seed, and do not depend on the count") {
+  TEST_CASE(
+      "random numbers lie in [0, 1), differ by request, layer, head, position and seed, and do not depend on the "
+      "count") {
     mock_options const shape{
         .model = {.layers = 2, .query_heads = 2, .kv_heads = 2, .head_dim = 1}, .sequences = 2, .bound = 64};
     mock_cache cache(shape);
@@ -194,15 +196,18 @@ TEST_SUITE("laws/metamorphic") {
     for (int i = 0; i < 8; ++i) cache.put(cache.lane_at(i), positions);
     kv::host_executor exec;
     std::vector<float> all;
+    int const requests[] = {7, 8};
+    kv::lanes batch = cache.lanes();
+    batch.request = {requests, 1, 0, 0};
     for (std::uint64_t const seed : {1u, 2u}) {
       owned_scores out(cache.lanes());
-      kv::random_scores{seed}.score(exec, 0, out.view());
+      kv::random_scores{seed}.score(exec, kv::signals{batch}, out.view());
       for (int i = 0; i < 8; ++i) {
         for (float const each : out.row(i, 64)) all.push_back(each);
       }
       std::vector<float> const before = out.all();
       for (int i = 0; i < 8; ++i) cache.put(cache.lane_at(i), {3, 60});
-      kv::random_scores{seed}.score(exec, 0, out.view());
+      kv::random_scores{seed}.score(exec, kv::signals{batch}, out.view());
       for (int i = 0; i < 8; ++i) {
         CHECK(out.row(i, 2)[0] == before[static_cast<std::size_t>(i * out.stride() + 3)]);
         CHECK(out.row(i, 2)[1] == before[static_cast<std::size_t>(i * out.stride() + 60)]);

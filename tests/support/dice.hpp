@@ -8,6 +8,14 @@
 
 namespace kvpolicy_test {
 
+/// A number in [-1, 1) that follows from a key, without a generator: cheap enough for every element of a row.
+inline float number_of(std::uint64_t key) {
+  key += 0x9E3779B97F4A7C15u;
+  key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9u;
+  key = (key ^ (key >> 27)) * 0x94D049BB133111EBu;
+  return static_cast<float>(static_cast<double>((key ^ (key >> 31)) >> 11) * 0x1p-52 - 1.0);
+}
+
 /// Seeded random choices: rapidcheck picks the shape and the seed, dice fill the memory.
 class dice {
  public:

@@ -374,6 +374,7 @@ class emulated_executor {
 
   template <class Kernel>
   void launch(kv::launch_shape const& shape, Kernel const& kernel) {
+    static_assert(sizeof(Kernel) <= 4096, "a kernel's arguments have 4 KiB");
     if (shape.blocks > 0) block().run(shape, kernel, random_);
   }
 

@@ -83,6 +83,12 @@ struct implementation<ops::ring_append_t, vocabulary::noted> : vocabulary::noted
   static void run(auto& exec, lanes const& batch, auto const&, auto const&) { exec.note("ring_append", batch.size()); }
 };
 template <>
+struct implementation<ops::count_rows_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, lanes const& batch, auto const&, auto const&) {
+    exec.note("count_rows", batch.sequences);
+  }
+};
+template <>
 struct implementation<ops::ring_truncate_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, lanes const& batch, auto const&, int, int) { exec.note("ring_truncate", batch.size()); }
 };

@@ -179,7 +179,8 @@ TEST_SUITE("vocabulary") {
     kv::apply(exec, kv::compact{}, plan, cache, state);
     int const lanes = engine::lanes;
     int const entries = lanes * engine::bound;
-    CHECK(exec.launches == std::vector<noting_executor::launch>{{"ring_append", lanes},
+    CHECK(exec.launches == std::vector<noting_executor::launch>{{"count_rows", 1},
+                                                                {"ring_append", lanes},
                                                                 {"attention_mass", entries},
                                                                 {"pool", entries},
                                                                 {"top_k", entries},

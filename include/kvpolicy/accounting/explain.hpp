@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <kvpolicy/admission/dual.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <limits>
@@ -37,6 +38,15 @@ namespace detail {
 inline bool outranks(float a, float b) { return a > b || (a == a && b != b); }
 
 /// The bytes of the columns of these recorders. Rows of entries are longer than the bound by `slack`, see `state`.
+/// The bytes in which rows that count are found, for parts with these needs.
+template <class... Needs>
+std::size_t counted_rows_bytes(cache const& in) {
+  std::array<bool, 3> kinds{};
+  (visit_kinds_of_rows(Needs{}, [&](int kind) { kinds[static_cast<std::size_t>(kind)] = true; }), ...);
+  auto const numbers = static_cast<std::size_t>(in.lanes.sequences) * (static_cast<std::size_t>(in.lanes.bound) + 1);
+  return static_cast<std::size_t>(std::count(kinds.begin(), kinds.end(), true)) * numbers * sizeof(int);
+}
+
 template <class... Recorders>
 std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const& in, int slack) {
   std::size_t all = 0;
@@ -48,31 +58,41 @@ std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const&
     }
   };
   std::apply([&](auto const&... each) { (add(each), ...); }, recorders);
-  return all;
+  return all + counted_rows_bytes<typename Recorders::needs...>(in);
 }
 
 }  // namespace detail
 
 /// Computes the memory that `make_plan` and `make_state` allocate, and the scratch that they reserve.
 ///
-/// - in: after the cache the appliers that are passed to `make_plan`.
-/// - throws: `invalid_argument` if the cache or the policy is not sound.
+/// - in: after the cache the arguments that are passed to `make_plan`: how much it decides about at once, and the
+///   appliers.
+/// - throws: `invalid_argument` if the cache or the policy is not sound, as `make_plan`.
 template <executor Executor, entry_decision Policy, class... Appliers>
-[[nodiscard]] required required_bytes(Policy const& policy, cache const& in, Appliers const&...) {
+[[nodiscard]] required required_bytes(Policy const& policy, cache const& in, at_once const& size, Appliers const&...) {
   using backend = typename Executor::backend;
   detail::check_policy("required_bytes", policy, in.shape);
   detail::check_cache("required_bytes", in);
+  cache turn = in;
+  turn.lanes = detail::first_turn(in.lanes, detail::largest_turn("required_bytes", in.lanes, policy.score.decides,
+                                                                 detail::scope_of(policy.budget), size));
   auto const bound = static_cast<std::size_t>(in.lanes.bound);
-  auto const segments = static_cast<std::size_t>(kvpolicy::segments(in.lanes, policy.score.decides));
-  auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, in.lanes, in.shape));
+  auto const segments = static_cast<std::size_t>(kvpolicy::segments(turn.lanes, policy.score.decides));
+  auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, turn.lanes, in.shape));
   required made;
   made.plan = segments * bound * (sizeof(float) + sizeof(int)) + spare * bound * sizeof(float) +
-              (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + sizeof(report);
+              (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + 2 * sizeof(report) +
+              sizeof(apply_stats) + detail::counted_rows_bytes<typename detail::score_of<Policy>::needs>(in);
   made.state = detail::column_bytes(recorders_of(policy.score), in, 0);
   made.scratch = std::max({detail::scratch_to_observe<backend>(recorders_of(policy.score), in.shape, in.lanes),
-                           detail::scratch_to_decide<backend, Policy>(in.shape, in.lanes),
-                           detail::scratch_to_apply<backend, Appliers...>(in)});
+                           detail::scratch_to_decide<backend, Policy>(in.shape, turn.lanes),
+                           detail::scratch_to_apply<backend, Appliers...>(turn)});
   return made;
+}
+/// The same for a plan that decides about the whole batch at once.
+template <executor Executor, entry_decision Policy, class... Appliers>
+[[nodiscard]] required required_bytes(Policy const& policy, cache const& in, Appliers const&... hows) {
+  return required_bytes<Executor>(policy, in, at_once{}, hows...);
 }
 
 /// @cond

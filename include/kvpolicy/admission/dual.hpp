@@ -107,10 +107,13 @@ void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window,
   if constexpr (requires { dropping::all_lose(plans.exits(), sequences); }) {
     common = dropping::all_lose(plans.exits(), sequences);
   }
-  bool const slides = common >= 0 && common <= window.slack() - window.slid();
-  ops::drop_oldest(exec, both.window, both.oldest, std::span<recorded_column const>(window.columns()), plans.exits(),
-                   slides ? -1 : window.slid());
-  window.slide(slides ? common : -window.slid());
+  bool const all_slots = both.window.lanes.slots == nullptr;  // a slide shifts the rows of every slot
+  bool const slides = all_slots && common >= 0 && common <= window.slack() - window.slid();
+  ops::drop_oldest(exec, both.window, both.oldest, window.columns(both.window.lanes), plans.exits(),
+                   slides      ? -1
+                   : all_slots ? window.slid()
+                               : 0);
+  if (all_slots) window.slide(slides ? common : -window.slid());
 }
 
 /// Checks everything about entries that leave the window that can be checked without reading tables.
@@ -152,10 +155,10 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
     exits.lanes.in_flight = nullptr;
     auto const recorders = recorders_of(policy.score);
     decide_checked(exec, policy, bag_type(exits, recorders, state.window), both.window.shape, plans.decided);
-    std::span<recorded_column const> const columns(state.window.columns());
+    std::span<recorded_column const> const columns(state.window.columns(both.window.lanes));
     std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
     ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.global,
-                     std::span<recorded_column const>(state.global.columns()), policy.cap, stats);
+                     state.global.columns(both.global.entries.lanes), policy.cap, stats);
     drop_exits(exec, both, state.window, plans);
   }
 }
@@ -179,8 +182,9 @@ template <executor Executor, admission_policy Policy, class... Given>
 void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
              dual_state<Executor>& state, exit_plan<Executor>& plans, std::span<int const> tokens,
              promotion_stats* stats = nullptr) {
-  expects(tokens.size() == plans.tokens().size(), "promote", "tokens", tokens.size(),
-          [&] { return "it has a number for each of " + std::to_string(plans.tokens().size()) + " sequences"; });
+  auto const sequences = static_cast<std::size_t>(std::max(0, both.window.lanes.sequences));
+  expects(tokens.size() == sequences && sequences <= plans.tokens().size(), "promote", "tokens", tokens.size(),
+          [&] { return "it has a number for each of " + std::to_string(sequences) + " sequences"; });
   if (tokens.data() != plans.tokens().data()) std::copy(tokens.begin(), tokens.end(), plans.tokens().begin());
   detail::check_exits("promote", exec, policy, in, both, state, plans);
   detail::retire_checked("promote", exec, policy, in, both, state, plans, plans.tokens(), promoted{}, stats);
@@ -232,11 +236,10 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
   using rows = implementation<ops::enter_rows_t, typename Executor::backend>;
   if constexpr (requires { rows::refuse(exec, chunk, both.window); }) rows::refuse(exec, chunk, both.window);
   ops::count_passing(exec, chunk.lanes, policy.window, plans.new_tokens(), plans.below());
-  std::span<recorded_column const> const columns(of_chunk.columns());
+  std::span<recorded_column const> const columns(of_chunk.columns(chunk.lanes));
   detail::retire_checked("ingest", exec, policy, in, both, state, plans, {}, {&keep, &chunk, columns, plans.below()},
                          stats);
-  ops::enter_rows(exec, chunk, columns, both.window, std::span<recorded_column const>(state.window.columns()),
-                  plans.below());
+  ops::enter_rows(exec, chunk, columns, both.window, state.window.columns(both.window.lanes), plans.below());
 }
 
 /// Rolls a sequence back: removes the entries at logical position `position` and after it from the window and from the

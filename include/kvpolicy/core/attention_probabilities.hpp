@@ -28,11 +28,23 @@ struct attention_probabilities {
   by_lane<int const> position{};    ///< for each lane the position of each row
   by_lane<int const> valid_rows{};  ///< the number of valid rows of each lane, if sequences bring different numbers of
                                     ///< rows; null: all `rows` rows are valid
+  by_lane<int const> counted{};     ///< the indices of the `valid_rows` rows that count; null: all of them
 
   [[nodiscard]] KVPOLICY_HD int valid(lane this_lane) const {
     return valid_rows.data != nullptr ? *valid_rows.row(this_lane) : rows;
   }
-  [[nodiscard]] KVPOLICY_HD static int stored(lane, int r) { return r; }
+  [[nodiscard]] KVPOLICY_HD int stored(lane this_lane, int r) const {
+    return counted.data != nullptr ? counted.row(this_lane)[r] : r;
+  }
+  /// The number of rows of a lane up to its newest committed entry. The rows after it are those of drafts.
+  [[nodiscard]] KVPOLICY_HD int committed_rows(lanes const& batch, lane this_lane) const {
+    int left = valid(this_lane);
+    int const committed = batch.committed(this_lane);
+    if (position.data == nullptr || committed == 0) return left;
+    int const newest = batch.position.row(this_lane)[committed - 1];
+    while (left > 0 && position.row(this_lane)[stored(this_lane, left - 1)] > newest) --left;
+    return left;
+  }
   [[nodiscard]] KVPOLICY_HD std::byte const* at(lane this_lane, int query_head, int of_row) const {
     return base + this_lane.sequence * sequence + this_lane.layer * layer + query_head * head + of_row * row;
   }

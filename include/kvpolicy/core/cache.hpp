@@ -91,7 +91,10 @@ struct locator {
   int unit_tokens = 1;
   std::int64_t units = 0;      ///< units in the pool; the locator does not check that table entries are below it
   by_lane<int const> begin{};  ///< of csr_pages: where a lane's pages begin in its table row
+  int const* slots = nullptr;  ///< of identity and ring: the unit of each sequence; null: sequence s has unit s
 
+  /// The unit of a sequence whose entries are all in one unit.
+  [[nodiscard]] KVPOLICY_HD constexpr int unit_of(int sequence) const { return slot_of(slots, sequence); }
   /// The units of a lane, in the order of its entries.
   [[nodiscard]] KVPOLICY_HD constexpr int const* list(lane this_lane) const {
     return table.row(this_lane) + (begin.data != nullptr ? *begin.row(this_lane) : 0);
@@ -104,11 +107,11 @@ struct locator {
       case locating::block_table:
         return {table.row(this_lane)[ordinal / unit_tokens], ordinal % unit_tokens};
       case locating::ring:
-        return {this_lane.sequence, (*table.row(this_lane) + ordinal) % unit_tokens};
+        return {unit_of(this_lane.sequence), (*table.row(this_lane) + ordinal) % unit_tokens};
       case locating::csr_pages:
         return {list(this_lane)[ordinal / unit_tokens], ordinal % unit_tokens};
       default:
-        return {this_lane.sequence, ordinal};
+        return {unit_of(this_lane.sequence), ordinal};
     }
   }
 };

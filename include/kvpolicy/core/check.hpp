@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/check_lanes.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signal_rows.hpp>
@@ -22,49 +23,6 @@ inline void check_shape(char const* call, shape const& model) {
           [&] { return "it must be a multiple of the KV heads (" + std::to_string(model.kv_heads) + ")"; });
   expects(model.head_dim > 0, call, "shape.head_dim", model.head_dim, "a head has at least one channel");
   expects(model.value_dim >= 0, call, "shape.value_dim", model.value_dim, "a size cannot be negative");
-}
-
-/// Refuses batches of 2^31 or more lanes, because lanes are numbered in 32 bits.
-inline void check_size(char const* call, char const* name, lanes const& batch) {
-  constexpr std::int64_t most = std::numeric_limits<int>::max();
-  std::int64_t const of_sequence = std::int64_t{batch.layers()} * batch.heads;  // the product of two ints fits
-  expects(
-      of_sequence <= most / batch.sequences, call, name,
-      [&] {
-        return std::to_string(batch.sequences) + " sequences, " + std::to_string(batch.layers()) + " layers, " +
-               std::to_string(batch.heads) + " heads";
-      },
-      "lanes are numbered in 32 bits: their product is less than 2^31");
-}
-
-/// Refuses counts or positions that are missing, or that several sequences would share. Layers and heads may share
-/// both, or counts may have a row of their own where positions are shared, but not the other way round.
-inline void check_lane_tables(char const* call, char const* name, lanes const& batch) {
-  auto const member = [name](char const* which) { return [=] { return std::string(name) + which; }; };
-  expects(batch.count.data != nullptr, call, member(".count"), "null", "every lane says how many entries it holds");
-  expects(batch.position.data != nullptr, call, member(".position"), "null", "every entry says its position");
-  auto const sequences = [&] {
-    return "there are " + std::to_string(batch.sequences) + " sequences, and each has entries of its own";
-  };
-  expects(batch.count.sequence != 0 || batch.sequences == 1, call, member(".count.sequence"), 0, sequences);
-  expects(batch.position.sequence != 0 || batch.sequences == 1, call, member(".position.sequence"), 0, sequences);
-  expects(batch.count.layer != 0 || batch.position.layer == 0 || batch.layers() == 1, call, member(".count.layer"), 0,
-          "positions have a row for each layer, so counts do too");
-  expects(batch.count.head != 0 || batch.position.head == 0 || batch.heads == 1, call, member(".count.head"), 0,
-          "positions have a row for each head, so counts do too");
-}
-
-inline void check_lanes(char const* call, lanes const& batch, shape const& model) {
-  expects(batch.sequences > 0, call, "lanes.sequences", batch.sequences, "a batch has at least one sequence");
-  expects(batch.heads == model.kv_heads, call, "lanes.heads", batch.heads,
-          [&] { return "every KV head of the model (" + std::to_string(model.kv_heads) + ") is a lane"; });
-  expects(batch.layer_begin >= 0 && batch.layer_begin < batch.layer_end, call, "lanes.layer_begin", batch.layer_begin,
-          "layers are a range that is not empty");
-  expects(batch.layer_end <= model.layers, call, "lanes.layer_end", batch.layer_end,
-          [&] { return "the model has " + std::to_string(model.layers) + " layers"; });
-  check_size(call, "lanes", batch);
-  expects(batch.bound > 0, call, "lanes.bound", batch.bound, "an upper limit of the entries of a lane is needed");
-  check_lane_tables(call, "lanes", batch);
 }
 
 /// One axis of a plane: the number of its elements, and the bytes between two of them.
@@ -167,6 +125,8 @@ inline void check_same_table(char const* call, char const* name, by_lane<int> co
   one(".sequence", table.sequence, read.sequence);
   one(".layer", table.layer, read.layer);
   one(".head", table.head, read.head);
+  expects(table.slots == read.slots, call, name, "of other slots",
+          "it is the table that the cache's locator reads: restrict it to the batch with kvpolicy::only");
 }
 
 inline void check_locator(char const* call, locator const& where, lanes const& batch) {
@@ -175,8 +135,10 @@ inline void check_locator(char const* call, locator const& where, lanes const& b
   expects(where.kind != locating::csr_pages || where.begin.data != nullptr, call, "where.begin", "null",
           "a list of a whole batch says where each lane begins");
   bool const direct = where.kind == locating::identity || where.kind == locating::ring;
-  expects(!direct || where.units >= batch.sequences, call, "where.units", where.units,
+  expects(!direct || where.units >= batch.slot_total(), call, "where.units", where.units,
           "every sequence has a row of its own");
+  expects(!direct || where.slots == batch.slots, call, "where.slots", where.slots == nullptr ? "null" : "another list",
+          "the rows of these sequences are by slot: make the cache with kvpolicy::only");
   expects(!direct || where.unit_tokens >= batch.bound, call, "where.unit_tokens", where.unit_tokens,
           [&] { return "a row holds `bound` tokens (" + std::to_string(batch.bound) + ")"; });
   expects(where.kind == locating::identity || where.table.data != nullptr, call, "where.table", "null",
@@ -250,36 +212,6 @@ inline void check_whole(char const* call, lanes const& batch, shape const& model
   expects(batch.in_flight == nullptr || batch.layers() == model.layers, call, "lanes.layers", batch.layers(), [&] {
     return "drafts are counted for all " + std::to_string(model.layers) + " layers of a sequence together";
   });
-}
-
-/// Refuses lanes whose counts or positions are other memory than those that the plan was decided about.
-inline void check_decided_about(char const* call, char const* name, lanes const& given, keep_set const& keep) {
-  auto const same = [&](auto const& now, auto const& then) {
-    lane const first{0, given.layer_begin, 0};
-    lane const last{given.sequences - 1, given.layer_end - 1, given.heads - 1};
-    return now.row(first) == then.row(first) && now.row(last) == then.row(last);
-  };
-  expects(same(given.count, keep.lanes.count) && same(given.position, keep.lanes.position), call, name,
-          "other counts or positions than those that the plan was decided about",
-          "a plan is carried out on the cache that decide was given");
-}
-
-/// Refuses lanes `given` that are not the lanes `made` or some of their layers.
-inline void check_same_lanes(char const* call, char const* name, lanes const& given, lanes const& made) {
-  auto const member = [name](char const* which) { return [=] { return std::string(name) + which; }; };
-  auto const made_for = [](int what) { return [what] { return "it was made for " + std::to_string(what); }; };
-  expects(given.sequences == made.sequences, call, member(".sequences"), given.sequences, made_for(made.sequences));
-  expects(given.heads == made.heads, call, member(".heads"), given.heads, made_for(made.heads));
-  expects(given.bound == made.bound, call, member(".bound"), given.bound, made_for(made.bound));
-  bool const inside =
-      made.layer_begin <= given.layer_begin && given.layer_begin < given.layer_end && given.layer_end <= made.layer_end;
-  expects(
-      inside, call, member(".layers"),
-      [&] { return std::to_string(given.layer_begin) + " to " + std::to_string(given.layer_end); },
-      [&] {
-        return "it was made for layers " + std::to_string(made.layer_begin) + " to " + std::to_string(made.layer_end);
-      });
-  check_lane_tables(call, name, given);
 }
 
 }  // namespace detail

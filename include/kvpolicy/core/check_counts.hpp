@@ -7,6 +7,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/core/slots.hpp>
 #include <string>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -22,10 +23,27 @@ inline std::string spell_lane_of(lanes const& batch, lane one) {
   return batch.sequences > 1 ? text + " of sequence " + std::to_string(one.sequence) : text;
 }
 
+/// The text "layer 3 of slot 7", or "layer 3 of sequence 7" in a batch without a list of slots.
+inline std::string spell_slot_of(lanes const& batch, int const* slots, lane one) {
+  std::string const text = "layer " + std::to_string(one.layer);
+  bool const listed = batch.slots != nullptr && slots != nullptr;
+  return text + (listed ? " of slot " : " of sequence ") +
+         std::to_string(slot_of(listed ? slots : nullptr, one.sequence));
+}
+
+/// The slot of a sequence of a batch; -1 if the host cannot read the list.
+template <class Backend>
+[[nodiscard]] int host_slot(lanes const& batch, int sequence) {
+  if (batch.slots == nullptr) return sequence;
+  int const* const slots = readable_slots(batch, reads_on_host<Backend>);
+  int const slot = slots != nullptr ? slots[sequence] : -1;
+  return slot < batch.slot_total() ? slot : -1;  // a wrong slot is refused elsewhere
+}
+
 /// True if a lane's counts are within their limits: 0 <= drafts <= count <= bound.
 [[nodiscard]] KVPOLICY_HD inline bool counts_fit(lanes const& batch, lane one) {
   int const count = *batch.count.row(one);
-  int const drafts = batch.in_flight != nullptr ? batch.in_flight[one.sequence] : 0;
+  int const drafts = batch.in_flight != nullptr ? *batch.drafts(one.sequence) : 0;
   return 0 <= drafts && drafts <= count && count <= batch.bound;
 }
 
@@ -36,7 +54,7 @@ inline void refuse_counts_of_lane(char const* call, lanes const& batch, lane one
   expects(
       count >= 0 && count <= batch.bound, call, "lanes.count", [&] { return in_lane(count); },
       [&] { return "a lane holds 0 to " + std::to_string(batch.bound) + " entries, its `bound`"; });
-  int const drafts = batch.in_flight != nullptr ? batch.in_flight[one.sequence] : 0;
+  int const drafts = batch.in_flight != nullptr ? *batch.drafts(one.sequence) : 0;
   expects(
       drafts >= 0 && drafts <= count, call, "lanes.in_flight", [&] { return in_lane(drafts); },
       [&] { return "a lane's drafts are among the " + std::to_string(count) + " entries that it holds"; });
@@ -45,6 +63,9 @@ inline void refuse_counts_of_lane(char const* call, lanes const& batch, lane one
 /// Refuses counts of the sequences [first, last) that are negative or above the bound, and numbers of drafts that are
 /// negative or above the lane's count. Cost: reads each count once, and counts that lanes share only once.
 inline void refuse_counts(char const* call, lanes const& batch, int first, int last) {
+  if (int const* const slots = readable_slots(batch, true); batch.slots != nullptr) {
+    refuse_slots(call, slots, batch.slot_total(), first, last);
+  }
   if (batch.count.data == nullptr) return;
   int const layer_end = batch.count.layer == 0 ? batch.layer_begin + 1 : batch.layer_end;
   int const heads = batch.count.head == 0 ? 1 : batch.heads;
@@ -58,10 +79,15 @@ inline void refuse_counts(char const* call, lanes const& batch, int first, int l
   }
 }
 
-/// The same for all sequences, if the host can read the backend's counts. On a device the kernels check them.
+/// The same for all sequences, if the host can read the backend's counts. On a device the kernels check them, and the
+/// host checks the list of slots if it has a copy.
 template <class Backend>
 void refuse_counts(char const* call, lanes const& batch) {
-  if constexpr (reads_on_host<Backend>) refuse_counts(call, batch, 0, batch.sequences);
+  if constexpr (reads_on_host<Backend>) {
+    refuse_counts(call, batch, batch.sequence_begin, batch.sequence_end());
+  } else {
+    refuse_slots(call, batch, false);
+  }
 }
 
 /// Checks the counts of an argument of a verb: lanes, a cache or a score view. A keep set comes with the cache that has
@@ -69,9 +95,9 @@ void refuse_counts(char const* call, lanes const& batch) {
 template <class Argument>
 void refuse_counts_in(char const* call, Argument const& of) {
   if constexpr (std::same_as<Argument, lanes>) {
-    refuse_counts(call, of, 0, of.sequences);
+    refuse_counts(call, of, of.sequence_begin, of.sequence_end());
   } else if constexpr (std::same_as<Argument, cache> || std::same_as<Argument, score_view>) {
-    refuse_counts(call, of.lanes, 0, of.lanes.sequences);
+    refuse_counts(call, of.lanes, of.lanes.sequence_begin, of.lanes.sequence_end());
   }
 }
 
@@ -109,7 +135,7 @@ inline void refuse_other_tokens(char const* call, score_view const& scores) {
 template <class Backend>
 void refuse_unfit_lanes(char const* call, score_view& scores) {
   if constexpr (reads_on_host<Backend>) {
-    refuse_counts(call, scores.lanes, 0, scores.lanes.sequences);
+    refuse_counts<Backend>(call, scores.lanes);
     refuse_other_tokens(call, scores);
     scores.same_tokens = true;
   }

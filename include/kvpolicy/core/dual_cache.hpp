@@ -4,6 +4,7 @@
 
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/slots.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -36,6 +37,17 @@ struct dual_cache {
   by_lane<int> oldest{};  ///< the ring's cursor, as writable memory
   paged_lanes global{};
 };
+
+/// The dual cache of the listed slots: see `only` of a cache.
+[[nodiscard]] inline dual_cache only(dual_cache const& all, slot_list const& batch) {
+  dual_cache some = all;
+  some.window = only(all.window, batch);
+  some.oldest = only(all.oldest, batch);
+  some.global.entries = only(all.global.entries, batch);
+  some.global.table = only(all.global.table, batch);
+  some.global.num_pages = only(all.global.num_pages, batch);
+  return some;
+}
 
 namespace detail {
 

@@ -7,13 +7,20 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A lane is one KV head of one layer of one sequence. By default each lane decides for itself.
+/// A lane is one KV head of one layer of one sequence. By default each lane decides for itself. `sequence` is the index
+/// of the sequence in the batch of the call.
 struct lane {
   int sequence = 0;
   int layer = 0;
   int head = 0;
   friend bool operator==(lane const&, lane const&) = default;
 };
+
+/// The slot of a sequence: the row that it has in tables with a row for each slot. `slots` is the list of the batch;
+/// null means that sequence s has slot s.
+[[nodiscard]] KVPOLICY_HD constexpr int slot_of(int const* slots, int sequence) {
+  return slots != nullptr ? slots[sequence] : sequence;
+}
 
 /// A table with a row for every lane. Strides are in elements. A stride of 0 shares the row along that axis.
 template <class T>
@@ -22,9 +29,10 @@ struct by_lane {
   std::int64_t sequence = 0;
   std::int64_t layer = 0;
   std::int64_t head = 0;
+  int const* slots = nullptr;  ///< the row of each sequence of the batch; null: sequence s has row s
 
   [[nodiscard]] KVPOLICY_HD constexpr T* row(lane this_lane) const {
-    return data + this_lane.sequence * sequence + this_lane.layer * layer + this_lane.head * head;
+    return data + slot_of(slots, this_lane.sequence) * sequence + this_lane.layer * layer + this_lane.head * head;
   }
 };
 
@@ -46,42 +54,65 @@ struct shape {
 /// `count` and `position` are in the executor's memory (device memory for a device executor). The host knows
 /// `bound`: no count exceeds it, and launches are sized by it. An entry's ordinal is its index in its lane; positions
 /// always ascend with ordinals.
+///
+/// The sequences of a call may be some slots of the engine's tables, in any order: see `only`.
 struct lanes {
   int sequences = 1;
   int layer_begin = 0;
   int layer_end = 0;
   int heads = 0;  ///< KV heads
   int bound = 0;
-  by_lane<int> count{};      ///< one number for each lane: its entries, drafts included
-  by_lane<int> position{};   ///< one row for each lane: the logical position of each entry, ascending
-  int* in_flight = nullptr;  ///< for each sequence the number of drafts at the end of every lane; null: none
+  by_lane<int> count{};          ///< one number for each lane: its entries, drafts included
+  by_lane<int> position{};       ///< one row for each lane: the logical position of each entry, ascending
+  int* in_flight = nullptr;      ///< for each slot the number of drafts at the end of every lane; null: none
+  by_lane<int const> request{};  ///< a number that each request carries: seeded scores differ by it; null: 0
+  int const* slots = nullptr;    ///< the slot of each sequence, in the executor's memory; null: sequence s has slot s
+  int const* host_slots = nullptr;  ///< the same list, if the host cannot read `slots`
+  int slot_count = 0;               ///< the number of slots of the tables, if it is not `sequences`
+  int sequence_begin = 0;           ///< the first sequence of these lanes, if they are a part of a batch
 
   [[nodiscard]] KVPOLICY_HD constexpr int layers() const { return layer_end - layer_begin; }
+  [[nodiscard]] KVPOLICY_HD constexpr int sequence_end() const { return sequence_begin + sequences; }
   [[nodiscard]] KVPOLICY_HD constexpr int size() const { return sequences * layers() * heads; }
 
   /// The i-th lane. Lanes are ordered by sequence, then layer, then head.
   [[nodiscard]] KVPOLICY_HD constexpr lane at(int i) const {
-    return {i / (layers() * heads), layer_begin + i / heads % layers(), i % heads};
+    return {sequence_begin + i / (layers() * heads), layer_begin + i / heads % layers(), i % heads};
   }
 
   /// The index i for which `at(i)` is the lane.
   [[nodiscard]] KVPOLICY_HD constexpr int index(lane this_lane) const {
-    return (this_lane.sequence * layers() + this_lane.layer - layer_begin) * heads + this_lane.head;
+    return ((this_lane.sequence - sequence_begin) * layers() + this_lane.layer - layer_begin) * heads + this_lane.head;
   }
 
   /// The number of entries that a policy sees: all entries of the lane but the drafts in flight. The result is clamped
   /// to 0 .. `bound`, so that a kernel that reads a wrong count stays inside its rows until the error is reported.
   [[nodiscard]] KVPOLICY_HD constexpr int committed(lane this_lane) const {
     std::int64_t const all =
-        std::int64_t{*count.row(this_lane)} - (in_flight != nullptr ? in_flight[this_lane.sequence] : 0);
+        std::int64_t{*count.row(this_lane)} - (in_flight != nullptr ? *drafts(this_lane.sequence) : 0);
     return all < 0 ? 0 : all > bound ? bound : static_cast<int>(all);
   }
+
+  /// The number of drafts of a sequence. `in_flight` must not be null.
+  [[nodiscard]] KVPOLICY_HD constexpr int* drafts(int sequence) const { return in_flight + slot_of(slots, sequence); }
+
+  /// The number of slots of the tables. A batch that is not a list of slots has all of them.
+  [[nodiscard]] KVPOLICY_HD constexpr int slot_total() const { return slot_count > 0 ? slot_count : sequence_end(); }
 
   /// The same lanes, restricted to layers [begin, end). An engine passes them after the forward of one layer.
   [[nodiscard]] constexpr lanes layers_only(int begin, int end) const {
     lanes some = *this;
     some.layer_begin = begin;
     some.layer_end = end;
+    return some;
+  }
+
+  /// The same lanes, restricted to sequences [begin, end) of the batch. A sequence keeps its index.
+  [[nodiscard]] constexpr lanes sequences_only(int begin, int end) const {
+    lanes some = *this;
+    some.slot_count = slot_total();
+    some.sequence_begin = begin;
+    some.sequences = end - begin;
     return some;
   }
 };

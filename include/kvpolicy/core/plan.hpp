@@ -3,7 +3,9 @@
 
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
+#include <kvpolicy/core/row_counts.hpp>
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/core/turns.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -15,17 +17,21 @@ namespace KVPOLICY_NAMESPACE {
 template <class Executor>
 class plan {
  public:
-  /// `spare_rows` is the number of extra rows of floats that the policy's scorer needs, `bound` floats each.
-  /// `entry_bytes` is the size of K and V of one entry of one lane.
+  /// `batch` is the lanes of all slots. `spare_rows` is the number of extra rows of floats that the policy's scorer
+  /// needs for one turn, `bound` floats each. `entry_bytes` is the size of K and V of one entry of one lane. `turn` is
+  /// how much the plan decides about at once; by default that is the whole batch.
   plan(Executor& exec, kvpolicy::lanes const& batch, granularity decides, int spare_rows = 0,
-       std::int64_t entry_bytes = 0)
-      : spare_(exec, static_cast<std::size_t>(spare_rows) * static_cast<std::size_t>(batch.bound)),
-        scores_(exec,
-                static_cast<std::size_t>(kvpolicy::segments(batch, decides)) * static_cast<std::size_t>(batch.bound)),
+       std::int64_t entry_bytes = 0, detail::turn_size const& turn = {})
+      : turn_(turn.sequences > 0 ? turn : detail::turn_size{batch.sequences, batch.layers()}),
+        segments_(kvpolicy::segments(detail::first_turn(batch, turn_), decides)),
+        spare_(exec, static_cast<std::size_t>(spare_rows) * static_cast<std::size_t>(batch.bound)),
+        scores_(exec, static_cast<std::size_t>(segments_) * static_cast<std::size_t>(batch.bound)),
         indices_(exec, scores_.size()),
-        indptr_(exec, static_cast<std::size_t>(kvpolicy::segments(batch, decides)) + 1),
-        seen_(exec, static_cast<std::size_t>(kvpolicy::segments(batch, decides))),
+        indptr_(exec, static_cast<std::size_t>(segments_) + 1),
+        seen_(exec, static_cast<std::size_t>(segments_)),
         report_(exec, 1),
+        total_(exec, 1),
+        turn_stats_(exec, 1),
         lanes_(batch),
         decides_(decides),
         entry_bytes_(entry_bytes) {}
@@ -53,6 +59,12 @@ class plan {
   }
   /// Bytes of keys and values of one entry of one lane. A budget in bytes is divided by it.
   [[nodiscard]] std::int64_t entry_bytes() const { return entry_bytes_; }
+
+  /// Memory for the rows of a forward that count.
+  [[nodiscard]] detail::row_counts<Executor>& counted() { return counted_; }
+  /// Memory for the sums over the turns of an `evict`.
+  [[nodiscard]] kvpolicy::report* total() { return total_.data(); }
+  [[nodiscard]] apply_stats* turn_stats() { return turn_stats_.data(); }
 
   /// True if the plan holds a decision.
   [[nodiscard]] bool decided() const { return status_ == status::decided; }
@@ -85,8 +97,13 @@ class plan {
     status_ = status::decided;
   }
 
+  /// The lanes of all slots, for which the plan was made.
   [[nodiscard]] kvpolicy::lanes const& lanes() const { return lanes_; }
   [[nodiscard]] granularity decides() const { return decides_; }
+  /// The number of segments that the plan decides about at once.
+  [[nodiscard]] int segments() const { return segments_; }
+  /// The largest part of a batch that the plan decides about at once.
+  [[nodiscard]] detail::turn_size const& turn() const { return turn_; }
   /// The report of the decision. It requires reports in host memory. Throws `invalid_argument` if there is no decision.
   [[nodiscard]] kvpolicy::report const& report() const {
     expects_decision("report");
@@ -99,12 +116,17 @@ class plan {
   template <class T>
   using buffer = typename Executor::template buffer<T>;
 
+  detail::turn_size turn_;
+  int segments_;
   buffer<float> spare_;
   buffer<float> scores_;
   buffer<int> indices_;
   buffer<std::int64_t> indptr_;
   buffer<int> seen_;
   buffer<kvpolicy::report> report_;
+  buffer<kvpolicy::report> total_;  ///< of the turns of an `evict`
+  buffer<apply_stats> turn_stats_;  ///< of one turn
+  detail::row_counts<Executor> counted_;
   kvpolicy::lanes lanes_;
   granularity decides_;
   std::int64_t entry_bytes_;

@@ -34,13 +34,17 @@ struct query_view {
   int heads = 0;                    ///< number of query heads
   int rows = 0;                     ///< maximum number of rows of a lane
   by_lane<int const> position{};    ///< for each lane the position of each stored query row; null is allowed only in a
-                                    ///< direct call of a verb and means that every row sees every entry
+                                    ///< direct call of a verb and means that every row sees every entry. A row at a
+                                    ///< negative position does not count: see `observe`
   by_lane<int const> valid_rows{};  ///< the number of valid rows of each lane, at most `rows`, if sequences bring
                                     ///< different numbers of rows; null: all `rows` rows are valid
   by_lane<int const> first_row{};  ///< of a ring: the stored row of each lane's oldest row. Row r is then stored in row
                                    ///< (first + r) mod `rows`; null: row r is stored in row r
   row_floats lse{};                ///< log-sum-exp of each row's logits, scaled and capped, over the keys that it sees
                                    ///< and the sink, if the engine's attention has it; null data: it is computed
+  by_lane<int const> counted{};  ///< the indices of the `valid_rows` rows that count, ascending; null: all of them. It
+                                 ///< must be null in a ring
+  int const* slots = nullptr;    ///< the place of each sequence along axis `sequence`; null: sequence s has place s
 
   /// The number of valid rows of a lane.
   [[nodiscard]] KVPOLICY_HD int valid(lane this_lane) const {
@@ -48,10 +52,12 @@ struct query_view {
   }
   /// The stored row of row r.
   [[nodiscard]] KVPOLICY_HD int stored(lane this_lane, int r) const {
+    if (counted.data != nullptr) return counted.row(this_lane)[r];
     return first_row.data != nullptr ? (*first_row.row(this_lane) + r) % rows : r;
   }
   [[nodiscard]] KVPOLICY_HD std::byte const* at(lane this_lane, int query_head, int stored_row) const {
-    return base + this_lane.sequence * sequence + this_lane.layer * layer + query_head * head + stored_row * row;
+    return base + slot_of(slots, this_lane.sequence) * sequence + this_lane.layer * layer + query_head * head +
+           stored_row * row;
   }
 
   /// True if any row of a lane sees any of its committed entries. Rows at positions after the last entry do not count.
@@ -107,9 +113,21 @@ struct turn_queries : query_view {
         span_begin[this_lane.sequence] >= span_end[this_lane.sequence]) {
       return {all > tail ? all - tail : 0, all};
     }
-    int const begin = span_begin[this_lane.sequence];
-    int const end = span_end[this_lane.sequence];
+    int const begin = counted_before(this_lane, span_begin[this_lane.sequence]);
+    int const end = counted_before(this_lane, span_end[this_lane.sequence]);
     return {begin > 0 ? begin : 0, end < all ? end : all};  // a span that is not within the rows is refused elsewhere
+  }
+  /// How many of the first `many` rows of a lane count.
+  [[nodiscard]] KVPOLICY_HD int counted_before(lane this_lane, int many) const {
+    if (counted.data == nullptr) return many;
+    int const* const index = counted.row(this_lane);
+    int before = 0;
+    while (before < valid(this_lane) && index[before] < many) ++before;
+    return before;
+  }
+  /// The number of rows that a span may refer to, whether they count or not.
+  [[nodiscard]] KVPOLICY_HD int span_limit(lane this_lane) const {
+    return counted.data != nullptr ? rows : valid(this_lane);
   }
   /// The position of a logical row.
   [[nodiscard]] KVPOLICY_HD int position_of(lane this_lane, int r) const {

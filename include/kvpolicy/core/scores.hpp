@@ -30,7 +30,8 @@ struct score_view {
   std::int64_t const layers = decides == granularity::token ? 1 : batch.layers();
   std::int64_t const layer = decides == granularity::token ? 0 : stride * heads;
   std::int64_t const head = decides == granularity::lane ? stride : 0;
-  return {batch, decides, {data - batch.layer_begin * layer, stride * heads * layers, layer, head}};
+  std::int64_t const sequence = stride * heads * layers;
+  return {batch, decides, {data - batch.sequence_begin * sequence - batch.layer_begin * layer, sequence, layer, head}};
 }
 
 /// One entry, as the argument of protections and maps.

@@ -119,9 +119,28 @@ std::string spell_row_of(by_lane<T> const& table, lane one) {
   return text;
 }
 
-/// Refuses numbers of valid rows outside of 0 .. `rows`, positions of rows that do not ascend, and, with `newest`, rows
-/// whose newest one is older than the newest committed entry of its lane. `Rows` has the members `rows`, `valid`,
-/// `stored`, `position` and `valid_rows`.
+/// The position of the last row of a lane that counts and is not after `newest`; -1 if there is none.
+template <class Rows>
+[[nodiscard]] int last_counted_row(Rows const& of, lane one, int newest = 0x7FFFFFFF) {
+  int const* const positions = of.position.row(one);
+  for (int r = of.valid(one) - 1; r >= 0; --r) {
+    int const position = positions[of.stored(one, r)];
+    if (position >= 0 && position <= newest) return position;
+  }
+  return -1;
+}
+/// The position of the first row of a lane that counts; -1 if none does.
+template <class Rows>
+[[nodiscard]] int first_counted_row(Rows const& of, lane one) {
+  int const* const positions = of.position.row(one);
+  int r = 0;
+  while (r < of.valid(one) && positions[of.stored(one, r)] < 0) ++r;
+  return r == of.valid(one) ? -1 : positions[of.stored(one, r)];
+}
+
+/// Refuses numbers of valid rows outside of 0 .. `rows`, positions of rows that do not ascend (apart from negative
+/// ones, which do not count), and, with `newest`, rows whose newest one is older than the newest committed entry of its
+/// lane. `Rows` has the members `rows`, `valid`, `stored`, `position` and `valid_rows`.
 ///
 /// Cost: reads each row's position once. Lanes that share their positions and numbers are looked at once, but for the
 /// newest entry of each.
@@ -136,11 +155,11 @@ void check_row_positions(char const* call, char const* name, Rows const& of, lan
         valid >= 0 && valid <= of.rows, call, [&] { return std::string(name) + ".valid_rows"; },
         [&] { return std::to_string(valid) + " of " + spell_row_of(of.valid_rows, one); },
         [&] { return "a lane has 0 to " + std::to_string(of.rows) + " rows"; });
-    if (valid == 0) continue;
     int const* const positions = of.position.row(one);
-    for (int r = 1; r < valid && positions != seen_positions; ++r) {
-      int const before = positions[of.stored(one, r - 1)];
+    int before = -1;
+    for (int r = 0; r < valid && positions != seen_positions; ++r) {
       int const here = positions[of.stored(one, r)];
+      if (here < 0) continue;  // a row that does not count
       expects(
           before < here, call, [&] { return std::string(name) + ".position"; },
           [&] {
@@ -148,11 +167,12 @@ void check_row_positions(char const* call, char const* name, Rows const& of, lan
                    spell_row_of(of.position, one);
           },
           "positions ascend: these are not the rows of one forward, or valid_rows does not say how many are valid");
+      before = here;
     }
     seen_positions = positions;
     int const entries = newest ? batch.committed(one) : 0;
-    if (entries == 0) continue;
-    int const last_row = positions[of.stored(one, valid - 1)];
+    int const last_row = last_counted_row(of, one);
+    if (entries == 0 || last_row < 0) continue;
     int const last_entry = batch.position.row(one)[entries - 1];
     expects(
         last_row >= last_entry, call, [&] { return std::string(name) + ".position"; },

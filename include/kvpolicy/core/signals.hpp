@@ -68,11 +68,24 @@ struct entry_numbers {
   std::int64_t layer = 0;
   std::int64_t head = 0;
   std::int64_t entry = 0;
-  int entries = 0;              ///< new entries of each lane
-  by_lane<int const> counts{};  ///< the number of new entries of each lane, if they differ; null: `entries`
+  int entries = 0;                ///< new entries of each lane
+  by_lane<int const> counts{};    ///< the number of new entries of each lane, if they differ; null: `entries`
+  by_lane<int const> position{};  ///< the position of each new entry; a number at a negative position does not count.
+                                  ///< null: all numbers count
 
   [[nodiscard]] KVPOLICY_HD int count(lane this_lane) const {
     return counts.data != nullptr ? *counts.row(this_lane) : entries;
+  }
+  /// True if the i-th number counts: it is not that of padding or of a rejected draft.
+  [[nodiscard]] KVPOLICY_HD bool counts_at(lane this_lane, int i) const {
+    return position.data == nullptr || position.row(this_lane)[i] >= 0;
+  }
+  /// How many of the first `many` numbers count.
+  [[nodiscard]] KVPOLICY_HD int counted(lane this_lane, int many) const {
+    if (position.data == nullptr) return many;
+    int counted = 0;
+    for (int i = 0; i < many; ++i) counted += counts_at(this_lane, i) ? 1 : 0;
+    return counted;
   }
   [[nodiscard]] KVPOLICY_HD std::byte const* at(lane this_lane, int i) const {
     return base + this_lane.sequence * sequence + this_lane.layer * layer + this_lane.head * head + i * entry;
@@ -117,6 +130,7 @@ struct needs {};
 template <class... Signals>
 struct any_signal_of {
   static constexpr auto name = "any_of";
+  using options = needs<Signals...>;
 };
 
 namespace detail {
@@ -173,6 +187,12 @@ class signals {
   template <class... Needed>
   [[nodiscard]] static constexpr bool has_all(needs<Needed...>) {
     return (detail::provided<signals, Needed>::value && ...);
+  }
+
+  /// Replaces a signal that is given.
+  template <class Signal>
+  constexpr void replace(Signal const& signal) {
+    std::get<Signal>(given_) = signal;
   }
 
   /// These signals and `more`, about other lanes.

@@ -131,7 +131,7 @@ inline void check_contiguous(char const* call, contiguous_memory const& of) {
   by_lane<int const> const& table = in.where.table;
   expects(slots == table.data, "list_of", "slots", slots == nullptr ? "null" : "another table",
           "it is the memory of the table that the cache's locator reads");
-  return {slots, table.sequence, table.layer, table.head};
+  return {slots, table.sequence, table.layer, table.head, table.slots};
 }
 
 /// How the tensors of query rows or of attention probabilities are laid out, and how many rows are valid.

@@ -44,7 +44,7 @@ class bag {
     } else {
       constexpr std::size_t at = recorded_at<Signal>();
       std::size_t const first = detail::first_column<at>(recorders_, state_.model(), state_.lanes().bound);
-      return std::get<at>(recorders_).view(state_.columns_from(first));
+      return std::get<at>(recorders_).view(state_.columns_from(first, lanes));
     }
   }
 

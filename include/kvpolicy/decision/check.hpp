@@ -78,7 +78,14 @@ void check_plan(char const* call, Executor const& exec, Policy const& policy, la
   expects(into.decides() == policy.score.decides, call, "plan.decides", to_string(into.decides()),
           "the plan was made for another granularity");
   refuse_pool_of_ranks(call, exec, policy);
-  expects(spare_rows(policy.score, into.lanes(), model) <= into.spare_rows(), call, "plan",
+  int const segments = kvpolicy::segments(batch, policy.score.decides);
+  expects(
+      segments <= into.segments(), call, "signals.lanes", [&] { return std::to_string(segments) + " segments"; },
+      [&] {
+        return "the plan decides about " + std::to_string(into.segments()) +
+               " at once: evict decides about more in turns";
+      });
+  expects(spare_rows(policy.score, batch, model) <= into.spare_rows(), call, "plan",
           "without the spare rows that this policy needs", "make_plan makes it for the policy that decides");
   budget_scope const scope = scope_of(policy.budget);
   expects(scope != budget_scope::global || batch.layers() == model.layers, call, "signals.lanes.layers", batch.layers(),

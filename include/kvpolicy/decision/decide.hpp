@@ -55,11 +55,12 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
     in.check("decide", state.model());
     check_plan("decide", exec, policy, in.lanes, state.model(), into);
     check_state("decide", state, recorders);
-    check_reserved("decide", exec, scratch_to_decide<typename Executor::backend, Policy>(state.model(), state.lanes()));
+    check_reserved("decide", exec, scratch_to_decide<typename Executor::backend, Policy>(state.model(), in.lanes));
     if constexpr (!rows_see_every_entry<score_type>) {
       refuse_rows<typename Executor::backend>("decide", typename score_type::needs{}, in);
     }
-    decide_checked(exec, policy, bag_type(in, recorders, state), state.model(), into);
+    counting_signals<Given> const counted("decide", exec, in, into.counted());
+    decide_checked(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into);
   }
 }
 

@@ -35,21 +35,36 @@ template <executor Executor, class Policy>
   return made;
 }
 
-/// Makes the plan of one batch: the memory for its scores and its keep sets.
+/// Makes a plan: the memory for scores and keep sets.
 ///
+/// - `size`: how much the plan decides about at once; without it, the whole batch. `evict` decides about larger batches
+///   in turns, and `decide` refuses them.
 /// - appliers (the last arguments): the appliers that will carry the decisions out, such as `kv::compact{}`. Their
 ///   scratch memory is reserved now. Later calls then allocate nothing while no count exceeds the bound; `apply` with
 ///   an applier that was not listed here reserves its scratch at the call.
 /// - throws: as `make_state`.
 /// - memory: 8 bytes x segments x bound, and 4 bytes x bound for each row that the scorer needs beside its scores.
 template <executor Executor, entry_decision Policy, class... Appliers>
-[[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in, Appliers const&...) {
+[[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in, at_once const& size,
+                                       Appliers const&...) {
   using backend = typename Executor::backend;
   detail::check_batch("make_plan", exec, policy, in);
-  exec.reserve(detail::scratch_to_decide<backend, Policy>(in.shape, in.lanes));
-  exec.reserve(detail::scratch_to_apply<backend, Appliers...>(in));
-  return plan<Executor>(exec, in.lanes, policy.score.decides, detail::spare_rows(policy.score, in.lanes, in.shape),
-                        entry_bytes(in));
+  auto const most =
+      detail::largest_turn("make_plan", in.lanes, policy.score.decides, detail::scope_of(policy.budget), size);
+  cache turn = in;
+  turn.lanes = detail::first_turn(in.lanes, most);
+  exec.reserve(detail::scratch_to_decide<backend, Policy>(in.shape, turn.lanes));
+  exec.reserve(detail::scratch_to_apply<backend, Appliers...>(turn));
+  plan<Executor> made(exec, in.lanes, policy.score.decides, detail::spare_rows(policy.score, turn.lanes, in.shape),
+                      entry_bytes(in), most);
+  detail::visit_kinds_of_rows(typename detail::score_of<Policy>::needs{},
+                              [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); });
+  return made;
+}
+/// The same for the whole batch at once.
+template <executor Executor, entry_decision Policy, class... Appliers>
+[[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in, Appliers const&... hows) {
+  return make_plan(exec, policy, in, at_once{}, hows...);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

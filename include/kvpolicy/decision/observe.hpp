@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/decision/check.hpp>
+#include <kvpolicy/decision/forward_rows.hpp>
 #include <kvpolicy/decision/scratch.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -19,7 +20,10 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
                  scratch_to_observe<typename Executor::backend>(recorders, state.model(), state.lanes()));
   refuse_counts<typename Executor::backend>("observe", in.lanes);
   refuse_recorded_rows<typename Executor::backend>(recorders, "observe", in);
-  record(exec, recorders, in, state);
+  if constexpr (reads_on_host<typename Executor::backend>) refuse_seen_rows("observe", in, state);
+  counting_signals<Given> const counted("observe", exec, in, state.counted());
+  record(exec, recorders, counted.get(), state);
+  remember_rows<typename Executor::backend>(in, state);
 }
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/decision/forward_rows.hpp>
 #include <kvpolicy/recorders/hooks.hpp>
 #include <tuple>
 #include <type_traits>
@@ -35,6 +36,9 @@ state<Executor> state_of(Executor& exec, std::tuple<Recorders...> const& recorde
   if constexpr ((fits<forgetting_hooks<Recorders, Executor>>() && ...)) {
     std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders);
   }
+  (visit_kinds_of_rows(typename Recorders::needs{},
+                       [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); }),
+   ...);
   return made;
 }
 
@@ -55,7 +59,7 @@ void record_some(Executor& exec, std::tuple<Recorders...> const& recorders, Give
     auto const& keeps = std::get<I>(recorders);
     if constexpr (I >= At) {
       if constexpr (signals_complete<recorder_type, Given>(typename recorder_type::needs{})) {
-        if (in.has_all(typename recorder_type::needs{})) keeps.observe(exec, in, state.columns_from(first));
+        if (in.has_all(typename recorder_type::needs{})) keeps.observe(exec, in, state.columns_from(first, in.lanes));
       }
     }
     first += keeps.columns(state.model(), state.lanes().bound).size();

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <limits>
 
@@ -21,6 +23,19 @@ void check_append(char const* call, cache const& in, state<Executor> const& stat
           new_tokens.position, "the last new position does not fit into 32 bits");
   check_same_lanes(call, "cache.lanes", in.lanes, state.lanes());
   check_whole(call, in.lanes, in.shape);
+  int const slot = host_slot<typename Executor::backend>(in.lanes, new_tokens.sequence);
+  expects(
+      new_tokens.position > 0 || new_tokens.tokens == 0 || slot < 0 || !state.history().used(slot), call, "position",
+      [&] { return "0 in slot " + std::to_string(slot); },
+      "the slot holds the state of an earlier request: reset it before the next one, or truncate to position 0");
+}
+
+/// Adds the entries after `check_append`.
+template <executor Executor>
+void append_checked(Executor& exec, cache const& in, state<Executor>& state, append_request const& new_tokens) {
+  ops::append_entries(exec, in.lanes, state.columns(in.lanes), new_tokens);
+  int const slot = host_slot<typename Executor::backend>(in.lanes, new_tokens.sequence);
+  if (slot >= 0 && new_tokens.tokens > 0) state.history().use(slot);
 }
 
 }  // namespace detail
@@ -29,12 +44,13 @@ void check_append(char const* call, cache const& in, state<Executor> const& stat
 /// places after each lane's last entry, before this call or at least before anything reads them. Recorded columns of
 /// new entries start at zero.
 ///
-/// - throws: `invalid_argument` if a lane would exceed its bound, if positions do not ascend, or if drafts are in
-///   flight and ordinary entries would follow them. Then nothing was changed.
+/// - throws: `invalid_argument` if a lane would exceed its bound, if positions do not ascend, if drafts are in flight
+///   and ordinary entries would follow them, or if the entries begin at position 0 of a slot that another request used
+///   without a `reset` after it. Then nothing was changed.
 template <executor Executor>
 void append(Executor& exec, cache& in, state<Executor>& state, append_request const& new_tokens) {
   detail::check_append("append", in, state, new_tokens);
-  ops::append_entries(exec, in.lanes, std::span<recorded_column const>(state.columns()), new_tokens);
+  detail::append_checked(exec, in, state, new_tokens);
 }
 
 /// Makes the oldest `tokens` drafts of a sequence ordinary entries, after they were accepted. Remove rejected drafts
@@ -64,6 +80,8 @@ void truncate(Executor& exec, cache& in, state<Executor>& state, int sequence, i
   detail::check_whole("truncate", in.lanes, in.shape);
   ops::truncate_entries(exec, in.lanes, sequence, position);
   state.forget(exec, in.lanes, sequence, position);
+  int const slot = detail::host_slot<typename Executor::backend>(in.lanes, sequence);
+  if (slot >= 0) state.history().truncate(slot, position);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

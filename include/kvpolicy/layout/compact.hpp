@@ -29,7 +29,7 @@ struct compact {
   template <executor Executor>
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
     detail::count_tails(exec, keep, part, stats);
-    ops::gather_rows(exec, keep, part, std::span<recorded_column const>(state.columns()));
+    ops::gather_rows(exec, keep, part, state.columns(part.lanes));
     ops::set_counts(exec, part.lanes, keep);
     detail::count_listed(exec, keep, part.lanes, false, stats);
   }

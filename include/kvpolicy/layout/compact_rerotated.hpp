@@ -47,10 +47,14 @@ struct compact_rerotated {
   template <executor Executor>
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
     detail::count_tails(exec, keep, part, stats);
-    ops::gather_rows(exec, keep, part, std::span<recorded_column const>(state.columns()));
+    ops::gather_rows(exec, keep, part, state.columns(part.lanes));
     ops::set_counts(exec, part.lanes, keep);
     ops::rerotate(exec, part.lanes, part, rope);
-    for (int s = 0; s < part.lanes.sequences; ++s) state.forget(exec, part.lanes, s, 0);
+    for (int s = part.lanes.sequence_begin; s < part.lanes.sequence_end(); ++s) {
+      state.forget(exec, part.lanes, s, 0);
+      int const slot = detail::host_slot<typename Executor::backend>(part.lanes, s);
+      if (slot >= 0) state.history().reset(slot);  // positions begin anew: the next one may be lower than those before
+    }
     detail::count_listed(exec, keep, part.lanes, false, stats);
   }
 

@@ -31,7 +31,7 @@ struct drop_blocks {
   template <executor Executor>
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
     detail::count_nothing(exec, stats);
-    ops::drop_units(exec, keep, part, table, std::span<recorded_column const>(state.columns()), freed,
+    ops::drop_units(exec, keep, part, table, state.columns(part.lanes), freed,
                     stats != nullptr ? &stats->physical_freed : nullptr);
     detail::count_listed(exec, keep, part.lanes, false, stats);
   }

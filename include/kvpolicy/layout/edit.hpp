@@ -32,10 +32,11 @@ void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& ke
   check_apart("apply", name, table, keep.lanes, keep.decides, model);
 }
 
-/// The cache, restricted to the layers that a keep set decides about.
+/// The cache, restricted to the layers and sequences that a keep set decides about.
 [[nodiscard]] inline cache decided_part(cache const& in, keep_set const& keep) {
   cache part = in;
-  part.lanes = in.lanes.layers_only(keep.lanes.layer_begin, keep.lanes.layer_end);
+  part.lanes = in.lanes.layers_only(keep.lanes.layer_begin, keep.lanes.layer_end)
+                   .sequences_only(keep.lanes.sequence_begin, keep.lanes.sequence_end());
   return part;
 }
 
@@ -118,7 +119,7 @@ void edit_list(Executor& exec, list_edit<Shared> const& edit, keep_set const& ke
                state<Executor>& state, bool masked, apply_stats* stats) {
   count_nothing(exec, stats);
   ops::rewrite_list(exec, keep, part, edit, stats != nullptr && !masked ? &stats->physical_freed : nullptr);
-  ops::permute_columns(exec, keep, part, std::span<recorded_column const>(state.columns()));
+  ops::permute_columns(exec, keep, part, state.columns(part.lanes));
   ops::set_counts(exec, part.lanes, keep);
   count_listed(exec, keep, part.lanes, masked, stats);
 }

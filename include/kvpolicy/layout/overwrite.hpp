@@ -35,7 +35,7 @@ struct overwrite {
 
   template <executor Executor>
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
-    std::span<recorded_column const> const columns(state.columns());
+    std::span<recorded_column const> const columns(state.columns(part.lanes));
     if (keep.lists == side::dropped) {
       ops::drop_listed(exec, keep, part, list, columns);
       if (stats != nullptr) ops::count_dropped(exec, keep, part.lanes, stats);

@@ -18,8 +18,8 @@ struct told_number {
 
 namespace ops {
 
-/// `append_column(exec, lanes, new_tokens, column)`: the newest committed entries of each lane get their numbers, in
-/// order.
+/// `append_column(exec, lanes, new_tokens, column)`: the newest committed entries of each lane get the numbers that
+/// count, in order.
 ///
 /// - in: `new_tokens`, one number per new entry, in any readable element type.
 /// - out: `column`, float32, one number per entry of a lane. A number of 0 is stored as -0; an entry that has no number

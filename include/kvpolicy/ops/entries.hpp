@@ -78,6 +78,12 @@ struct clear_stats_t : verb<clear_stats_t> {
 };
 inline constexpr clear_stats_t clear_stats{};
 
+/// `add_counters(exec, from, count, to, anew)`: adds each of `count` numbers to that of `to`, or replaces it if `anew`.
+struct add_counters_t : verb<add_counters_t> {
+  static constexpr void check(std::int64_t const*, int, std::int64_t*, bool) {}
+};
+inline constexpr add_counters_t add_counters{};
+
 /// `count_kept(exec, keep, lanes, masked, stats)`: adds to `stats` the number of kept entries, and the number of
 /// entries that attention will read. These are the entries of each lane, or, if `masked`, every position up to that of
 /// the lane's last entry. It is called after the counts were changed.

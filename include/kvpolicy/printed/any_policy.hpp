@@ -55,7 +55,9 @@ class basic_any_policy {
   [[nodiscard]] state<Executor> make_state(Executor& exec, cache const& in) const {
     return inner_->make_state(exec, in);
   }
-  [[nodiscard]] plan<Executor> make_plan(Executor& exec, cache const& in) const { return inner_->make_plan(exec, in); }
+  [[nodiscard]] plan<Executor> make_plan(Executor& exec, cache const& in, at_once const& size = {}) const {
+    return inner_->make_plan(exec, in, size);
+  }
   void observe(Executor& exec, any_signals const& in, state<Executor>& state) const {
     inner_->observe(exec, in, state);
   }
@@ -69,7 +71,9 @@ class basic_any_policy {
   [[nodiscard]] bool forces(plan<Executor> const& of, int segment, int ordinal) const {
     return inner_->forces(of, segment, ordinal);
   }
-  [[nodiscard]] required required_bytes(cache const& in) const { return inner_->required_bytes(in); }
+  [[nodiscard]] required required_bytes(cache const& in, at_once const& size = {}) const {
+    return inner_->required_bytes(in, size);
+  }
 
  private:
   struct interface {
@@ -79,12 +83,12 @@ class basic_any_policy {
     [[nodiscard]] virtual void const* type() const = 0;
     [[nodiscard]] virtual bool equals(interface const& other) const = 0;
     [[nodiscard]] virtual state<Executor> make_state(Executor&, cache const&) const = 0;
-    [[nodiscard]] virtual plan<Executor> make_plan(Executor&, cache const&) const = 0;
+    [[nodiscard]] virtual plan<Executor> make_plan(Executor&, cache const&, at_once const&) const = 0;
     virtual void observe(Executor&, any_signals const&, state<Executor>&) const = 0;
     virtual void decide(Executor&, any_signals const&, state<Executor> const&, plan<Executor>&) const = 0;
     [[nodiscard]] virtual std::string explain(plan<Executor>&, int segment, int ordinal) const = 0;
     [[nodiscard]] virtual bool forces(plan<Executor> const&, int segment, int ordinal) const = 0;
-    [[nodiscard]] virtual required required_bytes(cache const&) const = 0;
+    [[nodiscard]] virtual required required_bytes(cache const&, at_once const&) const = 0;
   };
 
   template <class Score>
@@ -105,8 +109,8 @@ class basic_any_policy {
     [[nodiscard]] state<Executor> make_state(Executor& exec, cache const& in) const override {
       return kvpolicy::make_state(exec, policy, in);
     }
-    [[nodiscard]] plan<Executor> make_plan(Executor& exec, cache const& in) const override {
-      return kvpolicy::make_plan(exec, policy, in);
+    [[nodiscard]] plan<Executor> make_plan(Executor& exec, cache const& in, at_once const& size) const override {
+      return kvpolicy::make_plan(exec, policy, in, size);
     }
     void observe(Executor& exec, any_signals const& in, state<Executor>& state) const override {
       std::apply([&](auto const&... each) { (check_recorder(each, in), ...); }, recorders_of(policy.score));
@@ -127,8 +131,8 @@ class basic_any_policy {
     [[nodiscard]] bool forces(plan<Executor> const& of, int segment, int ordinal) const override {
       return kvpolicy::forces(policy, of, segment, ordinal);
     }
-    [[nodiscard]] required required_bytes(cache const& in) const override {
-      return kvpolicy::required_bytes<Executor>(policy, in);
+    [[nodiscard]] required required_bytes(cache const& in, at_once const& size) const override {
+      return kvpolicy::required_bytes<Executor>(policy, in, size);
     }
 
     template <class Signal>
@@ -177,10 +181,18 @@ template <executor Executor>
 /// Makes a plan, as for a typed policy.
 template <executor Executor, class... Appliers>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, basic_any_policy<Executor> const& policy, cache const& in,
-                                       Appliers const&...) {
-  plan<Executor> made = policy.make_plan(exec, in);
-  exec.reserve(detail::scratch_to_apply<typename Executor::backend, Appliers...>(in));
+                                       at_once const& size, Appliers const&...) {
+  plan<Executor> made = policy.make_plan(exec, in, size);
+  cache turn = in;
+  turn.lanes = detail::first_turn(in.lanes, made.turn());
+  exec.reserve(detail::scratch_to_apply<typename Executor::backend, Appliers...>(turn));
   return made;
+}
+/// The same for the whole batch at once.
+template <executor Executor, class... Appliers>
+[[nodiscard]] plan<Executor> make_plan(Executor& exec, basic_any_policy<Executor> const& policy, cache const& in,
+                                       Appliers const&... hows) {
+  return make_plan(exec, policy, in, at_once{}, hows...);
 }
 
 /// Explains in one line why an entry stays or goes, as for a typed policy.
@@ -192,8 +204,9 @@ template <executor Executor>
 
 /// Computes the bytes that the policy needs, as for a typed policy.
 template <executor Executor>
-[[nodiscard]] required required_bytes(basic_any_policy<Executor> const& policy, cache const& in) {
-  return policy.required_bytes(in);
+[[nodiscard]] required required_bytes(basic_any_policy<Executor> const& policy, cache const& in,
+                                      at_once const& size = {}) {
+  return policy.required_bytes(in, size);
 }
 
 /// Observes a step, as for a typed policy.

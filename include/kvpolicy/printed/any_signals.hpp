@@ -36,6 +36,20 @@ class any_signals {
 
   kvpolicy::lanes lanes;
 
+  /// The same signals about other lanes.
+  [[nodiscard]] any_signals with(kvpolicy::lanes const& batch) const {
+    any_signals made = *this;
+    made.lanes = batch;
+    return made;
+  }
+  /// Replaces a signal that is given. The new one must outlive this view.
+  template <class Signal>
+  void replace(Signal const& signal) {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (std::string_view(given_[i].name) == Signal::name) given_[i].value = &signal;
+    }
+  }
+
   /// The signal, or null if it is not given.
   template <class Signal>
   [[nodiscard]] Signal const* find() const {

@@ -25,7 +25,8 @@ struct query_ring {
   [[nodiscard]] recent_queries view(recorded_columns const& recorded) const {
     std::int64_t const row = std::int64_t{recorded.model.head_dim} * 4;
     by_lane<int const> const first = recorded.table<int const>(2);
-    by_lane<int const> const valid{first.data + 1, first.sequence, first.layer, first.head};
+    by_lane<int const> valid = first;
+    valid.data += 1;
     return {{.base = reinterpret_cast<std::byte const*>(recorded[0].rows.data),
              .element = codec::f32,
              .dims = recorded.model.head_dim,
@@ -37,7 +38,8 @@ struct query_ring {
              .rows = rows,
              .position = recorded.table<int const>(1),
              .valid_rows = valid,
-             .first_row = first}};
+             .first_row = first,
+             .slots = recorded.slots}};
   }
 
   void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {

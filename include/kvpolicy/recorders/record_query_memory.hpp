@@ -54,7 +54,8 @@ struct record_query_memory {
              .head = row,
              .row = row,
              .heads = recorded.model.query_heads,
-             .rows = 1}};
+             .rows = 1,
+             .slots = recorded.slots}};
   }
 
   void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {

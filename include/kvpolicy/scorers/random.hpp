@@ -8,9 +8,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Scores each entry by a uniform number in [0, 1), which is a hash of (seed, sequence, layer, head, position). It is
-/// the same on every backend, for any number of threads and at every decision, so a token's score does not depend on
-/// when it is computed.
+/// Scores each entry by a uniform number in [0, 1), which is a hash of (seed, request, layer, head, position).
+/// `request` is the number that the request carries (`lanes::request`), 0 unless the engine gives one; it is not the
+/// slot. The score is the same on every backend, for any number of threads, in every batch and at every decision.
 struct random_scores {
   std::uint64_t seed = 42;
 
@@ -22,6 +22,7 @@ struct random_scores {
   /// The score of an entry: a number in [0, 1).
   struct uniform {
     std::uint64_t seed;
+    by_lane<int const> request{};
     /// The finaliser of SplitMix64: flipping an input bit flips each output bit with a probability near one half.
     KVPOLICY_HD static std::uint64_t mix(std::uint64_t x) {
       x += 0x9E3779B97F4A7C15u;
@@ -31,7 +32,7 @@ struct random_scores {
     }
     KVPOLICY_HD float operator()(float, entry at) const {
       std::uint64_t x = mix(seed);
-      x = mix(x ^ static_cast<std::uint64_t>(at.lane.sequence));
+      x = mix(x ^ static_cast<std::uint64_t>(request.data != nullptr ? *request.row(at.lane) : 0));
       x = mix(x ^ static_cast<std::uint64_t>(at.lane.layer));
       x = mix(x ^ static_cast<std::uint64_t>(at.lane.head));
       x = mix(x ^ static_cast<std::uint64_t>(at.position));
@@ -39,7 +40,9 @@ struct random_scores {
     }
   };
 
-  void score(auto& exec, auto const&, score_view const& out) const { ops::map(exec, out, uniform{seed}); }
+  void score(auto& exec, auto const& in, score_view const& out) const {
+    ops::map(exec, out, uniform{seed, in.lanes.request});
+  }
 
   friend bool operator==(random_scores const&, random_scores const&) = default;
 };

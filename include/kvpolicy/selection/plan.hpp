@@ -68,6 +68,8 @@ class selection_plan {
   /// Makes `chosen` the plan's choice.
   void publish(keep_set const& chosen) { plan_.publish(chosen); }
 
+  /// Memory for the rows of a forward that count.
+  [[nodiscard]] detail::row_counts<Executor>& counted() { return plan_.counted(); }
   [[nodiscard]] kvpolicy::lanes const& lanes() const { return lanes_; }
   [[nodiscard]] int page() const { return page_; }
   [[nodiscard]] std::int64_t entry_bytes() const { return plan_.entry_bytes(); }

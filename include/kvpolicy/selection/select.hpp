@@ -47,7 +47,10 @@ template <executor Executor, page_decision Policy>
 [[nodiscard]] selection_plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in) {
   detail::check_batch("make_plan", exec, policy, in);
   exec.reserve(detail::scratch_to_decide<typename Executor::backend, Policy>(in.shape, in.lanes));
-  return selection_plan<Executor>(exec, in.lanes, policy.score.page, entry_bytes(in));
+  selection_plan<Executor> made(exec, in.lanes, policy.score.page, entry_bytes(in));
+  detail::visit_kinds_of_rows(typename detail::score_of<Policy>::needs{},
+                              [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); });
+  return made;
 }
 
 /// Chooses the pages that the lanes of `in`, of one layer or of several, read in this step. Nothing but the plan is
@@ -82,7 +85,8 @@ void select_pages(Executor& exec, Policy const& policy, signals<Given...> const&
                            detail::scratch_to_decide<typename Executor::backend, Policy>(state.model(), state.lanes()));
     detail::refuse_counts<typename Executor::backend>("select", in.lanes);
     detail::refuse_rows<typename Executor::backend>("select", typename score_type::needs{}, in);
-    detail::choose(exec, policy, bag_type(in, recorders, state), state.model(), into);
+    detail::counting_signals<signals<Given...>> const counted("select", exec, in, into.counted());
+    detail::choose(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into);
   }
 }
 

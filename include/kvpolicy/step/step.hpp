@@ -82,7 +82,10 @@ void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
       "observe", exec, detail::scratch_to_observe<typename Executor::backend>(recorders, state.model(), state.lanes()));
   detail::refuse_counts<typename Executor::backend>("observe", in.lanes);
   detail::refuse_recorded_rows<typename Executor::backend>(recorders, "observe", in);
-  detail::record_some<0, detail::recorders_in<Evict>>(exec, recorders, in, state);
+  if constexpr (detail::reads_on_host<typename Executor::backend>) detail::refuse_seen_rows("observe", in, state);
+  detail::counting_signals<signals<Given...>> const counted("observe", exec, in, state.counted());
+  detail::record_some<0, detail::recorders_in<Evict>>(exec, recorders, counted.get(), state);
+  detail::remember_rows<typename Executor::backend>(in, state);
 }
 
 /// Chooses the pages that a layer reads: see `select_pages` of a selection. `in` has the queries of this step, and
@@ -195,8 +198,7 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
   if constexpr (detail::is_there<decltype(policy.evict)>) plans.evicting.withdraw();
   detail::retire_checked("step", exec, admit, seen, both, state, exits, exits.tokens(), promoted{},
                          stats != nullptr ? &stats->promoted : nullptr);
-  std::span<recorded_column const> const columns(state.window.columns());
-  for (append_request const& each : new_tokens) ops::append_entries(exec, both.window.lanes, columns, each);
+  for (append_request const& each : new_tokens) detail::append_checked(exec, both.window, state.window, each);
   forward();
   detail::maintain_checked(exec, policy, in, both.global, state.global, plans,
                            stats != nullptr ? &stats->evicted : nullptr);
@@ -223,7 +225,7 @@ void step(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, si
   detail::check_cache("step", all);
   detail::check_pages("step", exec, policy, in, all, state, plans);
   detail::check_append("step", all, state, new_tokens);
-  ops::append_entries(exec, all.lanes, std::span<recorded_column const>(state.columns()), new_tokens);
+  detail::append_checked(exec, all, state, new_tokens);
   if constexpr (detail::is_there<Evict>) plans.evicting.withdraw();
   forward();
   detail::maintain_checked(exec, policy, in, all, state, plans, stats != nullptr ? &stats->evicted : nullptr);

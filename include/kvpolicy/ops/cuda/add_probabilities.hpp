@@ -20,10 +20,11 @@ struct add_probability {
     int const e = static_cast<int>(i % lanes.bound);
     if (e >= lanes.committed(one) || e >= from.entries) return;
     int const group = from.heads / lanes.heads;
+    int const rows = from.committed_rows(lanes, one);
     float all = 0;
     for (int h = 0; h < group; ++h) {
       bool const apart = h > 0 && how == reduction::max;
-      float const sum = with_rows(apart ? 0.0f : all, one, one.head * group + h, e);
+      float const sum = with_rows(apart ? 0.0f : all, one, one.head * group + h, rows, e);
       all = !apart || sum > all || sum != sum ? sum : all;
     }
     mass.row(one)[e] += how == reduction::mean ? all / static_cast<float>(group) : all;
@@ -31,9 +32,10 @@ struct add_probability {
 
  private:
   /// `sum` and the numbers of all rows of a query head.
-  [[nodiscard]] KVPOLICY_HD float with_rows(float sum, lane one, int query_head, int e) const {
-    for (int r = 0; r < from.valid(one); ++r) {
-      sum += load(from.element, from.at(one, query_head, r) + std::int64_t{e} * bytes_of(from.element));
+  [[nodiscard]] KVPOLICY_HD float with_rows(float sum, lane one, int query_head, int rows, int e) const {
+    for (int r = 0; r < rows; ++r) {
+      sum +=
+          load(from.element, from.at(one, query_head, from.stored(one, r)) + std::int64_t{e} * bytes_of(from.element));
     }
     return sum;
   }

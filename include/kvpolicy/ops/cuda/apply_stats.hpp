@@ -26,6 +26,17 @@ struct clear_stats_kernel {
   }
 };
 
+struct add_counters_kernel {
+  std::int64_t const* from;
+  int count;
+  std::int64_t* to;
+  bool anew;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    for (int i = block.thread(); i < count; i += block.threads()) to[i] = from[i] + (anew ? 0 : to[i]);
+  }
+};
+
 /// Counts the tokens in whole units behind the kept entries of all lanes that share a row of the table, one block for
 /// each row.
 struct free_tails_kernel {
@@ -125,6 +136,16 @@ struct implementation<ops::clear_stats_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, apply_stats* stats) {
     detail::launch_unless_fault(exec, launch_shape{}, detail::clear_stats_kernel{stats});
+  }
+};
+
+template <kernel_backend Backend>
+struct implementation<ops::add_counters_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, std::int64_t const* from, int count, std::int64_t* to, bool anew) {
+    detail::launch_unless_fault(exec, launch_shape{}, detail::add_counters_kernel{from, count, to, anew});
   }
 };
 

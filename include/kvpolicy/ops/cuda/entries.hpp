@@ -28,7 +28,7 @@ struct append_check {
       report_fault(block, faults, fault::append_bound, index, new_tokens.tokens);
     int const last = count > 0 ? lanes.position.row(one)[count - 1] : -1;
     if (new_tokens.position <= last) report_fault(block, faults, fault::append_position, index, new_tokens.position);
-    bool const drafts = lanes.in_flight != nullptr && lanes.in_flight[new_tokens.sequence] > 0;
+    bool const drafts = lanes.in_flight != nullptr && *lanes.drafts(new_tokens.sequence) > 0;
     if (drafts && !new_tokens.in_flight) report_fault(block, faults, fault::append_drafts, index, new_tokens.tokens);
   }
 };
@@ -100,7 +100,7 @@ struct append_kernel {
     for (int i = block.thread(); i < counts.of_sequence(); i += block.threads()) {
       *lanes.count.row(counts.at(new_tokens.sequence, i)) += new_tokens.tokens;
     }
-    if (block.thread() == 0 && new_tokens.in_flight) lanes.in_flight[new_tokens.sequence] += new_tokens.tokens;
+    if (block.thread() == 0 && new_tokens.in_flight) *lanes.drafts(new_tokens.sequence) += new_tokens.tokens;
   }
 };
 
@@ -137,14 +137,15 @@ struct truncate_kernel {
     }
     gone = block_reduce(block, gone, shared_arena(block).take<int>(warp_size + 1), min_op{});
     if (block.thread() == 0 && lanes.in_flight != nullptr) {
-      lanes.in_flight[sequence] -= min_op{}(lanes.in_flight[sequence], gone);
+      int& drafts = *lanes.drafts(sequence);
+      drafts -= min_op{}(drafts, gone);
     }
   }
 };
 
 /// Commits drafts, by one thread.
 struct commit_kernel {
-  int* in_flight;
+  kvpolicy::lanes lanes;
   int sequence;
   int tokens;
   device_error faults;
@@ -152,10 +153,10 @@ struct commit_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     if (block.thread() != 0) return;
-    if (tokens > in_flight[sequence]) {
+    if (tokens > *lanes.drafts(sequence)) {
       report_fault(block, faults, fault::commit_drafts, sequence, tokens);
     } else {
-      in_flight[sequence] -= tokens;
+      *lanes.drafts(sequence) -= tokens;
     }
   }
 };
@@ -197,7 +198,7 @@ struct set_count {
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     lane const one = counts.at(static_cast<int>(i));
-    int const drafts = lanes.in_flight != nullptr ? lanes.in_flight[one.sequence] : 0;
+    int const drafts = lanes.in_flight != nullptr ? *lanes.drafts(one.sequence) : 0;
     int const segment = segment_of(lanes, keep.decides, lanes.index(one));
     *lanes.count.row(one) = static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment]) + drafts;
   }
@@ -249,8 +250,7 @@ struct implementation<ops::commit_entries_t, Backend> {
     expects(tokens >= 0, "commit", "tokens", tokens, "a count cannot be negative");
     expects(tokens == 0 || batch.in_flight != nullptr, "commit", "tokens", tokens, "0 drafts are in flight");
     if (tokens == 0) return;
-    detail::launch_unless_fault(exec, launch_shape{},
-                                detail::commit_kernel{batch.in_flight, sequence, tokens, exec.faults()});
+    detail::launch_unless_fault(exec, launch_shape{}, detail::commit_kernel{batch, sequence, tokens, exec.faults()});
   }
 };
 

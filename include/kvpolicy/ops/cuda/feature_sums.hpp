@@ -43,7 +43,7 @@ struct feature_sums_body {
     float sum[static_cast<std::size_t>(Each)] = {};
     if (row == 0) {
       add_memory(sequence, first, sum);
-    } else if (row - 1 < lanes.committed({sequence, lanes.layer_begin, 0})) {
+    } else if (row - 1 < lanes.committed({lanes.sequence_begin + sequence, lanes.layer_begin, 0})) {
       add_keys(sequence, row - 1, first, sum);
     }
     float* const to = out.row(sequence, row) + first;
@@ -60,7 +60,7 @@ struct feature_sums_body {
   KVPOLICY_HD void add_memory(int sequence, int first, float* sum) const {
     for (int layer = lanes.layer_begin; layer < lanes.layer_end; ++layer) {
       for (int head = 0; head < memory.heads; ++head) {
-        std::byte const* const at = memory.at({sequence, layer, 0}, head, 0);
+        std::byte const* const at = memory.at({lanes.sequence_begin + sequence, layer, 0}, head, 0);
         for (int e = 0; e < Each; ++e)
           sum[e] += element_at(memory.element, at + (first + e) * bytes_of(memory.element));
       }
@@ -74,7 +74,7 @@ struct feature_sums_body {
       float part[ahead][static_cast<std::size_t>(Each)];
       for (int j = 0; j < ahead; ++j) {
         int const at = i + j < lanes_here ? i + j : lanes_here - 1;
-        lane const one{sequence, lanes.layer_begin + at / lanes.heads, at % lanes.heads};
+        lane const one{lanes.sequence_begin + sequence, lanes.layer_begin + at / lanes.heads, at % lanes.heads};
         read(from.row(one, entry) + first * from.rows.dim, part[j]);
         if constexpr (Fp8) part[j][0] *= from.scale(one, entry);
       }

@@ -30,7 +30,7 @@ struct fold_body {
     int const bound = part.lanes.bound;
     int const sequence = static_cast<int>(i / bound);
     int const e = static_cast<int>(i % bound);
-    if (e >= part.lanes.committed(lane{sequence, part.lanes.layer_begin, 0})) return;
+    if (e >= part.lanes.committed(lane{part.lanes.sequence_begin + sequence, part.lanes.layer_begin, 0})) return;
     int const rows = part.segments() / part.lanes.sequences;
     float* current = nullptr;
     float value = 0;

@@ -22,7 +22,7 @@ struct row_owners {
 
   /// The owner of row i, in the order of lanes.
   [[nodiscard]] KVPOLICY_HD lane at(int i) const {
-    return {i / of_sequence(), lanes.layer_begin + i / heads() % layers(), i % heads()};
+    return {lanes.sequence_begin + i / of_sequence(), lanes.layer_begin + i / heads() % layers(), i % heads()};
   }
   /// The owner of row i of one sequence.
   [[nodiscard]] KVPOLICY_HD lane at(int sequence, int i) const {

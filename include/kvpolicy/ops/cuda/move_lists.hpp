@@ -10,8 +10,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// True for the first of the lanes that share a row of this table. That lane writes the row.
 template <class T>
 [[nodiscard]] KVPOLICY_HD bool leads_row(by_lane<T> const& table, lanes const& batch, lane one) {
-  return (table.sequence != 0 || one.sequence == 0) && (table.layer != 0 || one.layer == batch.layer_begin) &&
-         (table.head != 0 || one.head == 0);
+  return (table.sequence != 0 || one.sequence == batch.sequence_begin) &&
+         (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
 }
 
 /// A table of units that may be written, and where each lane's part of a row begins.

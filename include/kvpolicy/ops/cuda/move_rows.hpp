@@ -31,7 +31,8 @@ struct [[gnu::may_alias]] alignas(1) byte_vector<1> {
 /// bytes, `step` bytes apart.
 struct moved_rows {
   plane rows{};
-  bool by_ordinal = false;  ///< rows are in the order of entries, not where the cache's locator places them
+  bool by_ordinal = false;     ///< rows are in the order of entries, not where the cache's locator places them
+  int const* slots = nullptr;  ///< of rows by ordinal: the row of each sequence; null: sequence s has row s
   int width = 1;
   int columns = 0;
   std::int64_t step = 1;
@@ -43,7 +44,7 @@ struct moved_rows {
     return !by_ordinal || leads_row(by_lane<std::byte>{rows.base, rows.unit, rows.layer, rows.head}, batch, one);
   }
   [[nodiscard]] KVPOLICY_HD std::byte* row(locator const& where, lane one, int ordinal) const {
-    place const at = by_ordinal ? place{one.sequence, ordinal} : where.at(one, ordinal);
+    place const at = by_ordinal ? place{slot_of(slots, one.sequence), ordinal} : where.at(one, ordinal);
     return rows.row(one.layer, at, one.head);
   }
 };
@@ -83,12 +84,13 @@ inline void check_movable(char const* call, cache const& in) {
   plane const as_plane{rows.data, codec::opaque, bytes, rows.layer, rows.sequence, bytes, rows.head, 1};
   moved_rows made = moved_plane(as_plane);
   made.by_ordinal = true;
+  made.slots = rows.slots;
   return made;
 }
 [[nodiscard]] inline moved_rows moved_positions(by_lane<int> const& position) {
   auto const width = static_cast<std::int64_t>(sizeof(int));
   return moved_column({reinterpret_cast<std::byte*>(position.data), position.sequence * width, position.layer * width,
-                       position.head * width},
+                       position.head * width, position.slots},
                       sizeof(int));
 }
 

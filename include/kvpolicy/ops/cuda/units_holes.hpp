@@ -28,7 +28,7 @@ struct slot_storage {
     return static_cast<std::size_t>(lists) * static_cast<std::size_t>(batch.bound + 1) * sizeof(int);
   }
   [[nodiscard]] KVPOLICY_HD slot_moves of(lane one, int gone) const {
-    std::int64_t list = shares.sequence != 0 ? one.sequence : 0;
+    std::int64_t list = shares.sequence != 0 ? one.sequence - lanes.sequence_begin : 0;
     if (shares.layer != 0) list = list * lanes.layers() + one.layer - lanes.layer_begin;
     if (shares.head != 0) list = list * lanes.heads + one.head;
     int* const first = memory + list * (lanes.bound + 1);

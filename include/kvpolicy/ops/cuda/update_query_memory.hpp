@@ -16,8 +16,9 @@ struct refuse_span {
   device_error faults;
   fault kind;
   template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t s) const {
-    int const rows = turn.valid(lane{static_cast<int>(s), lanes.layer_begin, 0});
+  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+    std::int64_t const s = lanes.sequence_begin + i;
+    int const rows = turn.span_limit(lane{static_cast<int>(s), lanes.layer_begin, 0});
     int const begin = turn.span_begin[s];
     int const end = turn.span_end[s];
     if (begin < 0 || begin > rows) {

@@ -27,7 +27,9 @@ struct implementation<ops::add_probabilities_t, host> {
       lane const one = batch.at(i / stretches);
       int const begin = i % stretches * stretch;
       int const count = std::min(stretch, batch.committed(one) - begin);
-      if (count > 0) add(from, one, from.heads / batch.heads, begin, count, group, mass.row(one) + begin);
+      if (count <= 0) return;
+      int const rows = from.committed_rows(batch, one);
+      add(from, one, rows, from.heads / batch.heads, begin, count, group, mass.row(one) + begin);
     });
   }
 
@@ -35,15 +37,15 @@ struct implementation<ops::add_probabilities_t, host> {
   static constexpr int stretch = 4096;  ///< entries whose sums stay in the first-level cache
   using numbers = std::array<float, stretch>;
 
-  static void add(attention_probabilities const& from, lane one, int group, int begin, int count, reduction how,
-                  float* mass) {
+  static void add(attention_probabilities const& from, lane one, int rows, int group, int begin, int count,
+                  reduction how, float* mass) {
     numbers all, received;
     for (int h = 0; h < group; ++h) {
       bool const apart = h > 0 && how == reduction::max;
       numbers& sums = apart ? received : all;
       if (h == 0 || apart) std::fill_n(sums.data(), count, 0.0f);
-      for (int r = 0; r < from.valid(one); ++r) {
-        std::byte const* const row = from.at(one, one.head * group + h, r);
+      for (int r = 0; r < rows; ++r) {
+        std::byte const* const row = from.at(one, one.head * group + h, from.stored(one, r));
         add_row(from.element, row + std::int64_t{begin} * bytes_of(from.element), count, sums.data());
       }
       for (int e = 0; e < count && apart; ++e) all[at(e)] = higher(all[at(e)], received[at(e)]);

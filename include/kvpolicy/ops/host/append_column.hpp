@@ -15,15 +15,19 @@ struct implementation<ops::append_column_t, host> {
     for (int i = 0; i < batch.size(); ++i) {
       lane const one = batch.at(i);
       expects(new_numbers.count(one) >= 0, "observe", "entries", new_numbers.count(one), "a count cannot be negative");
-      expects(new_numbers.count(one) <= batch.committed(one), "observe", "entries", new_numbers.count(one), [&] {
+      int const counted = new_numbers.counted(one, new_numbers.count(one));
+      expects(counted <= batch.committed(one), "observe", "entries", counted, [&] {
         return "lane " + std::to_string(i) + " holds " + std::to_string(batch.committed(one)) + " entries";
       });
     }
     exec.for_each(batch.size(), [&](int i, int) {
       lane const one = batch.at(i);
       int const count = new_numbers.count(one);
-      float* const to = column.row(one) + batch.committed(one) - count;
-      for (int e = 0; e < count; ++e) to[e] = detail::told_number{}(load(new_numbers.element, new_numbers.at(one, e)));
+      float* to = column.row(one) + batch.committed(one) - new_numbers.counted(one, count);
+      for (int e = 0; e < count; ++e) {
+        if (!new_numbers.counts_at(one, e)) continue;
+        *to++ = detail::told_number{}(load(new_numbers.element, new_numbers.at(one, e)));
+      }
     });
   }
 };

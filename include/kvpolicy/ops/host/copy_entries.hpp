@@ -24,7 +24,7 @@ inline void copy_row(plane const& from, std::byte const* source, plane const& to
 template <class Visit>
 void for_each_lane(lanes const& batch, Visit const& visit) {
   int index = 0;
-  for (int s = 0; s < batch.sequences; ++s) {
+  for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) {
     for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < batch.heads; ++head) visit(index++, lane{s, layer, head});
     }

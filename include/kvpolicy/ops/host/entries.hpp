@@ -6,6 +6,7 @@
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/entries.hpp>
+#include <kvpolicy/ops/host/count_rows.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/lists.hpp>
@@ -37,7 +38,7 @@ struct implementation<ops::append_entries_t, host> {
                   append_request const& new_tokens) {
     detail::refuse_counts("append", batch, new_tokens.sequence, new_tokens.sequence + 1);
     detail::for_each_lane_of(batch, new_tokens.sequence, [&](lane one) { check_capacity(batch, one, new_tokens); });
-    int const drafts = batch.in_flight != nullptr ? batch.in_flight[new_tokens.sequence] : 0;
+    int const drafts = batch.in_flight != nullptr ? *batch.drafts(new_tokens.sequence) : 0;
     expects(new_tokens.in_flight || drafts == 0, "append", "tokens", new_tokens.tokens,
             [&] { return std::to_string(drafts) + " drafts are in flight; commit or truncate them first"; });
     expects(!new_tokens.in_flight || batch.in_flight != nullptr, "append", "lanes.in_flight", "null",
@@ -46,7 +47,7 @@ struct implementation<ops::append_entries_t, host> {
     detail::for_each_lane_of(batch, new_tokens.sequence, [&](lane one) {
       if (detail::first_of_row(batch.count, batch, one)) *batch.count.row(one) += new_tokens.tokens;
     });
-    if (new_tokens.in_flight) batch.in_flight[new_tokens.sequence] += new_tokens.tokens;
+    if (new_tokens.in_flight) *batch.drafts(new_tokens.sequence) += new_tokens.tokens;
   }
 
  private:
@@ -92,7 +93,7 @@ struct implementation<ops::truncate_entries_t, host> {
       gone_everywhere = std::min(gone_everywhere, *count - left);
       *count = left;
     });
-    if (batch.in_flight != nullptr) batch.in_flight[sequence] -= std::min(batch.in_flight[sequence], gone_everywhere);
+    if (batch.in_flight != nullptr) *batch.drafts(sequence) -= std::min(*batch.drafts(sequence), gone_everywhere);
   }
 };
 
@@ -102,10 +103,10 @@ struct implementation<ops::commit_entries_t, host> {
 
   static void run(host_executor&, lanes const& batch, int sequence, int tokens) {
     detail::refuse_counts("commit", batch, sequence, sequence + 1);
-    int const drafts = batch.in_flight != nullptr ? batch.in_flight[sequence] : 0;
+    int const drafts = batch.in_flight != nullptr ? *batch.drafts(sequence) : 0;
     expects(tokens >= 0 && tokens <= drafts, "commit", "tokens", tokens,
             [&] { return std::to_string(drafts) + " drafts are in flight"; });
-    if (tokens > 0) batch.in_flight[sequence] -= tokens;
+    if (tokens > 0) *batch.drafts(sequence) -= tokens;
   }
 };
 
@@ -198,6 +199,15 @@ struct implementation<ops::clear_stats_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor&, apply_stats* stats) { *stats = {}; }
+};
+
+template <>
+struct implementation<ops::add_counters_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, std::int64_t const* from, int count, std::int64_t* to, bool anew) {
+    for (int i = 0; i < count; ++i) to[i] = from[i] + (anew ? 0 : to[i]);
+  }
 };
 
 template <>

@@ -17,7 +17,7 @@ struct implementation<ops::fold_t, host> {
     exec.for_each(part.lanes.sequences * chunks, [&](int i, int) {
       int const sequence = i / chunks;
       int const begin = i % chunks * chunk;
-      int const count = part.lanes.committed({sequence, part.lanes.layer_begin, 0});
+      int const count = part.lanes.committed({part.lanes.sequence_begin + sequence, part.lanes.layer_begin, 0});
       int const end = std::min(begin + chunk, count);
       if (begin < end) fold_rows(part, step, out, sequence, begin, end);
     });

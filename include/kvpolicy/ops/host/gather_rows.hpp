@@ -116,7 +116,7 @@ inline void move_rows(isa simd_level, plane const& rows, locator const& where, l
     move_rows(simd_level, rows, which, [&](int i) { return row(moves.source(i)); }, row);
   };
   if (where.kind == locating::identity && rows.bases.data == nullptr) {
-    std::byte* const first = rows.row(this_lane.layer, {this_lane.sequence, 0}, this_lane.head);
+    std::byte* const first = rows.row(this_lane.layer, {where.unit_of(this_lane.sequence), 0}, this_lane.head);
     move([first, token = rows.token](int ordinal) { return first + ordinal * token; });
   } else {
     move([&](int ordinal) { return rows.row(this_lane.layer, where.at(this_lane, ordinal), this_lane.head); });
@@ -126,8 +126,8 @@ inline void move_rows(isa simd_level, plane const& rows, locator const& where, l
 /// True for the first of the lanes that share a row of this table.
 template <class T>
 bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
-  return (table.sequence != 0 || one.sequence == 0) && (table.layer != 0 || one.layer == batch.layer_begin) &&
-         (table.head != 0 || one.head == 0);
+  return (table.sequence != 0 || one.sequence == batch.sequence_begin) &&
+         (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
 }
 
 /// Lists the ordinals below `committed` that are not kept, in ascending order, and returns their number. `dropped` must

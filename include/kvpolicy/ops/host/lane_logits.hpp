@@ -152,7 +152,7 @@ class lane_logits {
     plane const& rows = keys_->rows;
     if (rows.bases.data != nullptr) return;
     if (keys_->where.kind == locating::identity) {
-      plain_ = rows.row(lanes_.layer, {lanes_.sequence, 0}, lanes_.head);
+      plain_ = rows.row(lanes_.layer, {keys_->where.unit_of(lanes_.sequence), 0}, lanes_.head);
       stride_ = rows.token;
     } else if (keys_->where.kind == locating::slot_map) {
       plain_ = rows.row(lanes_.layer, {}, lanes_.head);

@@ -155,7 +155,8 @@ struct implementation<ops::page_scores_t, host> {
 
   static void run(host_executor& exec, lanes const& batch, page_bound_view const& bounds, query_view const& rows,
                   reduction group, score_view const& out) {
-    detail::refuse_counts("page_scores", batch, 0, batch.sequences);  // the counts of `out` are of pages
+    detail::refuse_counts("page_scores", batch, batch.sequence_begin,
+                          batch.sequence_end());  // the counts of `out` are of pages
     exec.for_each(out.lanes.size(), [&](int i, int worker) {
       lane const one = out.lanes.at(i);
       int const committed = batch.committed(one);

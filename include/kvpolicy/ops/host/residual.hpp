@@ -35,7 +35,7 @@ struct implementation<ops::feature_sums_t, host> {
       if (task == tasks) return add_memory(exec.simd_level(), batch, memory, sequence, row, out.row(sequence, 0));
       int const begin = task * entries_of_a_task;
       int const last = std::min(begin + entries_of_a_task, batch.bound);
-      int const end = std::min(last, batch.committed({sequence, batch.layer_begin, 0}));
+      int const end = std::min(last, batch.committed({batch.sequence_begin + sequence, batch.layer_begin, 0}));
       int const behind = std::max(begin, end);  // ranks sum whole rows
       std::fill_n(out.row(sequence, 1 + behind), std::ptrdiff_t{last - behind} * out.dims, 0.0f);
       if (begin < end) add_keys(exec.simd_level(), batch, from, {sequence, begin, end}, row, out);
@@ -54,7 +54,7 @@ struct implementation<ops::feature_sums_t, host> {
     std::fill_n(to, memory.dims, 0.0f);
     for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < memory.heads; ++head) {
-        std::byte const* const from = memory.at({sequence, layer, 0}, head, 0);
+        std::byte const* const from = memory.at({batch.sequence_begin + sequence, layer, 0}, head, 0);
         detail::load_row(memory.element, from, bytes_of(memory.element), memory.dims, row);
         detail::residual_for(simd_level).add(row, memory.dims, to);
       }
@@ -79,7 +79,7 @@ struct implementation<ops::feature_sums_t, host> {
     std::fill(to + std::ptrdiff_t{part.begin} * dims, to + std::ptrdiff_t{part.end} * dims, 0.0f);
     for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < batch.heads; ++head) {
-        lane const one{part.sequence, layer, head};
+        lane const one{batch.sequence_begin + part.sequence, layer, head};
         find(from, one, part, key);
         for (int e = part.begin; e < part.end; ++e) {
           void const* const* const at = key + (e - part.begin);
@@ -131,7 +131,7 @@ struct implementation<ops::residual_t, host> {
   /// The live entries at the positions of the span.
   static ordinal_range span_of(lanes const& batch, turn_queries const& turn, int sequence,
                                residual_options const& how) {
-    lane const one{sequence, batch.layer_begin, 0};
+    lane const one{batch.sequence_begin + sequence, batch.layer_begin, 0};
     ordinal_range const rows = turn.span(one, how.tail);
     if (!how.cross_attention || rows.begin >= rows.end) return {0, 0};
     lane_entries const live{one, batch.committed(one), 0, batch.position.row(one)};

@@ -14,13 +14,13 @@ struct implementation<ops::refuse_spans_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor&, lanes const& batch, turn_queries const& turn, char const* call) {
-    for (int s = 0; s < batch.sequences; ++s) refuse_outside(batch, turn, s, call);
+    for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) refuse_outside(batch, turn, s, call);
   }
 
  private:
   static void refuse_outside(lanes const& batch, turn_queries const& turn, int sequence, char const* call) {
     if (turn.span_begin == nullptr || turn.span_end == nullptr) return;
-    int const rows = turn.valid({sequence, batch.layer_begin, 0});
+    int const rows = turn.span_limit({sequence, batch.layer_begin, 0});
     int const begin = turn.span_begin[sequence];
     int const end = turn.span_end[sequence];
     auto const there = [&] {

@@ -1,0 +1,48 @@
+// The concept of a recorder: a part of a scorer that keeps a signal across steps.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <kvpolicy/core/columns.hpp>
+#include <kvpolicy/core/hook_checks.hpp>
+#include <tuple>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A recorder keeps a signal across steps. Its members are:
+///
+/// - `needs`: the signals that it reads; `provides`: the signal that it provides.
+/// - `columns(model, bound)`: the columns that it keeps. `view(columns)` returns the signal that they hold.
+/// - `observe(exec, in, columns) const` writes the columns.
+/// - optional: `forget(exec, lanes, columns, sequence, position)`, called when a sequence is rolled back to a position.
+/// - optional: `from_birth = true` if its values are known when an entry is appended. The window of an admission then
+///   records them, so that they move into the pages with an admitted entry.
+template <class R>
+concept recorder = std::regular<R> && requires(R const& r, shape const& model, recorded_columns const& recorded) {
+  typename R::needs;
+  typename R::provides;
+  { r.columns(model, 1).size() } -> std::convertible_to<std::size_t>;
+  { r.view(recorded) } -> std::same_as<typename R::provides>;
+};
+
+namespace detail {
+
+/// Checks the form of `forget`, once the executor is known.
+template <class R, class Executor>
+using forgetting_hooks =
+    hooks<R, optional_hook<hook::recorder_forget, form_of_call<hook::recorder_forget, R, anything, Executor&,
+                                                               lanes const&, recorded_columns const&, int, int>()>>;
+
+}  // namespace detail
+
+/// The recorders of a scorer: the tuple that its `recorders()` returns, or an empty one.
+template <class Scorer>
+[[nodiscard]] constexpr auto recorders_of(Scorer const& score) {
+  if constexpr (requires { score.recorders(); }) {
+    return score.recorders();
+  } else {
+    return std::tuple<>{};
+  }
+}
+
+}  // namespace KVPOLICY_NAMESPACE
