@@ -20,7 +20,7 @@ _PARTS = {"core", "ops", "protect", "budget", "trigger", "scorers/concept.hpp", 
 _DECISION = _PARTS | {"decision"}
 _EVERYTHING = {
     "core", "ops", "ops/host", "ops/cuda", "recorders", "scorers", "protect", "budget", "trigger", "decision", "admission",
-    "selection", "eviction", "layout", "step", "session", "accounting", "io", "printed", "engines", "policies",
+    "selection", "eviction", "layout", "lifecycle", "groups", "step", "session", "accounting", "io", "printed", "engines", "policies",
 }  # fmt: skip
 
 # An entry is a room or one file of it.
@@ -40,6 +40,8 @@ ROOMS = {
     "selection": _DECISION,
     "eviction": _DECISION,
     "layout": {"core", "ops"},
+    "lifecycle": {"core", "ops", "decision"},
+    "groups": {"core", "ops", "decision", "layout", "lifecycle", "step"},
     "step": _DECISION | {"admission", "selection", "eviction", "layout", "scorers/full.hpp", "scorers/with_recorders.hpp"},
     "session": {"core", "ops", "recorders"},
     "accounting": _DECISION | {"admission", "selection", "eviction", "layout"},

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: other random cases, longer fuzzing, planted bugs, threads, coverage, mutants.
-# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads coverage mutants clang libcxx device slow; all of them by default
+# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads soak coverage mutants clang libcxx device slow; all of them by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --ci
@@ -21,6 +21,12 @@ seeds() {
 threads() {
   cmake --preset tsan && cmake --build --preset tsan --target kvpolicy_tests &&
     TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/kvpolicy_tests --test-suite='threads*,ops/executor*'
+}
+
+# 100,000 steps of requests that come and go, under address and undefined-behaviour sanitizers.
+soak() {
+  cmake --preset dev && cmake --build --preset dev --target kvpolicy_tests &&
+    KVPOLICY_SOAK_STEPS=100000 build/dev/bin/kvpolicy_tests --test-case='requests come and go*'
 }
 
 # Headers, benchmarks and every way to use them, under clang 19 too.
@@ -54,13 +60,14 @@ slow() {
   cmake --preset release && cmake --build --preset release --target all demo_full kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
 }
 
-for each in "${@:-seeds fuzz planted threads coverage mutants clang libcxx device slow}"; do
+for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx device slow}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
       fuzz) step 'fuzz, 60 s a target' tools/fuzz.sh --all 60 ;;
       planted) step 'planted bugs are found' tools/fuzz_planted.sh ;;
       threads) step 'thread sanitizer' threads ;;
+      soak) step 'requests that come and go, 100,000 steps' soak ;;
       coverage) step 'coverage' tools/coverage.sh ;;
       clang) step 'clang 19' clang ;;
       libcxx) step 'clang 19 with libc++' libcxx ;;

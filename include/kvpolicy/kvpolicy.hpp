@@ -16,8 +16,10 @@
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/check.hpp>
 #include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/check_lanes.hpp>
 #include <kvpolicy/core/check_pointers.hpp>
 #include <kvpolicy/core/codec.hpp>
+#include <kvpolicy/core/columns.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
@@ -25,10 +27,13 @@
 #include <kvpolicy/core/logit_options.hpp>
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/core/query_view.hpp>
+#include <kvpolicy/core/recorder.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/core/slots.hpp>
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/core/tensors.hpp>
+#include <kvpolicy/core/turns.hpp>
 #include <kvpolicy/decision/bag.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/describe.hpp>
@@ -47,6 +52,10 @@
 #include <kvpolicy/engines/tensorrt_llm.hpp>
 #include <kvpolicy/engines/vllm.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/groups/by_group.hpp>
+#include <kvpolicy/groups/calls.hpp>
+#include <kvpolicy/groups/layer_groups.hpp>
+#include <kvpolicy/groups/slots.hpp>
 #include <kvpolicy/layout/append.hpp>
 #include <kvpolicy/layout/applier.hpp>
 #include <kvpolicy/layout/compact.hpp>
@@ -56,6 +65,12 @@
 #include <kvpolicy/layout/list_rewrite.hpp>
 #include <kvpolicy/layout/mask.hpp>
 #include <kvpolicy/layout/overwrite.hpp>
+#include <kvpolicy/lifecycle/copy_on_write.hpp>
+#include <kvpolicy/lifecycle/dual_slots.hpp>
+#include <kvpolicy/lifecycle/fork.hpp>
+#include <kvpolicy/lifecycle/grow.hpp>
+#include <kvpolicy/lifecycle/reset.hpp>
+#include <kvpolicy/lifecycle/save.hpp>
 #include <kvpolicy/ops/add_probabilities.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/host/add_probabilities.hpp>
@@ -63,6 +78,8 @@
 #include <kvpolicy/ops/host/append_rows.hpp>
 #include <kvpolicy/ops/host/argmin.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
+#include <kvpolicy/ops/host/copy_rows.hpp>
+#include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/fill_row.hpp>
@@ -118,6 +135,7 @@
 #include <kvpolicy/session/session_store.hpp>
 #include <kvpolicy/session/token_hash.hpp>
 #include <kvpolicy/step/cache_policy.hpp>
+#include <kvpolicy/step/evict.hpp>
 #include <kvpolicy/step/step.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
 #include <kvpolicy/version.hpp>

@@ -1,0 +1,205 @@
+// `save` and `load` copy a slot to bytes and back, to swap a request out or to hand it to another process.
+#pragma once
+
+#include <cstring>
+#include <kvpolicy/lifecycle/saved_layout.hpp>
+#include <kvpolicy/lifecycle/slot.hpp>
+#include <kvpolicy/ops/copy_rows.hpp>
+#include <span>
+#include <vector>
+
+namespace KVPOLICY_NAMESPACE {
+
+namespace detail {
+
+/// Writes the numbers of a saved slot, which come before its recorded columns. Returns where they end.
+template <executor Executor>
+std::byte* write_numbers(Executor& exec, cache const& all, state<Executor> const& state, int slot,
+                         saved_layout const& made, std::byte* to) {
+  auto const put = [&](void const* from, std::size_t bytes) {
+    std::memcpy(to, from, bytes);
+    to += bytes;
+  };
+  put(&made.header, sizeof made.header);
+  for (int layer = all.lanes.layer_begin; layer < all.lanes.layer_end; ++layer) {
+    int const newest = state.history().newest(slot, layer);
+    put(&newest, sizeof newest);
+  }
+  put(made.counts.data(), made.counts.size() * sizeof(int));
+  for_each_own_row(all.lanes.position, all.lanes, slot, [&](lane one) {
+    std::size_t const bytes = static_cast<std::size_t>(count_of(made, all, one)) * sizeof(int);
+    exec.copy(to, reinterpret_cast<std::byte const*>(all.lanes.position.row(one)), bytes);
+    to += bytes;
+  });
+  return to;
+}
+
+/// Calls visit(row, bytes) for every lane of every recorded column of a slot, in the order in which they are saved.
+template <executor Executor, class Visit>
+void visit_columns(cache const& all, state<Executor> const& state, int slot, saved_layout const& made,
+                   Visit const& visit) {
+  for (recorded_column const& each : state.columns()) {
+    for (int layer = all.lanes.layer_begin; layer < all.lanes.layer_end; ++layer) {
+      for (int head = 0; head < all.lanes.heads; ++head) {
+        lane const one{slot, layer, head};
+        visit(each.rows.row(one), bytes_of_lane(each, count_of(made, all, one)));
+      }
+    }
+  }
+}
+
+/// The rows of a saved slot in memory of the executor: the saved bytes themselves if it can reach them.
+template <executor Executor>
+class staged_rows {
+ public:
+  staged_rows(Executor& exec, cache const& all, saved_layout const& made, std::byte* bytes)
+      : size_(made.all() - made.numbers - made.columns),
+        memory_(exec, reaches ? 0 : size_),
+        rows_(exec, all, made, reaches ? bytes : memory_.data()) {}
+
+  [[nodiscard]] cache const& view() const { return rows_.view(); }
+  void fetch(Executor& exec, std::byte* to) const {
+    if (!reaches) exec.copy(to, memory_.data(), size_);
+  }
+  void store(Executor& exec, std::byte const* from) {
+    if (!reaches) exec.copy(memory_.data(), from, size_);
+  }
+
+ private:
+  static constexpr bool reaches = reads_on_host<typename Executor::backend>;
+  std::size_t size_;
+  typename Executor::template buffer<std::byte> memory_;
+  saved_rows<Executor> rows_;
+};
+
+/// What was read of a saved slot, and checked.
+struct checked_slot {
+  saved_layout layout;
+  std::int32_t used = 0;
+  std::int32_t drafts = 0;
+  std::vector<int> newest;
+  std::byte const* positions = nullptr;
+  std::byte const* columns = nullptr;
+  std::byte const* rows = nullptr;
+};
+
+template <executor Executor>
+[[nodiscard]] checked_slot read_slot(char const* call, cache const& all, state<Executor> const& state,
+                                     std::span<std::byte const> from, rows what) {
+  saved_reader reader(call, from);
+  checked_slot made;
+  saved_header const found = reader.template take<saved_header>();
+  made.layout.header = header_of(all, state, what == rows::copy);
+  check_header(call, found, made.layout.header, from.size());
+  made.used = found.used;
+  made.drafts = found.drafts;
+  made.newest = reader.template take_many<int>(static_cast<std::size_t>(all.lanes.layers()));
+  made.layout.counts = reader.template take_many<int>(static_cast<std::size_t>(all.lanes.layers() * all.lanes.heads));
+  for (int const count : made.layout.counts) {
+    expects(count >= 0 && count <= all.lanes.bound, call, "lanes.bound", all.lanes.bound,
+            [&] { return "a lane of the saved slot holds " + std::to_string(count) + " entries"; });
+    expects(made.drafts >= 0 && made.drafts <= count, call, "drafts", made.drafts,
+            "a lane's drafts are among its entries");
+  }
+  expects(made.drafts == 0 || all.lanes.in_flight != nullptr, call, "lanes.in_flight", "null",
+          [&] { return "the saved slot has " + std::to_string(made.drafts) + " drafts"; });
+  lay_out(all, state, what == rows::copy, made.layout);
+  expects(made.layout.all() == from.size() && made.layout.header.by_token == found.by_token, call, "bytes", from.size(),
+          [&] { return "counts and columns of the saved slot make " + std::to_string(made.layout.all()); });
+  made.columns = from.data() + made.layout.numbers;
+  made.positions = reader.take(made.layout.numbers - reader.at());
+  made.rows = made.columns + made.layout.columns;
+  return made;
+}
+
+}  // namespace detail
+
+/// The number of bytes that `save` writes for a slot. It depends on how many entries its lanes hold.
+///
+/// - throws: `invalid_argument` if the slot is out of range, or the state is of another cache.
+template <executor Executor>
+[[nodiscard]] std::size_t saved_bytes(Executor& exec, cache const& all, state<Executor> const& state, int slot,
+                                      rows what = rows::copy) {
+  return detail::layout_to_save("saved_bytes", exec, all, state, slot, what).all();
+}
+
+/// Copies a slot to bytes: counts, positions, drafts, recorded columns, the memory of the session included, and, with
+/// `rows::copy`, the rows of K and V. `load` brings it back, into any slot, in this or another process on a machine of
+/// the same byte order. The slot stays as it is: `reset` it to give it to another request.
+///
+/// - in: `to` has at least `saved_bytes` bytes, in memory of the host.
+/// - returns: the number of bytes written.
+/// - cost: reads each row and each number once. A device executor gathers the rows in device memory first, which is
+///   allocated for the call.
+/// - throws: `invalid_argument` if the slot is out of range, `to` is too small, or the state is of another cache.
+///   Nothing was written then.
+template <executor Executor>
+std::size_t save(Executor& exec, cache const& all, state<Executor> const& state, int slot, std::span<std::byte> to,
+                 rows what = rows::copy) {
+  detail::saved_layout made = detail::layout_to_save("save", exec, all, state, slot, what);
+  expects(to.size() >= made.all(), "save", "to", to.size(),
+          [&] { return "saved_bytes says " + std::to_string(made.all()); });
+  made.header.used = state.history().used(slot) ? 1 : 0;
+  if (all.lanes.in_flight != nullptr) {
+    made.header.drafts = detail::fetched(exec, all.lanes.in_flight + slot, 1).front();
+  }
+  std::byte* at = detail::write_numbers(exec, all, state, slot, made, to.data());
+  detail::visit_columns(all, state, slot, made, [&](std::byte const* row, std::size_t bytes) {
+    exec.copy(at, row, bytes);
+    at += bytes;
+  });
+  if (what == rows::copy) {
+    detail::one_slot<Executor> const from(exec, all, slot);
+    detail::staged_rows<Executor> const there(exec, all, made, at);
+    ops::copy_rows(exec, from.view(), there.view());
+    there.fetch(exec, at);
+  }
+  return made.all();
+}
+
+/// Copies what `save` wrote into a slot. The request goes on as if it had never left: every later decision is the same,
+/// bit for bit.
+///
+/// - in: the engine has places for as many entries as were saved: it fills in the rows of the slot's block tables
+///   before.
+/// - cost: as `save`.
+/// - throws: `invalid_argument` if the bytes are truncated, or of another version, policy, model or byte order, if a
+///   lane would hold more entries than its bound, or if a request uses the slot. Then nothing was changed.
+template <executor Executor>
+void load(Executor& exec, cache& all, state<Executor>& state, int slot, std::span<std::byte const> from,
+          rows what = rows::copy) {
+  detail::check_slots_of("load", all, state);
+  detail::check_copied("load", all, what);
+  detail::check_slot("load", "slot", all, slot);
+  detail::check_free("load", "slot", state, slot);
+  detail::checked_slot const found = detail::read_slot("load", all, state, from, what);
+  auto const copy = [&](void* to, void const* bytes, std::size_t count) {
+    exec.copy(static_cast<std::byte*>(to), static_cast<std::byte const*>(bytes), count);
+  };
+  if (what == rows::copy) {
+    detail::one_slot<Executor> const to(exec, all, slot);
+    // The rows are only read; a plane has writable rows.
+    detail::staged_rows<Executor> there(exec, all, found.layout, const_cast<std::byte*>(found.rows));
+    there.store(exec, found.rows);
+    ops::copy_rows(exec, there.view(), to.view());
+  }
+  std::byte const* at = found.columns;
+  detail::visit_columns(all, state, slot, found.layout, [&](std::byte* row, std::size_t bytes) {
+    copy(row, at, bytes);
+    at += bytes;
+  });
+  at = found.positions;
+  detail::for_each_own_row(all.lanes.position, all.lanes, slot, [&](lane one) {
+    std::size_t const bytes = static_cast<std::size_t>(detail::count_of(found.layout, all, one)) * sizeof(int);
+    copy(all.lanes.position.row(one), at, bytes);
+    at += bytes;
+  });
+  detail::for_each_own_row(all.lanes.count, all.lanes, slot, [&](lane one) {
+    int const count = detail::count_of(found.layout, all, one);
+    copy(all.lanes.count.row(one), &count, sizeof count);
+  });
+  if (all.lanes.in_flight != nullptr) copy(all.lanes.in_flight + slot, &found.drafts, sizeof found.drafts);
+  state.history().restore(slot, found.used != 0, found.newest);
+}
+
+}  // namespace KVPOLICY_NAMESPACE

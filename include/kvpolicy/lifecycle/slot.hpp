@@ -1,0 +1,128 @@
+// One slot of a cache and of a state, as the calls that start, copy and end requests see it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/executor.hpp>
+#include <kvpolicy/core/slots.hpp>
+#include <kvpolicy/core/state.hpp>
+#include <vector>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Whether a call copies the rows of K and V. An engine that moves or shares memory itself (block tables with reference
+/// counts, a swapper of its own) leaves them.
+enum class rows { copy, leave };
+
+namespace detail {
+
+/// A cache that consists of one slot. It owns the list of this slot, in the executor's memory.
+template <executor Executor>
+class one_slot {
+ public:
+  one_slot(Executor& exec, cache const& all, int slot) : list_(exec, 1), slot_(slot), view_(all) {
+    exec.copy(reinterpret_cast<std::byte*>(list_.data()), reinterpret_cast<std::byte const*>(&slot_), sizeof slot_);
+    view_ = only(all, {.slots = list_.data(), .size = 1, .on_host = &slot_});
+  }
+  one_slot(one_slot const&) = delete;
+  one_slot& operator=(one_slot const&) = delete;
+
+  [[nodiscard]] cache const& view() const { return view_; }
+
+ private:
+  typename Executor::template buffer<int> list_;
+  int slot_;
+  cache view_;
+};
+
+/// Refuses a slot that the cache does not have.
+inline void check_slot(char const* call, char const* name, cache const& all, int slot) {
+  expects(slot >= 0 && slot < all.lanes.sequences, call, name, slot,
+          [&] { return "the cache has slots 0 to " + std::to_string(all.lanes.sequences - 1); });
+}
+
+/// Refuses a cache that is a part of a batch, and a state of another one.
+template <executor Executor>
+void check_slots_of(char const* call, cache const& all, state<Executor> const& state) {
+  check_cache(call, all);
+  expects(all.lanes.slots == nullptr, call, "cache.lanes", "some slots",
+          "slots are numbered in the cache of all slots");
+  check_same_lanes(call, "cache.lanes", all.lanes, state.lanes());
+}
+
+/// Refuses rows whose scales differ between entries or slots and would stay behind when the rows are copied.
+inline void check_copied(char const* call, cache const& all, rows what) {
+  auto const check = [&](char const* name, plane const& of) {
+    bool const differ = of.scales.data != nullptr && (of.scales.token != 0 || of.scales.unit != 0);
+    bool const copied =
+        std::any_of(all.more.begin(), all.more.end(), [&](plane const& each) { return holds_scales(each, of.scales); });
+    expects(what == rows::leave || !differ || copied, call, name, "a number for each token, page or slot",
+            "rows are copied, and no plane of cache.more copies these numbers with them");
+  };
+  check("k.scales", all.k);
+  check("v.scales", all.v);
+}
+
+/// Refuses a slot that a request uses, because it would be overwritten.
+template <executor Executor>
+void check_free(char const* call, char const* name, state<Executor> const& state, int slot) {
+  expects(!state.history().used(slot), call, name, slot, "a request uses this slot: reset it first");
+}
+
+/// Copies numbers of the executor's memory to the host.
+template <class T, executor Executor>
+[[nodiscard]] std::vector<T> fetched(Executor& exec, T const* from, std::size_t count) {
+  std::vector<T> made(count);
+  exec.copy(reinterpret_cast<std::byte*>(made.data()), reinterpret_cast<std::byte const*>(from), count * sizeof(T));
+  return made;
+}
+
+/// Sets bytes of the executor's memory to zero.
+template <executor Executor>
+void clear(Executor& exec, std::byte* to, std::size_t bytes) {
+  static constexpr std::array<std::byte, 65536> zeros{};
+  for (std::size_t at = 0; at < bytes; at += zeros.size()) {
+    exec.copy(to + at, zeros.data(), std::min(zeros.size(), bytes - at));
+  }
+}
+
+/// Sets the recorded columns of a slot to zero.
+template <executor Executor>
+void clear_columns(Executor& exec, state<Executor> const& state, int slot) {
+  for (recorded_column const& each : state.columns()) {
+    clear(exec, each.rows.row(lane{slot, state.lanes().layer_begin, 0}), static_cast<std::size_t>(each.rows.sequence));
+  }
+}
+
+/// The counts of a slot's lanes, in the order of lanes. Lanes that share a count have the same number.
+template <executor Executor>
+[[nodiscard]] std::vector<int> counts_of(Executor& exec, cache const& all, int slot) {
+  lanes const& batch = all.lanes;
+  std::vector<int> counts;
+  for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
+    for (int head = 0; head < batch.heads; ++head) {
+      bool const shares_layer = batch.count.layer == 0 && layer > batch.layer_begin;
+      bool const shares_head = batch.count.head == 0 && head > 0;
+      std::size_t const before = counts.size() - (shares_head ? 1 : static_cast<std::size_t>(batch.heads));
+      counts.push_back(shares_head || shares_layer
+                           ? counts[before]
+                           : fetched(exec, batch.count.row(lane{slot, layer, head}), 1).front());
+    }
+  }
+  return counts;
+}
+
+/// Calls visit(lane) for each row of a table that a slot's lanes have: once for the lanes that share it.
+template <class T, class Visit>
+void for_each_own_row(by_lane<T> const& table, lanes const& batch, int slot, Visit const& visit) {
+  int const layers = table.layer == 0 ? 1 : batch.layers();
+  int const heads = table.head == 0 ? 1 : batch.heads;
+  for (int i = 0; i < layers * heads; ++i) visit(lane{slot, batch.layer_begin + i / heads, i % heads});
+}
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE

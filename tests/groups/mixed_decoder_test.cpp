@@ -1,0 +1,249 @@
+// A decoder whose layers differ (a soft cap, a window that the engine keeps itself, sinks, a shared cache, latent rows,
+// other head counts) says under evictions what its full cache says under a mask of the same keep sets.
+
+#include "groups/mixed_decoder.hpp"
+
+#include <doctest/doctest.h>
+
+#include <kvpolicy/kvpolicy.hpp>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <vector>
+
+namespace {
+
+using namespace kvpolicy_test;
+namespace kv = kvpolicy;
+
+constexpr int capacity = 64;
+
+std::vector<mixed_layer> layers() {
+  double const scale = 1 / std::sqrt(8.0);
+  return {{.scale = scale, .soft_cap = 2},
+          {.scale = scale, .window = 6},
+          {.scale = scale, .sinks = true},
+          {.scale = scale, .reads = 2},
+          {.kv_heads = 1, .head_dim = 12, .value_dim = 8, .rope_dim = 4, .scale = 0.3, .latent = true},
+          {.kv_heads = 1, .head_dim = 16, .value_dim = 4, .rope_dim = 16, .scale = 0.25},
+          {.scale = scale, .soft_cap = 2}};
+}
+
+/// The cache of one group: [layer][token][head][channel], counts, positions, slots and a mask.
+struct group_memory {
+  group_memory(mixed_layer const& like, int count)
+      : of(like),
+        model{.layers = count,
+              .query_heads = mixed_decoder<float>::query_heads,
+              .kv_heads = like.kv_heads,
+              .head_dim = like.head_dim,
+              .value_dim = like.value_dim},
+        lanes(count * like.kv_heads),
+        k(static_cast<std::size_t>(lanes * capacity * like.head_dim)),
+        v(static_cast<std::size_t>(lanes * capacity * like.value_dim)),
+        counts(static_cast<std::size_t>(lanes)),
+        positions(static_cast<std::size_t>(lanes * capacity)),
+        slots(positions.size()),
+        hidden(positions.size()) {
+    for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int>(i) % capacity;
+    for (int l = 0; l < count; ++l) {
+      for (int h = 0; h < model.query_heads; ++h) sinks.push_back(0);
+    }
+  }
+
+  [[nodiscard]] kv::cache view(bool by_slot) {
+    auto const plane = [&](std::vector<float>& rows, int dims) {
+      std::int64_t const row = dims * std::int64_t{4};
+      kv::plane made{.base = reinterpret_cast<std::byte*>(rows.data()),
+                     .dims = dims,
+                     .layer = row * model.kv_heads * capacity,
+                     .token = row * model.kv_heads,
+                     .head = row,
+                     .dim = 4};
+      if (by_slot) made.unit = made.token;
+      return made;
+    };
+    std::int64_t const heads = model.kv_heads;
+    kv::cache made{.shape = model,
+                   .lanes = {.layer_end = model.layers,
+                             .heads = model.kv_heads,
+                             .bound = capacity,
+                             .count = {counts.data(), 0, heads, 1},
+                             .position = {positions.data(), 0, heads * capacity, capacity}},
+                   .k = plane(k, of.head_dim),
+                   .where = kv::identity_map(capacity)};
+    if (!of.latent) made.v = plane(v, of.value_dim);
+    if (by_slot) made.where = kv::slot_map({slots.data(), 0, heads * capacity, capacity}, capacity);
+    made.logits.scale = static_cast<float>(of.scale);
+    made.logits.soft_cap = static_cast<float>(of.soft_cap);
+    if (of.sinks) made.logits.sinks = {sinks.data(), model.query_heads};
+    return made;
+  }
+  [[nodiscard]] kv::mask mask() {
+    std::int64_t const heads = model.kv_heads;
+    kv::mask made;
+    made.list = {slots.data(), 0, heads * capacity, capacity};
+    made.rows =
+        kv::mask_rows{.rows = {reinterpret_cast<std::byte*>(hidden.data()), 0, heads * capacity * 4, capacity * 4},
+                      .units = capacity};
+    return made;
+  }
+  [[nodiscard]] std::size_t lane(int layer, int head) const {
+    return static_cast<std::size_t>(layer * model.kv_heads + head);
+  }
+
+  mixed_layer of;
+  kv::shape model;
+  int lanes;
+  std::vector<float> k, v;
+  std::vector<int> counts, positions, slots;
+  std::vector<float> hidden;  ///< the mask: 0 or -inf for each slot of a lane
+  std::vector<float> sinks;
+};
+
+/// Runs the decoder with the library's groups, and its reference beside it. Returns the largest difference of a logit.
+template <class Policies>
+double largest_difference(Policies const& policies, bool masked) {
+  std::vector<mixed_layer> const shape = layers();
+  std::vector<std::vector<int>> const members{{0, 6}, {1}, {2}, {4}, {5}};
+  char const* const names[] = {"capped", "sliding", "sinks", "latent", "one head"};
+  std::vector<group_memory> memory;
+  kv::layer_groups model{.layers = 7, .shared = {{.layer = 3, .owner = 2}}};
+  for (std::size_t g = 0; g < members.size(); ++g) {
+    memory.emplace_back(shape[static_cast<std::size_t>(members[g][0])], static_cast<int>(members[g].size()));
+    for (int h = 0; h < 4; ++h)
+      memory.back().sinks[static_cast<std::size_t>(h)] = mixed_decoder<float>::sink_of(members[g][0], h);
+  }
+  for (std::size_t g = 0; g < members.size(); ++g)
+    model.groups.push_back({names[g], memory[g].view(masked), members[g]});
+  kv::host_executor exec;
+  auto states = kv::make_state(exec, policies, model);
+  auto plans = kv::make_plan(exec, policies, model);
+  CHECK_FALSE(states.of[1].has_value());
+
+  std::map<std::tuple<int, int, int>, std::vector<float>> queries;  // of this forward, by layer, head, position
+  mixed_decoder<float> tested(shape);
+  tested.write = [&](int layer, int head, int position, std::vector<float> const& key,
+                     std::vector<float> const& value) {
+    auto const [g, l] = model.find(layer);
+    group_memory& of = memory[static_cast<std::size_t>(g)];
+    kv::lane const one{0, l, head};
+    int ordinal = of.of.window > 0 ? position % of.of.window : 0;
+    if (of.of.window == 0) {
+      int const* const all = &of.positions[of.lane(l, head) * capacity];
+      ordinal = static_cast<int>(std::find(all, all + capacity, position) - all);
+    }
+    if (masked && of.of.window == 0) {  // the engine gives a new token the next slot of the pool
+      of.slots[of.lane(l, head) * capacity + static_cast<std::size_t>(ordinal)] = position;
+    }
+    kv::cache const& in = model.groups[static_cast<std::size_t>(g)].entries;
+    auto const place = in.where.at(one, ordinal);
+    std::copy(key.begin(), key.end(), reinterpret_cast<float*>(in.k.row(l, place, head)));
+    if (!of.of.latent) std::copy(value.begin(), value.end(), reinterpret_cast<float*>(in.v.row(l, place, head)));
+  };
+  tested.read = [&](int layer, int head, int position) {
+    auto const [g, l] = model.find(layer);
+    group_memory& of = memory[static_cast<std::size_t>(g)];
+    kv::cache const& in = model.groups[static_cast<std::size_t>(g)].entries;
+    std::vector<mixed_decoder<float>::seen_entry> seen;
+    auto const show = [&](kv::place place) {
+      auto const* const key = reinterpret_cast<float const*>(in.k.row(l, place, head));
+      seen.push_back({key, of.of.latent ? key : reinterpret_cast<float const*>(in.v.row(l, place, head))});
+    };
+    kv::lane const one{0, l, head};
+    if (of.of.window > 0) {
+      for (int p = std::max(0, position - of.of.window + 1); p <= position; ++p)
+        show(in.where.at(one, p % of.of.window));
+    } else if (masked) {  // all slots that were written, but for those that the mask hides
+      for (int slot = 0; slot <= position; ++slot) {
+        if (of.hidden[of.lane(l, head) * capacity + static_cast<std::size_t>(slot)] == 0) show({slot, 0});
+      }
+    } else {
+      for (int e = 0; e < of.counts[of.lane(l, head)]; ++e) {
+        if (in.lanes.position.row(one)[e] <= position) show(in.where.at(one, e));
+      }
+    }
+    return seen;
+  };
+  tested.show = [&](int layer, int head, int position, std::vector<float> const& query) {
+    queries[{layer, head, position}] = query;
+  };
+
+  // The reference keeps every token, and hides those that a lane does not hold.
+  std::map<std::tuple<int, int, int>, std::pair<std::vector<double>, std::vector<double>>> kept;
+  mixed_decoder<double> reference(shape);
+  reference.write = [&](int layer, int head, int position, std::vector<double> const& key,
+                        std::vector<double> const& value) { kept[{layer, head, position}] = {key, value}; };
+  reference.read = [&](int layer, int head, int position) {
+    auto const [g, l] = model.find(layer);
+    group_memory const& of = memory[static_cast<std::size_t>(g)];
+    std::vector<mixed_decoder<double>::seen_entry> seen;
+    for (int p = 0; p <= position; ++p) {
+      std::size_t const lane = of.lane(l, head);
+      auto const begin = of.positions.begin() + static_cast<std::ptrdiff_t>(lane * capacity);
+      bool const holds =
+          of.of.window > 0 ? p > position - of.of.window : std::binary_search(begin, begin + of.counts[lane], p);
+      auto const& [key, value] = kept[{layer, head, p}];
+      if (holds) seen.push_back({key.data(), value.data()});
+    }
+    return seen;
+  };
+
+  double worst = 0;
+  int next = 3;
+  for (int position = 0; position < 48;) {
+    int const tokens = position == 0 ? 20 : 1;
+    kv::append(exec, model, states, {.sequence = 0, .tokens = tokens, .position = position});
+    queries.clear();
+    for (int t = 0; t < tokens; ++t) {
+      int const token = position == 0 ? (t * 7) % 24 : next;
+      auto const got = tested.forward(token, position + t);
+      auto const expected = reference.forward(token, position + t);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        worst = std::max(worst, std::abs(static_cast<double>(got[i]) - expected[i]));
+      next = static_cast<int>(std::max_element(got.begin(), got.end()) - got.begin());
+    }
+    std::vector<int> rows;
+    for (int t = 0; t < tokens; ++t) rows.push_back(position + t);
+    std::vector<std::vector<float>> tensors(members.size());
+    auto const signals_of = [&](int g) {
+      group_memory const& of = memory[static_cast<std::size_t>(g)];
+      std::vector<float>& data = tensors[static_cast<std::size_t>(g)];
+      data.clear();
+      for (int const layer : members[static_cast<std::size_t>(g)]) {
+        for (int t = 0; t < tokens; ++t) {
+          for (int h = 0; h < 4; ++h) {
+            auto const& query = queries[{layer, h, position + t}];
+            data.insert(data.end(), query.begin(), query.end());
+          }
+        }
+      }
+      kv::cache const& in = model.groups[static_cast<std::size_t>(g)].entries;
+      return kv::signals{in.lanes, kv::keys_of(in), kv::values_of(in),
+                         kv::queries_of(data.data(), of.model, tokens, rows.data())};
+    };
+    kv::observe(exec, policies, model, signals_of, states);
+    kv::decide(exec, policies, model, signals_of, states, plans);
+    if (masked) {
+      kv::apply(exec, [&](int g) { return memory[static_cast<std::size_t>(g)].mask(); }, plans, model, states);
+    } else {
+      kv::apply(exec, [](int) { return kv::compact{}; }, plans, model, states);
+    }
+    position += tokens;
+  }
+  for (std::size_t g : {0u, 2u, 3u, 4u}) CHECK(memory[g].counts[0] <= 12);
+  return worst;
+}
+
+TEST_SUITE("groups") {
+  TEST_CASE("a decoder of mixed layers says under compact and mask what its full cache says under the same keep sets") {
+    kv::by_group const policies(kv::policies::h2o({.budget = 12}), kv::no_policy{},
+                                kv::eviction{.score = kv::tova{}, .budget = kv::per_lane{12}},
+                                kv::policies::h2o({.budget = 10}),
+                                kv::eviction{.score = kv::snapkv{.window = 4}, .budget = kv::per_lane{12}});
+    CHECK(largest_difference(policies, false) < 1e-4);
+    CHECK(largest_difference(policies, true) < 1e-4);
+  }
+}
+
+}  // namespace
