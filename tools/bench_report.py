@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ELEMENTS = {"0": "f32", "1": "f16", "2": "bf16"}
 ROUNDS = 3
 REPORTED = {"ops_top_k": "^report/", "ops_attention_mass": "^report/", "ops_gather_rows": "^report/",
-            "policies_snapkv": "^report/scratch"}
+            "policies_snapkv": "^report/scratch", "lifecycle_slots": "^report/"}
 FAILED = "failed: "
 COMMAND = "cmake --build build/release --target bench_report"
 TORCH_COMMAND = "cmake -B build/release -DKVPOLICY_TORCH_PYTHON=<a python with PyTorch>"
@@ -105,6 +105,10 @@ def measure(programs: Path, python: str, to: Path) -> None:
             run_program(programs / f"bench_{name}", pattern, to / f"{name}.{i}.json")
         print(f"bench_report: SnapKV, here and in PyTorch, {i + 1} of {ROUNDS}", flush=True)
         run_program(programs / "bench_policies_snapkv", "^report/snapkv", to / f"snapkv.{i}.json")
+        if i == 0 and (programs / "serving").exists():
+            print("bench_report: examples/serving", flush=True)
+            ran = subprocess.run([programs / "serving", "--json"], capture_output=True, text=True, check=True)
+            (to / "serving.json").write_text(ran.stdout)
         run_program(programs / "bench_ops_top_k", "^top_k/lanes:288/entries:32768/one_in:4/threads:./like:0/",
                     to / f"top_k_288.{i}.json", "--benchmark_min_time=0.3")
         if python:
@@ -275,6 +279,39 @@ def scratch_row(of: Results) -> Row:
     return row
 
 
+def slot_rows(of: Results) -> list[Row]:
+    step = Row("a step of 8 of 64 slots in random order, over the same 8 sequences alone", 1.1, 1.02, True)
+    runs = of.matching(r"report/slots/step/policy:(\w+)")
+    made = [worst_of(step, [(match[1], run["over_alone"]) for match, run in runs], of.why_not(r"report/slots/step/.*"))]
+    runs = of.matching(r"report/slots/copies")
+    for call in ("fork", "save", "load"):
+        row = Row(f"{call} of a slot of 75 MB and more, share of memcpy's speed", 0.6, 0.9, False, "share")
+        made.append(worst_of(row, [(call, run[f"{call}_of_memcpy"]) for _, run in runs], of.why_not(r"report/slots/copies")))
+    turns = Row("a decision in turns, over the same decision at once", 1.1, 1.03, True)
+    runs = of.matching(r"report/slots/turns")
+    made.append(worst_of(turns, [("turns", run["over_at_once"]) for _, run in runs], of.why_not(r"report/slots/turns")))
+    return made
+
+
+def serving_row(found: list[dict]) -> Row:
+    row = Row("examples/serving, equal memory: requests served at once over those of the full cache, recall within 2 points",
+              3, 6, False)
+    if not found:
+        row.why_not = "examples/serving was not built"
+        return row
+    full = found[0]
+    recall = lambda one: one["right"] / one["asked"]
+    served = [(one["policy"], one["mean_running"] / full["mean_running"]) for one in found[1:]
+              if recall(one) >= recall(full) - 0.02]
+    if not served:
+        row.why_not = FAILED + "every policy loses more than 2 points of recall"
+        return row
+    row.measured = max(value for _, value in served)
+    row.beside = ", ".join(f"{name} {number(value)}" for name, value in served) + "; " + ", ".join(
+        f"{one['policy']} recalls {one['right']} of {one['asked']}" for one in found)
+    return row
+
+
 # Writing ---------------------------------------------------------------------------------------------------------------
 
 
@@ -426,7 +463,9 @@ def main() -> int:
     theirs = [json.loads(path.read_text()) for path in sorted(to.glob("torch.*.json"))]
 
     rows = top_k_rows(results) + mass_rows(results) + torch_rows(ours, theirs, why_not)
-    rows += [gather_row(results)] + thread_rows(results) + [scratch_row(results)]
+    rows += [gather_row(results)] + thread_rows(results) + [scratch_row(results)] + slot_rows(results)
+    served = to / "serving.json"
+    rows.append(serving_row(json.loads(served.read_text()) if served.exists() else []))
     wrong = [f"{name}: {why}" for one in (results, *ours) for name, why in one.refused.items() if not why.startswith("n/a")]
     print(about(results, asked, theirs))
     for row in rows:
