@@ -1,0 +1,36 @@
+// The model as the engine calls it. serving.cpp gives it tinylm, and the tests a model that shows every wrong row.
+#pragma once
+
+#include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/recorders/record_retention.hpp>
+#include <span>
+
+namespace serving {
+
+namespace kv = kvpolicy;
+
+/// The new tokens of one request in a forward: the last `tokens` bytes of `text`.
+struct forward_part {
+  std::span<std::uint8_t const> text;
+  int tokens = 0;
+  int slot = 0;
+};
+
+/// A model that runs the new tokens of many requests in one forward.
+class decoder {
+ public:
+  virtual ~decoder() = default;
+  [[nodiscard]] virtual kv::shape shape() const = 0;
+
+  /// Runs the parts. The new tokens were appended to the slots of `into`, and their rows are written by the call. The
+  /// rows of the results are those of the first part, then those of the second, and so on.
+  virtual void forward(std::span<forward_part const> parts, kv::cache const& into) = 0;
+
+  // The results of the last forward.
+  [[nodiscard]] virtual std::span<float const> logits(int row) const = 0;
+  [[nodiscard]] virtual kv::queries queries(int first, int rows) const = 0;
+  /// The log beta of the rows, as computed by a gate; 0 without one.
+  [[nodiscard]] virtual kv::log_beta log_betas(int first, int rows) const = 0;
+};
+
+}  // namespace serving

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""The table of examples/serving in its quick form.
+
+    serving_test.py PROGRAM
+"""
+
+import json
+import subprocess
+import sys
+
+TIMES = {"seconds", "tokens_per_second"}
+
+
+def run(*arguments):
+    return subprocess.run([sys.argv[1], *arguments], capture_output=True, text=True, check=False)
+
+
+def rows(*arguments):
+    done = run("--quick", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def check_refusals():
+    for arguments, wanted in [
+        (["--blocks", "20"], "serving: --blocks = 20, but a request needs up to 96, and a pool has at most 100000\n"),
+        (["--answer", "5"], "serving: --answer = 5, but 6 to 256 bytes\n"),
+        (["--weights", "/nowhere"], "serving: --weights = /nowhere/held_out.txt, but it cannot be read\n"),
+    ]:
+        done = run(*arguments)
+        assert done.returncode == 2 and done.stderr == wanted, (arguments, done.stderr)
+
+
+def main():
+    all_rows = rows()
+    full, *policies = all_rows
+    assert [row["policy"] for row in all_rows] == ["full", "snapkv", "trim_kv"]
+    for row in all_rows:
+        assert row["blocks"] == full["blocks"] and row["peak_blocks"] <= row["blocks"], row
+        assert row["asked"] == full["asked"] and row["hit_tokens"] > 0 and row["forks"] > 0 and row["accepted"] > 0, row
+    for row in policies:
+        assert row["mean_running"] >= 2 * full["mean_running"], (full, row)
+        assert row["right"] >= full["right"] - 1, (full, row)
+        assert row["copied_blocks"] > full["copied_blocks"], (full, row)  # a policy moves entries in blocks of its own
+    again = rows()
+    for first, second in zip(all_rows, again):
+        for name in first.keys() - TIMES:
+            assert first[name] == second[name], (name, first, second)
+    check_refusals()
+
+
+main()
