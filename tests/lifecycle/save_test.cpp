@@ -111,17 +111,19 @@ TEST_SUITE("saved slots") {
           "save: to = " + std::to_string(good.size() - 1) + ", but saved_bytes says " + size);
   }
 
-  TEST_CASE("a flipped byte never writes outside of the slot") {
+  TEST_CASE("a flipped bit is refused, but for one in the rows, which are the engine's") {
     host_engine engine(shape_of(2), h2o(), 1, {}, 1);
     engine.forward({{1, &script, 0, 14}});
     auto const good = saved(engine, 1);
     auto const other = engine.image(1);
+    std::size_t const rows = 2 * 4 * 8 * 4 * sizeof(float);  // K and V of 4 lanes of 8 entries come last
     dice random(7);
     for (int i = 0; i < 300; ++i) {
       auto bytes = good;
-      bytes[static_cast<std::size_t>(random.below(static_cast<int>(good.size())))] ^=
-          static_cast<std::byte>(1 << random.below(8));
-      static_cast<void>(error_of([&] { kv::load(engine.exec(), engine.all(), engine.state(), 0, bytes); }));
+      auto const at = static_cast<std::size_t>(random.below(static_cast<int>(good.size())));
+      bytes[at] ^= static_cast<std::byte>(1 << random.below(8));
+      bool const in_rows = at >= good.size() - rows;
+      CHECK(error_of([&] { kv::load(engine.exec(), engine.all(), engine.state(), 0, bytes); }).empty() == in_rows);
       CHECK(engine.image(1) == other);
       kv::reset(engine.exec(), engine.all(), engine.state(), 0);
     }

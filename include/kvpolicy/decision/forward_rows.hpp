@@ -56,15 +56,11 @@ void refuse_seen_rows(char const* call, Given const& in, State const& state) {
   });
 }
 
-/// Remembers which slots were observed, and up to which row.
+/// Remembers up to which row each slot was observed, if the host can read the positions.
 template <class Backend, class Given, class State>
-void remember_rows(Given const& in, State& state) {
-  int const* const slots = readable_slots(in.lanes, reads_on_host<Backend>);
-  if (in.lanes.slots != nullptr && slots == nullptr) return;
-  for (int s = in.lanes.sequence_begin; s < in.lanes.sequence_end(); ++s) {
-    if constexpr (!reads_on_host<Backend>) state.history().use(slot_of(slots, s));
-  }
+void remember_rows([[maybe_unused]] Given const& in, [[maybe_unused]] State& state) {
   if constexpr (reads_on_host<Backend>) {
+    int const* const slots = readable_slots(in.lanes, true);
     visit_forward_rows(in, state, [&](auto const& of) {
       for (int i = 0; i < in.lanes.size(); i += in.lanes.heads) {
         lane const one = in.lanes.at(i);

@@ -106,6 +106,9 @@ template <executor Executor>
   lay_out(all, state, what == rows::copy, made.layout);
   expects(made.layout.all() == from.size() && made.layout.header.by_token == found.by_token, call, "bytes", from.size(),
           [&] { return "counts and columns of the saved slot make " + std::to_string(made.layout.all()); });
+  std::size_t const before_rows = made.layout.numbers + made.layout.columns;
+  expects(sum_of(found, from.first(before_rows)) == found.sum, call, "bytes", "damaged",
+          "the sum of the saved numbers is another one");
   made.columns = from.data() + made.layout.numbers;
   made.positions = reader.take(made.layout.numbers - reader.at());
   made.rows = made.columns + made.layout.columns;
@@ -148,6 +151,9 @@ std::size_t save(Executor& exec, cache const& all, state<Executor> const& state,
     exec.copy(at, row, bytes);
     at += bytes;
   });
+  auto const before_rows = to.first(made.numbers + made.columns);
+  made.header.sum = detail::sum_of(made.header, before_rows);
+  std::memcpy(to.data(), &made.header, sizeof made.header);
   if (what == rows::copy) {
     detail::one_slot<Executor> const from(exec, all, slot);
     detail::staged_rows<Executor> const there(exec, all, made, at);

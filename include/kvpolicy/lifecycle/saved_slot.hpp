@@ -1,6 +1,7 @@
 // The bytes of a saved slot: a header, numbers, recorded columns and rows.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -30,7 +31,8 @@ struct saved_header {
   std::int32_t used = 0;
   std::int32_t by_token = 0;       ///< 1: the rows are [layer][entry][head], 0: [layer][head][entry]
   std::int32_t own_positions = 0;  ///< 1: layers have rows of positions of their own, 2: heads have, 3: both
-  std::int32_t unused = 0;
+  std::int32_t own_counts = 0;     ///< the same for counts
+  std::uint64_t sum = 0;           ///< a hash of everything before the rows
 
   friend bool operator==(saved_header const&, saved_header const&) = default;
 };
@@ -48,6 +50,23 @@ class hash_of_parts {
  private:
   std::uint64_t value_ = 0xCBF29CE484222325u;
 };
+
+/// A hash of bytes, eight at a time. It finds damage, not forgery.
+[[nodiscard]] inline std::uint64_t sum_of(std::span<std::byte const> bytes, std::uint64_t sum = 0xCBF29CE484222325u) {
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min(sizeof word, bytes.size() - at));
+    sum = (sum ^ word) * 0x100000001B3u;
+    sum ^= sum >> 29;
+  }
+  return sum;
+}
+
+/// The sum of a header, without the sum that it holds, and of the numbers and columns that follow it.
+[[nodiscard]] inline std::uint64_t sum_of(saved_header header, std::span<std::byte const> before_rows) {
+  header.sum = 0;
+  return sum_of(before_rows.subspan(sizeof header), sum_of(std::as_bytes(std::span(&header, 1))));
+}
 
 [[nodiscard]] inline std::uint64_t hash_of(std::vector<recorded_column> const& columns) {
   hash_of_parts hash;
@@ -80,7 +99,9 @@ template <class State>
   made.model = {model.layers,    model.query_heads,     model.kv_heads,     model.head_dim,
                 model.value_dim, all.lanes.layer_begin, all.lanes.layer_end};
   made.planes = with_rows ? hash_of_planes(all) : 0;
-  made.own_positions = (all.lanes.position.layer != 0 ? 1 : 0) + (all.lanes.position.head != 0 ? 2 : 0);
+  auto const own = [](by_lane<int> const& table) { return (table.layer != 0 ? 1 : 0) + (table.head != 0 ? 2 : 0); };
+  made.own_positions = own(all.lanes.position);
+  made.own_counts = own(all.lanes.count);
   return made;
 }
 
@@ -136,6 +157,8 @@ inline void check_header(char const* call, saved_header const& found, saved_head
   });
   expects(found.columns == wanted.columns, call, "state", "another policy's",
           "the slot was saved with the columns of another policy");
+  expects(found.own_counts == wanted.own_counts, call, "lanes.count", "shared by other lanes",
+          "counts are shared by the same lanes as when the slot was saved");
   expects(found.own_positions == wanted.own_positions, call, "lanes.position", "shared by other lanes",
           "positions are shared by the same lanes as when the slot was saved");
   expects((found.planes != 0) == (wanted.planes != 0), call, "rows", wanted.planes != 0 ? "copy" : "leave",
