@@ -112,6 +112,39 @@ TEST_SUITE("groups") {
     CHECK(model.full.count({0, 0, 0}) == 8);
   }
 
+  TEST_CASE("states and plans of other policies or groups are refused, and a stale plan changes no group") {
+    mixed_model model;
+    auto const knorm = kv::policies::knorm({.budget = 4});
+    kv::by_group const one_left(knorm, kv::no_policy{});
+    auto states = kv::make_state(model.exec, knorm, model.groups);
+    auto plans = kv::make_plan(model.exec, knorm, model.groups, kv::compact{});
+    auto some = kv::make_state(model.exec, one_left, model.groups);
+    auto const signals_of = [&](int g) {
+      kv::cache const& in = model.groups.groups[static_cast<std::size_t>(g)].entries;
+      return kv::signals{in.lanes, kv::keys_of(in)};
+    };
+    CHECK(error_of([&] { kv::decide(model.exec, knorm, model.groups, signals_of, some, plans); }) ==
+          "decide: states = none for group sliding, but they were made for policies that leave other groups alone");
+    CHECK(error_of([&] { kv::observe(model.exec, one_left, model.groups, signals_of, states); }) ==
+          "observe: states = one for group sliding, but they were made for policies that leave other groups alone");
+    CHECK(error_of([&] {
+            kv::evict(model.exec, kv::by_group(knorm), signals_of, kv::compact{}, model.groups, states, plans);
+          }) == "evict: policies = 1, but the model has 2 groups, and each has one");
+    states.of.pop_back();
+    CHECK(error_of([&] {
+            kv::append(model.exec, model.groups, states, {.sequence = 0, .tokens = 1, .position = 0});
+          }) == "append: states = 1, but the model has 2 groups");
+
+    auto whole = kv::make_state(model.exec, knorm, model.groups);
+    kv::append(model.exec, model.groups, whole, {.sequence = 0, .tokens = 9, .position = 0});
+    kv::decide(model.exec, knorm, model.groups, signals_of, whole, plans);
+    model.sliding.count({0, 1, 0}) = 8;  // the plan of the second group is stale
+    CHECK(error_of([&] {
+            kv::apply(model.exec, [](int) { return kv::compact{}; }, plans, model.groups, whole);
+          }).find("in group sliding") != std::string::npos);
+    CHECK(model.full.count({0, 0, 0}) == 9);
+  }
+
   TEST_CASE("groups that disagree with the model are refused") {
     mixed_model model;
     auto const policy = kv::policies::knorm({.budget = 4});
@@ -139,6 +172,14 @@ TEST_SUITE("groups") {
     kv::by_group const three(kv::policies::knorm(), kv::no_policy{}, kv::no_policy{});
     CHECK(error_of([&] { static_cast<void>(kv::make_state(model.exec, three, model.groups)); }) ==
           "make_state: policies = 3, but the model has 2 groups, and each has one");
+    CHECK(refused([](kv::layer_groups& all) { all.groups[0].name = nullptr; }) ==
+          "make_state: name = null, but a group has a name, for errors");
+    CHECK(refused([](kv::layer_groups& all) { all.groups[1].entries.lanes.sequences = 1; }) ==
+          "make_state: slots of group sliding = 1, but the other groups have 2, and a request has one in all groups");
+    CHECK(refused([](kv::layer_groups& all) {
+            all.layers = 7;
+            all.shared = {{.layer = 4, .owner = 6}, {.layer = 6, .owner = 5}};
+          }) == "make_state: shared.owner = 6, but layer 4 reads the cache of a layer that has one");
     model.groups.shared = {{.layer = 4, .owner = 5}};
     CHECK(model.groups.find(4) == kv::place_of_layer{0, 1});
     CHECK(refused([](kv::layer_groups&) {}).empty());

@@ -8,6 +8,7 @@
 #include <kvpolicy/kvpolicy.hpp>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <vector>
 
@@ -20,13 +21,13 @@ constexpr int capacity = 64;
 
 std::vector<mixed_layer> layers() {
   double const scale = 1 / std::sqrt(8.0);
-  return {{.scale = scale, .soft_cap = 2},
+  return {{.scale = 3 * scale, .soft_cap = 0.5},
           {.scale = scale, .window = 6},
           {.scale = scale, .sinks = true},
           {.scale = scale, .reads = 2},
-          {.kv_heads = 1, .head_dim = 12, .value_dim = 8, .rope_dim = 4, .scale = 0.3, .latent = true},
+          {.kv_heads = 1, .head_dim = 12, .value_dim = 8, .rope_dim = 4, .scale = 1.5, .latent = true},
           {.kv_heads = 1, .head_dim = 16, .value_dim = 4, .rope_dim = 16, .scale = 0.25},
-          {.scale = scale, .soft_cap = 2}};
+          {.scale = 3 * scale, .soft_cap = 0.5}};
 }
 
 /// The cache of one group: [layer][token][head][channel], counts, positions, slots and a mask.
@@ -189,6 +190,66 @@ double largest_difference(Policies const& policies, bool masked) {
     return seen;
   };
 
+  // The keep sets that the policies must choose, from the reference's keys and queries.
+  std::map<std::tuple<int, int, int>, std::vector<double>> reference_queries;
+  reference.show = [&](int layer, int head, int position, std::vector<double> const& query) {
+    reference_queries[{layer, head, position}] = query;
+  };
+  auto const attention = [&](int layer, int head, int position, std::vector<int> const& held) {
+    mixed_layer const& like = shape[static_cast<std::size_t>(layer)];
+    double total = like.sinks ? std::exp(mixed_decoder<double>::sink_of(layer, head)) : 0;
+    std::vector<double> made;
+    for (int const p : held) {
+      auto const& key = kept[{layer, head / (4 / like.kv_heads), p}].first;
+      auto const& query = reference_queries[{layer, head, position}];
+      double logit = like.scale * std::inner_product(key.begin(), key.end(), query.begin(), 0.0);
+      if (like.soft_cap > 0) logit = like.soft_cap * std::tanh(logit / like.soft_cap);
+      made.push_back(p <= position ? std::exp(logit) : 0);
+      total += made.back();
+    }
+    for (double& each : made) each /= total;
+    return made;
+  };
+  auto const held_by = [&](std::size_t g, int l, int head) {
+    group_memory const& of = memory[g];
+    std::size_t const lane = of.lane(l, head);
+    auto const begin = of.positions.begin() + static_cast<std::ptrdiff_t>(lane * capacity);
+    return std::vector<int>(begin, begin + of.counts[lane]);
+  };
+  auto const top = [](std::vector<int> const& held, std::vector<double> const& scores, int recent, int budget) {
+    if (static_cast<int>(held.size()) <= budget) return held;
+    std::vector<std::size_t> order(held.size() - static_cast<std::size_t>(recent));
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+    std::vector<int> chosen(held.end() - recent, held.end());
+    for (int i = 0; i < budget - recent; ++i) chosen.push_back(held[order[static_cast<std::size_t>(i)]]);
+    std::sort(chosen.begin(), chosen.end());
+    return chosen;
+  };
+  std::map<std::tuple<std::size_t, int, int, int>, double> mass;  // of group, layer, head and position
+  auto const expected_of = [&](std::size_t g, int l, int head, int position, int tokens) {
+    int const layer = members[g][static_cast<std::size_t>(l)];
+    int const group = 4 / shape[static_cast<std::size_t>(layer)].kv_heads;
+    std::vector<int> const held = held_by(g, l, head);
+    std::vector<double> scores(held.size());
+    if (g == 2) {  // TOVA: the last row, mean over the query heads of the layer
+      for (int h = 0; h < 4; ++h) {
+        auto const one = attention(layer, h, position + tokens - 1, held);
+        for (std::size_t e = 0; e < held.size(); ++e) scores[e] += one[e] / 4;
+      }
+      return top(held, scores, 0, 12);
+    }
+    for (int t = 0; t < tokens; ++t) {  // H2O: all rows so far, half of the budget is recent
+      for (int h = head * group; h < (head + 1) * group; ++h) {
+        auto const one = attention(layer, h, position + t, held);
+        for (std::size_t e = 0; e < held.size(); ++e) mass[{g, l, head, held[e]}] += one[e];
+      }
+    }
+    for (std::size_t e = 0; e < held.size(); ++e) scores[e] = mass[{g, l, head, held[e]}];
+    int const budget = g == 0 ? 12 : 10;
+    return top(held, scores, budget / 2, budget);
+  };
+
   double worst = 0;
   int next = 3;
   for (int position = 0; position < 48;) {
@@ -222,12 +283,25 @@ double largest_difference(Policies const& policies, bool masked) {
       return kv::signals{in.lanes, kv::keys_of(in), kv::values_of(in),
                          kv::queries_of(data.data(), of.model, tokens, rows.data())};
     };
+    std::map<std::tuple<std::size_t, int, int>, std::vector<int>> expected;
+    for (std::size_t const g : {std::size_t{0}, std::size_t{2}, std::size_t{3}}) {
+      for (int l = 0; l < memory[g].model.layers; ++l) {
+        for (int h = 0; h < memory[g].model.kv_heads; ++h) {
+          expected[{g, l, h}] = expected_of(g, l, h, position, tokens);
+        }
+      }
+    }
     kv::observe(exec, policies, model, signals_of, states);
     kv::decide(exec, policies, model, signals_of, states, plans);
     if (masked) {
       kv::apply(exec, [&](int g) { return memory[static_cast<std::size_t>(g)].mask(); }, plans, model, states);
     } else {
       kv::apply(exec, [](int) { return kv::compact{}; }, plans, model, states);
+    }
+    for (auto const& [lane, positions] : expected) {
+      auto const [g, l, h] = lane;
+      INFO(names[g] << ", layer " << l << ", head " << h << ", position " << position);
+      CHECK(held_by(g, l, h) == positions);
     }
     position += tokens;
   }

@@ -8,6 +8,8 @@
 #include <kvpolicy/layout/applier.hpp>
 #include <kvpolicy/step/evict.hpp>
 #include <optional>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {
@@ -27,6 +29,30 @@ struct group_plans {
   [[nodiscard]] plan<Executor>& operator[](std::size_t group) { return *of[group]; }
   [[nodiscard]] plan<Executor> const& operator[](std::size_t group) const { return *of[group]; }
 };
+
+namespace detail {
+
+/// Refuses states or plans of other groups, and those of other policies.
+template <class Made>
+void check_made(char const* call, char const* name, layer_groups const& all, Made const& made) {
+  expects(made.of.size() == all.groups.size(), call, name, made.of.size(),
+          [&] { return "the model has " + std::to_string(all.groups.size()) + " groups"; });
+}
+template <class Policy, class Made>
+void check_made(char const* call, char const* name, layer_groups const& all, Policy const& policies, Made const& made) {
+  check_policies(call, all, policies);
+  check_made(call, name, all, made);
+  std::vector<bool> touched(all.groups.size());
+  for_each_policy(all, policies, [&](std::size_t g, auto const&) { touched[g] = true; });
+  for (std::size_t g = 0; g < all.groups.size(); ++g) {
+    expects(
+        touched[g] == made.of[g].has_value(), call, name,
+        [&] { return std::string(touched[g] ? "none" : "one").append(" for group ").append(all.groups[g].name); },
+        "they were made for policies that leave other groups alone");
+  }
+}
+
+}  // namespace detail
 
 /// Makes the states of all groups that have a policy.
 ///
@@ -70,6 +96,7 @@ template <executor Executor, class Policy, class... Appliers>
 /// - throws: as `append` of a cache, with the name of the group. Then no group was changed.
 template <executor Executor>
 void append(Executor& exec, layer_groups& all, group_states<Executor>& states, append_request const& new_tokens) {
+  detail::check_made("append", "states", all, states);
   std::size_t done = 0;
   try {
     for (; done < all.groups.size(); ++done) {
@@ -87,6 +114,7 @@ void append(Executor& exec, layer_groups& all, group_states<Executor>& states, a
 /// Commits drafts in every group that has a state: see `commit` of a cache.
 template <executor Executor>
 void commit(Executor& exec, layer_groups& all, group_states<Executor> const& states, int sequence, int tokens) {
+  detail::check_made("commit", "states", all, states);
   for (std::size_t g = 0; g < all.groups.size(); ++g) {
     if (!states.of[g]) continue;
     detail::in_group(all.groups[g], [&] { commit(exec, all.groups[g].entries, sequence, tokens); });
@@ -96,6 +124,7 @@ void commit(Executor& exec, layer_groups& all, group_states<Executor> const& sta
 /// Rolls a sequence back in every group that has a state: see `truncate` of a cache.
 template <executor Executor>
 void truncate(Executor& exec, layer_groups& all, group_states<Executor>& states, int sequence, int position) {
+  detail::check_made("truncate", "states", all, states);
   for (std::size_t g = 0; g < all.groups.size(); ++g) {
     if (!states.of[g]) continue;
     detail::in_group(all.groups[g], [&] { truncate(exec, all.groups[g].entries, states[g], sequence, position); });
@@ -110,6 +139,7 @@ void truncate(Executor& exec, layer_groups& all, group_states<Executor>& states,
 template <executor Executor, class Policy, class SignalsOf>
 void observe(Executor& exec, Policy const& policies, layer_groups const& all, SignalsOf const& signals_of,
              group_states<Executor>& states) {
+  detail::check_made("observe", "states", all, policies, states);
   detail::for_each_policy(all, policies, [&](std::size_t g, auto const& policy) {
     observe(exec, policy, signals_of(static_cast<int>(g)), states[g]);
   });
@@ -122,6 +152,8 @@ void observe(Executor& exec, Policy const& policies, layer_groups const& all, Si
 template <executor Executor, class Policy, class SignalsOf>
 void decide(Executor& exec, Policy const& policies, layer_groups const& all, SignalsOf const& signals_of,
             group_states<Executor> const& states, group_plans<Executor>& plans) {
+  detail::check_made("decide", "states", all, policies, states);
+  detail::check_made("decide", "plans", all, policies, plans);
   detail::for_each_policy(all, policies, [&](std::size_t g, auto const& policy) {
     decide(exec, policy, signals_of(static_cast<int>(g)), states[g], plans[g]);
   });
@@ -130,10 +162,25 @@ void decide(Executor& exec, Policy const& policies, layer_groups const& all, Sig
 /// Carries the decisions of all groups out.
 ///
 /// - in: `how(g)` returns the applier of group g, such as `compact{}`.
-/// - throws: as `apply` of a cache, with the name of the group. The groups before it were changed.
+/// - throws: as `apply` of a cache, with the name of the group. Then no group was changed.
 template <executor Executor, class How>
 void apply(Executor& exec, How const& how, group_plans<Executor> const& plans, layer_groups& all,
            group_states<Executor>& states) {
+  detail::check_made("apply", "states", all, states);
+  detail::check_made("apply", "plans", all, plans);
+  for (std::size_t g = 0; g < all.groups.size(); ++g) {
+    expects(
+        plans.of[g].has_value() == states.of[g].has_value(), "apply", "plans",
+        [&] { return std::string(plans.of[g] ? "one" : "none").append(" for group ").append(all.groups[g].name); },
+        "plans and states were made for the same policies");
+    if (!plans.of[g]) continue;
+    detail::in_group(all.groups[g], [&] {  // everything is refused before anything is changed
+      auto const one = how(static_cast<int>(g));
+      cache const& in = all.groups[g].entries;
+      detail::check_decided(exec, plans[g], in, states[g], detail::takes_dropped<std::remove_cvref_t<decltype(one)>>);
+      one.refuse(exec, plans[g].keep(), in);
+    });
+  }
   for (std::size_t g = 0; g < all.groups.size(); ++g) {
     if (!plans.of[g]) continue;
     detail::in_group(all.groups[g],
@@ -141,10 +188,15 @@ void apply(Executor& exec, How const& how, group_plans<Executor> const& plans, l
   }
 }
 
-/// Decides and carries the decision out, group by group: see `evict` of a cache.
+/// Decides and carries the decision out, group by group: see `evict` of a cache. All groups have one applier; where
+/// appliers have tables of their group (`mask`), call `decide` and `apply`.
+///
+/// - throws: as `evict` of a cache, with the name of the group. The groups before it were changed.
 template <executor Executor, class Policy, class SignalsOf, applier Applier>
 void evict(Executor& exec, Policy const& policies, SignalsOf const& signals_of, Applier const& how, layer_groups& all,
            group_states<Executor>& states, group_plans<Executor>& plans) {
+  detail::check_made("evict", "states", all, policies, states);
+  detail::check_made("evict", "plans", all, policies, plans);
   detail::for_each_policy(all, policies, [&](std::size_t g, auto const& policy) {
     evict(exec, policy, signals_of(static_cast<int>(g)), how, all.groups[g].entries, states[g], plans[g]);
   });

@@ -85,6 +85,14 @@ inline void check_groups(char const* call, layer_groups const& all) {
   expects(all.layers > 0, call, "layers", all.layers, "a model has at least one layer");
   expects(!all.groups.empty(), call, "groups", 0, "at least one group of layers has a cache");
   std::vector<char const*> owner(static_cast<std::size_t>(all.layers), nullptr);
+  for (layer_group const& each : all.groups) {
+    expects(each.name != nullptr, call, "name", "null", "a group has a name, for errors");
+    int const slots = all.groups.front().entries.lanes.slot_total();
+    expects(
+        each.entries.lanes.slot_total() == slots, call,
+        [&] { return std::string("slots of group ").append(each.name); }, each.entries.lanes.slot_total(),
+        [&] { return "the other groups have " + std::to_string(slots) + ", and a request has one in all groups"; });
+  }
   auto const take = [&](int layer, char const* name) {
     expects(
         layer >= 0 && layer < all.layers, call, [&] { return std::string("layer in group ").append(name); }, layer,
@@ -107,8 +115,10 @@ inline void check_groups(char const* call, layer_groups const& all) {
   }
   for (shared_layer const& each : all.shared) {
     take(each.layer, "shared");
-    bool const owned = each.owner >= 0 && each.owner < all.layers && all.find(each.owner).group >= 0;
-    expects(owned && each.owner != each.layer, call, "shared.owner", each.owner,
+    bool const owned = std::any_of(all.groups.begin(), all.groups.end(), [&](layer_group const& one) {
+      return std::find(one.layers.begin(), one.layers.end(), each.owner) != one.layers.end();
+    });
+    expects(owned, call, "shared.owner", each.owner,
             [&] { return "layer " + std::to_string(each.layer) + " reads the cache of a layer that has one"; });
   }
 }

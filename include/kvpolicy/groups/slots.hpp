@@ -16,6 +16,8 @@ namespace detail {
 /// Calls visit(index) for each group that has a state.
 template <class States, class Visit>
 void for_each_state(layer_groups const& all, States const& states, Visit const& visit) {
+  check_groups("groups", all);
+  check_made("groups", "states", all, states);
   for (std::size_t g = 0; g < all.groups.size(); ++g) {
     if (states.of[g]) in_group(all.groups[g], [&] { visit(g); });
   }
