@@ -25,7 +25,7 @@ std::vector<mixed_layer> layers() {
           {.scale = scale, .window = 6},
           {.scale = scale, .sinks = true},
           {.scale = scale, .reads = 2},
-          {.kv_heads = 1, .head_dim = 12, .value_dim = 8, .rope_dim = 4, .scale = 1.5, .latent = true},
+          {.kv_heads = 1, .head_dim = 12, .value_dim = 8, .rope_dim = 4, .scale = 8, .latent = true},
           {.kv_heads = 1, .head_dim = 16, .value_dim = 4, .rope_dim = 16, .scale = 0.25},
           {.scale = 3 * scale, .soft_cap = 0.5}};
 }

@@ -98,7 +98,7 @@ TEST_SUITE("turns") {
       std::iota(positions.begin() + std::ptrdiff_t{s} * bound, positions.begin() + std::ptrdiff_t{s + 1} * bound, 0);
     }
     counts[40] = bound;
-    std::byte memory[2]{};  // a scorer of positions reads no row
+    std::byte memory[256]{};  // a scorer of positions reads no row
     auto const plane = [&](std::byte* base) {
       return kv::plane{.base = base,
                        .element = kv::codec::opaque,
