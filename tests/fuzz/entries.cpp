@@ -89,6 +89,7 @@ struct machine {
     each_lane(s, [&](int i) {
       for (int e = static_cast<int>(of_lane(i).size()); e < cache.options().bound; ++e) mass(i)[e] = 7;
     });
+    if (position == 0) state.history().reset(s);  // as an engine does before the first token of a request
     bool const taken = takes([&] { kv::append(exec, view, state, {s, tokens, position, in_flight}); });
     require(taken == sound, "append takes what fits, ascends, and stands behind no draft");
     if (!taken) return;

@@ -99,6 +99,7 @@ class history {
     if (next + tokens > cache_.map_row) return;
     for (int t = 0; t < tokens; ++t, ++number_) {
       write(s, next + t);
+      if (next + t == 0) columns_.history().reset(s);  // as an engine does before the first token of a request
       kv::append(exec_, view_, columns_, {s, 1, next + t, drafts});
       each_lane(s, [&](int i) {
         of_lane(i).push_back({number_, next + t, 0});
