@@ -35,7 +35,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = ROOT / "include/kvpolicy"
 ROOMS = ["core/*", "ops/*", "ops/host/*", "decision/*", "eviction/*", "layout/*", "printed/*", "protect/*", "budget/*", "trigger/*",
-         "recorders/*", "scorers/*", "accounting/*", "admission/*", "selection/*", "session/*", "step/*"]
+         "recorders/*", "scorers/*", "accounting/*", "admission/*", "selection/*", "session/*", "step/*",
+         "lifecycle/*", "groups/*"]
 MOST_ACCEPTED = 0.05
 
 # Which test files cover a header, nearest first. The first pattern that fits counts; a header that none fits is an error,
@@ -58,6 +59,13 @@ COVER = [
     ("core/observed.hpp", "eviction/report"),
     ("core/signal_rows.hpp", "core/signals eviction/report"),
     ("core/read_number.hpp", "core/read_number printed/parse"),
+    ("core/logit_options.hpp", "ops/logit_options"),
+    ("core/slots.hpp", "lifecycle/slots laws/batch_invariance"),
+    ("core/slot_history.hpp", "lifecycle/slots lifecycle/save laws/batch_invariance"),
+    ("core/turns.hpp", "lifecycle/turns"),
+    ("core/columns.hpp", "core/state laws/batch_invariance laws/admitted_requests"),
+    ("core/check_lanes.hpp", "core/check lifecycle/slots laws/refused_makings laws/refused_calls layout/refusals"),
+    ("core/row_counts.hpp", "laws/batch_invariance accounting/explain"),
     ("core/*", "core/lanes core/signals laws/keep_set_laws ops/pooled_top_k accounting/explain"),
     ("ops/*lists.hpp", "ops/lists layout/shared_pools layout/list_rewrite layout/dead_slot layout/refusals "
      "layout/aliasing layout/mask"),
@@ -88,7 +96,9 @@ COVER = [
     ("ops/*append_rows.hpp", "ops/append_rows admission/dual admission/batch step/step"),
     ("ops/host/window_rows.hpp", "admission/dual ops/append_rows step/step admission/batch"),
     ("ops/*argmin*.hpp", "ops/argmin scorers/trim_kv_options"),
-    ("ops/*append_column.hpp", "scorers/trim_kv admission/dual"),
+    ("ops/*append_column.hpp", "scorers/trim_kv admission/dual laws/batch_invariance"),
+    ("ops/*count_rows.hpp", "lifecycle/slots laws/batch_invariance"),
+    ("ops/*copy_rows.hpp", "lifecycle/save lifecycle/slots laws/batch_invariance laws/admitted_requests"),
     ("ops/*add_probabilities.hpp", "recorders/attention_probabilities"),
     ("ops/*gate*.hpp", "ops/gates io/gate_files"),
     ("ops/*page_bounds.hpp", "ops/page_bounds selection/history selection/select"),
@@ -116,6 +126,7 @@ COVER = [
     ("decision/describe.hpp", "decision/describe"),
     ("decision/hooks.hpp", "core/hooks"),
     ("decision/scratch.hpp", "laws/ownership layout/own_applier accounting/explain"),
+    ("decision/forward_rows.hpp", "lifecycle/slots laws/batch_invariance scorers/intent_kv"),
     ("decision/*", "laws/refused_calls laws/refused_makings laws/throwing_functors eviction/worked_examples "
      "eviction/report step/step admission/dual"),
     ("eviction/*", "eviction/policies eviction/worked_examples laws/refused_calls laws/refused_makings"),
@@ -139,6 +150,10 @@ COVER = [
     ("session/session_store.hpp", "session/session_store session/turns"),
     ("session/keep.hpp", "session/keep session/turns"),
     ("session/*", "session/session_id session/session_store"),
+    ("step/evict.hpp", "lifecycle/turns laws/batch_invariance"),
+    ("lifecycle/dual_slots.hpp", "laws/admitted_requests"),
+    ("lifecycle/*", "lifecycle/slots lifecycle/save laws/batch_invariance laws/admitted_requests"),
+    ("groups/*", "groups/calls groups/mixed_decoder"),
     ("step/*", "step/step step/checks_once admission/soak"),
     ("accounting/*", "accounting/verdict accounting/explain printed/any_policy"),
 ]

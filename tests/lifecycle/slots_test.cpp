@@ -193,6 +193,16 @@ TEST_SUITE("slots") {
     CHECK(state.lanes().bound == 20);
     kv::cache larger = large.view();
     CHECK(error_of([&] { kv::append(exec, larger, state, {1, 1, 0}); }) != "");
+
+    auto sliding = kv::make_state(exec, policy, view, 8);  // as that of a window, whose rows slide
+    sliding.slide(3);
+    auto* const slid = reinterpret_cast<float*>(sliding.columns()[0].rows.row({1, 1, 0}));
+    for (int e = 0; e < 8; ++e) slid[e] = static_cast<float>(e + 1);
+    mock_cache wider(shape_of(2, 9));
+    kv::grow(exec, policy, wider.view(), sliding);
+    auto const* const moved = reinterpret_cast<float const*>(sliding.columns()[0].rows.row({1, 1, 0}));
+    CHECK(std::vector<float>(moved, moved + 8) == std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
+    CHECK(sliding.slack() == 8);
   }
 }
 

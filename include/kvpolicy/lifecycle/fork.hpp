@@ -22,10 +22,10 @@ void copy_columns(Executor& exec, state<Executor> const& from, int source, state
       exec.copy(written.rows.row(there), read.rows.row(first), static_cast<std::size_t>(read.rows.sequence));
       continue;
     }
-    auto const bytes = static_cast<std::size_t>(std::min(read.rows.head, written.rows.head)) -
-                       (read.about.one == per::lane_entry
-                            ? static_cast<std::size_t>(from.slack()) * static_cast<std::size_t>(read.about.bytes)
-                            : 0);
+    auto const row = [](recorded_column const& of, int slack) {  // its bytes without those that a slide needs
+      return of.rows.head - (of.about.one == per::lane_entry ? std::int64_t{slack} * of.about.bytes : 0);
+    };
+    auto const bytes = static_cast<std::size_t>(std::min(row(read, from.slack()), row(written, to.slack())));
     for_each_own_row(read.rows, from.lanes(), source, [&](lane one) {
       exec.copy(written.rows.row(lane{target, one.layer, one.head}), read.rows.row(one), bytes);
     });

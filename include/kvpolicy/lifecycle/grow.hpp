@@ -49,7 +49,7 @@ void grow(Executor& exec, Policy const& policy, cache const& larger, state<Execu
   lanes const& old = state.lanes();
   expects(larger.lanes.bound > old.bound, "grow", "lanes.bound", larger.lanes.bound,
           [&] { return "the state has room for " + std::to_string(old.bound) + " entries a lane"; });
-  kvpolicy::state<Executor> made = make_state(exec, policy, larger);
+  kvpolicy::state<Executor> made = make_state(exec, policy, larger, state.slack());
   lanes same = larger.lanes;
   same.bound = old.bound;
   detail::check_same_lanes("grow", "cache.lanes", same, old);

@@ -134,6 +134,7 @@ template <executor Executor>
 /// - returns: the number of bytes written.
 /// - cost: reads each row and each number once. A device executor gathers the rows in device memory first, which is
 ///   allocated for the call.
+/// - stream: the bytes are there when the call returns.
 /// - throws: `invalid_argument` if the slot is out of range, `to` is too small, or the state is of another cache.
 ///   Nothing was written then.
 template <executor Executor>
@@ -151,6 +152,7 @@ std::size_t save(Executor& exec, cache const& all, state<Executor> const& state,
     exec.copy(at, row, bytes);
     at += bytes;
   });
+  detail::wait_for(exec);
   auto const before_rows = to.first(made.numbers + made.columns);
   made.header.sum = detail::sum_of(made.header, before_rows);
   std::memcpy(to.data(), &made.header, sizeof made.header);
@@ -159,6 +161,7 @@ std::size_t save(Executor& exec, cache const& all, state<Executor> const& state,
     detail::staged_rows<Executor> const there(exec, all, made, at);
     ops::copy_rows(exec, from.view(), there.view());
     there.fetch(exec, at);
+    detail::wait_for(exec);
   }
   return made.all();
 }
@@ -205,6 +208,7 @@ void load(Executor& exec, cache& all, state<Executor>& state, int slot, std::spa
     copy(all.lanes.count.row(one), &count, sizeof count);
   });
   if (all.lanes.in_flight != nullptr) copy(all.lanes.in_flight + slot, &found.drafts, sizeof found.drafts);
+  detail::wait_for(exec);  // the caller may free the bytes now
   state.history().restore(slot, found.used != 0, found.newest);
 }
 

@@ -73,11 +73,18 @@ void check_free(char const* call, char const* name, state<Executor> const& state
   expects(!state.history().used(slot), call, name, slot, "a request uses this slot: reset it first");
 }
 
+/// Waits until the executor's copies are done, so that the host may read what they wrote.
+template <executor Executor>
+void wait_for(Executor& exec) {
+  if constexpr (requires { exec.synchronize(); }) exec.synchronize();
+}
+
 /// Copies numbers of the executor's memory to the host.
 template <class T, executor Executor>
 [[nodiscard]] std::vector<T> fetched(Executor& exec, T const* from, std::size_t count) {
   std::vector<T> made(count);
   exec.copy(reinterpret_cast<std::byte*>(made.data()), reinterpret_cast<std::byte const*>(from), count * sizeof(T));
+  wait_for(exec);
   return made;
 }
 

@@ -15,9 +15,7 @@ struct check_numbers {
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
     int const count = new_numbers.count(one);
-    if (count < 0 || new_numbers.counted(one, count) > lanes.committed(one)) {
-      report_fault(block, faults, fault::append_column, i, count);
-    }
+    if (count < 0 || count > lanes.committed(one)) report_fault(block, faults, fault::append_column, i, count);
   }
 };
 
@@ -32,9 +30,51 @@ struct append_number {
     lane const one = lanes.at(static_cast<int>(i / most));
     int const e = static_cast<int>(i % most);
     int const count = new_numbers.count(one);
-    if (e >= count || !new_numbers.counts_at(one, e)) return;
-    int const left = new_numbers.counted(one, count) - new_numbers.counted(one, e);  // this one and those after it
-    column.row(one)[lanes.committed(one) - left] = told_number{}(load(new_numbers.element, new_numbers.at(one, e)));
+    if (e >= count) return;
+    column.row(one)[lanes.committed(one) - count + e] =
+        told_number{}(load(new_numbers.element, new_numbers.at(one, e)));
+  }
+};
+
+/// Calls visit(i, before) for each number of a lane that counts; `before` is how many of the numbers before it count.
+/// Returns how many count in all. One warp, all threads of it.
+template <class Block, class Visit>
+KVPOLICY_HD int visit_counted(Block& block, entry_numbers const& numbers, lane one, Visit const& visit) {
+  int const all = numbers.count(one);
+  int counted = 0;
+  for (int first = 0; first < all; first += warp_size) {
+    int const i = first + lane_id(block);
+    bool const counts = i < all && numbers.counts_at(one, i);
+    unsigned const those = block.ballot(counts);
+    if (counts) visit(i, counted + popcount(those & ((1u << lane_id(block)) - 1u)));
+    counted += popcount(those);
+  }
+  return counted;
+}
+
+/// Checks, or writes, the numbers that count of one lane for each block of a warp.
+struct counted_numbers_kernel {
+  kvpolicy::lanes lanes;
+  entry_numbers new_numbers;
+  by_lane<float> column;
+  device_error faults;
+  bool writes;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = lanes.at(block.index());
+    int const counted = visit_counted(block, new_numbers, one, [](int, int) {});
+    int const committed = lanes.committed(one);
+    if (!writes) {
+      int const count = new_numbers.count(one);
+      bool const wrong = count < 0 || counted > committed;
+      if (wrong && lane_id(block) == 0) report_fault(block, faults, fault::append_column, block.index(), count);
+      return;
+    }
+    float* const to = column.row(one) + committed - counted;
+    visit_counted(block, new_numbers, one, [&](int i, int before) {
+      to[before] = told_number{}(load(new_numbers.element, new_numbers.at(one, i)));
+    });
   }
 };
 
@@ -46,13 +86,22 @@ struct implementation<ops::append_column_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, entry_numbers const& new_numbers, by_lane<float> const& column) {
-    int const most = new_numbers.position.data == nullptr &&
-                             (new_numbers.counts.data != nullptr || new_numbers.entries > batch.bound)
-                         ? batch.bound
-                         : new_numbers.entries;
+    if (new_numbers.position.data != nullptr) return run_counted(exec, batch, new_numbers, column);
+    int const most =
+        new_numbers.counts.data != nullptr || new_numbers.entries > batch.bound ? batch.bound : new_numbers.entries;
     detail::launch_each(exec, batch.size(), detail::check_numbers{batch, new_numbers, exec.faults()});
     detail::launch_each_unless_fault(exec, std::int64_t{batch.size()} * most,
                                      detail::append_number{batch, new_numbers, column, most});
+  }
+
+ private:
+  template <class Executor>
+  static void run_counted(Executor& exec, lanes const& batch, entry_numbers const& new_numbers,
+                          by_lane<float> const& column) {
+    launch_shape const shape{batch.size(), detail::warp_size, 0};
+    exec.launch(shape, detail::counted_numbers_kernel{batch, new_numbers, column, exec.faults(), false});
+    detail::launch_unless_fault(exec, shape,
+                                detail::counted_numbers_kernel{batch, new_numbers, column, exec.faults(), true});
   }
 };
 
