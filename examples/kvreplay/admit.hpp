@@ -27,11 +27,20 @@ class head_numbers {
     for (std::int64_t i = 0; i < table.count(); ++i) values_.push_back(table.value(i));
   }
 
-  [[nodiscard]] kv::by_lane<float const> table() const { return {values_.data(), 0, heads_, 1}; }
+  /// The numbers of some layers, which live as long as this object.
+  [[nodiscard]] kv::by_lane<float const> table(std::vector<int> const& layers) {
+    std::vector<float>& made = tables_.emplace_back();
+    for (int const layer : layers) {
+      auto const first = values_.begin() + std::ptrdiff_t{layer} * heads_;
+      made.insert(made.end(), first, first + heads_);
+    }
+    return {made.data(), 0, heads_, 1};
+  }
 
  private:
   int heads_;
   std::vector<float> values_;
+  std::list<std::vector<float>> tables_;
 };
 
 /// Adds the forced entries and the cap of the command line to an admission.

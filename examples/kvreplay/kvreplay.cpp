@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "admit.hpp"
+#include "groups.hpp"
 #include "replay.hpp"
 #include "report.hpp"
 #include "select.hpp"
@@ -34,15 +36,18 @@ any_policy without_buffer(any_policy const& policy, registry const& known) {
   return known.parse(spelt);
 }
 
-/// Decides, applies, writes and prints. The file of results gets its name when everything has succeeded, printing
-/// included.
-template <class By>
-void go_through(options const& with, trace const& of, policy_text const& policy, By& by, stopwatch& whole) {
+/// Replays each group of layers as `make(part, group)` says, writes and prints. The file of results gets its name when
+/// everything has succeeded, printing included.
+template <class Make>
+void go_through(options const& with, trace& of, policy_text const& policy, Make const& make, stopwatch& whole) {
+  using replay_of_part = typename decltype(make(of, group_of_layers{}))::element_type;
   std::optional<result_writer> out;
   if (!with.out.empty()) out.emplace(with, of);
+  grouped_replay<replay_of_part> by(with, of, make);
   results& found = by.run(show_progress);
+  bool begun = false;
   auto const write = [&](int layer) {
-    if (out && layer == 0) out->begin(found);
+    if (out && !std::exchange(begun, true)) out->begin(found);
     if (out) out->layer(by, layer);
   };
   by.carry_out(write, show_progress);
@@ -56,23 +61,38 @@ void go_through(options const& with, trace const& of, policy_text const& policy,
   if (out) out->commit();
 }
 
+/// What a group without a policy does beside others, whose lanes decide together as `decides` says: it keeps
+/// everything.
+any_policy keeping_everything(kv::granularity decides, registry const& known) {
+  return known.parse(std::string("full | reduce_lanes(") + kv::to_string(decides) + ", sum)");
+}
+
 void evict(options const& with, trace& of, stopwatch& whole) {
   registry known = kv::shipped<executor>();
   known.set(kv::intent_kv{.residual = of.residual()});  // a spec cannot set the weights: they are in the trace
   spelled const spec = spec_of(with);
   any_policy const policy = spec.read([&] { return known.parse(spec.text()); });
-  // It is on the heap, because a device may read it.
-  auto const by =
-      std::make_unique<replay>(with, of, with.how == mode::prefill ? without_buffer(policy, known) : policy);
-  go_through(with, of, {kv::to_string(policy), policy.decides()}, *by, whole);
+  auto const make = [&](trace& part, group_of_layers const& group) {
+    any_policy const now = group.without_policy        ? keeping_everything(policy.decides(), known)
+                           : with.how == mode::prefill ? without_buffer(policy, known)
+                                                       : policy;
+    return std::make_unique<replay>(with, part, now);  // on the heap, because a device may read it
+  };
+  go_through(with, of, {kv::to_string(policy), policy.decides()}, make, whole);
 }
 
-template <class Fields, class Policy>
-void admit(options const& with, trace& of, Fields const& fields, Policy const& policy, int page, stopwatch& whole) {
+/// Replays an admission. `policy_of(part, group)` makes that of a group of layers. A window as long as the trace keeps
+/// everything.
+template <class Fields, class PolicyOf>
+void admit(options const& with, trace& of, Fields const& fields, PolicyOf const& policy_of, int page,
+           stopwatch& whole) {
   refuse_options(with, {{"--ratio", with.ratio}, {"--rounding", with.rounding}});
-  auto const asked = as_asked(policy, with);
-  auto const by = std::make_unique<admission_replay<std::remove_cv_t<decltype(asked)>>>(with, of, asked, page);
-  go_through(with, of, {spell(fields, with)}, *by, whole);
+  auto const make = [&](trace& part, group_of_layers const& group) {
+    auto asked = as_asked(policy_of(group), with);
+    if (group.without_policy) asked.window = part.entries();
+    return std::make_unique<admission_replay<decltype(asked)>>(with, part, asked, page);
+  };
+  go_through(with, of, {spell(fields, with)}, make, whole);
 }
 
 void admit_by_gate(options const& with, trace& of, stopwatch& whole) {
@@ -81,30 +101,36 @@ void admit_by_gate(options const& with, trace& of, stopwatch& whole) {
   auto policy = kv::policies::wg_kv(
       {.window = fields.window, .threshold = fields.threshold, .strict = fields.strict, .gate_type = of.gate.element});
   policy.pick.unbounded = true;  // a threshold above 1 admits nothing, and one of 0 or less everything
-  admit(with, of, fields, policy, fields.page, whole);
+  admit(with, of, fields, [&](group_of_layers const&) { return policy; }, fields.page, whole);
 }
 
 void admit_by_position(options const& with, trace& of, stopwatch& whole) {
   auto const fields = fields_of<local_attention_fields>(with);
   auto const policy = kv::policies::local_attention({.window = fields.window, .sinks = fields.sinks});
-  admit(with, of, fields, policy, wg_kv_fields{}.page, whole);
+  admit(with, of, fields, [&](group_of_layers const&) { return policy; }, wg_kv_fields{}.page, whole);
 }
 
 void admit_by_head(options const& with, trace& of, stopwatch& whole) {
   auto const fields = fields_of<duo_attention_fields>(with);
   examples::expect_no_input("kvreplay", "--out", with.out, {fields.retrieval.text});
-  head_numbers const heads(fields.retrieval.text, of.shape());
-  auto const policy =
-      kv::policies::duo_attention({.window = fields.window, .sinks = fields.sinks, .retrieval = heads.table()});
-  admit(with, of, fields, policy, wg_kv_fields{}.page, whole);
+  head_numbers heads(fields.retrieval.text, of.shape());
+  auto const policy_of = [&](group_of_layers const& group) {
+    return kv::policies::duo_attention(
+        {.window = fields.window, .sinks = fields.sinks, .retrieval = heads.table(group.layers)});
+  };
+  admit(with, of, fields, policy_of, wg_kv_fields{}.page, whole);
 }
 
 void read_pages(options const& with, trace& of, stopwatch& whole) {
   auto const fields = fields_of<quest_fields>(with);
   refuse_options(with, {{"--sinks", with.sinks}, {"--protect", with.protect.empty() ? "" : with.protect.front()}});
   quest_selection const policy = selection_of(fields, with);
-  auto const by = std::make_unique<selection_replay>(with, of, policy);
-  go_through(with, of, {kv::to_string(fields) + " | " + kv::to_string(policy.budget)}, *by, whole);
+  auto const make = [&](trace& part, group_of_layers const& group) {
+    quest_selection now = policy;
+    if (group.without_policy) now.dense_layers = part.shape().layers;
+    return std::make_unique<selection_replay>(with, part, now);
+  };
+  go_through(with, of, {kv::to_string(fields) + " | " + kv::to_string(policy.budget)}, make, whole);
 }
 
 int work(options const& with) {

@@ -27,7 +27,7 @@ enum class mode { prefill, decode, turns, select };
 
 struct options {
   std::string trace, policy, out;
-  std::vector<std::string> set, protect;
+  std::vector<std::string> set, protect, no_policy;
   std::string budget, ratio, rounding, scope, floor, sinks, recent, granularity, reduce;
   std::string mode_name = "prefill", layout_name = "compact", device = examples::device_name;
   int prefill = 0;
@@ -54,6 +54,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--protect", to.protect, "positions A:B, forced; repeatable");
   app.add_option("--granularity", to.granularity, "who decides together: lane, layer or token");
   app.add_option("--reduce", to.reduce, "how lanes become one: sum, mean or max");
+  app.add_option("--no-policy", to.no_policy, "a group of the tensor layer_group that keeps everything; repeatable");
   app.add_option("--mode", to.mode_name, "prefill, decode, turns or select");
   app.add_option("--prefill", to.prefill, "decode: entries that are there at the start");
   app.add_option("--layout", to.layout_name, "compact, compact_rerotated, dead_slot, mask or lane_pages");

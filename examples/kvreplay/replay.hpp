@@ -25,7 +25,8 @@ class replay {
         state_(kv::make_state(exec_, policy_, memory_.view())),
         plan_(kv::make_plan(exec_, policy_, memory_.view())) {
     signals_.look_at(state_);
-    found_.segments = kv::segments(plan_.lanes(), policy_.decides());
+    found_.decides = policy_.decides();
+    found_.segments = kv::segments(plan_.lanes(), found_.decides);
     journal_.emplace(with, policy_, found_.segments, of.entries(), found_);
     found_.warnings = signals_.warnings();
     kv::expects(with.lay != layout::compact_rerotated || with.how == mode::prefill, "kvreplay", "--layout",

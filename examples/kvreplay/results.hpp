@@ -49,6 +49,8 @@ struct milliseconds {
 };
 
 struct results {
+  kv::granularity decides = kv::granularity::lane;
+  std::vector<int> group;  ///< each layer's group; empty if all layers are one
   ragged keep;
   ragged turns;
   std::optional<ragged> local;       ///< the entries in the windows of an admission
@@ -63,6 +65,13 @@ struct results {
   std::optional<kv::promotion_stats> promoted;  ///< the statistics of an admission
   milliseconds ms;
   std::vector<std::string> warnings;
+
+  /// The segment in which a lane is decided.
+  [[nodiscard]] int segment_of(int layer, int head, int heads) const {
+    if (decides == kv::granularity::lane) return layer * heads + head;
+    if (decides == kv::granularity::layer) return layer;
+    return group.empty() ? 0 : group[size(layer)];
+  }
 };
 
 }  // namespace kvreplay

@@ -93,12 +93,15 @@ inline void check_rows(array const& queries, int begin, int end) {
           .entries = end - begin};
 }
 
-/// Reads tensors by name. Each extent has a letter, which stands for one number throughout the file: L layers, Q query
-/// heads, K KV heads, N entries, D and V channels, W recent rows, R rows from elsewhere, T turns. `h` is either query
-/// heads or KV heads; the caller decides when both are known.
+/// Reads tensors by name, of all layers or of some. Each extent has a letter, which stands for one number throughout
+/// the file: L layers, Q query heads, K KV heads, N entries, D and V channels, W recent rows, R rows from elsewhere, T
+/// turns. `h` is either query heads or KV heads; the caller decides when both are known.
 class tensors {
  public:
-  explicit tensors(std::string const& path) : file_(path, true) {}
+  /// With a list of `layers`, ascending, reads only these of a tensor whose first axis is the layers. They are read in
+  /// place if they are adjacent, and are copied otherwise.
+  explicit tensors(std::string const& path, std::vector<int> layers = {})
+      : file_(path, true), layers_(std::move(layers)) {}
 
   [[nodiscard]] safetensors const& file() const { return file_; }
   [[nodiscard]] bool has(std::string const& name) const { return file_.tensors().count(name) != 0; }
@@ -111,17 +114,19 @@ class tensors {
     array made;
     for (std::uint64_t const extent : one.shape) made.shape.push_back(static_cast<std::int64_t>(extent));
     made.data = file_.at(one);
+    auto bytes = static_cast<std::size_t>(one.end - one.begin);
+    if (!layers_.empty() && letters.front() == 'L') bytes = take_layers(made, bytes);
     if (one.dtype == "F32" || one.dtype == "F16" || one.dtype == "BF16") {
       made.element = one.dtype == "F32" ? kv::codec::f32 : one.dtype == "F16" ? kv::codec::f16 : kv::codec::bf16;
       if constexpr (!std::same_as<examples::executor, kv::host_executor>) {
         std::byte const* const from = std::exchange(made.data, nullptr);
-        made.data = copied_.emplace_back(from, from + (one.end - one.begin)).data();
+        made.data = copied_.emplace_back(from, from + bytes).data();
         made.mapped = false;
       }
       return made;
     }
     if (one.dtype != "F64") refuse(name, "dtype " + one.dtype, "it is F64, F32, F16 or BF16");
-    made.data = round(made.data, static_cast<std::size_t>(one.end - one.begin) / 8);
+    made.data = round(made.data, bytes / 8);
     made.mapped = false;
     return made;
   }
@@ -145,6 +150,8 @@ class tensors {
     return made;
   }
 
+  /// The number of layers that are read.
+  [[nodiscard]] int layers() const { return layers_.empty() ? bound('L', 1) : static_cast<int>(std::ssize(layers_)); }
   [[nodiscard]] bool bound(char letter) const { return bound_.count(letter) != 0; }
   [[nodiscard]] int bound(char letter, int otherwise) const {
     auto const found = bound_.find(letter);
@@ -200,6 +207,25 @@ class tensors {
     }
   }
 
+  /// Narrows a tensor of `bytes` to the layers that are read. Returns their bytes.
+  std::size_t take_layers(array& of, std::size_t bytes) {
+    std::size_t const row = bytes / static_cast<std::size_t>(of.shape.front());
+    of.shape.front() = std::ssize(layers_);
+    if (layers_.back() - layers_.front() + 1 == std::ssize(layers_)) {
+      of.data += row * static_cast<std::size_t>(layers_.front());
+      return row * layers_.size();
+    }
+    std::vector<std::byte>& to = copied_.emplace_back();
+    to.reserve(row * layers_.size());
+    for (int const layer : layers_) {
+      std::byte const* const from = of.data + row * static_cast<std::size_t>(layer);
+      to.insert(to.end(), from, from + row);
+    }
+    of.data = to.data();
+    of.mapped = false;
+    return to.size();
+  }
+
   std::byte* round(std::byte const* from, std::size_t count) {
     std::vector<float>& rounded = rounded_.emplace_back(count);
     for (std::size_t i = 0; i < count; ++i) {
@@ -211,8 +237,9 @@ class tensors {
   }
 
   safetensors file_;
+  std::vector<int> layers_;  ///< the layers that are read; empty: all
   std::list<std::vector<float>> rounded_;
-  std::list<std::vector<std::byte>> copied_;  ///< copies for a device that cannot read a mapped file
+  std::list<std::vector<std::byte>> copied_;  ///< layers that are not adjacent, and copies for a device
   std::map<char, std::pair<std::int64_t, std::string>> bound_;
 };
 

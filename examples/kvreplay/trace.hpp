@@ -17,7 +17,8 @@ namespace kvreplay {
 /// The tensors of a trace, and the shape of the model, which follows from them.
 class trace {
  public:
-  explicit trace(std::string const& path) : from_(path) {
+  /// Reads all layers, or a list of them as a trace of its own.
+  explicit trace(std::string const& path, std::vector<int> layers = {}) : from_(path, std::move(layers)) {
     keys = from_.read("keys", "LKND");
     values = from_.read("values", "LKNV");
     pre_rope_keys = from_.read("pre_rope_keys", "LKND");
@@ -29,6 +30,7 @@ class trace {
     sink_logits = from_.read("sink_logits", "LQ");
     log_beta = from_.read("log_beta", "LKN");
     gate = from_.read("gate", "LKN");
+    layer_group = from_.read_integers("layer_group", "L");
     query_positions = from_.read_integers("query_positions", "R");
     positions = from_.read_integers("positions", "N");
     token_ids = from_.read_integers("token_ids", "N");
@@ -83,6 +85,7 @@ class trace {
   array keys, values, pre_rope_keys, queries, recent_queries, query_rows, attention_mass, row_lse, sink_logits,
       log_beta, gate;
   std::map<std::string, array> external;
+  std::vector<int> layer_group;  ///< of all layers of the file
   std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end;
 
  private:
@@ -92,7 +95,7 @@ class trace {
                 "keys, positions or another tensor over the entries says how many there are");
     entries_ = from_.bound('N', 0);
     int const heads = from_.bound('K', from_.bound('Q', 1));
-    shape_ = {from_.bound('L', 1), from_.bound('Q', heads), heads, from_.bound('D', 1),
+    shape_ = {from_.layers(), from_.bound('Q', heads), heads, from_.bound('D', 1),
               from_.bound('V', from_.bound('D', 1))};
     if (shape_.query_heads % shape_.kv_heads != 0) {
       refuse(from_.bound_by('Q'), std::to_string(shape_.query_heads) + " query heads",

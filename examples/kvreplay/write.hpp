@@ -98,16 +98,15 @@ class result_writer {
     if (wide > 0) file_.put(scores, found.scores);
   }
 
-  /// Writes the rows that a layer has kept.
+  /// Writes the rows that a layer has kept. Layers come in any order.
   template <class By>
   void layer(By const& by, int layer) {
     for (bool const keys : {true, false}) {
-      std::int64_t& at = keys ? keys_at_ : values_at_;
-      if (at < 0) continue;
-      for (int head = 0; head < trace_.shape().kv_heads; ++head) {
+      std::int64_t const at = keys ? keys_at_ : values_at_;
+      std::int64_t const width = (keys ? trace_.keys : trace_.values).stride(2);
+      for (int head = 0; at >= 0 && head < trace_.shape().kv_heads; ++head) {
         auto const rows = by.rows_left(keys, {0, layer, head});
-        file_.put(at, rows.data(), rows.size());
-        at += std::ssize(rows);
+        file_.put(at + first_row_[size(layer * trace_.shape().kv_heads + head)] * width, rows.data(), rows.size());
       }
     }
   }
@@ -131,8 +130,13 @@ class result_writer {
   /// Adds the tensors of kept rows. Each lane of a segment holds the segment's entries.
   void add_rows(results const& found) {
     if (with_.lay != layout::compact && with_.lay != layout::compact_rerotated) return;
-    std::int64_t const lanes = std::int64_t{trace_.shape().layers} * trace_.shape().kv_heads / found.segments;
-    std::int64_t const rows = std::ssize(found.keep.ordinals) * lanes;
+    int const heads = trace_.shape().kv_heads;
+    std::int64_t rows = 0;
+    for (int i = 0; i < trace_.shape().layers * heads; ++i) {
+      first_row_.push_back(rows);
+      auto const segment = size(found.segment_of(i / heads, i % heads, heads));
+      rows += found.keep.offsets[segment + 1] - found.keep.offsets[segment];
+    }
     for (bool const keys : {true, false}) {
       array const& from = keys ? trace_.keys : trace_.values;
       if (!from) continue;
@@ -144,6 +148,7 @@ class result_writer {
   options const& with_;
   trace const& trace_;
   tensor_file file_;
+  std::vector<std::int64_t> first_row_;  ///< of each lane
   std::int64_t keys_at_ = -1, values_at_ = -1, output_at_ = -1;
 };
 
