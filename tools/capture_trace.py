@@ -6,11 +6,14 @@
 Runs the model once over the text and writes, layer by layer, keys before and after RoPE, values, queries, positions and token
 ids; with --mass the attention that each entry has received, with --lse W the log-sum-exp of the last W rows. It hooks the q, k
 and v projections (and the norms of queries and keys where there are some) and turns them with the model's own rotary function:
-Llama, Qwen2, Qwen3, Mistral, Gemma, gpt-oss and models built alike.
+Llama, Qwen2, Qwen3, Mistral, Gemma, gpt-oss and models built alike. Of latent attention (DeepSeek-V3) it writes what an engine
+keeps of a token: one row of the latent and the turned part of the key, which every query head reads. Queries are those that
+meet such rows (the key's projection is absorbed into them), and values are the latent alone.
 
 What the model makes of q k is in the trace: its scale where that is not 1 / sqrt(D), as the metadata attention_scale; a soft cap
 of logits, as logit_cap; learned sinks, as the tensor sink_logits. Where layers have different scales, the trace names none, and
-their queries are scaled to match 1 / sqrt(D). Layers with different caps are refused.
+their queries are scaled to match 1 / sqrt(D). Layers with different caps are refused. Where the configuration names several
+kinds of attention layers (layer_types), the tensor layer_group has each layer's kind, and the metadata layer_types their names.
 """
 
 import argparse
@@ -45,7 +48,7 @@ def imports():
 
 
 # Writing: every tensor has its place before the first layer has run ------------------------------------------------------------
-DTYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2), "int64": ("I64", 8)}
+DTYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2), "int32": ("I32", 4), "int64": ("I64", 8)}
 
 
 class TraceFile:
@@ -91,14 +94,23 @@ class TraceFile:
 # Reading the model --------------------------------------------------------------------------------------------------------------
 def attentions(model):
     """The attention modules, in the order of layers."""
-    found = [module for module in model.modules() if all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "o_proj"))]
-    expects(found, f"model {type(model).__name__} has no module with q_proj, k_proj, v_proj and o_proj; fused projections are not known")
-    return found
+    plain = [module for module in model.modules() if all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "o_proj"))]
+    latent = [module for module in model.modules() if is_latent(module)]
+    expects(plain or latent, f"model {type(model).__name__} has no module with q_proj, k_proj, v_proj and o_proj; fused projections are not known")
+    expects(not plain or not latent, "some layers have latent attention and some have not; their rows have different sizes")
+    return plain or latent
+
+
+def is_latent(module):
+    """Whether keys and values are made of one compressed row, as DeepSeek-V3 does."""
+    return all(hasattr(module, name) for name in ("kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj"))
 
 
 def rotary_of(attention):
-    function = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
-    expects(function is not None, f"{type(attention).__module__} has no apply_rotary_pos_emb; only models with RoPE are known")
+    adjacent = is_latent(attention) and getattr(attention.config, "rope_interleave", False)
+    name = "apply_rotary_pos_emb_interleave" if adjacent else "apply_rotary_pos_emb"
+    function = getattr(sys.modules[type(attention).__module__], name, None)
+    expects(function is not None, f"{type(attention).__module__} has no {name}; only models with RoPE are known")
     return function
 
 
@@ -106,6 +118,16 @@ class Shape:
     """Sizes that all layers must share."""
 
     def __init__(self, found, text_config):
+        self.layers, self.config, self.latent = len(found), text_config, is_latent(found[0])
+        self.latent_sizes(found) if self.latent else self.plain_sizes(found)
+
+    def latent_sizes(self, found):
+        sizes = {(one.num_heads, one.kv_lora_rank, one.qk_rope_head_dim) for one in found}
+        expects(len(sizes) == 1, f"layers have latent rows of different sizes: {sorted(sizes)}")
+        self.query_heads, self.value_dims, rope = sizes.pop()
+        self.kv_heads, self.dims = 1, self.value_dims + rope
+
+    def plain_sizes(self, found):
         dims = {getattr(one, "head_dim", None) for one in found}
         expects(len(dims) == 1 and None not in dims, f"layers have heads of different sizes: {sorted(map(str, dims))}")
         self.dims = dims.pop()
@@ -113,9 +135,8 @@ class Shape:
         expects(len(sizes) == 1, f"layers have different numbers of heads: {sorted(sizes)}")
         query, key, value = sizes.pop()
         expects(query % self.dims == 0 and key % self.dims == 0, f"projections of {query} and {key} channels are no heads of {self.dims}")
-        self.layers, self.query_heads, self.kv_heads = len(found), query // self.dims, key // self.dims
+        self.query_heads, self.kv_heads = query // self.dims, key // self.dims
         self.value_dims = value // self.kv_heads
-        self.config = text_config
 
 
 class Logits:
@@ -163,7 +184,7 @@ class Recorder:
         self.named = Logits(found, shape).scale is not None
         for layer, attention in enumerate(found):
             self.handles.append(attention.register_forward_pre_hook(self.entering, with_kwargs=True))
-            for name in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm"):
+            for name in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm"):
                 module = getattr(attention, name, None)
                 if module is not None:
                     self.handles.append(module.register_forward_hook(self.keeping(name)))
@@ -190,15 +211,40 @@ class Recorder:
             return made  # a norm after the heads were put first
         return made.reshape(1, -1, heads, dims).transpose(1, 2)
 
+    def called(self, layer, *names):
+        for name in names:
+            expects(name in self.last, f"layer {layer} did not call its {name}: its weights are used in another way")
+
+    def plain_rows(self, module, layer, cos, sin):
+        """The turned queries and keys, the keys before that, and the values: [1, heads, N, dims]."""
+        self.called(layer, "q_proj", "k_proj", "v_proj")
+        shape = self.shape
+        query, key = self.rows("q", shape.query_heads, shape.dims), self.rows("k", shape.kv_heads, shape.dims)
+        value = self.last["v_proj"].reshape(1, -1, shape.kv_heads, shape.value_dims).transpose(1, 2)
+        return *rotary_of(module)(query, key, cos, sin), key, value
+
+    def latent_rows(self, module, layer, cos, sin):
+        """As plain_rows. q (W_k c) = (q W_k) c, so that a query that has taken in W_k meets the latent c itself."""
+        import torch
+
+        query_name = "q_b_proj" if getattr(module, "q_b_proj", None) is not None else "q_proj"
+        self.called(layer, query_name, "kv_a_proj_with_mqa", "kv_a_layernorm")
+        heads, rank, turning = module.num_heads, module.kv_lora_rank, module.qk_rope_head_dim
+        still = module.qk_nope_head_dim
+        query = self.last[query_name].reshape(1, -1, heads, still + turning).transpose(1, 2)
+        latent = self.last["kv_a_layernorm"].reshape(1, 1, -1, rank)
+        key_turning = self.last["kv_a_proj_with_mqa"].reshape(1, 1, -1, rank + turning)[..., rank:]
+        turned_query, turned_key = rotary_of(module)(query[..., still:], key_turning, cos, sin)
+        to_keys = module.kv_b_proj.weight.reshape(heads, still + module.v_head_dim, rank)[:, :still]
+        absorbed = query[..., :still] @ to_keys
+        join = lambda one, other: torch.cat((one, other), dim=-1)
+        return join(absorbed, turned_query), join(latent, turned_key), join(latent, key_turning), latent
+
     def leaving(self, layer):
         def hook(module, _inputs, output):
-            for name in ("q_proj", "k_proj", "v_proj"):
-                expects(name in self.last, f"layer {layer} did not call its {name}: its weights are used in another way")
-            shape = self.shape
-            query, key = self.rows("q", shape.query_heads, shape.dims), self.rows("k", shape.kv_heads, shape.dims)
-            value = self.last["v_proj"].reshape(1, -1, shape.kv_heads, shape.value_dims).transpose(1, 2)
             cos, sin = self.last["rotary"]
-            turned_query, turned_key = rotary_of(module)(query, key, cos, sin)
+            shape = self.shape
+            turned_query, turned_key, key, value = (self.latent_rows if shape.latent else self.plain_rows)(module, layer, cos, sin)
             scale = getattr(module, "scaling", None)
             if scale is not None and not self.named:
                 turned_query = turned_query * (scale * math.sqrt(shape.dims))
@@ -276,7 +322,15 @@ def check_attention(shape, count):
     config = shape.config
     window = getattr(config, "sliding_window", None)
     if window and count > window and getattr(config, "use_sliding_window", True):
-        warn(f"some layers attend to the last {window} of {count} tokens only; kvreplay lets every row see all before it")
+        warn(f"some layers attend to the last {window} of {count} tokens only; kvreplay lets every row see all before it "
+             "(--no-policy leaves the group of these layers alone)")
+
+
+def groups_of(config, layers):
+    """Each layer's group and the names of the groups, where the configuration names several kinds of attention layers."""
+    kinds = list(getattr(config, "layer_types", None) or [])
+    names = list(dict.fromkeys(kinds))
+    return ([names.index(one) for one in kinds], names) if len(names) > 1 and len(kinds) == layers else ([], [])
 
 
 def capture(model, token_ids, out, name="", mass=False, lse=0, dtype=None, recent=0, pre_rope=True, visit=None):
@@ -305,10 +359,13 @@ def capture(model, token_ids, out, name="", mass=False, lse=0, dtype=None, recen
         tensors["row_lse"] = ("float32", (layers, query_heads, lse))
     if how.has_sinks():
         tensors["sink_logits"] = ("float32", (layers, query_heads))
+    group, group_names = groups_of(config, layers)
+    if group:
+        tensors["layer_group"] = ("int32", (layers,))
     tensors["positions"] = tensors["token_ids"] = ("int64", (count,))
 
     metadata = {"model": name or type(model).__name__, "transformers": imports()[1].__version__, **how.metadata(),
-                **rope_metadata(torch, model, found, shape, token_ids)}
+                **({"layer_types": ", ".join(group_names)} if group else {}), **rope_metadata(torch, model, found, shape, token_ids)}
     file, seen = TraceFile(out, tensors, metadata), []
 
     def keep(layer, parts, attended, _rotary):
@@ -332,6 +389,8 @@ def capture(model, token_ids, out, name="", mass=False, lse=0, dtype=None, recen
         forward(torch, model, found, shape, token_ids, keep)
         expects(seen == list(range(layers)), f"layers ran in the order {seen}")
         file.put("positions", torch.arange(count))
+        if group:
+            file.put("layer_group", torch.tensor(group, dtype=torch.int32))
         file.put("token_ids", torch.tensor(token_ids, dtype=torch.int64))
         whole = True
     finally:
@@ -352,6 +411,9 @@ def rope_metadata(torch, model, found, shape, token_ids):
     angles = []
     forward(torch, model, found, shape, (list(token_ids) * 2)[: max(2, min(64, len(token_ids)))], lambda _layer, _parts, _out, rotary: angles.append(rotary))
     cos, sin = angles[-1]
+    if shape.latent:
+        warn("RoPE turns a part of each latent row only; the trace does not name it, and --layout compact_rerotated is void")
+        return {}
     style = rope_style_of(torch, found[-1], shape.dims, cos, sin)
     theta = rope_theta_of(shape.config)
     plain = style is not None and theta is not None

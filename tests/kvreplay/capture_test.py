@@ -30,17 +30,19 @@ FAMILIES = {
     "Qwen2": {},
     "Qwen3": {"head_dim": 16},
     "Gemma": {"head_dim": 16},
-    "Gemma3Text": {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 128},
+    "Gemma3Text": {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"]},
     "Cohere": {},
     "Gemma2": {"head_dim": 16, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0, "sliding_window": 128},
     "GptOss": {"head_dim": 16, "sliding_window": 128, "num_local_experts": 2, "num_experts_per_tok": 1, "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}},
 }
+LATENT = {"kv_lora_rank": 32, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12, "num_key_value_heads": 4,
+          "first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 16}
 SAYS = {"Gemma3Text": {"attention_scale": 24**-0.5}, "Gemma2": {"attention_scale": 24**-0.5, "logit_cap": 2.0}}  # the others nothing
 
 
 def model_of(family, **more):
     torch.manual_seed(1)
-    config = getattr(transformers, family + "Config")(**SIZES, **FAMILIES.get(family, {}), **more)
+    config = getattr(transformers, family + "Config")(**{**SIZES, **FAMILIES.get(family, {}), **more})
     model = transformers.AutoModelForCausalLM.from_config(config)
     for name, one in model.named_parameters():  # norms and biases that do something
         if "norm" in name or "bias" in name:
@@ -56,7 +58,7 @@ def load(path):
     raw = path.read_bytes()
     size = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + size])
-    types = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
+    types = {"F32": np.float32, "F16": np.float16, "I32": np.int32, "I64": np.int64}
     made = {}
     for name, one in header.items():
         if name != "__metadata__":
@@ -116,12 +118,45 @@ class Capture(unittest.TestCase):
                 self.assertEqual(made["token_ids"].tolist(), self.tokens)
                 said = {name: float(metadata[name]) for name in ("attention_scale", "logit_cap") if name in metadata}
                 self.assertEqual((said, "sink_logits" in made), (SAYS.get(family, {}), family == "GptOss"))
+                kinds = getattr(model.config, "layer_types", None) or []
+                groups = [0, 1] if len(set(kinds)) > 1 else None
+                self.assertEqual(made["layer_group"].tolist() if "layer_group" in made else None, groups)
+                self.assertEqual(metadata.get("layer_types"), ", ".join(kinds) if groups else None)
+                self.assertEqual(groups is not None, family in ("Gemma2", "Gemma3Text", "GptOss"))
                 if family == "Gemma3Text":  # two bases: none is named
                     self.assertNotIn("rope_theta", metadata)
                     continue
                 self.assertEqual(metadata["rope_style"], "gptj" if family == "Cohere" else "neox")
                 turned = rotate(made["pre_rope_keys"].astype(np.float64), float(metadata["rope_theta"]), metadata["rope_style"])
                 np.testing.assert_allclose(made["keys"], turned, rtol=1e-3, atol=1e-3)
+
+    def test_latent_attention_is_one_row_for_all_heads(self):
+        plain = {"rope_type": "default", "rope_theta": 10000.0}
+        yarn = {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0, "rope_theta": 10000.0,
+                "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1}
+        for more in ({"rope_parameters": plain}, {"q_lora_rank": None, "rope_interleave": False, "rope_parameters": plain}, {"rope_parameters": yarn}):
+            with self.subTest(**more):
+                model = model_of("DeepseekV3", **{**LATENT, **more})
+                made, metadata, attended = self.record(model, mass=True, lse=8)
+                shapes = {name: made[name].shape for name in ("keys", "pre_rope_keys", "values", "queries")}
+                self.assertEqual(shapes, {"keys": (2, 1, 40, 40), "pre_rope_keys": (2, 1, 40, 40), "values": (2, 1, 40, 32), "queries": (2, 4, 40, 40)})
+                np.testing.assert_array_equal(made["keys"][..., :32], made["values"])
+                for layer, attention in enumerate(capture_trace.attentions(model)):
+                    self.assertEqual(float(metadata["attention_scale"]), attention.scaling)
+                    weights, lse = self.weights(made, metadata, layer)
+                    to_values = attention.kv_b_proj.weight.detach().double().numpy().reshape(4, 28, 32)[:, 16:]
+                    mixed = (weights @ made["values"][layer].astype(np.float64)) @ to_values.transpose(0, 2, 1)
+                    with torch.no_grad():
+                        expected = attention.o_proj(torch.tensor(mixed.transpose(1, 0, 2).reshape(40, -1), dtype=torch.float32)).numpy()
+                    self.assertGreater(np.abs(expected).max(), 0.05)
+                    np.testing.assert_allclose(attended[layer], expected, rtol=2e-4, atol=2e-5)
+                    np.testing.assert_allclose(made["attention_mass"][layer], weights.sum(axis=1), rtol=1e-4, atol=1e-6)
+                    np.testing.assert_allclose(made["row_lse"][layer], lse[:, -8:], rtol=1e-5, atol=1e-5)
+                self.assertNotIn("rope_theta", metadata)
+                if PROGRAM:
+                    done = subprocess.run([PROGRAM, self.path, "--policy", "h2o", "--budget", "16", "--json", "--attend"],
+                                          capture_output=True, text=True, check=False)
+                    self.assertEqual(json.loads(done.stdout)["logical_kept"], 32, done.stderr)
 
     def test_scaled_rope_is_not_named(self):
         model = model_of("Llama", rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0})
