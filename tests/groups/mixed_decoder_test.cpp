@@ -220,7 +220,8 @@ double largest_difference(Policies const& policies, bool masked) {
     if (static_cast<int>(held.size()) <= budget) return held;
     std::vector<std::size_t> order(held.size() - static_cast<std::size_t>(recent));
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
     std::vector<int> chosen(held.end() - recent, held.end());
     for (int i = 0; i < budget - recent; ++i) chosen.push_back(held[order[static_cast<std::size_t>(i)]]);
     std::sort(chosen.begin(), chosen.end());
