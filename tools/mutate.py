@@ -87,6 +87,7 @@ COVER = [
     ("ops/host/lane_logits.hpp", "ops/blocks ops/attention_mass"),
     ("ops/*map.hpp", "ops/combine ops/map ops/row_norm"),
     ("ops/*row_norm.hpp", "ops/combine ops/row_norm"),
+    ("ops/host/norm_kernels.hpp", "ops/row_norm"),
     ("ops/*ring_append.hpp", "ops/ring_append"),
     ("ops/*attention_mass.hpp", "ops/blocks ops/attention_mass"),
     ("ops/host/lane_mass.hpp", "ops/attention_mass ops/blocks eviction/worked_examples"),

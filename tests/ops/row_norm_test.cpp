@@ -3,7 +3,12 @@
 #include <doctest/doctest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <kvpolicy/kvpolicy.hpp>
+#include <limits>
+#include <random>
 #include <vector>
 
 #include "reference/methods.hpp"
@@ -20,6 +25,18 @@ using namespace kvpolicy_test;
 struct old_plus_twice {
   float operator()(float old, float norm) const { return old + 2 * norm; }
 };
+
+/// Finite elements of any size.
+std::vector<std::byte> any_bytes(std::size_t bytes, kv::codec element) {
+  std::mt19937 dice(7);
+  std::vector<std::byte> made(bytes);
+  for (std::size_t at = 0; at < bytes; at += static_cast<std::size_t>(kv::bytes_of(element))) {
+    auto const value =
+        std::ldexp(std::uniform_real_distribution<float>(-1, 1)(dice), static_cast<int>(dice() % 20) - 10);
+    kv::store(element, value, made.data() + at);
+  }
+  return made;
+}
 
 struct just_norm {
   float operator()(float, float norm) const { return norm; }
@@ -66,6 +83,57 @@ TEST_SUITE("ops/row_norm") {
     kv::ops::row_norm(exec, kv::keys_of(cache.view()), just_norm{}, out.view());
     CHECK(out.row(0, 2)[0] == doctest::Approx(2e30));
     CHECK(static_cast<double>(out.row(0, 2)[1]) * 1e30 == doctest::Approx(2.0));
+  }
+
+  TEST_CASE("every instruction set and every stride gives the same bits") {
+    for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
+      for (int const dims : {1, 15, 16, 17, 64, 80, 128, 255, 256}) {
+        std::vector<std::byte> const row = any_bytes(static_cast<std::size_t>(dims * kv::bytes_of(element)), element);
+        int const bytes = kv::bytes_of(element);
+        std::vector<std::byte> apart(static_cast<std::size_t>(3 * dims * bytes));
+        for (int d = 0; d < dims; ++d) std::copy_n(row.begin() + d * bytes, bytes, apart.begin() + 3 * d * bytes);
+        double const expected = kv::detail::strided_square_sum(element, apart.data(), 3 * bytes, dims);
+        double const exact = kv::detail::wide_square_sum(element, row.data(), bytes, dims);
+        CHECK(expected == doctest::Approx(exact).epsilon(2e-7));
+        for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+          CAPTURE(static_cast<int>(simd_level));
+          CAPTURE(dims);
+          std::byte const* const rows[] = {row.data(), row.data()};
+          double found[2] = {};
+          kv::detail::norms_for(std::min(simd_level, kv::best_isa())).of(element)(rows, 2, dims, found);
+          CHECK(found[0] == expected);
+          CHECK(found[1] == expected);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("bf16 rows whose squares no float holds are summed in double") {
+    for (float const size : {1e30f, 1e-30f, 0.0f, std::numeric_limits<float>::infinity()}) {
+      std::vector<std::byte> row(2 * 80);
+      for (std::size_t d = 0; d < 80; ++d) kv::store(kv::codec::bf16, size, row.data() + 2 * d);
+      auto const value = static_cast<double>(kv::load(kv::codec::bf16, row.data()));
+      for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+        std::byte const* const at = row.data();
+        double found = 0;
+        kv::detail::norms_for(std::min(simd_level, kv::best_isa())).bf16(&at, 1, 80, &found);
+        CHECK((found == 80 * value * value || std::abs(found / (80 * value * value) - 1) < 1e-12));
+      }
+    }
+  }
+
+  TEST_CASE("every f16 number is squared as it is, and infinities and NaN stay") {
+    for (int bits = 0; bits < 0x10000; ++bits) {
+      std::uint16_t sixteen[16] = {};
+      sixteen[static_cast<std::size_t>(bits % 16)] = static_cast<std::uint16_t>(bits);
+      auto const* const row = reinterpret_cast<std::byte const*>(sixteen);
+      auto const value = static_cast<double>(kv::load(kv::codec::f16, row + 2 * (bits % 16)));
+      for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+        double found = 0;
+        kv::detail::norms_for(std::min(simd_level, kv::best_isa())).f16(&row, 1, 16, &found);
+        if (!(found == value * value || (found != found && value != value))) FAIL_CHECK(bits);
+      }
+    }
   }
 
   TEST_CASE("refuses scores that are not made lane by lane") {

@@ -29,7 +29,9 @@ namespace ops {
 ///
 /// - in: `rows`, keys or values; `combine`, a struct with a KVPOLICY_HD `float operator()(float old, float norm)
 ///   const`.
-/// - out: float32 [lanes, entries]. The norm is accumulated in double, so rows of 1e30 do not overflow.
+/// - out: float32 [lanes, entries]. Rows of 1e30 do not overflow. On the host, f32 rows are accumulated in double; f16
+///   and bf16 rows have exact squares, 64 partial sums of them in float, and sums of four of these added in double. All
+///   instruction sets and layouts give the same bits. A device accumulates in double.
 /// - cost: reads every row once; no scratch.
 /// - throws: `invalid_argument` if a segment of the scores is not one lane. On the host, an exception of `combine` is
 ///   passed on; then `out` is as `map` leaves scores.

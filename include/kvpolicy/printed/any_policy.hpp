@@ -14,6 +14,7 @@
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
+#include <kvpolicy/ops/host/row_norm.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
 #include <kvpolicy/printed/any_protection.hpp>

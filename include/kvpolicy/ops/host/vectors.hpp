@@ -16,10 +16,11 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Vectors of `Width` floats and of as many integers. `get` and `put` read and write memory at any address.
+/// Vectors of `Width` floats and of as many integers or doubles. `get` and `put` read and write memory at any address.
 template <int Width>
 struct vector_of {
   typedef float floats __attribute__((vector_size(Width * 4)));
+  typedef double doubles __attribute__((vector_size(Width * 8)));
   typedef int ints __attribute__((vector_size(Width * 4)));
   typedef std::uint32_t words __attribute__((vector_size(Width * 4)));
   typedef std::uint16_t halves __attribute__((vector_size(Width * 2)));
