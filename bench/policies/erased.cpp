@@ -26,12 +26,12 @@ void typed(benchmark::State& state) {
 void erased(benchmark::State& state) { decide(state, kv::parse("random | sinks(1) | budget(4)")); }
 
 /// Both in turn, so that the ratio is of one run.
-void erased_over_typed(benchmark::State& state) {
+template <class Policy>
+void both_in_turn(benchmark::State& state, Policy const& plain) {
   bench::layer_cache layer(static_cast<int>(state.range(0)));
   kv::cache cache = layer.view();
   kv::host_executor exec(1);
-  kv::eviction const plain{.score = kv::random_scores{}, .protect = kv::sinks{1}, .budget = kv::per_lane{4}};
-  kv::any_policy const by_name = kv::parse("random | sinks(1) | budget(4)");
+  kv::any_policy const by_name = kv::parse(kv::to_string(plain));
   auto held = kv::make_state(exec, plain, cache);
   auto plan = kv::make_plan(exec, plain, cache);
   kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache)};
@@ -48,12 +48,25 @@ void erased_over_typed(benchmark::State& state) {
     typed_time += middle - begin;
   }
   auto const count = [](clock::duration of) { return std::chrono::duration<double, std::nano>(of).count(); };
+  state.SetLabel(kv::to_string(plain));
   state.counters["ratio"] = count(erased_time) / count(typed_time);
   state.counters["added_ns"] = (count(erased_time) - count(typed_time)) / static_cast<double>(state.iterations());
 }
 
+template <class Protect>
+void protected_by(benchmark::State& state, Protect const& protect) {
+  both_in_turn(state, kv::eviction{.score = kv::random_scores{}, .protect = protect, .budget = kv::per_lane{64}});
+}
+void sinks_over_typed(benchmark::State& state) { protected_by(state, kv::sinks{1}); }
+void recent_over_typed(benchmark::State& state) { protected_by(state, kv::recent{8}); }
+void safe_over_typed(benchmark::State& state) { protected_by(state, kv::safe{4, 8}); }
+void span_over_typed(benchmark::State& state) { protected_by(state, kv::sinks{4} | kv::position_span{8, 12}); }
+
 BENCHMARK(typed)->ArgName("entries")->Arg(16)->Arg(4096);
 BENCHMARK(erased)->ArgName("entries")->Arg(16)->Arg(4096);
-BENCHMARK(erased_over_typed)->ArgName("entries")->Arg(16)->Arg(4096);
+BENCHMARK(sinks_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
+BENCHMARK(recent_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
+BENCHMARK(safe_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
+BENCHMARK(span_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
 
 }  // namespace

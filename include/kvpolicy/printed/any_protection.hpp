@@ -48,17 +48,9 @@ struct any_protection {
     });
   }
 
-  /// Protects the first positions and the last entries.
-  struct ends {
-    int front = 0;
-    int back = 0;
-    KVPOLICY_HD constexpr bool operator()(entry at) const {
-      return (at.position < front) | (at.count - at.ordinal <= back);
-    }
-  };
   /// Protects the first positions, the last entries and some spans of positions.
   struct ends_and_spans {
-    ends both{};
+    kvpolicy::safe both{0, 0};
     int count = 0;
     part spans[most] = {};
     KVPOLICY_HD constexpr bool operator()(entry at) const {
@@ -75,20 +67,20 @@ struct any_protection {
       part const& one = parts[static_cast<std::size_t>(i)];
       bool const front = one.what == kind::sinks || one.what == kind::safe;
       int const back = one.what == kind::recent ? one.first : one.what == kind::safe ? one.second : 0;
-      if (front && one.first > made.both.front) made.both.front = one.first;
-      if (back > made.both.back) made.both.back = back;
-      if (one.what == kind::everything) made.both.back = 0x7FFFFFFF;
+      if (front && one.first > made.both.sinks) made.both.sinks = one.first;
+      if (back > made.both.recent) made.both.recent = back;
+      if (one.what == kind::everything) made.both.recent = 0x7FFFFFFF;
       if (one.what == kind::span) made.spans[made.count++] = one;
     }
     return made;
   }
   /// Calls visit with the cheapest typed protection that is equivalent, so that a decision costs no more than with a
-  /// typed one.
+  /// typed one: without spans the entries that compete are one run of ordinals, which the decision is told.
   template <class Visit>
   void pick(Visit const& visit) const {
     ends_and_spans const all = compiled();
     if (all.count > 0) return visit(all);
-    if (all.both.back == 0) return visit(kvpolicy::sinks{all.both.front});
+    if (all.both.recent == 0) return visit(kvpolicy::sinks{all.both.sinks});
     visit(all.both);
   }
   constexpr bool operator()(entry at) const { return compiled()(at); }
