@@ -69,6 +69,8 @@ COVER = [
     ("core/*", "core/lanes core/signals laws/keep_set_laws ops/pooled_top_k accounting/explain"),
     ("ops/*lists.hpp", "ops/lists layout/shared_pools layout/list_rewrite layout/dead_slot layout/refusals "
      "layout/aliasing layout/mask"),
+    ("ops/host/check_list.hpp", "ops/lists layout/shared_pools layout/list_rewrite layout/dead_slot layout/refusals "
+     "layout/aliasing layout/mask layout/overwrite"),
     ("ops/*units.hpp", "layout/shared_pools layout/overwrite layout/drop_blocks layout/aliasing"),
     ("ops/*entries.hpp", "layout/shared_pools layout/appliers layout/append layout/compact layout/dead_slot "
      "layout/overwrite"),

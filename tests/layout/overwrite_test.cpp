@@ -143,4 +143,45 @@ TEST_SUITE("layout/overwrite") {
     }
     CHECK(cache.positions({}) == std::vector<int>{0, 24, 25, 26, 27, 28, 29});
   }
+
+  TEST_CASE("a dropped entry's slot that another entry has, in its list or in another one, is refused; so is no slot") {
+    for (int const sequences : {1, 3}) {
+      for (int const heads : {1, 2}) {
+        CAPTURE(sequences);
+        CAPTURE(heads);
+        slot_cache cache({.model = {.layers = 2, .query_heads = heads, .kv_heads = heads, .head_dim = 4},
+                          .sequences = sequences,
+                          .bound = 8,
+                          .by_lane = true});
+        kv::host_executor exec(2);
+        kv::eviction const policy{.score = kv::random_scores{}, .budget = kv::per_lane{7}, .pick = kv::lowest_one{}};
+        kv::cache view = cache.view();
+        auto state = kv::make_state(exec, policy, view);
+        auto plan = kv::make_plan(exec, policy, view, kv::overwrite{cache.list_table()});
+        for (int s = 0; s < sequences; ++s) kv::append(exec, view, state, {.sequence = s, .tokens = 8, .position = 0});
+        kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+        kv::lane const last{sequences - 1, 1, heads - 1};
+        int const dropped = plan.keep().listed(view.lanes.index(last)).front();
+        auto const good = cache.list;
+        auto const lists = cache.list_table();
+        auto const refused = [&](kv::lane at, int entry, int slot, char const* why) {
+          lists.row(at)[entry] = slot;
+          auto const before = cache.list;
+          CHECK_THROWS_WITH_AS(kv::apply(exec, kv::overwrite{lists}, plan, view, state), doctest::Contains(why),
+                               kv::invalid_argument);
+          CHECK(cache.list == before);
+          CHECK(cache.held(last) == 8);
+          cache.list = good;
+        };
+        int const shared = lists.row(last)[dropped];
+        refused(last, (dropped + 1) % 8, shared, "an entry before it has that slot");
+        if (sequences > 1) refused({0, 1, heads - 1}, 0, shared, "another sequence has that slot");
+        refused(last, (dropped + 1) % 8, cache.units, "the pool has");
+        refused(last, (dropped + 1) % 8, -1, "the pool has");
+        kv::apply(exec, kv::overwrite{lists}, plan, view, state);
+        CHECK(cache.held(last) == 7);
+        CHECK(lists.row(last)[7] == shared);
+      }
+    }
+  }
 }

@@ -3,132 +3,13 @@
 
 #include <algorithm>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/host/check_list.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/lists.hpp>
 
 namespace KVPOLICY_NAMESPACE {
-
-template <>
-struct implementation<ops::check_list_t, host> {
-  static constexpr bool provided = true;
-
-  static std::size_t scratch(cache const& in) {
-    return 2 * detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units));
-  }
-
-  template <class Shared>
-  static void run(host_executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit) {
-    std::size_t const words = detail::unit_marks::words_for(in.where.units);
-    detail::scratch_arena arena(exec.scratch(0));
-    detail::unit_marks owned(arena.take<std::uint64_t>(words));
-    detail::unit_marks locked(arena.take<std::uint64_t>(words));
-    bool const one_pool_of_layers = in.k.layer == 0 && in.k.bases.layer == 0 && keep.lanes.layers() > 1;
-    bool const one_pool_of_heads = in.k.head == 0 && in.k.bases.head == 0 && keep.lanes.heads > 1;
-    int const pools_of_layers = one_pool_of_layers ? 1 : keep.lanes.layers();
-    int const pools_of_heads = one_pool_of_heads ? 1 : keep.lanes.heads;
-    for (int pool = 0; pool < pools_of_layers * pools_of_heads; ++pool) {
-      owned.clear_all(in.where.units);
-      locked.clear_all(in.where.units);
-      for (int i = 0; i < keep.lanes.size(); ++i) {
-        lane const this_lane = keep.lanes.at(i);
-        int const layer = one_pool_of_layers ? 0 : this_lane.layer - keep.lanes.layer_begin;
-        int const head = one_pool_of_heads ? 0 : this_lane.head;
-        if (layer * pools_of_heads + head != pool) continue;
-        if (!detail::owns_row(detail::rows_of(in.where, edit.list), keep.lanes, this_lane)) continue;
-        bool const alone = !edit.distinct && keep.lanes.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
-        check_row(keep, in, edit, this_lane, alone, owned, locked);
-      }
-    }
-  }
-
- private:
-  /// True if each slot of a row is valid. This is a fast check; a slower one then finds the error.
-  template <class Shared>
-  static bool sound(cache const& in, list_edit<Shared> const& edit, lane this_lane) {
-    int const count = *in.lanes.count.row(this_lane);
-    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
-    int const* const position = in.lanes.position.row(this_lane);
-    auto const units = static_cast<std::uint64_t>(in.where.units);
-    unsigned wrong = 0;
-    for (int e = 0; e < count; ++e) {
-      wrong |= static_cast<unsigned>(static_cast<std::uint64_t>(std::int64_t{slot[e]}) >= units) |
-               static_cast<unsigned>(slot[e] == edit.dead);
-    }
-    if (wrong != 0 || edit.map.data == nullptr) return wrong == 0;
-    int const* const map = detail::map_row(edit.map, edit.map_begin, this_lane);
-    for (int e = 0; e < count; ++e) wrong |= static_cast<unsigned>(slot[e] != map[position[e]]);
-    return wrong == 0;
-  }
-
-  template <class Shared>
-  static void check_row(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane this_lane,
-                        bool alone, detail::unit_marks& owned, detail::unit_marks& locked) {
-    check_prefix(keep, in, edit, this_lane);
-    if (!alone || !sound(in, edit, this_lane)) return check_slots(in, edit, this_lane, owned, locked);
-    // An exception of `shared` must be thrown before anything changes.
-    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
-    for (int e = in.lanes.committed(this_lane) - 1; e >= 0; --e) static_cast<void>(edit.shared(slot[e]));
-  }
-
-  template <class Shared>
-  static void check_slots(cache const& in, list_edit<Shared> const& edit, lane this_lane, detail::unit_marks& owned,
-                          detail::unit_marks& locked) {
-    int const count = *in.lanes.count.row(this_lane);
-    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
-    int const* const position = in.lanes.position.row(this_lane);
-    int const tree = detail::number_of(edit.locked, this_lane);
-    for (int e = 0; e < count; ++e) {
-      auto const refuse = [&](bool ok, auto const& rule) {
-        expects(ok, "apply", "list", [&] { return at(slot[e], position[e], this_lane); }, rule);
-      };
-      refuse(slot[e] >= 0 && slot[e] < in.where.units,
-             [&] { return "the pool has " + std::to_string(in.where.units) + " slots"; });
-      refuse(slot[e] != edit.dead, "a live entry is not at the dead slot");
-      if (edit.map.data != nullptr) {
-        int const mapped = detail::map_row(edit.map, edit.map_begin, this_lane)[position[e]];
-        refuse(slot[e] == mapped,
-               [&] { return "the map says " + std::to_string(mapped) + ": relist after the map was rewritten"; });
-      }
-      bool const alone = position[e] >= tree && !edit.shared(slot[e]);
-      refuse(!(owned.has(slot[e]) && !edit.shared(slot[e])) && !(alone && locked.has(slot[e])),
-             "another sequence has that slot, and `shared` does not say so");
-    }
-    for (int e = 0; e < count; ++e) {
-      expects(
-          !edit.distinct || !owned.has(slot[e]), "apply", "list", [&] { return at(slot[e], position[e], this_lane); },
-          "an entry before it has that slot");
-      (position[e] < tree ? locked : owned).set(slot[e]);
-    }
-  }
-
-  static std::string at(int slot, int position, lane this_lane) {
-    return "slot " + std::to_string(slot) + " at position " + std::to_string(position) + " of " +
-           detail::spell_lane(this_lane);
-  }
-
-  template <class Shared>
-  static void check_prefix(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane this_lane) {
-    int const prefix = detail::number_of(edit.prefix, this_lane);
-    int const committed = in.lanes.committed(this_lane);
-    int const* const position = in.lanes.position.row(this_lane);
-    auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)));
-    for (int e = 0; e < committed && position[e] < prefix; ++e) {
-      bool const stays = e < std::ssize(kept) && kept[static_cast<std::size_t>(e)] == e;
-      expects(
-          stays, "apply", "plan.keep", [&] { return "position " + std::to_string(position[e]) + " dropped"; },
-          [&] { return "the first " + std::to_string(prefix) + " positions are protected: force them, too"; });
-    }
-    if (edit.map.data == nullptr || committed == 0) return;
-    int const* const map = detail::map_row(edit.map, edit.map_begin, this_lane);
-    for (int p = 0; p < prefix && p <= position[committed - 1]; ++p) {
-      expects(
-          map[p] != edit.dead, "apply", "map", [&] { return "the dead slot at position " + std::to_string(p); },
-          [&] { return "the first " + std::to_string(prefix) + " positions are protected"; });
-    }
-  }
-};
 
 template <>
 struct implementation<ops::rewrite_list_t, host> {

@@ -1,0 +1,183 @@
+// The host implementation of check_list, which compares lists, maps and keep sets before anything is edited.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/unit_marks.hpp>
+#include <kvpolicy/ops/lists.hpp>
+#include <type_traits>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <>
+struct implementation<ops::check_list_t, host> {
+  static constexpr bool provided = true;
+
+  static std::size_t scratch(cache const& in) {
+    return 2 * detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units));
+  }
+
+  template <class Shared>
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit) {
+    std::size_t const words = detail::unit_marks::words_for(in.where.units);
+    detail::scratch_arena arena(exec.scratch(0));
+    detail::unit_marks owned(arena.take<std::uint64_t>(words));
+    detail::unit_marks locked(arena.take<std::uint64_t>(words));
+    bool const one_pool_of_layers = in.k.layer == 0 && in.k.bases.layer == 0 && keep.lanes.layers() > 1;
+    bool const one_pool_of_heads = in.k.head == 0 && in.k.bases.head == 0 && keep.lanes.heads > 1;
+    int const pools_of_layers = one_pool_of_layers ? 1 : keep.lanes.layers();
+    int const pools_of_heads = one_pool_of_heads ? 1 : keep.lanes.heads;
+    for (int pool = 0; pool < pools_of_layers * pools_of_heads; ++pool) {
+      auto const each_row = [&](auto const& visit) {
+        for (int sequence = keep.lanes.sequence_begin; sequence < keep.lanes.sequence_end(); ++sequence) {
+          for (int layer = 0; layer < keep.lanes.layers(); ++layer) {
+            if (!one_pool_of_layers && layer != pool / pools_of_heads) continue;
+            int const begin = one_pool_of_heads ? 0 : pool % pools_of_heads;
+            for (int head = begin; head < (one_pool_of_heads ? keep.lanes.heads : begin + 1); ++head) {
+              lane const this_lane{sequence, keep.lanes.layer_begin + layer, head};
+              if (detail::owns_row(detail::rows_of(in.where, edit.list), keep.lanes, this_lane)) visit(this_lane);
+            }
+          }
+        }
+      };
+      bool const one_row = keep.lanes.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
+      if (dropped_stand_alone(keep, in, edit, one_row, each_row, owned)) continue;
+      owned.clear_all(in.where.units);
+      locked.clear_all(in.where.units);
+      each_row([&](lane this_lane) { check_row(keep, in, edit, this_lane, !edit.distinct && one_row, owned, locked); });
+    }
+  }
+
+ private:
+  /// True if the keep set lists dropped entries, so that no row moves and only their slots will be written, and if
+  /// every slot is in the pool and no other entry has the slot of a dropped one. It is the fast check of a step that
+  /// drops one entry of each lane; false if there is more to check, or an error to be found.
+  template <class Shared, class EachRow>
+  static bool dropped_stand_alone(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, bool one_row,
+                                  EachRow const& each_row, detail::unit_marks& gone) {
+    bool const plain = std::is_same_v<Shared, nobody> && edit.map.data == nullptr && edit.prefix.data == nullptr &&
+                       edit.locked.data == nullptr && edit.dead < 0;
+    if (keep.lists != side::dropped || !plain) return false;
+    int only = -1;
+    std::int64_t slots = 0;
+    std::uint64_t outside = 0;
+    if (!one_row) gone.clear_all(in.where.units);
+    each_row([&](lane this_lane) {
+      int const count = *in.lanes.count.row(this_lane);
+      int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+      auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
+      for (int e = 0; e < count; ++e) outside |= static_cast<unsigned>(slot[e]) >= units ? 1u : 0u;
+      if (outside != 0) return;
+      for (int const e : keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)))) {
+        only = slot[e];
+        ++slots;
+        if (one_row) continue;
+        outside |= gone.has(only) ? 1u : 0u;  // two dropped entries with one slot
+        gone.set(only);
+      }
+    });
+    if (outside != 0 || (one_row && slots > 1)) return false;
+    std::int64_t named = 0;
+    each_row([&](lane this_lane) {
+      int const count = *in.lanes.count.row(this_lane);
+      int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+      int here = 0;
+      if (one_row) {
+        for (int e = 0; e < count; ++e) here += slot[e] == only ? 1 : 0;
+      } else {
+        for (int e = 0; e < count; ++e) here += gone.has(slot[e]) ? 1 : 0;
+      }
+      named += here;
+    });
+    return named == slots;
+  }
+
+  /// True if each slot of a row is valid. This is a fast check; a slower one then finds the error.
+  template <class Shared>
+  static bool sound(cache const& in, list_edit<Shared> const& edit, lane this_lane) {
+    int const count = *in.lanes.count.row(this_lane);
+    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+    int const* const position = in.lanes.position.row(this_lane);
+    auto const units = static_cast<std::uint64_t>(in.where.units);
+    unsigned wrong = 0;
+    for (int e = 0; e < count; ++e) {
+      wrong |= static_cast<unsigned>(static_cast<std::uint64_t>(std::int64_t{slot[e]}) >= units) |
+               static_cast<unsigned>(slot[e] == edit.dead);
+    }
+    if (wrong != 0 || edit.map.data == nullptr) return wrong == 0;
+    int const* const map = detail::map_row(edit.map, edit.map_begin, this_lane);
+    for (int e = 0; e < count; ++e) wrong |= static_cast<unsigned>(slot[e] != map[position[e]]);
+    return wrong == 0;
+  }
+
+  template <class Shared>
+  static void check_row(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane this_lane,
+                        bool alone, detail::unit_marks& owned, detail::unit_marks& locked) {
+    check_prefix(keep, in, edit, this_lane);
+    if (!alone || !sound(in, edit, this_lane)) return check_slots(in, edit, this_lane, owned, locked);
+    // An exception of `shared` must be thrown before anything changes.
+    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+    for (int e = in.lanes.committed(this_lane) - 1; e >= 0; --e) static_cast<void>(edit.shared(slot[e]));
+  }
+
+  template <class Shared>
+  static void check_slots(cache const& in, list_edit<Shared> const& edit, lane this_lane, detail::unit_marks& owned,
+                          detail::unit_marks& locked) {
+    int const count = *in.lanes.count.row(this_lane);
+    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+    int const* const position = in.lanes.position.row(this_lane);
+    int const tree = detail::number_of(edit.locked, this_lane);
+    for (int e = 0; e < count; ++e) {
+      auto const refuse = [&](bool ok, auto const& rule) {
+        expects(ok, "apply", "list", [&] { return at(slot[e], position[e], this_lane); }, rule);
+      };
+      refuse(slot[e] >= 0 && slot[e] < in.where.units,
+             [&] { return "the pool has " + std::to_string(in.where.units) + " slots"; });
+      refuse(slot[e] != edit.dead, "a live entry is not at the dead slot");
+      if (edit.map.data != nullptr) {
+        int const mapped = detail::map_row(edit.map, edit.map_begin, this_lane)[position[e]];
+        refuse(slot[e] == mapped,
+               [&] { return "the map says " + std::to_string(mapped) + ": relist after the map was rewritten"; });
+      }
+      bool const alone = position[e] >= tree && !edit.shared(slot[e]);
+      refuse(!(owned.has(slot[e]) && !edit.shared(slot[e])) && !(alone && locked.has(slot[e])),
+             "another sequence has that slot, and `shared` does not say so");
+    }
+    for (int e = 0; e < count; ++e) {
+      expects(
+          !edit.distinct || !owned.has(slot[e]), "apply", "list", [&] { return at(slot[e], position[e], this_lane); },
+          "an entry before it has that slot");
+      (position[e] < tree ? locked : owned).set(slot[e]);
+    }
+  }
+
+  static std::string at(int slot, int position, lane this_lane) {
+    return "slot " + std::to_string(slot) + " at position " + std::to_string(position) + " of " +
+           detail::spell_lane(this_lane);
+  }
+
+  template <class Shared>
+  static void check_prefix(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane this_lane) {
+    int const prefix = detail::number_of(edit.prefix, this_lane);
+    int const committed = in.lanes.committed(this_lane);
+    int const* const position = in.lanes.position.row(this_lane);
+    auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)));
+    for (int e = 0; e < committed && position[e] < prefix; ++e) {
+      bool const stays = e < std::ssize(kept) && kept[static_cast<std::size_t>(e)] == e;
+      expects(
+          stays, "apply", "plan.keep", [&] { return "position " + std::to_string(position[e]) + " dropped"; },
+          [&] { return "the first " + std::to_string(prefix) + " positions are protected: force them, too"; });
+    }
+    if (edit.map.data == nullptr || committed == 0) return;
+    int const* const map = detail::map_row(edit.map, edit.map_begin, this_lane);
+    for (int p = 0; p < prefix && p <= position[committed - 1]; ++p) {
+      expects(
+          map[p] != edit.dead, "apply", "map", [&] { return "the dead slot at position " + std::to_string(p); },
+          [&] { return "the first " + std::to_string(prefix) + " positions are protected"; });
+    }
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
