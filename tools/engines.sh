@@ -10,16 +10,37 @@ tools/engines.sh ENGINE...   what each needs is installed, its tests run, and th
   llama_cpp      libllama, built from source once (some minutes) into ${XDG_CACHE_HOME:-~/.cache}/kvpolicy
   transformers   a Python environment there with PyTorch and transformers (some GB), and the package in python/
   mpi            Open MPI from the system's packages
+
+tools/engines.sh table       asks one set of weights the same questions in three engines, and writes the table of
+                             docs/engines.md; it needs llama_cpp and transformers
 END
 }
 
-source tools/steps.sh
+# What the table compares. A budget of 64 is a sixteenth of each prompt.
+policies=('full' 'snapkv(window=16, pool=max:15) | budget(64)' 'snapkv(window=16, pool=max:15) | budget(128)' 'h2o | budget(256)'
+          'streaming_llm | budget(64)')
+
+make_table() {
+  local made=$scratch/table python policy named=() versions
+  mkdir -p "$made"
+  python=$(transformers_venv)/bin/python
+  for policy in "${policies[@]}"; do named+=(--policy "$policy"); done
+  cmake --preset release "-DCMAKE_PREFIX_PATH=$llama_cpp_prefix" > /dev/null
+  cmake --build --preset release --target recall_engines
+  "$python" -c 'import kvpolicy.hf' 2> /dev/null || "$python" -m pip install --quiet --no-build-isolation ./python
+  OMP_WAIT_POLICY=passive build/release/bin/recall_engines --out "$made/two.json" "${named[@]}"
+  PYTHONPATH=python/tests "$python" python/tests/recall.py "$made/third.json" 60 "${policies[@]}"
+  versions="llama.cpp of llama-cpp-python $llama_cpp_version (float32, no flash attention), transformers $transformers_version, PyTorch $torch_version"
+  python3 tools/engines/table.py --versions "$versions" --write docs/engines.md "$made"/*.json
+}
+
 for name in "$@"; do
-  case $name in
-    -h | --help) usage; exit 0 ;;
-  esac
-  if [[ ! -f tools/engines/$name.sh ]]; then
-    echo "tools/engines.sh: engine = $name, but there are llama_cpp, transformers and mpi" >&2
+  if [[ $name == -h || $name == --help ]]; then
+    usage
+    exit 0
+  fi
+  if [[ $name != table && ! -f tools/engines/$name.sh ]]; then
+    echo "tools/engines.sh: engine = $name, but there are llama_cpp, transformers, mpi and table" >&2
     exit 2
   fi
 done
@@ -28,9 +49,18 @@ if [[ $# -eq 0 ]]; then
   exit 2
 fi
 
+source tools/steps.sh
 for name in "$@"; do
-  source "tools/engines/$name.sh"
-  step "$name: install" "install_$name"
-  step "$name: tests" "test_$name"
+  if [[ $name == table ]]; then
+    source tools/engines/llama_cpp.sh
+    source tools/engines/transformers.sh
+    step 'llama_cpp: install' install_llama_cpp
+    step 'transformers: install' install_transformers
+    step 'table' make_table
+  else
+    source "tools/engines/$name.sh"
+    step "$name: install" "install_$name"
+    step "$name: tests" "test_$name"
+  fi
 done
 finish

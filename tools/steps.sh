@@ -7,18 +7,30 @@ broken=() # the headings of the steps that failed, each with its lines of errors
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# step <heading> <command>...: runs it, counts it and the tests of ctest and unittest that it reports.
+# step <heading> <command>...: runs it up to its first failure, counts it, and counts the tests that ctest and pytest report.
 step() {
   local heading=$1 started=$SECONDS status=0 log=$scratch/log line bad total errors
   shift
   printf '\n== %s\n' "$heading"
-  "$@" 2>&1 | tee "$log" || status=$?
+  set +e # not `|| status=$?`, which would make the command go on after a failure inside of it
+  (
+    set -e
+    "$@"
+  ) 2>&1 | tee "$log"
+  status=${PIPESTATUS[0]}
+  set -e
   while read -r line; do
     bad=$(sed -E 's/.*, ([0-9]+) tests? failed out of.*/\1/' <<< "$line")
     total=$(sed -E 's/.*out of ([0-9]+).*/\1/' <<< "$line")
     passed=$((passed + total - bad))
     failed=$((failed + bad))
   done < <(grep -E '% tests passed, [0-9]+ tests? failed out of [0-9]+' "$log" || true)
+  while read -r line; do
+    for total in passed failed skipped; do
+      bad=$(sed -nE "s/.*\b([0-9]+) $total\b.*/\1/p" <<< "$line")
+      printf -v "$total" '%d' $((${!total} + ${bad:-0}))
+    done
+  done < <(grep -E '^(=+ )?[0-9]+ (passed|failed|skipped).* in [0-9.]+s' "$log" || true)
   total=$(grep -cE '^\s+[0-9]+ - .* \(Skipped\)$' "$log" || true)
   passed=$((passed - total))
   skipped=$((skipped + total))
@@ -26,7 +38,7 @@ step() {
     passed=$((passed + 1))
   else
     failed=$((failed + 1))
-    errors=$(grep -E '^FAILED: |error: |^\s+[0-9]+ - .* \((Failed|Timeout|SEGFAULT|Subprocess aborted)\)' "$log" || true)
+    errors=$(grep -E '^FAILED[: ]|error: |^\s+[0-9]+ - .* \((Failed|Timeout|SEGFAULT|Subprocess aborted)\)' "$log" || true)
     broken+=("$heading"$'\n'"$(head -n 20 <<< "$errors" | cut -c1-200)")
   fi
   printf '== %s: %s, %d s\n' "$heading" "$([[ $status -eq 0 ]] && echo ok || echo FAILED)" $((SECONDS - started))
