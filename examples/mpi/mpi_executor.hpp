@@ -84,13 +84,11 @@ class mpi_executor : public kvpolicy::host_executor {
   void together(Call const& call) {
     if (inside_) return call();  // the outermost call compares the ranks
     inside_ = true;
+    disagreed_ = false;
     std::exception_ptr thrown;
     std::string text;
     try {
       call();
-    } catch (ranks_disagree const&) {  // the other ranks have thrown it, too
-      inside_ = false;
-      throw;
     } catch (std::exception const& error) {
       thrown = std::current_exception();
       text = error.what();
@@ -99,6 +97,7 @@ class mpi_executor : public kvpolicy::host_executor {
       text = "an exception that is no std::exception";
     }
     inside_ = false;
+    if (thrown && disagreed_) std::rethrow_exception(thrown);  // the other ranks have thrown it, too
     announce("together", thrown ? has_thrown : has_returned, text);
     if (thrown) std::rethrow_exception(thrown);
   }
@@ -144,15 +143,19 @@ class mpi_executor : public kvpolicy::host_executor {
     if (thrower != announced_.end()) {
       int const rank = static_cast<int>(thrower - announced_.begin());
       std::string const reason = text_of(rank, text);
-      if (mine != has_thrown) throw ranks_disagree("together: rank " + std::to_string(rank) + " threw: " + reason);
+      if (mine != has_thrown) refuse("together: rank " + std::to_string(rank) + " threw: " + reason);
       return;
     }
     std::int64_t const first = announced_.front();
     auto const other = std::find_if(announced_.begin(), announced_.end(), [&](auto each) { return each != first; });
     if (other == announced_.end()) return;
-    throw ranks_disagree(std::string(call) + ": count = " + spell(first) + " on rank 0 and " + spell(*other) +
-                         " on rank " + std::to_string(other - announced_.begin()) +
-                         ", but all ranks exchange equally many numbers");
+    refuse(std::string(call) + ": count = " + spell(first) + " on rank 0 and " + spell(*other) + " on rank " +
+           std::to_string(other - announced_.begin()) + ", but all ranks exchange equally many numbers");
+  }
+
+  [[noreturn]] void refuse(std::string const& line) {
+    disagreed_ = true;
+    throw ranks_disagree(line);
   }
 
   static std::string spell(std::int64_t announced) {
@@ -169,7 +172,8 @@ class mpi_executor : public kvpolicy::host_executor {
   MPI_Comm group_ = MPI_COMM_NULL;
   int rank_ = 0;
   int ranks_ = 1;
-  bool inside_ = false;
+  bool inside_ = false;                  ///< in a call of `together`
+  bool disagreed_ = false;               ///< this executor has thrown `ranks_disagree`, as those of the other ranks
   std::vector<std::int64_t> announced_;  ///< of each rank
   std::vector<float> parts_;             ///< [rank, float]: one piece of the numbers of every rank
 };
