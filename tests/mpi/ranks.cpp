@@ -26,6 +26,17 @@ using examples::mpi_executor;
 using kvpolicy_test::dice;
 using kvpolicy_test::error_of;
 
+int ranks_of_world() {
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  return ranks;
+}
+int rank_in_world() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Counts what is reduced.
@@ -54,19 +65,27 @@ float number_at(model_shape const& of, std::initializer_list<int> place) {
   return static_cast<float>(x >> 40) * 1.1920928955078125e-7f - 1.0f;
 }
 
+/// The part of the heads that a rank computes.
+struct head_part {
+  int first;        ///< the first KV head
+  int heads;        ///< KV heads
+  int first_query;  ///< the first query head
+};
+
 /// Some heads of a model, with a cache, a state and a plan of their own.
 template <class Executor, class Policy>
 class part_of_model {
  public:
-  part_of_model(Executor& on, Policy const& how, model_shape const& model, int first_head, int heads)
+  part_of_model(Executor& on, Policy const& how, model_shape const& model, head_part const& mine)
       : exec(on),
         policy(how),
         of(model),
-        first(first_head),
-        shape{model.layers, heads * model.group, heads, model.head_dim},
-        k(at(std::int64_t{model.layers} * model.sequences * model.capacity * heads * model.head_dim)),
+        first(mine.first),
+        first_query(mine.first_query),
+        shape{model.layers, mine.heads * model.group, mine.heads, model.head_dim},
+        k(at(std::int64_t{model.layers} * model.sequences * model.capacity * mine.heads * model.head_dim)),
         v(k.size()),
-        counts(at(std::int64_t{model.sequences} * model.layers * heads)),
+        counts(at(std::int64_t{model.sequences} * model.layers * mine.heads)),
         positions(counts.size() * at(model.capacity)),
         length(at(model.sequences)),
         cache(kv::contiguous_cache({.k = k.data(),
@@ -132,7 +151,7 @@ class part_of_model {
   Executor& exec;
   Policy policy;
   model_shape of;
-  int first;
+  int first, first_query;
   kv::shape shape;
   std::vector<float> k, v, queries;
   std::vector<int> counts, positions, length, valid_rows, row_positions, span_begin, span_end;
@@ -168,7 +187,7 @@ class part_of_model {
       for (int head = 0; head < shape.query_heads; ++head) {
         std::int64_t const row = ((std::int64_t{layer} * of.sequences + s) * rows + t) * shape.query_heads + head;
         for (int d = 0; d < of.head_dim; ++d) {
-          queries[at(row * of.head_dim + d)] = 3 * number_at(of, {3, s, layer, first * of.group + head, position, d});
+          queries[at(row * of.head_dim + d)] = 3 * number_at(of, {3, s, layer, first_query + head, position, d});
         }
       }
     }
@@ -194,12 +213,12 @@ bool same_lane(Part const& part, Whole const& whole, kv::lane mine) {
 
 /// The same turns on all ranks and in one process: every lane of this rank must keep the same tokens and the same keys.
 template <class Policy>
-void expect_same(Policy const& policy, model_shape const& model, int turns, dice& random) {
+void expect_same(Policy const& policy, model_shape const& of_part, head_part const& mine, model_shape const& model,
+                 int turns, dice& random) {
   counting_executor ranks(MPI_COMM_WORLD, 1, kv::isa::portable);
   kv::host_executor alone(1, kv::isa::portable);
-  int const heads = model.kv_heads / ranks.ranks();
-  part_of_model part(ranks, policy, model, ranks.rank() * heads, heads);
-  part_of_model whole(alone, policy, model, 0, model.kv_heads);
+  part_of_model part(ranks, policy, of_part, mine);
+  part_of_model whole(alone, policy, model, {0, model.kv_heads, 0});
   examples::check_ranks(ranks, policy, part.cache);
   for (int turn = 0; turn < turns; ++turn) {
     std::vector<int> new_tokens;
@@ -219,7 +238,13 @@ void expect_same(Policy const& policy, model_shape const& model, int turns, dice
     if (std::count(of_ranks.begin(), of_ranks.end(), 0) > 0) return;  // all ranks leave together
     if (policy.score.decides == kv::granularity::token) examples::check_tokens(ranks, part.cache.lanes);
   }
-  CHECK((ranks.reductions > 0) == (policy.score.decides == kv::granularity::token));
+  CHECK((ranks.reductions > 0) == (policy.score.decides != kv::granularity::lane));
+}
+/// The same, where every rank has an equal part of the KV heads.
+template <class Policy>
+void expect_same(Policy const& policy, model_shape const& model, int turns, dice& random) {
+  int const heads = model.kv_heads / ranks_of_world(), first = rank_in_world() * heads;
+  expect_same(policy, model, {first, heads, first * model.group}, model, turns, random);
 }
 
 /// A residual head of random weights.
@@ -245,17 +270,6 @@ class random_head {
   std::vector<float> weights_;
 };
 
-int ranks_of_world() {
-  int ranks = 1;
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  return ranks;
-}
-int rank_in_world() {
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  return rank;
-}
-
 model_shape random_model(dice& random) {
   return {.layers = random.between(1, 3),
           .kv_heads = ranks_of_world() * random.between(1, 3),
@@ -270,6 +284,16 @@ model_shape random_model(dice& random) {
 /// 0, 1, all that fits, or a number between.
 int random_budget(dice& random, int capacity) {
   return random.one_of<int>({0, 1, capacity, random.between(2, capacity - 1), random.between(2, capacity / 2)});
+}
+
+kv::eviction<kv::intent_kv> random_intent_kv(dice& random, random_head const& head, int capacity) {
+  kv::intent_kv score{.mode = random.one_of<kv::intent_mode>(
+                          {kv::intent_mode::query, kv::intent_mode::memory, kv::intent_mode::learnable}),
+                      .prefix = random.below(4),
+                      .tail = random.between(1, 6),
+                      .normalize_encoding = random.chance(50)};
+  if (score.mode == kv::intent_mode::learnable) score.residual = head.view();
+  return {.score = score, .budget = {random_budget(random, capacity)}};
 }
 
 int rounds() {
@@ -362,7 +386,7 @@ TEST_SUITE("mpi") {
     model_shape const model{1, 2 * ranks_of_world(), 2, 8, 1, 40, false, 5};
     auto const policy = kv::policies::intent_kv({.budget = 10});
     mpi_executor exec(MPI_COMM_WORLD);
-    part_of_model part(exec, policy, model, 2 * exec.rank(), 2);
+    part_of_model part(exec, policy, model, {2 * exec.rank(), 2, 4 * exec.rank()});
     part.turn({20});
     part.append({10});
     auto const counts = part.counts, positions = part.positions;
@@ -410,10 +434,10 @@ TEST_SUITE("mpi") {
     kv::eviction const policy{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::token},
                               .budget = kv::per_lane{8}};
     for (refusal const& each : refusals) {
-      part_of_model part(exec, policy, each.model, 0, each.model.kv_heads);
+      part_of_model part(exec, policy, each.model, {0, each.model.kv_heads, 0});
       CHECK(error_of([&] { examples::check_ranks(exec, policy, part.cache); }) == "check_ranks: " + each.line);
     }
-    part_of_model part(exec, policy, model_shape{2, 2, 2, 8, 1, 32, false, 1}, 0, 2);
+    part_of_model part(exec, policy, model_shape{2, 2, 2, 8, 1, 32, false, 1}, {0, 2, 0});
     auto other = policy;
     other.budget.tokens = 8 + more;
     CHECK(error_of([&] { examples::check_ranks(exec, other, part.cache); }) ==
@@ -426,7 +450,7 @@ TEST_SUITE("mpi") {
     if (exec.ranks() == 1) return;
     int const more = exec.rank() == 1 ? 5 : 0;
     auto const policy = kv::policies::intent_kv({.budget = 10});
-    part_of_model part(exec, policy, model_shape{2, 2, 1, 8, 1, 30 + more, false, 1}, 0, 2);
+    part_of_model part(exec, policy, model_shape{2, 2, 1, 8, 1, 30 + more, false, 1}, {0, 2, 0});
     part.append({20});
     part.observe();
     auto const counts = part.counts;
@@ -439,7 +463,7 @@ TEST_SUITE("mpi") {
     mpi_executor exec(MPI_COMM_WORLD);
     if (exec.ranks() == 1) return;
     auto const policy = kv::policies::intent_kv({.budget = 10});
-    part_of_model part(exec, policy, model_shape{2, 2, 1, 8, 2, 30, false, 1}, 0, 2);
+    part_of_model part(exec, policy, model_shape{2, 2, 1, 8, 2, 30, false, 1}, {0, 2, 0});
     part.append({6, 7});
     examples::check_tokens(exec, part.cache.lanes);
     if (exec.rank() == 1) part.cache.lanes.position.row({1, 0, 0})[6] = 9;
@@ -448,11 +472,30 @@ TEST_SUITE("mpi") {
           "sequence");
   }
 
+  TEST_CASE("heads that decide together without a sum over the ranks are refused") {
+    mpi_executor exec(MPI_COMM_WORLD);
+    if (exec.ranks() == 1) return;
+    auto const expect_refused = [&](auto const& policy) {
+      part_of_model part(exec, policy, model_shape{2, 2, 1, 8, 1, 30, false, 1}, {0, 2, 0});
+      part.append({20});
+      part.observe();
+      CHECK(error_of([&] { part.decide(); }) ==
+            "decide: score.decides = " + kv::to_string(kv::granularity{policy.score.decides}) + ", but heads of " +
+                std::to_string(exec.ranks()) + " ranks decide, and the scorer does not reduce");
+    };
+    expect_refused(kv::policies::tova({.budget = 8}));
+    for (auto const how : {kv::reduction::max, kv::reduction::mean}) {
+      expect_refused(kv::eviction{
+          .score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::token, .how = how},
+          .budget = kv::per_lane{8}});
+    }
+  }
+
   TEST_CASE("a budget that heads of several ranks share is refused") {
     mpi_executor exec(MPI_COMM_WORLD);
     if (exec.ranks() == 1) return;
     kv::eviction const policy{.score = kv::knorm{}, .budget = kv::per_layer{8}};
-    part_of_model part(exec, policy, model_shape{2, 2, 1, 8, 1, 30, false, 1}, 0, 2);
+    part_of_model part(exec, policy, model_shape{2, 2, 1, 8, 1, 30, false, 1}, {0, 2, 0});
     part.append({20});
     CHECK(error_of([&] { part.decide(); }) == "decide: budget.scope = layer, but the heads that share it are on " +
                                                   std::to_string(exec.ranks()) + " ranks: gather first");
@@ -477,25 +520,33 @@ TEST_SUITE("mpi") {
       model_shape model = random_model(random);
       CAPTURE(round);
       random_head const head(model.head_dim, random);
-      kv::intent_kv score{.mode = random.one_of<kv::intent_mode>(
-                              {kv::intent_mode::query, kv::intent_mode::memory, kv::intent_mode::learnable}),
-                          .prefix = random.below(4),
-                          .tail = random.between(1, 6),
-                          .normalize_encoding = random.chance(50)};
-      if (score.mode == kv::intent_mode::learnable) score.residual = head.view();
-      expect_same(kv::policies::intent_kv({random_budget(random, model.capacity), score}), model, 5, random);
+      expect_same(random_intent_kv(random, head, model.capacity), model, 5, random);
 
       kv::per_lane const budget{random_budget(random, model.capacity)};
-      expect_same(kv::eviction{.score = kv::reduce_lanes{.score_of = kv::snapkv{.window = 4},
-                                                         .decides = kv::granularity::token},
+      auto const decides = random.one_of<kv::granularity>({kv::granularity::layer, kv::granularity::token});
+      expect_same(kv::eviction{.score = kv::reduce_lanes{.score_of = kv::snapkv{.window = 4}, .decides = decides},
                                .budget = budget},
                   model, 5, random);
       expect_same(kv::policies::snapkv({.budget = budget.tokens, .score = {.window = 4}}), model, 5, random);
       model.integer_norms = true;  // many scores are equal: the lower ordinal must win on every rank
-      expect_same(kv::eviction{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = kv::granularity::token},
+      expect_same(kv::eviction{.score = kv::reduce_lanes{.score_of = kv::knorm{}, .decides = decides},
                                .protect = kv::sinks{random.below(3)} | kv::recent{random.below(5)},
                                .budget = budget},
                   model, 5, random);
+    }
+  }
+
+  TEST_CASE("where every rank has a copy of one KV head, IntentKV decides as one process does") {
+    dice random(7);
+    for (int round = 0; round < rounds(); ++round) {
+      model_shape part = random_model(random);
+      part.kv_heads = 1;
+      model_shape whole = part;
+      whole.group = part.group * ranks_of_world();
+      CAPTURE(round);
+      random_head const head(part.head_dim, random);
+      head_part const mine{0, 1, rank_in_world() * part.group};
+      expect_same(random_intent_kv(random, head, part.capacity), part, mine, whole, 5, random);
     }
   }
 }
