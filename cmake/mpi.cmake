@@ -2,10 +2,22 @@
 set(MPI_CXX_SKIP_MPICXX ON)
 find_package(MPI QUIET COMPONENTS CXX)
 
+# So that mpirun works as root, and on fewer cores than ranks: Open MPI 4 reads the first variables, Open MPI 5 those with
+# PRTE, and MPICH needs none. Leaks are not looked for, because Open MPI keeps memory to the end of the program in libraries
+# that it has unloaded by then.
+set(KVPOLICY_MPI_ENVIRONMENT
+    OMPI_ALLOW_RUN_AS_ROOT=1
+    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1
+    OMPI_MCA_btl_vader_single_copy_mechanism=none
+    PRTE_ALLOW_RUN_AS_ROOT=1
+    PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+    ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1)
+
 # kvpolicy_mpi_test(<name> <ranks> <program> <argument>...)
 #
-# A test that runs a program on so many ranks of this machine, as root or as a user, also on fewer cores. Without MPI it is
-# skipped. EXPECTED <file>: the text that it prints.
+# A test that runs a program on so many ranks of this machine. Without MPI it is skipped. EXPECTED <file>: the text that it prints.
 function(kvpolicy_mpi_test name ranks)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "EXPECTED" "")
   if(NOT MPI_CXX_FOUND)
@@ -23,13 +35,5 @@ function(kvpolicy_mpi_test name ranks)
   else()
     add_test(NAME ${name} COMMAND ${run})
   endif()
-  # Open MPI 4 reads the first group of variables, Open MPI 5 the second; MPICH needs none. Leaks are
-  # not looked for, because Open MPI keeps memory to the end of the program in libraries that it has unloaded by then.
-  set_tests_properties(
-    ${name}
-    PROPERTIES
-      TIMEOUT 120 PROCESSORS 2
-      ENVIRONMENT
-      "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_btl_vader_single_copy_mechanism=none;PRTE_ALLOW_RUN_AS_ROOT=1;PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1;PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe;ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1"
-  )
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 PROCESSORS 2 ENVIRONMENT "${KVPOLICY_MPI_ENVIRONMENT}")
 endfunction()
