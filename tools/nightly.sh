@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: other random cases, longer fuzzing, planted bugs, threads, coverage, mutants.
-# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads soak coverage mutants clang libcxx device slow; all of them by default
+# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads soak coverage mutants clang libcxx device slow engines; all of them by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --ci
@@ -69,7 +69,12 @@ slow() {
   cmake --preset release && cmake --build --preset release --target all demo_full kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
 }
 
-for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx device slow}"; do
+# llama.cpp, transformers and MPI, installed where they are not there yet.
+engines() {
+  tools/engines.sh llama_cpp transformers mpi
+}
+
+for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx device slow engines}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
@@ -82,6 +87,7 @@ for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx 
       libcxx) step 'clang 19 with libc++' libcxx ;;
       device) step 'on the emulated device' device ;;
       slow) step 'tests that wait for the night' slow ;;
+      engines) step 'engines' engines ;;
       mutants) step 'mutants' tools/mutate.py --count 60 ;;
       *) echo "tools/nightly.sh: there is no step $name" >&2; exit 2 ;;
     esac
