@@ -4,9 +4,13 @@
 //
 // Every rank also runs the whole model alone, and compares: the tokens that are generated and the entries that are kept
 // must be the same. It prints how many tokens differ, and ends with status 1 if any does.
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <string>
+#include <kvpolicy/kvpolicy.hpp>
 #include <vector>
 
 #include "check_ranks.hpp"

@@ -56,6 +56,7 @@ struct model_shape {
   int layers = 1, kv_heads = 1, group = 1, head_dim = 8, sequences = 1, capacity = 32;
   bool integer_norms = false;
   std::uint64_t seed = 1;
+  bool in_turns = false;  ///< decides about one sequence after another
 };
 
 /// A number in [-1, 1) that depends on its place in the model only.
@@ -96,12 +97,14 @@ class part_of_model {
                                     .counts = counts.data(),
                                     .positions = positions.data()})),
         state(kv::make_state(exec, policy, cache)),
-        plan(kv::make_plan(exec, policy, cache, kv::compact{})) {}
+        plan(kv::make_plan(exec, policy, cache, kv::at_once{.sequences = model.in_turns ? 1 : model.sequences},
+                           kv::compact{})) {}
 
   /// Every sequence gets new tokens, and decides.
   void turn(std::vector<int> const& new_tokens) {
     append(new_tokens);
     observe();
+    if (of.in_turns) return evict();
     decide();
     kv::apply(exec, kv::compact{}, plan, cache, state);
   }
@@ -161,6 +164,12 @@ class part_of_model {
   kv::plan<Executor> plan;
 
  private:
+  void evict() {
+    kv::queries const shown = queries_now();
+    kv::turn_queries const asked{shown, span_begin.data(), span_end.data()};
+    kv::signals const in{cache.lanes, kv::keys_of(cache), shown, asked};
+    together([&] { kv::evict(exec, policy, in, kv::compact{}, cache, state, plan); });
+  }
   template <class Call>
   void together(Call const& call) {
     if constexpr (requires { exec.together(call); }) {
@@ -215,7 +224,7 @@ bool same_lane(Part const& part, Whole const& whole, kv::lane mine) {
 template <class Policy>
 void expect_same(Policy const& policy, model_shape const& of_part, head_part const& mine, model_shape const& model,
                  int turns, dice& random) {
-  counting_executor ranks(MPI_COMM_WORLD, 1, kv::isa::portable);
+  counting_executor ranks(MPI_COMM_WORLD, random.between(1, 2), kv::isa::portable);
   kv::host_executor alone(1, kv::isa::portable);
   part_of_model part(ranks, policy, of_part, mine);
   part_of_model whole(alone, policy, model, {0, model.kv_heads, 0});
@@ -278,7 +287,8 @@ model_shape random_model(dice& random) {
           .sequences = random.between(1, 3),
           .capacity = random.between(30, 90),
           .integer_norms = false,
-          .seed = static_cast<std::uint64_t>(random.below(1 << 30))};
+          .seed = static_cast<std::uint64_t>(random.below(1 << 30)),
+          .in_turns = random.chance(30)};
 }
 
 /// 0, 1, all that fits, or a number between.
@@ -382,7 +392,6 @@ TEST_SUITE("mpi") {
   }
 
   TEST_CASE("a decision that fails on one rank leaves cache and state of all ranks as they were") {
-    dice random(7);
     model_shape const model{1, 2 * ranks_of_world(), 2, 8, 1, 40, false, 5};
     auto const policy = kv::policies::intent_kv({.budget = 10});
     mpi_executor exec(MPI_COMM_WORLD);
