@@ -1,0 +1,10 @@
+"""KV-cache policies for arrays of NumPy, PyTorch and JAX.
+
+`decide` says which entries of a KV cache a policy keeps. `Evictor` does so step by step, for an engine that appends,
+observes and evicts. `kvpolicy.hf.evict` evicts in models of transformers.
+"""
+
+from ._decide import Kept, decide
+from ._native import Evictor, PolicyFacts, __version__, policy_facts, scorers
+
+__all__ = ["Evictor", "Kept", "PolicyFacts", "__version__", "decide", "policy_facts", "scorers"]

@@ -1,0 +1,469 @@
+"""Eviction in models of Hugging Face transformers.
+
+    with kvpolicy.hf.evict(model, "snapkv(window=32) | budget(ratio=0.25)"):
+        model.generate(**inputs)
+
+The keys and values of a model's full-attention layers are cut after each prefill, or after each forward; layers with a
+sliding window are left alone. The model's code is not changed: its attention function is replaced by one that shows the
+query rows to the policy and then calls the model's own, and a hook shortens the cache.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from ._decide import available_threads
+from ._native import Evictor, PolicyFacts, policy_facts
+
+__all__ = ["EvictedLayer", "Eviction", "evict"]
+
+BASES = ("sdpa", "eager")
+PREFIX = "kvpolicy_"
+SIGNALS = {"keys", "values", "recent_queries", "attention_mass"}
+LONG_PROMPT = 4096  # tokens from which a progress bar is shown
+
+
+def _expects(ok: bool, name: str, value: Any, rule: str) -> None:
+    if not ok:
+        raise ValueError(f"hf.evict: {name} = {value}, but {rule}")
+
+
+class EvictedLayer(DynamicLayer):
+    """A layer of a DynamicCache from which entries were dropped.
+
+    Its tensors hold the kept entries and the tokens after them. `get_seq_length` still counts every token, so that
+    `generate` continues at the right position.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dropped = 0  # tokens that are no longer in the tensors
+        self.kept = 0  # rows that the last eviction left
+        self.reordered = False  # sequences changed their places
+
+    @property
+    def rows(self) -> int:
+        return 0 if self.keys is None or self.keys.numel() == 0 else self.keys.shape[-2]
+
+    def get_seq_length(self, *_: Any) -> int:
+        return self.rows + self.dropped
+
+    def get_mask_sizes(self, query_length: Any, *_: Any) -> tuple[int, int]:
+        # Before transformers 5.3 the argument is the tensor of positions.
+        new = query_length if isinstance(query_length, int) else int(query_length.shape[0])
+        return self.rows + new, self.dropped
+
+    def crop(self, tokens_to_remove: int) -> None:
+        length = self.get_seq_length()
+        remove = -tokens_to_remove if tokens_to_remove <= 0 else max(length - tokens_to_remove, 0)
+        if remove == 0:
+            return
+        if remove > self.rows - self.kept:
+            raise ValueError(
+                f"crop: tokens = {remove}, but only the {self.rows - self.kept} tokens after the last eviction can be removed"
+            )
+        self.keys = self.keys[..., :-remove, :]
+        self.values = self.values[..., :-remove, :]
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        self.reordered = True
+        super().reorder_cache(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.reordered = True
+        super().batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self.reordered = True
+        super().batch_select_indices(indices)
+
+    def reset(self) -> None:
+        super().reset()
+        self.dropped = self.kept = 0
+        self.reordered = False
+
+
+def _tracked(layer: DynamicLayer) -> EvictedLayer:
+    made = EvictedLayer()
+    made.__dict__.update(layer.__dict__)
+    return made
+
+
+class _Record:
+    """What is known of a cache: the entries of its sequences, and which rows of its tensors are padding."""
+
+    def __init__(self, evictor: Evictor) -> None:
+        self.evictor = evictor
+        self.rows = 0
+        self.valid: torch.Tensor | None = None  # [sequence, row]; None: no row is padding
+
+    def add_rows(self, new: int, mask: torch.Tensor | None) -> None:
+        """Notes `new` rows; `mask` [sequence, new] says which of them are tokens, None all of them."""
+        if self.valid is None and mask is not None and not bool(mask.all()):
+            self.valid = torch.ones(mask.shape[0], self.rows, dtype=torch.bool, device=mask.device)
+        if self.valid is not None:
+            more = mask if mask is not None else torch.ones(self.valid.shape[0], new, dtype=torch.bool, device=self.valid.device)
+            self.valid = torch.cat((self.valid, more.to(self.valid.device)), dim=1)
+        self.rows += new
+
+    def cut_rows(self, rows: int) -> None:
+        self.rows = rows
+        if self.valid is not None:
+            self.valid = self.valid[:, :rows]
+
+
+# The records of every cache by the text of the policy, so that a later block continues with the same cache.
+_records: "weakref.WeakKeyDictionary[DynamicCache, dict[str, _Record]]" = weakref.WeakKeyDictionary()
+# The eviction of each configuration whose attention function is replaced.
+_active: dict[int, "Eviction"] = {}
+
+
+def _attention(base: str) -> Any:
+    """An attention function that shows the query rows, and then calls the function `base`."""
+
+    def attend(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any) -> Any:
+        eviction = _active.get(id(module.config))
+        if eviction is not None:
+            eviction._observe(module, query, key, value)
+        own = sys.modules[type(module).__module__]
+        function = own.eager_attention_forward if base == "eager" else ALL_ATTENTION_FUNCTIONS[base]
+        return function(module, query, key, value, attention_mask, **kwargs)
+
+    return attend
+
+
+def _mask(base: str) -> Any:
+    """A function that makes masks as `base` does, of caches whose rows are no longer those of the prompt."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        eviction = _active.get(id(kwargs.get("config")))
+        if eviction is not None and kwargs.get("local_size") is None:
+            kwargs["attention_mask"] = eviction._padding(kwargs.get("attention_mask"), kwargs["kv_length"], kwargs.get("kv_offset", 0))
+        return ALL_MASK_ATTENTION_FUNCTIONS[base](*args, **kwargs)
+
+    return make
+
+
+for _base in BASES:
+    ALL_ATTENTION_FUNCTIONS.register(PREFIX + _base, _attention(_base))
+    ALL_MASK_ATTENTION_FUNCTIONS.register(PREFIX + _base, _mask(_base))
+
+
+class _Layers:
+    """The attention modules of a model, and which of them are cut."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+        found = {
+            module.layer_idx: module
+            for module in self.decoder.modules()
+            if isinstance(getattr(module, "layer_idx", None), int) and all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "head_dim"))
+        }
+        name = type(model).__name__
+        _expects(len(found) > 0, "model", name, "no module has q_proj, k_proj, v_proj and head_dim; fused projections are not known")
+        self.config = self.decoder.config
+        self.configs = list({id(one.config): one.config for one in found.values()}.values())
+        kinds = [type(one) for one in DynamicCache(config=model.config).layers]
+        _expects(len(kinds) == len(found), "model", f"{name} with {len(found)} attention layers", f"its cache has {len(kinds)}")
+        for index, kind in enumerate(kinds):
+            known = kind in (DynamicLayer, DynamicSlidingWindowLayer)
+            _expects(known, f"cache layer {index}", kind.__name__, "a layer attends to all tokens, or has a sliding window")
+        self.cut = [index for index, kind in enumerate(kinds) if kind is DynamicLayer]
+        _expects(len(self.cut) > 0, "model", f"{name} with a sliding window in every layer", "only layers that attend to all tokens are cut")
+        self.place = {index: place for place, index in enumerate(self.cut)}
+        self.shape = self._shape([found[index] for index in self.cut])
+
+    @staticmethod
+    def _shape(modules: list[Any]) -> dict[str, Any]:
+        shapes = []
+        for one in modules:
+            dims = one.head_dim
+            kv_heads = one.k_proj.out_features // dims
+            made = {
+                "query_heads": one.q_proj.out_features // dims,
+                "kv_heads": kv_heads,
+                "head_dim": dims,
+                "value_dim": one.v_proj.out_features // kv_heads,
+                "scale": float(one.scaling),
+                "soft_cap": float(getattr(one, "attn_logit_softcapping", None) or 0),
+            }
+            _expects(getattr(one, "sinks", None) is None, "model", type(one).__name__, "learned sinks are not shown to the policy yet")
+            shapes.append(made)
+        for index, one in enumerate(shapes):
+            _expects(one == shapes[0], f"full layer {index}", one, f"full layers are alike, and the first is {shapes[0]}")
+        return {"layers": len(modules), **shapes[0]}
+
+
+class Eviction:
+    """An eviction in progress: what `evict` returns. `decisions` counts the cuts, `report` is that of the last one."""
+
+    def __init__(self, model: PreTrainedModel, policy: str, *, when: str, progress: bool | None, threads: int | None) -> None:
+        self.facts: PolicyFacts = policy_facts(policy)
+        self.policy = self.facts.text
+        self.decisions = 0
+        self.report: dict[str, int] = {}
+        self._model, self._when, self._progress = model, when, progress
+        self._threads = available_threads() if threads is None else threads
+        self._check(model, when)
+        self._layers = _Layers(model)
+        self._handles: list[Any] = []
+        self._previous: list[tuple[Any, str]] = []
+        self._forward: tuple[_Record, DynamicCache, int, list[int], torch.Tensor | None] | None = None
+        self._in_prefill = False
+        self._pending: tuple[_Record, DynamicCache] | None = None
+        self._bar: Any = None
+
+    def _check(self, model: PreTrainedModel, when: str) -> None:
+        _expects(when in ("prefill", "forward"), "when", when, "a policy decides after each prefill or after each forward")
+        base = model.config._attn_implementation
+        _expects(not str(base).startswith(PREFIX), "model", type(model).__name__, "it is inside another block already")
+        _expects(base in BASES, "attention implementation", base, f"the known ones are {' and '.join(BASES)}")
+        missing = [one for one in self.facts.needs if one not in SIGNALS]
+        _expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
+        for scope in ("layer", "global"):
+            _expects(f"scope={scope}" not in self.policy, "policy", self.policy, "heads that share a budget keep unequal numbers, and a DynamicCache is rectangular")
+
+    # The block ------------------------------------------------------------------------------------------------------
+    def __enter__(self) -> "Eviction":
+        self._check(self._model, self._when)
+        name = PREFIX + self._model.config._attn_implementation
+        for config in {id(one): one for one in (*self._layers.configs, self._layers.config)}.values():
+            self._previous.append((config, config._attn_implementation))
+            config._attn_implementation = name
+            _active[id(config)] = self
+        decoder = self._layers.decoder
+        self._handles.append(decoder.register_forward_pre_hook(self._before, with_kwargs=True))
+        self._handles.append(decoder.register_forward_hook(self._after, with_kwargs=True, always_call=True))
+        if hasattr(self._model, "_prefill"):
+            self._model._prefill = self._whole_prefill
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for config, previous in self._previous:
+            config._attn_implementation = previous
+            _active.pop(id(config), None)
+        self._model.__dict__.pop("_prefill", None)
+        self._handles, self._previous, self._forward, self._pending = [], [], None, None
+
+    def _whole_prefill(self, *args: Any, **kwargs: Any) -> Any:
+        """The prefill of `generate`, of which all chunks are shown before the policy decides."""
+        self._in_prefill, self._pending = True, None
+        try:
+            output = type(self._model)._prefill(self._model, *args, **kwargs)
+        finally:
+            self._in_prefill = False
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._evict(*pending)
+        return output
+
+    # A forward ------------------------------------------------------------------------------------------------------
+    def _before(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._forward = None
+        cache = kwargs.get("past_key_values")
+        wanted = kwargs.get("use_cache")
+        if cache is None:
+            if not (self._layers.config.use_cache if wanted is None else wanted):
+                return None
+            cache = kwargs["past_key_values"] = DynamicCache(config=self._layers.config)
+        self._check_cache(cache)
+        given = args[0] if args else kwargs.get("input_ids")
+        given = given if given is not None else kwargs["inputs_embeds"]
+        sequences, tokens = given.shape[0], given.shape[1]
+        mask = args[1] if len(args) > 1 else kwargs.get("attention_mask")
+        mask = self._token_mask(mask)
+        record = self._record_of(cache, sequences, tokens, mask)
+        new = mask[:, -tokens:] if mask is not None else None
+        counts = self._new_tokens(record, new, sequences, tokens)
+        record.evictor.append(counts)
+        self._forward = (record, cache, tokens, counts, new)
+        self._open_bar(tokens)
+        return args, kwargs
+
+    def _check_cache(self, cache: Any) -> None:
+        _expects(type(cache) is DynamicCache, "cache", type(cache).__name__, "only a DynamicCache can be cut")
+        _expects(not cache.offloading, "cache", "offloaded", "its rows are not where the policy reads them")
+        for index, layer in enumerate(cache.layers):
+            known = (DynamicLayer, EvictedLayer) if index in self._layers.place else (DynamicLayer, DynamicSlidingWindowLayer)
+            _expects(type(layer) in known, f"cache layer {index}", type(layer).__name__, f"it is a {' or '.join(one.__name__ for one in known)}")
+
+    @staticmethod
+    def _token_mask(mask: Any) -> torch.Tensor | None:
+        if mask is None:
+            return None
+        axes = len(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
+        _expects(axes == 2, "attention_mask", f"{axes} axes", "it says which tokens are padding, [sequence, token]")
+        return mask.to(torch.bool)
+
+    def _record_of(self, cache: DynamicCache, sequences: int, tokens: int, mask: torch.Tensor | None) -> _Record:
+        """The record of a cache, in step with what happened to the cache outside of these hooks."""
+        layer = cache.layers[self._layers.cut[0]] if len(cache.layers) > self._layers.cut[0] else None
+        rows = 0 if layer is None or not layer.is_initialized or layer.keys.numel() == 0 else layer.keys.shape[-2]
+        known = _records.setdefault(cache, {})
+        record = known.get(self.policy)
+        _expects(not getattr(layer, "reordered", False) or record is None or self._when == "prefill" and tokens == 1, "cache", "reordered",
+                 "a beam search has moved its sequences: evict once, after the prefill")
+        if record is None or rows == 0 and record.rows > 0:
+            evictor = Evictor(self.policy, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads, **self._layers.shape)
+            other = next(iter(known.values()), None)
+            record = known[self.policy] = _Record(evictor)
+            if rows > 0 and other is not None and other.valid is not None:
+                self._catch_up(record, rows, sequences, other.valid[:, :rows])
+        _expects(len(record.evictor.counts) == sequences, "batch", f"{sequences} sequences", f"the cache has {len(record.evictor.counts)}")
+        if rows < record.rows:
+            record.evictor.remove_last([record.rows - rows] * sequences)
+            record.cut_rows(rows)
+        elif rows > record.rows:
+            more = rows - record.rows
+            past = mask.shape[1] - tokens if mask is not None else 0
+            self._catch_up(record, more, sequences, mask[:, past - more : past] if mask is not None and past >= more else None)
+        return record
+
+    def _catch_up(self, record: _Record, rows: int, sequences: int, mask: torch.Tensor | None) -> None:
+        """Notes rows of which no query row was shown, because they were written outside of a block."""
+        _expects(not self.facts.every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
+        record.evictor.append([rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)])
+        record.add_rows(rows, mask)
+
+    def _new_tokens(self, record: _Record, new: torch.Tensor | None, sequences: int, tokens: int) -> list[int]:
+        if new is None or bool(new.all()):
+            return [tokens] * sequences
+        _expects(bool((new[:, 1:] >= new[:, :-1]).all()), "attention_mask", "a hole or padding on the right", "sequences are padded on the left")
+        counts = [int(one) for one in new.sum(dim=1)]
+        for sequence, count in enumerate(counts):
+            fits = count == tokens or record.evictor.counts[sequence] == 0
+            _expects(fits, "attention_mask", f"a hole in sequence {sequence}", "padding stands before a sequence's first token")
+        return counts
+
+    def _observe(self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        place = self._layers.place.get(module.layer_idx)
+        if self._forward is None or place is None:
+            return
+        if self._bar is not None:
+            self._bar.update(query.shape[2])
+        if self.facts.every_row:
+            self._forward[0].evictor.observe(place, _host(query), _host(key), _host(value))
+        elif self.facts.window_rows > 0:
+            self._forward[0].evictor.observe(place, _host(query[:, :, -self.facts.window_rows :]))
+
+    def _padding(self, mask: torch.Tensor | None, kv_length: int, kv_offset: int) -> torch.Tensor | None:
+        """The mask [sequence, dropped + rows + new tokens] of the tokens that are no padding."""
+        if self._forward is None or self._forward[0].valid is None:
+            return mask
+        record, _, tokens, _, new = self._forward
+        made = torch.ones(record.valid.shape[0], kv_offset + kv_length, dtype=torch.bool, device=record.valid.device)
+        made[:, kv_offset : kv_offset + record.rows] = record.valid
+        if new is not None:
+            made[:, -tokens:] = new
+        return made
+
+    def _after(self, _module: Any, _args: Any, _kwargs: Any, output: Any) -> None:
+        self._close_bar()
+        if self._forward is None:
+            return
+        record, cache, tokens, counts, new = self._forward
+        self._forward = None
+        if output is None:  # the forward failed
+            record.evictor.remove_last(counts)
+            return
+        for index in self._layers.cut:
+            if type(cache.layers[index]) is DynamicLayer:
+                cache.layers[index] = _tracked(cache.layers[index])
+        record.add_rows(tokens, new)
+        if self._when == "forward" or tokens > 1 and not self._in_prefill:
+            self._evict(record, cache)
+        elif self._in_prefill:
+            self._pending = (record, cache)
+
+    # A decision -----------------------------------------------------------------------------------------------------
+    def _evict(self, record: _Record, cache: DynamicCache) -> None:
+        """Decides about the whole cache, and then cuts it. If anything is refused, the cache stays as it was."""
+        layers = [cache.layers[index] for index in self._layers.cut]
+        read = lambda name, tensors: [_host(one) for one in tensors] if name in self.facts.needs else []
+        keys, values = read("keys", (one.keys for one in layers)), read("values", (one.values for one in layers))
+        indptr, indices, report = record.evictor.decide(keys, values)
+        before = record.evictor.counts
+        kept = np.diff(indptr).reshape(len(before), -1)
+        most = int(kept.max(initial=0))
+        _expects(bool((kept == kept[:, :1]).all()), "policy", self.policy, f"heads of a sequence keep {kept.min(initial=most)} to {most} entries, and a DynamicCache is rectangular")
+        if most == record.rows:
+            return
+        chosen = self._rows_of(indices, kept[:, 0], before, record.rows, len(layers))
+        made = [tuple(_picked(one, chosen[:, place]) for one in (layer.keys, layer.values)) for place, layer in enumerate(layers)]
+        record.evictor.apply()
+        for layer, (new_keys, new_values) in zip(layers, made):
+            layer.keys, layer.values = new_keys, new_values
+            layer.dropped += record.rows - most
+            layer.kept = most
+        record.rows, record.valid = most, None
+        if int(kept.min()) < most:
+            first = torch.as_tensor(most - kept[:, :1], device=layers[0].keys.device)
+            record.valid = torch.arange(most, device=first.device)[None, :] >= first
+        self.decisions += 1
+        self.report = report
+
+    def _rows_of(self, indices: np.ndarray, kept: np.ndarray, before: list[int], rows: int, layers: int) -> torch.Tensor:
+        """The kept rows of the tensors, [sequence, layer, head, kept]. A sequence that keeps fewer has padding in front."""
+        heads, most = self._layers.shape["kv_heads"], int(kept.max())
+        chosen = np.zeros((len(kept), layers, heads, most), dtype=np.int64)
+        begin = 0
+        for sequence, count in enumerate(int(one) for one in kept):
+            end = begin + layers * heads * count
+            chosen[sequence, :, :, most - count :] = indices[begin:end].reshape(layers, heads, count) + (rows - before[sequence])
+            begin = end
+        return torch.from_numpy(chosen)
+
+    # The progress bar -----------------------------------------------------------------------------------------------
+    def _open_bar(self, tokens: int) -> None:
+        wanted = tokens >= LONG_PROMPT and sys.stderr.isatty() if self._progress is None else self._progress and tokens > 1
+        if wanted:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=tokens * len(self._layers.cut), desc=f"prefill of {tokens} tokens", unit="row", leave=False)
+
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def _host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu()
+
+
+def _picked(tensor: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """The rows `chosen` [sequence, head, kept] of a tensor [sequence, head, row, channel], in memory of their own."""
+    index = chosen.to(tensor.device)[..., None].expand(-1, -1, -1, tensor.shape[-1])
+    return tensor.gather(2, index)
+
+
+def evict(model: PreTrainedModel, policy: str, *, when: str = "prefill", progress: bool | None = None, threads: int | None = None) -> Eviction:
+    """Evicts entries of the model's KV cache by a policy, inside of a `with` block.
+
+    - `policy`: a text such as "snapkv(window=32) | sinks(4) | budget(1024)". `budget(ratio=0.25)` drops a quarter.
+    - `when`: "prefill" decides once after each prefill: the prompt, and every later message of a conversation. "forward"
+      decides after every forward, as H2O, TOVA and StreamingLLM do.
+    - `progress`: whether a bar shows the layers of a prefill; by default for 4,096 tokens and more, on a terminal.
+    - `threads`: threads that decide; by default one for each processor.
+
+    The cache is the `DynamicCache` that `generate` makes, or one of yours (`past_key_values`), which you keep for several
+    turns. Batches are padded on the left. Decisions are made in host memory: a cache on a GPU is copied to it.
+
+    Raises ValueError in one line, and leaves model and cache as they were, for a policy that is not sound, one whose
+    signals a model does not give, one after which heads would hold unequal numbers of entries, models without a layer
+    that attends to all tokens, and caches that are static, quantised or offloaded.
+    """
+    return Eviction(model, policy, when=when, progress=progress, threads=threads)
+
+

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Writes kvpolicy/presses.py from presses.txt. A new method is a line of the table.
+
+    python3 make_presses.py            # writes the module
+    python3 make_presses.py --check    # fails if the module is not what the table says
+"""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+MODULE = HERE / "kvpolicy" / "presses.py"
+
+HEAD = '''"""The presses of kvpress that kvpolicy has, under their names. make_presses.py writes this file from presses.txt.
+
+    from kvpolicy.presses import SnapKVPress  # instead of: from kvpress import SnapKVPress
+
+    with SnapKVPress(compression_ratio=0.5)(model):
+        model.generate(**inputs)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Press:
+    """A policy with kvpress's way of counting: the part `compression_ratio` of the entries is dropped."""
+
+    compression_ratio: float = 0.0
+
+    def scorer(self) -> str:
+        raise NotImplementedError
+
+    def policy(self) -> str:
+        """The policy as text, as `kvpolicy.decide` and `kvpolicy.hf.evict` read it."""
+        return f"{self.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress)"
+
+    def __call__(self, model: Any) -> Any:
+        """A `with` block in which the model's cache is cut."""
+        from .hf import evict
+
+        return evict(model, self.policy())
+'''
+
+
+def rows(text):
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            name, parameters, scorer = (part.strip() for part in line.split("|"))
+            yield name, [one.split("=") for one in parameters.split(", ") if one], scorer
+
+
+def module_of(text):
+    made, names = HEAD, []
+    for name, parameters, scorer in rows(text):
+        names.append(name)
+        made += f"\n\n@dataclass\nclass {name}(Press):\n"
+        for parameter, default in parameters:
+            made += f"    {parameter}: int = {default}\n"
+        made += "\n" if parameters else ""
+        quoted = f'f"{scorer}"'.replace("{", "{self.") if parameters else f'"{scorer}"'
+        made += f"    def scorer(self) -> str:\n        return {quoted}\n"
+    listed = ", ".join(f'"{name}": {name}' for name in names)
+    made += f"\n\nPRESSES: dict[str, type[Press]] = {{{listed}}}\n"
+    made += "__all__ = " + str(["PRESSES", "Press", *names]).replace("'", '"') + "\n"
+    return made
+
+
+def main():
+    made = module_of((HERE / "presses.txt").read_text())
+    if sys.argv[1:] == ["--check"]:
+        if MODULE.read_text() != made:
+            sys.exit("make_presses.py: kvpolicy/presses.py is not what presses.txt says; run make_presses.py")
+        return
+    MODULE.write_text(made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+// The Python module kvpolicy._native.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "evictor.hpp"
+
+namespace kvpolicy_python {
+namespace {
+
+using namespace nanobind::literals;
+
+template <class T>
+using numbers = nb::ndarray<nb::numpy, T, nb::ndim<1>, nb::c_contig>;
+
+/// A NumPy array that owns the numbers.
+template <class T>
+numbers<T> as_array(std::vector<T> from) {
+  auto held = std::make_unique<std::vector<T>>(std::move(from));
+  std::vector<T>* const memory = held.get();
+  nb::capsule owner(memory, [](void* at) noexcept { delete static_cast<std::vector<T>*>(at); });
+  static_cast<void>(held.release());
+  return numbers<T>(memory->data(), {memory->size()}, owner);
+}
+
+std::vector<rows> rows_of_layers(char const* call, char const* name, std::vector<array> const& from) {
+  std::vector<rows> made;
+  for (std::size_t l = 0; l < from.size(); ++l) {
+    made.push_back(rows_of(call, from.size() == 1 ? name : name + (" of layer " + std::to_string(l)), from[l]));
+  }
+  return made;
+}
+
+nb::dict report_of(kv::report const& from) {
+  nb::dict made;
+  made["nan_scores"] = from.nan_scores;
+  made["forced_over_budget"] = from.forced_over_budget;
+  made["triggered"] = from.triggered;
+  made["unobserved"] = from.unobserved;
+  made["over_budget"] = from.over_budget;
+  return made;
+}
+
+void observe(evictor& self, int layer, array const& queries, std::optional<array> const& keys,
+             std::optional<array> const& values) {
+  given_rows given;
+  if (keys) given.keys = {rows_of("observe", "keys", *keys)};
+  if (values) given.values = {rows_of("observe", "values", *values)};
+  rows const newest = rows_of("observe", "queries", queries);
+  nb::gil_scoped_release const released;
+  self.observe(layer, newest, given);
+}
+
+nb::tuple decide(evictor& self, std::vector<array> const& keys, std::vector<array> const& values,
+                 std::optional<array> const& scores) {
+  given_rows given{rows_of_layers("decide", "keys", keys), rows_of_layers("decide", "values", values), {}};
+  if (scores) given.scores = {*scores};
+  decision made;
+  {
+    nb::gil_scoped_release const released;
+    made = self.decide(given);
+  }
+  return nb::make_tuple(as_array(std::move(made.indptr)), as_array(std::move(made.indices)), report_of(made.report));
+}
+
+void add_evictor(nb::module_& to) {
+  using released = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<evictor>(
+      to, "Evictor",
+      "An eviction by name about a batch of sequences, with its recorded signals. The caller keeps keys "
+      "and values: it appends tokens, shows query rows, asks for a decision and moves its rows.")
+      .def(
+          "__init__",
+          [](evictor* self, std::string const& policy, int layers, int query_heads, int kv_heads, int head_dim,
+             int sequences, int capacity, int value_dim, std::optional<float> scale, float soft_cap, int threads) {
+            new (self) evictor(policy, {layers, query_heads, kv_heads, head_dim, value_dim, scale, soft_cap}, sequences,
+                               capacity, threads);
+          },
+          "policy"_a, nb::kw_only(), "layers"_a, "query_heads"_a, "kv_heads"_a, "head_dim"_a, "sequences"_a = 1,
+          "capacity"_a = 1024, "value_dim"_a = 0, "scale"_a = nb::none(), "soft_cap"_a = 0.0f, "threads"_a = 1,
+          "`capacity` is the number of tokens of a sequence for which there is room at first; it grows.\n\n"
+          "Raises ValueError if the policy or a size is not sound.")
+      .def("append", &evictor::append, "tokens"_a, released(),
+           "Adds `tokens[s]` new tokens to sequence s. Raises ValueError for a wrong number.")
+      .def("remove_last", &evictor::remove_last, "tokens"_a, released(),
+           "Takes the last `tokens[s]` tokens of sequence s back.")
+      .def(
+          "observe", &observe, "layer"_a, "queries"_a, "keys"_a = nb::none(), "values"_a = nb::none(),
+          "Shows query rows [sequence, query head, row, channel], after RoPE, of one layer to the policy: those of the "
+          "latest `append`, or the last of them. Keys [sequence, KV head, row, channel] are needed by policies that "
+          "read every row.")
+      .def(
+          "decide", &decide, "keys"_a = std::vector<array>{}, "values"_a = std::vector<array>{},
+          "scores"_a = nb::none(),
+          "Decides what each lane keeps, from the keys and values of every layer, each an array [sequence, KV head, "
+          "row, channel] whose last rows are the entries of a sequence. `scores` [layer, sequence, KV head, entry] are "
+          "those of the policy `external`.\n\n"
+          "Returns (indptr, indices, report): lane i keeps the entries indices[indptr[i]:indptr[i + 1]], ascending, "
+          "and "
+          "lanes are in the order of sequence, layer, KV head. Nothing is changed until `apply`.")
+      .def("apply", &evictor::apply, released(),
+           "Moves counts, positions and recorded signals as the latest decision says.")
+      .def_prop_ro("counts", &evictor::counts, "The number of entries that each sequence holds in its first lane.")
+      .def_prop_ro("tokens", &evictor::tokens,
+                   "The number of tokens that each sequence has received, dropped ones included.")
+      .def_prop_ro("policy", &evictor::policy, "The policy as text.");
+}
+
+void add_facts(nb::module_& to) {
+  nb::class_<policy_facts>(to, "PolicyFacts", "What a policy reads.")
+      .def_ro("text", &policy_facts::text, "The policy with every parameter, as the library prints it.")
+      .def_ro("scorer", &policy_facts::scorer, "The name of its scorer.")
+      .def_prop_ro(
+          "decides", [](policy_facts const& of) { return to_string(of.decides); },
+          "Which lanes decide together: lane, layer or token.")
+      .def_ro("needs", &policy_facts::needs, "The names of the signals that its scorer reads.")
+      .def_ro("window_rows", &policy_facts::window_rows, "How many of the last query rows it records.")
+      .def_ro("every_row", &policy_facts::every_row, "Whether it reads the query rows of every forward.")
+      .def_ro("session", &policy_facts::session, "Whether it keeps something between turns.");
+  to.def("policy_facts", &facts_of, "policy"_a,
+         "Parses a policy and says what it reads. Raises ValueError that names the column of a mistake.");
+}
+
+}  // namespace
+}  // namespace kvpolicy_python
+
+NB_MODULE(_native, m) {
+  namespace py = kvpolicy_python;
+  m.doc() = "kvpolicy's C++ library.";
+  m.attr("__version__") = kvpolicy::version;
+  py::add_facts(m);
+  py::add_evictor(m);
+  m.def(
+      "scorers",
+      [] {
+        std::vector<std::string> names;
+        for (kvpolicy::scorer_info const& each : kvpolicy::shipped().list()) names.push_back(each.name);
+        return names;
+      },
+      "The names of the scorers with which a policy can begin.");
+}

@@ -1,0 +1,181 @@
+"""Decisions about arrays of NumPy. They need nothing but NumPy."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import reference
+
+import kvpolicy
+
+
+def model(entries=100, heads=2, group=3, dims=16, sequences=1, layers=1, seed=0):
+    random = np.random.default_rng(seed)
+    keys = random.standard_normal((layers, sequences, heads, entries, dims), dtype=np.float32)
+    values = random.standard_normal((layers, sequences, heads, entries, dims), dtype=np.float32)
+    queries = random.standard_normal((layers, sequences, heads * group, entries, dims), dtype=np.float32)
+    return keys, values, queries
+
+
+def test_snapkv_keeps_what_the_papers_equations_keep():
+    for entries, window, width, budget in ((100, 8, 7, 30), (33, 32, 5, 33), (64, 16, 1, 17), (31, 32, 7, 10)):
+        keys, _, queries = model(entries)
+        made = kvpolicy.decide(f"snapkv(window={window}, pool=max:{width}) | budget({budget})", keys=keys[0, 0], queries=queries[0, 0, :, -window:])
+        expected = reference.snapkv(keys[0, 0], queries[0, 0], window, width, budget)
+        assert [made.lane(head=head).tolist() for head in range(2)] == expected
+
+
+def test_layers_and_sequences_decide_for_themselves():
+    keys, _, queries = model(layers=3, sequences=2)
+    made = kvpolicy.decide("snapkv(window=8) | budget(20)", keys=keys, queries=queries)
+    assert made.array().shape == (3, 2, 2, 20)
+    for layer in range(3):
+        for sequence in range(2):
+            expected = reference.snapkv(keys[layer, sequence], queries[layer, sequence], 8, 7, 20)
+            assert made.array()[layer, sequence].tolist() == expected
+    assert (made.counts == 20).all()
+
+
+def test_a_sequence_may_be_shorter_than_its_array():
+    keys, _, queries = model(sequences=2)
+    made = kvpolicy.decide("snapkv(window=8) | budget(ratio=0.5)", keys=keys, queries=queries[:, :, :, -8:], lengths=[100, 40])
+    assert made.counts.tolist() == [[[50, 50], [20, 20]]]
+    assert made.lane(sequence=1).tolist() == reference.snapkv(keys[0, 1, :, 60:], queries[0, 1], 8, 7, 20)[0]
+
+
+def test_strides_and_lists_are_read_in_place():
+    keys, _, queries = model()
+    expected = kvpolicy.decide("snapkv(window=8) | budget(20)", keys=keys, queries=queries).array()
+    by_token = np.ascontiguousarray(keys.transpose(0, 1, 3, 2, 4)).transpose(0, 1, 3, 2, 4)
+    wide = np.zeros((*keys.shape[:-1], 32), np.float32)
+    wide[..., ::2] = keys
+    assert not by_token.flags.c_contiguous
+    for other in (by_token, wide[..., ::2], [keys[0]]):
+        made = kvpolicy.decide("snapkv(window=8) | budget(20)", keys=other, queries=queries).array()
+        assert (made == expected).all()
+
+
+def test_half_precision_is_read_as_it_is():
+    keys, _, _ = model()
+    half = keys.astype(np.float16)
+    made = kvpolicy.decide("knorm | budget(10)", keys=half)
+    assert [made.lane(head=head).tolist() for head in range(2)] == reference.knorm(half[0, 0], 10)
+
+
+def test_h2o_reads_every_row():
+    keys, _, queries = model()
+    made = kvpolicy.decide("h2o(heavy=10, recent=10) | budget(20)", keys=keys, queries=queries)
+    mass = reference.probabilities(keys[0, 0], queries[0, 0])
+    for head in range(2):
+        heavy = reference.top(mass[3 * head : 3 * head + 3].sum(axis=(0, 1))[:90], 10)
+        assert made.lane(head=head).tolist() == heavy + list(range(90, 100))
+
+
+def test_scores_of_the_caller_decide():
+    scores = np.random.default_rng(1).standard_normal((1, 1, 2, 50), dtype=np.float32)
+    made = kvpolicy.decide("external | budget(5)", scores=scores)
+    assert [made.lane(head=head).tolist() for head in range(2)] == [reference.top(scores[0, 0, head], 5) for head in range(2)]
+
+
+def test_a_scale_and_a_cap_count():
+    keys, _, queries = model()
+    made = kvpolicy.decide("snapkv(window=8) | budget(20)", keys=keys, queries=queries, scale=0.01)
+    assert made.lane().tolist() == reference.snapkv(keys[0, 0], queries[0, 0], 8, 7, 20, scale=0.01)[0]
+    capped = kvpolicy.decide("snapkv(window=8) | budget(20)", keys=keys * 20, queries=queries, soft_cap=1.0)
+    plain = kvpolicy.decide("snapkv(window=8) | budget(20)", keys=keys * 20, queries=queries)
+    assert (capped.array() != plain.array()).any()
+
+
+def test_a_budget_in_bytes_counts_real_rows():
+    keys, values, _ = model(dims=16)  # an entry takes 128 bytes in each of two heads, which share the bytes
+    assert (kvpolicy.decide("knorm | budget(bytes=2560)", keys=keys, values=values).counts == 10).all()
+    assert (kvpolicy.decide("knorm | budget(bytes=2560)", keys=keys.astype(np.float16)).counts == 20).all()
+
+
+def test_unequal_lanes_are_lists():
+    keys, _, queries = model()
+    made = kvpolicy.decide("snapkv(window=8) | budget(20, scope=layer)", keys=keys, queries=queries)
+    assert made.counts.sum() == 40
+    if len(set(made.counts.ravel().tolist())) > 1:
+        with pytest.raises(ValueError, match="array: counts = "):
+            made.array()
+
+
+def test_state_grows_and_moves_with_the_entries():
+    """Evicting in the middle of a sequence and growing gives what the same steps give in one large state."""
+    keys, _, queries = model(300)
+    kept = []
+    for capacity in (16, 1000):
+        evictor = kvpolicy.Evictor("h2o(heavy=10, recent=10) | budget(20)", layers=1, query_heads=6, kv_heads=2, head_dim=16, capacity=capacity)
+        held = np.zeros((1, 2, 0, 16), np.float32)
+        for begin in range(0, 300, 50):
+            held = np.concatenate((held, keys[0, :, :, begin : begin + 50]), axis=2)
+            evictor.append([50])
+            evictor.observe(0, np.ascontiguousarray(queries[0, :, :, begin : begin + 50]), held)
+            indptr, indices, _ = evictor.decide([held])
+            evictor.apply()
+            rows = indices.reshape(2, -1)
+            held = np.stack([held[0, head, rows[head]] for head in range(2)])[None]
+            assert evictor.counts == [20] and evictor.tokens == [begin + 50]
+        kept.append(held)
+    assert (kept[0] == kept[1]).all()
+
+
+def test_tokens_can_be_taken_back():
+    keys, _, queries = model(60)
+    evictor = kvpolicy.Evictor("snapkv(window=8) | budget(20)", layers=1, query_heads=6, kv_heads=2, head_dim=16)
+    evictor.append([40])
+    evictor.observe(0, queries[0, :, :, 32:40])
+    evictor.append([20])
+    evictor.remove_last([20])
+    _, indices, _ = evictor.decide([keys[0, :, :, :40]])
+    assert indices.reshape(2, -1).tolist() == reference.snapkv(keys[0, 0, :, :40], queries[0, 0, :, :40], 8, 7, 20)
+
+
+def refused(text, **given):
+    with pytest.raises(ValueError) as error:
+        kvpolicy.decide(**given)
+    assert str(error.value) == text
+
+
+def test_errors_are_one_line_that_names_the_argument():
+    keys, _, queries = model()
+    snapkv = "snapkv(window=8) | budget(20)"
+    refused("parse: column 8 = windw, but snapkv has the fields window, pool, rows and group; did you mean window?", policy="snapkv(windw=3)", keys=keys)
+    refused("decide: queries = none, but snapkv reads query rows", policy=snapkv, keys=keys)
+    refused("decide: signals = none, but knorm needs signal keys", policy="knorm", entries=5)
+    refused("decide: keys.shape = (100, 16), but the axes are [layer, [sequence,]] head, row and channel", policy="knorm", keys=keys[0, 0, 0])
+    refused("decide: lengths = 101, but the arrays have 100 rows", policy="knorm", keys=keys, lengths=[101])
+    refused("observe: queries.shape = 8 channels, but a row has 16 channels", policy=snapkv, keys=keys, queries=np.ascontiguousarray(queries[..., :8]))
+    refused("observe: queries.strides = 8, but the channels of a query row are contiguous", policy=snapkv, keys=keys, queries=np.repeat(queries, 2, axis=4)[..., ::2])
+    refused("decide: keys.dtype = 64 bits, DLPack type 2, but the arrays are float32, float16 or bfloat16", policy="knorm", keys=keys.astype(np.float64))
+    refused("Evictor: shape.query_heads = 3, but it must be a multiple of the KV heads (2)", policy=snapkv, keys=keys, queries=queries[:, :, :3])
+
+
+def test_python_runs_while_the_library_decides():
+    """A thread counts while a decision is made in another one, which it cannot if the decision holds the lock."""
+    keys = np.random.default_rng(0).standard_normal((8, 1, 8, 20000, 64), dtype=np.float32)
+    queries = np.ascontiguousarray(keys[:, :, :, -64:])
+    counted, stop = [0], threading.Event()
+
+    def count():
+        while not stop.is_set():
+            counted[0] += 1
+            time.sleep(0)
+
+    evictor = kvpolicy.Evictor("snapkv(window=64) | budget(100)", layers=8, query_heads=8, kv_heads=8, head_dim=64, capacity=20000)
+    evictor.append([20000])
+    for layer in range(8):
+        evictor.observe(layer, queries[layer])
+    layers = list(keys)
+    thread = threading.Thread(target=count)
+    thread.start()
+    while counted[0] == 0:
+        time.sleep(0.001)
+    before = counted[0]
+    evictor.decide(layers)
+    during = counted[0] - before
+    stop.set()
+    thread.join()
+    assert during > 100

@@ -1,0 +1,266 @@
+"""Eviction in small random models of transformers, against a full cache under a mask of the same keep sets."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from masked import Masked
+from transformers import DynamicCache
+
+import kvpolicy.hf
+
+SIZES = dict(vocab_size=128, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
+             max_position_embeddings=4096, initializer_range=0.15, pad_token_id=0, bos_token_id=1, eos_token_id=None)
+SNAPKV = "snapkv(window=8) | budget(24)"
+TOLERANCE = 1e-3  # of logits: sums in another order
+
+
+def model_of(name, attention="sdpa", **more):
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **more})
+    torch.manual_seed(0)
+    made = getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")
+    return made._from_config(config, attn_implementation=attention).eval()
+
+
+def tokens(*shape, seed=1):
+    return torch.randint(2, 128, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def generated(model, ids, steps, cache=None, mask=None, **more):
+    cache = DynamicCache(config=model.config) if cache is None else cache
+    made = model.generate(ids, attention_mask=torch.ones_like(ids) if mask is None else mask, max_new_tokens=steps, do_sample=False,
+                          past_key_values=cache, output_logits=True, return_dict_in_generate=True, **more)
+    return made.sequences, torch.stack(made.logits, dim=1), cache
+
+
+def check_turn(engine, ids, mask, sequences, logits):
+    """Goes through one turn with the reference, and holds each step's logits against it."""
+    length = ids.shape[1]
+    known = engine.cache.get_seq_length()
+    expected = engine.forward(ids[:, known:], mask)
+    for step in range(logits.shape[1]):
+        if step == 1:
+            engine.evict()
+        if step > 0:
+            mask = None if mask is None else torch.cat((mask, torch.ones_like(mask[:, :1])), dim=1)
+            expected = engine.forward(sequences[:, length + step - 1, None], mask)
+        assert (logits[:, step] - expected).abs().max() < TOLERANCE, step
+
+
+def check_rows(engine, cache):
+    for layer in engine.full:
+        keys = cache.layers[layer].keys
+        for sequence in range(keys.shape[0]):
+            for head in range(keys.shape[1]):
+                kept = engine.kept_keys(layer, sequence, head)
+                assert torch.allclose(keys[sequence, head, keys.shape[2] - len(kept) :], kept, atol=1e-4), (layer, sequence, head)
+
+
+MODELS = [("Llama", "sdpa", {}), ("Llama", "eager", {}), ("Qwen2", "sdpa", {}), ("Qwen3", "sdpa", dict(head_dim=32)),
+          ("Mistral", "sdpa", dict(sliding_window=None)), ("Gemma", "sdpa", dict(head_dim=16)),
+          ("Gemma2", "eager", dict(head_dim=16, sliding_window=16, query_pre_attn_scalar=24, num_hidden_layers=4)),
+          ("Gemma3Text", "sdpa", dict(head_dim=16, sliding_window=16, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2))]
+
+
+@pytest.mark.parametrize("name, attention, more", MODELS, ids=[f"{name}-{attention}" for name, attention, _ in MODELS])
+def test_logits_are_those_of_a_mask(name, attention, more):
+    model, ids = model_of(name, attention, **more), tokens(1, 80)
+    # The softmax of a capped logit is not in the reference's SnapKV, so that model keeps the last entries.
+    policy = SNAPKV if name != "Gemma2" else "streaming_llm(sinks=4) | budget(24)"
+    with kvpolicy.hf.evict(model, policy) as eviction:
+        sequences, logits, cache = generated(model, ids, 8)
+    assert eviction.decisions == 1 and eviction.report["unobserved"] == 0
+    engine = Masked(model)
+    if name == "Gemma2":
+        engine.evict = lambda: [engine.alive[layer][:, :, 4:60].fill_(False) for layer in engine.full]
+        engine.seen, plain = lambda *args: made if (made := plain(*args)) is None else made.clone(), engine.seen
+    check_turn(engine, ids, None, sequences, logits)
+    check_rows(engine, cache)
+    assert cache.get_seq_length() == 87
+    for layer in engine.full:
+        assert cache.layers[layer].keys.shape[2] == 24 + 7
+    assert model.config._attn_implementation == attention
+
+
+def test_a_batch_is_padded_on_the_left():
+    model, ids = model_of("Llama"), tokens(3, 80)
+    mask = torch.ones_like(ids)
+    for sequence, length in enumerate((80, 50, 20)):
+        ids[sequence, : 80 - length] = 0
+        mask[sequence, : 80 - length] = 0
+    for policy, engine in ((SNAPKV, Masked(model)), ("snapkv(window=8) | budget(ratio=0.5)", Masked(model, ratio=0.5))):
+        with kvpolicy.hf.evict(model, policy):
+            sequences, logits, cache = generated(model, ids, 8, mask=mask)
+        check_turn(engine, ids, mask, sequences, logits)
+        check_rows(engine, cache)
+
+
+def test_turns_evict_again():
+    model = model_of("Llama")
+    cache, ids, turns = DynamicCache(config=model.config), tokens(1, 60), []
+    with kvpolicy.hf.evict(model, SNAPKV) as eviction:
+        for turn in range(3):
+            sequences, logits, cache = generated(model, ids, 6, cache=cache)
+            turns.append((ids, sequences, logits))
+            ids = torch.cat((sequences, tokens(1, 20, seed=turn + 2)), dim=1)
+    assert eviction.decisions == 3
+    assert cache.get_seq_length() == 60 + 6 + 20 + 6 + 20 + 5
+    engine = Masked(model)
+    for before, sequences, logits in turns:
+        check_turn(engine, before, None, sequences, logits)
+    check_rows(engine, cache)
+    # A block of its own for a turn continues with what the earlier block recorded.
+    with kvpolicy.hf.evict(model, SNAPKV) as later:
+        sequences, logits, cache = generated(model, ids, 6, cache=cache)
+    check_turn(engine, ids, None, sequences, logits)
+    assert later.decisions == 1 and later.report["unobserved"] == 0
+
+
+def test_a_prefill_in_chunks_decides_once():
+    model, ids = model_of("Llama"), tokens(1, 80)
+    with kvpolicy.hf.evict(model, SNAPKV) as whole:
+        _, expected, _ = generated(model, ids, 8)
+    with kvpolicy.hf.evict(model, SNAPKV) as chunked:
+        _, logits, _ = generated(model, ids, 8, prefill_chunk_size=16)
+    assert whole.decisions == chunked.decisions == 1
+    assert (logits - expected).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("policy", ["h2o(heavy=12, recent=12) | budget(24)", "tova | budget(24)", "streaming_llm | budget(24)"])
+def test_every_forward_can_decide(policy):
+    model, ids = model_of("Llama"), tokens(1, 80)
+    with kvpolicy.hf.evict(model, policy, when="forward") as eviction:
+        _, logits, cache = generated(model, ids, 8)
+    assert eviction.decisions == 8 and eviction.report["unobserved"] == 0
+    assert {layer.keys.shape[2] for layer in cache.layers} == {24}
+    assert cache.get_seq_length() == 87
+    if policy.startswith("streaming"):
+        keys = cache.layers[1].keys[0, 0]
+        full = DynamicCache(config=model.config)
+        with torch.no_grad():
+            model(ids, past_key_values=full)
+        assert torch.equal(keys[:4], full.layers[1].keys[0, 0, :4])
+
+
+def test_a_full_budget_changes_nothing():
+    model, ids = model_of("Llama"), tokens(1, 50)
+    _, expected, _ = generated(model, ids, 8)
+    with kvpolicy.hf.evict(model, "snapkv | budget(1000)") as eviction:
+        _, logits, cache = generated(model, ids, 8)
+    assert eviction.decisions == 0 and torch.equal(logits, expected)
+    assert cache.layers[0].keys.shape[2] == 57
+
+
+def test_tensors_own_no_more_than_they_hold():
+    model, ids = model_of("Llama"), tokens(1, 80)
+    cache = DynamicCache(config=model.config)
+    with kvpolicy.hf.evict(model, SNAPKV), torch.no_grad():
+        model(ids, past_key_values=cache)
+    for layer in cache.layers:
+        assert layer.keys.untyped_storage().nbytes() == 2 * 24 * 16 * 4
+
+
+def test_bfloat16_is_read_as_it_is():
+    model, ids = model_of("Llama").to(torch.bfloat16), tokens(1, 80)
+    with kvpolicy.hf.evict(model, SNAPKV):
+        _, _, cache = generated(model, ids, 2)
+    engine = Masked(model)
+    engine.forward(ids)
+    engine.evict()
+    for head in range(2):  # of layer 0, since later layers differ in the last bit of their attention
+        assert torch.equal(cache.layers[0].keys[0, head, :24], engine.kept_keys(0, 0, head))
+
+
+def test_tensors_of_torch_are_decided_about():
+    keys, queries = torch.randn(2, 1, 2, 60, 16), torch.randn(2, 1, 4, 8, 16)
+    made = kvpolicy.decide("snapkv(window=8) | budget(20)", keys=keys, queries=queries)
+    expected = kvpolicy.decide("snapkv(window=8) | budget(20)", keys=keys.numpy(), queries=queries.numpy())
+    assert (made.array() == expected.array()).all()
+    brain = keys.to(torch.bfloat16)
+    made = kvpolicy.decide("snapkv(window=8) | budget(20)", keys=brain.transpose(0, 1).contiguous().transpose(0, 1), queries=queries)
+    expected = kvpolicy.decide("snapkv(window=8) | budget(20)", keys=brain.float().numpy(), queries=queries.numpy())
+    assert (made.array() == expected.array()).all()
+
+
+def refused(model, text, policy=SNAPKV, when="prefill", **inputs):
+    before = model.config._attn_implementation
+    with pytest.raises(ValueError) as error:
+        with kvpolicy.hf.evict(model, policy, when=when), torch.no_grad():
+            model(tokens(1, 40), **inputs) if "input_ids" not in inputs else model(**inputs)
+    assert str(error.value) == text
+    assert model.config._attn_implementation == before and "_prefill" not in model.__dict__
+    assert not model._forward_pre_hooks and not model.model._forward_pre_hooks and not model.model._forward_hooks
+
+
+def test_refusals_are_one_line_and_leave_the_model():
+    model = model_of("Llama")
+    static = transformers.StaticCache(config=model.config, max_cache_len=64)
+    refused(model, "hf.evict: cache = StaticCache, but only a DynamicCache can be cut", past_key_values=static)
+    refused(model, "hf.evict: cache = offloaded, but its rows are not where the policy reads them",
+            past_key_values=DynamicCache(config=model.config, offloading=True) if torch.cuda.is_available() else _offloaded(model))
+    quantised = DynamicCache(config=model.config)
+    quantised.layers[1] = _Quantised()
+    refused(model, "hf.evict: cache layer 1 = _Quantised, but it is a DynamicLayer or EvictedLayer", past_key_values=quantised)
+    refused(model, "hf.evict: policy = trim_kv(age_offset=0, buffer=1, window=0) | budget(8), but it reads retention, which models of transformers do not give", policy="trim_kv | budget(8)")
+    refused(model, "hf.evict: policy = snapkv(window=32, pool=max:7, rows=sum, group=mean) | budget(8, scope=layer), but heads that share a budget keep unequal numbers, and a DynamicCache is rectangular",
+            policy="snapkv | budget(8, scope=layer)")
+    refused(model, "parse: column 1 = snapkw, but a policy begins with its scorer; there are full, streaming_llm, snapkv, h2o, tova, knorm, random, external, intent_kv and trim_kv; did you mean snapkv?",
+            policy="snapkw")
+    refused(model, "hf.evict: when = always, but a policy decides after each prefill or after each forward", when="always")
+    refused(model, "hf.evict: attention_mask = a hole or padding on the right, but sequences are padded on the left",
+            attention_mask=torch.tensor([[1] * 39 + [0]]))
+    refused(model_of("Mistral", sliding_window=16), "hf.evict: model = MistralForCausalLM with a sliding window in every layer, but only layers that attend to all tokens are cut")
+
+
+class _Quantised(transformers.cache_utils.DynamicLayer):
+    pass
+
+
+def _offloaded(model):
+    made = DynamicCache(config=model.config)
+    made.offloading = True
+    return made
+
+
+def test_a_failed_forward_takes_its_tokens_back():
+    model, ids = model_of("Llama"), tokens(1, 40)
+    cache = DynamicCache(config=model.config)
+    with kvpolicy.hf.evict(model, SNAPKV), torch.no_grad():
+        norm = model.model.norm
+        model.model.norm = None
+        with pytest.raises(TypeError):
+            model(ids, past_key_values=cache)
+        model.model.norm = norm
+        record = kvpolicy.hf._records[cache]
+        assert [one.evictor.counts for one in record.values()] == [[0]]
+
+
+def test_dropped_tokens_cannot_be_taken_back():
+    model, ids = model_of("Llama"), tokens(1, 40)
+    cache = DynamicCache(config=model.config)
+    with kvpolicy.hf.evict(model, SNAPKV), torch.no_grad():
+        model(ids, past_key_values=cache)
+        model(ids[:, :1], past_key_values=cache)
+        with pytest.raises(ValueError, match="only the 1 tokens after the last eviction"):
+            cache.crop(-2)
+        cache.crop(-1)
+        model(ids[:, :1], past_key_values=cache)
+    assert cache.get_seq_length() == 41 and cache.layers[0].keys.shape[2] == 25
+
+
+def test_blocks_do_not_nest():
+    model = model_of("Llama")
+    with kvpolicy.hf.evict(model, SNAPKV):
+        with pytest.raises(ValueError, match="inside another block"):
+            with kvpolicy.hf.evict(model, SNAPKV):
+                pass
+        assert model.config._attn_implementation == "kvpolicy_sdpa"
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_bar_shows_a_prefill(capsys):
+    model, ids = model_of("Llama"), tokens(1, 80)
+    with kvpolicy.hf.evict(model, SNAPKV, progress=True):
+        generated(model, ids, 2)
+    assert "prefill of 80 tokens" in capsys.readouterr().err

@@ -1,0 +1,50 @@
+# The Python package kvpolicy in NumPy and transformers, python/. tools/engines.sh reads this file; it runs in the repository's
+# root. install_transformers: an environment with PyTorch and transformers in the cache folder (6 GB, some minutes).
+# test_transformers: builds the wheel, and runs its tests there and in an empty environment without a compiler.
+# KVPOLICY_TRANSFORMERS_VENV names another environment, which has torch and transformers already.
+
+transformers_version=5.23.0
+torch_version=2.15.0
+
+transformers_venv() {
+  echo "${KVPOLICY_TRANSFORMERS_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/kvpolicy/transformers-$transformers_version-torch-$torch_version}"
+}
+
+install_transformers() {
+  local package missing=() as_root=() venv
+  tools/setup.sh
+  if command -v dpkg > /dev/null; then
+    for package in python3-venv python3-dev; do
+      dpkg -s "$package" 2> /dev/null | grep -q '^Status: install ok installed' || missing+=("$package")
+    done
+  fi
+  if [[ ${#missing[@]} -gt 0 && -z ${KVPOLICY_TRANSFORMERS_VENV:-} ]]; then
+    [[ $(id -u) -eq 0 ]] || as_root=(sudo)
+    echo "installing ${missing[*]}"
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 update || true
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 install -y \
+      --no-install-recommends "${missing[@]}"
+  fi
+  venv=$(transformers_venv)
+  [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
+  "$venv/bin/python" -c "import torch, transformers" 2> /dev/null ||
+    "$venv/bin/pip" install --quiet "torch==$torch_version" "transformers==$transformers_version"
+  "$venv/bin/pip" install --quiet 'nanobind>=2.5' 'scikit-build-core>=0.10' pytest numpy
+}
+
+test_transformers() {
+  local venv made status=0
+  venv=$(transformers_venv)
+  made=$(mktemp -d)
+  python/make_presses.py --check || status=1
+  "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir "$made" ./python || { rm -rf "$made"; return 1; }
+  "$venv/bin/pip" install --quiet --no-deps --force-reinstall "$made"/kvpolicy-*.whl
+  "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests || status=1
+  # The wheel alone: neither a compiler nor PyTorch is found from here on.
+  "$venv/bin/python" -m venv "$made/empty"
+  "$made/empty/bin/pip" install --quiet "$made"/kvpolicy-*.whl pytest
+  env -i HOME="$HOME" PATH="$made/empty/bin" "$made/empty/bin/python" -m pytest -q -p no:cacheprovider \
+    python/tests/test_decide.py python/tests/test_presses.py || status=1
+  rm -rf "$made"
+  return "$status"
+}
