@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes kvpolicy/presses.py from presses.txt. A new method is a line of the table.
+"""Writes src/kvpolicy/presses.py from presses.txt. A new method is a line of the table.
 
     python3 make_presses.py            # writes the module
     python3 make_presses.py --check    # fails if the module is not what the table says
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-MODULE = HERE / "kvpolicy" / "presses.py"
+MODULE = HERE / "src" / "kvpolicy" / "presses.py"
 
 HEAD = '''"""The presses of kvpress that kvpolicy has, under their names. make_presses.py writes this file from presses.txt.
 
@@ -73,7 +73,7 @@ def main():
     made = module_of((HERE / "presses.txt").read_text())
     if sys.argv[1:] == ["--check"]:
         if MODULE.read_text() != made:
-            sys.exit("make_presses.py: kvpolicy/presses.py is not what presses.txt says; run make_presses.py")
+            sys.exit("make_presses.py: src/kvpolicy/presses.py is not what presses.txt says; run make_presses.py")
         return
     MODULE.write_text(made)
 

@@ -150,7 +150,7 @@ def test_errors_are_one_line_that_names_the_argument():
     refused("observe: queries.shape = 8 channels, but a row has 16 channels", policy=snapkv, keys=keys, queries=np.ascontiguousarray(queries[..., :8]))
     refused("observe: queries.strides = 8, but the channels of a query row are contiguous", policy=snapkv, keys=keys, queries=np.repeat(queries, 2, axis=4)[..., ::2])
     refused("decide: keys.dtype = 64 bits, DLPack type 2, but the arrays are float32, float16 or bfloat16", policy="knorm", keys=keys.astype(np.float64))
-    refused("Evictor: shape.query_heads = 3, but it must be a multiple of the KV heads (2)", policy=snapkv, keys=keys, queries=queries[:, :, :3])
+    refused("make_state: shape.query_heads = 3, but it must be a multiple of the KV heads (2)", policy=snapkv, keys=keys, queries=queries[:, :, :3])
 
 
 def test_python_runs_while_the_library_decides():

@@ -17,7 +17,7 @@ def test_the_module_is_what_the_table_says():
     spec = importlib.util.spec_from_file_location("make_presses", ROOT / "make_presses.py")
     make = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make)
-    assert make.module_of((ROOT / "presses.txt").read_text()) == (ROOT / "kvpolicy" / "presses.py").read_text()
+    assert make.module_of((ROOT / "presses.txt").read_text()) == (ROOT / "src" / "kvpolicy" / "presses.py").read_text()
 
 
 @pytest.mark.parametrize("name", PRESSES)

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "evictor.hpp"
+#include "facts.hpp"
 
 namespace kvpolicy_python {
 namespace {
@@ -73,8 +74,8 @@ void add_evictor(nb::module_& to) {
           "__init__",
           [](evictor* self, std::string const& policy, int layers, int query_heads, int kv_heads, int head_dim,
              int sequences, int capacity, int value_dim, std::optional<float> scale, float soft_cap, int threads) {
-            new (self) evictor(policy, {layers, query_heads, kv_heads, head_dim, value_dim, scale, soft_cap}, sequences,
-                               capacity, threads);
+            new (self) evictor(policy, {{layers, query_heads, kv_heads, head_dim, value_dim}, scale, soft_cap},
+                               sequences, capacity, threads);
           },
           "policy"_a, nb::kw_only(), "layers"_a, "query_heads"_a, "kv_heads"_a, "head_dim"_a, "sequences"_a = 1,
           "capacity"_a = 1024, "value_dim"_a = 0, "scale"_a = nb::none(), "soft_cap"_a = 0.0f, "threads"_a = 1,

@@ -2,33 +2,14 @@
 #pragma once
 
 #include <kvpolicy/kvpolicy.hpp>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "arrays.hpp"
+#include "layer_signals.hpp"
 
 namespace kvpolicy_python {
-
-/// The model of an `evictor`.
-struct model_shape {
-  int layers = 0;
-  int query_heads = 0;
-  int kv_heads = 0;
-  int head_dim = 0;
-  int value_dim = 0;
-  std::optional<float> scale{};  ///< the factor of q.k; empty: 1 / sqrt(head_dim)
-  float soft_cap = 0;
-};
-
-/// Keys and values of a call, one array [sequence, KV head, row, channel] for each layer.
-struct given_rows {
-  std::vector<rows> keys;
-  std::vector<rows> values;
-  std::vector<array> scores;  ///< at most one: [layer, sequence, KV head, entry]
-};
 
 /// What each lane keeps. Lanes are in the order of sequence, layer, head.
 struct decision {
@@ -36,39 +17,6 @@ struct decision {
   std::vector<std::int32_t> indices;
   kv::report report{};
 };
-
-/// What a policy reads, found out from the columns that it records and the signals that its scorer needs.
-struct policy_facts {
-  std::string text;
-  std::string scorer;
-  kv::granularity decides = kv::granularity::lane;
-  std::vector<std::string> needs;
-  int window_rows = 0;     ///< how many last query rows it records
-  bool every_row = false;  ///< whether it reads the query rows of every forward
-  bool session = false;    ///< whether it keeps something between turns
-};
-
-inline policy_facts facts_of(std::string const& spec) {
-  kv::any_policy const policy = kv::parse(spec);
-  policy_facts made{.text = to_string(policy), .scorer = {}, .decides = policy.decides(), .needs = {}};
-  made.scorer = made.text.substr(0, made.text.find_first_of(" (|"));
-  for (kv::scorer_info const& one : kv::shipped().list()) {
-    if (one.name == made.scorer) made.needs = one.needs;
-  }
-  // The smallest cache that a policy can be asked about.
-  kv::host_executor exec;
-  std::vector<float> memory(4);
-  std::vector<int> numbers(2);
-  kv::shape const model{.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 2};
-  kv::cache const in = kv::contiguous_cache(memory.data(), memory.data() + 2, model, 1, numbers.data(), &numbers[1]);
-  auto const state = kv::make_state(exec, policy, in);
-  for (kv::recorded_column const& each : state.columns()) {
-    if (each.about.one == kv::per::window_row) made.window_rows = std::max(made.window_rows, each.about.units);
-    if (each.about.one == kv::per::session) made.session = true;
-    if (each.about.name == std::string("attention_mass")) made.every_row = true;
-  }
-  return made;
-}
 
 /// Counts, positions and recorded signals of a batch under one policy, and its decisions. The caller keeps keys and
 /// values, tells how many tokens each sequence received, and moves rows as `decide` says.
@@ -82,8 +30,9 @@ class evictor {
     kv::expects(capacity > 0, "Evictor", "capacity", capacity, "a sequence has room for at least one token");
     next_.assign(index(sequences), 0);
     newest_ = next_;
-    shape_ = {model.layers, model.query_heads, model.kv_heads, model.head_dim, model.value_dim};
-    kv::detail::check_shape("Evictor", shape_);
+    kv::expects(model.sizes.layers > 0, "Evictor", "layers", model.sizes.layers, "a model has at least one layer");
+    kv::expects(model.sizes.kv_heads > 0, "Evictor", "kv_heads", model.sizes.kv_heads,
+                "a model has at least one KV head");
     lay_out(capacity, tables_);
     kv::cache const in = cache_of(tables_);
     state_.emplace(kv::make_state(exec_, policy_, in));
@@ -135,7 +84,8 @@ class evictor {
     check_layer("observe", layer);
     kv::cache const in = cache_of(tables_);
     kv::lanes const lanes = in.lanes.layers_only(layer, layer + 1);
-    layer_signals const signals(*this, "observe", given, 1, lanes);
+    std::vector<int> const held = counts();
+    layer_signals const signals("observe", model_, given, held, lanes);
     std::vector<int> positions;
     kv::queries const newest = query_rows("observe", queries, positions);
     kv::any_signals all = signals.all;
@@ -147,7 +97,8 @@ class evictor {
   decision decide(given_rows const& given) {
     std::lock_guard const lock(busy_);
     kv::cache const in = cache_of(tables_);
-    layer_signals const signals(*this, "decide", given, model_.layers, in.lanes);
+    std::vector<int> const held = counts();
+    layer_signals const signals("decide", model_, given, held, in.lanes);
     if (!plan_) plan_.emplace(kv::make_plan(exec_, policy_, of_real_rows(in, given), kv::compact{}));
     kv::decide(exec_, policy_, signals.all, *state_, *plan_);
     decision made;
@@ -192,82 +143,13 @@ class evictor {
     std::vector<std::byte> values;
   };
 
-  /// The signals of a call, and the tables that they point to.
-  struct layer_signals {
-    layer_signals(evictor const& of, char const* call, given_rows const& given, int layers, kv::lanes const& lanes)
-        : all(lanes) {
-      add(of, call, "keys", given.keys, layers, of.shape_.head_dim, key_rows, [&](kv::row_view const& view) {
-        keys = {view, {.scale = of.model_.scale, .soft_cap = of.model_.soft_cap}};
-        all.add(keys);
-      });
-      int const dims = of.shape_.value_dim != 0 ? of.shape_.value_dim : of.shape_.head_dim;
-      add(of, call, "values", given.values, layers, dims, value_rows, [&](kv::row_view const& view) {
-        values = {view};
-        all.add(values);
-      });
-      if (!given.scores.empty()) add_scores(of, call, given.scores.front(), layers);
-    }
-    layer_signals(layer_signals const&) = delete;
-    layer_signals& operator=(layer_signals const&) = delete;
-
-    template <class Offer>
-    void add(evictor const& of, char const* call, char const* name, std::vector<rows> const& given, int layers,
-             int channels, std::unique_ptr<layer_rows>& to, Offer const& offer) {
-      if (given.empty()) return;
-      kv::expects(std::ssize(given) == layers, call, name, std::to_string(given.size()) + " layers",
-                  [&] { return "there are " + std::to_string(layers); });
-      rows const& first = given.front();
-      of.check_batch(call, name, first.sequences);
-      kv::expects(first.heads == of.shape_.kv_heads, call, std::string(name) + ".shape",
-                  std::to_string(first.heads) + " heads",
-                  [&] { return "the model has " + std::to_string(of.shape_.kv_heads) + " KV heads"; });
-      kv::expects(first.channels == channels, call, std::string(name) + ".shape",
-                  std::to_string(first.channels) + " channels",
-                  [&] { return "a row has " + std::to_string(channels) + " channels"; });
-      to = std::make_unique<layer_rows>(call, name, given, of.counts());
-      offer(to->view());
-    }
-
-    void add_scores(evictor const& of, char const* call, array const& from, int layers) {
-      kv::expects(
-          from.ndim() == 4 && from.device_type() == nb::device::cpu::value, call, "scores.shape",
-          [&] { return shape_text(from); }, "the axes are layer, sequence, KV head and entry, on the CPU");
-      kv::expects(codec_of(call, "scores", from) == kv::codec::f32, call, "scores.dtype", "16 bits",
-                  "scores are float32");
-      of.check_batch(call, "scores", static_cast<std::int64_t>(from.shape(1)));
-      std::vector<int> const counts = of.counts();
-      int const most = *std::max_element(counts.begin(), counts.end());
-      kv::expects(
-          static_cast<int>(from.shape(0)) == layers && static_cast<int>(from.shape(2)) == of.shape_.kv_heads &&
-              static_cast<std::int64_t>(from.shape(3)) >= most && from.stride(3) == 1,
-          call, "scores.shape", [&] { return shape_text(from); },
-          [&] {
-            return "it is " + std::to_string(layers) + " layers, the sequences, " + std::to_string(of.shape_.kv_heads) +
-                   " KV heads and at least " + std::to_string(most) + " contiguous entries";
-          });
-      scores = {{static_cast<float const*>(from.data()), from.stride(1), from.stride(0), from.stride(2)}};
-      all.add(scores);
-    }
-
-    std::unique_ptr<layer_rows> key_rows;
-    std::unique_ptr<layer_rows> value_rows;
-    kv::keys keys{};
-    kv::values values{};
-    kv::external_scores scores{};
-    kv::any_signals all;
-  };
-
   static std::size_t index(int i) { return static_cast<std::size_t>(i < 0 ? 0 : i); }
-  [[nodiscard]] int lanes_of_sequence() const { return shape_.layers * shape_.kv_heads; }
+  [[nodiscard]] int lanes_of_sequence() const { return model_.sizes.layers * model_.sizes.kv_heads; }
   [[nodiscard]] int count(int s) const { return tables_.counts[index(s) * index(lanes_of_sequence())]; }
 
   void check_layer(char const* call, int layer) const {
-    kv::expects(layer >= 0 && layer < shape_.layers, call, "layer", layer,
-                [&] { return "the model has " + std::to_string(shape_.layers) + " layers"; });
-  }
-  void check_batch(char const* call, char const* name, std::int64_t sequences) const {
-    kv::expects(sequences == sequences_, call, std::string(name) + ".shape", std::to_string(sequences) + " sequences",
-                [&] { return "the batch has " + std::to_string(sequences_); });
+    kv::expects(layer >= 0 && layer < model_.sizes.layers, call, "layer", layer,
+                [&] { return "the model has " + std::to_string(model_.sizes.layers) + " layers"; });
   }
 
   void lay_out(int capacity, tables& to) const {
@@ -287,30 +169,30 @@ class evictor {
       return kv::plane{.base = memory.data(),
                        .element = kv::codec::opaque,
                        .dims = 1,
-                       .layer = entries * shape_.kv_heads,
+                       .layer = entries * model_.sizes.kv_heads,
                        .unit = entries * lanes,
                        .token = 1,
                        .head = entries,
                        .dim = 1};
     };
-    kv::cache made{.shape = shape_,
+    kv::cache made{.shape = model_.sizes,
                    .k = plane(of.keys),
                    .v = plane(of.values),
                    .where = kv::identity_map(of.capacity, sequences_)};
     made.lanes = {.sequences = sequences_,
-                  .layer_end = shape_.layers,
-                  .heads = shape_.kv_heads,
+                  .layer_end = model_.sizes.layers,
+                  .heads = model_.sizes.kv_heads,
                   .bound = of.capacity,
-                  .count = {of.counts.data(), lanes, shape_.kv_heads, 1},
-                  .position = {of.positions.data(), lanes * entries, shape_.kv_heads * entries, entries}};
+                  .count = {of.counts.data(), lanes, model_.sizes.kv_heads, 1},
+                  .position = {of.positions.data(), lanes * entries, model_.sizes.kv_heads * entries, entries}};
     return made;
   }
 
   /// The same cache as it would be with rows of the given size, for a budget in bytes. Its memory is not read.
   [[nodiscard]] kv::cache of_real_rows(kv::cache in, given_rows const& given) const {
     kv::codec const element = given.keys.empty() ? kv::codec::f32 : given.keys.front().element;
-    int const values = shape_.value_dim != 0 ? shape_.value_dim : shape_.head_dim;
-    for (auto const& [rows, dims] : {std::pair{&in.k, shape_.head_dim}, std::pair{&in.v, values}}) {
+    for (auto const& [rows, dims] :
+         {std::pair{&in.k, model_.sizes.head_dim}, std::pair{&in.v, model_.value_channels()}}) {
       std::int64_t const bytes = std::int64_t{dims} * kv::bytes_of(element);
       rows->element = element;
       rows->dims = dims;
@@ -342,11 +224,12 @@ class evictor {
 
   /// The last rows of each sequence as a signal. A sequence with fewer tokens than rows has padding in front.
   kv::queries query_rows(char const* call, rows const& from, std::vector<int>& positions) const {
-    check_batch(call, "queries", from.sequences);
-    kv::expects(from.heads == shape_.query_heads, call, "queries.shape", std::to_string(from.heads) + " heads",
-                [&] { return "the model has " + std::to_string(shape_.query_heads) + " query heads"; });
-    kv::expects(from.channels == shape_.head_dim, call, "queries.shape", std::to_string(from.channels) + " channels",
-                [&] { return "a row has " + std::to_string(shape_.head_dim) + " channels"; });
+    check_batch(call, "queries", from.sequences, next_.size());
+    kv::expects(from.heads == model_.sizes.query_heads, call, "queries.shape", std::to_string(from.heads) + " heads",
+                [&] { return "the model has " + std::to_string(model_.sizes.query_heads) + " query heads"; });
+    kv::expects(from.channels == model_.sizes.head_dim, call, "queries.shape",
+                std::to_string(from.channels) + " channels",
+                [&] { return "a row has " + std::to_string(model_.sizes.head_dim) + " channels"; });
     kv::expects(from.channels == 1 || from.channel == kv::bytes_of(from.element), call, "queries.strides", from.channel,
                 "the channels of a query row are contiguous");
     int const count = static_cast<int>(from.count);
@@ -359,11 +242,11 @@ class evictor {
     kv::queries made{};
     made.base = from.data;
     made.element = from.element;
-    made.dims = shape_.head_dim;
+    made.dims = model_.sizes.head_dim;
     made.sequence = from.sequence;
     made.head = from.head;
     made.row = from.row;
-    made.heads = shape_.query_heads;
+    made.heads = model_.sizes.query_heads;
     made.rows = count;
     made.position = {positions.data(), count, 0, 0};
     return made;
@@ -373,7 +256,6 @@ class evictor {
   kv::host_executor exec_;
   int sequences_;
   model_shape model_;
-  kv::shape shape_{};
   tables tables_;
   std::vector<int> next_;    ///< the position of each sequence's next token
   std::vector<int> newest_;  ///< the tokens of each sequence in the latest `append`

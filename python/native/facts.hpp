@@ -1,0 +1,46 @@
+// What a policy by name reads.
+#pragma once
+
+#include <algorithm>
+#include <kvpolicy/kvpolicy.hpp>
+#include <string>
+#include <vector>
+
+namespace kvpolicy_python {
+
+namespace kv = kvpolicy;
+
+/// What a policy reads, found out from the columns that it records and the signals that its scorer needs.
+struct policy_facts {
+  std::string text;
+  std::string scorer;
+  kv::granularity decides = kv::granularity::lane;
+  std::vector<std::string> needs;
+  int window_rows = 0;     ///< how many last query rows it records
+  bool every_row = false;  ///< whether it reads the query rows of every forward
+  bool session = false;    ///< whether it keeps something between turns
+};
+
+inline policy_facts facts_of(std::string const& spec) {
+  kv::any_policy const policy = kv::parse(spec);
+  policy_facts made{.text = to_string(policy), .scorer = {}, .decides = policy.decides(), .needs = {}};
+  made.scorer = made.text.substr(0, made.text.find_first_of(" (|"));
+  for (kv::scorer_info const& one : kv::shipped().list()) {
+    if (one.name == made.scorer) made.needs = one.needs;
+  }
+  // The smallest cache that a policy can be asked about.
+  kv::host_executor exec;
+  std::vector<float> memory(4);
+  std::vector<int> numbers(2);
+  kv::shape const model{.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 2};
+  kv::cache const in = kv::contiguous_cache(memory.data(), memory.data() + 2, model, 1, numbers.data(), &numbers[1]);
+  auto const state = kv::make_state(exec, policy, in);
+  for (kv::recorded_column const& each : state.columns()) {
+    if (each.about.one == kv::per::window_row) made.window_rows = std::max(made.window_rows, each.about.units);
+    if (each.about.one == kv::per::session) made.session = true;
+    if (each.about.name == std::string("attention_mass")) made.every_row = true;
+  }
+  return made;
+}
+
+}  // namespace kvpolicy_python

@@ -1,0 +1,111 @@
+// The signals of a call about arrays.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arrays.hpp"
+
+namespace kvpolicy_python {
+
+/// The model of an `evictor`.
+struct model_shape {
+  kv::shape sizes{};
+  std::optional<float> scale{};  ///< the factor of q.k; empty: 1 / sqrt(head_dim)
+  float soft_cap = 0;
+
+  [[nodiscard]] int value_channels() const { return sizes.value_dim != 0 ? sizes.value_dim : sizes.head_dim; }
+};
+
+/// What a caller gives to a call: one array [sequence, KV head, row, channel] for each layer.
+struct given_rows {
+  std::vector<rows> keys;
+  std::vector<rows> values;
+  std::vector<array> scores;  ///< at most one: [layer, sequence, KV head, entry]
+};
+
+/// Refuses an array of another batch.
+inline void check_batch(char const* call, char const* name, std::int64_t sequences, std::size_t batch) {
+  kv::expects(sequences == static_cast<std::int64_t>(batch), call, std::string(name) + ".shape",
+              std::to_string(sequences) + " sequences", [&] { return "the batch has " + std::to_string(batch); });
+}
+
+/// The signals of a call, and the tables that they point to.
+class layer_signals {
+ public:
+  /// - in: `counts` has the entries of each sequence. `lanes` are those of the call, `given` is about all their layers.
+  /// - throws: `invalid_argument` if an array has another shape.
+  layer_signals(char const* call, model_shape const& model, given_rows const& given, std::vector<int> const& counts,
+                kv::lanes const& lanes)
+      : call_(call), model_(model), counts_(counts), layers_(lanes.layers()), all(lanes) {
+    add("keys", given.keys, model.sizes.head_dim, key_rows_, [&](kv::row_view const& view) {
+      keys_ = {view, {.scale = model.scale, .soft_cap = model.soft_cap}};
+      all.add(keys_);
+    });
+    add("values", given.values, model.value_channels(), value_rows_, [&](kv::row_view const& view) {
+      values_ = {view};
+      all.add(values_);
+    });
+    if (!given.scores.empty()) add_scores(given.scores.front());
+  }
+  layer_signals(layer_signals const&) = delete;
+  layer_signals& operator=(layer_signals const&) = delete;
+
+ private:
+  template <class Offer>
+  void add(char const* name, std::vector<rows> const& given, int channels, std::unique_ptr<layer_rows>& to,
+           Offer const& offer) {
+    if (given.empty()) return;
+    auto const shape = [name] { return std::string(name) + ".shape"; };
+    kv::expects(std::ssize(given) == layers_, call_, name, std::to_string(given.size()) + " layers",
+                [&] { return "there are " + std::to_string(layers_); });
+    rows const& first = given.front();
+    check_batch(call_, name, first.sequences, counts_.size());
+    kv::expects(first.heads == model_.sizes.kv_heads, call_, shape, std::to_string(first.heads) + " heads",
+                [&] { return "the model has " + std::to_string(model_.sizes.kv_heads) + " KV heads"; });
+    kv::expects(first.channels == channels, call_, shape, std::to_string(first.channels) + " channels",
+                [&] { return "a row has " + std::to_string(channels) + " channels"; });
+    to = std::make_unique<layer_rows>(call_, name, given, counts_);
+    offer(to->view());
+  }
+
+  void add_scores(array const& from) {
+    kv::expects(
+        from.ndim() == 4 && from.device_type() == nb::device::cpu::value, call_, "scores.shape",
+        [&] { return shape_text(from); }, "the axes are layer, sequence, KV head and entry, on the CPU");
+    kv::expects(codec_of(call_, "scores", from) == kv::codec::f32, call_, "scores.dtype", "16 bits",
+                "scores are float32");
+    check_batch(call_, "scores", static_cast<std::int64_t>(from.shape(1)), counts_.size());
+    int const most = *std::max_element(counts_.begin(), counts_.end());
+    bool const fits = static_cast<int>(from.shape(0)) == layers_ &&
+                      static_cast<int>(from.shape(2)) == model_.sizes.kv_heads &&
+                      static_cast<std::int64_t>(from.shape(3)) >= most && from.stride(3) == 1;
+    kv::expects(
+        fits, call_, "scores.shape", [&] { return shape_text(from); },
+        [&] {
+          return "it is " + std::to_string(layers_) + " layers, the sequences, " +
+                 std::to_string(model_.sizes.kv_heads) + " KV heads and at least " + std::to_string(most) +
+                 " contiguous entries";
+        });
+    scores_ = {{static_cast<float const*>(from.data()), from.stride(1), from.stride(0), from.stride(2)}};
+    all.add(scores_);
+  }
+
+  char const* call_;
+  model_shape const& model_;
+  std::vector<int> const& counts_;
+  int layers_;
+  std::unique_ptr<layer_rows> key_rows_;
+  std::unique_ptr<layer_rows> value_rows_;
+  kv::keys keys_{};
+  kv::values values_{};
+  kv::external_scores scores_{};
+
+ public:
+  kv::any_signals all;  ///< points to the members above
+};
+
+}  // namespace kvpolicy_python
