@@ -70,7 +70,7 @@ def test_logits_are_those_of_a_mask(name, attention, more):
     policy = SNAPKV if name != "Gemma2" else "streaming_llm(sinks=4) | budget(24)"
     with kvpolicy.hf.evict(model, policy) as eviction:
         sequences, logits, cache = generated(model, ids, 8)
-    assert eviction.decisions == 1 and eviction.report["unobserved"] == 0
+    assert eviction.decisions == 1 and eviction.kept.report["unobserved"] == 0
     engine = Masked(model)
     if name == "Gemma2":
         engine.evict = lambda: [engine.alive[layer][:, :, 4:60].fill_(False) for layer in engine.full]
@@ -114,7 +114,7 @@ def test_turns_evict_again():
     with kvpolicy.hf.evict(model, SNAPKV) as later:
         sequences, logits, cache = generated(model, ids, 6, cache=cache)
     check_turn(engine, ids, None, sequences, logits)
-    assert later.decisions == 1 and later.report["unobserved"] == 0
+    assert later.decisions == 1 and later.kept.report["unobserved"] == 0
 
 
 def test_a_prefill_in_chunks_decides_once():
@@ -132,7 +132,7 @@ def test_every_forward_can_decide(policy):
     model, ids = model_of("Llama"), tokens(1, 80)
     with kvpolicy.hf.evict(model, policy, when="forward") as eviction:
         _, logits, cache = generated(model, ids, 8)
-    assert eviction.decisions == 8 and eviction.report["unobserved"] == 0
+    assert eviction.decisions == 8 and eviction.kept.report["unobserved"] == 0
     assert {layer.keys.shape[2] for layer in cache.layers} == {24}
     assert cache.get_seq_length() == 87
     if policy.startswith("streaming"):

@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ._decide import available_threads
+from ._decide import Kept, available_threads
 from ._native import Evictor, PolicyFacts, policy_facts
 
 __all__ = ["EvictedLayer", "Eviction", "evict"]
@@ -204,13 +204,17 @@ class _Layers:
 
 
 class Eviction:
-    """An eviction in progress: what `evict` returns. `decisions` counts the cuts, `report` is that of the last one."""
+    """An eviction in progress: what `evict` returns.
+
+    `decisions` counts the cuts. `kept` is what the last one kept, by the ordinals of the entries before it; `kept.report`
+    counts what only the data shows (NaN, forced entries over the budget, lanes of which no query row was seen).
+    """
 
     def __init__(self, model: PreTrainedModel, policy: str, *, when: str, progress: bool | None, threads: int | None) -> None:
         self.facts: PolicyFacts = policy_facts(policy)
         self.policy = self.facts.text
         self.decisions = 0
-        self.report: dict[str, int] = {}
+        self.kept: Kept | None = None
         self._model, self._when, self._progress = model, when, progress
         self._threads = available_threads() if threads is None else threads
         self._check(model, when)
@@ -411,7 +415,7 @@ class Eviction:
             first = torch.as_tensor(most - kept[:, :1], device=layers[0].keys.device)
             record.valid = torch.arange(most, device=first.device)[None, :] >= first
         self.decisions += 1
-        self.report = report
+        self.kept = Kept(indptr, indices, len(before), len(layers), self._layers.shape["kv_heads"], report)
 
     def _rows_of(self, indices: np.ndarray, kept: np.ndarray, before: list[int], rows: int, layers: int) -> torch.Tensor:
         """The kept rows of the tensors, [sequence, layer, head, kept]. A sequence that keeps fewer has padding in front."""
