@@ -179,3 +179,45 @@ def test_python_runs_while_the_library_decides():
     stop.set()
     thread.join()
     assert during > 100
+
+
+def test_sequences_may_receive_different_numbers_of_tokens():
+    """Rows in front of a sequence's new tokens are padding."""
+    keys, _, queries = model(48, sequences=2)
+    evictor = kvpolicy.Evictor("snapkv(window=8) | budget(20)", layers=1, query_heads=6, kv_heads=2, head_dim=16, sequences=2)
+    evictor.append([40, 40])
+    evictor.observe(0, queries[0, :, :, :40])
+    evictor.append([8, 3])
+    newest = queries[0, :, :, 40:48].copy()
+    newest[1, :, 5:] = queries[0, 1, :, 40:43]
+    newest[1, :, :5] = 1e9
+    evictor.observe(0, newest)
+    held = keys[0].copy()
+    held[1, :, 5:] = keys[0, 1, :, :43]
+    indptr, indices, _ = evictor.decide([held])
+    kept = [indices[indptr[lane] : indptr[lane + 1]].tolist() for lane in range(4)]
+    assert kept[:2] == reference.snapkv(keys[0, 0], queries[0, 0], 8, 7, 20)
+    assert kept[2:] == reference.snapkv(keys[0, 1, :, :43], queries[0, 1, :, :43], 8, 7, 20)
+
+
+def test_h2o_sums_over_steps_and_evictions():
+    keys, _, queries = model(120)
+    evictor = kvpolicy.Evictor("h2o(heavy=10, recent=10) | budget(20)", layers=1, query_heads=6, kv_heads=2, head_dim=16)
+    alive, mass = [[], []], [np.zeros(0), np.zeros(0)]
+    for begin in range(0, 120, 15):
+        new = list(range(begin, begin + 15))
+        alive = [one + new for one in alive]
+        held = np.stack([keys[0, 0, head, alive[head]] for head in range(2)])[None]
+        evictor.append([15])
+        evictor.observe(0, np.ascontiguousarray(queries[0, :, :, new[0] : new[-1] + 1]), held)
+        _, indices, report = evictor.decide([held])
+        evictor.apply()
+        assert report["unobserved"] == 0
+        for head in range(2):
+            seen = reference.probabilities(held[0, head][None], queries[0, 0, 3 * head : 3 * head + 3][:, new])
+            mass[head] = np.concatenate((mass[head], np.zeros(15))) + seen.sum(axis=(0, 1))
+            count = len(alive[head])
+            kept = reference.top(mass[head][: count - 10], 10) + list(range(count - 10, count)) if count > 20 else list(range(count))
+            assert indices.reshape(2, -1)[head].tolist() == kept
+            alive[head] = [alive[head][at] for at in kept]
+            mass[head] = mass[head][kept]

@@ -119,6 +119,9 @@ def test_turns_evict_again():
 
 def test_a_prefill_in_chunks_decides_once():
     model, ids = model_of("Llama"), tokens(1, 80)
+    plain, in_chunks = generated(model, ids, 8)[1], generated(model, ids, 8, prefill_chunk_size=16)[1]
+    if (plain - in_chunks).abs().max() > TOLERANCE:
+        pytest.skip(f"the chunked prefill of transformers {transformers.__version__} gives other logits without any eviction, too")
     with kvpolicy.hf.evict(model, SNAPKV) as whole:
         _, expected, _ = generated(model, ids, 8)
     with kvpolicy.hf.evict(model, SNAPKV) as chunked:

@@ -1,6 +1,7 @@
 # The Python package kvpolicy in NumPy and transformers, python/. tools/engines.sh reads this file; it runs in the repository's
 # root. install_transformers: an environment with PyTorch and transformers in the cache folder (6 GB, some minutes).
-# test_transformers: builds the wheel, and runs its tests there and in an empty environment without a compiler.
+# test_transformers: builds the wheel, runs its tests there and in an empty environment without a compiler, and compares
+# keep sets with those of tinylm.
 # KVPOLICY_TRANSFORMERS_VENV names another environment, which has torch and transformers already.
 
 transformers_version=5.23.0
@@ -32,6 +33,21 @@ install_transformers() {
   "$venv/bin/pip" install --quiet 'nanobind>=2.5' 'scikit-build-core>=0.10' pytest numpy
 }
 
+# keeps_as_tinylm <environment> <folder>: what transformers keeps of tinylm's recall questions is what tinylm keeps.
+keeps_as_tinylm() {
+  local policy='snapkv(window=16, pool=max:15) | budget(64)' cases=60
+  "${CXX:-g++}" -std=c++20 -O2 -march=native -pthread -Iinclude -Iexamples -isystem /usr/include/eigen3 \
+    "-DTINYLM_WEIGHTS_DIR=\"$PWD/examples/tinylm/weights\"" python/tests/tinylm_keep.cpp examples/tinylm/model.cpp \
+    examples/tinylm/attention.cpp -o "$2/tinylm_keep"
+  "$2/tinylm_keep" "$policy" "$cases" > "$2/tinylm.txt"
+  "$1/bin/python" python/recall.py --cases "$cases" --keep "$2/transformers.txt" full "$policy"
+  if ! cmp -s "$2/tinylm.txt" "$2/transformers.txt" || [[ ! -s $2/tinylm.txt ]]; then
+    echo "FAILED: of $(wc -l < "$2/tinylm.txt") lanes, $(diff "$2/tinylm.txt" "$2/transformers.txt" | grep -c '^<') keep other entries than in tinylm"
+    return 1
+  fi
+  echo "$(wc -l < "$2/tinylm.txt") of $(wc -l < "$2/tinylm.txt") lanes keep what they keep in tinylm"
+}
+
 test_transformers() {
   local venv made status=0
   venv=$(transformers_venv)
@@ -45,6 +61,7 @@ test_transformers() {
   "$made/empty/bin/pip" install --quiet "$made"/kvpolicy-*.whl pytest
   env -i HOME="$HOME" PATH="$made/empty/bin" "$made/empty/bin/python" -m pytest -q -p no:cacheprovider \
     python/tests/test_decide.py python/tests/test_presses.py || status=1
+  keeps_as_tinylm "$venv" "$made" || status=1
   rm -rf "$made"
   return "$status"
 }
