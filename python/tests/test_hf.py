@@ -146,6 +146,37 @@ def test_every_forward_can_decide(policy):
         assert torch.equal(keys[:4], full.layers[1].keys[0, 0, :4])
 
 
+@pytest.mark.parametrize("policy", ["h2o(heavy=12, recent=12) | budget(24)", "tova | budget(24)", "knorm | recent(4) | budget(ratio=0.5)"])
+def test_a_sequence_decides_in_a_batch_as_alone(policy):
+    model, ids = model_of("Llama"), tokens(2, 60)
+    when = "prefill" if "ratio" in policy else "forward"
+    mask = torch.ones_like(ids)
+    mask[1, :25] = 0
+    with kvpolicy.hf.evict(model, policy, when=when):
+        sequences, logits, cache = generated(model, ids, 6, mask=mask)
+    for sequence, begin in ((0, 0), (1, 25)):
+        with kvpolicy.hf.evict(model, policy, when=when):
+            alone, expected, own = generated(model, ids[sequence : sequence + 1, begin:], 6)
+        assert (logits[sequence] - expected[0]).abs().max() < TOLERANCE
+        assert alone[0, -6:].tolist() == sequences[sequence, -6:].tolist()
+        rows = own.layers[0].keys.shape[2]
+        assert torch.allclose(cache.layers[2].values[sequence, :, -rows:], own.layers[2].values[0], atol=1e-4)
+
+
+def test_beams_are_cut_once():
+    model, ids = model_of("Llama"), tokens(1, 80)
+    beams = dict(max_new_tokens=6, num_beams=3, do_sample=False)
+    expected = model.generate(ids, **beams)
+    with kvpolicy.hf.evict(model, "snapkv(window=8) | budget(1000)"):
+        assert torch.equal(model.generate(ids, **beams), expected)
+    cache = DynamicCache(config=model.config)
+    with kvpolicy.hf.evict(model, SNAPKV) as eviction:
+        made = model.generate(ids, past_key_values=cache, **beams)
+        assert eviction.decisions == 1 and cache.layers[0].keys.shape[2] == 24 + 5
+        with pytest.raises(ValueError, match="cache = reordered, but a beam search has moved its sequences"):
+            model(torch.cat((made, made), dim=1).expand(3, -1), past_key_values=cache)
+
+
 def test_a_full_budget_changes_nothing():
     model, ids = model_of("Llama"), tokens(1, 50)
     _, expected, _ = generated(model, ids, 8)
