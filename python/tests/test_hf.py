@@ -117,6 +117,23 @@ def test_turns_evict_again():
     assert later.decisions == 1 and later.kept.report["unobserved"] == 0
 
 
+def test_another_policy_may_take_over():
+    """A padded batch of three turns, each under a policy of its own in a block of its own."""
+    model, ids = model_of("Llama"), tokens(2, 60)
+    mask = torch.ones_like(ids)
+    mask[1, :45] = 0
+    engine, cache = Masked(model), DynamicCache(config=model.config)
+    for budget in (24, 16, 24):
+        with kvpolicy.hf.evict(model, f"snapkv(window=8) | budget({budget})") as eviction:
+            sequences, logits, cache = generated(model, ids, 6, cache=cache, mask=mask)
+        engine.budget = budget
+        check_turn(engine, ids, mask, sequences, logits)
+        check_rows(engine, cache)
+        assert eviction.decisions == 1
+        ids = torch.cat((sequences, tokens(2, 12, seed=9)), dim=1)
+        mask = torch.cat((mask, torch.ones(2, 18, dtype=mask.dtype)), dim=1)
+
+
 def test_a_prefill_in_chunks_decides_once():
     model, ids = model_of("Llama"), tokens(1, 80)
     plain, in_chunks = generated(model, ids, 8)[1], generated(model, ids, 8, prefill_chunk_size=16)[1]

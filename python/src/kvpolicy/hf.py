@@ -104,7 +104,7 @@ class _Record:
     def __init__(self, evictor: Evictor) -> None:
         self.evictor = evictor
         self.rows = 0
-        self.valid: torch.Tensor | None = None  # [sequence, row]; None: no row is padding
+        self.valid: torch.Tensor | None = None  # [sequence, row] after a cut; None: no row is padding, or nothing was cut
 
     def add_rows(self, new: int, mask: torch.Tensor | None) -> None:
         """Notes `new` rows; `mask` [sequence, new] says which of them are tokens, None all of them."""
@@ -121,7 +121,7 @@ class _Record:
             self.valid = self.valid[:, :rows]
 
 
-# The records of every cache by the text of the policy, so that a later block continues with the same cache.
+# The record of every cache and the text of its policy, so that a later block continues with the same cache.
 _records: "weakref.WeakKeyDictionary[DynamicCache, dict[str, _Record]]" = weakref.WeakKeyDictionary()
 # The eviction of each configuration whose attention function is replaced.
 _active: dict[int, "Eviction"] = {}
@@ -321,6 +321,7 @@ class Eviction:
         if record is None or rows == 0 and record.rows > 0:
             evictor = Evictor(self.policy, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads, **self._layers.shape)
             other = next(iter(known.values()), None)
+            known.clear()  # another policy's record would not learn of this one's cuts
             record = known[self.policy] = _Record(evictor)
             if rows > 0 and other is not None and other.valid is not None:
                 self._catch_up(record, rows, sequences, other.valid[:, :rows])
@@ -376,7 +377,7 @@ class Eviction:
         self._close_bar()
         if self._forward is None:
             return
-        record, cache, tokens, counts, new = self._forward
+        record, cache, tokens, counts, _ = self._forward
         self._forward = None
         if output is None:  # the forward failed
             record.evictor.remove_last(counts)
@@ -384,7 +385,7 @@ class Eviction:
         for index in self._layers.cut:
             if type(cache.layers[index]) is DynamicLayer:
                 cache.layers[index] = _tracked(cache.layers[index])
-        record.add_rows(tokens, new)
+        record.add_rows(tokens, None)  # before a cut the model's own mask says what is padding
         if self._when == "forward" or tokens > 1 and not self._in_prefill:
             self._evict(record, cache)
         elif self._in_prefill:
