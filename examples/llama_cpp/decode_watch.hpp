@@ -1,0 +1,193 @@
+// What a decode of llama.cpp shows to its callback: the tensors of the cache, the cells of new tokens, and query rows.
+#pragma once
+
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llama_cpp {
+
+/// The tensors of a layer's cache, and the tensor whose rows its attention multiplies with the keys.
+struct layer_tensors {
+  ggml_tensor* k = nullptr;
+  ggml_tensor* v = nullptr;
+  std::string query_name{};  ///< with `query_op`: the node that makes the query rows, after RoPE, norms and scales
+  ggml_op query_op = GGML_OP_NONE;
+  int query_dims = 0;
+  int query_heads = 0;
+  float scale = 0;     ///< by which logits are multiplied
+  float softcap = 0;   ///< 0: none, -1: there is one of unknown size
+  float max_bias = 0;  ///< of ALiBi; 0: none
+  bool sinks = false;  ///< the softmax has a sink logit for each head
+};
+
+/// The callback of a context (`llama_context_params.cb_eval`). llama.cpp calls it for each node of a decode's graph, first
+/// to ask whether the node's result is wanted, and then with that result. Only query rows are wanted, so that the graph is
+/// computed in one piece if no rows are captured.
+///
+/// The callback throws nothing, because C code may be on the stack.
+class decode_watch {
+ public:
+  /// Reads the tensors of every layer from the next decode.
+  void begin_probe(int layers) {
+    layers_.assign(static_cast<std::size_t>(layers), {});
+    stray_.clear();
+    probing_ = true;
+    begin_decode(nullptr, 0);
+  }
+  void end_probe() { probing_ = false; }
+
+  /// Begins a decode. Query rows are written to `queries`, floats [layer][row][head][D] with room for `capacity` rows of a
+  /// layer, unless it is null.
+  void begin_decode(float* queries, int capacity) {
+    cells_.clear();
+    queries_ = queries;
+    capacity_ = capacity;
+    rows_.assign(layers_.size(), 0);
+  }
+
+  [[nodiscard]] std::vector<layer_tensors> const& layers() const { return layers_; }
+  /// The name of the first tensor of a cache that is neither cache_k_l<N> nor cache_v_l<N>; "" if there is none.
+  [[nodiscard]] std::string const& stray() const { return stray_; }
+  /// The cells of the tokens of the last decode, in the order of the batch.
+  [[nodiscard]] std::vector<int> const& cells() const { return cells_; }
+  /// The query rows that the last decode wrote for a layer.
+  [[nodiscard]] int rows(int layer) const { return rows_[static_cast<std::size_t>(layer)]; }
+
+  static bool callback(ggml_tensor* node, bool ask, void* watch) {
+    auto* const self = static_cast<decode_watch*>(watch);
+    if (!ask) {
+      self->take_queries(node);
+      return true;  // go on
+    }
+    if (self->probing_) self->look(node);
+    if (node->op == GGML_OP_SET_ROWS) self->take_cells(node);
+    return self->queries_ != nullptr && self->layer_of_queries(node) >= 0;
+  }
+
+ private:
+  static std::string_view name_of(ggml_tensor const* t) { return t->name; }
+
+  /// The layer of a tensor that is exactly cache_k_l<N> or cache_v_l<N>; -1 for another. A copy of a cache has a longer
+  /// name that begins alike.
+  static int layer_of_cache(ggml_tensor const* t, char which) {
+    int layer = -1, end = 0;
+    char letter = 0;
+    std::string_view const name = name_of(t);
+    if (std::sscanf(t->name, "cache_%c_l%d%n", &letter, &layer, &end) != 2) return -1;
+    return letter == which && static_cast<std::size_t>(end) == name.size() ? layer : -1;
+  }
+
+  /// Calls visit(tensor) for the tensors that a node reads, of views those that they are views of.
+  template <class Visit>
+  static void each_source(ggml_tensor const* node, Visit const& visit) {
+    for (ggml_tensor* const source : node->src) {
+      if (source != nullptr) visit(source->view_src != nullptr ? source->view_src : source);
+    }
+  }
+
+  /// The layer whose keys a tensor is a view of, or a copy of such a view; -1 if there is none.
+  static int layer_of_keys(ggml_tensor const* t) {
+    for (int depth = 0; t != nullptr && depth < 4; ++depth, t = t->src[0]) {
+      ggml_tensor const* const root = t->view_src != nullptr ? t->view_src : t;
+      if (int const layer = layer_of_cache(root, 'k'); layer >= 0) return layer;
+    }
+    return -1;
+  }
+
+  [[nodiscard]] layer_tensors* at(int layer) {
+    return layer >= 0 && layer < static_cast<int>(layers_.size()) ? &layers_[static_cast<std::size_t>(layer)] : nullptr;
+  }
+
+  void look(ggml_tensor* node) {
+    each_source(node, [&](ggml_tensor* t) {
+      std::string_view const name = name_of(t);
+      if (layer_tensors* const of = at(layer_of_cache(t, 'k')); of != nullptr) {
+        of->k = t;
+      } else if (layer_tensors* const also = at(layer_of_cache(t, 'v')); also != nullptr) {
+        also->v = t;
+      } else if (name.starts_with("cache_") && t->op == GGML_OP_NONE && stray_.empty()) {
+        stray_ = name;
+      }
+    });
+    if (node->op == GGML_OP_FLASH_ATTN_EXT) look_at_attention(node, node->src[1], node->src[0], node, 2);
+    if (node->op == GGML_OP_MUL_MAT) look_at_attention(node, node->src[0], node->src[1], nullptr, 0);
+    if (node->op == GGML_OP_SOFT_MAX) look_at_softmax(node);
+    bool const caps = node->op == GGML_OP_UNARY && ggml_get_unary_op(node) == GGML_UNARY_OP_TANH;
+    if (caps && last_ != nullptr && last_->scale == 0) last_->softcap = -1;  // its number is in another node
+  }
+
+  /// Notes which node makes the queries that are multiplied with a layer's keys.
+  void look_at_attention(ggml_tensor const*, ggml_tensor const* keys, ggml_tensor const* queries,
+                         ggml_tensor const* softmax, int softcap) {
+    layer_tensors* const of = at(layer_of_keys(keys));
+    if (of == nullptr) return;
+    ggml_tensor const* const root = queries->view_src != nullptr ? queries->view_src : queries;
+    of->query_name = root->name;
+    of->query_op = root->op;
+    of->query_dims = static_cast<int>(root->ne[0]);
+    of->query_heads = static_cast<int>(root->ne[1]);
+    last_ = of;
+    if (softmax != nullptr) read_options(*of, softmax, softcap);
+  }
+  /// Without flash attention the softmax is a node of its own, after the product.
+  void look_at_softmax(ggml_tensor const* node) {
+    if (last_ != nullptr && last_->scale == 0) read_options(*last_, node, 0);
+  }
+  static void read_options(layer_tensors& of, ggml_tensor const* node, int softcap) {
+    float numbers[3] = {};
+    std::memcpy(numbers, node->op_params, sizeof numbers);
+    of.scale = numbers[0];
+    of.max_bias = numbers[1];
+    if (softcap > 0) of.softcap = numbers[softcap];
+    of.sinks = softcap > 0 ? node->src[4] != nullptr : node->src[2] != nullptr;
+  }
+
+  /// The cells of a decode are the row numbers with which the keys of the first layer are written.
+  void take_cells(ggml_tensor const* node) {
+    if (node->view_src == nullptr || layer_of_cache(node->view_src, 'k') != 0) return;
+    ggml_tensor const* const index = node->src[1];
+    if (index == nullptr || index->type != GGML_TYPE_I64 || index->data == nullptr) return;
+    auto const* const numbers = static_cast<std::int64_t const*>(index->data);
+    for (std::int64_t i = 0; i < ggml_nelements(index); ++i) cells_.push_back(static_cast<int>(numbers[i]));
+  }
+
+  [[nodiscard]] int layer_of_queries(ggml_tensor const* node) const {
+    std::string_view const name = name_of(node);
+    std::size_t const dash = name.rfind('-');
+    if (dash == std::string_view::npos) return -1;
+    int layer = -1;
+    if (std::sscanf(node->name + dash, "-%d", &layer) != 1 || layer < 0) return -1;
+    if (layer >= static_cast<int>(layers_.size())) return -1;
+    layer_tensors const& of = layers_[static_cast<std::size_t>(layer)];
+    return node->op == of.query_op && name == of.query_name ? layer : -1;
+  }
+
+  void take_queries(ggml_tensor const* node) {
+    int const layer = layer_of_queries(node);
+    if (layer < 0 || queries_ == nullptr) return;
+    int const rows = static_cast<int>(node->ne[2]);
+    int& written = rows_[static_cast<std::size_t>(layer)];
+    if (node->type != GGML_TYPE_F32 || !ggml_is_contiguous(node) || written + rows > capacity_) return;
+    std::int64_t const row = node->ne[0] * node->ne[1];
+    ggml_backend_tensor_get(node, queries_ + (std::int64_t{layer} * capacity_ + written) * row, 0, ggml_nbytes(node));
+    written += rows;
+  }
+
+  std::vector<layer_tensors> layers_;
+  layer_tensors* last_ = nullptr;
+  std::string stray_;
+  std::vector<int> cells_;
+  std::vector<int> rows_;  ///< query rows of each layer
+  float* queries_ = nullptr;
+  int capacity_ = 0;
+  bool probing_ = false;
+};
+
+}  // namespace llama_cpp

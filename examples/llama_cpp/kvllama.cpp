@@ -1,0 +1,249 @@
+// Runs a model of llama.cpp with its cache under a policy. docs/llama_cpp.md
+#include <fmt/core.h>
+#include <llama.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include "../demo/tasks.hpp"
+#include "llama_engine.hpp"
+#include "tinylm_gguf.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+
+struct options {
+  std::string model;
+  std::string policy;
+  std::string prompt = "The KV cache of a language model holds";
+  std::string prompt_file;
+  std::string write_tinylm;
+  int tokens = 128;
+  int questions = 60;
+  std::string type = "f16";
+  bool no_flash = false;
+  bool compare = false;
+  bool every_token = false;
+  bool verbose = false;
+  llama_cpp::context_options context{.cells = 0};
+  int policy_threads = 1;
+};
+
+using seconds = std::chrono::duration<double>;
+double since(std::chrono::steady_clock::time_point begin) {
+  return seconds(std::chrono::steady_clock::now() - begin).count();
+}
+
+struct free_model {
+  void operator()(llama_model* one) const { llama_model_free(one); }
+};
+using model_pointer = std::unique_ptr<llama_model, free_model>;
+
+model_pointer load(std::filesystem::path const& file) {
+  llama_model_params params = llama_model_default_params();
+  params.n_gpu_layers = 0;  // the policy's executor is the host
+  model_pointer made(llama_model_load_from_file(file.c_str(), params));
+  kv::expects(made != nullptr, "kvllama", "--model", file.string(), "llama.cpp can load it; --verbose shows its messages");
+  return made;
+}
+
+/// What a run measured.
+struct measured {
+  double prefill_seconds = 0;
+  double decode_seconds = 0;
+  std::int64_t steps = 0;
+  std::int64_t rows_read = 0;
+  int right = 0;
+};
+
+void print_table(std::vector<std::pair<std::string, measured>> const& rows, int questions) {
+  fmt::print("\n{:<48} {:>10} {:>10} {:>16}", "policy", "prefill s", "tokens/s", "rows read/token");
+  fmt::print("{}\n", questions > 0 ? "   right" : "");
+  for (auto const& [policy, one] : rows) {
+    auto const steps = static_cast<double>(std::max<std::int64_t>(1, one.steps));
+    fmt::print("{:<48} {:>10.2f} {:>10.1f} {:>16.0f}", policy, one.prefill_seconds,
+               one.steps > 0 ? static_cast<double>(one.steps) / one.decode_seconds : 0.0,
+               static_cast<double>(one.rows_read) / steps);
+    if (questions > 0) fmt::print("   {} of {}", one.right, questions);
+    fmt::print("\n");
+  }
+}
+
+llama_cpp::engine_options engine_options(options const& with, int cells) {
+  llama_cpp::engine_options made{.context = with.context};
+  made.context.cells = with.context.cells > 0 ? with.context.cells : cells;
+  made.context.flash_attention = !with.no_flash;
+  ggml_type const type = with.type == "f32" ? GGML_TYPE_F32 : with.type == "q8_0" ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
+  made.context.type_k = made.context.type_v = type;
+  made.decide = with.every_token ? llama_cpp::when::every_decode : llama_cpp::when::after_prefill;
+  made.policy_threads = with.policy_threads;
+  return made;
+}
+
+/// Continues a prompt greedily, and prints the text while it arises.
+measured generate(llama_model* model, kv::any_policy const& policy, std::vector<llama_token> const& prompt,
+                  options const& with) {
+  llama_vocab const* const vocabulary = llama_model_get_vocab(model);
+  llama_cpp::engine<kv::any_policy> engine(model, policy,
+                                           engine_options(with, static_cast<int>(prompt.size()) + with.tokens));
+  measured made;
+  auto begin = std::chrono::steady_clock::now();
+  std::span<float const> logits = engine.prefill(0, {.tokens = prompt});
+  made.prefill_seconds = since(begin);
+  begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < with.tokens; ++i) {
+    auto const token = static_cast<llama_token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    if (llama_vocab_is_eog(vocabulary, token)) break;
+    char piece[256];
+    int const length = llama_token_to_piece(vocabulary, token, piece, sizeof piece, 0, true);
+    if (length > 0) std::fwrite(piece, 1, static_cast<std::size_t>(length), stdout);
+    std::fflush(stdout);
+    logits = engine.step(0, {.tokens = std::span(&token, 1)});
+    ++made.steps;
+  }
+  made.decode_seconds = since(begin);
+  made.rows_read = engine.rows_read();
+  fmt::print("\n");
+  return made;
+}
+
+std::vector<llama_token> tokenize(llama_model const* model, std::string const& text) {
+  llama_vocab const* const vocabulary = llama_model_get_vocab(model);
+  kv::expects(llama_vocab_type(vocabulary) != LLAMA_VOCAB_TYPE_NONE, "kvllama", "--model", "without a vocabulary",
+              "a prompt is made of its tokens");
+  std::vector<llama_token> made(text.size() + 8);
+  int const tokens = llama_tokenize(vocabulary, text.data(), static_cast<int>(text.size()), made.data(),
+                                    static_cast<int>(made.size()), true, true);
+  kv::expects(tokens > 0, "kvllama", "--prompt", text.empty() ? "empty" : "no tokens", "it has at least one token");
+  made.resize(static_cast<std::size_t>(tokens));
+  return made;
+}
+
+std::string read_file(std::string const& path) {
+  std::ifstream file(path, std::ios::binary);
+  kv::expects(file.good(), "kvllama", "--file", path, "it can be read");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void run_model(options const& with) {
+  kv::any_policy const policy = kv::parse(with.policy.empty() ? "snapkv | budget(1024)" : with.policy);
+  model_pointer const model = load(with.model);
+  std::vector<llama_token> const prompt =
+      tokenize(model.get(), with.prompt_file.empty() ? with.prompt : read_file(with.prompt_file));
+  std::vector<std::pair<std::string, measured>> rows;
+  if (with.compare) {
+    fmt::print("[the full cache]\n");
+    rows.emplace_back("full", generate(model.get(), kv::any_policy(), prompt, with));
+    fmt::print("\n[{}]\n", to_string(policy));
+  }
+  rows.emplace_back(to_string(policy), generate(model.get(), policy, prompt, with));
+  fmt::print("\nprompt: {} tokens", prompt.size());
+  print_table(rows, 0);
+}
+
+/// Asks tinylm's recall questions: facts in prompts of 1,024 bytes.
+measured ask(llama_model* model, tinylm::weights const& weights, kv::any_policy const& policy, options const& with) {
+  demo::bytes const held_out = [] {
+    std::string const text = read_file(std::string(TINYLM_WEIGHTS_DIR) + "/held_out.txt");
+    return demo::bytes(text.begin(), text.end());
+  }();
+  demo::task_maker tasks(held_out, 1024, 7);
+  llama_cpp::engine<kv::any_policy> engine(model, policy, engine_options(with, 1280));
+  measured made;
+  for (int i = 0; i < with.questions; ++i) {
+    demo::recall_case const one = tasks.recall(i % 6);
+    demo::bytes text = one.prompt;
+    text.insert(text.end(), one.question.begin(), one.question.end());
+    engine.reset(0);
+    auto begin = std::chrono::steady_clock::now();
+    std::span<float const> logits =
+        engine.prefill(0, {.tokens = {}, .embeddings = llama_cpp::tinylm_embeddings(weights, text, 0)});
+    made.prefill_seconds += since(begin);
+    begin = std::chrono::steady_clock::now();
+    demo::bytes said;
+    while (said.size() < one.answer.size()) {
+      said.push_back(static_cast<std::uint8_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+      text.push_back(said.back());
+      auto const row = llama_cpp::tinylm_embeddings(weights, text, static_cast<int>(text.size()) - 1);
+      logits = engine.step(0, {.tokens = {}, .embeddings = row});
+      ++made.steps;
+    }
+    made.decode_seconds += since(begin);
+    made.right += said == one.answer ? 1 : 0;
+  }
+  made.rows_read = engine.rows_read();
+  return made;
+}
+
+void run_tinylm(options const& with) {
+  kv::any_policy const policy =
+      kv::parse(with.policy.empty() ? "snapkv(window=16, pool=max:15) | budget(64)" : with.policy);
+  tinylm::weights const weights = tinylm::read_weights(std::string(TINYLM_WEIGHTS_DIR) + "/weights.safetensors");
+  bool const kept = !with.write_tinylm.empty();
+  std::filesystem::path const file =
+      kept ? std::filesystem::path(with.write_tinylm)
+           : std::filesystem::temp_directory_path() / fmt::format("kvllama_{}.gguf", ::getpid());
+  llama_cpp::write_gguf(file, weights, {.byte_vocabulary = kept});
+  if (kept) {
+    fmt::print("{} has tinylm's weights without its tables of n-grams\n", file.string());
+    return;
+  }
+  model_pointer const model = load(file);
+  std::filesystem::remove(file);  // it is mapped
+  fmt::print("tinylm in llama.cpp, {} recall questions about prompts of 1,024 bytes\n", with.questions);
+  std::vector<std::pair<std::string, measured>> rows;
+  rows.emplace_back("full", ask(model.get(), weights, kv::any_policy(), with));
+  rows.emplace_back(to_string(policy), ask(model.get(), weights, policy, with));
+  print_table(rows, with.questions);
+}
+
+std::optional<options> read_options(int argc, char** argv, int& status) {
+  options made;
+  made.context.cells = 0;
+  CLI::App app("Runs a GGUF model with its KV cache under a policy. Without a model it asks tinylm recall questions.");
+  app.add_option("-m,--model", made.model, "a GGUF file with a plain cache");
+  app.add_option("--policy", made.policy, "the policy, as \"snapkv(window=32, pool=max:7) | budget(1024)\"");
+  app.add_option("-p,--prompt", made.prompt, "the prompt");
+  app.add_option("-f,--file", made.prompt_file, "a file whose text is the prompt");
+  app.add_option("-n,--tokens", made.tokens, "tokens to generate")->check(CLI::Range(1, 1 << 20));
+  app.add_option("-c,--cells", made.context.cells, "tokens that the cache holds; by default prompt and answer");
+  app.add_option("--chunk", made.context.chunk, "tokens of a decode in the prefill");
+  app.add_option("-t,--threads", made.context.threads, "threads of llama.cpp");
+  app.add_option("--policy-threads", made.policy_threads, "threads of the policy")->check(CLI::Range(1, 1024));
+  app.add_option("--cache-type", made.type, "f32, f16 or q8_0")->check(CLI::IsMember({"f32", "f16", "q8_0"}));
+  app.add_flag("--no-flash", made.no_flash, "without flash attention");
+  app.add_flag("--compare", made.compare, "run the full cache, too");
+  app.add_flag("--every-token", made.every_token, "decide after every token, not once after the prompt");
+  app.add_option("--questions", made.questions, "recall questions for tinylm")->check(CLI::Range(1, 10000));
+  app.add_option("--write-tinylm", made.write_tinylm, "write tinylm's weights to this file, and end");
+  app.add_flag("--verbose", made.verbose, "show the messages of llama.cpp");
+  try {
+    app.parse(argc, argv);
+  } catch (CLI::ParseError const& error) {
+    status = app.exit(error);
+    return std::nullopt;
+  }
+  return made;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int status = 0;
+  std::optional<options> const with = read_options(argc, argv, status);
+  if (!with) return status;
+  if (!with->verbose) llama_log_set([](ggml_log_level, char const*, void*) {}, nullptr);
+  try {
+    with->model.empty() ? run_tinylm(*with) : run_model(*with);
+  } catch (std::exception const& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
