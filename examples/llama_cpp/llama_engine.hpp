@@ -176,6 +176,15 @@ class engine {
     for (int s = 0; s < context_.sequences(); ++s) used += count(s);
     return context_.cells() - used;
   }
+  /// The highest cell that a sequence has; -1 if no cell is used. Attention reads all cells up to it.
+  [[nodiscard]] int highest_cell() const {
+    int highest = -1;
+    for (int s = 0; s < context_.sequences(); ++s) {
+      int const* const of = cells_.data() + size(s) * size(context_.cells());
+      for (int i = 0; i < count(s); ++i) highest = std::max(highest, of[i]);
+    }
+    return highest;
+  }
   /// The positions of the tokens that a lane holds, ascending.
   [[nodiscard]] std::span<int const> positions(kv::lane of) const {
     std::size_t const lane = (size(of.sequence) * size(context_.shape().layers) + size(of.layer)) *
@@ -376,15 +385,12 @@ class engine {
     cells[kept - 1] = cells[before - 1];
     claimed[size(kept - 1)] = claimed[size(before - 1)];
     claimed.resize(size(kept));
-    int highest = 0;
-    for (int s = 0; s < context_.sequences(); ++s) {
-      int const* const of = cells_.data() + size(s) * size(context_.cells());
-      int const others = s == sequence ? kept - 1 : count(s);
-      for (int i = 0; i < others; ++i) highest = std::max(highest, of[i]);
-    }
-    // Attention reads all cells up to the highest one that is used, in steps of 256.
-    if (cells[kept - 1] / 256 > std::max(highest, kept) / 256)
-      cells[kept - 1] = context_.move_newest_down(sequence, claimed.back(), cells[kept - 1]);
+    // Attention reads all cells up to the highest one that is used, in steps of 256: one cell far above the others would
+    // cost as much as those that were freed.
+    int const newest = cells[kept - 1];
+    cells[kept - 1] = 0;
+    int const others = highest_cell();
+    cells[kept - 1] = newest / 256 > others / 256 ? context_.move_newest_down(sequence, claimed.back(), newest) : newest;
   }
 
   engine_options options_;
