@@ -13,14 +13,13 @@
 
 namespace llama_cpp {
 
-/// The tensors of a layer's cache, and the tensor whose rows its attention multiplies with the keys.
+/// The tensors of a layer's cache, and how its attention multiplies query rows with the keys.
 struct layer_tensors {
   ggml_tensor* k = nullptr;
   ggml_tensor* v = nullptr;
-  std::string query_name{};  ///< with `query_op`: the node that makes the query rows, after RoPE, norms and scales
-  ggml_op query_op = GGML_OP_NONE;
   int query_dims = 0;
   int query_heads = 0;
+  bool rotated = false;  ///< queries and keys are turned by one matrix before the keys are quantised
   float scale = 0;     ///< by which logits are multiplied
   float softcap = 0;   ///< 0: none, -1: there is one of unknown size
   float max_bias = 0;  ///< of ALiBi; 0: none
@@ -28,8 +27,8 @@ struct layer_tensors {
 };
 
 /// The callback of a context (`llama_context_params.cb_eval`). llama.cpp calls it for each node of a decode's graph, first
-/// to ask whether the node's result is wanted, and then with that result. Only query rows are wanted, so that the graph is
-/// computed in one piece if no rows are captured.
+/// to ask whether the node's result is wanted, and then with that result. If query rows are captured, the products of
+/// queries and keys are wanted, whose queries are still in memory then. Else the graph is computed in one piece.
 ///
 /// The callback throws nothing, because C code may be on the stack.
 class decode_watch {
@@ -68,7 +67,7 @@ class decode_watch {
     }
     if (self->probing_) self->look(node);
     if (node->op == GGML_OP_SET_ROWS) self->take_cells(node);
-    return self->queries_ != nullptr && self->layer_of_queries(node) >= 0;
+    return self->queries_ != nullptr && product_of(node).layer >= 0;
   }
 
  private:
@@ -101,6 +100,17 @@ class decode_watch {
     return -1;
   }
 
+  /// A product of a layer's keys with query rows [head][token][channel], of any strides.
+  struct product {
+    int layer = -1;  ///< -1: the node is none
+    ggml_tensor const* queries = nullptr;
+  };
+  static product product_of(ggml_tensor const* node) {
+    if (node->op == GGML_OP_FLASH_ATTN_EXT) return {layer_of_keys(node->src[1]), node->src[0]};
+    if (node->op == GGML_OP_MUL_MAT) return {layer_of_keys(node->src[0]), node->src[1]};
+    return {};
+  }
+
   [[nodiscard]] layer_tensors* at(int layer) {
     return layer >= 0 && layer < static_cast<int>(layers_.size()) ? &layers_[static_cast<std::size_t>(layer)] : nullptr;
   }
@@ -116,25 +126,23 @@ class decode_watch {
         stray_ = name;
       }
     });
-    if (node->op == GGML_OP_FLASH_ATTN_EXT) look_at_attention(node, node->src[1], node->src[0], node, 2);
-    if (node->op == GGML_OP_MUL_MAT) look_at_attention(node, node->src[0], node->src[1], nullptr, 0);
+    if (product const found = product_of(node); found.layer >= 0)
+      look_at_attention(found, node->op == GGML_OP_FLASH_ATTN_EXT ? node : nullptr);
     if (node->op == GGML_OP_SOFT_MAX) look_at_softmax(node);
     bool const caps = node->op == GGML_OP_UNARY && ggml_get_unary_op(node) == GGML_UNARY_OP_TANH;
     if (caps && last_ != nullptr && last_->scale == 0) last_->softcap = -1;  // its number is in another node
   }
 
-  /// Notes which node makes the queries that are multiplied with a layer's keys.
-  void look_at_attention(ggml_tensor const*, ggml_tensor const* keys, ggml_tensor const* queries,
-                         ggml_tensor const* softmax, int softcap) {
-    layer_tensors* const of = at(layer_of_keys(keys));
-    if (of == nullptr) return;
+  void look_at_attention(product const& found, ggml_tensor const* softmax) {
+    layer_tensors* const of = at(found.layer);
+    if (of == nullptr || of->k == nullptr) return;
+    ggml_tensor const* const queries = found.queries;
     ggml_tensor const* const root = queries->view_src != nullptr ? queries->view_src : queries;
-    of->query_name = root->name;
-    of->query_op = root->op;
-    of->query_dims = static_cast<int>(root->ne[0]);
-    of->query_heads = static_cast<int>(root->ne[1]);
+    of->rotated = ggml_is_quantized(of->k->type) && root->op == GGML_OP_MUL_MAT;
+    of->query_dims = static_cast<int>(queries->ne[0]);
+    of->query_heads = static_cast<int>(queries->ne[2]);
     last_ = of;
-    if (softmax != nullptr) read_options(*of, softmax, softcap);
+    if (softmax != nullptr) read_options(*of, softmax, 2);
   }
   /// Without flash attention the softmax is a node of its own, after the product.
   void look_at_softmax(ggml_tensor const* node) {
@@ -158,25 +166,21 @@ class decode_watch {
     for (std::int64_t i = 0; i < ggml_nelements(index); ++i) cells_.push_back(static_cast<int>(numbers[i]));
   }
 
-  [[nodiscard]] int layer_of_queries(ggml_tensor const* node) const {
-    std::string_view const name = name_of(node);
-    std::size_t const dash = name.rfind('-');
-    if (dash == std::string_view::npos) return -1;
-    int layer = -1;
-    if (std::sscanf(node->name + dash, "-%d", &layer) != 1 || layer < 0) return -1;
-    if (layer >= static_cast<int>(layers_.size())) return -1;
-    layer_tensors const& of = layers_[static_cast<std::size_t>(layer)];
-    return node->op == of.query_op && name == of.query_name ? layer : -1;
-  }
-
   void take_queries(ggml_tensor const* node) {
-    int const layer = layer_of_queries(node);
-    if (layer < 0 || queries_ == nullptr) return;
-    int const rows = static_cast<int>(node->ne[2]);
-    int& written = rows_[static_cast<std::size_t>(layer)];
-    if (node->type != GGML_TYPE_F32 || !ggml_is_contiguous(node) || written + rows > capacity_) return;
-    std::int64_t const row = node->ne[0] * node->ne[1];
-    ggml_backend_tensor_get(node, queries_ + (std::int64_t{layer} * capacity_ + written) * row, 0, ggml_nbytes(node));
+    product const found = product_of(node);
+    if (found.layer < 0 || found.layer >= static_cast<int>(layers_.size()) || queries_ == nullptr) return;
+    ggml_tensor const& from = *found.queries;
+    int const rows = static_cast<int>(from.ne[1]), heads = static_cast<int>(from.ne[2]);
+    int& written = rows_[static_cast<std::size_t>(found.layer)];
+    if (from.type != GGML_TYPE_F32 || from.nb[0] != sizeof(float) || written + rows > capacity_) return;
+    auto const bytes = static_cast<std::size_t>(from.ne[0]) * sizeof(float);
+    float* to = queries_ + (std::int64_t{found.layer} * capacity_ + written) * heads * from.ne[0];
+    for (int row = 0; row < rows; ++row) {
+      for (int head = 0; head < heads; ++head, to += from.ne[0]) {
+        std::size_t const at = static_cast<std::size_t>(row) * from.nb[1] + static_cast<std::size_t>(head) * from.nb[2];
+        ggml_backend_tensor_get(&from, to, at, bytes);
+      }
+    }
     written += rows;
   }
 

@@ -357,8 +357,10 @@ class engine {
       kv::any_signals in(one.lanes);
       if (keys.rows.element != kv::codec::opaque) in.add(keys);
       if (values.rows.element != kv::codec::opaque) in.add(values);
-      in.add(queries);
-      in.add(turn);
+      if (context_.has_queries()) {
+        in.add(queries);
+        in.add(turn);
+      }
       visit(in);
     } else {
       visit(kv::signals{one.lanes, keys, values, queries, turn});

@@ -21,7 +21,6 @@ namespace kv = kvpolicy;
 
 struct gguf_options {
   bool byte_vocabulary = false;  ///< tokens are the bytes of a text, as GPT-2 spells them; else the file has no vocabulary
-  int sliding_window = 0;        ///< written as that of the model, for tests; 0: none
 };
 
 namespace detail {
@@ -81,11 +80,11 @@ class gguf_writer {
   std::unique_ptr<gguf_context, free_all> file_;
 };
 
-inline void write_config(gguf_writer& to, tinylm::config const& c, gguf_options const& how) {
-  to.set("general.architecture", how.sliding_window > 0 ? "phi3" : "llama");
+/// Writes the sizes of a model under the names of an architecture of llama.cpp.
+inline void write_config(gguf_writer& to, tinylm::config const& c, std::string const& architecture = "llama") {
+  to.set("general.architecture", architecture.c_str());
   to.set("general.name", "tinylm");
-  std::string const prefix = how.sliding_window > 0 ? "phi3." : "llama.";
-  auto const set = [&](char const* key, auto value) { to.set((prefix + key).c_str(), value); };
+  auto const set = [&](char const* key, auto value) { to.set((architecture + "." + key).c_str(), value); };
   set("vocab_size", c.vocab);
   set("context_length", 1280);
   set("embedding_length", c.width);
@@ -98,7 +97,6 @@ inline void write_config(gguf_writer& to, tinylm::config const& c, gguf_options 
   set("attention.layer_norm_rms_epsilon", c.norm_eps);
   set("rope.freq_base", c.rope_theta);
   set("rope.dimension_count", c.head_dim);
-  if (how.sliding_window > 0) set("attention.sliding_window", how.sliding_window);
 }
 
 /// A byte as GPT-2's vocabularies spell it: printable bytes stand for themselves, the others for characters from 256 on.
@@ -135,7 +133,7 @@ inline void write_gguf(std::filesystem::path const& to, tinylm::weights const& f
   std::size_t floats = 0;
   from.for_each([&](std::vector<float> const& one) { floats += one.size(); });
   detail::gguf_writer file(floats);
-  detail::write_config(file, c, how);
+  detail::write_config(file, c);
   detail::write_vocabulary(file, how);
   file.add("token_embd.weight", from.embedding, c.width);
   file.add("output_norm.weight", from.norm, c.width);

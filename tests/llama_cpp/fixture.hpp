@@ -34,16 +34,19 @@ struct temporary_file {
   std::filesystem::path path;
 };
 
-inline model_pointer load(tinylm::weights const& from, llama_cpp::gguf_options const& how = {}) {
+inline model_pointer load_file(std::filesystem::path const& file) {
   llama_log_set([](ggml_log_level, char const*, void*) {}, nullptr);
-  temporary_file const file;
-  llama_cpp::write_gguf(file.path, from, how);
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;
   params.load_mode = LLAMA_LOAD_MODE_NONE;
-  model_pointer made(llama_model_load_from_file(file.path.c_str(), params));
+  model_pointer made(llama_model_load_from_file(file.c_str(), params));
   REQUIRE(made != nullptr);
   return made;
+}
+inline model_pointer load(tinylm::weights const& from) {
+  temporary_file const file;
+  llama_cpp::write_gguf(file.path, from);
+  return load_file(file.path);
 }
 
 /// tinylm in llama.cpp, loaded once.
