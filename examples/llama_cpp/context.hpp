@@ -61,7 +61,8 @@ inline void check_model(llama_model const* with) {
 
 }  // namespace detail
 
-/// - throws: `kvpolicy::invalid_argument`, one line that names what was found, if the model or its cache is of a kind that
+/// - throws: `kvpolicy::invalid_argument`, one line that names what was found, if the model or its cache is of a kind
+/// that
 ///   cannot be served.
 class context {
  public:
@@ -128,7 +129,8 @@ class context {
     wanted_.clear();
   }
   /// Adds tokens of a sequence to the batch. The logits of the last one are wanted, or those of each.
-  void add(int sequence, int position, std::span<llama_token const> ids, std::span<float const> rows, bool every_logit) {
+  void add(int sequence, int position, std::span<llama_token const> ids, std::span<float const> rows,
+           bool every_logit) {
     int const tokens = tokens_of("decode", ids, rows);
     ids_.insert(ids_.end(), ids.begin(), ids.end());
     if (ids.empty()) embeddings_.insert(embeddings_.end(), rows.begin(), rows.end());
@@ -207,9 +209,9 @@ class context {
     }
   }
 
-  /// Moves the newest token of a sequence from `cell`, which is at `position`, to the lowest cells that are free. llama.cpp
-  /// has no call for this: a token of a spare sequence is decoded into the free cell, which then changes hands. Returns the
-  /// new cell, or `cell` if there is no lower one.
+  /// Moves the newest token of a sequence from `cell`, which is at `position`, to the lowest cells that are free.
+  /// llama.cpp has no call for this: a token of a spare sequence is decoded into the free cell, which then changes
+  /// hands. Returns the new cell, or `cell` if there is no lower one.
   int move_newest_down(int sequence, llama_pos position, int from) {
     llama_seq_id const spare = options_.sequences;
     clear_batch();
@@ -262,7 +264,7 @@ class context {
     params.n_seq_max = static_cast<std::uint32_t>(options_.sequences + 1);  // one is spare: see move_newest_down
     params.n_batch = std::max(static_cast<std::uint32_t>(options_.chunk), params.n_seq_max);
     params.n_ubatch = params.n_batch;  // a decode is one graph
-    params.kv_unified = true;  // all sequences have their cells in one place
+    params.kv_unified = true;          // all sequences have their cells in one place
     params.n_threads = options_.threads > 0 ? options_.threads : cores;
     params.n_threads_batch = params.n_threads;
     params.type_k = options_.type_k;
@@ -311,8 +313,8 @@ class context {
     captured_ = false;
     llama_memory_clear(memory(), true);
     clear_batch();
-    bool const whole = shape_.head_dim % ggml_blck_size(options_.type_k) == 0 &&
-                       value_dim() % ggml_blck_size(options_.type_v) == 0;
+    bool const whole =
+        shape_.head_dim % ggml_blck_size(options_.type_k) == 0 && value_dim() % ggml_blck_size(options_.type_v) == 0;
     kv::expects(whole, "llama_cpp::engine", "type_k", ggml_type_name(options_.type_k),
                 [&] { return "a head has " + std::to_string(shape_.head_dim) + " channels, which are whole blocks"; });
   }

@@ -20,15 +20,16 @@ struct layer_tensors {
   int query_dims = 0;
   int query_heads = 0;
   bool rotated = false;  ///< queries and keys are turned by one matrix before the keys are quantised
-  float scale = 0;     ///< by which logits are multiplied
-  float softcap = 0;   ///< 0: none, -1: there is one of unknown size
-  float max_bias = 0;  ///< of ALiBi; 0: none
-  bool sinks = false;  ///< the softmax has a sink logit for each head
+  float scale = 0;       ///< by which logits are multiplied
+  float softcap = 0;     ///< 0: none, -1: there is one of unknown size
+  float max_bias = 0;    ///< of ALiBi; 0: none
+  bool sinks = false;    ///< the softmax has a sink logit for each head
 };
 
-/// The callback of a context (`llama_context_params.cb_eval`). llama.cpp calls it for each node of a decode's graph, first
-/// to ask whether the node's result is wanted, and then with that result. If query rows are captured, the products of
-/// queries and keys are wanted, whose queries are still in memory then. Else the graph is computed in one piece.
+/// The callback of a context (`llama_context_params.cb_eval`). llama.cpp calls it for each node of a decode's graph,
+/// first to ask whether the node's result is wanted, and then with that result. If query rows are captured, the
+/// products of queries and keys are wanted, whose queries are still in memory then. Else the graph is computed in one
+/// piece.
 ///
 /// The callback throws nothing, because C code may be on the stack.
 class decode_watch {
@@ -42,8 +43,8 @@ class decode_watch {
   }
   void end_probe() { probing_ = false; }
 
-  /// Begins a decode. Query rows are written to `queries`, floats [layer][row][head][D] with room for `capacity` rows of a
-  /// layer, unless it is null.
+  /// Begins a decode. Query rows are written to `queries`, floats [layer][row][head][D] with room for `capacity` rows
+  /// of a layer, unless it is null.
   void begin_decode(float* queries, int capacity) {
     cells_.clear();
     queries_ = queries;

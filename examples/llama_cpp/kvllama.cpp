@@ -50,7 +50,8 @@ model_pointer load(std::filesystem::path const& file) {
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;  // the policy's executor is the host
   model_pointer made(llama_model_load_from_file(file.c_str(), params));
-  kv::expects(made != nullptr, "kvllama", "--model", file.string(), "llama.cpp can load it; --verbose shows its messages");
+  kv::expects(made != nullptr, "kvllama", "--model", file.string(),
+              "llama.cpp can load it; --verbose shows its messages");
   return made;
 }
 

@@ -4,9 +4,9 @@
 //     std::span<float const> logits = engine.prefill(0, {.tokens = prompt});  // reads, decides, frees cells
 //     while (...) logits = engine.step(0, {.tokens = {&token, 1}});
 //
-// The cache of llama.cpp is made of cells. A cell has a position, holds one token of all layers and heads, and belongs to
-// sequences. After an eviction the lanes of a sequence hold different tokens in the same cells, so that the positions of
-// the cells mean nothing but an order: this engine knows which lane holds which token.
+// The cache of llama.cpp is made of cells. A cell has a position, holds one token of all layers and heads, and belongs
+// to sequences. After an eviction the lanes of a sequence hold different tokens in the same cells, so that the
+// positions of the cells mean nothing but an order: this engine knows which lane holds which token.
 #pragma once
 
 #include <llama.h>
@@ -52,7 +52,8 @@ struct sequence_rows {
 
 /// A context and the states of its sequences. Each sequence has a slot from its first token until `reset`.
 ///
-/// - throws: `kvpolicy::invalid_argument`, one line, before anything was changed; `std::runtime_error` if llama.cpp fails.
+/// - throws: `kvpolicy::invalid_argument`, one line, before anything was changed; `std::runtime_error` if llama.cpp
+/// fails.
 ///   The tokens of a failed decode are removed again.
 template <class Policy>
 class engine {
@@ -81,8 +82,8 @@ class engine {
   engine(engine const&) = delete;
   engine& operator=(engine const&) = delete;
 
-  /// Reads tokens in chunks, lets the policy observe each, and at the end decide, unless it decides by hand. A sequence may
-  /// be read in several prefills: the turns of a conversation.
+  /// Reads tokens in chunks, lets the policy observe each, and at the end decide, unless it decides by hand. A sequence
+  /// may be read in several prefills: the turns of a conversation.
   ///
   /// - in: `visit(position, logits)`, if it is given, is called for each chunk with logits [token][vocabulary].
   /// - returns: the logits of the last token, valid until the next call.
@@ -100,8 +101,8 @@ class engine {
     return step(std::span(&one, 1));
   }
 
-  /// Reads one token, or a few, of several sequences in one decode. Returns the logits [sequence of the batch][vocabulary]
-  /// of the last token of each.
+  /// Reads one token, or a few, of several sequences in one decode. Returns the logits [sequence of the
+  /// batch][vocabulary] of the last token of each.
   std::span<float const> step(std::span<sequence_rows const> batch) {
     forward("step", batch, false, options_.observe_steps);
     for (sequence_rows const& one : batch) rows_read_ += count(one.sequence);
@@ -111,8 +112,8 @@ class engine {
     return logits_;
   }
 
-  /// Lets the policy decide about a sequence by the query rows of its last decode, and carries the decision out: the kept
-  /// rows move together, and the cells behind them are free for new tokens.
+  /// Lets the policy decide about a sequence by the query rows of its last decode, and carries the decision out: the
+  /// kept rows move together, and the cells behind them are free for new tokens.
   ///
   /// - throws: also if lanes would keep different numbers of entries.
   void evict(int sequence) {
@@ -187,9 +188,9 @@ class engine {
   }
   /// The positions of the tokens that a lane holds, ascending.
   [[nodiscard]] std::span<int const> positions(kv::lane of) const {
-    std::size_t const lane = (size(of.sequence) * size(context_.shape().layers) + size(of.layer)) *
-                                 size(context_.shape().kv_heads) +
-                             size(of.head);
+    std::size_t const lane =
+        (size(of.sequence) * size(context_.shape().layers) + size(of.layer)) * size(context_.shape().kv_heads) +
+        size(of.head);
     return {positions_.data() + lane * size(context_.cells()), size(counts_[lane])};
   }
   /// The cache rows of a layer that decoded tokens have read so far, those of all sequences together.
@@ -228,17 +229,15 @@ class engine {
     return context_.view(batch, {cells_.data(), cells, 0, 0});
   }
   /// The cache of one sequence. The list of slots that it refers to must outlive it.
-  [[nodiscard]] kv::cache part(int sequence) {
-    return kv::only(all(), {.slots = slots_.data() + sequence, .size = 1});
-  }
+  [[nodiscard]] kv::cache part(int sequence) { return kv::only(all(), {.slots = slots_.data() + sequence, .size = 1}); }
 
   void check_sequence(char const* call, int sequence) const {
     kv::expects(sequence >= 0 && sequence < context_.sequences(), call, "sequence", sequence,
                 [&] { return "the engine has " + std::to_string(context_.sequences()) + " sequences"; });
   }
 
-  /// Refuses policies whose lanes would keep different numbers of entries, because lanes share their cells, and policies
-  /// that read rows which are quantised.
+  /// Refuses policies whose lanes would keep different numbers of entries, because lanes share their cells, and
+  /// policies that read rows which are quantised.
   void check_policy() const {
     kv::budget_scope scope = kv::budget_scope::lane;
     if constexpr (requires { policy_.budget; }) {
@@ -346,8 +345,8 @@ class engine {
     visit_signals(one, queries, [&](auto const& in) { kv::decide(exec_, policy_, in, *state_, *plan_); });
   }
 
-  /// Calls visit(signals) with the signals that this context has: rows that are quantised are not among them. As queries
-  /// of a turn the rows are one turn, whose span is unknown.
+  /// Calls visit(signals) with the signals that this context has: rows that are quantised are not among them. As
+  /// queries of a turn the rows are one turn, whose span is unknown.
   template <class Visit>
   void visit_signals(kv::cache const& one, kv::queries const& queries, Visit const& visit) {
     kv::turn_queries const turn{queries};
@@ -387,26 +386,27 @@ class engine {
     cells[kept - 1] = cells[before - 1];
     claimed[size(kept - 1)] = claimed[size(before - 1)];
     claimed.resize(size(kept));
-    // Attention reads all cells up to the highest one that is used, in steps of 256: one cell far above the others would
-    // cost as much as those that were freed.
+    // Attention reads all cells up to the highest one that is used, in steps of 256: one cell far above the others
+    // would cost as much as those that were freed.
     int const newest = cells[kept - 1];
     cells[kept - 1] = 0;
     int const others = highest_cell();
-    cells[kept - 1] = newest / 256 > others / 256 ? context_.move_newest_down(sequence, claimed.back(), newest) : newest;
+    cells[kept - 1] =
+        newest / 256 > others / 256 ? context_.move_newest_down(sequence, claimed.back(), newest) : newest;
   }
 
   engine_options options_;
   Policy policy_;
   context context_;
   kv::host_executor exec_;
-  std::vector<int> counts_;                       ///< [sequence][layer][KV head]
-  std::vector<int> positions_;                    ///< [sequence][layer][KV head][entry]
-  std::vector<int> cells_;                        ///< [sequence][entry], those of all lanes of the sequence
-  std::vector<std::vector<llama_pos>> claimed_;   ///< [sequence][entry]: the positions of the cells in llama.cpp
-  std::vector<int> lengths_;                      ///< [sequence]
-  std::vector<int> evicted_at_;                   ///< [sequence]: its length at the last eviction, 0 if there was none
-  std::vector<rows_of_decode> parts_;             ///< [sequence]: its rows of the last decode
-  std::vector<int> slots_;                        ///< 0, 1, 2, ...
+  std::vector<int> counts_;                      ///< [sequence][layer][KV head]
+  std::vector<int> positions_;                   ///< [sequence][layer][KV head][entry]
+  std::vector<int> cells_;                       ///< [sequence][entry], those of all lanes of the sequence
+  std::vector<std::vector<llama_pos>> claimed_;  ///< [sequence][entry]: the positions of the cells in llama.cpp
+  std::vector<int> lengths_;                     ///< [sequence]
+  std::vector<int> evicted_at_;                  ///< [sequence]: its length at the last eviction, 0 if there was none
+  std::vector<rows_of_decode> parts_;            ///< [sequence]: its rows of the last decode
+  std::vector<int> slots_;                       ///< 0, 1, 2, ...
   std::optional<kv::state<kv::host_executor>> state_;
   std::optional<kv::plan<kv::host_executor>> plan_;
   std::vector<float> logits_;

@@ -20,13 +20,14 @@ namespace llama_cpp {
 namespace kv = kvpolicy;
 
 struct gguf_options {
-  bool byte_vocabulary = false;  ///< tokens are the bytes of a text, as GPT-2 spells them; else the file has no vocabulary
+  bool byte_vocabulary =
+      false;  ///< tokens are the bytes of a text, as GPT-2 spells them; else the file has no vocabulary
 };
 
 namespace detail {
 
-/// The rows of a matrix of queries or keys in the order of llama.cpp's RoPE, which turns channels 2i and 2i + 1 as a pair.
-/// tinylm turns channels i and i + D / 2.
+/// The rows of a matrix of queries or keys in the order of llama.cpp's RoPE, which turns channels 2i and 2i + 1 as a
+/// pair. tinylm turns channels i and i + D / 2.
 inline std::vector<float> paired(std::span<float const> matrix, int heads, int dims, int width) {
   std::vector<float> made(matrix.size());
   for (int row = 0; row < heads * dims; ++row) {
@@ -41,7 +42,8 @@ inline std::vector<float> paired(std::span<float const> matrix, int heads, int d
 class gguf_writer {
  public:
   explicit gguf_writer(std::size_t floats)
-      : memory_(ggml_init({.mem_size = floats * sizeof(float) + (std::size_t{1} << 20), .mem_buffer = nullptr, .no_alloc = false})),
+      : memory_(ggml_init(
+            {.mem_size = floats * sizeof(float) + (std::size_t{1} << 20), .mem_buffer = nullptr, .no_alloc = false})),
         file_(gguf_init_empty()) {}
 
   void set(char const* key, int value) { gguf_set_val_u32(file_.get(), key, static_cast<std::uint32_t>(value)); }
@@ -99,7 +101,8 @@ inline void write_config(gguf_writer& to, tinylm::config const& c, std::string c
   set("rope.dimension_count", c.head_dim);
 }
 
-/// A byte as GPT-2's vocabularies spell it: printable bytes stand for themselves, the others for characters from 256 on.
+/// A byte as GPT-2's vocabularies spell it: printable bytes stand for themselves, the others for characters from 256
+/// on.
 inline std::string spelled_byte(int byte) {
   auto const prints = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255); };
   int character = byte;
@@ -124,8 +127,8 @@ inline void write_vocabulary(gguf_writer& to, gguf_options const& how) {
 
 }  // namespace detail
 
-/// Writes tinylm's weights as a model of the architecture `llama`. The file has the embeddings of single bytes. The rows
-/// of n-grams are added to them in `tinylm_embeddings`, because llama.cpp has no such tables.
+/// Writes tinylm's weights as a model of the architecture `llama`. The file has the embeddings of single bytes. The
+/// rows of n-grams are added to them in `tinylm_embeddings`, because llama.cpp has no such tables.
 ///
 /// - throws: `kvpolicy::invalid_argument` if the file cannot be written.
 inline void write_gguf(std::filesystem::path const& to, tinylm::weights const& from, gguf_options const& how = {}) {
@@ -162,8 +165,8 @@ inline void write_gguf(std::filesystem::path const& to, tinylm::weights const& f
 
 /// The embeddings [byte][width] of the bytes from `position` on, as tinylm makes them: the row of the byte, and of each
 /// table the row to which it and the bytes before it hash. `text` begins at the start of the sequence.
-[[nodiscard]] inline std::vector<float> tinylm_embeddings(tinylm::weights const& from, std::span<std::uint8_t const> text,
-                                                          int position) {
+[[nodiscard]] inline std::vector<float> tinylm_embeddings(tinylm::weights const& from,
+                                                          std::span<std::uint8_t const> text, int position) {
   tinylm::config const& c = from.about;
   int const part = c.width / c.ngrams;
   int const bits = std::countr_zero(static_cast<unsigned>(c.ngram_buckets));

@@ -9,8 +9,17 @@ namespace llama_cpp_test {
 class random_model {
  public:
   explicit random_model(std::string architecture) : architecture_(std::move(architecture)), file_(1 << 20) {
-    tinylm::config const c{.vocab = 256, .width = 32, .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 16, .hidden = 64,
-                           .ngrams = 1, .ngram_buckets = 2, .rope_theta = 10000, .norm_eps = 1e-5f};
+    tinylm::config const c{.vocab = 256,
+                           .width = 32,
+                           .layers = 2,
+                           .q_heads = 4,
+                           .kv_heads = 2,
+                           .head_dim = 16,
+                           .hidden = 64,
+                           .ngrams = 1,
+                           .ngram_buckets = 2,
+                           .rope_theta = 10000,
+                           .norm_eps = 1e-5f};
     llama_cpp::detail::write_config(file_, c, architecture_);
     llama_cpp::detail::write_vocabulary(file_, {});
     add("token_embd.weight", 32, 256);

@@ -79,7 +79,8 @@ results of_llama(llama_cpp::engine_options const& options) {
 }  // namespace
 
 TEST_SUITE("llama_cpp") {
-  TEST_CASE("recall: with a sixteenth of the cache llama.cpp answers what tinylm answers, and all lanes keep the same") {
+  TEST_CASE(
+      "recall: with a sixteenth of the cache llama.cpp answers what tinylm answers, and all lanes keep the same") {
     results const found = of_llama(exact());
     MESSAGE("llama.cpp ", found.right, ", tinylm ", of_tinylm().right, " of ", questions);
     CHECK(of_tinylm().right >= 55);

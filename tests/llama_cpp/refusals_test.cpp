@@ -24,9 +24,10 @@ std::string error_of_model(llama_model* with, llama_cpp::engine_options const& o
 TEST_SUITE("llama_cpp") {
   TEST_CASE("refusals: models whose cache cannot be evicted from") {
     CHECK(error_of_model(nullptr) == "llama_cpp::engine: model = null, but llama_model_load_from_file has failed");
-    CHECK(error_of_model(gemma3(32).get()) ==
-          "llama_cpp::engine: model = a sliding window of 32, but llama.cpp masks by the positions of cells, which mean "
-          "nothing after an eviction");
+    CHECK(
+        error_of_model(gemma3(32).get()) ==
+        "llama_cpp::engine: model = a sliding window of 32, but llama.cpp masks by the positions of cells, which mean "
+        "nothing after an eviction");
     CHECK(error_of_model(mamba().get()) ==
           "llama_cpp::engine: model = recurrent, but its state has no rows that could be evicted");
   }
@@ -126,7 +127,8 @@ TEST_SUITE("llama_cpp") {
     llama_memory_t const memory = llama_get_memory(engine.get());
     llama_memory_seq_add(memory, 0, 0, -1, -100);  // what a context shift does
     std::string const text =
-        "step: sequence = 0, whose last cell is at position 99, but the engine left it at 199: cells are moved, shifted and "
+        "step: sequence = 0, whose last cell is at position 99, but the engine left it at 199: cells are moved, "
+        "shifted and "
         "removed by the engine's own calls only";
     CHECK(error_of([&] { one.step('a'); }) == text);
     one.text.pop_back();
