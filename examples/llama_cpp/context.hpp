@@ -209,6 +209,21 @@ class context {
     }
   }
 
+  /// Takes cells for a sequence that has none, at positions from `position` on, by decoding that many tokens. Their
+  /// rows mean nothing. Writes the cells to `to`.
+  ///
+  /// - throws: `std::runtime_error` if llama.cpp fails.
+  void occupy(int sequence, int position, int tokens, int* to) {
+    std::vector<llama_token> const ids(static_cast<std::size_t>(std::min(tokens, chunk())));
+    for (int at = 0; at < tokens; at += chunk()) {
+      int const some = std::min(chunk(), tokens - at);
+      clear_batch();
+      add(sequence, position + at, std::span(ids).first(static_cast<std::size_t>(some)), {}, false);
+      if (!decode(false)) throw std::runtime_error("load: llama_decode failed");
+      to = std::copy(new_cells().begin(), new_cells().end(), to);
+    }
+  }
+
   /// Moves the newest token of a sequence from `cell`, which is at `position`, to the lowest cells that are free.
   /// llama.cpp has no call for this: a token of a spare sequence is decoded into the free cell, which then changes
   /// hands. Returns the new cell, or `cell` if there is no lower one.
@@ -276,8 +291,8 @@ class context {
     params.cb_eval_user_data = &watch_;
     context_.reset(llama_init_from_model(with, params));
     kv::expects(context_ != nullptr, "llama_cpp::engine", "model", "refused by llama.cpp",
-                "llama_init_from_model makes a context of it with these options");
-    kv::expects(memory() != nullptr, "llama_cpp::engine", "model", "without a cache", "there is something to evict");
+                "llama_init_from_model makes no context of it with these options");
+    kv::expects(memory() != nullptr, "llama_cpp::engine", "model", "without a cache", "there is nothing to evict");
   }
 
   /// Decodes one token to learn what the graph reads, and another to see that query rows are shown; then forgets both.
@@ -291,7 +306,8 @@ class context {
     wanted_.push_back(1);
     int const status = run();
     watch_.end_probe();
-    kv::expects(status == 0, "llama_cpp::engine", "model", "refused by llama_decode", "it can read one token");
+    kv::expects(status == 0, "llama_cpp::engine", "model", "refused by llama.cpp",
+                "llama_decode reads no token with it");
     check_layers();
     layer_tensors const& first = watch_.layers().front();
     shape_.query_heads = first.query_heads;
@@ -309,7 +325,7 @@ class context {
                     static_cast<std::size_t>(shape_.query_heads) * static_cast<std::size_t>(shape_.head_dim));
     at_.front() = 1;
     kv::expects(decode(true), "llama_cpp::engine", "model", "without query rows in the graph of llama.cpp",
-                "the products of queries and keys show them");
+                "a policy reads those that are multiplied with the keys");
     captured_ = false;
     llama_memory_clear(memory(), true);
     clear_batch();

@@ -51,7 +51,7 @@ model_pointer load(std::filesystem::path const& file) {
   params.n_gpu_layers = 0;  // the policy's executor is the host
   model_pointer made(llama_model_load_from_file(file.c_str(), params));
   kv::expects(made != nullptr, "kvllama", "--model", file.string(),
-              "llama.cpp can load it; --verbose shows its messages");
+              "llama.cpp cannot load it; --verbose shows its messages");
   return made;
 }
 
@@ -65,14 +65,15 @@ struct measured {
 };
 
 void print_table(std::vector<std::pair<std::string, measured>> const& rows, int questions) {
-  fmt::print("\n{:<48} {:>10} {:>10} {:>16}", "policy", "prefill s", "tokens/s", "rows read/token");
-  fmt::print("{}\n", questions > 0 ? "   right" : "");
+  std::size_t width = 6;
+  for (auto const& [policy, one] : rows) width = std::max(width, policy.size());
+  fmt::print("\n{:<{}}  {:>9}  {:>8}  {:>15}", "policy", width, "prefill s", "tokens/s", "rows read/token");
+  fmt::print("{}\n", questions > 0 ? "     right" : "");
   for (auto const& [policy, one] : rows) {
     auto const steps = static_cast<double>(std::max<std::int64_t>(1, one.steps));
-    fmt::print("{:<48} {:>10.2f} {:>10.1f} {:>16.0f}", policy, one.prefill_seconds,
-               one.steps > 0 ? static_cast<double>(one.steps) / one.decode_seconds : 0.0,
-               static_cast<double>(one.rows_read) / steps);
-    if (questions > 0) fmt::print("   {} of {}", one.right, questions);
+    fmt::print("{:<{}}  {:>9.2f}  {:>8.1f}  {:>15.0f}", policy, width, one.prefill_seconds,
+               one.steps > 0 ? steps / one.decode_seconds : 0.0, static_cast<double>(one.rows_read) / steps);
+    if (questions > 0) fmt::print("  {} of {}", one.right, questions);
     fmt::print("\n");
   }
 }
@@ -118,18 +119,18 @@ measured generate(llama_model* model, kv::any_policy const& policy, std::vector<
 std::vector<llama_token> tokenize(llama_model const* model, std::string const& text) {
   llama_vocab const* const vocabulary = llama_model_get_vocab(model);
   kv::expects(llama_vocab_type(vocabulary) != LLAMA_VOCAB_TYPE_NONE, "kvllama", "--model", "without a vocabulary",
-              "a prompt is made of its tokens");
+              "a prompt needs one");
   std::vector<llama_token> made(text.size() + 8);
   int const tokens = llama_tokenize(vocabulary, text.data(), static_cast<int>(text.size()), made.data(),
                                     static_cast<int>(made.size()), true, true);
-  kv::expects(tokens > 0, "kvllama", "--prompt", text.empty() ? "empty" : "no tokens", "it has at least one token");
+  kv::expects(tokens > 0, "kvllama", "--prompt", text.empty() ? "empty" : "no tokens", "at least one token is read");
   made.resize(static_cast<std::size_t>(tokens));
   return made;
 }
 
 std::string read_file(std::string const& path) {
   std::ifstream file(path, std::ios::binary);
-  kv::expects(file.good(), "kvllama", "--file", path, "it can be read");
+  kv::expects(file.good(), "kvllama", "--file", path, "it cannot be read");
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 

@@ -12,7 +12,8 @@
 #include <llama.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
 #include <limits>
 #include <memory>
@@ -167,6 +168,49 @@ class engine {
     parts_[size(sequence)] = {};
   }
 
+  /// Copies a sequence to bytes: its rows, which tokens its lanes hold, and the state of the policy. The sequence
+  /// stays.
+  [[nodiscard]] std::vector<std::byte> save(int sequence) {
+    check_sequence("save", sequence);
+    context_.check_untouched("save", sequence, last_claimed(sequence));
+    saved_sequence const header{length(sequence), count(sequence), evicted_at_[size(sequence)]};
+    std::vector<std::byte> made(sizeof header + kv::saved_bytes(exec_, all(), *state_, sequence));
+    std::memcpy(made.data(), &header, sizeof header);
+    kv::save(exec_, all(), *state_, sequence, std::span(made).subspan(sizeof header));
+    return made;
+  }
+
+  /// Brings a saved sequence back, into any slot that was reset, of any engine of the same model, policy and types. It
+  /// goes on as if it had never left. llama.cpp gives cells to decoded tokens only, so this costs a prefill of as many
+  /// tokens as the sequence has cells.
+  ///
+  /// - throws: also if the slot is in use, or the bytes are not those of such a sequence.
+  void load(int sequence, std::span<std::byte const> from) {
+    check_sequence("load", sequence);
+    kv::expects(length(sequence) == 0, "load", "sequence", sequence, "it is in use: reset it before");
+    saved_sequence header{};
+    kv::expects(from.size() >= sizeof header, "load", "bytes", from.size(), "they end within the header");
+    std::memcpy(&header, from.data(), sizeof header);
+    bool const sound = header.count >= 0 && header.count <= header.length && header.evicted_at >= 0 &&
+                       header.evicted_at <= header.length;
+    kv::expects(sound, "load", "bytes", "damaged", "the header's numbers contradict each other");
+    check_room("load", header.count);
+    try {
+      context_.occupy(sequence, header.length - header.count, header.count, cells_of(sequence));
+      kv::cache cache = all();
+      kv::load(exec_, cache, *state_, sequence, from.subspan(sizeof header));
+      kv::expects(count(sequence) == header.count, "load", "bytes", "damaged",
+                  [&] { return "the header says " + std::to_string(header.count) + " entries"; });
+    } catch (...) {
+      reset(sequence);
+      throw;
+    }
+    lengths_[size(sequence)] = header.length;
+    evicted_at_[size(sequence)] = header.evicted_at;
+    claimed_[size(sequence)].resize(size(header.count));
+    std::iota(claimed_[size(sequence)].begin(), claimed_[size(sequence)].end(), header.length - header.count);
+  }
+
   /// The number of tokens that were read, which is the position of the next one.
   [[nodiscard]] int length(int sequence) const { return lengths_[size(sequence)]; }
   /// The number of cells that a sequence has, which is the number of entries of each of its lanes.
@@ -209,6 +253,14 @@ class engine {
     int rows = 0;
   };
 
+  /// What `save` writes before the bytes of the library.
+  struct saved_sequence {
+    int length = 0;
+    int count = 0;
+    int evicted_at = 0;
+  };
+
+  [[nodiscard]] int* cells_of(int sequence) { return cells_.data() + size(sequence) * size(context_.cells()); }
   static std::size_t size(int n) { return static_cast<std::size_t>(n); }
   [[nodiscard]] std::size_t lanes_each() const {
     return size(context_.shape().layers) * size(context_.shape().kv_heads);
@@ -324,7 +376,7 @@ class engine {
       int const tokens = context_.tokens_of("step", one.rows.tokens, one.rows.embeddings);
       int const before = count(s);
       for (int i = 0; i < tokens; ++i) {
-        cells_[size(s) * size(context_.cells()) + size(before + i)] = context_.new_cells()[size(first + i)];
+        cells_of(s)[before + i] = context_.new_cells()[size(first + i)];
         claimed_[size(s)].push_back(length(s) + i);
       }
       kv::cache cache = part(s);
@@ -375,7 +427,7 @@ class engine {
   /// newest cell stays, and takes the rows of the last kept entries.
   void free_cells(int sequence, int kept, int before) {
     auto& claimed = claimed_[size(sequence)];
-    int* const cells = cells_.data() + size(sequence) * size(context_.cells());
+    int* const cells = cells_of(sequence);
     if (kept == 0) {
       context_.remove(sequence, -1, -1);
       claimed.clear();

@@ -70,7 +70,7 @@ class gguf_writer {
 
   void write(std::filesystem::path const& to) const {
     bool const done = gguf_write_to_file(file_.get(), to.string().c_str(), false);
-    kv::expects(done, "write_gguf", "file", to.string(), "it can be written");
+    kv::expects(done, "write_gguf", "file", to.string(), "it cannot be written");
   }
 
  private:

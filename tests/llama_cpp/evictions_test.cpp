@@ -107,6 +107,53 @@ TEST_SUITE("llama_cpp") {
     CHECK(same_tokens(engine, 0, expected));
   }
 
+  TEST_CASE("evictions: a policy may drop the newest token") {
+    auto const policy = kv::policies::knorm({.budget = 40});
+    llama_cpp::engine engine(model(), policy, exact());
+    reader<decltype(engine)> one{engine};
+    oracle expected(policy);
+    bytes const text = stretch(41000, 500);
+    CHECK(tinylm_test::furthest(one.prefill(text), expected.prefill(text)) < 1e-3);
+    CHECK(same_tokens(engine, 0, expected));
+    CHECK(engine.positions({0, 0, 0}).back() < 499);
+    for (std::uint8_t const byte : stretch(41500, 20))
+      CHECK(tinylm_test::furthest(one.step(byte), expected.step(byte)) < 1e-3);
+  }
+
+  TEST_CASE("evictions: a sequence that was saved goes on in another slot, and in another engine") {
+    llama_cpp::engine engine(model(), snapkv, exact(2048, 256, 2));
+    llama_cpp::engine other(model(), snapkv, exact(1024, 100));
+    reader<decltype(engine)> one{engine};
+    one.prefill(stretch(1000, 700));
+    for (std::uint8_t const byte : stretch(1700, 10)) one.step(byte);
+    std::vector<std::byte> const saved = engine.save(0);
+    reader<decltype(engine)> two{engine, 1};
+    reader<decltype(other)> three{other};
+    two.prefill(stretch(9000, 300));  // cells that are in use are left alone
+    engine.reset(1);
+    engine.load(1, saved);
+    other.load(0, saved);
+    two.text = three.text = one.text;
+    for (bytes const& turn : {stretch(1710, 1), stretch(1711, 150), stretch(1861, 1)}) {
+      std::vector<float> const logits = one.prefill(turn);
+      CHECK(tinylm_test::furthest(two.prefill(turn), logits) < 1e-3);
+      CHECK(tinylm_test::furthest(three.prefill(turn), logits) < 1e-3);
+      CHECK(std::ranges::equal(engine.positions({0, 3, 1}), engine.positions({1, 3, 1})));
+      CHECK(std::ranges::equal(engine.positions({0, 3, 1}), other.positions({0, 3, 1})));
+    }
+    engine.truncate(1, engine.length(1));
+    CHECK_THROWS_WITH_AS(engine.load(0, saved), "load: sequence = 0, but it is in use: reset it before",
+                         kv::invalid_argument);
+    engine.reset(0);
+    int const free = engine.free_count();
+    CHECK_THROWS_AS(engine.load(0, std::span(saved).first(saved.size() - 1)), kv::invalid_argument);
+    CHECK_THROWS_WITH_AS(engine.load(0, std::span(saved).first(8)), "load: bytes = 8, but they end within the header",
+                         kv::invalid_argument);
+    CHECK(engine.free_count() == free);
+    engine.load(0, saved);
+    CHECK(engine.count(0) == 74);
+  }
+
   TEST_CASE("evictions: attention then reads the low cells only") {
     llama_cpp::engine engine(model(), snapkv, exact());
     reader<decltype(engine)> one{engine};
