@@ -30,6 +30,7 @@ struct context_options {
   ggml_type type_k = GGML_TYPE_F16;
   ggml_type type_v = GGML_TYPE_F16;
   bool flash_attention = true;
+  bool keep_keys = false;  ///< keep a copy in float32 of keys that are quantised, for policies that read keys
 };
 
 namespace detail {
@@ -100,6 +101,7 @@ class context {
     };
     kv::cache made = options_.flash_attention ? cells.operator()<true>() : cells.operator()<false>();
     made.logits = logits_;
+    if (keeps_keys()) made.more = {&kept_keys_, 1};  // they move with the rows
     return made;
   }
 
@@ -160,8 +162,18 @@ class context {
     auto const rows = std::count(wanted_.begin(), wanted_.end(), 1);
     to.assign(from, from + rows * vocabulary_);
   }
-  /// False if the query rows are turned by a matrix as the quantised keys are: such rows are no signal.
-  [[nodiscard]] bool has_queries() const { return !watch_.layers().front().rotated; }
+  /// True if there is a copy of the keys.
+  [[nodiscard]] bool keeps_keys() const { return !key_rows_.empty(); }
+  /// The keys as a signal. Quantised ones are none, unless there is a copy.
+  [[nodiscard]] kv::keys keys_of(kv::cache const& in) const {
+    kv::keys made = kv::keys_of(in);
+    if (keeps_keys()) made.rows = kept_keys_;
+    return made;
+  }
+  /// False if the query rows are turned by a matrix, as the keys are before they are quantised, and there is no copy of
+  /// such keys: then the rows are no signal. With the copy they are, because the matrix changes neither products nor
+  /// norms.
+  [[nodiscard]] bool has_queries() const { return keeps_keys() || !watch_.layers().front().rotated; }
   /// Query rows of the last decode, those of the tokens [first, first + rows) of its batch.
   [[nodiscard]] kv::queries queries(int first, int rows) const {
     auto const row = static_cast<std::int64_t>(shape_.query_heads) * shape_.head_dim * 4;
@@ -195,6 +207,11 @@ class context {
   /// Copies the rows of a token, those of all layers.
   void copy_rows(int from, int to) {
     if (from == to) return;
+    for (int layer = 0; keeps_keys() && layer < shape_.layers; ++layer) {
+      kv::place const source{from, 0}, target{to, 0};
+      std::memcpy(kept_keys_.row(layer, target, 0), kept_keys_.row(layer, source, 0),
+                  static_cast<std::size_t>(kept_keys_.unit));
+    }
     for (layer_tensors const& layer : watch_.layers()) {
       std::memcpy(cell(*layer.k, to), cell(*layer.k, from), ggml_row_size(layer.k->type, layer.k->ne[0]));
       if (options_.flash_attention) {
@@ -323,6 +340,7 @@ class context {
     }
     queries_.resize(static_cast<std::size_t>(shape_.layers) * static_cast<std::size_t>(options_.chunk) *
                     static_cast<std::size_t>(shape_.query_heads) * static_cast<std::size_t>(shape_.head_dim));
+    if (options_.keep_keys && detail::codec_of(options_.type_k) == kv::codec::opaque) make_key_rows();
     at_.front() = 1;
     kv::expects(decode(true), "llama_cpp::engine", "model", "without query rows in the graph of llama.cpp",
                 "a policy reads those that are multiplied with the keys");
@@ -333,6 +351,21 @@ class context {
         shape_.head_dim % ggml_blck_size(options_.type_k) == 0 && value_dim() % ggml_blck_size(options_.type_v) == 0;
     kv::expects(whole, "llama_cpp::engine", "type_k", ggml_type_name(options_.type_k),
                 [&] { return "a head has " + std::to_string(shape_.head_dim) + " channels, which are whole blocks"; });
+  }
+
+  /// Makes room for the copy of the keys.
+  void make_key_rows() {
+    std::int64_t const row = std::int64_t{shape_.kv_heads} * shape_.head_dim;
+    key_rows_.resize(static_cast<std::size_t>(shape_.layers * cells_ * row));
+    kept_keys_ = {.base = reinterpret_cast<std::byte*>(key_rows_.data()),
+                  .element = kv::codec::f32,
+                  .dims = shape_.head_dim,
+                  .layer = cells_ * row * 4,
+                  .unit = row * 4,
+                  .token = row * 4,
+                  .head = std::int64_t{shape_.head_dim} * 4,
+                  .dim = 4};
+    watch_.copy_keys(key_rows_.data(), cells_);
   }
 
   /// Refuses a graph in which a layer reads no plain cache, or another one than the first layer.
@@ -385,7 +418,9 @@ class context {
   std::unique_ptr<llama_context, free_context> context_;
   std::vector<std::byte*> k_data_, v_data_;  ///< [layer]
   std::vector<float> queries_;               ///< [layer][row of a decode][query head][D]
-  bool captured_ = false;                    ///< `queries_` holds the rows of the last decode
+  std::vector<float> key_rows_;              ///< the copy of the keys [layer][cell][KV head][D], if there is one
+  kv::plane kept_keys_{};
+  bool captured_ = false;  ///< `queries_` holds the rows of the last decode
 
   // The batch.
   std::vector<llama_token> ids_;

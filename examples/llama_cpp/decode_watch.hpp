@@ -52,6 +52,13 @@ class decode_watch {
     rows_.assign(layers_.size(), 0);
   }
 
+  /// From now on copies the keys of every new token, before they are quantised, to floats [layer][cell][head][D] with
+  /// room for `cells` cells of a layer.
+  void copy_keys(float* to, int cells) {
+    keys_ = to;
+    key_cells_ = cells;
+  }
+
   [[nodiscard]] std::vector<layer_tensors> const& layers() const { return layers_; }
   /// The name of the first tensor of a cache that is neither cache_k_l<N> nor cache_v_l<N>; "" if there is none.
   [[nodiscard]] std::string const& stray() const { return stray_; }
@@ -64,10 +71,12 @@ class decode_watch {
     auto* const self = static_cast<decode_watch*>(watch);
     if (!ask) {
       self->take_queries(node);
+      self->take_keys(node);
       return true;  // go on
     }
     if (self->probing_) self->look(node);
     if (node->op == GGML_OP_SET_ROWS) self->take_cells(node);
+    if (self->keys_ != nullptr && layer_written(node) >= 0) return true;
     return self->queries_ != nullptr && product_of(node).layer >= 0;
   }
 
@@ -158,9 +167,28 @@ class decode_watch {
     of.sinks = softcap > 0 ? node->src[4] != nullptr : node->src[2] != nullptr;
   }
 
+  /// The layer whose keys a node writes; -1 if it writes none.
+  static int layer_written(ggml_tensor const* node) {
+    bool const writes = node->op == GGML_OP_SET_ROWS && node->view_src != nullptr;
+    return writes ? layer_of_cache(node->view_src, 'k') : -1;
+  }
+
+  void take_keys(ggml_tensor const* node) {
+    int const layer = layer_written(node);
+    if (keys_ == nullptr || layer < 0 || layer >= static_cast<int>(layers_.size())) return;
+    ggml_tensor const& from = *node->src[0];
+    auto const* const cells = static_cast<std::int64_t const*>(node->src[1]->data);
+    if (from.type != GGML_TYPE_F32) return;
+    for (std::int64_t row = 0; row < from.ne[1]; ++row) {
+      ggml_backend_tensor_get(&from, keys_ + (std::int64_t{layer} * key_cells_ + cells[row]) * from.ne[0],
+                              static_cast<std::size_t>(row) * from.nb[1],
+                              static_cast<std::size_t>(from.ne[0]) * sizeof(float));
+    }
+  }
+
   /// The cells of a decode are the row numbers with which the keys of the first layer are written.
   void take_cells(ggml_tensor const* node) {
-    if (node->view_src == nullptr || layer_of_cache(node->view_src, 'k') != 0) return;
+    if (layer_written(node) != 0) return;
     ggml_tensor const* const index = node->src[1];
     if (index == nullptr || index->type != GGML_TYPE_I64 || index->data == nullptr) return;
     auto const* const numbers = static_cast<std::int64_t const*>(index->data);
@@ -190,6 +218,8 @@ class decode_watch {
   std::string stray_;
   std::vector<int> cells_;
   std::vector<int> rows_;  ///< query rows of each layer
+  float* keys_ = nullptr;
+  int key_cells_ = 0;
   float* queries_ = nullptr;
   int capacity_ = 0;
   bool probing_ = false;

@@ -84,6 +84,7 @@ llama_cpp::engine_options engine_options(options const& with, int cells) {
   made.context.flash_attention = !with.no_flash;
   ggml_type const type = with.type == "f32" ? GGML_TYPE_F32 : with.type == "q8_0" ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
   made.context.type_k = made.context.type_v = type;
+  made.context.keep_keys = true;
   made.decide = with.every_token ? llama_cpp::when::every_decode : llama_cpp::when::after_prefill;
   made.policy_threads = with.policy_threads;
   return made;

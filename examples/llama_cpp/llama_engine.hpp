@@ -402,7 +402,7 @@ class engine {
   template <class Visit>
   void visit_signals(kv::cache const& one, kv::queries const& queries, Visit const& visit) {
     kv::turn_queries const turn{queries};
-    kv::keys const keys = kv::keys_of(one);
+    kv::keys const keys = context_.keys_of(one);
     kv::values const values = kv::values_of(one);
     if constexpr (std::same_as<Policy, kv::any_policy>) {
       kv::any_signals in(one.lanes);

@@ -83,7 +83,8 @@ TEST_SUITE("llama_cpp") {
     };
     for (int step = 0; step < steps; ++step) {
       int const s = below(sequences), what = below(40);
-      if (engine.length(s) > 1100) {
+      // The two compute the angles of RoPE in other ways, which differ the more the later a token is.
+      if (engine.length(s) > 700) {
         replace(s);
       } else if (what == 0) {
         replace(s);
