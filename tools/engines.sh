@@ -29,7 +29,7 @@ make_table() {
   cmake --build --preset release --target recall_engines
   "$python" -c 'import kvpolicy.hf' 2> /dev/null || "$python" -m pip install --quiet --no-build-isolation ./python
   OMP_WAIT_POLICY=passive build/release/bin/recall_engines --out "$made/two.json" "${named[@]}"
-  PYTHONPATH=python/tests "$python" python/tests/recall.py "$made/third.json" 60 "${policies[@]}"
+  "$python" python/recall.py --out "$made/third.json" "${policies[@]}"
   versions="llama.cpp of llama-cpp-python $llama_cpp_version (float32, no flash attention), transformers $transformers_version, PyTorch $torch_version"
   python3 tools/engines/table.py --versions "$versions" --write docs/engines.md "$made"/*.json
 }
