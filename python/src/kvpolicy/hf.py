@@ -234,7 +234,10 @@ class Eviction:
         missing = [one for one in self.facts.needs if one not in SIGNALS]
         _expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
         for scope in ("layer", "global"):
-            _expects(f"scope={scope}" not in self.policy, "policy", self.policy, "heads that share a budget keep unequal numbers, and a DynamicCache is rectangular")
+            _expects(
+                f"scope={scope}" not in self.policy, "policy", self.policy,
+                "heads that share a budget keep unequal numbers, and a DynamicCache is rectangular",
+            )
 
     # The block ------------------------------------------------------------------------------------------------------
     def __enter__(self) -> "Eviction":
@@ -401,7 +404,10 @@ class Eviction:
         before = record.evictor.counts
         kept = np.diff(indptr).reshape(len(before), -1)
         most = int(kept.max(initial=0))
-        _expects(bool((kept == kept[:, :1]).all()), "policy", self.policy, f"heads of a sequence keep {kept.min(initial=most)} to {most} entries, and a DynamicCache is rectangular")
+        _expects(
+            bool((kept == kept[:, :1]).all()), "policy", self.policy,
+            f"heads of a sequence keep {kept.min(initial=most)} to {most} entries, and a DynamicCache is rectangular",
+        )
         if most == record.rows:
             return
         chosen = self._rows_of(indices, kept[:, 0], before, record.rows, len(layers))
