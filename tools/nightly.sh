@@ -64,7 +64,7 @@ device() {
 
 slow() {
   if command -v nvcc > /dev/null; then
-    cmake --preset cuda && cmake --build --preset cuda --target kvpolicy_cuda_vocabulary kvpolicy_gpu_tests || return 1
+    cmake --preset cuda && cmake --build --preset cuda --target kvpolicy_cuda_vocabulary kvpolicy_gpu_tests tensor_parallel_cuda || return 1
   fi
   cmake --preset release && cmake --build --preset release --target all demo_full kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
 }
