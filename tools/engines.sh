@@ -31,7 +31,7 @@ make_table() {
   OMP_WAIT_POLICY=passive build/release/bin/recall_engines --out "$made/two.json" "${named[@]}"
   "$python" python/recall.py --out "$made/third.json" "${policies[@]}"
   versions="llama.cpp of llama-cpp-python $llama_cpp_version (float32, no flash attention), transformers $transformers_version, PyTorch $torch_version"
-  python3 tools/engines/table.py --versions "$versions" --write docs/engines.md "$made"/*.json
+  python3 tools/engines/table.py --versions "$versions" --write docs/engines.md "$made/two.json" "$made/third.json"
 }
 
 for name in "$@"; do

@@ -175,34 +175,38 @@ TEST_SUITE("slots") {
   }
 
   TEST_CASE("a state grows, and goes on with the requests in its slots") {
-    kv::eviction const policy{.score = kv::h2o{}, .budget = kv::per_lane{100}};
-    mock_cache small(shape_of(2, 8));
-    mock_cache large(shape_of(2, 20));
-    kv::host_executor exec;
-    kv::cache view = small.view();
-    auto state = kv::make_state(exec, policy, view);
-    kv::append(exec, view, state, {1, 5, 0});
-    auto* const mass = reinterpret_cast<float*>(state.columns()[0].rows.row({1, 1, 0}));
-    for (int e = 0; e < 5; ++e) mass[e] = static_cast<float>(e + 1);
-    large.put({1, 0, 0}, {0, 1, 2, 3, 4});
-    CHECK(error_of([&] { kv::grow(exec, policy, view, state); }) ==
-          "grow: lanes.bound = 8, but the state has room for 8 entries a lane");
-    kv::grow(exec, policy, large.view(), state);
-    auto const* const grown = reinterpret_cast<float const*>(state.columns()[0].rows.row({1, 1, 0}));
-    CHECK(std::vector<float>(grown, grown + 6) == std::vector<float>{1, 2, 3, 4, 5, 0});
-    CHECK(state.lanes().bound == 20);
-    kv::cache larger = large.view();
-    CHECK(error_of([&] { kv::append(exec, larger, state, {1, 1, 0}); }) != "");
+    auto const grows = [](auto const& policy) {
+      mock_cache small(shape_of(2, 8));
+      mock_cache large(shape_of(2, 20));
+      kv::host_executor exec;
+      kv::cache view = small.view();
+      auto state = kv::make_state(exec, policy, view);
+      kv::append(exec, view, state, {1, 5, 0});
+      auto* const mass = reinterpret_cast<float*>(state.columns()[0].rows.row({1, 1, 0}));
+      for (int e = 0; e < 5; ++e) mass[e] = static_cast<float>(e + 1);
+      large.put({1, 0, 0}, {0, 1, 2, 3, 4});
+      CHECK(error_of([&] { kv::grow(exec, policy, view, state); }) ==
+            "grow: lanes.bound = 8, but the state has room for 8 entries a lane");
+      kv::grow(exec, policy, large.view(), state);
+      auto const* const grown = reinterpret_cast<float const*>(state.columns()[0].rows.row({1, 1, 0}));
+      CHECK(std::vector<float>(grown, grown + 6) == std::vector<float>{1, 2, 3, 4, 5, 0});
+      CHECK(state.lanes().bound == 20);
+      kv::cache larger = large.view();
+      CHECK(error_of([&] { kv::append(exec, larger, state, {1, 1, 0}); }) != "");
 
-    auto sliding = kv::make_state(exec, policy, view, 8);  // as that of a window, whose rows slide
-    sliding.slide(3);
-    auto* const slid = reinterpret_cast<float*>(sliding.columns()[0].rows.row({1, 1, 0}));
-    for (int e = 0; e < 8; ++e) slid[e] = static_cast<float>(e + 1);
-    mock_cache wider(shape_of(2, 9));
-    kv::grow(exec, policy, wider.view(), sliding);
-    auto const* const moved = reinterpret_cast<float const*>(sliding.columns()[0].rows.row({1, 1, 0}));
-    CHECK(std::vector<float>(moved, moved + 8) == std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
-    CHECK(sliding.slack() == 8);
+      auto sliding = kv::make_state(exec, policy, view, 8);  // as that of a window, whose rows slide
+      sliding.slide(3);
+      auto* const slid = reinterpret_cast<float*>(sliding.columns()[0].rows.row({1, 1, 0}));
+      for (int e = 0; e < 8; ++e) slid[e] = static_cast<float>(e + 1);
+      mock_cache wider(shape_of(2, 9));
+      kv::grow(exec, policy, wider.view(), sliding);
+      auto const* const moved = reinterpret_cast<float const*>(sliding.columns()[0].rows.row({1, 1, 0}));
+      CHECK(std::vector<float>(moved, moved + 8) == std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
+      CHECK(sliding.slack() == 8);
+    };
+    kv::eviction const typed{.score = kv::h2o{}, .budget = kv::per_lane{100}};
+    grows(typed);
+    grows(kv::any_policy(typed));
   }
 }
 

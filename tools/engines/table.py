@@ -28,7 +28,8 @@ def row(run, runs):
     plain = next(one for one in runs if one["engine"] == PLAIN and one["policy"] == run["policy"])
     lanes = "" if run is plain or run["policy"] == FULL else f"{100 * same_lanes(run, plain):.1f} %"
     steps = max(1, run["steps"])
-    return (f"| `{run['policy']}` | {run['engine']} | {run['right']} of {len(run['kept'])} | {lanes} | {run['rows'] / steps:.0f} | "
+    policy = run["policy"].replace("|", "\\|")  # a bar ends a cell, also in code
+    return (f"| `{policy}` | {run['engine']} | {run['right']} of {len(run['kept'])} | {lanes} | {run['rows'] / steps:.0f} | "
             f"{steps / run['seconds']:.0f} |\n")
 
 

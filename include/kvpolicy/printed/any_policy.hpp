@@ -54,8 +54,8 @@ class basic_any_policy {
 
   /// These members do the same as the free functions of the same names do for a typed policy. The free functions for an
   /// erased policy call them.
-  [[nodiscard]] state<Executor> make_state(Executor& exec, cache const& in) const {
-    return inner_->make_state(exec, in);
+  [[nodiscard]] state<Executor> make_state(Executor& exec, cache const& in, int slack = 0) const {
+    return inner_->make_state(exec, in, slack);
   }
   [[nodiscard]] plan<Executor> make_plan(Executor& exec, cache const& in, at_once const& size = {}) const {
     return inner_->make_plan(exec, in, size);
@@ -84,7 +84,7 @@ class basic_any_policy {
     [[nodiscard]] virtual std::string spell() const = 0;
     [[nodiscard]] virtual void const* type() const = 0;
     [[nodiscard]] virtual bool equals(interface const& other) const = 0;
-    [[nodiscard]] virtual state<Executor> make_state(Executor&, cache const&) const = 0;
+    [[nodiscard]] virtual state<Executor> make_state(Executor&, cache const&, int slack) const = 0;
     [[nodiscard]] virtual plan<Executor> make_plan(Executor&, cache const&, at_once const&) const = 0;
     virtual void observe(Executor&, any_signals const&, state<Executor>&) const = 0;
     virtual void decide(Executor&, any_signals const&, state<Executor> const&, plan<Executor>&) const = 0;
@@ -108,8 +108,8 @@ class basic_any_policy {
     [[nodiscard]] bool equals(interface const& other) const override {
       return other.type() == type() && static_cast<model const&>(other).policy == policy;
     }
-    [[nodiscard]] state<Executor> make_state(Executor& exec, cache const& in) const override {
-      return kvpolicy::make_state(exec, policy, in);
+    [[nodiscard]] state<Executor> make_state(Executor& exec, cache const& in, int slack) const override {
+      return kvpolicy::make_state(exec, policy, in, slack);
     }
     [[nodiscard]] plan<Executor> make_plan(Executor& exec, cache const& in, at_once const& size) const override {
       return kvpolicy::make_plan(exec, policy, in, size);
@@ -176,8 +176,9 @@ using any_policy = basic_any_policy<host_executor>;
 
 /// Makes a state, as for a typed policy.
 template <executor Executor>
-[[nodiscard]] state<Executor> make_state(Executor& exec, basic_any_policy<Executor> const& policy, cache const& in) {
-  return policy.make_state(exec, in);
+[[nodiscard]] state<Executor> make_state(Executor& exec, basic_any_policy<Executor> const& policy, cache const& in,
+                                         int slack = 0) {
+  return policy.make_state(exec, in, slack);
 }
 
 /// Makes a plan, as for a typed policy.
