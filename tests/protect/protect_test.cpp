@@ -80,7 +80,7 @@ TEST_SUITE("protect/protect") {
              [](kv::entry at) { return at.position < 1 || at.ordinal == at.count - 1; });
   }
 
-  TEST_CASE("what a decision asks is one comparison where sinks are all there is") {
+  TEST_CASE("without spans a decision is told which run of entries competes, by a shipped protection") {
     std::string asked;
     auto const name = [&](auto const& picked) { asked = kv::to_string(picked); };
     kv::any_protection(kv::sinks{3}).pick(name);
@@ -88,6 +88,15 @@ TEST_SUITE("protect/protect") {
     kv::any_protection(kv::nothing{}).pick(name);
     CHECK(asked == "sinks(0)");
     kv::any_protection(kv::recent{1}).pick(name);
+    CHECK(asked == "safe(sinks=0, recent=1)");
+    kv::any_protection(kv::sinks{3} | kv::safe{2, 5} | kv::recent{4}).pick(name);
+    CHECK(asked == "safe(sinks=3, recent=5)");
+    kv::any_protection(kv::everything{}).pick([](auto const& picked) {
+      int const position[] = {0, 1, 2, 3, 4, 5, 6};
+      kv::lane_entries const of{{}, 7, 0, position};
+      if constexpr (requires { picked.candidates(of); }) CHECK(picked.candidates(of).end <= 0);
+    });
+    kv::any_protection(kv::sinks{3} | kv::position_span{5, 6}).pick(name);
     CHECK(asked == "unnamed");
   }
 
