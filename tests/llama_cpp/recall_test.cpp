@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
@@ -8,7 +9,13 @@ namespace {
 
 using namespace llama_cpp_test;
 
-constexpr int questions = 60, context = 1024, budget = 64;
+constexpr int context = 1024, budget = 64;
+
+/// How many questions are asked. All 60 take a minute: tools/engines.sh llama_cpp asks them.
+int const questions = [] {
+  char const* const wished = std::getenv("KVPOLICY_RECALL_QUESTIONS");
+  return wished != nullptr ? std::atoi(wished) : 18;
+}();
 
 auto const snapkv = kv::policies::snapkv({.budget = budget, .score = {.window = 16, .pool = kv::max_pool{15}}});
 
@@ -84,7 +91,7 @@ TEST_SUITE("llama_cpp") {
       "recall: with a sixteenth of the cache llama.cpp answers what tinylm answers, and all lanes keep the same") {
     results const found = of_llama(exact(), snapkv);
     MESSAGE("llama.cpp ", found.right, ", tinylm ", of_tinylm().right, " of ", questions);
-    CHECK(of_tinylm().right >= 55);
+    CHECK(of_tinylm().right >= questions - 5);
     CHECK(found.right >= of_tinylm().right - 1);
     CHECK(found.same_lanes == found.lanes);
   }
@@ -106,7 +113,7 @@ TEST_SUITE("llama_cpp") {
     options.context.keep_keys = true;
     results const found = of_llama(options, kv::any_policy(snapkv));
     MESSAGE("llama.cpp ", found.right, " of ", questions, ", equal lanes ", found.same_lanes, " of ", found.lanes);
-    CHECK(found.right >= of_tinylm().right - 6);
+    CHECK(found.right >= of_tinylm().right - questions / 10);
     CHECK(found.same_lanes >= found.lanes * 7 / 10);
   }
 }

@@ -55,5 +55,5 @@ test_llama_cpp() {
   cmake --preset release "-DCMAKE_PREFIX_PATH=$llama_cpp_prefix" > /dev/null
   cmake --build --preset release --target kvpolicy_llama_cpp_tests kvllama
   # OpenMP's threads would spin on busy cores.
-  OMP_WAIT_POLICY=passive ctest --test-dir build/release -R '^llama_cpp\.' --output-on-failure --no-tests=error
+  KVPOLICY_RECALL_QUESTIONS=60 OMP_WAIT_POLICY=passive ctest --test-dir build/release -R '^llama_cpp\.' --output-on-failure --no-tests=error
 }
