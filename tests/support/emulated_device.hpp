@@ -16,13 +16,7 @@
 #include <utility>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define KVPOLICY_TEST_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define KVPOLICY_TEST_ASAN 1
-#endif
-#endif
+#include "support/sanitized.hpp"
 #if defined(KVPOLICY_TEST_ASAN)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>

@@ -1,0 +1,20 @@
+// Whether a test runs under the address sanitizer, where it takes many times as long.
+#pragma once
+
+#if defined(__SANITIZE_ADDRESS__)
+#define KVPOLICY_TEST_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define KVPOLICY_TEST_ASAN 1
+#endif
+#endif
+
+namespace kvpolicy_test {
+
+#if defined(KVPOLICY_TEST_ASAN)
+inline constexpr bool under_address_sanitizer = true;
+#else
+inline constexpr bool under_address_sanitizer = false;
+#endif
+
+}  // namespace kvpolicy_test
