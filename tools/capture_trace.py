@@ -326,11 +326,16 @@ def check_attention(shape, count):
              "(--no-policy leaves the group of these layers alone)")
 
 
-def groups_of(config, layers):
-    """Each layer's group and the names of the groups, where the configuration names several kinds of attention layers."""
-    kinds = list(getattr(config, "layer_types", None) or [])
+def groups_of(config, found):
+    """Each layer's group and the names of the groups, where the configuration names several kinds of attention layers.
+    A hybrid model names other layers too, so each attention module is looked up by its own number."""
+    named = list(getattr(config, "layer_types", None) or [])
+    numbers = [getattr(one, "layer_idx", None) for one in found]
+    if not all(number is not None and number < len(named) for number in numbers):
+        return [], []
+    kinds = [named[number] for number in numbers]
     names = list(dict.fromkeys(kinds))
-    return ([names.index(one) for one in kinds], names) if len(names) > 1 and len(kinds) == layers else ([], [])
+    return ([names.index(one) for one in kinds], names) if len(names) > 1 else ([], [])
 
 
 def capture(model, token_ids, out, name="", mass=False, lse=0, dtype=None, recent=0, pre_rope=True, visit=None):
@@ -359,7 +364,7 @@ def capture(model, token_ids, out, name="", mass=False, lse=0, dtype=None, recen
         tensors["row_lse"] = ("float32", (layers, query_heads, lse))
     if how.has_sinks():
         tensors["sink_logits"] = ("float32", (layers, query_heads))
-    group, group_names = groups_of(config, layers)
+    group, group_names = groups_of(config, found)
     if group:
         tensors["layer_group"] = ("int32", (layers,))
     tensors["positions"] = tensors["token_ids"] = ("int64", (count,))

@@ -144,7 +144,7 @@ TEST_SUITE("layout/overwrite") {
     CHECK(cache.positions({}) == std::vector<int>{0, 24, 25, 26, 27, 28, 29});
   }
 
-  TEST_CASE("a dropped entry's slot that another entry has, in its list or in another one, is refused; so is no slot") {
+  TEST_CASE("a slot that two entries have, in one list or in two, is refused; so is one that is not in the pool") {
     for (int const sequences : {1, 3}) {
       for (int const heads : {1, 2}) {
         CAPTURE(sequences);
@@ -175,7 +175,11 @@ TEST_SUITE("layout/overwrite") {
         };
         int const shared = lists.row(last)[dropped];
         refused(last, (dropped + 1) % 8, shared, "an entry before it has that slot");
-        if (sequences > 1) refused({0, 1, heads - 1}, 0, shared, "another sequence has that slot");
+        refused(last, (dropped + 1) % 8, lists.row(last)[(dropped + 2) % 8], "an entry before it has that slot");
+        if (sequences > 1) {
+          refused({0, 1, heads - 1}, 0, shared, "another sequence has that slot");
+          refused({0, 1, heads - 1}, 7, lists.row(last)[(dropped + 1) % 8], "another sequence has that slot");
+        }
         refused(last, (dropped + 1) % 8, cache.units, "the pool has");
         refused(last, (dropped + 1) % 8, -1, "the pool has");
         kv::apply(exec, kv::overwrite{lists}, plan, view, state);

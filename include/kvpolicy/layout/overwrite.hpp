@@ -16,8 +16,7 @@ namespace KVPOLICY_NAMESPACE {
 ///   the next one to write.
 /// - cost: reads and writes at most one row for each dropped entry, and the list once. No allocation.
 /// - refuses everything that `list_rewrite` refuses, and slots that two entries or two sequences share, because moving
-///   a row would overwrite the other one (with `lowest_one`, on a host: the slot of a dropped entry that another one
-///   shares). If rows move, it also refuses rows that are both keys and values.
+///   a row would overwrite the other one. If rows move, it also refuses rows that are both keys and values.
 struct overwrite {
   by_lane<int> list{};  ///< the table that the cache's locator reads, as writable memory
 

@@ -60,8 +60,7 @@ namespace ops {
 /// - throws: `invalid_argument` if a slot is not in the pool; if a live entry uses the dead slot; if the map names the
 ///   dead slot inside the protected prefix; if list and map differ at a live entry; if two lists of one pool, or with
 ///   `distinct` two entries of one list, name a slot that is not shared; or if the keep set drops a position of the
-///   protected prefix. Where a keep set lists dropped entries and nothing is shared, locked or mapped, a host compares
-///   only the slots of dropped entries with all others, because no other slot will be written.
+///   protected prefix.
 /// - cost: one pass over the lists. Scratch on the host: two bits per unit of the pool.
 struct check_list_t : verb<check_list_t> {
   static constexpr auto name = "check_list";

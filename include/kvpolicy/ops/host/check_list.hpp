@@ -42,56 +42,34 @@ struct implementation<ops::check_list_t, host> {
           }
         }
       };
-      bool const one_row = keep.lanes.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
-      if (dropped_stand_alone(keep, in, edit, one_row, each_row, owned)) continue;
+      if (stand_alone(in, edit, each_row, owned)) continue;
       owned.clear_all(in.where.units);
       locked.clear_all(in.where.units);
+      bool const one_row = keep.lanes.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
       each_row([&](lane this_lane) { check_row(keep, in, edit, this_lane, !edit.distinct && one_row, owned, locked); });
     }
   }
 
  private:
-  /// True if the keep set lists dropped entries, so that no row moves and only their slots will be written, and if
-  /// every slot is in the pool and no other entry has the slot of a dropped one. It is the fast check of a step that
-  /// drops one entry of each lane; false if there is more to check, or an error to be found.
+  /// True if every slot of a pool's lists is in the pool, and none stands in two places. This is a fast check for lists
+  /// whose slots have one owner; a slower one then finds the error.
   template <class Shared, class EachRow>
-  static bool dropped_stand_alone(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, bool one_row,
-                                  EachRow const& each_row, detail::unit_marks& gone) {
-    bool const plain = std::is_same_v<Shared, nobody> && edit.map.data == nullptr && edit.prefix.data == nullptr &&
-                       edit.locked.data == nullptr && edit.dead < 0;
-    if (keep.lists != side::dropped || !plain) return false;
-    int only = -1;
-    std::int64_t slots = 0;
-    std::uint64_t outside = 0;
-    if (!one_row) gone.clear_all(in.where.units);
+  static bool stand_alone(cache const& in, list_edit<Shared> const& edit, EachRow const& each_row,
+                          detail::unit_marks& owned) {
+    bool const one_owner = std::is_same_v<Shared, nobody> && edit.distinct && edit.map.data == nullptr &&
+                           edit.prefix.data == nullptr && edit.locked.data == nullptr && edit.dead < 0;
+    if (!one_owner) return false;
+    owned.clear_all(in.where.units);
+    auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
+    bool sound = true;
     each_row([&](lane this_lane) {
       int const count = *in.lanes.count.row(this_lane);
       int const* const slot = detail::list_row(edit.list, in.where, this_lane);
-      auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
+      unsigned outside = 0;
       for (int e = 0; e < count; ++e) outside |= static_cast<unsigned>(slot[e]) >= units ? 1u : 0u;
-      if (outside != 0) return;
-      for (int const e : keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane)))) {
-        only = slot[e];
-        ++slots;
-        if (one_row) continue;
-        outside |= gone.has(only) ? 1u : 0u;  // two dropped entries with one slot
-        gone.set(only);
-      }
+      sound = sound && outside == 0 && owned.set_all(slot, count);
     });
-    if (outside != 0 || (one_row && slots > 1)) return false;
-    std::int64_t named = 0;
-    each_row([&](lane this_lane) {
-      int const count = *in.lanes.count.row(this_lane);
-      int const* const slot = detail::list_row(edit.list, in.where, this_lane);
-      int here = 0;
-      if (one_row) {
-        for (int e = 0; e < count; ++e) here += slot[e] == only ? 1 : 0;
-      } else {
-        for (int e = 0; e < count; ++e) here += gone.has(slot[e]) ? 1 : 0;
-      }
-      named += here;
-    });
-    return named == slots;
+    return sound;
   }
 
   /// True if each slot of a row is valid. This is a fast check; a slower one then finds the error.

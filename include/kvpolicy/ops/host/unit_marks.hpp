@@ -16,6 +16,25 @@ class unit_marks {
   [[nodiscard]] bool has(int unit) const { return (word(unit) >> (unit & 63) & 1u) != 0; }
   void set(int unit) { word(unit) |= std::uint64_t{1} << (unit & 63); }
   void clear(int unit) { word(unit) &= ~(std::uint64_t{1} << (unit & 63)); }
+  /// Sets the marks of `count` units. Returns false if one was set before, or if a unit is named twice. Neighbours in a
+  /// list are often neighbours in the pool, whose marks share a word. So eight parts of the list are marked in turn:
+  /// otherwise each mark would wait for the one before it.
+  [[nodiscard]] bool set_all(int const* units, int count) {
+    constexpr int parts = 8;
+    int const each = count / parts;
+    std::uint64_t again = 0;
+    auto const mark = [&](int unit) {
+      std::uint64_t& of = word(unit);
+      std::uint64_t const bit = std::uint64_t{1} << (unit & 63);
+      again |= of & bit;
+      of |= bit;
+    };
+    for (int i = 0; i < each; ++i) {
+      for (int p = 0; p < parts; ++p) mark(units[p * each + i]);
+    }
+    for (int i = parts * each; i < count; ++i) mark(units[i]);
+    return again == 0;
+  }
   void clear_all(std::int64_t units) { std::fill_n(words_, words_for(units), 0); }
 
  private:
