@@ -65,6 +65,7 @@
 #include <kvpolicy/layout/list_rewrite.hpp>
 #include <kvpolicy/layout/mask.hpp>
 #include <kvpolicy/layout/overwrite.hpp>
+#include <kvpolicy/layout/restore_order.hpp>
 #include <kvpolicy/lifecycle/copy_on_write.hpp>
 #include <kvpolicy/lifecycle/dual_slots.hpp>
 #include <kvpolicy/lifecycle/fork.hpp>
@@ -109,6 +110,7 @@
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/recorders/record_attention_mass.hpp>
 #include <kvpolicy/recorders/record_gate.hpp>
+#include <kvpolicy/recorders/record_key_norms.hpp>
 #include <kvpolicy/recorders/record_page_bounds.hpp>
 #include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/recorders/record_retention.hpp>
@@ -122,6 +124,7 @@
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/recorded_knorm.hpp>
 #include <kvpolicy/scorers/reduce_lanes.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>

@@ -163,7 +163,7 @@ TEST_SUITE("scorers/intent_kv/refusals") {
     }
     float const never = -std::numeric_limits<float>::infinity();
     int position = 7;
-    kv::trim_kv::decayed const score{{&never}, {&position}, 0};
+    kv::trim_kv::decayed const score{{&never}, {.position = {&position}}, 0};
     CHECK(score(0, {.ordinal = 0, .count = 1, .position = 7}) == 0.0f);
     CHECK(score(0, {.ordinal = 0, .count = 1, .position = 6}) == never);
   }

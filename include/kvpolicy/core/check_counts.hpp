@@ -101,6 +101,26 @@ void refuse_counts_in(char const* call, Argument const& of) {
   }
 }
 
+/// Refuses lanes whose entries may be out of order, for a call that reads them in the order of their positions. A
+/// device keeps every lane in order: there `order` is refused.
+template <class Backend>
+void refuse_out_of_order(char const* call, lanes const& batch, char const* what) {
+  if (batch.order.data == nullptr) return;
+  if constexpr (reads_on_host<Backend>) {
+    for (int i = 0; i < batch.size(); ++i) {
+      lane const one = batch.at(i);
+      expects(
+          batch.order.row(one)->ascends(), call, "lanes.order",
+          [&] { return "not ascending in " + spell_lane_of(batch, one); },
+          [&] {
+            return std::string(what) + " reads entries in the order of their positions: restore_order sorts them";
+          });
+    }
+  } else {
+    expects(false, call, "lanes.order", "given", "on a device positions ascend in every lane: leave it null");
+  }
+}
+
 /// Refuses lanes that decide together but differ in their number of entries or in positions, because a decision reads
 /// only the first lane of each segment.
 ///

@@ -38,6 +38,11 @@ inline void check_lane_tables(char const* call, char const* name, lanes const& b
           "positions have a row for each layer, so counts do too");
   expects(batch.count.head != 0 || batch.position.head == 0 || batch.heads == 1, call, member(".count.head"), 0,
           "positions have a row for each head, so counts do too");
+  if (batch.order.data == nullptr) return;
+  bool const alike = (batch.order.layer == 0) == (batch.position.layer == 0) &&
+                     (batch.order.head == 0) == (batch.position.head == 0) &&
+                     (batch.order.sequence != 0 || batch.sequences == 1);
+  expects(alike, call, member(".order"), "shared otherwise", "it has a row for each row of positions");
 }
 
 inline void check_lanes(char const* call, lanes const& batch, shape const& model) {

@@ -93,6 +93,8 @@ inline void check_dual(char const* call, dual_cache const& in) {
                          batch.layer_begin == pages.layer_begin && batch.layer_end == pages.layer_end;
   expects(one_cache, call, "window.shape", "another model's, batch's or layers'",
           "window and pages are parts of one cache");
+  expects(batch.order.data == nullptr && pages.order.data == nullptr, call, "lanes.order", "given",
+          "positions ascend in a window and in its pages: leave it null");
   expects(pages.in_flight == nullptr, call, "global.lanes.in_flight", "not null", "drafts are in the window");
 }
 

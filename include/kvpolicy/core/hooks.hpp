@@ -86,6 +86,8 @@ KVPOLICY_HOOK(scorer_scores_of, "scorer", scores_of, int scores_of, "a decision 
 KVPOLICY_HOOK(scorer_page, "scorer of pages", page, int page, "a selection reads `int page`, the entries of a page")
 KVPOLICY_HOOK(scorer_check, "scorer", check, int check, "every call calls the hook `check(char const*) const`, or `check(char const*, kvpolicy::shape const&) const`")
 KVPOLICY_HOOK(scorer_refuse, "scorer", refuse, int refuse, "a decision calls the hook `refuse(exec, in) const`")
+KVPOLICY_HOOK(scorer_any_order, "scorer", any_order, int any_order, "a decision reads `static constexpr bool any_order`")
+KVPOLICY_HOOK(scorer_entry_scores, "scorer", entry_scores, int entry_scores, "a decision calls the hook `entry_scores(in) const`, which returns a function `float operator()(float, kvpolicy::entry) const`")
 KVPOLICY_HOOK(scorer_reduces_ranks, "scorer", reduces_ranks, int reduces_ranks, "a decision calls the hook `reduces_ranks() const`, which returns a bool")
 KVPOLICY_HOOK(scorer_spare_rows, "scorer", spare_rows, int spare_rows, "make_plan calls the hook `spare_rows(kvpolicy::lanes const&, kvpolicy::shape const&) const`, which returns an int")
 

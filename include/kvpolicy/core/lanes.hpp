@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <kvpolicy/core/config.hpp>
+#include <kvpolicy/core/lane_order.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -52,8 +53,8 @@ struct shape {
 /// The lanes of one call: all KV heads of a range of layers of a ragged batch of sequences.
 ///
 /// `count` and `position` are in the executor's memory (device memory for a device executor). The host knows
-/// `bound`: no count exceeds it, and launches are sized by it. An entry's ordinal is its index in its lane; positions
-/// always ascend with ordinals.
+/// `bound`: no count exceeds it, and launches are sized by it. An entry's ordinal is its index in its lane. Positions
+/// ascend with ordinals, unless `order` says otherwise.
 ///
 /// The sequences of a call may be some slots of the engine's tables, in any order: see `only`.
 struct lanes {
@@ -70,6 +71,8 @@ struct lanes {
   int const* host_slots = nullptr;  ///< the same list, if the host cannot read `slots`
   int slot_count = 0;               ///< the number of slots of the tables, if it is not `sequences`
   int sequence_begin = 0;           ///< the first sequence of these lanes, if they are a part of a batch
+  by_lane<lane_order> order{};      ///< the order of each lane, for steps that cost the same whatever the budget; zero
+                                    ///< it with the counts. It has a row for each row of positions. Null: ascending
 
   [[nodiscard]] KVPOLICY_HD constexpr int layers() const { return layer_end - layer_begin; }
   [[nodiscard]] KVPOLICY_HD constexpr int sequence_end() const { return sequence_begin + sequences; }
@@ -91,6 +94,11 @@ struct lanes {
     std::int64_t const all =
         std::int64_t{*count.row(this_lane)} - (in_flight != nullptr ? *drafts(this_lane.sequence) : 0);
     return all < 0 ? 0 : all > bound ? bound : static_cast<int>(all);
+  }
+
+  /// The order of a lane's entries.
+  [[nodiscard]] KVPOLICY_HD constexpr lane_order order_of(lane this_lane) const {
+    return order.data != nullptr ? *order.row(this_lane) : lane_order{};
   }
 
   /// The number of drafts of a sequence. `in_flight` must not be null.

@@ -54,17 +54,31 @@ struct lane_entries {
   kvpolicy::lane lane{};
   int count = 0;
   int budget = 0;                 ///< number of entries that the lane may keep
-  int const* position = nullptr;  ///< logical position of each entry, ascending
+  int const* position = nullptr;  ///< logical position of each entry
+  lane_order order{};             ///< the order of the positions. Ordinals count as if they ascended
 
-  /// The ordinal of the first entry whose position is `limit` or higher; `count` if there is none.
+  /// The number of entries whose position is below `limit`, which is the ordinal of the first entry at `limit` or
+  /// behind it.
   [[nodiscard]] KVPOLICY_HD constexpr int first_at(int limit) const {
+    if (!order.is_ring()) return first_of_any(limit);
     int begin = 0;
-    int end = count;
+    int end = limit < 0 ? 0 : limit < count ? limit : count;  // positions differ, and none is negative
     while (begin < end) {
       int const middle = begin + (end - begin) / 2;
-      (position[middle] < limit ? begin : end) = position[middle] < limit ? middle + 1 : middle;
+      bool const below = position[order.ordinal_of(middle)] < limit;
+      (below ? begin : end) = below ? middle + 1 : middle;
     }
     return begin;
+  }
+
+ private:
+  /// The same in a lane without an order. Only its first entries ascend, and are older than the others.
+  [[nodiscard]] KVPOLICY_HD constexpr int first_of_any(int limit) const {
+    int below = 0;
+    while (below < order.begin && position[below] < limit) ++below;
+    if (below < order.begin || below >= limit) return below;
+    for (int e = order.begin; e < count; ++e) below += position[e] < limit ? 1 : 0;
+    return below;
   }
 };
 

@@ -43,6 +43,7 @@ template <class T>
   some.count = only(all.count, batch);
   some.position = only(all.position, batch);
   some.request = only(all.request, batch);
+  some.order = only(all.order, batch);
   some.slots = batch.slots;
   some.host_slots = batch.on_host;
   some.slot_count = all.sequences;

@@ -1,6 +1,7 @@
 // `decide` chooses the entries that each lane keeps.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/decision/bag.hpp>
 #include <kvpolicy/decision/make.hpp>
@@ -18,6 +19,31 @@ concept decides = entry_decision<Policy> &&
 
 namespace detail {
 
+/// A scorer whose score of an entry is a function of this entry: it has `entry_scores(in)`.
+template <class Score, class Bag>
+concept scores_by_entry = requires(Score const& score, Bag const& in) { score.entry_scores(in); };
+
+/// True if the policy decides by `lowest_one` without a table of scores, because engines that give `lanes.order` want
+/// steps which cost as little as they can.
+template <class Policy, class Bag>
+bool decides_by_entry(score_view const& scores) {
+  return std::same_as<decltype(pick_of(std::declval<Policy const&>())), lowest_one> &&
+         scores_by_entry<score_of<Policy>, Bag> && scores.decides == granularity::lane &&
+         scores.lanes.order.data != nullptr;
+}
+
+/// Refuses entries that are out of order, unless the policy drops the lowest one and its parts do not read the order.
+template <class Backend, class Policy, class Bag>
+void refuse_unread_order(Policy const& policy, lanes const& batch) {
+  if (batch.order.data == nullptr) return;
+  constexpr bool drops_one = std::same_as<decltype(pick_of(policy)), lowest_one>;
+  bool any = drops_one && reads_on_host<Backend> &&
+             (scores_by_entry<score_of<Policy>, Bag> || reads_any_order<score_of<Policy>>);
+  any = any && has_candidates<decltype(forces_of(policy.score))>;
+  with_protection(policy.protect, [&]<class Protect>(Protect const&) { any = any && has_candidates<Protect>; });
+  if (!any) refuse_out_of_order<Backend>("decide", batch, "this policy");
+}
+
 /// Decides, after the caller has checked everything but the data in memory.
 template <executor Executor, class Policy, class Bag>
 void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals, shape const& model,
@@ -27,14 +53,21 @@ void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals
   keep_set keep = into.keep_storage(all_signals.lanes);
   if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) keep.lists = side::dropped;
   refuse_unfit_lanes<typename Executor::backend>("decide", scores);
+  refuse_unread_order<typename Executor::backend, Policy, Bag>(policy, scores.lanes);
   if constexpr (requires { policy.score.refuse(exec, all_signals); }) policy.score.refuse(exec, all_signals);
   into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no decision
-  if constexpr (!ranks_candidates<score_type>) policy.score.score(exec, all_signals, scores);
+  bool const by_entry = decides_by_entry<Policy, Bag>(scores);
+  if constexpr (!ranks_candidates<score_type>) {
+    if (!by_entry) policy.score.score(exec, all_signals, scores);
+  }
   with_protection(policy.protect, [&](auto const& protect) {
     auto const rule = rule_of(policy, protect, all_signals, model, into.entry_bytes());
     if constexpr (ranks_candidates<score_type>) {
       ops::map(exec, scores, zero_if_candidate{rule});
       policy.score.score(exec, all_signals, scores);
+    }
+    if constexpr (scores_by_entry<score_type, Bag> && std::same_as<decltype(pick_of(policy)), lowest_one>) {
+      if (by_entry) return void(ops::argmin_of(exec, scores, policy.score.entry_scores(all_signals), rule, keep));
     }
     picking_verb<Policy>{}(exec, scores, rule, keep);
   });
@@ -69,15 +102,41 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
 /// Decides which entries the lanes of `in` keep. `apply` then carries the decision out.
 ///
 /// - out: `into` holds a keep set with the ascending ordinals of every segment: those that are kept, or with
-///   `lowest_one` the one that is dropped. Nothing but the plan is written.
+///   `lowest_one` the one that is dropped. Nothing but the plan is written. With `lowest_one` and `lanes.order`, a
+///   scorer that has `entry_scores` leaves no scores in the plan.
 /// - throws: `invalid_argument` if the plan or the state was made for other lanes, if the policy is not sound, if a
-///   count is out of its limits, or if lanes that decide together hold different tokens. Then nothing was changed. The
+///   count is out of its limits, if lanes that decide together hold different tokens, or if entries are out of order
+///   and a part of the policy reads their order. Then nothing was changed. The
 ///   comparison of tokens reads each position once. If a functor of the policy throws, the exception passes through and
 ///   the plan holds no decision.
 template <executor Executor, entry_decision Policy, class... Given>
 void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& state,
             plan<Executor>& into) {
   detail::decide_given(exec, policy, in, state, into);
+}
+
+/// True if a decision now would drop entries of any lane: its count has reached what the policy's trigger waits for. A
+/// decode loop with slack asks this after each `append`, and decides only then.
+///
+///     if (kv::due(policy, cache)) kv::decide(...), kv::apply(...);
+///
+/// A pick by threshold, and lanes that share a budget, are always due: only `decide` can tell. Counts must be in memory
+/// that the host can read.
+/// - cost: reads each count once.
+template <entry_decision Policy>
+[[nodiscard]] bool due(Policy const& policy, cache const& in) {
+  detail::check_policy("due", policy, in.shape);
+  detail::check_lanes("due", in.lanes, in.shape);
+  if (threshold<decltype(detail::pick_of(policy))> || detail::scope_of(policy.budget) != budget_scope::lane)
+    return true;
+  auto const limit = detail::in_entries(policy.budget, in.shape, entry_bytes(in));
+  auto const when = detail::trigger_of(policy);
+  for (int i = 0; i < in.lanes.size(); ++i) {
+    lane const one = in.lanes.at(i);
+    int const count = in.lanes.committed(one);
+    if (when(count, std::max(limit(one, count), 0))) return true;
+  }
+  return false;
 }
 
 }  // namespace KVPOLICY_NAMESPACE

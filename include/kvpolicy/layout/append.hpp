@@ -23,6 +23,9 @@ void check_append(char const* call, cache const& in, state<Executor> const& stat
           new_tokens.position, "the last new position does not fit into 32 bits");
   check_same_lanes(call, "cache.lanes", in.lanes, state.lanes());
   check_whole(call, in.lanes, in.shape);
+  if constexpr (!reads_on_host<typename Executor::backend>) {
+    refuse_out_of_order<typename Executor::backend>(call, in.lanes, "a device");
+  }
   int const slot = host_slot<typename Executor::backend>(in.lanes, new_tokens.sequence);
   expects(
       new_tokens.position > 0 || new_tokens.tokens == 0 || slot < 0 || !state.history().used(slot), call, "position",
@@ -68,7 +71,8 @@ void commit(Executor& exec, cache& in, int sequence, int tokens) {
 ///
 /// The effect of removed tokens on recorded columns of other entries (accumulated attention mass) is not undone. Drafts
 /// have no such effect, because they were never observed. Rows of a query ring that were rolled back are removed.
-/// - throws: `invalid_argument` if the sequence or the position is out of range.
+/// - throws: `invalid_argument` if the sequence or the position is out of range, or if a removed token has taken the
+///   place of a dropped one (`lane_order`; `restore_order` sorts the entries). Then nothing was changed.
 template <executor Executor>
 void truncate(Executor& exec, cache& in, state<Executor>& state, int sequence, int position) {
   detail::check_shape("truncate", in.shape);

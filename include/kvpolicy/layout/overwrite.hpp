@@ -14,7 +14,13 @@ namespace KVPOLICY_NAMESPACE {
 ///
 /// - with a plan that lists the one dropped entry of each lane (`lowest_one`) no row moves: the dropped entry's slot is
 ///   the next one to write.
-/// - cost: reads and writes at most one row for each dropped entry, and the list once. No allocation.
+/// - with such a plan and `lanes.order`, the newest entry takes the place of the dropped one in the list, so that a
+/// step
+///   costs the same whatever the budget. The list is trusted then, as `compact` trusts its tables: only the slot of the
+///   dropped entry is compared with the pool. Without a list (`overwrite{}`) the newest entry's row is copied to the
+///   place of the dropped one: contiguous caches and paged ones decode so.
+/// - cost: reads and writes at most one row for each dropped entry, and the list once; with `lanes.order` O(1) of the
+///   list. No allocation.
 /// - refuses everything that `list_rewrite` refuses, and slots that two entries or two sequences share, because moving
 ///   a row would overwrite the other one. If rows move, it also refuses rows that are both keys and values.
 struct overwrite {
@@ -27,6 +33,7 @@ struct overwrite {
 
   template <executor Executor>
   void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
+    if (replaces(keep, in)) return refuse_replacement(exec, keep, in);
     if (keep.lists == side::kept) {
       detail::refuse_unmovable_rows<typename Executor::backend>("apply", detail::decided_part(in, keep));
     }
@@ -37,7 +44,15 @@ struct overwrite {
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
     std::span<recorded_column const> const columns(state.columns(part.lanes));
     if (keep.lists == side::dropped) {
-      ops::drop_listed(exec, keep, part, list, columns);
+      if constexpr (detail::reads_on_host<typename Executor::backend>) {
+        if (replaces(keep, part)) {
+          ops::replace_listed(exec, keep, part, list, columns);
+        } else {
+          ops::drop_listed(exec, keep, part, list, columns);
+        }
+      } else {
+        ops::drop_listed(exec, keep, part, list, columns);
+      }
       if (stats != nullptr) ops::count_dropped(exec, keep, part.lanes, stats);
       return;
     }
@@ -46,6 +61,36 @@ struct overwrite {
     ops::permute_columns(exec, keep, part, columns);
     ops::set_counts(exec, part.lanes, keep);
     detail::count_listed(exec, keep, part.lanes, false, stats);
+  }
+
+ private:
+  /// True if the newest entry takes the place of the dropped one.
+  static bool replaces(keep_set const& keep, cache const& in) {
+    return keep.lists == side::dropped && in.lanes.order.data != nullptr;
+  }
+
+  template <executor Executor>
+  void refuse_replacement(Executor&, keep_set const& keep, cache const& in) const {
+    detail::refuse_shared("lanes.order", in.lanes.order, keep, in.shape);
+    cache const part = detail::decided_part(in, keep);
+    if (list.data == nullptr) return detail::refuse_unmovable_rows<typename Executor::backend>("apply", part);
+    detail::check_slots("list", list, in, keep);
+    for (int i = 0; i < keep.lanes.size(); ++i) {
+      lane const one = keep.lanes.at(i);
+      for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) {
+        int const slot = list_slot(part, one, ordinal);
+        expects(
+            slot >= 0 && slot < part.where.units, "apply", "list",
+            [&] {
+              return std::to_string(slot) + " at entry " + std::to_string(ordinal) + " of " +
+                     detail::spell_lane_of(part.lanes, one);
+            },
+            [&] { return "the pool has slots 0 to " + std::to_string(part.where.units - 1); });
+      }
+    }
+  }
+  [[nodiscard]] int list_slot(cache const& part, lane one, int ordinal) const {
+    return static_cast<int>(part.where.at(one, ordinal).unit);
   }
 };
 static_assert(applier<overwrite>);

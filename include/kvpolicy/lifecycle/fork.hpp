@@ -44,6 +44,12 @@ void copy_lanes(Executor& exec, lanes const& all, int source, int target) {
   for_each_own_row(all.position, all, source, [&](lane one) {
     copy(all.position.row(lane{target, one.layer, one.head}), all.position.row(one), all.bound);
   });
+  if (all.order.data != nullptr) {
+    for_each_own_row(all.order, all, source, [&](lane one) {
+      exec.copy(reinterpret_cast<std::byte*>(all.order.row(lane{target, one.layer, one.head})),
+                reinterpret_cast<std::byte const*>(all.order.row(one)), sizeof(lane_order));
+    });
+  }
   if (all.in_flight != nullptr) copy(all.in_flight + target, all.in_flight + source, 1);
 }
 

@@ -135,12 +135,13 @@ template <executor Executor>
 /// - cost: reads each row and each number once. A device executor gathers the rows in device memory first, which is
 ///   allocated for the call.
 /// - stream: the bytes are there when the call returns.
-/// - throws: `invalid_argument` if the slot is out of range, `to` is too small, or the state is of another cache.
-///   Nothing was written then.
+/// - throws: `invalid_argument` if the slot is out of range, `to` is too small, its entries are out of order
+///   (`restore_order` sorts them), or the state is of another cache. Nothing was written then.
 template <executor Executor>
 std::size_t save(Executor& exec, cache const& all, state<Executor> const& state, int slot, std::span<std::byte> to,
                  rows what = rows::copy) {
   detail::saved_layout made = detail::layout_to_save("save", exec, all, state, slot, what);
+  detail::refuse_out_of_order<typename Executor::backend>("save", all.lanes.sequences_only(slot, slot + 1), "save");
   expects(to.size() >= made.all(), "save", "to", to.size(),
           [&] { return "saved_bytes says " + std::to_string(made.all()); });
   made.header.used = state.history().used(slot) ? 1 : 0;
@@ -182,6 +183,7 @@ void load(Executor& exec, cache& all, state<Executor>& state, int slot, std::spa
   detail::check_slot("load", "slot", all, slot);
   detail::check_free("load", "slot", state, slot);
   detail::checked_slot const found = detail::read_slot("load", all, state, from, what);
+  lane_order const ascending{};
   auto const copy = [&](void* to, void const* bytes, std::size_t count) {
     exec.copy(static_cast<std::byte*>(to), static_cast<std::byte const*>(bytes), count);
   };
@@ -207,6 +209,10 @@ void load(Executor& exec, cache& all, state<Executor>& state, int slot, std::spa
     int const count = detail::count_of(found.layout, all, one);
     copy(all.lanes.count.row(one), &count, sizeof count);
   });
+  if (all.lanes.order.data != nullptr) {
+    detail::for_each_own_row(all.lanes.order, all.lanes, slot,
+                             [&](lane one) { copy(all.lanes.order.row(one), &ascending, sizeof ascending); });
+  }
   if (all.lanes.in_flight != nullptr) copy(all.lanes.in_flight + slot, &found.drafts, sizeof found.drafts);
   detail::wait_for(exec);  // the caller may free the bytes now
   state.history().restore(slot, found.used != 0, found.newest);

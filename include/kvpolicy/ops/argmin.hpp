@@ -40,6 +40,30 @@ struct argmin_t : verb<argmin_t> {
 };
 inline constexpr argmin_t argmin{};
 
+/// `argmin_of(exec, lanes_of, f, rule, keep)`: as `argmin` of the scores f(0, entry), which are not written anywhere.
+///
+/// - in: `lanes_of` says which lanes decide, each for itself; its table of scores is not read. A device uses it as
+///   scratch. `f` as for `map`. It must not depend on the order of entries: `ordinal` is an index for it, and no rank.
+///   If `f` has the member `static constexpr bool ascends_in_position = true`, its values ascend with positions, and
+///   are not computed. If it has `float const* row(lane) const`, its values are the elements of that row.
+/// - out, ties, throws: as `argmin`.
+/// - cost: one pass over what `f` reads. O(1) for each lane if it ascends in position and the lane's order is known
+///   (`lane_order`).
+struct argmin_of_t : verb<argmin_of_t> {
+  static constexpr auto name = "argmin_of";
+
+  template <class Scores, class Function, class Rule, class Keep>
+  using hooks_of = detail::map_hooks<Function>;
+
+  template <class Function, class Rule>
+  static void check(score_view const& scores, Function const&, Rule const& rule, keep_set const& keep) {
+    expects(scores.decides == granularity::lane, "argmin_of", "scores.decides", static_cast<int>(scores.decides),
+            "each lane decides for itself");
+    argmin_t::check(scores, rule, keep);
+  }
+};
+inline constexpr argmin_of_t argmin_of{};
+
 /// `drop_listed(exec, keep, cache, list, columns)`: removes the entries that `keep` lists as dropped. Later elements of
 /// slot lists, positions and recorded columns move forward to close the gap, and counts are reduced. The slot of a
 /// dropped entry is put directly behind its lane's last entry, where the engine writes the next token. No row moves.
@@ -48,6 +72,24 @@ struct drop_listed_t : verb<drop_listed_t> {
   static constexpr void check(keep_set const&, cache const&, by_lane<int> const&, std::span<recorded_column const>) {}
 };
 inline constexpr drop_listed_t drop_listed{};
+
+/// `replace_listed(exec, keep, cache, list, columns)`: removes the entries that `keep` lists as dropped. The lane's
+/// newest entry takes the place of the dropped one (`lane_order` says exactly which entries move), so that O(1) numbers
+/// of a lane move. With a list the slots change places, and that of the dropped entry comes directly behind the lane's
+/// last entry. With a null list rows are copied. `cache.lanes.order` says how entries are ordered afterwards.
+struct replace_listed_t : verb<replace_listed_t> {
+  static constexpr auto name = "replace_listed";
+  static constexpr void check(keep_set const&, cache const&, by_lane<int> const&, std::span<recorded_column const>) {}
+};
+inline constexpr replace_listed_t replace_listed{};
+
+/// `sort_entries(exec, cache, list, columns)`: sorts the entries of lanes that are out of order (`lane_order`) by
+/// position: lists, or with a null list rows of K and V, and positions and recorded columns.
+struct sort_entries_t : verb<sort_entries_t> {
+  static constexpr auto name = "sort_entries";
+  static constexpr void check(cache const&, by_lane<int> const&, std::span<recorded_column const>) {}
+};
+inline constexpr sort_entries_t sort_entries{};
 
 /// `count_dropped(exec, keep, lanes, stats)`: overwrites `stats` with the counts of a keep set of dropped entries. It
 /// is called after the entries were removed.

@@ -23,6 +23,15 @@ struct multiplied {
   KVPOLICY_HD float operator()(float old, float now) const { return old * now; }
 };
 
+namespace detail {
+
+/// A function for `combine`: returns the new value negated, unless an old one was recorded.
+struct negated_once {
+  KVPOLICY_HD float operator()(float old, float now) const { return any_recorded(&old, 1) ? old : -now; }
+};
+
+}  // namespace detail
+
 namespace ops {
 
 /// `row_norm(exec, rows, combine, out)`: out[e] = combine(out[e], ||row e||).
@@ -46,6 +55,18 @@ struct row_norm_t : verb<row_norm_t> {
   }
 };
 inline constexpr row_norm_t row_norm{};
+
+/// `record_norms(exec, rows, out)`: out[e] = -||row e|| for the entries at the end of each lane that have no number
+/// yet, which is +0. A norm of 0 is recorded as -0.
+///
+/// - in: `rows`, keys or values. in, out: float32 [lanes, entries].
+/// - cost: on the host, reads the rows of these entries once; on a device, every row.
+/// - throws: as `row_norm`.
+struct record_norms_t : verb<record_norms_t> {
+  static constexpr auto name = "record_norms";
+  static void check(row_view const& from, score_view const& out) { row_norm_t::check(from, 0, out); }
+};
+inline constexpr record_norms_t record_norms{};
 
 }  // namespace ops
 }  // namespace KVPOLICY_NAMESPACE

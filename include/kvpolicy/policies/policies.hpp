@@ -10,6 +10,7 @@
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/random.hpp>
+#include <kvpolicy/scorers/recorded_knorm.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
@@ -100,6 +101,12 @@ struct intent_kv_options {
 
 /// Keeps the entries whose keys have the smallest norms.
 [[nodiscard]] constexpr auto knorm(options<kvpolicy::knorm> with = {}) { return detail::keep_best(with); }
+
+/// Knorm for decoding one token at a time: the norm of a key is computed once. Each step drops the entry whose key has
+/// the largest norm, and the next token takes its slot. Observe every forward, and apply with `overwrite`.
+[[nodiscard]] constexpr auto knorm_decode(options<kvpolicy::recorded_knorm> with = {}) {
+  return detail::drop_worst(with);
+}
 
 /// Keeps random entries.
 [[nodiscard]] constexpr auto random(options<kvpolicy::random_scores> with = {}) { return detail::keep_best(with); }

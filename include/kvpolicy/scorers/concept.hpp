@@ -27,6 +27,11 @@ namespace KVPOLICY_NAMESPACE {
 /// - `recorders()` returns a tuple of the recorders that must have observed the steps so far.
 /// - `static constexpr bool ranks_candidates = true`: the scores depend on which entries compete. `out` then holds -inf
 ///   for every entry that the scorer or the policy forces, and 0 for the others (`key_domain::candidates`).
+/// - `entry_scores(in)`: the score of an entry as a function of this entry, for a scorer to which it is one; `score`
+/// then
+///   maps it. Decisions that drop one entry can do without a table of scores then. See `ops::argmin_of`.
+/// - `static constexpr bool any_order = true`: `score` does not depend on the order of the entries (`lane_order`). A
+///   scorer that has `entry_scores` need not say so.
 /// - `check(call)`, or `check(call, shape)` if the model matters, refuses bad parameters. `refuse(exec, in)` refuses
 ///   signals whose error only shows in their data, before anything is written.
 /// - `reduces_ranks()` is true if the scores are the same on all tensor-parallel ranks. A decision over heads of
@@ -59,6 +64,19 @@ template <class Score>
 inline constexpr bool ranks_candidates = [] {
   if constexpr (says_whether_it_ranks<Score>) {
     return bool{Score::ranks_candidates};
+  } else {
+    return false;
+  }
+}();
+
+/// True for a scorer that says that the order of entries does not matter.
+template <class Score>
+concept says_whether_any_order =
+    !hook::scorer_any_order::is_own_data<Score> && requires { typename std::bool_constant<Score::any_order>; };
+template <class Score>
+inline constexpr bool reads_any_order = [] {
+  if constexpr (says_whether_any_order<Score>) {
+    return bool{Score::any_order};
   } else {
     return false;
   }
@@ -105,6 +123,8 @@ using scorer_hooks = part_hooks<
     optional_hook<hook::scorer_ranks_candidates,
                   form_of_constant<hook::scorer_ranks_candidates, S, says_whether_it_ranks<S>>()>,
     optional_hook<hook::scorer_scores_of, form_of_constant<hook::scorer_scores_of, S, says_what_it_scores<S>>()>,
+    optional_hook<hook::scorer_any_order, form_of_constant<hook::scorer_any_order, S, says_whether_any_order<S>>()>,
+    optional_hook<hook::scorer_entry_scores, form_of_function<hook::scorer_entry_scores, S>()>,
     optional_hook<hook::scorer_forces, form_of_forces<S>()>,
     optional_hook<hook::scorer_triggers, form_of_call<hook::scorer_triggers, S, a_trigger>()>,
     optional_hook<hook::scorer_recorders, form_of_call<hook::scorer_recorders, S, some_recorders>()>,

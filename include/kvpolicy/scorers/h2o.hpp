@@ -48,7 +48,8 @@ struct h2o {
   /// The score of an entry is the attention mass that it has received so far.
   struct copy_mass {
     by_lane<float const> mass;
-    KVPOLICY_HD float operator()(float, entry at) const { return mass.row(at.lane)[at.ordinal]; }
+    [[nodiscard]] KVPOLICY_HD float const* row(lane this_lane) const { return mass.row(this_lane); }
+    KVPOLICY_HD float operator()(float, entry at) const { return row(at.lane)[at.ordinal]; }
   };
 
   void check(char const* call) const {
@@ -59,9 +60,8 @@ struct h2o {
   [[nodiscard]] constexpr recent_window forces() const { return {heavy, recent}; }
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_attention_mass{group}}; }
 
-  void score(auto& exec, auto const& in, score_view const& out) const {
-    ops::map(exec, out, copy_mass{in.template get<attention_mass>().mass});
-  }
+  [[nodiscard]] copy_mass entry_scores(auto const& in) const { return {in.template get<attention_mass>().mass}; }
+  void score(auto& exec, auto const& in, score_view const& out) const { ops::map(exec, out, entry_scores(in)); }
 
   friend bool operator==(h2o const&, h2o const&) = default;
 };

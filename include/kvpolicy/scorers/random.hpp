@@ -30,19 +30,25 @@ struct random_scores {
       x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
       return x ^ (x >> 31);
     }
-    KVPOLICY_HD float operator()(float, entry at) const {
+    /// The same in one lane.
+    struct of_lane {
+      std::uint64_t state;
+      KVPOLICY_HD float operator()(float, entry at) const {
+        std::uint64_t const x = mix(state ^ static_cast<std::uint64_t>(at.position));
+        return static_cast<float>(x >> 40) * 5.9604644775390625e-8f;  // 24 bits, times 2^-24
+      }
+    };
+    [[nodiscard]] KVPOLICY_HD of_lane in_lane(lane this_lane, int) const {
       std::uint64_t x = mix(seed);
-      x = mix(x ^ static_cast<std::uint64_t>(request.data != nullptr ? *request.row(at.lane) : 0));
-      x = mix(x ^ static_cast<std::uint64_t>(at.lane.layer));
-      x = mix(x ^ static_cast<std::uint64_t>(at.lane.head));
-      x = mix(x ^ static_cast<std::uint64_t>(at.position));
-      return static_cast<float>(x >> 40) * 5.9604644775390625e-8f;  // 24 bits, times 2^-24
+      x = mix(x ^ static_cast<std::uint64_t>(request.data != nullptr ? *request.row(this_lane) : 0));
+      x = mix(x ^ static_cast<std::uint64_t>(this_lane.layer));
+      return {mix(x ^ static_cast<std::uint64_t>(this_lane.head))};
     }
+    KVPOLICY_HD float operator()(float old, entry at) const { return in_lane(at.lane, at.count)(old, at); }
   };
 
-  void score(auto& exec, auto const& in, score_view const& out) const {
-    ops::map(exec, out, uniform{seed, in.lanes.request});
-  }
+  [[nodiscard]] uniform entry_scores(auto const& in) const { return {seed, in.lanes.request}; }
+  void score(auto& exec, auto const& in, score_view const& out) const { ops::map(exec, out, entry_scores(in)); }
 
   friend bool operator==(random_scores const&, random_scores const&) = default;
 };

@@ -23,6 +23,7 @@ struct streaming_llm {
 
   /// The score of an entry is its ordinal.
   struct recency {
+    static constexpr bool ascends_in_position = true;
     KVPOLICY_HD float operator()(float, entry at) const { return static_cast<float>(at.ordinal); }
   };
 
@@ -30,7 +31,8 @@ struct streaming_llm {
     expects(sinks >= 0, call, "streaming_llm.sinks", sinks, "a count cannot be negative");
   }
   [[nodiscard]] constexpr kvpolicy::sinks forces() const { return {sinks}; }
-  void score(auto& exec, auto const&, score_view const& out) const { ops::map(exec, out, recency{}); }
+  [[nodiscard]] constexpr recency entry_scores(auto const&) const { return {}; }
+  void score(auto& exec, auto const& in, score_view const& out) const { ops::map(exec, out, entry_scores(in)); }
 
   friend bool operator==(streaming_llm const&, streaming_llm const&) = default;
 };

@@ -24,6 +24,7 @@ struct tova {
   using needs = kvpolicy::needs<keys, recent_queries>;
   using verbs = kvpolicy::verbs<ops::attention_mass_t>;
   static constexpr granularity decides = granularity::layer;
+  static constexpr bool any_order = true;  // the last row sees every entry
 
   [[nodiscard]] constexpr recent forces() const { return {force_last ? 1 : 0}; }
   [[nodiscard]] static constexpr auto recorders() { return std::tuple{query_ring{1}}; }

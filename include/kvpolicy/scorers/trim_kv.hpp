@@ -38,12 +38,24 @@ struct trim_kv {
   /// empty one; adding 0 makes such a score +0.
   struct decayed {
     by_lane<float const> log_beta;
-    by_lane<int> position;
+    kvpolicy::lanes lanes;
     int age_offset;
-    KVPOLICY_HD float operator()(float, entry at) const {
-      std::int64_t const age = std::int64_t{position.row(at.lane)[at.count - 1]} - at.position + age_offset;
-      return age == 0 ? 0.0f : static_cast<float>(age) * log_beta.row(at.lane)[at.ordinal] + 0.0f;
+
+    /// The same in one lane.
+    struct of_lane {
+      float const* log_beta;
+      double newest;  // with the offset; ages are exact in double
+      KVPOLICY_HD float operator()(float, entry at) const {
+        auto const age = static_cast<float>(newest - static_cast<double>(at.position));
+        float const score = age * log_beta[at.ordinal] + 0.0f;
+        return age == 0.0f ? 0.0f : score;
+      }
+    };
+    [[nodiscard]] KVPOLICY_HD of_lane in_lane(lane this_lane, int count) const {
+      int const newest = lanes.order_of(this_lane).newest_of(lanes.position.row(this_lane), count);
+      return {log_beta.row(this_lane), static_cast<double>(newest) + static_cast<double>(age_offset)};
     }
+    KVPOLICY_HD float operator()(float old, entry at) const { return in_lane(at.lane, at.count)(old, at); }
   };
 
   void check(char const* call) const {
@@ -55,9 +67,10 @@ struct trim_kv {
   [[nodiscard]] constexpr full_buffer triggers() const { return {buffer}; }
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_retention{}}; }
 
-  void score(auto& exec, auto const& in, score_view const& out) const {
-    ops::map(exec, out, decayed{in.template get<retention>().log_beta, in.lanes.position, age_offset});
+  [[nodiscard]] decayed entry_scores(auto const& in) const {
+    return {in.template get<retention>().log_beta, in.lanes, age_offset};
   }
+  void score(auto& exec, auto const& in, score_view const& out) const { ops::map(exec, out, entry_scores(in)); }
 
   friend bool operator==(trim_kv const&, trim_kv const&) = default;
 };

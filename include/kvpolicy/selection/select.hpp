@@ -78,6 +78,7 @@ void select_pages(Executor& exec, Policy const& policy, signals<Given...> const&
     detail::check_same_lanes("select", "signals.lanes", in.lanes, into.lanes());
     detail::check_same_lanes("select", "signals.lanes", in.lanes, state.lanes());
     in.check("select", state.model());
+    detail::refuse_out_of_order<typename Executor::backend>("select", in.lanes, "a selection");
     expects(into.page() == policy.score.page, "select", "plan.page", into.page(),
             [&] { return "the policy reads pages of " + std::to_string(policy.score.page); });
     detail::check_state("select", state, recorders);

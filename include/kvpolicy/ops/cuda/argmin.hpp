@@ -5,6 +5,7 @@
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/cuda/apply_stats.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/drop_listed.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/map.hpp>
 #include <kvpolicy/ops/cuda/select_emit.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -95,6 +96,18 @@ struct implementation<ops::argmin_t, Backend> {
     detail::check_same_tokens(exec, scores);
     exec.launch({scores.segments(), exec.config().segment_threads, detail::counting_storage::bytes()},
                 kernel{scores, rule, keep, exec.faults(), exec.tickets()});
+  }
+};
+
+/// Maps the scores into the table, and then takes one launch of argmin: two launches.
+template <kernel_backend Backend>
+struct implementation<ops::argmin_of_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor, class Function, class Rule>
+  static void run(Executor& exec, score_view const& scores, Function const& f, Rule const& rule, keep_set const& keep) {
+    ops::map(exec, scores, f);
+    ops::argmin(exec, scores, rule, keep);
   }
 };
 

@@ -1,4 +1,4 @@
-// Device implementations of the verbs that visit every entry once: map and row_norm.
+// Device implementations of the verbs that visit every entry once: map, row_norm and record_norms.
 #pragma once
 
 #include <cmath>
@@ -85,6 +85,17 @@ struct implementation<ops::row_norm_t, Backend> {
   static void run(Executor& exec, row_view const& rows, Combine const& combine, score_view const& out) {
     detail::check_aligned("row_norm", "rows", rows.rows);
     detail::launch_pieces(exec, out, detail::row_norm_kernel<Combine>{rows, combine, out});
+  }
+};
+
+/// Takes one launch, which reads every row again and keeps the recorded norms.
+template <kernel_backend Backend>
+struct implementation<ops::record_norms_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, row_view const& rows, score_view const& out) {
+    ops::row_norm(exec, rows, detail::negated_once{}, out);
   }
 };
 

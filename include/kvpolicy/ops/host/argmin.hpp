@@ -1,39 +1,45 @@
-// Host implementations of argmin, drop_listed and count_dropped.
+// Host implementations of argmin, argmin_of, drop_listed and count_dropped.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/argmin.hpp>
-#include <kvpolicy/ops/host/argmin_kernels.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/host/lowest.hpp>
+#include <kvpolicy/ops/host/replace_listed.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/segments.hpp>
+#include <kvpolicy/ops/host/sort_entries.hpp>  // IWYU pragma: export
 #include <mutex>
 
 namespace KVPOLICY_NAMESPACE {
 
-template <>
-struct implementation<ops::argmin_t, host> {
-  static constexpr bool provided = true;
+namespace detail {
+
+/// Lists the entry that each segment drops. `source` gives the scores, and `Function` is the function behind it, or
+/// void.
+template <class Function, class Source>
+struct lowest_dropper {
+  Source source;
 
   template <class Rule>
-  static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
-    if (!scores.same_tokens) detail::refuse_other_tokens("argmin", scores);
-    detail::unfinished_keep written(keep);
+  void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) const {
+    unfinished_keep written(keep);
     *keep.report = {};
     std::mutex counting;
     exec.for_each(scores.segments(), [&](int segment, int) {
-      report const found = drop(exec.simd_level(), scores, rule, segment, keep);
+      report const found = drop(argmin_for(exec.simd_level()), scores, rule, segment, keep);
       std::lock_guard const lock(counting);
       *keep.report += found;
     });
-    detail::close_gaps(scores, keep);
+    close_gaps(scores, keep);
     written.finish();
   }
 
  private:
   template <class Rule>
-  static report drop(isa simd_level, score_view const& scores, Rule const& rule, int segment, keep_set const& keep) {
+  report drop(argmin_kernels const& kernels, score_view const& scores, Rule const& rule, int segment,
+              keep_set const& keep) const {
     report found;
     lane const this_lane = scores.lane_of(segment);
     int const count = scores.lanes.committed(this_lane);
@@ -43,8 +49,10 @@ struct implementation<ops::argmin_t, host> {
     found.over_budget = count > budget ? 1 : 0;
     if (!rule.triggers(count, budget) || count == 0) return found;
     found.triggered = 1;
-    found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
-    int const lowest = lowest_of(simd_level, scores, rule, segment, {count, budget}, found.nan_scores);
+    found.unobserved = decides_unobserved(rule, scores, segment) ? 1 : 0;
+    lane_entries const of{this_lane, count, budget, scores.lanes.position.row(this_lane),
+                          scores.lanes.order_of(this_lane)};
+    int const lowest = lowest_of(kernels, rule, segment, of, found.nan_scores);
     if (lowest < 0) {
       found.forced_over_budget = 1;
     } else {
@@ -55,34 +63,55 @@ struct implementation<ops::argmin_t, host> {
     return found;
   }
 
-  struct entries_of {
-    int count;
-    int budget;
-  };
-
   /// The ordinal of the lowest candidate, or -1 if every entry is forced.
   template <class Rule>
-  static int lowest_of(isa simd_level, score_view const& scores, Rule const& rule, int segment, entries_of const& there,
-                       std::int64_t& nan) {
-    lane const this_lane = scores.lane_of(segment);
-    int const* const position = scores.lanes.position.row(this_lane);
-    float const* const score = scores.row(segment);
-    if constexpr (requires(lane_entries const& of) { rule.candidates(of); }) {
-      ordinal_range free = rule.candidates(lane_entries{this_lane, there.count, there.budget, position});
-      free.begin = std::clamp(free.begin, 0, there.count);
-      free.end = std::clamp(free.end, free.begin, there.count);
+  int lowest_of(argmin_kernels const& kernels, Rule const& rule, int segment, lane_entries const& of,
+                std::int64_t& nan) const {
+    if constexpr (requires { rule.candidates(of); }) {
+      ordinal_range free = rule.candidates(of);
+      free.begin = std::clamp(free.begin, 0, of.count);
+      free.end = std::clamp(free.end, free.begin, of.count);
       if (free.begin == free.end) return -1;
-      return free.begin + detail::argmin_for(simd_level).last_lowest(score + free.begin, free.end - free.begin, &nan);
+      if constexpr (ascends_in_position<Function>) return oldest_entry(kernels, of, free);
+      return lowest_entry(kernels, source, segment, of, free, &nan);
     } else {
       int lowest = -1;
-      for (int e = 0; e < there.count; ++e) {
-        if (rule.forces(entry{this_lane, e, there.count, position[e], there.budget})) continue;
-        nan += score[e] != score[e] ? 1 : 0;
-        bool const never = lowest >= 0 && score[lowest] != score[lowest] && score[e] == score[e];
-        if (lowest < 0 || (!never && !(score[e] > score[lowest]))) lowest = e;
+      float least = 0;
+      for (int e = 0; e < of.count; ++e) {
+        if (rule.forces(entry{of.lane, e, of.count, of.position[e], of.budget})) continue;
+        float one[1];
+        float const score = *source.of(segment, entry{of.lane, e, of.count, 0, 0}, 1, of.position + e, one);
+        nan += score != score ? 1 : 0;
+        bool const never = lowest >= 0 && least != least && score == score;
+        if (lowest < 0 || (!never && !(score > least))) lowest = e, least = score;
       }
       return lowest;
     }
+  }
+};
+
+}  // namespace detail
+
+template <>
+struct implementation<ops::argmin_t, host> {
+  static constexpr bool provided = true;
+
+  template <class Rule>
+  static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
+    if (!scores.same_tokens) detail::refuse_other_tokens("argmin", scores);
+    detail::lowest_dropper<void, detail::table_scores>{{scores}}.run(exec, scores, rule, keep);
+  }
+};
+
+/// Scores are computed by the thousand, and compared while they are in the processor's cache.
+template <>
+struct implementation<ops::argmin_of_t, host> {
+  static constexpr bool provided = true;
+
+  template <class Function, class Rule>
+  static void run(host_executor& exec, score_view const& scores, Function const& f, Rule const& rule,
+                  keep_set const& keep) {
+    detail::lowest_dropper<Function, detail::made_scores<Function>>{{f, exec.simd_level()}}.run(exec, scores, rule, keep);
   }
 };
 

@@ -58,7 +58,7 @@ struct implementation<ops::append_entries_t, host> {
              std::to_string(one.head) + ") holds " + std::to_string(count) + " of at most " +
              std::to_string(batch.bound);
     });
-    int const last = count > 0 ? batch.position.row(one)[count - 1] : -1;
+    int const last = batch.order_of(one).newest_of(batch.position.row(one), count);
     expects(new_tokens.position > last, "append", "position", new_tokens.position,
             [&] { return "positions ascend and the last is " + std::to_string(last); });
   }
@@ -84,16 +84,39 @@ struct implementation<ops::truncate_entries_t, host> {
 
   static void run(host_executor&, lanes const& batch, int sequence, int position) {
     detail::refuse_counts("truncate", batch, sequence, sequence + 1);
+    detail::for_each_lane_of(batch, sequence, [&](lane one) { check_order(batch, one, position); });
     int gone_everywhere = batch.bound;
     detail::for_each_lane_of(batch, sequence, [&](lane one) {
       if (!detail::first_of_row(batch.count, batch, one)) return;
       int* const count = batch.count.row(one);
-      int const* const positions = batch.position.row(one);
-      int const left = static_cast<int>(std::lower_bound(positions, positions + *count, position) - positions);
+      int const left = left_before(batch, one, position);
       gone_everywhere = std::min(gone_everywhere, *count - left);
       *count = left;
     });
+    if (position == 0 && batch.order.data != nullptr) {
+      detail::for_each_lane_of(batch, sequence, [&](lane one) { *batch.order.row(one) = {}; });
+    }
     if (batch.in_flight != nullptr) *batch.drafts(sequence) -= std::min(*batch.drafts(sequence), gone_everywhere);
+  }
+
+ private:
+  /// Refuses to remove some of the entries that took the places of dropped ones.
+  static void check_order(lanes const& batch, lane one, int position) {
+    lane_order const order = batch.order_of(one);
+    expects(order.ascends() || position == 0 || position > order.newest, "truncate", "position", position, [&] {
+      return "an eviction has put the token at " + std::to_string(order.newest) + " of " +
+             detail::spell_lane_of(batch, one) + " among older ones: restore_order sorts them";
+    });
+  }
+
+  /// The number of a lane's entries whose position is below `position`.
+  static int left_before(lanes const& batch, lane one, int position) {
+    if (position == 0) return 0;
+    lane_order const order = batch.order_of(one);
+    int const* const positions = batch.position.row(one);
+    int const begin = order.ascends() ? 0 : order.end;
+    return static_cast<int>(std::lower_bound(positions + begin, positions + *batch.count.row(one), position) -
+                            positions);
   }
 };
 

@@ -18,7 +18,12 @@ struct implementation<ops::map_t, host> {
       int const count = scores.lanes.committed(this_lane);
       int const* const position = scores.lanes.position.row(this_lane);
       float* const row = scores.row(segment);
-      for (int e = 0; e < count; ++e) row[e] = f(row[e], entry{this_lane, e, count, position[e], 0});
+      if constexpr (requires { f.in_lane(this_lane, count); }) {
+        auto const form = f.in_lane(this_lane, count);
+        for (int e = 0; e < count; ++e) row[e] = form(row[e], entry{this_lane, e, count, position[e], 0});
+      } else {
+        for (int e = 0; e < count; ++e) row[e] = f(row[e], entry{this_lane, e, count, position[e], 0});
+      }
     });
   }
 };

@@ -16,19 +16,24 @@ struct implementation<ops::row_norm_t, host> {
 
   template <class Combine>
   static void run(host_executor& exec, row_view const& rows, Combine const& combine, score_view const& out) {
-    auto const square_sums = detail::norms_for(exec.simd_level()).of(rows.rows.element);
     exec.for_each(out.segments(), [&](int segment, int) {
       lane const this_lane = out.lane_of(segment);
-      int const count = out.lanes.committed(this_lane);
-      float* const row = out.row(segment);
-      if (is_fp8(rows.rows.element)) {
-        for (int e = 0; e < count; ++e) row[e] = combine(row[e], scaled_norm(rows, this_lane, e));
-      } else if (rows.rows.contiguous()) {
-        norms_of_lane(square_sums, rows, this_lane, count, combine, row);
-      } else {
-        for (int e = 0; e < count; ++e) row[e] = combine(row[e], strided_norm(rows, rows.row(this_lane, e)));
-      }
+      combine_rows(exec.simd_level(), rows, this_lane, 0, out.lanes.committed(this_lane), combine, out.row(segment));
     });
+  }
+
+  /// Combines the norms of the entries [begin, end) of a lane.
+  template <class Combine>
+  static void combine_rows(isa simd_level, row_view const& rows, lane this_lane, int begin, int end,
+                           Combine const& combine, float* row) {
+    if (is_fp8(rows.rows.element)) {
+      for (int e = begin; e < end; ++e) row[e] = combine(row[e], scaled_norm(rows, this_lane, e));
+    } else if (rows.rows.contiguous()) {
+      auto const square_sums = detail::norms_for(simd_level).of(rows.rows.element);
+      norms_of_lane(square_sums, rows, this_lane, begin, end, combine, row);
+    } else {
+      for (int e = begin; e < end; ++e) row[e] = combine(row[e], strided_norm(rows, rows.row(this_lane, e)));
+    }
   }
 
  private:
@@ -36,14 +41,14 @@ struct implementation<ops::row_norm_t, host> {
 
   /// Combines the norms of `rows_at_once` rows at a time, while the rows after them are fetched.
   template <class Combine>
-  static void norms_of_lane(detail::norm_kernels::function square_sums, row_view const& rows, lane this_lane, int count,
-                            Combine const& combine, float* row) {
+  static void norms_of_lane(detail::norm_kernels::function square_sums, row_view const& rows, lane this_lane, int begin,
+                            int end, Combine const& combine, float* row) {
     std::byte const* at[2][rows_at_once];
     double sums[rows_at_once];
-    fetch(rows, this_lane, 0, std::min(rows_at_once, count), at[0]);
-    for (int e = 0, now = 0; e < count; e += rows_at_once, now ^= 1) {
-      int const some = std::min(rows_at_once, count - e);
-      fetch(rows, this_lane, e + some, std::min(rows_at_once, count - e - some), at[now ^ 1]);
+    fetch(rows, this_lane, begin, std::min(rows_at_once, end - begin), at[0]);
+    for (int e = begin, now = 0; e < end; e += rows_at_once, now ^= 1) {
+      int const some = std::min(rows_at_once, end - e);
+      fetch(rows, this_lane, e + some, std::min(rows_at_once, end - e - some), at[now ^ 1]);
       square_sums(at[now], some, rows.rows.dims, sums);
       for (int i = 0; i < some; ++i) row[e + i] = combine(row[e + i], static_cast<float>(std::sqrt(sums[i])));
     }
@@ -70,6 +75,23 @@ struct implementation<ops::row_norm_t, host> {
       sum += value * value;
     }
     return static_cast<float>(std::sqrt(sum) * std::fabs(static_cast<double>(rows.scale(this_lane, e))));
+  }
+};
+
+template <>
+struct implementation<ops::record_norms_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor& exec, row_view const& rows, score_view const& out) {
+    exec.for_each(out.segments(), [&](int segment, int) {
+      lane const this_lane = out.lane_of(segment);
+      int const count = out.lanes.committed(this_lane);
+      float* const row = out.row(segment);
+      int begin = count;
+      while (begin > 0 && !detail::any_recorded(row + begin - 1, 1)) --begin;
+      implementation<ops::row_norm_t, host>::combine_rows(exec.simd_level(), rows, this_lane, begin, count,
+                                                          detail::negated_once{}, row);
+    });
   }
 };
 

@@ -1,0 +1,332 @@
+// The steady state of a decode loop: one token is appended, observed, decided about and dropped in each step, for all
+// lanes of a model. Beside it, in the same run, its floor: plain loops over the columns that the rule needs, on the same
+// threads. A floor below 20 us counts as 20 us.
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "../measure.hpp"
+#include "../model.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+
+/// Rows of K and V that nothing has touched but what the steps write, in a list of slots for each lane, or in order.
+struct decode_model {
+  decode_model(int budget, int more, kv::codec of, bool listed, bool ordered)
+      : bound(budget + more),
+        element(of),
+        k(bytes_of_plane()),
+        v(bytes_of_plane()),
+        list(lanes() * static_cast<std::size_t>(bound)),
+        position(list.size()),
+        count(lanes()),
+        order(ordered ? lanes() : 0),
+        by_list(listed) {
+    for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<int>(i % static_cast<std::size_t>(bound));
+  }
+  static std::size_t lanes() { return 288; }
+  [[nodiscard]] std::size_t row_bytes() const { return static_cast<std::size_t>(128 * kv::bytes_of(element)); }
+  [[nodiscard]] std::size_t bytes_of_plane() const { return lanes() * static_cast<std::size_t>(bound) * row_bytes(); }
+  [[nodiscard]] kv::by_lane<int> table(std::vector<int>& of) const { return {of.data(), 0, 8LL * bound, bound}; }
+
+  kv::cache view() {
+    auto const row = static_cast<std::int64_t>(row_bytes());
+    kv::plane rows{.base = k.data(),
+                   .element = element,
+                   .dims = 128,
+                   .layer = 8 * row * bound,
+                   .unit = by_list ? row : 0,
+                   .token = row,
+                   .head = row * bound,
+                   .dim = kv::bytes_of(element)};
+    kv::cache made{.shape = bench::whole_model, .k = rows, .v = rows};
+    made.v.base = v.data();
+    made.where = by_list ? kv::slot_map({list.data(), 0, 8LL * bound, bound}, bound) : kv::identity_map(bound);
+    made.lanes = {.layer_end = 36,
+                  .heads = 8,
+                  .bound = bound,
+                  .count = {count.data(), 0, 8, 1},
+                  .position = table(position)};
+    if (!order.empty()) made.lanes.order = {order.data(), 0, 8, 1};
+    return made;
+  }
+  /// What an engine does in a forward: it writes the new rows.
+  void write(kv::cache const& in) {
+    for (int i = 0; i < in.lanes.size(); ++i) {
+      kv::lane const one = in.lanes.at(i);
+      kv::place const at = in.where.at(one, *in.lanes.count.row(one));
+      for (kv::plane const* plane : {&in.k, &in.v}) {
+        std::byte* const row = plane->row(one.layer, at, one.head);
+        for (int d = 0; d < 128; ++d) kv::store(element, random.uniform() - 0.5f, row + d * kv::bytes_of(element));
+      }
+    }
+  }
+
+  int bound;
+  kv::codec element;
+  bench::memory k, v;
+  std::vector<int> list, position, count;
+  std::vector<kv::lane_order> order;
+  bool by_list;
+  bench::noise random{7};
+};
+
+/// Reads the first `count` elements of 4 bytes of each row, as the fastest loop does.
+void read_rows(kv::host_executor& exec, std::byte const* data, std::int64_t row_bytes, int count) {
+  exec.for_each(static_cast<int>(decode_model::lanes()), [&](int i, int) {
+    std::byte const* const row = data + i * row_bytes;
+    std::size_t const bytes = static_cast<std::size_t>(count) * 4 / 256 * 256;
+#if defined(__x86_64__)
+    if (kv::best_isa() >= kv::isa::avx512) return bench::floors::keep(bench::floors::read_avx512(row, bytes));
+    if (kv::best_isa() == kv::isa::avx2) return bench::floors::keep(bench::floors::read_avx2(row, bytes));
+#endif
+    bench::floors::keep(bench::floors::read_portable(row, bytes));
+  });
+}
+
+constexpr std::array<char const*, 4> parts{"append_us", "observe_us", "decide_us", "apply_us"};
+
+/// Steps and floors in turn, and what each part of a step took.
+class timed_steps {
+ public:
+  template <class Part>
+  void time(std::size_t part, Part const& work) {
+    double const seconds = bench::seconds_of(work);
+    sums_[part] += seconds;
+    step_ += seconds;
+  }
+  void floor(double seconds) {
+    steps_.push_back(step_);
+    floors_.push_back(std::max(seconds, 20e-6));
+    step_ = 0;
+  }
+  void report(benchmark::State& state, int steps_in_one) {
+    auto const all = static_cast<double>(steps_.size()) * steps_in_one;
+    for (std::size_t p = 0; p < parts.size(); ++p) state.counters[parts[p]] = 1e6 * sums_[p] / all;
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < steps_.size(); ++i) ratios.push_back(steps_[i] / floors_[i]);
+    state.counters["step_us"] = 1e6 * bench::median(steps_) / steps_in_one;
+    state.counters["floor_us"] = 1e6 * bench::median(floors_) / steps_in_one;
+    state.counters["over_floor"] = bench::median(ratios);
+  }
+  [[nodiscard]] double last_step() const { return step_; }
+
+ private:
+  std::array<double, 4> sums_{};
+  double step_ = 0;
+  std::vector<double> steps_, floors_;
+};
+
+/// One policy that drops an entry in each step. `extra` gives further signals, and `floor` reads the columns.
+template <class Policy, class Extra, class Floor>
+void drop_one(benchmark::State& state, Policy const& policy, Extra const& extra, Floor const& floor) {
+  int const budget = static_cast<int>(state.range(0));
+  auto const element = static_cast<kv::codec>(state.range(1));
+  decode_model model(budget, 1, element, true, true);
+  kv::host_executor exec(static_cast<int>(state.range(2)));
+  kv::cache cache = model.view();
+  kv::overwrite const how{model.table(model.list)};
+  auto held = kv::make_state(exec, policy, cache);
+  auto plan = kv::make_plan(exec, policy, cache, how);
+  int position = 0;
+  timed_steps taken;
+  auto const step = [&] {
+    model.write(cache);
+    taken.time(0, [&] { kv::append(exec, cache, held, {.tokens = 1, .position = position}); });
+    extra(cache, position, [&](auto const&... more) {
+      kv::signals const in{cache.lanes, kv::keys_of(cache), more...};
+      taken.time(1, [&] { kv::observe(exec, policy, in, held); });
+      taken.time(2, [&] { kv::decide(exec, policy, in, held, plan); });
+    });
+    taken.time(3, [&] { kv::apply(exec, how, plan, cache, held); });
+    ++position;
+  };
+  while (position < budget + 200) step();
+  if (*cache.lanes.count.row({}) != budget) return state.SkipWithError("wrong result");
+  taken = {};
+  for (auto _ : state) {
+    step();
+    double const seconds = taken.last_step();
+    taken.floor(bench::seconds_of([&] { floor(exec, model, held, budget); }));
+    state.SetIterationTime(seconds);
+  }
+  taken.report(state, 1);
+  state.SetLabel(kv::name_of(element));
+}
+
+auto const nothing_more = [](kv::cache const&, int, auto const& with) { with(); };
+
+void streaming_llm(benchmark::State& state) {
+  drop_one(state, kv::policies::streaming_llm_decode({.budget = static_cast<int>(state.range(0))}), nothing_more,
+           [](auto&&...) {});
+}
+
+void recorded_knorm(benchmark::State& state) {
+  drop_one(state, kv::policies::knorm_decode({.budget = static_cast<int>(state.range(0))}), nothing_more,
+           [](kv::host_executor& exec, decode_model& model, auto const& held, int budget) {
+             read_rows(exec, held.columns()[0].rows.data, 4LL * model.bound, budget);
+           });
+}
+
+/// The rule reads a number of the gate and the position of each entry.
+void trim_kv(benchmark::State& state) {
+  std::vector<float> log_beta(decode_model::lanes());
+  bench::noise random(3);
+  drop_one(
+      state, kv::policies::trim_kv_decode({.budget = static_cast<int>(state.range(0))}),
+      [&](kv::cache const& cache, int, auto const& with) {
+        for (float& each : log_beta) each = -0.01f * random.uniform() - 1e-6f;
+        kv::log_beta born;
+        born.base = reinterpret_cast<std::byte const*>(log_beta.data());
+        born.element = kv::codec::f32;
+        born.sequence = 0;
+        born.layer = 4LL * cache.lanes.heads;
+        born.head = 4;
+        born.entry = 4;
+        born.entries = 1;
+        with(born);
+      },
+      [](kv::host_executor& exec, decode_model& model, auto const& held, int budget) {
+        read_rows(exec, held.columns()[0].rows.data, 4LL * model.bound, budget);
+        read_rows(exec, reinterpret_cast<std::byte const*>(model.position.data()), 4LL * model.bound, budget);
+      });
+}
+
+/// The engine gives the probabilities of its softmax: they are read, and the mass of each entry is read and written.
+void h2o(benchmark::State& state) {
+  int const budget = static_cast<int>(state.range(0));
+  bench::memory probabilities(std::size_t{36} * 32 * (static_cast<std::size_t>(budget) + 1) * 4);
+  bench::fill_elements(probabilities, kv::codec::f32, 0.5f, 5);
+  std::vector<int> newest(1);
+  drop_one(
+      state, kv::policies::h2o_decode({.budget = budget}),
+      [&](kv::cache const& cache, int position, auto const& with) {
+        newest[0] = position;
+        std::int64_t const row = 4LL * (budget + 1);
+        kv::attention_probabilities given{.base = probabilities.data(), .layer = row * 32, .head = row, .row = row};
+        given.heads = 32;
+        given.rows = 1;
+        given.entries = cache.lanes.bound;
+        given.position = {newest.data()};
+        with(given);
+      },
+      [&](kv::host_executor& exec, decode_model& model, auto const& held, int entries) {
+        for (int h = 0; h < 4; ++h) {
+          read_rows(exec, probabilities.data() + std::int64_t{h} * 288 * 4 * (budget + 1), 4LL * (budget + 1), entries);
+        }
+        read_rows(exec, reinterpret_cast<std::byte const*>(model.position.data()), 4LL * model.bound, entries);
+        exec.for_each(288, [&](int i, int) {
+          auto* const mass = reinterpret_cast<float*>(held.columns()[0].rows.data) + std::int64_t{i} * model.bound;
+          for (int e = 0; e < entries; ++e) mass[e] += 1e-9f;
+        });
+      });
+}
+
+/// Contiguous rows: the row of the newest entry is copied into the place of the dropped one. Two rows move a lane.
+void streaming_llm_contiguous(benchmark::State& state) {
+  int const budget = static_cast<int>(state.range(0));
+  decode_model model(budget, 1, static_cast<kv::codec>(state.range(1)), false, true);
+  auto const policy = kv::policies::streaming_llm_decode({.budget = budget});
+  kv::host_executor exec(static_cast<int>(state.range(2)));
+  kv::cache cache = model.view();
+  kv::overwrite const how{};
+  auto held = kv::make_state(exec, policy, cache);
+  auto plan = kv::make_plan(exec, policy, cache, how);
+  kv::signals const in{cache.lanes};
+  int position = 0;
+  timed_steps taken;
+  auto const step = [&] {
+    model.write(cache);
+    taken.time(0, [&] { kv::append(exec, cache, held, {.tokens = 1, .position = position}); });
+    taken.time(1, [&] { kv::observe(exec, policy, in, held); });
+    taken.time(2, [&] { kv::decide(exec, policy, in, held, plan); });
+    taken.time(3, [&] { kv::apply(exec, how, plan, cache, held); });
+    ++position;
+  };
+  while (position < budget + 200) step();
+  taken = {};
+  for (auto _ : state) {
+    step();
+    double const seconds = taken.last_step();
+    taken.floor(0);
+    state.SetIterationTime(seconds);
+  }
+  taken.report(state, 1);
+  state.SetLabel(kv::name_of(model.element));
+}
+
+/// `compact` with a slack of 64: rows move once in 64 steps. The floor is a memmove of the rows that move.
+void streaming_llm_slack(benchmark::State& state) {
+  constexpr int slack = 64;
+  int const budget = static_cast<int>(state.range(0));
+  auto const element = static_cast<kv::codec>(state.range(1));
+  double const bytes = 288.0 * (budget + slack + 1) * 2 * 128 * kv::bytes_of(element);
+  if (!bench::has_memory(state, bytes)) return;
+  decode_model model(budget, slack + 1, element, false, true);
+  kv::eviction const policy{.score = kv::streaming_llm{}, .budget = kv::per_lane{budget}, .trigger = kv::over_budget{slack}};
+  kv::host_executor exec(static_cast<int>(state.range(2)));
+  kv::cache cache = model.view();
+  auto held = kv::make_state(exec, policy, cache);
+  auto plan = kv::make_plan(exec, policy, cache, kv::compact{});
+  kv::signals const in{cache.lanes};
+  int position = 0;
+  timed_steps taken;
+  auto const cycle = [&] {
+    for (int i = 0; i < slack + 1; ++i) {
+      model.write(cache);
+      taken.time(0, [&] { kv::append(exec, cache, held, {.tokens = 1, .position = position}); });
+      taken.time(1, [&] { kv::observe(exec, policy, in, held); });
+      bool due = false;
+      taken.time(2, [&] {
+        due = kv::due(policy, cache);
+        if (due) kv::decide(exec, policy, in, held, plan);
+      });
+      if (due) taken.time(3, [&] { kv::apply(exec, kv::compact{}, plan, cache, held); });
+      ++position;
+    }
+  };
+  while (position < budget) {
+    int const some = std::min(slack, budget - position);
+    kv::append(exec, cache, held, {.tokens = some, .position = position});
+    position += some;
+  }
+  std::memset(model.k.data(), 0, model.k.size());
+  std::memset(model.v.data(), 0, model.v.size());
+  cycle();
+  taken = {};
+  auto const floor = [&] {
+    std::size_t const row = model.row_bytes();
+    exec.for_each(288, [&](int i, int) {
+      for (bench::memory const* plane : {&model.k, &model.v}) {
+        std::byte* const lane = plane->data() + static_cast<std::size_t>(i) * static_cast<std::size_t>(model.bound) * row;
+        std::memmove(lane + 4 * row, lane + (4 + slack + 1) * row, static_cast<std::size_t>(budget - 4) * row);
+      }
+    });
+  };
+  for (auto _ : state) {
+    cycle();
+    double const seconds = taken.last_step();
+    taken.floor(bench::seconds_of(floor));
+    state.SetIterationTime(seconds);
+  }
+  if (*cache.lanes.count.row({}) != budget) return state.SkipWithError("wrong result");
+  taken.report(state, slack + 1);
+  state.SetLabel(kv::name_of(element));
+}
+
+void axes(benchmark::internal::Benchmark* to) {
+  to->ArgNames({"budget", "element", "threads"})
+      ->ArgsProduct({{1024, 4096, 32768}, {static_cast<int>(kv::codec::f32), static_cast<int>(kv::codec::bf16)}, {1, 2}})
+      ->UseManualTime()
+      ->Unit(benchmark::kMicrosecond);
+}
+BENCHMARK(streaming_llm)->Name("report/decode/streaming_llm")->Apply(axes)->Iterations(300);
+BENCHMARK(recorded_knorm)->Name("report/decode/recorded_knorm")->Apply(axes)->Iterations(100);
+BENCHMARK(trim_kv)->Name("report/decode/trim_kv")->Apply(axes)->Iterations(100);
+BENCHMARK(h2o)->Name("report/decode/h2o")->Apply(axes)->Iterations(60);
+BENCHMARK(streaming_llm_contiguous)->Name("report/decode/streaming_llm_contiguous")->Apply(axes)->Iterations(200);
+BENCHMARK(streaming_llm_slack)->Name("report/decode/streaming_llm_slack")->Apply(axes)->Iterations(4);
+
+}  // namespace

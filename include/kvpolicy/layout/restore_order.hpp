@@ -1,0 +1,56 @@
+// `restore_order` sorts the entries of lanes by position.
+#pragma once
+
+#include <kvpolicy/core/check.hpp>
+#include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/core/check_pointers.hpp>
+#include <kvpolicy/core/state.hpp>
+#include <kvpolicy/layout/edit.hpp>
+#include <kvpolicy/ops/argmin.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Refuses lanes whose lists or rows cannot be sorted.
+template <executor Executor>
+void check_sorting(cache const& in, state<Executor> const& state, by_lane<int> const& list) {
+  using backend = typename Executor::backend;
+  check_cache("restore_order", in);
+  check_same_lanes("restore_order", "cache.lanes", in.lanes, state.lanes());
+  expects(in.lanes.order.data != nullptr, "restore_order", "lanes.order", "null", "then entries are in order");
+  refuse_counts<backend>("restore_order", in.lanes);
+  if (list.data != nullptr) return check_same_table("restore_order", "list", list, in.where.table);
+  refuse_unmovable_rows<backend>("restore_order", in);
+  for (int i = 0; i < in.lanes.size(); ++i) {
+    lane const one = in.lanes.at(i);
+    int const count = *in.lanes.count.row(one);
+    expects(in.lanes.order.row(one)->ascends() || count < in.lanes.bound, "restore_order", "lanes.count", count,
+            "rows are sorted by way of a free place behind the last entry: the lane is full");
+  }
+}
+
+}  // namespace detail
+
+/// Sorts the entries of every lane by position, after `overwrite` with `lanes.order` has put new entries into the
+/// places of old ones. Calls that read entries in the order of their positions need this: policies that pool scores or
+/// read pages, appliers that keep the order, `save`.
+///
+/// - in: `list` is the table that the locator reads, if the cache has slots. Then only numbers move. Null: rows of K
+/// and
+///   V move, by way of the first place behind the lane's last entry, which must be free.
+/// - out: lists or rows, positions, recorded columns; `lanes.order` says that they ascend. Lanes that ascend already
+/// are
+///   not touched.
+/// - cost: O(entries log entries) for each lane that is out of order, and its numbers or rows once. Allocates a copy of
+///   one lane's numbers.
+/// - throws: `invalid_argument` if `lanes.order` is null, the list is another one, a lane has no free place, or the
+/// state
+///   is of another cache; `bad_alloc`. Then nothing was changed.
+template <executor Executor>
+  requires detail::reads_on_host<typename Executor::backend>
+void restore_order(Executor& exec, cache& in, state<Executor>& state, by_lane<int> const& list = {}) {
+  detail::check_sorting(in, state, list);
+  ops::sort_entries(exec, in, list, state.columns(in.lanes));
+}
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -1,0 +1,88 @@
+// The host implementation of replace_listed, which moves the newest entry of a lane to the place of the dropped one.
+#pragma once
+
+#include <cstring>
+#include <kvpolicy/ops/argmin.hpp>
+#include <kvpolicy/ops/host/copy_entries.hpp>
+#include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/lists.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <>
+struct implementation<ops::replace_listed_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
+                  std::span<recorded_column const> columns) {
+    lanes const& batch = in.lanes;
+    auto const each_drop = [&](auto const& visit) {
+      exec.for_each(keep.lanes.size(), [&](int i, int) {
+        lane const one = keep.lanes.at(i);
+        for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) visit(one, ordinal);
+      });
+    };
+    bool const shared = share_positions(batch);  // then positions are read until all entries have moved
+    each_drop([&](lane one, int ordinal) {
+      move_entry(in, list, columns, one, ordinal);
+      if (!shared) note(batch, one, ordinal);
+    });
+    if (shared) each_drop([&](lane one, int ordinal) { note(batch, one, ordinal); });
+    if (shared) each_drop([&](lane one, int) { lower_count(batch, one); });
+  }
+
+ private:
+  static bool share_positions(lanes const& batch) {
+    return (batch.position.layer == 0 && batch.layers() > 1) || (batch.position.head == 0 && batch.heads > 1);
+  }
+
+  static lane_replacement replacement(lanes const& batch, lane one, int ordinal) {
+    return replacement_of(*batch.order.row(one), batch.position.row(one), batch.committed(one), ordinal);
+  }
+
+  /// Calls copy(from, to) for the entries that move, in an order in which none is overwritten before it was copied.
+  template <class Copy>
+  static void each_move(lane_replacement const& how, int ordinal, int count, Copy const& copy) {
+    if (how.source != ordinal) copy(how.source, ordinal);
+    for (int e = how.source + 1; e < count; ++e) copy(e, e - 1);
+  }
+
+  static void move_entry(cache const& in, by_lane<int> const& list, std::span<recorded_column const> columns, lane one,
+                         int ordinal) {
+    int const count = *in.lanes.count.row(one);
+    lane_replacement const how = replacement(in.lanes, one, ordinal);
+    if (list.data == nullptr) {
+      each_move(how, ordinal, count, [&](int from, int to) { detail::copy_entry(in, in, one, from, to); });
+    } else if (detail::owns_row(detail::rows_of(in.where, list), in.lanes, one)) {
+      int* const slots = detail::list_row(list, in.where, one);
+      int const gone = slots[ordinal];
+      each_move(how, ordinal, count, [&](int from, int to) { slots[to] = slots[from]; });
+      slots[count - 1] = gone;
+    }
+    for (recorded_column const& each : columns) {
+      if (each.about.one != per::lane_entry || each.about.rule != on_move::permute) continue;
+      auto const width = static_cast<std::size_t>(each.about.bytes);
+      std::byte* const row = each.rows.row(one);
+      each_move(how, ordinal, count, [&](int from, int to) {
+        std::memcpy(row + static_cast<std::size_t>(to) * width, row + static_cast<std::size_t>(from) * width, width);
+      });
+    }
+    detail::lower_known(columns, one, ordinal);
+  }
+
+  /// Updates positions and the order, and the count unless lanes share positions.
+  static void note(lanes const& batch, lane one, int ordinal) {
+    if (!detail::owns_row(batch.position, batch, one)) return;
+    lane_replacement const how = replacement(batch, one, ordinal);
+    int* const position = batch.position.row(one);
+    each_move(how, ordinal, *batch.count.row(one), [&](int from, int to) { position[to] = position[from]; });
+    *batch.order.row(one) = how.after;
+    if (!share_positions(batch)) lower_count(batch, one);
+  }
+
+  static void lower_count(lanes const& batch, lane one) {
+    if (detail::owns_row(batch.count, batch, one)) --*batch.count.row(one);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
