@@ -9,6 +9,7 @@
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
+#include <limits>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -41,19 +42,22 @@ struct trim_kv {
     kvpolicy::lanes lanes;
     int age_offset;
 
-    /// The same in one lane.
+    /// The same in one lane. It is written so that compilers make vectors of it.
     struct of_lane {
       float const* log_beta;
-      double newest;  // with the offset; ages are exact in double
+      int newest;
+      int age_offset;
       KVPOLICY_HD float operator()(float, entry at) const {
-        auto const age = static_cast<float>(newest - static_cast<double>(at.position));
-        float const score = age * log_beta[at.ordinal] + 0.0f;
-        return age == 0.0f ? 0.0f : score;
+        int const most = std::numeric_limits<int>::max() - age_offset;
+        int const since = newest - at.position;
+        int const age = (since < most ? since : most) + age_offset;
+        float const score = static_cast<float>(age) * log_beta[at.ordinal] + 0.0f;
+        return detail::same_bits<float>(detail::same_bits<std::uint32_t>(score) & (age == 0 ? 0u : ~0u));
       }
     };
     [[nodiscard]] KVPOLICY_HD of_lane in_lane(lane this_lane, int count) const {
       int const newest = lanes.order_of(this_lane).newest_of(lanes.position.row(this_lane), count);
-      return {log_beta.row(this_lane), static_cast<double>(newest) + static_cast<double>(age_offset)};
+      return {log_beta.row(this_lane), newest, age_offset};
     }
     KVPOLICY_HD float operator()(float old, entry at) const { return in_lane(at.lane, at.count)(old, at); }
   };

@@ -111,7 +111,8 @@ struct implementation<ops::argmin_of_t, host> {
   template <class Function, class Rule>
   static void run(host_executor& exec, score_view const& scores, Function const& f, Rule const& rule,
                   keep_set const& keep) {
-    detail::lowest_dropper<Function, detail::made_scores<Function>>{{f, exec.simd_level()}}.run(exec, scores, rule, keep);
+    detail::lowest_dropper<Function, detail::made_scores<Function>>{{f, exec.simd_level()}}.run(exec, scores, rule,
+                                                                                                keep);
   }
 };
 

@@ -29,87 +29,148 @@ template <int Width>
 struct argmin_bodies {
   using floats = typename vector_of<Width>::floats;
   using ints = typename vector_of<Width>::ints;
-  static constexpr int chains = 2;
+  static constexpr int block = 2048;  ///< entries whose lowest score is found at once
+  static constexpr float none = std::numeric_limits<float>::infinity();
 
-  [[gnu::always_inline]] static inline bool goes_before(float a, float b) { return a <= b || a != a; }
+  /// The lowest score, and where it may be.
+  struct lowest_blocks {
+    float score = none;
+    int last = 0;       ///< the last block that has it
+    bool many = false;  ///< other blocks have it, too
+    bool has_nan = false;
+  };
 
-  [[gnu::always_inline]] static inline int last_lowest(float const* scores, int count, std::int64_t* nan) {
-    int best = 0;
-    int e = 1;
-    std::int64_t nans = scores[0] != scores[0] ? 1 : 0;
-    if (count >= chains * Width) {
-      floats low[chains];
-      ints at[chains];
-      ints now[chains];
-      ints unordered{};
-      for (int c = 0; c < chains; ++c) {
-        get(low[c], scores + c * Width);
-        for (int i = 0; i < Width; ++i) now[c][i] = c * Width + i;
-        at[c] = now[c];
-        unordered |= low[c] != low[c];
-      }
-      for (e = chains * Width; e + chains * Width <= count; e += chains * Width) {
-        for (int c = 0; c < chains; ++c) {
-          floats value;
-          get(value, scores + e + c * Width);
-          now[c] += chains * Width;
-          ints const take = value <= low[c];
-          unordered |= value != value;
-          low[c] = take ? value : low[c];
-          at[c] = take ? now[c] : at[c];
-        }
-      }
-      best = at[0][0];
-      for (int c = 0; c < chains; ++c) {
-        for (int i = 0; i < Width; ++i) {
-          int const other = at[c][i];
-          bool const before = low[c][i] < scores[best] || (low[c][i] == scores[best] && other > best);
-          best = before ? other : best;
-        }
-      }
-      bool any = false;
-      for (int i = 0; i < Width; ++i) any = any || unordered[i] != 0;
-      if (any) e = 1, best = 0;  // then continues one by one
-      if (!any) nans = 0;
+  /// The lowest of `count` scores; whether any is NaN.
+  [[gnu::always_inline]] static inline float lowest_score(float const* scores, int count, bool* has_nan) {
+    floats low[2];
+    floats unordered;
+    for (int i = 0; i < Width; ++i) low[0][i] = low[1][i] = unordered[i] = none;
+    int e = 0;
+    for (; e + 2 * Width <= count; e += 2 * Width) {
+      floats a;
+      floats b;
+      get(a, scores + e);
+      get(b, scores + e + Width);
+      low[0] = a < low[0] ? a : low[0];
+      low[1] = b < low[1] ? b : low[1];
+      floats const both = a + b;  // NaN if one of them is; of two infinities, too, which the caller looks at
+      unordered = both != both ? both : unordered;
+    }
+    float lowest = none;
+    for (int i = 0; i < Width; ++i) {
+      lowest = low[0][i] < lowest ? low[0][i] : lowest;
+      lowest = low[1][i] < lowest ? low[1][i] : lowest;
+      *has_nan = *has_nan || unordered[i] != unordered[i];
     }
     for (; e < count; ++e) {
-      nans += scores[e] != scores[e] ? 1 : 0;
-      bool const never = scores[best] != scores[best] && scores[e] == scores[e];
-      best = !never && goes_before(scores[e], scores[best]) ? e : best;
+      lowest = scores[e] < lowest ? scores[e] : lowest;
+      *has_nan = *has_nan || scores[e] != scores[e];
     }
-    *nan += nans;
-    return best;
+    return lowest;
   }
 
-  /// The lowest score of entries that all compete. Positions are read only if several entries have it.
-  [[gnu::always_inline]] static inline int lowest_of_all(float const* scores, int const* position, int count,
-                                                         std::int64_t* nan) {
-    int const last = last_lowest(scores, count, nan);
-    float const value = scores[last];
-    ints equal{};
+  [[gnu::always_inline]] static inline void note_block(lowest_blocks& found, float lowest, int begin) {
+    if (!(lowest <= found.score)) return;
+    found.many = lowest == found.score && begin > 0;
+    found.score = lowest;
+    found.last = begin;
+  }
+
+  /// Blocks are compared by their lowest scores, so that one block only is searched.
+  [[gnu::always_inline]] static inline int last_lowest(float const* scores, int count, std::int64_t* nan) {
+    lowest_blocks found;
+    for (int begin = 0; begin < count; begin += block) {
+      int const some = count - begin < block ? count - begin : block;
+      note_block(found, lowest_score(scores + begin, some, &found.has_nan), begin);
+    }
+    if (found.has_nan) {
+      int const last = last_nan(scores, count, nan);
+      if (last >= 0) return last;
+    }
+    int const some = count - found.last < block ? count - found.last : block;
+    bool many = false;
+    return found.last + last_equal(scores + found.last, some, found.score, &many);
+  }
+
+  /// The index of the last score that is `value`, which there is. `many` is true if there are several.
+  [[gnu::always_inline]] static inline int last_equal(float const* scores, int count, float value, bool* many) {
+    ints index{};
+    ints times{};
+    ints now;
+    for (int i = 0; i < Width; ++i) now[i] = i;
     int e = 0;
-    for (; e + Width <= last; e += Width) {
+    for (; e + Width <= count; e += Width) {
       floats score;
       get(score, scores + e);
-      equal |= score == value;
+      index = score == value ? now : index;
+      times -= score == value;
+      now += Width;
     }
-    bool alone = value == value;
-    for (int i = 0; i < Width; ++i) alone = alone && equal[i] == 0;
-    for (; e < last; ++e) alone = alone && scores[e] != value;
-    if (alone) return last;
-    std::int64_t counted = 0;
-    constexpr position_range all{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
-    return value == value ? newest_of(scores, position, count, all, value)
-                          : newest_nan(scores, position, count, all, &counted);
+    int last = 0;
+    int found = 0;
+    for (int i = 0; i < Width; ++i) {
+      last = index[i] > last ? index[i] : last;
+      found += times[i];
+    }
+    for (; e < count; ++e) {
+      if (scores[e] != value) continue;
+      last = e;
+      ++found;
+    }
+    *many = found > 1;
+    return last;
   }
 
-  /// Two passes: the first finds the lowest score, the second the newest entry that has it.
+  /// The index of the last NaN, or -1. Counts them all.
+  static int last_nan(float const* scores, int count, std::int64_t* nan) {
+    int last = -1;
+    for (int e = 0; e < count; ++e) {
+      if (scores[e] == scores[e]) continue;
+      last = e;
+      ++*nan;
+    }
+    return last;
+  }
+
+  /// The newest of the entries with the lowest score, where all compete. Positions are read only if there are several.
+  [[gnu::always_inline]] static inline int lowest_of_all(float const* scores, int const* position, int count,
+                                                         std::int64_t* nan) {
+    constexpr position_range all{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
+    lowest_blocks found;
+    for (int begin = 0; begin < count; begin += block) {
+      int const some = count - begin < block ? count - begin : block;
+      note_block(found, lowest_score(scores + begin, some, &found.has_nan), begin);
+    }
+    if (found.has_nan) {
+      int const newest = newest_nan(scores, position, count, all, nan);
+      if (newest >= 0) return newest;
+    }
+    int const some = count - found.last < block ? count - found.last : block;
+    bool many = false;
+    int const last = found.last + last_equal(scores + found.last, some, found.score, &many);
+    return many || found.many ? newest_of(scores, position, count, all, found.score) : last;
+  }
+
+  /// The lowest score of the entries in a range of positions, block after block.
   [[gnu::always_inline]] static inline int lowest_of(float const* scores, int const* position, int count,
                                                      position_range among, std::int64_t* nan) {
     if (among.low <= 0 && among.high == std::numeric_limits<int>::max()) {
       return lowest_of_all(scores, position, count, nan);
     }
-    constexpr float none = std::numeric_limits<float>::infinity();
+    lowest_blocks found;
+    for (int begin = 0; begin < count; begin += block) {
+      int const some = count - begin < block ? count - begin : block;
+      note_block(found, lowest_in(scores + begin, position + begin, some, among, &found.has_nan), begin);
+    }
+    if (found.has_nan) return newest_nan(scores, position, count, among, nan);
+    if (found.many) return newest_of(scores, position, count, among, found.score);
+    int const some = count - found.last < block ? count - found.last : block;
+    int const newest = newest_of(scores + found.last, position + found.last, some, among, found.score);
+    return newest < 0 ? -1 : found.last + newest;
+  }
+
+  [[gnu::always_inline]] static inline float lowest_in(float const* scores, int const* position, int count,
+                                                       position_range among, bool* has_nan) {
     floats nothing;
     for (int i = 0; i < Width; ++i) nothing[i] = none;
     floats low = nothing;
@@ -126,17 +187,16 @@ struct argmin_bodies {
       unordered = value != value ? value : unordered;
     }
     float lowest = none;
-    bool any = false;
     for (int i = 0; i < Width; ++i) {
       lowest = low[i] < lowest ? low[i] : lowest;
-      any = any || unordered[i] != unordered[i];
+      *has_nan = *has_nan || unordered[i] != unordered[i];
     }
     for (; e < count; ++e) {
       if (position[e] < among.low || position[e] >= among.high) continue;
-      any = any || scores[e] != scores[e];
+      *has_nan = *has_nan || scores[e] != scores[e];
       lowest = scores[e] < lowest ? scores[e] : lowest;
     }
-    return any ? newest_nan(scores, position, count, among, nan) : newest_of(scores, position, count, among, lowest);
+    return lowest;
   }
 
   /// The index of the highest position in the range whose score is NaN. Counts them all.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/host/argmin_kernels.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -13,6 +14,7 @@ inline constexpr int scores_at_once = 1024;
 /// The scores of a table: a source of scores for `lowest_entry`.
 struct table_scores {
   score_view const& scores;
+  static constexpr int at_once = std::numeric_limits<int>::max();  ///< entries that `of` is asked for
 
   [[nodiscard]] float const* of(int segment, entry first, int, int const*, float*) const {
     return scores.row(segment) + first.ordinal;
@@ -42,9 +44,10 @@ template <class Function>
   entry const begin = first;
   int e = 0;
   for (; e + step <= count; e += step) {
-    for (int i = 0; i < step; ++i) {
-      to[e + i] = call(0.0f, entry{begin.lane, begin.ordinal + e + i, begin.count, position[e + i], 0});
-    }
+    int const* const at = position + e;
+    float* const made = to + e;
+    int const ordinal = begin.ordinal + e;
+    for (int i = 0; i < step; ++i) made[i] = call(0.0f, entry{begin.lane, ordinal + i, begin.count, at[i], 0});
   }
   for (; e < count; ++e) to[e] = call(0.0f, entry{begin.lane, begin.ordinal + e, begin.count, position[e], 0});
 }
@@ -52,8 +55,8 @@ template <class Function>
 #if defined(__x86_64__)
 /// The same for AVX2 without its fused multiply-add, so that a function gives the same bits on every processor.
 template <class Function>
-[[gnu::target("avx2")]] void make_scores_avx2(Function const& f, entry const& first, int count, int const* position,
-                                              float* __restrict to) {
+KVPOLICY_VECTORIZED [[gnu::target("avx2")]] void make_scores_avx2(Function const& f, entry const& first, int count,
+                                                                  int const* position, float* __restrict to) {
   make_scores(f, first, count, position, to);
 }
 #endif
@@ -63,6 +66,7 @@ template <class Function>
 struct made_scores {
   Function const& f;
   isa simd_level;
+  static constexpr int at_once = reads_row<Function> ? std::numeric_limits<int>::max() : scores_at_once;
 
   [[nodiscard]] float const* of(int, entry const& first, int count, int const* position, float* buffer) const {
     if constexpr (reads_row<Function>) {
@@ -151,8 +155,8 @@ int lowest_entry(argmin_kernels const& kernels, Source const& source, int segmen
   bool const ascends = of.order.ascends();
   int lowest = -1;
   float least = 0;
-  for (int begin = there.begin; begin < there.end; begin += scores_at_once) {
-    int const count = std::min(scores_at_once, there.end - begin);
+  for (int begin = there.begin, count = 0; begin < there.end; begin += count) {
+    count = std::min(Source::at_once, there.end - begin);
     int const* const position = of.position + begin;
     float const* const scores = source.of(segment, entry{of.lane, begin, of.count, 0, 0}, count, position, buffer);
     int const here = ascends ? kernels.last_lowest(scores, count, nan)

@@ -19,6 +19,7 @@ struct implementation<ops::replace_listed_t, host> {
     auto const each_drop = [&](auto const& visit) {
       exec.for_each(keep.lanes.size(), [&](int i, int) {
         lane const one = keep.lanes.at(i);
+        if (i + ahead < keep.lanes.size()) fetch(keep, in, list, columns, i + ahead);
         for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) visit(one, ordinal);
       });
     };
@@ -32,6 +33,22 @@ struct implementation<ops::replace_listed_t, host> {
   }
 
  private:
+  static constexpr int ahead = 12;  ///< lanes whose numbers are fetched before they are needed
+
+  /// Prefetches the numbers of the entry that a lane drops: they are all over the lane's memory.
+  [[gnu::always_inline]] static void fetch(keep_set const& keep, cache const& in, by_lane<int> const& list,
+                                           std::span<recorded_column const> columns, int i) {
+    lane const one = keep.lanes.at(i);
+    for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) {
+      __builtin_prefetch(in.lanes.position.row(one) + ordinal, 1, 2);
+      if (list.data != nullptr) __builtin_prefetch(detail::list_row(list, in.where, one) + ordinal, 1, 2);
+      for (recorded_column const& each : columns) {
+        if (each.about.one != per::lane_entry) continue;
+        __builtin_prefetch(each.rows.row(one) + std::int64_t{ordinal} * each.about.bytes, 1, 2);
+      }
+    }
+  }
+
   static bool share_positions(lanes const& batch) {
     return (batch.position.layer == 0 && batch.layers() > 1) || (batch.position.head == 0 && batch.heads > 1);
   }

@@ -14,6 +14,13 @@
 #define KVPOLICY_AVX2 "avx2,fma,f16c"
 #define KVPOLICY_AVX512 "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,popcnt,prfchw"
 
+// A function whose plain loops become vectors: at -O2 g++ makes vectors of few loops.
+#if defined(__GNUC__) && !defined(__clang__)
+#define KVPOLICY_VECTORIZED [[gnu::optimize("tree-vectorize", "vect-cost-model=dynamic")]]
+#else
+#define KVPOLICY_VECTORIZED
+#endif
+
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// Vectors of `Width` floats and of as many integers or doubles. `get` and `put` read and write memory at any address.
