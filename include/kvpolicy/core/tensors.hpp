@@ -26,6 +26,7 @@ struct contiguous_memory {
   int* counts = nullptr;     ///< [sequence, layer, KV head]: the entries of each lane, 0 at first
   int* positions = nullptr;  ///< [sequence, layer, KV head, capacity]: the position of each entry
   axis_order order = axis_order::nhd;
+  lane_order* lane_orders = nullptr;  ///< [sequence, layer, KV head], zeros at first: see `lanes::order`. Null: none
 };
 
 namespace detail {
@@ -71,6 +72,7 @@ inline void check_contiguous(char const* call, contiguous_memory const& of) {
                 .count = {of.counts, lanes_of_sequence, of.shape.kv_heads, 1},
                 .position = {of.positions, lanes_of_sequence * of.capacity,
                              std::int64_t{of.shape.kv_heads} * of.capacity, of.capacity}};
+  if (of.lane_orders != nullptr) made.lanes.order = {of.lane_orders, lanes_of_sequence, of.shape.kv_heads, 1};
   return made;
 }
 
