@@ -15,6 +15,7 @@ struct policy_facts {
   std::string text;
   std::string scorer;
   kv::granularity decides = kv::granularity::lane;
+  kv::budget_scope scope = kv::budget_scope::lane;
   std::vector<std::string> needs;
   int window_rows = 0;     ///< how many last query rows it records
   bool every_row = false;  ///< whether it reads the query rows of every forward
@@ -23,7 +24,8 @@ struct policy_facts {
 
 inline policy_facts facts_of(std::string const& spec) {
   kv::any_policy const policy = kv::parse(spec);
-  policy_facts made{.text = to_string(policy), .scorer = {}, .decides = policy.decides(), .needs = {}};
+  policy_facts made{
+      .text = to_string(policy), .scorer = {}, .decides = policy.decides(), .scope = policy.scope(), .needs = {}};
   made.scorer = made.text.substr(0, made.text.find_first_of(" (|"));
   for (kv::scorer_info const& one : kv::shipped().list()) {
     if (one.name == made.scorer) made.needs = one.needs;

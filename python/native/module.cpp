@@ -114,6 +114,10 @@ void add_facts(nb::module_& to) {
       .def_prop_ro(
           "decides", [](policy_facts const& of) { return to_string(of.decides); },
           "Which lanes decide together: lane, layer or token.")
+      .def_prop_ro(
+          "scope", [](policy_facts const& of) { return to_string(of.scope); },
+          "Which lanes share a budget: lane (each has its own), layer or global. Lanes that share one may keep unequal "
+          "numbers of entries.")
       .def_ro("needs", &policy_facts::needs, "The names of the signals that its scorer reads.")
       .def_ro("window_rows", &policy_facts::window_rows, "How many of the last query rows it records.")
       .def_ro("every_row", &policy_facts::every_row, "Whether it reads the query rows of every forward.")

@@ -104,6 +104,23 @@ TEST_SUITE("printed/any_policy") {
   }
 }
 
+TEST_SUITE("printed/any_policy") {
+  TEST_CASE("an erased policy says which lanes share a budget") {
+    auto const scope = [](char const* spec) { return kv::parse(spec).scope(); };
+    CHECK(scope("knorm | budget(7)") == kv::budget_scope::lane);
+    CHECK(scope("knorm | budget(ratio=0.5)") == kv::budget_scope::lane);
+    CHECK(scope("knorm | budget(bytes=4096)") == kv::budget_scope::lane);
+    CHECK(scope("knorm | budget(7, scope=layer)") == kv::budget_scope::layer);
+    CHECK(scope("knorm | budget(ratio=0.5, scope=global)") == kv::budget_scope::global);
+    CHECK(scope("full") == kv::budget_scope::lane);
+    CHECK(kv::any_policy(kv::eviction{.score = kv::knorm{}, .budget = kv::per_layer{7}}).scope() ==
+          kv::budget_scope::layer);
+    CHECK(kv::any_policy(kv::eviction{.score = kv::knorm{}, .budget = kv::per_sequence{7}}).scope() ==
+          kv::budget_scope::global);
+    CHECK(kv::any_policy{}.scope() == kv::budget_scope::lane);
+  }
+}
+
 TEST_SUITE("printed/any_signals") {
   TEST_CASE("signals are found by name, listed in order, and a missing one is named") {
     rising_norms lane;

@@ -47,7 +47,10 @@ class basic_any_policy {
       : inner_(std::make_shared<model<Score>>(typename model<Score>::policy_type{score, protect, limit, {}, trigger})) {
   }
 
+  /// Which lanes decide together.
   [[nodiscard]] granularity decides() const { return inner_->decides(); }
+  /// Which lanes share a budget. If it is more than decide together, lanes may keep different numbers of entries.
+  [[nodiscard]] budget_scope scope() const { return inner_->scope(); }
 
   friend bool operator==(basic_any_policy const& a, basic_any_policy const& b) { return a.inner_->equals(*b.inner_); }
   friend std::string print(basic_any_policy const& policy) { return policy.inner_->spell(); }
@@ -81,6 +84,7 @@ class basic_any_policy {
   struct interface {
     virtual ~interface() = default;
     [[nodiscard]] virtual granularity decides() const = 0;
+    [[nodiscard]] virtual budget_scope scope() const = 0;
     [[nodiscard]] virtual std::string spell() const = 0;
     [[nodiscard]] virtual void const* type() const = 0;
     [[nodiscard]] virtual bool equals(interface const& other) const = 0;
@@ -103,6 +107,7 @@ class basic_any_policy {
     static constexpr char tag = 0;
 
     [[nodiscard]] granularity decides() const override { return policy.score.decides; }
+    [[nodiscard]] budget_scope scope() const override { return policy.budget.scope(); }
     [[nodiscard]] std::string spell() const override { return to_string(policy); }
     [[nodiscard]] void const* type() const override { return &tag; }
     [[nodiscard]] bool equals(interface const& other) const override {

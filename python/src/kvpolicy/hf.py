@@ -233,11 +233,10 @@ class Eviction:
         _expects(base in BASES, "attention implementation", base, f"the known ones are {' and '.join(BASES)}")
         missing = [one for one in self.facts.needs if one not in SIGNALS]
         _expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
-        for scope in ("layer", "global"):
-            _expects(
-                f"scope={scope}" not in self.policy, "policy", self.policy,
-                "heads that share a budget keep unequal numbers, and a DynamicCache is rectangular",
-            )
+        _expects(
+            self.facts.scope == "lane", "policy", self.policy,
+            "heads that share a budget keep unequal numbers, and a DynamicCache is rectangular",
+        )
 
     # The block ------------------------------------------------------------------------------------------------------
     def __enter__(self) -> "Eviction":
