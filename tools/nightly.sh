@@ -69,9 +69,9 @@ slow() {
   cmake --preset release && cmake --build --preset release --target all demo_full kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
 }
 
-# llama.cpp, transformers and MPI, installed where they are not there yet.
+# llama.cpp, transformers and MPI, installed where they are not there yet, and a long run of llama.cpp under sanitizers.
 engines() {
-  tools/engines.sh llama_cpp transformers mpi
+  tools/engines.sh llama_cpp transformers mpi llama_cpp_soak
 }
 
 for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx device slow engines}"; do

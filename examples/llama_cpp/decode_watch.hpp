@@ -11,20 +11,9 @@
 #include <string_view>
 #include <vector>
 
-namespace llama_cpp {
+#include "layer_tensors.hpp"
 
-/// The tensors of a layer's cache, and how its attention multiplies query rows with the keys.
-struct layer_tensors {
-  ggml_tensor* k = nullptr;
-  ggml_tensor* v = nullptr;
-  int query_dims = 0;
-  int query_heads = 0;
-  bool rotated = false;  ///< queries and keys are turned by one matrix before the keys are quantised
-  float scale = 0;       ///< by which logits are multiplied
-  float softcap = 0;     ///< 0: none, -1: there is one of unknown size
-  float max_bias = 0;    ///< of ALiBi; 0: none
-  bool sinks = false;    ///< the softmax has a sink logit for each head
-};
+namespace llama_cpp {
 
 /// The callback of a context (`llama_context_params.cb_eval`). llama.cpp calls it for each node of a decode's graph,
 /// first to ask whether the node's result is wanted, and then with that result. If query rows are captured, the
@@ -44,9 +33,10 @@ class decode_watch {
   void end_probe() { probing_ = false; }
 
   /// Begins a decode. Query rows are written to `queries`, floats [layer][row][head][D] with room for `capacity` rows
-  /// of a layer, unless it is null.
-  void begin_decode(float* queries, int capacity) {
+  /// of a layer, unless it is null. With `only_cells` the decode ends once the cells of its tokens are known.
+  void begin_decode(float* queries, int capacity, bool only_cells = false) {
     cells_.clear();
+    only_cells_ = only_cells;
     queries_ = queries;
     capacity_ = capacity;
     rows_.assign(layers_.size(), 0);
@@ -70,12 +60,14 @@ class decode_watch {
   static bool callback(ggml_tensor* node, bool ask, void* watch) {
     auto* const self = static_cast<decode_watch*>(watch);
     if (!ask) {
+      if (self->only_cells_) return false;  // nothing more is computed
       self->take_queries(node);
       self->take_keys(node);
       return true;  // go on
     }
     if (self->probing_) self->look(node);
     if (node->op == GGML_OP_SET_ROWS) self->take_cells(node);
+    if (self->only_cells_) return !self->cells_.empty();
     if (self->keys_ != nullptr && layer_written(node) >= 0) return true;
     return self->queries_ != nullptr && product_of(node).layer >= 0;
   }
@@ -223,6 +215,7 @@ class decode_watch {
   float* queries_ = nullptr;
   int capacity_ = 0;
   bool probing_ = false;
+  bool only_cells_ = false;
 };
 
 }  // namespace llama_cpp

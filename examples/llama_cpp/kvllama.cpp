@@ -1,7 +1,5 @@
 // Runs a model of llama.cpp with its cache under a policy. docs/llama_cpp.md
 #include <fmt/core.h>
-#include <llama.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -11,9 +9,9 @@
 #include <iterator>
 #include <optional>
 
-#include "../demo/tasks.hpp"
 #include "llama_engine.hpp"
-#include "tinylm_gguf.hpp"
+#include "model_file.hpp"
+#include "recall.hpp"
 
 namespace {
 
@@ -41,28 +39,8 @@ double since(std::chrono::steady_clock::time_point begin) {
   return seconds(std::chrono::steady_clock::now() - begin).count();
 }
 
-struct free_model {
-  void operator()(llama_model* one) const { llama_model_free(one); }
-};
-using model_pointer = std::unique_ptr<llama_model, free_model>;
-
-model_pointer load(std::filesystem::path const& file) {
-  llama_model_params params = llama_model_default_params();
-  params.n_gpu_layers = 0;  // the policy's executor is the host
-  model_pointer made(llama_model_load_from_file(file.c_str(), params));
-  kv::expects(made != nullptr, "kvllama", "--model", file.string(),
-              "llama.cpp cannot load it; --verbose shows its messages");
-  return made;
-}
-
-/// What a run measured.
-struct measured {
-  double prefill_seconds = 0;
-  double decode_seconds = 0;
-  std::int64_t steps = 0;
-  std::int64_t rows_read = 0;
-  int right = 0;
-};
+/// What a run measured. Without questions none is right.
+using measured = llama_cpp::answers;
 
 void print_table(std::vector<std::pair<std::string, measured>> const& rows, int questions) {
   std::size_t width = 6;
@@ -137,7 +115,8 @@ std::string read_file(std::string const& path) {
 
 void run_model(options const& with) {
   kv::any_policy const policy = kv::parse(with.policy.empty() ? "snapkv | budget(1024)" : with.policy);
-  model_pointer const model = load(with.model);
+  llama_cpp::model_pointer const model =
+      llama_cpp::load_model("kvllama", with.model, "llama.cpp cannot load it; --verbose shows its messages");
   std::vector<llama_token> const prompt =
       tokenize(model.get(), with.prompt_file.empty() ? with.prompt : read_file(with.prompt_file));
   std::vector<std::pair<std::string, measured>> rows;
@@ -153,35 +132,10 @@ void run_model(options const& with) {
 
 /// Asks tinylm's recall questions: facts in prompts of 1,024 bytes.
 measured ask(llama_model* model, tinylm::weights const& weights, kv::any_policy const& policy, options const& with) {
-  demo::bytes const held_out = [] {
-    std::string const text = read_file(std::string(TINYLM_WEIGHTS_DIR) + "/held_out.txt");
-    return demo::bytes(text.begin(), text.end());
-  }();
-  demo::task_maker tasks(held_out, 1024, 7);
   llama_cpp::engine<kv::any_policy> engine(model, policy, engine_options(with, 1280));
   measured made;
-  for (int i = 0; i < with.questions; ++i) {
-    demo::recall_case const one = tasks.recall(i % 6);
-    demo::bytes text = one.prompt;
-    text.insert(text.end(), one.question.begin(), one.question.end());
-    engine.reset(0);
-    auto begin = std::chrono::steady_clock::now();
-    std::span<float const> logits =
-        engine.prefill(0, {.tokens = {}, .embeddings = llama_cpp::tinylm_embeddings(weights, text, 0)});
-    made.prefill_seconds += since(begin);
-    begin = std::chrono::steady_clock::now();
-    demo::bytes said;
-    while (said.size() < one.answer.size()) {
-      said.push_back(static_cast<std::uint8_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
-      text.push_back(said.back());
-      auto const row = llama_cpp::tinylm_embeddings(weights, text, static_cast<int>(text.size()) - 1);
-      logits = engine.step(0, {.tokens = {}, .embeddings = row});
-      ++made.steps;
-    }
-    made.decode_seconds += since(begin);
-    made.right += said == one.answer ? 1 : 0;
-  }
-  made.rows_read = engine.rows_read();
+  for (demo::recall_case const& one : llama_cpp::recall_cases(with.questions))
+    llama_cpp::ask(engine, weights, one, made, [] {});
   return made;
 }
 
@@ -189,17 +143,13 @@ void run_tinylm(options const& with) {
   kv::any_policy const policy =
       kv::parse(with.policy.empty() ? "snapkv(window=16, pool=max:15) | budget(64)" : with.policy);
   tinylm::weights const weights = tinylm::read_weights(std::string(TINYLM_WEIGHTS_DIR) + "/weights.safetensors");
-  bool const kept = !with.write_tinylm.empty();
-  std::filesystem::path const file =
-      kept ? std::filesystem::path(with.write_tinylm)
-           : std::filesystem::temp_directory_path() / fmt::format("kvllama_{}.gguf", ::getpid());
-  llama_cpp::write_gguf(file, weights, {.byte_vocabulary = kept});
-  if (kept) {
-    fmt::print("{} has tinylm's weights without its tables of n-grams\n", file.string());
+  if (!with.write_tinylm.empty()) {
+    llama_cpp::write_gguf(with.write_tinylm, weights, {.byte_vocabulary = true});
+    fmt::print("{} has tinylm's weights without its tables of n-grams\n", with.write_tinylm);
     return;
   }
-  model_pointer const model = load(file);
-  std::filesystem::remove(file);  // it is mapped
+  auto const model = llama_cpp::load_written(
+      "kvllama", [&](std::filesystem::path const& file) { llama_cpp::write_gguf(file, weights); });
   fmt::print("tinylm in llama.cpp, {} recall questions about prompts of 1,024 bytes\n", with.questions);
   std::vector<std::pair<std::string, measured>> rows;
   rows.emplace_back("full", ask(model.get(), weights, kv::any_policy(), with));
@@ -242,7 +192,7 @@ int main(int argc, char** argv) {
   int status = 0;
   std::optional<options> const with = read_options(argc, argv, status);
   if (!with) return status;
-  if (!with->verbose) llama_log_set([](ggml_log_level, char const*, void*) {}, nullptr);
+  if (!with->verbose) llama_cpp::be_quiet();
   try {
     with->model.empty() ? run_tinylm(*with) : run_model(*with);
   } catch (std::exception const& error) {

@@ -1,47 +1,23 @@
 // Asks the demo's recall questions of tinylm's weights in two engines, its own decoder and llama.cpp, under the same
 // policies, and writes what they answered and kept as JSON. tools/engines/table.py makes a table of it.
 #include <fmt/core.h>
-#include <llama.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "../demo/tasks.hpp"
 #include "../tinylm/session.hpp"
-#include "llama_engine.hpp"
-#include "tinylm_gguf.hpp"
+#include "model_file.hpp"
+#include "recall.hpp"
 
 namespace {
 
 namespace kv = kvpolicy;
 using nlohmann::json;
 
-constexpr int context = 1024;
 constexpr int bound = 1536;
-
-double since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-std::vector<demo::recall_case> cases(int questions) {
-  std::ifstream file(std::string(TINYLM_WEIGHTS_DIR) + "/held_out.txt", std::ios::binary);
-  demo::bytes const text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  demo::task_maker tasks(text, context, 7);
-  std::vector<demo::recall_case> made;
-  for (int i = 0; i < questions; ++i) made.push_back(tasks.recall(i % 6));
-  return made;
-}
-
-demo::bytes asked(demo::recall_case const& one) {
-  demo::bytes all = one.prompt;
-  all.insert(all.end(), one.question.begin(), one.question.end());
-  return all;
-}
 
 /// What one engine did under one policy.
 struct run {
@@ -66,7 +42,7 @@ run ask_tinylm(tinylm::model& lm, tinylm::kv_pool& pool, std::string const& poli
   run made{.engine = "tinylm", .policy = policy};
   for (demo::recall_case const& one : questions) {
     tinylm::session session(lm, exec, pool, parsed, {.bound = bound});
-    session.prefill(asked(one));
+    session.prefill(llama_cpp::asked(one));
     json lanes = json::array();
     kv::lanes const all = session.view().lanes;
     for (int i = 0; i < all.size(); ++i) {
@@ -77,7 +53,7 @@ run ask_tinylm(tinylm::model& lm, tinylm::kv_pool& pool, std::string const& poli
     std::int64_t const read = session.counters().entries_read, steps = session.counters().steps;
     auto const begin = std::chrono::steady_clock::now();
     std::string const said = session.generate(static_cast<int>(one.answer.size()));
-    made.seconds += since(begin);
+    made.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     made.right += demo::bytes(said.begin(), said.end()) == one.answer ? 1 : 0;
     made.steps += session.counters().steps - steps;
     made.rows += (session.counters().entries_read - read) / all.size();
@@ -92,50 +68,23 @@ run ask_llama(llama_model* model, tinylm::weights const& weights, std::string co
       {.context = {
            .cells = bound, .chunk = 256, .type_k = GGML_TYPE_F32, .type_v = GGML_TYPE_F32, .flash_attention = false}});
   run made{.engine = "llama.cpp", .policy = policy};
+  llama_cpp::answers said;
   for (demo::recall_case const& one : questions) {
-    demo::bytes text = asked(one);
-    engine.reset(0);
-    std::span<float const> logits =
-        engine.prefill(0, {.tokens = {}, .embeddings = llama_cpp::tinylm_embeddings(weights, text, 0)});
-    json lanes = json::array();
-    for (int layer = 0; layer < engine.shape().layers; ++layer) {
-      for (int head = 0; head < engine.shape().kv_heads; ++head) {
-        auto const kept = engine.positions({0, layer, head});
-        lanes.push_back(std::vector<int>(kept.begin(), kept.end()));
+    llama_cpp::ask(engine, weights, one, said, [&] {
+      json lanes = json::array();
+      for (int layer = 0; layer < engine.shape().layers; ++layer) {
+        for (int head = 0; head < engine.shape().kv_heads; ++head) {
+          auto const kept = engine.positions({0, layer, head});
+          lanes.push_back(std::vector<int>(kept.begin(), kept.end()));
+        }
       }
-    }
-    made.kept.push_back(lanes);
-    std::int64_t const read = engine.rows_read();
-    auto const begin = std::chrono::steady_clock::now();
-    demo::bytes said;
-    while (true) {
-      said.push_back(static_cast<std::uint8_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
-      if (said.size() == one.answer.size()) break;
-      text.push_back(said.back());
-      auto const row = llama_cpp::tinylm_embeddings(weights, text, static_cast<int>(text.size()) - 1);
-      logits = engine.step(0, {.tokens = {}, .embeddings = row});
-      ++made.steps;
-    }
-    made.seconds += since(begin);
-    made.rows += engine.rows_read() - read;
-    made.right += said == one.answer ? 1 : 0;
+      made.kept.push_back(lanes);
+    });
   }
-  return made;
-}
-
-struct free_model {
-  void operator()(llama_model* one) const { llama_model_free(one); }
-};
-
-std::unique_ptr<llama_model, free_model> load(tinylm::weights const& weights) {
-  llama_log_set([](ggml_log_level, char const*, void*) {}, nullptr);
-  auto const file = std::filesystem::temp_directory_path() / fmt::format("recall_engines_{}.gguf", ::getpid());
-  llama_cpp::write_gguf(file, weights);
-  llama_model_params params = llama_model_default_params();
-  params.n_gpu_layers = 0;
-  std::unique_ptr<llama_model, free_model> made(llama_model_load_from_file(file.c_str(), params));
-  std::filesystem::remove(file);  // it is mapped
-  kv::expects(made != nullptr, "recall_engines", "model", file.string(), "llama.cpp loads what was written");
+  made.right = said.right;
+  made.steps = said.steps;
+  made.rows = said.rows_read;
+  made.seconds = said.decode_seconds;
   return made;
 }
 
@@ -154,8 +103,10 @@ int main(int argc, char** argv) {
     tinylm::weights const weights = tinylm::read_weights(std::string(TINYLM_WEIGHTS_DIR) + "/weights.safetensors");
     tinylm::model lm(weights);
     tinylm::kv_pool pool(lm.about().shape(), 4096);
-    auto const model = load(weights);
-    std::vector<demo::recall_case> const all = cases(questions);
+    llama_cpp::be_quiet();
+    auto const model = llama_cpp::load_written(
+        "recall_engines", [&](std::filesystem::path const& file) { llama_cpp::write_gguf(file, weights); });
+    std::vector<demo::recall_case> const all = llama_cpp::recall_cases(questions);
     json made = json::array();
     for (std::string const& policy : policies) static_cast<void>(kv::parse(policy));
     for (std::string const& policy : policies) {

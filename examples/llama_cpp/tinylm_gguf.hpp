@@ -1,18 +1,13 @@
 // tinylm's weights as a GGUF file that llama.cpp reads, and its n-gram embeddings, which llama.cpp takes as a batch.
 #pragma once
 
-#include <ggml.h>
-#include <gguf.h>
-
-#include <array>
 #include <bit>
-#include <cstring>
 #include <filesystem>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "gguf_writer.hpp"
 #include "tinylm/weights.hpp"
 
 namespace llama_cpp {
@@ -38,91 +33,28 @@ inline std::vector<float> paired(std::span<float const> matrix, int heads, int d
   return made;
 }
 
-/// The file that is being made, and the memory of its tensors.
-class gguf_writer {
- public:
-  explicit gguf_writer(std::size_t floats)
-      : memory_(ggml_init(
-            {.mem_size = floats * sizeof(float) + (std::size_t{1} << 20), .mem_buffer = nullptr, .no_alloc = false})),
-        file_(gguf_init_empty()) {}
-
-  void set(char const* key, int value) { gguf_set_val_u32(file_.get(), key, static_cast<std::uint32_t>(value)); }
-  void set(char const* key, float value) { gguf_set_val_f32(file_.get(), key, value); }
-  void set(char const* key, char const* value) { gguf_set_val_str(file_.get(), key, value); }
-  void set(char const* key, std::vector<std::string> const& values) {
-    std::vector<char const*> each;
-    for (std::string const& one : values) each.push_back(one.c_str());
-    gguf_set_arr_str(file_.get(), key, each.data(), each.size());
-  }
-  void set(char const* key, std::vector<std::int32_t> const& values) {
-    gguf_set_arr_data(file_.get(), key, GGUF_TYPE_INT32, values.data(), values.size());
-  }
-
-  /// Adds a matrix [outputs][inputs], or a vector.
-  void add(std::string const& name, std::span<float const> values, int inputs) {
-    auto const outputs = static_cast<std::int64_t>(values.size()) / inputs;
-    ggml_tensor* const made = outputs == 1 ? ggml_new_tensor_1d(memory_.get(), GGML_TYPE_F32, inputs)
-                                           : ggml_new_tensor_2d(memory_.get(), GGML_TYPE_F32, inputs, outputs);
-    ggml_set_name(made, name.c_str());
-    std::memcpy(made->data, values.data(), values.size_bytes());
-    gguf_add_tensor(file_.get(), made);
-  }
-
-  void write(std::filesystem::path const& to) const {
-    bool const done = gguf_write_to_file(file_.get(), to.string().c_str(), false);
-    kv::expects(done, "write_gguf", "file", to.string(), "it cannot be written");
-  }
-
- private:
-  struct free_all {
-    void operator()(ggml_context* one) const { ggml_free(one); }
-    void operator()(gguf_context* one) const { gguf_free(one); }
-  };
-  std::unique_ptr<ggml_context, free_all> memory_;
-  std::unique_ptr<gguf_context, free_all> file_;
-};
-
-/// Writes the sizes of a model under the names of an architecture of llama.cpp.
-inline void write_config(gguf_writer& to, tinylm::config const& c, std::string const& architecture = "llama") {
-  to.set("general.architecture", architecture.c_str());
-  to.set("general.name", "tinylm");
-  auto const set = [&](char const* key, auto value) { to.set((architecture + "." + key).c_str(), value); };
-  set("vocab_size", c.vocab);
-  set("context_length", 1280);
-  set("embedding_length", c.width);
-  set("block_count", c.layers);
-  set("feed_forward_length", c.hidden);
-  set("attention.head_count", c.q_heads);
-  set("attention.head_count_kv", c.kv_heads);
-  set("attention.key_length", c.head_dim);
-  set("attention.value_length", c.head_dim);
-  set("attention.layer_norm_rms_epsilon", c.norm_eps);
-  set("rope.freq_base", c.rope_theta);
-  set("rope.dimension_count", c.head_dim);
+/// The sizes of tinylm.
+[[nodiscard]] inline model_sizes sizes_of(tinylm::config const& c) {
+  return {.name = "tinylm",
+          .vocabulary = c.vocab,
+          .width = c.width,
+          .layers = c.layers,
+          .query_heads = c.q_heads,
+          .kv_heads = c.kv_heads,
+          .head_dim = c.head_dim,
+          .hidden = c.hidden,
+          .context = 1280,
+          .rope_theta = c.rope_theta,
+          .norm_eps = c.norm_eps};
 }
 
-/// A byte as GPT-2's vocabularies spell it: printable bytes stand for themselves, the others for characters from 256
-/// on.
-inline std::string spelled_byte(int byte) {
-  auto const prints = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255); };
-  int character = byte;
-  if (!prints(byte)) {
-    character = 256;
-    for (int b = 0; b < byte; ++b) character += prints(b) ? 0 : 1;
-  }
-  if (character < 128) return std::string(1, static_cast<char>(character));
-  return {static_cast<char>(0xC0 | character >> 6), static_cast<char>(0x80 | (character & 0x3F))};
+inline void write_config(gguf_writer& to, tinylm::config const& c, std::string const& architecture = "llama") {
+  write_config(to, sizes_of(c), architecture);
 }
 
 inline void write_vocabulary(gguf_writer& to, gguf_options const& how) {
   if (!how.byte_vocabulary) return to.set("tokenizer.ggml.model", "no_vocab");
-  std::vector<std::string> tokens;
-  for (int byte = 0; byte < 256; ++byte) tokens.push_back(spelled_byte(byte));
-  to.set("tokenizer.ggml.model", "gpt2");
-  to.set("tokenizer.ggml.pre", "default");
-  to.set("tokenizer.ggml.tokens", tokens);
-  to.set("tokenizer.ggml.token_type", std::vector<std::int32_t>(256, 1));
-  to.set("tokenizer.ggml.merges", std::vector<std::string>{});
+  write_byte_vocabulary(to, 256);
 }
 
 }  // namespace detail

@@ -22,8 +22,10 @@ inline bytes stretch(int begin, int length) {
 template <class Policy>
 struct oracle {
   explicit oracle(Policy const& policy, tinylm::when decide = tinylm::when::after_prefill)
+      : oracle(policy, tinylm::session_options{.bound = 1536, .decide = decide}) {}
+  oracle(Policy const& policy, tinylm::session_options const& options)
       : session(tinylm_test::fixture::get().lm, tinylm_test::fixture::get().exec, tinylm_test::fixture::get().pool,
-                policy, {.bound = 1536, .decide = decide}) {}
+                policy, options) {}
   std::vector<float> prefill(std::span<std::uint8_t const> more) {
     session.prefill(more);
     return {session.logits().begin(), session.logits().end()};

@@ -80,6 +80,7 @@ TEST_SUITE("llama_cpp") {
           "bind: policy.budget = pooled by layer, but llama_cpp has one length for lanes that would keep different "
           "numbers of entries");
     CHECK(refused("snapkv | reduce_lanes(layer, sum) | budget(24)") == "");
+    CHECK(refused("knorm | budget(bytes=400000)") == "");
   }
 
   TEST_CASE("refusals: a policy that needs a signal which quantised rows do not give") {
@@ -111,6 +112,7 @@ TEST_SUITE("llama_cpp") {
           "prefill: tokens = 240, but the cache has 231 free cells");
     CHECK(error_of([&] { engine.prefill(0, {.tokens = {}, .embeddings = all.first(100)}); }) ==
           "prefill: embeddings = 100, but a token has 256 numbers");
+    CHECK(error_of([&] { engine.prefill(0, {}); }) == "prefill: tokens = 0, but at least one token is read");
     CHECK(error_of([&] { engine.step(0, {.tokens = {}, .embeddings = all.first(65 * 256)}); }) ==
           "step: tokens = 65, but a decode has at most 64 tokens");
     CHECK(error_of([&] { engine.truncate(0, 150); }) ==
@@ -118,6 +120,15 @@ TEST_SUITE("llama_cpp") {
     CHECK(engine.length(0) == length);
     CHECK(engine.count(0) == count);
     CHECK(one.step('b').size() == 256);
+  }
+
+  TEST_CASE("refusals: a context of few cells reads a longer prompt in smaller chunks") {
+    engine_type engine(model(), snapkv, exact(10, 64));  // llama.cpp makes 256 cells of 10, and batches of 10 tokens
+    reader<engine_type> one{engine};
+    one.prefill(letters(100));
+    CHECK(engine.length(0) == 100);
+    CHECK(engine.count(0) == 24);
+    CHECK(error_of([&] { one.prefill(letters(300)); }) == "prefill: tokens = 300, but the cache has 232 free cells");
   }
 
   TEST_CASE("refusals: a context shift after an eviction") {

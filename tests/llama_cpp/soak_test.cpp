@@ -15,6 +15,27 @@ using engine_type = llama_cpp::engine<policy_type>;
 struct request {
   explicit request(engine_type& engine, int sequence, int begin)
       : there{engine, sequence}, here(std::make_unique<oracle<policy_type>>(snapkv)), next(begin) {}
+  /// A copy of another request, in a slot of its own. The other decoder has no copies: it reads all that was read
+  /// again, in the same way.
+  request(request const& from, int sequence)
+      : there{from.there.engine, sequence, from.there.text}, next(from.next), evicted_at(from.evicted_at) {
+    replay(from.done);
+  }
+  /// What was read and rolled back so far, as the other decoder needs it to come to the same state.
+  struct action {
+    enum class kind { turn, step, cut } what;
+    bytes text;
+    int position = 0;
+  };
+  void replay(std::vector<action> const& all) {
+    here = std::make_unique<oracle<policy_type>>(snapkv);
+    for (action const& each : all) {
+      if (each.what == action::kind::turn) here->prefill(each.text);
+      if (each.what == action::kind::step) here->step(each.text.front());
+      if (each.what == action::kind::cut) here->session.truncate(each.position);
+    }
+    done = all;
+  }
   bytes take(int length) {
     bytes const made = stretch(next, length);
     next += length;
@@ -24,12 +45,15 @@ struct request {
   std::unique_ptr<oracle<policy_type>> here;
   int next;            ///< where its text goes on
   int evicted_at = 0;  ///< its length at its last eviction
+  std::vector<action> done{};
 };
 
 }  // namespace
 
 TEST_SUITE("llama_cpp") {
-  TEST_CASE("soak: turns, steps, rolled back tokens, swapped and cancelled requests leave every sequence as if alone") {
+  TEST_CASE(
+      "soak: turns, steps, rolled back tokens, forks, swapped and cancelled requests leave every sequence as if "
+      "alone") {
     constexpr int sequences = 3;
     char const* const wanted = std::getenv("KVPOLICY_SOAK_STEPS");
     int const steps = wanted != nullptr ? std::atoi(wanted) : 400;
@@ -50,6 +74,7 @@ TEST_SUITE("llama_cpp") {
       request& of = *all[static_cast<std::size_t>(s)];
       bytes const turn = of.take(1 + below(150));
       compare(of.there.prefill(turn), of.here->prefill(turn));
+      of.done.push_back({request::action::kind::turn, turn});
       of.evicted_at = engine.length(s);
       CHECK(same_tokens(engine, s, *of.here));
     };
@@ -58,7 +83,17 @@ TEST_SUITE("llama_cpp") {
       int const length = engine.length(s), position = length - below(length - of.evicted_at + 1);
       engine.truncate(s, position);
       of.here->session.truncate(position);
+      of.done.push_back({request::action::kind::cut, {}, position});
       of.there.text.resize(static_cast<std::size_t>(position));
+    };
+    int forks = 0;
+    auto const fork = [&](int from) {
+      int const to = (from + 1 + below(sequences - 1)) % sequences;
+      engine.reset(to);
+      engine.fork(from, to);
+      all[static_cast<std::size_t>(to)] = std::make_unique<request>(*all[static_cast<std::size_t>(from)], to);
+      all[static_cast<std::size_t>(to)]->next = below(200000);
+      ++forks;
     };
     auto const swap_out = [&](int s) {
       std::vector<std::byte> const saved = engine.save(s);
@@ -79,6 +114,7 @@ TEST_SUITE("llama_cpp") {
       for (std::size_t i = 0; i < batch.size(); ++i) {
         request& of = *all[static_cast<std::size_t>(batch[i].sequence)];
         compare(logits.subspan(i * 256, 256), of.here->step(fed[i].front()));
+        of.done.push_back({request::action::kind::step, fed[i]});
       }
     };
     for (int step = 0; step < steps; ++step) {
@@ -90,9 +126,11 @@ TEST_SUITE("llama_cpp") {
         replace(s);
       } else if (what == 1) {
         swap_out(s);
-      } else if (what < 4) {
+      } else if (what == 2 && engine.length(s) > 0) {
+        fork(s);
+      } else if (what < 5) {
         roll_back(s);
-      } else if (what < 8) {
+      } else if (what < 9) {
         read(s);
       } else {
         decode();
@@ -101,8 +139,9 @@ TEST_SUITE("llama_cpp") {
       for (int each = 0; each < sequences; ++each) used += engine.count(each);
       REQUIRE(engine.free_count() == 1024 - used);
     }
-    MESSAGE(steps, " steps, largest difference of a logit ", furthest);
+    MESSAGE(steps, " steps, ", forks, " forks, largest difference of a logit ", furthest);
     CHECK(furthest < 1e-3);
+    CHECK(forks > 0);
     for (int s = 0; s < sequences; ++s) engine.reset(s);
     CHECK(engine.highest_cell() == -1);
     for (int s = 0; s < sequences; ++s) CHECK(llama_memory_seq_pos_max(llama_get_memory(engine.get()), s) == -1);
