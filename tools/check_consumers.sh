@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-ways=(package source archive pkg_config no_rtti no_exceptions wrapped shared vcpkg conan)
+ways=(package source archive compiled compiled_package pkg_config no_rtti no_exceptions wrapped shared vcpkg conan)
 if [[ "${1:-}" == --list ]]; then
   printf '%s\n' "${ways[@]}"
   exit 0
@@ -110,6 +110,31 @@ way_shared() {
     "$compiler" "${common[@]}" "$work/main.o" $sources/loaded.cpp -ldl "$origin" -o "$work/loaded" &&
     says "$work/linked" &&
     says "$work/loaded"
+}
+
+# by_compiled <cmake argument>...: tests/consumer/compiled. The program in C prints what the one in C++ prints first, and
+# keep sets and scores are the same to the last bit from headers and from the library.
+by_compiled() {
+  local part
+  cmake -S tests/consumer/compiled -B "$work/build" -G Ninja -D CMAKE_CXX_COMPILER="$compiler" -D CMAKE_BUILD_TYPE=Release \
+    -D CMAKE_CXX_FLAGS_RELEASE=-O1 "$@" &&
+    cmake --build "$work/build" || return 1
+  for part in keep_sets_headers keep_sets_compiled; do
+    "$work/build/$part" > "$work/$part.txt" || return 1
+  done
+  diff "$work/keep_sets_headers.txt" "$work/keep_sets_compiled.txt" &&
+    "$work/build/in_c" | diff - <(head -n 1 "$work/keep_sets_headers.txt") &&
+    echo "$(wc -l < "$work/keep_sets_headers.txt") lines are the same, and so is that of the program in C"
+}
+way_compiled() { by_compiled -D KVPOLICY_FROM=source -D KVPOLICY_SOURCE_DIR="$PWD"; }
+way_compiled_package() {
+  cmake -S . -B "$work/kvpolicy" -G Ninja -D CMAKE_CXX_COMPILER="$compiler" -D CMAKE_BUILD_TYPE=Release \
+    -D CMAKE_CXX_FLAGS_RELEASE=-O1 -D KVPOLICY_BUILD_TESTS=OFF -D KVPOLICY_BUILD_BENCH=OFF \
+    -D KVPOLICY_BUILD_EXAMPLES=OFF -D KVPOLICY_BUILD_COMPILED=ON &&
+    cmake --build "$work/kvpolicy" &&
+    cmake --install "$work/kvpolicy" --prefix "$work/prefix" &&
+    mv "$work/prefix" "$work/moved" &&
+    by_compiled -D KVPOLICY_FROM=package -D CMAKE_PREFIX_PATH="$work/moved"
 }
 
 # The port's steps with stand-ins for vcpkg's functions; vcpkg itself is not needed and not run.

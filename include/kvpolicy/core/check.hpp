@@ -15,6 +15,13 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
+#if defined(KVPOLICY_COMPILED)  // the library kvpolicy::compiled holds them
+void check_shape(char const* call, shape const& model);
+void check_locator(char const* call, locator const& where, lanes const& batch);
+void check_same_table(char const* call, char const* name, by_lane<int> const& table, by_lane<int const> const& read);
+void check_cache(char const* call, cache const& in);
+void check_whole(char const* call, lanes const& batch, shape const& model);
+#else
 inline void check_shape(char const* call, shape const& model) {
   expects(model.layers > 0, call, "shape.layers", model.layers, "a model has at least one layer");
   expects(model.kv_heads > 0, call, "shape.kv_heads", model.kv_heads, "a model has at least one KV head");
@@ -183,6 +190,16 @@ inline void check_cache(char const* call, cache const& in) {
   }
 }
 
+/// Refuses to append to or truncate some layers only of a cache with drafts, because drafts are counted for each
+/// sequence.
+inline void check_whole(char const* call, lanes const& batch, shape const& model) {
+  expects(batch.in_flight == nullptr || batch.layers() == model.layers, call, "lanes.layers", batch.layers(), [&] {
+    return "drafts are counted for all " + std::to_string(model.layers) + " layers of a sequence together";
+  });
+}
+
+#endif
+
 /// Refuses a cache in memory that the executor's kernels cannot access. An executor that can check this has the member
 /// `reaches(pointer)`.
 template <class Executor>
@@ -204,14 +221,6 @@ void check_reach(char const* call, Executor& exec, cache const& in) {
   } else {
     static_cast<void>(call), static_cast<void>(exec), static_cast<void>(in);
   }
-}
-
-/// Refuses to append to or truncate some layers only of a cache with drafts, because drafts are counted for each
-/// sequence.
-inline void check_whole(char const* call, lanes const& batch, shape const& model) {
-  expects(batch.in_flight == nullptr || batch.layers() == model.layers, call, "lanes.layers", batch.layers(), [&] {
-    return "drafts are counted for all " + std::to_string(model.layers) + " layers of a sequence together";
-  });
 }
 
 }  // namespace detail

@@ -17,6 +17,12 @@ namespace KVPOLICY_NAMESPACE::detail {
 template <class Backend>
 concept reads_on_host = requires { requires Backend::reads_on_host; };
 
+#if defined(KVPOLICY_COMPILED)  // the library kvpolicy::compiled holds them
+std::string spell_lane_of(lanes const& batch, lane one);
+std::string spell_slot_of(lanes const& batch, int const* slots, lane one);
+void refuse_counts(char const* call, lanes const& batch, int first, int last);
+void refuse_other_tokens(char const* call, score_view const& scores);
+#else
 /// The text "layer 3, head 1", with the sequence if the batch has several.
 inline std::string spell_lane_of(lanes const& batch, lane one) {
   std::string const text = "layer " + std::to_string(one.layer) + ", head " + std::to_string(one.head);
@@ -30,6 +36,8 @@ inline std::string spell_slot_of(lanes const& batch, int const* slots, lane one)
   return text + (listed ? " of slot " : " of sequence ") +
          std::to_string(slot_of(listed ? slots : nullptr, one.sequence));
 }
+
+#endif
 
 /// The slot of a sequence of a batch; -1 if the host cannot read the list.
 template <class Backend>
@@ -47,6 +55,7 @@ template <class Backend>
   return 0 <= drafts && drafts <= count && count <= batch.bound;
 }
 
+#if !defined(KVPOLICY_COMPILED)
 /// Throws the error for a lane whose counts are out of their limits.
 inline void refuse_counts_of_lane(char const* call, lanes const& batch, lane one) {
   int const count = *batch.count.row(one);
@@ -76,28 +85,6 @@ inline void refuse_counts(char const* call, lanes const& batch, int first, int l
         if (!counts_fit(batch, one)) refuse_counts_of_lane(call, batch, one);
       }
     }
-  }
-}
-
-/// The same for all sequences, if the host can read the backend's counts. On a device the kernels check them, and the
-/// host checks the list of slots if it has a copy.
-template <class Backend>
-void refuse_counts(char const* call, lanes const& batch) {
-  if constexpr (reads_on_host<Backend>) {
-    refuse_counts(call, batch, batch.sequence_begin, batch.sequence_end());
-  } else {
-    refuse_slots(call, batch, false);
-  }
-}
-
-/// Checks the counts of an argument of a verb: lanes, a cache or a score view. A keep set comes with the cache that has
-/// its lanes, so it is not checked again.
-template <class Argument>
-void refuse_counts_in(char const* call, Argument const& of) {
-  if constexpr (std::same_as<Argument, lanes>) {
-    refuse_counts(call, of, of.sequence_begin, of.sequence_end());
-  } else if constexpr (std::same_as<Argument, cache> || std::same_as<Argument, score_view>) {
-    refuse_counts(call, of.lanes, of.lanes.sequence_begin, of.lanes.sequence_end());
   }
 }
 
@@ -148,6 +135,30 @@ inline void refuse_other_tokens(char const* call, score_view const& scores) {
                  std::to_string(other[e]) + ")";
         },
         "lanes that decide together hold the same tokens");
+  }
+}
+
+#endif
+
+/// The same for all sequences, if the host can read the backend's counts. On a device the kernels check them, and the
+/// host checks the list of slots if it has a copy.
+template <class Backend>
+void refuse_counts(char const* call, lanes const& batch) {
+  if constexpr (reads_on_host<Backend>) {
+    refuse_counts(call, batch, batch.sequence_begin, batch.sequence_end());
+  } else {
+    refuse_slots(call, batch, false);
+  }
+}
+
+/// Checks the counts of an argument of a verb: lanes, a cache or a score view. A keep set comes with the cache that has
+/// its lanes, so it is not checked again.
+template <class Argument>
+void refuse_counts_in(char const* call, Argument const& of) {
+  if constexpr (std::same_as<Argument, lanes>) {
+    refuse_counts(call, of, of.sequence_begin, of.sequence_end());
+  } else if constexpr (std::same_as<Argument, cache> || std::same_as<Argument, score_view>) {
+    refuse_counts(call, of.lanes, of.lanes.sequence_begin, of.lanes.sequence_end());
   }
 }
 

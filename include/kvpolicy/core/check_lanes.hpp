@@ -10,6 +10,11 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
+#if defined(KVPOLICY_COMPILED)  // the library kvpolicy::compiled holds them
+void check_lanes(char const* call, lanes const& batch, shape const& model);
+void check_decided_about(char const* call, char const* name, lanes const& given, keep_set const& keep);
+void check_same_lanes(char const* call, char const* name, lanes const& given, lanes const& made);
+#else
 /// Refuses batches of 2^31 or more lanes, because lanes are numbered in 32 bits.
 inline void check_size(char const* call, char const* name, lanes const& batch) {
   constexpr std::int64_t most = std::numeric_limits<int>::max();
@@ -104,5 +109,7 @@ inline void check_same_lanes(char const* call, char const* name, lanes const& gi
       });
   check_lane_tables(call, name, given);
 }
+
+#endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail

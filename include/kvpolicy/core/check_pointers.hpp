@@ -8,6 +8,10 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
+#if defined(KVPOLICY_COMPILED)  // the library kvpolicy::compiled holds them
+bool apart_in(cache const& in, lane this_lane, std::int64_t unit);
+void refuse_scales_left_behind(char const* call, cache const& in);
+#else
 /// The axes of a plane inside one layer and head, and with `of_unit` inside one unit.
 inline std::array<axis, 6> axes_of_lane(plane const& rows, locator const& where, bool of_unit) {
   std::int64_t const tokens = where.kind == locating::slot_map ? 1 : where.unit_tokens;
@@ -24,6 +28,8 @@ inline bool apart_in(cache const& in, lane this_lane, std::int64_t unit) {
   return apart(k, axes_of_lane(k, in.where, unit >= 0), v, axes_of_lane(v, in.where, unit >= 0));
 }
 
+#endif
+
 /// True if scales differ between the entries of a lane, so that they have to move with the entries' rows.
 [[nodiscard]] inline bool scales_move(element_scales const& scales, locator const& where) {
   bool const unit_is_sequence = where.kind == locating::identity || where.kind == locating::ring;
@@ -38,6 +44,7 @@ inline bool apart_in(cache const& in, lane this_lane, std::int64_t unit) {
          rows.unit == of.unit * width && rows.token == of.token * width && rows.head == of.head * width;
 }
 
+#if !defined(KVPOLICY_COMPILED)
 /// Refuses scales that differ between entries and stay behind when rows move.
 inline void refuse_scales_left_behind(char const* call, cache const& in) {
   auto const check = [&](char const* name, plane const& rows) {
@@ -49,6 +56,8 @@ inline void refuse_scales_left_behind(char const* call, cache const& in) {
   check("k.scales", in.k);
   check("v.scales", in.v);
 }
+
+#endif
 
 /// Refuses rows that are both keys and values, unless the cache is latent as a whole. An applier that moves the rows of
 /// keys and of values would move them twice. Each lane is compared with itself only.

@@ -22,13 +22,13 @@ namespace detail {
 /// that a correct call allocates nothing.
 template <class Text>
 std::string spell(Text const& text) {
-  if constexpr (requires { std::string(text()); }) {
-    return std::string(text());
-  } else if constexpr (std::floating_point<Text>) {
+  if constexpr (std::is_floating_point_v<Text>) {
     char digits[64];
     return {digits, std::to_chars(digits, digits + sizeof digits, text).ptr};
-  } else if constexpr (requires { std::to_string(text); }) {
+  } else if constexpr (std::is_arithmetic_v<Text>) {
     return std::to_string(text);
+  } else if constexpr (requires { text(); }) {
+    return std::string(text());
   } else {
     return std::string(text);
   }
@@ -45,7 +45,7 @@ std::string spell(Text const& text) {
 
 /// Throws `invalid_argument` with "call: name = value, but rule" unless `ok`. Name, value and rule may be functions.
 template <class Name, class Value, class Rule>
-constexpr void expects(bool ok, std::string_view call, Name const& name, Value const& value, Rule const& rule) {
+constexpr void expects(bool ok, std::string_view call, Name name, Value value, Rule rule) {
   if (!ok) detail::reject(std::string(call), detail::spell(name), detail::spell(value), detail::spell(rule));
 }
 

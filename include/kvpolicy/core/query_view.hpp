@@ -135,4 +135,11 @@ struct turn_queries : query_view {
   }
 };
 
+#if defined(KVPOLICY_COMPILED)
+extern template void detail::check_rows_given(char const*, char const*, query_view const&, shape const&);
+extern template void detail::check_row_strides(char const*, char const*, query_view const&, lanes const&);
+extern template void detail::check_row_positions(char const*, char const*, query_view const&, lanes const&, bool);
+extern template void detail::check_row_positions(char const*, char const*, queries const&, lanes const&, bool);
+#endif
+
 }  // namespace KVPOLICY_NAMESPACE

@@ -96,6 +96,10 @@ namespace detail {
   return batch.host_slots != nullptr ? batch.host_slots : reads ? batch.slots : nullptr;
 }
 
+#if defined(KVPOLICY_COMPILED)  // the library kvpolicy::compiled holds them
+void refuse_slots(char const* call, int const* slots, int total, int first, int last);
+void refuse_slots(char const* call, lanes const& batch, bool reads);
+#else
 /// Refuses slots of the sequences [first, last) that the tables do not have, and slots that are listed twice there.
 ///
 /// Cost: O(last - first) and one bit for each slot of the tables. No allocation.
@@ -125,6 +129,8 @@ inline void refuse_slots(char const* call, lanes const& batch, bool reads) {
   if (batch.slots != nullptr && slots != nullptr)
     refuse_slots(call, slots, batch.slot_total(), batch.sequence_begin, batch.sequence_end());
 }
+
+#endif
 
 }  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

@@ -277,8 +277,15 @@ template <executor Executor = host_executor>
 ///
 ///     kv::any_policy policy = kv::parse("snapkv(window=32, pool=max:7) | sinks(4) | budget(1024)");
 /// - throws: `invalid_argument` that names the column, the text that was found, and the texts that are accepted.
-[[nodiscard]] inline any_policy parse(std::string_view text, registry const& known = shipped()) {
+template <executor Executor = host_executor>
+[[nodiscard]] basic_any_policy<Executor> parse(std::string_view text,
+                                               basic_registry<Executor> const& known = shipped<Executor>()) {
   return known.parse(text);
 }
+
+#if defined(KVPOLICY_COMPILED)
+extern template basic_registry<host_executor> shipped<host_executor>();
+extern template basic_any_policy<host_executor> parse<host_executor>(std::string_view, registry const&);
+#endif
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -1,6 +1,10 @@
 // Host implementation of append_column.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
 #include <kvpolicy/ops/append_column.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 
@@ -33,3 +37,5 @@ struct implementation<ops::append_column_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

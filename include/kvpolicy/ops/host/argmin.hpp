@@ -116,6 +116,7 @@ struct implementation<ops::argmin_of_t, host> {
   }
 };
 
+#if !defined(KVPOLICY_COMPILED)
 template <>
 struct implementation<ops::drop_listed_t, host> {
   static constexpr bool provided = true;
@@ -172,5 +173,7 @@ struct implementation<ops::count_dropped_t, host> {
     }
   }
 };
+
+#endif
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -25,6 +25,9 @@ struct argmin_kernels {
   int (*count_from)(int const* position, int count, int limit) = nullptr;
 };
 
+#if defined(KVPOLICY_COMPILED)
+[[nodiscard]] argmin_kernels const& argmin_for(isa simd_level);
+#else
 template <int Width>
 struct argmin_bodies {
   using floats = typename vector_of<Width>::floats;
@@ -309,5 +312,7 @@ struct avx512_argmin {
   static_cast<void>(simd_level);
   return portable_argmin::kernels;
 }
+
+#endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,6 +1,10 @@
 // Host implementation of count_rows.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
 #include <kvpolicy/ops/count_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 
@@ -25,3 +29,5 @@ struct implementation<ops::count_rows_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

@@ -1,6 +1,10 @@
 // Host implementation of fill_row.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
 #include <kvpolicy/ops/fill_row.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 
@@ -27,3 +31,5 @@ struct implementation<ops::fill_row_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

@@ -1,13 +1,16 @@
 // Host implementations of gather_rows and ring_append, which move bytes.
 #pragma once
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(KVPOLICY_COMPILED)
 #include <immintrin.h>
 #endif
 
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/gather_rows.hpp>
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#endif
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
@@ -35,6 +38,7 @@ struct lane_moves {
   }
 };
 
+#if !defined(KVPOLICY_COMPILED)
 /// Copies one row of a plane from one place to another, bytewise.
 inline void move_row(plane const& rows, std::byte const* source, std::byte* target) {
   auto const width = static_cast<std::size_t>(bytes_of(rows.element));
@@ -123,6 +127,8 @@ inline void move_rows(isa simd_level, plane const& rows, locator const& where, l
   }
 }
 
+#endif
+
 /// True for the first of the lanes that share a row of this table.
 template <class T>
 bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
@@ -147,6 +153,7 @@ inline int list_dropped(std::span<int const> kept, int committed, int* dropped) 
   return gone;
 }
 
+#if !defined(KVPOLICY_COMPILED)
 /// Moves positions and columns of a lane according to its kept entries. Columns that are recomputed from rows are valid
 /// up to the first row that moved.
 inline void permute_lane(cache const& in, lane this_lane, lane_moves const& moves,
@@ -174,8 +181,11 @@ inline lane_moves moves_of(keep_set const& keep, cache const& in, int i) {
   return {keep.listed(segment_of(keep.lanes, keep.decides, i)), committed, *in.lanes.count.row(this_lane) - committed};
 }
 
+#endif
+
 }  // namespace detail
 
+#if !defined(KVPOLICY_COMPILED)
 template <>
 struct implementation<ops::gather_rows_t, host> {
   static constexpr bool provided = true;
@@ -260,5 +270,7 @@ struct implementation<ops::ring_truncate_t, host> {
     }
   }
 };
+
+#endif
 
 }  // namespace KVPOLICY_NAMESPACE

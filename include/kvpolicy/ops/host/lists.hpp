@@ -101,6 +101,7 @@ struct implementation<ops::rewrite_list_t, host> {
   }
 };
 
+#if !defined(KVPOLICY_COMPILED)
 template <>
 struct implementation<ops::relist_t, host> {
   static constexpr bool provided = true;
@@ -143,5 +144,7 @@ struct implementation<ops::relist_t, host> {
     });
   }
 };
+
+#endif
 
 }  // namespace KVPOLICY_NAMESPACE

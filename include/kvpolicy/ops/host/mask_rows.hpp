@@ -1,6 +1,10 @@
 // Host implementations of the verbs that write masks.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/mask_rows.hpp>
@@ -44,3 +48,5 @@ struct implementation<ops::show_entries_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

@@ -26,6 +26,10 @@ struct norm_kernels {
   }
 };
 
+#if defined(KVPOLICY_COMPILED)
+[[nodiscard]] norm_kernels const& norms_for(isa simd_level);
+[[nodiscard]] double strided_square_sum(codec element, std::byte const* row, std::int64_t step, int dims);
+#else
 /// Adds the sixteen partial sums of a row.
 [[nodiscard]] inline double add_sums(double* sums) {
   for (int half = sums_of_a_norm / 2; half > 0; half /= 2) {
@@ -245,5 +249,7 @@ struct avx512_norms {
   static_cast<void>(simd_level);
   return portable_norms::kernels;
 }
+
+#endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,6 +1,10 @@
 // Host implementations of the verbs that maintain page bounds.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/host/blocks_for.hpp>
@@ -268,3 +272,5 @@ struct implementation<ops::count_pages_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

@@ -1,6 +1,10 @@
 // Host implementation of page_scores, as a product of transformed query rows with rows of bounds.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
 #include <algorithm>
 #include <kvpolicy/ops/host/lane_logits.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
@@ -176,3 +180,5 @@ struct implementation<ops::page_scores_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

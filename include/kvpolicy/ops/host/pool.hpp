@@ -1,6 +1,10 @@
 // Host implementation of pool.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
 #include <algorithm>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/pool.hpp>
@@ -46,3 +50,5 @@ struct implementation<ops::pool_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

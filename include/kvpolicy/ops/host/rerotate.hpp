@@ -2,6 +2,10 @@
 // sines.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
@@ -124,3 +128,5 @@ struct implementation<ops::rerotate_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

@@ -1,6 +1,10 @@
 // Host implementations of feature_sums and residual: workers process tasks of some entries.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
 #include <algorithm>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/host/blocks_for.hpp>
@@ -107,9 +111,15 @@ struct implementation<ops::residual_t, host> {
   template <class Executor>
   static void run(Executor& exec, token_features const& features, turn_queries const& turn, residual_head const& head,
                   residual_options const& how, score_view const& out, float* temp_storage) {
+    among_ranks(exec, ranks_of(exec), features, turn, head, how, out, temp_storage);
+  }
+
+  static void among_ranks(host_executor& exec, int ranks, token_features const& features, turn_queries const& turn,
+                          residual_head const& head, residual_options const& how, score_view const& out,
+                          float* temp_storage) {
     if (head.alpha == 0) return;
     for (int sequence = 0; sequence < out.lanes.sequences; ++sequence) {
-      make_means(exec, features, turn.heads, ranks_of(exec), sequence, out);
+      make_means(exec, features, turn.heads, ranks, sequence, out);
       one_sequence(exec, features, span_of(out.lanes, turn, sequence, how), head, sequence, out, temp_storage);
     }
   }
@@ -157,3 +167,5 @@ struct implementation<ops::residual_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

@@ -11,6 +11,33 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
+/// The cut of a range of scores, and their number of NaNs.
+struct found_cut {
+  cut at{};
+  int nan = 0;
+};
+
+/// Keys in several rows, one after another.
+struct key_rows {
+  std::uint32_t const* keys;
+  std::int64_t stride;
+  int const* counts;  ///< number of keys in each row
+  int rows;
+
+  template <class Visit>
+  void for_each(Visit const& visit) const {
+    for (int r = 0; r < rows; ++r) {
+      std::uint32_t const* const row = keys + r * stride;
+      for (int e = 0; e < counts[r]; ++e) visit(row[e]);
+    }
+  }
+};
+
+#if defined(KVPOLICY_COMPILED)
+[[nodiscard]] int count_nan(float const* scores, int count);
+found_cut find_cut(select_kernels const& kernels, float const* scores, int count, int k, std::uint32_t* temp_storage);
+cut find_cut_of_rows(key_rows const& in, std::int64_t k, std::int64_t* histogram);
+#else
 /// Counts of keys in [low, high] in 256 bins of equal width.
 struct key_bins {
   std::uint32_t low;
@@ -55,12 +82,6 @@ inline cut narrow(std::uint32_t* keys, int n, int k, std::uint32_t low, std::uin
   std::uint32_t const lowest = keys[k - 1];
   return {lowest, k - std::count_if(keys, keys + k, [&](std::uint32_t key) { return key > lowest; })};
 }
-
-/// The cut of a range of scores, and their number of NaNs.
-struct found_cut {
-  cut at{};
-  int nan = 0;
-};
 
 /// Finds the cut that keeps exactly `k` (1 <= k <= count) scores. `temp_storage` has `count` elements.
 inline found_cut narrow_all(float const* scores, int count, int k, std::uint32_t* temp_storage) {
@@ -152,22 +173,6 @@ inline found_cut find_cut(select_kernels const& kernels, float const* scores, in
   return {narrow(temp_storage, kept, left, bins.low, bins.high), counts.nan};
 }
 
-/// Keys in several rows, one after another.
-struct key_rows {
-  std::uint32_t const* keys;
-  std::int64_t stride;
-  int const* counts;  ///< number of keys in each row
-  int rows;
-
-  template <class Visit>
-  void for_each(Visit const& visit) const {
-    for (int r = 0; r < rows; ++r) {
-      std::uint32_t const* const row = keys + r * stride;
-      for (int e = 0; e < counts[r]; ++e) visit(row[e]);
-    }
-  }
-};
-
 /// Finds the cut that keeps exactly `k` (1 <= k <= candidates) of the keys that are below `forced_key`, with three
 /// histograms of their digits.
 inline cut find_cut_of_rows(key_rows const& in, std::int64_t k, std::int64_t* histogram) {
@@ -187,5 +192,7 @@ inline cut find_cut_of_rows(key_rows const& in, std::int64_t k, std::int64_t* hi
   }
   return {prefix, k};
 }
+
+#endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,7 +1,7 @@
 // The passes of a selection over scores, for each instruction set.
 #pragma once
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(KVPOLICY_COMPILED)
 #include <immintrin.h>
 #endif
 
@@ -46,6 +46,7 @@ struct sample_keys {
   std::uint32_t high = below_all_keys;
 };
 
+#if !defined(KVPOLICY_COMPILED)
 /// Takes a sample of `count` >= size scores. All pieces are prefetched first.
 template <int Width>
 [[gnu::always_inline]] inline void take_sample(float const* scores, int count, sample_keys& to) {
@@ -72,6 +73,8 @@ template <int Width>
   }
 }
 
+#endif
+
 /// The passes over all scores. `low <= high`, and neither is NaN.
 struct select_kernels {
   /// Counts the scores above `high` and the NaNs, and copies the bits of scores in [low, high] to `inside`. That array
@@ -83,6 +86,12 @@ struct select_kernels {
   void (*sample)(float const* scores, int count, sample_keys& to);
 };
 
+#if defined(KVPOLICY_COMPILED)
+struct portable_select {
+  static int emit_keys(float const* scores, int count, int first, cut at, int* to);
+};
+[[nodiscard]] select_kernels const& select_for(isa simd_level);
+#else
 struct portable_select {
   static bracket_counts bracket(float const* scores, int count, float low, float high, std::uint32_t* inside) {
     bracket_counts found;
@@ -268,5 +277,7 @@ struct avx512_select {
   static_cast<void>(simd_level);
   return portable_select::kernels;
 }
+
+#endif
 
 }  // namespace KVPOLICY_NAMESPACE::detail

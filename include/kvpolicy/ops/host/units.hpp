@@ -1,6 +1,10 @@
 // Host implementations of the verbs that free units of a lane.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -199,3 +203,5 @@ struct implementation<ops::drop_units_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

@@ -1,0 +1,279 @@
+// The C interface: the calls of a type-erased policy, whose exceptions become codes and texts.
+#include <kvpolicy/c/kvpolicy.h>
+
+#include <cstring>
+#include <kvpolicy/kvpolicy.hpp>
+#include <memory>
+#include <new>
+#include <string>
+
+namespace kv = kvpolicy;
+
+struct kvpolicy_policy {
+  kv::any_policy value;
+};
+
+struct kvpolicy_state {
+  std::unique_ptr<kv::host_executor> exec;
+  kv::any_policy policy;
+  kv::cache cache;
+  kv::by_lane<int> list;
+  kv::state<kv::host_executor> recorded;
+  kv::plan<kv::host_executor> plan;
+};
+
+namespace {
+
+thread_local std::string last_error;
+
+kvpolicy_status fails(kvpolicy_status with, char const* text) noexcept {
+  try {
+    last_error = text;
+  } catch (std::bad_alloc const&) {
+    last_error = "no memory";  // short enough to need none
+  }
+  return with;
+}
+
+/// Runs a call. No exception passes this function.
+template <class Call>
+kvpolicy_status guarded(Call const& call) noexcept {
+  try {
+    call();
+    return KVPOLICY_OK;
+  } catch (kv::invalid_argument const& refused) {
+    return fails(KVPOLICY_INVALID_ARGUMENT, refused.what());
+  } catch (std::bad_alloc const&) {
+    return fails(KVPOLICY_OUT_OF_MEMORY, "no memory");
+  } catch (std::exception const& other) {
+    return fails(KVPOLICY_FAILED, other.what());
+  } catch (...) {
+    return fails(KVPOLICY_FAILED, "an unknown exception");
+  }
+}
+
+void given(void const* pointer, char const* call, char const* name) {
+  kv::expects(pointer != nullptr, call, name, "null", "it points to an object");
+}
+
+kv::codec codec_of(kvpolicy_element element, char const* call, char const* name) {
+  kv::expects(element >= KVPOLICY_F32 && element <= KVPOLICY_OPAQUE, call, name, static_cast<int>(element),
+              "it is one of kvpolicy_element");
+  return static_cast<kv::codec>(element);
+}
+static_assert(static_cast<int>(kv::codec::f32) == KVPOLICY_F32 && static_cast<int>(kv::codec::f16) == KVPOLICY_F16 &&
+              static_cast<int>(kv::codec::bf16) == KVPOLICY_BF16 &&
+              static_cast<int>(kv::codec::opaque) == KVPOLICY_OPAQUE);
+
+kv::plane plane_of(kvpolicy_plane const& from, char const* name) {
+  return {.base = static_cast<std::byte*>(from.data),
+          .element = codec_of(from.element, "kvpolicy_make", name),
+          .dims = from.channels,
+          .layer = from.layer_stride,
+          .unit = from.unit_stride,
+          .token = from.token_stride,
+          .head = from.head_stride,
+          .dim = from.channel_stride};
+}
+
+/// A table [sequence][layer][KV head][width].
+template <class T>
+kv::by_lane<T> table_of(T* data, kv::shape const& model, int width) {
+  std::int64_t const layer = std::int64_t{model.kv_heads} * width;
+  return {data, layer * model.layers, layer, width};
+}
+
+kv::cache cache_of(kvpolicy_cache const& from) {
+  char const* const call = "kvpolicy_make";
+  kv::expects(from.capacity > 0, call, "cache.capacity", from.capacity, "a lane has room for at least one entry");
+  kv::cache made;
+  made.shape = {from.layers, from.query_heads, from.kv_heads, from.head_dim, from.value_dim};
+  made.lanes.sequences = from.sequences;
+  made.lanes.layer_end = from.layers;
+  made.lanes.heads = from.kv_heads;
+  made.lanes.bound = from.capacity;
+  made.lanes.count = table_of(from.counts, made.shape, 1);
+  made.lanes.position = table_of(from.positions, made.shape, from.capacity);
+  made.k = plane_of(from.keys, "cache.keys.element");
+  made.v = plane_of(from.values, "cache.values.element");
+  if (from.slots == nullptr) {
+    made.where = kv::identity_map(from.capacity, from.sequences);
+  } else {
+    made.where = kv::slot_map(table_of<int const>(from.slots, made.shape, from.capacity), from.slot_count);
+  }
+  return made;
+}
+
+/// The signals of a call, alive as long as the view of them.
+class given_signals {
+ public:
+  given_signals(kvpolicy_state const& of, kvpolicy_signals const* from, char const* call)
+      : keys_(kv::keys_of(of.cache)), values_(kv::values_of(of.cache)), view(of.cache.lanes) {
+    view.add(keys_);
+    view.add(values_);
+    if (from == nullptr) return;
+    kv::shape const& model = of.cache.shape;
+    if (from->queries != nullptr) {
+      kvpolicy_queries const& rows = *from->queries;
+      queries_.base = static_cast<std::byte const*>(rows.data);
+      queries_.element = codec_of(rows.element, call, "signals.queries.element");
+      queries_.dims = model.head_dim;
+      queries_.sequence = rows.sequence_stride;
+      queries_.layer = rows.layer_stride;
+      queries_.head = rows.head_stride;
+      queries_.row = rows.row_stride;
+      queries_.heads = model.query_heads;
+      queries_.rows = rows.rows;
+      queries_.position = {rows.positions, rows.rows, 0, 0};
+      if (rows.valid_rows != nullptr) queries_.valid_rows = {rows.valid_rows, 1, 0, 0};
+      view.add(queries_);
+    }
+    int const capacity = of.cache.lanes.bound;
+    mass_.mass = table_of(from->attention_mass, model, capacity);
+    external_.score = table_of(from->external, model, capacity);
+    if (from->attention_mass != nullptr) view.add(mass_);
+    if (from->external != nullptr) view.add(external_);
+  }
+  given_signals(given_signals const&) = delete;
+  given_signals& operator=(given_signals const&) = delete;
+
+ private:
+  kv::keys keys_;
+  kv::values values_;
+  kv::queries queries_{};
+  kv::attention_mass mass_{};
+  kv::external_scores external_{};
+
+ public:
+  kv::any_signals view;
+};
+
+}  // namespace
+
+extern "C" {
+
+char const* kvpolicy_version() { return kv::version; }
+
+char const* kvpolicy_last_error() { return last_error.c_str(); }
+
+kvpolicy_status kvpolicy_parse(char const* text, kvpolicy_policy** policy) {
+  return guarded([&] {
+    given(policy, "kvpolicy_parse", "policy");
+    *policy = nullptr;
+    given(text, "kvpolicy_parse", "text");
+    *policy = new kvpolicy_policy{kv::parse(text)};
+  });
+}
+
+kvpolicy_status kvpolicy_print(kvpolicy_policy const* policy, char* text, size_t size, size_t* length) {
+  return guarded([&] {
+    given(policy, "kvpolicy_print", "policy");
+    if (size > 0) given(text, "kvpolicy_print", "text");
+    std::string const whole = kv::to_string(policy->value);
+    if (size > 0) {
+      std::size_t const some = whole.size() < size ? whole.size() : size - 1;
+      std::memcpy(text, whole.data(), some);
+      text[some] = '\0';
+    }
+    if (length != nullptr) *length = whole.size();
+  });
+}
+
+void kvpolicy_policy_destroy(kvpolicy_policy* policy) { delete policy; }
+
+kvpolicy_status kvpolicy_make(kvpolicy_policy const* policy, kvpolicy_cache const* cache, int threads,
+                              kvpolicy_state** state) {
+  return guarded([&] {
+    given(state, "kvpolicy_make", "state");
+    *state = nullptr;
+    given(policy, "kvpolicy_make", "policy");
+    given(cache, "kvpolicy_make", "cache");
+    kv::cache const view = cache_of(*cache);
+    kv::by_lane<int> const list = table_of(cache->slots, view.shape, cache->capacity);
+    auto made = std::make_unique<kv::host_executor>(threads);
+    kv::host_executor& exec = *made;
+    auto recorded = kv::make_state(exec, policy->value, view);
+    auto plan = cache->slots != nullptr ? kv::make_plan(exec, policy->value, view, kv::list_rewrite<>{.list = list})
+                                        : kv::make_plan(exec, policy->value, view, kv::compact{});
+    *state = new kvpolicy_state{std::move(made), policy->value, view, list, std::move(recorded), std::move(plan)};
+  });
+}
+
+void kvpolicy_state_destroy(kvpolicy_state* state) { delete state; }
+
+kvpolicy_status kvpolicy_append(kvpolicy_state* state, int sequence, int tokens, int position) {
+  return guarded([&] {
+    given(state, "kvpolicy_append", "state");
+    kv::append(*state->exec, state->cache, state->recorded,
+               {.sequence = sequence, .tokens = tokens, .position = position});
+  });
+}
+
+kvpolicy_status kvpolicy_truncate(kvpolicy_state* state, int sequence, int position) {
+  return guarded([&] {
+    given(state, "kvpolicy_truncate", "state");
+    kv::truncate(*state->exec, state->cache, state->recorded, sequence, position);
+  });
+}
+
+kvpolicy_status kvpolicy_reset(kvpolicy_state* state, int sequence) {
+  return guarded([&] {
+    given(state, "kvpolicy_reset", "state");
+    kv::reset(*state->exec, state->cache, state->recorded, sequence);
+  });
+}
+
+kvpolicy_status kvpolicy_observe(kvpolicy_state* state, kvpolicy_signals const* signals) {
+  return guarded([&] {
+    given(state, "kvpolicy_observe", "state");
+    given_signals const in(*state, signals, "kvpolicy_observe");
+    kv::observe(*state->exec, state->policy, in.view, state->recorded);
+  });
+}
+
+kvpolicy_status kvpolicy_decide(kvpolicy_state* state, kvpolicy_signals const* signals) {
+  return guarded([&] {
+    given(state, "kvpolicy_decide", "state");
+    given_signals const in(*state, signals, "kvpolicy_decide");
+    kv::decide(*state->exec, state->policy, in.view, state->recorded, state->plan);
+  });
+}
+
+kvpolicy_status kvpolicy_kept(kvpolicy_state const* state, int sequence, int layer, int kv_head, int const** ordinals,
+                              int* count) {
+  return guarded([&] {
+    char const* const call = "kvpolicy_kept";
+    given(state, call, "state");
+    given(ordinals, call, "ordinals");
+    given(count, call, "count");
+    state->plan.expects_decision(call);
+    kv::lanes const& batch = state->cache.lanes;
+    kv::expects(sequence >= 0 && sequence < batch.sequences, call, "sequence", sequence,
+                [&] { return "there are " + std::to_string(batch.sequences) + " sequences"; });
+    kv::expects(layer >= 0 && layer < batch.layer_end, call, "layer", layer,
+                [&] { return "there are " + std::to_string(batch.layer_end) + " layers"; });
+    kv::expects(kv_head >= 0 && kv_head < batch.heads, call, "kv_head", kv_head,
+                [&] { return "there are " + std::to_string(batch.heads) + " KV heads"; });
+    kv::keep_set const& keep = state->plan.keep();
+    int const lane = keep.lanes.index({sequence, layer, kv_head});
+    auto const kept = keep.listed(kv::segment_of(keep.lanes, keep.decides, lane));
+    *ordinals = kept.data();
+    *count = static_cast<int>(kept.size());
+  });
+}
+
+kvpolicy_status kvpolicy_apply(kvpolicy_state* state, kvpolicy_stats* stats) {
+  return guarded([&] {
+    given(state, "kvpolicy_apply", "state");
+    kv::apply_stats counted;
+    if (state->list.data != nullptr) {
+      kv::apply(*state->exec, kv::list_rewrite<>{.list = state->list}, state->plan, state->cache, state->recorded,
+                &counted);
+    } else {
+      kv::apply(*state->exec, kv::compact{}, state->plan, state->cache, state->recorded, &counted);
+    }
+    if (stats != nullptr) *stats = {counted.logical_kept, counted.physical_freed, counted.attended_length};
+  });
+}
+
+}  // extern "C"

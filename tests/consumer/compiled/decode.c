@@ -1,0 +1,116 @@
+/* A decode loop in C99, on a contiguous cache and on one with slots. It prints one number that depends on every keep
+ * set, position and statistic; keep_sets.cpp prints the number of the same loop in C++. */
+#include <kvpolicy/c/kvpolicy.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYERS = 2, QUERY_HEADS = 4, KV_HEADS = 2, DIM = 16, CAPACITY = 96, PREFILL = 64, STEPS = 20 };
+enum { LANES = LAYERS * KV_HEADS, ROW = LANES * DIM };
+
+static char const* const policy_text = "snapkv(window=8, pool=max:3) | sinks(2) | budget(40)";
+
+static float keys[CAPACITY * ROW], values[CAPACITY * ROW], queries[LAYERS * PREFILL * QUERY_HEADS * DIM];
+static int counts[LANES], positions[LANES * CAPACITY], slots[LANES * CAPACITY], row_positions[PREFILL];
+static uint32_t noise;
+static uint64_t seen;
+
+static float next_number(void) {
+  noise = noise * 69069u + 12345u;
+  return (float)(noise >> 8) / 16777216.0f - 0.5f;
+}
+
+static void see(int64_t number) { seen = (seen ^ (uint64_t)number) * 1099511628211u; }
+
+static void check(kvpolicy_status status) {
+  if (status == KVPOLICY_OK) return;
+  fprintf(stderr, "%s\n", kvpolicy_last_error());
+  exit(1);
+}
+
+/* What a forward of `tokens` tokens at `position` leaves: their rows behind each lane's entries, and their queries. */
+static void forward(int tokens, int position, int const* list) {
+  for (int layer = 0; layer < LAYERS; ++layer) {
+    for (int head = 0; head < KV_HEADS; ++head) {
+      int const lane = layer * KV_HEADS + head;
+      for (int t = 0; t < tokens; ++t) {
+        int const entry = counts[lane] + t;
+        int const token = list != NULL ? list[lane * CAPACITY + entry] : entry;
+        int const at = ((layer * CAPACITY + token) * KV_HEADS + head) * DIM;
+        for (int d = 0; d < DIM; ++d) {
+          keys[at + d] = next_number();
+          values[at + d] = next_number();
+        }
+      }
+    }
+  }
+  for (int i = 0; i < LAYERS * tokens * QUERY_HEADS * DIM; ++i) queries[i] = next_number();
+  for (int t = 0; t < tokens; ++t) row_positions[t] = position + t;
+}
+
+static void step(kvpolicy_state* state, int tokens, int position, int const* list) {
+  int64_t const row = QUERY_HEADS * DIM * (int64_t)sizeof(float);
+  kvpolicy_queries rows = {queries, KVPOLICY_F32,  tokens, row * tokens, row * tokens, DIM * sizeof(float),
+                           row,     row_positions, NULL};
+  kvpolicy_signals signals = {&rows, NULL, NULL};
+  kvpolicy_stats stats;
+  forward(tokens, position, list);
+  check(kvpolicy_append(state, 0, tokens, position));
+  check(kvpolicy_observe(state, &signals));
+  check(kvpolicy_decide(state, &signals));
+  for (int lane = 0; lane < LANES; ++lane) {
+    int const* kept;
+    int count;
+    check(kvpolicy_kept(state, 0, lane / KV_HEADS, lane % KV_HEADS, &kept, &count));
+    for (int i = 0; i < count; ++i) see(kept[i]);
+  }
+  check(kvpolicy_apply(state, &stats));
+  see(stats.logical_kept);
+  see(stats.physical_freed);
+  see(stats.attended_length);
+  for (int lane = 0; lane < LANES; ++lane) {
+    for (int e = 0; e < counts[lane]; ++e) see(positions[lane * CAPACITY + e]);
+  }
+}
+
+static void decode(kvpolicy_policy const* policy, int* list) {
+  int64_t const row = DIM * (int64_t)sizeof(float);
+  kvpolicy_plane plane = {keys, KVPOLICY_F32, DIM, row * KV_HEADS * CAPACITY, row * KV_HEADS * CAPACITY, row * KV_HEADS,
+                          row,  sizeof(float)};
+  kvpolicy_cache cache = {LAYERS, QUERY_HEADS, KV_HEADS, DIM,       0,    1,       CAPACITY,
+                          plane,  plane,       counts,   positions, list, CAPACITY};
+  kvpolicy_state* state;
+  cache.values.data = values;
+  if (list != NULL) cache.keys.unit_stride = cache.values.unit_stride = row * KV_HEADS;
+  for (int lane = 0; lane < LANES; ++lane) {
+    counts[lane] = 0;
+    for (int e = 0; e < CAPACITY; ++e) slots[lane * CAPACITY + e] = e;
+  }
+  noise = 1;
+  check(kvpolicy_make(policy, &cache, 2, &state));
+  step(state, PREFILL, 0, list);
+  for (int i = 0; i < STEPS; ++i) step(state, 1, PREFILL + i, list);
+  if (kvpolicy_append(state, 0, CAPACITY, PREFILL + STEPS) != KVPOLICY_INVALID_ARGUMENT || counts[0] != 40) exit(2);
+  check(kvpolicy_reset(state, 0));
+  if (counts[0] != 0) exit(3);
+  kvpolicy_state_destroy(state);
+}
+
+int main(void) {
+  kvpolicy_policy* policy;
+  char text[100];
+  size_t length;
+  if (kvpolicy_parse("snapkv(windw=8)", &policy) != KVPOLICY_INVALID_ARGUMENT || policy != NULL) return 4;
+  if (strncmp(kvpolicy_last_error(), "parse: column 8 = windw, but ", 29) != 0) return 5;
+  if (kvpolicy_parse(NULL, &policy) != KVPOLICY_INVALID_ARGUMENT) return 6;
+  if (strcmp(kvpolicy_last_error(), "kvpolicy_parse: text = null, but it points to an object") != 0) return 7;
+  check(kvpolicy_parse(policy_text, &policy));
+  check(kvpolicy_print(policy, text, sizeof text, &length));
+  if (length != strlen(text) || strncmp(text, "snapkv(", 7) != 0) return 8;
+  seen = 14695981039346656037u;
+  decode(policy, NULL);
+  decode(policy, slots);
+  kvpolicy_policy_destroy(policy);
+  printf("decode %016llx, kvpolicy %s\n", (unsigned long long)seen, kvpolicy_version());
+  return 0;
+}
