@@ -9,7 +9,7 @@ if [[ "${1:-}" == --check ]]; then
   how=(--dry-run -Werror)
 fi
 folders=()
-for folder in include tests examples bench fuzz python/native; do
+for folder in include src tests examples bench fuzz python/native; do
   [[ -d $folder ]] && folders+=("$folder")
 done
 find "${folders[@]}" -name build -prune -o \( -name '*.hpp' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.cu' \) -print0 |

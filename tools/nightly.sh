@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: other random cases, longer fuzzing, planted bugs, threads, coverage, mutants.
-# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads soak coverage mutants clang libcxx device slow engines; all of them by default
+# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads soak coverage mutants clang libcxx aarch64 device slow engines; all of them by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --ci
@@ -74,7 +74,7 @@ engines() {
   tools/engines.sh llama_cpp transformers mpi llama_cpp_soak
 }
 
-for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx device slow engines}"; do
+for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx aarch64 device slow engines}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
@@ -85,6 +85,7 @@ for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx 
       coverage) step 'coverage' tools/coverage.sh ;;
       clang) step 'clang 19' clang ;;
       libcxx) step 'clang 19 with libc++' libcxx ;;
+      aarch64) step '64-bit ARM under qemu' tools/aarch64.sh ;;
       device) step 'on the emulated device' device ;;
       slow) step 'tests that wait for the night' slow ;;
       engines) step 'engines' engines ;;
