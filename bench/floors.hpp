@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <memory>
@@ -274,15 +275,20 @@ void in_pieces(kv::host_executor& exec, std::size_t bytes, Work const& work) {
   });
 }
 
+/// Reads every byte of a piece once.
+inline void read_piece(kv::isa simd_level, std::byte const* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  if (simd_level >= kv::isa::avx512) return keep(read_avx512(from, bytes));
+  if (simd_level >= kv::isa::avx2) return keep(read_avx2(from, bytes));
+#endif
+  (void)simd_level;
+  keep(read_portable(from, bytes));
+}
+
 /// Reads every byte once.
 inline void read_pass(kv::host_executor& exec, std::byte const* from, std::size_t bytes) {
-  in_pieces(exec, bytes, [&](std::size_t first, std::size_t some) {
-#if defined(__x86_64__)
-    if (exec.simd_level() >= kv::isa::avx512) return keep(read_avx512(from + first, some));
-    if (exec.simd_level() >= kv::isa::avx2) return keep(read_avx2(from + first, some));
-#endif
-    keep(read_portable(from + first, some));
-  });
+  in_pieces(exec, bytes,
+            [&](std::size_t first, std::size_t some) { read_piece(exec.simd_level(), from + first, some); });
 }
 
 inline void copy_pass(kv::host_executor& exec, std::byte* to, std::byte const* from, std::size_t bytes) {
@@ -299,6 +305,74 @@ inline void stream_pass(kv::host_executor& exec, std::byte* to, std::byte const*
   }
 #endif
   copy_pass(exec, to, from, bytes);
+}
+
+/// What a floor does with a column: it reads every byte once, or writes it, or both.
+enum class touching { read, write, both };
+
+/// Bytes that a verb must touch at least once.
+struct column {
+  touching how;
+  void const* data;
+  std::size_t bytes;
+};
+
+inline void write_portable(std::byte* to, std::size_t bytes, bool keeps) {
+  for (std::size_t at = 0; at + 64 <= bytes; at += 64) {
+    std::uint64_t words[8] = {};
+    if (keeps) std::memcpy(words, to + at, 64);
+    asm volatile("" : : "r"(words) : "memory");
+    std::memcpy(to + at, words, 64);
+  }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) inline void write_avx2(std::byte* to, std::size_t bytes, bool keeps) {
+  __m256i a = _mm256_setzero_si256(), b = a;
+  for (std::size_t at = 0; at + 64 <= bytes; at += 64) {
+    auto* const p = reinterpret_cast<__m256i*>(to + at);
+    if (keeps) a = _mm256_loadu_si256(p), b = _mm256_loadu_si256(p + 1);
+    asm volatile("" : "+x"(a), "+x"(b));
+    _mm256_storeu_si256(p, a);
+    _mm256_storeu_si256(p + 1, b);
+  }
+}
+
+__attribute__((target("avx512f"))) inline void write_avx512(std::byte* to, std::size_t bytes, bool keeps) {
+  __m512i a = _mm512_setzero_si512();
+  for (std::size_t at = 0; at + 64 <= bytes; at += 64) {
+    if (keeps) a = _mm512_loadu_si512(to + at);
+    asm volatile("" : "+v"(a));
+    _mm512_storeu_si512(to + at, a);
+  }
+}
+#endif
+
+/// Writes every byte of a piece once: what was there (`keeps`), or zeros.
+inline void write_piece(kv::isa simd_level, std::byte* to, std::size_t bytes, bool keeps) {
+#if defined(__x86_64__)
+  if (simd_level >= kv::isa::avx512) return write_avx512(to, bytes, keeps);
+  if (simd_level >= kv::isa::avx2) return write_avx2(to, bytes, keeps);
+#endif
+  (void)simd_level;
+  write_portable(to, bytes, keeps);
+}
+
+/// The plain loop that a verb is compared with: touches every column once, with as many threads as the verb may use.
+inline void touch_pass(kv::host_executor& exec, std::initializer_list<column> columns) {
+  exec.for_each(pieces, [&](int piece, int) {
+    for (column const& each : columns) {
+      std::size_t const part = each.bytes / pieces / 256 * 256;
+      std::size_t const first = part * static_cast<std::size_t>(piece);
+      std::size_t const bytes = piece + 1 == pieces ? each.bytes - first : part;
+      auto* const data = static_cast<std::byte*>(const_cast<void*>(each.data)) + first;
+      if (each.how == touching::read) {
+        read_piece(exec.simd_level(), data, bytes);
+      } else {
+        write_piece(exec.simd_level(), data, bytes, each.how == touching::both);
+      }
+    }
+  });
 }
 
 /// Runs this many operations at the peak rate, on all threads.

@@ -4,6 +4,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -22,6 +23,11 @@ class rounds {
 
   /// The median seconds of one work.
   [[nodiscard]] double seconds(std::size_t work) const { return median(taken_[work]); }
+
+  /// The least seconds of one work: what it takes when nothing disturbs it.
+  [[nodiscard]] double least(std::size_t work) const {
+    return *std::min_element(taken_[work].begin(), taken_[work].end());
+  }
 
   /// The median over rounds of the ratio of the time of `a` to that of `b`.
   [[nodiscard]] double ratio(std::size_t a, std::size_t b) const {
@@ -77,6 +83,16 @@ inline void report_rate(benchmark::State& state, double bytes, double seconds, i
   state.counters["bytes/s"] = bytes / seconds;
   state.counters["of_copy"] = bytes / seconds / floors::of(threads).copy();
   state.counters["of_floor"] = bytes / seconds / floors::of(threads).best();
+}
+
+/// Floors below this count as this: nobody waits for less.
+inline constexpr double least_floor = 20e-6;
+
+/// Reports the share of its floor that a verb reaches, of the least times of both.
+inline void report_share(benchmark::State& state, rounds const& taken, std::size_t verb, std::size_t floor) {
+  state.counters["share"] = std::max(taken.least(floor), least_floor) / taken.least(verb);
+  state.counters["verb_us"] = 1e6 * taken.least(verb);
+  state.counters["floor_us"] = 1e6 * taken.least(floor);
 }
 
 /// Bytes of free memory; 0 if the system does not report them.

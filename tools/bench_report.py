@@ -6,9 +6,10 @@
 
 Runs the benchmarks named `report/...`, in which everything that is compared runs in turn, and tools/bench_peers.py in turn with
 bench_policies_snapkv; all of it three times, because where a process's pages come to lie moves its figures, and the median counts.
-`--from DIR` takes the JSON of an earlier run instead. The last line is `N met, N missed`, of the must column; rows that this machine
-cannot answer are n/a, with the reason, and in neither count. Exit status 1 if a program failed, a result was wrong, or nothing was
-measured.
+Then every verb and every applier against a floor of its own, as tools/bench_rows.json lists them. `--from DIR` takes the JSON of an
+earlier run instead. The last line is `N met, N missed, N n/a`, of the must column; rows that this machine cannot answer are n/a, with
+the reason. Rows below their must for which bench_rows.json argues are counted apart. Exit status 1 if a program failed, a result was
+wrong, a verb or applier has no row, or nothing was measured.
 """
 import argparse
 import json
@@ -21,6 +22,8 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import bench_verbs
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTS = {"0": "f32", "1": "f16", "2": "bf16"}
@@ -95,11 +98,16 @@ def torch_python(asked: str) -> tuple[str, str]:
     return "", f"no Python with PyTorch; pip install torch, then {TORCH_COMMAND}"
 
 
-def measure(programs: Path, python: str, to: Path) -> None:
+def measure(programs: Path, python: str, to: Path, verbs: bench_verbs.Table, only_verbs: bool) -> None:
     to.mkdir(parents=True, exist_ok=True)
     for old in to.glob("*.json"):
         old.unlink()
     for i in range(ROUNDS):
+        for name, pattern in verbs.programs().items():
+            print(f"bench_report: bench_{name}, its verbs, {i + 1} of {ROUNDS}", flush=True)
+            run_program(programs / f"bench_{name}", pattern, to / f"verb.{name}.{i}.json")
+        if only_verbs:
+            continue
         for name, pattern in REPORTED.items():
             print(f"bench_report: bench_{name}, {i + 1} of {ROUNDS}", flush=True)
             run_program(programs / f"bench_{name}", pattern, to / f"{name}.{i}.json")
@@ -131,9 +139,15 @@ class Row:
     measured: float | None = None
     beside: str = ""  # the other figures of the same row
     why_not: str = ""
+    argued: str = ""  # why it does not matter that the row is below its must
+    argued_least: float = math.inf
 
     def passes(self, limit: float) -> bool:
         return self.measured is not None and (self.measured <= limit if self.low else self.measured >= limit)
+
+    def is_argued(self) -> bool:
+        enough = self.measured is not None and not self.passes(self.must) and not self.low and self.measured >= self.argued_least
+        return bool(self.argued) and enough
 
     def limit(self, value: float) -> str:
         return f"{'≤' if self.low else '≥'} {number(value)}{self.suffix()}"
@@ -151,6 +165,8 @@ class Row:
     def verdict(self) -> str:
         if self.measured is None:
             return ("missed, " if self.answered() else "n/a: ") + self.why_not
+        if self.is_argued():
+            return "argued: " + self.argued
         if not self.passes(self.must):
             return "missed"
         return "met, goal met" if self.passes(self.goal) else "met, goal missed"
@@ -312,6 +328,28 @@ def serving_row(found: list[dict]) -> Row:
     return row
 
 
+def verb_rows(verbs: bench_verbs.Table, of: Results) -> list[Row]:
+    """A row for each of the table that no other part of the report makes."""
+    made = []
+    for asked in verbs.rows:
+        if asked.present:
+            continue
+        unit = "share" if asked.counter == "share" else "x"
+        row = Row(asked.what, asked.must, asked.goal, asked.low, unit, argued=asked.argued, argued_least=verbs.argued_least)
+        runs = [(match[0], run[asked.counter]) for match, run in of.matching(asked.runs) if asked.counter in run]
+        wrong = [why for name, why in of.refused.items() if re.fullmatch(asked.runs, name) and not why.startswith("n/a: ")]
+        if runs and not wrong:
+            name, row.measured = (max if row.low else min)(runs, key=lambda one: one[1])
+            row.beside = f"worst: {bench_verbs.short_name(name)}"
+            if len(runs) > 1:
+                best = (min if row.low else max)(value for _, value in runs)
+                row.beside += f"; best {number(best)}"
+        else:
+            row.why_not = of.why_not(asked.runs)
+        made.append(row)
+    return made
+
+
 # Writing ---------------------------------------------------------------------------------------------------------------
 
 
@@ -437,18 +475,55 @@ def arguments() -> argparse.Namespace:
     asked.add_argument("--compiler", default="")
     asked.add_argument("--build-type", default="")
     asked.add_argument("--no-page", action="store_true", help="print only")
+    asked.add_argument("--only-verbs", action="store_true", help="measure and print only the rows of verbs and appliers")
     given = asked.parse_args()
     if not given.earlier and not given.programs:
         asked.error("--programs or --from")
     return given
 
 
+def verb_results(to: Path, verbs: bench_verbs.Table) -> Results:
+    rounds = []
+    for i in range(ROUNDS):
+        found = [to / f"verb.{name}.{i}.json" for name in verbs.programs()]
+        if not all(path.exists() for path in found):
+            continue
+        rounds.append(Results())
+        for path in found:
+            rounds[-1].add(json.loads(path.read_text()))
+    return Results.median(rounds) if rounds else Results()
+
+
+def told(rows: list[Row], more: list[Row], measured: list[Results], verbs: bench_verbs.Table) -> int:
+    """Prints every row and the counts; returns the exit status."""
+    wrong = [f"{name}: {why}" for one in measured for name, why in one.refused.items() if not why.startswith("n/a")]
+    present = [row.what for row in rows] if rows else [row.present for row in verbs.rows]
+    wrong += verbs.faults(present)
+    for row in rows + more:
+        print(f"{row.what}: {row.figure()}, must {row.limit(row.must)}, goal {row.limit(row.goal)}: {row.verdict()}"
+              + (f" [{row.beside}]" if row.beside else ""))
+    for line in wrong:
+        print(f"bench_report: {line}", file=sys.stderr)
+    answered = [row for row in rows + more if row.answered()]
+    argued = sum(row.is_argued() for row in answered)
+    met = sum(row.passes(row.must) for row in answered)
+    reached = sum(row.passes(row.goal) for row in answered)
+    print(f"goals: {reached} met, {len(answered) - reached} missed")
+    print(f"argued: {argued}")
+    print(f"{met} met, {len(answered) - met - argued} missed, {len(rows) + len(more) - len(answered)} n/a")
+    return 1 if wrong or not answered else 0
+
+
 def main() -> int:
     asked = arguments()
     python, why_not = ("", "the earlier run had no PyTorch") if asked.earlier else torch_python(asked.torch_python)
     to = asked.earlier or asked.out or asked.programs.parent / "bench_report"
+    verbs = bench_verbs.Table()
     if not asked.earlier:
-        measure(asked.programs, python, to)
+        measure(asked.programs, python, to, verbs, asked.only_verbs)
+    of_verbs = verb_results(to, verbs)
+    if asked.only_verbs:
+        return told([], verb_rows(verbs, of_verbs), [of_verbs], verbs)
     rounds, ours = [], []
     for i in range(len(list(to.glob("snapkv.*.json")))):
         rounds.append(Results())
@@ -466,24 +541,16 @@ def main() -> int:
     rows += [gather_row(results)] + thread_rows(results) + [scratch_row(results)] + slot_rows(results)
     served = to / "serving.json"
     rows.append(serving_row(json.loads(served.read_text()) if served.exists() else []))
-    wrong = [f"{name}: {why}" for one in (results, *ours) for name, why in one.refused.items() if not why.startswith("n/a")]
     print(about(results, asked, theirs))
-    for row in rows:
-        print(f"{row.what}: {row.figure()}, must {row.limit(row.must)}, goal {row.limit(row.goal)}: {row.verdict()}"
-              + (f" [{row.beside}]" if row.beside else ""))
-    for line in wrong:
-        print(f"bench_report: {line}", file=sys.stderr)
+    more = verb_rows(verbs, of_verbs)
+    status = told(rows, more, [results, *ours, of_verbs], verbs)
     if not asked.no_page:
         write_page(ROOT / "docs/performance.md",
                    {"machine": about(results, asked, theirs),
-                    "table": main_table(rows) + distribution_table(results) + peer_table(results, ours, theirs)})
+                    "table": main_table(rows) + "\nEvery verb and applier:\n\n" + main_table(more)
+                    + distribution_table(results) + peer_table(results, ours, theirs)})
         (ROOT / "docs/performance.svg").write_text(plot(rows))
-    answered = [row for row in rows if row.answered()]
-    met = sum(row.passes(row.must) for row in answered)
-    reached = sum(row.passes(row.goal) for row in answered)
-    print(f"goals: {reached} met, {len(answered) - reached} missed; n/a: {len(rows) - len(answered)} of {len(rows)} rows")
-    print(f"{met} met, {len(answered) - met} missed")
-    return 1 if wrong or not answered else 0
+    return status
 
 
 if __name__ == "__main__":

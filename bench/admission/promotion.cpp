@@ -1,78 +1,15 @@
 // One step's promotion for a whole model: the oldest row of every lane's window goes on in its pages, against a copy of
 // the same number of rows from other places of the same rings to other places of the same pages.
-#include <numeric>
-
+#include "dual_model.hpp"
 #include "measure.hpp"
-#include "model.hpp"
 
 namespace {
 
 namespace kv = kvpolicy;
 
-constexpr int window = 256, page = 16, lane_pages = 32, lanes = 36 * 8;
-constexpr std::size_t row = 256;  // of 128 numbers in bf16
-
-/// Rings in local pages of a pool, and 32 pages for every lane beside them.
-struct dual_model {
-  bench::memory k, v;
-  std::vector<int> free, table, held, count, position, window_position;
-  int free_count = 0, oldest = 0, window_count = 0;
-  kv::dual_cache both;
-
-  dual_model() : k(pool_bytes()), v(pool_bytes()) {
-    bench::fill_elements(k, kv::codec::bf16, 1, 1);
-    bench::fill_elements(v, kv::codec::bf16, 1, 2);
-    free.resize(lanes * lane_pages);
-    table.resize(lanes * lane_pages);
-    held.resize(lanes);
-    count.resize(lanes);
-    position.resize(lanes * lane_pages * page);
-    window_position.resize(window);
-    std::iota(free.rbegin(), free.rend(), lanes * window / page);
-    free_count = lanes * lane_pages;
-    view();
-  }
-  static std::size_t pool_bytes() { return row * lanes * (window + lane_pages * page); }
-
-  kv::plane plane(bench::memory const& of, bool ring) const {
-    auto const bytes = static_cast<std::int64_t>(row);
-    kv::plane made{
-        .base = of.data(), .element = kv::codec::bf16, .dims = 128, .unit = page * bytes, .token = bytes, .dim = 2};
-    if (!ring) return made;
-    made.head = window * bytes;
-    made.layer = made.head * 8;
-    made.unit = made.layer * 36;
-    return made;
-  }
-  void view() {
-    auto const who = [](kv::by_lane<int> counts, kv::by_lane<int> positions, int bound) {
-      return kv::lanes{.layer_end = 36, .heads = 8, .bound = bound, .count = counts, .position = positions};
-    };
-    both.window = {.shape = bench::whole_model,
-                   .lanes = who({&window_count, 1, 0, 0}, {window_position.data(), window, 0, 0}, window),
-                   .k = plane(k, true),
-                   .v = plane(v, true),
-                   .where = {kv::locating::ring, {&oldest, 1, 0, 0}, window, 1}};
-    both.oldest = {&oldest, 1, 0, 0};
-    constexpr std::int64_t capacity = lane_pages * page;
-    both.global.table = {table.data(), 0, 8 * lane_pages, lane_pages};
-    both.global.entries = {
-        .shape = bench::whole_model,
-        .lanes = who({count.data(), 0, 8, 1}, {position.data(), 0, 8 * capacity, capacity}, capacity),
-        .k = plane(k, false),
-        .v = plane(v, false),
-        .where =
-            kv::block_table({table.data(), 0, 8 * lane_pages, lane_pages}, page, lanes * (window / page + lane_pages))};
-    both.global.num_pages = {held.data(), 0, 8, 1};
-    both.global.pages = {free.data(), &free_count, -1};
-  }
-  /// Pages are empty again; the window stays as it is.
-  void empty() {
-    std::fill(count.begin(), count.end(), 0);
-    kv::host_executor one;
-    kv::ops::release_pages(one, both.global);
-  }
-};
+using bench::dual_model, bench::lane_pages, bench::page, bench::window;
+constexpr int lanes = bench::dual_lanes;
+constexpr std::size_t row = bench::dual_row;
 
 void promotion(benchmark::State& state, int admitted_percent, int threads) {
   dual_model model;

@@ -159,9 +159,11 @@ void attention_mass(benchmark::State& state, bench::rows_by order) {
   if (!on.is_right()) return state.SkipWithError("wrong result");
   auto const peak = bench::floors::peak_of(exec.simd_level(), element);
   auto const taken = bench::in_turn(
-      state, [&] { on.mass(exec, on.queries()); }, [&] { bench::floors::peak_pass(exec, peak, on.operations()); });
+      state, [&] { on.mass(exec, on.queries()); }, [&] { bench::floors::peak_pass(exec, peak, on.operations()); },
+      [&] { bench::floors::read_pass(exec, on.cache().k.base, static_cast<std::size_t>(on.key_bytes())); });
   state.SetLabel(kv::name_of(element));
   state.counters["of_peak"] = taken.ratio(1, 0);
+  bench::report_share(state, taken, 0, taken.least(1) > taken.least(2) ? 1 : 2);  // reading, or multiplying
   bench::report_rate(state, on.key_bytes(), taken.seconds(0), threads);
 }
 BENCHMARK_CAPTURE(attention_mass, , bench::rows_by::head)

@@ -75,7 +75,14 @@ void append_column(benchmark::State& state) {
   std::fill(on.column.begin(), on.column.end(), 0.0f);
   carry();
   if (on.column != expected) return state.SkipWithError("wrong result");
-  bench::rounds const taken = bench::in_turn(state, carry, plain);
+  auto const touch = [&] {
+    std::size_t const there =
+        on.column.size() * static_cast<std::size_t>(num_new_tokens) / static_cast<std::size_t>(bound);
+    bench::floors::touch_pass(exec, {{bench::floors::touching::read, on.from.data(), on.from.size()},
+                                     {bench::floors::touching::write, on.column.data(), 4 * there}});
+  };
+  bench::rounds const taken = bench::in_turn(state, carry, plain, touch);
+  bench::report_share(state, taken, 0, 2);
   state.counters["over_loop"] = taken.ratio(0, 1);
   bench::report_rate(state, 4.0 * lanes * num_new_tokens, taken.seconds(0), threads);
 }

@@ -63,7 +63,7 @@ void fill_row(benchmark::State& state) {
   bench::fill_elements(k, element, 1, 1);
   bench::fill_elements(v, element, 1, 2);
   kv::cache const cache = pool_of(k, v, element, slots);
-  kv::host_executor exec;
+  kv::host_executor exec(static_cast<int>(state.range(1)));
   if (!fills(exec, cache, k, 1000)) return state.SkipWithError("wrong result");
   std::int64_t slot = 0;
   auto const elsewhere = [&] { slot = (slot + 977) % slots; };  // so that rows are not in a cache
@@ -71,13 +71,12 @@ void fill_row(benchmark::State& state) {
       state, elsewhere, [&] { kv::ops::fill_row(exec, cache, kv::place{slot, 0}, 0.0f, 0.0f); },
       [&] { for_each_row(cache, slot, [&](std::byte* to) { std::memset(to, 0, row); }); });
   state.counters["over_memset"] = taken.ratio(0, 1);
-  bench::report_rate(state, 2.0 * static_cast<double>(row) * layers * heads, taken.seconds(0), 1);
+  bench::report_share(state, taken, 0, 1);
+  bench::report_rate(state, 2.0 * static_cast<double>(row) * layers * heads, taken.seconds(0), exec.threads());
 }
 BENCHMARK(fill_row)
-    ->ArgNames({"element"})
-    ->Arg(static_cast<int>(kv::codec::f32))
-    ->Arg(static_cast<int>(kv::codec::f16))
-    ->Arg(static_cast<int>(kv::codec::bf16))
+    ->ArgNames({"element", "threads"})
+    ->ArgsProduct({{0, 1, 2}, {1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond)
     ->Iterations(1000);

@@ -103,7 +103,12 @@ void fold(benchmark::State& state) {
   std::fill(on.out.begin(), on.out.end(), -1.0f);
   together();
   if (!is_folded(on)) return state.SkipWithError("wrong result");
-  bench::rounds const taken = bench::in_turn_after(state, [&] { on.next(); }, together, plain, read);
+  auto const touch = [&] {
+    bench::floors::touch_pass(exec, {{bench::floors::touching::read, on.now, bytes},
+                                     {bench::floors::touching::write, on.out.data(), 4 * on.out.size()}});
+  };
+  bench::rounds const taken = bench::in_turn_after(state, [&] { on.next(); }, together, plain, read, touch);
+  bench::report_share(state, taken, 0, 3);
   state.counters["over_loop"] = taken.ratio(0, 1);
   state.counters["over_read"] = taken.ratio(0, 2);
   bench::report_rate(state, static_cast<double>(bytes), taken.seconds(0), threads);

@@ -237,6 +237,7 @@ void against_eigen(benchmark::State& state, Side& side, int lanes, int columns) 
   state.SetLabel(kv::name_of(static_cast<kv::codec>(state.range(1))));
   state.counters["of_eigen"] = taken.ratio(1, 0);
   state.counters["of_peak"] = taken.ratio(2, 0);
+  bench::report_share(state, taken, 0, 2);
   state.counters["GFLOP/s"] = side.operations() / taken.seconds(0) / 1e9;
   state.counters["eigen_GFLOP/s"] = side.operations() / taken.seconds(1) / 1e9;
 }
@@ -276,6 +277,7 @@ void against_weights(benchmark::State& state, Side& side) {
       state, [&] { side.run(exec); },
       [&] { bench::floors::read_pass(exec, reinterpret_cast<std::byte const*>(side.fc1().data()), bytes); });
   state.counters["over_read"] = taken.ratio(0, 1);
+  bench::report_share(state, taken, 0, 1);
   bench::report_rate(state, static_cast<double>(bytes), taken.seconds(0), exec.threads());
 }
 

@@ -94,7 +94,18 @@ void rewrite_list(benchmark::State& state) {
   on.put_back();
   plain();
   if (!is_rewritten(on, with_map)) return state.SkipWithError("wrong peer");
-  bench::rounds const taken = bench::in_turn_after(state, [&] { on.put_back(); }, rewrite, plain);
+  auto const touch = [&] {
+    using bench::floors::touching;
+    std::size_t const all = 4 * on.model.list.size();
+    std::size_t const maps = with_map ? all : 0;
+    bench::floors::touch_pass(exec, {{touching::both, on.model.list.data(), all},
+                                     {touching::read, on.model.ordinal.data(), 4 * on.model.ordinal.size()},
+                                     {touching::write, on.freed.data(), all / 4 * 3},
+                                     {touching::both, on.map.data(), maps},
+                                     {touching::read, on.model.position.data(), maps}});
+  };
+  bench::rounds const taken = bench::in_turn_after(state, [&] { on.put_back(); }, rewrite, plain, touch);
+  bench::report_share(state, taken, 0, 2);
   state.counters["over_loop"] = taken.ratio(0, 1);
   double const each = with_map ? 3 : 1;  // the list; the map and the positions
   bench::report_rate(state, 4.0 * each * lanes * on.model.bound, taken.seconds(0), threads);
@@ -125,7 +136,7 @@ bool checks(edited& on, kv::list_edit<> const& edit, kv::host_executor& exec) {
 void check_list(benchmark::State& state) {
   if (!fits(state)) return;
   edited on(static_cast<int>(state.range(0)));
-  kv::host_executor exec;
+  kv::host_executor exec(static_cast<int>(state.range(2)));
   kv::cache const cache = on.model.view();
   kv::keep_set const keep = on.model.keep();
   exec.reserve(kv::implementation<kv::ops::rewrite_list_t, kv::host>::scratch(cache));
@@ -137,13 +148,21 @@ void check_list(benchmark::State& state) {
     for (std::vector<int> const* table : {&on.model.list, &on.model.position, &on.map})
       bench::floors::read_pass(exec, reinterpret_cast<std::byte const*>(table->data()), 4 * table->size());
   };
-  bench::rounds const taken = bench::in_turn(state, check, read);
+  auto const touch = [&] {
+    using bench::floors::touching;
+    bench::floors::touch_pass(exec, {{touching::read, on.model.list.data(), 4 * on.model.list.size()},
+                                     {touching::read, on.model.position.data(), 4 * on.model.list.size()},
+                                     {touching::read, on.map.data(), 4 * on.model.list.size()},
+                                     {touching::read, on.model.ordinal.data(), 4 * on.model.ordinal.size()}});
+  };
+  bench::rounds const taken = bench::in_turn(state, check, read, touch);
   state.counters["over_read"] = taken.ratio(0, 1);
-  bench::report_rate(state, 12.0 * lanes * on.model.bound, taken.seconds(0), 1);
+  bench::report_share(state, taken, 0, 2);
+  bench::report_rate(state, 12.0 * lanes * on.model.bound, taken.seconds(0), exec.threads());
 }
 BENCHMARK(check_list)
-    ->ArgNames({"entries", "distinct"})
-    ->ArgsProduct({{4096, 32768}, {0, 1}})
+    ->ArgNames({"entries", "distinct", "threads"})
+    ->ArgsProduct({{4096, 32768}, {0, 1}, {1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond)
     ->Iterations(20);
@@ -151,7 +170,7 @@ BENCHMARK(check_list)
 void relist(benchmark::State& state) {
   if (!fits(state)) return;
   edited on(static_cast<int>(state.range(0)));
-  kv::host_executor exec;
+  kv::host_executor exec(static_cast<int>(state.range(1)));
   kv::cache const cache = on.model.view();
   for (int i = 0; i < lanes; ++i) {  // live are the kept entries, at the positions that they had
     auto const kept = on.model.keep().listed(i);
@@ -173,13 +192,21 @@ void relist(benchmark::State& state) {
       if (stays && on.model.row(on.model.list, i)[live++] != was[p]) return state.SkipWithError("wrong result");
     }
   }
-  bench::rounds const taken = bench::in_turn_after(state, [&] { on.map = on.first; }, again);
-  bench::report_rate(state, 4.0 * lanes * (on.model.bound + 2 * (on.model.bound / 4)), taken.seconds(0), 1);
+  auto const touch = [&] {
+    using bench::floors::touching;
+    std::size_t const all = 4 * on.model.list.size();
+    bench::floors::touch_pass(exec, {{touching::both, on.map.data(), all},
+                                     {touching::read, on.model.position.data(), all / 4},
+                                     {touching::write, on.freed.data(), all / 4}});  // in the list's place
+  };
+  bench::rounds const taken = bench::in_turn_after(state, [&] { on.map = on.first; }, again, touch);
+  bench::report_share(state, taken, 0, 1);
+  bench::report_rate(state, 4.0 * lanes * (on.model.bound + 2 * (on.model.bound / 4)), taken.seconds(0),
+                     exec.threads());
 }
 BENCHMARK(relist)
-    ->ArgNames({"entries"})
-    ->Arg(4096)
-    ->Arg(32768)
+    ->ArgNames({"entries", "threads"})
+    ->ArgsProduct({{4096, 32768}, {1, 2}})
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond)
     ->Iterations(20);

@@ -124,6 +124,7 @@ void page_scores(benchmark::State& state) {
       state, [&] { on.score(exec); }, [&] { bench::floors::read_pass(exec, on.rows().data(), on.rows().size()); });
   state.SetLabel(kv::name_of(element));
   state.counters["of_read"] = taken.ratio(1, 0);
+  bench::report_share(state, taken, 0, 1);
   bench::report_rate(state, static_cast<double>(on.rows().size()), taken.seconds(0), threads);
 }
 BENCHMARK(page_scores)
@@ -172,7 +173,11 @@ void page_scores_of_keys(benchmark::State& state) {
         on.forget();
         kv::ops::extend_bounds(exec, cache.lanes, kv::keys_of(cache), on.bounds());
       },
-      [&] { bench::floors::read_pass(exec, layer.keys().data(), layer.keys().size()); });
+      [&] { bench::floors::read_pass(exec, layer.keys().data(), layer.keys().size()); },
+      [&] {
+        bench::floors::touch_pass(exec, {{bench::floors::touching::read, layer.keys().data(), layer.keys().size()},
+                                         {bench::floors::touching::write, on.rows().data(), on.rows().size()}});
+      });
   state.SetLabel(kv::name_of(element));
   state.counters["logits_over"] = taken.ratio(1, 0);
   state.counters["of_read"] = taken.ratio(2, 0);
@@ -181,6 +186,7 @@ void page_scores_of_keys(benchmark::State& state) {
   state.counters["scores_ms"] = 1e3 * taken.seconds(0);
   state.counters["logits_ms"] = 1e3 * taken.seconds(1);
   state.counters["extend_ms"] = 1e3 * taken.seconds(3);
+  bench::report_share(state, taken, 3, 5);  // of extend_bounds
 }
 BENCHMARK(page_scores_of_keys)
     ->ArgNames({"element", "threads"})

@@ -153,7 +153,13 @@ void rerotate(benchmark::State& state) {
   if (!turns(on, plain)) return state.SkipWithError("wrong peer");
   std::size_t const bytes = on.keys.size() / 8;  // an eighth of the keys as source and target of a copy: a floor
   auto const copy = [&] { bench::floors::copy_pass(exec, on.keys.data(), on.keys.data() + bytes, bytes); };
-  bench::rounds const taken = bench::in_turn_after(state, [&] { on.put_back(); }, turn, plain, copy);
+  auto const touch = [&] {
+    using bench::floors::touching;
+    bench::floors::touch_pass(exec, {{touching::both, on.keys.data(), on.keys.size()},
+                                     {touching::both, on.position.data(), 4 * on.position.size()}});
+  };
+  bench::rounds const taken = bench::in_turn_after(state, [&] { on.put_back(); }, turn, plain, copy, touch);
+  bench::report_share(state, taken, 0, 3);
   state.counters["over_loop"] = taken.ratio(0, 1);
   state.counters["over_copy"] = taken.ratio(0, 2) / 8;
   bench::report_rate(state, static_cast<double>(on.keys.size()), taken.seconds(0), threads);

@@ -30,6 +30,7 @@ void row_norm(benchmark::State& state) {
   }
   auto const taken =
       bench::in_turn(state, run, [&] { bench::floors::read_pass(exec, model.keys().data(), model.plane_bytes()); });
+  bench::report_share(state, taken, 0, 1);
   state.SetLabel(kv::name_of(element));
   state.counters["over_read"] = taken.ratio(0, 1);
   bench::report_rate(state, static_cast<double>(model.plane_bytes()), taken.seconds(0), threads);

@@ -99,7 +99,13 @@ void select_if(benchmark::State& state) {
   std::size_t const bytes = 4 * lanes * on.width;
   bench::rounds const taken = bench::in_turn_after(
       state, [&] { on.next(); }, [&] { kv::ops::select_if(exec, on.view(), rule, on.keep()); }, plain,
-      [&] { bench::floors::read_pass(exec, reinterpret_cast<std::byte*>(on.now), bytes); });
+      [&] { bench::floors::read_pass(exec, reinterpret_cast<std::byte*>(on.now), bytes); },
+      [&] {
+        bench::floors::touch_pass(exec, {{bench::floors::touching::read, on.now, bytes},
+                                         {bench::floors::touching::write, on.ordinal.data(),
+                                          4 * static_cast<std::size_t>(on.offset.back())}});
+      });
+  bench::report_share(state, taken, 0, 3);
   state.counters["over_copy_if"] = taken.ratio(0, 1);
   state.counters["over_read"] = taken.ratio(0, 2);
   bench::report_rate(state, static_cast<double>(bytes), taken.seconds(0), threads);

@@ -24,6 +24,26 @@ std::int64_t rows_to_move(bench::listed_model& model, int i) {
   return std::count_if(kept.begin(), kept.end(), [&](int e) { return slot[e] > below; });
 }
 
+/// The rows of a lane that have to move, by their slots, each with a slot that becomes free below.
+std::vector<std::pair<int, int>> moves_of(bench::listed_model& model, int i) {
+  auto const kept = model.keep().listed(i);
+  int const* const slot = model.row(model.list, i);
+  std::vector<int> sorted(slot, slot + model.bound);
+  std::sort(sorted.begin(), sorted.end());
+  int const below = sorted[kept.size() - 1];
+  std::vector<bool> used(sorted.size() + 2);
+  for (int const e : kept) used[static_cast<std::size_t>(slot[e])] = true;
+  std::vector<int> holes;
+  for (int const one : sorted) {
+    if (one <= below && !used[static_cast<std::size_t>(one)]) holes.push_back(one);
+  }
+  std::vector<std::pair<int, int>> made;
+  for (int const e : kept) {
+    if (slot[e] > below) made.emplace_back(slot[e], holes[made.size()]);
+  }
+  return made;
+}
+
 /// True if the lanes' kept rows, in the order of their lists, are what they were, and stand in the lowest slots.
 bool fills(bench::listed_model& model, kv::cache const& cache, kv::host_executor& exec) {
   std::vector<std::byte> before;
@@ -70,13 +90,29 @@ void fill_holes(benchmark::State& state) {
   if (!fills(model, cache, exec)) return state.SkipWithError("wrong result");
   std::int64_t rows = 0;
   for (int i = 0; i < lanes; ++i) rows += rows_to_move(model, i);
+  std::vector<std::vector<std::pair<int, int>>> moves;
+  for (int i = 0; i < lanes; ++i) moves.push_back(moves_of(model, i));
   std::size_t const moved = 2 * row * static_cast<std::size_t>(rows);
   bench::memory const from(moved), to(moved);
   std::memset(from.data(), 1, moved);
   std::memset(to.data(), 2, moved);
   bench::rounds const taken = bench::in_turn_after(
       state, [&] { model.reset(); }, [&] { kv::ops::fill_holes(exec, keep, cache, model.rows_of(model.list)); },
-      [&] { bench::floors::copy_pass(exec, to.data(), from.data(), moved); });
+      [&] { bench::floors::copy_pass(exec, to.data(), from.data(), moved); },
+      [&] {
+        using bench::floors::touching;
+        bench::floors::touch_pass(exec, {{touching::both, model.list.data(), 4 * model.list.size()},
+                                         {touching::read, model.ordinal.data(), 4 * model.ordinal.size()}});
+        exec.for_each(lanes, [&](int i, int) {
+          for (kv::plane const* const each : {&cache.k, &cache.v}) {
+            std::byte* const pool = each->row(cache.lanes.at(i).layer, {0, 0}, cache.lanes.at(i).head);
+            for (auto const& [source, hole] : moves[static_cast<std::size_t>(i)])
+              std::memcpy(pool + row * static_cast<std::size_t>(hole), pool + row * static_cast<std::size_t>(source),
+                          row);
+          }
+        });
+      });
+  bench::report_share(state, taken, 0, 2);
   state.counters["over_memcpy"] = taken.ratio(0, 1);
   state.counters["rows"] = static_cast<double>(2 * rows);
   bench::report_rate(state, static_cast<double>(moved), taken.seconds(0), threads);
@@ -168,7 +204,18 @@ void drop_units(benchmark::State& state) {
   on.reset();
   drop();
   if (written(on) != expected) return state.SkipWithError("wrong result");
-  bench::rounds const taken = bench::in_turn_after(state, [&] { on.reset(); }, drop, plain);
+  std::int64_t const stays = on.model.count.front();
+  auto const touch = [&] {
+    using bench::floors::touching;
+    std::size_t const blocks = 4 * on.table.size();
+    bench::floors::touch_pass(
+        exec, {{touching::read, on.model.ordinal.data(), 4 * on.model.ordinal.size()},
+               {touching::both, on.table.data(), blocks},
+               {touching::write, on.freed.data(), blocks},
+               {touching::both, on.model.position.data(), 4 * lanes * static_cast<std::size_t>(stays)}});
+  };
+  bench::rounds const taken = bench::in_turn_after(state, [&] { on.reset(); }, drop, plain, touch);
+  bench::report_share(state, taken, 0, 2);
   state.counters["over_loop"] = taken.ratio(0, 1);
   bench::report_rate(state, 4.0 * lanes * (entries + on.blocks), taken.seconds(0), threads);  // positions and tables
 }

@@ -3,6 +3,7 @@
 #include "reference/intent_kv.hpp"
 
 #include "checks.hpp"
+#include "drawn_head.hpp"
 #include "measure.hpp"
 #include "model.hpp"
 
@@ -12,28 +13,7 @@ namespace kv = kvpolicy;
 
 constexpr int span = 32;
 
-/// Weights of a head of the paper's sizes, drawn at random.
-class drawn_head {
- public:
-  explicit drawn_head(int dims) : values_(static_cast<std::size_t>(kv::residual_head::parameters(dims, 128, 256))) {
-    bench::noise from(5);
-    for (float& each : values_) each = static_cast<float>(0.05 * (2 * from.uniform() - 1));
-    float const* next = values_.data();
-    auto const take = [&](int floats) { return std::exchange(next, next + floats); };
-    int const phi = 3 * dims + 1;
-    view_ = {.dims = dims, .width = 128, .hidden = 256, .alpha = 1};
-    view_.w_q = take(128 * phi), view_.w_q_bias = take(128);
-    view_.w_k = take(128 * dims), view_.w_k_bias = take(128);
-    view_.w_v = take(128 * dims), view_.w_v_bias = take(128);
-    view_.fc1 = take(256 * (phi + 128)), view_.fc1_bias = take(256);
-    view_.fc2 = take(256), view_.fc2_bias = take(1);
-  }
-  [[nodiscard]] kv::residual_head const& view() const { return view_; }
-
- private:
-  std::vector<float> values_;
-  kv::residual_head view_;
-};
+using bench::drawn_head;
 
 /// A sequence in a slot map, the last rows of its turn, and the tables that a dead slot is redirected in.
 class turn_of {
@@ -164,23 +144,30 @@ void intent_kv_learnable(benchmark::State& state) {
   int const entries = static_cast<int>(state.range(0));
   auto const element = static_cast<kv::codec>(state.range(1));
   int const threads = static_cast<int>(state.range(2));
-  if (!bench::has_memory(state, bench::model_cache::bytes(bench::whole_model, entries, element))) return;
+  if (!bench::has_memory(state, 2 * bench::model_cache::bytes(bench::whole_model, entries, element))) return;
   drawn_head const head(bench::whole_model.head_dim);
   auto policy = kv::policies::intent_kv({.budget = entries / 2, .score = {.mode = kv::intent_mode::learnable}});
   policy.score.residual = head.view();
   turn_of run(bench::whole_model, entries, element, policy, threads);
+  turn_of rule(bench::whole_model, entries, element, kv::policies::intent_kv({.budget = entries / 2}), threads);
   run.decide();
   run.apply();
   if (!run.kept_its_budget()) return state.SkipWithError("wrong result");
   auto const taken = bench::in_turn_after(
-      state, [&] { run.reset(); },
+      state,
+      [&] {
+        run.reset();
+        rule.reset();
+      },
       [&] {
         run.decide();
         run.apply();
       },
-      [&] { run.decide(); });
+      [&] { run.decide(); }, [&] { rule.score(); });
   state.SetLabel(kv::name_of(element));
   state.counters["decide_ms"] = 1e3 * taken.seconds(1);
+  state.counters["rule_ms"] = 1e3 * taken.seconds(2);
+  state.counters["event_over_rule"] = taken.ratio(0, 2);
   bench::report_rate(state, static_cast<double>(run.keys().size()), taken.seconds(0), threads);
 }
 BENCHMARK(intent_kv_learnable)
