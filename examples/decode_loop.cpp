@@ -50,6 +50,7 @@ void decode(char const* name, Policy const& policy, Applier const& how) {
   auto plan = kv::make_plan(exec, policy, cache, how);
   long moved = 0;
   for (int token = 0; token < steps; ++token) {
+    // example-begin
     engine.forward(token);
     kv::append(exec, cache, state, {.tokens = 1, .position = token});
     kv::signals const in{cache.lanes, kv::keys_of(cache)};
@@ -58,6 +59,7 @@ void decode(char const* name, Policy const& policy, Applier const& how) {
     std::vector<float> const before = engine.v;
     kv::decide(exec, policy, in, state, plan);
     kv::apply(exec, how, plan, cache, state);
+    // example-end
     for (std::size_t row = 0; row < before.size(); row += 8) moved += before[row] != engine.v[row] ? 1 : 0;
   }
   std::vector<int> held(engine.positions.begin(), engine.positions.begin() + engine.counts[0]);

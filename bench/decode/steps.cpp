@@ -1,6 +1,6 @@
 // The steady state of a decode loop: one token is appended, observed, decided about and dropped in each step, for all
-// lanes of a model. Beside it, in the same run, its floor: plain loops over the columns that the rule needs, on the same
-// threads. A floor below 20 us counts as 20 us.
+// lanes of a model. Beside it, in the same run, its floor: plain loops over the columns that the rule needs, on the
+// same threads. A floor below 20 us counts as 20 us.
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -44,11 +44,8 @@ struct decode_model {
     kv::cache made{.shape = bench::whole_model, .k = rows, .v = rows};
     made.v.base = v.data();
     made.where = by_list ? kv::slot_map({list.data(), 0, 8LL * bound, bound}, bound) : kv::identity_map(bound);
-    made.lanes = {.layer_end = 36,
-                  .heads = 8,
-                  .bound = bound,
-                  .count = {count.data(), 0, 8, 1},
-                  .position = table(position)};
+    made.lanes = {
+        .layer_end = 36, .heads = 8, .bound = bound, .count = {count.data(), 0, 8, 1}, .position = table(position)};
     if (!order.empty()) made.lanes.order = {order.data(), 0, 8, 1};
     return made;
   }
@@ -265,7 +262,8 @@ void streaming_llm_slack(benchmark::State& state) {
   double const bytes = 288.0 * (budget + slack + 1) * 2 * 128 * kv::bytes_of(element);
   if (!bench::has_memory(state, bytes)) return;
   decode_model model(budget, slack + 1, element, false, true);
-  kv::eviction const policy{.score = kv::streaming_llm{}, .budget = kv::per_lane{budget}, .trigger = kv::over_budget{slack}};
+  kv::eviction const policy{
+      .score = kv::streaming_llm{}, .budget = kv::per_lane{budget}, .trigger = kv::over_budget{slack}};
   kv::host_executor exec(static_cast<int>(state.range(2)));
   kv::cache cache = model.view();
   auto held = kv::make_state(exec, policy, cache);
@@ -300,7 +298,8 @@ void streaming_llm_slack(benchmark::State& state) {
     std::size_t const row = model.row_bytes();
     exec.for_each(288, [&](int i, int) {
       for (bench::memory const* plane : {&model.k, &model.v}) {
-        std::byte* const lane = plane->data() + static_cast<std::size_t>(i) * static_cast<std::size_t>(model.bound) * row;
+        std::byte* const lane =
+            plane->data() + static_cast<std::size_t>(i) * static_cast<std::size_t>(model.bound) * row;
         std::memmove(lane + 4 * row, lane + (4 + slack + 1) * row, static_cast<std::size_t>(budget - 4) * row);
       }
     });
@@ -318,7 +317,8 @@ void streaming_llm_slack(benchmark::State& state) {
 
 void axes(benchmark::internal::Benchmark* to) {
   to->ArgNames({"budget", "element", "threads"})
-      ->ArgsProduct({{1024, 4096, 32768}, {static_cast<int>(kv::codec::f32), static_cast<int>(kv::codec::bf16)}, {1, 2}})
+      ->ArgsProduct(
+          {{1024, 4096, 32768}, {static_cast<int>(kv::codec::f32), static_cast<int>(kv::codec::bf16)}, {1, 2}})
       ->UseManualTime()
       ->Unit(benchmark::kMicrosecond);
 }
