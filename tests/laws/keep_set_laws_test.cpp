@@ -116,7 +116,8 @@ void check_scores(situation<Scorer>& now, kv::lanes const& batch) {
     kv::lane const lane = batch.at(i);
     auto const attention = reference_lane(now.cache, now.queries, lane);
     reference::row expected;
-    if constexpr (std::same_as<Scorer, kv::knorm>) expected = reference::knorm_scores(attention.keys);
+    if constexpr (std::same_as<Scorer, kv::knorm> || std::same_as<Scorer, kv::recorded_knorm>)
+      expected = reference::knorm_scores(attention.keys);
     if constexpr (std::same_as<Scorer, kv::h2o>) {
       expected =
           reference::attention_mass(attention, {.group = static_cast<reference::reduction>(now.policy.score.group)});

@@ -18,8 +18,8 @@ namespace kv = kvpolicy;
 namespace reference = kvpolicy_reference;
 
 /// Every scorer that the library ships; a test compares this list with the headers.
-using every_scorer =
-    std::tuple<kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::tova, kv::knorm, kv::random_scores>;
+using every_scorer = std::tuple<kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::tova, kv::knorm,
+                                kv::recorded_knorm, kv::random_scores>;
 
 /// The same shape for a scorer that decides for a whole layer: with one KV head its segments are the lanes, as the laws
 /// count them. That heads are reduced is tested with the scorer.

@@ -9,6 +9,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
+namespace detail {
+
+/// True if lanes of a sequence share rows of positions.
+inline bool share_positions(lanes const& batch) {
+  return (batch.position.layer == 0 && batch.layers() > 1) || (batch.position.head == 0 && batch.heads > 1);
+}
+
+}  // namespace detail
+
 template <>
 struct implementation<ops::replace_listed_t, host> {
   static constexpr bool provided = true;
@@ -23,7 +32,7 @@ struct implementation<ops::replace_listed_t, host> {
         for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) visit(one, ordinal);
       });
     };
-    bool const shared = share_positions(batch);  // then positions are read until all entries have moved
+    bool const shared = detail::share_positions(batch);  // then positions are read until all entries have moved
     each_drop([&](lane one, int ordinal) {
       move_entry(in, list, columns, one, ordinal);
       if (!shared) note(batch, one, ordinal);
@@ -47,10 +56,6 @@ struct implementation<ops::replace_listed_t, host> {
         __builtin_prefetch(each.rows.row(one) + std::int64_t{ordinal} * each.about.bytes, 1, 2);
       }
     }
-  }
-
-  static bool share_positions(lanes const& batch) {
-    return (batch.position.layer == 0 && batch.layers() > 1) || (batch.position.head == 0 && batch.heads > 1);
   }
 
   static lane_replacement replacement(lanes const& batch, lane one, int ordinal) {
@@ -94,7 +99,7 @@ struct implementation<ops::replace_listed_t, host> {
     int* const position = batch.position.row(one);
     each_move(how, ordinal, *batch.count.row(one), [&](int from, int to) { position[to] = position[from]; });
     *batch.order.row(one) = how.after;
-    if (!share_positions(batch)) lower_count(batch, one);
+    if (!detail::share_positions(batch)) lower_count(batch, one);
   }
 
   static void lower_count(lanes const& batch, lane one) {

@@ -2,23 +2,17 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/host/copy_entries.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
-#include <numeric>
+#include <kvpolicy/ops/host/replace_listed.hpp>
+#include <utility>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
-
-/// Sorts rows of elements of `width` bytes: element i becomes that of entry from[i].
-inline void sort_row(std::byte* row, std::size_t width, std::vector<int> const& from, std::vector<std::byte>& copy) {
-  copy.assign(row, row + width * from.size());
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    std::memcpy(row + i * width, copy.data() + static_cast<std::size_t>(from[i]) * width, width);
-  }
-}
 
 /// Sorts the rows of K and V of a lane, one cycle after another, by way of the place behind the last entry.
 inline void sort_places(cache const& in, lane one, std::vector<int>& from) {
@@ -45,43 +39,80 @@ struct implementation<ops::sort_entries_t, host> {
 
   static void run(host_executor&, cache const& in, by_lane<int> const& list, std::span<recorded_column const> columns) {
     lanes const& batch = in.lanes;
-    auto const most = static_cast<std::size_t>(batch.bound);
-    std::size_t widest = sizeof(int);
-    for (recorded_column const& each : columns) widest = std::max(widest, static_cast<std::size_t>(each.about.bytes));
-    std::vector<int> from;
-    std::vector<int> sorted;
-    std::vector<std::byte> copy;
-    from.reserve(most);
-    sorted.reserve(most);
-    copy.reserve(most * widest);
-    auto const out_of_order = [&](lane one) { return !batch.order.row(one)->ascends(); };
-    for (int i = 0; i < batch.size(); ++i) {
-      lane const one = batch.at(i);
-      if (!out_of_order(one)) continue;
-      int const* const position = batch.position.row(one);
-      from.resize(static_cast<std::size_t>(*batch.count.row(one)));
-      std::iota(from.begin(), from.end(), 0);
-      std::sort(from.begin(), from.end(), [&](int a, int b) { return position[a] < position[b]; });
+    buffers memory(static_cast<std::size_t>(batch.bound), columns);
+    auto const each_unsorted = [&](auto const& visit) {
+      for (int i = 0; i < batch.size(); ++i) {
+        if (!batch.order.row(batch.at(i))->ascends()) visit(batch.at(i));
+      }
+    };
+    bool const shared = detail::share_positions(batch);  // then positions are read until all entries have moved
+    auto const sort_positions = [&](lane one) {
+      memory.sort_row(batch.position.row(one), sizeof(int));
+      *batch.order.row(one) = {};
+    };
+    each_unsorted([&](lane one) {
+      memory.sort(batch.position.row(one), *batch.count.row(one));
       if (list.data == nullptr) {
-        sorted = from;
-        detail::sort_places(in, one, sorted);
+        memory.cycles = memory.from;
+        detail::sort_places(in, one, memory.cycles);
       } else if (detail::owns_row(detail::rows_of(in.where, list), batch, one)) {
-        detail::sort_row(reinterpret_cast<std::byte*>(detail::list_row(list, in.where, one)), sizeof(int), from, copy);
+        memory.sort_row(detail::list_row(list, in.where, one), sizeof(int));
       }
       for (recorded_column const& each : columns) {
         if (each.about.one != per::lane_entry || each.about.rule != on_move::permute) continue;
-        detail::sort_row(each.rows.row(one), static_cast<std::size_t>(each.about.bytes), from, copy);
+        memory.sort_row(each.rows.row(one), static_cast<std::size_t>(each.about.bytes));
       }
       detail::lower_known(columns, one, 0);
-    }
-    for (int i = 0; i < batch.size(); ++i) {
-      lane const one = batch.at(i);
-      if (!out_of_order(one) || !detail::owns_row(batch.position, batch, one)) continue;
-      int* const position = batch.position.row(one);
-      std::sort(position, position + *batch.count.row(one));
-      *batch.order.row(one) = {};
-    }
+      if (!shared) sort_positions(one);
+    });
+    each_unsorted([&](lane one) {
+      if (!detail::owns_row(batch.position, batch, one)) return;
+      memory.sort(batch.position.row(one), *batch.count.row(one));
+      sort_positions(one);
+    });
   }
+
+ private:
+  /// Memory for the longest lane, so that nothing is allocated after the first change.
+  struct buffers {
+    buffers(std::size_t bound, std::span<recorded_column const> columns) {
+      std::size_t widest = sizeof(int);
+      for (recorded_column const& each : columns) widest = std::max(widest, static_cast<std::size_t>(each.about.bytes));
+      keys.reserve(bound);
+      from.reserve(bound);
+      cycles.reserve(bound);
+      copy.resize(bound * widest);
+    }
+
+    /// Finds which entry comes where: sorts positions and ordinals as one number.
+    void sort(int const* position, int count) {
+      keys.clear();
+      from.clear();
+      for (int e = 0; e < count; ++e) {
+        keys.push_back(static_cast<std::uint64_t>(position[e]) << 32 | static_cast<std::uint32_t>(e));
+      }
+      std::sort(keys.begin(), keys.end());
+      for (std::uint64_t const key : keys) from.push_back(static_cast<int>(key & 0xFFFFFFFFu));
+    }
+
+    /// Element i of a row becomes that of entry from[i].
+    void sort_row(void* row, std::size_t width) {
+      std::memcpy(copy.data(), row, width * from.size());
+      auto* to = static_cast<std::byte*>(row);
+      if (width == sizeof(int)) {
+        for (int const e : from)
+          std::memcpy(std::exchange(to, to + 4), copy.data() + std::size_t{4} * static_cast<std::size_t>(e), 4);
+      } else {
+        for (int const e : from) {
+          std::memcpy(std::exchange(to, to + width), copy.data() + static_cast<std::size_t>(e) * width, width);
+        }
+      }
+    }
+
+    std::vector<std::uint64_t> keys;
+    std::vector<int> from, cycles;
+    std::vector<std::byte> copy;
+  };
 };
 
 }  // namespace KVPOLICY_NAMESPACE
