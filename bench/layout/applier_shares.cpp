@@ -218,13 +218,27 @@ void drop_blocks(benchmark::State& state) {
   cache.where = kv::block_table({table.data(), 0, 8 * blocks, blocks}, page, blocks);
   kv::drop_blocks const how{.table = rows_of(table), .freed = {rows_of(freed), {freed_count.data(), 0, 8, 1}}};
   decided by(static_cast<int>(state.range(0)), entries / 64, cache, how);
+  std::vector<std::vector<int>> staying(lanes);
+  for (int i = 0; i < lanes; ++i) {
+    auto& of_lane = staying[static_cast<std::size_t>(i)];
+    for (int const e : by.plan.keep().listed(i)) {
+      if (of_lane.empty() || of_lane.back() != e / page) of_lane.push_back(e / page);
+    }
+  }
   auto const taken = bench::in_turn_after(
       state, put_back, [&] { by.apply(how, cache); },
       [&] {
         bench::floors::touch_pass(by.exec, {by.keep(),
                                             {touching::both, table.data(), bytes_of(table)},
-                                            {touching::write, freed.data(), bytes_of(freed) / 5 * 4},
-                                            {touching::both, model.position.data(), bytes_of(model.position) / 5}});
+                                            {touching::write, freed.data(), bytes_of(freed) / 5 * 4}});
+        by.exec.for_each(lanes, [&](int i, int) {  // the positions of the blocks that stay
+          int* const position = model.row(model.position, i);
+          int* to = position;
+          for (int const block : staying[static_cast<std::size_t>(i)]) {
+            std::memcpy(to, position + block * page, page * sizeof(int));
+            to += page;
+          }
+        });
       });
   put_back();
   by.apply(how, cache);

@@ -204,15 +204,27 @@ void drop_units(benchmark::State& state) {
   on.reset();
   drop();
   if (written(on) != expected) return state.SkipWithError("wrong result");
-  std::int64_t const stays = on.model.count.front();
+  std::vector<std::vector<int>> staying(static_cast<std::size_t>(lanes));  // blocks, whose positions move
+  for (int i = 0; i < lanes; ++i) {
+    auto& blocks = staying[static_cast<std::size_t>(i)];
+    for (int const e : keep.listed(i)) {
+      if (blocks.empty() || blocks.back() != e / page) blocks.push_back(e / page);
+    }
+  }
   auto const touch = [&] {
     using bench::floors::touching;
     std::size_t const blocks = 4 * on.table.size();
-    bench::floors::touch_pass(
-        exec, {{touching::read, on.model.ordinal.data(), 4 * on.model.ordinal.size()},
-               {touching::both, on.table.data(), blocks},
-               {touching::write, on.freed.data(), blocks},
-               {touching::both, on.model.position.data(), 4 * lanes * static_cast<std::size_t>(stays)}});
+    bench::floors::touch_pass(exec, {{touching::read, on.model.ordinal.data(), 4 * on.model.ordinal.size()},
+                                     {touching::both, on.table.data(), blocks},
+                                     {touching::write, on.freed.data(), blocks}});
+    exec.for_each(lanes, [&](int i, int) {
+      int* const position = on.model.row(on.model.position, i);
+      int* to = position;
+      for (int const block : staying[static_cast<std::size_t>(i)]) {
+        std::memcpy(to, position + block * page, page * sizeof(int));
+        to += page;
+      }
+    });
   };
   bench::rounds const taken = bench::in_turn_after(state, [&] { on.reset(); }, drop, plain, touch);
   bench::report_share(state, taken, 0, 2);

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <kvpolicy/ops/add_probabilities.hpp>
+#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -33,7 +33,7 @@ struct implementation<ops::add_probabilities_t, host> {
       int const count = std::min(stretch, batch.committed(one) - begin);
       if (count <= 0) return;
       int const rows = from.committed_rows(batch, one);
-      add(from, one, rows, from.heads / batch.heads, begin, count, group, mass.row(one) + begin);
+      add(exec.simd_level(), from, one, rows, from.heads / batch.heads, begin, count, group, mass.row(one) + begin);
     });
   }
 
@@ -41,62 +41,30 @@ struct implementation<ops::add_probabilities_t, host> {
   static constexpr int stretch = 4096;  ///< entries whose sums stay in the first-level cache
   using numbers = std::array<float, stretch>;
 
-  static void add(attention_probabilities const& from, lane one, int rows, int group, int begin, int count,
-                  reduction how, float* mass) {
+  static void add(isa simd_level, attention_probabilities const& from, lane one, int rows, int group, int begin,
+                  int count, reduction how, float* mass) {
+    auto const add_rows = detail::element_rows_for(simd_level).of(from.element);
     numbers all, received;
     for (int h = 0; h < group; ++h) {
       bool const apart = h > 0 && how == reduction::max;
       numbers& sums = apart ? received : all;
       if (h == 0 || apart) std::fill_n(sums.data(), count, 0.0f);
-      for (int r = 0; r < rows; ++r) {
-        std::byte const* const row = from.at(one, one.head * group + h, from.stored(one, r));
-        add_row(from.element, row + std::int64_t{begin} * bytes_of(from.element), count, sums.data());
+      std::byte const* some[detail::rows_at_a_time];
+      for (int r = 0; r < rows; r += detail::rows_at_a_time) {
+        int const more = std::min(detail::rows_at_a_time, rows - r);
+        for (int i = 0; i < more; ++i) {
+          some[i] = from.at(one, one.head * group + h, from.stored(one, r + i)) +
+                    std::int64_t{begin} * bytes_of(from.element);
+        }
+        add_rows(some, more, count, sums.data());
       }
       for (int e = 0; e < count && apart; ++e) all[at(e)] = higher(all[at(e)], received[at(e)]);
     }
     if (how == reduction::mean) {
       for (int e = 0; e < count; ++e) all[at(e)] /= static_cast<float>(group);
     }
-    sum(all.data(), count, mass);
-  }
-
-  static void add_row(codec element, std::byte const* row, int count, float* to) {
-    if (element == codec::f32) return sum(row, count, to);
-    if (element == codec::bf16) return sum_bf16(row, count, to);
-    numbers floats;
-    detail::load_row(element, row, bytes_of(element), count, floats.data());
-    sum(floats.data(), count, to);
-  }
-
-  /// to[e] += from[e], of floats at any address.
-  static void sum(void const* from, int count, float* to) {
-    constexpr int width = 8;
-    auto const* const bytes = static_cast<std::byte const*>(from);
-    int e = 0;
-    for (; e + width <= count; e += width) {
-      detail::vector_of<width>::floats a, b;
-      detail::get(a, to + e);
-      detail::get(b, bytes + std::ptrdiff_t{e} * 4);
-      a += b;
-      detail::put(a, to + e);
-    }
-    for (; e < count; ++e) to[e] += load(codec::f32, bytes + std::ptrdiff_t{e} * 4);
-  }
-
-  /// to[e] += from[e], of bf16 elements: the upper halves of floats. It is faster than to widen a stretch first.
-  static void sum_bf16(std::byte const* from, int count, float* to) {
-    using vectors = detail::vector_of<8>;
-    int e = 0;
-    for (; e + 8 <= count; e += 8) {
-      vectors::floats a;
-      vectors::halves b;
-      detail::get(a, to + e);
-      detail::get(b, from + std::ptrdiff_t{e} * 2);
-      vectors::words const widened = __builtin_convertvector(b, vectors::words) << 16;
-      a += __builtin_bit_cast(vectors::floats, widened);
-      detail::put(a, to + e);
-    }
-    for (; e < count; ++e) to[e] += load(codec::bf16, from + std::ptrdiff_t{e} * 2);
+    auto const* const sums = reinterpret_cast<std::byte const*>(all.data());
+    detail::element_rows_for(simd_level).f32(&sums, 1, count, mass);
   }
 
   static std::size_t at(int e) { return static_cast<std::size_t>(e); }

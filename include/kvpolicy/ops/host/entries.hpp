@@ -205,17 +205,17 @@ struct implementation<ops::free_tails_t, host> {
     std::int64_t before = 0;
     std::int64_t after = 0;
     std::int64_t lanes = 0;
-    for (int i = 0; i < keep.lanes.size(); ++i) {
-      lane const this_lane = keep.lanes.at(i);
-      bool const sharing = this_lane.sequence == owner.sequence &&
-                           (rows.layer == 0 || this_lane.layer == owner.layer) &&
-                           (rows.head == 0 || this_lane.head == owner.head);
-      if (!sharing) continue;
-      auto const kept = std::ssize(keep.listed(segment_of(keep.lanes, keep.decides, i)));
+    auto const visit = [&](lane this_lane) {
+      auto const kept = std::ssize(keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane))));
       int const count = *in.lanes.count.row(this_lane);
       before = std::max(before, units(count));
       after = std::max(after, units(kept + count - in.lanes.committed(this_lane)));
       ++lanes;
+    };
+    int const layer_end = rows.layer == 0 ? keep.lanes.layer_end : owner.layer + 1;
+    int const head_end = rows.head == 0 ? keep.lanes.heads : owner.head + 1;
+    for (int layer = owner.layer; layer < layer_end; ++layer) {  // the owner is the first lane of its row
+      for (int head = owner.head; head < head_end; ++head) visit({owner.sequence, layer, head});
     }
     return (before - after) * page * lanes;
   }

@@ -11,8 +11,8 @@
 #if defined(KVPOLICY_COMPILED)
 #include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
 #endif
+#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/ring_append.hpp>
 
@@ -136,21 +136,30 @@ bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
          (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
 }
 
-/// Lists the ordinals below `committed` that are not kept, in ascending order, and returns their number. `dropped` must
-/// have one element more than that. The loop has no branch per entry, because which entries are dropped is
-/// unpredictable.
-inline int list_dropped(std::span<int const> kept, int committed, int* dropped) {
-  int gone = 0;
-  std::size_t next = 0;
-  int e = 0;
-  for (; e < committed && next < kept.size(); ++e) {
-    bool const stays = kept[next] == e;
-    dropped[gone] = e;
-    gone += stays ? 0 : 1;
-    next += stays ? 1 : 0;
+/// Moves values of any width to the places of their entries.
+inline void move_bytes(std::byte* row, std::size_t width, lane_moves const& moves) {
+  for (int i = moves.first(); i < moves.count(); ++i) {
+    std::memcpy(row + static_cast<std::size_t>(i) * width, row + static_cast<std::size_t>(moves.source(i)) * width,
+                width);
   }
-  for (; e < committed; ++e) dropped[gone++] = e;
-  return gone;
+}
+
+/// The same for numbers.
+template <class Number>
+void move_numbers(std::byte* row, lane_moves const& moves) {
+  Number number;
+  int const kept = static_cast<int>(moves.kept.size());
+  int i = moves.first();
+  for (; i < kept; ++i) {
+    std::memcpy(&number, row + static_cast<std::size_t>(moves.kept[static_cast<std::size_t>(i)]) * sizeof number,
+                sizeof number);
+    std::memcpy(row + static_cast<std::size_t>(i) * sizeof number, &number, sizeof number);
+  }
+  if (i < moves.count()) {
+    std::memmove(row + static_cast<std::size_t>(i) * sizeof number,
+                 row + static_cast<std::size_t>(moves.source(i)) * sizeof number,
+                 static_cast<std::size_t>(moves.count() - i) * sizeof number);
+  }
 }
 
 #if !defined(KVPOLICY_COMPILED)
@@ -159,17 +168,18 @@ inline int list_dropped(std::span<int const> kept, int committed, int* dropped) 
 inline void permute_lane(cache const& in, lane this_lane, lane_moves const& moves,
                          std::span<recorded_column const> columns) {
   if (owns_row(in.lanes.position, in.lanes, this_lane)) {
-    int* const position = in.lanes.position.row(this_lane);
-    for (int i = moves.first(); i < moves.count(); ++i) position[i] = position[moves.source(i)];
+    move_numbers<int>(reinterpret_cast<std::byte*>(in.lanes.position.row(this_lane)), moves);
   }
   lower_known(columns, this_lane, moves.first());
   for (recorded_column const& one : columns) {
     if (one.about.one != per::lane_entry || one.about.rule != on_move::permute) continue;
     std::byte* const row = one.rows.row(this_lane);
-    auto const width = static_cast<std::size_t>(one.about.bytes);
-    for (int i = moves.first(); i < moves.count(); ++i) {
-      auto const from = static_cast<std::size_t>(moves.source(i));
-      std::memcpy(row + static_cast<std::size_t>(i) * width, row + from * width, width);
+    if (one.about.bytes == 4) {
+      move_numbers<std::uint32_t>(row, moves);
+    } else if (one.about.bytes == 8) {
+      move_numbers<std::uint64_t>(row, moves);
+    } else {
+      move_bytes(row, static_cast<std::size_t>(one.about.bytes), moves);
     }
   }
 }
@@ -230,13 +240,14 @@ struct implementation<ops::ring_append_t, host> {
       int end = 0;
       while (end < from.valid(this_lane) && position[from.stored(this_lane, end)] <= last) ++end;
       for (int r = end > ring.capacity ? end - ring.capacity : 0; r < end; ++r) {
-        push(ring, this_lane, from, from.stored(this_lane, r), position[from.stored(this_lane, r)]);
+        push(exec.simd_level(), ring, this_lane, from, from.stored(this_lane, r), position[from.stored(this_lane, r)]);
       }
     });
   }
 
  private:
-  static void push(query_ring_view const& ring, lane this_lane, query_view const& from, int stored, int position) {
+  static void push(isa simd_level, query_ring_view const& ring, lane this_lane, query_view const& from, int stored,
+                   int position) {
     int* const cursor = ring.cursor.row(this_lane);  // {first, valid}
     int* const positions = ring.position.row(this_lane);
     auto const slot = [&](int r) { return (cursor[0] + r) % ring.capacity; };
@@ -248,9 +259,9 @@ struct implementation<ops::ring_append_t, host> {
     int const at = slot(cursor[1]++);
     positions[at] = position;
     for (int h = 0; h < ring.group; ++h) {
-      detail::load_row(from.element, from.at(this_lane, this_lane.head * ring.group + h, stored),
-                       bytes_of(from.element), ring.dims,
-                       ring.rows.row(this_lane) + (static_cast<std::int64_t>(h) * ring.capacity + at) * ring.dims);
+      detail::widen_row(simd_level, from.element, from.at(this_lane, this_lane.head * ring.group + h, stored),
+                        ring.dims,
+                        ring.rows.row(this_lane) + (static_cast<std::int64_t>(h) * ring.capacity + at) * ring.dims);
     }
   }
 };

@@ -6,8 +6,10 @@
 #include <kvpolicy/ops/host/check_list.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/lists.hpp>
+#include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -29,7 +31,7 @@ struct implementation<ops::rewrite_list_t, host> {
       lane const this_lane = keep.lanes.at(i);
       if (!detail::owns_row(detail::rows_of(in.where, edit.list), keep.lanes, this_lane)) return;
       auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
-      entries += rewrite(exec.scratch(worker), kept, in, edit, this_lane) *
+      entries += rewrite(exec.simd_level(), exec.scratch(worker), kept, in, edit, this_lane) *
                  detail::lanes_of_row(detail::rows_of(in.where, edit.list), keep.lanes);
     });
     if (freed != nullptr) *freed += entries;
@@ -51,6 +53,10 @@ struct implementation<ops::rewrite_list_t, host> {
       if (to_ != nullptr) to_[count_] = unit;
       ++count_;
     }
+    void add(int const* units, int many) {
+      if (to_ != nullptr) std::copy_n(units, many, to_ + count_);
+      count_ += many;
+    }
     [[nodiscard]] std::int64_t count() const { return count_; }
 
    private:
@@ -65,10 +71,30 @@ struct implementation<ops::rewrite_list_t, host> {
     for (int e = 0; e < count; ++e) seen.clear(slot[e]);
   }
 
+  /// Dropped entries: their ordinals, which become their slots.
+  struct dropped_entries {
+    int* ordinal;
+    int count;
+  };
+
+  /// Lists the slots of dropped entries that nobody uses any more, each once. `seen` has the slots that are used.
+  template <class Shared>
+  static void release(list_edit<Shared> const& edit, int tree, detail::unit_marks& seen, int const* position,
+                      int const* slot, dropped_entries const& dropped, appender& freed, appender& released) {
+    for (int i = 0; i < dropped.count; ++i) {
+      int const e = dropped.ordinal[i];
+      int const unit = slot[e];
+      dropped.ordinal[i] = unit;
+      if (unit == edit.dead || seen.has(unit)) continue;
+      seen.set(unit);
+      (position[e] >= tree && !edit.shared(unit) ? freed : released).add(unit);
+    }
+  }
+
   /// Rewrites one list: kept slots at the front, drafts behind them, then the slots of dropped entries. Returns the
   /// number of freed slots.
   template <class Shared>
-  static std::int64_t rewrite(std::span<std::byte> memory, std::span<int const> kept, cache const& in,
+  static std::int64_t rewrite(isa simd_level, std::span<std::byte> memory, std::span<int const> kept, cache const& in,
                               list_edit<Shared> const& edit, lane this_lane) {
     int const committed = in.lanes.committed(this_lane);
     int const drafts = *in.lanes.count.row(this_lane) - committed;
@@ -77,22 +103,22 @@ struct implementation<ops::rewrite_list_t, host> {
     detail::scratch_arena arena(memory);
     detail::unit_marks seen(arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units)));
     int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
-    clear_marks(seen, in.where.units, slot, committed);
-    int const gone = detail::list_dropped(kept, committed, dropped);
-    for (int const e : kept) seen.set(slot[e]);
-    for (int e = committed; e < committed + drafts; ++e) seen.set(slot[e]);
+    clear_marks(seen, in.where.units, slot, committed + drafts);
+    int const gone = detail::list_dropped(simd_level, kept, committed, dropped);
     int* const map = edit.map.data != nullptr ? detail::map_row(edit.map, edit.map_begin, this_lane) : nullptr;
-    int const tree = detail::number_of(edit.locked, this_lane);
+    for (int i = 0; i < gone && map != nullptr; ++i) map[position[dropped[i]]] = edit.dead;
+    bool const once = seen.set_all(slot, committed + drafts);
     appender freed(edit.freed, this_lane);
     appender released(edit.released, this_lane);
-    for (int i = 0; i < gone; ++i) {
-      int const e = dropped[i];
-      int const unit = slot[e];
-      if (map != nullptr) map[position[e]] = edit.dead;
-      dropped[i] = unit;
-      if (unit == edit.dead || seen.has(unit)) continue;
-      seen.set(unit);
-      (position[e] >= tree && !edit.shared(unit) ? freed : released).add(unit);
+    if (once && std::is_same_v<Shared, nobody> && detail::number_of(edit.locked, this_lane) <= 0 &&
+        !(edit.dead >= 0 && edit.dead < in.where.units && seen.has(edit.dead))) {
+      for (int i = 0; i < gone; ++i) dropped[i] = slot[dropped[i]];
+      freed.add(dropped, gone);
+    } else {
+      clear_marks(seen, in.where.units, slot, committed + drafts);
+      for (int const e : kept) seen.set(slot[e]);
+      for (int e = committed; e < committed + drafts; ++e) seen.set(slot[e]);
+      release(edit, detail::number_of(edit.locked, this_lane), seen, position, slot, {dropped, gone}, freed, released);
     }
     detail::lane_moves const moves{kept, committed, drafts};
     for (int i = moves.first(); i < moves.count(); ++i) slot[i] = slot[moves.source(i)];
@@ -133,14 +159,9 @@ struct implementation<ops::relist_t, host> {
     });
     each_row([&](lane this_lane, int count, int const* position, int* slot) {
       int* const live = detail::list_row(list, in.where, this_lane);
-      int e = 0;
-      for (int p = 0; p < length; ++p) {
-        if (e < count && position[e] == p) {
-          live[e++] = slot[p];
-        } else {
-          slot[p] = dead;
-        }
-      }
+      for (int e = 0; e < count; ++e) live[e] = slot[position[e]];
+      std::fill_n(slot, length, dead);
+      for (int e = 0; e < count; ++e) slot[position[e]] = live[e];
     });
   }
 };

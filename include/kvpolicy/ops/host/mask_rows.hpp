@@ -5,11 +5,87 @@
 #include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
 #else
 
+#include <algorithm>
+#include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/mask_rows.hpp>
+#include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Writes elements of one form of mask, as `mask_rows::set` does. It asks for the form once, not for every element.
+template <mask_form Form>
+class mask_writer {
+ public:
+  explicit mask_writer(std::byte* row) : row_(row) {}
+
+  void set(std::int64_t unit, bool readable) const {
+    if constexpr (Form == mask_form::bits) {
+      auto const bit = static_cast<std::byte>(1u << static_cast<int>(unit & 7));
+      std::byte& at = row_[unit >> 3];
+      at = readable ? at | bit : at & ~bit;
+    } else {
+      put(unit, value(readable));
+    }
+  }
+  /// Hides the first `units` units.
+  void hide_all(std::int64_t units) const {
+    if constexpr (Form == mask_form::bits) {
+      std::fill_n(row_, units / 8, std::byte{0});
+      for (std::int64_t unit = units / 8 * 8; unit < units; ++unit) set(unit, false);
+    } else {
+      for (std::int64_t unit = 0; unit < units; ++unit) put(unit, value(false));
+    }
+  }
+
+ private:
+  static constexpr bool wide = Form == mask_form::additive_f32;
+  using element = std::conditional_t<wide, std::uint32_t,
+                                     std::conditional_t<Form == mask_form::boolean, std::uint8_t, std::uint16_t>>;
+  static constexpr element value(bool readable) {
+    if constexpr (Form == mask_form::boolean) return readable ? 1 : 0;
+    constexpr unsigned infinite = wide ? 0xFF800000u : Form == mask_form::additive_f16 ? 0xFC00u : 0xFF80u;
+    return readable ? element{0} : static_cast<element>(infinite);
+  }
+  void put(std::int64_t unit, element to) const {
+    std::memcpy(row_ + unit * static_cast<std::int64_t>(sizeof to), &to, sizeof to);
+  }
+  std::byte* row_;
+};
+
+/// Calls visit(writer) with the writer of a mask's form.
+template <class Visit>
+void with_mask_writer(mask_rows const& mask, lane this_lane, Visit const& visit) {
+  std::byte* const row = mask.rows.row(this_lane);
+  switch (mask.form) {
+    case mask_form::additive_f32:
+      return visit(mask_writer<mask_form::additive_f32>(row));
+    case mask_form::additive_f16:
+      return visit(mask_writer<mask_form::additive_f16>(row));
+    case mask_form::additive_bf16:
+      return visit(mask_writer<mask_form::additive_bf16>(row));
+    case mask_form::boolean:
+      return visit(mask_writer<mask_form::boolean>(row));
+    case mask_form::bits:
+      return visit(mask_writer<mask_form::bits>(row));
+  }
+}
+
+/// Sets the units of `count` entries: of entry `entry(i)`, for each i.
+template <class Writer, class Entry>
+void set_units(Writer const& to, locator const& where, lane this_lane, int count, Entry const& entry, bool readable) {
+  if (where.kind == locating::slot_map) {
+    int const* const slot = where.table.row(this_lane);
+    for (int i = 0; i < count; ++i) to.set(slot[entry(i)], readable);
+  } else {
+    for (int i = 0; i < count; ++i) to.set(where.at(this_lane, entry(i)).unit, readable);
+  }
+}
+
+}  // namespace detail
 
 template <>
 struct implementation<ops::hide_dropped_t, host> {
@@ -26,8 +102,10 @@ struct implementation<ops::hide_dropped_t, host> {
       auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
       detail::scratch_arena arena(exec.scratch(worker));
       int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
-      int const gone = detail::list_dropped(kept, in.lanes.committed(this_lane), dropped);
-      for (int d = 0; d < gone; ++d) mask.set(this_lane, in.where.at(this_lane, dropped[d]).unit, false);
+      int const gone = detail::list_dropped(exec.simd_level(), kept, in.lanes.committed(this_lane), dropped);
+      detail::with_mask_writer(mask, this_lane, [&](auto const& to) {
+        detail::set_units(to, in.where, this_lane, gone, [&](int d) { return dropped[d]; }, false);
+      });
     });
   }
 };
@@ -40,9 +118,11 @@ struct implementation<ops::show_entries_t, host> {
     exec.for_each(in.lanes.size(), [&](int i, int) {
       lane const this_lane = in.lanes.at(i);
       if (!detail::owns_row(mask.rows, in.lanes, this_lane)) return;
-      for (std::int64_t unit = 0; unit < mask.units; ++unit) mask.set(this_lane, unit, false);
       int const count = *in.lanes.count.row(this_lane);
-      for (int e = 0; e < count; ++e) mask.set(this_lane, in.where.at(this_lane, e).unit, true);
+      detail::with_mask_writer(mask, this_lane, [&](auto const& to) {
+        to.hide_all(mask.units);
+        detail::set_units(to, in.where, this_lane, count, [](int e) { return e; }, true);
+      });
     });
   }
 };

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <kvpolicy/ops/all_reduce.hpp>
-#include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/residual_kernels.hpp>
 #include <kvpolicy/ops/host/residual_task.hpp>
@@ -16,12 +16,20 @@
 #include <kvpolicy/ops/residual.hpp>
 
 namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// True if all heads of an entry are at one place, so that their rows are `head` bytes apart.
+[[nodiscard]] inline bool heads_share_places(row_view const& of) {
+  return of.rows.bases.data == nullptr && of.where.table.head == 0 && of.where.begin.head == 0;
+}
+
+}  // namespace detail
 
 template <>
 struct implementation<ops::feature_sums_t, host> {
   static constexpr bool provided = true;
-  static constexpr int entries_of_a_task = 128;
-  static constexpr int entries_ahead = 24;
+  static constexpr int entries_of_a_task = 64;  ///< their sums stay in the first-level cache
+  static constexpr int entries_ahead = 4;       ///< of eight heads each
 
   static std::size_t scratch(shape const& model, int) {
     return detail::scratch_of<float>(static_cast<std::size_t>(model.head_dim));
@@ -65,38 +73,58 @@ struct implementation<ops::feature_sums_t, host> {
     }
   }
 
-  /// The addresses of a stretch's keys. The last address is repeated as often as keys are prefetched ahead.
-  static void find(keys const& from, lane one, stretch const& part, void const** key) {
-    int const count = part.end - part.begin;
-    for (int i = 0; i < count; ++i) key[i] = from.row(one, part.begin + i);
-    std::fill_n(key + count, entries_ahead, key[count - 1]);
-  }
-
   static void add_keys(isa simd_level, lanes const& batch, keys const& from, stretch const& part, float* row,
                        token_features const& out) {
+    float* const to = out.row(part.sequence, 1 + part.begin);
+    std::fill_n(to, std::ptrdiff_t{part.end - part.begin} * from.rows.dims, 0.0f);
+    if (!from.rows.contiguous() || is_fp8(from.rows.element)) {
+      return add_each(simd_level, batch, from, part, row, to);
+    }
+    for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
+      for (int head = 0; head < batch.heads; head += detail::rows_at_a_time) {
+        lane const first{batch.sequence_begin + part.sequence, layer, head};
+        add_heads(simd_level, from, first, std::min(detail::rows_at_a_time, batch.heads - head), part, to);
+      }
+    }
+  }
+
+  /// Adds the keys of a few heads, entry by entry, in the order of the heads, and fetches those that come next.
+  static void add_heads(isa simd_level, keys const& from, lane first, int heads, stretch const& part, float* to) {
+    auto const add = detail::element_rows_for(simd_level).of(from.rows.element);
     int const dims = from.rows.dims;
-    auto const& blocks = detail::blocks_for<16>(simd_level);
-    auto const& kernels = detail::residual_for(simd_level);
     int const bytes = dims * bytes_of(from.rows.element);
-    void const* key[entries_of_a_task + entries_ahead];
-    float* const to = out.row(part.sequence, 1);
-    std::fill(to + std::ptrdiff_t{part.begin} * dims, to + std::ptrdiff_t{part.end} * dims, 0.0f);
+    bool const alike = detail::heads_share_places(from);
+    std::byte const* key[detail::rows_at_a_time];
+    for (int e = part.begin; e < part.end; ++e, to += dims) {
+      find(from, first, heads, alike, e, key);
+      std::byte const* next[detail::rows_at_a_time];
+      find(from, first, heads, alike, std::min(e + entries_ahead, part.end - 1), next);
+      for (int h = 0; h < heads; ++h) {
+        for (int byte = 0; byte < bytes; byte += 64) __builtin_prefetch(next[h] + byte, 0, 2);
+      }
+      add(key, heads, dims, to);
+    }
+  }
+
+  /// The keys of an entry in a few heads.
+  static void find(keys const& from, lane first, int heads, bool alike, int e, std::byte const** key) {
+    key[0] = from.row(first, e);
+    for (int h = 1; h < heads; ++h) {
+      key[h] = alike ? key[h - 1] + from.rows.head : from.row({first.sequence, first.layer, first.head + h}, e);
+    }
+  }
+
+  /// The same for keys whose channels are apart, or that have a scale.
+  static void add_each(isa simd_level, lanes const& batch, keys const& from, stretch const& part, float* row,
+                       float* to) {
+    int const dims = from.rows.dims;
     for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
       for (int head = 0; head < batch.heads; ++head) {
         lane const one{batch.sequence_begin + part.sequence, layer, head};
-        find(from, one, part, key);
         for (int e = part.begin; e < part.end; ++e) {
-          void const* const* const at = key + (e - part.begin);
-          for (int byte = 0; byte < bytes; byte += 64) {
-            __builtin_prefetch(static_cast<std::byte const*>(at[entries_ahead]) + byte, 0, 2);
-          }
-          if (from.rows.contiguous()) {
-            blocks.widen(from.rows.element, static_cast<std::byte const*>(*at), dims, row);
-          } else {
-            detail::load_row(from.rows.element, static_cast<std::byte const*>(*at), from.rows.dim, dims, row);
-          }
+          detail::load_row(from.rows.element, from.row(one, e), from.rows.dim, dims, row);
           if (from.rows.scales.data != nullptr) detail::scale_row(from.scale(one, e), dims, row);
-          kernels.add(row, dims, to + std::ptrdiff_t{e} * dims);
+          detail::residual_for(simd_level).add(row, dims, to + std::ptrdiff_t{e - part.begin} * dims);
         }
       }
     }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstring>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/units.hpp>
 
@@ -48,7 +49,7 @@ struct implementation<ops::fill_holes_t, host> {
     int* const vacated = arena.take<int>(static_cast<std::size_t>(in.lanes.bound));
     int* const holes = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
     int const lowest = vacate(marks, words, slot, count, count - stays, vacated);
-    int const many = list_holes(kept, slot, committed, lowest, holes);
+    int const many = list_holes(simd_level, kept, slot, committed, lowest, holes);
     // The number of rows that move equals the number of holes, which is at most half of the lane's rows. One more
     // element is written, but not used.
     int* const moved = holes + many;
@@ -86,8 +87,9 @@ struct implementation<ops::fill_holes_t, host> {
   }
 
   /// Lists the slots of dropped entries that the lane continues to use, and returns their number.
-  static int list_holes(std::span<int const> kept, int const* slot, int committed, int lowest, int* holes) {
-    int const gone = detail::list_dropped(kept, committed, holes);
+  static int list_holes(isa simd_level, std::span<int const> kept, int const* slot, int committed, int lowest,
+                        int* holes) {
+    int const gone = detail::list_dropped(simd_level, kept, committed, holes);
     int to = 0;
     for (int i = 0; i < gone; ++i) {
       int const hole = slot[holes[i]];
@@ -137,68 +139,101 @@ struct implementation<ops::drop_units_t, host> {
     std::atomic<std::int64_t> dropped_entries = 0;
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
-      detail::scratch_arena arena(exec.scratch(worker));
-      int* const stays = arena.take<int>(static_cast<std::size_t>(in.lanes.bound));
-      int count = 0;
-      for_each_block(keep, in, i, [&](block const& one) {
-        for (int e = one.begin; e < one.end && one.stays; ++e) stays[count++] = e;
-      });
-      dropped_entries += *in.lanes.count.row(this_lane) - count;
-      detail::permute_lane(in, this_lane, {{stays, static_cast<std::size_t>(count)}, count, 0}, columns);
+      staying const blocks = find(keep, in, i, memory(exec, in, worker));
+      dropped_entries += blocks.count - blocks.entries();
+      permute(in, this_lane, blocks, columns);
     });
     if (entries != nullptr) *entries += dropped_entries;
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       if (!detail::owns_row(detail::rows_of(in.where, table), keep.lanes, keep.lanes.at(i))) return;
-      rewrite(keep, in, table, freed, i,
-              detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.lanes.bound)));
+      rewrite(keep, in, table, freed, i, memory(exec, in, worker));
     });
     // Counts are written last, because every other step reads the old ones. A shared count is written once.
-    exec.for_each(keep.lanes.size(), [&](int i, int) {
+    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
       if (!detail::owns_row(in.lanes.count, keep.lanes, this_lane)) return;
-      int count = 0;
-      for_each_block(keep, in, i, [&](block const& one) { count += one.stays ? one.end - one.begin : 0; });
-      *in.lanes.count.row(this_lane) = count;
+      *in.lanes.count.row(this_lane) = find(keep, in, i, memory(exec, in, worker)).entries();
     });
   }
 
  private:
-  /// Entries [begin, end) of a lane. They stay if any of them is kept or a draft.
-  struct block {
-    int begin;
-    int end;
-    bool stays;
+  /// The blocks of a lane that stay, ascending: those with a kept entry or a draft.
+  struct staying {
+    int const* block;
+    int blocks;
+    int count;  ///< entries of the lane
+    int unit;   ///< entries of a block
+
+    [[nodiscard]] int begin(int i) const { return block[i] * unit; }
+    [[nodiscard]] int size(int i) const { return std::min(unit, count - begin(i)); }
+    [[nodiscard]] int entries() const { return blocks == 0 ? 0 : (blocks - 1) * unit + size(blocks - 1); }
+    /// Blocks at the front that do not move.
+    [[nodiscard]] int first() const {
+      int i = 0;
+      while (i < blocks && block[i] == i) ++i;
+      return i;
+    }
   };
 
-  template <class Visit>
-  static void for_each_block(keep_set const& keep, cache const& in, int i, Visit const& visit) {
+  static int* memory(host_executor& exec, cache const& in, int worker) {
+    return detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.lanes.bound));
+  }
+
+  static staying find(keep_set const& keep, cache const& in, int i, int* block) {
     lane const this_lane = keep.lanes.at(i);
-    auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
     int const count = *in.lanes.count.row(this_lane);
     int const committed = in.lanes.committed(this_lane);
-    auto next = kept.begin();
-    for (int begin = 0; begin < count; begin += in.where.unit_tokens) {
-      int const end = std::min(count, begin + in.where.unit_tokens);
-      bool const wanted = (next != kept.end() && *next < end) || end > committed;
-      while (next != kept.end() && *next < end) ++next;
-      visit(block{begin, end, wanted});
+    int const unit = in.where.unit_tokens;
+    int blocks = 0;
+    int end = 0;  // of the last block that stays
+    auto const add = [&](int e) {
+      block[blocks++] = e / unit;
+      end = (e / unit + 1) * unit;
+    };
+    for (int const e : keep.listed(segment_of(keep.lanes, keep.decides, i))) {
+      if (e >= end) add(e);
+    }
+    for (int e = std::max(end, committed); e < count; e = end) add(e);
+    return {block, blocks, count, unit};
+  }
+
+  /// Moves the positions and columns of the blocks that stay to the front.
+  static void permute(cache const& in, lane this_lane, staying const& blocks,
+                      std::span<recorded_column const> columns) {
+    int const first = blocks.first();
+    auto const move = [&](std::byte* row, std::size_t width) {
+      for (int i = first; i < blocks.blocks; ++i) {
+        std::memmove(row + static_cast<std::size_t>(i * blocks.unit) * width,
+                     row + static_cast<std::size_t>(blocks.begin(i)) * width,
+                     static_cast<std::size_t>(blocks.size(i)) * width);
+      }
+    };
+    if (detail::owns_row(in.lanes.position, in.lanes, this_lane)) {
+      move(reinterpret_cast<std::byte*>(in.lanes.position.row(this_lane)), sizeof(int));
+    }
+    detail::lower_known(columns, this_lane, std::min(first * blocks.unit, blocks.entries()));
+    for (recorded_column const& one : columns) {
+      if (one.about.one != per::lane_entry || one.about.rule != on_move::permute) continue;
+      move(one.rows.row(this_lane), static_cast<std::size_t>(one.about.bytes));
     }
   }
 
   static void rewrite(keep_set const& keep, cache const& in, by_lane<int> const& table, unit_list const& freed, int i,
-                      int* dropped) {
+                      int* memory) {
     lane const this_lane = keep.lanes.at(i);
     int* const row = detail::list_row(table, in.where, this_lane);
-    int from = 0;
-    int to = 0;
+    staying const blocks = find(keep, in, i, memory);
+    int const all = (blocks.count + blocks.unit - 1) / blocks.unit;
+    int* const dropped = memory + blocks.blocks;  // a lane has at least as many entries as blocks
     int gone = 0;
-    for_each_block(keep, in, i, [&](block const& one) {
-      int const unit = row[from++];
-      (one.stays ? row[to++] : dropped[gone++]) = unit;
-    });
+    for (int b = 0, next = 0; b < all; ++next) {
+      int const end = next < blocks.blocks ? blocks.block[next] : all;
+      for (; b < end; ++b) dropped[gone++] = row[b];
+      if (end < all) row[next] = row[b++];
+    }
     if (freed.count.data != nullptr) *freed.count.row(this_lane) = gone;
     if (freed.unit.data != nullptr) std::copy_n(dropped, gone, freed.unit.row(this_lane));
-    std::copy_n(dropped, gone, row + to);
+    std::copy_n(dropped, gone, row + blocks.blocks);
   }
 };
 

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/update_query_memory.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -54,13 +54,13 @@ struct implementation<ops::update_query_memory_t, host> {
       ordinal_range const span = turn.span(one, how.tail);
       for (int h = 0; h < group && span.begin < span.end; ++h) {
         float* const row = memory.row(one) + static_cast<std::ptrdiff_t>(h) * turn.dims;
-        update_row(turn, one, one.head * group + h, span, how, exec.scratch(worker), row);
+        update_row(exec.simd_level(), turn, one, one.head * group + h, span, how, exec.scratch(worker), row);
       }
     });
   }
 
  private:
-  static void update_row(turn_queries const& turn, lane one, int head, ordinal_range const& span,
+  static void update_row(isa simd_level, turn_queries const& turn, lane one, int head, ordinal_range const& span,
                          query_memory_update const& how, std::span<std::byte> scratch, float* memory) {
     detail::scratch_arena arena(scratch);
     auto const dims = static_cast<std::size_t>(turn.dims);
@@ -69,7 +69,7 @@ struct implementation<ops::update_query_memory_t, host> {
     std::fill_n(mean, dims, 0.0);
     for (int r = span.begin; r < span.end; ++r) {
       std::byte const* const from = turn.at(one, head, turn.stored(one, r));
-      detail::load_row(turn.element, from, bytes_of(turn.element), turn.dims, row);
+      detail::widen_row(simd_level, turn.element, from, turn.dims, row);
       for (std::size_t d = 0; d < dims; ++d) mean[d] += static_cast<double>(row[d]);
     }
     for (std::size_t d = 0; d < dims; ++d) mean[d] /= span.end - span.begin;

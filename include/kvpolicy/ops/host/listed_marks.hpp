@@ -1,0 +1,80 @@
+// Lists the ordinals of marked entries, for each instruction set.
+#pragma once
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/vectors.hpp>
+#include <span>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Writes the ordinals whose mark is 1 (not 0) to `to`, in ascending order, and returns their number. There are `count`
+/// marks. `to` may be the memory of the marks, if they are its last bytes and it has an int for each of them: an
+/// ordinal never overwrites a mark that is still to be read.
+using list_marked_function = int (*)(unsigned char const* marks, int count, int* to);
+
+/// Code for any compiler and processor. There is no branch for a mark, because marks are unpredictable.
+inline int list_marked_portable(unsigned char const* marks, int count, int* to) {
+  int listed = 0;
+  for (int e = 0; e < count; ++e) {
+    int const more = marks[e];
+    if (listed < count) to[listed] = e;
+    listed += more;
+  }
+  return listed;
+}
+
+#if defined(__x86_64__)
+
+struct avx512_marks {
+  static constexpr __mmask16 all = 0xFFFF;  ///< without a mask, g++ 12 warns inside its own header
+
+  [[gnu::target(KVPOLICY_AVX512)]] static int list(unsigned char const* marks, int count, int* to) {
+    __m512i ordinals = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    int listed = 0;
+    for (int e = 0; e < count; e += 64) {
+      __mmask64 const there = count - e < 64 ? (__mmask64{1} << (count - e)) - 1 : ~__mmask64{0};
+      __m512i const some = _mm512_maskz_loadu_epi8(there, marks + e);
+      std::uint64_t marked = _mm512_test_epi8_mask(some, some);
+      for (int i = 0; i < 4; ++i, marked >>= 16) {
+        auto const here = static_cast<__mmask16>(marked);
+        __m512i const packed = _mm512_maskz_compress_epi32(here, ordinals);
+        int const more = __builtin_popcount(here);
+        // A whole vector is written where all of its places belong to entries that were read before.
+        auto const written = static_cast<__mmask16>(listed + 16 <= e + 16 * i ? all : (1u << more) - 1);
+        _mm512_mask_storeu_epi32(to + listed, written, packed);
+        listed += more;
+        ordinals = _mm512_add_epi32(ordinals, _mm512_set1_epi32(16));
+      }
+    }
+    return listed;
+  }
+};
+
+#endif
+
+[[nodiscard]] inline list_marked_function list_marked_for(isa simd_level) {
+#if defined(__x86_64__)
+  if (simd_level >= isa::avx512) return avx512_marks::list;
+#endif
+  static_cast<void>(simd_level);
+  return list_marked_portable;
+}
+
+/// Lists the ordinals below `committed` that are not kept, in ascending order, and returns their number. `dropped` must
+/// have one element more than that.
+inline int list_dropped(isa simd_level, std::span<int const> kept, int committed, int* dropped) {
+  auto const count = static_cast<std::size_t>(committed);
+  auto* const marks = reinterpret_cast<unsigned char*>(dropped) + 3 * count;
+  std::memset(marks, 1, count);
+  for (int const e : kept) marks[e] = 0;
+  return list_marked_for(simd_level)(marks, committed, dropped);
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
