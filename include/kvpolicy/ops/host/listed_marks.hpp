@@ -47,7 +47,8 @@ struct avx512_marks {
         __m512i const packed = _mm512_maskz_compress_epi32(here, ordinals);
         int const more = __builtin_popcount(here);
         // A whole vector is written where all of its places belong to entries that were read before.
-        auto const written = static_cast<__mmask16>(listed + 16 <= e + 16 * i ? all : (1u << more) - 1);
+        auto const written =
+            static_cast<__mmask16>(listed + 16 <= e + 16 * i && listed + 16 <= count ? all : (1u << more) - 1);
         _mm512_mask_storeu_epi32(to + listed, written, packed);
         listed += more;
         ordinals = _mm512_add_epi32(ordinals, _mm512_set1_epi32(16));

@@ -38,7 +38,17 @@ struct pool_kernels {
 template <int Width>
 struct pool_bodies {
   using floats = typename vector_of<Width>::floats;
+  using ints = typename vector_of<Width>::ints;
   static constexpr int vectors = 4;
+
+  /// value = next, if that is higher or NaN; a NaN stays.
+  [[gnu::always_inline]] static inline void take_higher(floats& value, floats const& next) {
+    ints const lower = next <= value;
+    ints const number = value == value;
+    ints const taken = number & ~lower;
+    value = __builtin_bit_cast(floats,
+                               (taken & __builtin_bit_cast(ints, next)) | (~taken & __builtin_bit_cast(ints, value)));
+  }
 
   template <bool Mean>
   [[gnu::always_inline]] static inline int pool(float const* scores, int width, int begin, int end, float* to) {
@@ -54,8 +64,7 @@ struct pool_bodies {
           if constexpr (Mean) {
             all[v] += next;
           } else {
-            floats const higher = next <= all[v] ? all[v] : next;  // next, if either is NaN
-            all[v] = all[v] == all[v] ? higher : all[v];
+            take_higher(all[v], next);
           }
         }
       }

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/select_if.hpp>
 #include <mutex>
@@ -20,7 +21,7 @@ struct implementation<ops::select_if_t, host> {
     *keep.report = {};
     std::mutex counting;
     exec.for_each(scores.segments(), [&](int segment, int) {
-      report found{.nan_scores = select(scores, rule, segment, keep)};
+      report found{.nan_scores = select(exec.simd_level(), scores, rule, segment, keep)};
       found.triggered = keep.indptr[segment + 1] < keep.seen[segment] ? 1 : 0;
       found.unobserved = found.triggered > 0 && detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
       if (found == report{}) return;
@@ -33,20 +34,22 @@ struct implementation<ops::select_if_t, host> {
 
  private:
   template <class Rule>
-  static std::int64_t select(score_view const& scores, Rule const& rule, int segment, keep_set const& keep) {
+  static std::int64_t select(isa simd_level, score_view const& scores, Rule const& rule, int segment,
+                             keep_set const& keep) {
     lane const this_lane = scores.lane_of(segment);
     int const count = scores.lanes.committed(this_lane);
     int const* const position = scores.lanes.position.row(this_lane);
     float const* const score = scores.row(segment);
     int* const to = keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
-    std::int64_t nan = 0;
-    int kept = 0;
+    // The marks are the last bytes of the row that the ordinals are listed in.
+    auto* const mark = reinterpret_cast<unsigned char*>(to) + 3 * static_cast<std::size_t>(count);
+    int nan = 0;
     for (int e = 0; e < count; ++e) {
       bool const forced = rule.forces(entry{this_lane, e, count, position[e], 0});
       nan += !forced && score[e] != score[e] ? 1 : 0;
-      to[kept] = e;
-      kept += forced || rule.picks(score[e]) ? 1 : 0;
+      mark[e] = forced || rule.picks(score[e]) ? 1 : 0;
     }
+    int const kept = detail::list_marked_for(simd_level)(mark, count, to);
     keep.seen[segment] = count;
     keep.indptr[segment + 1] = kept;
     return nan;

@@ -1,0 +1,166 @@
+// The host's kernels that list marked entries and add up rows, for each instruction set against plain loops: every
+// number of entries around a vector's width, rows that begin anywhere, NaN, infinities and subnormal numbers.
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/host/element_rows.hpp>
+#include <kvpolicy/ops/host/listed_marks.hpp>
+#include <limits>
+#include <vector>
+
+#include "support/dice.hpp"
+#include "support/elements.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+namespace kv = kvpolicy;
+
+std::vector<kv::isa> levels() {
+  std::vector<kv::isa> all{kv::isa::portable};
+  for (kv::isa const one : {kv::isa::avx2, kv::isa::avx512}) {
+    if (one <= kv::best_isa()) all.push_back(one);
+  }
+  return all;
+}
+
+/// Kept ordinals below `count`, ascending: `percent` of them.
+std::vector<int> some_of(dice& random, int count, int percent) {
+  std::vector<int> made;
+  for (int e = 0; e < count; ++e) {
+    if (random.chance(percent)) made.push_back(e);
+  }
+  return made;
+}
+
+TEST_CASE("list_dropped lists what is not kept, and writes nothing behind its memory") {
+  dice random(3);
+  for (kv::isa const level : levels()) {
+    for (int count = 0; count < 200; ++count) {
+      for (int const percent : {0, 3, 50, 97, 100}) {
+        std::vector<int> const kept = some_of(random, count, percent);
+        std::vector<int> expected;
+        for (int e = 0, next = 0; e < count; ++e) {
+          bool const stays = next < std::ssize(kept) && kept[static_cast<std::size_t>(next)] == e;
+          next += stays ? 1 : 0;
+          if (!stays) expected.push_back(e);
+        }
+        std::vector<int> dropped(static_cast<std::size_t>(count) + 3, -7);
+        int const gone = kv::detail::list_dropped(level, kept, count, dropped.data());
+        CHECK(dropped[static_cast<std::size_t>(count) + 1] == -7);
+        CHECK(dropped[static_cast<std::size_t>(count) + 2] == -7);
+        dropped.resize(static_cast<std::size_t>(gone));
+        CHECK(dropped == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("list_marked takes marks from the end of the memory that it writes to") {
+  dice random(4);
+  for (kv::isa const level : levels()) {
+    for (int const count : {1, 15, 16, 63, 64, 65, 128, 1000, 4097}) {
+      for (int const percent : {0, 10, 90, 100}) {
+        std::vector<int> const expected = some_of(random, count, percent);
+        std::vector<int> to(static_cast<std::size_t>(count) + 1, -7);
+        auto* const marks = reinterpret_cast<unsigned char*>(to.data()) + 3 * static_cast<std::size_t>(count);
+        std::memset(marks, 0, static_cast<std::size_t>(count));
+        for (int const e : expected) marks[e] = 1;
+        int const listed = kv::detail::list_marked_for(level)(marks, count, to.data());
+        CHECK(to.back() == -7);
+        to.resize(static_cast<std::size_t>(listed));
+        CHECK(to == expected);
+      }
+    }
+  }
+}
+
+/// Elements of any kind, at an address that nothing is aligned to.
+std::vector<std::byte> elements(dice& random, kv::codec element, int count) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  std::vector<std::byte> made(static_cast<std::size_t>(count * kv::bytes_of(element)) + 1);
+  for (int i = 0; i < count; ++i) {
+    float value = static_cast<float>(random.below(2001) - 1000) / 128;
+    if (random.chance(4)) value = random.one_of<float>({0.0f, -0.0f, 6e-8f, -1e-5f, 60000.0f});
+    if (random.chance(1)) value = random.one_of<float>({infinity, -infinity, std::nanf("")});
+    kv::store(element, value, made.data() + 1 + i * kv::bytes_of(element));
+  }
+  return made;
+}
+
+bool same(std::vector<float> const& a, std::vector<float> const& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    bool const equal = std::bit_cast<std::uint32_t>(a[i]) == std::bit_cast<std::uint32_t>(b[i]);
+    if (!equal && !(std::isnan(a[i]) && std::isnan(b[i]))) return false;
+  }
+  return a.size() == b.size();
+}
+
+TEST_CASE("sums and maxima of rows are those of a loop over the rows, bit for bit") {
+  dice random(5);
+  for (kv::isa const level : levels()) {
+    auto const& kernels = kv::detail::element_rows_for(level);
+    for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
+      for (int const dims : {1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 160}) {
+        int const count = 1 + random.below(kv::detail::rows_at_a_time);
+        std::vector<std::vector<std::byte>> rows;
+        std::vector<std::byte const*> at;
+        for (int r = 0; r < count; ++r) rows.push_back(elements(random, element, dims));
+        for (auto const& row : rows) at.push_back(row.data() + 1);
+        std::vector<float> sum(static_cast<std::size_t>(dims)), expected(sum.size());
+        for (std::size_t d = 0; d < sum.size(); ++d) sum[d] = expected[d] = static_cast<float>(d) / 3;
+        std::vector<float> highest = sum, expected_highest = sum;
+        for (std::size_t d = 0; d < sum.size(); ++d) {
+          for (std::byte const* const row : at) {
+            auto const value =
+                static_cast<float>(decoded(element, row + static_cast<std::ptrdiff_t>(d) * kv::bytes_of(element)));
+            expected[d] += value;
+            float& most = expected_highest[d];
+            if (!std::isnan(most) && !(most > value)) most = value;
+          }
+        }
+        kernels.of(element)(at.data(), count, dims, sum.data());
+        CHECK(same(sum, expected));
+        if (element == kv::codec::f16) {
+          std::vector<float> wide(sum.size()), numbers(sum.size());
+          kernels.widen_f16(at[0], dims, wide.data());
+          for (std::size_t d = 0; d < numbers.size(); ++d)
+            numbers[d] = static_cast<float>(decoded(element, at[0] + static_cast<std::ptrdiff_t>(d) * 2));
+          CHECK(same(wide, numbers));
+        }
+        if (element != kv::codec::f32) continue;
+        kernels.max_f32(at.data(), count, dims, highest.data());
+        CHECK(same(highest, expected_highest));
+      }
+    }
+  }
+}
+
+TEST_CASE("pool gives the same bits whatever the instruction set, at every place of a row") {
+  dice random(6);
+  for (int const count : {0, 1, 3, 6, 7, 8, 33, 70, 71, 130, 300}) {
+    std::vector<float> scores(static_cast<std::size_t>(count));
+    for (float& each : scores) {
+      each = static_cast<float>(random.below(50) - 25);
+      if (random.chance(3)) each = random.one_of<float>({-0.0f, std::nanf(""), std::numeric_limits<float>::infinity()});
+    }
+    for (int const width : {1, 3, 5, 7, 15, 31}) {
+      for (kv::pooling const by : {kv::pooling{kv::max_pool{width}}, kv::pooling{kv::avg_pool{width}}}) {
+        std::vector<float> expected(scores.size());
+        for (int e = 0; e < count; ++e)
+          expected[static_cast<std::size_t>(e)] = kv::detail::pooled(by, scores.data(), count, e);
+        for (kv::isa const level : levels()) {
+          std::vector<float> is(scores.size());
+          kv::detail::pool_row(level, by, scores.data(), count, is.data());
+          CHECK(same(is, expected));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
