@@ -5,6 +5,8 @@
 // give the same bits.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+
 #include <kvpolicy/ops/add_probabilities.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
@@ -145,3 +147,5 @@ struct implementation<ops::write_gates_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif

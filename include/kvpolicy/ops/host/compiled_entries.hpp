@@ -1,6 +1,8 @@
 // The verbs of kvpolicy::compiled that move, count and list entries: declared here, defined in the library.
 #pragma once
 
+#if defined(KVPOLICY_COMPILED)
+
 #include <kvpolicy/ops/append_column.hpp>
 #include <kvpolicy/ops/append_rows.hpp>
 #include <kvpolicy/ops/argmin.hpp>
@@ -220,3 +222,5 @@ struct implementation<ops::refuse_new_tokens_t, host> {
 };
 
 }  // namespace KVPOLICY_NAMESPACE
+
+#endif
