@@ -12,6 +12,7 @@
 #include <kvpolicy/admission/retrieval_heads.hpp>
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/budget/pick.hpp>
+#include <kvpolicy/compiled.hpp>
 #include <kvpolicy/core/attention_probabilities.hpp>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/check.hpp>

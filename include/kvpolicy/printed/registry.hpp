@@ -283,9 +283,4 @@ template <executor Executor = host_executor>
   return known.parse(text);
 }
 
-#if defined(KVPOLICY_COMPILED)
-extern template basic_registry<host_executor> shipped<host_executor>();
-extern template basic_any_policy<host_executor> parse<host_executor>(std::string_view, registry const&);
-#endif
-
 }  // namespace KVPOLICY_NAMESPACE

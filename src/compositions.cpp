@@ -1,0 +1,3 @@
+// The parser, the policies that it makes, and the ready compositions, for programs that define KVPOLICY_COMPILED.
+#define KVPOLICY_INSTANCE template
+#include <kvpolicy/compiled.hpp>
