@@ -161,21 +161,23 @@ std::optional<options> read_options(int argc, char** argv, int& status) {
   options made;
   made.context.cells = 0;
   CLI::App app("Runs a GGUF model with its KV cache under a policy. Without a model it asks tinylm recall questions.");
-  app.add_option("-m,--model", made.model, "a GGUF file with a plain cache");
+  auto* const model = app.add_option("-m,--model", made.model, "a GGUF file with a plain cache");
   app.add_option("--policy", made.policy, "the policy, as \"snapkv(window=32, pool=max:7) | budget(1024)\"");
-  app.add_option("-p,--prompt", made.prompt, "the prompt");
-  app.add_option("-f,--file", made.prompt_file, "a file whose text is the prompt");
-  app.add_option("-n,--tokens", made.tokens, "tokens to generate")->check(CLI::Range(1, 1 << 20));
+  auto* const prompt = app.add_option("-p,--prompt", made.prompt, "the prompt")->needs(model);
+  app.add_option("-f,--file", made.prompt_file, "a file whose text is the prompt")->needs(model)->excludes(prompt);
+  app.add_option("-n,--tokens", made.tokens, "tokens to generate")->check(CLI::Range(1, 1 << 20))->needs(model);
   app.add_option("-c,--cells", made.context.cells, "tokens that the cache holds; by default prompt and answer");
   app.add_option("--chunk", made.context.chunk, "tokens of a decode in the prefill");
   app.add_option("-t,--threads", made.context.threads, "threads of llama.cpp");
   app.add_option("--policy-threads", made.policy_threads, "threads of the policy")->check(CLI::Range(1, 1024));
   app.add_option("--cache-type", made.type, "f32, f16 or q8_0")->check(CLI::IsMember({"f32", "f16", "q8_0"}));
   app.add_flag("--no-flash", made.no_flash, "without flash attention");
-  app.add_flag("--compare", made.compare, "run the full cache, too");
+  app.add_flag("--compare", made.compare, "run the full cache, too")->needs(model);
   app.add_flag("--every-token", made.every_token, "decide after every token, not once after the prompt");
-  app.add_option("--questions", made.questions, "recall questions for tinylm")->check(CLI::Range(1, 10000));
-  app.add_option("--write-tinylm", made.write_tinylm, "write tinylm's weights to this file, and end");
+  app.add_option("--questions", made.questions, "recall questions for tinylm")
+      ->check(CLI::Range(1, 10000))
+      ->excludes(model);
+  app.add_option("--write-tinylm", made.write_tinylm, "write tinylm's weights to this file, and end")->excludes(model);
   app.add_flag("--verbose", made.verbose, "show the messages of llama.cpp");
   try {
     app.parse(argc, argv);

@@ -92,6 +92,7 @@ class policy_runner {
   void fork(int from, int to) {
     kv::cache cache = all();
     kv::fork(exec_, cache, *state_, from, to);
+    note(to, parts_[static_cast<std::size_t>(from)]);
   }
   [[nodiscard]] std::size_t saved_bytes(int sequence) { return kv::saved_bytes(exec_, all(), *state_, sequence); }
   void save(int sequence, std::span<std::byte> to) { kv::save(exec_, all(), *state_, sequence, to); }

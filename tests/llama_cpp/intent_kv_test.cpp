@@ -47,6 +47,25 @@ TEST_SUITE("llama_cpp") {
     }
   }
 
+  TEST_CASE("intent_kv: sequences are decided about by the rows of their last turn, whatever took cells since") {
+    llama_cpp::engine_options options = exact(1536, 256, 3);
+    options.decide = llama_cpp::when::by_hand;
+    llama_cpp::engine engine(model(), intent_kv, options);
+    reader<decltype(engine)> one{engine};
+    oracle expected(
+        intent_kv,
+        tinylm::session_options{.bound = 1536, .chunk = 1024, .decide = tinylm::when::by_hand, .observe_steps = false});
+    one.prefill(stretch(40000, 250));
+    expected.prefill(stretch(40000, 250));
+    expected.session.evict();
+    engine.fork(0, 1);
+    engine.adopt(2, 10, [](kv::cache const&) {});
+    engine.evict(1);
+    CHECK(same_tokens(engine, 1, expected));
+    engine.evict(0);
+    CHECK(same_tokens(engine, 0, expected));
+  }
+
   TEST_CASE("intent_kv: a copy of a sequence has its memory") {
     llama_cpp::engine engine(model(), intent_kv, exact(1536, 256, 2));
     reader<decltype(engine)> one{engine};

@@ -66,6 +66,21 @@ TEST_SUITE("llama_cpp") {
     auto const compare = [&](std::span<float const> a, std::span<float const> b) {
       furthest = std::max(furthest, tinylm_test::furthest(a, b));
     };
+    // Where two scores differ by less than the rounding of the decoders, either may be the last one that is kept. A
+    // pooled score is that of up to seven neighbours, which all change places then.
+    int lanes = 0, other_lanes = 0, most_others = 0;
+    auto const compare_lanes = [&](int s, request& of) {
+      auto const kept = tinylm_test::positions_of(of.here->session.view());
+      for (int i = 0; i < static_cast<int>(kept.size()); ++i, ++lanes) {
+        auto const& there = kept[static_cast<std::size_t>(i)];
+        auto const mine = engine.positions({s, i / engine.shape().kv_heads, i % engine.shape().kv_heads});
+        std::vector<int> differ;
+        std::ranges::set_difference(mine, there, std::back_inserter(differ));
+        REQUIRE(mine.size() == there.size());
+        other_lanes += differ.empty() ? 0 : 1;
+        most_others = std::max(most_others, static_cast<int>(differ.size()));
+      }
+    };
     auto const replace = [&](int s) {
       engine.reset(s);
       all[static_cast<std::size_t>(s)] = std::make_unique<request>(engine, s, below(200000));
@@ -76,7 +91,7 @@ TEST_SUITE("llama_cpp") {
       compare(of.there.prefill(turn), of.here->prefill(turn));
       of.done.push_back({request::action::kind::turn, turn});
       of.evicted_at = engine.length(s);
-      CHECK(same_tokens(engine, s, *of.here));
+      compare_lanes(s, of);
     };
     auto const roll_back = [&](int s) {
       request& of = *all[static_cast<std::size_t>(s)];
@@ -139,8 +154,11 @@ TEST_SUITE("llama_cpp") {
       for (int each = 0; each < sequences; ++each) used += engine.count(each);
       REQUIRE(engine.free_count() == 1024 - used);
     }
-    MESSAGE(steps, " steps, ", forks, " forks, largest difference of a logit ", furthest);
+    MESSAGE(steps, " steps, ", forks, " forks, largest difference of a logit ", furthest, ", lanes that differ ",
+            other_lanes, " of ", lanes, ", by ", most_others, " entries at most");
     CHECK(furthest < 1e-3);
+    CHECK(other_lanes <= lanes / 1000);
+    CHECK(most_others <= 7);
     CHECK(forks > 0);
     for (int s = 0; s < sequences; ++s) engine.reset(s);
     CHECK(engine.highest_cell() == -1);
