@@ -57,6 +57,7 @@ TEST_SUITE("laws/shipped") {
     std::set<std::string> known, listed_here{"external", "intent_kv", "trim_kv"};
     for (auto const& each : kv::shipped().list()) known.insert(each.name);
     std::apply([&](auto const&... each) { (listed_here.insert(each.name), ...); }, every_scorer{});
+    CHECK(listed_here.erase("recorded_knorm") == 1);  // by name it would be knorm, which decides the same
     CHECK(known == listed_here);
   }
 
@@ -70,7 +71,7 @@ TEST_SUITE("laws/shipped") {
     for (char const* const made_of : {"keep_best", "drop_worst"}) CHECK(shipped.erase(made_of) == 1);
     // Not evictions by top-k: tests/admission, tests/selection and tests/scorers hold their laws.
     for (char const* const other : {"wg_kv", "local_attention", "duo_attention", "quest", "trim_kv_decode",
-                                    "h2o_decode", "streaming_llm_decode"}) {
+                                    "h2o_decode", "streaming_llm_decode", "knorm_decode"}) {
       CHECK(shipped.erase(other) == 1);
     }
     for (auto const& [name, policy] : every_policy()) listed_here.insert(name);
