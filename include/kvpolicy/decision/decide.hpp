@@ -37,8 +37,7 @@ template <class Backend, class Policy, class Bag>
 void refuse_unread_order(Policy const& policy, lanes const& batch) {
   if (batch.order.data == nullptr) return;
   constexpr bool drops_one = std::same_as<decltype(pick_of(policy)), lowest_one>;
-  bool any = drops_one && reads_on_host<Backend> &&
-             (scores_by_entry<score_of<Policy>, Bag> || reads_any_order<score_of<Policy>>);
+  bool any = drops_one && (scores_by_entry<score_of<Policy>, Bag> || reads_any_order<score_of<Policy>>);
   any = any && has_candidates<decltype(forces_of(policy.score))>;
   with_protection(policy.protect, [&]<class Protect>(Protect const&) { any = any && has_candidates<Protect>; });
   if (!any) refuse_out_of_order<Backend>("decide", batch, "this policy");

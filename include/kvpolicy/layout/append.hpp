@@ -23,9 +23,6 @@ void check_append(char const* call, cache const& in, state<Executor> const& stat
           new_tokens.position, "the last new position does not fit into 32 bits");
   check_same_lanes(call, "cache.lanes", in.lanes, state.lanes());
   check_whole(call, in.lanes, in.shape);
-  if constexpr (!reads_on_host<typename Executor::backend>) {
-    refuse_out_of_order<typename Executor::backend>(call, in.lanes, "a device");
-  }
   int const slot = host_slot<typename Executor::backend>(in.lanes, new_tokens.sequence);
   expects(
       new_tokens.position > 0 || new_tokens.tokens == 0 || slot < 0 || !state.history().used(slot), call, "position",

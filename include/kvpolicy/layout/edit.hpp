@@ -57,8 +57,7 @@ void check_decided(Executor& exec, plan<Executor> const& decided, cache const& i
   lanes const decided_lanes = decided_part(in, keep).lanes;
   check_decided_about("apply", "cache.lanes", decided_lanes, keep);
   refuse_counts<typename Executor::backend>("apply", decided_lanes);
-  if (keep.lists == side::kept || !reads_on_host<typename Executor::backend>)
-    refuse_out_of_order<typename Executor::backend>("apply", decided_lanes, "this plan");
+  if (keep.lists == side::kept) refuse_out_of_order<typename Executor::backend>("apply", decided_lanes, "this plan");
   ops::refuse_stale(exec, decided_lanes, keep);
 }
 

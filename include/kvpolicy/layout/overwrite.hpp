@@ -44,12 +44,8 @@ struct overwrite {
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
     std::span<recorded_column const> const columns(state.columns(part.lanes));
     if (keep.lists == side::dropped) {
-      if constexpr (detail::reads_on_host<typename Executor::backend>) {
-        if (replaces(keep, part)) {
-          ops::replace_listed(exec, keep, part, list, columns);
-        } else {
-          ops::drop_listed(exec, keep, part, list, columns);
-        }
+      if (replaces(keep, part)) {
+        ops::replace_listed(exec, keep, part, list, columns);
       } else {
         ops::drop_listed(exec, keep, part, list, columns);
       }
@@ -75,6 +71,10 @@ struct overwrite {
     cache const part = detail::decided_part(in, keep);
     if (list.data == nullptr) return detail::refuse_unmovable_rows<typename Executor::backend>("apply", part);
     detail::check_slots("list", list, in, keep);
+    if constexpr (detail::reads_on_host<typename Executor::backend>) check_dropped_slots(keep, part);
+  }
+  /// Refuses a dropped entry whose slot is not one of the pool. On a device, kernels check it before anything moves.
+  void check_dropped_slots(keep_set const& keep, cache const& part) const {
     for (int i = 0; i < keep.lanes.size(); ++i) {
       lane const one = keep.lanes.at(i);
       for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) {

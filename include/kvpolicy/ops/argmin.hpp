@@ -9,6 +9,14 @@
 #include <kvpolicy/ops/verb.hpp>
 #include <span>
 
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// A function of an entry whose value ascends with positions, so that no score need be computed.
+template <class Function>
+concept ascends_in_position = requires { requires Function::ascends_in_position; };
+
+}  // namespace KVPOLICY_NAMESPACE::detail
+
 namespace KVPOLICY_NAMESPACE::ops {
 
 /// `argmin(exec, scores, rule, keep)`: `keep` lists, for each segment that triggers, the candidate with the lowest

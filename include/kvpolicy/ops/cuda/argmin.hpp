@@ -4,9 +4,12 @@
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/cuda/apply_stats.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/cuda/competing_entries.hpp>
 #include <kvpolicy/ops/cuda/drop_listed.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/map.hpp>
+#include <kvpolicy/ops/cuda/replace_listed.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/select_emit.hpp>
+#include <kvpolicy/ops/cuda/sort_entries.hpp>  // IWYU pragma: export
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -31,7 +34,8 @@ struct finalize_argmin {
   }
 };
 
-template <class Rule>
+/// `ByPosition`: the oldest candidate is dropped, and no score is read.
+template <class Rule, bool ByPosition = false>
 struct argmin_kernel {
   score_view scores;
   Rule rule;
@@ -54,8 +58,8 @@ struct argmin_kernel {
  private:
   static constexpr std::uint64_t none = ~std::uint64_t{0};
 
-  /// Finds the entry with the lowest key; of equal keys, the one with the highest ordinal. If the lanes of the segment
-  /// hold different tokens, none is dropped.
+  /// Finds the entry with the lowest key; of equal keys, the newest one. If the lanes of the segment hold different
+  /// tokens, none is dropped.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD packed_result drop(Block& block, int segment, std::uint64_t* lowest_storage,
                                                int* temp_storage) const {
@@ -65,18 +69,37 @@ struct argmin_kernel {
     bool const differs = lanes_differ(block, scores, segment, faults, temp_storage);
     if (differs || count == 0 || !rule.triggers(count, keys.about.budget)) return {0};
     keys.find_run();
+    lane_entries const of{keys.about.lane, count, keys.about.budget, keys.position, keys.order};
+    competing_entries const there = competing_entries_of(block, of, {keys.begin, keys.end}, temp_storage);
     std::uint64_t lowest = none;
+    int ordinal = -1;
     int nan = 0;
-    for (int e = keys.begin + block.thread(); e < keys.end; e += block.threads()) {
-      std::uint32_t const key = keys.at(e);
+    for (int e = there.begin + block.thread(); e < there.end; e += block.threads()) {
+      if (!there.have(keys.position[e])) continue;
+      std::uint32_t const key = key_of(keys, e);
       if (key == forced_key) continue;
-      nan += key == nan_key ? 1 : 0;
-      lowest = min_op{}(lowest, std::uint64_t{key} << 32 | (0xFFFFFFFFu - static_cast<std::uint32_t>(e)));
+      nan += !ByPosition && key == nan_key ? 1 : 0;
+      auto const age = 0xFFFFFFFFu - static_cast<std::uint32_t>(keys.order.ascends() ? e : keys.position[e]);
+      std::uint64_t const now = std::uint64_t{key} << 32 | age;
+      ordinal = now < lowest ? e : ordinal;
+      lowest = min_op{}(lowest, now);
     }
+    std::uint64_t const mine = lowest;
     lowest = block_reduce(block, lowest, lowest_storage, min_op{});
     nan = block_reduce(block, nan, temp_storage, plus_op{});
-    int const ordinal = lowest == none ? -1 : static_cast<int>(0xFFFFFFFFu - static_cast<std::uint32_t>(lowest));
+    ordinal = block_reduce(block, mine == lowest ? ordinal : -1, temp_storage, max_op{});
     return packed_result::of(ordinal + 1, nan, true, block.thread() == 0 && decides_unobserved(rule, scores, segment));
+  }
+
+  [[nodiscard]] KVPOLICY_HD static std::uint32_t key_of(segment_keys<Rule> const& keys, int e) {
+    if constexpr (ByPosition) {
+      bool const forced = !knows_run<Rule> && keys.is_forced(e);
+      return forced ? forced_key : static_cast<std::uint32_t>(keys.position[e]);
+    } else if constexpr (knows_run<Rule>) {
+      return radix_key(keys.score[e]);  // every competitor is a candidate
+    } else {
+      return keys.at(e);
+    }
   }
 };
 
@@ -99,15 +122,21 @@ struct implementation<ops::argmin_t, Backend> {
   }
 };
 
-/// Maps the scores into the table, and then takes one launch of argmin: two launches.
+/// Maps the scores into the table, and then takes one launch of argmin: two launches. One launch, if the function
+/// ascends in position.
 template <kernel_backend Backend>
 struct implementation<ops::argmin_of_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor, class Function, class Rule>
   static void run(Executor& exec, score_view const& scores, Function const& f, Rule const& rule, keep_set const& keep) {
-    ops::map(exec, scores, f);
-    ops::argmin(exec, scores, rule, keep);
+    if constexpr (detail::ascends_in_position<Function>) {
+      exec.launch({scores.segments(), exec.config().segment_threads, detail::counting_storage::bytes()},
+                  detail::argmin_kernel<Rule, true>{scores, rule, keep, exec.faults(), exec.tickets()});
+    } else {
+      ops::map(exec, scores, f);
+      ops::argmin(exec, scores, rule, keep);
+    }
   }
 };
 

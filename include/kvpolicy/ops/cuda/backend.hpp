@@ -105,6 +105,7 @@ enum class fault : int {
   apply_count,
   decide_count,
   unequal_positions,
+  truncate_order,
   fault_count
 };
 
@@ -141,6 +142,9 @@ enum class fault : int {
     case fault::decide_count:
     case fault::unequal_positions:
       return 7;
+    case fault::truncate_count:
+    case fault::truncate_order:
+      return 8;
     default:
       return 16 + static_cast<int>(kind);
   }

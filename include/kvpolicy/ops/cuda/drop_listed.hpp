@@ -17,6 +17,25 @@ struct gap_moves {
   [[nodiscard]] KVPOLICY_HD int source(int i) const { return i < ordinal ? i : i + 1; }
 };
 
+/// Moves the ints behind `first` up by one place, as tile_mover moves rows: int i becomes int i + 1, for i < last.
+template <class Block>
+KVPOLICY_HD void shift_down(Block& block, int* of, int first, int last) {
+  for (int i = first; i < last; i += block.threads()) {
+    int const e = i + block.thread();
+    int const next = e < last ? of[e + 1] : 0;
+    block.sync();
+    if (e < last) of[e] = next;
+  }
+}
+
+/// Closes the gap in a list of slots, and puts the dropped slot `gone`, which every thread has read, behind the list.
+template <class Block>
+KVPOLICY_HD void close_list(Block& block, gap_moves const& now, int* slot, int gone) {
+  shift_down(block, slot, now.ordinal, now.last);
+  block.sync();
+  if (block.thread() == 0) slot[now.last] = gone;
+}
+
 struct gap_lanes {
   keep_set keep{};
   kvpolicy::lanes lanes{};
@@ -46,22 +65,9 @@ struct close_gap_kernel {
     if (slice >= 0) return permute.run(block, i, slice);
     gap_moves const now = permute.moves.of(i);
     lane const one = permute.lanes.at(i);
-    if (!now.none() && leads_row(list.shares, permute.lanes, one)) close_list(block, now, list.row(one));
-  }
-
- private:
-  /// Moves ints as tile_mover moves rows. The dropped slot is read before any other is written, and written last.
-  template <class Block>
-  KVPOLICY_HD static void close_list(Block& block, gap_moves const& now, int* slot) {
-    int const gone = slot[now.ordinal];
-    for (int i = now.ordinal; i < now.last; i += block.threads()) {
-      int const e = i + block.thread();
-      int const next = e < now.last ? slot[e + 1] : 0;
-      block.sync();
-      if (e < now.last) slot[e] = next;
-    }
-    block.sync();
-    if (block.thread() == 0) slot[now.last] = gone;
+    if (now.none() || !leads_row(list.shares, permute.lanes, one)) return;
+    int* const slot = list.row(one);
+    close_list(block, now, slot, slot[now.ordinal]);
   }
 };
 

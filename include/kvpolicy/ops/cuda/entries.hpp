@@ -26,7 +26,7 @@ struct append_check {
     if (!counts_fit(lanes, one)) return report_fault(block, faults, fault::append_count, index, count);
     if (new_tokens.tokens > lanes.bound - count)
       report_fault(block, faults, fault::append_bound, index, new_tokens.tokens);
-    int const last = count > 0 ? lanes.position.row(one)[count - 1] : -1;
+    int const last = lanes.order_of(one).newest_of(lanes.position.row(one), count);
     if (new_tokens.position <= last) report_fault(block, faults, fault::append_position, index, new_tokens.position);
     bool const drafts = lanes.in_flight != nullptr && *lanes.drafts(new_tokens.sequence) > 0;
     if (drafts && !new_tokens.in_flight) report_fault(block, faults, fault::append_drafts, index, new_tokens.tokens);
@@ -104,17 +104,23 @@ struct append_kernel {
   }
 };
 
-/// Checks that the counts of a sequence's lanes are within their limits.
+/// Checks that the counts of a sequence's lanes are within their limits, and that all entries from the position on are
+/// at the ends of their lanes.
 struct truncate_check {
   kvpolicy::lanes lanes;
   row_owners counts;
   int sequence;
+  int position;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
     lane const one = counts.at(sequence, static_cast<int>(i));
-    if (counts_fit(lanes, one)) return;
-    report_fault(block, faults, fault::truncate_count, lanes.index(one), *lanes.count.row(one));
+    int const index = lanes.index(one);
+    if (!counts_fit(lanes, one))
+      return report_fault(block, faults, fault::truncate_count, index, *lanes.count.row(one));
+    lane_order const order = lanes.order_of(one);
+    if (order.ascends() || position == 0 || position > order.newest) return;
+    report_fault(block, faults, fault::truncate_order, index, position);
   }
 };
 
@@ -131,15 +137,26 @@ struct truncate_kernel {
     for (int i = block.thread(); i < counts.of_sequence(); i += block.threads()) {
       lane const one = counts.at(sequence, i);
       int* const count = lanes.count.row(one);
-      int const left = lane_entries{one, *count, 0, lanes.position.row(one)}.first_at(position);
+      int const left = left_before(one, *count);
       gone = min_op{}(gone, *count - left);
       *count = left;
+      if (position == 0 && lanes.order.data != nullptr && leads_row(lanes.order, lanes, one))
+        *lanes.order.row(one) = {};
     }
     gone = block_reduce(block, gone, shared_arena(block).take<int>(warp_size + 1), min_op{});
     if (block.thread() == 0 && lanes.in_flight != nullptr) {
       int& drafts = *lanes.drafts(sequence);
       drafts -= min_op{}(drafts, gone);
     }
+  }
+
+ private:
+  /// The number of a lane's entries whose position is below `position`.
+  [[nodiscard]] KVPOLICY_HD int left_before(lane one, int count) const {
+    if (position == 0) return 0;
+    lane_order const order = lanes.order_of(one);
+    int const begin = order.ascends() ? 0 : order.end;
+    return begin + lane_entries{one, count - begin, 0, lanes.position.row(one) + begin}.first_at(position);
   }
 };
 
@@ -236,7 +253,7 @@ struct implementation<ops::truncate_entries_t, Backend> {
   static void run(Executor& exec, lanes const& batch, int sequence, int position) {
     launch_shape const one_block{1, exec.config().segment_threads, detail::collective_bytes<int>()};
     detail::row_owners const counts = detail::owners_of(batch.count, batch);
-    detail::launch_check(exec, counts.of_sequence(), detail::truncate_check{batch, counts, sequence});
+    detail::launch_check(exec, counts.of_sequence(), detail::truncate_check{batch, counts, sequence, position});
     detail::launch_unless_fault(exec, one_block, detail::truncate_kernel{batch, counts, sequence, position});
   }
 };

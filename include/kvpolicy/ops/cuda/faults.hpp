@@ -97,6 +97,8 @@ inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, a
       return {"decide", "lanes.count", counts_rule};
     case fault::unequal_positions:
       return {"decide", "lanes.position", "lanes that decide together hold the same tokens"};
+    case fault::truncate_order:
+      return {"truncate", "position", "an eviction has put a later token among older ones: restore_order sorts them"};
     default:
       return {"check", "fault", "the device's memory was overwritten"};
   }

@@ -109,6 +109,9 @@ class moved_list {
   }
   void add_columns(cache const& in, std::span<recorded_column const> columns) {
     add(moved_positions(in.lanes.position));
+    add_moved_columns(columns);
+  }
+  void add_moved_columns(std::span<recorded_column const> columns) {
     for (recorded_column const& each : columns) {
       if (each.about.one != per::lane_entry || each.about.rule != on_move::permute) continue;
       add(moved_column(each.rows, each.about.bytes));

@@ -20,6 +20,7 @@ struct segment_keys {
   entry about;  ///< the lane, count and budget that all its entries have
   float const* score;
   int const* position;
+  lane_order order;  ///< if positions do not ascend, the run is one of ranks
   int begin = 0;
   int end = 0;
 
@@ -28,6 +29,7 @@ struct segment_keys {
     about.lane = scores.lane_of(segment);
     about.count = scores.lanes.committed(about.lane);
     position = scores.lanes.position.row(about.lane);
+    order = scores.lanes.order_of(about.lane);
     end = about.count;
   }
 
@@ -52,7 +54,7 @@ struct segment_keys {
   /// Sets [begin, end) to the run of competing entries, if the rule knows it.
   KVPOLICY_HD void find_run() {
     if constexpr (knows_run<Rule>) {
-      ordinal_range const run = rule.candidates(lane_entries{about.lane, about.count, about.budget, position});
+      ordinal_range const run = rule.candidates(lane_entries{about.lane, about.count, about.budget, position, order});
       begin = run.begin < 0 ? 0 : run.begin < about.count ? run.begin : about.count;
       end = run.end < begin ? begin : run.end < about.count ? run.end : about.count;
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/host/argmin_kernels.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <limits>
@@ -20,10 +21,6 @@ struct table_scores {
     return scores.row(segment) + first.ordinal;
   }
 };
-
-/// A function of an entry whose value ascends with positions, so that no score need be computed.
-template <class Function>
-concept ascends_in_position = requires { requires Function::ascends_in_position; };
 
 /// A function of an entry whose values are the elements of a row.
 template <class Function>

@@ -1,0 +1,296 @@
+// Decoding with lanes.order on the device and on the host: after every step equal keep sets, positions, orders, lists,
+// rows and recorded columns.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <concepts>
+#include <cstring>
+#include <kvpolicy/kvpolicy.hpp>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "device/any_numbers.hpp"
+#include "device/moves.hpp"
+#include "layout/slot_cache.hpp"
+#include "support/device.hpp"
+#include "support/error_of.hpp"
+#include "support/holds.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+slot_options any_shape() {
+  slot_options how;
+  how.model.layers = *rc::gen::inRange(1, 3);
+  how.model.kv_heads = how.model.query_heads = *rc::gen::inRange(1, 3);
+  how.sequences = *rc::gen::inRange(1, 3);
+  how.bound = *rc::gen::element(4, 9, 33, 70);
+  how.by_lane = true;
+  how.page = *rc::gen::element(1, 1, 4);
+  how.element = *rc::gen::element(kv::codec::f32, kv::codec::bf16);
+  how.seed = *rc::gen::inRange<std::uint64_t>(1, 1u << 20);
+  if (how.sequences > 1) how.page = 1;
+  return how;
+}
+
+/// An engine with lanes that have an order.
+template <class Executor, class Policy>
+struct engine {
+  template <class... Numbers>
+  engine(slot_options const& how, Policy const& by, Numbers const&... numbers)
+      : exec(numbers...),
+        policy(by),
+        cache(how),
+        order(static_cast<std::size_t>(cache.rows)),
+        view(with_order()),
+        state(kv::make_state(exec, policy, view)),
+        plan(kv::make_plan(exec, policy, view, kv::overwrite{})) {}
+
+  kv::cache with_order() {
+    kv::cache made = cache.view();
+    std::int64_t const head = cache.options.by_lane ? 1 : 0;
+    std::int64_t const layer = head * cache.options.model.kv_heads;
+    made.lanes.order = {order.data(), head == 1 ? layer * cache.options.model.layers : 1, layer, head};
+    return made;
+  }
+  void wait() {
+    if constexpr (requires { exec.check(); }) exec.check();
+  }
+  void append(int sequence, int tokens, int position, bool drafts) {
+    for (int t = 0; t < tokens; ++t, ++position) {
+      cache.write_token(sequence, position, position);
+      kv::append(exec, view, state, {sequence, 1, position, drafts});
+      wait();
+    }
+  }
+  template <class Signals>
+  void decide(Signals const& in) {
+    if constexpr (!std::same_as<std::remove_cvref_t<decltype(policy.score)>, kv::h2o>) {
+      kv::observe(exec, policy, in, state);  // the mass is the engine's
+    }
+    kv::decide(exec, policy, in, state, plan);
+    wait();
+  }
+  /// `slots`: the list changes; else rows move.
+  void apply(bool slots, kv::apply_stats* stats) {
+    kv::apply(exec, kv::overwrite{slots ? cache.list_table() : kv::by_lane<int>{}}, plan, view, state, stats);
+    wait();
+  }
+  void sort(bool slots) {
+    kv::restore_order(exec, view, state, slots ? cache.list_table() : kv::by_lane<int>{});
+    wait();
+  }
+  /// The recorded columns of the entries that there are.
+  [[nodiscard]] std::vector<std::byte> columns() {
+    std::vector<std::byte> all;
+    for (kv::recorded_column const& each : state.columns(view.lanes)) {
+      for (int i = 0; i < cache.lane_count(); ++i) {
+        kv::lane const one = cache.lane_at(i);
+        int const elements = each.about.one == kv::per::lane_entry ? cache.held(one) : 0;
+        std::byte const* const from = each.rows.row(one);
+        all.insert(all.end(), from, from + std::ptrdiff_t{each.about.bytes} * elements);
+      }
+    }
+    return all;
+  }
+  /// The place of each entry, and its rows of K and V.
+  [[nodiscard]] bool rows_follow() {
+    bool right = true;
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      kv::lane const one = cache.lane_at(i);
+      auto const positions = cache.positions(one);
+      auto const places = cache.entry_places(one);
+      for (std::size_t e = 0; e < positions.size(); ++e) {
+        for (bool const key : {true, false}) {
+          right = right && cache.read(key, one, static_cast<int>(places[e].unit), places[e].token) ==
+                               cache.token_row(key, one, positions[e]);
+        }
+      }
+    }
+    return right;
+  }
+
+  Executor exec;
+  Policy policy;
+  slot_cache cache;
+  std::vector<kv::lane_order> order;
+  kv::cache view;
+  kv::state<Executor> state;
+  kv::plan<Executor> plan;
+};
+
+float number_of(int lane, int position) {
+  unsigned const mixed = static_cast<unsigned>(lane * 131 + position * 7919) * 2654435761u >> 16;
+  if (mixed % 23 == 0) return std::numeric_limits<float>::quiet_NaN();
+  return -static_cast<float>(mixed % 6) * 0.25f;
+}
+
+/// The masses of a cache's entries, which depend on their positions.
+struct masses {
+  explicit masses(slot_cache const& of) : numbers(static_cast<std::size_t>(of.lane_count() * of.options.bound)) {
+    for (int i = 0; i < of.lane_count(); ++i) {
+      auto const positions = of.positions(of.lane_at(i));
+      for (std::size_t e = 0; e < positions.size(); ++e) {
+        numbers[static_cast<std::size_t>(i * of.options.bound) + e] = number_of(i, positions[e]);
+      }
+    }
+    std::int64_t const row = of.options.bound;
+    std::int64_t const layer = row * of.options.model.kv_heads;
+    given = {{numbers.data(), layer * of.options.model.layers, layer, row}};
+  }
+  std::vector<float> numbers;
+  kv::attention_mass given;
+};
+
+template <class Policy>
+void decides_alike(Policy const& policy, slot_options const& how) {
+  bool const slots = how.page == 1 && *rc::gen::arbitrary<bool>();
+  engine<kv::host_executor, Policy> host(how, policy);
+  engine<device_executor, Policy> device(how, policy, numbers_of(*rc::gen::element(32, 64)), how.seed);
+  dice random(how.seed);
+  std::vector<int> next(static_cast<std::size_t>(how.sequences), 0);
+  auto const both = [&](auto const& call) { call(host), call(device); };
+  for (int round = 0; round < 40; ++round) {
+    for (int s = 0; s < how.sequences; ++s) {
+      bool const drafts = random.below(4) == 0;
+      int const wanted = round == 0 ? how.bound / 2 : random.below(drafts ? 4 : 3);
+      int const some = std::min(how.bound - host.cache.held({s, 0, 0}), wanted);
+      int& position = next[static_cast<std::size_t>(s)];
+      position += random.below(8) == 0 ? 2 : 0;  // a position that no entry has
+      if (position + some > host.cache.map_row) return;
+      both([&](auto& of) { of.append(s, some, position, drafts); });
+      position += some;
+      int const rejected = drafts && some > 0 ? random.below(some + 1) : 0;
+      position -= rejected;
+      both([&](auto& of) {
+        if (rejected > 0) kv::truncate(of.exec, of.view, of.state, s, position);
+        if (drafts) kv::commit(of.exec, of.view, s, some - rejected);
+        of.wait();
+      });
+    }
+    kv::apply_stats stats[2];
+    masses const mass(host.cache);
+    both([&](auto& of) { of.decide(kv::signals{of.view.lanes, kv::keys_of(of.view), mass.given}); });
+    RC_ASSERT(*host.plan.keep().report == *device.plan.keep().report);
+    for (int s = 0; s < host.plan.keep().segments(); ++s) {
+      auto const mine = host.plan.keep().listed(s);
+      auto const other = device.plan.keep().listed(s);
+      RC_ASSERT(std::vector(mine.begin(), mine.end()) == std::vector(other.begin(), other.end()));
+    }
+    host.apply(slots, &stats[0]);
+    device.apply(slots, &stats[1]);
+    RC_ASSERT(stats[0] == stats[1]);
+    RC_ASSERT(host.cache.save() == device.cache.save());
+    RC_ASSERT(host.order == device.order);
+    RC_ASSERT(host.columns() == device.columns());
+    if (random.below(10) != 0) continue;
+    bool full = false;
+    for (int i = 0; i < host.cache.lane_count(); ++i) {
+      full = full || host.cache.held(host.cache.lane_at(i)) == how.bound;
+    }
+    if (full && !slots) continue;  // the host sorts rows by way of a free place
+    both([&](auto& of) { of.sort(slots); });
+    RC_ASSERT(host.order == device.order);
+    RC_ASSERT(host.columns() == device.columns());
+    RC_ASSERT((host.rows_follow() && device.rows_follow()));
+    for (int i = 0; i < host.cache.lane_count(); ++i) {
+      RC_ASSERT(host.cache.positions(host.cache.lane_at(i)) == device.cache.positions(host.cache.lane_at(i)));
+    }
+    if (!slots) return;  // what is behind the last entry differs
+  }
+}
+
+template <class Score>
+void with_protections(Score const& score) {
+  slot_options const how = any_shape();
+  int const budget = *rc::gen::inRange(0, how.bound);
+  int const window = *rc::gen::inRange(0, how.bound);
+  auto const run = [&](auto const& protect) {
+    decides_alike(
+        kv::eviction{.score = score, .protect = protect, .budget = kv::per_lane{budget}, .pick = kv::lowest_one{}},
+        how);
+  };
+  switch (*rc::gen::inRange(0, 3)) {
+    case 0:
+      return run(kv::nothing{});
+    case 1:
+      return run(kv::safe{2, window});
+    default:
+      return run(kv::sinks{1} | kv::recent{window} | kv::sinks{3});
+  }
+}
+
+TEST_SUITE("device/lane_order") {
+  TEST_CASE("decoding that puts the newest entry into the dropped one's place is the host's, step after step") {
+    holds("streaming_llm", [] { with_protections(kv::streaming_llm{.sinks = *rc::gen::inRange(0, 6)}); }, 40);
+    holds("random", [] { with_protections(kv::random_scores{}); }, 60);
+    holds("knorm", [] { with_protections(kv::recorded_knorm{}); }, 40);
+  }
+
+  TEST_CASE("scores that the engine gives, in any order, with NaN and ties") {
+    holds(
+        "masses",
+        [] {
+          slot_options const how = any_shape();
+          decides_alike(kv::eviction{.score = kv::h2o{.recent = *rc::gen::inRange(-1, 9)},
+                                     .budget = kv::per_lane{*rc::gen::inRange(0, how.bound)},
+                                     .pick = kv::lowest_one{}},
+                        how);
+        },
+        40);
+  }
+
+  TEST_CASE("what cannot be done is told, and changes nothing") {
+    slot_options const how{.bound = 8, .by_lane = true};
+    kv::eviction const policy{.score = kv::random_scores{}, .budget = kv::per_lane{6}, .pick = kv::lowest_one{}};
+    engine<device_executor, decltype(policy)> of(how, policy);
+    auto const step = [&](int p) {
+      of.append(0, 1, p, false);
+      of.decide(kv::signals{of.view.lanes});
+    };
+    for (int p = 0; p < 9; ++p) {
+      step(p);
+      of.apply(true, nullptr);
+    }
+    REQUIRE(!of.order[0].ascends());
+    auto const order = of.order;
+    auto const before = of.cache.save();
+    auto const told = [&](auto const& call) {
+      return error_of([&] {
+        call();
+        of.wait();
+      });
+    };
+    int const newest = of.order[0].newest_of(of.cache.position.data(), of.cache.held({}));
+    CHECK(newest == 8);
+    CHECK(told([&] { kv::append(of.exec, of.view, of.state, {.tokens = 1, .position = newest}); }) ==
+          "append: position (0) = 8, but positions ascend");
+    CHECK(told([&] {
+            kv::truncate(of.exec, of.view, of.state, 0, of.order[0].newest);
+          }).find("but an eviction has put a later token among older ones: restore_order sorts them") !=
+          std::string::npos);
+    kv::eviction const all{.score = kv::random_scores{}, .budget = kv::per_lane{3}};
+    auto other = kv::make_plan(of.exec, all, of.view, kv::compact{});
+    CHECK(told([&] { kv::decide(of.exec, all, kv::signals{of.view.lanes}, of.state, other); }) ==
+          "decide: lanes.order = given, but on a device positions ascend in every lane: leave it null");
+    CHECK(of.cache.save() == before);
+    CHECK(of.order == order);
+    step(9);
+    int const dropped = of.plan.keep().listed(0)[0];
+    of.cache.list[static_cast<std::size_t>(dropped)] = 99;
+    auto const damaged = of.cache.save();
+    CHECK(told([&] { of.apply(true, nullptr); }) == "apply: list (0) = 99, but a slot is out of the pool");
+    CHECK(of.cache.save() == damaged);
+    CHECK(of.order == order);
+    kv::truncate(of.exec, of.view, of.state, 0, 0);
+    of.wait();
+    CHECK(of.cache.held({}) == 0);
+    CHECK(of.order[0] == kv::lane_order{});
+  }
+}
+
+}  // namespace
