@@ -40,6 +40,7 @@ struct implementation<ops::append_rows_t, host> {
 
  private:
   static constexpr int lanes_ahead = 6;
+  static constexpr std::size_t entries_ahead = 6;
 
   /// Prefetches the first promoted entry of a lane. Mostly it is the only one, and the processor cannot predict its
   /// address.
@@ -48,19 +49,24 @@ struct implementation<ops::append_rows_t, host> {
     lane const this_lane = to.lanes.at(index);
     int const count = *to.lanes.count.row(this_lane);
     if (promoted_of(source, index).empty() || capacity_left(cap, count) == 0) return;
-    place const here = source.from->where.at(this_lane, promoted_of(source, index).front());
-    place const there = to.where.at(this_lane, count);
-    detail::fetch_row(source.from->k, source.from->k.row(this_lane.layer, here, this_lane.head));
-    detail::fetch_row(to.k, to.k.row(this_lane.layer, there, this_lane.head));
-    if (!detail::is_latent(to)) {
-      detail::fetch_row(source.from->v, source.from->v.row(this_lane.layer, here, this_lane.head));
-      detail::fetch_row(to.v, to.v.row(this_lane.layer, there, this_lane.head));
-    }
+    fetch_entry(*source.from, to, this_lane, promoted_of(source, index).front(), count);
     __builtin_prefetch(to.lanes.position.row(this_lane) + count, 1);
     for (recorded_column const& each : columns) {
       if (each.about.one != per::lane_entry) continue;
       __builtin_prefetch(each.rows.row(this_lane) + std::int64_t{count} * each.about.bytes, 1);
     }
+  }
+
+  /// Prefetches the rows that entry `ordinal` is copied from, and those of entry `at` that it is copied to.
+  [[gnu::always_inline]] static inline void fetch_entry(cache const& from, cache const& to, lane this_lane, int ordinal,
+                                                        int at) {
+    place const here = from.where.at(this_lane, ordinal);
+    place const there = to.where.at(this_lane, at);
+    detail::fetch_row(from.k, from.k.row(this_lane.layer, here, this_lane.head));
+    detail::fetch_row(to.k, to.k.row(this_lane.layer, there, this_lane.head));
+    if (detail::is_latent(to)) return;
+    detail::fetch_row(from.v, from.v.row(this_lane.layer, here, this_lane.head));
+    detail::fetch_row(to.v, to.v.row(this_lane.layer, there, this_lane.head));
   }
 
   /// The listed ordinals of a lane that are promoted.
@@ -144,9 +150,12 @@ struct implementation<ops::append_rows_t, host> {
       ordinals = ordinals.first(static_cast<std::size_t>(more));
       int const* const position = source.from->lanes.position.row(this_lane);
       int at = count;
-      for (int const ordinal : ordinals) {
-        detail::copy_entry(*source.from, to, this_lane, ordinal, at);
-        to.lanes.position.row(this_lane)[at++] = position[ordinal];
+      for (std::size_t i = 0; i < ordinals.size(); ++i, ++at) {
+        if (i + entries_ahead < ordinals.size()) {
+          fetch_entry(*source.from, to, this_lane, ordinals[i + entries_ahead], at + static_cast<int>(entries_ahead));
+        }
+        detail::copy_entry(*source.from, to, this_lane, ordinals[i], at);
+        to.lanes.position.row(this_lane)[at] = position[ordinals[i]];
       }
       detail::copy_columns(
           source.columns, columns, this_lane, [&](int i) { return ordinals[static_cast<std::size_t>(i)]; }, count,

@@ -42,7 +42,10 @@ struct implementation<ops::check_list_t, host> {
           }
         }
       };
-      if (stand_alone(in, edit, each_row, owned)) continue;
+      if (stand_alone(in, edit, each_row, owned)) {
+        each_row([&](lane this_lane) { check_prefix(keep, in, edit, this_lane); });
+        continue;
+      }
       owned.clear_all(in.where.units);
       locked.clear_all(in.where.units);
       bool const one_row = keep.lanes.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
@@ -51,25 +54,20 @@ struct implementation<ops::check_list_t, host> {
   }
 
  private:
-  /// True if every slot of a pool's lists is in the pool, and none stands in two places. This is a fast check for lists
-  /// whose slots have one owner; a slower one then finds the error.
+  /// True if every slot of a pool's lists is valid, and none stands in two places. This is a fast check for lists whose
+  /// slots have one owner; a slower one then finds the error.
   template <class Shared, class EachRow>
   static bool stand_alone(cache const& in, list_edit<Shared> const& edit, EachRow const& each_row,
                           detail::unit_marks& owned) {
-    bool const one_owner = std::is_same_v<Shared, nobody> && edit.distinct && edit.map.data == nullptr &&
-                           edit.prefix.data == nullptr && edit.locked.data == nullptr && edit.dead < 0;
+    bool const one_owner = std::is_same_v<Shared, nobody> && edit.distinct && edit.locked.data == nullptr;
     if (!one_owner) return false;
     owned.clear_all(in.where.units);
-    auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
-    bool sound = true;
+    bool alone = true;
     each_row([&](lane this_lane) {
-      int const count = *in.lanes.count.row(this_lane);
-      int const* const slot = detail::list_row(edit.list, in.where, this_lane);
-      unsigned outside = 0;
-      for (int e = 0; e < count; ++e) outside |= static_cast<unsigned>(slot[e]) >= units ? 1u : 0u;
-      sound = sound && outside == 0 && owned.set_all(slot, count);
+      alone = alone && sound(in, edit, this_lane) &&
+              owned.set_all(detail::list_row(edit.list, in.where, this_lane), *in.lanes.count.row(this_lane));
     });
-    return sound;
+    return alone;
   }
 
   /// True if each slot of a row is valid. This is a fast check; a slower one then finds the error.
@@ -78,11 +76,11 @@ struct implementation<ops::check_list_t, host> {
     int const count = *in.lanes.count.row(this_lane);
     int const* const slot = detail::list_row(edit.list, in.where, this_lane);
     int const* const position = in.lanes.position.row(this_lane);
-    auto const units = static_cast<std::uint64_t>(in.where.units);
+    auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
     unsigned wrong = 0;
     for (int e = 0; e < count; ++e) {
-      wrong |= static_cast<unsigned>(static_cast<std::uint64_t>(std::int64_t{slot[e]}) >= units) |
-               static_cast<unsigned>(slot[e] == edit.dead);
+      wrong |=
+          static_cast<unsigned>(static_cast<unsigned>(slot[e]) >= units) | static_cast<unsigned>(slot[e] == edit.dead);
     }
     if (wrong != 0 || edit.map.data == nullptr) return wrong == 0;
     int const* const map = detail::map_row(edit.map, edit.map_begin, this_lane);

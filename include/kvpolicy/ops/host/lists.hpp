@@ -71,6 +71,30 @@ struct implementation<ops::rewrite_list_t, host> {
     for (int e = 0; e < count; ++e) seen.clear(slot[e]);
   }
 
+  /// Bytes of scratch that may hold a mark for each unit: a second row of ints.
+  static std::size_t bytes_of_marks(cache const& in) {
+    return sizeof(int) * (static_cast<std::size_t>(in.lanes.bound) + 1);
+  }
+
+  /// True if a list names every slot once. `dead_listed` becomes whether it names the dead slot. In a small pool every
+  /// unit has a byte, so that no mark waits for the one before it, and as many marks as slots mean that all differ.
+  static bool each_once(detail::unit_marks& seen, std::byte* bytes, std::size_t size, std::int64_t units,
+                        int const* slot, int count, int dead, bool& dead_listed) {
+    bool const in_pool = dead >= 0 && dead < units;
+    if (static_cast<std::uint64_t>(units) > size) {
+      clear_marks(seen, units, slot, count);
+      bool const once = seen.set_all(slot, count);
+      dead_listed = in_pool && once && seen.has(dead);
+      return once;
+    }
+    std::fill_n(bytes, units, std::byte{0});
+    for (int e = 0; e < count; ++e) bytes[slot[e]] = std::byte{1};
+    int marked = 0;
+    for (std::int64_t unit = 0; unit < units; ++unit) marked += std::to_integer<int>(bytes[unit]);
+    dead_listed = in_pool && bytes[dead] != std::byte{0};
+    return marked == count;
+  }
+
   /// Dropped entries: their ordinals, which become their slots.
   struct dropped_entries {
     int* ordinal;
@@ -103,15 +127,16 @@ struct implementation<ops::rewrite_list_t, host> {
     detail::scratch_arena arena(memory);
     detail::unit_marks seen(arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units)));
     int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
-    clear_marks(seen, in.where.units, slot, committed + drafts);
     int const gone = detail::list_dropped(simd_level, kept, committed, dropped);
     int* const map = edit.map.data != nullptr ? detail::map_row(edit.map, edit.map_begin, this_lane) : nullptr;
     for (int i = 0; i < gone && map != nullptr; ++i) map[position[dropped[i]]] = edit.dead;
-    bool const once = seen.set_all(slot, committed + drafts);
+    auto* const bytes = arena.take<std::byte>(bytes_of_marks(in));
+    bool dead_listed = true;
+    bool const once =
+        each_once(seen, bytes, bytes_of_marks(in), in.where.units, slot, committed + drafts, edit.dead, dead_listed);
     appender freed(edit.freed, this_lane);
     appender released(edit.released, this_lane);
-    if (once && std::is_same_v<Shared, nobody> && detail::number_of(edit.locked, this_lane) <= 0 &&
-        !(edit.dead >= 0 && edit.dead < in.where.units && seen.has(edit.dead))) {
+    if (once && std::is_same_v<Shared, nobody> && detail::number_of(edit.locked, this_lane) <= 0 && !dead_listed) {
       for (int i = 0; i < gone; ++i) dropped[i] = slot[dropped[i]];
       freed.add(dropped, gone);
     } else {
@@ -132,29 +157,26 @@ template <>
 struct implementation<ops::relist_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, cache const& in, by_lane<int> const& list, by_lane<int> const& map,
+  static void run(host_executor& exec, cache const& in, by_lane<int> const& list, by_lane<int> const& map,
                   by_lane<int const> const& map_begin, int dead, int sequence, int length) {
+    by_lane<int> const rows = detail::rows_of(in.where, list);
+    int const lanes = in.lanes.layers() * in.lanes.heads;
+    by_lane<int> const maps = detail::rows_begun(map, map_begin);
+    bool const apart = (rows.layer == 0 || maps.layer != 0) && (rows.head == 0 || maps.head != 0);
     auto const each_row = [&](auto const& visit) {
-      for (int layer = in.lanes.layer_begin; layer < in.lanes.layer_end; ++layer) {
-        for (int head = 0; head < in.lanes.heads; ++head) {
-          lane const this_lane{sequence, layer, head};
-          by_lane<int> const rows = detail::rows_of(in.where, list);
-          if ((rows.layer != 0 || layer == in.lanes.layer_begin) && (rows.head != 0 || head == 0))
-            visit(this_lane, *in.lanes.count.row(this_lane), in.lanes.position.row(this_lane),
-                  detail::map_row(map, map_begin, this_lane));
+      auto const one = [&](int i, int) {
+        lane const this_lane{sequence, in.lanes.layer_begin + i / in.lanes.heads, i % in.lanes.heads};
+        if ((rows.layer != 0 || this_lane.layer == in.lanes.layer_begin) && (rows.head != 0 || this_lane.head == 0)) {
+          visit(this_lane, *in.lanes.count.row(this_lane), in.lanes.position.row(this_lane),
+                detail::map_row(map, map_begin, this_lane));
         }
-      }
+      };
+      if (apart) return exec.for_each(lanes, one);
+      for (int i = 0; i < lanes; ++i) one(i, 0);  // lists that share a row of the map
     };
     each_row([&](lane this_lane, int count, int const* position, int const* slot) {
-      for (int e = 0; e < count; ++e) {
-        int const at = position[e] < length ? slot[position[e]] : -1;
-        expects(
-            at >= 0 && at < in.where.units && at != dead, "relist", "map",
-            [&] {
-              return std::to_string(at) + " at position " + std::to_string(position[e]) + " of " +
-                     detail::spell_lane(this_lane);
-            },
-            "a live entry is at a slot of the pool that is not the dead one");
+      if (!sound(in.where.units, dead, length, {position, slot, count})) {
+        refuse(in.where.units, dead, length, {position, slot, count}, this_lane);
       }
     });
     each_row([&](lane this_lane, int count, int const* position, int* slot) {
@@ -163,6 +185,41 @@ struct implementation<ops::relist_t, host> {
       std::fill_n(slot, length, dead);
       for (int e = 0; e < count; ++e) slot[position[e]] = live[e];
     });
+  }
+
+ private:
+  /// The live entries of a lane, and its row of the map.
+  struct mapped {
+    int const* position;
+    int const* slot;
+    int count;
+  };
+
+  /// True if every live entry is at a slot of the pool that is not the dead one. There is no branch for an entry.
+  static bool sound(std::int64_t units, int dead, int length, mapped const& of) {
+    unsigned outside = 0;
+    for (int e = 0; e < of.count; ++e) outside |= static_cast<unsigned>(of.position[e] >= length);
+    if (outside != 0) return false;
+    auto const pool = static_cast<unsigned>(std::min(units, std::int64_t{1} << 31));
+    unsigned wrong = 0;
+    for (int e = 0; e < of.count; ++e) {
+      int const at = of.slot[of.position[e]];
+      wrong |= static_cast<unsigned>(static_cast<unsigned>(at) >= pool) | static_cast<unsigned>(at == dead);
+    }
+    return wrong == 0;
+  }
+
+  static void refuse(std::int64_t units, int dead, int length, mapped const& of, lane this_lane) {
+    for (int e = 0; e < of.count; ++e) {
+      int const at = of.position[e] < length ? of.slot[of.position[e]] : -1;
+      expects(
+          at >= 0 && at < units && at != dead, "relist", "map",
+          [&] {
+            return std::to_string(at) + " at position " + std::to_string(of.position[e]) + " of " +
+                   detail::spell_lane(this_lane);
+          },
+          "a live entry is at a slot of the pool that is not the dead one");
+    }
   }
 };
 
