@@ -4,6 +4,9 @@
 #if defined(KVPOLICY_COMPILED)
 #include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
 #else
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <kvpolicy/ops/host/executor.hpp>
@@ -38,20 +41,9 @@ struct pool_kernels {
 template <int Width>
 struct pool_bodies {
   using floats = typename vector_of<Width>::floats;
-  using ints = typename vector_of<Width>::ints;
   static constexpr int vectors = 4;
 
-  /// value = next, if that is higher or NaN; a NaN stays.
-  [[gnu::always_inline]] static inline void take_higher(floats& value, floats const& next) {
-    ints const lower = next <= value;
-    ints const number = value == value;
-    ints const taken = number & ~lower;
-    value = __builtin_bit_cast(floats,
-                               (taken & __builtin_bit_cast(ints, next)) | (~taken & __builtin_bit_cast(ints, value)));
-  }
-
-  template <bool Mean>
-  [[gnu::always_inline]] static inline int pool(float const* scores, int width, int begin, int end, float* to) {
+  [[gnu::always_inline]] static inline int mean(float const* scores, int width, int begin, int end, float* to) {
     int at = begin;
     for (; at + vectors * Width <= end; at += vectors * Width) {
       float const* const first = scores + at - width / 2;
@@ -61,25 +53,20 @@ struct pool_bodies {
         for (int v = 0; v < vectors; ++v) {
           floats next;
           get(next, first + v * Width + n);
-          if constexpr (Mean) {
-            all[v] += next;
-          } else {
-            take_higher(all[v], next);
-          }
+          all[v] += next;
         }
       }
-      for (int v = 0; v < vectors; ++v) put(Mean ? all[v] / static_cast<float>(width) : all[v], to + at + v * Width);
+      for (int v = 0; v < vectors; ++v) put(all[v] / static_cast<float>(width), to + at + v * Width);
     }
     return at;
   }
 };
 
 struct portable_pools {
-  static int maximum(float const* scores, int width, int begin, int end, float* to) {
-    return pool_bodies<4>::pool<false>(scores, width, begin, end, to);
-  }
+  /// The caller pools what is left.
+  static int maximum(float const*, int, int begin, int, float*) { return begin; }
   static int mean(float const* scores, int width, int begin, int end, float* to) {
-    return pool_bodies<4>::pool<true>(scores, width, begin, end, to);
+    return pool_bodies<4>::mean(scores, width, begin, end, to);
   }
   static constexpr pool_kernels kernels{maximum, mean};
 };
@@ -87,21 +74,48 @@ struct portable_pools {
 #if defined(__x86_64__)
 
 struct avx2_pools {
+  /// A higher number is taken, and a NaN, which then stays.
   [[gnu::target(KVPOLICY_AVX2)]] static int maximum(float const* scores, int width, int begin, int end, float* to) {
-    return pool_bodies<8>::pool<false>(scores, width, begin, end, to);
+    int at = begin;
+    for (; at + 8 <= end; at += 8) {
+      float const* const first = scores + at - width / 2;
+      __m256 all = _mm256_loadu_ps(first);
+      for (int n = 1; n < width; ++n) {
+        __m256 const next = _mm256_loadu_ps(first + n);
+        __m256 const number = _mm256_cmp_ps(all, all, _CMP_ORD_Q);
+        all = _mm256_blendv_ps(all, next, _mm256_and_ps(number, _mm256_cmp_ps(next, all, _CMP_NLE_UQ)));
+      }
+      _mm256_storeu_ps(to + at, all);
+    }
+    return at;
   }
   [[gnu::target(KVPOLICY_AVX2)]] static int mean(float const* scores, int width, int begin, int end, float* to) {
-    return pool_bodies<8>::pool<true>(scores, width, begin, end, to);
+    return pool_bodies<8>::mean(scores, width, begin, end, to);
   }
   static constexpr pool_kernels kernels{maximum, mean};
 };
 
 struct avx512_pools {
   [[gnu::target(KVPOLICY_AVX512)]] static int maximum(float const* scores, int width, int begin, int end, float* to) {
-    return pool_bodies<16>::pool<false>(scores, width, begin, end, to);
+    int at = begin;
+    for (; at + 32 <= end; at += 32) {
+      float const* const first = scores + at - width / 2;
+      __m512 a = _mm512_loadu_ps(first), b = _mm512_loadu_ps(first + 16);
+      for (int n = 1; n < width; ++n) {
+        take(a, _mm512_loadu_ps(first + n));
+        take(b, _mm512_loadu_ps(first + n + 16));
+      }
+      _mm512_storeu_ps(to + at, a);
+      _mm512_storeu_ps(to + at + 16, b);
+    }
+    return at;
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static void take(__m512& all, __m512 const& next) {
+    __mmask16 const number = _mm512_cmp_ps_mask(all, all, _CMP_ORD_Q);
+    all = _mm512_mask_mov_ps(all, _mm512_mask_cmp_ps_mask(number, next, all, _CMP_NLE_UQ), next);
   }
   [[gnu::target(KVPOLICY_AVX512)]] static int mean(float const* scores, int width, int begin, int end, float* to) {
-    return pool_bodies<16>::pool<true>(scores, width, begin, end, to);
+    return pool_bodies<16>::mean(scores, width, begin, end, to);
   }
   static constexpr pool_kernels kernels{maximum, mean};
 };
