@@ -128,13 +128,18 @@ by_compiled() {
 }
 way_compiled() { by_compiled -D KVPOLICY_FROM=source -D KVPOLICY_SOURCE_DIR="$PWD"; }
 way_compiled_package() {
+  local told flags
   cmake -S . -B "$work/kvpolicy" -G Ninja -D CMAKE_CXX_COMPILER="$compiler" -D CMAKE_BUILD_TYPE=Release \
     -D CMAKE_CXX_FLAGS_RELEASE=-O1 -D KVPOLICY_BUILD_TESTS=OFF -D KVPOLICY_BUILD_BENCH=OFF \
     -D KVPOLICY_BUILD_EXAMPLES=OFF -D KVPOLICY_BUILD_COMPILED=ON &&
     cmake --build "$work/kvpolicy" &&
     cmake --install "$work/kvpolicy" --prefix "$work/prefix" &&
     mv "$work/prefix" "$work/moved" &&
-    by_compiled -D KVPOLICY_FROM=package -D CMAKE_PREFIX_PATH="$work/moved"
+    told=$(PKG_CONFIG_PATH=$work/moved/share/pkgconfig pkg-config --cflags --libs kvpolicy-compiled) &&
+    read -ra flags <<< "$told" &&
+    "${CC:-cc}" -std=c99 tests/consumer/compiled/decode.c "${flags[@]}" -o "$work/in_c" &&
+    by_compiled -D KVPOLICY_FROM=package -D CMAKE_PREFIX_PATH="$work/moved" &&
+    "$work/in_c" | diff - <(head -n 1 "$work/keep_sets_headers.txt")
 }
 
 # The port's steps with stand-ins for vcpkg's functions; vcpkg itself is not needed and not run.
