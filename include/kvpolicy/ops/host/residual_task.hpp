@@ -103,13 +103,9 @@ class residual_task {
     for (int s = 0; s < rows; s += sizes::rows_of_a_tile) {
       int const count = std::min(sizes::rows_of_a_tile, rows - s);
       project_tile(folded_.key, span + std::ptrdiff_t{s} * head_.dims, count);
-      for (int i = 0; i < count; ++i) {
-        for (int o = 0; o < head_.width; ++o) key_at(o, s + i) = projected_[i * folded_.key.padded() + o];
-      }
+      for (int i = 0; i < count; ++i) put_key(projected_ + i * folded_.key.padded(), s + i);
       project_tile(folded_.value, span + std::ptrdiff_t{s} * head_.dims, count);
-      for (int i = 0; i < count; ++i) {
-        for (int o = 0; o < head_.width; ++o) value_at(o, s + i) = projected_[i * folded_.value.padded() + o];
-      }
+      for (int i = 0; i < count; ++i) put_value(projected_ + i * folded_.value.padded(), s + i);
     }
   }
   void project_tile(packed_rows const& by, float const* rows, int count) {
@@ -126,16 +122,22 @@ class residual_task {
   [[nodiscard]] float* keys_of(std::int64_t head, int row) const {
     return keys_ + head * sizes::span_of_a_step * head_width_ + row / sizes::block * sizes::block * head_width_;
   }
-  [[nodiscard]] float& key_at(int column, int row) const {
-    return keys_of(column / head_width_, row)[column % head_width_ * sizes::block + row % sizes::block];
+  void put_key(float const* from, int row) {
+    for (std::int64_t h = 0; h < heads; ++h, from += head_width_) {
+      float* const to = keys_of(h, row) + row % sizes::block;
+      for (std::int64_t c = 0; c < head_width_; ++c) to[c * sizes::block] = from[c];
+    }
   }
   [[nodiscard]] float* values_of(std::int64_t head, std::int64_t columns) const {
     return values_ + (head * padded_ + columns) * sizes::span_of_a_step;
   }
-  [[nodiscard]] float& value_at(int column, int row) const {
-    std::int64_t const inside = column % head_width_;
-    return values_of(column / head_width_,
-                     inside / sizes::block * sizes::block)[row * sizes::block + inside % sizes::block];
+  void put_value(float const* from, int row) {
+    for (std::int64_t h = 0; h < heads; ++h, from += head_width_) {
+      for (std::int64_t c = 0; c < head_width_; c += sizes::block) {
+        std::copy_n(from + c, std::min<std::int64_t>(sizes::block, head_width_ - c),
+                    values_of(h, c) + std::ptrdiff_t{row} * sizes::block);
+      }
+    }
   }
 
   /// Computes the attention of a tile of entries to one step's entries of the span.
@@ -158,13 +160,13 @@ class residual_task {
   }
 
   void make_context(int e, bool attended) {
-    std::int64_t const width = head_.width;
+    if (!attended) return static_cast<void>(std::fill_n(context_, std::ptrdiff_t{rows_at(e)} * head_.width, 0.0f));
+    float* to = context_;
     for (int i = 0; i < rows_at(e); ++i) {
-      for (std::int64_t o = 0; o < width; ++o) {
-        std::int64_t const h = o / head_width_;
-        context_[i * width + o] = !attended ? 0.0f
-                                            : sum_of_values_[((e + i) * heads + h) * padded_ + o % head_width_] /
-                                                  sum_[h * sizes::entries_of_a_task + e + i];
+      for (std::int64_t h = 0; h < heads; ++h, to += head_width_) {
+        float const* const from = sum_of_values_ + ((e + i) * heads + h) * padded_;
+        float const sum = sum_[h * sizes::entries_of_a_task + e + i];
+        for (std::int64_t c = 0; c < head_width_; ++c) to[c] = from[c] / sum;
       }
     }
   }
