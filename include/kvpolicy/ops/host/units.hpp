@@ -186,9 +186,12 @@ struct implementation<ops::drop_units_t, host> {
     int const unit = in.where.unit_tokens;
     int blocks = 0;
     int end = 0;  // of the last block that stays
+    int const shift =
+        std::has_single_bit(static_cast<unsigned>(unit)) ? std::countr_zero(static_cast<unsigned>(unit)) : -1;
     auto const add = [&](int e) {
-      block[blocks++] = e / unit;
-      end = (e / unit + 1) * unit;
+      int const which = shift >= 0 ? e >> shift : e / unit;  // mostly a power of two, which needs no division
+      block[blocks++] = which;
+      end = (which + 1) * unit;
     };
     for (int const e : keep.listed(segment_of(keep.lanes, keep.decides, i))) {
       if (e >= end) add(e);
@@ -200,12 +203,18 @@ struct implementation<ops::drop_units_t, host> {
   /// Moves the positions and columns of the blocks that stay to the front.
   static void permute(cache const& in, lane this_lane, staying const& blocks,
                       std::span<recorded_column const> columns) {
+    constexpr std::size_t line = 64;  // of sixteen numbers
     int const first = blocks.first();
     auto const move = [&](std::byte* row, std::size_t width) {
       for (int i = first; i < blocks.blocks; ++i) {
-        std::memmove(row + static_cast<std::size_t>(i * blocks.unit) * width,
-                     row + static_cast<std::size_t>(blocks.begin(i)) * width,
-                     static_cast<std::size_t>(blocks.size(i)) * width);
+        std::byte* const to = row + static_cast<std::size_t>(i * blocks.unit) * width;
+        std::byte const* const from = row + static_cast<std::size_t>(blocks.begin(i)) * width;
+        std::size_t const bytes = static_cast<std::size_t>(blocks.size(i)) * width;
+        if (bytes == line) {
+          std::memcpy(to, from, line);  // blocks are apart
+        } else {
+          std::memmove(to, from, bytes);
+        }
       }
     };
     if (detail::owns_row(in.lanes.position, in.lanes, this_lane)) {
