@@ -46,6 +46,7 @@ void layouts(cuda_executor& exec, kv::cache& cache, kv::by_lane<int> list) {
   kv::apply(exec, kv::mask{.list = list}, plan, cache, state, stats);
   kv::show(exec, kv::mask{.list = list}, cache);
   kv::apply(exec, kv::overwrite{.list = list}, plan, cache, state, stats);
+  kv::restore_order(exec, cache, state, list);
   kv::apply(exec, kv::drop_blocks{.table = list}, plan, cache, state, stats);
 }
 

@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <concepts>
 #include <cstring>
+#include <deque>
 #include <kvpolicy/kvpolicy.hpp>
 #include <limits>
+#include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "device/any_numbers.hpp"
@@ -224,7 +227,96 @@ void with_protections(Score const& score) {
   }
 }
 
+/// Entries of a batch, with columns of several widths, which two of the same options hold alike.
+struct held_batch {
+  explicit held_batch(slot_options const& how)
+      : cache(how), order(static_cast<std::size_t>(cache.rows)), view(cache.view()) {
+    std::int64_t const head = how.by_lane ? 1 : 0;
+    std::int64_t const layer = head * how.model.kv_heads;
+    view.lanes.order = {order.data(), how.by_lane ? layer * how.model.layers : 1, layer, head};
+    columns.emplace_back(cache.lane_count(), view.lanes, how.seed);
+    if (how.seed % 2 == 0) columns.emplace_back(cache.lane_count(), view.lanes, how.seed + 1);  // more than eight
+    for (auto const& some : columns) every.insert(every.end(), some.view().begin(), some.view().end());
+  }
+  template <class Executor>
+  void append(Executor& exec, int sequence, int position) {
+    cache.write_token(sequence, position, position);
+    kv::ops::append_entries(exec, view.lanes, columns.front().view(), kv::append_request{sequence, 1, position});
+  }
+  [[nodiscard]] auto saved() const {
+    std::vector<std::vector<std::byte>> bytes;
+    for (auto const& some : columns) bytes.insert(bytes.end(), some.bytes().begin(), some.bytes().end());
+    return std::tuple{cache.save(), order, bytes};
+  }
+
+  slot_cache cache;
+  std::vector<kv::lane_order> order;
+  kv::cache view;
+  std::deque<held_bytes> columns;
+  std::vector<kv::recorded_column> every;
+};
+
+/// Drops any entries, one of each segment, and sorts now and then.
+void replaces_alike() {
+  slot_options how = any_shape();
+  how.by_lane = *rc::gen::arbitrary<bool>();
+  how.bound = *rc::gen::element(9, 40);
+  how.spare = 1 + 8 * how.bound;
+  bool const slots = how.page == 1 && (!how.by_lane || *rc::gen::arbitrary<bool>());
+  auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::token;
+  held_batch expected(how), found(how);
+  kv::host_executor host;
+  device_executor device(numbers_of(*rc::gen::element(32, 96)), how.seed);
+  dice random(how.seed);
+  auto const both = [&](auto const& call) {
+    call(host, expected);
+    call(device, found);
+    device.check();
+  };
+  auto const table = [&](held_batch& of) { return slots ? of.cache.list_table() : kv::by_lane<int>{}; };
+  for (int p = 0; p < 3 * how.bound; ++p) {
+    for (int s = 0; s < how.sequences; ++s) {
+      if (expected.cache.held({s, 0, 0}) < how.bound - 1) {
+        both([&](auto& exec, held_batch& of) { of.append(exec, s, p); });
+      }
+    }
+    if (p < how.bound / 2) continue;
+    kv::lanes const& batch = expected.view.lanes;
+    int const segments = kv::segments(batch, decides);
+    std::vector<std::vector<int>> gone(static_cast<std::size_t>(segments));
+    for (int i = 0; i < segments; ++i) {
+      int const count = batch.committed(batch.at(kv::first_lane(batch, decides, i)));
+      if (count > 0 && random.chance(95)) gone[static_cast<std::size_t>(i)].push_back(random.below(count));
+    }
+    both([&](auto& exec, held_batch& of) {
+      listed_keep const keep(of.view.lanes, decides, gone);
+      kv::ops::replace_listed(exec, keep.view(), of.view, table(of), std::span<kv::recorded_column const>(of.every));
+    });
+    RC_ASSERT(expected.saved() == found.saved());
+    if (!slots || how.seed % 2 == 0 || random.below(15) != 0) continue;
+    both([&](auto& exec, held_batch& of) {
+      kv::ops::sort_entries(exec, of.view, table(of), std::span<kv::recorded_column const>(of.every));
+    });
+    RC_ASSERT(expected.saved() == found.saved());
+  }
+  listed_keep const keep(
+      found.view.lanes, decides,
+      std::vector(static_cast<std::size_t>(kv::segments(found.view.lanes, decides)), std::vector{0}));
+  auto const verb = [&] {
+    kv::ops::replace_listed(device, keep.view(), found.view, table(found),
+                            std::span<kv::recorded_column const>(found.every));
+    if (how.seed % 2 == 1) {
+      kv::ops::sort_entries(device, found.view, table(found), std::span<kv::recorded_column const>(found.every));
+    }
+  };
+  RC_ASSERT(is_idle_after_a_fault(device, verb, [&] { return found.saved(); }));
+}
+
 TEST_SUITE("device/lane_order") {
+  TEST_CASE("any dropped entries: lists or rows, columns of all widths, positions that lanes share or do not") {
+    holds("replaced and sorted", replaces_alike, 80);
+  }
+
   TEST_CASE("decoding that puts the newest entry into the dropped one's place is the host's, step after step") {
     holds("streaming_llm", [] { with_protections(kv::streaming_llm{.sinks = *rc::gen::inRange(0, 6)}); }, 40);
     holds("random", [] { with_protections(kv::random_scores{}); }, 60);

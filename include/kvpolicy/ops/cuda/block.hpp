@@ -260,5 +260,22 @@ void launch_each_unless_fault(Executor& exec, std::int64_t count, Body const& bo
   if (count > 0) launch_unless_fault(exec, shape_for_each(exec, count), for_each_kernel<Body>{count, body});
 }
 
+/// A body of for_each_kernel that may record faults.
+template <class Check>
+struct check_body {
+  device_error faults;
+  Check check;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+    check(block, faults, i);
+  }
+};
+
+/// Launches check(block, faults, i) for every i below `count`; it records a fault for each error.
+template <class Executor, class Check>
+void launch_check(Executor& exec, std::int64_t count, Check const& check) {
+  launch_each(exec, count, check_body<Check>{exec.faults(), check});
+}
+
 }  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

@@ -6,6 +6,7 @@
 #include <kvpolicy/ops/cuda/apply_stats.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/cuda/columns.hpp>
 #include <kvpolicy/ops/cuda/lists_rows.hpp>
+#include <kvpolicy/ops/cuda/move_lists.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <span>
 
@@ -32,23 +33,6 @@ struct append_check {
     if (drafts && !new_tokens.in_flight) report_fault(block, faults, fault::append_drafts, index, new_tokens.tokens);
   }
 };
-
-/// A body of for_each_kernel that may record faults.
-template <class Check>
-struct check_body {
-  device_error faults;
-  Check check;
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
-    check(block, faults, i);
-  }
-};
-
-/// Launches check(block, faults, i) for every i below `count`; it records a fault for each error.
-template <class Executor, class Check>
-void launch_check(Executor& exec, std::int64_t count, Check const& check) {
-  launch_each(exec, count, check_body<Check>{exec.faults(), check});
-}
 
 /// Zeros the part of some bytes that belongs to thread `first` of `step`.
 KVPOLICY_HD inline void zero_part(std::byte* to, std::int64_t bytes, int first, int step) {

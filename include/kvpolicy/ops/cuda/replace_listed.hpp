@@ -3,7 +3,6 @@
 
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/cuda/drop_listed.hpp>
-#include <kvpolicy/ops/cuda/entries.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
