@@ -21,6 +21,8 @@
 #include "support/device.hpp"
 #include "support/error_of.hpp"
 #include "support/holds.hpp"
+#include "support/owned_keep.hpp"
+#include "support/scores.hpp"
 
 namespace {
 
@@ -256,6 +258,45 @@ struct held_batch {
   std::vector<kv::recorded_column> every;
 };
 
+/// Forces positions below a limit, the first ranks and the last ones.
+struct middle {
+  int limit;
+  int first;
+  int last;
+  KVPOLICY_HD int budget(kv::lane, int) const { return 0; }
+  KVPOLICY_HD bool triggers(int, int) const { return true; }
+  KVPOLICY_HD bool forces(kv::entry) const { return false; }
+  KVPOLICY_HD kv::ordinal_range candidates(kv::lane_entries const& of) const {
+    int const low = of.first_at(limit);
+    return {low > first ? low : first, of.count - last};
+  }
+};
+
+/// The entries that a lane of each batch would drop, by any scores and by position.
+void argmins_alike(dice& random, kv::host_executor& host, device_executor& device, held_batch const& expected,
+                   held_batch const& found) {
+  owned_scores scores(expected.view.lanes);
+  for (float& each : scores.all()) each = static_cast<float>(random.below(4));
+  kv::score_view other = scores.view();
+  other.lanes = found.view.lanes;
+  int const bound = expected.cache.options.bound;
+  middle const rule{random.below(2 * bound), random.below(bound), random.below(bound)};
+  owned_keep mine(scores.view()), theirs(other);
+  mine.view().lists = theirs.view().lists = kv::side::dropped;
+  for (bool const by_position : {false, true}) {
+    if (by_position) {
+      kv::ops::argmin_of(host, scores.view(), kv::streaming_llm::recency{}, rule, mine.view());
+      kv::ops::argmin_of(device, other, kv::streaming_llm::recency{}, rule, theirs.view());
+    } else {
+      kv::ops::argmin(host, scores.view(), rule, mine.view());
+      kv::ops::argmin(device, other, rule, theirs.view());
+    }
+    device.check();
+    RC_ASSERT(mine.report() == theirs.report());
+    for (int s = 0; s < other.segments(); ++s) RC_ASSERT(mine.kept(s) == theirs.kept(s));
+  }
+}
+
 /// Drops any entries, one of each segment, and sorts now and then.
 void replaces_alike() {
   slot_options how = any_shape();
@@ -293,6 +334,7 @@ void replaces_alike() {
       kv::ops::replace_listed(exec, keep.view(), of.view, table(of), std::span<kv::recorded_column const>(of.every));
     });
     RC_ASSERT(expected.saved() == found.saved());
+    if (how.by_lane) argmins_alike(random, host, device, expected, found);
     if (!slots || how.seed % 2 == 0 || random.below(15) != 0) continue;
     both([&](auto& exec, held_batch& of) {
       kv::ops::sort_entries(exec, of.view, table(of), std::span<kv::recorded_column const>(of.every));
