@@ -54,7 +54,7 @@ install_tools
 unpack_packages
 cmake --preset aarch64
 cmake --build --preset aarch64 --target kvpolicy_tests
-# Left out are tests that fork a process with threads: the child ends in an assertion of qemu 7.2 itself (cpu == current_cpu).
+# Left out are tests that fork a process with threads: a run with them ended in an assertion of qemu 7.2 itself (cpu == current_cpu).
 # An emulated processor is slow, so that properties run less often. The seed is that of every other run.
 RC_PARAMS=${RC_PARAMS:-max_success=20} qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$packages/usr/lib/aarch64-linux-gnu" \
   build/aarch64/bin/kvpolicy_tests --source-file-exclude='*executor_fork_test.cpp' "$@"
