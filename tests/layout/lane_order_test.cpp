@@ -294,6 +294,42 @@ TEST_SUITE("layout/lane_order") {
         60);
   }
 
+  TEST_CASE("tova decides alike, also a second time without a new token") {
+    slot_options const how{.model = {2, 4, 2, 8}, .bound = 9, .by_lane = true};
+    served ordered(how, false);
+    served list(how, true);
+    kv::host_executor exec;
+    kv::eviction const policy{.score = kv::tova{}, .budget = kv::per_lane{3}, .pick = kv::lowest_one{}};
+    auto [ordered_state, ordered_plan] = state_and_plan(exec, policy, ordered);
+    auto [list_state, list_plan] = state_and_plan(exec, policy, list);
+    std::vector<float> rows(2 * 4 * 8);
+    dice random(5);
+    for (int p = 0; p < 30; ++p) {
+      for (float& each : rows) each = static_cast<float>(random.between(-64, 64)) / 16.0f;
+      int const position[1] = {p};
+      auto const both = [&](served& of, auto& state, auto& plan, bool first) {
+        kv::signals const in{of.view.lanes, kv::keys_of(of.view), kv::queries_of(rows.data(), how.model, 1, position)};
+        if (first) {
+          of.cache.write_token(0, p, p);
+          kv::append(exec, of.view, state, {.tokens = 1, .position = p});
+          kv::observe(exec, policy, in, state);
+        }
+        if (p < 7) return;
+        kv::decide(exec, policy, in, state, plan);
+        kv::apply(exec, kv::overwrite{of.cache.list_table()}, plan, of.view, state);
+      };
+      int const times = p % 5 == 4 && p > 10 ? 2 : 1;
+      for (int time = 0; time < times; ++time) {
+        both(ordered, ordered_state, ordered_plan, time == 0);
+        both(list, list_state, list_plan, time == 0);
+        if (p >= 7) CHECK(list_plan.report() == ordered_plan.report());
+        for (int i = 0; i < list.cache.lane_count(); ++i) {
+          CHECK(list.sorted(list.cache.lane_at(i)) == ordered.cache.positions(list.cache.lane_at(i)));
+        }
+      }
+    }
+  }
+
   TEST_CASE("recorded norms are those of knorm, bit for bit, zero ones too") {
     slot_cache cache({.model = {1, 1, 1, 8}, .bound = 12, .by_lane = true});
     kv::cache view = cache.view();

@@ -88,48 +88,6 @@ inline void refuse_counts(char const* call, lanes const& batch, int first, int l
   }
 }
 
-/// The same for all sequences, if the host can read the backend's counts. On a device the kernels check them, and the
-/// host checks the list of slots if it has a copy.
-template <class Backend>
-void refuse_counts(char const* call, lanes const& batch) {
-  if constexpr (reads_on_host<Backend>) {
-    refuse_counts(call, batch, batch.sequence_begin, batch.sequence_end());
-  } else {
-    refuse_slots(call, batch, false);
-  }
-}
-
-/// Checks the counts of an argument of a verb: lanes, a cache or a score view. A keep set comes with the cache that has
-/// its lanes, so it is not checked again.
-template <class Argument>
-void refuse_counts_in(char const* call, Argument const& of) {
-  if constexpr (std::same_as<Argument, lanes>) {
-    refuse_counts(call, of, of.sequence_begin, of.sequence_end());
-  } else if constexpr (std::same_as<Argument, cache> || std::same_as<Argument, score_view>) {
-    refuse_counts(call, of.lanes, of.lanes.sequence_begin, of.lanes.sequence_end());
-  }
-}
-
-/// Refuses lanes whose entries may be out of order, for a call that reads them in the order of their positions. The
-/// host cannot read the order of a device's lanes: there such a call refuses `order` altogether.
-template <class Backend>
-void refuse_out_of_order(char const* call, lanes const& batch, char const* what) {
-  if (batch.order.data == nullptr) return;
-  if constexpr (reads_on_host<Backend>) {
-    for (int i = 0; i < batch.size(); ++i) {
-      lane const one = batch.at(i);
-      expects(
-          batch.order.row(one)->ascends(), call, "lanes.order",
-          [&] { return "not ascending in " + spell_lane_of(batch, one); },
-          [&] {
-            return std::string(what) + " reads entries in the order of their positions: restore_order sorts them";
-          });
-    }
-  } else {
-    expects(false, call, "lanes.order", "given", "on a device positions ascend in every lane: leave it null");
-  }
-}
-
 /// Refuses lanes that decide together but differ in their number of entries or in positions, because a decision reads
 /// only the first lane of each segment.
 ///
@@ -162,8 +120,8 @@ inline void refuse_other_tokens(char const* call, score_view const& scores) {
 
 #endif
 
-/// Refuses lanes whose entries may be out of order, for a call that reads them in the order of their positions. A
-/// device keeps every lane in order: there `order` is refused.
+/// Refuses lanes whose entries may be out of order, for a call that reads them in the order of their positions. The
+/// host cannot read the order of a device's lanes: there such a call refuses `order` altogether.
 template <class Backend>
 void refuse_out_of_order(char const* call, lanes const& batch, char const* what) {
   if (batch.order.data == nullptr) return;

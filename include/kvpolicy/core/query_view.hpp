@@ -66,8 +66,12 @@ struct query_view {
     int r = valid(this_lane) - 1;
     if (r < 0 || position.data == nullptr || entries <= 0) return r >= 0;
     int const* const at = batch.position.row(this_lane);
-    while (r >= 0 && position.row(this_lane)[stored(this_lane, r)] > at[entries - 1]) --r;
-    return r >= 0 && position.row(this_lane)[stored(this_lane, r)] >= at[0];
+    lane_order const order = batch.order_of(this_lane);
+    int const newest = order.newest_of(at, entries);
+    while (r >= 0 && position.row(this_lane)[stored(this_lane, r)] > newest) --r;
+    int e = 0;  // where entries are out of order, the first one need not be the oldest
+    while (r >= 0 && !order.ascends() && e < entries - 1 && position.row(this_lane)[stored(this_lane, r)] < at[e]) ++e;
+    return r >= 0 && position.row(this_lane)[stored(this_lane, r)] >= at[e];
   }
 
   void check(char const* call, shape const& model) const {

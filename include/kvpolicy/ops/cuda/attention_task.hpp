@@ -91,7 +91,8 @@ template <class Block>
   int end = task.rows.valid(this_lane);
   if (!task.sees_all()) {
     int const* const position = task.scores.lanes.position.row(this_lane);
-    end = made.entries > 0 ? rows_until(block, task, this_lane, end, position[made.entries - 1]) : 0;
+    int const newest = task.scores.lanes.order_of(this_lane).newest_of(position, made.entries);
+    end = made.entries > 0 ? rows_until(block, task, this_lane, end, newest) : 0;
   }
   int begin = task.last_rows > 0 && end > task.last_rows ? end - task.last_rows : 0;
   if (task.domain == key_domain::past && begin < end && !task.sees_all())

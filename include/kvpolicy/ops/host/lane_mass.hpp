@@ -31,6 +31,7 @@ class lane_mass {
         position_(scores.lanes.position.row(this_lane)),
         candidate_(how.domain == key_domain::candidates ? scores.rows.row(this_lane) : nullptr) {
     entries_ = scores.lanes.committed(this_lane);
+    newest_ = scores.lanes.order_of(this_lane).newest_of(position_, entries_);
     scratch_arena arena(memory);
     auto const n = static_cast<std::size_t>(scores.lanes.bound);
     block_ = arena.take<float>(most_rows * n);
@@ -73,14 +74,15 @@ class lane_mass {
   [[nodiscard]] bool sees_all() const { return rows_.position.data == nullptr; }
   [[nodiscard]] int position_of(int row) const { return rows_.position.row(lanes_)[rows_.stored(lanes_, row)]; }
 
-  /// The number of entries at positions below `limit`. Visible entries are a prefix, because positions ascend.
+  /// The number of entries at positions below `limit`. Visible entries are a prefix: positions ascend, or
+  /// (`lane_order`) a row sees all entries that are out of order, because it is newer.
   [[nodiscard]] int entries_before(int limit) const {
     return static_cast<int>(std::lower_bound(position_, position_ + entries_, limit) - position_);
   }
 
   void choose_rows() {
     int end = rows_.valid(lanes_);
-    while (!sees_all() && end > 0 && (entries_ == 0 || position_of(end - 1) > position_[entries_ - 1])) --end;
+    while (!sees_all() && end > 0 && position_of(end - 1) > newest_) --end;
     begin_ = how_.last_rows > 0 ? std::max(0, end - how_.last_rows) : 0;
     domain_ = entries_;
     if (how_.domain == key_domain::past && begin_ < end && !sees_all()) domain_ = entries_before(position_of(begin_));
@@ -273,6 +275,7 @@ class lane_mass {
   int const* position_;
   float const* candidate_;  ///< -inf for an entry that is not a candidate; null: all are
   int entries_ = 0;
+  int newest_ = -1;  ///< the position of the newest entry
   int begin_ = 0;    ///< the first row used
   int count_ = 0;    ///< rows of each head that are used
   int domain_ = 0;   ///< entries over which softmax runs
