@@ -17,6 +17,9 @@ namespace kvpolicy_test {
 namespace kv = kvpolicy;
 namespace reference = kvpolicy_reference;
 
+/// The scorers that have a name of their own. By name recorded_knorm would be knorm, which decides the same.
+using named_scorers =
+    std::tuple<kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::tova, kv::knorm, kv::random_scores>;
 /// Every scorer that the library ships; a test compares this list with the headers.
 using every_scorer = std::tuple<kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::tova, kv::knorm,
                                 kv::recorded_knorm, kv::random_scores>;

@@ -122,11 +122,11 @@ kv::any_policy any_policy_of(dice& random) {
 
 kv::any_policy any_shipped(dice& random) {
   kv::any_policy made;
-  int left = random.below(static_cast<int>(std::tuple_size_v<every_scorer>));
+  int left = random.below(static_cast<int>(std::tuple_size_v<named_scorers>));
   auto const one = [&](auto const& scorer) {
     if (left-- == 0) made = any_policy_of<std::remove_cvref_t<decltype(scorer)>>(random);
   };
-  std::apply([&](auto const&... each) { (one(each), ...); }, every_scorer{});
+  std::apply([&](auto const&... each) { (one(each), ...); }, named_scorers{});
   return made;
 }
 
@@ -298,7 +298,7 @@ TEST_SUITE("printed/registry") {
 
   TEST_CASE("a listing tells fields, types, defaults, signals and granularity") {
     auto const all = kv::shipped().list();
-    REQUIRE(all.size() == std::tuple_size_v<every_scorer> + 3);  // and external, intent_kv, trim_kv
+    REQUIRE(all.size() == std::tuple_size_v<named_scorers> + 3);  // and external, intent_kv, trim_kv
     CHECK(all[2].name == "snapkv");
     CHECK(all[2].needs == std::vector<std::string>{"keys", "recent_queries"});
     CHECK(all[2].fields[1].name == "pool");
