@@ -44,11 +44,12 @@ struct trim_kv {
 
     /// The same in one lane. It is written so that compilers make vectors of it.
     struct of_lane {
+      static constexpr int oldest = std::numeric_limits<int>::max();  ///< the greatest age
       float const* log_beta;
       int newest;
       int age_offset;
       KVPOLICY_HD float operator()(float, entry at) const {
-        int const most = std::numeric_limits<int>::max() - age_offset;
+        int const most = oldest - age_offset;
         int const since = newest - at.position;
         int const age = (since < most ? since : most) + age_offset;
         float const score = static_cast<float>(age) * log_beta[at.ordinal] + 0.0f;

@@ -201,9 +201,9 @@ struct argmin_bodies {
   /// The index of the highest position in the range whose score is `value`; -1 if there is none.
   [[gnu::always_inline]] static inline int newest_of(float const* scores, int const* position, int count,
                                                      position_range among, float value) {
-    ints const none = ints{} - 1;
-    ints newest = none;
-    ints index = none;
+    ints const absent = ints{} - 1;
+    ints newest = absent;
+    ints index = absent;
     ints now;
     for (int i = 0; i < Width; ++i) now[i] = i;
     int e = 0;
@@ -212,9 +212,9 @@ struct argmin_bodies {
       ints at;
       get(score, scores + e);
       get(at, position + e);
-      at = score == value ? at : none;
-      at = at < among.low ? none : at;
-      at = at >= among.high ? none : at;
+      at = score == value ? at : absent;
+      at = at < among.low ? absent : at;
+      at = at >= among.high ? absent : at;
       index = at > newest ? now : index;
       newest = at > newest ? at : newest;
       now += Width;
