@@ -59,8 +59,10 @@ struct implementation<ops::append_column_t, host> {
       convert<codec::f32>(from.at(one, 0), from.entry, begin, end, to);
     } else if (from.element == codec::bf16) {
       convert<codec::bf16>(from.at(one, 0), from.entry, begin, end, to);
-    } else {
+    } else if (from.element == codec::f16) {
       convert<codec::f16>(from.at(one, 0), from.entry, begin, end, to);
+    } else {
+      for (int e = begin; e < end; ++e) to[e] = detail::told_number{}(load(from.element, from.at(one, e)));
     }
   }
 
