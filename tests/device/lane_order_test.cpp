@@ -356,13 +356,13 @@ void replaces_alike() {
 
 TEST_SUITE("device/lane_order") {
   TEST_CASE("any dropped entries: lists or rows, columns of all widths, positions that lanes share or do not") {
-    holds("replaced and sorted", replaces_alike, 80);
+    holds("replaced and sorted", replaces_alike, 40);
   }
 
   TEST_CASE("decoding that puts the newest entry into the dropped one's place is the host's, step after step") {
-    holds("streaming_llm", [] { with_protections(kv::streaming_llm{.sinks = *rc::gen::inRange(0, 6)}); }, 40);
-    holds("random", [] { with_protections(kv::random_scores{}); }, 60);
-    holds("knorm", [] { with_protections(kv::recorded_knorm{}); }, 40);
+    holds("streaming_llm", [] { with_protections(kv::streaming_llm{.sinks = *rc::gen::inRange(0, 6)}); }, 20);
+    holds("random", [] { with_protections(kv::random_scores{}); }, 20);
+    holds("knorm", [] { with_protections(kv::recorded_knorm{}); }, 20);
   }
 
   TEST_CASE("scores that the engine gives, in any order, with NaN and ties") {

@@ -243,11 +243,11 @@ std::string told(Call const& call) {
 
 TEST_SUITE("layout/lane_order") {
   TEST_CASE("every policy that drops one entry decides as in ordered lanes, and what moves are rows of one entry") {
-    holds("streaming_llm", [] { with_protections(kv::streaming_llm{.sinks = *rc::gen::inRange(0, 6)}); }, 150);
-    holds("random", [] { with_protections(kv::random_scores{}); }, 100);
-    holds("knorm", [] { with_protections(kv::recorded_knorm{}); }, 100);
-    holds("trim_kv", [] { with_protections(kv::trim_kv{.age_offset = 1, .window = *rc::gen::inRange(0, 4)}); }, 100);
-    holds("h2o", [] { with_protections(kv::h2o{.recent = *rc::gen::inRange(-1, 9)}); }, 150);
+    holds("streaming_llm", [] { with_protections(kv::streaming_llm{.sinks = *rc::gen::inRange(0, 6)}); }, 40);
+    holds("random", [] { with_protections(kv::random_scores{}); }, 30);
+    holds("knorm", [] { with_protections(kv::recorded_knorm{}); }, 30);
+    holds("trim_kv", [] { with_protections(kv::trim_kv{.age_offset = 1, .window = *rc::gen::inRange(0, 4)}); }, 30);
+    holds("h2o", [] { with_protections(kv::h2o{.recent = *rc::gen::inRange(-1, 9)}); }, 40);
   }
 
   TEST_CASE("one list for all heads, which decide together") {
