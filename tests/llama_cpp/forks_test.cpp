@@ -53,7 +53,7 @@ TEST_SUITE("llama_cpp") {
     one.prefill(stretch(1300, 30));
     engine.fork(0, 1);
     reader<decltype(engine)> two{engine, 1, one.text};
-    CHECK(one.prefill(stretch(1330, 50)) == two.prefill(stretch(1330, 50)));
+    CHECK(tinylm_test::furthest(one.prefill(stretch(1330, 50)), two.prefill(stretch(1330, 50))) < 1e-3);
     for (int lane = 0; lane < 8; ++lane)
       CHECK(std::ranges::equal(engine.positions({0, lane / 2, lane % 2}), engine.positions({1, lane / 2, lane % 2})));
     one.step('a');
