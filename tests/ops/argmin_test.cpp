@@ -16,6 +16,7 @@ namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+constexpr float infinity = std::numeric_limits<float>::infinity();
 
 /// The last of the lowest, NaN below every number.
 int last_lowest(std::vector<float> const& scores) {
@@ -28,6 +29,33 @@ int last_lowest(std::vector<float> const& scores) {
   }
   return lowest;
 }
+
+/// The newest of the lowest among the entries whose positions are in [low, high); -1 if there is none.
+int newest_lowest(std::vector<float> const& scores, std::vector<int> const& position, int low, int high) {
+  int lowest = -1;
+  for (int e = 0; e < std::ssize(scores); ++e) {
+    auto const at = static_cast<std::size_t>(e);
+    if (position[at] < low || position[at] >= high) continue;
+    if (lowest < 0) {
+      lowest = e;
+      continue;
+    }
+    float const a = scores[at];
+    float const b = scores[static_cast<std::size_t>(lowest)];
+    bool const alike = a == b || (a != a && b != b);
+    bool const below = (a != a && b == b) || a < b;
+    if (below || (alike && position[at] > position[static_cast<std::size_t>(lowest)])) lowest = e;
+  }
+  return lowest;
+}
+
+/// Scores that a function makes. It has one fused multiply and addition, if a compiler is allowed to make one.
+struct made_of {
+  float const* numbers;
+  KVPOLICY_HD float operator()(float, kv::entry at) const {
+    return numbers[at.ordinal] * 3.1f + static_cast<float>(at.position % 3) * 0.0f;
+  }
+};
 
 /// A scorer that says what the test says.
 struct told {
@@ -46,18 +74,77 @@ TEST_SUITE("argmin") {
   TEST_CASE("the last of the lowest of any row, on every instruction set") {
     dice random(5);
     for (int run = 0; run < 3000; ++run) {
-      std::vector<float> row(static_cast<std::size_t>(random.between(1, 140)));
-      int const kind = random.below(4);
+      std::vector<float> row(static_cast<std::size_t>(random.between(1, run % 8 == 0 ? 700 : 140)));
+      int const kind = random.below(5);
       for (float& each : row) {
         each = kind == 0 ? static_cast<float>(random.real(4)) : static_cast<float>(random.below(kind == 1 ? 3 : 40));
         if (kind == 2 && random.chance(3)) each = nan;
-        if (kind == 3 && random.chance(10)) each = random.chance(50) ? -0.0f : -std::numeric_limits<float>::infinity();
+        if (kind == 3 && random.chance(10)) each = random.chance(50) ? -0.0f : -infinity;
+        if (kind == 4) each = random.chance(90) ? infinity : -infinity;
       }
       for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
         std::int64_t odd = 0;
         auto const& kernels = kv::detail::argmin_for(std::min(simd_level, kv::best_isa()));
         REQUIRE(kernels.last_lowest(row.data(), static_cast<int>(row.size()), &odd) == last_lowest(row));
         REQUIRE(odd == std::count_if(row.begin(), row.end(), [](float each) { return each != each; }));
+      }
+    }
+  }
+
+  TEST_CASE("of two equal scores, wherever they are, the later one is found") {
+    for (int const count : {40, 300}) {
+      std::vector<float> row(static_cast<std::size_t>(count), 1.0f);
+      for (int a = 0; a < count; a += 3) {
+        for (int b = a + 4; b < count; b += 4) {
+          row[static_cast<std::size_t>(a)] = row[static_cast<std::size_t>(b)] = -1;
+          for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+            std::int64_t odd = 0;
+            auto const& kernels = kv::detail::argmin_for(std::min(simd_level, kv::best_isa()));
+            REQUIRE(kernels.last_lowest(row.data(), count, &odd) == b);
+          }
+          row[static_cast<std::size_t>(a)] = row[static_cast<std::size_t>(b)] = 1;
+        }
+      }
+    }
+  }
+
+  TEST_CASE("the newest of the lowest of a lane in no order, read or made, on every instruction set") {
+    dice random(6);
+    for (int run = 0; run < 1500; ++run) {
+      int const count = random.between(1, run % 4 == 0 ? 700 : 150);
+      std::vector<float> row(static_cast<std::size_t>(count)), made(row.size());
+      std::vector<int> position(row.size());
+      for (int e = 0; e < count; ++e) position[static_cast<std::size_t>(e)] = 2 * e + 1;
+      for (int e = count - 1; e > 0; --e) {
+        std::swap(position[static_cast<std::size_t>(e)], position[static_cast<std::size_t>(random.between(0, e))]);
+      }
+      int const kind = random.below(4);
+      for (float& each : row) {
+        each = kind == 0 ? static_cast<float>(random.real(4)) : static_cast<float>(random.below(kind == 1 ? 3 : 900));
+        if (kind == 2 && random.chance(2)) each = nan;
+        if (kind == 3 && random.chance(3)) each = random.chance(50) ? infinity : -infinity;
+      }
+      made_of const f{row.data()};
+      for (std::size_t e = 0; e < row.size(); ++e) {
+        made[e] = f(0, kv::entry{{}, static_cast<int>(e), count, position[e], 0});
+      }
+      int const forced = random.chance(50) ? 0 : random.below(count);  // the newest ones stay
+      int const high = forced == 0 ? 1 << 30 : 2 * (count - forced) + 1;
+      kv::lane_entries const lane{{}, count, count, position.data(), kv::lane_order{0, -1, count, 2 * count - 1}};
+      kv::ordinal_range const free{0, count - forced};
+      if (free.end == 0) continue;
+      for (kv::isa const most : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+        kv::isa const simd_level = std::min(most, kv::best_isa());
+        auto const& kernels = kv::detail::argmin_for(simd_level);
+        kv::score_view scores;
+        scores.lanes = {.layer_end = 1, .heads = 1, .bound = count};
+        scores.rows = {row.data(), 0, 0, 0};
+        std::int64_t odd = 0;
+        int const read = kv::detail::lowest_entry(kernels, kv::detail::table_scores{scores}, 0, lane, free, &odd);
+        REQUIRE(read == newest_lowest(row, position, 0, high));
+        int const of_function =
+            kv::detail::lowest_entry(kernels, kv::detail::made_scores<made_of>{f, simd_level}, 0, lane, free, &odd);
+        REQUIRE(of_function == newest_lowest(made, position, 0, high));
       }
     }
   }

@@ -31,6 +31,41 @@ TEST_SUITE("ops/executor") {
     }
   }
 
+  TEST_CASE("ranges are all indices, once, whether the work is worth a thread or not, and inside of other work") {
+    for (int const threads : {1, 2, 5}) {
+      kv::host_executor exec(threads);
+      for (int const count : {0, 1, 3, 16, 1000}) {
+        for (std::int64_t const bytes : {std::int64_t{0}, std::int64_t{1} << 30}) {
+          std::vector<std::atomic<int>> visits(static_cast<std::size_t>(count));
+          std::atomic<bool> strange{false};
+          auto const visit = [&](int begin, int end, int worker) {
+            if (worker < 0 || worker >= threads || begin >= end) strange = true;
+            for (int index = begin; index < end; ++index) ++visits[static_cast<std::size_t>(index)];
+          };
+          exec.for_each_range(count, bytes, visit);
+          exec.for_each(1, [&](int, int outer) {
+            exec.for_each_range(count, bytes, [&](int begin, int end, int worker) {
+              if (worker != outer) strange = true;
+              visit(begin, end, worker);
+            });
+          });
+          CHECK(!strange);
+          for (std::atomic<int> const& each : visits) CHECK(each == 2);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("a thread that is late misses a call, and serves the next one") {
+    kv::host_executor exec(3);
+    std::atomic<int> sum{0};
+    for (int round = 0; round < 20000; ++round) {
+      exec.for_each(2, [&](int index, int) { sum += index + 1; });
+      if (round % 500 == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    CHECK(sum == 60000);
+  }
+
   TEST_CASE("a call ends when the last worker has done what it began") {
     kv::host_executor exec(2);
     std::atomic<int> begun{0};

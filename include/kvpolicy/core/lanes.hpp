@@ -83,6 +83,14 @@ struct lanes {
     return {sequence_begin + i / (layers() * heads), layer_begin + i / heads % layers(), i % heads};
   }
 
+  /// The lane that follows another one in that order.
+  [[nodiscard]] KVPOLICY_HD constexpr lane after(lane one) const {
+    if (++one.head < heads) return one;
+    one.head = 0;
+    if (++one.layer < layer_end) return one;
+    return {one.sequence + 1, layer_begin, 0};
+  }
+
   /// The index i for which `at(i)` is the lane.
   [[nodiscard]] KVPOLICY_HD constexpr int index(lane this_lane) const {
     return ((this_lane.sequence - sequence_begin) * layers() + this_lane.layer - layer_begin) * heads + this_lane.head;
@@ -124,6 +132,37 @@ struct lanes {
     return some;
   }
 };
+
+namespace detail {
+
+/// Calls visit(i, lane) for the lanes [begin, end), in order, without the divisions of `lanes::at`.
+template <class Visit>
+void for_each_lane(lanes const& batch, int begin, int end, Visit const& visit) {
+  if (begin >= end) return;
+  lane one = batch.at(begin);
+  for (int i = begin; i < end; ++i, one = batch.after(one)) visit(i, one);
+}
+template <class Visit>
+void for_each_lane(lanes const& batch, Visit const& visit) {
+  for_each_lane(batch, 0, batch.size(), visit);
+}
+
+/// The same, and calls prepare(i, lane) twelve lanes before it calls visit: to prefetch what is all over memory.
+template <class Prepare, class Visit>
+void for_each_lane(lanes const& batch, int begin, int end, Prepare const& prepare, Visit const& visit) {
+  int const ahead = end - begin < 12 ? end - begin : 12;
+  for_each_lane(batch, begin, begin + ahead, prepare);
+  lane later = begin + ahead < end ? batch.at(begin + ahead) : lane{};
+  for_each_lane(batch, begin, end, [&](int i, lane one) {
+    if (i + ahead < end) {
+      prepare(i + ahead, later);
+      later = batch.after(later);
+    }
+    visit(i, one);
+  });
+}
+
+}  // namespace detail
 
 /// Which lanes decide together and keep the same tokens: each lane alone (`lane`), the heads of a layer (`layer`), or
 /// all layers and heads of a sequence (`token`).

@@ -109,4 +109,16 @@ template <class Rule>
   }
 }
 
+/// The same of one segment, whose first lane is `this_lane`.
+template <class Rule>
+[[nodiscard]] KVPOLICY_HD bool decides_unobserved([[maybe_unused]] Rule const& rule, score_view const& scores,
+                                                  int segment, [[maybe_unused]] lane this_lane) {
+  if (scores.decides != granularity::lane) return decides_unobserved(rule, scores, segment);
+  if constexpr (requires { rule.unobserved(this_lane); }) {
+    return rule.unobserved(this_lane);
+  } else {
+    return false;
+  }
+}
+
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -75,8 +75,11 @@ struct overwrite {
   }
   /// Refuses a dropped entry whose slot is not one of the pool. On a device, kernels check it before anything moves.
   void check_dropped_slots(keep_set const& keep, cache const& part) const {
-    for (int i = 0; i < keep.lanes.size(); ++i) {
-      lane const one = keep.lanes.at(i);
+    auto const listed = [&](int i) { return keep.listed(segment_of(keep.lanes, keep.decides, i)); };
+    auto const fetch = [&](int i, lane one) {
+      for (int const ordinal : listed(i)) __builtin_prefetch(part.where.list(one) + ordinal, 1, 3);
+    };
+    detail::for_each_lane(keep.lanes, 0, keep.lanes.size(), fetch, [&](int i, lane one) {
       for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) {
         int const slot = list_slot(part, one, ordinal);
         expects(
@@ -87,7 +90,7 @@ struct overwrite {
             },
             [&] { return "the pool has slots 0 to " + std::to_string(part.where.units - 1); });
       }
-    }
+    });
   }
   [[nodiscard]] int list_slot(cache const& part, lane one, int ordinal) const {
     return static_cast<int>(part.where.at(one, ordinal).unit);

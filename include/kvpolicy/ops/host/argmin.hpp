@@ -27,21 +27,25 @@ struct lowest_dropper {
     unfinished_keep written(keep);
     *keep.report = {};
     std::mutex counting;
-    exec.for_each(scores.segments(), [&](int segment, int) {
-      report const found = drop(argmin_for(exec.simd_level()), scores, rule, segment, keep);
+    constexpr int bytes_of_entry = ascends_in_position<Function> ? 0 : reads_row<Function> ? 4 : 12;
+    std::int64_t const bytes = std::int64_t{bytes_of_entry} * scores.lanes.bound;
+    exec.for_each_range(scores.segments(), bytes, [&](int begin, int end, int) {
+      report found;
+      for_each_segment(scores, begin, end, [&](int segment, lane first) {
+        found += drop(argmin_for(exec.simd_level()), scores, rule, segment, first, keep);
+      });
       std::lock_guard const lock(counting);
       *keep.report += found;
     });
-    close_gaps(scores, keep);
+    close_gaps(scores, keep, 1);  // a segment lists one entry at most
     written.finish();
   }
 
  private:
   template <class Rule>
-  report drop(argmin_kernels const& kernels, score_view const& scores, Rule const& rule, int segment,
+  report drop(argmin_kernels const& kernels, score_view const& scores, Rule const& rule, int segment, lane this_lane,
               keep_set const& keep) const {
     report found;
-    lane const this_lane = scores.lane_of(segment);
     int const count = scores.lanes.committed(this_lane);
     int const budget = rule.budget(this_lane, count);
     keep.seen[segment] = count;
@@ -49,14 +53,15 @@ struct lowest_dropper {
     found.over_budget = count > budget ? 1 : 0;
     if (!rule.triggers(count, budget) || count == 0) return found;
     found.triggered = 1;
-    found.unobserved = decides_unobserved(rule, scores, segment) ? 1 : 0;
+    found.unobserved = decides_unobserved(rule, scores, segment, this_lane) ? 1 : 0;
     lane_entries const of{this_lane, count, budget, scores.lanes.position.row(this_lane),
                           scores.lanes.order_of(this_lane)};
     int const lowest = lowest_of(kernels, rule, segment, of, found.nan_scores);
     if (lowest < 0) {
       found.forced_over_budget = 1;
     } else {
-      keep.indices[static_cast<std::int64_t>(segment) * scores.lanes.bound] = lowest;
+      keep.indices[segment] = lowest;
+      __builtin_prefetch(of.position + lowest, 1, 3);  // an applier writes there
       keep.indptr[segment + 1] = 1;
       found.over_budget = count - 1 > budget ? 1 : 0;
     }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <kvpolicy/ops/host/vectors.hpp>
+#include <kvpolicy/ops/host/lowest_search.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -11,79 +11,32 @@ namespace KVPOLICY_NAMESPACE::detail {
 struct position_range {
   int low;
   int high;
+
+  /// True if every position is in it.
+  [[nodiscard]] constexpr bool is_all() const { return low <= 0 && high == std::numeric_limits<int>::max(); }
 };
 
 template <int Width>
 struct argmin_bodies {
   using floats = typename vector_of<Width>::floats;
   using ints = typename vector_of<Width>::ints;
-  static constexpr int block = 2048;  ///< entries whose lowest score is found at once
-  static constexpr float none = std::numeric_limits<float>::infinity();
+  using search = lowest_search<Width>;
+  static constexpr float none = search::none;
 
-  /// The lowest score, and where it may be.
-  struct lowest_blocks {
-    float score = none;
-    int last = 0;       ///< the last block that has it
-    bool many = false;  ///< other blocks have it, too
-    bool has_nan = false;
-  };
-
-  /// The lowest of `count` scores; whether any is NaN.
-  [[gnu::always_inline]] static inline float lowest_score(float const* scores, int count, bool* has_nan) {
-    floats low[2];
-    floats unordered;
-    for (int i = 0; i < Width; ++i) low[0][i] = low[1][i] = unordered[i] = none;
-    int e = 0;
-    for (; e + 2 * Width <= count; e += 2 * Width) {
-      floats a;
-      floats b;
-      get(a, scores + e);
-      get(b, scores + e + Width);
-      low[0] = a < low[0] ? a : low[0];
-      low[1] = b < low[1] ? b : low[1];
-      floats const both = a + b;  // NaN if one of them is; of two infinities, too, which the caller looks at
-      unordered = both != both ? both : unordered;
-    }
-    float lowest = none;
-    for (int i = 0; i < Width; ++i) {
-      lowest = low[0][i] < lowest ? low[0][i] : lowest;
-      lowest = low[1][i] < lowest ? low[1][i] : lowest;
-      *has_nan = *has_nan || unordered[i] != unordered[i];
-    }
-    for (; e < count; ++e) {
-      lowest = scores[e] < lowest ? scores[e] : lowest;
-      *has_nan = *has_nan || scores[e] != scores[e];
-    }
-    return lowest;
-  }
-
-  [[gnu::always_inline]] static inline void note_block(lowest_blocks& found, float lowest, int begin) {
-    if (!(lowest <= found.score)) return;
-    found.many = lowest == found.score && begin > 0;
-    found.score = lowest;
-    found.last = begin;
-  }
-
-  /// Blocks are compared by their lowest scores, so that one block only is searched.
+  /// The index of the lowest score; of equal scores, the last one.
   [[gnu::always_inline]] static inline int last_lowest(float const* scores, int count, std::int64_t* nan) {
-    lowest_blocks found;
-    for (int begin = 0; begin < count; begin += block) {
-      int const some = count - begin < block ? count - begin : block;
-      note_block(found, lowest_score(scores + begin, some, &found.has_nan), begin);
-    }
-    if (found.has_nan) {
+    typename search::lowest_found found;
+    int const entry = search::lowest_entry(scores, count, found);
+    if (found.maybe_nan) {
       int const last = last_nan(scores, count, nan);
       if (last >= 0) return last;
     }
-    int const some = count - found.last < block ? count - found.last : block;
-    bool many = false;
-    return found.last + last_equal(scores + found.last, some, found.score, &many);
+    return found.many ? last_equal(scores, count, found.score) : entry;
   }
 
-  /// The index of the last score that is `value`, which there is. `many` is true if there are several.
-  [[gnu::always_inline]] static inline int last_equal(float const* scores, int count, float value, bool* many) {
+  /// The index of the last score that is `value`, which there is.
+  [[gnu::always_inline]] static inline int last_equal(float const* scores, int count, float value) {
     ints index{};
-    ints times{};
     ints now;
     for (int i = 0; i < Width; ++i) now[i] = i;
     int e = 0;
@@ -91,21 +44,11 @@ struct argmin_bodies {
       floats score;
       get(score, scores + e);
       index = score == value ? now : index;
-      times -= score == value;
       now += Width;
     }
     int last = 0;
-    int found = 0;
-    for (int i = 0; i < Width; ++i) {
-      last = index[i] > last ? index[i] : last;
-      found += times[i];
-    }
-    for (; e < count; ++e) {
-      if (scores[e] != value) continue;
-      last = e;
-      ++found;
-    }
-    *many = found > 1;
+    for (int i = 0; i < Width; ++i) last = index[i] > last ? index[i] : last;
+    for (; e < count; ++e) last = scores[e] == value ? e : last;
     return last;
   }
 
@@ -124,43 +67,42 @@ struct argmin_bodies {
   [[gnu::always_inline]] static inline int lowest_of_all(float const* scores, int const* position, int count,
                                                          std::int64_t* nan) {
     constexpr position_range all{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
-    lowest_blocks found;
-    for (int begin = 0; begin < count; begin += block) {
-      int const some = count - begin < block ? count - begin : block;
-      note_block(found, lowest_score(scores + begin, some, &found.has_nan), begin);
-    }
-    if (found.has_nan) {
+    typename search::lowest_found found;
+    int const entry = search::lowest_entry(scores, count, found);
+    if (found.maybe_nan) {
       int const newest = newest_nan(scores, position, count, all, nan);
       if (newest >= 0) return newest;
     }
-    int const some = count - found.last < block ? count - found.last : block;
-    bool many = false;
-    int const last = found.last + last_equal(scores + found.last, some, found.score, &many);
-    return many || found.many ? newest_of(scores, position, count, all, found.score) : last;
+    return found.many ? newest_of(scores, position, count, all, found.score) : entry;
   }
 
   /// The lowest score of the entries in a range of positions, block after block.
   [[gnu::always_inline]] static inline int lowest_of(float const* scores, int const* position, int count,
                                                      position_range among, std::int64_t* nan) {
-    if (among.low <= 0 && among.high == std::numeric_limits<int>::max()) {
-      return lowest_of_all(scores, position, count, nan);
+    if (among.is_all()) return lowest_of_all(scores, position, count, nan);
+    constexpr int part = 2048;  // one of them is searched for the entry
+    float score = none;
+    int last = 0;
+    bool many = false;
+    bool has_nan = false;
+    for (int begin = 0; begin < count; begin += part) {
+      int const some = count - begin < part ? count - begin : part;
+      float const here = lowest_in(scores + begin, position + begin, some, among, &has_nan);
+      if (!(here <= score)) continue;
+      many = here == score && begin > 0;
+      score = here;
+      last = begin;
     }
-    lowest_blocks found;
-    for (int begin = 0; begin < count; begin += block) {
-      int const some = count - begin < block ? count - begin : block;
-      note_block(found, lowest_in(scores + begin, position + begin, some, among, &found.has_nan), begin);
-    }
-    if (found.has_nan) return newest_nan(scores, position, count, among, nan);
-    if (found.many) return newest_of(scores, position, count, among, found.score);
-    int const some = count - found.last < block ? count - found.last : block;
-    int const newest = newest_of(scores + found.last, position + found.last, some, among, found.score);
-    return newest < 0 ? -1 : found.last + newest;
+    if (has_nan) return newest_nan(scores, position, count, among, nan);
+    if (many) return newest_of(scores, position, count, among, score);
+    int const some = count - last < part ? count - last : part;
+    int const newest = newest_of(scores + last, position + last, some, among, score);
+    return newest < 0 ? -1 : last + newest;
   }
 
   [[gnu::always_inline]] static inline float lowest_in(float const* scores, int const* position, int count,
                                                        position_range among, bool* has_nan) {
-    floats nothing;
-    for (int i = 0; i < Width; ++i) nothing[i] = none;
+    floats const nothing = floats{} + none;
     floats low = nothing;
     floats unordered = nothing;
     int e = 0;

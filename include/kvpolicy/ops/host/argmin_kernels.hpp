@@ -58,8 +58,12 @@ struct avx512_argmin {
   [[gnu::target(KVPOLICY_AVX512)]] static int count_from(int const* position, int count, int limit) {
     return argmin_bodies<16>::count_from(position, count, limit);
   }
-  /// g++ 12 makes slow code of choices between wider vectors.
-  static constexpr argmin_kernels kernels{last_lowest, avx2_argmin::lowest_of, count_from};
+  [[gnu::target(KVPOLICY_AVX512)]] static int lowest_of(float const* scores, int const* position, int count,
+                                                        position_range among, std::int64_t* nan) {
+    if (among.is_all()) return argmin_bodies<16>::lowest_of_all(scores, position, count, nan);
+    return avx2_argmin::lowest_of(scores, position, count, among, nan);  // g++ 12 chooses slowly between wider vectors
+  }
+  static constexpr argmin_kernels kernels{last_lowest, lowest_of, count_from};
 };
 
 #endif

@@ -20,17 +20,6 @@ inline void copy_row(plane const& from, std::byte const* source, plane const& to
   for (int d = 0; d < from.dims; ++d) std::memcpy(target + d * to.dim, source + d * from.dim, width);
 }
 
-/// Calls visit(index, lane) for every lane, in order, without the divisions of `lanes::at`.
-template <class Visit>
-void for_each_lane(lanes const& batch, Visit const& visit) {
-  int index = 0;
-  for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) {
-    for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
-      for (int head = 0; head < batch.heads; ++head) visit(index++, lane{s, layer, head});
-    }
-  }
-}
-
 /// Prefetches the cache lines of a row. It must be inlined, because g++ removes a call that has no effect.
 [[gnu::always_inline]] inline void fetch_row(plane const& rows, std::byte const* row) {
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;

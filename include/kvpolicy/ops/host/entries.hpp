@@ -142,14 +142,14 @@ struct implementation<ops::refuse_stale_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor&, lanes const& batch, keep_set const& keep) {
-    for (int i = 0; i < batch.size(); ++i) {
+    detail::for_each_lane(batch, [&](int i, lane one) {
       int const seen = keep.seen[segment_of(batch, keep.decides, i)];
-      int const now = batch.committed(batch.at(i));
+      int const now = batch.committed(one);
       expects(
           seen == now, "apply", "plan",
           [&] { return "made for " + std::to_string(seen) + " entries of lane " + std::to_string(i); },
           [&] { return "the cache holds " + std::to_string(now) + " now: decide again"; });
-    }
+    });
   }
 };
 

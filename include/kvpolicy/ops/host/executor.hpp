@@ -104,6 +104,19 @@ class host_executor {
     workers_.for_each(count, work);
   }
 
+  /// Like above, for work that is short: `bytes` is about what one index reads and writes. Calls work(begin, end,
+  /// worker) for ranges that together are all indices. The other threads are woken only if that takes less time than
+  /// they save.
+  template <class Work>
+  void for_each_range(int count, std::int64_t bytes, Work const& work) {
+    std::int64_t const all = count * (bytes + 2048);  // an index costs as much as reading 2 KiB, and its bytes
+    bool const alone = threads() == 1 || all < 3'000'000;
+    int const parts = alone ? 1 : std::min(count, 8 * threads());
+    auto const edge = [&](int part) { return static_cast<int>(std::int64_t{count} * part / parts); };
+    workers_.for_each(
+        count > 0 ? parts : 0, [&](int part, int worker) { work(edge(part), edge(part + 1), worker); }, alone);
+  }
+
  private:
   isa simd_level_ = isa::portable;
   std::vector<std::vector<std::byte>> scratch_;

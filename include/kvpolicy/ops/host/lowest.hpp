@@ -5,6 +5,7 @@
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/host/argmin_kernels.hpp>
+#include <kvpolicy/ops/host/lowest_search.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <limits>
 
@@ -39,14 +40,37 @@ template <class Function>
   constexpr int step = 16;  // a constant number of calls, which compilers turn into vectors
   Function const call = f;
   entry const begin = first;
-  int e = 0;
-  for (; e + step <= count; e += step) {
+  int const whole = count / step * step;
+  for (int e = 0; e < whole; e += step) {
     int const* const at = position + e;
     float* const made = to + e;
     int const ordinal = begin.ordinal + e;
     for (int i = 0; i < step; ++i) made[i] = call(0.0f, entry{begin.lane, ordinal + i, begin.count, at[i], 0});
   }
-  for (; e < count; ++e) to[e] = call(0.0f, entry{begin.lane, begin.ordinal + e, begin.count, position[e], 0});
+  for (int e = whole; e < count; ++e)
+    to[e] = call(0.0f, entry{begin.lane, begin.ordinal + e, begin.count, position[e], 0});
+}
+
+/// The lowest of the scores that a function gives to `count` entries, compared as they are made.
+template <int Width, class Function>
+[[gnu::always_inline]] inline int lowest_made(Function const& f, entry const& first, int count, int const* position,
+                                              typename lowest_search<Width>::lowest_found& found) {
+  using search = lowest_search<Width>;
+  alignas(64) float made[std::size_t{search::block}];
+  typename search::lowest_columns columns;
+  auto const make = [&](int begin, int some) __attribute__((always_inline)) {
+    make_scores(f, {first.lane, first.ordinal + begin, first.count, 0, 0}, some, position + begin, made);
+  };
+  int e = 0;
+  for (; e + search::block <= count; e += search::block) {
+    make(e, search::block);
+    columns.template note<search::vectors>(made, e);
+  }
+  found = search::found_in(columns);
+  if (e > 0) make(found.block, search::block);
+  int const here = search::entry_in_block(found, made, e > 0 ? search::block : 0);
+  make(e, count - e);
+  return search::entry_of_rest(found, here, made, e, count);
 }
 
 #if defined(__x86_64__)
@@ -55,6 +79,12 @@ template <class Function>
 KVPOLICY_VECTORIZED [[gnu::target("avx2")]] void make_scores_avx2(Function const& f, entry const& first, int count,
                                                                   int const* position, float* __restrict to) {
   make_scores(f, first, count, position, to);
+}
+template <class Function>
+KVPOLICY_VECTORIZED [[gnu::target("avx2")]] int lowest_made_avx2(Function const& f, entry const& first, int count,
+                                                                 int const* position,
+                                                                 lowest_search<8>::lowest_found& found) {
+  return lowest_made<8>(f, first, count, position, found);
 }
 #endif
 
@@ -77,7 +107,30 @@ struct made_scores {
     }
   }
 
+  /// The index of the lowest of `count` scores, or -1 if several may be the lowest, or one NaN.
+  [[nodiscard]] int lowest(entry const& first, int count, int const* position) const {
+    if constexpr (has_lane_form<Function>) {
+      return lowest_by(f.in_lane(first.lane, first.count), first, count, position);
+    } else {
+      return lowest_by(f, first, count, position);
+    }
+  }
+
  private:
+  template <class Form>
+  int lowest_by(Form const& form, entry const& first, int count, int const* position) const {
+#if defined(__x86_64__)
+    if (simd_level >= isa::avx2) {
+      lowest_search<8>::lowest_found found;
+      int const index = lowest_made_avx2(form, first, count, position, found);
+      return found.many || found.maybe_nan ? -1 : index;
+    }
+#endif
+    lowest_search<4>::lowest_found found;
+    int const index = lowest_made<4>(form, first, count, position, found);
+    return found.many || found.maybe_nan ? -1 : index;
+  }
+
   template <class Form>
   void make(Form const& form, entry const& first, int count, int const* position, float* buffer) const {
 #if defined(__x86_64__)
@@ -150,6 +203,13 @@ int lowest_entry(argmin_kernels const& kernels, Source const& source, int segmen
   alignas(64) float buffer[scores_at_once];
   competitors const there = competitors_of(kernels, of, free);
   bool const ascends = of.order.ascends();
+  if constexpr (Source::at_once == scores_at_once) {
+    if (there.among.is_all() && there.begin < there.end) {
+      int const index = source.lowest(entry{of.lane, there.begin, of.count, 0, 0}, there.end - there.begin,
+                                      of.position + there.begin);
+      if (index >= 0) return there.begin + index;
+    }
+  }
   int lowest = -1;
   float least = 0;
   for (int begin = there.begin, count = 0; begin < there.end; begin += count) {

@@ -25,29 +25,31 @@ struct implementation<ops::replace_listed_t, host> {
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
                   std::span<recorded_column const> columns) {
     lanes const& batch = in.lanes;
+    std::int64_t const bytes = list.data == nullptr ? in.k.dims * 4LL * bytes_of(in.k.element) : 256;
     auto const each_drop = [&](auto const& visit) {
-      exec.for_each(keep.lanes.size(), [&](int i, int) {
-        lane const one = keep.lanes.at(i);
-        if (i + ahead < keep.lanes.size()) fetch(keep, in, list, columns, i + ahead);
-        for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) visit(one, ordinal);
+      exec.for_each_range(keep.lanes.size(), bytes, [&](int begin, int end, int) {
+        auto const prepare = [&](int i, lane one) { fetch(keep, in, list, columns, i, one); };
+        detail::for_each_lane(keep.lanes, begin, end, prepare, [&](int i, lane one) {
+          for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) visit(one, ordinal);
+        });
       });
     };
     bool const shared = detail::share_positions(batch);  // then positions are read until all entries have moved
     each_drop([&](lane one, int ordinal) {
-      move_entry(in, list, columns, one, ordinal);
-      if (!shared) note(batch, one, ordinal);
+      lane_replacement const how = replacement(batch, one, ordinal);
+      move_entry(in, list, columns, one, ordinal, how);
+      if (!shared) note(batch, one, ordinal, how);
     });
-    if (shared) each_drop([&](lane one, int ordinal) { note(batch, one, ordinal); });
-    if (shared) each_drop([&](lane one, int) { lower_count(batch, one); });
+    if (shared) {
+      each_drop([&](lane one, int ordinal) { note(batch, one, ordinal, replacement(batch, one, ordinal)); });
+      each_drop([&](lane one, int) { lower_count(batch, one); });
+    }
   }
 
  private:
-  static constexpr int ahead = 12;  ///< lanes whose numbers are fetched before they are needed
-
   /// Prefetches the numbers of the entry that a lane drops: they are all over the lane's memory.
   [[gnu::always_inline]] static void fetch(keep_set const& keep, cache const& in, by_lane<int> const& list,
-                                           std::span<recorded_column const> columns, int i) {
-    lane const one = keep.lanes.at(i);
+                                           std::span<recorded_column const> columns, int i, lane one) {
     for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) {
       __builtin_prefetch(in.lanes.position.row(one) + ordinal, 1, 2);
       if (list.data != nullptr) __builtin_prefetch(detail::list_row(list, in.where, one) + ordinal, 1, 2);
@@ -70,9 +72,8 @@ struct implementation<ops::replace_listed_t, host> {
   }
 
   static void move_entry(cache const& in, by_lane<int> const& list, std::span<recorded_column const> columns, lane one,
-                         int ordinal) {
+                         int ordinal, lane_replacement const& how) {
     int const count = *in.lanes.count.row(one);
-    lane_replacement const how = replacement(in.lanes, one, ordinal);
     if (list.data == nullptr) {
       each_move(how, ordinal, count, [&](int from, int to) { detail::copy_entry(in, in, one, from, to); });
     } else if (detail::owns_row(detail::rows_of(in.where, list), in.lanes, one)) {
@@ -93,9 +94,8 @@ struct implementation<ops::replace_listed_t, host> {
   }
 
   /// Updates positions and the order, and the count unless lanes share positions.
-  static void note(lanes const& batch, lane one, int ordinal) {
+  static void note(lanes const& batch, lane one, int ordinal, lane_replacement const& how) {
     if (!detail::owns_row(batch.position, batch, one)) return;
-    lane_replacement const how = replacement(batch, one, ordinal);
     int* const position = batch.position.row(one);
     each_move(how, ordinal, *batch.count.row(one), [&](int from, int to) { position[to] = position[from]; });
     *batch.order.row(one) = how.after;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/norm_kernels.hpp>
+#include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/row_norm.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -83,16 +84,64 @@ struct implementation<ops::record_norms_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor& exec, row_view const& rows, score_view const& out) {
-    exec.for_each(out.segments(), [&](int segment, int) {
-      lane const this_lane = out.lane_of(segment);
-      int const count = out.lanes.committed(this_lane);
-      float* const row = out.row(segment);
-      int begin = count;
-      while (begin > 0 && !detail::any_recorded(row + begin - 1, 1)) --begin;
-      implementation<ops::row_norm_t, host>::combine_rows(exec.simd_level(), rows, this_lane, begin, count,
-                                                          detail::negated_once{}, row);
+    if (out.segments() == 0) return;
+    lane const first = out.lane_of(0);
+    int const all = out.lanes.committed(first);
+    std::int64_t const fresh = all - recorded(out.rows.row(first), all);
+    bool const plain = rows.rows.contiguous() && !is_fp8(rows.rows.element);
+    auto const square_sums = detail::norms_for(exec.simd_level()).of(rows.rows.element);
+    exec.for_each_range(out.segments(), fresh * rows.rows.dims * 4, [&](int begin, int end, int) {
+      batch some{square_sums, rows.rows.dims};
+      detail::for_each_segment(out, begin, end, [&](int, lane one) {
+        int const count = out.lanes.committed(one);
+        float* const row = out.rows.row(one);
+        int const known = recorded(row, count);
+        if (plain && count - known < batch::most) {
+          for (int e = known; e < count; ++e) some.add(rows.row(one, e), row + e);
+        } else {
+          implementation<ops::row_norm_t, host>::combine_rows(exec.simd_level(), rows, one, known, count,
+                                                              detail::negated_once{}, row);
+        }
+      });
+      some.finish();
     });
   }
+
+ private:
+  /// The number of entries of a lane before the new ones, which have no norm.
+  static int recorded(float const* row, int count) {
+    while (count > 0 && !detail::any_recorded(row + count - 1, 1)) --count;
+    return count;
+  }
+
+  /// Some rows, of any lanes, whose norms are computed together.
+  class batch {
+   public:
+    static constexpr int most = 16;
+
+    batch(detail::norm_kernels::function square_sums, int dims) : square_sums_(square_sums), dims_(dims) {}
+
+    void add(std::byte const* row, float* to) {
+      for (int byte = 0; byte < 256; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+      rows_[count_] = row;
+      to_[count_] = to;
+      if (++count_ == most) finish();
+    }
+    void finish() {
+      double sums[most];
+      if (count_ > 0) square_sums_(rows_, count_, dims_, sums);
+      for (int i = 0; i < count_; ++i)
+        *to_[i] = detail::negated_once{}(*to_[i], static_cast<float>(std::sqrt(sums[i])));
+      count_ = 0;
+    }
+
+   private:
+    detail::norm_kernels::function square_sums_;
+    int dims_;
+    int count_ = 0;
+    std::byte const* rows_[most];
+    float* to_[most];
+  };
 };
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -28,17 +28,25 @@ class unfinished_keep {
   bool finished_ = false;
 };
 
-/// Closes the gaps between segments, which were written `bound` ordinals apart; `indptr` has the number of each. Moving
+/// Closes the gaps between segments, which were written `apart` ordinals apart; `indptr` has the number of each. Moving
 /// them in order never overwrites an ordinal that is still to be read.
-inline void close_gaps(score_view const& scores, keep_set const& keep) {
+inline void close_gaps(score_view const& scores, keep_set const& keep, int apart) {
   keep.indptr[0] = 0;
   for (int segment = 0; segment < scores.segments(); ++segment) {
-    int const* const from = keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
+    int const* const from = keep.indices + static_cast<std::int64_t>(segment) * apart;
     auto const kept = keep.indptr[segment + 1];
     int* const to = keep.indices + keep.indptr[segment];
     if (to != from) std::copy_n(from, kept, to);
     keep.indptr[segment + 1] = keep.indptr[segment] + kept;
   }
+}
+inline void close_gaps(score_view const& scores, keep_set const& keep) { close_gaps(scores, keep, scores.lanes.bound); }
+
+/// Calls visit(segment, lane) for the segments [begin, end) and the first lane of each.
+template <class Visit>
+void for_each_segment(score_view const& scores, int begin, int end, Visit const& visit) {
+  if (scores.decides == granularity::lane) return for_each_lane(scores.lanes, begin, end, visit);
+  for (int segment = begin; segment < end; ++segment) visit(segment, scores.lane_of(segment));
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <kvpolicy/core/error.hpp>
@@ -31,8 +32,27 @@ namespace KVPOLICY_NAMESPACE::detail {
   return count;
 }
 
-/// The caller of `for_each` and further threads. In a process that was forked after `start`, these threads do not
-/// exist: the caller does all of the work, and nothing waits for them or touches a lock that they may have locked.
+/// Waits up to some 20 us, awake, until `reached()`: a thread that sleeps takes longer to wake. A step calls several
+/// verbs, one after another, so that what is waited for is often near.
+template <class Condition>
+bool soon(Condition const& reached) {
+  auto const begin = std::chrono::steady_clock::now();
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (reached()) return true;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#elif defined(__aarch64__)
+      __asm__ __volatile__("yield");
+#endif
+    }
+  } while (std::chrono::steady_clock::now() - begin < std::chrono::microseconds(20));
+  return false;
+}
+
+/// The caller of `for_each` and further threads. A thread that wakes late misses a call whose work is done: nobody
+/// waits for it. In a process that was forked after `start`, these threads do not exist: the caller does all of the
+/// work, and nothing waits for them or touches a lock that they may have locked.
 class worker_threads {
  public:
   worker_threads() : shared_() {}
@@ -54,6 +74,7 @@ class worker_threads {
   /// passes through, and the destructor ends those that started.
   void start(int count) {
     if (count == 0) return;
+    waits_awake_ = static_cast<unsigned>(count) < std::thread::hardware_concurrency();
     forks_ = &forks();
     forks_at_start_ = *forks_;
     slots_ = std::make_unique<slot[]>(static_cast<std::size_t>(count));
@@ -62,16 +83,16 @@ class worker_threads {
     }
   }
 
-  /// See host_executor::for_each.
+  /// See host_executor::for_each. If `alone`, the caller does all of the work.
   template <class Work>
-  void for_each(int count, Work const& work) {
+  void for_each(int count, Work const& work, bool alone = false) {
     if (started_ == 0 || forked()) return work_alone(count, work, 0);
     std::thread::id owner{};
     if (!owner_.compare_exchange_strong(owner, std::this_thread::get_id(), std::memory_order_acquire)) {
       return work_alone(count, work, worker_inside(owner));
     }
     ownership const until_the_end{owner_};
-    if (count <= 1) return work_alone(count, work, 0);
+    if (alone || count <= 1) return work_alone(count, work, 0);
     share(
         {[](void const* of, int index, int worker) { (*static_cast<Work const*>(of))(index, worker); }, &work, count});
   }
@@ -89,10 +110,11 @@ class worker_threads {
     std::condition_variable wake;
     std::condition_variable done;
     std::exception_ptr thrown;
-    int thrown_by = 0;  ///< index of the call of `work` that threw it
-    int running = 0;
-    long round = 0;
-    bool stopping = false;
+    int thrown_by = 0;           ///< index of the call of `work` that threw it
+    std::atomic<int> inside{0};  ///< further threads that process the job
+    std::atomic<long> round{0};  ///< number of the newest job
+    bool open = false;           ///< there is a job that threads may join
+    std::atomic<bool> stopping{false};
   };
 
   /// A thread whose destructor need not run.
@@ -133,7 +155,7 @@ class worker_threads {
       std::lock_guard const lock(shared_.mutex);
       job_ = all;
       next_ = 0;
-      shared_.running = started_;
+      shared_.open = true;
       ++shared_.round;
     }
     shared_.wake.notify_all();
@@ -141,7 +163,14 @@ class worker_threads {
     expects(!forked(), "for_each", "work", "a fork of the process",
             "the child has no other workers: it ends inside of the work that forked");
     std::unique_lock lock(shared_.mutex);
-    shared_.done.wait(lock, [this] { return shared_.running == 0; });
+    shared_.open = false;
+    auto const alone = [this] { return shared_.inside == 0; };
+    if (waits_awake_ && !alone()) {
+      lock.unlock();
+      static_cast<void>(soon(alone));
+      lock.lock();
+    }
+    shared_.done.wait(lock, alone);
     std::exception_ptr const thrown = std::exchange(shared_.thrown, nullptr);
     lock.unlock();
     if (thrown) std::rethrow_exception(thrown);
@@ -170,15 +199,19 @@ class worker_threads {
 
   void serve(int worker) {
     long seen = 0;
-    std::unique_lock lock(shared_.mutex);
+    auto const called = [&] { return shared_.stopping || shared_.round != seen; };
     for (;;) {
-      shared_.wake.wait(lock, [&] { return shared_.stopping || shared_.round != seen; });
+      if (waits_awake_) static_cast<void>(soon(called));
+      std::unique_lock lock(shared_.mutex);
+      shared_.wake.wait(lock, called);
       if (shared_.stopping) return;
       seen = shared_.round;
+      if (!shared_.open) continue;
+      ++shared_.inside;
       lock.unlock();
       drain(worker);
       lock.lock();
-      if (--shared_.running == 0) shared_.done.notify_one();
+      if (--shared_.inside == 0) shared_.done.notify_one();
     }
   }
 
@@ -186,6 +219,7 @@ class worker_threads {
   unsigned forks_at_start_ = 0;  ///< value of forks() when the threads started
   std::unique_ptr<slot[]> slots_;
   int started_ = 0;
+  bool waits_awake_ = false;              ///< there is a processor for each thread
   std::atomic<std::thread::id> owner_{};  ///< the thread whose call is running
   job job_{};
   std::atomic<int> next_{0};
