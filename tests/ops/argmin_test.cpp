@@ -49,12 +49,19 @@ int newest_lowest(std::vector<float> const& scores, std::vector<int> const& posi
   return lowest;
 }
 
-/// Scores that a function makes. It has one fused multiply and addition, if a compiler is allowed to make one.
+/// Scores that a function makes.
 struct made_of {
   float const* numbers;
   KVPOLICY_HD float operator()(float, kv::entry at) const {
-    return numbers[at.ordinal] * 3.1f + static_cast<float>(at.position % 3) * 0.0f;
+    return numbers[at.ordinal] * 3.1f + static_cast<float>(at.position % 3) * 0.7f;
   }
+};
+
+/// Scores that are 0 but for rounding, if the multiplication and the addition are fused.
+struct cancelled {
+  float const* numbers;
+  float const* minus;
+  KVPOLICY_HD float operator()(float, kv::entry at) const { return numbers[at.ordinal] * 3.1f + minus[at.ordinal]; }
 };
 
 /// A scorer that says what the test says.
@@ -146,6 +153,25 @@ TEST_SUITE("argmin") {
             kv::detail::lowest_entry(kernels, kv::detail::made_scores<made_of>{f, simd_level}, 0, lane, free, &odd);
         REQUIRE(of_function == newest_lowest(made, position, 0, high));
       }
+    }
+  }
+
+  TEST_CASE("what a function multiplies and adds is rounded twice on every instruction set") {
+    dice random(7);
+    std::vector<float> numbers(200), minus(200);
+    std::vector<int> position(200);
+    for (std::size_t e = 0; e < numbers.size(); ++e) {
+      numbers[e] = 100 + static_cast<float>(random.real(50));
+      float const product = numbers[e] * 3.1f;
+      minus[e] = -product;
+      position[e] = static_cast<int>(e);
+    }
+    numbers[77] = 0;
+    minus[77] = -1e-7f;
+    kv::entry const first{{}, 0, 200, 0, 0};
+    for (kv::isa const most : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+      kv::detail::made_scores<cancelled> const made{{numbers.data(), minus.data()}, std::min(most, kv::best_isa())};
+      CHECK(made.lowest(first, 200, position.data()) == 77);
     }
   }
 

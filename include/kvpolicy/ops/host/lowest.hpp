@@ -86,6 +86,13 @@ KVPOLICY_VECTORIZED [[gnu::target("avx2")]] int lowest_made_avx2(Function const&
                                                                  lowest_search<8>::lowest_found& found) {
   return lowest_made<8>(f, first, count, position, found);
 }
+#if defined(KVPOLICY_VECTORIZED_512)
+template <class Function>
+KVPOLICY_VECTORIZED_512 int lowest_made_avx512(Function const& f, entry const& first, int count, int const* position,
+                                               lowest_search<16>::lowest_found& found) {
+  return lowest_made<16>(f, first, count, position, found);
+}
+#endif
 #endif
 
 /// The scores that a function gives, which are not written to a table.
@@ -120,6 +127,13 @@ struct made_scores {
   template <class Form>
   int lowest_by(Form const& form, entry const& first, int count, int const* position) const {
 #if defined(__x86_64__)
+#if defined(KVPOLICY_VECTORIZED_512)
+    if (simd_level >= isa::avx512) {
+      lowest_search<16>::lowest_found found;
+      int const index = lowest_made_avx512(form, first, count, position, found);
+      return found.many || found.maybe_nan ? -1 : index;
+    }
+#endif
     if (simd_level >= isa::avx2) {
       lowest_search<8>::lowest_found found;
       int const index = lowest_made_avx2(form, first, count, position, found);
