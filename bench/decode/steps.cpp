@@ -50,14 +50,18 @@ struct decode_model {
     if (!order.empty()) made.lanes.order = {order.data(), 0, 8, 1};
     return made;
   }
-  /// What an engine does in a forward: it writes the new rows. While the cache fills, one channel is enough.
-  void write(kv::cache const& in, int channels = 128) {
+  /// What an engine does in a forward: it writes the new rows. While the cache fills, four channels are enough. They
+  /// are so large that these keys are dropped before the later ones, wherever they are.
+  void write(kv::cache const& in, bool fills = false) {
     for (int i = 0; i < in.lanes.size(); ++i) {
       kv::lane const one = in.lanes.at(i);
       kv::place const at = in.where.at(one, *in.lanes.count.row(one));
       for (kv::plane const* plane : {&in.k, &in.v}) {
         std::byte* const row = plane->row(one.layer, at, one.head);
-        for (int d = 0; d < channels; ++d) kv::store(element, random.uniform() - 0.5f, row + d * kv::bytes_of(element));
+        for (int d = 0; d < (fills ? 4 : 128); ++d) {
+          float const value = random.uniform() + (fills ? 1.5f : -0.5f);
+          kv::store(element, value, row + d * kv::bytes_of(element));
+        }
       }
     }
   }
@@ -131,7 +135,7 @@ void drop_one(benchmark::State& state, Policy const& policy, Extra const& extra,
   int position = 0;
   timed_steps taken;
   auto const step = [&] {
-    model.write(cache, position < budget ? 1 : 128);
+    model.write(cache, position < budget);
     taken.time(0, [&] { kv::append(exec, cache, held, {.tokens = 1, .position = position}); });
     extra(cache, position, [&](auto const&... more) {
       kv::signals const in{cache.lanes, kv::keys_of(cache), more...};
@@ -235,7 +239,7 @@ void streaming_llm_growth(benchmark::State& state) {
     kv::signals const in{cache.lanes};
     int position = 0;
     auto const step = [&] {
-      model.write(cache, position < budget ? 1 : 128);
+      model.write(cache, position < budget);
       double const seconds = bench::seconds_of([&] {
         kv::append(exec, cache, held, {.tokens = 1, .position = position});
         kv::decide(exec, policy, in, held, plan);
@@ -276,7 +280,7 @@ void streaming_llm_contiguous(benchmark::State& state) {
   int position = 0;
   timed_steps taken;
   auto const step = [&] {
-    model.write(cache, position < budget ? 1 : 128);
+    model.write(cache, position < budget);
     taken.time(0, [&] { kv::append(exec, cache, held, {.tokens = 1, .position = position}); });
     taken.time(1, [&] { kv::observe(exec, policy, in, held); });
     taken.time(2, [&] { kv::decide(exec, policy, in, held, plan); });
