@@ -19,7 +19,7 @@ namespace kv = kvpolicy;
 
 struct options {
   std::string model;
-  std::string policy;
+  std::optional<std::string> policy;
   std::string prompt = "The KV cache of a language model holds";
   std::string prompt_file;
   std::string write_tinylm;
@@ -68,16 +68,31 @@ llama_cpp::engine_options engine_options(options const& with, int cells) {
   return made;
 }
 
-/// Continues a prompt greedily, and prints the text while it arises.
+/// Refuses a cache that would be full in the middle of the answer. A policy that decides after every token frees cells
+/// all the time.
+void check_cells(options const& with, char const* what, int tokens, int free) {
+  kv::expects(with.every_token || tokens <= free, "kvllama", "--cells", with.context.cells,
+              [&] { return fmt::format("{} takes {} cells, and {} are free", what, tokens, free); });
+}
+
+/// Continues a prompt greedily, and prints the text while it arises. `kept` gets the number of the prompt's tokens that
+/// each lane keeps. With `whole` the cache must hold prompt and answer.
 measured generate(llama_model* model, kv::any_policy const& policy, std::vector<llama_token> const& prompt,
-                  options const& with) {
+                  options const& with, bool whole, int& kept) {
   llama_vocab const* const vocabulary = llama_model_get_vocab(model);
-  llama_cpp::engine<kv::any_policy> engine(model, policy,
-                                           engine_options(with, static_cast<int>(prompt.size()) + with.tokens));
+  int const read = static_cast<int>(prompt.size());
+  llama_cpp::engine<kv::any_policy> engine(model, policy, engine_options(with, read + with.tokens));
+  check_cells(with, "the prompt", read, engine.free_count());
+  kv::expects(!whole || read + with.tokens <= engine.free_count(), "kvllama", "--cells", with.context.cells, [&] {
+    return fmt::format("the full cache takes {} cells for prompt and answer, and {} are free", read + with.tokens,
+                       engine.free_count());
+  });
   measured made;
   auto begin = std::chrono::steady_clock::now();
   std::span<float const> logits = engine.prefill(0, {.tokens = prompt});
   made.prefill_seconds = since(begin);
+  kept = engine.count(0);
+  check_cells(with, "the answer", with.tokens, engine.free_count());
   begin = std::chrono::steady_clock::now();
   for (int i = 0; i < with.tokens; ++i) {
     auto const token = static_cast<llama_token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -108,25 +123,31 @@ std::vector<llama_token> tokenize(llama_model const* model, std::string const& t
 }
 
 std::string read_file(std::string const& path) {
+  kv::expects(!std::filesystem::is_directory(path), "kvllama", "--file", path, "it is a folder");
   std::ifstream file(path, std::ios::binary);
   kv::expects(file.good(), "kvllama", "--file", path, "it cannot be read");
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 void run_model(options const& with) {
-  kv::any_policy const policy = kv::parse(with.policy.empty() ? "snapkv | budget(1024)" : with.policy);
+  kv::any_policy const policy = kv::parse(with.policy.value_or("snapkv | budget(1024)"));
   llama_cpp::model_pointer const model =
       llama_cpp::load_model("kvllama", with.model, "llama.cpp cannot load it; --verbose shows its messages");
   std::vector<llama_token> const prompt =
       tokenize(model.get(), with.prompt_file.empty() ? with.prompt : read_file(with.prompt_file));
+  int const trained = llama_model_n_ctx_train(model.get());
+  if (int const all = static_cast<int>(prompt.size()) + with.tokens; all > trained) {
+    fmt::print(stderr, "kvllama: prompt and answer have {} tokens, but the model was trained with {}\n", all, trained);
+  }
   std::vector<std::pair<std::string, measured>> rows;
+  int kept = 0;
   if (with.compare) {
     fmt::print("[the full cache]\n");
-    rows.emplace_back("full", generate(model.get(), kv::any_policy(), prompt, with));
+    rows.emplace_back("full", generate(model.get(), kv::any_policy(), prompt, with, true, kept));
     fmt::print("\n[{}]\n", to_string(policy));
   }
-  rows.emplace_back(to_string(policy), generate(model.get(), policy, prompt, with));
-  fmt::print("\nprompt: {} tokens", prompt.size());
+  rows.emplace_back(to_string(policy), generate(model.get(), policy, prompt, with, false, kept));
+  fmt::print("\nprompt: {} tokens, of which the policy keeps {}\n", prompt.size(), kept);
   print_table(rows, 0);
 }
 
@@ -140,8 +161,7 @@ measured ask(llama_model* model, tinylm::weights const& weights, kv::any_policy 
 }
 
 void run_tinylm(options const& with) {
-  kv::any_policy const policy =
-      kv::parse(with.policy.empty() ? "snapkv(window=16, pool=max:15) | budget(64)" : with.policy);
+  kv::any_policy const policy = kv::parse(with.policy.value_or("snapkv(window=16, pool=max:15) | budget(64)"));
   tinylm::weights const weights = tinylm::read_weights(std::string(TINYLM_WEIGHTS_DIR) + "/weights.safetensors");
   if (!with.write_tinylm.empty()) {
     llama_cpp::write_gguf(with.write_tinylm, weights, {.byte_vocabulary = true});
@@ -162,19 +182,32 @@ std::optional<options> read_options(int argc, char** argv, int& status) {
   made.context.cells = 0;
   CLI::App app("Runs a GGUF model with its KV cache under a policy. Without a model it asks tinylm recall questions.");
   auto* const model = app.add_option("-m,--model", made.model, "a GGUF file with a plain cache");
-  app.add_option("--policy", made.policy, "the policy, as \"snapkv(window=32, pool=max:7) | budget(1024)\"");
-  auto* const prompt = app.add_option("-p,--prompt", made.prompt, "the prompt")->needs(model);
+  app.add_option("--policy", made.policy,
+                 "the policy; by default \"snapkv | budget(1024)\" for a model, and a smaller one for tinylm");
+  auto* const prompt = app.add_option("-p,--prompt", made.prompt, "the prompt, which is read without a chat template")
+                           ->capture_default_str()
+                           ->needs(model);
   app.add_option("-f,--file", made.prompt_file, "a file whose text is the prompt")->needs(model)->excludes(prompt);
-  app.add_option("-n,--tokens", made.tokens, "tokens to generate")->check(CLI::Range(1, 1 << 20))->needs(model);
-  app.add_option("-c,--cells", made.context.cells, "tokens that the cache holds; by default prompt and answer");
-  app.add_option("--chunk", made.context.chunk, "tokens of a decode in the prefill");
-  app.add_option("-t,--threads", made.context.threads, "threads of llama.cpp");
-  app.add_option("--policy-threads", made.policy_threads, "threads of the policy")->check(CLI::Range(1, 1024));
-  app.add_option("--cache-type", made.type, "f32, f16 or q8_0")->check(CLI::IsMember({"f32", "f16", "q8_0"}));
+  app.add_option("-n,--tokens", made.tokens, "tokens to generate")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(model);
+  app.add_option("-c,--cells", made.context.cells,
+                 "tokens that the cache holds, rounded up to 256; by default prompt and answer")
+      ->check(CLI::Range(1, 1 << 24));
+  app.add_option("--chunk", made.context.chunk, "tokens of a decode in the prefill")->capture_default_str();
+  app.add_option("-t,--threads", made.context.threads, "threads of llama.cpp; 0 for all cores")->capture_default_str();
+  app.add_option("--policy-threads", made.policy_threads, "threads of the policy")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--cache-type", made.type, "element type of the cache")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "f16", "q8_0"}));
   app.add_flag("--no-flash", made.no_flash, "without flash attention");
   app.add_flag("--compare", made.compare, "run the full cache, too")->needs(model);
   app.add_flag("--every-token", made.every_token, "decide after every token, not once after the prompt");
   app.add_option("--questions", made.questions, "recall questions for tinylm")
+      ->capture_default_str()
       ->check(CLI::Range(1, 10000))
       ->excludes(model);
   app.add_option("--write-tinylm", made.write_tinylm, "write tinylm's weights to this file, and end")->excludes(model);

@@ -24,6 +24,7 @@ using model_pointer = std::unique_ptr<llama_model, free_model>;
 [[nodiscard]] inline model_pointer load_model(char const* program, std::filesystem::path const& file,
                                               char const* failed = "llama.cpp cannot load it") {
   std::error_code ignored;
+  kv::expects(!std::filesystem::is_directory(file, ignored), program, "model", file.string(), "it is a folder");
   kv::expects(std::filesystem::is_regular_file(file, ignored), program, "model", file.string(),
               "there is no such file");
   llama_model_params params = llama_model_default_params();
