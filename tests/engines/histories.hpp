@@ -75,7 +75,10 @@ class history {
       for (int t = 0; t < count; ++t) {
         int const ordinal = pool.count(this_lane) + t;
         token const made{position + t, born + t};
-        if (By == applier::mask) pool.table_entry(this_lane, ordinal) = cell_of(this_lane, made.position);
+        if (By == applier::mask) {
+          pool.table_entry(this_lane, ordinal) = cell_of(this_lane, made.position);
+          mask_byte(this_lane, made.position) = std::byte{1};  // the request before may have left it masked
+        }
         if (By == applier::dead_slot) map_entry(this_lane, made.position) = pool.table_entry(this_lane, ordinal);
         write(of::keys, this_lane, ordinal, made.number);
         write(of::values, this_lane, ordinal, made.number);
@@ -176,6 +179,10 @@ class history {
   [[nodiscard]] std::size_t width() const { return static_cast<std::size_t>(pool.how.bound); }
   [[nodiscard]] int cell_of(kv::lane this_lane, int position) const {
     return 1 + this_lane.sequence * pool.how.bound + position;
+  }
+  [[nodiscard]] std::byte& mask_byte(kv::lane this_lane, int position) {
+    auto const cell = static_cast<std::size_t>(cell_of(this_lane, position));
+    return readable[pool.row(this_lane) * static_cast<std::size_t>(pool.units()) + cell];
   }
   [[nodiscard]] int& map_entry(kv::lane this_lane, int position) {
     if (std::same_as<Mock, sglang_mock>)
@@ -280,9 +287,7 @@ class history {
     std::size_t e = 0;
     for (int p = 0; p < next[static_cast<std::size_t>(this_lane.sequence)]; ++p) {
       bool const lives = e < tokens[i].size() && tokens[i][e].position == p;
-      auto const cell = pool.row(this_lane) * static_cast<std::size_t>(pool.units()) +
-                        static_cast<std::size_t>(cell_of(this_lane, p));
-      RC_ASSERT(readable[cell] == (lives ? std::byte{1} : std::byte{0}));
+      RC_ASSERT(mask_byte(this_lane, p) == (lives ? std::byte{1} : std::byte{0}));
       if (lives) ++e;
     }
   }
