@@ -2,124 +2,15 @@
 // lanes of a model. Beside it, in the same run, its floor: plain loops over the columns that the rule needs, on the
 // same threads. A floor below 20 us counts as 20 us.
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <numeric>
+#include <type_traits>
 
-#include "../measure.hpp"
-#include "../model.hpp"
+#include "decode_model.hpp"
 
 namespace {
 
 namespace kv = kvpolicy;
-
-/// Rows of K and V that nothing has touched but what the steps write, in a list of slots for each lane, or in order.
-struct decode_model {
-  decode_model(int budget, int more, kv::codec of, bool listed, bool ordered)
-      : bound(budget + more),
-        element(of),
-        k(bytes_of_plane()),
-        v(bytes_of_plane()),
-        list(lanes() * static_cast<std::size_t>(bound)),
-        position(list.size()),
-        count(lanes()),
-        order(ordered ? lanes() : 0),
-        by_list(listed) {
-    for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<int>(i % static_cast<std::size_t>(bound));
-  }
-  static std::size_t lanes() { return 288; }
-  [[nodiscard]] std::size_t row_bytes() const { return static_cast<std::size_t>(128 * kv::bytes_of(element)); }
-  [[nodiscard]] std::size_t bytes_of_plane() const { return lanes() * static_cast<std::size_t>(bound) * row_bytes(); }
-  [[nodiscard]] kv::by_lane<int> table(std::vector<int>& of) const { return {of.data(), 0, 8LL * bound, bound}; }
-
-  kv::cache view() {
-    auto const row = static_cast<std::int64_t>(row_bytes());
-    kv::plane rows{.base = k.data(),
-                   .element = element,
-                   .dims = 128,
-                   .layer = 8 * row * bound,
-                   .unit = by_list ? row : 0,
-                   .token = row,
-                   .head = row * bound,
-                   .dim = kv::bytes_of(element)};
-    kv::cache made{.shape = bench::whole_model, .k = rows, .v = rows};
-    made.v.base = v.data();
-    made.where = by_list ? kv::slot_map({list.data(), 0, 8LL * bound, bound}, bound) : kv::identity_map(bound);
-    made.lanes = {
-        .layer_end = 36, .heads = 8, .bound = bound, .count = {count.data(), 0, 8, 1}, .position = table(position)};
-    if (!order.empty()) made.lanes.order = {order.data(), 0, 8, 1};
-    return made;
-  }
-  /// What an engine does in a forward: it writes the new rows. While the cache fills, four channels are enough. They
-  /// are so large that these keys are dropped before the later ones, wherever they are.
-  void write(kv::cache const& in, bool fills = false) {
-    for (int i = 0; i < in.lanes.size(); ++i) {
-      kv::lane const one = in.lanes.at(i);
-      kv::place const at = in.where.at(one, *in.lanes.count.row(one));
-      for (kv::plane const* plane : {&in.k, &in.v}) {
-        std::byte* const row = plane->row(one.layer, at, one.head);
-        for (int d = 0; d < (fills ? 4 : 128); ++d) {
-          float const value = random.uniform() + (fills ? 1.5f : -0.5f);
-          kv::store(element, value, row + d * kv::bytes_of(element));
-        }
-      }
-    }
-  }
-
-  int bound;
-  kv::codec element;
-  bench::memory k, v;
-  std::vector<int> list, position, count;
-  std::vector<kv::lane_order> order;
-  bool by_list;
-  bench::noise random{7};
-};
-
-/// Reads the first `count` elements of 4 bytes of each row, as the fastest loop does.
-void read_rows(kv::host_executor& exec, std::byte const* data, std::int64_t row_bytes, int count) {
-  exec.for_each(static_cast<int>(decode_model::lanes()), [&](int i, int) {
-    std::byte const* const row = data + i * row_bytes;
-    std::size_t const bytes = static_cast<std::size_t>(count) * 4 / 256 * 256;
-#if defined(__x86_64__)
-    if (kv::best_isa() >= kv::isa::avx512) return bench::floors::keep(bench::floors::read_avx512(row, bytes));
-    if (kv::best_isa() == kv::isa::avx2) return bench::floors::keep(bench::floors::read_avx2(row, bytes));
-#endif
-    bench::floors::keep(bench::floors::read_portable(row, bytes));
-  });
-}
-
-constexpr std::array<char const*, 4> parts{"append_us", "observe_us", "decide_us", "apply_us"};
-
-/// Steps and floors in turn, and what each part of a step took.
-class timed_steps {
- public:
-  template <class Part>
-  void time(std::size_t part, Part const& work) {
-    double const seconds = bench::seconds_of(work);
-    sums_[part] += seconds;
-    step_ += seconds;
-  }
-  void floor(double seconds) {
-    steps_.push_back(step_);
-    floors_.push_back(seconds);
-    step_ = 0;
-  }
-  void report(benchmark::State& state, int steps_in_one) {
-    auto const all = static_cast<double>(steps_.size()) * steps_in_one;
-    for (std::size_t p = 0; p < parts.size(); ++p) state.counters[parts[p]] = 1e6 * sums_[p] / all;
-    double const step = *std::min_element(steps_.begin(), steps_.end());
-    double const floor = *std::min_element(floors_.begin(), floors_.end());
-    state.counters["step_us"] = 1e6 * step / steps_in_one;
-    state.counters["floor_us"] = 1e6 * floor / steps_in_one;
-    state.counters["over_floor"] = step / std::max(floor, bench::least_floor);
-  }
-  [[nodiscard]] double last_step() const { return step_; }
-
- private:
-  std::array<double, 4> sums_{};
-  double step_ = 0;
-  std::vector<double> steps_, floors_;
-};
+using bench::decode_model, bench::read_rows, bench::timed_steps;
 
 /// One policy that drops an entry in each step. `extra` gives further signals, and `floor` reads the columns.
 template <class Policy, class Extra, class Floor>
@@ -132,11 +23,15 @@ void drop_one(benchmark::State& state, Policy const& policy, Extra const& extra,
   kv::overwrite const how{model.table(model.list)};
   auto held = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache, how);
+  // Scores of the engine's attention begin with the answer: rows for each token of a long prompt take minutes to read.
+  using score_type = std::remove_cvref_t<decltype(policy.score)>;
+  constexpr bool skips_prompt = std::is_same_v<score_type, kv::h2o> || std::is_same_v<score_type, kv::tova>;
   int position = 0;
   timed_steps taken;
   auto const step = [&] {
     model.write(cache, position < budget);
     taken.time(0, [&] { kv::append(exec, cache, held, {.tokens = 1, .position = position}); });
+    if (position < budget && skips_prompt) return void(++position);
     extra(cache, position, [&](auto const&... more) {
       kv::signals const in{cache.lanes, kv::keys_of(cache), more...};
       taken.time(1, [&] { kv::observe(exec, policy, in, held); });
@@ -145,7 +40,7 @@ void drop_one(benchmark::State& state, Policy const& policy, Extra const& extra,
     taken.time(3, [&] { kv::apply(exec, how, plan, cache, held); });
     ++position;
   };
-  while (position < budget + 200) step();
+  while (position < budget + (skips_prompt ? 8 : 200)) step();
   if (*cache.lanes.count.row({}) != budget) return state.SkipWithError("wrong result");
   taken = {};
   for (auto _ : state) {
@@ -223,6 +118,32 @@ void h2o(benchmark::State& state) {
           auto* const mass = reinterpret_cast<float*>(held.columns()[0].rows.data) + std::int64_t{i} * model.bound;
           for (int e = 0; e < entries; ++e) mass[e] += 1e-9f;
         });
+      });
+}
+
+void random(benchmark::State& state) {
+  kv::eviction const policy{
+      .score = kv::random_scores{}, .budget = kv::per_lane{static_cast<int>(state.range(0))}, .pick = kv::lowest_one{}};
+  drop_one(state, policy, nothing_more, [](kv::host_executor& exec, decode_model& model, auto&&, int budget) {
+    read_rows(exec, reinterpret_cast<std::byte const*>(model.position.data()), 4LL * model.bound, budget);
+  });
+}
+
+/// The newest query row is asked about every key.
+void tova(benchmark::State& state) {
+  int const budget = static_cast<int>(state.range(0));
+  auto const element = static_cast<kv::codec>(state.range(1));
+  if (!bench::has_memory(state, 288.0 * budget * 2 * 128 * kv::bytes_of(element))) return;
+  bench::memory rows(std::size_t{36} * 32 * 128 * static_cast<std::size_t>(kv::bytes_of(element)));
+  bench::fill_elements(rows, element, 2, 11);
+  kv::eviction const policy{.score = kv::tova{}, .budget = kv::per_lane{budget}, .pick = kv::lowest_one{}};
+  drop_one(
+      state, policy,
+      [&](kv::cache const&, int position, auto const& with) {
+        with(kv::queries_of(rows.data(), element, bench::whole_model, 1, &position));
+      },
+      [](kv::host_executor& exec, decode_model& model, auto&&, int) {
+        bench::floors::read_pass(exec, model.k.data(), model.k.size());
       });
 }
 
@@ -379,6 +300,8 @@ BENCHMARK(streaming_llm_growth)
 BENCHMARK(recorded_knorm)->Name("report/decode/recorded_knorm")->Apply(axes)->Iterations(100);
 BENCHMARK(trim_kv)->Name("report/decode/trim_kv")->Apply(axes)->Iterations(100);
 BENCHMARK(h2o)->Name("report/decode/h2o")->Apply(axes)->Iterations(60);
+BENCHMARK(random)->Name("decode/random")->Apply(axes)->Iterations(60);
+BENCHMARK(tova)->Name("decode/tova")->Apply(axes)->Iterations(5);
 BENCHMARK(streaming_llm_contiguous)->Name("report/decode/streaming_llm_contiguous")->Apply(axes)->Iterations(200);
 BENCHMARK(streaming_llm_slack)->Name("report/decode/streaming_llm_slack")->Apply(axes)->Iterations(4);
 
