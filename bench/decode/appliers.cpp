@@ -173,7 +173,7 @@ void cycles(benchmark::State& state, Policy const& policy) {
   int position = 0;
   timed_steps taken;
   auto const step = [&](bool filling) {
-    model.write(cache, filling ? 1 : 128);
+    model.write(cache, filling);
     for (int i = 0; i < 288; ++i) tables.place(i, position, model.count[static_cast<std::size_t>(i)]);
     taken.time(0, [&] { kv::append(exec, cache, held, {.tokens = 1, .position = position}); });
     given.template give<score_type>(cache, position, [&](auto const& in) {

@@ -47,8 +47,8 @@ struct decode_model {
     if (!order.empty()) made.lanes.order = {order.data(), 0, 8, 1};
     return made;
   }
-  /// What an engine does in a forward: it writes the new rows. While the cache fills, four channels are enough. They are
-  /// so large that these keys are dropped before the later ones, wherever they are.
+  /// What an engine does in a forward: it writes the new rows. While the cache fills, four channels are enough. They
+  /// are so large that these keys are dropped before the later ones, wherever they are.
   void write(kv::cache const& in, bool fills = false) {
     for (int i = 0; i < in.lanes.size(); ++i) {
       kv::lane const one = in.lanes.at(i);
