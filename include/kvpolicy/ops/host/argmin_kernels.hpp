@@ -60,7 +60,11 @@ struct avx512_argmin {
   }
   [[gnu::target(KVPOLICY_AVX512)]] static int lowest_of(float const* scores, int const* position, int count,
                                                         position_range among, std::int64_t* nan) {
-    if (among.is_all()) return argmin_bodies<16>::lowest_of_all(scores, position, count, nan);
+    if (among.is_all()) {
+      lowest_search<16>::lowest_found found;
+      int const entry = lowest_search<16>::lowest_entry(scores, count, found);
+      if (!found.many && !found.maybe_nan) return entry;
+    }
     return avx2_argmin::lowest_of(scores, position, count, among, nan);  // g++ 12 chooses slowly between wider vectors
   }
   static constexpr argmin_kernels kernels{last_lowest, lowest_of, count_from};

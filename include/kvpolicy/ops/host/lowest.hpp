@@ -58,18 +58,23 @@ template <int Width, class Function>
   using search = lowest_search<Width>;
   alignas(64) float made[std::size_t{search::block}];
   typename search::lowest_columns columns;
-  auto const make = [&](int begin, int some) __attribute__((always_inline)) {
-    make_scores(f, {first.lane, first.ordinal + begin, first.count, 0, 0}, some, position + begin, made);
-  };
+  columns.clear();
+  entry from = first;
   int e = 0;
   for (; e + search::block <= count; e += search::block) {
-    make(e, search::block);
+    from.ordinal = first.ordinal + e;
+    make_scores(f, from, search::block, position + e, made);
     columns.template note<search::vectors>(made, e);
   }
   found = search::found_in(columns);
-  if (e > 0) make(found.block, search::block);
-  int const here = search::entry_in_block(found, made, e > 0 ? search::block : 0);
-  make(e, count - e);
+  int here = -1;
+  if (e > 0) {
+    from.ordinal = first.ordinal + found.block;
+    make_scores(f, from, search::block, position + found.block, made);
+    here = search::entry_in_block(found, made, search::block);
+  }
+  from.ordinal = first.ordinal + e;
+  make_scores(f, from, count - e, position + e, made);
   return search::entry_of_rest(found, here, made, e, count);
 }
 

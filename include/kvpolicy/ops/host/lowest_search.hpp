@@ -19,10 +19,18 @@ struct lowest_search {
 
   /// The lowest score of each column of the blocks so far: entry e is in column e mod Width.
   struct lowest_columns {
-    floats low = floats{} + none;
-    floats sums{};  ///< NaN if a score is; if infinities of both signs are among them, too
-    ints at{};      ///< the last block whose lowest score is `low`
-    ints ties{};    ///< not 0 if another block has it, too
+    floats low;
+    floats sums;  ///< NaN if a score is; if infinities of both signs are among them, too
+    ints at;      ///< the last block whose lowest score is `low`
+    ints ties;    ///< not 0 if another block has it, too
+
+    /// Begins without any score. nvcc crashes on initializers of such members.
+    [[gnu::always_inline]] inline void clear() {
+      low = floats{} + none;
+      sums = floats{};
+      at = ints{};
+      ties = ints{};
+    }
 
     /// The next `Vectors` vectors of scores, from entry e on.
     template <int Vectors>
@@ -129,6 +137,7 @@ struct lowest_search {
   /// The lowest of `count` scores, and its entry.
   [[gnu::always_inline]] static inline int lowest_entry(float const* scores, int count, lowest_found& found) {
     lowest_columns columns;
+    columns.clear();
     int e = 0;
     for (; e + block <= count; e += block) columns.template note<vectors>(scores + e, e);
     int const blocks_end = e;
