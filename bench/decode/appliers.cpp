@@ -70,7 +70,7 @@ struct engine_tables {
         map(by == dead_slot ? decode_model::lanes() * static_cast<std::size_t>(positions) : 0),
         visible(by == mask ? decode_model::lanes() * units() : 0, std::byte{1}),
         width(positions) {}
-  [[nodiscard]] std::size_t units() const { return static_cast<std::size_t>(model->bound) + 1; }
+  [[nodiscard]] std::size_t units() const { return static_cast<std::size_t>(model->bound); }
 
   /// What an engine writes before a token is appended: its slot in the map, and its unit in the mask.
   void place(int i, int position, int ordinal) {
@@ -89,7 +89,8 @@ struct engine_tables {
     if (how == dead_slot) {
       return kv::apply(
           exec,
-          kv::dead_slot<>{.list = list, .map = {map.data(), 0, 8LL * width, width}, .dead = model->bound, .freed = to},
+          kv::dead_slot<>{
+              .list = list, .map = {map.data(), 0, 8LL * width, width}, .dead = model->bound - 1, .freed = to},
           plan, cache, state);
     }
     auto const row = static_cast<std::int64_t>(units());
@@ -133,7 +134,7 @@ void move_kept(kv::host_executor& exec, decode_model& model, engine_tables& tabl
     auto const bound = static_cast<std::size_t>(model.bound);
     auto const from = static_cast<std::size_t>(first[static_cast<std::size_t>(i)]);
     std::size_t const begin = static_cast<std::size_t>(i) * bound;
-    std::size_t const kept = bound - slack - 1;
+    std::size_t const kept = bound - slack - 2;
     if (from >= kept) return;
     std::size_t const moved = kept - from;
     int* const to = tables.freed.data() + begin + from;
@@ -157,16 +158,15 @@ void cycles(benchmark::State& state, Policy const& policy) {
   auto const element = static_cast<kv::codec>(state.range(1));
   auto const by = static_cast<applier>(state.range(2));
   constexpr int rounds = 3;
-  double const bytes = 288.0 * (budget + slack + 1) * 2 * 128 * kv::bytes_of(element);
+  double const bytes = 288.0 * (budget + slack + 2) * 2 * 128 * kv::bytes_of(element);
   if (!bench::has_memory(state, bytes)) return;
-  decode_model model(budget, slack + 1, element, by != compact, false);
+  decode_model model(budget, slack + 2, element, by != compact, false);  // the last place is the dead slot
   std::memset(model.k.data(), 0, model.k.size());
   std::memset(model.v.data(), 0, model.v.size());
   engine_tables tables(model, by, budget + (slack + 1) * (rounds + 2));
   forward_signals given(model.bound, element, std::is_same_v<score_type, kv::h2o>);
   kv::host_executor exec(static_cast<int>(state.range(3)));
   kv::cache cache = model.view();
-  if (by != compact) cache.where.units = model.bound + 1;
   auto held = kv::make_state(exec, policy, cache);
   auto plan = kv::make_plan(exec, policy, cache, kv::compact{}, kv::list_rewrite<>{}, kv::dead_slot<>{}, kv::mask{});
   std::vector<int> first(decode_model::lanes());
@@ -186,7 +186,7 @@ void cycles(benchmark::State& state, Policy const& policy) {
       });
       if (!due) return;
       for (int i = 0; i < 288; ++i) {
-        auto const kept = plan.keep().listed(i);
+        auto const kept = plan.keep().listed(kv::segment_of(cache.lanes, plan.keep().decides, i));
         int& at = first[static_cast<std::size_t>(i)];
         for (at = 0; at < std::ssize(kept) && kept[static_cast<std::size_t>(at)] == at;) ++at;
       }
