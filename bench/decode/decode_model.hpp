@@ -108,7 +108,7 @@ class timed_steps {
     double const floor = *std::min_element(floors_.begin(), floors_.end());
     state.counters["step_us"] = 1e6 * step / steps_in_one;
     state.counters["floor_us"] = 1e6 * floor / steps_in_one;
-    state.counters["over_floor"] = step / std::max(floor, least_floor);
+    state.counters["over_floor"] = step / std::max(floor, steps_in_one * least_floor);
   }
   [[nodiscard]] double last_step() const { return step_; }
 
