@@ -23,7 +23,8 @@ threads() {
     TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/kvpolicy_tests --test-suite='threads*,ops/executor*'
 }
 
-# 100,000 steps of requests that come and go, under address and undefined-behaviour sanitizers.
+# 100,000 steps of requests that come and go, under address and undefined-behaviour sanitizers: in the
+# same slots, under every applier, and in lanes with an order.
 soak() {
   cmake --preset dev && cmake --build --preset dev --target kvpolicy_tests &&
     KVPOLICY_SOAK_STEPS=100000 build/dev/bin/kvpolicy_tests --test-case='requests come and go*'
