@@ -2,14 +2,83 @@
 #pragma once
 
 #include <kvpolicy/core/observed.hpp>
+#include <kvpolicy/ops/host/entry_bits.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/listed_marks.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/select_if.hpp>
 #include <mutex>
+#include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
+namespace detail {
 
+/// How many entries were picked or forced, and how many others have a NaN as their score.
+struct picked_entries {
+  int kept = 0;
+  int nan = 0;
+};
+
+/// The entries of one segment: their scores and positions, and what they have in common.
+struct scored_entries {
+  float const* score;
+  int const* position;
+  lane of;
+  int count;
+};
+
+/// Sets a bit for each entry that a rule picks or forces. Loops of a constant length, which compilers turn into
+/// vectors, first mark them with -1.
+template <class Signs, class Rule>
+[[gnu::always_inline]] inline picked_entries pick_entries(Rule const& rule, scored_entries const& in,
+                                                          std::uint32_t* bits) {
+  constexpr int step = 64;
+  std::conditional_t<std::is_trivially_copyable_v<Rule>, Rule const, Rule const&> call = rule;
+  scored_entries const from = in;
+  picked_entries found;
+  int mark[step] = {};
+  int e = 0;
+  for (; e + step <= from.count; e += step) {
+    float const* const score = from.score + e;
+    int const* const position = from.position + e;
+    for (int i = 0; i < step; ++i) mark[i] = call.picks(score[i]) ? -1 : 0;
+    for (int i = 0; i < step; ++i) {
+      mark[i] |= call.forces(entry{from.of, e + i, from.count, position[i], 0}) ? -1 : 0;
+    }
+    int nan = 0;
+    for (int i = 0; i < step; ++i) nan |= score[i] != score[i] ? -1 : 0;
+    for (int i = 0; i < step; i += 32) {
+      std::uint32_t const stays = Signs::of(mark + i);
+      bits[(e + i) / 32] = stays;
+      found.kept += __builtin_popcount(stays);
+    }
+    for (int i = 0; nan != 0 && i < step; ++i) found.nan += mark[i] == 0 && score[i] != score[i] ? 1 : 0;
+  }
+  for (std::uint32_t word = 0; e < from.count; ++e) {
+    bool const stays = call.forces(entry{from.of, e, from.count, from.position[e], 0}) || call.picks(from.score[e]);
+    found.nan += !stays && from.score[e] != from.score[e] ? 1 : 0;
+    found.kept += stays ? 1 : 0;
+    word |= (stays ? 1u : 0u) << (e & 31);
+    if ((e & 31) != 31 && e + 1 < from.count) continue;
+    bits[e / 32] = word;
+    word = 0;
+  }
+  return found;
+}
+
+#if defined(__x86_64__)
+/// The same for AVX2 without its fused multiply-add, so that a rule decides the same on every processor.
+template <class Rule>
+KVPOLICY_VECTORIZED [[gnu::target("avx2,popcnt")]] picked_entries pick_entries_avx2(Rule const& rule,
+                                                                                    scored_entries const& in,
+                                                                                    std::uint32_t* bits) {
+  return pick_entries<avx2_signs>(rule, in, bits);
+}
+#endif
+
+}  // namespace detail
+
+/// Bits say which entries stay. They are at the end of the memory of the ordinals, so that a segment's ordinals are
+/// written once, to their place, when the numbers of all segments before it are known.
 template <>
 struct implementation<ops::select_if_t, host> {
   static constexpr bool provided = true;
@@ -21,38 +90,60 @@ struct implementation<ops::select_if_t, host> {
     *keep.report = {};
     std::mutex counting;
     exec.for_each(scores.segments(), [&](int segment, int) {
-      report found{.nan_scores = select(exec.simd_level(), scores, rule, segment, keep)};
+      report found{.nan_scores = pick(exec.simd_level(), scores, rule, segment, keep)};
       found.triggered = keep.indptr[segment + 1] < keep.seen[segment] ? 1 : 0;
       found.unobserved = found.triggered > 0 && detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
       if (found == report{}) return;
       std::lock_guard const lock(counting);
       *keep.report += found;
     });
-    detail::close_gaps(scores, keep);
+    list(exec, scores, keep);
     written.finish();
   }
 
  private:
+  /// The bits of a segment. The ordinals of this segment and of those before it end before the bits of the next one,
+  /// and no ordinal of an entry overwrites the bit of a later entry of its segment.
+  static std::uint32_t* bits_of(score_view const& scores, int segment, keep_set const& keep) {
+    std::int64_t const words = detail::words_of_entries(scores.lanes.bound);
+    std::int64_t const end = static_cast<std::int64_t>(scores.segments()) * scores.lanes.bound;
+    return reinterpret_cast<std::uint32_t*>(keep.indices) + (end - (scores.segments() - segment) * words);
+  }
+
   template <class Rule>
-  static std::int64_t select(isa simd_level, score_view const& scores, Rule const& rule, int segment,
-                             keep_set const& keep) {
+  static std::int64_t pick(isa simd_level, score_view const& scores, Rule const& rule, int segment,
+                           keep_set const& keep) {
     lane const this_lane = scores.lane_of(segment);
-    int const count = scores.lanes.committed(this_lane);
-    int const* const position = scores.lanes.position.row(this_lane);
-    float const* const score = scores.row(segment);
-    int* const to = keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
-    // The marks are the last bytes of the row that the ordinals are listed in.
-    auto* const mark = reinterpret_cast<unsigned char*>(to) + 3 * static_cast<std::size_t>(count);
-    int nan = 0;
-    for (int e = 0; e < count; ++e) {
-      bool const forced = rule.forces(entry{this_lane, e, count, position[e], 0});
-      nan += !forced && score[e] != score[e] ? 1 : 0;
-      mark[e] = forced || rule.picks(score[e]) ? 1 : 0;
-    }
-    int const kept = detail::list_marked_for(simd_level)(mark, count, to);
-    keep.seen[segment] = count;
-    keep.indptr[segment + 1] = kept;
-    return nan;
+    detail::scored_entries const in{scores.row(segment), scores.lanes.position.row(this_lane), this_lane,
+                                    scores.lanes.committed(this_lane)};
+    std::uint32_t* const bits = bits_of(scores, segment, keep);
+    static_cast<void>(simd_level);
+#if defined(__x86_64__)
+    detail::picked_entries const found = simd_level >= isa::avx2
+                                             ? detail::pick_entries_avx2(rule, in, bits)
+                                             : detail::pick_entries<detail::portable_signs>(rule, in, bits);
+#else
+    detail::picked_entries const found = detail::pick_entries<detail::portable_signs>(rule, in, bits);
+#endif
+    keep.seen[segment] = in.count;
+    keep.indptr[segment + 1] = found.kept;
+    return found.nan;
+  }
+
+  /// Lists the ordinals of every segment. Those that reach into the memory of the bits are written in order.
+  static void list(host_executor& exec, score_view const& scores, keep_set const& keep) {
+    keep.indptr[0] = 0;
+    for (int i = 0; i < scores.segments(); ++i) keep.indptr[i + 1] += keep.indptr[i];
+    std::int64_t const free = reinterpret_cast<int const*>(bits_of(scores, 0, keep)) - keep.indices;
+    int apart = 0;
+    while (apart < scores.segments() && keep.indptr[apart + 1] <= free) ++apart;
+    auto const one = [&](int segment, int) {
+      auto const listed = static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment]);
+      detail::list_bits_for(exec.simd_level())(bits_of(scores, segment, keep), keep.seen[segment], listed,
+                                               keep.indices + keep.indptr[segment]);
+    };
+    exec.for_each(apart, one);
+    for (int segment = apart; segment < scores.segments(); ++segment) one(segment, 0);
   }
 };
 
