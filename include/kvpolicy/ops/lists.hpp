@@ -61,7 +61,7 @@ namespace ops {
 ///   dead slot inside the protected prefix; if list and map differ at a live entry; if two lists of one pool, or with
 ///   `distinct` two entries of one list, name a slot that is not shared; or if the keep set drops a position of the
 ///   protected prefix.
-/// - cost: one pass over the lists. Scratch on the host: two bits per unit of the pool.
+/// - cost: one pass over the lists. Scratch of a worker on the host: two bits per unit of the pool, and a row of ints.
 struct check_list_t : verb<check_list_t> {
   static constexpr auto name = "check_list";
   template <class Shared>

@@ -5,6 +5,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/slot_kernels.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/lists.hpp>
 #include <type_traits>
@@ -16,20 +17,22 @@ struct implementation<ops::check_list_t, host> {
   static constexpr bool provided = true;
 
   static std::size_t scratch(cache const& in) {
-    return 2 * detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units));
+    return 2 * detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) +
+           detail::scratch_of<unsigned char>(detail::bytes_of_marks(in));
   }
 
   template <class Shared>
   static void run(host_executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit) {
     std::size_t const words = detail::unit_marks::words_for(in.where.units);
-    detail::scratch_arena arena(exec.scratch(0));
-    detail::unit_marks owned(arena.take<std::uint64_t>(words));
-    detail::unit_marks locked(arena.take<std::uint64_t>(words));
     bool const one_pool_of_layers = in.k.layer == 0 && in.k.bases.layer == 0 && keep.lanes.layers() > 1;
     bool const one_pool_of_heads = in.k.head == 0 && in.k.bases.head == 0 && keep.lanes.heads > 1;
     int const pools_of_layers = one_pool_of_layers ? 1 : keep.lanes.layers();
     int const pools_of_heads = one_pool_of_heads ? 1 : keep.lanes.heads;
-    for (int pool = 0; pool < pools_of_layers * pools_of_heads; ++pool) {
+    exec.for_each(pools_of_layers * pools_of_heads, [&](int pool, int worker) {
+      detail::scratch_arena arena(exec.scratch(worker));
+      detail::unit_marks owned(arena.take<std::uint64_t>(words));
+      detail::unit_marks locked(arena.take<std::uint64_t>(words));
+      auto* const marks = arena.take<unsigned char>(detail::bytes_of_marks(in));
       auto const each_row = [&](auto const& visit) {
         for (int sequence = keep.lanes.sequence_begin; sequence < keep.lanes.sequence_end(); ++sequence) {
           for (int layer = 0; layer < keep.lanes.layers(); ++layer) {
@@ -42,57 +45,64 @@ struct implementation<ops::check_list_t, host> {
           }
         }
       };
-      if (stand_alone(in, edit, each_row, owned)) {
-        each_row([&](lane this_lane) { check_prefix(keep, in, edit, this_lane); });
-        continue;
+      if (stand_alone(exec.simd_level(), in, edit, each_row, owned, marks)) {
+        return each_row([&](lane this_lane) { check_prefix(keep, in, edit, this_lane); });
       }
       owned.clear_all(in.where.units);
       locked.clear_all(in.where.units);
       bool const one_row = keep.lanes.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
-      each_row([&](lane this_lane) { check_row(keep, in, edit, this_lane, !edit.distinct && one_row, owned, locked); });
-    }
+      each_row([&](lane this_lane) {
+        bool const alone = !edit.distinct && one_row && sound(exec.simd_level(), in, edit, this_lane);
+        check_row(keep, in, edit, this_lane, alone, owned, locked);
+      });
+    });
   }
 
  private:
   /// True if every slot of a pool's lists is valid, and none stands in two places. This is a fast check for lists whose
   /// slots have one owner; a slower one then finds the error.
   template <class Shared, class EachRow>
-  static bool stand_alone(cache const& in, list_edit<Shared> const& edit, EachRow const& each_row,
-                          detail::unit_marks& owned) {
+  static bool stand_alone(isa simd_level, cache const& in, list_edit<Shared> const& edit, EachRow const& each_row,
+                          detail::unit_marks& owned, unsigned char* marks) {
     bool const one_owner = std::is_same_v<Shared, nobody> && edit.distinct && edit.locked.data == nullptr;
     if (!one_owner) return false;
-    owned.clear_all(in.where.units);
+    bool const small = in.where.units <= static_cast<std::int64_t>(detail::bytes_of_marks(in));
+    if (small) {
+      std::fill_n(marks, in.where.units, static_cast<unsigned char>(0));
+    } else {
+      owned.clear_all(in.where.units);
+    }
     bool alone = true;
+    std::int64_t listed = 0;
     each_row([&](lane this_lane) {
-      alone = alone && sound(in, edit, this_lane) &&
-              owned.set_all(detail::list_row(edit.list, in.where, this_lane), *in.lanes.count.row(this_lane));
+      int const count = *in.lanes.count.row(this_lane);
+      int const* const slot = detail::list_row(edit.list, in.where, this_lane);
+      alone = alone && sound(simd_level, in, edit, this_lane);
+      if (alone && small) detail::mark_units(marks, slot, count);
+      if (alone && !small) alone = owned.set_all(slot, count);
+      listed += count;
     });
-    return alone;
+    return alone && (!small || detail::slots_for(simd_level).count_set(marks, in.where.units) == listed);
   }
 
   /// True if each slot of a row is valid. This is a fast check; a slower one then finds the error.
   template <class Shared>
-  static bool sound(cache const& in, list_edit<Shared> const& edit, lane this_lane) {
+  static bool sound(isa simd_level, cache const& in, list_edit<Shared> const& edit, lane this_lane) {
     int const count = *in.lanes.count.row(this_lane);
     int const* const slot = detail::list_row(edit.list, in.where, this_lane);
     int const* const position = in.lanes.position.row(this_lane);
     auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
-    unsigned wrong = 0;
-    for (int e = 0; e < count; ++e) {
-      wrong |=
-          static_cast<unsigned>(static_cast<unsigned>(slot[e]) >= units) | static_cast<unsigned>(slot[e] == edit.dead);
-    }
-    if (wrong != 0 || edit.map.data == nullptr) return wrong == 0;
-    int const* const map = detail::map_row(edit.map, edit.map_begin, this_lane);
-    for (int e = 0; e < count; ++e) wrong |= static_cast<unsigned>(slot[e] != map[position[e]]);
-    return wrong == 0;
+    detail::slot_kernels const& passes = detail::slots_for(simd_level);
+    if (!passes.inside(slot, count, units, edit.dead)) return false;
+    if (edit.map.data == nullptr) return true;
+    return passes.as_mapped(slot, position, count, detail::map_row(edit.map, edit.map_begin, this_lane));
   }
 
   template <class Shared>
   static void check_row(keep_set const& keep, cache const& in, list_edit<Shared> const& edit, lane this_lane,
                         bool alone, detail::unit_marks& owned, detail::unit_marks& locked) {
     check_prefix(keep, in, edit, this_lane);
-    if (!alone || !sound(in, edit, this_lane)) return check_slots(in, edit, this_lane, owned, locked);
+    if (!alone) return check_slots(in, edit, this_lane, owned, locked);
     // An exception of `shared` must be thrown before anything changes.
     int const* const slot = detail::list_row(edit.list, in.where, this_lane);
     for (int e = in.lanes.committed(this_lane) - 1; e >= 0; --e) static_cast<void>(edit.shared(slot[e]));

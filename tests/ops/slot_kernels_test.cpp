@@ -1,0 +1,123 @@
+// The host's passes over lists of slots, for each instruction set against plain loops: every number of entries around a
+// vector's width, positions that count up and positions that do not.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/host/slot_kernels.hpp>
+#include <vector>
+
+#include "support/dice.hpp"
+
+namespace slot_kernels_test {
+
+using namespace kvpolicy_test;
+namespace kv = kvpolicy;
+
+std::vector<kv::detail::slot_kernels> passes() {
+  std::vector<kv::detail::slot_kernels> all;
+  for (kv::isa const one : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+    if (one <= kv::best_isa()) all.push_back(kv::detail::slots_for(one));
+  }
+  return all;
+}
+
+constexpr int counts[] = {0, 1, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 200, 4097};
+
+/// A list of distinct slots, marks for a part of it, and ascending positions in a map.
+struct list {
+  list(dice& random, int count, int percent, bool with_gaps) : marks(static_cast<std::size_t>(count)) {
+    for (int e = 0, p = 0; e < count; ++e, ++p) {
+      slot.push_back(count - e);
+      marks[static_cast<std::size_t>(e)] = random.chance(percent) ? 1 : 0;
+      if (with_gaps && random.chance(30)) p += 1 + random.below(3);
+      position.push_back(p);
+    }
+    map.assign(count > 0 ? static_cast<std::size_t>(position.back()) + 3 : 3, -5);
+    for (std::size_t e = 0; e < slot.size(); ++e) map[static_cast<std::size_t>(position[e])] = slot[e];
+  }
+  [[nodiscard]] int count() const { return static_cast<int>(slot.size()); }
+  [[nodiscard]] std::vector<int> of_marked(bool marked) const {
+    std::vector<int> some;
+    for (std::size_t e = 0; e < slot.size(); ++e) {
+      if ((marks[e] != 0) == marked) some.push_back(slot[e]);
+    }
+    return some;
+  }
+  std::vector<unsigned char> marks;
+  std::vector<int> slot, position, map;
+};
+
+template <class Check>
+void each_list(Check const& check) {
+  dice random(8);
+  for (kv::detail::slot_kernels const& with : passes()) {
+    for (int const count : counts) {
+      for (int const percent : {0, 3, 50, 97, 100}) check(with, list(random, count, percent, percent == 50));
+    }
+  }
+}
+
+TEST_SUITE("ops/host/slot_kernels") {
+  TEST_CASE("split moves marked slots to the front and lists the others, and writes nothing behind them") {
+    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+      std::vector<int> const stays = in.of_marked(true), goes = in.of_marked(false);
+      std::vector<int> slot = in.slot, dropped(goes.size() + 2, -7);
+      slot.push_back(-7);
+      with.split(in.marks.data(), in.count(), static_cast<int>(goes.size()), slot.data(), dropped.data());
+      CHECK(std::equal(stays.begin(), stays.end(), slot.begin()));
+      CHECK(std::equal(goes.begin(), goes.end(), dropped.begin()));
+      CHECK(slot.back() == -7);
+      CHECK(dropped[goes.size()] == -7);
+      CHECK(dropped.back() == -7);
+    });
+  }
+
+  TEST_CASE("take copies the slots at marked positions and writes the dead slot at all others") {
+    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+      std::vector<int> const stays = in.of_marked(true);
+      std::vector<int> map = in.slot, live(stays.size() + 2, -7), expected = in.slot;
+      map.push_back(-7);
+      int const room = static_cast<int>(stays.size());
+      CHECK(with.take(in.marks.data(), in.count(), 99, map.data(), room, live.data()) == room);
+      for (std::size_t e = 0; e < expected.size(); ++e) expected[e] = in.marks[e] != 0 ? expected[e] : 99;
+      expected.push_back(-7);
+      CHECK(map == expected);
+      CHECK(std::equal(stays.begin(), stays.end(), live.begin()));
+      CHECK(live[stays.size()] == -7);
+    });
+  }
+
+  TEST_CASE("redirect writes the dead slot at the positions of entries without a mark, and nowhere else") {
+    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+      std::vector<int> map = in.map, expected = in.map;
+      with.redirect(in.marks.data(), in.position.data(), in.count(), 99, map.data());
+      for (std::size_t e = 0; e < in.slot.size(); ++e) {
+        if (in.marks[e] == 0) expected[static_cast<std::size_t>(in.position[e])] = 99;
+      }
+      CHECK(map == expected);
+    });
+  }
+
+  TEST_CASE("inside and as_mapped find one wrong number at any place, and count_set counts marks") {
+    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+      int const n = in.count();
+      auto const end = static_cast<unsigned>(n) + 1;
+      CHECK(with.inside(in.slot.data(), n, end, 0));
+      CHECK(with.as_mapped(in.slot.data(), in.position.data(), n, in.map.data()));
+      CHECK(with.count_set(in.marks.data(), n) == static_cast<std::int64_t>(in.of_marked(true).size()));
+      for (int e = 0; e < n; e += n > 300 ? 97 : 1) {
+        std::vector<int> wrong = in.slot;
+        for (int const other : {-1, 0, n + 1}) {
+          wrong[static_cast<std::size_t>(e)] = other;
+          CHECK(!with.inside(wrong.data(), n, end, 0));
+          CHECK(!with.as_mapped(wrong.data(), in.position.data(), n, in.map.data()));
+        }
+      }
+    });
+  }
+}
+
+}  // namespace slot_kernels_test
