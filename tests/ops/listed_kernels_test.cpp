@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>
 #include <limits>
@@ -55,6 +56,24 @@ TEST_CASE("list_dropped lists what is not kept, and writes nothing behind its me
         CHECK(dropped[static_cast<std::size_t>(count) + 2] == -7);
         dropped.resize(static_cast<std::size_t>(gone));
         CHECK(dropped == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("list_rows lists rows at positions from 0 on, and writes nothing behind them") {
+  dice random(9);
+  for (kv::isa const level : levels()) {
+    for (int const rows : {0, 1, 15, 16, 17, 31, 32, 33, 100, 4097}) {
+      for (int const percent : {0, 3, 50, 97, 100}) {
+        std::vector<int> const expected = some_of(random, rows, percent);
+        std::vector<int> position(static_cast<std::size_t>(rows), -1), index(expected.size() + 17, -7);
+        for (int const r : expected) position[static_cast<std::size_t>(r)] = random.below(3);
+        int const counted = kv::detail::list_rows_for(level)(position.data(), rows, index.data());
+        CHECK(counted == std::ssize(expected));
+        for (std::size_t i = expected.size(); i < index.size(); ++i) CHECK(index[i] == -7);
+        index.resize(expected.size());
+        CHECK(index == expected);
       }
     }
   }
