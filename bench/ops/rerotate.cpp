@@ -1,5 +1,6 @@
 // rerotate over a whole model's keys, after a quarter was kept by chance (every key turns by another step) or all but
-// the newest and a sink (all turn by one), against a loop over a table of cosines and a copy of the keys.
+// the newest and a sink (all turn by one), against a loop over a table of cosines and a copy of the keys. The floor
+// reads and writes the keys and positions, and reads the cosines and sines of every turn that is not the one before it.
 #include <kvpolicy/ops/rerotate.hpp>
 
 #include "measure.hpp"
@@ -157,6 +158,15 @@ void rerotate(benchmark::State& state) {
     using bench::floors::touching;
     bench::floors::touch_pass(exec, {{touching::both, on.keys.data(), on.keys.size()},
                                      {touching::both, on.position.data(), 4 * on.position.size()}});
+    exec.for_each(lanes, [&](int i, int) {
+      for (int e = 0, last = 0; e < entries; ++e) {
+        int const step = on.first[static_cast<std::size_t>(i * entries + e)] - e;
+        if (step == last) continue;
+        last = step;
+        auto const* const angles = table.data() + std::int64_t{step} * 2 * pairs;
+        bench::floors::read_piece(exec.simd_level(), reinterpret_cast<std::byte const*>(angles), 8 * pairs);
+      }
+    });
   };
   bench::rounds const taken = bench::in_turn_after(state, [&] { on.put_back(); }, turn, plain, copy, touch);
   bench::report_share(state, taken, 0, 3);

@@ -18,10 +18,11 @@ using namespace kvpolicy_test;
 
 /// One lane of four entries at positions 0, 2, 3 and 9, with these keys.
 struct turning {
-  explicit turning(kv::codec element = kv::codec::f32, int dims = 4)
+  explicit turning(kv::codec element = kv::codec::f32, int dims = 4, kv::isa most = kv::isa::avx512_bf16)
       : cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = dims},
                .bound = 4,
-               .element = element}) {
+               .element = element}),
+        exec(1, most) {
     cache.count = {4};
     cache.position = {0, 2, 3, 9};
     exec.reserve(scratch_of_every_verb<kv::host>(cache.view()));
@@ -143,6 +144,38 @@ TEST_SUITE("ops/rerotate") {
           auto const expected = reference::rotated(with.cache.token_row(true, {}, e),
                                                    e - positions[static_cast<std::size_t>(e)], {.theta = theta});
           CHECK(near(with.key(e), expected));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("every instruction set gives the same bits, and the reference's numbers, for any number of pairs") {
+    for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
+      for (int const dims : {2, 14, 16, 30, 32, 34, 62, 128, 130, 192}) {
+        std::vector<std::byte> expected;
+        for (kv::isa const level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+          if (level > kv::host_executor(1).simd_level()) continue;
+          turning with(element, dims, level);
+          std::vector<int> const positions{5, 70, 8191, 70000};
+          with.cache.position = positions;
+          for (int e = 0; e < 4; ++e) with.set(e, with.cache.token_row(true, {}, e));
+          with.set(2, reference::row(static_cast<std::size_t>(dims), NAN));
+          std::vector<reference::row> before;
+          for (int e = 0; e < 4; ++e) before.push_back(with.key(e));
+          with.turn({});
+          if (expected.empty()) expected = with.cache.memory;
+          CHECK_MESSAGE(with.cache.memory == expected, kv::name_of(element), " ", dims);
+          for (int const e : {0, 1, 3}) {
+            auto const at = static_cast<std::size_t>(e);
+            reference::row const wanted = reference::rotated(before[at], e - positions[at], {});
+            reference::row const is = with.key(e);
+            // Half a unit of the element type, and 8 of float, for the angle's cosine and sine and for two products.
+            double const unit = element == kv::codec::f32 ? 0 : element == kv::codec::f16 ? 0x1p-11 : 0x1p-8;
+            double largest = 0;
+            for (double const x : before[at]) largest = std::max(largest, std::abs(x));
+            for (std::size_t d = 0; d < is.size(); ++d)
+              CHECK(std::abs(is[d] - wanted[d]) <= unit * std::abs(wanted[d]) + 16 * 0x1p-24 * largest);
+          }
         }
       }
     }

@@ -1,5 +1,5 @@
-// Host implementation of rerotate. An angle is the sum of a coarse and a fine step, so two small tables contain all
-// sines.
+// Host implementation of rerotate. An angle is the sum of a fine, a coarse and a far step, so three small tables
+// contain all sines up to 65,536 positions.
 #pragma once
 
 #if defined(KVPOLICY_COMPILED)
@@ -7,9 +7,12 @@
 #else
 
 #include <cmath>
+#include <cstdlib>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
+#include <kvpolicy/ops/host/turn_kernels.hpp>
+#include <kvpolicy/ops/host/unit_marks.hpp>
 #include <kvpolicy/ops/rerotate.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -20,110 +23,174 @@ struct implementation<ops::rerotate_t, host> {
 
   static std::size_t scratch(cache const& in) {
     auto const dims = static_cast<std::size_t>(in.k.dims);
-    return detail::scratch_of<double>((fine_steps + 1) * dims) + detail::scratch_of<double>(dims) +
-           3 * detail::scratch_of<float>(dims);
+    return detail::scratch_of<double>(table_size(in)) + detail::scratch_of<float>(steps * dims) +
+           detail::scratch_of<double>(dims) + 3 * detail::scratch_of<float>(dims);
   }
 
   static void run(host_executor& exec, lanes const& batch, cache const& in, rope const& how) {
     tables const made = make_tables(exec, in, how);
+    bool const alone =
+        detail::lanes_of_row(batch.position, batch) == 1 && (batch.position.sequence != 0 || batch.sequences == 1);
     exec.for_each(batch.size(), [&](int i, int worker) {
       lane const one = batch.at(i);
-      detail::scratch_arena arena(exec.scratch(worker));
-      (void)arena.take<double>(table_size(in));
-      auto const dims = static_cast<std::size_t>(in.k.dims);
-      turning now{.by = made,
-                  .coarse = arena.take<double>(dims),
-                  .row = arena.take<float>(dims),
-                  .cosine = arena.take<float>(dims),
-                  .sine = arena.take<float>(dims)};
+      turning now = turning_of(exec, in, made, worker);
       int const count = *batch.count.row(one);
       for (int e = 0; e < count; ++e) {
         if (int const step = e - batch.position.row(one)[e]; step != 0) turn(in, one, e, step, now);
       }
+      if (alone) number(batch, one);
     });
-    for (int i = 0; i < batch.size(); ++i) {  // lanes may share positions, so all keys are rotated first
-      lane const one = batch.at(i);
-      int const count = *batch.count.row(one);
-      for (int e = 0; e < count; ++e) batch.position.row(one)[e] = e;
-    }
+    if (alone) return;
+    for (int i = 0; i < batch.size(); ++i) number(batch, batch.at(i));  // shared positions: all keys are rotated first
   }
 
  private:
-  static constexpr int fine_steps = 64;
+  static constexpr int steps = 64;      ///< of the fine table, 1 position each, and of the coarse one, 64 each
+  static constexpr int far_steps = 16;  ///< 4,096 positions each
 
-  /// Tables that are computed once for all workers, in the caller's scratch.
+  /// Tables that are computed once for all workers, in the caller's scratch. A row has all cosines, then all sines.
   struct tables {
     int pairs;
     rope_style style;
     double const* frequency;  ///< radians per position of each pair
-    double const* fine;       ///< [64][pairs], cosine and sine for 0 .. 63 positions
+    float const* fine;        ///< [64][2][pairs]
+    double const* coarse;     ///< [64][2][pairs]
+    double const* far;        ///< [16][2][pairs]
     std::int64_t first_byte;  ///< of a row, from which on its channels turn
+    detail::turn_kernels const* kernels;
+    detail::turn_kernels::function halves;  ///< null, unless a key's halves turn and its channels are contiguous
   };
   static std::size_t table_size(cache const& in) {
-    return static_cast<std::size_t>(fine_steps + 1) * static_cast<std::size_t>(in.k.dims);
+    return static_cast<std::size_t>(steps + far_steps + 1) * static_cast<std::size_t>(in.k.dims);
   }
   static tables make_tables(host_executor& exec, cache const& in, rope const& how) {
     int const dims = how.dims != 0 ? how.dims : detail::turned_channels_of(in).count;
-    double* const frequency = detail::scratch_arena(exec.scratch(0)).take<double>(table_size(in));
-    double* const fine = frequency + in.k.dims;
-    for (int pair = 0; pair < dims / 2; ++pair) {
+    int const pairs = dims / 2;
+    detail::scratch_arena arena(exec.scratch(0));
+    double* const frequency = arena.take<double>(table_size(in));
+    float* const fine = arena.take<float>(static_cast<std::size_t>(steps * in.k.dims));
+    for (int pair = 0; pair < pairs; ++pair)
       frequency[pair] = how.frequency ? how.frequency[pair] : std::pow(how.theta, -2.0 * pair / dims);
-      for (int step = 0; step < fine_steps; ++step) {
-        fine[step * dims + 2 * pair] = std::cos(step * frequency[pair]);
-        fine[step * dims + 2 * pair + 1] = std::sin(step * frequency[pair]);
-      }
-    }
-    return {dims / 2, how.style, frequency, fine, detail::turned_channels_of(in).begin * in.k.dim};
+    double* const coarse = frequency + in.k.dims;
+    double* const far = coarse + steps * dims;
+    fill_table(frequency, pairs, 1, steps, coarse);
+    for (int i = 0; i < steps * dims; ++i) fine[i] = static_cast<float>(coarse[i]);
+    fill_table(frequency, pairs, steps, steps, coarse);
+    fill_table(frequency, pairs, steps * steps, far_steps, far);
+    detail::turn_kernels const& kernels = detail::turns_for(exec.simd_level());
+    bool const halves = how.style == rope_style::neox && in.k.dim == bytes_of(in.k.element);
+    return {.pairs = pairs,
+            .style = how.style,
+            .frequency = frequency,
+            .fine = fine,
+            .coarse = coarse,
+            .far = far,
+            .first_byte = detail::turned_channels_of(in).begin * in.k.dim,
+            .kernels = &kernels,
+            .halves = halves ? kernels.of(in.k.element) : nullptr};
   }
 
-  /// The sines and cosines of a worker's most recent rotation. Neighbouring rows mostly rotate by the same angle.
-  struct turning {
-    tables by;
-    double* coarse;  ///< for a multiple of 64 positions, which seldom changes
-    float* row;
-    float* cosine;
-    float* sine;
-    int coarse_step = 0;
-    int step = 0;
-    bool made = false;
-  };
-
-  static void make_sines(turning& now, int step) {
-    tables const& by = now.by;
-    int const coarse = (step >= 0 ? step : step - fine_steps + 1) / fine_steps * fine_steps;
-    if (!now.made || coarse != now.coarse_step) {
-      for (int pair = 0; pair < by.pairs; ++pair) {
-        now.coarse[2 * pair] = std::cos(coarse * by.frequency[pair]);
-        now.coarse[2 * pair + 1] = std::sin(coarse * by.frequency[pair]);
+  /// Row i of a table is for a turn back by i * unit positions. Of eight rows one is computed by cos and sin, and so
+  /// are the first eight; the others are products of these.
+  static void fill_table(double const* frequency, int pairs, int unit, int rows, double* table) {
+    constexpr int computed = 8;
+    for (int i = 0; i < rows; ++i) {
+      double* const row = table + i * 2 * pairs;
+      if (i < computed || i % computed == 0) {
+        angles_of(frequency, pairs, -i * unit, row);
+      } else {
+        add_angles(table + i / computed * computed * 2 * pairs, table + i % computed * 2 * pairs, pairs, row);
       }
     }
-    double const* const fine = by.fine + (step - coarse) * 2 * by.pairs;
-    for (int pair = 0; pair < by.pairs; ++pair) {
-      double const* const big = now.coarse + 2 * pair;
-      double const* const small = fine + 2 * pair;
-      now.cosine[pair] = static_cast<float>(big[0] * small[0] - big[1] * small[1]);
-      now.sine[pair] = static_cast<float>(big[1] * small[0] + big[0] * small[1]);
+  }
+  static void angles_of(double const* frequency, int pairs, std::int64_t positions, double* row) {
+    auto const turned = static_cast<double>(positions);
+    for (int pair = 0; pair < pairs; ++pair) {
+      row[pair] = std::cos(turned * frequency[pair]);
+      row[pairs + pair] = std::sin(turned * frequency[pair]);
     }
-    now.coarse_step = coarse;
-    now.step = step;
-    now.made = true;
+  }
+  /// The cosines and sines of sums of two angles.
+  template <class T>
+  static void add_angles(T const* a, T const* b, int pairs, T* row) {
+    for (int i = 0; i < pairs; ++i) {
+      T const cosine = a[i] * b[i] - a[pairs + i] * b[pairs + i];
+      row[pairs + i] = a[pairs + i] * b[i] + a[i] * b[pairs + i];
+      row[i] = cosine;
+    }
+  }
+
+  /// A worker's memory. Neighbouring rows mostly turn by nearly the same angle.
+  struct turning {
+    tables by;
+    double* wide;  ///< for a multiple of 4,096 positions that no table has
+    float* upper;  ///< cosines and sines for a multiple of 64 positions, which seldom changes
+    float* row;
+    float* angle;  ///< cosines and sines
+    int upper_step = -1;
+  };
+  static turning turning_of(host_executor& exec, cache const& in, tables const& made, int worker) {
+    detail::scratch_arena arena(exec.scratch(worker));
+    auto const dims = static_cast<std::size_t>(in.k.dims);
+    (void)arena.take<double>(table_size(in));
+    (void)arena.take<float>(steps * dims);
+    return {.by = made,
+            .wide = arena.take<double>(dims),
+            .upper = arena.take<float>(dims),
+            .row = arena.take<float>(dims),
+            .angle = arena.take<float>(dims)};
+  }
+
+  /// The cosines and sines of a turn back by `upper` times 64 positions.
+  static void make_upper(turning& now, int upper) {
+    tables const& by = now.by;
+    int const far = upper / steps;
+    double const* angle = by.far + far % far_steps * 2 * by.pairs;
+    if (far >= far_steps) {
+      angles_of(by.frequency, by.pairs, -(std::int64_t{far} * steps * steps), now.wide);
+      angle = now.wide;
+    }
+    by.kernels->add_angles(angle, by.coarse + upper % steps * 2 * by.pairs, by.pairs, now.upper);
   }
 
   static void turn(cache const& in, lane this_lane, int e, int step, turning& now) {
-    if (!now.made || step != now.step) make_sines(now, step);
+    tables const& by = now.by;
+    std::int64_t const distance = std::abs(std::int64_t{step});  // mostly back, since entries before it were dropped
+    if (auto const upper = static_cast<int>(distance / steps); upper != now.upper_step) {
+      make_upper(now, upper);
+      now.upper_step = upper;
+    }
+    float const* const fine = by.fine + distance % steps * 2 * by.pairs;
+    std::byte* const key = in.k.row(this_lane.layer, in.where.at(this_lane, e), this_lane.head) + by.first_byte;
+    if (by.halves != nullptr && step < 0) return by.halves(key, by.pairs, now.upper, fine);
+    turn_any(in, key, step, fine, now);
+  }
+
+  /// Turns channels of any style and stride, forward or back.
+  static void turn_any(cache const& in, std::byte* key, int step, float const* fine, turning& now) {
     int const pairs = now.by.pairs;
+    float* const cosine = now.angle;
+    float* const sine = cosine + pairs;
+    add_angles(now.upper, fine, pairs, cosine);
+    for (int pair = 0; step > 0 && pair < pairs; ++pair) sine[pair] = -sine[pair];
     bool const halves = now.by.style == rope_style::neox;
-    std::byte* const key = in.k.row(this_lane.layer, in.where.at(this_lane, e), this_lane.head) + now.by.first_byte;
     detail::load_row(in.k.element, key, in.k.dim, 2 * pairs, now.row);
     float* const first = now.row;
     float* const second = halves ? now.row + pairs : now.row + 1;
     int const stride = halves ? 1 : 2;
     for (int pair = 0; pair < pairs; ++pair) {
       float const x = first[stride * pair], y = second[stride * pair];
-      first[stride * pair] = x * now.cosine[pair] - y * now.sine[pair];
-      second[stride * pair] = y * now.cosine[pair] + x * now.sine[pair];
+      first[stride * pair] = x * cosine[pair] - y * sine[pair];
+      second[stride * pair] = y * cosine[pair] + x * sine[pair];
     }
     detail::store_row(in.k.element, now.row, in.k.dim, 2 * pairs, key);
+  }
+
+  /// Positions become the ordinals.
+  static void number(lanes const& batch, lane one) {
+    int* const position = batch.position.row(one);
+    int const count = *batch.count.row(one);
+    for (int e = 0; e < count; ++e) position[e] = e;
   }
 };
 
