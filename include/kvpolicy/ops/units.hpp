@@ -23,7 +23,8 @@ inline constexpr fill_holes_t fill_holes{};
 /// columns, and is counted. The other blocks are put behind them and are listed in `freed`.
 ///
 /// - out: `entries`, if not null, grows by the number of entries in the removed blocks.
-/// - cost: one pass over the entries. Scratch per worker: one row of ints.
+/// - cost: one pass over the kept entries and the blocks. Scratch per worker on the host: two rows of ints and one of
+/// bytes.
 struct drop_units_t : verb<drop_units_t> {
   static constexpr auto name = "drop_units";
   static constexpr void check(keep_set const&, cache const&, by_lane<int> const&, std::span<recorded_column const>,

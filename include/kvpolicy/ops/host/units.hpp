@@ -131,29 +131,27 @@ struct implementation<ops::drop_units_t, host> {
   static constexpr bool provided = true;
 
   static std::size_t scratch(shape const&, int bound) {
-    return detail::scratch_of<int>(static_cast<std::size_t>(bound));
+    auto const most = static_cast<std::size_t>(bound);  // a lane has at least as many entries as blocks
+    return 2 * detail::scratch_of<int>(most + 1) + detail::scratch_of<unsigned char>(most);
   }
 
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
                   std::span<recorded_column const> columns, unit_list const& freed, std::int64_t* entries) {
     std::atomic<std::int64_t> dropped_entries = 0;
+    // Where no two lanes share a row of the table or a count, nobody else reads what a lane writes.
+    bool const alone =
+        has_own_row(detail::rows_of(in.where, table), keep.lanes) && has_own_row(in.lanes.count, keep.lanes);
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
-      staying const blocks = find(keep, in, i, memory(exec, in, worker));
+      staying const blocks = find(exec, keep, in, i, worker);
       dropped_entries += blocks.count - blocks.entries();
       permute(in, this_lane, blocks, columns);
+      if (!alone) return;
+      rewrite(exec.simd_level(), in, table, freed, this_lane, blocks);
+      *in.lanes.count.row(this_lane) = blocks.entries();
     });
     if (entries != nullptr) *entries += dropped_entries;
-    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
-      if (!detail::owns_row(detail::rows_of(in.where, table), keep.lanes, keep.lanes.at(i))) return;
-      rewrite(keep, in, table, freed, i, memory(exec, in, worker));
-    });
-    // Counts are written last, because every other step reads the old ones. A shared count is written once.
-    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
-      lane const this_lane = keep.lanes.at(i);
-      if (!detail::owns_row(in.lanes.count, keep.lanes, this_lane)) return;
-      *in.lanes.count.row(this_lane) = find(keep, in, i, memory(exec, in, worker)).entries();
-    });
+    if (!alone) write_shared(exec, keep, in, table, freed);
   }
 
  private:
@@ -161,8 +159,11 @@ struct implementation<ops::drop_units_t, host> {
   struct staying {
     int const* block;
     int blocks;
-    int count;  ///< entries of the lane
-    int unit;   ///< entries of a block
+    int count;             ///< entries of the lane
+    int unit;              ///< entries of a block
+    int all;               ///< blocks of the lane
+    unsigned char* stays;  ///< a mark for each block, which `rewrite` inverts
+    int* dropped;          ///< memory for the other blocks
 
     [[nodiscard]] int begin(int i) const { return block[i] * unit; }
     [[nodiscard]] int size(int i) const { return std::min(unit, count - begin(i)); }
@@ -175,29 +176,47 @@ struct implementation<ops::drop_units_t, host> {
     }
   };
 
-  static int* memory(host_executor& exec, cache const& in, int worker) {
-    return detail::scratch_arena(exec.scratch(worker)).take<int>(static_cast<std::size_t>(in.lanes.bound));
+  template <class T>
+  static bool has_own_row(by_lane<T> const& of, lanes const& batch) {
+    return detail::lanes_of_row(of, batch) == 1 && (of.sequence != 0 || batch.sequences == 1);
   }
 
-  static staying find(keep_set const& keep, cache const& in, int i, int* block) {
+  /// Tables that lanes share are rewritten once. Counts are written last, because every other step reads the old ones.
+  static void write_shared(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
+                           unit_list const& freed) {
+    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
+      lane const this_lane = keep.lanes.at(i);
+      if (!detail::owns_row(detail::rows_of(in.where, table), keep.lanes, this_lane)) return;
+      rewrite(exec.simd_level(), in, table, freed, this_lane, find(exec, keep, in, i, worker));
+    });
+    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
+      lane const this_lane = keep.lanes.at(i);
+      if (!detail::owns_row(in.lanes.count, keep.lanes, this_lane)) return;
+      *in.lanes.count.row(this_lane) = find(exec, keep, in, i, worker).entries();
+    });
+  }
+
+  static staying find(host_executor& exec, keep_set const& keep, cache const& in, int i, int worker) {
     lane const this_lane = keep.lanes.at(i);
     int const count = *in.lanes.count.row(this_lane);
-    int const committed = in.lanes.committed(this_lane);
     int const unit = in.where.unit_tokens;
-    int blocks = 0;
-    int end = 0;  // of the last block that stays
-    int const shift =
-        std::has_single_bit(static_cast<unsigned>(unit)) ? std::countr_zero(static_cast<unsigned>(unit)) : -1;
-    auto const add = [&](int e) {
-      int const which = shift >= 0 ? e >> shift : e / unit;  // mostly a power of two, which needs no division
-      block[blocks++] = which;
-      end = (which + 1) * unit;
-    };
-    for (int const e : keep.listed(segment_of(keep.lanes, keep.decides, i))) {
-      if (e >= end) add(e);
+    int const all = (count + unit - 1) / unit;
+    auto const bound = static_cast<std::size_t>(in.lanes.bound);
+    detail::scratch_arena arena(exec.scratch(worker));
+    int* const block = arena.take<int>(bound + 1);
+    int* const dropped = arena.take<int>(bound + 1);
+    auto* const stays = arena.take<unsigned char>(bound);
+    std::fill_n(stays, all, static_cast<unsigned char>(0));
+    auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
+    if (std::has_single_bit(static_cast<unsigned>(unit))) {  // mostly, and then no division is needed
+      int const shift = std::countr_zero(static_cast<unsigned>(unit));
+      for (int const e : kept) stays[e >> shift] = 1;
+    } else {
+      for (int const e : kept) stays[e / unit] = 1;
     }
-    for (int e = std::max(end, committed); e < count; e = end) add(e);
-    return {block, blocks, count, unit};
+    for (int e = in.lanes.committed(this_lane); e < count; ++e) stays[e / unit] = 1;
+    int const blocks = detail::list_marked_for(exec.simd_level())(stays, all, block);
+    return {block, blocks, count, unit, all, stays, dropped};
   }
 
   /// Moves the positions and columns of the blocks that stay to the front.
@@ -227,19 +246,15 @@ struct implementation<ops::drop_units_t, host> {
     }
   }
 
-  static void rewrite(keep_set const& keep, cache const& in, by_lane<int> const& table, unit_list const& freed, int i,
-                      int* memory) {
-    lane const this_lane = keep.lanes.at(i);
+  /// Puts the blocks that stay before the others, and lists these in `freed`.
+  static void rewrite(isa simd_level, cache const& in, by_lane<int> const& table, unit_list const& freed,
+                      lane this_lane, staying const& blocks) {
     int* const row = detail::list_row(table, in.where, this_lane);
-    staying const blocks = find(keep, in, i, memory);
-    int const all = (blocks.count + blocks.unit - 1) / blocks.unit;
-    int* const dropped = memory + blocks.blocks;  // a lane has at least as many entries as blocks
-    int gone = 0;
-    for (int b = 0, next = 0; b < all; ++next) {
-      int const end = next < blocks.blocks ? blocks.block[next] : all;
-      for (; b < end; ++b) dropped[gone++] = row[b];
-      if (end < all) row[next] = row[b++];
-    }
+    for (int b = 0; b < blocks.all; ++b) blocks.stays[b] ^= 1;
+    int* const dropped = blocks.dropped;
+    int const gone = detail::list_marked_for(simd_level)(blocks.stays, blocks.all, dropped);
+    for (int i = 0; i < gone; ++i) dropped[i] = row[dropped[i]];
+    for (int i = 0; i < blocks.blocks; ++i) row[i] = row[blocks.block[i]];  // which is at or behind i
     if (freed.count.data != nullptr) *freed.count.row(this_lane) = gone;
     if (freed.unit.data != nullptr) std::copy_n(dropped, gone, freed.unit.row(this_lane));
     std::copy_n(dropped, gone, row + blocks.blocks);
