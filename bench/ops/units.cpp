@@ -85,7 +85,7 @@ void fill_holes(benchmark::State& state) {
   cache.k.base = k.data();
   cache.v.base = v.data();
   kv::host_executor exec(threads);
-  exec.reserve(kv::implementation<kv::ops::rewrite_list_t, kv::host>::scratch(cache));
+  exec.reserve(kv::implementation<kv::ops::fill_holes_t, kv::host>::scratch(cache));
   kv::keep_set const keep = model.keep();
   if (!fills(model, cache, exec)) return state.SkipWithError("wrong result");
   std::int64_t rows = 0;

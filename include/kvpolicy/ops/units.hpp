@@ -10,8 +10,8 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// dropped.
 ///
 /// - Positions and columns are not changed. Slots that became free are put after the end of the list.
-/// - cost: one pass over each list. Scratch of a worker on the host: one bit per unit of the pool, and two rows of
-///   ints.
+/// - cost: one pass over each list. Scratch of a worker on the host: one bit per unit of the pool, two rows of
+///   ints and one of bytes.
 struct fill_holes_t : verb<fill_holes_t> {
   static constexpr auto name = "fill_holes";
   static constexpr void check(keep_set const&, cache const&, by_lane<int> const&) {}

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <kvpolicy/ops/host/hole_kernels.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/units.hpp>
 
@@ -21,7 +22,7 @@ struct implementation<ops::fill_holes_t, host> {
   static std::size_t scratch(cache const& in) {
     auto const bound = static_cast<std::size_t>(in.lanes.bound);
     return detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) +
-           detail::scratch_of<int>(bound) + detail::scratch_of<int>(bound + 1);
+           2 * detail::scratch_of<int>(bound + 1) + detail::scratch_of<unsigned char>(bound);
   }
 
   static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list) {
@@ -44,52 +45,42 @@ struct implementation<ops::fill_holes_t, host> {
     if (stays == count) return;
     int* const slot = detail::list_row(list, in.where, this_lane);
     detail::scratch_arena arena(memory);
-    std::size_t const words = detail::unit_marks::words_for(in.where.units);
-    auto* const marks = arena.take<std::uint64_t>(words);
-    int* const vacated = arena.take<int>(static_cast<std::size_t>(in.lanes.bound));
-    int* const holes = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
-    int const lowest = vacate(marks, words, slot, count, count - stays, vacated);
-    int const many = list_holes(simd_level, kept, slot, committed, lowest, holes);
-    // The number of rows that move equals the number of holes, which is at most half of the lane's rows. One more
-    // element is written, but not used.
+    auto* const words = arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units));
+    auto const bound = static_cast<std::size_t>(in.lanes.bound);
+    int* const vacated = arena.take<int>(bound + 1);
+    int* const holes = arena.take<int>(bound + 1);
+    auto* const dropped = arena.take<unsigned char>(bound);
+    detail::hole_kernels const& with = detail::holes_for(simd_level);
+    int const lowest = detail::lowest_of_highest(with, slot, count, count - stays, in.where.units);
+    with.list_from(slot, count, lowest, vacated);
+    ascend(words, vacated, count - stays);
+    std::fill_n(dropped, committed, static_cast<unsigned char>(1));
+    std::fill(dropped + committed, dropped + count, static_cast<unsigned char>(0));
+    for (int const e : kept) dropped[e] = 0;
+    int const many = list_holes(simd_level, dropped, slot, committed, lowest, holes);
+    // The number of rows that move equals the number of holes, which is at most half of the lane's rows.
     int* const moved = holes + many;
-    int to = 0;
-    int next = 0;
-    auto const place = [&](int e) {  // no branch: which rows move is unpredictable
-      int const is = slot[e];
-      bool const leaves = is >= lowest;
-      int const hole = holes[next];
-      moved[next] = is;
-      next += leaves ? 1 : 0;
-      slot[to++] = leaves ? hole : is;  // slot[to] was read before, since to <= e
-    };
-    for (int const e : kept) place(e);
-    for (int e = committed; e < count; ++e) place(e);
+    with.fill(slot, dropped, count, lowest, holes, moved);
     for_each_sharing(keep.lanes, rows, this_lane, [&](lane one) { move(simd_level, in, one, {moved, holes, many}); });
     std::copy_n(vacated, count - stays, slot + stays);
   }
 
-  /// Writes the `gone` highest slots of the list to `vacated`, in ascending order, and returns the lowest of them.
-  static int vacate(std::uint64_t* words, std::size_t size, int const* slot, int count, int gone, int* vacated) {
+  /// Sorts distinct slots by a mark for each unit between the lowest and the highest of them.
+  static void ascend(std::uint64_t* words, int* slots, int count) {
+    auto const [lowest, highest] = std::minmax_element(slots, slots + count);
+    int const begin = *lowest / 64, end = *highest / 64 + 1;
+    std::fill(words + begin, words + end, 0);
     detail::unit_marks marks(words);
-    std::fill_n(words, size, 0);
-    for (int e = 0; e < count; ++e) marks.set(slot[e]);
-    int left = gone;
-    for (std::size_t w = size; left > 0;) {
-      --w;
-      for (std::uint64_t word = words[w]; word != 0 && left > 0;) {
-        int const bit = 63 - std::countl_zero(word);
-        word &= ~(std::uint64_t{1} << bit);
-        vacated[--left] = static_cast<int>(w * 64) + bit;
-      }
+    for (int i = 0; i < count; ++i) marks.set(slots[i]);
+    for (int w = begin; w < end; ++w) {
+      for (std::uint64_t word = words[w]; word != 0; word &= word - 1) *slots++ = w * 64 + std::countr_zero(word);
     }
-    return vacated[0];
   }
 
   /// Lists the slots of dropped entries that the lane continues to use, and returns their number.
-  static int list_holes(isa simd_level, std::span<int const> kept, int const* slot, int committed, int lowest,
+  static int list_holes(isa simd_level, unsigned char const* dropped, int const* slot, int committed, int lowest,
                         int* holes) {
-    int const gone = detail::list_dropped(simd_level, kept, committed, holes);
+    int const gone = detail::list_marked_for(simd_level)(dropped, committed, holes);
     int to = 0;
     for (int i = 0; i < gone; ++i) {
       int const hole = slot[holes[i]];
