@@ -109,6 +109,11 @@ struct implementation<ops::fill_holes_t, host> {
   static void move(isa simd_level, cache const& in, lane this_lane, slot_moves const& moves) {
     auto const one = [&](plane const& rows) {
       auto const row = [&](int slot) { return rows.row(this_lane.layer, {slot, 0}, this_lane.head); };
+      constexpr int line = 64, few = 256;  // of many rows move_rows writes past the cache
+      int const bytes = rows.contiguous() && moves.count <= few ? rows.dims * bytes_of(rows.element) : 0;
+      for (int i = 0; i < moves.count && bytes > 0; ++i) {  // holes are scattered, so nothing else fetches their lines
+        for (int at = 0; at < bytes; at += line) __builtin_prefetch(row(moves.to[i]) + at, 1, 2);
+      }
       detail::move_rows(
           simd_level, rows, {0, moves.count}, [&](int i) { return row(moves.from[i]); },
           [&](int i) { return row(moves.to[i]); });
