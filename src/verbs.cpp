@@ -112,6 +112,7 @@ using some_counts = void (*)(char const*, lanes const&, int, int);
     &detail::count_nan,
     &detail::find_cut,
     &detail::find_cut_of_rows,
+    &detail::find_cut_of_pool,
     &detail::check_shape,
     &detail::check_locator,
     &detail::check_same_table,

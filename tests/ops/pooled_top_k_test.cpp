@@ -111,6 +111,56 @@ void pools_as_the_reference() {
   RC_ASSERT(keep.report().over_budget == expected.over_budget);
 }
 
+/// Pools that are large enough for a sample, with forced entries at both ends, against the reference.
+void large_pools_as_the_reference() {
+  int const heads = *rc::gen::element(4, 2, 3, 5);
+  int const bound = *rc::gen::element(1500, 1024, 1031, 4097);
+  bool const global = *rc::gen::arbitrary<bool>();
+  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  trouble const what = any_trouble();
+  std::vector<int> counts(static_cast<std::size_t>(2 * heads));
+  for (int& each : counts) each = random.chance(60) ? bound : random.below(bound + 1);
+  owned_lanes lanes(1, 2, heads, bound, counts);
+  owned_scores scores(lanes.view());
+  bool const smooth = random.chance(50);  // most pools of numbers alone, of which lanes may have more or less
+  for (int lane = 0; lane < 2 * heads; ++lane) {
+    float const above = random.chance(30) ? 0.5f : 0.0f;
+    for (float& each : scores.row(lane, bound))
+      each = smooth ? above + static_cast<float>(random.below(1 << 20)) : troubled_score(random, what);
+  }
+  kv::safe const ends{random.below(9), random.below(40)};
+  int const tokens = random.one_of<int>({bound / 2, bound / 4, bound / 100, 1 + random.below(bound), 60});
+  double const floor = random.one_of<double>({0, 0.2, 0.9});
+  std::vector<reference::row> rows(counts.size());
+  std::vector<reference::flags> forced(counts.size());
+  for (std::size_t lane = 0; lane < counts.size(); ++lane) {
+    rows[lane] = as_row(scores.row(static_cast<int>(lane), counts[lane]));
+    int const* const position = lanes.view().position.row(lanes.view().at(static_cast<int>(lane)));
+    for (int e = 0; e < counts[lane]; ++e)
+      forced[lane].push_back(position[e] < ends.sinks || counts[lane] - e <= ends.recent);
+  }
+  kv::host_executor exec(*rc::gen::element(1, 2, 5),
+                         *rc::gen::element(kv::best_isa(), kv::isa::avx2, kv::isa::portable));
+  exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, bound));
+  owned_keep keep(scores.view());
+  auto const decide = [&](auto const& budget) {
+    kv::ops::top_k(exec, scores.view(), kv::detail::decision_rule{kv::nothing{}, ends, budget, kv::over_budget{}},
+                   keep.view());
+  };
+  global ? decide(kv::per_sequence{tokens, floor}) : decide(kv::per_layer{tokens, floor});
+  std::int64_t nan = 0;
+  int const many = global ? 2 * heads : heads;
+  for (int first = 0; first < 2 * heads; first += many) {
+    auto const expected = reference::select_pooled({rows.begin() + first, rows.begin() + first + many},
+                                                   {forced.begin() + first, forced.begin() + first + many},
+                                                   many * tokens, reference::lane_floor(floor, tokens), 0);
+    for (int lane = 0; lane < many; ++lane)
+      RC_ASSERT(keep.kept(first + lane) == expected.kept[static_cast<std::size_t>(lane)]);
+    nan += expected.nan_candidates;
+  }
+  RC_ASSERT(keep.report().nan_scores == nan);
+}
+
 /// Decides by scores that are there: the whole way through make_state, make_plan and decide.
 struct given_scores {
   std::vector<std::vector<float>> const* rows = nullptr;  // a row a lane
@@ -156,6 +206,10 @@ std::vector<ordinals> kept_by(std::vector<std::vector<float>> const& rows, int l
 TEST_SUITE("ops/top_k") {
   TEST_CASE("lanes that share a budget keep what one flat list of their candidates says, and exactly so many") {
     holds("pooled top_k == reference", pools_as_the_reference, 600);
+  }
+
+  TEST_CASE("large pools, of which a sample is taken, keep what one flat list of their candidates says") {
+    holds("large pooled top_k == reference", large_pools_as_the_reference, 300);
   }
 
   TEST_CASE("ties in a pool go to the lower layer, then head, then ordinal") {

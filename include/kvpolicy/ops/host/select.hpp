@@ -8,6 +8,8 @@
 #include <cmath>
 #include <functional>
 #include <kvpolicy/ops/host/select_kernels.hpp>
+#include <span>
+#include <utility>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -113,24 +115,34 @@ struct bracket_keys {
   std::uint32_t low = lowest;
   std::uint32_t high = highest;
 
-  bracket_keys(sample_keys const& sample, int count, int k) {
-    double const fraction = static_cast<double>(k) / count;
-    int const rank = static_cast<int>(fraction * sample_keys::size);
-    int const doubt = static_cast<int>(3.2 * std::sqrt(sample_keys::size * fraction * (1 - fraction))) + 4;
-    key_bins bins(sample.low, sample.high);
-    for (std::uint32_t const key : sample.keys) bins.add(key);
-    if (rank + doubt <= sample_keys::size) low = at(sample, bins, rank + doubt);
+  /// How many keys a sample may have.
+  static constexpr int most = 4096;
+
+  bracket_keys() = default;
+  bracket_keys(sample_keys const& sample, int count, int k)
+      : bracket_keys(sample.keys, {sample.low, sample.high}, static_cast<double>(k) / count, 3.2) {}
+
+  /// Of a sample whose keys are in `ends`: `fraction` is k over the number of scores, and `deviations` is how many
+  /// standard deviations the bracket reaches to either side.
+  bracket_keys(std::span<std::uint32_t const> sample, std::pair<std::uint32_t, std::uint32_t> ends, double fraction,
+               double deviations) {
+    int const size = static_cast<int>(sample.size());
+    int const rank = static_cast<int>(fraction * size);
+    int const doubt = static_cast<int>(deviations * std::sqrt(size * fraction * (1 - fraction))) + 4;
+    key_bins bins(ends.first, ends.second);
+    for (std::uint32_t const key : sample) bins.add(key);
+    if (rank + doubt <= size) low = at(sample, bins, rank + doubt);
     if (rank - doubt >= 1) high = at(sample, bins, rank - doubt);
     low = std::clamp(low, lowest, highest);
     high = std::clamp(high, low, highest);
   }
 
  private:
-  static std::uint32_t at(sample_keys const& sample, key_bins bins, int rank) {
+  static std::uint32_t at(std::span<std::uint32_t const> sample, key_bins bins, int rank) {
     rank = bins.choose(rank);
-    std::uint32_t some[sample_keys::size];
+    std::uint32_t some[most];
     int kept = 0;
-    for (std::uint32_t const key : sample.keys) {
+    for (std::uint32_t const key : sample) {
       some[kept] = key;
       kept += key - bins.low <= bins.high - bins.low ? 1 : 0;
     }

@@ -5,6 +5,7 @@
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/pooled_runs.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/host/select.hpp>
 #include <kvpolicy/ops/top_k.hpp>
@@ -49,12 +50,18 @@ struct implementation<ops::top_k_t, host> {
       keep.seen[segment] = scores.lanes.committed(scores.lane_of(segment));
     }
     std::mutex counting;
-    exec.for_each(scores.segments() / pool, [&](int which, int worker) {
+    auto const decide_one = [&](int which, int worker) {
       report const found = pool == 1 ? decide_alone(exec, scores, rule, which, worker, keep)
-                                     : decide_pooled(scores, rule, {which * pool, pool}, exec.scratch(worker), keep);
+                                     : decide_pooled(exec, scores, rule, {which * pool, pool}, keep);
       std::lock_guard const lock(counting);
       *keep.report += found;
-    });
+    };
+    int const pools = scores.segments() / pool;
+    if (pool > 1 && pools < exec.threads()) {  // the threads share the segments of each pool
+      for (int which = 0; which < pools; ++which) decide_one(which, 0);
+    } else {
+      exec.for_each(pools, decide_one);
+    }
     detail::close_gaps(scores, keep);
     written.finish();
   }
@@ -70,7 +77,11 @@ struct implementation<ops::top_k_t, host> {
   /// The keys of a segment are stored where its ordinals will be written. The ordinal of entry e is written at index e
   /// or before, so it never overwrites a key that is still read.
   static std::uint32_t* keys_of(score_view const& scores, int segment, keep_set const& keep) {
-    return reinterpret_cast<std::uint32_t*>(keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound);
+    return reinterpret_cast<std::uint32_t*>(ordinals_of(scores, segment, keep));
+  }
+
+  static int* ordinals_of(score_view const& scores, int segment, keep_set const& keep) {
+    return keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
   }
 
   /// Writes a segment's keys, in which forced entries are marked, and returns the number of forced entries.
@@ -102,21 +113,17 @@ struct implementation<ops::top_k_t, host> {
     report found;
     int const count = keep.seen[segment];
     int const budget = rule.budget(scores.lane_of(segment), count);
-    int* const to = keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
+    int* const to = ordinals_of(scores, segment, keep);
     keep.indptr[segment + 1] = count;
     if (!rule.triggers(count, budget)) {
-      list_all({0, count}, to);
+      detail::list_range({0, count}, to);
       found.over_budget = count > budget ? 1 : 0;
       return found;
     }
     found.triggered = 1;
     found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
     if constexpr (requires(lane_entries const& of) { rule.candidates(of); }) {
-      lane const this_lane = scores.lane_of(segment);
-      ordinal_range free =
-          rule.candidates(lane_entries{this_lane, count, budget, scores.lanes.position.row(this_lane)});
-      free.begin = std::clamp(free.begin, 0, count);
-      free.end = std::clamp(free.end, free.begin, count);
+      ordinal_range const free = detail::candidates_of(scores, rule, segment, count, budget);
       keep.indptr[segment + 1] =
           decide_run(detail::select_for(exec.simd_level()), scores.row(segment), {count, budget, free}, to, found);
     } else {
@@ -137,11 +144,6 @@ struct implementation<ops::top_k_t, host> {
     ordinal_range free;  ///< the candidates; all other entries are forced
   };
 
-  static int* list_all(ordinal_range of, int* to) {
-    for (int e = of.begin; e < of.end; ++e) *to++ = e;
-    return to;
-  }
-
   /// Decides a segment whose candidates are one range, with forced entries around it, and returns the number of kept
   /// entries. Until ordinals are written, their memory stores the keys of the candidates.
   static int decide_run(detail::select_kernels const& kernels, float const* scores, run_choice const& of, int* to,
@@ -156,16 +158,16 @@ struct implementation<ops::top_k_t, host> {
     if (k > 0 && k < many) cut = detail::find_cut(kernels, some, many, k, temp_storage);
     if (k == 0 || k == many) cut.nan = detail::count_nan(some, many);
     found.nan_scores += cut.nan;
-    int* next = list_all({0, of.free.begin}, to);
+    int* next = detail::list_range({0, of.free.begin}, to);
     if (k == many) {
-      next = list_all(of.free, next);
+      next = detail::list_range(of.free, next);
     } else if (k > 0 && cut.at.lowest == detail::nan_key) {
       next += detail::portable_select::emit_keys(some, many, of.free.begin, cut.at, next);
     } else if (k > 0) {
       next += kernels.emit(some, many, of.free.begin, detail::score_of_key(cut.at.lowest),
                            static_cast<int>(cut.at.ties), next);
     }
-    return static_cast<int>(list_all({of.free.end, of.count}, next) - to);
+    return static_cast<int>(detail::list_range({of.free.end, of.count}, next) - to);
   }
 
   struct pool_segments {
@@ -175,8 +177,8 @@ struct implementation<ops::top_k_t, host> {
 
   /// Decides several segments that share the sum of their budgets.
   template <class Rule>
-  static report decide_pooled(score_view const& scores, Rule const& rule, pool_segments pool,
-                              std::span<std::byte> memory, keep_set const& keep) {
+  static report decide_pooled(host_executor& exec, score_view const& scores, Rule const& rule, pool_segments pool,
+                              keep_set const& keep) {
     report found;
     std::int64_t entries = 0;
     std::int64_t budget = 0;
@@ -185,32 +187,55 @@ struct implementation<ops::top_k_t, host> {
       budget += rule.budget(scores.lane_of(segment), keep.seen[segment]);
     }
     auto const in_int = [](std::int64_t n) { return static_cast<int>(std::min<std::int64_t>(n, 0x7FFFFFFF)); };
-    bool const fires = detail::pool_triggers(rule, in_int(entries), in_int(budget), pool.count);
+    if (!detail::pool_triggers(rule, in_int(entries), in_int(budget), pool.count)) {
+      exec.for_each(pool.count, [&](int which, int) {
+        int const segment = pool.first + which;
+        keep.indptr[segment + 1] = keep.seen[segment];
+        detail::list_range({0, keep.seen[segment]}, ordinals_of(scores, segment, keep));
+      });
+      found.over_budget = entries > budget ? 1 : 0;
+      return found;
+    }
+    found.triggered = 1;
+    found.unobserved = detail::decides_unobserved(rule, scores, pool.first, pool.count) ? 1 : 0;
+    if constexpr (requires(lane_entries const& of) { rule.candidates(of); }) {
+      auto const floor = [&](int segment) {
+        return detail::floor_of_rule(rule, rule.budget(scores.lane_of(segment), keep.seen[segment]));
+      };
+      detail::pooled_runs<Rule> const runs{scores, rule, keep, pool.first, pool.count};
+      if (runs.decide(exec, budget, floor, found)) return found;
+    }
+    exec.for_each(1, [&](int, int worker) {
+      decide_by_keys(scores, rule, pool, {entries, budget}, exec.scratch(worker), keep, found);
+    });
+    return found;
+  }
+
+  struct pool_sums {
+    std::int64_t entries;
+    std::int64_t budget;
+  };
+
+  /// Decides segments whose forced entries, or those within a floor, are marked in their keys.
+  template <class Rule>
+  static void decide_by_keys(score_view const& scores, Rule const& rule, pool_segments pool, pool_sums const& of,
+                             std::span<std::byte> memory, keep_set const& keep, report& found) {
     std::int64_t forced = 0;
     std::int64_t within = 0;  // entries that are forced or within a floor
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
-      std::uint32_t* const keys = keys_of(scores, segment, keep);
       int const count = keep.seen[segment];
       int const share = rule.budget(scores.lane_of(segment), count);
-      if (!fires) {
-        std::fill_n(keys, count, detail::forced_key);
-        continue;
-      }
-      int const must = make_keys(scores, rule, segment, share, keys, found);
+      int const must = make_keys(scores, rule, segment, share, keys_of(scores, segment, keep), found);
       forced += must;
       within += std::max(must, std::min(count, detail::floor_of_rule(rule, share)));
     }
-    found.triggered = fires ? 1 : 0;
-    found.forced_over_budget = fires && forced > budget ? 1 : 0;
-    found.unobserved = fires && detail::decides_unobserved(rule, scores, pool.first, pool.count) ? 1 : 0;
-    found.over_budget = (fires ? forced : entries) > budget ? 1 : 0;
-    detail::cut at{detail::forced_key, 0};
-    if (fires) at = cut_of_pool(scores, rule, pool, budget, {forced, within, entries}, memory, keep);
+    found.forced_over_budget = forced > of.budget ? 1 : 0;
+    found.over_budget = found.forced_over_budget;
+    detail::cut at = cut_of_pool(scores, rule, pool, of.budget, {forced, within, of.entries}, memory, keep);
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
-      int* const to = keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
+      int* const to = ordinals_of(scores, segment, keep);
       keep.indptr[segment + 1] = emit(keys_of(scores, segment, keep), keep.seen[segment], at, to);
     }
-    return found;
   }
 
   struct pool_counts {
