@@ -74,20 +74,32 @@ struct portable_pools {
 #if defined(__x86_64__)
 
 struct avx2_pools {
-  /// A higher number is taken, and a NaN, which then stays.
+  /// Without NaN, the instruction takes a higher number and keeps the first of equals. The vectors of
+  /// neighbours that together hold every number show whether one is NaN; then `careful` does it.
   [[gnu::target(KVPOLICY_AVX2)]] static int maximum(float const* scores, int width, int begin, int end, float* to) {
     int at = begin;
     for (; at + 8 <= end; at += 8) {
       float const* const first = scores + at - width / 2;
       __m256 all = _mm256_loadu_ps(first);
+      __m256 nan = _mm256_cmp_ps(all, all, _CMP_UNORD_Q);
       for (int n = 1; n < width; ++n) {
         __m256 const next = _mm256_loadu_ps(first + n);
-        __m256 const number = _mm256_cmp_ps(all, all, _CMP_ORD_Q);
-        all = _mm256_blendv_ps(all, next, _mm256_and_ps(number, _mm256_cmp_ps(next, all, _CMP_NLE_UQ)));
+        if (n % 8 == 0 || n + 1 == width) nan = _mm256_or_ps(nan, _mm256_cmp_ps(next, next, _CMP_UNORD_Q));
+        all = _mm256_max_ps(next, all);
       }
+      if (_mm256_movemask_ps(nan) != 0) careful(first, width, all);
       _mm256_storeu_ps(to + at, all);
     }
     return at;
+  }
+  /// A higher number is taken, and a NaN, which then stays.
+  [[gnu::target(KVPOLICY_AVX2)]] static void careful(float const* first, int width, __m256& all) {
+    all = _mm256_loadu_ps(first);
+    for (int n = 1; n < width; ++n) {
+      __m256 const next = _mm256_loadu_ps(first + n);
+      __m256 const number = _mm256_cmp_ps(all, all, _CMP_ORD_Q);
+      all = _mm256_blendv_ps(all, next, _mm256_and_ps(number, _mm256_cmp_ps(next, all, _CMP_NLE_UQ)));
+    }
   }
   [[gnu::target(KVPOLICY_AVX2)]] static int mean(float const* scores, int width, int begin, int end, float* to) {
     return pool_bodies<8>::mean(scores, width, begin, end, to);
@@ -96,19 +108,32 @@ struct avx2_pools {
 };
 
 struct avx512_pools {
+  /// See avx2_pools::maximum.
   [[gnu::target(KVPOLICY_AVX512)]] static int maximum(float const* scores, int width, int begin, int end, float* to) {
     int at = begin;
     for (; at + 32 <= end; at += 32) {
       float const* const first = scores + at - width / 2;
       __m512 a = _mm512_loadu_ps(first), b = _mm512_loadu_ps(first + 16);
+      __mmask16 nan = _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q);
       for (int n = 1; n < width; ++n) {
-        take(a, _mm512_loadu_ps(first + n));
-        take(b, _mm512_loadu_ps(first + n + 16));
+        __m512 const c = _mm512_loadu_ps(first + n), d = _mm512_loadu_ps(first + n + 16);
+        if (n % 16 == 0 || n + 1 == width) nan |= _mm512_cmp_ps_mask(d, d, _CMP_UNORD_Q);
+        a = _mm512_maskz_max_ps(0xFFFF, c, a);
+        b = _mm512_maskz_max_ps(0xFFFF, d, b);
       }
+      if (nan != 0) careful(first, width, a, b);
       _mm512_storeu_ps(to + at, a);
       _mm512_storeu_ps(to + at + 16, b);
     }
     return at;
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static void careful(float const* first, int width, __m512& a, __m512& b) {
+    a = _mm512_loadu_ps(first);
+    b = _mm512_loadu_ps(first + 16);
+    for (int n = 1; n < width; ++n) {
+      take(a, _mm512_loadu_ps(first + n));
+      take(b, _mm512_loadu_ps(first + n + 16));
+    }
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void take(__m512& all, __m512 const& next) {
     __mmask16 const number = _mm512_cmp_ps_mask(all, all, _CMP_ORD_Q);
