@@ -150,7 +150,20 @@ struct avx512_element_rows {
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void max_f32(std::byte const* const* rows, int count, int dims, float* to) {
     constexpr __mmask16 every = 0xFFFF;
-    for (int d = 0; d < dims; d += 32) {
+    int d = 0;
+    for (; d + 64 <= dims; d += 64) {  // four chains hide the latency of comparing and taking
+      __m512 some[4];
+      for (int v = 0; v < 4; ++v) some[v] = _mm512_loadu_ps(to + d + 16 * v);
+      for (int r = 0; r < count; ++r) {
+        std::byte const* const from = rows[r] + 4 * std::ptrdiff_t{d};
+        for (int v = 0; v < 4; ++v) {
+          __m512 const next = _mm512_loadu_ps(from + 64 * std::ptrdiff_t{v});
+          some[v] = _mm512_mask_max_ps(some[v], _mm512_cmp_ps_mask(some[v], some[v], _CMP_ORD_Q), some[v], next);
+        }
+      }
+      for (int v = 0; v < 4; ++v) _mm512_storeu_ps(to + d + 16 * v, some[v]);
+    }
+    for (; d < dims; d += 32) {
       int const left = dims - d;
       auto const first = static_cast<__mmask16>(left < 16 ? (1u << left) - 1 : every);
       auto const second = static_cast<__mmask16>(left >= 32 ? every : left > 16 ? (1u << (left - 16)) - 1 : 0u);
