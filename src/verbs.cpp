@@ -22,6 +22,7 @@
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/retention_gates.hpp>
 #include <kvpolicy/ops/host/select.hpp>
+#include <kvpolicy/ops/host/select_pool.hpp>
 #include <kvpolicy/ops/host/units.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
 #include <kvpolicy/ops/host/write_gates.hpp>
