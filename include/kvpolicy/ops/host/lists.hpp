@@ -120,8 +120,8 @@ struct implementation<ops::rewrite_list_t, host> {
     if (std::is_same_v<Shared, nobody> && detail::number_of(edit.locked, this_lane) <= 0) {
       std::span<unsigned char> const marks(arena.take<unsigned char>(detail::bytes_of_marks(in)),
                                            detail::bytes_of_marks(in));
-      int* const to = edit.freed.unit.data != nullptr ? edit.freed.unit.row(this_lane) : dropped;
-      int const freed = split(simd_level, row, marks, seen, {in.where.units, edit.dead}, to);
+      int const freed = split(simd_level, row, marks, seen, {in.where.units, edit.dead}, dropped);
+      if (edit.freed.unit.data != nullptr) std::copy_n(dropped, freed, edit.freed.unit.row(this_lane));
       if (edit.freed.count.data != nullptr) *edit.freed.count.row(this_lane) = freed;
       if (edit.released.count.data != nullptr) *edit.released.count.row(this_lane) = 0;
       return freed;
