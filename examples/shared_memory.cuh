@@ -30,8 +30,8 @@ class executor : public kvpolicy::cuda_executor {
  public:
   executor() : cuda_executor(nullptr, shared_memory::all()) {}
 
-  template <class Kernel>
-  void launch(kvpolicy::launch_shape const& shape, Kernel const& kernel) {
+  template <class Threads, class Kernel>
+  void launch(kvpolicy::launch_shape<Threads> const& shape, Kernel const& kernel) {
     cuda_executor::launch(shape, kernel);
     synchronize();
   }

@@ -9,9 +9,11 @@
 #include <kvpolicy/ops/host/copy_rows.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
+#include <kvpolicy/ops/host/feature_sums.hpp>
 #include <kvpolicy/ops/host/fill_row.hpp>
 #include <kvpolicy/ops/host/fold.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/mask_rows.hpp>
 #include <kvpolicy/ops/host/norm_kernels.hpp>
@@ -78,6 +80,8 @@ namespace {
     &implementation<ops::rerotate_t, host>::run,
     &implementation<ops::feature_sums_t, host>::scratch,
     &implementation<ops::feature_sums_t, host>::run,
+    &implementation<ops::record_key_sums_t, host>::scratch,
+    &implementation<ops::record_key_sums_t, host>::run,
     &implementation<ops::residual_t, host>::among_ranks,
     &implementation<ops::retention_gates_t, host>::scratch,
     &implementation<ops::retention_gates_t, host>::run,

@@ -119,7 +119,7 @@ class graph {
   cudaGraphExec_t run_ = nullptr;
 };
 
-/// The device's launch numbers, or those that KVPOLICY_LAUNCH names: `segment_threads=256,entry_threads=128`.
+/// The device's launch numbers, or those that KVPOLICY_LAUNCH names: `entries_of_a_block=512,processors=66`.
 inline kv::launch_config asked_numbers(kv::launch_config from) {
   char const* const asked = std::getenv("KVPOLICY_LAUNCH");
   if (asked == nullptr || *asked == '\0') return from;
@@ -134,8 +134,8 @@ class executor : public kv::cuda_executor {
  public:
   explicit executor(gpu::stream const& on) : cuda_executor(on.get()) { set_launch_config(asked_numbers(config())); }
 
-  template <class Kernel>
-  void launch(kv::launch_shape const& shape, Kernel const& kernel) {
+  template <class Threads, class Kernel>
+  void launch(kv::launch_shape<Threads> const& shape, Kernel const& kernel) {
     ++launches_;
     cuda_executor::launch(shape, kernel);
   }

@@ -112,7 +112,7 @@ void read_columns(kv::host_executor& exec, decode_model& model, forward_signals&
   if constexpr (std::is_same_v<Score, kv::tova> || std::is_same_v<Score, kv::snapkv>) {
     bench::floors::read_pass(exec, model.k.data(), model.k.size());
   } else if constexpr (!std::is_same_v<Score, kv::streaming_llm> && !std::is_same_v<Score, kv::random_scores>) {
-    read_rows(exec, state.columns()[0].rows.data, row, model.bound);
+    read_rows(exec, state.columns()[0].rows.data, state.columns()[0].rows.head, model.bound);
   }
   if constexpr (std::is_same_v<Score, kv::trim_kv> || std::is_same_v<Score, kv::h2o>) {
     read_rows(exec, reinterpret_cast<std::byte const*>(model.position.data()), row, model.bound);
@@ -121,7 +121,7 @@ void read_columns(kv::host_executor& exec, decode_model& model, forward_signals&
     for (int step = 0; step <= slack; ++step) {
       for (int h = 0; h < 4; ++h) read_rows(exec, given.probabilities() + h * 288 * row, row, model.bound);
       exec.for_each(288, [&](int i, int) {
-        auto* const mass = reinterpret_cast<float*>(state.columns()[0].rows.data) + std::int64_t{i} * model.bound;
+        auto* const mass = reinterpret_cast<float*>(state.columns()[0].rows.data + i * state.columns()[0].rows.head);
         for (int e = 0; e < model.bound; ++e) mass[e] += 1e-9f;
       });
     }

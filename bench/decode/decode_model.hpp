@@ -10,6 +10,15 @@
 
 namespace bench {
 
+/// Reads some bytes, a multiple of 256, as the fastest loop does.
+inline void read_bytes(std::byte const* from, std::size_t bytes) {
+#if defined(__x86_64__)
+  if (kv::best_isa() >= kv::isa::avx512) return floors::keep(floors::read_avx512(from, bytes));
+  if (kv::best_isa() == kv::isa::avx2) return floors::keep(floors::read_avx2(from, bytes));
+#endif
+  floors::keep(floors::read_portable(from, bytes));
+}
+
 /// Rows of K and V that nothing has touched but what the steps write, in a list of slots for each lane, or in order.
 struct decode_model {
   decode_model(int budget, int more, kv::codec of, bool listed, bool ordered)
@@ -63,6 +72,16 @@ struct decode_model {
     }
   }
 
+  /// Reads the row of K that each lane writes next, which `write` has written.
+  void read_next_keys(kv::host_executor& exec, int budget) const {
+    std::size_t const row = row_bytes();
+    exec.for_each(static_cast<int>(lanes()), [&](int i, int) {
+      auto const lane = static_cast<std::size_t>(i) * static_cast<std::size_t>(bound);
+      auto const slot = static_cast<std::size_t>(list[lane + static_cast<std::size_t>(budget)]);
+      read_bytes(k.data() + (lane + slot) * row, row);
+    });
+  }
+
   int bound;
   kv::codec element;
   memory k, v;
@@ -74,15 +93,8 @@ struct decode_model {
 
 /// Reads the first `count` elements of 4 bytes of each row, as the fastest loop does.
 inline void read_rows(kv::host_executor& exec, std::byte const* data, std::int64_t row_bytes, int count) {
-  exec.for_each(static_cast<int>(decode_model::lanes()), [&](int i, int) {
-    std::byte const* const row = data + i * row_bytes;
-    std::size_t const bytes = static_cast<std::size_t>(count) * 4 / 256 * 256;
-#if defined(__x86_64__)
-    if (kv::best_isa() >= kv::isa::avx512) return floors::keep(floors::read_avx512(row, bytes));
-    if (kv::best_isa() == kv::isa::avx2) return floors::keep(floors::read_avx2(row, bytes));
-#endif
-    floors::keep(floors::read_portable(row, bytes));
-  });
+  exec.for_each(static_cast<int>(decode_model::lanes()),
+                [&](int i, int) { read_bytes(data + i * row_bytes, static_cast<std::size_t>(count) * 4 / 256 * 256); });
 }
 
 inline constexpr std::array<char const*, 4> parts_of_a_step{"append_us", "observe_us", "decide_us", "apply_us"};

@@ -46,6 +46,7 @@ void drop_one(benchmark::State& state, Policy const& policy, Extra const& extra,
   for (auto _ : state) {
     step();
     double const seconds = taken.last_step();
+    model.write(cache);  // as before a step
     taken.floor(bench::seconds_of([&] { floor(exec, model, held, budget); }));
     state.SetIterationTime(seconds);
   }
@@ -63,7 +64,8 @@ void streaming_llm(benchmark::State& state) {
 void recorded_knorm(benchmark::State& state) {
   drop_one(state, kv::policies::knorm_decode({.budget = static_cast<int>(state.range(0))}), nothing_more,
            [](kv::host_executor& exec, decode_model& model, auto const& held, int budget) {
-             read_rows(exec, held.columns()[0].rows.data, 4LL * model.bound, budget);
+             model.read_next_keys(exec, budget);
+             read_rows(exec, held.columns()[0].rows.data, held.columns()[0].rows.head, budget);
            });
 }
 
@@ -86,7 +88,7 @@ void trim_kv(benchmark::State& state) {
         with(born);
       },
       [](kv::host_executor& exec, decode_model& model, auto const& held, int budget) {
-        read_rows(exec, held.columns()[0].rows.data, 4LL * model.bound, budget);
+        read_rows(exec, held.columns()[0].rows.data, held.columns()[0].rows.head, budget);
         read_rows(exec, reinterpret_cast<std::byte const*>(model.position.data()), 4LL * model.bound, budget);
       });
 }
@@ -115,7 +117,7 @@ void h2o(benchmark::State& state) {
         }
         read_rows(exec, reinterpret_cast<std::byte const*>(model.position.data()), 4LL * model.bound, entries);
         exec.for_each(288, [&](int i, int) {
-          auto* const mass = reinterpret_cast<float*>(held.columns()[0].rows.data) + std::int64_t{i} * model.bound;
+          auto* const mass = reinterpret_cast<float*>(held.columns()[0].rows.data + i * held.columns()[0].rows.head);
           for (int e = 0; e < entries; ++e) mass[e] += 1e-9f;
         });
       });

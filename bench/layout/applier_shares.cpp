@@ -43,6 +43,14 @@ bench::memory untouched(int entries) { return bench::memory(row * lanes * (stati
 
 std::size_t bytes_of(std::vector<int> const& of) { return 4 * of.size(); }
 
+/// A quarter of the entries stays, and they may be anywhere: all positions are read, and a quarter of them is written.
+bench::floors::column read_positions(std::vector<int> const& of) {
+  return {touching::read, of.data() + of.size() / 4, bytes_of(of) / 4 * 3};
+}
+bench::floors::column write_positions(std::vector<int> const& of) {
+  return {touching::both, of.data(), bytes_of(of) / 4};
+}
+
 /// Appliers that edit lists and touch no row: 32k entries of each lane, of which a quarter stays.
 struct listed {
   explicit listed(int entries) : model(entries, entries / 4), map(model.list), freed(map.size()), freed_count(lanes) {}
@@ -83,7 +91,8 @@ void list_rewrite(benchmark::State& state) {
     std::size_t const all = bytes_of(on.map);
     bench::floors::touch_pass(by.exec, {by.keep(),
                                         {touching::both, on.model.list.data(), all},
-                                        {touching::both, on.model.position.data(), all / 4},
+                                        write_positions(on.model.position),
+                                        read_positions(on.model.position),
                                         {touching::write, on.freed.data(), all / 4 * 3}});
   });
 }
@@ -99,7 +108,8 @@ void dead_slot(benchmark::State& state) {
         bench::floors::touch_pass(by.exec, {by.keep(),
                                             {touching::both, on.model.list.data(), all},
                                             {touching::both, on.map.data(), all},
-                                            {touching::both, on.model.position.data(), all},
+                                            write_positions(on.model.position),
+                                            read_positions(on.model.position),
                                             {touching::write, on.freed.data(), all / 4 * 3}});
       });
 }
@@ -113,13 +123,12 @@ void mask(benchmark::State& state) {
   auto const bytes = static_cast<std::int64_t>(width);
   kv::mask_rows const rows{{elements.data(), 0, 8 * bytes, bytes}, kv::mask_form::additive_f32, many + 1};
   run(state, on, kv::mask{on.model.rows_of(on.model.list), rows}, [&](decided& by) {
-    std::size_t const all = bytes_of(on.map);
-    bench::floors::touch_pass(
-        by.exec,
-        {by.keep(), {touching::both, on.model.list.data(), all}, {touching::both, on.model.position.data(), all / 4}});
-    by.exec.for_each(lanes, [&](int i, int) {  // an element for each entry that goes, at its slot
+    bench::floors::touch_pass(by.exec,
+                              {by.keep(), write_positions(on.model.position), read_positions(on.model.position)});
+    by.exec.for_each(lanes, [&](int i, int) {  // the list, and an element for each entry that goes, at its slot
       auto* const to = reinterpret_cast<float*>(elements.data() + width * static_cast<std::size_t>(i));
-      int const* const slot = on.model.row(on.map, i);
+      int* const slot = on.model.row(on.model.list, i);
+      bench::floors::write_piece(by.exec.simd_level(), reinterpret_cast<std::byte*>(slot), many * sizeof(int), true);
       for (int e = 0; e < many / 4 * 3; ++e) to[slot[e]] = 1;
     });
   });

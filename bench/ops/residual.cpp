@@ -66,12 +66,15 @@ void feature_sums(benchmark::State& state) {
   if (!bench::has_memory(state, bench::model_cache::bytes(bench::whole_model, entries, element))) return;
   turned on(static_cast<int>(state.range(1)), entries, element);
   auto const taken = bench::in_turn(
-      state, [&] { kv::ops::feature_sums(on.exec, kv::keys_of(on.cache), on.memory_rows(), on.out(), on.tokens()); },
+      state,
+      [&] {
+        kv::ops::feature_sums(on.exec, kv::keys_of(on.cache), on.memory_rows(), kv::key_sums{}, on.out(), on.tokens());
+      },
       [&] {
         bench::floors::touch_pass(on.exec, {{touching::read, on.model.keys().data(), on.model.keys().size()},
                                             {touching::write, on.features.data(), 4 * on.features.size()}});
       });
-  kv::ops::feature_sums(on.exec, kv::keys_of(on.cache), on.memory_rows(), on.out(), on.tokens());
+  kv::ops::feature_sums(on.exec, kv::keys_of(on.cache), on.memory_rows(), kv::key_sums{}, on.out(), on.tokens());
   double expected = 0;
   for (int i = 0; i < 288; ++i) {
     kv::lane const one{0, i / 8, i % 8};
@@ -82,6 +85,36 @@ void feature_sums(benchmark::State& state) {
   bench::report_share(state, taken, 0, 1);
 }
 BENCHMARK(feature_sums)
+    ->ArgNames({"element", "threads"})
+    ->ArgsProduct({{0, 1, 2}, {1, 2}})
+    ->UseManualTime()
+    ->Iterations(9)
+    ->Unit(benchmark::kMillisecond);
+
+/// The sums of new tokens' keys are recorded.
+void record_key_sums(benchmark::State& state) {
+  auto const element = static_cast<kv::codec>(state.range(0));
+  if (!bench::has_memory(state, bench::model_cache::bytes(bench::whole_model, entries, element))) return;
+  turned on(static_cast<int>(state.range(1)), entries, element);
+  on.exec.reserve(kv::implementation<kv::ops::record_key_sums_t, kv::host>::scratch(bench::whole_model, entries));
+  std::vector<float> sums(std::size_t{36} * 8 * entries);
+  kv::key_sums const to{{sums.data(), 36 * 8 * entries, 8 * entries, entries}, 1, 36};
+  auto const taken = bench::in_turn_after(
+      state, [&] { std::fill(sums.begin(), sums.end(), 0.0f); },
+      [&] { kv::ops::record_key_sums(on.exec, kv::keys_of(on.cache), on.cache.lanes, to); },
+      [&] {
+        bench::floors::touch_pass(on.exec, {{touching::read, on.model.keys().data(), on.model.keys().size()},
+                                            {touching::write, sums.data(), 4 * std::size_t{dims} * entries}});
+      });
+  double expected = 0;
+  for (int i = 0; i < 288; ++i)
+    expected += static_cast<double>(kv::load(element, on.cache.k.row(i / 8, {0, 5}, i % 8)));
+  std::fill(sums.begin(), sums.end(), 0.0f);
+  kv::ops::record_key_sums(on.exec, kv::keys_of(on.cache), on.cache.lanes, to);
+  if (!(std::abs(static_cast<double>(sums[5]) - expected) < 1e-3)) return state.SkipWithError("wrong result");
+  bench::report_share(state, taken, 0, 1);
+}
+BENCHMARK(record_key_sums)
     ->ArgNames({"element", "threads"})
     ->ArgsProduct({{0, 1, 2}, {1, 2}})
     ->UseManualTime()

@@ -1,6 +1,7 @@
 // Replays an admission over a trace, as an engine whose lanes have a window and pages.
 #pragma once
 
+#include "birth_numbers.hpp"
 #include "dual_memory.hpp"
 #include "gathered.hpp"
 #include "named.hpp"
@@ -76,6 +77,9 @@ class admission_replay {
         both_(memory_.view()),
         left_(with, of, found_),
         admitted_(size(memory_.lanes())) {
+    if constexpr (std::same_as<std::remove_cvref_t<decltype(policy_.score)>, kv::carried>) {
+      born_.read(of, kv::to_string(policy_.score.of));
+    }
     policy_.window = window_;  // at most as many rows as there are tokens
     state_.emplace(kv::make_state(exec_, policy_, both_));
     plans_.emplace(kv::make_plan(exec_, policy_, both_));
@@ -147,10 +151,13 @@ class admission_replay {
     found_.ms.apply += watch.lap();
   }
 
-  /// Records the gates of the new entries [begin, end).
+  /// Records the gates, or the numbers from birth, of the new entries [begin, end).
   void observe(kv::lanes const& batch, kv::state<executor>& to, int begin, int end) {
-    if (!trace_.gate) return;
-    kv::observe(exec_, policy_, kv::signals{batch, kv::gate{numbers_of(trace_.gate, begin, end)}}, to);
+    if constexpr (std::same_as<std::remove_cvref_t<decltype(policy_.score)>, kv::carried>) {
+      kv::observe(exec_, policy_, kv::signals{batch, kv::birth_score{born_.numbers(begin, end)}}, to);
+    } else if (trace_.gate) {
+      kv::observe(exec_, policy_, kv::signals{batch, kv::gate{numbers_of(trace_.gate, begin, end)}}, to);
+    }
     examples::settle(exec_);
   }
 
@@ -214,6 +221,7 @@ class admission_replay {
   std::optional<kv::dual_state<executor>> state_;
   std::optional<kv::exit_plan<executor>> plans_;
   kv::promotion_stats stats_;  ///< the statistics of the last step
+  birth_numbers born_;
   int arrived_ = 0;
 };
 

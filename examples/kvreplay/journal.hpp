@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -20,7 +21,8 @@ class journal {
       : how_(with.how),
         writes_(!with.out.empty()),
         policy_(policy),
-        scope_(scope_of(with)),
+        scope_(policy.scope()),
+        by_recency_(kv::to_string(policy).find("then=recency") != std::string::npos),
         segments_(segments),
         entries_(size(entries)),
         held_(size(segments)),
@@ -69,12 +71,6 @@ class journal {
   }
 
  private:
-  [[nodiscard]] static kv::budget_scope scope_of(options const& with) {
-    auto made = kv::budget_scope::lane;
-    if (!with.scope.empty()) kv::detail::read_value(with.scope, made);
-    return made;
-  }
-
   static constexpr float lowest = -std::numeric_limits<float>::infinity();
 
   /// Writes the scores of the ranked entries: all dropped entries, and the kept ones that are not forced. The cost
@@ -116,7 +112,10 @@ class journal {
       for (int const each : entry) to[each] = lowest;
       return false;
     }
-    for (int e = 0; e < keep.seen[s]; ++e) to[entry[size(e)]] = from[e];
+    for (int e = 0; e < keep.seen[s]; ++e) {
+      bool const is_ordinal = by_recency_ && std::isfinite(from[e]);  // then of the trace, not of what was left
+      to[entry[size(e)]] = is_ordinal ? static_cast<float>(entry[size(e)]) : from[e];
+    }
     for (int const e : kept) {
       if (!policy_.forces(plan, s, e)) continue;
       to[entry[size(e)]] = lowest;
@@ -153,6 +152,7 @@ class journal {
   bool writes_;  ///< the scores will be written to a file
   any_policy const& policy_;
   kv::budget_scope scope_;
+  bool by_recency_;  ///< entries that are not put first have their ordinal as score
   int segments_;
   std::size_t entries_;
   std::vector<std::vector<int>> held_;     ///< the trace's ordinals of each segment's entries

@@ -11,6 +11,7 @@
 #include "replay.hpp"
 #include "report.hpp"
 #include "select.hpp"
+#include "shares.hpp"
 #include "write.hpp"
 
 namespace kvreplay {
@@ -34,6 +35,22 @@ any_policy without_buffer(any_policy const& policy, registry const& known) {
   if (at == std::string::npos) return policy;
   spelt.replace(at, spelt.find_first_of(",)", at) - at, "buffer=1");
   return known.parse(spelt);
+}
+
+/// Sets the window of a method to the number of query rows there are, if they are fewer.
+std::vector<std::string> with_rows_there(options const& with, trace const& of) {
+  std::vector<std::string> set = with.set;
+  bool const has_window = with.policy == kv::pyramid_kv::name || with.policy == kv::nacl::name;
+  if (!has_window || of.queries || !of.recent_queries) return set;
+  auto const rows = static_cast<int>(of.recent_queries.shape[2]);
+  int window = kv::pyramid_kv{}.window;
+  auto const given =
+      std::find_if(set.begin(), set.end(), [](auto const& each) { return each.rfind("window=", 0) == 0; });
+  if (given != set.end()) kv::detail::read_value(std::string_view(*given).substr(7), window);
+  if (window <= rows) return set;
+  if (given != set.end()) set.erase(given);
+  set.push_back("window=" + std::to_string(rows));
+  return set;
 }
 
 /// Replays each group of layers as `make(part, group)` says, writes and prints. The file of results gets its name when
@@ -61,6 +78,49 @@ void go_through(options const& with, trace& of, policy_text const& policy, Make 
   if (out) out->commit();
 }
 
+/// True if a ratio is one of all entries of the trace, although there are several decisions.
+bool counts_all_entries(std::string const& policy) { return policy == kv::locret::name || policy == kv::sir_llm::name; }
+
+/// Makes a ratio of all entries a number of them.
+void count_once(options& with, int entries) {
+  kv::drop_ratio of{};
+  if (with.ratio.empty() || !with.budget.empty() || !kv::detail::read_value(with.ratio, of.drop)) return;
+  if (!with.rounding.empty() && !kv::detail::read_value(with.rounding, of.round)) return;
+  as_said_by("--ratio", with.ratio, "budget.ratio", [&] { of.check("kvreplay"); });
+  with.budget = std::to_string(of({}, entries));
+  with.ratio = with.rounding = "";
+}
+
+/// Locret's field `local`.
+int local_of(std::vector<std::string> const& set) {
+  kv::locret with;
+  for (std::string const& one : set) {
+    if (one.rfind("local=", 0) == 0) kv::detail::read_value(std::string_view(one).substr(6), with.local);
+  }
+  return with.local;
+}
+
+/// Locret's spec without the stabilizers, by which its last chunk is decided.
+std::string last_of(std::string const& spec) {
+  kv::locret with;
+  kv::detail::set_fields(with, kv::split_spec(spec).front());
+  std::size_t const bar = spec.find('|');
+  return kv::to_string(with.scorer()) + (bar == std::string::npos ? "" : " " + spec.substr(bar));
+}
+
+/// The fields of LU-KV, if that is the policy.
+std::optional<kv::lu_kv> lu_kv_of(options const& with, spelled const& spec) {
+  if (with.policy != kv::lu_kv::name || !with.spec.empty()) return {};
+  kv::expects(std::same_as<executor, kv::host_executor>, "kvreplay", "--device", with.device,
+              "the table of lu_kv is in the host's memory");
+  kv::lu_kv fields;
+  spec.read([&] {
+    kv::detail::set_fields(fields, kv::split_spec(spec.text()).front());
+    kv::detail::check_parsed(fields, 1);
+  });
+  return fields;
+}
+
 /// What a group without a policy does beside others, whose lanes decide together as `decides` says: it keeps
 /// everything.
 any_policy keeping_everything(kv::granularity decides, registry const& known) {
@@ -70,13 +130,28 @@ any_policy keeping_everything(kv::granularity decides, registry const& known) {
 void evict(options const& with, trace& of, stopwatch& whole) {
   registry known = kv::shipped<executor>();
   known.set(kv::intent_kv{.residual = of.residual()});  // a spec cannot set the weights: they are in the trace
-  spelled const spec = spec_of(with);
-  any_policy const policy = spec.read([&] { return known.parse(spec.text()); });
+  options asked = with;
+  asked.set = with_rows_there(with, of);
+  if (with.spec.empty() && counts_all_entries(with.policy)) count_once(asked, of.entries());
+  spelled const spec = with.spec.empty() ? spec_of(asked) : spelled();
+  std::optional<kv::lu_kv> const shared = lu_kv_of(with, spec);
+  std::optional<pruned_shares> shares;
+  if (shared) shares.emplace(of, with, kv::to_string(shared->table));
+  auto const policy_of = [&](std::vector<int> const& layers) {
+    if (shares) known.table(kv::to_string(shared->table), shares->table(layers));
+    return with.spec.empty() ? spec.read([&] { return known.parse(spec.text()); }) : known.parse(with.spec);
+  };
+  any_policy const policy = policy_of({});
+  bool const is_locret = with.policy == kv::locret::name && with.spec.empty();
+  int const local = is_locret ? local_of(with.set) : 0;
+  if (is_locret) asked.how = mode::chunks;
   auto const make = [&](trace& part, group_of_layers const& group) {
     any_policy const now = group.without_policy        ? keeping_everything(policy.decides(), known)
-                           : with.how == mode::prefill ? without_buffer(policy, known)
-                                                       : policy;
-    return std::make_unique<replay>(with, part, now);  // on the heap, because a device may read it
+                           : with.how == mode::prefill ? without_buffer(policy_of(group.layers), known)
+                                                       : policy_of(group.layers);
+    auto made = std::make_unique<replay>(asked, part, now);  // on the heap, because a device may read it
+    if (is_locret) made->end_with(group.without_policy ? now : known.parse(last_of(spec.text())), local);
+    return made;
   };
   go_through(with, of, {kv::to_string(policy), policy.decides()}, make, whole);
 }
@@ -102,6 +177,25 @@ void admit_by_gate(options const& with, trace& of, stopwatch& whole) {
       {.window = fields.window, .threshold = fields.threshold, .strict = fields.strict, .gate_type = of.gate.element});
   policy.pick.unbounded = true;  // a threshold above 1 admits nothing, and one of 0 or less everything
   admit(with, of, fields, [&](group_of_layers const&) { return policy; }, fields.page, whole);
+}
+
+void admit_by_number(options const& with, trace& of, stopwatch& whole) {
+  auto const fields = fields_of<kvzap_fields>(with);
+  kv::admission const policy{.score = kv::carried{fields.of},
+                             .protect = kv::sinks{fields.sinks},
+                             .window = fields.window,
+                             .pick = kv::at_least{fields.threshold, fields.strict, true}};
+  admit(with, of, fields, [&](group_of_layers const&) { return policy; }, wg_kv_fields{}.page, whole);
+}
+
+void admit_by_attention_gate(options const& with, trace& of, stopwatch& whole) {
+  auto const fields = fields_of<attention_gate_fields>(with);
+  kv::expects(static_cast<bool>(of.gate), "kvreplay", "tensor gate", "missing", "attention_gate admits by it");
+  kv::admission const policy{.score = kv::write_gate{},
+                             .protect = kv::sinks{fields.sinks},
+                             .window = fields.window,
+                             .pick = kv::at_least{fields.threshold, fields.strict, true}};
+  admit(with, of, fields, [&](group_of_layers const&) { return policy; }, wg_kv_fields{}.page, whole);
 }
 
 void admit_by_position(options const& with, trace& of, stopwatch& whole) {
@@ -146,7 +240,10 @@ int work(options const& with) {
     fmt::print("{}\n", description(of).dump(with.json ? -1 : 1));
     return 0;
   }
+  if (!with.spec.empty()) return evict(with, of, whole), 0;
   auto const by = with.policy == wg_kv_fields::name             ? admit_by_gate
+                  : with.policy == kvzap_fields::name           ? admit_by_number
+                  : with.policy == attention_gate_fields::name  ? admit_by_attention_gate
                   : with.policy == local_attention_fields::name ? admit_by_position
                   : with.policy == duo_attention_fields::name   ? admit_by_head
                   : with.policy == quest_fields::name           ? read_pages

@@ -51,6 +51,47 @@ struct wg_kv_fields {
   }
 };
 
+/// KVzap, and DMS where there are no sinks: an entry stays if its number reaches a threshold when it leaves the window.
+struct kvzap_fields {
+  kv::label of{{"kvzap"}};
+  int window = 128;
+  int sinks = 0;
+  float threshold = -4;
+  bool strict = false;
+  static constexpr auto name = "kvzap";
+  static constexpr auto fields() {
+    return std::tuple{kv::field{"name", &kvzap_fields::of}, kv::field{"window", &kvzap_fields::window},
+                      kv::field{"sinks", &kvzap_fields::sinks}, kv::field{"threshold", &kvzap_fields::threshold},
+                      kv::field{"strict", &kvzap_fields::strict}};
+  }
+  void check() const {
+    check_window(window);
+    check_sinks(sinks);
+    kv::expects(std::isfinite(threshold), "kvreplay", "--set threshold", kv::to_string(threshold),
+                "numbers are compared with it");
+  }
+};
+
+/// Attention-Gate: a gate decides before the attention which entries are there.
+struct attention_gate_fields {
+  float threshold = 0.5f;
+  int window = 1;
+  int sinks = 0;
+  bool strict = true;
+  static constexpr auto name = "attention_gate";
+  static constexpr auto fields() {
+    return std::tuple{
+        kv::field{"threshold", &attention_gate_fields::threshold}, kv::field{"window", &attention_gate_fields::window},
+        kv::field{"sinks", &attention_gate_fields::sinks}, kv::field{"strict", &attention_gate_fields::strict}};
+  }
+  void check() const {
+    check_window(window);
+    check_sinks(sinks);
+    kv::expects(std::isfinite(threshold), "kvreplay", "--set threshold", kv::to_string(threshold),
+                "gates are compared with it");
+  }
+};
+
 struct local_attention_fields {
   int window = kv::policies::local_attention_options{}.window;
   int sinks = kv::policies::local_attention_options{}.sinks;
@@ -128,18 +169,33 @@ struct policy_info {
   kv::granularity decides = kv::granularity::lane;
 };
 
+/// The tensor of a trace from which a signal is made.
+[[nodiscard]] inline std::string tensor_of(std::string const& signal) {
+  if (signal == "retention") return "log_beta";
+  if (signal == "carried_score") return "birth.NAME";
+  return signal == "external_queries" ? "query_rows" : signal;
+}
+
+/// The modes in which an eviction can be replayed.
+[[nodiscard]] inline std::vector<std::string> modes_of(kv::scorer_info const& one) {
+  if (one.name == kv::sir_llm::name) return {"prefill", "turns"};
+  if (one.name == kv::locret::name) return {"prefill", "chunks"};
+  if (one.prompts_only) return {"prefill"};
+  return {"prefill", "decode", "turns"};
+}
+
 [[nodiscard]] inline std::vector<policy_info> all_policies() {
   std::vector<policy_info> all;
   for (kv::scorer_info const& one : kv::shipped<executor>().list()) {
-    all.push_back({one.name, one.fields, one.needs, {"prefill", "decode", "turns"}, one.decides});
-    auto& signals = all.back().signals;
-    std::replace(signals.begin(), signals.end(), std::string("retention"),
-                 std::string("log_beta"));  // the name of the tensor in a trace
+    all.push_back({one.name, one.fields, one.needs, modes_of(one), one.decides});
+    for (std::string& each : all.back().signals) each = tensor_of(each);
   }
   auto const add = [&](auto const& fields, std::vector<std::string> signals, std::vector<std::string> modes) {
     all.push_back({fields.name, kv::list_fields(fields), std::move(signals), std::move(modes), kv::granularity::lane});
   };
   add(wg_kv_fields{}, {"gate"}, {"prefill", "decode"});
+  add(kvzap_fields{}, {"birth.NAME"}, {"prefill", "decode"});
+  add(attention_gate_fields{}, {"gate"}, {"prefill", "decode"});
   add(local_attention_fields{}, {}, {"prefill", "decode"});
   add(duo_attention_fields{}, {}, {"prefill", "decode"});
   add(quest_fields{}, {"keys", "queries"}, {"select"});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <kvpolicy/kvpolicy.hpp>
 #include <string>
 #include <vector>
@@ -22,15 +23,18 @@ enum class layout { compact, compact_rerotated, dead_slot, mask, lane_pages };
   return {"compact", "compact_rerotated", "dead_slot", "mask", "lane_pages"};
 }
 
-enum class mode { prefill, decode, turns, select };
-[[nodiscard]] constexpr std::array<char const*, 4> names(mode) { return {"prefill", "decode", "turns", "select"}; }
+enum class mode { prefill, decode, turns, select, chunks };
+[[nodiscard]] constexpr std::array<char const*, 5> names(mode) {
+  return {"prefill", "decode", "turns", "select", "chunks"};
+}
 
 struct options {
-  std::string trace, policy, out;
+  std::string trace, policy, spec, out;
   std::vector<std::string> set, protect, no_policy;
   std::string budget, ratio, rounding, scope, floor, sinks, recent, granularity, reduce;
   std::string mode_name = "prefill", layout_name = "compact", device = examples::device_name;
   int prefill = 0;
+  int chunk = 0;
   int threads = 1;
   bool list = false, describe = false, json = false, attend = false;
   mode how = mode::prefill;
@@ -42,6 +46,8 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_flag("--list", to.list, "every policy: fields, types, defaults, signals, granularity, modes");
   app.add_flag("--describe", to.describe, "what the trace holds");
   app.add_option("--policy", to.policy, "its name, as --list prints it");
+  app.add_option("--spec", to.spec,
+                 "a whole policy, such as 'snapkv | budget(64)', instead of --policy and its options");
   app.add_option("--set", to.set, "FIELD=VALUE of that policy; repeatable");
   app.add_option("--budget", to.budget,
                  "entries kept a lane, forced ones included; of quest: read; of an admission: admitted");
@@ -55,7 +61,8 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--granularity", to.granularity, "who decides together: lane, layer or token");
   app.add_option("--reduce", to.reduce, "how lanes become one: sum, mean or max");
   app.add_option("--no-policy", to.no_policy, "a group of the tensor layer_group that keeps everything; repeatable");
-  app.add_option("--mode", to.mode_name, "prefill, decode, turns or select");
+  app.add_option("--mode", to.mode_name, "prefill, decode, turns, chunks or select");
+  app.add_option("--chunk", to.chunk, "chunks: entries that arrive at a time");
   app.add_option("--prefill", to.prefill, "decode: entries that are there at the start");
   app.add_option("--layout", to.layout_name, "compact, compact_rerotated, dead_slot, mask or lane_pages");
   app.add_flag("--attend", to.attend, "also the attention of the last query row over what is left");
@@ -67,7 +74,9 @@ inline void add_to(CLI::App& app, options& to) {
 
 /// True if a policy also decides during decoding. SnapKV is a method for prefills, IntentKV one for turns.
 [[nodiscard]] inline bool decides_while_decoding(std::string const& policy) {
-  return policy != "snapkv" && policy != "intent_kv" && policy != "full";
+  auto const all = kv::shipped<executor>().list();
+  auto const found = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.name == policy; });
+  return found == all.end() || found->decodes;
 }
 
 /// H2O's budget if only its two parts are given: their sum.
@@ -150,18 +159,41 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   return text;
 }
 
+/// Refuses options that are parts of a spec beside a spec.
+inline void check_spec_alone(options const& with) {
+  std::pair<char const*, std::string> const parts[] = {
+      {"--policy", with.policy},     {"--set", with.set.empty() ? "" : with.set.front()},
+      {"--budget", with.budget},     {"--ratio", with.ratio},
+      {"--rounding", with.rounding}, {"--budget-scope", with.scope},
+      {"--floor", with.floor},       {"--sinks", with.sinks},
+      {"--recent", with.recent},     {"--protect", with.protect.empty() ? "" : with.protect.front()},
+      {"--reduce", with.reduce},     {"--granularity", with.granularity}};
+  for (auto const& [option, value] : parts) {
+    kv::expects(value.empty(), "kvreplay", option, value, "--spec says the whole policy");
+  }
+}
+
 /// Reads the named values, and makes all checks that do not need the trace.
 inline void settle(options& with) {
   kv::expects(kv::detail::read_value(with.mode_name, with.how), "kvreplay", "--mode", with.mode_name,
-              "there are prefill, decode, turns and select");
+              "there are prefill, decode, turns, select and chunks");
   kv::expects(kv::detail::read_value(with.layout_name, with.lay), "kvreplay", "--layout", with.layout_name,
               "there are compact, compact_rerotated, dead_slot, mask and lane_pages");
   kv::expects(with.device == examples::device_name, "kvreplay", "--device", with.device,
               [] { return std::string("this build has ") + examples::device_name; });
   kv::expects(with.threads >= 1 && with.threads <= 1024, "kvreplay", "--threads", with.threads, "1 to 1024");
   kv::expects(with.prefill >= 0, "kvreplay", "--prefill", with.prefill, "a count cannot be negative");
+  kv::expects(with.chunk >= 0, "kvreplay", "--chunk", with.chunk, "a count cannot be negative");
+  kv::expects(with.how != mode::chunks || with.chunk >= 1, "kvreplay", "--chunk", with.chunk,
+              "the mode chunks says how many entries arrive at a time");
+  kv::expects(with.how == mode::chunks || with.chunk == 0, "kvreplay", "--chunk", with.chunk,
+              "only the mode chunks has it");
   if (with.list) return;
   kv::expects(!with.trace.empty(), "kvreplay", "trace", "missing", "a safetensors file is replayed");
+  if (!with.spec.empty()) {
+    check_spec_alone(with);
+    with.policy = kv::split_spec(with.spec).front().name;
+  }
   kv::expects(with.describe || !with.policy.empty(), "kvreplay", "--policy", "missing", "--list prints their names");
   examples::expect_no_input("kvreplay", "--out", with.out, {with.trace});
 }

@@ -41,10 +41,19 @@ class replay {
     layer_plan_.emplace(kv::make_plan(exec_, policy_, one));
   }
 
+  /// Chunks only: the last one is decided by another policy of the same recorders, and the last `local` entries of the
+  /// trace come after it without a decision. A whole prompt is one chunk, and its decision no event.
+  void end_with(any_policy const& last, int local) {
+    last_ = last;
+    local_ = local;
+  }
+
   /// Makes all decisions. It calls `step(done, of)` to report progress.
   template <class Step>
   results& run(Step const& step) {
-    if (with_.how == mode::prefill) {
+    if (with_.how == mode::chunks) {
+      chunks(step);
+    } else if (with_.how == mode::prefill) {
       prefill(step);
     } else if (with_.how == mode::turns) {
       turns(step);
@@ -105,7 +114,8 @@ class replay {
   /// How many layers decide in one call. Layers that decide separately do so a few at a time, enough for every thread.
   [[nodiscard]] int layers_at_once() const {
     kv::shape const& model = trace_.shape();
-    if (policy_.decides() == kv::granularity::token || with_.scope == "global") return model.layers;
+    bool const pools_all = policy_.scope() == kv::budget_scope::global;
+    if (policy_.decides() == kv::granularity::token || pools_all) return model.layers;
     int const lanes = policy_.decides() == kv::granularity::lane ? model.kv_heads : 1;
     return std::clamp((4 * with_.threads + lanes - 1) / lanes, 1, model.layers);
   }
@@ -121,9 +131,25 @@ class replay {
       observe(in);
       decide(in);
       journal_->note(exec_, plan_, -1);
+      note_shares(in.lanes);
       if (!deferred()) apply();
       if (end < layers || !deferred()) step(end, layers);
       begin = end;
+    }
+  }
+
+  /// Notes what each segment of a budget that differs between layers may keep, unless nothing has to be dropped.
+  void note_shares(kv::lanes const& batch) {
+    kv::cache const all = memory_.view();
+    kv::any_budget const limit = policy_.budget().in_entries(all.shape, kv::entry_bytes(all));
+    int const entries = trace_.entries();
+    if (limit.by == kv::sharing::fixed || entries <= limit.average_of({}, entries) || entries <= limit.shares.window)
+      return;
+    found_.shares.resize(size(found_.segments));
+    int const first = journal::first_segment(found_.decides, batch);
+    for (int s = 0; s < kv::segments(batch, found_.decides); ++s) {
+      kv::lane const one = batch.at(kv::first_lane(batch, found_.decides, s));
+      found_.shares[size(first + s)] = limit(one, entries);
     }
   }
 
@@ -147,10 +173,26 @@ class replay {
                 "while decoding attention depends on what was kept");
     check_prefill(with_, entries);
     if (with_.prefill > 0) forward(0, with_.prefill, with_.prefill - 1, true);
+    bool const decodes = decides_while_decoding(with_.policy);
     for (int t = with_.prefill; t < entries; ++t) {
-      forward(t, t + 1, t, decides_while_decoding(with_.policy));
+      forward(t, t + 1, t, decodes);
       step(t + 1, entries);
     }
+  }
+
+  template <class Step>
+  void chunks(Step const& step) {
+    int const entries = trace_.entries();
+    int const context = std::max(0, entries - local_);
+    bool const is_prompt = with_.mode_name == "prefill";
+    int const chunk = is_prompt ? std::max(1, context) : with_.chunk;
+    for (int begin = 0; begin < context; begin += chunk) {
+      int const end = std::min(context, begin + chunk);
+      if (end == context && last_) policy_ = *last_;
+      forward(begin, end, is_prompt ? -1 : end - 1, true);
+      step(end, entries);
+    }
+    if (context < entries) forward(context, entries, -1, false);
   }
 
   /// Appends the entries [begin, end), lets the policy observe them, and lets it decide if `decides`.
@@ -266,8 +308,10 @@ class replay {
   std::vector<std::int64_t> layer_offset_;
   std::vector<int> layer_ordinal_, layer_seen_;
   kv::report layer_report_;
-  kv::apply_stats stats_;  ///< the statistics of the last decision
-  int arrived_since_ = 0;  ///< the entries of every lane that have arrived since
+  kv::apply_stats stats_;           ///< the statistics of the last decision
+  int arrived_since_ = 0;           ///< the entries of every lane that have arrived since
+  std::optional<any_policy> last_;  ///< of the last chunk, if it is another one
+  int local_ = 0;
   std::optional<attention<memory>> attention_;
   std::optional<journal> journal_;
   results found_;

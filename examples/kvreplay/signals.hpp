@@ -1,6 +1,7 @@
 // The signals that a trace provides for one step.
 #pragma once
 
+#include "birth_numbers.hpp"
 #include "memory.hpp"
 
 namespace kvreplay {
@@ -10,9 +11,14 @@ class offers {
  public:
   offers(options const& with, trace const& of, any_policy const& policy, memory& held)
       : with_(with), trace_(of), policy_(policy), memory_(held) {
-    if (trace_.row_lse) {
-      for (std::int64_t i = 0; i < trace_.row_lse.count(); ++i) lse_.push_back(trace_.row_lse.value(i));
+    for (std::int64_t i = 0; trace_.row_lse && i < trace_.row_lse.count(); ++i) {
+      lse_.push_back(trace_.row_lse.value(i));
     }
+    for (std::int64_t i = 0; trace_.query_lse && i < trace_.query_lse.count(); ++i) {
+      external_lse_.push_back(trace_.query_lse.value(i));
+    }
+    std::string const born = named_by("carried").empty() ? named_by("fast_kvzip") : named_by("carried");
+    if (!born.empty()) birth_.read(of, born);
   }
 
   /// Finds out from the state's columns which query rows the policy needs: a number of last rows, the rows of every
@@ -35,6 +41,8 @@ class offers {
     if (trace_.queries && !given_mass) offer_queries(all, begin, end);
     if (trace_.queries) offer_turn(all, begin, end, held);
     if (trace_.log_beta) all.add(log_beta_ = {numbers_of(trace_.log_beta, begin, end)});
+    if (birth_.there()) all.add(born_ = {birth_.numbers(begin, end)});
+    if (trace_.query_rows && with_.how == mode::prefill) offer_external_rows(all);
     if (end == trace_.entries() && with_.how == mode::prefill) offer_recent(all);
     if (given_mass) all.add(mass_ = {lane_mass()});
     if (array const* const scores = external_of(); scores != nullptr) {
@@ -96,6 +104,17 @@ class offers {
     to.add(recent_);
   }
 
+  /// Offers the query rows that belong to no entry, with their log-sum-exp if the trace has it.
+  void offer_external_rows(kv::any_signals& to) {
+    auto const rows = static_cast<int>(trace_.query_rows.shape[2]);
+    external_rows_ = {rows_of(trace_.query_rows, 0, rows, 0)};
+    external_rows_.position = {};
+    if (!external_lse_.empty()) {
+      external_rows_.lse = {external_lse_.data(), 0, std::int64_t{rows} * trace_.shape().query_heads, rows};
+    }
+    to.add(external_rows_);
+  }
+
   [[nodiscard]] kv::query_view rows_of(array const& from, int first, int rows, int entry) const {
     return {.base = from.data + first * from.stride(2),
             .element = from.element,
@@ -144,10 +163,17 @@ class offers {
     return otherwise;
   }
 
-  [[nodiscard]] array const* external_of() const {
+  /// The field `name` of the policy, if its scorer is the one that is asked for.
+  [[nodiscard]] std::string named_by(std::string const& scorer) const {
     std::string const spelt = kv::to_string(policy_);
-    if (spelt.rfind("external(name=", 0) != 0) return nullptr;
-    std::string const name = spelt.substr(14, spelt.find(')') - 14);
+    std::string const begins = scorer + "(name=";
+    if (spelt.rfind(begins, 0) != 0) return {};
+    return spelt.substr(begins.size(), spelt.find_first_of(",)") - begins.size());
+  }
+
+  [[nodiscard]] array const* external_of() const {
+    if (kv::to_string(policy_).rfind("external(", 0) != 0) return nullptr;
+    std::string const name = named_by("external");
     auto const found = trace_.external.find(name);
     if (found == trace_.external.end()) refuse("external." + name, "missing", "the policy is told by it: --set name=");
     return &found->second;
@@ -183,6 +209,10 @@ class offers {
   kv::attention_mass mass_;
   kv::external_scores external_;
   kv::log_beta log_beta_;
+  kv::external_queries external_rows_;
+  kv::birth_score born_;
+  std::vector<float> external_lse_;
+  birth_numbers birth_;
 };
 
 }  // namespace kvreplay

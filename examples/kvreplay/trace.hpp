@@ -30,6 +30,7 @@ class trace {
     sink_logits = from_.read("sink_logits", "LQ");
     log_beta = from_.read("log_beta", "LKN");
     gate = from_.read("gate", "LKN");
+    query_lse = from_.read("query_lse", "LQR");
     layer_group = from_.read_integers("layer_group", "L");
     query_positions = from_.read_integers("query_positions", "R");
     positions = from_.read_integers("positions", "N");
@@ -41,6 +42,10 @@ class trace {
       if (name.rfind("external.", 0) == 0) {
         external[name.substr(9)] = from_.read(name, tensor.shape.size() == 1 ? "N" : "LKN");
       }
+      if (name.rfind("table.", 0) == 0)
+        table[name.substr(6)] = from_.read(name, tensor.shape.size() == 2 ? "LK" : "pLK");
+      if (name.rfind("birth.", 0) == 0)
+        birth[name.substr(6)] = from_.read(name, tensor.shape.size() == 1 ? "N" : "LKN");
     }
     settle();
     check_residual();
@@ -83,8 +88,8 @@ class trace {
   }
 
   array keys, values, pre_rope_keys, queries, recent_queries, query_rows, attention_mass, row_lse, sink_logits,
-      log_beta, gate;
-  std::map<std::string, array> external;
+      log_beta, gate, query_lse;
+  std::map<std::string, array> external, birth, table;
   std::vector<int> layer_group;  ///< of all layers of the file
   std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end;
 
@@ -209,6 +214,7 @@ class trace {
     check_finite("query_rows", query_rows);
     check_finite("attention_mass", attention_mass);
     check_finite("row_lse", row_lse);
+    check_finite("query_lse", query_lse);
     check_finite("log_beta", log_beta);
   }
   static void check_finite(std::string const& name, array const& of) {

@@ -76,7 +76,9 @@ class result_writer {
       add("pages.offsets", found.pages->offsets, {segments + 1});
       add("pages.ids", found.pages->ordinals, {std::ssize(found.pages->ordinals)});
     }
-    if (with_.how == mode::decode) add("events", found.events, {std::ssize(found.events) / 3, 3});
+    if (!found.shares.empty()) add("shares", found.shares, {segments});
+    if (with_.how == mode::decode || with_.how == mode::chunks)
+      add("events", found.events, {std::ssize(found.events) / 3, 3});
     if (with_.how == mode::turns) {
       add("turn.offsets", found.turns.offsets, {std::ssize(found.turns.offsets)});
       add("turn.ordinals", found.turns.ordinals, {std::ssize(found.turns.ordinals)});

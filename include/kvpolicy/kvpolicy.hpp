@@ -84,9 +84,11 @@
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/feature_sums.hpp>
 #include <kvpolicy/ops/host/fill_row.hpp>
 #include <kvpolicy/ops/host/fold.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/mask_rows.hpp>
@@ -112,6 +114,7 @@
 #include <kvpolicy/recorders/record_attention_mass.hpp>
 #include <kvpolicy/recorders/record_gate.hpp>
 #include <kvpolicy/recorders/record_key_norms.hpp>
+#include <kvpolicy/recorders/record_key_sums.hpp>
 #include <kvpolicy/recorders/record_page_bounds.hpp>
 #include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/recorders/record_retention.hpp>

@@ -256,7 +256,7 @@ def test_refusals_are_one_line_and_leave_the_model():
     refused(model, "hf.evict: policy = trim_kv(age_offset=0, buffer=1, window=0) | budget(8), but it reads retention, which models of transformers do not give", policy="trim_kv | budget(8)")
     refused(model, "hf.evict: policy = snapkv(window=32, pool=max:7, rows=sum, group=mean) | budget(8, scope=layer), but heads that share a budget keep unequal numbers, and a DynamicCache is rectangular",
             policy="snapkv | budget(8, scope=layer)")
-    refused(model, "parse: column 1 = snapkw, but a policy begins with its scorer; there are full, streaming_llm, snapkv, h2o, tova, knorm, random, external, intent_kv and trim_kv; did you mean snapkv?",
+    refused(model, "parse: column 1 = snapkw, but a policy begins with its scorer; there are full, streaming_llm, snapkv, h2o, tova, knorm, random, external, intent_kv, trim_kv, observed_attention, carried, fast_kvzip, lookahead_kv, dapq, pyramid_kv, nacl, sir_llm, locret and lu_kv; did you mean snapkv?",
             policy="snapkw")
     refused(model, "hf.evict: when = always, but a policy decides after each prefill or after each forward", when="always")
     refused(model, "hf.evict: attention_mask = a hole or padding on the right, but sequences are padded on the left",

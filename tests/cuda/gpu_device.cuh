@@ -4,13 +4,14 @@
 #include <cstdint>
 
 #include "shared_memory.cuh"
+#include "support/launch_numbers.hpp"
 
 namespace kvpolicy_test {
 
 class device_executor : public examples::executor {
  public:
   explicit device_executor(std::uint64_t = 1) {}
-  device_executor(kvpolicy::launch_config const& numbers, std::uint64_t) { set_launch_config(numbers); }
+  device_executor(launch_numbers const& numbers, std::uint64_t) { set_launch_config(numbers.config()); }
 };
 static_assert(kvpolicy::kernel_executor<device_executor>);
 

@@ -2,15 +2,15 @@
 
 #include <rapidcheck.h>
 
-#include <kvpolicy/ops/cuda/backend.hpp>
+#include "support/launch_numbers.hpp"
 
 namespace kvpolicy_test {
 
 namespace kv = kvpolicy;
 
 /// Inside a property: launch numbers that make small tests have many pieces and tiles.
-inline kv::launch_config any_numbers() {
-  kv::launch_config of;
+inline launch_numbers any_numbers() {
+  launch_numbers of;
   of.entry_threads = *rc::gen::element(64, 32, 128);
   of.lane_threads = *rc::gen::element(32, 64);
   of.segment_threads = *rc::gen::element(64, 32, 128);

@@ -83,8 +83,8 @@ kv::attention_mass_options any_options() {
   return how;
 }
 
-kv::launch_config numbers_of(int threads, int entries) {
-  kv::launch_config made;
+launch_numbers numbers_of(int threads, int entries) {
+  launch_numbers made;
   made.entry_threads = threads;
   made.entries_of_a_block = entries;
   made.processors = 1;
@@ -169,7 +169,7 @@ TEST_SUITE("device/attention_mass") {
           shape.rows = *rc::gen::element(content::smooth, content::troubled);
           batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), 9, 9, content::smooth);
           kv::attention_mass_options const how = any_options();
-          kv::launch_config little = numbers_of(64, 128);
+          launch_numbers little = numbers_of(64, 128);
           little.shared_bytes = shape.model.head_dim == 16 ? 26 * 1024 : 33 * 1024;
           kv::host_executor host;
           device_executor small(little, 5), large(7);

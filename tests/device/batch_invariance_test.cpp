@@ -11,8 +11,8 @@ class serving_device : public device_executor {
  public:
   explicit serving_device(int) {}
 
-  template <class Kernel>
-  void launch(kv::launch_shape const& shape, Kernel const& kernel) {
+  template <class Threads, class Kernel>
+  void launch(kv::launch_shape<Threads> const& shape, Kernel const& kernel) {
     device_executor::launch(shape, kernel);
     check();
   }

@@ -74,15 +74,11 @@ TEST_SUITE("device/executor") {
       return error_of([&] { kv::detail::check_launch_config("set_launch_config", numbers, 99 * 1024); });
     };
     CHECK(refused({}).empty());
-    CHECK(refused({.segment_threads = 1024}) ==
-          "set_launch_config: segment_threads = 1024, but a block has 32 to 512, in warps");
-    CHECK(refused({.entry_threads = 100}) ==
-          "set_launch_config: entry_threads = 100, but a block has 32 to 512, in warps");
     CHECK(refused({.entries_of_a_block = 0}) == "set_launch_config: entries_of_a_block = 0, but there is at least one");
     CHECK(refused({.shared_bytes = 1024}) == "set_launch_config: shared_bytes = 1024, but a block has 49152 to 101376");
     CHECK(refused(kv::launch_config_for(90, 132)) ==
           "set_launch_config: shared_bytes = 232448, but a block has 49152 to 101376");
-    CHECK(kv::to_string(kv::launch_config{}).find("segment_threads=512") != std::string::npos);
+    CHECK(kv::to_string(kv::launch_config{}).find("entries_of_a_block=1024") != std::string::npos);
   }
 }
 

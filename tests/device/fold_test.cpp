@@ -63,7 +63,7 @@ TEST_SUITE("device/fold") {
                          *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max),
                          *rc::gen::inRange<std::uint64_t>(0, 1u << 20),
                          *rc::gen::arbitrary<bool>()};
-      kv::launch_config numbers;
+      launch_numbers numbers;
       numbers.entry_threads = *rc::gen::element(32, 64, 128);
       kv::host_executor host;
       device_executor device(numbers, fold.seed);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/cuda/feature_sums.hpp>
+#include <kvpolicy/ops/cuda/key_sums.hpp>
 #include <kvpolicy/ops/cuda/retention_gates.hpp>
 #include <kvpolicy/ops/cuda/write_gates.hpp>
 #include <limits>
@@ -75,8 +76,8 @@ struct gates {
   }
 };
 
-kv::launch_config numbers(int threads, int processors) {
-  kv::launch_config made;
+launch_numbers numbers(int threads, int processors) {
+  launch_numbers made;
   made.entry_threads = threads;
   made.processors = processors;
   return made;
@@ -198,7 +199,7 @@ TEST_SUITE("device/gates") {
     mock_queries const memory(cache, kv::codec::f32, 1, 1);
     kv::score_view const among = kv::contiguous_scores(cache.lanes(), kv::granularity::token, scores.data(), 4);
     kv::token_features const features{sums.data(), 8, 4};
-    kv::ops::feature_sums(device, kv::keys_of(cache.view()), memory.view(), among, features);
+    kv::ops::feature_sums(device, kv::keys_of(cache.view()), memory.view(), kv::key_sums{}, among, features);
     CHECK(refused().empty());
     CHECK(error_of([&] { device.check(); }) ==
           "decide: count (3) = 3, but lanes that decide together hold equally many entries");

@@ -140,7 +140,7 @@ inline slot_options any_lists() {
 /// Does it on the host and on the device, and finds the same: what is left, and whether it is refused. `scratch`: bytes
 /// of the device's, if not what the cache's lists need.
 template <class Call>
-void alike(listed_batch& expected, listed_batch& found, kv::launch_config const& numbers, Call const& call,
+void alike(listed_batch& expected, listed_batch& found, launch_numbers const& numbers, Call const& call,
            std::size_t scratch = 0) {
   kv::host_executor host;
   device_executor device(numbers, found.cache.options.seed);

@@ -20,13 +20,13 @@ struct every_third {
   KVPOLICY_HD constexpr bool operator()(int slot) const { return slot % 3 == 0; }
 };
 
-constexpr kv::launch_config few_threads{.segment_threads = 64, .entry_threads = 64, .lane_threads = 32};
+constexpr launch_numbers few_threads{.segment_threads = 64, .entry_threads = 64, .lane_threads = 32};
 
 enum class list_trouble { none, equal_slots, wrong_slot };
 
 /// Lists of any kind are checked and rewritten alike.
 template <class Shared>
-void rewrites(slot_options const& shape, kv::launch_config const& numbers, bool one_pool, list_trouble trouble,
+void rewrites(slot_options const& shape, launch_numbers const& numbers, bool one_pool, list_trouble trouble,
               bool redirects, bool distinct) {
   listed_batch expected(shape, one_pool), found(shape, one_pool);
   for (listed_batch* on : {&expected, &found}) {

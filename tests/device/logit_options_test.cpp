@@ -90,8 +90,8 @@ kv::attention_mass_options any_options() {
   return how;
 }
 
-kv::launch_config numbers_of(int threads, int entries) {
-  kv::launch_config made;
+launch_numbers numbers_of(int threads, int entries) {
+  launch_numbers made;
   made.entry_threads = threads;
   made.entries_of_a_block = entries;
   made.processors = 1;

@@ -16,7 +16,7 @@ namespace kvpolicy_test {
 namespace kv = kvpolicy;
 
 /// Few threads, or more: no result depends on it.
-inline kv::launch_config numbers_of(int threads) {
+inline launch_numbers numbers_of(int threads) {
   return {.segment_threads = threads,
           .entry_threads = threads,
           .entries_of_a_block = 48,
@@ -115,7 +115,7 @@ struct raise_fault {
 template <class Verb, class Save>
 bool is_idle_after_a_fault(device_executor& device, Verb const& verb, Save const& save) {
   auto const before = save();
-  device.launch({1, 32, 0}, raise_fault{device.faults()});
+  device.launch(kv::launch_shape{}, raise_fault{device.faults()});
   verb();
   bool told = false;
   try {

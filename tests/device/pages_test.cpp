@@ -23,8 +23,8 @@ namespace {
 
 using namespace kvpolicy_test;
 
-kv::launch_config any_numbers() {
-  kv::launch_config numbers;
+launch_numbers any_numbers() {
+  launch_numbers numbers;
   numbers.row_threads = *rc::gen::element(64, 32, 128);
   numbers.entry_threads = *rc::gen::element(64, 32, 128);
   numbers.processors = *rc::gen::element(1, 3);

@@ -158,6 +158,11 @@ TEST_SUITE("device/policies") {
   TEST_CASE("a policy keeps on the device what it keeps on the host, and leaves the same cache") {
     agree("streaming_llm", kv::policies::streaming_llm({.budget = 7, .sinks = 2}));
     agree("snapkv", kv::policies::snapkv({.budget = 9, .score = {.window = 4}, .sinks = 1}));
+    agree("pyramid_kv", kv::policies::pyramid_kv({.budget = 9, .score = {.window = 3}, .beta = 4}));
+    for (auto const then : {kv::rest_order::recency, kv::rest_order::random}) {
+      kv::put_first const score{.score_of = kv::snapkv{.window = 2, .pool = kv::no_pool{}}, .part = 0.5, .then = then};
+      agree("put_first", kv::eviction{.score = score, .protect = kv::sinks{1}, .budget = kv::per_lane{8}});
+    }
     agree("h2o", kv::policies::h2o({.budget = 8}));
     agree("trim_kv", kv::policies::trim_kv({.budget = 11}));
     agree("knorm", kv::policies::knorm({.budget = 10}));

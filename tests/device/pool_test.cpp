@@ -58,7 +58,7 @@ TEST_SUITE("device/pool") {
       kv::pooling const by = *rc::gen::element<kv::pooling>(kv::max_pool{width}, kv::avg_pool{width}, kv::no_pool{});
       int const tail = *rc::gen::element(0, 1, 16, 97, 500);
       bool const ties = *rc::gen::arbitrary<bool>();
-      kv::launch_config numbers;
+      launch_numbers numbers;
       numbers.entry_threads = *rc::gen::element(32, 64, 128);
       numbers.entries_of_a_block = *rc::gen::element(8, 96, 1024);
       kv::host_executor host;

@@ -65,7 +65,7 @@ void poison(kv::keep_set const& keep) {
 /// Devices that launch otherwise; each is used again and again, so that what is left in its scratch does not matter.
 struct devices {
   static constexpr int many = 5;
-  static kv::launch_config config(int threads, int lane_threads, int collected) {
+  static launch_numbers config(int threads, int lane_threads, int collected) {
     return {.segment_threads = threads, .entry_threads = 32, .lane_threads = lane_threads, .collected_keys = collected};
   }
   device_executor of[many] = {device_executor(config(64, 64, 32), 1), device_executor(config(32, 32, 33), 2),

@@ -61,8 +61,8 @@ class closed_executor : public emulated_executor {
     std::size_t count_;
   };
 
-  template <class Kernel>
-  void launch(kv::launch_shape const& shape, Kernel const& kernel) {
+  template <class Threads, class Kernel>
+  void launch(kv::launch_shape<Threads> const& shape, Kernel const& kernel) {
     device_memory().open();
     emulated_executor::launch(shape, kernel);
     device_memory().close();

@@ -28,6 +28,7 @@ std::map<std::string, kv::any_policy> every_policy() {
   return {{"full", ready::full()},
           {"streaming_llm", ready::streaming_llm({.budget = 8})},
           {"snapkv", ready::snapkv({.budget = 8, .score = {.window = 3}})},
+          {"pyramid_kv", ready::pyramid_kv({.budget = 8, .score = {.window = 3}})},
           {"h2o", ready::h2o({.budget = 8})},
           {"tova", ready::tova({.budget = 8})},
           {"intent_kv", ready::intent_kv({.budget = 8, .score = {.tail = 2}})},
@@ -54,7 +55,9 @@ std::string text_of(std::filesystem::path const& file) {
 
 TEST_SUITE("laws/shipped") {
   TEST_CASE("every scorer of the registry is in the list of the laws, but those with tests of their own") {
-    std::set<std::string> known, listed_here{"external", "intent_kv", "trim_kv"};
+    std::set<std::string> known, listed_here{"external",   "intent_kv",    "trim_kv", "observed_attention", "carried",
+                                             "fast_kvzip", "lookahead_kv", "dapq",    "pyramid_kv",         "nacl",
+                                             "sir_llm",    "locret",       "lu_kv"};
     for (auto const& each : kv::shipped().list()) known.insert(each.name);
     std::apply([&](auto const&... each) { (listed_here.insert(each.name), ...); }, named_scorers{});
     CHECK(known == listed_here);

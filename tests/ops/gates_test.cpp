@@ -237,20 +237,22 @@ TEST_SUITE("ops/write_gates") {
   TEST_CASE("entries that come one by one have the gates that they have together, bit for bit") {
     dice from(12);
     constexpr int entries = 31;
-    write_gate const gate(from, 1, 1, 20, 40);
-    paged_rows pre(from, kv::codec::bf16, 20, 1, entries, 3);
-    for (kv::isa const simd_level : every_isa) {
-      kv::host_executor exec(1, simd_level);
-      kv::ops::write_gates.reserve(exec, gate.view());
-      kv::row_view rows = pre.view(1);
-      some_lanes together(1, 1, entries);
-      kv::ops::write_gates(exec, together.lanes, rows, rows, gate.view(), together.rows);
-      for (int e = 0; e < entries; ++e) {
-        rows.rows.base = pre.row(0, e);
-        rows.where = kv::identity_map(1);
-        some_lanes alone(1, 1, 1);
-        kv::ops::write_gates(exec, alone.lanes, rows, rows, gate.view(), alone.rows);
-        REQUIRE(alone.result(0, 0) == together.result(0, e));
+    for (int const dims : {20, 21, 64}) {
+      write_gate const gate(from, 1, 1, dims, 40 + dims);
+      paged_rows pre(from, kv::codec::bf16, dims, 1, entries, 3);
+      for (kv::isa const simd_level : every_isa) {
+        kv::host_executor exec(1, simd_level);
+        kv::ops::write_gates.reserve(exec, gate.view());
+        kv::row_view rows = pre.view(1);
+        some_lanes together(1, 1, entries);
+        kv::ops::write_gates(exec, together.lanes, rows, rows, gate.view(), together.rows);
+        for (int e = 0; e < entries; ++e) {
+          rows.rows.base = pre.row(0, e);
+          rows.where = kv::identity_map(1);
+          some_lanes alone(1, 1, 1);
+          kv::ops::write_gates(exec, alone.lanes, rows, rows, gate.view(), alone.rows);
+          REQUIRE(alone.result(0, 0) == together.result(0, e));
+        }
       }
     }
   }
@@ -372,19 +374,22 @@ TEST_SUITE("ops/retention_gates") {
   TEST_CASE("rows that come one by one have the log beta that they have together, bit for bit") {
     dice from(22);
     constexpr int entries = 31;
-    retention_gate const gate(from, 1, 2, 300, 40);
-    std::vector<float> const rows = drawn(from, entries * 300, 2);
-    for (kv::isa const simd_level : every_isa) {
-      kv::host_executor exec(1, simd_level);
-      kv::ops::retention_gates.reserve(exec, gate.view());
-      kv::hidden_rows given{.base = reinterpret_cast<std::byte const*>(rows.data()), .dims = 300, .row = 1200};
-      some_lanes together(1, 2, entries);
-      kv::ops::retention_gates(exec, together.lanes, given, gate.view(), together.rows);
-      for (int e = 0; e < entries; ++e) {
-        some_lanes alone(1, 2, 1);
-        kv::ops::retention_gates(exec, alone.lanes, given, gate.view(), alone.rows);
-        for (int lane = 0; lane < 2; ++lane) REQUIRE(alone.result(lane, 0) == together.result(lane, e));
-        given.base += given.row;
+    for (int const width : {300, 521, 23}) {
+      retention_gate const gate(from, 1, 2, width, 40 + width % 50);
+      std::vector<float> const rows = drawn(from, entries * width, 2);
+      for (kv::isa const simd_level : every_isa) {
+        kv::host_executor exec(1, simd_level);
+        kv::ops::retention_gates.reserve(exec, gate.view());
+        kv::hidden_rows given{
+            .base = reinterpret_cast<std::byte const*>(rows.data()), .dims = width, .row = 4 * std::int64_t{width}};
+        some_lanes together(1, 2, entries);
+        kv::ops::retention_gates(exec, together.lanes, given, gate.view(), together.rows);
+        for (int e = 0; e < entries; ++e) {
+          some_lanes alone(1, 2, 1);
+          kv::ops::retention_gates(exec, alone.lanes, given, gate.view(), alone.rows);
+          for (int lane = 0; lane < 2; ++lane) REQUIRE(alone.result(lane, 0) == together.result(lane, e));
+          given.base += given.row;
+        }
       }
     }
   }

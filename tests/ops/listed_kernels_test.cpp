@@ -174,10 +174,60 @@ TEST_CASE("pool gives the same bits whatever the instruction set, at every place
           expected[static_cast<std::size_t>(e)] = kv::detail::pooled(by, scores.data(), count, e);
         for (kv::isa const level : levels()) {
           std::vector<float> is(scores.size());
-          kv::detail::pool_row(level, by, scores.data(), count, is.data());
+          kv::detail::pool_part(level, by, scores.data(), count, 0, count, is.data());
           CHECK(same(is, expected));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("a row is pooled in place, block by block, as it is from a copy") {
+  dice random(7);
+  for (int const count : {0, 1, 9, 2047, 4096, 4097, 6144, 9999}) {
+    std::vector<float> scores(static_cast<std::size_t>(count));
+    for (float& each : scores) {  // of any size: means are divided as the instruction divides
+      auto const bits =
+          static_cast<std::uint32_t>(random.below(1 << 16)) << 16 | static_cast<std::uint32_t>(random.below(1 << 16));
+      std::memcpy(&each, &bits, sizeof each);
+      if (random.chance(2)) each = static_cast<float>(random.below(1 << 24)) * 0x1p-149f;
+    }
+    for (int const width : {1, 5, 7, 17, 33, 511, 513, 4001}) {
+      for (kv::pooling const by : {kv::pooling{kv::max_pool{width}}, kv::pooling{kv::avg_pool{width}}}) {
+        std::vector<float> expected(scores.size());
+        for (int e = 0; e < count; ++e)
+          expected[static_cast<std::size_t>(e)] = kv::detail::pooled(by, scores.data(), count, e);
+        for (kv::isa const level : levels()) {
+          std::vector<float> is = scores;
+          std::vector<float> window(scores.size());
+          kv::detail::pool_row(level, by, is.data(), count, window.data());
+          CHECK(same(is, expected));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("means of all kinds of sums are the bits of a division") {
+  dice random(8);
+  std::vector<float> scores(1 << 16);
+  for (int const width : {3, 5, 7, 9, 11, 21, 63, 1001}) {
+    int const apart = width;  // every sum has one score that is not 0
+    for (std::size_t e = 0; e < scores.size(); ++e) {
+      auto const bits =
+          static_cast<std::uint32_t>(random.below(0xFF00)) << 15 | static_cast<std::uint32_t>(random.below(1 << 15));
+      scores[e] = 0;
+      if (e % static_cast<std::size_t>(apart) == 0) std::memcpy(&scores[e], &bits, sizeof bits);
+    }
+    int const count = static_cast<int>(scores.size());
+    kv::pooling const by = kv::avg_pool{width};
+    std::vector<float> expected(scores.size());
+    for (int e = 0; e < count; ++e)
+      expected[static_cast<std::size_t>(e)] = kv::detail::pooled(by, scores.data(), count, e);
+    for (kv::isa const level : levels()) {
+      std::vector<float> is(scores.size());
+      kv::detail::pool_part(level, by, scores.data(), count, 0, count, is.data());
+      CHECK(same(is, expected));
     }
   }
 }

@@ -66,12 +66,55 @@ TEST_SUITE("ops/host/slot_kernels") {
       std::vector<int> const stays = in.of_marked(true), goes = in.of_marked(false);
       std::vector<int> slot = in.slot, dropped(goes.size() + 2, -7);
       slot.push_back(-7);
-      with.split(in.marks.data(), in.count(), static_cast<int>(goes.size()), slot.data(), dropped.data());
+      with.split(in.marks.data(), in.count(), static_cast<int>(goes.size()), slot.data(), slot.data(), dropped.data(),
+                 nullptr);
       CHECK(std::equal(stays.begin(), stays.end(), slot.begin()));
       CHECK(std::equal(goes.begin(), goes.end(), dropped.begin()));
       CHECK(slot.back() == -7);
       CHECK(dropped[goes.size()] == -7);
       CHECK(dropped.back() == -7);
+    });
+  }
+
+  TEST_CASE("split can leave the list alone, and sets the bytes of the units that it lists, and no others") {
+    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+      std::vector<int> const stays = in.of_marked(true), goes = in.of_marked(false);
+      std::vector<int> const slot = in.slot;
+      std::vector<int> dropped(goes.size() + 1, -7);
+      std::vector<unsigned char> units(in.slot.size() + 4), expected = units;
+      with.split(in.marks.data(), in.count(), static_cast<int>(goes.size()), slot.data(), nullptr, dropped.data(),
+                 units.data());
+      for (int const one : goes) expected[static_cast<std::size_t>(one)] = 1;
+      CHECK(units == expected);
+      CHECK(std::equal(goes.begin(), goes.end(), dropped.begin()));
+      CHECK(dropped.back() == -7);
+      CHECK(slot == in.slot);
+      CHECK(!with.any_set(units.data(), stays.data(), static_cast<int>(stays.size())));
+      for (std::size_t e = 0; e < stays.size(); e += stays.size() > 300 ? 97u : 1u) {
+        std::vector<unsigned char> one(units.size());
+        one[static_cast<std::size_t>(stays[e])] = 1;
+        CHECK(with.any_set(one.data(), stays.data(), static_cast<int>(stays.size())));
+      }
+    });
+  }
+
+  TEST_CASE("ascends finds one number at any place that is not above the one before it, and a negative first one") {
+    each_list([](kv::detail::slot_kernels const& with, list const& in) {
+      std::vector<int> const& position = in.position;
+      int const n = in.count();
+      CHECK(with.ascends(position.data(), n));
+      for (std::size_t e = 1; e < position.size(); e += n > 300 ? 97 : 1) {
+        std::vector<int> wrong = position;
+        wrong[e] = wrong[e - 1];
+        CHECK(!with.ascends(wrong.data(), n));
+        wrong[e] = -1;
+        CHECK(!with.ascends(wrong.data(), n));
+      }
+      if (n > 0) {
+        std::vector<int> wrong = position;
+        wrong[0] = -1;
+        CHECK(!with.ascends(wrong.data(), n));
+      }
     });
   }
 

@@ -185,7 +185,7 @@ class side {
 
 /// The host and the device, who are asked the same.
 struct both_sides {
-  both_sides(dual_options const& how, policy_type const& policy, kv::launch_config const& numbers, std::uint64_t seed)
+  both_sides(dual_options const& how, policy_type const& policy, launch_numbers const& numbers, std::uint64_t seed)
       : device(numbers, seed), expected(how, policy, host), found(how, policy, device) {}
 
   /// What the host says to a call; the device must say as much, and be left the same.

@@ -13,9 +13,11 @@
 #include <kvpolicy/ops/cuda/faults.hpp>
 #include <memory>
 #include <numeric>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "support/launch_numbers.hpp"
 #include "support/sanitized.hpp"
 #if defined(KVPOLICY_TEST_ASAN)
 #include <sanitizer/asan_interface.h>
@@ -31,16 +33,21 @@ struct emulated {
 };
 
 /// One block at a time. Its threads take turns in an order that changes from round to round, so that a kernel which
-/// forgets a barrier is seen to depend on it; a barrier which not every thread reaches ends the program. Its own memory
-/// is made once, so that a test can tell whether a verb allocates.
+/// forgets a barrier is seen to depend on it; a barrier which not every thread reaches ends the program, and so does a
+/// collective whose storage an earlier one has used since the last barrier. Its own memory is made once, so that a test
+/// can tell whether a verb allocates.
 class emulated_block {
  public:
   emulated_block()
       : shared_(new std::byte[most_shared]),
         parity_(most_threads),
         slots_(2 * most_threads * slot_bytes),
+        values_(2 * most_threads * value_bytes),
+        epoch_(most_threads),
+        collectives_(most_threads),
         threads_(most_threads) {
     blocks_.reserve(1 << 16);
+    uses_.reserve(1 << 16);
     while (fibers_.size() < 128) fibers_.emplace_back();
     forbid(shared_.get(), most_shared);
   }
@@ -54,7 +61,10 @@ class emulated_block {
   [[nodiscard]] int threads() const { return shape_.threads; }
   [[nodiscard]] std::byte* shared() { return shared_.get(); }
 
-  void sync() { wait(state::at_block); }
+  void sync() {
+    ++epoch_[static_cast<std::size_t>(current_)];
+    wait(state::at_block);
+  }
   void sync_warp() { wait(state::at_warp); }
   void fence() {}
 
@@ -75,6 +85,48 @@ class emulated_block {
     T got{};
     std::memcpy(&got, values + static_cast<std::size_t>(from & (kv::detail::warp_size - 1)) * slot_bytes, sizeof got);
     return got;
+  }
+
+  // --- Collectives. Values are combined in the order in which CUB's warps do. ----------------------------------------
+
+  template <int Width = kv::detail::warp_size, class T, class Combine>
+  [[nodiscard]] T reduce_warp(T value, Combine const& combine) {
+    auto* const values = exchange(value);
+    int const first = current_ % kv::detail::warp_size / Width * Width;
+    return combined<T, Width>(values + static_cast<std::size_t>(first) * slot_bytes, slot_bytes, combine);
+  }
+
+  template <class T, class Combine>
+  [[nodiscard]] T reduce(kv::collective_storage* storage, T value, Combine const& combine) {
+    auto const* const values = gather(storage, sizeof *storage, value);
+    T all = combined<T, kv::detail::warp_size>(values, value_bytes, combine);
+    for (int t = kv::detail::warp_size; t < threads(); t += kv::detail::warp_size) {
+      auto const* const of_warp = values + static_cast<std::size_t>(t) * value_bytes;
+      all = combine(all, combined<T, kv::detail::warp_size>(of_warp, value_bytes, combine));
+    }
+    return all;
+  }
+
+  template <class T>
+  [[nodiscard]] kv::prefix_sum<T> exclusive_sum(kv::collective_storage* storage, T value) {
+    auto const* const values = gather(storage, sizeof *storage, value);
+    kv::prefix_sum<T> sum{};
+    for (int t = 0; t < threads(); ++t) {
+      if (t == current_) sum.before = sum.all;
+      sum.all += value_at<T>(values, value_bytes, t);
+    }
+    return sum;
+  }
+
+  [[nodiscard]] kv::prefix_sum<int> rank(kv::collective_storage* storage, bool vote) {
+    return exclusive_sum(storage, vote ? 1 : 0);
+  }
+
+  void sort(std::byte* storage, int* values, int count) {
+    if (count > kv::sorted_of_a_thread * threads()) fail("a block does not sort so many numbers");
+    static_cast<void>(gather(storage, kv::sort_bytes(threads()), 0));
+    if (sorting_++ == 0) std::sort(values, values + count);
+    if (sorting_ == threads()) sorting_ = 0;
   }
 
   /// sum += a b, each product rounded when it is added, from what the warp's other threads hold.
@@ -120,7 +172,7 @@ class emulated_block {
 
   /// `random`: a state that says in which order blocks and threads run.
   template <class Kernel>
-  void run(kv::launch_shape const& shape, Kernel const& kernel, std::uint64_t& random) {
+  void run(kv::launch_shape<int> const& shape, Kernel const& kernel, std::uint64_t& random) {
     auto const threads = static_cast<std::size_t>(shape.threads);
     if (shape.threads <= 0 || threads % kv::detail::warp_size != 0 || threads > most_threads) {
       fail("the number of threads is no multiple of 32, or more than 1024");
@@ -141,9 +193,10 @@ class emulated_block {
   }
 
  private:
-  enum class state { ready, at_block, at_warp, done };
+  enum class state { ready, at_block, at_collective, at_warp, done };
   static constexpr std::size_t stack_bytes = 256 * 1024;
   static constexpr std::size_t slot_bytes = 16;
+  static constexpr std::size_t value_bytes = 32;
   static constexpr std::size_t most_threads = 1024;
   static constexpr std::size_t most_shared = 227 * 1024;
 
@@ -166,6 +219,14 @@ class emulated_block {
     void* fake_stack = nullptr;
   };
 
+  /// The storage of a collective, and how many barriers came before.
+  struct storage_use {
+    std::byte* begin;
+    std::byte* end;
+    int epoch;
+    friend bool operator==(storage_use const&, storage_use const&) = default;
+  };
+
   [[noreturn]] static void fail(char const* why) {
     std::fprintf(stderr, "emulated device: %s\n", why);
     std::abort();
@@ -174,6 +235,9 @@ class emulated_block {
   void run_block(int index) {
     index_ = index;
     std::memset(shared_.get(), 0xCD, shape_.shared);  // shared memory begins as anything
+    std::fill_n(epoch_.begin(), shape_.threads, 0);
+    std::fill_n(collectives_.begin(), shape_.threads, 0);
+    uses_.clear();
     for (int t = 0; t < shape_.threads; ++t) {
       fiber& one = fibers_[static_cast<std::size_t>(t)];
       if (one.context == nullptr) {
@@ -218,6 +282,7 @@ class emulated_block {
       any = true;
     };
     if (all_at(0, shape_.threads, state::at_block)) go_on(0, shape_.threads);
+    if (all_at(0, shape_.threads, state::at_collective)) go_on(0, shape_.threads);
     for (int t = 0; t < shape_.threads; t += kv::detail::warp_size) {
       if (all_at(t, t + kv::detail::warp_size, state::at_warp)) go_on(t, t + kv::detail::warp_size);
     }
@@ -236,6 +301,56 @@ class emulated_block {
     std::memcpy(slots + static_cast<std::size_t>(current_ - first) * slot_bytes, &value, sizeof value);
     sync_warp();
     return slots;
+  }
+
+  /// The values that all threads give to a collective. Its storage holds anything before and after.
+  template <class T>
+  std::byte const* gather(void* storage, std::size_t bytes, T const& value) {
+    static_assert(sizeof(T) <= value_bytes && std::is_trivially_copyable_v<T>);
+    auto const at = static_cast<std::size_t>(current_);
+    auto* const values = values_.data() + static_cast<std::size_t>(collectives_[at] % 2) * most_threads * value_bytes;
+    use_storage(static_cast<std::byte*>(storage), bytes);
+    std::memset(storage, 0xEE, bytes);
+    std::memcpy(values + at * value_bytes, &value, sizeof value);
+    wait(state::at_collective);
+    std::memset(storage, 0xDD, bytes);
+    return values;
+  }
+
+  /// Ends the program if a collective has used this storage since the last barrier, or if threads are in different
+  /// ones.
+  void use_storage(std::byte* storage, std::size_t bytes) {
+    auto const at = static_cast<std::size_t>(current_);
+    storage_use const mine{storage, storage + bytes, epoch_[at]};
+    auto const here = static_cast<std::size_t>(collectives_[at]++);
+    if (here < uses_.size()) {
+      if (!(uses_[here] == mine)) fail("the threads of a block call different collectives");
+      return;
+    }
+    for (auto before = uses_.rbegin(); before != uses_.rend() && before->epoch == mine.epoch; ++before) {
+      if (mine.begin < before->end && before->begin < mine.end) {
+        fail("the storage of a collective is used again before a barrier");
+      }
+    }
+    uses_.push_back(mine);
+  }
+
+  template <class T>
+  static T value_at(std::byte const* values, std::size_t stride, int thread) {
+    alignas(T) std::byte raw[sizeof(T)];
+    std::memcpy(raw, values + static_cast<std::size_t>(thread) * stride, sizeof(T));
+    return *reinterpret_cast<T const*>(raw);
+  }
+
+  /// The values of neighbouring threads: those of pairs, then those of fours, and so on.
+  template <class T, int Width, class Combine>
+  static T combined(std::byte const* values, std::size_t stride, Combine const& combine) {
+    if constexpr (Width == 1) {
+      return value_at<T>(values, stride, 0);
+    } else {
+      return combine(combined<T, Width / 2>(values, stride, combine),
+                     combined<T, Width / 2>(values + Width / 2 * stride, stride, combine));
+    }
   }
 
   /// One half of a word that a thread of the warp gave, as a number.
@@ -298,7 +413,7 @@ class emulated_block {
 
   void wait(state where) { leave(where); }
 
-  kv::launch_shape shape_{};
+  kv::launch_shape<int> shape_{};
   int index_ = 0;
   int current_ = 0;
   std::uint64_t* random_ = nullptr;
@@ -308,6 +423,11 @@ class emulated_block {
   std::deque<fiber> fibers_;  ///< a fiber knows where it is
   std::vector<int> parity_;
   std::vector<std::byte> slots_;
+  std::vector<std::byte> values_;
+  std::vector<int> epoch_;        ///< barriers that a thread has passed
+  std::vector<int> collectives_;  ///< collectives that a thread has begun
+  std::vector<storage_use> uses_;
+  int sorting_ = 0;  ///< threads that have left the sort
   std::vector<int> blocks_, threads_;
   boost::context::detail::fcontext_t scheduler_ = nullptr;
   [[maybe_unused]] void const* main_stack_ = nullptr;
@@ -334,11 +454,12 @@ class emulated_executor {
 
   /// Few threads and small pieces: more of a kernel's seams in small tests.
   explicit emulated_executor(std::uint64_t seed = 1) : emulated_executor(small_numbers(), seed) {}
-  emulated_executor(kv::launch_config const& numbers, std::uint64_t seed) : config_(numbers), random_(seed * 2 + 1) {
+  emulated_executor(launch_numbers const& numbers, std::uint64_t seed)
+      : config_(numbers.config()), threads_(numbers.threads()), random_(seed * 2 + 1) {
     static_cast<void>(block());
   }
 
-  [[nodiscard]] static kv::launch_config small_numbers() {
+  [[nodiscard]] static launch_numbers small_numbers() {
     return {.segment_threads = 64,
             .entry_threads = 64,
             .entries_of_a_block = 96,
@@ -356,6 +477,7 @@ class emulated_executor {
   }
 
   [[nodiscard]] kv::launch_config const& config() const { return config_; }
+  [[nodiscard]] kv::block_threads<int, int, int, int> const& threads() const { return threads_; }
   [[nodiscard]] std::byte* scratch() { return scratch_.data(); }
   [[nodiscard]] int* tickets() { return tickets_; }
   [[nodiscard]] kv::device_error faults() { return {&fault_}; }
@@ -366,10 +488,10 @@ class emulated_executor {
   static void synchronize() {}
   void check() { kv::detail::throw_fault(std::exchange(fault_, kv::device_error::nothing)); }
 
-  template <class Kernel>
-  void launch(kv::launch_shape const& shape, Kernel const& kernel) {
+  template <class Threads, class Kernel>
+  void launch(kv::launch_shape<Threads> const& shape, Kernel const& kernel) {
     static_assert(sizeof(Kernel) <= 4096, "a kernel's arguments have 4 KiB");
-    if (shape.blocks > 0) block().run(shape, kernel, random_);
+    if (shape.blocks > 0) block().run({shape.blocks, shape.threads, shape.shared}, kernel, random_);
   }
 
  private:
@@ -379,6 +501,7 @@ class emulated_executor {
   }
 
   kv::launch_config config_;
+  kv::block_threads<int, int, int, int> threads_;
   std::uint64_t random_;
   std::vector<std::byte> scratch_;
   std::uint64_t fault_ = kv::device_error::nothing;

@@ -17,8 +17,8 @@ class executor_on_device : public kvpolicy_test::emulated_executor {
   explicit executor_on_device(int = 1) {}
   executor_on_device(int, isa) {}
 
-  template <class Kernel>
-  void launch(launch_shape const& shape, Kernel const& kernel) {
+  template <class Threads, class Kernel>
+  void launch(launch_shape<Threads> const& shape, Kernel const& kernel) {
     emulated_executor::launch(shape, kernel);
     check();
   }

@@ -1,6 +1,7 @@
 // Checks that read counts and positions. They run for executors whose memory the host can read.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstring>
 #include <kvpolicy/core/cache.hpp>
@@ -69,6 +70,17 @@ inline void refuse_counts_of_lane(char const* call, lanes const& batch, lane one
       [&] { return "a lane's drafts are among the " + std::to_string(count) + " entries that it holds"; });
 }
 
+/// True if all counts of a sequence without drafts are within their limits, and stand side by side. False: unknown.
+inline bool plain_counts_fit(lanes const& batch, int sequence) {
+  bool const side_by_side = batch.count.head == 1 && batch.count.layer == batch.heads;
+  if (!side_by_side || batch.in_flight != nullptr) return false;
+  int const* const count = batch.count.row(lane{sequence, batch.layer_begin, 0});
+  int const lanes_here = batch.layers() * batch.heads;
+  unsigned most = 0;  // a negative count is more than any other
+  for (int i = 0; i < lanes_here; ++i) most = std::max(most, static_cast<unsigned>(count[i]));
+  return most <= static_cast<unsigned>(batch.bound);
+}
+
 /// Refuses counts of the sequences [first, last) that are negative or above the bound, and numbers of drafts that are
 /// negative or above the lane's count. Cost: reads each count once, and counts that lanes share only once.
 inline void refuse_counts(char const* call, lanes const& batch, int first, int last) {
@@ -79,6 +91,7 @@ inline void refuse_counts(char const* call, lanes const& batch, int first, int l
   int const layer_end = batch.count.layer == 0 ? batch.layer_begin + 1 : batch.layer_end;
   int const heads = batch.count.head == 0 ? 1 : batch.heads;
   for (int sequence = first; sequence < last; ++sequence) {
+    if (plain_counts_fit(batch, sequence)) continue;
     for (int layer = batch.layer_begin; layer < layer_end; ++layer) {
       for (int head = 0; head < heads; ++head) {
         lane const one{sequence, layer, head};

@@ -54,7 +54,7 @@ class state {
     }
     for (column const& about : keeps.columns(model_, lanes_.bound)) {
       std::size_t const units = static_cast<std::size_t>(about.units != 0 ? about.units : lanes_.bound + slack_);
-      auto const row = static_cast<std::int64_t>(units * static_cast<std::size_t>(about.bytes));
+      std::int64_t const row = bytes_of_row(about, units);
       memory_.emplace_back(*exec_, static_cast<std::size_t>(row) * static_cast<std::size_t>(lanes_.size()));
       by_lane<std::byte> const rows{memory_.back().data() - row * lanes_.layer_begin * lanes_.heads,
                                     row * lanes_.heads * lanes_.layers(), row * lanes_.heads, row};
@@ -149,6 +149,13 @@ class state {
   [[nodiscard]] detail::slot_history const& history() const { return history_; }
 
  private:
+  /// Rows of `per::lane_entry` begin with a cache line each, if their elements divide one.
+  [[nodiscard]] static std::int64_t bytes_of_row(column const& about, std::size_t units) {
+    constexpr std::size_t line = 64;
+    std::size_t const bytes = units * static_cast<std::size_t>(about.bytes);
+    bool const pads = about.one == per::lane_entry && line % static_cast<std::size_t>(about.bytes) == 0;
+    return static_cast<std::int64_t>(pads ? (bytes + line - 1) / line * line : bytes);
+  }
   [[nodiscard]] static std::size_t session_bytes_of(recorded_column const& each) {
     return each.about.one == per::session ? static_cast<std::size_t>(each.rows.sequence) : 0;
   }

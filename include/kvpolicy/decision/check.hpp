@@ -31,6 +31,11 @@ void check_policy(char const* call, Policy const& policy, shape const& model) {
   if constexpr (requires { policy.protect; }) check_part(call, policy.protect);
   check_part(call, policy.budget);
   if constexpr (requires { policy.trigger; }) check_part(call, policy.trigger);
+  if constexpr (requires { policy.budget.differs_by_layer(); }) {
+    bool const layers_decide_alone = policy.score.decides != granularity::token;
+    expects(layers_decide_alone || !policy.budget.differs_by_layer(), call, "budget", "different for each layer",
+            "layers that decide together have one budget");
+  }
   check_part(call, pick_of(policy));
   check_part(call, policy);
 }

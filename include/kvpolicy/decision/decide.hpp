@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/decision/bag.hpp>
+#include <kvpolicy/decision/first.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
 #include <kvpolicy/decision/refusals.hpp>
@@ -67,6 +68,10 @@ void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals
     }
     if constexpr (scores_by_entry<score_type, Bag> && std::same_as<decltype(pick_of(policy)), lowest_one>) {
       if (by_entry) return void(ops::argmin_of(exec, scores, policy.score.entry_scores(all_signals), rule, keep));
+    }
+    if constexpr (puts_first<score_type>) {
+      static_assert(std::same_as<decltype(pick_of(policy)), top>, "kvpolicy: put_first is of the pick top");
+      put_first(exec, policy.score, all_signals, rule, scores, keep);
     }
     picking_verb<Policy>{}(exec, scores, rule, keep);
   });

@@ -81,7 +81,7 @@ struct overwrite {
     };
     detail::for_each_lane(keep.lanes, 0, keep.lanes.size(), fetch, [&](int i, lane one) {
       for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) {
-        int const slot = list_slot(part, one, ordinal);
+        int const slot = part.where.list(one)[ordinal];
         expects(
             slot >= 0 && slot < part.where.units, "apply", "list",
             [&] {
@@ -91,9 +91,6 @@ struct overwrite {
             [&] { return "the pool has slots 0 to " + std::to_string(part.where.units - 1); });
       }
     });
-  }
-  [[nodiscard]] int list_slot(cache const& part, lane one, int ordinal) const {
-    return static_cast<int>(part.where.at(one, ordinal).unit);
   }
 };
 static_assert(applier<overwrite>);

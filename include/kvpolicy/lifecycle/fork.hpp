@@ -18,7 +18,7 @@ void copy_columns(Executor& exec, state<Executor> const& from, int source, state
     recorded_column const& written = to.columns()[i];
     lane const first{source, from.lanes().layer_begin, 0};
     lane const there{target, from.lanes().layer_begin, 0};
-    if (read.rows.head == written.rows.head && from.slack() == 0) {
+    if (read.rows.head == written.rows.head && from.slack() == 0 && to.slack() == 0) {
       exec.copy(written.rows.row(there), read.rows.row(first), static_cast<std::size_t>(read.rows.sequence));
       continue;
     }

@@ -1,4 +1,4 @@
-// Verbs: add the output of a small trained head to the scores of tokens.
+// Verb: adds the output of a small trained head to the scores of tokens.
 #pragma once
 
 #include <cmath>
@@ -7,6 +7,7 @@
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
+#include <kvpolicy/ops/feature_sums.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -76,20 +77,6 @@ struct residual_head {
   friend bool operator==(residual_head const&, residual_head const&) = default;
 };
 
-/// Input features of a residual head, for every sequence: row 0 is the feature of the memory, and row 1 + e that of
-/// entry e. They are sums over heads until `residual` has divided them, and means afterwards.
-struct token_features {
-  float* data = nullptr;
-  int dims = 0;
-  int bound = 0;
-  [[nodiscard]] static constexpr std::int64_t scratch_floats(lanes const& batch, int dims) {
-    return (std::int64_t{batch.bound} + 1) * dims * batch.sequences;
-  }
-  [[nodiscard]] KVPOLICY_HD constexpr float* row(int sequence, int i) const {
-    return data + ((std::int64_t{bound} + 1) * sequence + i) * dims;
-  }
-};
-
 /// Options of `residual`.
 struct residual_options {
   int tail = 32;                ///< how many of the last query rows stand for an unknown span
@@ -131,28 +118,11 @@ struct residual_sizes {
 
 namespace ops {
 
-/// `feature_sums(exec, keys, memory, scores, out)`: computes the sum of each entry's keys over the lanes, and the sum
-/// of the memory's rows over layers and query heads.
-///
-/// - in: `keys` of `scores.lanes`; `memory`, with one row per query head.
-/// - out: `out`, float32. Rows of entries that are not committed are zero.
-/// - cost: reads all keys once. Sums are in single precision, in the order of the lanes. Scratch per worker: D floats.
-struct feature_sums_t : verb<feature_sums_t> {
-  static constexpr auto name = "feature_sums";
-  static void check(keys const& from, query_view const& memory, score_view const& scores, token_features const& out) {
-    expects(from.rows.dims == memory.dims && out.dims == memory.dims, "feature_sums", "memory.dims", memory.dims,
-            "keys, memory and features have one head size");
-    expects(scores.decides == granularity::token, "feature_sums", "decides", to_string(scores.decides),
-            "features are of tokens, over all layers and heads");
-  }
-};
-inline constexpr feature_sums_t feature_sums{};
-
 /// `residual(exec, features, turn, head, how, out, temp_storage)`: out[e] += alpha r_e for every candidate, which is an
 /// entry whose score is not -inf.
 ///
-/// - in: `features`, sums over all ranks, which this verb turns into means; `turn`, which defines the span. The live
-///   entries of the span are attended to; if there are none, c = 0.
+/// - in: `features`, sums over all ranks, which this verb may overwrite with means; `turn`, which defines the span. The
+///   live entries of the span are attended to; if there are none, c = 0.
 /// - in, out: `out` [sequences, entries], the scores of the rule over all ranks.
 /// - ranks: scores and sums must be reduced over ranks before. The head is not linear, so the sum of the outputs of
 ///   ranks would be another score.

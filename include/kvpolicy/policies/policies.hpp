@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/admission/admission.hpp>
+#include <kvpolicy/budget/ramp.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
@@ -67,6 +68,21 @@ struct streaming_llm_options {
 /// Keeps the entries that receive the most pooled attention from the observation window. Decide once, at the end of the
 /// prefill.
 [[nodiscard]] constexpr auto snapkv(options<kvpolicy::snapkv> with = {}) { return detail::keep_best(with); }
+
+/// The options of PyramidKV.
+struct pyramid_kv_options {
+  int budget = 1024;  ///< entries that a lane may keep on average over the layers, forced ones included
+  kvpolicy::snapkv score = {};
+  double beta = 20;
+  int sinks = 0;
+};
+/// Keeps what SnapKV keeps, with budgets that fall from the first layer to the last. Decide once, at the end of the
+/// prefill.
+[[nodiscard]] constexpr auto pyramid_kv(pyramid_kv_options with = {}) {
+  return eviction{.score = with.score,
+                  .protect = kvpolicy::sinks{with.sinks},
+                  .budget = ramp{with.budget, {.beta = with.beta, .window = with.score.window}}};
+}
 
 /// Keeps the entries that have received the most attention so far, and the most recent ones. Observe and decide after
 /// every forward.

@@ -9,8 +9,10 @@
 #include <kvpolicy/ops/host/attention_mass.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/feature_sums.hpp>
 #include <kvpolicy/ops/host/fold.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/pool.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
@@ -52,6 +54,9 @@ class basic_any_policy {
   /// Which lanes share a budget. If it is more than decide together, lanes may keep different numbers of entries.
   [[nodiscard]] budget_scope scope() const { return inner_->scope(); }
 
+  /// How many entries are kept.
+  [[nodiscard]] any_budget const& budget() const { return inner_->budget(); }
+
   friend bool operator==(basic_any_policy const& a, basic_any_policy const& b) { return a.inner_->equals(*b.inner_); }
   friend std::string print(basic_any_policy const& policy) { return policy.inner_->spell(); }
 
@@ -85,6 +90,7 @@ class basic_any_policy {
     virtual ~interface() = default;
     [[nodiscard]] virtual granularity decides() const = 0;
     [[nodiscard]] virtual budget_scope scope() const = 0;
+    [[nodiscard]] virtual any_budget const& budget() const = 0;
     [[nodiscard]] virtual std::string spell() const = 0;
     [[nodiscard]] virtual void const* type() const = 0;
     [[nodiscard]] virtual bool equals(interface const& other) const = 0;
@@ -108,6 +114,7 @@ class basic_any_policy {
 
     [[nodiscard]] granularity decides() const override { return policy.score.decides; }
     [[nodiscard]] budget_scope scope() const override { return policy.budget.scope(); }
+    [[nodiscard]] any_budget const& budget() const override { return policy.budget; }
     [[nodiscard]] std::string spell() const override { return to_string(policy); }
     [[nodiscard]] void const* type() const override { return &tag; }
     [[nodiscard]] bool equals(interface const& other) const override {

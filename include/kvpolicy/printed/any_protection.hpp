@@ -3,8 +3,11 @@
 
 #include <array>
 #include <kvpolicy/budget/budget.hpp>
+#include <kvpolicy/budget/ramp.hpp>
 #include <kvpolicy/printed/set_fields.hpp>
 #include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/scorers/external.hpp>
+#include <tuple>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -108,9 +111,15 @@ static_assert(protection<any_protection>);
   return text;
 }
 
+/// How the lanes' shares of a budget differ: not at all, by a `layer_ramp`, or by a table of numbers.
+enum class sharing { fixed, ramp, table };
+
+[[nodiscard]] constexpr std::array<char const*, 3> names(sharing) { return {"fixed", "ramp", "table"}; }
+
 /// Any of the shipped budgets: tokens, a ratio or bytes, for each lane, for the lanes of a layer or for all lanes of a
-/// sequence. A spec writes it as `budget(1024)`, `budget(256, scope=layer, floor=0.2)`, `budget(ratio=0.5)`,
-/// `budget(bytes=67108864)` or `unlimited`.
+/// sequence, or tokens or a ratio on average, whose shares fall from layer to layer or stand in a table. A spec writes
+/// it as `budget(1024)`, `budget(256, scope=layer, floor=0.2)`, `budget(ratio=0.5)`, `budget(bytes=67108864)`,
+/// `budget(512, by=ramp, beta=20)` or `unlimited`.
 struct any_budget {
   enum class amount { tokens, ratio, bytes, unlimited };
 
@@ -121,6 +130,11 @@ struct any_budget {
   budget_scope shared_by = budget_scope::lane;
   double floor_part = 0;
   rounding round = rounding::exact;
+  bool says_lane = false;  ///< print `scope=lane`, because this scorer's budgets are shared unless a spec says so
+  sharing by = sharing::fixed;
+  layer_ramp shares{};            ///< of `by = ramp`
+  label table{};                  ///< of `by = table`: its name
+  by_lane<int const> in_table{};  ///< one number for each lane of a sequence, which a registry finds by that name
 
   constexpr any_budget() = default;
   constexpr any_budget(per_lane from) : tokens(from.tokens) {}
@@ -131,6 +145,7 @@ struct any_budget {
   constexpr any_budget(drop_ratio from) : of(amount::ratio), tokens(0), drop(from.drop), round(from.round) {}
   constexpr any_budget(in_bytes from) : of(amount::bytes), tokens(0), bytes(from.limit) {}
   constexpr any_budget(unlimited) : of(amount::unlimited), tokens(0) {}
+  constexpr any_budget(ramp from) : tokens(from.tokens), by(sharing::ramp), shares(from.shares) {}
 
   static constexpr auto name = "budget";
 
@@ -141,12 +156,20 @@ struct any_budget {
     detail::check_floor(call, floor_part);
     expects(floor_part == 0 || shared_by != budget_scope::lane, call, "budget.floor", floor_part,
             "a lane that shares with nobody has no floor: scope=layer or scope=global");
+    if (by == sharing::ramp) shares.check(call);
   }
   KVPOLICY_HD constexpr int operator()(lane this_lane, int count) const {
+    int const average = average_of(this_lane, count);
+    if (by == sharing::ramp) return shares(this_lane.layer, average, count);
+    return by == sharing::fixed || in_table.data == nullptr || count <= average ? average : *in_table.row(this_lane);
+  }
+  /// The number of entries of a lane, or the average over the layers.
+  [[nodiscard]] KVPOLICY_HD constexpr int average_of(lane this_lane, int count) const {
     if (of == amount::ratio) return drop_ratio{drop, round}(this_lane, count);
     if (of == amount::bytes) return in_bytes{bytes}(this_lane, count);
     return of == amount::tokens ? tokens : 0x7FFFFFFF;
   }
+  [[nodiscard]] constexpr bool differs_by_layer() const { return by != sharing::fixed; }
   [[nodiscard]] KVPOLICY_HD constexpr budget_scope scope() const { return shared_by; }
   [[nodiscard]] KVPOLICY_HD constexpr int floor(int share) const {
     return detail::floor_of_share(floor_part, round, share);
@@ -157,9 +180,16 @@ struct any_budget {
       counted.of = amount::tokens;
       counted.tokens = in_bytes{bytes}.in_entries(model, entry_bytes).tokens;
     }
+    counted.shares.layers = by == sharing::ramp ? model.layers : 0;
     return counted;
   }
-  friend bool operator==(any_budget const&, any_budget const&) = default;
+  friend bool operator==(any_budget const& a, any_budget const& b) {
+    auto const all = [](any_budget const& one) {
+      return std::tie(one.of, one.tokens, one.drop, one.bytes, one.shared_by, one.says_lane, one.floor_part, one.round,
+                      one.by, one.shares, one.table, one.in_table.data);
+    };
+    return all(a) == all(b);
+  }
 };
 static_assert(budget<any_budget>);
 
@@ -170,8 +200,10 @@ static_assert(budget<any_budget>);
   if (limit.of == any_budget::amount::ratio) text += "ratio=" + to_string(limit.drop);
   if (limit.of == any_budget::amount::bytes) text += "bytes=" + to_string(limit.bytes);
   if (limit.round != rounding::exact) text += ", rounding=" + to_string(limit.round);
-  if (limit.shared_by != budget_scope::lane) text += ", scope=" + to_string(limit.shared_by);
+  if (limit.shared_by != budget_scope::lane || limit.says_lane) text += ", scope=" + to_string(limit.shared_by);
   if (limit.floor_part != 0) text += ", floor=" + to_string(limit.floor_part);
+  if (limit.by == sharing::ramp) text += detail::print_ramp(limit.shares);
+  if (limit.by == sharing::table) text += ", by=table, table=" + to_string(limit.table);
   return text + ")";
 }
 

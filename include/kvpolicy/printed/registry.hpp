@@ -4,16 +4,21 @@
 #include <functional>
 #include <kvpolicy/printed/any_policy.hpp>
 #include <kvpolicy/printed/set_fields.hpp>
+#include <kvpolicy/printed/systems.hpp>
+#include <kvpolicy/scorers/carried.hpp>
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/lookahead_kv.hpp>
+#include <kvpolicy/scorers/observed_attention.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
 #include <kvpolicy/scorers/trim_kv.hpp>
+#include <map>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -23,6 +28,8 @@ struct scorer_info {
   std::vector<field_info> fields;
   std::vector<std::string> needs;  ///< the names of the signals that it reads
   granularity decides = granularity::lane;
+  bool decodes = true;        ///< false: it decides before the answer, and not in decode steps
+  bool prompts_only = false;  ///< it decides once, at the end of a prompt
 };
 
 /// A registry of scorers by name. It is a plain value: copy the shipped one, and add a scorer of your own in one line.
@@ -40,9 +47,7 @@ class basic_registry {
   /// - throws: `invalid_argument` if there is a scorer of that name.
   template <scorer Score>
   basic_registry& add(Score const& defaults) {
-    for (one const& each : all_) {
-      expects(each.info.name != Score::name, "registry", "name", Score::name, "there is a scorer of that name");
-    }
+    expect_new(Score::name);
     all_.push_back(describe(defaults));
     return *this;
   }
@@ -57,6 +62,43 @@ class basic_registry {
       return *this;
     }
     expects(false, "registry", "name", Score::name, "there is no scorer of that name");
+    return *this;
+  }
+
+  /// Adds a system: a name for a spec, whose fields are those of the scorer and of the budget. It prints as that spec.
+  /// - throws: `invalid_argument` if there is a scorer or a system of that name.
+  template <system_of_parts System>
+  basic_registry& add(System const& defaults) {
+    expect_new(System::name);
+    using score_type = decltype(defaults.scorer());
+    one made = describe(defaults.scorer());
+    made.info.name = System::name;
+    made.info.fields = list_fields(defaults);
+    parts joined;
+    defaults.join(joined);
+    if (joined.reduce) made.info.decides = joined.reduce->decides;
+    made.info.prompts_only = System::prompts_only;
+    made.info.decodes = !System::prompts_only;
+    made.make = [defaults](spec_part const& from, parts with) {
+      System chosen = defaults;
+      detail::set_fields(chosen, from);
+      detail::check_parsed(chosen, from.column);
+      if constexpr (requires { System::adds_protection; }) {
+        if (with.protect.count == any_protection::most) {
+          detail::refuse_spec(from.column, from.name, "at most eight protections are joined, its own included");
+        }
+      }
+      chosen.join(with);
+      return make_with<score_type>(chosen.scorer(), with);
+    };
+    all_.push_back(made);
+    return *this;
+  }
+
+  /// Gives a name to a table of shares, one for each lane of a sequence, in the executor's memory. Budgets
+  /// `by=table, table=NAME` of specs that are parsed later read it, also in decisions.
+  basic_registry& table(std::string const& name, by_lane<int const> shares) {
+    tables_.insert_or_assign(name, shares);
     return *this;
   }
 
@@ -75,7 +117,11 @@ class basic_registry {
     std::vector<spec_part> const spec = split_spec(text);
     std::vector<std::string> known;
     for (one const& each : all_) {
-      if (spec.front().name == each.info.name) return each.make(spec.front(), read_parts(spec));
+      if (spec.front().name == each.info.name) {
+        parts with = detail::read_parts(spec);
+        with.tables = &tables_;
+        return each.make(spec.front(), with);
+      }
       known.push_back(each.info.name);
     }
     detail::refuse_spec(spec.front().column, spec.front().name,
@@ -83,20 +129,18 @@ class basic_registry {
   }
 
  private:
-  /// The parts of a spec after its scorer.
-  struct parts {
-    any_protection protect{};
-    any_budget limit{};
-    over_budget trigger{};
-    bool limited = false;
-    bool triggered = false;
-    spec_part const* reduce = nullptr;
-  };
+  using parts = spec_parts;
 
   struct one {
     scorer_info info;
     std::function<policy(spec_part const&, parts const&)> make;
   };
+
+  void expect_new(char const* name) const {
+    for (one const& each : all_) {
+      expects(each.info.name != name, "registry", "name", name, "there is a scorer of that name");
+    }
+  }
 
   template <scorer Score>
   static one describe(Score const& defaults) {
@@ -107,151 +151,79 @@ class basic_registry {
     made.info.fields = list_fields(defaults);
     made.info.needs = std::move(needed);
     made.info.decides = Score::decides;
+    if constexpr (requires { Score::decodes; }) made.info.decodes = Score::decodes;
+    if constexpr (requires { Score::prompts_only; }) {
+      made.info.prompts_only = Score::prompts_only;
+      made.info.decodes = !Score::prompts_only;
+    }
     made.make = [defaults](spec_part const& from, parts const& with) { return make(defaults, from, with); };
     return made;
   }
-
-  /// The arguments of reduce_lanes.
-  struct reduction_by {
-    granularity decides = granularity::token;
-    reduction how = reduction::sum;
-    static constexpr auto fields() {
-      return std::tuple{field{"decides", &reduction_by::decides}, field{"how", &reduction_by::how}};
-    }
-  };
-
-  /// The arguments of `span` in a spec.
-  struct span_arguments {
-    int begin = 0;
-    int end = 0;
-    static constexpr auto fields() {
-      return std::tuple{field{"begin", &span_arguments::begin}, field{"end", &span_arguments::end}};
-    }
-  };
-
-  static std::vector<std::string> part_names() {
-    return {"reduce_lanes", "sinks", "recent", "span", "safe", "everything", "budget", "unlimited", "over_budget"};
-  }
-
-  template <class T>
-  static T read_part(spec_part const& from, T made = {}) {
-    detail::set_fields(made, from);
-    detail::check_parsed(made, from.column);
-    return made;
-  }
-
-  static void once(bool& given, spec_part const& from) {
-    if (given) detail::refuse_spec(from.column, from.name, "there is one before");
-    given = true;
-  }
-
-  static parts read_parts(std::vector<spec_part> const& spec) {
-    parts made;
-    for (std::size_t i = 1; i < spec.size(); ++i) {
-      spec_part const& from = spec[i];
-      if (from.name == "budget" || from.name == "unlimited") {
-        once(made.limited, from);
-        made.limit = from.name == "budget" ? read_budget(from) : any_budget(read_part<unlimited>(from));
-      } else if (from.name == "over_budget") {
-        once(made.triggered, from);
-        made.trigger = read_part<over_budget>(from);
-      } else if (from.name == "reduce_lanes") {
-        bool given = made.reduce != nullptr;
-        once(given, from);
-        made.reduce = &from;
-      } else {
-        add_protection(made.protect, from);
-      }
-    }
-    return made;
-  }
-
-  static void add_protection(any_protection& to, spec_part const& from) {
-    any_protection more;
-    if (from.name == "sinks") {
-      more = read_part<sinks>(from);
-    } else if (from.name == "recent") {
-      more = read_part<recent>(from);
-    } else if (from.name == "safe") {
-      more = read_part<safe>(from);
-    } else if (from.name == "everything") {
-      more = read_part<everything>(from);
-    } else if (from.name == "span") {
-      span_arguments where;
-      detail::set_fields(where, from);
-      position_span const made{where.begin, where.end};
-      detail::check_parsed(made, from.column);
-      more = made;
-    } else {
-      detail::refuse_spec(from.column, from.name, detail::accepted("there are the parts", part_names(), from.name));
-    }
-    if (to.count == any_protection::most) {
-      detail::refuse_spec(from.column, from.name, "at most eight protections are joined");
-    }
-    to.add(more.parts[0]);
-  }
-
-  static any_budget read_budget(spec_part const& from) {
-    budget_arguments with;
-    detail::set_fields(with, from);
-    int const amounts = (with.tokens != -1) + (with.drop != -1) + (with.bytes != -1);
-    if (amounts != 1) {
-      detail::refuse_spec(from.column, from.name,
-                          "it says how much once: budget(1024), budget(ratio=0.5) or budget(bytes=N)");
-    }
-    any_budget made;
-    made.of = with.drop != -1    ? any_budget::amount::ratio
-              : with.bytes != -1 ? any_budget::amount::bytes
-                                 : any_budget::amount::tokens;
-    made.tokens = with.tokens != -1 ? with.tokens : 0;
-    made.drop = with.drop != -1 ? with.drop : 0;
-    made.bytes = with.bytes != -1 ? with.bytes : 0;
-    made.shared_by = with.scope;
-    made.floor_part = with.floor;
-    made.round = with.round;
-    detail::check_parsed(made, from.column);
-    if (made.round != rounding::exact && made.of != any_budget::amount::ratio) {
-      detail::refuse_spec(from.column, from.name, "only a ratio is rounded");
-    }
-    return made;
-  }
-
-  /// The arguments of `budget` in a spec.
-  struct budget_arguments {
-    int tokens = -1;
-    double drop = -1;
-    std::int64_t bytes = -1;
-    budget_scope scope = budget_scope::lane;
-    double floor = 0;
-    rounding round = rounding::exact;
-    static constexpr auto fields() {
-      return std::tuple{field{"tokens", &budget_arguments::tokens}, field{"ratio", &budget_arguments::drop},
-                        field{"bytes", &budget_arguments::bytes},   field{"scope", &budget_arguments::scope},
-                        field{"floor", &budget_arguments::floor},   field{"rounding", &budget_arguments::round}};
-    }
-  };
 
   template <class Score>
   static policy make(Score score, spec_part const& from, parts const& with) {
     detail::set_fields(score, from);
     detail::check_parsed(score, from.column);
+    return make_with(score, with);
+  }
+
+  /// Scorers of which a spec may put the best entries first.
+  template <class Score>
+  static constexpr bool can_put_first =
+      std::same_as<Score, snapkv> || std::same_as<Score, carried> || std::same_as<Score, external>;
+
+  template <class Score>
+  static policy make_with(Score const& score, parts const& with) {
+    if (with.first) {
+      if constexpr (can_put_first<Score>) {
+        put_first<Score> const staged{score, with.first->tokens, with.first->part, with.first->then, with.first->seed};
+        detail::check_parsed(staged, with.first_column);
+        return make_lowered(staged, with);
+      } else {
+        detail::refuse_spec(with.first_column, "put_first", "it is of snapkv, carried and external");
+      }
+    }
+    return make_lowered(score, with);
+  }
+
+  template <class Score>
+  static policy make_lowered(Score const& score, parts const& with) {
     reduce_lanes<Score> lowered{score, Score::decides, reduction::sum};
-    if (with.reduce != nullptr) {
-      reduction_by by;
-      detail::set_fields(by, *with.reduce);
-      lowered.decides = by.decides;
-      lowered.how = by.how;
-      detail::check_parsed(lowered, with.reduce->column);
+    if (with.reduce) {
+      lowered.decides = with.reduce->decides;
+      lowered.how = with.reduce->how;
+      detail::check_parsed(lowered, with.reduce_column);
       if (lowered.decides == Score::decides) lowered.how = reduction::sum;  // there is nothing to reduce
     }
     any_budget limit = with.limit;
-    if constexpr (std::same_as<decltype(detail::forces_of(score)), everything>) {
+    using forced_type = decltype(detail::forces_of(score));
+    if constexpr (std::same_as<forced_type, everything>) {
       if (!with.limited) limit = unlimited{};
+    }
+    if (limit.by != sharing::fixed && lowered.decides == granularity::token) {
+      detail::refuse_spec(with.budget_column, to_string(limit.by), "layers that decide together have one budget");
+    }
+    if (limit.by == sharing::table) limit.in_table = find_table(limit.table, with);
+    if constexpr (std::same_as<forced_type, recent>)
+      limit.shares.window = limit.by == sharing::ramp ? score.forces().tokens : 0;
+    if constexpr (requires { Score::pools; }) {
+      bool const shares = limit.by == sharing::fixed && limit.of != any_budget::amount::unlimited;
+      if (shares && !with.scoped) limit.shared_by = Score::pools;
+      limit.says_lane = shares && limit.shared_by == budget_scope::lane;
     }
     return policy(lowered, with.protect, limit, with.trigger);
   }
 
+  static by_lane<int const> find_table(label const& name, parts const& with) {
+    auto const found = with.tables->find(name.text);
+    if (found == with.tables->end()) {
+      detail::refuse_spec(with.budget_column, to_string(name), "a table is given to the registry by its name");
+    }
+    return found->second;
+  }
+
   std::vector<one> all_;
+  std::map<std::string, by_lane<int const>> tables_;
 };
 
 /// A registry of scorers for the host.
@@ -269,7 +241,9 @@ template <executor Executor = host_executor>
       .add(knorm{})
       .add(random_scores{})
       .add(external{});
-  all.add(intent_kv{}).add(trim_kv{});
+  all.add(intent_kv{}).add(trim_kv{}).add(observed_attention{}).add(carried{});
+  all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
+  all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{});
   return all;
 }
 

@@ -71,6 +71,7 @@ class spec_reader {
 
   std::vector<spec_part> read() {
     std::vector<spec_part> parts;
+    section();
     do {
       parts.push_back(part());
       skip();
@@ -104,6 +105,20 @@ class spec_reader {
   }
   [[nodiscard]] std::string_view found() const { return text_.substr(at_, 1); }
 
+  /// The name of the section, `evict:`, which may be left out.
+  void section() {
+    skip();
+    std::size_t const begin = at_;
+    int const begins = column();
+    std::string_view const name = read_while(in_name);
+    bool const is_section = name == "evict" || name == "admit" || name == "select";
+    if (!is_section || !take(':')) {
+      at_ = begin;
+      return;
+    }
+    if (name != "evict") refuse_spec(begins, name, "only the section evict: has a text; others are composed in C++");
+  }
+
   spec_part part() {
     skip();
     int const begins = column();
@@ -135,7 +150,8 @@ class spec_reader {
 
 }  // namespace detail
 
-/// Splits a spec `name(argument, ...) | name | ...` into its parts, which are views into the text.
+/// Splits a spec `name(argument, ...) | name | ...`, which may begin with `evict:`, into its parts, which are views
+/// into the text.
 /// - throws: `invalid_argument` that names the column, the text that was found, and the texts that are accepted.
 [[nodiscard]] inline std::vector<spec_part> split_spec(std::string_view text) {
   return detail::spec_reader(text).read();

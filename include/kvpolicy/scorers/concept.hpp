@@ -28,8 +28,9 @@ namespace KVPOLICY_NAMESPACE {
 /// - `static constexpr bool ranks_candidates = true`: the scores depend on which entries compete. `out` then holds -inf
 ///   for every entry that the scorer or the policy forces, and 0 for the others (`key_domain::candidates`).
 /// - `entry_scores(in)`: the score of an entry as a function of this entry, for a scorer to which it is one; `score`
-/// then
-///   maps it. Decisions that drop one entry can do without a table of scores then. See `ops::argmin_of`.
+///   then maps it. Decisions that drop one entry can do without a table of scores then. See `ops::argmin_of`.
+/// - `places()` and `rest_scores(in)`: the best entries by `score` get their places first. `places` returns how many, a
+///   `first_places`, and `rest_scores` the function of an entry by which the others are ranked. See `put_first`.
 /// - `static constexpr bool any_order = true`: `score` does not depend on the order of the entries (`lane_order`). A
 ///   scorer that has `entry_scores` need not say so.
 /// - `check(call)`, or `check(call, shape)` if the model matters, refuses bad parameters. `refuse(exec, in)` refuses
@@ -41,7 +42,11 @@ namespace KVPOLICY_NAMESPACE {
 /// - `static constexpr bool rows_see_every_entry = true`: the positions of its query rows do not matter. A lane then
 ///   counts as observed as soon as it has a query row (`report::unobserved`).
 /// - `static constexpr unit scores_of = unit::page` and `int page`: it scores pages of so many entries, for a
-/// selection.
+///   selection.
+/// - `static constexpr bool decodes = false`: it decides before an answer, and not in decode steps.
+/// - `static constexpr bool prompts_only = true`: it decides once, at the end of a prompt.
+/// - `static constexpr budget_scope pools`: which lanes share the budget of a spec that does not say it. Only lists and
+///   specs read this and the two before.
 /// - `spare_rows(lanes, shape)` returns how many additional rows of floats it needs in a plan. Each is as long as a row
 ///   of scores.
 ///

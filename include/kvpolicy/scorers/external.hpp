@@ -31,9 +31,9 @@ struct label {
 /// Describes the text of a label, for error messages.
 [[nodiscard]] inline std::string wanted_text(label const*) { return "a name of at most 31 characters"; }
 
-/// Reads what `print` writes; false if it is too long.
+/// Reads what `print` writes; false if it is too long, or has a null character.
 [[nodiscard]] inline bool read_text(std::string_view text, label& to) {
-  if (text.size() >= sizeof to.text) return false;
+  if (text.size() >= sizeof to.text || text.find('\0') != std::string_view::npos) return false;
   to = {};
   for (std::size_t i = 0; i < text.size(); ++i) to.text[i] = text[i];
   return true;

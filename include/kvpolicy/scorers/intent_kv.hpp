@@ -8,6 +8,7 @@
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/residual.hpp>
 #include <kvpolicy/ops/scratch.hpp>
+#include <kvpolicy/recorders/record_key_sums.hpp>
 #include <kvpolicy/recorders/record_query_memory.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
@@ -32,8 +33,8 @@ enum class intent_mode { query, memory, learnable };
 /// forced, all of them even if they exceed the budget. The rule and the features of the residual are reduced over
 /// tensor-parallel ranks before the residual head reads them.
 ///
-/// Memory: L Hq D floats for each session. Mode `learnable` adds to the plan D floats for each token of the bound, and
-/// the scratch of the residual head.
+/// Memory: L Hq D floats for each session. Mode `learnable` adds to the state a sum of keys for each token (see
+/// `record_key_sums`), and to the plan D floats for each token of the bound and the scratch of the residual head.
 struct intent_kv {
   intent_mode mode = intent_mode::memory;
   float lambda = 0.5f;              ///< how fast the memory of a turn decays
@@ -57,6 +58,7 @@ struct intent_kv {
   using needs = kvpolicy::needs<keys, turn_queries>;
   using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::feature_sums_t, ops::residual_t>;
   static constexpr granularity decides = granularity::token;
+  static constexpr bool decodes = false;
   static constexpr bool ranks_candidates = true;
 
   /// Protects the prefix and the actionable span.
@@ -92,7 +94,8 @@ struct intent_kv {
   [[nodiscard]] constexpr over_budget triggers() const { return {min_growth > 0 ? min_growth - 1 : 0}; }
   [[nodiscard]] auto recorders() const {
     float const keep = mode == intent_mode::query ? 0.0f : static_cast<float>(std::exp(-static_cast<double>(lambda)));
-    return std::tuple{record_query_memory{keep, normalize_encoding, tail}};
+    return std::tuple{record_query_memory{keep, normalize_encoding, tail},
+                      record_key_sums{mode == intent_mode::learnable}};
   }
   [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {
     if (mode != intent_mode::learnable) return 0;
@@ -115,7 +118,7 @@ struct intent_kv {
   void add_residual(auto& exec, auto const& in, query_memory const& memory, score_view const& out) const {
     token_features const features{out.spare, residual.dims, out.lanes.bound};
     std::int64_t const floats = token_features::scratch_floats(out.lanes, residual.dims);
-    ops::feature_sums(exec, in.template get<keys>(), memory, out, features);
+    ops::feature_sums(exec, in.template get<keys>(), memory, in.template get<key_sums>(), out, features);
     ops::all_reduce(exec, features.data, static_cast<std::size_t>(floats));
     ops::residual(exec, features, in.template get<turn_queries>(), residual, residual_options{tail, cross_attention},
                   out, out.spare + floats);

@@ -78,6 +78,17 @@ struct reduce_lanes {
   {
     return score_of.recorders();
   }
+  /// Entries that are put first are so by the scores of those who decide together.
+  [[nodiscard]] constexpr auto places() const
+    requires requires(Score const& s) { s.places(); }
+  {
+    return score_of.places();
+  }
+  [[nodiscard]] auto rest_scores(auto const& in) const
+    requires requires(Score const& s) { s.rest_scores(in); }
+  {
+    return score_of.rest_scores(in);
+  }
   /// If there is something to reduce, it needs the rows of one layer, otherwise those that `score_of` asks for.
   [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {
     if (decides != score_of.decides) return batch.sequences * batch.heads;

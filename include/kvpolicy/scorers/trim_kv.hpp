@@ -48,6 +48,7 @@ struct trim_kv {
       float const* log_beta;
       int newest;
       int age_offset;
+      [[nodiscard]] KVPOLICY_HD float const* numbers() const { return log_beta; }
       KVPOLICY_HD float operator()(float, entry at) const {
         int const most = oldest - age_offset;
         int const since = newest - at.position;

@@ -98,7 +98,7 @@ struct implementation<ops::append_column_t, Backend> {
   template <class Executor>
   static void run_counted(Executor& exec, lanes const& batch, entry_numbers const& new_numbers,
                           by_lane<float> const& column) {
-    launch_shape const shape{batch.size(), detail::warp_size, 0};
+    launch_shape const shape{batch.size(), static_threads<detail::warp_size>{}, 0};
     exec.launch(shape, detail::counted_numbers_kernel{batch, new_numbers, column, exec.faults(), false});
     detail::launch_unless_fault(exec, shape,
                                 detail::counted_numbers_kernel{batch, new_numbers, column, exec.faults(), true});

@@ -90,19 +90,19 @@ struct count_promoted_kernel {
   device_error faults;
 
   [[nodiscard]] static constexpr std::size_t shared_bytes() {
-    return collective_bytes<std::int64_t>() + shared_arena::bytes_of_piece<int>(1);
+    return collective_bytes() + shared_arena::bytes_of_piece<int>(1);
   }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     shared_arena arena(block);
-    auto* const temp_storage = arena.take<std::int64_t>(warp_size + 1);
+    auto* const storage = arena.take<collective_storage>(1);
     auto* const last_storage = arena.take<int>(1);
     int const step = block.blocks() * block.threads();
     for (int i = block.index() * block.threads() + block.thread(); i < to.lanes.size(); i += step) {
       promotions[i] = promotion_of(block, i);
     }
-    if (last_block(block, ticket, last_storage)) add_up_lanes(block, temp_storage);
+    if (last_block(block, ticket, last_storage)) add_up_lanes(block, storage);
   }
 
  private:
@@ -141,7 +141,7 @@ struct count_promoted_kernel {
   }
 
   template <class Block>
-  KVPOLICY_HD void add_up_lanes(Block& block, std::int64_t* temp_storage) const {
+  KVPOLICY_HD void add_up_lanes(Block& block, collective_storage* storage) const {
     std::int64_t pages = 0;
     std::int64_t went = 0;
     std::int64_t over_cap = 0;
@@ -149,14 +149,16 @@ struct count_promoted_kernel {
       int const i = first + block.thread();
       lane_promotion mine;
       if (i < to.lanes.size()) mine = promotions[i];
-      auto const lower = block_exclusive_sum(block, std::int64_t{mine.pages}, temp_storage);
+      auto const lower = block.exclusive_sum(storage, std::int64_t{mine.pages});
       if (i < to.lanes.size()) promotions[i].pages_before = static_cast<int>(pages + lower.before);
       pages += lower.all;
       went += mine.more[0] + mine.more[1];
       over_cap += mine.over_cap;
+      block.sync();
     }
-    went = block_reduce(block, went, temp_storage, plus_op{});
-    over_cap = block_reduce(block, over_cap, temp_storage, plus_op{});
+    went = block.reduce(storage, went, plus_op{});
+    block.sync();
+    over_cap = block.reduce(storage, over_cap, plus_op{});
     int const free = *to.free_list.count;
     if (block.thread() == 0) *all = {{went, over_cap, pages}, free};
     if (block.thread() == 0 && pages > free) report_fault(block, faults, fault::pages_supply, free, pages);
@@ -255,9 +257,9 @@ struct implementation<ops::append_rows_t, Backend> {
     auto const moved = detail::moved_with("promote", columns, sources.empty() ? none : sources.front().columns,
                                           sources.size() < 2 ? none : sources.back().columns);
     count(exec, {from, pages, cap, promotions, all, exec.tickets(), exec.faults()});
-    detail::launch_unless_fault(exec, {pages.lanes.size(), exec.config().lane_threads, 0},
+    detail::launch_unless_fault(exec, launch_shape{pages.lanes.size(), exec.threads().lane, 0},
                                 detail::write_promoted_kernel{from, pages, moved, promotions, all, stats});
-    detail::launch_unless_fault(exec, {to.entries.lanes.size() * rows.pieces, exec.config().row_threads, 0}, rows);
+    detail::launch_unless_fault(exec, launch_shape{to.entries.lanes.size() * rows.pieces, exec.threads().row, 0}, rows);
   }
 
  private:
@@ -266,9 +268,9 @@ struct implementation<ops::append_rows_t, Backend> {
 
   template <class Executor>
   static void count(Executor& exec, detail::count_promoted_kernel const& kernel) {
-    int const threads = exec.config().lane_threads;
+    auto const threads = exec.threads().lane;
     int const blocks = (kernel.to.lanes.size() + threads - 1) / threads;
-    exec.launch({blocks, threads, detail::count_promoted_kernel::shared_bytes()}, kernel);
+    exec.launch(launch_shape{blocks, threads, detail::count_promoted_kernel::shared_bytes()}, kernel);
   }
 
   template <class Executor>

@@ -48,7 +48,7 @@ struct free_tails_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    int* const temp_storage = shared_arena(block).take<int>(warp_size + 1);
+    auto* const storage = shared_arena(block).take<collective_storage>(1);
     lane const owner = rows.at(block.index());
     int before = 0;
     int after = 0;
@@ -58,8 +58,9 @@ struct free_tails_kernel {
       before = max_op{}(before, count);
       after = max_op{}(after, listed_for(keep, one).count + count - lanes.committed(one));
     }
-    before = block_reduce(block, before, temp_storage, max_op{});
-    after = block_reduce(block, after, temp_storage, max_op{});
+    before = block.reduce(storage, before, max_op{});
+    block.sync();
+    after = block.reduce(storage, after, max_op{});
     if (block.thread() > 0) return;
     std::int64_t const tokens = std::int64_t{units(before) - units(after)} * unit_tokens;
     add_to_stats(block, freed, tokens * rows.sharers());
@@ -90,6 +91,13 @@ struct stats_of_dropped {
   }
 };
 
+struct add_stats {
+  [[nodiscard]] KVPOLICY_HD apply_stats operator()(apply_stats const& a, apply_stats const& b) const {
+    return {a.logical_kept + b.logical_kept, a.physical_freed + b.physical_freed,
+            a.attended_length + b.attended_length};
+  }
+};
+
 /// Adds up the statistics of lanes, one thread for each lane. Each block adds its sums with one atomic for each number.
 template <class Source>
 struct stats_kernel {
@@ -99,18 +107,12 @@ struct stats_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    auto* const temp_storage = shared_arena(block).take<std::int64_t>(warp_size + 1);
     apply_stats sum;
     int const step = block.blocks() * block.threads();
     for (int i = block.index() * block.threads() + block.thread(); i < batch.size(); i += step) {
-      apply_stats const one = of(batch.at(i));
-      sum.logical_kept += one.logical_kept;
-      sum.physical_freed += one.physical_freed;
-      sum.attended_length += one.attended_length;
+      sum = add_stats{}(sum, of(batch.at(i)));
     }
-    sum.logical_kept = block_reduce(block, sum.logical_kept, temp_storage, plus_op{});
-    sum.physical_freed = block_reduce(block, sum.physical_freed, temp_storage, plus_op{});
-    sum.attended_length = block_reduce(block, sum.attended_length, temp_storage, plus_op{});
+    sum = block.reduce(shared_arena(block).take<collective_storage>(1), sum, add_stats{});
     if (block.thread() > 0) return;
     add_to_stats(block, &stats->logical_kept, sum.logical_kept);
     add_to_stats(block, &stats->physical_freed, sum.physical_freed);
@@ -120,10 +122,10 @@ struct stats_kernel {
 
 template <class Executor, class Source>
 void launch_stats(Executor& exec, lanes const& batch, Source const& of, apply_stats* stats) {
-  int const threads = exec.config().lane_threads;
+  auto const threads = exec.threads().lane;
   int const wanted = (batch.size() + threads - 1) / threads;
   int const most = exec.config().processors;
-  launch_unless_fault(exec, launch_shape{wanted < most ? wanted : most, threads, collective_bytes<std::int64_t>()},
+  launch_unless_fault(exec, launch_shape{wanted < most ? wanted : most, threads, collective_bytes()},
                       stats_kernel<Source>{batch, of, stats});
 }
 
@@ -158,8 +160,7 @@ struct implementation<ops::free_tails_t, Backend> {
     if (in.where.kind == locating::identity || in.where.kind == locating::ring)
       return;  // every sequence owns its rows, so none is freed
     detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, in.where.table), keep.lanes);
-    detail::launch_unless_fault(exec,
-                                launch_shape{rows.count(), exec.config().lane_threads, detail::collective_bytes<int>()},
+    detail::launch_unless_fault(exec, launch_shape{rows.count(), exec.threads().lane, detail::collective_bytes()},
                                 detail::free_tails_kernel{keep, in.lanes, rows, in.where.unit_tokens, freed});
   }
 };

@@ -45,50 +45,57 @@ struct argmin_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    auto const [sums, temp_storage] = counting_storage(block);
-    packed_result const found = drop(block, block.index(), reinterpret_cast<std::uint64_t*>(sums), temp_storage);
+    counting_storage const shared(block);
+    packed_result const found = drop(block, block.index(), shared.collective);
     if (block.thread() == 0) {
       keep.seen[block.index()] = scores.lanes.committed(scores.lane_of(block.index()));
       keep.indptr[block.index() + 1] = found.word;
     }
-    if (last_block(block, ticket, temp_storage))
-      finalize_segments(block, keep, sums, finalize_argmin<Rule>{scores, rule, keep});
+    if (last_block(block, ticket, shared.last))
+      finalize_segments(block, keep, shared.collective, finalize_argmin<Rule>{scores, rule, keep});
   }
 
  private:
-  static constexpr std::uint64_t none = ~std::uint64_t{0};
+  /// The lowest entry of a thread, and how many NaN it has met.
+  struct lowest_entry {
+    std::uint64_t key = ~std::uint64_t{0};
+    int ordinal = -1;
+    int nan = 0;
+  };
+  struct lower_of {
+    [[nodiscard]] KVPOLICY_HD lowest_entry operator()(lowest_entry const& a, lowest_entry const& b) const {
+      lowest_entry const& lower = b.key < a.key ? b : a;
+      return {lower.key, lower.ordinal, a.nan + b.nan};
+    }
+  };
 
   /// Finds the entry with the lowest key; of equal keys, the newest one. If the lanes of the segment hold different
   /// tokens, none is dropped.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD packed_result drop(Block& block, int segment, std::uint64_t* lowest_storage,
-                                               int* temp_storage) const {
+  [[nodiscard]] KVPOLICY_HD packed_result drop(Block& block, int segment, collective_storage* storage) const {
     segment_keys<Rule> keys(scores, rule, segment);
     int const count = keys.count();
     keys.about.budget = rule.budget(keys.about.lane, count);
-    bool const differs = lanes_differ(block, scores, segment, faults, temp_storage);
+    bool const differs = lanes_differ(block, scores, segment, faults, storage);
     if (differs || count == 0 || !rule.triggers(count, keys.about.budget)) return {0};
     keys.find_run();
     lane_entries const of{keys.about.lane, count, keys.about.budget, keys.position, keys.order};
-    competing_entries const there = competing_entries_of(block, of, {keys.begin, keys.end}, temp_storage);
-    std::uint64_t lowest = none;
-    int ordinal = -1;
-    int nan = 0;
+    competing_entries const there = competing_entries_of(block, of, {keys.begin, keys.end}, storage);
+    lowest_entry mine;
     for (int e = there.begin + block.thread(); e < there.end; e += block.threads()) {
       if (!there.have(keys.position[e])) continue;
       std::uint32_t const key = key_of(keys, e);
       if (key == forced_key) continue;
-      nan += !ByPosition && key == nan_key ? 1 : 0;
+      mine.nan += !ByPosition && key == nan_key ? 1 : 0;
       auto const age = 0xFFFFFFFFu - static_cast<std::uint32_t>(keys.order.ascends() ? e : keys.position[e]);
       std::uint64_t const now = std::uint64_t{key} << 32 | age;
-      ordinal = now < lowest ? e : ordinal;
-      lowest = min_op{}(lowest, now);
+      mine.ordinal = now < mine.key ? e : mine.ordinal;
+      mine.key = min_op{}(mine.key, now);
     }
-    std::uint64_t const mine = lowest;
-    lowest = block_reduce(block, lowest, lowest_storage, min_op{});
-    nan = block_reduce(block, nan, temp_storage, plus_op{});
-    ordinal = block_reduce(block, mine == lowest ? ordinal : -1, temp_storage, max_op{});
-    return packed_result::of(ordinal + 1, nan, true, block.thread() == 0 && decides_unobserved(rule, scores, segment));
+    block.sync();
+    mine = block.reduce(storage, mine, lower_of{});
+    bool const unobserved = block.thread() == 0 && decides_unobserved(rule, scores, segment);
+    return packed_result::of(mine.ordinal + 1, mine.nan, true, unobserved);
   }
 
   [[nodiscard]] KVPOLICY_HD static std::uint32_t key_of(segment_keys<Rule> const& keys, int e) {
@@ -117,7 +124,7 @@ struct implementation<ops::argmin_t, Backend> {
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using kernel = detail::argmin_kernel<Rule>;
     detail::check_same_tokens(exec, scores);
-    exec.launch({scores.segments(), exec.config().segment_threads, detail::counting_storage::bytes()},
+    exec.launch(launch_shape{scores.segments(), exec.threads().segment, detail::counting_storage::bytes()},
                 kernel{scores, rule, keep, exec.faults(), exec.tickets()});
   }
 };
@@ -131,7 +138,7 @@ struct implementation<ops::argmin_of_t, Backend> {
   template <class Executor, class Function, class Rule>
   static void run(Executor& exec, score_view const& scores, Function const& f, Rule const& rule, keep_set const& keep) {
     if constexpr (detail::ascends_in_position<Function>) {
-      exec.launch({scores.segments(), exec.config().segment_threads, detail::counting_storage::bytes()},
+      exec.launch(launch_shape{scores.segments(), exec.threads().segment, detail::counting_storage::bytes()},
                   detail::argmin_kernel<Rule, true>{scores, rule, keep, exec.faults(), exec.tickets()});
     } else {
       ops::map(exec, scores, f);

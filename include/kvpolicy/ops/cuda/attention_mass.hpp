@@ -101,8 +101,7 @@ class mass_launches {
         call_(call),
         product_(product),
         scores_(call.task().scores),
-        storage_(call.task().group, scores_.lanes.bound, scores_.lanes.size(), exec.scratch()),
-        threads_(exec.config().entry_threads < tile_entries ? exec.config().entry_threads : tile_entries) {}
+        storage_(call.task().group, scores_.lanes.bound, scores_.lanes.size(), exec.scratch()) {}
 
   void run() {
     if (call_.sums_are_given() || call_.rows() == 0) return masses(0, std::numeric_limits<int>::max());
@@ -113,6 +112,8 @@ class mass_launches {
   }
 
  private:
+  [[nodiscard]] auto threads() const { return at_most<tile_entries>(exec_.threads().entry); }
+
   /// Launches the statistics of up to most_rows rows.
   void sums(int first) {
     int const most = call_.rows() - first < sums_storage::most_rows ? call_.rows() - first : sums_storage::most_rows;
@@ -123,7 +124,7 @@ class mass_launches {
                                   storage_};
       kernel.group_maximum = call_.group_maximum();
       kernel.logit_weight = call_.logit_weight();
-      exec_.launch(launch_shape{blocks, threads_, kernel.shared(product_, storage_)}, kernel);
+      exec_.launch(launch_shape{blocks, threads(), kernel.shared(product_, storage_)}, kernel);
       int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
       launch_each(exec_, std::int64_t{scores_.lanes.size()} * storage_.slots,
                   finalize_body{storage_, slot, call_.sink()});
@@ -139,7 +140,7 @@ class mass_launches {
                                       call_.reduction_of(first > 0),
                                       pieces,
                                       entries};
-    launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads_, kernel.shared(product_)}, kernel);
+    launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
   }
 
   /// The entries of a block: fewer where longer pieces would leave multiprocessors idle.
@@ -155,7 +156,6 @@ class mass_launches {
   Product product_;
   score_view const& scores_;
   sums_storage storage_;
-  int threads_;
 };
 
 }  // namespace detail

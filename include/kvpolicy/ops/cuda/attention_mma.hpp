@@ -124,7 +124,7 @@ class mma_product {
         if (bits > largest) largest = bits;
       }
     }
-    largest = warp_reduce(block, largest, max_op{}) >> 23;
+    largest = block.reduce_warp(largest, max_op{}) >> 23;
     return largest < 2 || largest > 252 ? 1.0f : same_bits<float>((254u - largest) << 23);
   }
 

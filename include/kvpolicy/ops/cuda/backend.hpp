@@ -25,32 +25,75 @@ struct cuda {
   static constexpr bool runs_kernels = true;
 };
 
-/// The grid of one launch: blocks, threads and dynamic shared memory.
+/// A number of threads that is known when a kernel is compiled: from 32 to 512, in warps.
+template <int Count>
+struct static_threads {
+  static_assert(Count >= 32 && Count <= 512 && Count % 32 == 0, "kvpolicy: a block has 32 to 512 threads, in warps");
+  [[nodiscard]] KVPOLICY_HD constexpr operator int() const { return Count; }
+};
+
+/// A number of threads that is chosen when a kernel is launched, of which only the highest is known when it is
+/// compiled. Such a kernel has no collectives of a block.
+template <int Most>
+struct threads_up_to {
+  int count = Most;
+  [[nodiscard]] KVPOLICY_HD constexpr operator int() const { return count; }
+};
+
+/// The threads of the blocks of an executor, by what a block does. No result of a decision depends on them. On CUDA
+/// they are static_threads, on an emulated device they may be ints.
+template <class Segment, class Entry, class Row, class Lane>
+struct block_threads {
+  Segment segment;  ///< of a block that reads a whole segment: top_k, argmin, select_if
+  Entry entry;      ///< of a block that reads a piece of a lane's entries
+  Row row;          ///< of a block that moves rows, one warp for each row
+  Lane lane;        ///< of a block that updates counts and tables of lanes
+};
+
+/// The grid of one launch: blocks, threads and dynamic shared memory. `Threads` is static_threads, threads_up_to, or
+/// int on a device that compiles no kernels.
+template <class Threads = static_threads<32>>
 struct launch_shape {
   int blocks = 1;
-  int threads = 32;        ///< a multiple of 32
+  Threads threads{};       ///< a multiple of 32
   std::size_t shared = 0;  ///< bytes for each block
 };
+template <class Threads>
+launch_shape(int, Threads, std::size_t) -> launch_shape<Threads>;
+launch_shape() -> launch_shape<>;
+
+namespace detail {
+
+/// The same number of threads, but not more than `Most`.
+template <int Most>
+[[nodiscard]] constexpr int at_most(int threads) {
+  return threads < Most ? threads : Most;
+}
+template <int Most, int Count>
+[[nodiscard]] constexpr static_threads<(Count < Most ? Count : Most)> at_most(static_threads<Count>) {
+  return {};
+}
+
+/// `count` threads, where there are `wanted` at most.
+[[nodiscard]] constexpr int fewer(int, int count) { return count; }
+template <int Count>
+[[nodiscard]] constexpr threads_up_to<Count> fewer(static_threads<Count>, int count) {
+  return {count};
+}
+
+}  // namespace detail
 
 /// The launch configuration for a device. It is chosen by compute capability, can be printed, and a benchmark may try
 /// others. No result of a decision depends on it.
 struct launch_config {
-  int segment_threads = 512;      ///< threads of a block that reads a whole segment: top_k, argmin, select_if
-  int entry_threads = 256;        ///< threads of a block that reads a piece of a lane's entries
-  int entries_of_a_block = 1024;  ///< entries in such a piece
-  int row_threads = 256;          ///< threads of a block that moves rows, one warp for each row
-  int lane_threads = 128;         ///< threads of a block that updates counts and tables of lanes
+  int entries_of_a_block = 1024;  ///< entries of a block that reads a piece of a lane's
   int shared_bytes = 48 * 1024;   ///< shared memory that a block may use
   int collected_keys = 0;         ///< keys that top_k collects in shared memory; 0: chosen by the bound
   int processors = 132;           ///< multiprocessors (SMs) of the device
   int blocks_of_a_processor = 8;  ///< blocks to launch for each multiprocessor where blocks share lanes
   static constexpr auto name = "launch_numbers";
   static constexpr auto fields() {
-    return std::tuple{field{"segment_threads", &launch_config::segment_threads},
-                      field{"entry_threads", &launch_config::entry_threads},
-                      field{"entries_of_a_block", &launch_config::entries_of_a_block},
-                      field{"row_threads", &launch_config::row_threads},
-                      field{"lane_threads", &launch_config::lane_threads},
+    return std::tuple{field{"entries_of_a_block", &launch_config::entries_of_a_block},
                       field{"shared_bytes", &launch_config::shared_bytes},
                       field{"collected_keys", &launch_config::collected_keys},
                       field{"processors", &launch_config::processors},
@@ -168,6 +211,7 @@ struct device_error {
 template <class E>
 concept kernel_executor = executor<E> && kernel_backend<typename E::backend> && requires(E& exec) {
   { exec.config() } -> std::convertible_to<launch_config>;
+  { exec.threads().segment } -> std::convertible_to<int>;
   { exec.scratch() } -> std::same_as<std::byte*>;
   { exec.tickets() } -> std::same_as<int*>;
   { exec.faults() } -> std::same_as<device_error>;

@@ -4,14 +4,55 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <cub/warp/warp_scan.cuh>
+#include <cub/block/block_radix_sort.cuh>
+#include <cub/block/block_reduce.cuh>
+#include <cub/block/block_scan.cuh>
+#include <cub/warp/warp_reduce.cuh>
+#include <cuda/functional>
+#include <cuda/std/functional>
 #include <kvpolicy/ops/cuda/block.hpp>
 #include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Satisfies `thread_block` by registers and intrinsics of CUDA. In host code its members do nothing, so that kernels
-/// compile for both.
+namespace detail {
+
+/// The operation by the name that CUB knows, for which it has instructions. For floats, CUDA's maximum and minimum
+/// treat NaN otherwise than ours.
+template <class T, class Combine>
+[[nodiscard]] KVPOLICY_HD auto known_to_cub(Combine const& combine) {
+  constexpr bool is_known = std::is_integral_v<T>;
+  if constexpr (is_known && std::is_same_v<Combine, plus_op>) {
+    return ::cuda::std::plus<>{};
+  } else if constexpr (is_known && std::is_same_v<Combine, max_op>) {
+    return ::cuda::maximum<>{};
+  } else if constexpr (is_known && std::is_same_v<Combine, min_op>) {
+    return ::cuda::minimum<>{};
+  } else {
+    return combine;
+  }
+}
+
+/// The number of threads that collectives of a block are compiled for; 0: it has none.
+template <class Threads>
+inline constexpr int compiled_threads = 0;
+template <int Count>
+inline constexpr int compiled_threads<static_threads<Count>> = Count;
+
+/// The most threads of a block.
+template <class Threads>
+inline constexpr int most_threads = 0;
+template <int Count>
+inline constexpr int most_threads<static_threads<Count>> = Count;
+template <int Most>
+inline constexpr int most_threads<threads_up_to<Most>> = Most;
+
+}  // namespace detail
+
+/// Satisfies `thread_block` by registers and intrinsics of CUDA, and by the collectives of CUB. `Threads` is their
+/// number, or 0 for a block of a number known at run time, which has no collectives but those of warps. In host code
+/// its members do nothing, so that kernels compile for both.
+template <int Threads>
 class cuda_block {
  public:
   [[nodiscard]] KVPOLICY_HD int index() const {
@@ -37,7 +78,7 @@ class cuda_block {
   }
   [[nodiscard]] KVPOLICY_HD int threads() const {
 #if defined(__CUDA_ARCH__)
-    return static_cast<int>(blockDim.x);
+    return Threads > 0 ? Threads : static_cast<int>(blockDim.x);
 #else
     return 1;
 #endif
@@ -80,6 +121,68 @@ class cuda_block {
     return cub::ShuffleIndex<32>(value, from & 31, 0xFFFFFFFFu);
 #else
     return value;
+#endif
+  }
+
+  template <int Width = 32, class T, class Combine>
+  [[nodiscard]] KVPOLICY_HD T reduce_warp(T value, [[maybe_unused]] Combine const& combine) const {
+#if defined(__CUDA_ARCH__)
+    using collective = cub::WarpReduce<T, Width>;
+    static_assert(sizeof(typename collective::TempStorage) <= 1, "kvpolicy: a power of two, which needs no storage");
+    typename collective::TempStorage none;
+    T const all = collective(none).Reduce(value, detail::known_to_cub<T>(combine));
+    return shuffle(all, thread() % detail::warp_size / Width * Width);
+#else
+    return value;
+#endif
+  }
+  template <class T, class Combine>
+  [[nodiscard]] KVPOLICY_HD T reduce([[maybe_unused]] collective_storage* storage, T value,
+                                     [[maybe_unused]] Combine const& combine) const {
+#if defined(__CUDA_ARCH__)
+    using collective = cub::BlockReduce<T, compiled()>;
+    struct memory {
+      typename collective::TempStorage of;
+      T all;
+    };
+    auto& mine = as<memory>(storage);
+    T const all = collective(mine.of).Reduce(value, detail::known_to_cub<T>(combine));
+    if (thread() == 0) mine.all = all;
+    __syncthreads();
+    return mine.all;
+#else
+    return value;
+#endif
+  }
+  template <class T>
+  [[nodiscard]] KVPOLICY_HD prefix_sum<T> exclusive_sum([[maybe_unused]] collective_storage* storage, T value) const {
+#if defined(__CUDA_ARCH__)
+    using collective = cub::BlockScan<T, compiled(), cub::BLOCK_SCAN_WARP_SCANS>;
+    prefix_sum<T> sum;
+    collective(as<typename collective::TempStorage>(storage)).ExclusiveSum(value, sum.before, sum.all);
+    return sum;
+#else
+    return {value, value};
+#endif
+  }
+  [[nodiscard]] KVPOLICY_HD prefix_sum<int> rank(collective_storage* storage, bool vote) const {
+    return exclusive_sum(storage, vote ? 1 : 0);
+  }
+  KVPOLICY_HD void sort([[maybe_unused]] std::byte* storage, [[maybe_unused]] int* values,
+                        [[maybe_unused]] int count) const {
+#if defined(__CUDA_ARCH__)
+    using collective = cub::BlockRadixSort<int, compiled(), sorted_of_a_thread>;
+    static_assert(sizeof(typename collective::TempStorage) <= sort_bytes(compiled()));
+    int mine[sorted_of_a_thread];
+    for (int i = 0; i < sorted_of_a_thread; ++i) {
+      int const at = thread() + i * compiled();
+      mine[i] = at < count ? values[at] : 0x7FFFFFFF;
+    }
+    collective(*reinterpret_cast<typename collective::TempStorage*>(storage)).SortBlockedToStriped(mine);
+    for (int i = 0; i < sorted_of_a_thread; ++i) {
+      int const at = thread() + i * compiled();
+      if (at < count) values[at] = mine[i];
+    }
 #endif
   }
 
@@ -150,21 +253,32 @@ class cuda_block {
   template <class T>
   using native_type = std::conditional_t<sizeof(T) == 8, unsigned long long, T>;
 
+  /// The number of threads, for collectives of the block.
+  [[nodiscard]] KVPOLICY_HD static constexpr int compiled() {
+    static_assert(Threads > 0, "kvpolicy: collectives of a block need a number of threads that is known here");
+    return Threads;
+  }
+  template <class Memory>
+  [[nodiscard]] KVPOLICY_HD static Memory& as(collective_storage* storage) {
+    static_assert(sizeof(Memory) <= sizeof(collective_storage) && alignof(Memory) <= alignof(collective_storage));
+    return *reinterpret_cast<Memory*>(storage);
+  }
+
   template <class T>
   KVPOLICY_HD static native_type<T>* native(T* of) {
     static_assert(std::is_integral_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
     return reinterpret_cast<native_type<T>*>(of);
   }
 };
-static_assert(thread_block<cuda_block>);
+static_assert(thread_block<cuda_block<512>>);
 
 namespace detail {
 
 /// Every kernel of the library is this function with another `Kernel` value. The architectures it is compiled for are
 /// in its name, so that objects that were compiled for different ones can be linked together.
-template <class Kernel, int... Architectures>
-__global__ void run_kernel(Kernel const __grid_constant__ kernel) {
-  cuda_block block;
+template <class Kernel, class Threads, int... Architectures>
+__global__ void __launch_bounds__(most_threads<Threads>, 1) run_kernel(Kernel const __grid_constant__ kernel) {
+  cuda_block<compiled_threads<Threads>> block;
   kernel(block);
 }
 

@@ -1,5 +1,5 @@
-// The interface that a kernel has to its block of threads, and collectives built on it: reductions, scans, the last
-// block.
+// The interface that a kernel has to its block of threads, with the collectives that every block has, and what is built
+// on it: shared memory, the last block, launches.
 #pragma once
 
 #include <cstddef>
@@ -26,37 +26,93 @@ struct fragment_of_floats {
   float of[4];
 };
 
+/// What an exclusive prefix sum over a block gives to each thread.
+template <class T>
+struct prefix_sum {
+  T before;  ///< the sum over lower threads
+  T all;     ///< the sum over all threads
+};
+
+/// Shared memory of one collective of a block (`reduce`, `exclusive_sum`, `rank`). Between two collectives with the
+/// same storage there must be a `sync`.
+struct alignas(16) collective_storage {
+  std::byte of[512];
+};
+/// How many numbers of each thread `sort` can sort.
+inline constexpr int sorted_of_a_thread = 8;
+/// The bytes of shared memory that `sort` needs, aligned to 16.
+[[nodiscard]] KVPOLICY_HD constexpr std::size_t sort_bytes(int threads) {
+  return static_cast<std::size_t>(threads) * 48;
+}
+
+namespace detail {
+
+struct plus_op {
+  template <class T>
+  KVPOLICY_HD constexpr T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct max_op {
+  template <class T>
+  KVPOLICY_HD constexpr T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+struct min_op {
+  template <class T>
+  KVPOLICY_HD constexpr T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+
+}  // namespace detail
+
 /// A block of threads, as a kernel sees it. Every thread of the block runs the kernel. All threads of the block must
-/// reach `sync`, and all threads of a warp must reach `sync_warp`, `ballot`, `shuffle` and `multiply_16x8x16`. Each of
-/// these orders the memory that its threads share.
+/// reach `sync` and the collectives of a block, and all threads of a warp must reach `sync_warp`, `ballot`, `shuffle`,
+/// `reduce_warp` and `multiply_16x8x16`. `sync` orders the memory of the block, `sync_warp`, `ballot` and `shuffle`
+/// that of the warp; collectives of a block order no memory but their storage.
 ///
 /// - `index()` and `blocks()` are blockIdx.x and gridDim.x; `thread()` and `threads()` are threadIdx.x and blockDim.x.
 /// - `shared()` is the block's shared memory, aligned to 16 bytes.
 /// - `ballot(vote)` and `shuffle(value, from)` are __ballot_sync and __shfl_sync of the whole warp.
+/// - `reduce_warp<Width>(value, combine)` combines the values of `Width` neighbouring threads of a warp, where `Width`
+///   is a power of two. `reduce(storage, value, combine)` combines the values of all threads of the block. Every thread
+///   has the result. The order is fixed: the result has the same bits for the same number of threads.
+/// - `exclusive_sum(storage, value)` is the exclusive prefix sum over the block, and the total.
+/// - `rank(storage, vote)` is how many lower threads vote, and how many threads do.
+/// - `sort(storage, values, count)` sorts numbers in shared or device memory, ascending; `count` is at most
+///   sorted_of_a_thread * threads(), and `storage` has sort_bytes(threads()). The result is visible after a `sync`.
 /// - `atomic_add`, `atomic_min`, `atomic_max`, `atomic_or` and `atomic_and` work on int, unsigned or 64-bit unsigned,
 ///   in shared or device memory. They return the value before.
 /// - `multiply_16x8x16<codec>(a, b, sum)` adds the product of a warp's fragments of bf16 or f16 to `sum`.
 /// - `fence()` is __threadfence: writes of this thread before the fence become visible to other blocks
 ///   before its later writes.
 template <class B>
-concept thread_block = requires(B& block, int* number, std::uint64_t* word, fragment_of_floats& sum) {
-  { block.index() } -> std::same_as<int>;
-  { block.blocks() } -> std::same_as<int>;
-  { block.thread() } -> std::same_as<int>;
-  { block.threads() } -> std::same_as<int>;
-  { block.shared() } -> std::same_as<std::byte*>;
-  block.sync();
-  block.sync_warp();
-  block.fence();
-  { block.ballot(true) } -> std::same_as<unsigned>;
-  { block.shuffle(1.0f, 0) } -> std::same_as<float>;
-  block.template multiply_16x8x16<codec::bf16>(fragment_16x16{}, fragment_16x8{}, sum);
-  { block.atomic_add(number, 1) } -> std::same_as<int>;
-  { block.atomic_min(word, std::uint64_t{1}) } -> std::same_as<std::uint64_t>;
-  { block.atomic_max(number, 1) } -> std::same_as<int>;
-  { block.atomic_or(number, 1) } -> std::same_as<int>;
-  { block.atomic_and(number, 1) } -> std::same_as<int>;
-};
+concept thread_block =
+    requires(B& block, int* number, std::uint64_t* word, fragment_of_floats& sum, collective_storage* storage) {
+      { block.index() } -> std::same_as<int>;
+      { block.blocks() } -> std::same_as<int>;
+      { block.thread() } -> std::same_as<int>;
+      { block.threads() } -> std::same_as<int>;
+      { block.shared() } -> std::same_as<std::byte*>;
+      block.sync();
+      block.sync_warp();
+      block.fence();
+      { block.ballot(true) } -> std::same_as<unsigned>;
+      { block.shuffle(1.0f, 0) } -> std::same_as<float>;
+      { block.reduce_warp(1.0f, detail::plus_op{}) } -> std::same_as<float>;
+      { block.reduce(storage, 1, detail::plus_op{}) } -> std::same_as<int>;
+      { block.exclusive_sum(storage, 1) } -> std::same_as<prefix_sum<int>>;
+      { block.rank(storage, true) } -> std::same_as<prefix_sum<int>>;
+      block.sort(block.shared(), number, 1);
+      block.template multiply_16x8x16<codec::bf16>(fragment_16x16{}, fragment_16x8{}, sum);
+      { block.atomic_add(number, 1) } -> std::same_as<int>;
+      { block.atomic_min(word, std::uint64_t{1}) } -> std::same_as<std::uint64_t>;
+      { block.atomic_max(number, 1) } -> std::same_as<int>;
+      { block.atomic_or(number, 1) } -> std::same_as<int>;
+      { block.atomic_and(number, 1) } -> std::same_as<int>;
+    };
 
 namespace detail {
 
@@ -97,89 +153,8 @@ class shared_arena {
   std::byte* next_;
 };
 
-/// Combines the values of a warp's threads, in a fixed order. Every thread has the result.
-template <class Block, class T, class Combine>
-[[nodiscard]] KVPOLICY_HD T warp_reduce(Block& block, T value, Combine const& combine) {
-  for (int step = warp_size / 2; step > 0; step /= 2) {
-    T const other = block.shuffle(value, lane_id(block) ^ step);
-    value = lane_id(block) & step ? combine(other, value) : combine(value, other);
-  }
-  return value;
-}
-
-/// The exclusive prefix sum over a warp: the sum of the values of lower threads.
-template <class Block, class T>
-[[nodiscard]] KVPOLICY_HD T warp_exclusive_sum(Block& block, T value) {
-  T sum = value;
-  for (int step = 1; step < warp_size; step *= 2) {
-    T const other = block.shuffle(sum, lane_id(block) - step < 0 ? 0 : lane_id(block) - step);
-    if (lane_id(block) >= step) sum += other;
-  }
-  return sum - value;
-}
-
-/// The bytes of `temp_storage` that the collectives below use.
-template <class T>
-[[nodiscard]] KVPOLICY_HD constexpr std::size_t collective_bytes() {
-  return shared_arena::bytes_of_piece<T>(warp_size + 1);
-}
-
-/// Combines the values of a block's threads. Every thread has the result. `temp_storage` is shared memory for warp_size
-/// + 1 values. The order is fixed: the result always has the same bits for the same number of threads, and may have
-/// other bits for another number.
-template <class Block, class T, class Combine>
-[[nodiscard]] KVPOLICY_HD T block_reduce(Block& block, T value, T* temp_storage, Combine const& combine) {
-  int const warps = block.threads() / warp_size;
-  value = warp_reduce(block, value, combine);
-  block.sync();
-  if (lane_id(block) == 0) temp_storage[warp_id(block)] = value;
-  block.sync();
-  T all = temp_storage[0];
-  for (int i = 1; i < warps; ++i) all = combine(all, temp_storage[i]);
-  return all;
-}
-
-struct plus_op {
-  template <class T>
-  KVPOLICY_HD constexpr T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-struct max_op {
-  template <class T>
-  KVPOLICY_HD constexpr T operator()(T a, T b) const {
-    return a < b ? b : a;
-  }
-};
-struct min_op {
-  template <class T>
-  KVPOLICY_HD constexpr T operator()(T a, T b) const {
-    return b < a ? b : a;
-  }
-};
-
-template <class T>
-struct prefix_sum {
-  T before;  ///< the sum over lower threads
-  T all;     ///< the sum over all threads
-};
-
-/// The exclusive prefix sum over a block, and the total. `temp_storage` is shared memory for warp_size + 1 values.
-template <class Block, class T>
-[[nodiscard]] KVPOLICY_HD prefix_sum<T> block_exclusive_sum(Block& block, T value, T* temp_storage) {
-  int const warps = block.threads() / warp_size;
-  T const before = warp_exclusive_sum(block, value);
-  block.sync();
-  if (lane_id(block) == warp_size - 1) temp_storage[warp_id(block)] = before + value;
-  block.sync();
-  T lower{};
-  T all{};
-  for (int i = 0; i < warps; ++i) {
-    if (i < warp_id(block)) lower += temp_storage[i];
-    all += temp_storage[i];
-  }
-  return {static_cast<T>(lower + before), all};
-}
+/// The bytes of shared memory that collectives of a block use.
+[[nodiscard]] KVPOLICY_HD constexpr std::size_t collective_bytes() { return sizeof(collective_storage); }
 
 /// True in the block that reaches this call last; that block sees every write that the others made before it. `ticket`
 /// is 0 before and after the launch. `temp_storage` is one int of shared memory. All threads of all blocks call it once
@@ -234,18 +209,18 @@ struct unless_fault {
 };
 
 /// Launches a kernel that changes the engine's memory. The kernel does nothing if a fault is recorded.
-template <class Executor, class Kernel>
-void launch_unless_fault(Executor& exec, launch_shape const& shape, Kernel const& kernel) {
+template <class Executor, class Threads, class Kernel>
+void launch_unless_fault(Executor& exec, launch_shape<Threads> const& shape, Kernel const& kernel) {
   exec.launch(shape, unless_fault<Kernel>{exec.faults(), kernel});
 }
 
 /// The launch shape for a grid-stride loop over `count` items: at most 32 blocks for each multiprocessor.
 template <class Executor>
-[[nodiscard]] launch_shape shape_for_each(Executor& exec, std::int64_t count) {
-  int const threads = exec.config().entry_threads;
+[[nodiscard]] auto shape_for_each(Executor& exec, std::int64_t count) {
+  auto const threads = exec.threads().entry;
   std::int64_t const wanted = (count + threads - 1) / threads;
   std::int64_t const most = std::int64_t{exec.config().processors} * 32;
-  return {static_cast<int>(wanted < most ? wanted : most), threads, 0};
+  return launch_shape{static_cast<int>(wanted < most ? wanted : most), threads, 0};
 }
 
 /// Launches body(block, i) for every i below `count`, each on one thread. The body must not call collectives.

@@ -18,13 +18,15 @@ struct competing_entries {
 
 /// The lowest position such that `count` of a lane's entries have it or a higher one, 0 < count <= entries. Collective.
 /// At most `count` entries have one of the `count` highest positions, so that the search goes down from there, and
-/// never too far. `temp_storage` is shared memory for warp_size + 1 ints.
+/// never too far. `storage` is used after a barrier.
 template <class Block>
-[[nodiscard]] KVPOLICY_HD int lowest_of_newest(Block& block, lane_entries const& of, int count, int* temp_storage) {
+[[nodiscard]] KVPOLICY_HD int lowest_of_newest(Block& block, lane_entries const& of, int count,
+                                               collective_storage* storage) {
   auto const count_from = [&](int limit) {
     int found = 0;
     for (int e = block.thread(); e < of.count; e += block.threads()) found += of.position[e] >= limit ? 1 : 0;
-    return block_reduce(block, found, temp_storage, plus_op{});
+    block.sync();
+    return block.reduce(storage, found, plus_op{});
   };
   int low = 0;
   int high = of.order.newest_of(of.position, of.count) - count + 1;  // at most `count` entries are here or above
@@ -43,16 +45,16 @@ template <class Block>
 }
 
 /// The competitors of a lane, of which those of the ranks `free` may be dropped. Collective, with the same
-/// `temp_storage`.
+/// `storage`.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD competing_entries competing_entries_of(Block& block, lane_entries const& of,
-                                                                 ordinal_range free, int* temp_storage) {
+                                                                 ordinal_range free, collective_storage* storage) {
   competing_entries made{free.begin, free.end, -(std::int64_t{1} << 40), std::int64_t{1} << 40};
   lane_order const& order = of.order;
   if (order.ascends() || free.begin >= free.end) return made;
   auto const position_at = [&](int rank) {
     return order.is_ring() ? of.position[order.ordinal_of(rank)]
-                           : lowest_of_newest(block, of, of.count - rank, temp_storage);
+                           : lowest_of_newest(block, of, of.count - rank, storage);
   };
   if (free.end < of.count) made.high = position_at(free.end);
   made.begin = min_op{}(free.begin, order.begin);

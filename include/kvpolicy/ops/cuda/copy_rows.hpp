@@ -48,7 +48,7 @@ struct implementation<ops::copy_rows_t, Backend> {
                                     1};
     kernel.pieces =
         detail::blocks_for_rows(exec, from.lanes.size(), std::int64_t{from.lanes.bound} * kernel.to.planes.count);
-    detail::launch_unless_fault(exec, {from.lanes.size() * kernel.pieces, exec.config().row_threads, 0}, kernel);
+    detail::launch_unless_fault(exec, launch_shape{from.lanes.size() * kernel.pieces, exec.threads().row, 0}, kernel);
   }
 };
 

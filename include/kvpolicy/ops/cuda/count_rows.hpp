@@ -39,7 +39,7 @@ struct implementation<ops::count_rows_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, row_positions const& from, counted_rows const& to) {
-    detail::launch_unless_fault(exec, launch_shape{batch.sequences, detail::warp_size, 0},
+    detail::launch_unless_fault(exec, launch_shape{batch.sequences, static_threads<detail::warp_size>{}, 0},
                                 detail::count_rows_kernel{batch, from, to});
   }
 };

@@ -97,7 +97,7 @@ struct implementation<ops::drop_listed_t, Backend> {
     detail::for_each_permute(exec, moves, in, columns, false, [&](auto const& permute) {
       if (lists_left) {
         int const blocks = in.lanes.size() * (permute.slices + 1);
-        detail::launch_unless_fault(exec, launch_shape{blocks, exec.config().row_threads, 0},
+        detail::launch_unless_fault(exec, launch_shape{blocks, exec.threads().row, 0},
                                     detail::close_gap_kernel{permute, detail::table_of(in.where, list)});
       } else {
         detail::launch_permute(exec, permute);

@@ -127,7 +127,7 @@ struct truncate_kernel {
       if (position == 0 && lanes.order.data != nullptr && leads_row(lanes.order, lanes, one))
         *lanes.order.row(one) = {};
     }
-    gone = block_reduce(block, gone, shared_arena(block).take<int>(warp_size + 1), min_op{});
+    gone = block.reduce(shared_arena(block).take<collective_storage>(1), gone, min_op{});
     if (block.thread() == 0 && lanes.in_flight != nullptr) {
       int& drafts = *lanes.drafts(sequence);
       drafts -= min_op{}(drafts, gone);
@@ -222,7 +222,7 @@ struct implementation<ops::append_entries_t, Backend> {
     detail::launch_check(exec, lanes, detail::append_check{batch, all, new_tokens});
     int const pieces = detail::pieces_of(exec, new_tokens.tokens);
     detail::launch_unless_fault(
-        exec, launch_shape{lanes * pieces, exec.config().entry_threads, detail::shared_arena::bytes_of_piece<int>(1)},
+        exec, launch_shape{lanes * pieces, exec.threads().entry, detail::shared_arena::bytes_of_piece<int>(1)},
         detail::append_kernel{batch, all, detail::owners_of(batch.position, batch),
                               detail::owners_of(batch.count, batch), some, new_tokens, pieces,
                               exec.config().entries_of_a_block, exec.tickets()});
@@ -235,7 +235,7 @@ struct implementation<ops::truncate_entries_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, int sequence, int position) {
-    launch_shape const one_block{1, exec.config().segment_threads, detail::collective_bytes<int>()};
+    launch_shape const one_block{1, exec.threads().segment, detail::collective_bytes()};
     detail::row_owners const counts = detail::owners_of(batch.count, batch);
     detail::launch_check(exec, counts.of_sequence(), detail::truncate_check{batch, counts, sequence, position});
     detail::launch_unless_fault(exec, one_block, detail::truncate_kernel{batch, counts, sequence, position});

@@ -52,7 +52,7 @@ template <class Executor>
 template <class Executor, class Body>
 void launch_pieces(Executor& exec, score_view const& of, Body const& body, std::size_t shared = 0) {
   pieces_of_segments const pieces = pieces_for(exec, of);
-  exec.launch(launch_shape{of.segments() * pieces.pieces, exec.config().entry_threads, shared},
+  exec.launch(launch_shape{of.segments() * pieces.pieces, exec.threads().entry, shared},
               pieces_kernel<Body>{pieces, body});
 }
 
@@ -61,8 +61,7 @@ void launch_pieces(Executor& exec, score_view const& of, Body const& body, std::
 template <class Executor, class Body>
 void launch_entries(Executor& exec, score_view const& of, Body const& body) {
   pieces_of_segments const pieces = pieces_for(exec, of);
-  exec.launch(launch_shape{of.segments() * pieces.pieces, exec.config().entry_threads, 0},
-              entries_kernel<Body>{pieces, body});
+  exec.launch(launch_shape{of.segments() * pieces.pieces, exec.threads().entry, 0}, entries_kernel<Body>{pieces, body});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

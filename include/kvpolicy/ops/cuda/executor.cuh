@@ -157,10 +157,15 @@ class cuda_executor {
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] int capability() const { return capability_; }
   [[nodiscard]] launch_config const& config() const { return config_; }
+  /// The threads of blocks, for which kernels are compiled. An executor that derives from this one may hide this
+  /// function by one with other numbers; the kernels that it launches are then compiled for those.
+  [[nodiscard]] static constexpr auto threads() {
+    return block_threads<static_threads<512>, static_threads<256>, static_threads<256>, static_threads<128>>{};
+  }
   /// Replaces the launch numbers of the device. No result depends on them.
   ///
-  /// - throws: `invalid_argument` if a thread count is not a multiple of 32 from 32 to 512, if another count is below
-  ///   1, or if shared memory is below 48 KiB or above the most that a block can have.
+  /// - throws: `invalid_argument` if a count is below 1, or if shared memory is below 48 KiB or above the most that a
+  ///   block can have.
   void set_launch_config(launch_config const& numbers) {
     detail::check_launch_config("set_launch_config", numbers, most_shared_);
     config_ = numbers;
@@ -216,20 +221,21 @@ class cuda_executor {
   }
 
   /// Launches a kernel on the stream, and returns without waiting. Throws `cuda_error` if the launch fails.
-  template <class Kernel>
-  void launch(launch_shape const& shape, Kernel const& kernel) {
+  template <class Threads, class Kernel>
+  void launch(launch_shape<Threads> const& shape, Kernel const& kernel) {
     static_assert(sizeof(Kernel) <= 4096, "kvpolicy: a kernel's arguments have 4 KiB");
     if (shape.blocks <= 0) return;
-    auto* const code = &detail::run_kernel<Kernel, __CUDA_ARCH_LIST__>;
+    auto* const code = &detail::run_kernel<Kernel, Threads, __CUDA_ARCH_LIST__>;
     constexpr std::size_t without_opt_in = 48 * 1024;
     if (shape.shared > without_opt_in) {  // the device's most, since executors of other threads launch the same kernel
       detail::cuda_call("cudaFuncSetAttribute",
                         cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_));
     }
     void* arguments[] = {const_cast<Kernel*>(&kernel)};
-    detail::cuda_call("cudaLaunchKernel",
-                      cudaLaunchKernel(reinterpret_cast<void const*>(code), dim3(static_cast<unsigned>(shape.blocks)),
-                                       dim3(static_cast<unsigned>(shape.threads)), arguments, shape.shared, stream_));
+    detail::cuda_call(
+        "cudaLaunchKernel",
+        cudaLaunchKernel(reinterpret_cast<void const*>(code), dim3(static_cast<unsigned>(shape.blocks)),
+                         dim3(static_cast<unsigned>(int{shape.threads})), arguments, shape.shared, stream_));
   }
 
  private:

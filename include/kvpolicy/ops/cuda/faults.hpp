@@ -10,12 +10,6 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 /// Throws `invalid_argument` unless every kernel can be launched with these numbers.
 inline void check_launch_config(char const* call, launch_config const& numbers, int most_shared) {
-  for (auto const& [name, threads] :
-       {std::pair{"segment_threads", numbers.segment_threads}, std::pair{"entry_threads", numbers.entry_threads},
-        std::pair{"row_threads", numbers.row_threads}, std::pair{"lane_threads", numbers.lane_threads}}) {
-    expects(threads >= 32 && threads <= 512 && threads % 32 == 0, call, name, threads,
-            "a block has 32 to 512, in warps");
-  }
   for (auto const& [name, count] :
        {std::pair{"entries_of_a_block", numbers.entries_of_a_block}, std::pair{"processors", numbers.processors},
         std::pair{"blocks_of_a_processor", numbers.blocks_of_a_processor}}) {

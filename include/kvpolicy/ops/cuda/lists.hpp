@@ -81,7 +81,7 @@ struct implementation<ops::rewrite_list_t, Backend> {
     int const blocks = blocks_for(in, rows.count());
     detail::check_scratch("rewrite_list", exec,
                           static_cast<std::size_t>(blocks * kernel<nobody>::scratch_of_block(in)));
-    int const threads = detail::min_op{}(exec.config().segment_threads, 512);  // its threads use many registers
+    auto const threads = exec.threads().segment;
     detail::launch_unless_fault(exec, launch_shape{blocks, threads, kernel<Shared>::shared_bytes(threads)},
                                 kernel<Shared>{keep, in, edit, rows, exec.scratch(), freed});
   }

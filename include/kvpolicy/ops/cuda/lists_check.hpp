@@ -193,7 +193,7 @@ struct implementation<ops::check_list_t, Backend> {
     int const pieces = detail::pieces_of(exec, in.lanes.bound);
     detail::list_pieces<Shared> const of{
         keep, in.lanes, in.where, edit, rows, pieces, exec.config().entries_of_a_block};
-    launch_shape const each{rows.count() * pieces, exec.config().entry_threads, 0};
+    launch_shape const each{rows.count() * pieces, exec.threads().entry, 0};
     detail::list_pools const pools = detail::pools_of(in, edit.list);
     int const count = pools.count(in.lanes);
     detail::unit_claims claims{nullptr, in.where.units, pools, 0, count};

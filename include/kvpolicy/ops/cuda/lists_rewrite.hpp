@@ -99,8 +99,7 @@ struct rewrite_kernel {
     return marks_bytes(in) + (std::int64_t{in.lanes.bound} * 4 + 15) / 16 * 16;
   }
   [[nodiscard]] static std::size_t shared_bytes(int threads) {
-    return 2 * shared_arena::bytes_of_piece<int>(threads) + shared_arena::bytes_of_piece<int>(1) +
-           collective_bytes<int>();
+    return 2 * shared_arena::bytes_of_piece<int>(threads) + shared_arena::bytes_of_piece<int>(1) + collective_bytes();
   }
 
   template <class Block>
@@ -109,18 +108,32 @@ struct rewrite_kernel {
   }
 
  private:
+  /// The three counts of a tile, packed in one number for the prefix sum.
+  struct packed_counts {
+    static constexpr int bits = 20;
+    [[nodiscard]] KVPOLICY_HD static std::uint64_t of(bool stays, bool freed, bool released) {
+      return std::uint64_t{stays} | std::uint64_t{freed} << bits | std::uint64_t{released} << (2 * bits);
+    }
+    [[nodiscard]] KVPOLICY_HD static int at(std::uint64_t sum, int which) {
+      return static_cast<int>(sum >> (which * bits) & ((std::uint64_t{1} << bits) - 1));
+    }
+  };
   /// The counts of a row so far.
   struct progress {
     int stayed = 0;
     int freed = 0;
     int released = 0;
+    [[nodiscard]] KVPOLICY_HD progress with(std::uint64_t sum) const {
+      return {stayed + packed_counts::at(sum, 0), freed + packed_counts::at(sum, 1),
+              released + packed_counts::at(sum, 2)};
+    }
   };
   struct workspace {
     block_marks marks;
     int* dropped;  ///< device memory: the dropped slots in order
     keep_tile tile;
     first_claims claims;
-    int* temp_storage;
+    collective_storage* storage;
   };
 
   template <class Block>
@@ -133,7 +146,7 @@ struct rewrite_kernel {
     of.tile.stays = arena.take<int>(block.threads());
     of.claims.unit = arena.take<int>(block.threads());
     of.claims.contest = arena.take<int>(1);
-    of.temp_storage = arena.take<int>(warp_size + 1);
+    of.storage = arena.take<collective_storage>(1);
     return of;
   }
 
@@ -184,16 +197,15 @@ struct rewrite_kernel {
     bool const goes = work.claims.claim(block, work.marks, falls && unit != edit.dead, unit);
     int const position = there ? in.lanes.position.row(this_lane)[e] : 0;
     bool const given = goes && position >= number_or_zero(edit.locked, this_lane) && !edit.shared(unit);
-    auto const stayed = block_exclusive_sum(block, stays ? 1 : 0, work.temp_storage);
-    auto const handed = block_exclusive_sum(block, (given ? 1 : 0) + (goes && !given ? 1 << 16 : 0), work.temp_storage);
-    if (stays) slot[now.stayed + stayed.before] = unit;
-    if (falls) work.dropped[e - now.stayed - stayed.before] = unit;
+    block.sync();
+    auto const sum = block.exclusive_sum(work.storage, packed_counts::of(stays, given, goes && !given));
+    progress const before = now.with(sum.before);
+    if (stays) slot[before.stayed] = unit;
+    if (falls) work.dropped[e - before.stayed] = unit;
     if (falls && edit.map.data != nullptr) map_row(edit.map, edit.map_begin, this_lane)[position] = edit.dead;
-    if (given) unit_row::of(edit.freed, this_lane).put(now.freed + (handed.before & 0xFFFF), unit);
-    if (goes && !given) unit_row::of(edit.released, this_lane).put(now.released + (handed.before >> 16), unit);
-    now.stayed += stayed.all;
-    now.freed += handed.all & 0xFFFF;
-    now.released += handed.all >> 16;
+    if (given) unit_row::of(edit.freed, this_lane).put(before.freed, unit);
+    if (goes && !given) unit_row::of(edit.released, this_lane).put(before.released, unit);
+    now = now.with(sum.all);
   }
 
   template <class Block>

@@ -46,7 +46,7 @@ struct row_norm_kernel {
         auto const value = static_cast<double>(element_at(rows.rows.element, from + d * rows.rows.dim));
         sum += value * value;
       }
-      sum = warp_reduce(block, sum, plus_op{});
+      sum = block.reduce_warp(sum, plus_op{});
       float const scale = rows.rows.scales.data != nullptr ? rows.scale(this_lane, e) : 1.0f;
       if (lane_id(block) == 0) {
         row[e] = combine(row[e], static_cast<float>(::sqrt(sum) * ::fabs(static_cast<double>(scale))));

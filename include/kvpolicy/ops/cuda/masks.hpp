@@ -113,7 +113,7 @@ struct implementation<ops::hide_dropped_t, Backend> {
     detail::row_owners const rows = detail::owners_of(mask.rows, keep.lanes);
     int const pieces = detail::pieces_of(exec, in.lanes.bound);
     detail::launch_unless_fault(
-        exec, launch_shape{rows.count() * pieces, exec.config().entry_threads, 0},
+        exec, launch_shape{rows.count() * pieces, exec.threads().entry, 0},
         detail::hide_kernel{keep, in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
   }
 };
@@ -131,7 +131,7 @@ struct implementation<ops::show_entries_t, Backend> {
     detail::launch_each_unless_fault(exec, rows.count() * of_row, detail::hide_all{mask, rows, of_row});
     int const pieces = detail::pieces_of(exec, in.lanes.bound);
     detail::launch_unless_fault(
-        exec, launch_shape{rows.count() * pieces, exec.config().entry_threads, 0},
+        exec, launch_shape{rows.count() * pieces, exec.threads().entry, 0},
         detail::show_kernel{in.lanes, in.where, mask, rows, pieces, exec.config().entries_of_a_block});
   }
 };

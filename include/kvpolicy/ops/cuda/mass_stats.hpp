@@ -166,13 +166,13 @@ struct sums_kernel {
       float const value = logits[e] * scale;
       if (temp_storage.sees(row, e) && value > row_max) row_max = value;
     }
-    row_max = warp_reduce(block, row_max, max_op{});
+    row_max = block.reduce_warp(row_max, max_op{});
     float const zero = running_sum::exp_offset(row_max);
     float all = 0;
     for (int e = lane_id(block); e < tile_entries; e += warp_size) {
       if (temp_storage.sees(row, e)) all += ::expf(logits[e] * scale - zero);
     }
-    all = warp_reduce(block, all, plus_op{});
+    all = block.reduce_warp(all, plus_op{});
     if (lane_id(block) == 0) *sum = sum->with({row_max, all});
   }
 

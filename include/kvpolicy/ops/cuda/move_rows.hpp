@@ -270,7 +270,7 @@ struct permute_kernel {
 
 template <class Executor, class Moves>
 void launch_permute(Executor& exec, permute_kernel<Moves> const& permute) {
-  launch_unless_fault(exec, launch_shape{permute.lanes.size() * permute.slices, exec.config().row_threads, 0}, permute);
+  launch_unless_fault(exec, launch_shape{permute.lanes.size() * permute.slices, exec.threads().row, 0}, permute);
 }
 
 /// Calls launch(kernel) for all kernels that move positions and columns of every lane and, if `rows` is true, its rows.

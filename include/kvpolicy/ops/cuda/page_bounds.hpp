@@ -147,7 +147,7 @@ struct implementation<ops::extend_bounds_t, Backend> {
  private:
   template <class Executor, class Loads>
   static void launch(Executor& exec, lanes const& batch, keys const& from, page_bound_memory const& to, Loads loads) {
-    int const threads = exec.config().row_threads;
+    auto const threads = exec.threads().row;
     int const warps = threads / detail::warp_size;
     int const blocks = detail::count_blocks_per_lane(exec, batch.size(),
                                                      (detail::pages_for(batch.bound, to.page) + warps - 1) / warps);

@@ -118,7 +118,7 @@ struct page_scores_kernel {
     int const page = pages.begin + lane_id(block) / Heads;
     float score = products(block, one, folded, pages);
     if (first + mine >= heads_of_lane()) score = join.highest ? same_bits<float>(0xFF800000u) : 0.0f;
-    for (int step = 1; step < Heads; step *= 2) score = join(score, block.shuffle(score, lane_id(block) ^ step));
+    score = block.template reduce_warp<Heads>(score, join);
     bool const writes = mine == 0 && lane_id(block) < sums && page < pages.end;
     if (writes && first > 0) score = join(to[page], score);
     if (first + Heads >= heads_of_lane()) score = finished(block, one, pages.begin, score, writes);
@@ -182,7 +182,7 @@ struct page_scores_kernel {
       auto const low = static_cast<double>(element_at(bounds.element, bound + (bounds.dims + d) * size));
       sum += join_heads{true}(q * high, q * low);
     }
-    return warp_reduce(block, sum, plus_op{});
+    return block.reduce_warp(sum, plus_op{});
   }
 };
 
@@ -226,7 +226,7 @@ struct implementation<ops::page_scores_t, Backend> {
   static void launch(Executor& exec, lanes const& batch, page_bound_view const& bounds, query_view const& rows,
                      reduction group, score_view const& out, Loads loads) {
     using kernel = detail::page_scores_kernel<Heads, Loads>;
-    int const threads = exec.config().entry_threads;
+    auto const threads = exec.threads().entry;
     int const pages = threads / detail::warp_size * kernel::pages_at_once;
     int const all = detail::pages_for(batch.bound, bounds.page);
     int const blocks = detail::count_blocks_per_lane(exec, out.segments(), (all + pages - 1) / pages);

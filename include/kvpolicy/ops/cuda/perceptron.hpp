@@ -180,11 +180,11 @@ void launch_perceptron(Executor& exec, Net const& net, perceptron_work work, flo
     int const rows = tile_sizes::rows(threads);
     return tile_sizes::bytes(threads) + shared_arena::bytes_of_piece<float>(rows * work.outputs) + Net::bytes(rows);
   };
-  work.threads = tile_threads(exec, bytes);
+  auto const threads = tile_threads(exec, bytes);
+  work.threads = threads;
   work.split = work.slices() > 1 && work.tiles() < 4 * exec.config().processors && work.parts() <= capacity;
   int const blocks = work.tiles() * (work.split ? work.slices() : 1);
-  launch_unless_fault(exec, launch_shape{blocks, work.threads, bytes(work.threads)},
-                      perceptron_kernel<Net>{net, work, parts});
+  launch_unless_fault(exec, launch_shape{blocks, threads, bytes(threads)}, perceptron_kernel<Net>{net, work, parts});
   if (!work.split) return;
   std::int64_t const outputs = std::int64_t{work.tiles()} * work.rows() * work.outputs;
   launch_each_unless_fault(exec, outputs, add_slices<Net>{net, work, parts});

@@ -36,16 +36,22 @@ struct weight_rows {
   [[nodiscard]] KVPOLICY_HD float operator()(int unit, int c) const { return from[unit * stride + c]; }
 };
 
-/// The most threads for which `bytes(threads)` of shared memory are available, or 32 if none are.
+/// The most threads for which `bytes(threads)` of shared memory are available, or 32 if none are. Only the most are
+/// known when kernels are compiled.
 template <class Executor, class Bytes>
-[[nodiscard]] int tile_threads(Executor& exec, Bytes const& bytes) {
-  int const wanted = exec.config().entry_threads;
-  int threads = wanted < tile_sizes::most_threads ? wanted : tile_sizes::most_threads;
+[[nodiscard]] auto tile_threads(Executor& exec, Bytes const& bytes) {
+  auto const most = at_most<tile_sizes::most_threads>(exec.threads().entry);
+  int threads = most;
   while (threads > warp_size && bytes(threads) > static_cast<std::size_t>(exec.config().shared_bytes)) {
     threads -= warp_size;
   }
-  return threads;
+  return fewer(most, threads);
 }
+
+/// The larger one of two numbers; a NaN is ignored.
+struct larger_number {
+  [[nodiscard]] KVPOLICY_HD float operator()(float a, float b) const { return a >= b || b != b ? a : b; }
+};
 
 /// Multiplies a tile. One thread computes a row's sum with a unit, channel by channel, so its bits depend on neither
 /// the other rows nor the number of threads.
@@ -84,16 +90,11 @@ class product_tile {
 
   /// The sum of a value over the threads that share a row. All of them get it. Collective for a warp.
   [[nodiscard]] KVPOLICY_HD float sum_across(float value) const {
-    for (int step = sizes::across / 2; step > 0; step /= 2) value += block_.shuffle(value, lane_id(block_) ^ step);
-    return value;
+    return block_.template reduce_warp<sizes::across>(value, plus_op{});
   }
   /// The maximum over the threads that share a row; a NaN is ignored. Collective for a warp.
   [[nodiscard]] KVPOLICY_HD float max_across(float value) const {
-    for (int step = sizes::across / 2; step > 0; step /= 2) {
-      float const other = block_.shuffle(value, lane_id(block_) ^ step);
-      value = other > value ? other : value;
-    }
-    return value;
+    return block_.template reduce_warp<sizes::across>(value, larger_number{});
   }
 
  private:

@@ -127,7 +127,7 @@ KVPOLICY_HD void move_down(Block& block, Word* to, Word const* from, int count) 
 /// How many blocks copy the rows of a lane, of which there are at most `most`; one warp for each row.
 template <class Executor>
 [[nodiscard]] int blocks_for_rows(Executor& exec, int lanes, std::int64_t most) {
-  int const warps = exec.config().row_threads / warp_size;
+  int const warps = exec.threads().row / warp_size;
   return count_blocks_per_lane(exec, lanes, (most + warps - 1) / warps);
 }
 

@@ -31,13 +31,13 @@ struct count_released_kernel {
   int* ticket;
 
   [[nodiscard]] static constexpr std::size_t shared_bytes() {
-    return collective_bytes<int>() + shared_arena::bytes_of_piece<int>(1);
+    return collective_bytes() + shared_arena::bytes_of_piece<int>(1);
   }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     shared_arena arena(block);
-    int* const temp_storage = arena.take<int>(warp_size + 1);
+    auto* const storage = arena.take<collective_storage>(1);
     int* const last_storage = arena.take<int>(1);
     int const step = block.blocks() * block.threads();
     for (int i = block.index() * block.threads() + block.thread(); i < lanes.size(); i += step) {
@@ -45,18 +45,19 @@ struct count_released_kernel {
       int const over = *num_pages.row(one) - (*lanes.count.row(one) + page - 1) / page;
       released[i].pages = over > 0 ? over : 0;
     }
-    if (last_block(block, ticket, last_storage)) add_up_lanes(block, temp_storage);
+    if (last_block(block, ticket, last_storage)) add_up_lanes(block, storage);
   }
 
  private:
   template <class Block>
-  KVPOLICY_HD void add_up_lanes(Block& block, int* temp_storage) const {
+  KVPOLICY_HD void add_up_lanes(Block& block, collective_storage* storage) const {
     int pages = 0;
     for (int first = 0; first < lanes.size(); first += block.threads()) {
       int const i = first + block.thread();
-      auto const lower = block_exclusive_sum(block, i < lanes.size() ? released[i].pages : 0, temp_storage);
+      auto const lower = block.exclusive_sum(storage, i < lanes.size() ? released[i].pages : 0);
       if (i < lanes.size()) released[i].before = pages + lower.before;
       pages += lower.all;
+      block.sync();
     }
     if (block.thread() == 0) *all = {pages, *free_pages};
   }
@@ -105,11 +106,11 @@ struct implementation<ops::release_pages_t, Backend> {
             "an executor without scratch for this batch", "plan and state are made on the executor that runs them");
     auto* const all = reinterpret_cast<detail::all_released*>(exec.scratch());
     auto* const released = reinterpret_cast<detail::lane_release*>(exec.scratch() + releases_offset);
-    int const threads = exec.config().lane_threads;
+    auto const threads = exec.threads().lane;
     using counting = detail::count_released_kernel;
-    exec.launch({(batch.size() + threads - 1) / threads, threads, counting::shared_bytes()},
+    exec.launch(launch_shape{(batch.size() + threads - 1) / threads, threads, counting::shared_bytes()},
                 counting{batch, in.num_pages, in.page(), in.pages.count, released, all, exec.tickets()});
-    detail::launch_unless_fault(exec, {batch.size(), threads, 0},
+    detail::launch_unless_fault(exec, launch_shape{batch.size(), threads, 0},
                                 detail::write_released_kernel{batch, in.table, in.num_pages, in.pages, released, all});
   }
 

@@ -145,7 +145,7 @@ struct implementation<ops::replace_listed_t, Backend> {
     auto const launch = [&](detail::few_moved some) {
       detail::split_columns(some, in.lanes.size(), exec.config());
       int const slices = detail::slices_of(some);
-      detail::launch_unless_fault(exec, launch_shape{in.lanes.size() * (slices + 1), exec.config().row_threads, 0},
+      detail::launch_unless_fault(exec, launch_shape{in.lanes.size() * (slices + 1), exec.threads().row, 0},
                                   detail::replace_kernel{moves, in.where, slots, some, known, slices});
       slots = {};  // lists change once
       launched = true;
@@ -155,7 +155,7 @@ struct implementation<ops::replace_listed_t, Backend> {
     rest.add_moved_columns(columns);
     rest.flush();
     if (!launched) launch(detail::few_moved{});
-    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), exec.config().row_threads, 0},
+    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), exec.threads().row, 0},
                                 detail::replace_positions_kernel{moves});
   }
 };

@@ -176,7 +176,7 @@ struct implementation<ops::rerotate_t, Backend> {
     int const entries = exec.config().entries_of_a_block;
     int const pieces = (batch.bound + entries - 1) / entries;
     detail::launch_unless_fault(
-        exec, launch_shape{batch.size() * pieces, exec.config().row_threads, 0},
+        exec, launch_shape{batch.size() * pieces, exec.threads().row, 0},
         detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries, turned.begin * in.k.dim});
     detail::launch_each_unless_fault(exec, std::int64_t{batch.size()} * batch.bound, detail::number_entries{batch});
   }

@@ -129,7 +129,7 @@ struct implementation<ops::residual_t, Backend> {
     for (int first = 0; first < bound; first += temp_storage.span) {
       project(exec, group, std::min(temp_storage.span, bound - first), first);
       auto const bytes = [&](int threads) { return detail::attend_bytes(temp_storage, threads); };
-      int const threads = detail::tile_threads(exec, bytes);
+      auto const threads = detail::tile_threads(exec, bytes);
       int const rows = detail::tile_sizes::rows(threads);
       int const tiles = (std::min(temp_storage.entries, bound - group.begin) + rows - 1) / rows;
       detail::launch_unless_fault(
@@ -141,7 +141,7 @@ struct implementation<ops::residual_t, Backend> {
   template <class Executor>
   static void project(Executor& exec, detail::residual_group const& group, int most, int first) {
     using sizes = detail::tile_sizes;
-    int const threads = detail::tile_threads(exec, sizes::bytes);
+    auto const threads = detail::tile_threads(exec, sizes::bytes);
     int const tiles = (most + sizes::rows(threads) - 1) / sizes::rows(threads);
     int const slices = (group.head.width + sizes::units - 1) / sizes::units;
     detail::launch_unless_fault(

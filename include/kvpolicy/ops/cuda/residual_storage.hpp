@@ -85,7 +85,7 @@ KVPOLICY_HD void fold_constants(Block& block, folded_rows const& of, float const
     for (int d = lane_id(block); d < of.dims; d += warp_size) {
       sum += static_cast<double>(row[d]) * static_cast<double>(of.memory[d]);
     }
-    sum = warp_reduce(block, sum, plus_op{});
+    sum = block.reduce_warp(sum, plus_op{});
     if (lane_id(block) == 0) constant[unit] = static_cast<float>(static_cast<double>(bias[unit]) + sum);
   }
 }

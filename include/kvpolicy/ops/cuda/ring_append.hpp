@@ -25,7 +25,7 @@ struct ring_append_kernel {
   query_view from;
   query_ring_view ring;
 
-  static constexpr std::size_t shared = collective_bytes<int>();
+  static constexpr std::size_t shared = collective_bytes();
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -60,8 +60,7 @@ struct ring_append_kernel {
     for (int r = block.thread(); r < end; r += block.threads()) {
       if (position[from.stored(one, r)] > last) end = r;
     }
-    shared_arena arena(block);
-    return block_reduce(block, end, arena.take<int>(warp_size + 1), min_op{});
+    return block.reduce(shared_arena(block).take<collective_storage>(1), end, min_op{});
   }
 
   /// Copies rows, one warp for each row of a query head.
@@ -103,9 +102,9 @@ struct implementation<ops::ring_append_t, Backend> {
   static void run(Executor& exec, lanes const& batch, query_view const& from, query_ring_view const& ring) {
     if (from.rows == 0) return;
     detail::check_aligned("ring_append", from);
-    detail::launch_unless_fault(
-        exec, launch_shape{batch.size(), exec.config().row_threads, detail::ring_append_kernel::shared},
-        detail::ring_append_kernel{batch, from, ring});
+    detail::launch_unless_fault(exec,
+                                launch_shape{batch.size(), exec.threads().row, detail::ring_append_kernel::shared},
+                                detail::ring_append_kernel{batch, from, ring});
   }
 };
 

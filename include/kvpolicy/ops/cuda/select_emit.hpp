@@ -74,26 +74,22 @@ KVPOLICY_HD void emit_votes(Block& block, warp_votes const& votes, std::int64_t 
 }
 
 /// Writes, ascending, the ordinals below `count` whose entries are above the threshold, and the first `ties` of those
-/// at it. Collective. `warps` is shared memory for 2 * warp_size values, one half for even and one for odd tiles.
+/// at it. Collective. `storage` is used after a barrier.
 template <class Block, class Classify>
-KVPOLICY_HD void emit_kept(Block& block, Classify const& classify, int count, int ties, int* to, unsigned* warps) {
+KVPOLICY_HD void emit_kept(Block& block, Classify const& classify, int count, int ties, int* to,
+                           collective_storage* storage) {
   int const of_block = block.threads() / warp_size;
   kept_before before{0, 0};
-  bool odd_tile = false;
-  for (std::int64_t tile = 0; tile < count; tile += of_block * warp_votes::entries, odd_tile = !odd_tile) {
+  for (std::int64_t tile = 0; tile < count; tile += of_block * warp_votes::entries) {
     std::int64_t const first = tile + warp_id(block) * warp_votes::entries + lane_id(block);
     warp_votes const votes = take_votes(block, classify, first, count);
-    unsigned* const sums = warps + (odd_tile ? warp_size : 0);
-    if (lane_id(block) == 0) sums[warp_id(block)] = votes.sums;
     block.sync();
-    unsigned const of_warp = lane_id(block) < of_block ? sums[lane_id(block)] : 0;
-    unsigned const lower = warp_exclusive_sum(block, of_warp);
-    unsigned const all = block.shuffle(lower + of_warp, warp_size - 1);
-    unsigned const here = block.shuffle(lower, warp_id(block));
+    auto const sum = block.exclusive_sum(storage, lane_id(block) == 0 ? votes.sums : 0u);
+    unsigned const here = block.shuffle(sum.before, 0);
     emit_votes(block, votes, first,
                {before.above + static_cast<int>(here & 0xFFFFu), before.tied + static_cast<int>(here >> 16)}, ties, to);
-    before.above += static_cast<int>(all & 0xFFFFu);
-    before.tied += static_cast<int>(all >> 16);
+    before.above += static_cast<int>(sum.all & 0xFFFFu);
+    before.tied += static_cast<int>(sum.all >> 16);
   }
 }
 
@@ -101,14 +97,14 @@ KVPOLICY_HD void emit_kept(Block& block, Classify const& classify, int count, in
 /// segments. Every thread gets the sum of all. Each thread handles neighbouring segments, and calls `number` and
 /// `place` for those only. Collective.
 template <class Block, class Number, class Place>
-KVPOLICY_HD std::int64_t place_segments(Block& block, int segments, std::int64_t* temp_storage, Number const& number,
+KVPOLICY_HD std::int64_t place_segments(Block& block, int segments, collective_storage* storage, Number const& number,
                                         Place const& place) {
   int const each = (segments + block.threads() - 1) / block.threads();
   int const begin = block.thread() * each < segments ? block.thread() * each : segments;
   int const end = segments - begin < each ? segments : begin + each;
   std::int64_t sum = 0;
   for (int segment = begin; segment < end; ++segment) sum += number(segment);
-  auto const [lower, all] = block_exclusive_sum(block, sum, temp_storage);
+  auto const [lower, all] = block.exclusive_sum(storage, sum);
   std::int64_t before = lower;
   for (int segment = begin; segment < end; ++segment) {
     std::int64_t const here = number(segment);
@@ -177,14 +173,14 @@ struct place_result {
 /// ordinals a segment lists; `verb.place(result, {segment, before}, report)` does what else the verb needs. Collective;
 /// called by the last block only.
 template <class Block, class Verb>
-KVPOLICY_HD void finalize_segments(Block& block, keep_set const& keep, std::int64_t* temp_storage, Verb const& verb) {
+KVPOLICY_HD void finalize_segments(Block& block, keep_set const& keep, collective_storage* storage, Verb const& verb) {
   if (block.thread() == 0) {
     keep.indptr[0] = 0;
     *keep.report = report{};
   }
   block.sync();
   report found{};
-  place_segments(block, keep.segments(), temp_storage, count_of_result<Verb>{keep, verb},
+  place_segments(block, keep.segments(), storage, count_of_result<Verb>{keep, verb},
                  place_result<Verb>{keep, verb, found});
   add_to_report(block, keep.report->nan_scores, found.nan_scores);
   add_to_report(block, keep.report->forced_over_budget, found.forced_over_budget);

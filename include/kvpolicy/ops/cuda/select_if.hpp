@@ -40,9 +40,9 @@ struct count_picked_kernel {
   /// If the lanes of the segment hold different tokens, it keeps all its entries.
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    auto const [sums, temp_storage] = counting_storage(block);
+    counting_storage const shared(block);
     segment_keys<Rule> const keys(scores, rule, block.index());
-    bool const differs = lanes_differ(block, scores, block.index(), faults, temp_storage);
+    bool const differs = lanes_differ(block, scores, block.index(), faults, shared.collective);
     int kept = 0;
     int nan = 0;
     for (int e = block.thread(); e < keys.count(); e += block.threads()) {
@@ -50,15 +50,17 @@ struct count_picked_kernel {
       kept += differs || forced || rule.picks(keys.score[e]) ? 1 : 0;
       nan += !forced && radix_key(keys.score[e]) == nan_key ? 1 : 0;
     }
-    kept = block_reduce(block, kept, temp_storage, plus_op{});
-    nan = block_reduce(block, nan, temp_storage, plus_op{});
+    block.sync();
+    kept = block.reduce(shared.collective, kept, plus_op{});
+    block.sync();
+    nan = block.reduce(shared.collective, nan, plus_op{});
     if (block.thread() == 0) {
       keep.seen[block.index()] = keys.count();
       bool const drops = kept < keys.count();
       bool const unobserved = drops && decides_unobserved(rule, scores, block.index());
       keep.indptr[block.index() + 1] = packed_result::of(kept, nan, drops, unobserved).word;
     }
-    if (last_block(block, ticket, temp_storage)) finalize_segments(block, keep, sums, finalize_select_if{});
+    if (last_block(block, ticket, shared.last)) finalize_segments(block, keep, shared.collective, finalize_select_if{});
   }
 };
 
@@ -73,11 +75,11 @@ struct list_picked_kernel {
   KVPOLICY_HD void operator()(Block& block) const {
     segment_keys<Rule> const keys(scores, rule, block.index());
     std::int64_t const first = keep.indptr[block.index()];
-    auto* const warps = shared_arena(block).template take<unsigned>(2 * warp_size);
+    auto* const storage = shared_arena(block).template take<collective_storage>(1);
     if (keep.indptr[block.index() + 1] - first == keys.count()) {
       emit_all(block, keys.count(), keep.indices + first);
     } else {
-      emit_kept(block, by_pick<Rule>{keys}, keys.count(), 0, keep.indices + first, warps);
+      emit_kept(block, by_pick<Rule>{keys}, keys.count(), 0, keep.indices + first, storage);
     }
   }
 };
@@ -93,11 +95,11 @@ struct implementation<ops::select_if_t, Backend> {
   template <class Executor, class Rule>
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using counting = detail::count_picked_kernel<Rule>;
-    int const threads = exec.config().segment_threads;
+    auto const threads = exec.threads().segment;
     detail::check_same_tokens(exec, scores);
-    exec.launch({scores.segments(), threads, detail::counting_storage::bytes()},
+    exec.launch(launch_shape{scores.segments(), threads, detail::counting_storage::bytes()},
                 counting{scores, rule, keep, exec.faults(), exec.tickets()});
-    exec.launch({scores.segments(), threads, detail::shared_arena::bytes_of_piece<unsigned>(2 * detail::warp_size)},
+    exec.launch(launch_shape{scores.segments(), threads, detail::collective_bytes()},
                 detail::list_picked_kernel<Rule>{scores, rule, keep});
   }
 };

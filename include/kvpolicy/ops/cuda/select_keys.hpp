@@ -60,17 +60,18 @@ struct segment_keys {
     }
   }
 
-  /// Sets [begin, end) as `find_run`, and returns how many entries are forced. Collective. `temp_storage` is shared
-  /// memory for warp_size + 1 ints.
+  /// Sets [begin, end) as `find_run`, and returns how many entries are forced. Collective. `storage` is used
+  /// after a barrier.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD int find_forced(Block& block, [[maybe_unused]] int* temp_storage) {
+  [[nodiscard]] KVPOLICY_HD int find_forced(Block& block, [[maybe_unused]] collective_storage* storage) {
     find_run();
     if constexpr (knows_run<Rule>) {
       return about.count - (end - begin);
     } else {
       int forced = 0;
       for (int e = block.thread(); e < about.count; e += block.threads()) forced += is_forced(e) ? 1 : 0;
-      return block_reduce(block, forced, temp_storage, plus_op{});
+      block.sync();
+      return block.reduce(storage, forced, plus_op{});
     }
   }
 
@@ -122,10 +123,9 @@ template <class Block>
 
 /// Records faults for lanes of a segment whose counts are out of their limits or differ from those of the first lane.
 /// True in every thread if there is one, or if `found_before`: the segment must then drop nothing. Collective.
-/// `temp_storage` is shared memory for warp_size + 1 ints.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD bool lanes_differ(Block& block, score_view const& scores, int segment, device_error faults,
-                                            int* temp_storage) {
+                                            collective_storage* storage) {
   int const first = first_lane(scores.lanes, scores.decides, segment);
   if (scores.decides == granularity::lane)
     return !count_fits(block, scores.lanes, first, faults) || found_before(faults);
@@ -141,7 +141,7 @@ template <class Block>
                  fits ? other : *scores.lanes.count.row(one));
     differs = 1;
   }
-  return block_reduce(block, differs, temp_storage, max_op{}) != 0;
+  return block.reduce(storage, differs, max_op{}) != 0;
 }
 
 /// Compares each entry of each lane with the first lane of its segment, one thread for each: they must be the same
@@ -175,19 +175,19 @@ void check_same_tokens(Executor& exec, score_view const& scores) {
   launch_each(exec, std::int64_t{scores.lanes.size()} * scores.lanes.bound, same_tokens_check{scores, exec.faults()});
 }
 
-/// The shared memory of a kernel that counts for segments: `temp_storage` of collectives of int and of int64.
+/// The shared memory of a kernel that counts for segments.
 struct counting_storage {
-  std::int64_t* sums;
-  int* temp_storage;
+  collective_storage* collective;
+  int* last;  ///< one int, for last_block
 
   template <class Block>
   KVPOLICY_HD explicit counting_storage(Block& block) {
     shared_arena arena(block);
-    sums = arena.take<std::int64_t>(warp_size + 1);
-    temp_storage = arena.take<int>(warp_size + 1);
+    collective = arena.take<collective_storage>(1);
+    last = arena.take<int>(1);
   }
   [[nodiscard]] static constexpr std::size_t bytes() {
-    return collective_bytes<std::int64_t>() + collective_bytes<int>();
+    return collective_bytes() + shared_arena::bytes_of_piece<int>(1);
   }
 };
 

@@ -139,8 +139,9 @@ struct survey_kernel {
       forced += in.segments[i].forced;
       within += in.segments[i].within;
     }
-    forced = block_reduce(block, forced, temp_storage.sums, plus_op{});
-    within = block_reduce(block, within, temp_storage.sums, plus_op{});
+    forced = block.reduce(temp_storage.collective, forced, plus_op{});
+    block.sync();
+    within = block.reduce(temp_storage.collective, within, plus_op{});
     if (block.thread() != 0) return;
     start_search(in.pool_of(segment), all, fires, forced, within);
     report_pool(block, in.first_of(segment), all, fires, forced);
@@ -164,8 +165,9 @@ struct survey_kernel {
       all.entries += count;
       all.allowed += rule.budget(this_lane, count);
     }
-    all.entries = block_reduce(block, all.entries, temp_storage.sums, plus_op{});
-    all.allowed = block_reduce(block, all.allowed, temp_storage.sums, plus_op{});
+    all.entries = block.reduce(temp_storage.collective, all.entries, plus_op{});
+    block.sync();
+    all.allowed = block.reduce(temp_storage.collective, all.allowed, plus_op{});
     return all;
   }
 
@@ -173,7 +175,7 @@ struct survey_kernel {
   [[nodiscard]] KVPOLICY_HD pool_segment survey(Block& block, segment_keys<Rule>& keys,
                                                 select_storage const& temp_storage) const {
     int const count = keys.count();
-    int const forced = keys.find_forced(block, reinterpret_cast<int*>(temp_storage.sums));
+    int const forced = keys.find_forced(block, temp_storage.collective);
     int const floor = floor_in_pool(rule, keys.about.budget);
     int const best = floor <= forced ? 0 : (floor < count ? floor : count) - forced;
     found_threshold const found = find_threshold(block, keys, {best, count - forced}, temp_storage);
@@ -258,7 +260,7 @@ struct pool_histogram_kernel {
     int at_floor = 0;
     count_in_bin<Block> const bins{block, temp_storage.histogram, range, bin_shift(range)};
     in.keys_of(rule, segment).for_each(block, count_competing<Block>{block, bins, floor, fit, at_floor});
-    at_floor = block_reduce(block, at_floor, reinterpret_cast<int*>(temp_storage.sums), plus_op{});
+    at_floor = block.reduce(temp_storage.collective, at_floor, plus_op{});
     int const first = at_floor < floor.ties ? at_floor : floor.ties;
     int const competing = fit ? at_floor - first : first;
     bool const is_there = floor.key - range.low <= range.high - range.low;

@@ -97,26 +97,27 @@ struct count_at_threshold_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    auto const [sums, temp_storage] = counting_storage(block);
+    counting_storage const shared(block);
     pool_state const& pool = in.pool_of(block.index());
     if (pool.fires != 0 && deciding_threshold(in.segments[block.index()], pool) != decided_by::floor) {
-      count(block, block.index(), pool.range.low, temp_storage);
+      count(block, block.index(), pool.range.low, shared.collective);
     }
-    if (!last_block(block, ticket, temp_storage)) return;
-    place_segments(block, in.keep.segments(), sums, competing_ties{in}, place_ties{in});
+    if (!last_block(block, ticket, shared.last)) return;
+    place_segments(block, in.keep.segments(), shared.collective, competing_ties{in}, place_ties{in});
     block.sync();
-    place_segments(block, in.keep.segments(), sums, kept_of_segment{in}, place_kept{in});
+    place_segments(block, in.keep.segments(), shared.collective, kept_of_segment{in}, place_kept{in});
     if (block.thread() == 0) in.keep.indptr[0] = 0;
   }
 
  private:
   template <class Block>
-  KVPOLICY_HD void count(Block& block, int segment, std::uint32_t threshold, int* temp_storage) const {
+  KVPOLICY_HD void count(Block& block, int segment, std::uint32_t threshold, collective_storage* storage) const {
     int above = 0;
     int equal = 0;
     in.keys_of(rule, segment).for_each(block, count_at_threshold{threshold, above, equal});
-    above = block_reduce(block, above, temp_storage, plus_op{});
-    equal = block_reduce(block, equal, temp_storage, plus_op{});
+    above = block.reduce(storage, above, plus_op{});
+    block.sync();
+    equal = block.reduce(storage, equal, plus_op{});
     if (block.thread() != 0) return;
     in.segments[segment].above = above;
     in.segments[segment].equal = equal;
@@ -136,8 +137,8 @@ struct emit_pool_kernel {
     if (in.pool_of(segment).fires == 0) return emit_all(block, in.keep.seen[segment], to);
     segment_keys<Rule> const keys = in.keys_of(rule, segment);
     key_threshold const at = in.segments[segment].at;
-    auto* const warps = shared_arena(block).template take<unsigned>(2 * warp_size);
-    emit_kept(block, by_threshold<Rule>{keys, at.key}, keys.count(), at.ties, to, warps);
+    auto* const storage = shared_arena(block).template take<collective_storage>(1);
+    emit_kept(block, by_threshold<Rule>{keys, at.key}, keys.count(), at.ties, to, storage);
   }
 };
 
@@ -145,22 +146,21 @@ struct emit_pool_kernel {
 template <class Executor, class Rule>
 void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep, int size) {
   int const segments = scores.segments();
-  int const threads = exec.config().segment_threads;
+  auto const threads = exec.threads().segment;
   int const capacity = keys_to_collect(exec.config(), scores.lanes.bound);
   auto* const of_segments = reinterpret_cast<pool_segment*>(exec.scratch());
   auto* const pools = reinterpret_cast<pool_state*>(of_segments + segments);
   auto* const histograms = reinterpret_cast<std::uint32_t*>(pools + segments / size);
   pools_in const in{scores, keep, size, of_segments, pools, histograms};
   launch_each(exec, std::int64_t{segments / size} * histogram_bins, clear_pools{in});
-  exec.launch({segments, threads, select_storage::bytes(capacity)},
+  exec.launch(launch_shape{segments, threads, select_storage::bytes(capacity)},
               survey_kernel<Rule>{in, rule, capacity, exec.faults()});
   for (int digits = 0; digits < 3; ++digits) {  // 11 bits each
-    exec.launch({segments, threads, select_storage::bytes(0)}, pool_histogram_kernel<Rule>{in, rule});
+    exec.launch(launch_shape{segments, threads, select_storage::bytes(0)}, pool_histogram_kernel<Rule>{in, rule});
   }
   using counting = count_at_threshold_kernel<Rule>;
-  exec.launch({segments, threads, counting_storage::bytes()}, counting{in, rule, exec.tickets()});
-  exec.launch({segments, threads, shared_arena::bytes_of_piece<unsigned>(2 * warp_size)},
-              emit_pool_kernel<Rule>{in, rule});
+  exec.launch(launch_shape{segments, threads, counting_storage::bytes()}, counting{in, rule, exec.tickets()});
+  exec.launch(launch_shape{segments, threads, collective_bytes()}, emit_pool_kernel<Rule>{in, rule});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -35,25 +35,22 @@ inline constexpr int histogram_bins = 2048;
 /// The shared memory of a block that finds thresholds and emits the entries that they keep.
 struct select_storage {
   std::uint32_t* histogram;  ///< histogram_bins
-  std::int64_t* sums;        ///< warp_size + 1
-  int* words;                ///< 8, for results that one thread passes to all
-  unsigned* warps;           ///< 2 warp_size
-  std::uint32_t* keys;       ///< capacity
+  collective_storage* collective;
+  int* words;           ///< 8, for results that one thread passes to all
+  std::uint32_t* keys;  ///< capacity
   int capacity;
 
   template <class Block>
   KVPOLICY_HD select_storage(Block& block, int keys_at_most) : capacity(keys_at_most) {
     shared_arena arena(block);
     histogram = arena.take<std::uint32_t>(histogram_bins);
-    sums = arena.take<std::int64_t>(warp_size + 1);
+    collective = arena.take<collective_storage>(1);
     words = arena.take<int>(8);
-    warps = arena.take<unsigned>(2 * warp_size);
     keys = arena.take<std::uint32_t>(capacity);
   }
-  [[nodiscard]] static constexpr std::size_t bytes(int keys_at_most) {
-    return shared_arena::bytes_of_piece<std::uint32_t>(histogram_bins) + collective_bytes<std::int64_t>() +
-           shared_arena::bytes_of_piece<int>(8) + shared_arena::bytes_of_piece<unsigned>(2 * warp_size) +
-           shared_arena::bytes_of_piece<std::uint32_t>(keys_at_most);
+  [[nodiscard]] KVPOLICY_HD static constexpr std::size_t bytes(int keys_at_most) {
+    return shared_arena::bytes_of_piece<std::uint32_t>(histogram_bins) + collective_bytes() +
+           shared_arena::bytes_of_piece<int>(8) + shared_arena::bytes_of_piece<std::uint32_t>(keys_at_most);
   }
 };
 
@@ -73,8 +70,8 @@ struct chosen_bin {
   int count;  ///< keys in the bin
 };
 
-/// The bin that holds the k-th highest key. Collective. All threads must see the counts before. The result is read from
-/// `temp_storage.words`, which must not be written before the next barrier.
+/// The bin that holds the k-th highest key. Collective. Before it, a barrier makes all threads see the counts. The
+/// result is read from `temp_storage.words`, which must not be written before the next barrier.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD chosen_bin choose_bin(Block& block, std::uint32_t const* counts, std::int64_t k,
                                                 select_storage const& temp_storage) {
@@ -83,7 +80,7 @@ template <class Block>
   int const last = first - each < -1 ? -1 : first - each;
   std::int64_t mine = 0;
   for (int bin = first; bin > last; --bin) mine += counts[bin];
-  std::int64_t const before = block_exclusive_sum(block, mine, temp_storage.sums).before;
+  std::int64_t const before = block.exclusive_sum(temp_storage.collective, mine).before;
   if (before < k && k <= before + mine) {
     std::int64_t left = k - before;
     int bin = first;
@@ -171,25 +168,28 @@ struct bracket_pass {
   }
 };
 
+struct side_counts {
+  int above, at_high, at_low, nan;
+};
+struct add_counts {
+  [[nodiscard]] KVPOLICY_HD side_counts operator()(side_counts const& a, side_counts const& b) const {
+    return {a.above + b.above, a.at_high + b.at_high, a.at_low + b.at_low, a.nan + b.nan};
+  }
+};
+
 /// Runs bracket_pass over all keys of a segment. All threads have the counts. Collective.
 template <class Block, class Keys>
 [[nodiscard]] KVPOLICY_HD key_bracket count_bracket(Block& block, Keys const& keys, key_bracket const& between,
                                                     select_storage const& temp_storage) {
   block.sync();  // choose_bin's result may still be read from `words`
-  if (block.thread() < 8) temp_storage.words[block.thread()] = 0;
+  if (block.thread() == 0) temp_storage.words[0] = 0;
   block.sync();
   key_bracket mine = between;
   keys.for_each(block, bracket_pass<Block>{block, temp_storage, mine});
-  int const counts[4] = {mine.above, mine.at_high, mine.at_low, mine.nan};
-  for (int i = 0; i < 4; ++i) {
-    int const sum = warp_reduce(block, counts[i], plus_op{});
-    if (lane_id(block) == 0 && sum > 0) block.atomic_add(temp_storage.words + 1 + i, sum);
-  }
+  side_counts const all =
+      block.reduce(temp_storage.collective, side_counts{mine.above, mine.at_high, mine.at_low, mine.nan}, add_counts{});
   block.sync();
-  key_bracket const all{between.low,           between.high,          temp_storage.words[1], temp_storage.words[2],
-                        temp_storage.words[0], temp_storage.words[3], temp_storage.words[4]};
-  block.sync();
-  return all;
+  return {between.low, between.high, all.above, all.at_high, temp_storage.words[0], all.at_low, all.nan};
 }
 
 /// How many entries of a segment compete, and how many of them are kept.
@@ -214,7 +214,8 @@ template <class Block, class Keys>
     temp_storage.keys[i] = keys.at(keys.begin + at + i % neighbours);
     competing += temp_storage.keys[i] != forced_key ? 1 : 0;
   }
-  auto const sampled = static_cast<int>(block_reduce(block, std::int64_t{competing}, temp_storage.sums, plus_op{}));
+  block.sync();
+  int const sampled = block.reduce(temp_storage.collective, competing, plus_op{});
   float const fraction = static_cast<float>(wanted.k) / static_cast<float>(wanted.competing);
   auto const rank = static_cast<int>(fraction * static_cast<float>(sampled));
   float const variance = static_cast<float>(sampled) * fraction * (1 - fraction);

@@ -22,14 +22,15 @@ struct sort_kernel {
     if (!leads_row(lanes.position, lanes, one) || lanes.order.row(one)->ascends() || !counts_fit(lanes, one)) return;
     int* const position = lanes.position.row(one);
     int const count = *lanes.count.row(one);
-    auto* const temp_storage = shared_arena(block).take<std::uint64_t>(warp_size + 1);
+    auto* const storage = shared_arena(block).take<collective_storage>(1);
     for (int i = lanes.order.row(one)->begin; i < count; ++i) {
       std::uint64_t lowest = ~std::uint64_t{0};
       for (int e = i + block.thread(); e < count; e += block.threads()) {
         lowest = min_op{}(lowest,
                           std::uint64_t{static_cast<std::uint32_t>(position[e])} << 32 | static_cast<std::uint32_t>(e));
       }
-      lowest = block_reduce(block, lowest, temp_storage, min_op{});
+      block.sync();
+      lowest = block.reduce(storage, lowest, min_op{});
       auto const from = static_cast<int>(static_cast<std::uint32_t>(lowest));
       if (from == i) continue;
       for_each_sharing(one, [&](lane each) { exchange(block, each, i, from); });
@@ -98,7 +99,7 @@ struct implementation<ops::sort_entries_t, Backend> {
     all.flush();
     expects(visits <= 1, "sort_entries", "columns", columns.size(), "a device sorts eight planes and columns at most");
     detail::unit_table const slots = list.data != nullptr ? detail::table_of(in.where, list) : detail::unit_table{};
-    launch_shape const shape{in.lanes.size(), exec.config().row_threads, detail::collective_bytes<std::uint64_t>()};
+    launch_shape const shape{in.lanes.size(), exec.threads().row, detail::collective_bytes()};
     detail::launch_unless_fault(exec, shape,
                                 detail::sort_kernel{in.lanes, in.where, slots, what, detail::known_columns(columns)});
   }

@@ -51,26 +51,26 @@ struct count_kept_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    auto const [sums, temp_storage] = counting_storage(block);
-    choose(block, block.index(), temp_storage);
-    if (last_block(block, ticket, temp_storage)) finalize_segments(block, keep, sums, finalize_top_k{});
+    counting_storage const shared(block);
+    choose(block, block.index(), shared.collective);
+    if (last_block(block, ticket, shared.last)) finalize_segments(block, keep, shared.collective, finalize_top_k{});
   }
 
  private:
   /// If the lanes of the segment hold different tokens, it keeps all its entries.
   template <class Block>
-  KVPOLICY_HD void choose(Block& block, int segment, int* temp_storage) const {
+  KVPOLICY_HD void choose(Block& block, int segment, collective_storage* storage) const {
     segment_keys<Rule> keys(scores, rule, segment);
     int const count = keys.count();
     int const budget = rule.budget(keys.about.lane, count);
     keys.about.budget = budget;
-    bool const differs = lanes_differ(block, scores, segment, faults, temp_storage);
+    bool const differs = lanes_differ(block, scores, segment, faults, storage);
     bool const fires = !differs && rule.triggers(count, budget);
     segment_choice made{0, count, -1, count};
     int kept = count;
     bool forced_over = false;
     if (fires) {
-      int const forced = keys.find_forced(block, temp_storage);
+      int const forced = keys.find_forced(block, storage);
       int const left = budget < forced ? 0 : budget - forced;
       made = {keys.begin, keys.end, left < count - forced ? left : count - forced, count - forced};
       kept = forced + made.k;
@@ -109,7 +109,7 @@ struct emit_kernel {
     if (block.thread() == 0) add_to_report(block, keep.report->nan_scores, found.nan);
     if (choice.k == choice.competing) return emit_all(block, keys.count(), to);
     emit_kept(block, by_threshold<Rule>{keys, found.threshold.key}, keys.count(), found.threshold.ties, to,
-              temp_storage.warps);
+              temp_storage.collective);
   }
 };
 
@@ -154,17 +154,25 @@ struct implementation<ops::top_k_t, Backend> {
     detail::decide_pools(exec, scores, rule, keep, lanes);
   }
 
+  /// A rule that knows its run asks about no entry.
+  template <class Rule, class Executor>
+  static auto threads_to_choose(Executor& exec) {
+    if constexpr (detail::knows_run<Rule>) {
+      return exec.threads().lane;
+    } else {
+      return exec.threads().segment;
+    }
+  }
+
   template <class Executor, class Rule>
   static void run_alone(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using choose = detail::count_kept_kernel<Rule>;
     detail::check_same_tokens(exec, scores);
-    auto const& numbers = exec.config();
     auto* const choices = reinterpret_cast<detail::segment_choice*>(exec.scratch());
-    int const threads = detail::knows_run<Rule> ? numbers.lane_threads : numbers.segment_threads;
-    exec.launch({scores.segments(), threads, detail::counting_storage::bytes()},
+    exec.launch(launch_shape{scores.segments(), threads_to_choose<Rule>(exec), detail::counting_storage::bytes()},
                 choose{scores, rule, keep, choices, exec.faults(), exec.tickets()});
-    int const capacity = detail::keys_to_collect(numbers, scores.lanes.bound);
-    exec.launch({scores.segments(), numbers.segment_threads, detail::select_storage::bytes(capacity)},
+    int const capacity = detail::keys_to_collect(exec.config(), scores.lanes.bound);
+    exec.launch(launch_shape{scores.segments(), exec.threads().segment, detail::select_storage::bytes(capacity)},
                 detail::emit_kernel<Rule>{scores, rule, keep, choices, capacity});
   }
 };

@@ -64,7 +64,7 @@ struct kept_blocks_kernel {
   int tokens;
   unit_storage storage;
 
-  [[nodiscard]] static std::size_t shared_bytes() { return collective_bytes<int>(); }
+  [[nodiscard]] static std::size_t shared_bytes() { return collective_bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -99,18 +99,19 @@ struct kept_blocks_kernel {
   }
 
   /// Partitions blocks: kept ones go to the front of the table's row and of the scratch, dropped ones to the end of the
-  /// scratch. In place: a piece of the row is read before the barriers of the sum, and written at or before its place
-  /// after them.
+  /// scratch. In place: a piece of the row is read before the barrier, and written at or before its place
+  /// after it.
   template <class Block>
   KVPOLICY_HD int part(Block& block, kept_moves const& now, int units, kept_blocks const& temp_storage,
                        int* row) const {
-    int* const sums = shared_arena(block).take<int>(warp_size + 1);
+    auto* const storage_of_rank = shared_arena(block).take<collective_storage>(1);
     int front = 0;
     for (int begin = 0; begin < units; begin += block.threads()) {
       int const at = begin + block.thread();
       bool const stay = at < units && stays(now, at);
       int const unit_here = row != nullptr && at < units ? row[at] : 0;
-      prefix_sum<int> const before = block_exclusive_sum(block, stay ? 1 : 0, sums);
+      block.sync();
+      prefix_sum<int> const before = block.rank(storage_of_rank, stay);
       int const to = front + before.before;
       if (stay) {
         temp_storage.unit[to] = at;
@@ -171,7 +172,7 @@ struct implementation<ops::drop_units_t, Backend> {
                                             reinterpret_cast<std::uint64_t*>(entries),
                                             in.where.unit_tokens,
                                             storage};
-    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), exec.config().lane_threads, blocks.shared_bytes()},
+    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), exec.threads().lane, blocks.shared_bytes()},
                                 blocks);
     detail::permute_lanes(exec, detail::kept_block_lanes{storage, in.where.unit_tokens}, in, columns, false);
     detail::launch_each_unless_fault(exec, in.lanes.size(), detail::count_kept_blocks{in.lanes, storage});

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/ops/cuda/move_rows.hpp>
-#include <kvpolicy/ops/cuda/units_sort.hpp>
+#include <kvpolicy/ops/cuda/select_threshold.hpp>
 #include <kvpolicy/ops/units.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -42,10 +42,13 @@ struct pair_holes_kernel {
   kept_lanes moves;
   unit_table list;
   slot_storage storage;
-  int sorted;  ///< ints of shared memory to sort in
 
-  [[nodiscard]] static constexpr std::size_t shared_bytes(int sorted) {
-    return digit_bytes() + collective_bytes<std::uint64_t>() + shared_arena::bytes_of_piece<int>(sorted);
+  /// What finds the lowest slots and what sorts them use the same memory, one after the other.
+  [[nodiscard]] static constexpr std::size_t shared_bytes(int threads) {
+    std::size_t const search = select_storage::bytes(0);
+    std::size_t const sorting = sort_bytes(threads);
+    return (search < sorting ? sorting : search) + shared_arena::bytes_of_piece<int>(sorted_of_a_thread * threads) +
+           shared_arena::bytes_of_piece<int>(1);
   }
 
   template <class Block>
@@ -59,23 +62,56 @@ struct pair_holes_kernel {
       if (block.thread() == 0) *temp_storage.pairs = 0;
       return;
     }
-    shared_arena arena(block);
-    int* const digits = arena.take<int>(digits_of_a_pass);
-    auto* const sums = arena.take<std::uint64_t>(warp_size + 1);
+    select_storage const search(block, 0);
     int* const slot = list.row(one);
-    int const lowest = nth_highest(block, slot, now.committed + now.drafts, gone, digits);
-    pair_up(block, now, slot, lowest, gone, temp_storage, sums);
-    rewrite(block, now, slot, lowest, temp_storage, sums);
-    int* const behind = slot + now.count();
-    int* const sorting = gone <= sorted ? arena.take<int>(sorted) : behind;
+    int const lowest = nth_highest(block, slot, now.committed + now.drafts, gone, search);
+    pair_up(block, now, slot, lowest, gone, temp_storage, search.collective);
+    rewrite(block, now, slot, lowest, temp_storage, search.collective);
     block.sync();
-    for (int i = block.thread(); i < gone; i += block.threads()) sorting[i] = temp_storage.vacated[i];
-    sort_ascending(block, sorting, gone);
-    if (sorting == behind) return;
-    for (int i = block.thread(); i < gone; i += block.threads()) behind[i] = sorting[i];
+    list_freed(block, temp_storage.vacated, gone, slot + now.count(), search);
   }
 
  private:
+  /// The n-th highest of `count` numbers, which are at least 0, with n from 1 to count. Collective.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD static int nth_highest(Block& block, int const* values, int count, int n,
+                                                   select_storage const& search) {
+    listed_keys const keys{reinterpret_cast<std::uint32_t const*>(values), count};
+    return static_cast<int>(threshold_in_range(block, keys, {0, 0x7FFFFFFF, n}, search, true).key);
+  }
+
+  /// Writes the freed slots, which are distinct, in ascending order: as many of the lowest as a block sorts at once,
+  /// then the next ones.
+  template <class Block>
+  KVPOLICY_HD static void list_freed(Block& block, int const* freed, int gone, int* to, select_storage const& search) {
+    int const most = sorted_of_a_thread * block.threads();
+    shared_arena arena(block);
+    std::size_t const sorting = sort_bytes(block.threads());
+    auto* const both = arena.take<std::byte>(
+        static_cast<int>(sorting < select_storage::bytes(0) ? select_storage::bytes(0) : sorting));
+    int* const some = arena.take<int>(most);
+    int* const taken = arena.take<int>(1);
+    int listed = -1;  // slots up to this one are listed
+    for (int done = 0; done < gone; done += most) {
+      int const left = gone - done;
+      int const high = left <= most ? 0x7FFFFFFF : nth_highest(block, freed, gone, left - most + 1, search);
+      if (block.thread() == 0) *taken = 0;
+      block.sync();
+      for (int i = block.thread(); i < gone; i += block.threads()) {
+        if (freed[i] <= listed || freed[i] > high) continue;
+        int const at = block.atomic_add(taken, 1);
+        if (at < most) some[at] = freed[i];
+      }
+      block.sync();
+      int const here = left < most ? left : most;
+      block.sort(both, some, here);
+      block.sync();
+      for (int i = block.thread(); i < here; i += block.threads()) to[done + i] = some[i];
+      listed = high;
+      block.sync();
+    }
+  }
+
   /// True if entry e is kept or a draft.
   [[nodiscard]] KVPOLICY_HD static bool stays(kept_moves const& now, int e, int before) {
     return e >= now.committed || (before < now.entries && now.kept[before] == e);
@@ -85,7 +121,7 @@ struct pair_holes_kernel {
   /// counts are packed in one number for the prefix sum.
   template <class Block>
   KVPOLICY_HD static void pair_up(Block& block, kept_moves const& now, int const* slot, int lowest, int gone,
-                                  slot_moves const& temp_storage, std::uint64_t* sums) {
+                                  slot_moves const& temp_storage, collective_storage* storage) {
     constexpr int bits = 20;
     constexpr std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
     int const count = now.committed + now.drafts;
@@ -99,7 +135,8 @@ struct pair_holes_kernel {
       int const slot_here = there ? slot[e] : 0;
       int const kind = !there || (stay && slot_here < lowest) ? -1 : stay ? 0 : slot_here < lowest ? 1 : 2;
       std::uint64_t const one = kind < 0 ? 0 : std::uint64_t{1} << (kind * bits);
-      prefix_sum<std::uint64_t> const sum = block_exclusive_sum(block, one, sums);
+      block.sync();
+      prefix_sum<std::uint64_t> const sum = block.exclusive_sum(storage, one);
       if (kind == 0) temp_storage.vacated[moved + static_cast<int>(sum.before & mask)] = slot_here;
       if (kind == 1) temp_storage.holes[holes + static_cast<int>(sum.before >> bits & mask)] = slot_here;
       if (kind == 2) temp_storage.vacated[gone - 1 - left - static_cast<int>(sum.before >> (2 * bits))] = slot_here;
@@ -112,10 +149,10 @@ struct pair_holes_kernel {
   }
 
   /// Moves kept entries to the front of the list, each with its slot or its hole. In place: a piece of the list is read
-  /// before the barriers of the sum, and written at or before its place after them.
+  /// before the barrier, and written at or before its place after it.
   template <class Block>
   KVPOLICY_HD static void rewrite(Block& block, kept_moves const& now, int* slot, int lowest,
-                                  slot_moves const& temp_storage, std::uint64_t* sums) {
+                                  slot_moves const& temp_storage, collective_storage* storage) {
     int const count = now.committed + now.drafts;
     int moved = 0;
     for (int begin = 0; begin < count; begin += block.threads()) {
@@ -124,10 +161,11 @@ struct pair_holes_kernel {
       bool const stay = e < count && stays(now, e, before);
       int const slot_here = e < count ? slot[e] : 0;
       bool const moves_row = stay && slot_here >= lowest;
-      prefix_sum<std::uint64_t> const sum = block_exclusive_sum(block, std::uint64_t{moves_row}, sums);
+      block.sync();
+      prefix_sum<int> const sum = block.rank(storage, moves_row);
       int const to = e < now.committed ? before : now.entries + e - now.committed;
-      if (stay) slot[to] = moves_row ? temp_storage.holes[moved + static_cast<int>(sum.before)] : slot_here;
-      moved += static_cast<int>(sum.all);
+      if (stay) slot[to] = moves_row ? temp_storage.holes[moved + sum.before] : slot_here;
+      moved += sum.all;
     }
   }
 };
@@ -195,15 +233,14 @@ struct implementation<ops::fill_holes_t, Backend> {
     detail::kept_lanes const moves{keep, in.lanes};
     detail::unit_table const table = detail::table_of(in.where, list);
     detail::slot_storage const storage{reinterpret_cast<int*>(exec.scratch()), in.lanes, table.shares};
-    int const sorted = most_sorted(exec.config(), in.lanes.bound);
+    auto const threads = exec.threads().segment;
     detail::launch_unless_fault(
-        exec,
-        launch_shape{in.lanes.size(), exec.config().segment_threads, detail::pair_holes_kernel::shared_bytes(sorted)},
-        detail::pair_holes_kernel{moves, table, storage, sorted});
+        exec, launch_shape{in.lanes.size(), threads, detail::pair_holes_kernel::shared_bytes(threads)},
+        detail::pair_holes_kernel{moves, table, storage});
     auto const visit = [&](detail::few_moved const& some) {
       int const lanes = in.lanes.size() * some.count;
       int const pieces = pieces_of(exec.config(), lanes, in.lanes.bound);
-      detail::launch_unless_fault(exec, launch_shape{lanes * pieces, exec.config().row_threads, 0},
+      detail::launch_unless_fault(exec, launch_shape{lanes * pieces, exec.threads().row, 0},
                                   detail::move_pairs_kernel{moves, some, storage, pieces});
     };
     detail::moved_list planes(visit);
@@ -212,13 +249,6 @@ struct implementation<ops::fill_holes_t, Backend> {
   }
 
  private:
-  /// How many ints of shared memory to sort in: enough for all slots that can be freed, or as many as fit.
-  [[nodiscard]] static int most_sorted(launch_config const& numbers, int bound) {
-    std::size_t const left =
-        static_cast<std::size_t>(numbers.shared_bytes) - detail::pair_holes_kernel::shared_bytes(0);
-    auto const capacity = static_cast<int>(left / sizeof(int) / 4 * 4);
-    return bound < capacity ? bound : capacity;
-  }
   /// How many pieces: enough blocks for the device, but at least 64 rows in each.
   [[nodiscard]] static int pieces_of(launch_config const& numbers, int lanes, int bound) {
     constexpr int rows_of_a_piece = 64;

@@ -76,7 +76,7 @@ struct remember_rows_kernel {
   KVPOLICY_HD void make_unit(Block& block, double* values) const {
     double square = 0;
     for (int d = lane_id(block); d < turn.dims; d += warp_size) square += values[d] * values[d];
-    double const norm = ::sqrt(warp_reduce(block, square, plus_op{}));
+    double const norm = ::sqrt(block.reduce_warp(square, plus_op{}));
     if (!(norm > 0)) return;
     for (int d = lane_id(block); d < turn.dims; d += warp_size) values[d] /= norm;
   }
@@ -112,12 +112,12 @@ struct implementation<ops::update_query_memory_t, Backend> {
     implementation<ops::refuse_spans_t, Backend>::run(exec, batch, turn, "observe");
     if (turn.rows == 0) return;
     std::int64_t const fit = row > 0 ? detail::default_shared_bytes / row : 1;
-    int const wanted = exec.config().row_threads / detail::warp_size;
-    int const warps = fit < wanted ? static_cast<int>(fit) : wanted;
+    auto const most = exec.threads().row;
+    int const warps = fit < most / detail::warp_size ? static_cast<int>(fit) : most / detail::warp_size;
+    auto const threads = detail::fewer(most, warps * detail::warp_size);
     int const heads = batch.size() * (turn.heads / batch.heads);
     detail::launch_unless_fault(
-        exec,
-        launch_shape{(heads + warps - 1) / warps, warps * detail::warp_size, static_cast<std::size_t>(warps * row)},
+        exec, launch_shape{(heads + warps - 1) / warps, threads, static_cast<std::size_t>(warps * row)},
         detail::remember_rows_kernel{batch, turn, how, memory});
   }
 };

@@ -18,6 +18,7 @@
 #include <kvpolicy/ops/cuda/fill_row.hpp>
 #include <kvpolicy/ops/cuda/fold.hpp>
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
+#include <kvpolicy/ops/cuda/key_sums.hpp>
 #include <kvpolicy/ops/cuda/lists.hpp>
 #include <kvpolicy/ops/cuda/lists_check.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>

@@ -145,13 +145,13 @@ struct implementation<ops::drop_oldest_t, Backend> {
   static void run(Executor& exec, cache const& window, by_lane<int> const& oldest,
                   std::span<recorded_column const> columns, int const* entries, int slid) {
     lanes const& batch = window.lanes;
-    int const threads = exec.config().lane_threads;
+    auto const threads = exec.threads().lane;
     if (!columns.empty()) {
       detail::few_columns const all = detail::all_columns("promote", columns);
-      detail::launch_unless_fault(exec, {batch.size(), threads, 0},
+      detail::launch_unless_fault(exec, launch_shape{batch.size(), threads, 0},
                                   detail::move_columns_kernel{batch, all, entries, slid});
     }
-    detail::launch_unless_fault(exec, {batch.sequences, threads, 0},
+    detail::launch_unless_fault(exec, launch_shape{batch.sequences, threads, 0},
                                 detail::drop_oldest_kernel{batch, oldest, window.where.unit_tokens, entries});
   }
 };
@@ -165,7 +165,7 @@ struct implementation<ops::enter_rows_t, Backend> {
   template <class Executor>
   static void refuse(Executor& exec, cache const& from, cache const& window) {
     detail::refuse_other_rows("ingest", from, window);
-    exec.launch({window.lanes.sequences, exec.config().entry_threads, 0},
+    exec.launch(launch_shape{window.lanes.sequences, exec.threads().entry, 0},
                 detail::refuse_chunk_kernel{from.lanes.count, from.lanes.position, window.lanes, exec.faults()});
   }
 
@@ -182,8 +182,8 @@ struct implementation<ops::enter_rows_t, Backend> {
                                      1};
     std::int64_t const most = std::int64_t{batch.bound} * kernel.to.planes.count;
     kernel.pieces = detail::blocks_for_rows(exec, batch.size(), most);
-    detail::launch_unless_fault(exec, {batch.size() * kernel.pieces, exec.config().row_threads, 0}, kernel);
-    detail::launch_unless_fault(exec, {batch.sequences, exec.config().entry_threads, 0},
+    detail::launch_unless_fault(exec, launch_shape{batch.size() * kernel.pieces, exec.threads().row, 0}, kernel);
+    detail::launch_unless_fault(exec, launch_shape{batch.sequences, exec.threads().entry, 0},
                                 detail::count_entered_kernel{from.lanes.count, from.lanes.position, batch, first});
   }
 };

@@ -115,7 +115,7 @@ struct write_gate_net {
       float const value = any_element_at(rows.element, row + d * rows.dim) * scale;
       sum += value * value;
     }
-    sum = warp_reduce(block, sum, plus_op{});
+    sum = block.reduce_warp(sum, plus_op{});
     return scale / ::sqrtf(sum / static_cast<float>(rows.dims) + 1e-6f);
   }
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <kvpolicy/ops/append_column.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/number_tiles.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -17,31 +18,73 @@ struct implementation<ops::append_column_t, host> {
 
   static void run(host_executor& exec, lanes const& batch, entry_numbers const& new_numbers,
                   by_lane<float> const& column) {
-    for (int i = 0; i < batch.size(); ++i) {
-      lane const one = batch.at(i);
-      expects(new_numbers.count(one) >= 0, "observe", "entries", new_numbers.count(one), "a count cannot be negative");
-      int const counted = new_numbers.counted(one, new_numbers.count(one));
-      expects(counted <= batch.committed(one), "observe", "entries", counted, [&] {
-        return "lane " + std::to_string(i) + " holds " + std::to_string(batch.committed(one)) + " entries";
-      });
-    }
-    // Heads whose numbers are neighbours are done together, a stretch of entries at a time: their cache lines are
-    // shared.
-    int const together = new_numbers.head == bytes_of(new_numbers.element) ? batch.heads : 1;
-    exec.for_each(batch.size() / together, [&](int i, int) {
-      int most = 0;
-      for (int h = 0; h < together; ++h) most = std::max(most, new_numbers.count(batch.at(i * together + h)));
-      for (int begin = 0; begin < most && together > 1 && new_numbers.position.data == nullptr; begin += stretch) {
-        for (int h = 0; h < together; ++h)
-          append(batch, new_numbers, column, batch.at(i * together + h), begin, stretch);
+    int const most = refuse_missing_entries(batch, new_numbers);
+    // Heads whose numbers are neighbours are done together: their cache lines are shared.
+    bool const neighbours = new_numbers.head == bytes_of(new_numbers.element) && new_numbers.position.data == nullptr;
+    int const together = neighbours ? batch.heads : 1;
+    std::int64_t const bytes = std::int64_t{most} * together * (bytes_of(new_numbers.element) + 4);
+    auto const turn = detail::number_tiles_for(exec.simd_level());
+    exec.for_each_range(batch.size() / together, bytes, [&](int begin, int end, int) {
+      for (int i = begin; i < end; ++i) {
+        if (neighbours) {
+          append_heads(turn, batch, new_numbers, column, batch.at(i * together));
+        } else {
+          lane const one = batch.at(i);
+          append(batch, new_numbers, column, one, 0, new_numbers.count(one));
+        }
       }
-      for (int h = 0; h < together && (together == 1 || new_numbers.position.data != nullptr); ++h)
-        append(batch, new_numbers, column, batch.at(i * together + h), 0, most);
     });
   }
 
  private:
   static constexpr int stretch = 1024;
+
+  /// Throws if a lane has fewer entries than there are numbers. Returns the largest number of numbers of a lane.
+  static int refuse_missing_entries(lanes const& batch, entry_numbers const& new_numbers) {
+    int most = 0;
+    for (int i = 0; i < batch.size(); ++i) {
+      lane const one = batch.at(i);
+      int const count = new_numbers.count(one);
+      expects(count >= 0, "observe", "entries", count, "a count cannot be negative");
+      int const counted = new_numbers.counted(one, count);
+      expects(counted <= batch.committed(one), "observe", "entries", counted, [&] {
+        return "lane " + std::to_string(i) + " holds " + std::to_string(batch.committed(one)) + " entries";
+      });
+      most = std::max(most, count);
+    }
+    return most;
+  }
+
+  /// Appends the numbers of all heads of a layer, from `one` on, a stretch of entries at a time.
+  static void append_heads(detail::turn_numbers turn, lanes const& batch, entry_numbers const& from,
+                           by_lane<float> const& column, lane one) {
+    for (; one.head < batch.heads; one.head += detail::heads_of_a_tile) {
+      int const heads = std::min(detail::heads_of_a_tile, batch.heads - one.head);
+      bool const whole = heads == detail::heads_of_a_tile && from.element == codec::bf16;
+      int const turned = whole ? append_tiles(turn, batch, from, column, one) : 0;
+      int most = 0;
+      for (int h = 0; h < heads; ++h) most = std::max(most, from.count({one.sequence, one.layer, one.head + h}));
+      for (int begin = turned; begin < most; begin += stretch) {
+        for (int h = 0; h < heads; ++h)
+          append(batch, from, column, {one.sequence, one.layer, one.head + h}, begin, stretch);
+      }
+    }
+  }
+
+  /// Appends the numbers of eight heads, from `first` on, as far as all of them have numbers and these are whole tiles.
+  /// Returns how many of each were appended.
+  static int append_tiles(detail::turn_numbers turn, lanes const& batch, entry_numbers const& from,
+                          by_lane<float> const& column, lane first) {
+    float* to[detail::heads_of_a_tile];
+    int least = from.count(first);
+    for (int h = 0; h < detail::heads_of_a_tile; ++h) {
+      lane const one{first.sequence, first.layer, first.head + h};
+      int const count = from.count(one);
+      least = std::min(least, count);
+      to[h] = column.row(one) + batch.committed(one) - count;
+    }
+    return turn(from.at(first, 0), from.entry, least, to);
+  }
 
   /// Appends numbers [begin, begin + some) of a lane.
   static void append(lanes const& batch, entry_numbers const& from, by_lane<float> const& column, lane one, int begin,

@@ -40,7 +40,7 @@ struct implementation<ops::append_rows_t, host> {
 
  private:
   static constexpr int lanes_ahead = 6;
-  static constexpr std::size_t entries_ahead = 6;
+  static constexpr std::size_t entries_ahead = 8;
 
   /// Prefetches the first promoted entry of a lane. Mostly it is the only one, and the processor cannot predict its
   /// address.
@@ -57,16 +57,18 @@ struct implementation<ops::append_rows_t, host> {
     }
   }
 
-  /// Prefetches the rows that entry `ordinal` is copied from, and those of entry `at` that it is copied to.
-  [[gnu::always_inline]] static inline void fetch_entry(cache const& from, cache const& to, lane this_lane, int ordinal,
-                                                        int at) {
+  /// Prefetches the rows that entry `ordinal` is copied from, and those of entry `at` that it is copied to. Returns
+  /// where they are, which takes divisions.
+  [[gnu::always_inline]] static inline detail::entry_places fetch_entry(cache const& from, cache const& to,
+                                                                        lane this_lane, int ordinal, int at) {
     place const here = from.where.at(this_lane, ordinal);
     place const there = to.where.at(this_lane, at);
     detail::fetch_row(from.k, from.k.row(this_lane.layer, here, this_lane.head));
     detail::fetch_row(to.k, to.k.row(this_lane.layer, there, this_lane.head));
-    if (detail::is_latent(to)) return;
+    if (detail::is_latent(to)) return {here, there};
     detail::fetch_row(from.v, from.v.row(this_lane.layer, here, this_lane.head));
     detail::fetch_row(to.v, to.v.row(this_lane.layer, there, this_lane.head));
+    return {here, there};
   }
 
   /// The listed ordinals of a lane that are promoted.
@@ -139,6 +141,21 @@ struct implementation<ops::append_rows_t, host> {
     }
   }
 
+  /// Copies the rows of the listed entries to those from `first` on. Rows are fetched a few entries ahead.
+  static void copy_entries(cache const& from, cache const& to, lane this_lane, std::span<int const> ordinals,
+                           int first) {
+    detail::entry_places known[entries_ahead];
+    auto const fetched = [&](std::size_t i) {
+      return fetch_entry(from, to, this_lane, ordinals[i], first + static_cast<int>(i));
+    };
+    for (std::size_t i = 0; i < std::min(entries_ahead, ordinals.size()); ++i) known[i] = fetched(i);
+    for (std::size_t i = 0; i < ordinals.size(); ++i) {
+      detail::entry_places& at = known[i % entries_ahead];
+      detail::copy_entry(from, to, this_lane, at);
+      if (i + entries_ahead < ordinals.size()) at = fetched(i + entries_ahead);
+    }
+  }
+
   /// Counts are written when all lanes are done, because prefetching reads the counts of other lanes meanwhile.
   static void append(std::span<promoted const> sources, cache const& to, std::span<recorded_column const> columns,
                      int index, int cap) {
@@ -149,18 +166,14 @@ struct implementation<ops::append_rows_t, host> {
       auto const more = std::min<std::int64_t>(std::ssize(ordinals), capacity_left(cap, count));
       ordinals = ordinals.first(static_cast<std::size_t>(more));
       int const* const position = source.from->lanes.position.row(this_lane);
-      int at = count;
-      for (std::size_t i = 0; i < ordinals.size(); ++i, ++at) {
-        if (i + entries_ahead < ordinals.size()) {
-          fetch_entry(*source.from, to, this_lane, ordinals[i + entries_ahead], at + static_cast<int>(entries_ahead));
-        }
-        detail::copy_entry(*source.from, to, this_lane, ordinals[i], at);
-        to.lanes.position.row(this_lane)[at] = position[ordinals[i]];
+      copy_entries(*source.from, to, this_lane, ordinals, count);
+      for (std::size_t i = 0; i < ordinals.size(); ++i) {
+        to.lanes.position.row(this_lane)[count + static_cast<int>(i)] = position[ordinals[i]];
       }
       detail::copy_columns(
           source.columns, columns, this_lane, [&](int i) { return ordinals[static_cast<std::size_t>(i)]; }, count,
           static_cast<int>(more));
-      count = at;
+      count += static_cast<int>(more);
     }
   }
 };

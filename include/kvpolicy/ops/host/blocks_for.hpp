@@ -8,6 +8,67 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 #if defined(__x86_64__)
 
+/// Products of few rows and f16 keys, which are converted as they are read. A vector has sixteen numbers of one row.
+struct avx512_f16 {
+  static constexpr int keys_of_a_step = 4;
+  static constexpr __mmask16 all = 0xFFFF;  ///< without a mask, g++ 12 warns inside its own header
+
+  [[gnu::target(KVPOLICY_AVX512)]] static void rows(void const* const* keys, int count, int dims, void const* packed,
+                                                    float scale, float* out) {
+    __m512 const factor = _mm512_set1_ps(scale);
+    for (int k = 0; k < count; k += keys_of_a_step) {
+      int const there = std::min(keys_of_a_step, count - k);
+      __m512 const sums = products(keys + k, dims, static_cast<float const*>(packed),
+                                   std::make_integer_sequence<int, keys_of_a_step * few_rows>{});
+      _mm512_mask_storeu_ps(out + k * few_rows, static_cast<__mmask16>((1u << few_rows * there) - 1),
+                            _mm512_mul_ps(sums, factor));
+    }
+  }
+
+  /// Adds numbers of each of four vectors: each quarter of the result has one sum of each.
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512 quarters(__m512 const* of) {
+    __m512 const a =
+        _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, of[0], of[1]), _mm512_maskz_unpackhi_ps(all, of[0], of[1]));
+    __m512 const b =
+        _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, of[2], of[3]), _mm512_maskz_unpackhi_ps(all, of[2], of[3]));
+    return _mm512_add_ps(_mm512_maskz_shuffle_ps(all, a, b, 0x44), _mm512_maskz_shuffle_ps(all, a, b, 0xEE));
+  }
+
+ private:
+  /// The products of four keys and four rows, as [key][row].
+  template <int... I>
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512 products(void const* const* keys, int dims,
+                                                                                     float const* packed,
+                                                                                     std::integer_sequence<int, I...>) {
+    __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
+    tile_ahead next{keys + keys_of_a_tile, 2 * dims};
+    for (std::ptrdiff_t d = 0; d < dims; d += 16) {
+      __m512 const row[] = {_mm512_loadu_ps(packed + d), _mm512_loadu_ps(packed + dims + d),
+                            _mm512_loadu_ps(packed + std::ptrdiff_t{2} * dims + d),
+                            _mm512_loadu_ps(packed + std::ptrdiff_t{3} * dims + d)};
+      __m512 key{};
+      ((I % 8 == 0 ? next.fetch() : static_cast<void>(0), key = I % 4 == 0 ? sixteen(keys[I / 4], d) : key,
+        acc[I] = _mm512_fmadd_ps(key, row[I % 4], acc[I])),
+       ...);
+    }
+    __m512 const by_key[] = {quarters(acc), quarters(acc + 4), quarters(acc + 8), quarters(acc + 12)};
+    __m512 const two[] = {halves(by_key[0], by_key[1]), halves(by_key[2], by_key[3])};
+    return _mm512_add_ps(_mm512_maskz_shuffle_f32x4(all, two[0], two[1], 0x88),
+                         _mm512_maskz_shuffle_f32x4(all, two[0], two[1], 0xDD));
+  }
+
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512 sixteen(void const* key, std::ptrdiff_t d) {
+    auto const* const from = reinterpret_cast<__m256i const*>(static_cast<std::byte const*>(key) + 2 * d);
+    return _mm512_maskz_cvtph_ps(all, _mm256_loadu_si256(from));
+  }
+
+  /// Adds the halves of two vectors: the lower half of the result is of the first.
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512 halves(__m512 first, __m512 second) {
+    return _mm512_add_ps(_mm512_maskz_shuffle_f32x4(all, first, second, 0x44),
+                         _mm512_maskz_shuffle_f32x4(all, first, second, 0xEE));
+  }
+};
+
 /// Products of few rows. A vector has four numbers (or pairs) of each row, and is multiplied by the same four numbers
 /// of a key, which are repeated four times.
 struct avx512_quads {
@@ -23,8 +84,9 @@ struct avx512_quads {
     tile_ahead next{keys + keys_of_a_tile, 4 * dims};
     for (std::ptrdiff_t d = 0; d < dims; d += 4) {
       __m512 const rows = _mm512_loadu_ps(packed + 4 * d);
-      next.fetch();
-      ((acc[I] = _mm512_fmadd_ps(_mm512_maskz_broadcast_f32x4(all, _mm_loadu_ps(key[I] + d)), rows, acc[I])), ...);
+      ((I % 4 == 0 ? next.fetch() : static_cast<void>(0),
+        acc[I] = _mm512_fmadd_ps(_mm512_maskz_broadcast_f32x4(all, _mm_loadu_ps(key[I] + d)), rows, acc[I])),
+       ...);
     }
     ((sums[I] = acc[I]), ...);
   }
@@ -38,9 +100,9 @@ struct avx512_quads {
     __m512 rest[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
     tile_ahead next{keys + keys_of_a_tile, 2 * dims};
     for (std::ptrdiff_t d = 0; d < dims; d += 8) {
-      next.fetch();
       __m512i of[] = {(static_cast<void>(I), _mm512_setzero_si512())...};
-      ((of[I] = _mm512_maskz_broadcast_i32x4(all, _mm_loadu_si128(reinterpret_cast<__m128i const*>(key[I] + 2 * d)))),
+      ((I % 4 == 0 ? next.fetch() : static_cast<void>(0),
+        of[I] = _mm512_maskz_broadcast_i32x4(all, _mm_loadu_si128(reinterpret_cast<__m128i const*>(key[I] + 2 * d)))),
        ...);
       auto const rows = __builtin_bit_cast(__m512bh, _mm512_loadu_si512(packed + 2 * d * Parts));
       ((acc[I] = _mm512_dpbf16_ps(acc[I], __builtin_bit_cast(__m512bh, of[I]), rows)), ...);
@@ -63,12 +125,7 @@ struct avx512_quads {
 
   /// Stores the sums of four keys, quad by quad, as [key][row]; only the first `there` are stored.
   [[gnu::target(KVPOLICY_AVX512)]] static void store(__m512 const* sums, int there, float scale, float* out) {
-    __m512 const a =
-        _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, sums[0], sums[1]), _mm512_maskz_unpackhi_ps(all, sums[0], sums[1]));
-    __m512 const b =
-        _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, sums[2], sums[3]), _mm512_maskz_unpackhi_ps(all, sums[2], sums[3]));
-    __m512 const by_row =
-        _mm512_add_ps(_mm512_maskz_shuffle_ps(all, a, b, 0x44), _mm512_maskz_shuffle_ps(all, a, b, 0xEE));
+    __m512 const by_row = avx512_f16::quarters(sums);
     __m512i const order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m512 const by_key = _mm512_mul_ps(_mm512_maskz_permutexvar_ps(all, order, by_row), _mm512_set1_ps(scale));
     _mm512_mask_storeu_ps(out, static_cast<__mmask16>((1u << few_rows * (there < 4 ? there : 4)) - 1), by_key);
@@ -100,11 +157,13 @@ struct avx512_quads {
   static constexpr block_kernels kernels = [] {
     block_kernels made = blocks::kernels;
     made.quads = quads;
+    made.rows_f16 = avx512_f16::rows;
     return made;
   }();
   static constexpr block_kernels kernels_bf16 = [] {
     block_kernels made = blocks::kernels;
     made.quads = quads;
+    made.rows_f16 = avx512_f16::rows;
     made.quads_bf16 = quads_of<1>;
     made.quads_split = quads_of<2>;
     return made;

@@ -52,7 +52,8 @@ struct implementation<ops::check_list_t, host> {
       locked.clear_all(in.where.units);
       bool const one_row = keep.lanes.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
       each_row([&](lane this_lane) {
-        bool const alone = !edit.distinct && one_row && sound(exec.simd_level(), in, edit, this_lane);
+        bool const alone = !edit.distinct && one_row &&
+                           sound(exec.simd_level(), in, edit, this_lane, {0, *in.lanes.count.row(this_lane)});
         check_row(keep, in, edit, this_lane, alone, owned, locked);
       });
     });
@@ -77,20 +78,25 @@ struct implementation<ops::check_list_t, host> {
     each_row([&](lane this_lane) {
       int const count = *in.lanes.count.row(this_lane);
       int const* const slot = detail::list_row(edit.list, in.where, this_lane);
-      alone = alone && sound(simd_level, in, edit, this_lane);
-      if (alone && small) detail::mark_units(marks, slot, count);
+      constexpr int part = 128;  // each is marked while the next one is fetched
+      for (int begin = 0; begin < count && alone; begin += small ? part : count) {
+        ordinal_range const some{begin, small ? std::min(begin + part, count) : count};
+        alone = sound(simd_level, in, edit, this_lane, some);
+        if (alone && small) detail::mark_units(marks, slot + begin, some.end - begin);
+      }
       if (alone && !small) alone = owned.set_all(slot, count);
       listed += count;
     });
     return alone && (!small || detail::slots_for(simd_level).count_set(marks, in.where.units) == listed);
   }
 
-  /// True if each slot of a row is valid. This is a fast check; a slower one then finds the error.
+  /// True if each slot of some entries of a row is valid. This is a fast check; a slower one then finds the error.
   template <class Shared>
-  static bool sound(isa simd_level, cache const& in, list_edit<Shared> const& edit, lane this_lane) {
-    int const count = *in.lanes.count.row(this_lane);
-    int const* const slot = detail::list_row(edit.list, in.where, this_lane);
-    int const* const position = in.lanes.position.row(this_lane);
+  static bool sound(isa simd_level, cache const& in, list_edit<Shared> const& edit, lane this_lane,
+                    ordinal_range which) {
+    int const count = which.end - which.begin;
+    int const* const slot = detail::list_row(edit.list, in.where, this_lane) + which.begin;
+    int const* const position = in.lanes.position.row(this_lane) + which.begin;
     auto const units = static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31));
     detail::slot_kernels const& passes = detail::slots_for(simd_level);
     if (!passes.inside(slot, count, units, edit.dead)) return false;

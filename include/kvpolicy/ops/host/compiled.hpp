@@ -10,9 +10,11 @@
 #include <kvpolicy/ops/add_probabilities.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/attention_mass.hpp>
+#include <kvpolicy/ops/feature_sums.hpp>
 #include <kvpolicy/ops/fold.hpp>
 #include <kvpolicy/ops/host/compiled_entries.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/key_sums.hpp>
 #include <kvpolicy/ops/page_bounds.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
 #include <kvpolicy/ops/pool.hpp>
@@ -99,8 +101,15 @@ template <>
 struct implementation<ops::feature_sums_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const& model, int);
-  static void run(host_executor& exec, keys const& from, query_view const& memory, score_view const& scores,
-                  token_features const& out);
+  static void run(host_executor& exec, keys const& from, query_view const& memory, key_sums const& recorded,
+                  score_view const& scores, token_features const& out);
+};
+
+template <>
+struct implementation<ops::record_key_sums_t, host> {
+  static constexpr bool provided = true;
+  static std::size_t scratch(shape const& model, int);
+  static void run(host_executor& exec, keys const& from, lanes const& batch, key_sums const& to);
 };
 
 template <>

@@ -26,16 +26,25 @@ inline void copy_row(plane const& from, std::byte const* source, plane const& to
   for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
 }
 
+/// Where an entry is in two caches.
+struct entry_places {
+  place from;
+  place to;
+};
+
 /// Copies the rows of an entry in every plane.
-inline void copy_entry(cache const& from, cache const& to, lane this_lane, int source, int target) {
-  place const here = from.where.at(this_lane, source);
-  place const there = to.where.at(this_lane, target);
+inline void copy_entry(cache const& from, cache const& to, lane this_lane, entry_places const& at) {
+  auto const& [here, there] = at;
   auto const one = [&](plane const& a, plane const& b) {
     copy_row(a, a.row(this_lane.layer, here, this_lane.head), b, b.row(this_lane.layer, there, this_lane.head));
   };
   one(from.k, to.k);
   if (!is_latent(to)) one(from.v, to.v);
   for (std::size_t i = 0; i < to.more.size(); ++i) one(from.more[i], to.more[i]);
+}
+
+inline void copy_entry(cache const& from, cache const& to, lane this_lane, int source, int target) {
+  copy_entry(from, to, this_lane, {from.where.at(this_lane, source), to.where.at(this_lane, target)});
 }
 
 /// Copies the recorded values of entry `source(i)` of a lane to entry `first + i`.

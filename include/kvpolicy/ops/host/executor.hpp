@@ -8,6 +8,8 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/ops/host/worker_threads.hpp>
+#include <limits>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -35,6 +37,28 @@ enum class isa { portable, avx2, avx512, avx512_bf16 };
   return isa::portable;
 }
 
+namespace detail {
+
+/// Allocates memory that begins with a cache line.
+template <class T>
+struct line_allocator {
+  using value_type = T;
+  static constexpr std::align_val_t alignment{64};
+
+  line_allocator() = default;
+  template <class U>
+  line_allocator(line_allocator<U> const&) {}
+
+  [[nodiscard]] T* allocate(std::size_t count) {
+    if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) throw std::bad_array_new_length();
+    return static_cast<T*>(::operator new(count * sizeof(T), alignment));
+  }
+  void deallocate(T* from, std::size_t) noexcept { ::operator delete(from, alignment); }
+  friend bool operator==(line_allocator const&, line_allocator const&) { return true; }
+};
+
+}  // namespace detail
+
 /// Runs verbs on the host. `threads` workers, one of which is the caller, process the lanes of a call in parallel.
 /// Results do not depend on the number of workers. It serves one calling thread at a time. In a forked process it
 /// continues to work, and can be destroyed, without the other workers, which belong to the parent; executors that are
@@ -43,7 +67,7 @@ class host_executor {
  public:
   using backend = host;
 
-  /// A buffer of this executor: `count` values, initialised to zero.
+  /// A buffer of this executor: `count` values, initialised to zero. It begins with a cache line.
   template <class T>
   class buffer {
    public:
@@ -53,7 +77,7 @@ class host_executor {
     [[nodiscard]] std::size_t size() const { return values_.size(); }
 
    private:
-    std::vector<T> values_;
+    std::vector<T, detail::line_allocator<T>> values_;
   };
 
   explicit host_executor(int threads = 1) : host_executor(threads, best_isa()) {}

@@ -34,16 +34,18 @@ struct packed_rows {
 };
 
 /// A head with the memory of one sequence folded into its weights: phi = [k | m | k m | rule] is linear in k and rule
-/// when m is fixed.
+/// when m is fixed. The weights of k are divided by the number of its terms, so that they are multiplied by sums.
 struct folded_head {
   packed_rows query, key, value, of_key, of_context;
   float* last = nullptr;  ///< fc2, padded
 
-  folded_head(residual_head const& head, float const* memory, float*& temp_storage)
+  /// `memory`: the mean m. `terms`: the number of keys in each sum.
+  folded_head(residual_head const& head, float const* memory, int terms, float*& temp_storage)
       : query(head.width, head.dims, temp_storage),
         key(head.width, head.dims, temp_storage),
         value(head.width, head.dims, temp_storage),
-        of_key(head.hidden, head.dims, temp_storage) {
+        of_key(head.hidden, head.dims, temp_storage),
+        terms_(static_cast<float>(terms)) {
     of_context.out = head.hidden;
     of_context.in = head.width;
     of_context.weights = temp_storage;
@@ -63,24 +65,26 @@ struct folded_head {
 
  private:
   /// `columns` is the length of a row of `from`; the first 3 D + 1 columns belong to phi.
-  static void fold(packed_rows const& to, float const* from, float const* bias, std::int64_t columns,
-                   float const* memory) {
+  void fold(packed_rows const& to, float const* from, float const* bias, std::int64_t columns,
+            float const* memory) const {
     for (std::int64_t o = 0; o < to.out; ++o, from += columns) {
       double constant = static_cast<double>(bias[o]);
       for (std::int64_t d = 0; d < to.in; ++d) {
-        to.at(o, d) = from[d] + from[2 * to.in + d] * memory[d];
+        to.at(o, d) = (from[d] + from[2 * to.in + d] * memory[d]) / terms_;
         constant += static_cast<double>(from[to.in + d]) * static_cast<double>(memory[d]);
       }
       to.constant[o] = static_cast<float>(constant);
       to.slope[o] = from[3 * to.in];
     }
   }
-  static void copy(packed_rows const& to, float const* from, float const* bias) {
+  void copy(packed_rows const& to, float const* from, float const* bias) const {
     for (std::int64_t o = 0; o < to.out; ++o) {
-      for (std::int64_t d = 0; d < to.in; ++d) to.at(o, d) = from[o * to.in + d];
+      for (std::int64_t d = 0; d < to.in; ++d) to.at(o, d) = from[o * to.in + d] / terms_;
       to.constant[o] = bias[o];
     }
   }
+
+  float terms_;
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

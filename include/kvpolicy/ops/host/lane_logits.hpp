@@ -11,7 +11,7 @@
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernel that multiplies keys and rows, which determines how rows are packed.
-enum class product { columns, columns_bf16, rows, quads, quads_bf16, quads_split };
+enum class product { columns, columns_bf16, rows, rows_f16, quads, quads_bf16, quads_split };
 
 class lane_logits {
  public:
@@ -90,10 +90,10 @@ class lane_logits {
     behind_ = first + keys_of_a_tile;
     end_ = end;
     std::copy_n(address_ + keys_of_a_tile, keys_of_a_tile, next_);
-    if (reads_bf16() || is_floats()) return count;
+    if (reads_elements() || is_floats()) return count;
     tile_ahead next{next_, dims_ * bytes_of(keys_->rows.element)};
     for (int k = 0; k < count; ++k) {
-      for (int at = 0; at < next.bytes; at += 128) next.fetch();
+      for (int at = 0; at < next.bytes; at += 64) next.fetch();
       widen(static_cast<std::byte const*>(address_[k]), tile_ + k * dims_);
     }
     if (keys_->rows.scales.data != nullptr) {
@@ -121,14 +121,18 @@ class lane_logits {
   using kernel = void (*)(void const* const*, int, int, void const*, float, float*);
 
   [[nodiscard]] bool are_few() const { return range_.count * range_.group <= few_rows; }
-  [[nodiscard]] bool reads_bf16() const {
-    return by_ == product::columns_bf16 || by_ == product::quads_bf16 || by_ == product::quads_split;
+  /// True if the kernel reads bf16 or f16 keys as they are.
+  [[nodiscard]] bool reads_elements() const {
+    return by_ == product::columns_bf16 || by_ == product::quads_bf16 || by_ == product::quads_split ||
+           by_ == product::rows_f16;
   }
 
   product choose() {
     bool const bf16 = simd_level_ == isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
     if (!are_few()) return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product::columns_bf16 : product::columns;
     if (bf16 && dims_ % 8 == 0) return rows_are_bf16() ? product::quads_bf16 : product::quads_split;
+    bool const f16 = keys_->rows.element == codec::f16 && keys_->rows.contiguous();
+    if (f16 && dims_ % 16 == 0 && blocks_for<few_rows>(simd_level_).rows_f16 != nullptr) return product::rows_f16;
     return dims_ % 4 == 0 && blocks_for<few_rows>(simd_level_).quads != nullptr ? product::quads : product::rows;
   }
 
@@ -136,6 +140,8 @@ class lane_logits {
     switch (by_) {
       case product::columns_bf16:
         return of.logits_bf16;
+      case product::rows_f16:
+        return of.rows_f16;
       case product::quads:
         return of.quads;
       case product::quads_bf16:
@@ -212,6 +218,7 @@ class lane_logits {
         for (int d = 0; d < dims_; ++d) block.packed[std::ptrdiff_t{d} * block.rows + i] = row_[d];
         return;
       case product::rows:
+      case product::rows_f16:
         std::copy_n(row_, dims_, block.packed + std::ptrdiff_t{i} * dims_);
         return;
       case product::quads:

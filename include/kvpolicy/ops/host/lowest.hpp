@@ -33,6 +33,12 @@ concept reads_row = requires(Function const& f, lane one) {
 template <class Function>
 concept has_lane_form = requires(Function const& f, lane one) { f.in_lane(one, 0); };
 
+/// A lane form that reads the row `numbers()`, which is fetched early.
+template <class Form>
+concept reads_numbers = requires(Form const& form) {
+  { form.numbers() } -> std::same_as<float const*>;
+};
+
 /// Writes the scores that a function gives to `count` entries from `first` on.
 template <class Function>
 [[gnu::always_inline]] inline void make_scores(Function const& f, entry const& first, int count, int const* position,
@@ -63,6 +69,8 @@ template <int Width, class Function>
   int e = 0;
   for (; e + search::block <= count; e += search::block) {
     from.ordinal = first.ordinal + e;
+    search::fetch(position + e);
+    if constexpr (reads_numbers<Function>) search::fetch(f.numbers() + from.ordinal);
     make_scores(f, from, search::block, position + e, made);
     columns.template note<search::vectors>(made, e);
   }

@@ -10,6 +10,7 @@
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>
+#include <kvpolicy/ops/host/split_list.hpp>
 #include <kvpolicy/ops/mask_rows.hpp>
 #include <type_traits>
 
@@ -31,6 +32,14 @@ class mask_writer {
       put(unit, value(readable));
     }
   }
+  /// Prefetches an element. Smaller ones are so few bytes that they are in the first-level cache anyway.
+  void fetch(std::int64_t unit) const {
+    if constexpr (sizeof(element) > 1) {
+      __builtin_prefetch(row_ + unit * static_cast<std::int64_t>(sizeof(element)), 1);
+    } else {
+      static_cast<void>(unit);
+    }
+  }
   /// Hides the first `units` units.
   void hide_all(std::int64_t units) const {
     if constexpr (Form == mask_form::bits) {
@@ -43,8 +52,9 @@ class mask_writer {
 
  private:
   static constexpr bool wide = Form == mask_form::additive_f32;
-  using element = std::conditional_t<wide, std::uint32_t,
-                                     std::conditional_t<Form == mask_form::boolean, std::uint8_t, std::uint16_t>>;
+  using element = std::conditional_t<
+      wide, std::uint32_t,
+      std::conditional_t<Form == mask_form::boolean || Form == mask_form::bits, std::uint8_t, std::uint16_t>>;
   static constexpr element value(bool readable) {
     if constexpr (Form == mask_form::boolean) return readable ? 1 : 0;
     constexpr unsigned infinite = wide ? 0xFF800000u : Form == mask_form::additive_f16 ? 0xFC00u : 0xFF80u;
@@ -100,11 +110,30 @@ struct implementation<ops::hide_dropped_t, host> {
       lane const this_lane = keep.lanes.at(i);
       if (!detail::owns_row(mask.rows, keep.lanes, this_lane)) return;
       auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
+      if (in.where.kind == locating::slot_map) return hide_listed(exec.simd_level(), kept, in, mask, this_lane);
       detail::scratch_arena arena(exec.scratch(worker));
       int* const dropped = arena.take<int>(static_cast<std::size_t>(in.lanes.bound) + 1);
       int const gone = detail::list_dropped(exec.simd_level(), kept, in.lanes.committed(this_lane), dropped);
       detail::with_mask_writer(mask, this_lane, [&](auto const& to) {
         detail::set_units(to, in.where, this_lane, gone, [&](int d) { return dropped[d]; }, false);
+      });
+    });
+  }
+
+ private:
+  /// Hides the units that a list names. Their elements are fetched a few units ahead, because no hardware can tell
+  /// where the next ones are.
+  static void hide_listed(isa simd_level, std::span<int const> kept, cache const& in, mask_rows const& mask,
+                          lane this_lane) {
+    constexpr int ahead = 16;
+    detail::slot_kernels const& passes = detail::slots_for(simd_level);
+    int const* const list = in.where.table.row(this_lane);
+    detail::with_mask_writer(mask, this_lane, [&](auto const& to) {
+      detail::for_each_dropped(passes, kept, in.lanes.committed(this_lane), list, [&](int const* slot, int count) {
+        for (int i = 0; i < count; ++i) {
+          to.fetch(slot[std::min(i + ahead, count - 1)]);
+          to.set(slot[i], false);
+        }
       });
     });
   }

@@ -1,22 +1,23 @@
-// Sums of the squares of rows, for each instruction set.
-//
-// Squares of f32 numbers are exact in double, and those of f16 and bf16 numbers in float. Partial sums are added in one
-// order, whatever the vectors, so every instruction set gives the same bits.
+// Sums of the squares of rows, for each instruction set. All of them add in the order of norm_bodies.hpp.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
-#include <kvpolicy/ops/host/vectors.hpp>
+#include <kvpolicy/ops/host/norm_bodies.hpp>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-inline constexpr int sums_of_a_norm = 16;         ///< partial sums of f32 rows, in double
-inline constexpr int narrow_sums_of_a_norm = 64;  ///< partial sums of f16 and bf16 rows, in float
-
-/// Writes the sums of squares of `count` rows of `dims` contiguous elements each.
+/// Writes the sums of squares of `count` rows of `dims` contiguous elements each. With every line of a row a line of
+/// the row `ahead` at the same index is prefetched into the second-level cache: as many lines are always underway, and
+/// far enough ahead of their use. Rows `ahead` are not read.
 struct norm_kernels {
-  using function = void (*)(std::byte const* const* rows, int count, int dims, double* out);
+  using function = void (*)(norm_rows rows, norm_rows ahead, int count, int dims, double* out);
   function f32 = nullptr;
   function f16 = nullptr;
   function bf16 = nullptr;
@@ -30,33 +31,6 @@ struct norm_kernels {
 [[nodiscard]] norm_kernels const& norms_for(isa simd_level);
 [[nodiscard]] double strided_square_sum(codec element, std::byte const* row, std::int64_t step, int dims);
 #else
-/// Adds the sixteen partial sums of a row.
-[[nodiscard]] inline double add_sums(double* sums) {
-  for (int half = sums_of_a_norm / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
-  }
-  return sums[0];
-}
-
-[[nodiscard]] inline float number_at(codec element, std::byte const* at) {
-  return element == codec::f32   ? load(codec::f32, at)
-         : element == codec::f16 ? load(codec::f16, at)
-                                 : load(codec::bf16, at);
-}
-
-/// The sum of squares of a row whose elements are `step` bytes apart, in double.
-[[nodiscard]] inline double wide_square_sum(codec element, std::byte const* row, std::int64_t step, int dims) {
-  double sums[sums_of_a_norm] = {};
-  for (int d = 0; d < dims; ++d) {
-    auto const value = static_cast<double>(number_at(element, row + d * step));
-    sums[d % sums_of_a_norm] += value * value;
-  }
-  return add_sums(sums);
-}
-
-/// True if a sum of squares that was computed in float has lost nothing by being too large or too small.
-[[nodiscard]] inline bool fits_float(double square_sum) { return square_sum >= 0x1p-80 && square_sum <= 0x1p126; }
-
 /// What the kernels compute, of elements that are `step` bytes apart.
 [[nodiscard]] inline double strided_square_sum(codec element, std::byte const* row, std::int64_t step, int dims) {
   if (element == codec::f32) return wide_square_sum(element, row, step, dims);
@@ -74,138 +48,16 @@ struct norm_kernels {
   return fits_float(made) ? made : wide_square_sum(element, row, step, dims);
 }
 
-/// `Width` is the number of floats in a vector, and twice that of doubles.
-template <int Width>
-struct norm_bodies {
-  using floats = typename vector_of<Width>::floats;
-  using ints = typename vector_of<Width>::ints;
-  using words = typename vector_of<Width>::words;
-  using some_floats = typename vector_of<Width / 2>::floats;
-  using doubles = typename vector_of<Width / 2>::doubles;
-  static constexpr int chains = 2 * sums_of_a_norm / Width;
-  static constexpr int pairs = narrow_sums_of_a_norm / Width / 2;
-  static constexpr int narrow_bytes = 2 * narrow_sums_of_a_norm;
-
-  /// Sums of f32 rows. Element d is in partial sum d mod 16.
-  [[gnu::always_inline]] static inline void wide_sums(std::byte const* const* rows, int count, int dims, double* out) {
-    for (int r = 0; r < count; ++r) {
-      doubles sum[static_cast<std::size_t>(chains)] = {};
-      int d = 0;
-      for (; d + sums_of_a_norm <= dims; d += sums_of_a_norm) {
-        for (int c = 0; c < chains; ++c) {
-          some_floats some;
-          get(some, rows[r] + static_cast<std::ptrdiff_t>(d + c * Width / 2) * 4);
-          doubles const wide = __builtin_convertvector(some, doubles);
-          sum[c] += wide * wide;
-        }
-      }
-      if (d < dims) {
-        float rest[sums_of_a_norm] = {};
-        std::memcpy(rest, rows[r] + static_cast<std::ptrdiff_t>(d) * 4, static_cast<std::size_t>(dims - d) * 4);
-        for (int c = 0; c < chains; ++c) {
-          some_floats some;
-          get(some, rest + c * Width / 2);
-          doubles const wide = __builtin_convertvector(some, doubles);
-          sum[c] += wide * wide;
-        }
-      }
-      out[r] = total_of(sum);
-    }
-  }
-
-  /// Sums of f16 or bf16 rows, two neighbours of which are one word. Of the 64 partial sums of a row the lower halves
-  /// of words have 32, and the upper halves the others. Four of them are added at a time in float, and the rest in
-  /// double. A sum that is too large or too small for a float is computed again in double.
-  template <codec Element>
-  [[gnu::always_inline]] static inline void narrow_sums(std::byte const* const* rows, int count, int dims,
-                                                        double* out) {
-    for (int r = 0; r < count; ++r) {
-      floats sum[static_cast<std::size_t>(2 * pairs)] = {};
-      ints most{};
-      int const bytes = 2 * dims;
-      int at = 0;
-      for (; at + narrow_bytes <= bytes; at += narrow_bytes) add_squares<Element>(rows[r] + at, sum, most);
-      if (at < bytes) {
-        std::byte rest[static_cast<std::size_t>(narrow_bytes)] = {};
-        std::memcpy(rest, rows[r] + at, static_cast<std::size_t>(bytes - at));
-        add_squares<Element>(rest, sum, most);
-      }
-      for (int half = pairs; half >= pairs / 2; half /= 2) {
-        for (int c = 0; c < half; ++c) sum[c] += sum[c + half];
-      }
-      // An infinity or NaN of f16, which is scaled like a number, makes the sum NaN. One of bf16 reaches the sum
-      // itself.
-      ints const not_finite = most >= 0x7C00 << 13;
-      if (Element == codec::f16) sum[0] += __builtin_bit_cast(floats, not_finite);
-      out[r] = widened_total(sum);
-      if (!fits_float(out[r])) out[r] = wide_square_sum(Element, rows[r], 2, dims);
-    }
-  }
-
- private:
-  /// Adds the squares of 64 elements. `most` becomes the largest magnitudes of f16 numbers.
-  template <codec Element>
-  [[gnu::always_inline]] static inline void add_squares(std::byte const* from, floats* sum, ints& most) {
-    for (int c = 0; c < pairs; ++c) {
-      words both;
-      get(both, from + 4 * c * Width);
-      if constexpr (Element == codec::bf16) {
-        floats const low = __builtin_bit_cast(floats, both << 16);
-        floats const high = __builtin_bit_cast(floats, both & 0xFFFF0000u);
-        sum[c] += low * low;
-        sum[pairs + c] += high * high;
-      } else {
-        words const low = (both << 13) & (0x7FFFu << 13);
-        words const high = (both >> 3) & (0x7FFFu << 13);
-        square<Element>(low, sum[c], most);
-        square<Element>(high, sum[pairs + c], most);
-      }
-    }
-  }
-  /// `magnitude` has the bits of an f16 number without its sign where a float has its lower exponent and its mantissa.
-  template <codec Element>
-  [[gnu::always_inline]] static inline void square(words const& magnitude, floats& sum, ints& most) {
-    ints const bits = __builtin_bit_cast(ints, magnitude);
-    most = bits > most ? bits : most;
-    floats const value = __builtin_bit_cast(floats, magnitude) * 0x1p112f;
-    sum += value * value;
-  }
-  /// Adds sixteen floats in double.
-  [[gnu::always_inline]] static inline double widened_total(floats const* sum) {
-    float sixteen[sums_of_a_norm];
-    for (int c = 0; c < pairs / 2; ++c) put(sum[c], sixteen + c * Width);
-    doubles wide[static_cast<std::size_t>(chains)];
-    for (int c = 0; c < chains; ++c) {
-      some_floats some;
-      get(some, sixteen + c * Width / 2);
-      wide[c] = __builtin_convertvector(some, doubles);
-    }
-    return total_of(wide);
-  }
-  /// Adds sixteen doubles, as `add_sums` does.
-  [[gnu::always_inline]] static inline double total_of(doubles* sum) {
-    for (int half = chains / 2; half > 0; half /= 2) {
-      for (int c = 0; c < half; ++c) sum[c] += sum[c + half];
-    }
-    double all[static_cast<std::size_t>(Width / 2)];
-    put(sum[0], all);
-    for (int half = Width / 4; half > 0; half /= 2) {
-      for (int i = 0; i < half; ++i) all[i] += all[i + half];
-    }
-    return all[0];
-  }
-};
-
 /// Code for any compiler and processor.
 struct portable_norms {
-  static void f32(std::byte const* const* rows, int count, int dims, double* out) {
-    norm_bodies<4>::wide_sums(rows, count, dims, out);
+  static void f32(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
+    norm_bodies<4>::wide_sums(rows, ahead, count, dims, out);
   }
-  static void f16(std::byte const* const* rows, int count, int dims, double* out) {
-    norm_bodies<4>::template narrow_sums<codec::f16>(rows, count, dims, out);
+  static void f16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
+    norm_bodies<4>::template narrow_sums<codec::f16>(rows, ahead, count, dims, out);
   }
-  static void bf16(std::byte const* const* rows, int count, int dims, double* out) {
-    norm_bodies<4>::template narrow_sums<codec::bf16>(rows, count, dims, out);
+  static void bf16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
+    norm_bodies<4>::template narrow_sums<codec::bf16>(rows, ahead, count, dims, out);
   }
   static constexpr norm_kernels kernels{f32, f16, bf16};
 };
@@ -213,29 +65,189 @@ struct portable_norms {
 #if defined(__x86_64__)
 
 struct avx2_norms {
-  [[gnu::target(KVPOLICY_AVX2)]] static void f32(std::byte const* const* rows, int count, int dims, double* out) {
-    norm_bodies<8>::wide_sums(rows, count, dims, out);
+  [[gnu::target(KVPOLICY_AVX2)]] static void f32(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
+    norm_bodies<8>::wide_sums(rows, ahead, count, dims, out);
   }
-  [[gnu::target(KVPOLICY_AVX2)]] static void f16(std::byte const* const* rows, int count, int dims, double* out) {
-    norm_bodies<8>::template narrow_sums<codec::f16>(rows, count, dims, out);
+  [[gnu::target(KVPOLICY_AVX2)]] static void f16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
+    for (int r = 0; r < count; ++r) {
+      __m256 sum[8] = {};
+      int at = 0;
+      for (; at + 128 <= 2 * dims; at += 128) {
+        add_f16(rows[r] + at, ahead[r] + at, sum);
+      }
+      if (at < 2 * dims) {
+        std::byte rest[128] = {};
+        std::memcpy(rest, rows[r] + at, static_cast<std::size_t>(2 * dims - at));
+        add_f16(rest, ahead[r] + at, sum);
+      }
+      __m256 pairs[4];
+      for (int c = 0; c < 4; ++c) {
+        __m256 const swapped = _mm256_hadd_ps(sum[2 * c], sum[2 * c + 1]);
+        pairs[c] = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(swapped), 0xD8));
+      }
+      float sixteen[sums_of_a_norm];
+      _mm256_storeu_ps(sixteen, _mm256_add_ps(pairs[0], pairs[2]));
+      _mm256_storeu_ps(sixteen + 8, _mm256_add_ps(pairs[1], pairs[3]));
+      out[r] = norm_bodies<8>::checked_total<codec::f16>(sixteen, rows[r], dims);
+    }
   }
-  [[gnu::target(KVPOLICY_AVX2)]] static void bf16(std::byte const* const* rows, int count, int dims, double* out) {
-    norm_bodies<8>::template narrow_sums<codec::bf16>(rows, count, dims, out);
+  [[gnu::target(KVPOLICY_AVX2)]] static void bf16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
+    norm_bodies<8>::template narrow_sums<codec::bf16>(rows, ahead, count, dims, out);
   }
   static constexpr norm_kernels kernels{f32, f16, bf16};
+
+ private:
+  /// Adds the squares of 64 elements, in the order of the elements.
+  [[gnu::target(KVPOLICY_AVX2), gnu::always_inline]] static inline void add_f16(std::byte const* from,
+                                                                                std::byte const* ahead, __m256* sum) {
+    for (int c = 0; c < 8; ++c) {
+      if (c % 4 == 0) prefetch_here(ahead + 16 * c);
+      __m256 const value = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<__m128i const*>(from + 16 * c)));
+      sum[c] = _mm256_fmadd_ps(value, value, sum[c]);
+    }
+  }
 };
 
 struct avx512_norms {
-  [[gnu::target(KVPOLICY_AVX512)]] static void f32(std::byte const* const* rows, int count, int dims, double* out) {
-    norm_bodies<16>::wide_sums(rows, count, dims, out);
+  [[gnu::target(KVPOLICY_AVX512)]] static void f32(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
+    sums<codec::f32>(rows, ahead, count, dims, out);
   }
-  [[gnu::target(KVPOLICY_AVX512)]] static void f16(std::byte const* const* rows, int count, int dims, double* out) {
-    norm_bodies<16>::template narrow_sums<codec::f16>(rows, count, dims, out);
+  [[gnu::target(KVPOLICY_AVX512)]] static void f16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
+    sums<codec::f16>(rows, ahead, count, dims, out);
   }
-  [[gnu::target(KVPOLICY_AVX512)]] static void bf16(std::byte const* const* rows, int count, int dims, double* out) {
-    norm_bodies<16>::template narrow_sums<codec::bf16>(rows, count, dims, out);
+  [[gnu::target(KVPOLICY_AVX512)]] static void bf16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
+    sums<codec::bf16>(rows, ahead, count, dims, out);
   }
   static constexpr norm_kernels kernels{f32, f16, bf16};
+
+ private:
+  /// The sums of eight rows are added together at a time.
+  template <codec Element>
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline void sums(norm_rows rows, norm_rows ahead,
+                                                                               int count, int dims, double* out) {
+    for (int r = 0; r < count; r += 8) {
+      int const some = std::min(8, count - r);
+      __m512d const total =
+          of_eight<Element>(rows + r, ahead + r, some - 1, dims, std::make_integer_sequence<int, 8>{});
+      auto const there = static_cast<__mmask8>((1 << some) - 1);
+      _mm512_mask_storeu_pd(out + r, there, total);
+      if (Element == codec::f32) continue;
+      auto const fit = _mm512_cmp_pd_mask(total, _mm512_set1_pd(least_in_float), _CMP_GE_OQ) &
+                       _mm512_cmp_pd_mask(total, _mm512_set1_pd(most_in_float), _CMP_LE_OQ);
+      for (int i = 0; i < some && (fit & there) != there; ++i) {
+        if (!fits_float(out[r + i])) out[r + i] = wide_square_sum(Element, rows[r + i], 2, dims);
+      }
+    }
+  }
+
+  /// The sums of rows 0 to `last`; then that of the last one again. Partial sums stay in registers: reads of rows would
+  /// wait for stores to addresses with the same lower bits.
+  template <codec Element, int... I>
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512d of_eight(
+      norm_rows rows, norm_rows ahead, int last, int dims, std::integer_sequence<int, I...>) {
+    __m512d const eight[] = {of_row<Element>(rows[std::min(I, last)], ahead[std::min(I, last)], dims)...};
+    return totals(eight);
+  }
+
+  template <codec Element>
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512d of_row(std::byte const* row,
+                                                                                    std::byte const* ahead, int dims) {
+    if constexpr (Element == codec::f32) {
+      return of_wide(row, ahead, dims);
+    } else {
+      return of_narrow<Element>(row, ahead, dims);
+    }
+  }
+
+  /// The sixteen partial sums of an f32 row, of which the first eight and the last eight are added.
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512d of_wide(std::byte const* row,
+                                                                                     std::byte const* ahead, int dims) {
+    __m512d sum[2] = {};
+    int at = 0;
+    for (; at + 64 <= 4 * dims; at += 64) {
+      prefetch_here(ahead + at);
+      for (int c = 0; c < 2; ++c) {
+        __m512d const value =
+            _mm512_maskz_cvtps_pd(0xFF, _mm256_loadu_ps(reinterpret_cast<float const*>(row + at + 32 * c)));
+        sum[c] = _mm512_fmadd_pd(value, value, sum[c]);
+      }
+    }
+    for (int c = 0; c < 2 && at < 4 * dims; ++c, at += 32) {
+      auto const there = static_cast<__mmask8>((1u << std::min(8, dims - at / 4)) - 1);
+      __m512d const value = _mm512_maskz_cvtps_pd(there, _mm256_maskz_loadu_ps(there, row + at));
+      sum[c] = _mm512_fmadd_pd(value, value, sum[c]);
+    }
+    return _mm512_add_pd(sum[0], sum[1]);
+  }
+
+  /// The same for a row of f16 or bf16, of whose 64 partial sums four are added at a time in float.
+  template <codec Element>
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512d of_narrow(std::byte const* row,
+                                                                                       std::byte const* ahead,
+                                                                                       int dims) {
+    __m512 sum[4] = {};
+    int at = 0;
+    for (; at + 128 <= 2 * dims; at += 128) {
+      add<Element, true>(row + at, ahead + at, sum, 0);
+    }
+    if (at < 2 * dims) add<Element, false>(row + at, ahead + at, sum, (std::uint64_t{1} << (dims - at / 2)) - 1);
+    if constexpr (Element == codec::f16) add_neighbours(sum);
+    __m512 const four = _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));
+    return _mm512_add_pd(_mm512_maskz_cvtps_pd(0xFF, _mm512_maskz_extractf32x8_ps(0xFF, four, 0)),
+                         _mm512_maskz_cvtps_pd(0xFF, _mm512_maskz_extractf32x8_ps(0xFF, four, 1)));
+  }
+
+  /// Adds the squares of 64 elements, or of those that `there` has bits for, to partial sums. Those of f16 are in the
+  /// order of the elements; a pair of vectors of bf16 has the lower and the upper halves of words.
+  template <codec Element, bool All>
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline void add(std::byte const* from,
+                                                                              std::byte const* ahead, __m512* sum,
+                                                                              std::uint64_t there) {
+    for (int c = 0; c < 4; ++c) {
+      if (c % 2 == 0) prefetch_here(ahead + 32 * c);
+      __m512 value;
+      if constexpr (Element == codec::f16) {
+        __m256i const some = All ? _mm256_loadu_si256(reinterpret_cast<__m256i const*>(from + 32 * c))
+                                 : _mm256_maskz_loadu_epi16(static_cast<__mmask16>(there >> (16 * c)), from + 32 * c);
+        value = _mm512_maskz_cvtph_ps(0xFFFF, some);
+      } else {
+        int const line = c / 2;
+        __m512i const both =
+            All ? _mm512_loadu_si512(from + 64 * line)
+                : _mm512_maskz_loadu_epi16(static_cast<__mmask32>(there >> (32 * line)), from + 64 * line);
+        value = _mm512_castsi512_ps(c % 2 == 0 ? _mm512_maskz_slli_epi32(0xFFFF, both, 16)
+                                               : _mm512_and_si512(both, _mm512_set1_epi32(-0x10000)));
+      }
+      sum[c] = _mm512_fmadd_ps(value, value, sum[c]);
+    }
+  }
+
+  /// Turns each pair of vectors of partial sums into those of its even and those of its odd elements.
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline void add_neighbours(__m512* sum) {
+    __m512i const evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    __m512i const odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+    for (int c = 0; c < 4; c += 2) {
+      __m512 const low = _mm512_permutex2var_ps(sum[c], evens, sum[c + 1]);
+      sum[c + 1] = _mm512_permutex2var_ps(sum[c], odds, sum[c + 1]);
+      sum[c] = low;
+    }
+  }
+
+  /// Adds the eight partial sums of each of eight rows: first those four apart, then two, then one.
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512d totals(__m512d const* eight) {
+    __m512d four[4], two[2];
+    for (int i = 0; i < 4; ++i) {
+      __m512d const *const one = eight + i + i / 2 * 2, *const other = one + 2;
+      four[i] = _mm512_add_pd(_mm512_maskz_shuffle_f64x2(0xFF, *one, *other, 0x44),
+                              _mm512_maskz_shuffle_f64x2(0xFF, *one, *other, 0xEE));
+    }
+    for (int i = 0; i < 2; ++i) {
+      two[i] = _mm512_add_pd(_mm512_maskz_shuffle_f64x2(0xFF, four[i], four[i + 2], 0x88),
+                             _mm512_maskz_shuffle_f64x2(0xFF, four[i], four[i + 2], 0xDD));
+    }
+    return _mm512_add_pd(_mm512_maskz_unpacklo_pd(0xFF, two[0], two[1]),
+                         _mm512_maskz_unpackhi_pd(0xFF, two[0], two[1]));
+  }
 };
 
 #endif

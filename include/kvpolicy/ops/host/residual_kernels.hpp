@@ -30,8 +30,13 @@ struct residual_kernels {
   /// One step of an online softmax over a block of 32 logits, of which the first `there` are used. They become
   /// e^(logit - row_max), and `shrink` becomes the factor for the sums so far.
   void (*advance)(float* values, int count, int there, float* row_max, float* sum, float* shrink) = nullptr;
-  /// to[e][0 .. 31] = to[e] * shrink[e] + from[e]. Rows of `to` are `stride` apart.
+  /// to[e][0 .. 31] = to[e] * shrink[e] + from[e]. Rows of `to` are `stride` apart. With shrink == null, to = from.
   void (*blend)(float const* from, int count, float const* shrink, float* to, std::int64_t stride) = nullptr;
+  /// to[e][0 .. 31] = from[e] + constant + slope * rule[e]. Rows of `to` are `stride` apart.
+  void (*shift)(float const* from, int count, float const* constant, float const* slope, float const* rule, float* to,
+                std::int64_t stride) = nullptr;
+  /// to[d] = from[d] / by.
+  void (*divide)(float const* from, int dims, float by, float* to) = nullptr;
 };
 
 template <int Width>
@@ -51,10 +56,24 @@ struct residual_bodies {
     for (; d < dims; ++d) to[d] += from[d];
   }
 
-  /// x (1 + erf(x / sqrt 2)) / 2, to 2e-7 |x|: Abramowitz and Stegun 7.1.26.
-  [[gnu::always_inline]] static inline void gelu(floats& x) {
-    floats const size = (x < 0.0f ? -x : x) * 0.70710678f;
-    floats const t = 1.0f / (1.0f + size * 0.3275911f);
+  /// x (1 + erf(x / sqrt 2)) / 2 of two vectors, to 2e-7 |x|: Abramowitz and Stegun 7.1.26. One division serves both.
+  [[gnu::always_inline]] static inline void gelu(floats& x, floats& y) {
+    floats x_size = x;
+    floats y_size = y;
+    make_size(x_size);
+    make_size(y_size);
+    floats const x_by = 1.0f + x_size * 0.3275911f;
+    floats const y_by = 1.0f + y_size * 0.3275911f;
+    floats const both = 1.0f / (x_by * y_by);
+    gelu(x, x_size, both * y_by);
+    gelu(y, y_size, both * x_by);
+  }
+  /// |x| / sqrt 2, or 20 if that is more, from where on e^(-size^2) is 0.
+  [[gnu::always_inline]] static inline void make_size(floats& x) {
+    x = (x < 0.0f ? -x : x) * 0.70710678f;
+    x = x < 20.0f ? x : floats{} + 20.0f;
+  }
+  [[gnu::always_inline]] static inline void gelu(floats& x, floats const& size, floats const& t) {
     floats tail = -size * size;
     exp_of_negative<Width>(tail);
     floats p = t * 1.061405429f - 1.453152027f;
@@ -65,22 +84,32 @@ struct residual_bodies {
     x = x * 0.5f * (x < 0.0f ? tail : 2.0f - tail);
   }
 
+  /// The hidden units of an entry from unit `u` on, before gelu.
+  [[gnu::always_inline]] static inline void hidden_units(hidden_tile const& tile, int e, int u, floats& value) {
+    floats part;
+    get(value, tile.of_key + e * block + u);
+    get(part, tile.of_context + e * block + u);
+    value += part;
+    get(part, tile.constant + u);
+    value += part;
+    get(part, tile.slope + u);
+    value += part * tile.rule[e];
+  }
+
   [[gnu::always_inline]] static inline void perceive(hidden_tile const& tile, float* out) {
     for (int e = 0; e < tile.count; ++e) {
       floats all{};
-      for (int u = 0; u < block; u += Width) {
-        floats value;
-        floats part;
-        get(value, tile.of_key + e * block + u);
-        get(part, tile.of_context + e * block + u);
-        value += part;
-        get(part, tile.constant + u);
-        value += part;
-        get(part, tile.slope + u);
-        value += part * tile.rule[e];
-        gelu(value);
-        get(part, tile.last + u);
-        all += value * part;
+      for (int u = 0; u < block; u += 2 * Width) {
+        floats first;
+        floats second;
+        floats last;
+        hidden_units(tile, e, u, first);
+        hidden_units(tile, e, u + Width, second);
+        gelu(first, second);
+        get(last, tile.last + u);
+        all += first * last;
+        get(last, tile.last + u + Width);
+        all += second * last;
       }
       out[e] += block_bodies<Width, block>::across(all, false);
     }
@@ -102,7 +131,8 @@ struct residual_bodies {
         put(value, row + i);
         total += value;
       }
-      shrink[e] = row_max[e] == now ? 1.0f : std::exp(row_max[e] - now);
+      bool const is_first = row_max[e] == -std::numeric_limits<float>::infinity();
+      shrink[e] = row_max[e] == now ? 1.0f : is_first ? 0.0f : std::exp(row_max[e] - now);
       sum[e] = sum[e] * shrink[e] + block_bodies<Width, block>::across(total, false);
       row_max[e] = now;
     }
@@ -112,13 +142,42 @@ struct residual_bodies {
                                                   std::int64_t stride) {
     for (int e = 0; e < count; ++e) {
       for (int i = 0; i < block; i += Width) {
-        floats so_far;
         floats more;
-        get(so_far, to + e * stride + i);
         get(more, from + e * block + i);
-        put(so_far * shrink[e] + more, to + e * stride + i);
+        if (shrink != nullptr) {
+          floats so_far;
+          get(so_far, to + e * stride + i);
+          more += so_far * shrink[e];
+        }
+        put(more, to + e * stride + i);
       }
     }
+  }
+
+  [[gnu::always_inline]] static inline void shift(float const* from, int count, float const* constant,
+                                                  float const* slope, float const* rule, float* to,
+                                                  std::int64_t stride) {
+    for (int i = 0; i < block; i += Width) {
+      floats base;
+      floats step;
+      get(base, constant + i);
+      get(step, slope + i);
+      for (int e = 0; e < count; ++e) {
+        floats value;
+        get(value, from + e * block + i);
+        put(value + base + step * rule[e], to + e * stride + i);
+      }
+    }
+  }
+
+  [[gnu::always_inline]] static inline void divide(float const* from, int dims, float by, float* to) {
+    int d = 0;
+    for (; d + Width <= dims; d += Width) {
+      floats value;
+      get(value, from + d);
+      put(value / by, to + d);
+    }
+    for (; d < dims; ++d) to[d] = from[d] / by;
   }
 };
 
@@ -133,7 +192,12 @@ struct portable_residual {
   static void blend(float const* from, int count, float const* shrink, float* to, std::int64_t stride) {
     bodies::blend(from, count, shrink, to, stride);
   }
-  static constexpr residual_kernels kernels{add, perceive, advance, blend};
+  static void shift(float const* from, int count, float const* constant, float const* slope, float const* rule,
+                    float* to, std::int64_t stride) {
+    bodies::shift(from, count, constant, slope, rule, to, stride);
+  }
+  static void divide(float const* from, int dims, float by, float* to) { bodies::divide(from, dims, by, to); }
+  static constexpr residual_kernels kernels{add, perceive, advance, blend, shift, divide};
 };
 
 #if defined(__x86_64__)
@@ -154,7 +218,15 @@ struct avx2_residual {
                                                    std::int64_t stride) {
     bodies::blend(from, count, shrink, to, stride);
   }
-  static constexpr residual_kernels kernels{add, perceive, advance, blend};
+  [[gnu::target(KVPOLICY_AVX2)]] static void shift(float const* from, int count, float const* constant,
+                                                   float const* slope, float const* rule, float* to,
+                                                   std::int64_t stride) {
+    bodies::shift(from, count, constant, slope, rule, to, stride);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void divide(float const* from, int dims, float by, float* to) {
+    bodies::divide(from, dims, by, to);
+  }
+  static constexpr residual_kernels kernels{add, perceive, advance, blend, shift, divide};
 };
 
 struct avx512_residual {
@@ -173,7 +245,15 @@ struct avx512_residual {
                                                      std::int64_t stride) {
     bodies::blend(from, count, shrink, to, stride);
   }
-  static constexpr residual_kernels kernels{add, perceive, advance, blend};
+  [[gnu::target(KVPOLICY_AVX512)]] static void shift(float const* from, int count, float const* constant,
+                                                     float const* slope, float const* rule, float* to,
+                                                     std::int64_t stride) {
+    bodies::shift(from, count, constant, slope, rule, to, stride);
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static void divide(float const* from, int dims, float by, float* to) {
+    bodies::divide(from, dims, by, to);
+  }
+  static constexpr residual_kernels kernels{add, perceive, advance, blend, shift, divide};
 };
 
 #endif

@@ -8,6 +8,7 @@
 #include <kvpolicy/ops/host/residual_kernels.hpp>
 #include <kvpolicy/ops/residual.hpp>
 #include <limits>
+#include <utility>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -45,13 +46,13 @@ class residual_task {
     scores_ = scores;
     if (span_rows > 0) {
       for (int e = 0; e < count; e += sizes::rows_of_a_tile) make_queries(e);
-      std::fill_n(sum_of_values_, count * heads * padded_, 0.0f);
       std::fill_n(row_max_, sizes::entries_of_a_task * heads, -std::numeric_limits<float>::infinity());
       std::fill_n(sum_, sizes::entries_of_a_task * heads, 0.0f);
       for (int s = 0; s < span_rows; s += sizes::span_of_a_step) {
         int const rows = std::min(sizes::span_of_a_step, span_rows - s);
-        project(span + std::ptrdiff_t{s} * head_.dims, rows);
-        for (int e = 0; e < count; e += sizes::rows_of_a_tile) attend(e, rows);
+        float const* const part = span + std::ptrdiff_t{s} * head_.dims;
+        if (part != std::exchange(projected_span_, part)) project(part, rows);
+        for (int e = 0; e < count; e += sizes::rows_of_a_tile) attend(e, rows, s == 0);
       }
     }
     for (int e = 0; e < count; e += sizes::rows_of_a_tile) finish(e, span_rows > 0);
@@ -85,13 +86,8 @@ class residual_task {
     take_rules(e);
     for (std::int64_t b = 0; b < by.blocks(); ++b) {
       multiply(features_ + std::ptrdiff_t{e} * head_.dims, head_.dims, rows, by.in, by.block(b), 1, first_);
-      for (int i = 0; i < rows; ++i) {
-        float* const to = query_ + (e + i) * by.padded() + b * sizes::block;
-        for (int o = 0; o < sizes::block; ++o) {
-          to[o] = first_[i * sizes::block + o] + by.constant[b * sizes::block + o] +
-                  rule_[i] * by.slope[b * sizes::block + o];
-        }
-      }
+      std::int64_t const at = b * sizes::block;
+      kernels_.shift(first_, rows, by.constant + at, by.slope + at, rule_, query_ + e * by.padded() + at, by.padded());
     }
   }
 
@@ -140,8 +136,8 @@ class residual_task {
     }
   }
 
-  /// Computes the attention of a tile of entries to one step's entries of the span.
-  void attend(int e, int span_rows) {
+  /// Computes the attention of a tile of entries to one step's entries of the span. `is_first`: there are no sums yet.
+  void attend(int e, int span_rows, bool is_first) {
     int const rows = rows_at(e);
     std::int64_t const row = folded_.query.padded();
     float const scale = 1.0f / std::sqrt(static_cast<float>(head_width_));
@@ -153,7 +149,8 @@ class residual_task {
         for (std::int64_t c = 0; c < padded_; c += sizes::block) {
           float const* const values = values_of(h, c) + std::ptrdiff_t{s} * sizes::block;
           multiply(first_, sizes::block, rows, sizes::block, values, 1, second_);
-          kernels_.blend(second_, rows, shrink_, sum_of_values_ + (e * heads + h) * padded_ + c, heads * padded_);
+          kernels_.blend(second_, rows, is_first && s == 0 ? nullptr : shrink_,
+                         sum_of_values_ + (e * heads + h) * padded_ + c, heads * padded_);
         }
       }
     }
@@ -166,7 +163,7 @@ class residual_task {
       for (std::int64_t h = 0; h < heads; ++h, to += head_width_) {
         float const* const from = sum_of_values_ + ((e + i) * heads + h) * padded_;
         float const sum = sum_[h * sizes::entries_of_a_task + e + i];
-        for (std::int64_t c = 0; c < head_width_; ++c) to[c] = from[c] / sum;
+        kernels_.divide(from, static_cast<int>(head_width_), sum, to);
       }
     }
   }
@@ -209,6 +206,7 @@ class residual_task {
   float* context_;
   float* projected_;
   float const* features_ = nullptr;
+  float const* projected_span_ = nullptr;  ///< the rows whose projection is in keys_ and values_
   float* scores_ = nullptr;
   int count_ = 0;
   void const* address_[2 * keys_of_a_tile] = {};

@@ -12,6 +12,7 @@
 #include <kvpolicy/ops/host/gate_kernels.hpp>
 #include <kvpolicy/ops/host/gate_tiles.hpp>
 #include <kvpolicy/ops/host/residual_kernels.hpp>
+#include <kvpolicy/ops/host/unit_sums.hpp>
 #include <kvpolicy/ops/retention_gates.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -41,6 +42,7 @@ class retention_gate_task {
   retention_gate_task(isa simd_level, retention_gate_weights const& weights, int layer, scratch_arena arena)
       : blocks_(blocks_for<sizes::block>(simd_level)),
         gates_(gates_for(simd_level)),
+        unit_sums_(unit_sums_for(simd_level)),
         blend_(residual_for(simd_level).blend),
         weights_(weights),
         layer_(layer),
@@ -58,14 +60,15 @@ class retention_gate_task {
   void run(hidden_rows const& hidden, int sequence, int begin, int end, Put const& put) {
     count_ = end - begin;
     std::fill_n(units_, std::ptrdiff_t{count_} * padded_, 0.0f);
-    for (int first = 0; first < weights_.width; first += channels_of_a_panel) {
-      int const channels = std::min(channels_of_a_panel, weights_.width - first);
-      int const step = bytes_of(hidden.element);
-      for (int i = 0; i < count_; ++i) {
-        std::byte const* const from = hidden.at(sequence, layer_, begin + i) + std::ptrdiff_t{first} * step;
-        widen_row(blocks_, hidden.element, from, step, channels, x_ + std::ptrdiff_t{i} * channels);
+    if (count_ == 1 && unit_sums_ != nullptr && weights_.width <= rows(weights_) * panel(weights_)) {
+      add_row(hidden, sequence, begin);
+    } else {
+      for (int first = 0; first < weights_.width; first += channels_of_a_panel) {
+        int const channels = std::min(channels_of_a_panel, weights_.width - first);
+        for (int i = 0; i < count_; ++i)
+          widen(hidden, sequence, begin + i, first, channels, x_ + std::ptrdiff_t{i} * channels);
+        add_channels(first, channels, 0, x_);
       }
-      add_channels(first, channels);
     }
     for (int i = 0; i < count_; ++i) gates_.activate(units_ + std::ptrdiff_t{i} * padded_, padded_, bias_);
     for (int head = 0; head < weights_.heads; head += sizes::block) finish(head, begin, put);
@@ -74,16 +77,44 @@ class retention_gate_task {
  private:
   static float log_sigmoid(float z) { return (z < 0 ? z : 0.0f) - std::log1p(std::exp(z < 0 ? z : -z)); }
 
-  void add_channels(int first, int channels) {
+  void widen(hidden_rows const& hidden, int sequence, int row, int first, int channels, float* to) const {
+    int const step = bytes_of(hidden.element);
+    std::byte const* const from = hidden.at(sequence, layer_, row) + std::ptrdiff_t{first} * step;
+    widen_row(blocks_, hidden.element, from, step, channels, to);
+  }
+
+  /// Adds all channels of one row: those of sixteen units at a time, whose weights are read where they are.
+  void add_row(hidden_rows const& hidden, int sequence, int row) {
+    widen(hidden, sequence, row, 0, weights_.width, x_);
+    int const whole = weights_.hidden / sizes::block * sizes::block;
+    float const* weights = weights_.fc1 + std::ptrdiff_t{layer_} * weights_.hidden * weights_.width;
+    for (int unit = 0; unit < whole; unit += unit_weights::units) {
+      float const* const next = weights + std::ptrdiff_t{unit_weights::units} * weights_.width;
+      for (int first = 0; first < weights_.width; first += channels_of_a_panel) {
+        int const channels = std::min(channels_of_a_panel, weights_.width - first);
+        float const* const then = first + channels < weights_.width ? weights + first + channels : next;
+        unit_sums_({weights + first, weights_.width, channels, then}, x_ + first, tile_);
+        for (int u = 0; u < unit_weights::units; ++u) units_[unit + u] += tile_[u];
+      }
+      weights = next;
+    }
+    if (whole == weights_.hidden) return;
+    for (int first = 0; first < weights_.width; first += channels_of_a_panel) {
+      add_channels(first, std::min(channels_of_a_panel, weights_.width - first), whole, x_ + first);
+    }
+  }
+
+  /// Adds the channels from `first` on, which `x` has of every row, to the hidden units from `unit` on.
+  void add_channels(int first, int channels, int unit, float const* x) {
     float const* const fc1 = weights_.fc1 + std::ptrdiff_t{layer_} * weights_.hidden * weights_.width + first;
     float ones[sizes::rows_of_a_tile];
     std::fill_n(ones, sizes::rows_of_a_tile, 1.0f);
-    for (int unit = 0; unit < weights_.hidden; unit += sizes::block) {
+    for (; unit < weights_.hidden; unit += sizes::block) {
       int const units = std::min(sizes::block, weights_.hidden - unit);
       block_.pack(fc1 + std::ptrdiff_t{unit} * weights_.width, weights_.width, units, channels);
       for (int i = 0; i < count_; i += sizes::rows_of_a_tile) {
         int const rows = std::min(sizes::rows_of_a_tile, count_ - i);
-        block_.multiply(x_ + std::ptrdiff_t{i} * channels, channels, rows, tile_);
+        block_.multiply(x + std::ptrdiff_t{i} * channels, channels, rows, tile_);
         blend_(tile_, rows, ones, units_ + std::ptrdiff_t{i} * padded_ + unit, padded_);
       }
     }
@@ -108,6 +139,7 @@ class retention_gate_task {
 
   block_kernels const& blocks_;
   gate_kernels const& gates_;
+  unit_sums unit_sums_;
   void (*blend_)(float const* from, int count, float const* shrink, float* to, std::int64_t stride);
   retention_gate_weights const& weights_;
   int layer_;

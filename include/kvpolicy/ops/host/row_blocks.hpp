@@ -52,6 +52,8 @@ struct block_kernels {
   /// [dims / 8][2][row][4 pairs].
   void (*quads_split)(void const* const* keys, int count, int dims, void const* packed, float scale,
                       float* out) = nullptr;
+  /// For f16 keys, `packed` of few rows as `logits` has it; 16 divides dims. Null without AVX-512.
+  void (*rows_f16)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
   /// Converts a row of contiguous elements to floats.
   void (*widen)(codec element, std::byte const* from, int dims, float* to) = nullptr;
   /// One stretch of an online softmax. Logits become e^(logit - maximum of the row so far), `scale` becomes that

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/norm_kernels.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
@@ -40,28 +41,25 @@ struct implementation<ops::row_norm_t, host> {
  private:
   static constexpr int rows_at_once = 16;
 
-  /// Combines the norms of `rows_at_once` rows at a time, while the rows after them are fetched.
+  /// Combines the norms of `rows_at_once` rows at a time, while as many rows after them are prefetched.
   template <class Combine>
   static void norms_of_lane(detail::norm_kernels::function square_sums, row_view const& rows, lane this_lane, int begin,
                             int end, Combine const& combine, float* row) {
     std::byte const* at[2][rows_at_once];
     double sums[rows_at_once];
-    fetch(rows, this_lane, begin, std::min(rows_at_once, end - begin), at[0]);
+    if (begin >= end) return;
+    find(rows, this_lane, begin, end, at[0]);
     for (int e = begin, now = 0; e < end; e += rows_at_once, now ^= 1) {
       int const some = std::min(rows_at_once, end - e);
-      fetch(rows, this_lane, e + some, std::min(rows_at_once, end - e - some), at[now ^ 1]);
-      square_sums(at[now], some, rows.rows.dims, sums);
+      find(rows, this_lane, e + some, end, at[now ^ 1]);
+      square_sums(at[now], at[now ^ 1], some, rows.rows.dims, sums);
       for (int i = 0; i < some; ++i) row[e + i] = combine(row[e + i], static_cast<float>(std::sqrt(sums[i])));
     }
   }
 
-  /// Finds and prefetches the rows of `count` entries.
-  static void fetch(row_view const& rows, lane this_lane, int begin, int count, std::byte const** at) {
-    int const bytes = rows.rows.dims * bytes_of(rows.rows.element);
-    for (int i = 0; i < count; ++i) {
-      at[i] = rows.row(this_lane, begin + i);
-      for (int byte = 0; byte < bytes; byte += 64) __builtin_prefetch(at[i] + byte, 0, 2);
-    }
+  /// Finds the rows of the entries from `begin` on. After the last entry all are the last row.
+  static void find(row_view const& rows, lane this_lane, int begin, int end, std::byte const** at) {
+    for (int i = 0; i < rows_at_once; ++i) at[i] = rows.row(this_lane, std::min(begin + i, end - 1));
   }
 
   static float strided_norm(row_view const& rows, std::byte const* row) {
@@ -99,8 +97,8 @@ struct implementation<ops::record_norms_t, host> {
         if (plain && count - known < batch::most) {
           for (int e = known; e < count; ++e) some.add(rows.row(one, e), row + e);
         } else {
-          implementation<ops::row_norm_t, host>::combine_rows(exec.simd_level(), rows, one, known, count,
-                                                              detail::negated_once{}, row);
+          implementation<ops::row_norm_t, host>::combine_rows(exec.simd_level(), rows, one, known, count, negated{},
+                                                              row);
         }
       });
       some.finish();
@@ -108,8 +106,11 @@ struct implementation<ops::record_norms_t, host> {
   }
 
  private:
-  /// The number of entries of a lane before the new ones, which have no norm.
+  /// The number of entries of a lane before the new ones, which have no norm: their bits are those of +0.
   static int recorded(float const* row, int count) {
+    constexpr int at_once = 64;
+    static constexpr float none[at_once] = {};
+    while (count >= at_once && std::memcmp(row + count - at_once, none, sizeof none) == 0) count -= at_once;
     while (count > 0 && !detail::any_recorded(row + count - 1, 1)) --count;
     return count;
   }
@@ -129,7 +130,7 @@ struct implementation<ops::record_norms_t, host> {
     }
     void finish() {
       double sums[most];
-      if (count_ > 0) square_sums_(rows_, count_, dims_, sums);
+      if (count_ > 0) square_sums_(rows_, rows_, count_, dims_, sums);
       for (int i = 0; i < count_; ++i)
         *to_[i] = detail::negated_once{}(*to_[i], static_cast<float>(std::sqrt(sums[i])));
       count_ = 0;

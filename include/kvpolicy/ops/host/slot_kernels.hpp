@@ -7,89 +7,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/slot_passes.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// How far ahead a pass prefetches slots from memory: one memory page, because hardware prefetchers stop at its end.
-inline constexpr int slots_ahead = 1024;
-
-/// The passes over a list of `count` slots. A mark is a byte: 1 for a set one, 0 for another.
-struct slot_kernels {
-  /// True if every number is at least 0, less than `end`, and not `excluded`.
-  bool (*inside)(int const* numbers, int count, unsigned end, int excluded);
-  /// True if the map has each entry's slot at its position.
-  bool (*as_mapped)(int const* slot, int const* position, int count, int const* map);
-  /// The number of set marks.
-  std::int64_t (*count_set)(unsigned char const* marks, std::int64_t count);
-  /// Moves the slots of marked entries to the front, in order, and the `gone` others to `dropped`. Nothing is written
-  /// behind them.
-  void (*split)(unsigned char const* marks, int count, int gone, int* slot, int* dropped);
-  /// Copies the slots at the marked ones of `count` positions of a map to `list`, which has room for `room` of them,
-  /// and writes `dead` at the other positions. Returns the number of copied slots.
-  int (*take)(unsigned char const* marks, int count, int dead, int* map, int room, int* list);
-  /// Writes `dead` to the map at the positions of entries that are not marked.
-  void (*redirect)(unsigned char const* marks, int const* position, int count, int dead, int* map);
-};
-
-/// Code for any compiler and processor. There is no branch for an entry.
-struct portable_slots {
-  KVPOLICY_VECTORIZED static bool inside(int const* numbers, int count, unsigned end, int excluded) {
-    int wrong = 0;
-    for (int e = 0; e < count; ++e) {
-      wrong |= (static_cast<unsigned>(numbers[e]) >= end ? 1 : 0) | (numbers[e] == excluded ? 1 : 0);
-    }
-    return wrong == 0;
-  }
-  static bool as_mapped(int const* slot, int const* position, int count, int const* map) {
-    int wrong = 0;
-    for (int e = 0; e < count; ++e) wrong |= slot[e] ^ map[position[e]];
-    return wrong == 0;
-  }
-  static std::int64_t count_set(unsigned char const* marks, std::int64_t count) {
-    std::int64_t set = 0;
-    std::int64_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-      std::uint64_t some = 0;
-      std::memcpy(&some, marks + i, sizeof some);
-      set += static_cast<std::int64_t>(some * 0x0101010101010101u >> 56);
-    }
-    for (; i < count; ++i) set += marks[i];
-    return set;
-  }
-  static void split(unsigned char const* marks, int count, int gone, int* slot, int* dropped) {
-    int kept = 0;
-    int left = 0;
-    for (int e = 0; e < count; ++e) {
-      int const one = slot[e];
-      int const stays = marks[e];
-      slot[kept] = one;
-      if (left < gone) dropped[left] = one;
-      kept += stays;
-      left += 1 - stays;
-    }
-  }
-  static int take(unsigned char const* marks, int count, int dead, int* map, int room, int* list) {
-    int taken = 0;
-    for (int p = 0; p < count; ++p) {
-      int const one = map[p];
-      if (taken < room) list[taken] = one;
-      taken += marks[p];
-      map[p] = marks[p] != 0 ? one : dead;
-    }
-    return taken;
-  }
-  static void redirect(unsigned char const* marks, int const* position, int count, int dead, int* map) {
-    for (int e = 0; e < count; ++e) {
-      int& at = map[position[e]];
-      at = marks[e] != 0 ? at : dead;
-    }
-  }
-  static constexpr slot_kernels kernels{inside, as_mapped, count_set, split, take, redirect};
-};
 
 #if defined(__x86_64__)
 
@@ -127,12 +50,27 @@ struct avx512_slots {
     return wrong == 0;
   }
 
+  [[gnu::target(KVPOLICY_AVX512)]] static bool ascends(int const* numbers, int count) {
+    unsigned wrong = count > 0 && numbers[0] < 0 ? 1 : 0;
+    for (int e = 1; e < count; e += 16) {
+      __mmask16 const there = first(count - e);
+      __builtin_prefetch(numbers + e + slots_ahead);
+      __m512i const before = _mm512_maskz_loadu_epi32(there, numbers + e - 1);
+      wrong |= _mm512_mask_cmple_epi32_mask(there, _mm512_maskz_loadu_epi32(there, numbers + e), before);
+    }
+    return wrong == 0;
+  }
+
 // Without optimization g++ 12 has macros for these two, which convert the sign of masks.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
   /// The numbers at some places of a map; elsewhere those of `other`.
   [[gnu::target(KVPOLICY_AVX512)]] static __m512i gather(__m512i other, __mmask16 there, __m512i at, int const* map) {
     return _mm512_mask_i32gather_epi32(other, there, at, map, 4);
+  }
+  [[gnu::target(KVPOLICY_AVX512)]] static __m512i gather_bytes(__mmask16 there, __m512i at,
+                                                               unsigned char const* bytes) {
+    return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), there, at, bytes, 1);
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void scatter(int* map, __mmask16 there, __m512i at, __m512i numbers) {
     _mm512_mask_i32scatter_epi32(map, there, at, numbers, 4);
@@ -165,26 +103,49 @@ struct avx512_slots {
     return set;
   }
 
+  [[gnu::target(KVPOLICY_AVX512)]] static bool any_set(unsigned char const* bytes, int const* units, int count) {
+    __m512i set = _mm512_setzero_si512();
+    for (int e = 0; e < count; e += 16) {
+      __mmask16 const there = first(count - e);
+      __m512i const at = _mm512_maskz_loadu_epi32(there, units + e);
+      set = _mm512_or_si512(set, gather_bytes(there, at, bytes));
+    }
+    return _mm512_test_epi32_mask(set, _mm512_set1_epi32(0xFF)) != 0;
+  }
+
   [[gnu::target(KVPOLICY_AVX512)]] static void put_packed(__m512i packed, int more, int at, int end, int* to) {
     if (at + 16 <= end) return _mm512_storeu_si512(to + at, packed);
     _mm512_mask_storeu_epi32(to + at, static_cast<__mmask16>((1u << more) - 1), packed);
   }
 
-  [[gnu::target(KVPOLICY_AVX512)]] static void split(unsigned char const* marks, int count, int gone, int* slot,
-                                                     int* dropped) {
-    int kept = 0;
-    for (int e = 0; e < count; e += 16) {
-      __builtin_prefetch(slot + e + slots_ahead, 1);
-      __mmask16 const there = first(count - e);
-      __m512i const some = _mm512_maskz_loadu_epi32(there, slot + e);
-      __mmask16 const stays = marked(marks + e, there);
-      auto const goes = static_cast<__mmask16>(there & ~stays);
-      int const more = __builtin_popcount(stays);
-      // A whole vector in front only overwrites slots that were read.
-      put_packed(_mm512_maskz_compress_epi32(stays, some), more, kept, std::min(e + 16, count), slot);
-      put_packed(_mm512_maskz_compress_epi32(goes, some), __builtin_popcount(goes), e - kept, gone, dropped);
-      kept += more;
+  /// Units are marked in turn with the splitting of a few vectors, which leaves the stores idle. The marked ones are
+  /// those of vectors before them, which are not still on their way to the cache.
+  [[gnu::target(KVPOLICY_AVX512)]] static void split(unsigned char const* marks, int count, int gone, int const* slot,
+                                                     int* kept, int* dropped, unsigned char* units) {
+    constexpr int group = 64;
+    int taken = 0;
+    int set = 0;
+    for (int begin = 0; begin < count; begin += group) {
+      int const before = begin - taken;
+      for (int e = begin; e < std::min(begin + group, count); e += 16) {
+        __builtin_prefetch(slot + e + 2 * slots_ahead, 0, 2);
+        __builtin_prefetch(dropped + (e - taken) + 2 * slots_ahead, 0, 2);
+        __mmask16 const there = first(count - e);
+        __m512i const some = _mm512_maskz_loadu_epi32(there, slot + e);
+        __mmask16 const stays = marked(marks + e, there);
+        auto const goes = static_cast<__mmask16>(there & ~stays);
+        int const more = __builtin_popcount(stays);
+        // A whole vector in front only overwrites slots that were read.
+        int const end = kept != nullptr ? std::min(e + 16, count - gone) : 0;
+        if (kept != nullptr) put_packed(_mm512_maskz_compress_epi32(stays, some), more, taken, end, kept);
+        put_packed(_mm512_maskz_compress_epi32(goes, some), __builtin_popcount(goes), e - taken, gone, dropped);
+        taken += more;
+      }
+      for (; units != nullptr && set + 16 <= before; set += 16) {
+        for (int i = 0; i < 16; ++i) units[dropped[set + i]] = 1;
+      }
     }
+    if (units != nullptr) mark_units(units, dropped + set, gone - set);
   }
 
   [[gnu::target(KVPOLICY_AVX512)]] static int take(unsigned char const* marks, int count, int dead, int* map, int room,
@@ -192,7 +153,8 @@ struct avx512_slots {
     __m512i const other = _mm512_set1_epi32(dead);
     int taken = 0;
     for (int p = 0; p < count; p += 16) {
-      __builtin_prefetch(map + p + slots_ahead, 1);
+      __builtin_prefetch(map + p + 2 * slots_ahead, 0, 2);
+      __builtin_prefetch(list + taken + slots_ahead, 1);
       __mmask16 const there = first(count - p);
       __m512i const some = _mm512_maskz_loadu_epi32(there, map + p);
       __mmask16 const live = marked(marks + p, there);
@@ -209,6 +171,8 @@ struct avx512_slots {
     __m512i const to = _mm512_set1_epi32(dead);
     for (int e = 0; e < count; e += 16) {
       __mmask16 const there = first(count - e);
+      __builtin_prefetch(position + e + 2 * slots_ahead, 0, 2);
+      __builtin_prefetch(map + position[e] + 2 * slots_ahead, 0, 2);
       __m512i const at = _mm512_maskz_loadu_epi32(there, position + e);
       auto const goes = static_cast<__mmask16>(there & ~marked(marks + e, there));
       if (is_run(at, position[e], there)) {
@@ -219,7 +183,7 @@ struct avx512_slots {
     }
   }
 
-  static constexpr slot_kernels kernels{inside, as_mapped, count_set, split, take, redirect};
+  static constexpr slot_kernels kernels{inside, ascends, as_mapped, count_set, any_set, split, take, redirect};
 };
 
 #endif
@@ -235,16 +199,6 @@ struct avx512_slots {
 /// Bytes of scratch that may hold a mark for each unit of a pool: a row of ints. A larger pool has bits.
 [[nodiscard]] inline std::size_t bytes_of_marks(cache const& in) {
   return sizeof(int) * (static_cast<std::size_t>(in.lanes.bound) + 1);
-}
-
-/// Marks units. They must be in the pool.
-inline void mark_units(unsigned char* marks, int const* units, int count) {
-  int e = 0;
-  for (; e + 16 <= count; e += 16) {
-    __builtin_prefetch(units + e + slots_ahead);
-    for (int i = 0; i < 16; ++i) marks[units[e + i]] = 1;
-  }
-  for (; e < count; ++e) marks[units[e]] = 1;
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

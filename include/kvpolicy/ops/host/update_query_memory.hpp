@@ -6,9 +6,9 @@
 #else
 
 #include <algorithm>
-#include <cmath>
-#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/query_memory_rows.hpp>
+#include <kvpolicy/ops/host/row_sum_kernels.hpp>
 #include <kvpolicy/ops/update_query_memory.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -40,8 +40,7 @@ struct implementation<ops::update_query_memory_t, host> {
   static constexpr bool provided = true;
 
   static std::size_t scratch(shape const& model, int) {
-    auto const dims = static_cast<std::size_t>(model.head_dim);
-    return detail::scratch_of<double>(dims) + detail::scratch_of<float>(dims);
+    return detail::scratch_of<double>(static_cast<std::size_t>(model.group() * model.head_dim));
   }
 
   static void run(host_executor& exec, lanes const& batch, turn_queries const& turn, query_memory_update const& how,
@@ -49,44 +48,43 @@ struct implementation<ops::update_query_memory_t, host> {
     implementation<ops::refuse_spans_t, host>::run(exec, batch, turn, "observe");
     if (turn.rows == 0) return;
     int const group = turn.heads / batch.heads;
+    auto const add_rows = detail::row_sums_for(exec.simd_level()).of(turn.element);
+    auto const remember = detail::remember_row_for(exec.simd_level());
     exec.for_each(batch.size(), [&](int i, int worker) {
       lane const one = batch.at(i);
       ordinal_range const span = turn.span(one, how.tail);
-      for (int h = 0; h < group && span.begin < span.end; ++h) {
-        float* const row = memory.row(one) + static_cast<std::ptrdiff_t>(h) * turn.dims;
-        update_row(exec.simd_level(), turn, one, one.head * group + h, span, how, exec.scratch(worker), row);
+      if (span.begin >= span.end) return;
+      detail::scratch_arena arena(exec.scratch(worker));
+      double* const sums = arena.take<double>(static_cast<std::size_t>(group * turn.dims));
+      std::fill_n(sums, group * turn.dims, 0.0);
+      add_span(add_rows, turn, one, group, span, sums);
+      for (int h = 0; h < group; ++h) {
+        std::ptrdiff_t const first = std::ptrdiff_t{h} * turn.dims;
+        remember(sums + first, turn.dims, 1.0 / (span.end - span.begin), how, memory.row(one) + first);
       }
     });
   }
 
  private:
-  static void update_row(isa simd_level, turn_queries const& turn, lane one, int head, ordinal_range const& span,
-                         query_memory_update const& how, std::span<std::byte> scratch, float* memory) {
-    detail::scratch_arena arena(scratch);
-    auto const dims = static_cast<std::size_t>(turn.dims);
-    double* const mean = arena.take<double>(dims);
-    float* const row = arena.take<float>(dims);
-    std::fill_n(mean, dims, 0.0);
-    for (int r = span.begin; r < span.end; ++r) {
-      std::byte const* const from = turn.at(one, head, turn.stored(one, r));
-      detail::widen_row(simd_level, turn.element, from, turn.dims, row);
-      for (std::size_t d = 0; d < dims; ++d) mean[d] += static_cast<double>(row[d]);
+  /// Adds the rows of a span to the sums of all query heads of a lane. Heads have their rows in the same places, which
+  /// are found once.
+  static void add_span(detail::row_sum_kernels::function add_rows, turn_queries const& turn, lane one, int group,
+                       ordinal_range const& span, double* sums) {
+    constexpr int most = 32;
+    std::int64_t offset[most];
+    for (int begin = span.begin; begin < span.end; begin += most) {
+      int const some = std::min(most, span.end - begin);
+      for (int r = 0; r < some; ++r) offset[r] = turn.stored(one, begin + r) * turn.row;
+      for (int h = 0; h < group; ++h) {
+        int const head = one.head * group + h;
+        std::byte const* const from = turn.at(one, head, 0);
+        std::byte const* const next = head + 1 < turn.heads ? from + turn.head : from;
+        std::byte const* rows[most + detail::rows_ahead];
+        for (int r = 0; r < some; ++r) rows[r] = from + offset[r];
+        for (int r = 0; r < detail::rows_ahead; ++r) rows[some + r] = next + offset[std::min(r, some - 1)];
+        add_rows(rows, some, turn.dims, sums + std::ptrdiff_t{h} * turn.dims);
+      }
     }
-    for (std::size_t d = 0; d < dims; ++d) mean[d] /= span.end - span.begin;
-    if (how.normalise) make_unit(mean, dims);
-    for (std::size_t d = 0; d < dims && how.keep > 0; ++d) {
-      mean[d] += static_cast<double>(how.keep) *
-                 static_cast<double>(memory[d]);  // if keep is 0, a NaN in the old memory is dropped
-    }
-    make_unit(mean, dims);
-    for (std::size_t d = 0; d < dims; ++d) memory[d] = static_cast<float>(mean[d]);
-  }
-
-  static void make_unit(double* values, std::size_t count) {
-    double square = 0;
-    for (std::size_t i = 0; i < count; ++i) square += values[i] * values[i];
-    double const norm = std::sqrt(square);
-    for (std::size_t i = 0; i < count && norm > 0; ++i) values[i] /= norm;
   }
 };
 

@@ -1,0 +1,108 @@
+// Host implementation of feature_sums: workers process tasks of some entries.
+#pragma once
+
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
+#include <algorithm>
+#include <kvpolicy/ops/feature_sums.hpp>
+#include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/key_sums.hpp>
+#include <kvpolicy/ops/host/residual_kernels.hpp>
+#include <kvpolicy/ops/host/rows.hpp>
+#include <kvpolicy/ops/host/segments.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <>
+struct implementation<ops::feature_sums_t, host> {
+  static constexpr bool provided = true;
+
+  static std::size_t scratch(shape const& model, int) {
+    return detail::scratch_of<float>(static_cast<std::size_t>(model.head_dim));
+  }
+
+  static void run(host_executor& exec, keys const& from, query_view const& memory, key_sums const& recorded,
+                  score_view const& scores, token_features const& out) {
+    if (!scores.same_tokens) detail::refuse_other_tokens("feature_sums", scores);
+    lanes const& batch = scores.lanes;
+    constexpr int some = detail::sums_of_keys::entries_of_a_task;
+    int const tasks = (batch.bound + some - 1) / some;
+    bool const reads = recorded.fits(batch, out.dims);
+    exec.for_each(batch.sequences * (tasks + 1), [&](int i, int worker) {
+      int const sequence = i / (tasks + 1);
+      int const task = i % (tasks + 1);
+      auto* const row = detail::scratch_arena(exec.scratch(worker)).take<float>(static_cast<std::size_t>(memory.dims));
+      if (task == tasks) return add_memory(exec.simd_level(), batch, memory, sequence, row, out.row(sequence, 0));
+      int const begin = task * some;
+      int const last = std::min(begin + some, batch.bound);
+      int const end = std::min(last, batch.committed({batch.sequence_begin + sequence, batch.layer_begin, 0}));
+      int const behind = std::max(begin, end);  // ranks sum whole rows
+      std::fill_n(out.row(sequence, 1 + behind), std::ptrdiff_t{last - behind} * out.dims, 0.0f);
+      detail::sums_of_keys const sums(exec.simd_level(), batch, from, row);
+      for (int e = begin; e < end;) {
+        int const next = reads ? read_recorded(recorded, batch, sequence, e, end, out) : e;
+        int to = next;
+        while (to < end && !(reads && is_recorded(recorded, batch, sequence, to))) ++to;
+        if (next < to) sums.make(sequence, next, to, out.row(sequence, 1 + next));
+        e = to;
+      }
+    });
+  }
+
+ private:
+  static void add_memory(isa simd_level, lanes const& batch, query_view const& memory, int sequence, float* row,
+                         float* to) {
+    std::fill_n(to, memory.dims, 0.0f);
+    for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
+      for (int head = 0; head < memory.heads; ++head) {
+        std::byte const* const from = memory.at({batch.sequence_begin + sequence, layer, 0}, head, 0);
+        detail::load_row(memory.element, from, bytes_of(memory.element), memory.dims, row);
+        detail::residual_for(simd_level).add(row, memory.dims, to);
+      }
+    }
+  }
+
+  static bool is_recorded(key_sums const& from, lanes const& batch, int sequence, int entry) {
+    return key_sums::is_recorded(*from.at(batch, sequence, entry, 0));
+  }
+
+  /// A square of numbers, which is transposed in the first-level cache.
+  struct square {
+    static constexpr int side = 16;
+    float number[side][side];
+
+    /// to[e][c] = from[c][e * step] for `entries` entries and `channels` channels; rows of `to` are `dims` apart.
+    void transpose(float const* const* from, int step, int entries, int channels, float* to, int dims) {
+      for (int c = 0; c < channels; ++c) {
+        for (int e = 0; e < entries; ++e) number[e][c] = from[c][std::ptrdiff_t{e} * step] + 0.0f;
+      }
+      for (int e = 0; e < entries; ++e) std::copy_n(number[e], channels, to + std::ptrdiff_t{e} * dims);
+    }
+  };
+
+  /// Copies the recorded sums from entry `begin` on, until `end` or one that was not recorded, which it returns.
+  static int read_recorded(key_sums const& from, lanes const& batch, int sequence, int begin, int end,
+                           token_features const& out) {
+    int last = begin;
+    while (last < end && is_recorded(from, batch, sequence, last)) ++last;
+    float* const to = out.row(sequence, 1 + begin);
+    square tile;
+    for (int channel = 0; channel < out.dims; channel += square::side) {
+      int const channels = std::min(square::side, out.dims - channel);
+      float const* number[square::side];
+      for (int c = 0; c < channels; ++c) number[c] = from.at(batch, sequence, begin, channel + c);
+      for (int e = begin; e < last; e += square::side) {
+        tile.transpose(number, from.each, std::min(square::side, last - e), channels,
+                       to + std::ptrdiff_t{e - begin} * out.dims + channel, out.dims);
+        for (int c = 0; c < channels; ++c) number[c] += square::side * from.each;
+      }
+    }
+    return last;
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
+
+#endif

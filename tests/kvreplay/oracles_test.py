@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+"""Checks oracles.py against numbers worked by hand and against plain loops, and rehearses systems_test.py without kvreplay.
+
+In the rehearsal each oracle answers its own cases, rounded to float32, so that every case can be written and compared; and an answer
+that is wrong in one entry, score or share is found. Needs numpy; without it every test is skipped, and says so.
+"""
+
+import itertools
+import math
+import unittest
+
+import oracles
+import reference_test
+import systems_test
+from oracles import np, pyramid_shares, round_shares
+from systems_test import SYSTEMS, Decision, small
+
+
+class Shape:
+    """One layer and KV head, with logits that are products."""
+
+    layers, kv_heads, d, cap, sinks, scale = 1, 1, 1, 0.0, None, 1.0
+
+    def __init__(self, keys, queries):
+        self.keys, self.queries = np.array(keys, float), np.array(queries, float)
+        self.query_heads = self.group = self.queries.shape[1]
+        self.n = self.keys.shape[2]
+        self.positions = np.arange(self.n)
+
+
+for name in ("logits_of", "sink", "weights", "logits", "softmax", "heads_of"):
+    setattr(Shape, name, getattr(systems_test.Trace, name))
+
+
+def close(self, found, expected, digits=6):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.6 * 10.0**-digits)
+
+
+@unittest.skipIf(np is None, "there is no numpy")
+class Worked(unittest.TestCase):
+    def test_shares_of_a_pyramid(self):
+        self.assertEqual(pyramid_shares(4, 2000, 512, 8, 20, "exact"), [991, 672, 352, 33])
+        self.assertEqual(pyramid_shares(4, 2000, 512, 8, 20, "factory"), [983 + 8, 664 + 8, 345 + 8, 26 + 8])
+        self.assertEqual(pyramid_shares(4, 2000, 512, 8, 20, "kvpress"), [998, 674, 350, 26])  # 512/20 = 25.6 to 998.4
+        self.assertEqual(pyramid_shares(1, 100, 40, 8, 20, "exact"), [40])
+        self.assertEqual(pyramid_shares(1, 100, 40, 8, 20, "factory"), [40])
+        self.assertEqual(pyramid_shares(3, 100, 4, 8, 20, "exact"), [8, 8, 8])
+        self.assertEqual(pyramid_shares(3, 60, 50, 8, 20, "exact"), [60, 50, 40])  # 2·42 − 2.1 is more than the prefix of 52
+        self.assertEqual(pyramid_shares(3, 60, 50, 8, 20, "factory"), [60, 50, 40])
+        self.assertEqual(pyramid_shares(2, 300, 40, 32, 20, "kvpress"), [40, 40])  # 40/20 is no window
+
+    def test_every_pyramid_holds_its_total(self):
+        for layers, n, window, beta in itertools.product(range(1, 9), (40, 97, 300), (1, 8, 31), (1, 2, 20, 33)):
+            for budget in range(window, n):
+                shares = pyramid_shares(layers, n, budget, window, beta, "exact")
+                self.assertEqual(sum(shares), layers * budget)
+                self.assertTrue(all(window <= one <= n for one in shares))
+
+    def test_rounding(self):
+        self.assertEqual(round_shares([990.8, 671.6, 352.4, 33.2], 2048), [991, 672, 352, 33])
+        self.assertEqual(round_shares([1.5, 1.5, 1.0], 4), [2, 1, 1])
+        self.assertEqual(round_shares([2.9999999999, 1.0], 4), [3, 1])
+
+    def test_scores_of_a_window(self):
+        """The worked example of one head, a window of 2 and 8 entries."""
+        keys = np.array([0, 1, 2, 0, 3, 1, 0, 1], float).reshape(1, 1, 8, 1)
+        queries = np.array([0, 0, 0, 0, 0, 0, 1, .5]).reshape(1, 1, 8, 1)
+        trace = Shape(keys, queries)
+        raw = [.093870, .184549, .385230, .093870, .855208, .184549]
+        for pool, expected in (("none", raw), ("avg:3", [.092806, .221216, .221216, .444769, .377876, .346586]),
+                               ("max:3", [.184549, .385230, .385230, .855208, .855208, .855208])):
+            found = oracles.window_scores(trace, 0, 0, 2, pool, "sum", "mean")
+            close(self, found[:6], expected)
+            self.assertEqual(found[6:].tolist(), [0, 0])
+        self.assertEqual([Decision([oracles.window_scores(trace, 0, 0, 2, pool, "sum", "mean")], [oracles.last_ones(8, 2)], [4]).kept()[0]
+                          for pool in ("none", "avg:3", "max:3")], [[2, 4, 6, 7], [3, 4, 6, 7], [3, 4, 6, 7]])
+
+    def test_scores_of_a_window_are_those_of_reference_test(self):
+        for seed, heads in enumerate(systems_test.GROUPS):
+            trace, live = small(seed, 60, heads, layers=1), np.arange(60)
+            for pool, rows, group in (("max:7", "sum", "mean"), ("avg:5", "mean", "max"), ("none", "max", "sum")):
+                for head in range(heads[1]):
+                    close(self, oracles.window_scores(trace, 0, head, 9, pool, rows, group),
+                          reference_test.snapkv_scores(trace, 0, head, live, live, 9, pool, rows, group), 12)
+
+    def test_observed_attention_of_three_entries(self):
+        third = math.log(2)
+        trace = Shape(np.array([0, third, 0]).reshape(1, 1, 3, 1), np.ones((1, 1, 3, 1)))
+        # rows (1), (1/3 2/3), (1/4 1/2 1/4)
+        close(self, oracles.observed_attention(trace, 0, 0, "mean"), [(1 + 1 / 3 + 1 / 4) / 3, (2 / 3 + 1 / 2) / 2, 1 / 4], 12)
+        mass = np.array([[[3.0, 4.0, 5.0]]])
+        close(self, oracles.observed_attention(trace, 0, 0, "mean", mass), [1, 2, 5], 12)
+
+    def test_put_first(self):
+        none = np.zeros(5, bool)
+        made, gap = oracles.put_first(np.array([.4, .1, .3, .05, .2]), none, 3, [0.0] * 5)
+        self.assertEqual(np.flatnonzero(np.isinf(made)).tolist(), [0, 2, 4])
+        self.assertAlmostEqual(gap, .5)
+        norms, scores = np.array([1, 1, 4, 2]), np.array([.5, .3, .15, .05])
+        made, _ = oracles.put_first(scores, none[:4], 1, (scores + 1e-4) * norms)
+        self.assertEqual(Decision([made], [none[:4]], [2]).kept(), [[0, 2]])
+
+    def test_pools_ties_and_nan(self):
+        nan, none = float("nan"), np.zeros(3, bool)
+        both = [[0, 1]]
+        self.assertEqual(Decision([[3, 1, 0], [2, 5, 4]], [none] * 2, [1, 1], both).kept(), [[], [1, 2]])
+        self.assertEqual(Decision([[3, 1, 0], [2, 5, 4]], [none] * 2, [1, 1]).kept(), [[0], [1]])
+        self.assertEqual(Decision([[3, 1, 0], [2, 5, 4]], [np.array([False, False, True])] * 2, [2, 1], both).kept(), [[2], [1, 2]])
+        self.assertEqual(Decision([[1, 1, 1], [1, 1, 1]], [none] * 2, [2, 2], both).kept(), [[0, 1, 2], [0]])
+        self.assertEqual(Decision([[nan, -np.inf, nan], [nan, nan, 0]], [none] * 2, [2, 1], both).kept(), [[0, 1], [2]])
+        self.assertEqual(Decision([[3, 1, 0]], [np.ones(3, bool)], [1]).kept(), [[0, 1, 2]])  # forced beyond what it may keep
+
+    def test_numbers(self):
+        self.assertEqual(oracles.mix(0), 0xE220A8397B1DCDAF)  # the generator's first number of the seed 0
+        self.assertEqual(oracles.mix(1234567), 6457827717110365317)
+
+    def test_surprise_of_two_turns(self):
+        """2.0 .5 1.5, then 1.6 1.0: decayed 1.8 .45 1.35; two are put first, and one is the most recent."""
+        turns = oracles.sir_llm([2.0, .5, 1.5, 1.6, 1.0], [3, 5], 3, 0, 2, 0.9, np.arange(5))
+        self.assertEqual([kept for _, _, _, kept, _ in turns], [[0, 1, 2], [0, 3, 4]])
+        self.assertEqual(turns[1][2].tolist(), [np.inf, 1, 2, np.inf, 4])
+        turns = oracles.sir_llm([2.0, .5, 1.5, 1.6, 1.0], [3, 5], 3, 1, 2, 0.5, np.arange(5))
+        self.assertEqual(turns[1][3], [0, 3, 4])  # a sink, 1.6 and 1.0 before .75 and .25
+        turns = oracles.sir_llm([2.0, .5, 1.5, 1.6, 1.0], [5], 2, 0, 0, 1, np.arange(5))
+        self.assertEqual(turns[0][3], [3, 4])
+
+    def test_a_proxy_and_a_number_drawn(self):
+        """Four places of which one is drawn: the best three of .4 .1 .3 .05 .2, then one of two by its number."""
+        trace = Shape(np.log([.4, .1, .3, .05, .2]).reshape(1, 1, 5, 1), np.ones((1, 1, 5, 1)))
+        scores, _ = oracles.nacl(trace, 0, 0, 4, 1, 0.25, "mean", 42, np.zeros(5, bool))
+        drawn = [oracles.uniform(42, 0, 0, 0, j) for j in range(5)]
+        self.assertEqual(scores.tolist(), [np.inf, drawn[1], np.inf, drawn[3], np.inf])
+        self.assertEqual(Decision([scores], [np.zeros(5, bool)], [4]).kept(), [sorted([0, 2, 4, max((1, 3), key=lambda j: drawn[j])])])
+
+    def test_windows_of_fast_kvzip(self):
+        self.assertEqual([oracles.fast_kvzip_window(n) for n in (1, 49, 50, 99, 100, 31999, 32000, 10**6)], [0, 0, 1, 1, 2, 639, 4096, 4096])
+        self.assertEqual(oracles.fast_kvzip_window(40000, 7), 7)
+
+    def test_shares_of_a_table(self):
+        self.assertEqual(oracles.lu_kv_shares([[.5, .5], [.5, 0], [.9, .95], [1, 1], [-1, 2]], 5), [3, 2, 3, 5, 1, 1, 1, 1, 5, 1])
+        self.assertEqual(oracles.lu_kv_shares([[.25, .5, .75]], 10), [8, 5, 2])  # 7.5 5 2.5 of 15: the lower half
+        self.assertEqual([oracles.lu_kv_row(ratio) for ratio in (0, .004, .01, .015, .025, .5, .99, 1)], [0, 0, 0, 1, 1, 49, 98, 98])
+
+    def test_locret_by_hand(self):
+        numbers = [5, 1, 4, 2, 3, 9, 0]
+        self.assertEqual(oracles.locret(numbers, 2, 1, 2), ([0, 2, 5, 6], [(4, 1), (4, 3), (4, 4)], [0, 1, 2, 3, 4]))
+        # {0 1}, then 2 3 with 3 forced: {0 3}, then 4 by number alone: {0 4}
+        self.assertEqual(oracles.locret(numbers, 2, 1, 2, 2), ([0, 4, 5, 6], [(3, 1), (3, 2), (4, 3)], [0, 3, 4]))
+        self.assertEqual(oracles.locret(numbers, 2, 1, 7), (list(range(7)), [], None))
+        self.assertEqual(oracles.locret(numbers, 1, 3, 0, 3), ([5], [(5, 0), (5, 1), (5, 2), (6, 3), (6, 4), (6, 6)], [3, 4, 5, 6]))
+
+    def test_external_rows_against_loops(self):
+        for seed, (heads, recent, pool) in enumerate((((8, 2), 6, "max:7"), ((2, 2), 0, "none"), ((8, 1), 30, "avg:3"))):
+            trace = small(seed, 40, heads, layers=1)
+            rows = np.random.default_rng(seed).normal(0, 1.2, (1, heads[0], 3, trace.d))
+            trace.query_rows = rows
+            for head in range(heads[1]):
+                mean = [0.0] * 40
+                for h in trace.heads_of(head):
+                    for r in range(3):
+                        z = [sum(rows[0, h, r, d] * trace.keys[0, head, j, d] for d in range(trace.d)) / math.sqrt(trace.d) for j in range(40)]
+                        total = sum(map(math.exp, z))
+                        mean = [m + math.exp(one) / total / 3 / trace.group for m, one in zip(mean, z)]
+                kept = mean[: 40 - recent]
+                kind, _, width = pool.partition(":")
+                half = int(width or 1) // 2
+                near = [[kept[i] for i in range(j - half, j + half + 1) if 0 <= i < len(kept)] for j in range(len(kept))]
+                expected = [max(one) if kind == "max" else sum(one) / int(width or 1) for one in near]
+                found = oracles.external_row_scores(trace, 0, head, recent, pool, "mean", "mean")
+                close(self, found, expected + [0.0] * recent, 12)
+                lse = np.log(np.exp(np.einsum("lhrd,ljd->lhrj", rows, trace.keys[:, head]) / math.sqrt(trace.d)).sum(axis=-1))
+                close(self, oracles.external_row_scores(trace, 0, head, recent, pool, "mean", "mean", lse), found, 12)
+
+
+# The rehearsal ----------------------------------------------------------------------------------------------------------------
+def answer(decision):
+    """The result that the program would give, of numbers in float32."""
+    kept = decision.kept()
+    result = {"keep.offsets": ([len(kept) + 1], [0, *itertools.accumulate(map(len, kept))]), "keep.ordinals": ([sum(map(len, kept))], sum(kept, []))}
+    scores = np.array([np.where(live & ~forced, one, -np.inf) for one, live, forced in zip(decision.scores, decision.live, decision.forced)])
+    result["scores"] = (list(scores.shape), scores.astype(np.float32).ravel().tolist())
+    if isinstance(decision.shares, list):
+        result["shares"] = ([len(decision.shares)], list(decision.shares))
+    if decision.events is not None:
+        result["events"] = ([len(decision.events), 3], [number for event in decision.events for number in event])
+    if decision.turns is not None:
+        result["turn.offsets"] = ([], [0, *itertools.accumulate(map(len, decision.turns))])
+        result["turn.ordinals"] = ([], sum(decision.turns, []))
+    return result, {"logical_kept": sum(map(len, kept)) * decision.copies, "nan_scores": int(np.isnan(scores).sum())}
+
+
+def another_entry(decision, result):
+    """One entry of a segment goes, and the worst that was dropped comes; none if all cuts are ties."""
+    kept = decision.kept()
+    for s, one in enumerate(kept):
+        out = [j for j in np.flatnonzero(decision.live[s]).tolist() if j not in one and np.isfinite(decision.scores[s][j])]
+        free = [j for j in one if not decision.forced[s][j] and np.isfinite(decision.scores[s][j])]
+        if not out or not free:
+            continue
+        worst, best = min(out, key=lambda j: decision.scores[s][j]), max(free, key=lambda j: decision.scores[s][j])
+        if decision.scores[s][best] - decision.scores[s][worst] < 1e-3 * abs(decision.scores[s][best]):
+            continue
+        at = result["keep.offsets"][1][s]
+        result["keep.ordinals"][1][at : at + len(one)] = sorted(set(one) - {best} | {worst})
+        return True
+    return False
+
+
+def another_score(decision, result):
+    for s in decision.specified(decision.kept()):
+        for j in np.flatnonzero(decision.live[s] & ~decision.forced[s]).tolist():
+            if abs(decision.scores[s][j]) > 1e-2 and np.isfinite(decision.scores[s][j]):
+                result["scores"][1][s * decision.entries + j] *= 1.0001
+                return True
+    return False
+
+
+def another_share(decision, result):
+    if decision.shares is not None and "shares" in result and any(decision.forced[s].sum() < share for s, share in enumerate(decision.shares)):
+        result["shares"] = (result["shares"][0], [one + 1 for one in result["shares"][1]])
+        return True
+    return False
+
+
+def a_turn(decision, result):
+    """After the first turn that lost something the last entry is gone."""
+    if decision.turns is None or not decision.turns[0]:
+        return False
+    offsets, ordinals = result["turn.offsets"][1], result["turn.ordinals"][1]
+    result["turn.offsets"] = ([], offsets[:1] + [at - 1 for at in offsets[1:]])
+    result["turn.ordinals"] = ([], ordinals[: offsets[1] - 1] + ordinals[offsets[1] :])
+    return True
+
+
+def an_event(decision, result):
+    """The first that goes does so a step later."""
+    if not decision.events:
+        return False
+    result["events"][1][0] += 1
+    return True
+
+
+SPOILS = (another_entry, another_score, another_share, a_turn, an_event)
+WITHOUT = {another_share: set(SYSTEMS) - {"pyramid_kv", "lu_kv"}, a_turn: set(SYSTEMS) - {"sir_llm"}, an_event: set(SYSTEMS) - {"locret"}}  # no result of theirs has it
+
+
+def a_rehearsal(system):
+    """The system's cases, answered by the oracle, and how often each spoiled answer was found."""
+    found = dict.fromkeys(SPOILS, 0)
+
+    class Rehearsal(SYSTEMS[system]):
+        def replay(self, *arguments, **fields):
+            result, self.told = answer(self.expected)
+            return result
+
+        def decides(self, decision, *arguments, **fields):
+            super().decides(decision, *arguments, **fields)
+            for spoil in SPOILS:
+                result, _ = answer(decision)
+                if spoil(decision, result):
+                    with self.assertRaises(AssertionError, msg=f"{spoil.__name__} was not found"):
+                        self.same_result(decision, result)
+                    found[spoil] += 1
+
+    return Rehearsal, found
+
+
+def an_entry_of_the_window(result):
+    """The first local entry of the first lane is said to be admitted."""
+    if result["local.offsets"][1][1] == 0:
+        return False
+    result["local.ordinals"][1].pop(0)
+    result["local.offsets"] = ([], [0] + [at - 1 for at in result["local.offsets"][1][1:]])
+    return True
+
+
+def an_admitted_entry(result):
+    if result["keep.offsets"][1][1] == 0:
+        return False
+    result["keep.ordinals"][1][0] += 1
+    return True
+
+
+def a_late_event(result):
+    if not result.get("events", ([], []))[1]:
+        return False
+    result["events"][1][0] += 1
+    return True
+
+
+def offered(of):
+    return ([], [0, *itertools.accumulate(map(len, of))]), ([], sum(of, []))
+
+
+def an_admission_rehearsed(system):
+    found = dict.fromkeys((an_entry_of_the_window, an_admitted_entry, a_late_event), 0)
+
+    class Rehearsal(SYSTEMS[system]):
+        def replay(self, policy, *arguments, **fields):
+            self.assertEqual(policy, self.policy)
+            self.told = {"mode": "decode" if "decode" in arguments else "prefill"}
+
+        def counted(self, count):
+            self.assertGreater(count, 0)
+
+        def lists(self, expected):
+            self.told["logical_kept"] = self.told["attended_length"] = sum(len(glob) + len(local) for glob, local, _ in expected)
+            result = {}
+            result["keep.offsets"], result["keep.ordinals"] = offered([glob + local for glob, local, _ in expected])
+            result["local.offsets"], result["local.ordinals"] = offered([local for _, local, _ in expected])
+            return result
+
+        def same_lists(self, _, expected):
+            super().same_lists(self.lists(expected), expected)
+
+        def same(self, trace, _, expected):
+            result, kept = self.lists(expected), [glob + local for glob, local, _ in expected]
+            if self.told["mode"] == "decode":
+                events = sorted((t, s, j) for s, (_, _, gone) in enumerate(expected) for t, j in gone)
+                result["events"] = ([len(events), 3], [number for event in events for number in event])
+            output = trace.attended(kept)
+            result["output"] = ([trace.layers, len(output) // trace.layers, output.shape[1]], output.astype(np.float32).ravel().tolist())
+            for name in ("keys", "values"):
+                rows = trace.rows(name, kept)
+                bits = trace.stored[name][0] == "BF16"
+                result[name] = (list(rows.shape), (rows.astype(np.float32).view(np.uint32) >> 16 if bits else rows).ravel().tolist())
+            super().same(trace, result, expected)
+            for spoil in found:
+                wrong = {name: (shape, list(values)) for name, (shape, values) in result.items()}
+                if spoil(wrong):
+                    with self.assertRaises(AssertionError, msg=spoil.__name__):
+                        super().same(trace, wrong, expected)
+                    found[spoil] += 1
+
+    return Rehearsal, found
+
+
+@unittest.skipIf(np is None, "there is no numpy")
+class Rehearsed(unittest.TestCase):
+    def test_every_system_has_a_contract(self):
+        self.assertEqual(set(systems_test.CONTRACTS), set(SYSTEMS))
+
+    def test_every_case_agrees_with_its_oracle_and_with_nothing_else(self):
+        for system in SYSTEMS:
+            with self.subTest(system=system):
+                admits = issubclass(SYSTEMS[system], systems_test.Admitted)
+                rehearsal, found = an_admission_rehearsed(system) if admits else a_rehearsal(system)
+                result = unittest.TestResult()
+                systems_test.tests_of(unittest.defaultTestLoader, rehearsal).run(result)
+                self.assertGreater(result.testsRun, 2)
+                self.assertEqual([f"{case}: {told}" for case, told in result.errors + result.failures], [])
+                for spoil, count in found.items():
+                    self.assertEqual(count > 0, system not in WITHOUT.get(spoil, ()), spoil.__name__)
+
+
+if __name__ == "__main__":
+    if np is None:
+        print("there is no numpy")
+    unittest.main()

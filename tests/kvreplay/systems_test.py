@@ -1,0 +1,1014 @@
+#!/usr/bin/env python3
+"""Compares the systems of kvreplay with oracles.py, on random traces: keep sets, scores, shares and events.
+
+    systems_test.py PROGRAM [SYSTEM ... | all]        those of systems.txt if none is named
+
+A keep set may differ from the oracle's only in entries whose scores are within NEAR of the score at the cut, relatively; scores
+themselves agree to the same. A system that the program does not know fails. Needs numpy; without it nothing runs, and it says so.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+NAMED = [sys.argv.pop(2) for _ in sys.argv[2:]]  # before reference_test takes the program
+KNOWN = [line for line in (Path(__file__).parent / "systems.txt").read_text().split("\n") if line and not line.startswith("#")]
+
+import admission_test
+import oracles
+from admission_test import admitted, run_lane
+from oracles import NEAR, budget_of, first_ones, last_ones, np, ranking
+from reference_test import PROGRAM, Trace, as_dtype
+from traces import ragged, read, write_arrays
+
+
+class Decision:
+    """Of each segment: its scores, who is forced, how many it may keep. Segments of one pool share what they may keep."""
+
+    def __init__(self, scores, forced, budgets, pools=None, shares=None, near=NEAR):
+        self.scores, self.forced, self.budgets = [np.asarray(one, float) for one in scores], forced, budgets
+        self.segments, self.entries = len(scores), len(scores[0])
+        self.pools = pools or [[s] for s in range(self.segments)]
+        self.shares, self.near = shares, near
+        self.live = [np.ones(self.entries, bool)] * self.segments
+        self.copies = 1  # lanes that a segment stands for
+        self.turns = None  # the keep sets after each turn, of a single segment
+        self.events = None  # (step, segment, ordinal) of who went
+        self.fixed, self.silent = None, False  # keep sets that are not the best of the scores; whether scores may be absent
+
+    def keep(self, pool):
+        """Who stays of a pool as (segment, ordinal), and the score at the cut, if one was made."""
+        forced = {(s, j) for s in pool for j in np.flatnonzero(self.live[s] & self.forced[s]).tolist()}
+        free = [(s, j) for s in pool for j in np.flatnonzero(self.live[s] & ~self.forced[s]).tolist()]
+        order = ranking({one: self.scores[one[0]][one[1]] for one in free}, free)
+        room = max(0, sum(self.budgets[s] for s in pool) - len(forced))
+        at = order[room - 1] if 0 < room < len(order) else None
+        return forced | set(order[:room]), None if at is None else self.scores[at[0]][at[1]]
+
+    def kept(self):
+        if self.fixed is not None:
+            return self.fixed
+        every = set().union(*(self.keep(pool)[0] for pool in self.pools))
+        return [sorted(j for s, j in every if s == segment) for segment in range(self.segments)]
+
+    def specified(self, kept):
+        """Segments whose scores are said: they lose something, and their pool has a place that is not forced."""
+        free = {s for pool in self.pools for s in pool
+                if sum(self.budgets[s] for s in pool) > sum(int((self.live[s] & self.forced[s]).sum()) for s in pool)}
+        return [s for s in range(self.segments) if s in free and self.live[s][kept[s]].sum() < self.live[s].sum()]
+
+
+@unittest.skipIf(np is None, "there is no numpy")
+class System(unittest.TestCase):
+    policy, told = None, {"nan_scores": None}
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
+
+    def write(self, trace, metadata=None, without=()):
+        write_arrays(self.path, {name: one for name, one in trace.stored.items() if name not in without}, metadata)
+
+    def run_program(self, *arguments):
+        self.out.unlink(missing_ok=True)
+        return subprocess.run([PROGRAM, self.path, "--out", self.out, "--json", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+    def replay(self, *arguments, **fields):
+        sets = [part for name, value in fields.items() for part in ("--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}")]
+        files = []
+        for threads in (1, 2):
+            done = self.run_program("--policy", self.policy, "--threads", threads, *arguments, *sets)
+            self.assertEqual(done.returncode, 0, f"{self.policy} {arguments} {fields}: {done.stderr}")
+            files.append(self.out.read_bytes())
+        self.assertEqual(files[0], files[1], "threads change the result")
+        self.told = json.loads(done.stdout)
+        return read(self.out)
+
+    def decides(self, decision, *arguments, **fields):
+        """Runs the program, and compares what it decided."""
+        self.expected = decision
+        self.same_result(decision, self.replay(*arguments, **fields))
+
+    def same_result(self, decision, result):
+        found = ragged(result)
+        self.assertEqual(len(found), decision.segments)
+        if decision.fixed is not None:
+            self.assertEqual(found, decision.fixed)
+        for pool in decision.pools if decision.fixed is None else ():
+            self.same_pool(decision, pool, {(s, j) for s in pool for j in found[s]})
+        for one in found:
+            self.assertEqual(one, sorted(set(one)))
+        if decision.turns is not None:
+            self.assertEqual(ragged(result, "turn"), decision.turns)
+        if decision.events is not None:
+            self.assertEqual(list(map(tuple, np.array(result["events"][1], int).reshape(-1, 3).tolist())), decision.events)
+        self.assertEqual(self.told["logical_kept"], sum(map(len, found)) * decision.copies)
+        self.same_scores(decision, result)
+        self.same_shares(decision, result)
+
+    def same_pool(self, decision, pool, found):
+        kept, cut = decision.keep(pool)
+        if decision.near == 0:
+            self.assertEqual(sorted(found ^ kept), [], pool)
+        self.assertEqual(len(found), len(kept), (sorted(found ^ kept), pool))
+        for s, j in found ^ kept:
+            self.assertIsNotNone(cut, (s, j))
+            self.assertTrue(np.isfinite(cut), (s, j, cut))
+            score = decision.scores[s][j]
+            self.assertFalse(decision.forced[s][j], (s, j))
+            self.assertLessEqual(abs(score - cut), decision.near * abs(cut), (s, j, score, cut))
+
+    def same_scores(self, decision, result):
+        said = decision.specified(decision.kept())
+        if not said or (decision.silent and "scores" not in result):
+            return
+        self.assertIn("scores", result)
+        self.assertEqual(result["scores"][0], [decision.segments, decision.entries])
+        found = np.array(result["scores"][1]).reshape(result["scores"][0])
+        for s in said:
+            ranked = decision.live[s] & ~decision.forced[s]
+            self.assertTrue(np.all(np.isneginf(found[s][~ranked])), "who is forced, dead or not there is not ranked")
+            np.testing.assert_allclose(found[s][ranked], decision.scores[s][ranked], rtol=NEAR, atol=1e-7)
+
+    def same_shares(self, decision, result):
+        """Of a segment with more forced entries than its share nothing is said."""
+        if isinstance(decision.shares, str):
+            return
+        if decision.shares is None:
+            self.assertNotIn("shares", result)
+            return
+        self.assertIn("shares", result)
+        self.assertEqual(result["shares"][0], [decision.segments])
+        for s, (found, share) in enumerate(zip(result["shares"][1], decision.shares)):
+            if decision.forced[s].sum() < share:
+                self.assertEqual(found, share, s)
+
+
+def put(trace, name, values, dtype="F32"):
+    """Stores a tensor, and returns its numbers as the program reads them."""
+    stored, exact = as_dtype(np.asarray(values), dtype)
+    trace.stored[name] = (dtype, stored)
+    return exact
+
+
+def small(seed, entries, heads=(2, 2), layers=3, dtype="F32", **more):
+    return Trace(seed, dtype, layers, heads[0], heads[1], entries, **{"dims": 16, "value_dims": 8, **more})
+
+
+def how_much(budget, ratio):
+    return ("--ratio", ratio) if ratio is not None else ("--budget", budget)
+
+
+GROUPS = ((2, 2), (8, 2), (8, 1))  # groups of 1, 4 and 8 query heads
+
+
+class PyramidKv(System):
+    policy = "pyramid_kv"
+
+    def pyramid(self, trace, budget=None, ratio=None, window=32, pool="max:7", rows="sum", group="mean", beta=20, rule="exact", sinks=0):
+        allowed = budget_of(trace.n, budget, ratio)
+        w = min(window, trace.n)
+        forced = last_ones(trace.n, w) | first_ones(trace, sinks)
+        scores = [oracles.window_scores(trace, *lane, window, pool, rows, group) for lane in trace.lanes()]
+        if trace.n <= allowed or trace.n <= window:
+            return Decision(scores, [forced] * len(scores), [trace.n] * len(scores))
+        shares = np.repeat(oracles.pyramid_shares(trace.layers, trace.n, allowed, w, beta, rule), trace.kv_heads).tolist()
+        return Decision(scores, [forced] * len(scores), shares, shares=shares)
+
+    def same(self, trace, budget=None, ratio=None, sinks=0, **fields):
+        with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, **fields):
+            more = ("--sinks", sinks) if sinks else ()
+            self.decides(self.pyramid(trace, budget, ratio, sinks=sinks, **fields), *how_much(budget, ratio), *more, **fields)
+
+    def test_rules_in_every_group_and_type(self):
+        for seed, heads in enumerate(GROUPS):
+            trace = small(seed, (300, 150, 97)[seed], heads, layers=(4, 5, 3)[seed], dtype=("F32", "BF16", "F16")[seed], gap=3 * (seed % 2))
+            self.write(trace)
+            for rule in ("exact", "kvpress", "factory"):
+                for budget in (33, 40, 60, 80, trace.n - 1):
+                    self.same(trace, budget, rule=rule)
+            self.same(trace, 60)
+
+    def test_reductions_and_pools(self):
+        trace = small(3, 200, (8, 2), layers=4)
+        self.write(trace)
+        for pool, rows, group in (("none", "sum", "sum"), ("avg:5", "mean", "max"), ("max:3", "max", "mean")):
+            self.same(trace, 50, window=8, pool=pool, rows=rows, group=group)
+
+    def test_windows_and_slopes(self):
+        for seed, (n, layers) in enumerate(((200, 6), (64, 2), (128, 1), (33, 7))):
+            trace = small(10 + seed, n, GROUPS[seed % 3], layers)
+            self.write(trace)
+            for window, beta in ((1, 2), (8, 20), (16, 7), (31, 1)):
+                for rule in ("exact", "kvpress", "factory"):
+                    self.same(trace, n // 2 + 1, window=window, beta=beta, rule=rule)
+
+    def test_budgets_at_the_ends_and_ratios(self):
+        trace = small(20, 120, (8, 2), layers=3)
+        self.write(trace)
+        for rule in ("exact", "kvpress", "factory"):
+            for budget in (0, 1, 7, 8, 9, 10, 119, 120, 500):
+                self.same(trace, budget, window=8, rule=rule)
+            for ratio in (0.0, 0.1, 0.34, 0.5, 0.75, 0.9, 1.0):
+                self.same(trace, ratio=ratio, window=8, rule=rule)
+
+    def test_a_window_of_all_entries_scores_nothing(self):
+        for n in (1, 20, 32):
+            trace = small(30, n)
+            self.write(trace)
+            for budget in (0, n - 1, n):
+                self.same(trace, budget)
+        self.same(trace, 16, window=50)
+
+    def test_entries_that_are_forced_besides(self):
+        trace = small(31, 150, (8, 2), layers=4)
+        self.write(trace)
+        for rule in ("exact", "kvpress", "factory"):
+            self.same(trace, 40, sinks=4, rule=rule, window=16)
+
+    def test_a_model_of_its_own_scale_cap_and_sinks(self):
+        trace = small(32, 100, (8, 2))
+        self.write(trace, trace.model_says(5, 0.3, 4.0, "F32"))
+        self.same(trace, 30, window=16)
+
+    def test_rows_that_are_recent_only(self):
+        trace = small(33, 100, (8, 2))
+        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -40:]))
+        self.write(trace, without=("queries",))
+        self.same(trace, 50)
+        self.same(trace, 50, window=8, rule="kvpress")
+
+    def test_fewer_rows_than_the_window(self):
+        trace = small(34, 100, (8, 2))
+        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -8:]))
+        self.write(trace, without=("queries",))
+        self.decides(self.pyramid(trace, 50, window=8), "--budget", 50, window=32)  # the window is of the rows there are
+
+
+class ObservedAttention(System):
+    policy = "observed_attention"
+
+    def observed(self, trace, budget=None, ratio=None, mass=None, group="mean", sinks=0, recent=0):
+        scores = [oracles.observed_attention(trace, *lane, group, mass) for lane in trace.lanes()]
+        forced = first_ones(trace, sinks) | last_ones(trace.n, recent)
+        return Decision(scores, [forced] * len(scores), [budget_of(trace.n, budget, ratio)] * len(scores))
+
+    def same(self, trace, budget=None, ratio=None, mass=None, sinks=0, recent=0, **fields):
+        with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, **fields):
+            more = ("--sinks", sinks, "--recent", recent) if sinks or recent else ()
+            self.decides(self.observed(trace, budget, ratio, mass, sinks=sinks, recent=recent, **fields), *how_much(budget, ratio), *more, **fields)
+
+    def test_queries_in_every_group_and_type(self):
+        for seed, heads in enumerate((*GROUPS, (8, 2))):
+            trace = small(seed, (200, 97, 64, 33)[seed], heads, dtype=("F32", "F16", "BF16", "F64")[seed], gap=3 * (seed % 2))
+            self.write(trace)
+            for group in ("mean", "sum", "max"):
+                self.same(trace, 30, group=group)
+            for budget in (0, 1, trace.n - 1, trace.n, trace.n + 7):
+                self.same(trace, budget)
+            for ratio in (0.0, 0.34, 0.9, 1.0):
+                self.same(trace, ratio=ratio)
+            self.same(trace, 20, sinks=4, recent=6)
+            self.same(trace, 5, sinks=4, recent=6)
+
+    def test_one_entry(self):
+        trace = small(9, 1)
+        self.write(trace)
+        for budget in (0, 1):
+            self.same(trace, budget)
+
+    def test_a_model_of_its_own_scale_cap_and_sinks(self):
+        trace = small(10, 80, (8, 2))
+        self.write(trace, trace.model_says(6, 0.3, 4.0, "F32"))
+        self.same(trace, 30)
+
+    def test_mass_of_query_heads_and_of_lanes(self):
+        for seed, heads in enumerate(GROUPS):
+            trace = small(20 + seed, 90, heads)
+            dice = np.random.default_rng(seed)
+            for count in {trace.query_heads, trace.kv_heads}:
+                mass = put(trace, "attention_mass", dice.random((3, count, 90)) * np.arange(90, 0, -1), ("F32", "F64", "F16")[seed])
+                for without in ((), ("queries",)):  # it wins over queries
+                    self.write(trace, without=without)
+                    for budget in (0, 1, 40, 90):
+                        self.same(trace, budget, mass=mass)
+                    if count == trace.query_heads:
+                        self.same(trace, 40, mass=mass, group="max")
+                self.same(trace, ratio=0.75, mass=mass)
+
+    def test_mass_that_is_the_queries_says_the_same(self):
+        trace, live = small(23, 60, (8, 2)), np.arange(60)
+        put(trace, "attention_mass", np.array([[trace.softmax(layer, h, live, live).sum(axis=0) for h in range(8)] for layer in range(3)]))
+        self.write(trace, without=("queries",))
+        self.same(trace, 25)
+
+    def test_ties(self):
+        trace, left = small(24, 64, (8, 2)), np.arange(64, 0, -1)
+        dice = np.random.default_rng(24)
+        mass = dice.integers(0, 4, (3, 2, 64)) * 64.0  # divided exactly where the rows are a power of two
+        mass[2] = 3.0 * left
+        mass = put(trace, "attention_mass", mass)
+        self.write(trace)
+        for budget in (1, 20, 60, 63):
+            self.same(trace, budget, mass=mass)
+
+    def test_a_key_that_is_nan_leaves_the_lowest_ordinals(self):
+        trace = small(25, 50, (8, 2))
+        trace.keys[1, 0, 20, 3] = np.nan
+        trace.stored["keys"][1][1, 0, 20, 3] = np.nan
+        self.write(trace)
+        self.same(trace, 17)
+        self.assertEqual(self.told["nan_scores"], 50)
+
+
+class ExternalRows(System):
+    """lookahead_kv and dapq differ in the pooling that is there when none is named."""
+    pool = None
+
+    def given(self, trace, rows=5, lse=None):
+        """Rows whose positions lie among the entries: they see all of them nevertheless."""
+        dice = np.random.default_rng(trace.n + rows)
+        shape = (trace.layers, trace.query_heads, rows, trace.d)
+        trace.query_rows = put(trace, "query_rows", dice.normal(0, 1.2, shape), trace.dtype)
+        trace.stored["query_positions"] = ("I32", dice.integers(0, trace.n + 9, rows).astype(np.int32))
+        trace.lse = None
+        if lse is not None:
+            logits = np.array([[trace.logits_of(trace.query_rows[layer, h] @ trace.keys[layer, h // trace.group].T)
+                                for h in range(trace.query_heads)] for layer in range(trace.layers)])
+            trace.lse = put(trace, "query_lse", np.log(np.exp(logits).sum(axis=-1)) + dice.uniform(0, 1, shape[:3]), lse)
+        return trace
+
+    def same(self, trace, budget=None, ratio=None, sinks=0, **fields):
+        how = {"recent": 32, "pool": self.pool, "rows": "mean", "group": "mean", **fields}
+        scores = [oracles.external_row_scores(trace, *lane, lse=trace.lse, **how) for lane in trace.lanes()]
+        forced = last_ones(trace.n, how["recent"]) | first_ones(trace, sinks)
+        with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, **fields):
+            more = ("--sinks", sinks) if sinks else ()
+            decision = Decision(scores, [forced] * len(scores), [budget_of(trace.n, budget, ratio)] * len(scores))
+            self.decides(decision, *how_much(budget, ratio), *more, **fields)
+
+    def test_every_group_and_type(self):
+        for seed, heads in enumerate((*GROUPS, (8, 2))):
+            trace = self.given(small(seed, (200, 97, 64, 150)[seed], heads, dtype=("F32", "F16", "BF16", "F64")[seed], gap=3 * (seed % 2)), (5, 1, 32, 3)[seed])
+            self.write(trace, without=("queries",))
+            for budget in (0, 1, 31, 32, 33, 50, trace.n - 1, trace.n, trace.n + 5):
+                self.same(trace, budget)
+            for ratio in (0.0, 0.34, 0.5, 0.9, 1.0):
+                self.same(trace, ratio=ratio)
+            self.same(trace, 50, sinks=4)
+
+    def test_reductions_and_pools(self):
+        trace = self.given(small(10, 120, (8, 2)), 6)
+        self.write(trace)
+        for pool, rows, group in (("none", "mean", "mean"), ("max:7", "mean", "mean"), ("avg:5", "sum", "max"), ("max:3", "max", "sum")):
+            for recent in (0, 1, 10):
+                self.same(trace, 40, pool=pool, rows=rows, group=group, recent=recent)
+
+    def test_sums_that_the_model_gives(self):
+        for seed, heads in enumerate(GROUPS):
+            trace = self.given(small(20 + seed, 100, heads), 4, ("F32", "F64", "F32")[seed])
+            self.write(trace)
+            for recent in (0, 32):
+                self.same(trace, 50, recent=recent)
+
+    def test_everything_is_recent(self):
+        for n in (1, 20, 32):
+            trace = self.given(small(30, n))
+            self.write(trace)
+            for budget in (0, n - 1, n):
+                self.same(trace, budget)
+        self.same(trace, 16, recent=50)
+
+    def test_a_model_of_its_own_scale_cap_and_sinks(self):
+        trace = small(31, 90, (8, 2))
+        metadata = trace.model_says(7, 0.3, 4.0, "F32")
+        self.write(self.given(trace), metadata)
+        self.same(trace, 50)
+
+    def test_a_key_that_is_nan_leaves_the_lowest_ordinals(self):
+        trace = self.given(small(32, 50, (8, 2)))
+        trace.keys[1, 0, 20, 3] = np.nan
+        trace.stored["keys"][1][1, 0, 20, 3] = np.nan
+        self.write(trace)
+        self.same(trace, 17, recent=5, pool="none")
+        self.assertEqual(self.told["nan_scores"], 45)
+
+
+class LookaheadKv(ExternalRows):
+    policy, pool = "lookahead_kv", "none"
+
+
+class Dapq(ExternalRows):
+    policy, pool = "dapq", "max:7"
+
+
+def numbers_of(trace, name, seed, dtype="F32", shape=None, low=0.0, steps=None):
+    """Numbers that entries are born with: uniform, or of a few steps so that many are equal."""
+    dice = np.random.default_rng(seed)
+    shape = shape or (trace.layers, trace.kv_heads, trace.n)
+    values = dice.integers(0, steps, shape) / 8 + low if steps else dice.uniform(low, low + 4, shape)
+    return put(trace, f"birth.{name}", values, dtype)
+
+
+class FastKvzip(System):
+    policy = "fast_kvzip"
+
+    def same(self, trace, numbers, budget=None, ratio=None, scope=None, sinks=4, window=-1, **fields):
+        allowed = budget_of(trace.n, budget, ratio)
+        forced = first_ones(trace, sinks) | last_ones(trace.n, oracles.fast_kvzip_window(trace.n, window))
+        lanes, heads = trace.lanes(), trace.kv_heads
+        pools = {"lane": [[s] for s in range(len(lanes))], "layer": [list(range(layer * heads, (layer + 1) * heads)) for layer in range(trace.layers)]}
+        pools = pools.get(scope, [list(range(len(lanes)))])
+        scores = [numbers if numbers.ndim == 1 else numbers[lane] for lane in lanes]
+        more = ("--budget-scope", scope) if scope else ()
+        if sinks != 4:
+            fields["sinks"] = sinks
+        if window != -1:
+            fields["window"] = window
+        with self.subTest(n=trace.n, budget=budget, ratio=ratio, scope=scope, **fields):
+            decision = Decision(scores, [forced] * len(lanes), [allowed] * len(lanes), pools, "unsaid", near=0)
+            self.decides(decision, *how_much(budget, ratio), *more, **fields)
+
+    def test_one_pool_of_all_lanes(self):
+        for seed, heads in enumerate((*GROUPS, (4, 4))):
+            trace = small(seed, (300, 97, 50, 149)[seed], heads, dtype=("F32", "BF16", "F16", "F64")[seed], gap=3 * (seed % 2))
+            numbers = numbers_of(trace, "fast_kvzip", seed, trace.dtype)
+            self.write(trace)
+            for budget in (0, 1, 4, 9, 10, 20, trace.n - 1, trace.n, trace.n + 5):
+                self.same(trace, numbers, budget)
+            for ratio in (0.0, 0.1, 0.34, 0.9, 1.0):
+                self.same(trace, numbers, ratio=ratio)
+
+    def test_scopes_that_are_named(self):
+        trace = small(10, 90, (8, 2))
+        numbers = numbers_of(trace, "fast_kvzip", 10) * 1.0
+        numbers[:, 0] *= 1.5  # lanes that get more of a pool
+        numbers[2] *= 0.5
+        numbers = put(trace, "birth.fast_kvzip", numbers)
+        self.write(trace)
+        for scope in ("lane", "layer", "global"):
+            for budget in (0, 5, 30, 89):
+                self.same(trace, numbers, budget, scope=scope)
+
+    def test_forced_entries(self):
+        trace = small(11, 60)
+        numbers = numbers_of(trace, "fast_kvzip", 11)
+        self.write(trace)
+        for sinks, window in ((0, 0), (0, -1), (4, 0), (1, 10), (30, 30), (40, 30), (0, 60), (4, 100)):
+            for budget in (0, 20, 59):
+                self.same(trace, numbers, budget, sinks=sinks, window=window)
+
+    def test_ties_infinities_and_nan(self):
+        trace = small(12, 64, (8, 4))
+        numbers = numbers_of(trace, "fast_kvzip", 12, steps=5, low=-1.0)
+        numbers[:, :, 3::7] = -np.inf
+        numbers[:, :, 5::13] = np.inf
+        numbers[1, 1, 6::9] = np.nan
+        numbers = put(trace, "birth.fast_kvzip", numbers)
+        self.write(trace)
+        for budget in (1, 10, 30, 60, 62, 63):
+            self.same(trace, numbers, budget)
+            self.same(trace, numbers, budget, scope="lane")
+
+    def test_numbers_of_tokens_and_of_another_name(self):
+        trace = small(13, 80, (8, 2))
+        numbers = numbers_of(trace, "mine", 13, shape=(80,), steps=9)
+        self.write(trace)
+        self.same(trace, numbers, 33, name="mine")
+        numbers = numbers_of(trace, "fast_kvzip", 14)
+        self.write(trace)
+        self.same(trace, numbers, 33)
+
+    def test_numbers_are_all_it_needs(self):
+        trace = small(14, 70)
+        numbers = numbers_of(trace, "fast_kvzip", 14)
+        self.write(trace, without=("keys", "values", "queries"))
+        self.same(trace, numbers, 25)
+
+    def test_a_window_of_long_prompts(self):
+        for n in (31999, 32000):
+            trace = small(15, n, (1, 1), layers=1, dims=4, value_dims=4)
+            numbers = numbers_of(trace, "fast_kvzip", n)
+            self.write(trace, without=("queries",))
+            self.same(trace, numbers, 5000)
+
+    def test_short_prompts(self):
+        for n in (1, 3, 4, 5, 49, 51):
+            trace = small(16, n)
+            numbers = numbers_of(trace, "fast_kvzip", n)
+            self.write(trace)
+            for budget in (0, 2, n - 1, n):
+                self.same(trace, numbers, budget)
+
+
+class Nacl(System):
+    policy = "nacl"
+
+    def same(self, trace, budget=None, ratio=None, sinks=0, **fields):
+        how = {"window": 32, "random": 0.25, "group": "mean", "seed": 42, **fields}
+        allowed = budget_of(trace.n, budget, ratio)
+        forced = last_ones(trace.n, how["window"]) | first_ones(trace, sinks)
+        with self.subTest(n=trace.n, budget=budget, ratio=ratio, sinks=sinks, **fields):
+            made = [oracles.nacl(trace, *lane, allowed, how["window"], how["random"], how["group"], how["seed"], forced) for lane in trace.lanes()]
+            if trace.n > allowed:
+                self.assertGreater(min(gap for _, gap in made), 2 * NEAR, "a near tie: choose another seed")
+            more = ("--sinks", sinks) if sinks else ()
+            self.decides(Decision([scores for scores, _ in made], [forced] * len(made), [allowed] * len(made)), *how_much(budget, ratio), *more, **fields)
+
+    def test_every_group_and_type(self):
+        for seed, heads in enumerate((*GROUPS, (8, 2))):
+            trace = small(seed, (200, 97, 64, 150)[seed], heads, dtype=("F32", "F16", "BF16", "F64")[seed], gap=3 * (seed % 2))
+            self.write(trace)
+            for budget in (0, 1, 31, 32, 33, 34, 50, trace.n - 1, trace.n, trace.n + 5):
+                self.same(trace, budget)
+            for ratio in (0.0, 0.34, 0.5, 0.9, 1.0):
+                self.same(trace, ratio=ratio)
+            self.same(trace, 50, sinks=4)
+
+    def test_parts_that_are_drawn(self):
+        trace = small(10, 120, (8, 2))
+        self.write(trace)
+        for random in (0, 0.1, 0.3, 0.5, 0.7, 0.9, 1):  # 0.7 of 10 is 7, as 0.3 of 10 is 3
+            for budget in (18, 28, 41):
+                self.same(trace, budget, window=8, random=random)
+
+    def test_seeds_and_groups(self):
+        trace = small(11, 100, (8, 2))
+        self.write(trace)
+        for seed, group in ((0, "mean"), (1, "sum"), (4294967295, "max"), (42, "mean")):
+            self.same(trace, 60, seed=seed, group=group, random=0.5)
+
+    def test_a_window_of_all_entries(self):
+        for n in (1, 20, 32):
+            trace = small(30, n)
+            self.write(trace)
+            for budget in (0, n - 1, n):
+                self.same(trace, budget)
+        self.same(trace, 16, window=50)
+
+    def test_a_model_of_its_own_scale_cap_and_sinks(self):
+        trace = small(31, 90, (8, 2))
+        self.write(trace, trace.model_says(8, 0.3, 4.0, "F32"))
+        self.same(trace, 50)
+
+    def test_rows_that_are_recent_only(self):
+        trace = small(32, 90, (8, 2))
+        trace.stored["recent_queries"] = (trace.dtype, np.ascontiguousarray(trace.stored["queries"][1][:, :, -40:]))
+        self.write(trace, without=("queries",))
+        self.same(trace, 50)
+
+
+class SirLlm(System):
+    policy = "sir_llm"
+
+    def same(self, trace, numbers, budget=None, ratio=None, ends=None, exact=False, **fields):
+        how = {"sinks": 4, "entropy": 1000, "decay": 1, **{name: value for name, value in fields.items() if name != "name"}}
+        allowed = budget_of(trace.n, budget, ratio)
+        turns = oracles.sir_llm(numbers, ends or [trace.n], allowed, how["sinks"], how["entropy"], how["decay"] if ends else 1, trace.positions)
+        live, forced, scores, _, _ = turns[-1]
+        decision = Decision([scores], [forced], [allowed], near=0)
+        decision.live, decision.copies = [live], len(trace.lanes())
+        if ends:
+            decision.turns = [kept for _, _, _, kept, _ in turns]
+        with self.subTest(n=trace.n, budget=budget, ratio=ratio, ends=ends, **fields):
+            if not exact:
+                self.assertGreater(min(gap for *_, gap in turns), 2 * NEAR, "a near tie: choose another seed")
+            self.assertEqual(decision.kept()[0], turns[-1][3])
+            self.decides(decision, *how_much(budget, ratio), *(("--mode", "turns") if ends else ()), **fields)
+
+    def with_turns(self, trace, ends):
+        trace.stored["turn_end"] = ("I32", np.array(ends, np.int32))
+        self.write(trace)
+        return ends
+
+    def test_a_prompt(self):
+        for seed, heads in enumerate((*GROUPS, (4, 4))):
+            trace = small(seed, (200, 97, 50, 40)[seed], heads, dtype=("F32", "BF16", "F16", "F64")[seed], gap=3 * (seed % 2))
+            numbers = numbers_of(trace, "surprise", seed, shape=(trace.n,))
+            self.write(trace)
+            for budget in (0, 1, 3, 4, 5, 20, trace.n - 1, trace.n, trace.n + 5):
+                for entropy in (0, 1, 7, 1000):
+                    self.same(trace, numbers, budget, entropy=entropy)
+            for ratio in (0.0, 0.34, 0.9, 1.0):
+                self.same(trace, numbers, ratio=ratio)
+                self.same(trace, numbers, ratio=ratio, entropy=9, sinks=0)
+
+    def test_a_prompt_does_not_decay(self):
+        trace = small(10, 60)
+        numbers = numbers_of(trace, "surprise", 10, shape=(60,))
+        self.write(trace)
+        self.same(trace, numbers, 30, entropy=10, decay=0.5)
+
+    def test_ties_infinities_and_nan(self):
+        trace = small(11, 60)
+        numbers = numbers_of(trace, "other", 11, shape=(60,), steps=4)
+        numbers[5::9] = np.inf
+        numbers[7::10] = -np.inf
+        numbers[6::8] = np.nan
+        numbers = put(trace, "birth.other", numbers)
+        self.write(trace)
+        for budget, entropy in ((10, 3), (20, 9), (40, 20), (55, 30), (59, 41)):
+            self.same(trace, numbers, budget, entropy=entropy, name="other", exact=True)
+
+    def test_the_example_of_two_turns(self):
+        trace = small(12, 5)
+        numbers = put(trace, "birth.surprise", np.array([2.0, .5, 1.5, 1.6, 1.0]))
+        ends = self.with_turns(trace, [3, 5])
+        self.same(trace, numbers, 3, ends=ends, sinks=0, entropy=2, decay=0.9)
+        self.assertEqual(self.expected.turns, [[0, 1, 2], [0, 3, 4]])
+
+    def test_turns(self):
+        for seed, ends in enumerate(([30, 31, 60, 90, 120], [10, 50, 97], [64], [1, 2, 3, 4, 40, 44])):
+            trace = small(20 + seed, ends[-1], (*GROUPS, (8, 2))[seed], dtype=("F32", "BF16", "F16", "F64")[seed], gap=2 * (seed % 2))
+            numbers = numbers_of(trace, "surprise", seed, shape=(trace.n,), low=0.1)
+            self.with_turns(trace, ends)
+            for budget in (0, 1, 4, 8, 25, trace.n - 1, trace.n):
+                for entropy, decay in ((5, 1), (12, 0.9), (1000, 0.7)):
+                    self.same(trace, numbers, budget, ends=ends, entropy=entropy, decay=decay)
+            self.same(trace, numbers, ratio=0.75, ends=ends, entropy=7, decay=0.9)
+            self.same(trace, numbers, 20, ends=ends, entropy=7, decay=0.9, sinks=0)
+
+    def test_ties_of_turns(self):
+        trace = small(30, 80)
+        numbers = put(trace, "birth.surprise", 2.0 ** np.random.default_rng(30).integers(-2, 3, 80))  # halves of halves are equal too
+        ends = self.with_turns(trace, [20, 40, 41, 80])
+        for budget, entropy in ((10, 4), (25, 14), (39, 30)):
+            for decay in (1, 0.5):
+                self.same(trace, numbers, budget, ends=ends, entropy=entropy, decay=decay, exact=True)
+
+
+class LuKv(System):
+    """With scores that the trace gives: nothing is forced then."""
+    policy = "lu_kv"
+
+    def same(self, trace, scores, prunes, budget=None, ratio=None, **fields):
+        row = prunes if prunes.ndim == 2 else prunes[oracles.lu_kv_row(ratio)]
+        allowed = budget_of(trace.n, budget, ratio)
+        lanes = [scores if scores.ndim == 1 else scores[lane] for lane in trace.lanes()]
+        forced = [np.zeros(trace.n, bool)] * len(lanes)
+        shares = oracles.lu_kv_shares(row, trace.n) if trace.n > allowed else None
+        with self.subTest(n=trace.n, budget=budget, ratio=ratio, **fields):
+            decision = Decision(lanes, forced, shares or [trace.n] * len(lanes), shares=shares, near=0)
+            self.decides(decision, *how_much(budget, ratio), **{"scores": "mine", **fields})
+
+    def given(self, trace, seed, steps=None, shape=None):
+        dice, shape = np.random.default_rng(seed), shape or (trace.layers, trace.kv_heads, trace.n)
+        return put(trace, "external.mine", dice.integers(0, steps, shape) / 4 if steps else dice.normal(0, 1, shape), trace.dtype)
+
+    def test_a_row_for_each_ratio(self):
+        for seed, (heads, n) in enumerate((((2, 2), 100), ((8, 2), 57), ((8, 1), 200), ((4, 4), 31))):
+            trace = small(seed, n, heads, dtype=("F32", "F16", "BF16", "F64")[seed])
+            scores = self.given(trace, seed)
+            dice = np.random.default_rng(100 + seed)
+            row = np.arange(1, 100)[:, None, None] / 100
+            table = put(trace, "table.lu_kv", np.clip(row * dice.uniform(0.5, 1.5, (99, 3, heads[1])), 0, 1), ("F32", "F64")[seed % 2])
+            self.write(trace)
+            for ratio in (0.004, 0.01, 0.015, 0.025, 0.1, 0.29, 0.34, 0.5, 0.505, 0.515, 0.75, 0.9, 0.99, 0.999, 1.0):
+                self.same(trace, scores, table, ratio=ratio)
+            self.same(trace, scores, table, ratio=0.0)  # nothing has to be dropped
+
+    def test_a_table_that_is_one_row(self):
+        for seed, heads in enumerate(((8, 2), (8, 8), (8, 1))):
+            trace = small(10 + seed, 90, heads)
+            scores = self.given(trace, seed)
+            for values in (np.random.default_rng(seed).integers(0, 129, (3, heads[1])) / 128, np.full((3, heads[1]), 0.5), np.full((3, heads[1]), 1 / 3),
+                           np.full((3, heads[1]), 1.0), np.zeros((3, heads[1])), np.full((3, heads[1]), 0.999), np.linspace(-0.5, 1.5, 3 * heads[1]).reshape(3, -1)):
+                table = put(trace, "table.lu_kv", values)
+                self.write(trace)
+                self.same(trace, scores, table, ratio=0.3)
+                self.same(trace, scores, table, ratio=0.9)
+                self.same(trace, scores, table, 40)
+                self.same(trace, scores, table, 90)  # nothing has to be dropped
+
+    def test_halves_go_to_the_even_total_and_the_lower_head(self):
+        trace = small(20, 5, (4, 4), layers=4)
+        scores = self.given(trace, 20)
+        table = put(trace, "table.lu_kv", np.array([[.5, .5, .5, .5], [.5, 0, 0, 0], [.5, 1, 1, 1], [.875, .125, .75, .25]]))
+        self.write(trace)
+        self.same(trace, scores, table, ratio=0.5)
+        self.assertEqual(self.expected.shares, [3, 3, 2, 2, 3, 5, 5, 5, 3, 1, 1, 1, 1, 4, 1, 4])
+
+    def test_ties_infinities_and_nan(self):
+        trace = small(21, 64, (8, 2))
+        scores = self.given(trace, 21, steps=3)
+        scores[:, :, 3::7], scores[:, :, 5::13] = -np.inf, np.inf
+        scores[1, 1, 6::9] = np.nan
+        scores = put(trace, "external.mine", scores)
+        table = put(trace, "table.lu_kv", np.linspace(0.02, 0.95, 6).reshape(3, 2))
+        self.write(trace)
+        self.same(trace, scores, table, ratio=0.5)
+
+    def test_other_names_and_one_entry(self):
+        trace = small(22, 40, (8, 2))
+        scores = self.given(trace, 22, shape=(40,))
+        table = put(trace, "table.profile", np.linspace(0.1, 0.9, 6).reshape(3, 2))
+        self.write(trace)
+        self.same(trace, scores, table, ratio=0.5, table="profile")
+        trace = small(23, 1)
+        scores = self.given(trace, 23)
+        table = put(trace, "table.lu_kv", np.full((3, 2), 0.5))
+        self.write(trace)
+        for ratio in (0.0, 1.0):
+            self.same(trace, scores, table, ratio=ratio)
+
+
+class Locret(System):
+    policy = "locret"
+
+    def same(self, trace, numbers, budget=None, ratio=None, chunk=None, name="locret", stabilizers=2500, local=100):
+        allowed = budget_of(trace.n, budget, ratio)
+        lanes = [numbers if numbers.ndim == 1 else numbers[lane] for lane in trace.lanes()]
+        made = [oracles.locret(one, allowed, stabilizers, local, chunk) for one in lanes]
+        decision = Decision(lanes, [], [allowed] * len(lanes), near=0)
+        last = [np.isin(np.arange(trace.n), ranked if ranked is not None else []) for _, _, ranked in made]
+        decision.live, decision.forced = last, [np.zeros(trace.n, bool)] * len(lanes)  # who was ranked at the end
+        decision.fixed, decision.silent = [kept for kept, _, _ in made], chunk is not None
+        if chunk is not None:
+            decision.events = sorted((t, s, j) for s, (_, events, _) in enumerate(made) for t, j in events)
+        fields = {field: value for field, value, usual in (("name", name, "locret"), ("stabilizers", stabilizers, 2500), ("local", local, 100)) if value != usual}
+        with self.subTest(n=trace.n, budget=budget, ratio=ratio, chunk=chunk, **fields):
+            self.decides(decision, *how_much(budget, ratio), *(("--mode", "chunks", "--chunk", chunk) if chunk else ()), **fields)
+
+    def test_a_prompt_at_once(self):
+        for seed, heads in enumerate((*GROUPS, (4, 4))):
+            trace = small(seed, (200, 130, 101, 150)[seed], heads, dtype=("F32", "BF16", "F16", "F64")[seed], gap=3 * (seed % 2))
+            numbers = numbers_of(trace, "locret", seed, trace.dtype)
+            self.write(trace)
+            for budget in (0, 1, 20, 30, 50, trace.n - 100, trace.n - 1, trace.n):
+                self.same(trace, numbers, budget)
+                self.same(trace, numbers, budget, stabilizers=3, local=10)
+                self.same(trace, numbers, budget, local=0)
+            self.same(trace, numbers, ratio=0.75, local=10)
+
+    def test_chunks(self):
+        for seed, heads in enumerate(GROUPS):
+            trace = small(10 + seed, (120, 97, 64)[seed], heads, dtype=("F32", "BF16", "F16")[seed])
+            numbers = numbers_of(trace, "locret", seed, trace.dtype)
+            self.write(trace)
+            for chunk in (1, 7, 16, 40, 200):
+                for budget, stabilizers, local in ((20, 5, 10), (1, 0, 8), (0, 4, 8), (30, 30, 0), (10, 25, 16), (trace.n, 5, 10), (25, 2500, 20)):
+                    self.same(trace, numbers, budget, chunk=chunk, stabilizers=stabilizers, local=local)
+
+    def test_a_prompt_that_is_local(self):
+        for n in (1, 60, 100):
+            trace = small(20, n)
+            numbers = numbers_of(trace, "locret", 20)
+            self.write(trace)
+            for chunk in (None, 16):
+                self.same(trace, numbers, 10, chunk=chunk)
+                self.same(trace, numbers, 0, chunk=chunk)
+
+    def test_ties_infinities_and_nan(self):
+        trace = small(21, 80, (8, 4))
+        numbers = numbers_of(trace, "mine", 21, steps=4)
+        numbers[:, :, 3::7], numbers[:, :, 5::13] = -np.inf, np.inf
+        numbers[1, 1, 6::9] = np.nan
+        numbers = put(trace, "birth.mine", numbers)
+        self.write(trace)
+        for chunk in (None, 8, 33):
+            for budget in (5, 30, 60):
+                self.same(trace, numbers, budget, chunk=chunk, name="mine", stabilizers=4, local=12)
+
+    def test_numbers_of_tokens(self):
+        trace = small(22, 80, (8, 2))
+        numbers = numbers_of(trace, "locret", 22, shape=(80,))
+        self.write(trace)
+        for chunk in (None, 12):
+            self.same(trace, numbers, 20, chunk=chunk, stabilizers=6, local=10)
+
+
+class Admitted(admission_test.Admission):
+    """Admissions by a number of each entry. The numbers and thresholds are multiples of 1/16."""
+    policy, told = None, {"nan_scores": None}
+
+    def numbered(self, seed, entries, dtype="F32", name=None, **more):
+        raise NotImplementedError
+
+    def same_lists(self, result, expected):
+        self.assertEqual(ragged(result), [glob + local for glob, local, _ in expected])
+        self.assertEqual(ragged(result, "local"), [local for _, local, _ in expected])
+
+    def counted(self, count):
+        self.assertEqual(self.told["nan_scores"], count)
+
+    def everywhere(self, trace, numbers, window, threshold, strict, cap=None, starts=(), sinks=0, **fields):
+        admits = [[j < sinks or fine for j, fine in enumerate(admitted(numbers if numbers.ndim == 1 else numbers[lane], threshold, strict))]
+                  for lane in trace.lanes()]
+        fields = {"threshold": threshold, "strict": strict, **({"sinks": sinks} if sinks else {}), **fields}
+        with self.subTest(n=trace.n, window=window, cap=cap, **fields):
+            self.both_modes(trace, self.policy, admits, window, cap, starts, **fields)
+        return admits
+
+    def test_around_the_window(self):
+        for seed, (window, extra) in enumerate(((4, -1), (4, 0), (8, 1), (1, 0), (1, 7), (8, 20), (16, 17), (2, 30), (128, 20))):
+            n = window + extra
+            trace, numbers = self.numbered(seed, n, ("F32", "F16", "BF16", "F64")[seed % 4])
+            self.write(trace)
+            for threshold in (self.middle, self.middle + 0.25):
+                for strict in (False, True):
+                    self.everywhere(trace, numbers, window, threshold, strict, starts=sorted({0, n // 2, max(0, n - 1), n}))
+
+    def test_groups_of_query_heads(self):
+        for seed, group in enumerate((1, 4, 8)):
+            trace, numbers = self.numbered(20 + seed, 30, layers=2, kv_heads=2)
+            trace.group = group
+            trace.put("queries", np.random.default_rng(seed).integers(-24, 25, (2, 2 * group, 30, trace.d)) / 8, "F32")
+            self.write(trace)
+            self.everywhere(trace, numbers, 6, self.middle, True, starts=(11,))
+
+    def test_sinks(self):
+        for sinks, window, gap in ((3, 4, 0), (3, 1, 50), (9, 4, 0), (40, 4, 0), (2, 40, 0)):
+            trace, numbers = self.numbered(30 + sinks, 30, gap=gap)
+            self.write(trace)
+            self.everywhere(trace, numbers, window, self.middle + 0.25, True, starts=(0, 13), sinks=sinks)
+
+    def test_a_cap_of_who_is_admitted(self):
+        trace, numbers = self.numbered(40, 30)
+        self.write(trace)
+        for cap in (0, 1, 5, 100):
+            self.everywhere(trace, numbers, 4, self.middle, False, cap=cap, starts=(9,))
+
+    def test_ends_and_nan(self):
+        for seed, strict in enumerate((False, True)):
+            trace, numbers = self.numbered(41 + seed, 30, "F32", nan=0.3)
+            numbers[..., 2::5], numbers[..., 4::7], numbers[..., 26:] = *self.ends, 1.0  # none in the window is asked
+            trace.put(self.tensor, numbers, "F32")
+            self.write(trace)
+            self.everywhere(trace, numbers, 4, self.middle, strict, starts=(0, 12))
+            self.replay(self.policy, window=4, threshold=self.middle, strict=strict)
+            self.counted(int(np.isnan(numbers).sum()))
+
+    def test_everything_and_nothing(self):
+        trace, numbers = self.numbered(43, 20)
+        self.write(trace)
+        for threshold in (-100, 100):
+            self.everywhere(trace, numbers, 4, threshold, False, starts=(7,))
+        trace.put(self.tensor, np.full(numbers.shape, self.middle), "F32")
+        self.write(trace)
+        for strict in (False, True):
+            self.everywhere(trace, np.full(numbers.shape, self.middle), 4, self.middle, strict, starts=(7,))
+
+    def test_the_usual_fields(self):
+        trace, numbers = self.numbered(44, 150, layers=1, kv_heads=2)
+        numbers[0, 0, ::3] = self.usual["threshold"]
+        trace.put(self.tensor, numbers, "F32")
+        self.write(trace)
+        expected = [run_lane(admitted(numbers[lane], self.usual["threshold"], self.usual["strict"]), self.usual["window"]) for lane in trace.lanes()]
+        self.same(trace, self.replay(self.policy, "--attend"), expected)
+
+    def test_numbers_are_all_it_needs(self):
+        trace, numbers = self.numbered(45, 25)
+        self.write(trace, without=("keys", "values", "queries"))
+        admits = [admitted(numbers[lane], self.middle) for lane in trace.lanes()]
+        for mode in ((), ("--mode", "decode", "--prefill", 9)):
+            self.same_lists(self.replay(self.policy, *mode, window=4, threshold=self.middle, strict=False), [run_lane(one, 4, None, 9) for one in admits])
+
+
+class KvZap(Admitted):
+    policy, middle, tensor, ends = "kvzap", -4.0, "birth.kvzap", (float("inf"), -float("inf"))
+    usual = {"threshold": -4.0, "strict": False, "window": 128}
+
+    def numbered(self, seed, entries, dtype="F32", name="kvzap", nan=0.0, shape=None, **more):
+        trace = admission_test.Small(seed, entries, dtype, **more)
+        dice = np.random.default_rng(seed)
+        numbers = dice.integers(-128, 1, shape or (trace.layers, trace.kv_heads, entries)) / 16
+        numbers[dice.random(numbers.shape) < 0.1] = self.middle
+        numbers[dice.random(numbers.shape) < nan] = np.nan
+        del trace.stored["gate"]
+        trace.put(f"birth.{name}", numbers, dtype)
+        return trace, numbers
+
+    def test_numbers_of_tokens_and_of_another_name(self):
+        trace, numbers = self.numbered(50, 30, name="mine")
+        self.write(trace)
+        self.everywhere(trace, numbers, 4, self.middle, False, starts=(12,), name="mine")
+        trace, numbers = self.numbered(51, 30, shape=(30,))
+        self.write(trace)
+        self.everywhere(trace, numbers, 4, self.middle, False, starts=(12,))
+
+    def test_sinks_of_the_composition(self):
+        trace, numbers = self.numbered(52, 150)
+        self.write(trace)
+        self.everywhere(trace, numbers, 128, -4.0, False, starts=(140,), sinks=4)
+
+
+class AttentionGate(Admitted):
+    policy, middle, tensor, ends = "attention_gate", 0.5, "gate", (1.0, 0.0)
+    usual = {"threshold": 0.5, "strict": True, "window": 1}
+
+    def numbered(self, seed, entries, dtype="F32", name=None, nan=0.0, **more):
+        trace = admission_test.Small(seed, entries, dtype, nan=nan, **more)
+        return trace, trace.gate
+
+
+SYSTEMS = {"pyramid_kv": PyramidKv, "observed_attention": ObservedAttention, "lookahead_kv": LookaheadKv, "dapq": Dapq, "fast_kvzip": FastKvzip,
+           "nacl": Nacl, "sir_llm": SirLlm, "lu_kv": LuKv, "locret": Locret,
+           "kvzap": KvZap, "attention_gate": AttentionGate}
+
+
+# What each is besides its decisions: fields and defaults, modes, what it decides for, a tensor it cannot do without, values it refuses
+CONTRACTS = {
+    "pyramid_kv": ("window=32 pool=max:7 rows=sum group=mean beta=20 rule=exact", "prefill", "lane", "queries", "window=-1 beta=0 rule=steep pool=max:2"),
+    "observed_attention": ("group=mean", "prefill", "lane", "queries", "group=median"),
+    "lookahead_kv": ("recent=32 pool=none rows=mean group=mean", "prefill", "lane", "query_rows", "recent=-1 pool=max:2 rows=median"),
+    "dapq": ("recent=32 pool=max:7 rows=mean group=mean", "prefill", "lane", "query_rows", "recent=-1 pool=max:2 rows=median"),
+    "fast_kvzip": ("name=fast_kvzip sinks=4 window=-1", "prefill", "lane", "birth.fast_kvzip", "sinks=-1 window=-2"),
+    "nacl": ("window=32 random=0.25 group=mean seed=42", "prefill", "lane", "queries", "window=-1 random=1.5 random=-0.5 group=median"),
+    "sir_llm": ("name=surprise sinks=4 entropy=1000 decay=1", "prefill turns", "token", "birth.surprise", "sinks=-1 entropy=-1 decay=nan"),
+    "lu_kv": ("table=lu_kv sinks=4 window=1 epsilon=0.02 scores=", "prefill", "lane", "table.lu_kv", "sinks=-1 window=-1"),
+    "locret": ("name=locret stabilizers=2500 local=100", "prefill chunks", "lane", "birth.locret", "stabilizers=-1 local=-1"),
+    "kvzap": ("name=kvzap window=128 sinks=0 threshold=-4 strict=false", "prefill decode", "lane", "birth.kvzap", "window=-1 sinks=-1 threshold=nan strict=perhaps"),
+    "attention_gate": ("threshold=0.5 window=1 sinks=0 strict=true", "prefill decode", "lane", "gate", "window=-1 sinks=-1 threshold=nan strict=perhaps"),
+}
+
+
+class Contract(System):
+    """A system's entry in the list, and what it refuses; `system` is set for each."""
+    system = None
+
+    def refused(self, text, *arguments):
+        done = self.run_program("--policy", self.system, *arguments)
+        with self.subTest(arguments=arguments, said=done.stderr):
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+            self.assertIn(text, done.stderr)
+            self.assertFalse(self.out.exists())
+
+    def a_trace(self, without=()):
+        trace = small(0, 40)
+        for name in ("birth.kvzap", "birth.locret", "birth.fast_kvzip", "external.mine", "gate"):
+            put(trace, name, np.random.default_rng(0).uniform(0, 1, (3, 2, 40)))
+        put(trace, "birth.surprise", np.ones(40))
+        put(trace, "table.lu_kv", np.full((3, 2), 0.5))
+        put(trace, "query_rows", np.ones((3, 2, 4, 16)))
+        trace.stored["query_positions"] = ("I32", np.arange(40, 44, dtype=np.int32))
+        trace.stored["turn_end"] = ("I32", np.array([20, 40], np.int32))
+        self.write(trace, without=without)
+        self.budget = {"kvzap": (), "attention_gate": (), "lu_kv": ("--ratio", 0.5, "--set", "scores=mine")}.get(self.system, ("--budget", 20))
+
+    def test_fields_defaults_modes_and_what_it_decides_for(self):
+        done = subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True)
+        listed = {one["name"]: one for one in json.loads(done.stdout)}
+        self.assertIn(self.system, listed)
+        fields, modes, granularity, _, _ = CONTRACTS[self.system]
+        found = {one["name"]: as_number(one["default"]) for one in listed[self.system]["fields"]}
+        self.assertEqual(found, {name: as_number(value) for name, _, value in (one.partition("=") for one in fields.split())})
+        self.assertEqual([mode for mode in listed[self.system]["modes"] if mode in ("prefill", "decode", "turns", "chunks", "select")], modes.split())
+        self.assertEqual(listed[self.system]["granularity"], granularity)
+
+    def test_a_tensor_that_is_missing_is_named(self):
+        needed = CONTRACTS[self.system][3]
+        self.a_trace((needed,))
+        self.refused(needed, *self.budget)
+        if self.system == "lu_kv":
+            self.a_trace(("external.mine",))
+            self.refused("external.mine", *self.budget)
+            self.a_trace()
+            write_arrays(self.path, {"external.mine": ("F32", np.ones((3, 2, 40), np.float32)), "table.lu_kv": ("F32", np.ones((99, 3, 2), np.float32))})
+            self.refused("ratio", "--budget", 20, "--set", "scores=mine")  # which of the 99 rows
+
+    def test_values_it_refuses(self):
+        self.a_trace()
+        for one in CONTRACTS[self.system][4].split():
+            self.refused(one.partition("=")[0], *self.budget, "--set", one)
+        self.refused("windw", *self.budget, "--set", "windw=3")
+
+    def test_modes_it_has_not(self):
+        self.a_trace()
+        for mode, more in (("decode", ("--prefill", 20)), ("turns", ()), ("chunks", ("--chunk", 8)), ("select", ())):
+            if mode not in CONTRACTS[self.system][1].split():
+                self.refused(mode, *self.budget, "--mode", mode, *more)
+
+
+def as_number(value):
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def tests_of(loader, system):
+    """Not those again that admission_test has."""
+    return unittest.TestSuite(system(name) for name in loader.getTestCaseNames(system) if not hasattr(admission_test.Admission, name))
+
+
+def chosen():
+    return list(SYSTEMS) if NAMED == ["all"] else NAMED or KNOWN
+
+
+def load_tests(loader, _, __):
+    contracts = [type(f"Contract_{name}", (Contract,), {"system": name}) for name in chosen()]
+    return unittest.TestSuite(tests_of(loader, one) for one in [SYSTEMS[name] for name in chosen()] + contracts)
+
+
+if __name__ == "__main__":
+    unknown = [name for name in chosen() if name not in SYSTEMS]
+    if unknown:
+        sys.exit(f"systems_test.py knows no {', '.join(unknown)}; it knows {', '.join(SYSTEMS)}")
+    if not chosen():
+        sys.exit(print("no system is named, and none is in systems.txt"))
+    if np is None:
+        print("there is no numpy")
+    unittest.main(argv=sys.argv[:1])
