@@ -166,7 +166,7 @@ TEST_SUITE("device/lists") {
         for (int& slot : on->cache.map) slot = random.below(on->cache.units - 1);
         if (random.chance(50)) on->of(on->cache.map, 0, random.below(2 * shape.bound)) = on->cache.dead();
       }
-      int const length = *rc::gen::element(2 * shape.bound, 2 * shape.bound, 2 * shape.bound + 3, shape.bound, 0);
+      int const length = *rc::gen::element(2 * shape.bound, 2 * shape.bound, 3 * shape.bound, shape.bound, 0);
       int const sequence = *rc::gen::inRange(0, shape.sequences);
       alike(expected, found, any_numbers(), [&](auto& exec, listed_batch& on) {
         auto const how = on.cache.redirecting();
