@@ -53,7 +53,8 @@ class grouped_replay {
  public:
   /// `make(part, group)` makes the replay of a group, whose layers are the trace `part`.
   template <class Make>
-  grouped_replay(options const& with, trace& of, Make const& make) : model_(of.shape()), place_(size(model_.layers)) {
+  grouped_replay(options const& with, trace& of, Make const& make)
+      : model_(of.shape()), entries_(of.entries()), place_(size(model_.layers)) {
     for (group_of_layers& group : groups_of(with, of)) {
       for (std::size_t i = 0; i < group.layers.size(); ++i) place_[size(group.layers[i])] = {parts_.size(), i};
       bool const whole = std::ssize(group.layers) == model_.layers;
@@ -142,8 +143,8 @@ class grouped_replay {
   }
 
   /// Merges a table of numbers, one row after another. The rows of a group without the table are `missing`.
-  template <class RowsOf>
-  void merge_table(std::vector<float> results::* table, std::int64_t rows, float missing, RowsOf const& rows_of) {
+  template <class Number, class RowsOf>
+  void merge_table(std::vector<Number> results::* table, std::int64_t rows, Number missing, RowsOf const& rows_of) {
     std::size_t width = 0;
     for (std::size_t g = 0; g < parts_.size(); ++g) {
       width = std::max(width, (parts_[g].found->*table).size() / rows_of(g).size());
@@ -175,6 +176,7 @@ class grouped_replay {
     auto const by_segment = [&](std::size_t g) { return segments_of(g); };
     auto const by_layer = [&](std::size_t g) { return layers_of(g); };
     merge_table(&results::scores, merged_.segments, -std::numeric_limits<float>::infinity(), by_segment);
+    merge_table(&results::shares, merged_.segments, std::int64_t{entries_}, by_segment);
     merge_table(&results::memory, model_.layers, 0.0f, by_layer);
     merge_events();
     for (part const& one : parts_) {
@@ -230,6 +232,7 @@ class grouped_replay {
   }
 
   kv::shape model_{};
+  int entries_;
   std::list<trace> traces_;  ///< of each group, if there are several
   std::vector<part> parts_;
   std::vector<std::pair<std::size_t, std::size_t>> place_;  ///< each layer's group, and its number in it

@@ -47,8 +47,9 @@ class Groups(unittest.TestCase):
         if layers is None:
             tensors = {**tensors, "layer_group": ("I32", np.array(GROUPS, np.int32))}
         else:
-            by_layer = lambda each: each[1].ndim > 1
-            tensors = {n: (each[0], np.ascontiguousarray(each[1][layers])) if by_layer(each) else each for n, each in tensors.items()}
+            axis = lambda name, each: 1 if name.startswith("table.") and each[1].ndim == 3 else 0
+            cut = lambda name, each: (each[0], np.ascontiguousarray(np.take(each[1], layers, axis(name, each))))
+            tensors = {n: cut(n, each) if each[1].ndim > 1 else each for n, each in tensors.items()}
         write_arrays(path, tensors)
         return path
 
@@ -93,6 +94,9 @@ class Groups(unittest.TestCase):
         if "scores" in whole:
             for row, (g, s) in zip(rows(whole, "scores"), segments):
                 np.testing.assert_array_equal(row, rows(parts[g], "scores")[s] if "scores" in parts[g] else -np.inf)
+        if "shares" in whole:
+            shares = [part["shares"][1] if "shares" in part else None for part in parts]
+            self.assertEqual(list(whole["shares"][1]), [shares[g][s] if shares[g] is not None else self.trace.n for g, s in segments])
         for name in {"output", "memory"} & set(whole):
             for layer, (g, i) in place.items():
                 np.testing.assert_array_equal(rows(whole, name)[layer], rows(parts[g], name)[i])
@@ -134,6 +138,23 @@ class Groups(unittest.TestCase):
         self.same_as_alone(tensors, "--ratio", 0.5, "--granularity", "token", "--layout", "dead_slot", policy="knorm", decides="token")
         self.same_as_alone(tensors, "--budget", 9, "--set", "name=mine", policy="external")
         self.same_as_alone(tensors, "--budget", 9, policy="trim_kv")
+
+    def test_budgets_that_differ_between_layers(self):
+        made = self.tensors()
+        whole = self.same_as_alone(made, "--budget", 40, policy="pyramid_kv")
+        self.assertIn("shares", whole)
+        self.same_as_alone(made, "--budget", 40, "--granularity", "layer", policy="pyramid_kv", decides="layer")
+        made["birth.mine"] = ("F32", self.dice.random((LAYERS, 2, self.trace.n)).astype(np.float32))
+        self.same_as_alone(made, "--ratio", 0.5, "--set", "name=mine", policy="fast_kvzip")
+        for rows in ((), (99,)):
+            made["table.lu_kv"] = ("F32", self.dice.uniform(0.3, 0.7, (*rows, LAYERS, 2)).astype(np.float32))
+            whole = self.same_as_alone(made, "--ratio", 0.5, "--set", "scores=mine", policy="lu_kv")
+            self.assertIn("shares", whole)
+        # A group without the policy keeps everything, and so do its shares say.
+        path = self.write(made)
+        found, _ = self.replay(path, "--ratio", 0.5, "--set", "scores=mine", policy="lu_kv", without=[1])
+        of_group = [self.trace.n if GROUPS[lane // 2] == 1 else whole["shares"][1][lane] for lane in range(12)]
+        self.assertEqual(list(found["shares"][1]), of_group)
 
     def test_decoding_and_turns(self):
         tensors = self.tensors()
