@@ -109,8 +109,8 @@ struct argmin_bodies {
     for (; e + Width <= count; e += Width) {
       floats value;
       ints at;
-      get(value, scores + e);
-      get(at, position + e);
+      get_once(value, scores + e);
+      get_once(at, position + e);
       value = at < among.low ? nothing : value;
       value = at >= among.high ? nothing : value;
       low = value < low ? value : low;

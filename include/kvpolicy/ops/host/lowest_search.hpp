@@ -43,11 +43,11 @@ struct lowest_search {
     template <int Vectors>
     [[gnu::always_inline]] inline void note(float const* scores, int e) {
       floats least;
-      get(least, scores);
+      get_once(least, scores);
       floats sum = least;
       for (std::size_t v = 1; v < Vectors; ++v) {
         floats next;
-        get(next, scores + v * Width);
+        get_once(next, scores + v * Width);
         least = next < least ? next : least;
         sum += next;
       }
