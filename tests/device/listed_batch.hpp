@@ -105,6 +105,14 @@ struct listed_batch {
     }
   }
 
+  /// Makes the rows of units alike behind what is listed in them, which is unspecified.
+  void clear_unlisted() {
+    for (int row = 0; row < cache.rows; ++row) {
+      for (int i = of(cache.freed_count, row, 0); i < cache.options.bound; ++i) of(cache.freed, row, i) = 0;
+      for (int i = of(cache.released_count, row, 0); i < cache.options.bound; ++i) of(cache.released, row, i) = 0;
+    }
+  }
+
   template <class Shared>
   kv::list_edit<Shared> edit(bool redirects, bool distinct) {
     kv::list_edit<Shared> made{.list = cache.list_table(), .distinct = distinct};
@@ -152,6 +160,7 @@ void alike(listed_batch& expected, listed_batch& found, launch_numbers const& nu
     device.check();
   });
   RC_ASSERT(refused.substr(0, refused.find(' ')) == noted.substr(0, noted.find(' ')));
+  if (refused.empty()) expected.clear_unlisted(), found.clear_unlisted();
   RC_ASSERT(expected.cache.save() == found.cache.save());
   RC_ASSERT(expected.bits == found.bits);
 }

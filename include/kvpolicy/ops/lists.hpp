@@ -17,7 +17,7 @@ struct nobody {
 };
 
 /// Units that an applier returns to the engine, for every row of the edited table. A row of `unit` has as many elements
-/// as a row of the table. A null member is not written.
+/// as a row of the table; what stands behind the first `count` of them is unspecified. A null member is not written.
 struct unit_list {
   by_lane<int> unit{};
   by_lane<int> count{};

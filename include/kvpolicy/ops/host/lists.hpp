@@ -100,14 +100,13 @@ struct implementation<ops::rewrite_list_t, host> {
         .slot = detail::list_row(edit.list, in.where, this_lane),
         .position = in.lanes.position.row(this_lane),
         .map = edit.map.data != nullptr ? detail::map_row(edit.map, edit.map_begin, this_lane) : nullptr,
-        .gone = dropped};
+        .gone = owned && edit.freed.unit.data != nullptr ? edit.freed.unit.row(this_lane) : dropped};
     if (owned) {
       std::size_t const bytes = detail::bytes_of_marks(in);
       detail::mark_memory const marks{{arena.take<unsigned char>(bytes), bytes}, seen};
       int const freed =
           detail::rewrite_owned(detail::slots_for(simd_level), row, marks, {in.where.units, edit.dead},
                                 counts || edit.freed.unit.data != nullptr || edit.freed.count.data != nullptr);
-      if (edit.freed.unit.data != nullptr) std::copy_n(dropped, freed, edit.freed.unit.row(this_lane));
       if (edit.freed.count.data != nullptr) *edit.freed.count.row(this_lane) = freed;
       if (edit.released.count.data != nullptr) *edit.released.count.row(this_lane) = 0;
       return freed;
