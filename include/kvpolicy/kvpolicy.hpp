@@ -107,6 +107,8 @@
 #include <kvpolicy/ops/host/write_gates.hpp>
 #include <kvpolicy/policies/policies.hpp>
 #include <kvpolicy/policies/published_settings.hpp>
+#include <kvpolicy/printed/any_admission.hpp>
+#include <kvpolicy/printed/any_cache_policy.hpp>
 #include <kvpolicy/printed/any_policy.hpp>
 #include <kvpolicy/printed/registry.hpp>
 #include <kvpolicy/protect/protect.hpp>

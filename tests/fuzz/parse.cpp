@@ -1,4 +1,4 @@
-// Any text is a policy that reads back as itself, or an error that names its column.
+// Any text is a policy of up to three sections that reads back as itself, or an error that names its column.
 #include <cstdint>
 #include <cstdlib>
 #include <kvpolicy/kvpolicy.hpp>
@@ -7,9 +7,9 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   static kvpolicy::registry const known = kvpolicy::shipped();
   std::string_view const text(reinterpret_cast<char const*>(data), size);
   try {
-    kvpolicy::any_policy const policy = kvpolicy::parse(text, known);
+    kvpolicy::any_cache_policy const policy = kvpolicy::parse_cache_policy(text, known);
     std::string const printed = kvpolicy::to_string(policy);
-    if (!(kvpolicy::parse(printed, known) == policy)) std::abort();
+    if (!(kvpolicy::parse_cache_policy(printed, known) == policy)) std::abort();
   } catch (kvpolicy::invalid_argument const& wrong) {
     if (std::string_view(wrong.what()).substr(0, 14) != "parse: column ") std::abort();
   }

@@ -240,9 +240,10 @@ TEST_SUITE("printed/registry") {
     CHECK(parse_error("knorm | span(5, 2)") ==
           "parse: column 9: span.end = 2, but a span does not end before it begins (5)");
     CHECK(parse_error("knorm(3)") == "parse: column 7 = 3, but knorm has no fields");
-    CHECK(parse_error("knorm | budget(3) | budget(4)") == "parse: column 21 = budget, but there is one before");
+    CHECK(parse_error("knorm | budget(3) | budget(4)") ==
+          "parse: column 21 = budget, but there is one before, at column 9");
     CHECK(parse_error("knorm | reduce_lanes | reduce_lanes") ==
-          "parse: column 24 = reduce_lanes, but there is one before");
+          "parse: column 24 = reduce_lanes, but there is one before, at column 9");
     CHECK(parse_error("knorm | budget(3, ratio=0.5)") ==
           "parse: column 9 = budget, but it says how much once: budget(1024), budget(ratio=0.5) or budget(bytes=N)");
     CHECK(parse_error("knorm | budget(ratio=1.5)") ==
@@ -267,7 +268,7 @@ TEST_SUITE("printed/registry") {
         parse_error("external(name=a123456789b123456789c123456789d1)") ==
         "parse: column 15 = a123456789b123456789c123456789d1, but external's name is a name of at most 31 characters");
     CHECK(parse_error("h2o(heavy=3") == "parse: column 12 = nothing, but arguments end with , or )");
-    CHECK(parse_error("knorm)") == "parse: column 6 = ), but a part ends with ( or |");
+    CHECK(parse_error("knorm)") == "parse: column 6 = ), but a part ends with (, | or ;");
     CHECK(parse_error("knorm |") ==
           "parse: column 8 = nothing, but a part begins with a name, as in snapkv | budget(1024)");
     std::string many = "knorm";

@@ -198,7 +198,7 @@ TEST_SUITE("scorers/put_first") {
     };
     CHECK(kv::parse("evict: knorm | budget(3)") == kv::parse("knorm | budget(3)"));
     CHECK(refusal(" admit: knorm") ==
-          "parse: column 2 = admit, but only the section evict: has a text; others are composed in C++");
+          "parse: column 2 = admit, but an eviction has the section evict: alone, and a cache policy all");
     CHECK(refusal("h2o | put_first(3)") == "parse: column 7 = put_first, but it is of snapkv, carried and external");
     CHECK(refusal("snapkv | put_first(3, 0.5)") ==
           "parse: column 10: put_first.part = 0.5, but it says how many once: tokens or part");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <kvpolicy/printed/any_admission.hpp>
 #include <kvpolicy/printed/any_policy.hpp>
 #include <kvpolicy/printed/set_fields.hpp>
 #include <kvpolicy/printed/systems.hpp>
@@ -102,6 +103,12 @@ class basic_registry {
     return *this;
   }
 
+  /// Gives a name to a table of numbers of heads, which `head_table(table=NAME)` of admissions reads.
+  basic_registry& table(std::string const& name, by_lane<float const> heads) {
+    heads_.insert_or_assign(name, heads);
+    return *this;
+  }
+
   [[nodiscard]] std::vector<scorer_info> list() const {
     std::vector<scorer_info> made;
     for (one const& each : all_) made.push_back(each.info);
@@ -113,8 +120,10 @@ class basic_registry {
   /// `unlimited`, and `over_budget(slack)`. The default budget is 1024 entries for each lane; a scorer that keeps
   /// everything is unlimited by default.
   /// - throws: `invalid_argument` that names the column, the text that was found, and the texts that are accepted.
-  [[nodiscard]] policy parse(std::string_view text) const {
-    std::vector<spec_part> const spec = split_spec(text);
+  [[nodiscard]] policy parse(std::string_view text) const { return eviction_of(split_spec(text)); }
+
+  /// The eviction that the parts of a section describe.
+  [[nodiscard]] policy eviction_of(std::vector<spec_part> const& spec) const {
     std::vector<std::string> known;
     for (one const& each : all_) {
       if (spec.front().name == each.info.name) {
@@ -126,6 +135,11 @@ class basic_registry {
     }
     detail::refuse_spec(spec.front().column, spec.front().name,
                         detail::accepted("a policy begins with its scorer; there are", known, spec.front().name));
+  }
+
+  /// The admission that the parts of a section describe.
+  [[nodiscard]] any_admission admission_of(std::vector<spec_part> const& spec) const {
+    return detail::read_admission(spec, heads_);
   }
 
  private:
@@ -224,6 +238,7 @@ class basic_registry {
 
   std::vector<one> all_;
   std::map<std::string, by_lane<int const>> tables_;
+  std::map<std::string, by_lane<float const>> heads_;
 };
 
 /// A registry of scorers for the host.

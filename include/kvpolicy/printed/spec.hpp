@@ -6,6 +6,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {
@@ -25,10 +26,22 @@ struct spec_part {
   std::vector<spec_argument> arguments;
 };
 
+/// One section of a spec: `select: quest | budget(512)`. Without a name it is `evict`.
+struct spec_section {
+  std::string_view name = "evict";
+  int column = 1;
+  std::vector<spec_part> parts;
+};
+
 namespace detail {
 
 [[noreturn]] inline void refuse_spec(int column, std::string_view found, std::string const& rule) {
   reject("parse", "column " + std::to_string(column), found.empty() ? "nothing" : std::string(found), rule);
+}
+
+/// Refuses what may be given once, and was.
+[[noreturn]] inline void refuse_twice(int column, std::string_view found, int before) {
+  refuse_spec(column, found, "there is one before, at column " + std::to_string(before));
 }
 
 /// The edit distance of two words: the number of insertions, deletions and replacements.
@@ -69,15 +82,20 @@ class spec_reader {
  public:
   explicit spec_reader(std::string_view text) : text_(text) {}
 
-  std::vector<spec_part> read() {
-    std::vector<spec_part> parts;
-    section();
+  std::vector<spec_section> read() {
+    std::vector<spec_section> all;
     do {
-      parts.push_back(part());
-      skip();
-    } while (take('|'));
-    if (at_ < text_.size()) refuse_spec(column(), text_.substr(at_, 1), "a part ends with ( or |");
-    return parts;
+      spec_section made = section();
+      do {
+        made.parts.push_back(part());
+      } while (take('|'));
+      for (spec_section const& each : all) {
+        if (each.name == made.name) refuse_twice(made.column, made.name, each.column);
+      }
+      all.push_back(std::move(made));
+    } while (take(';'));
+    if (at_ < text_.size()) refuse_spec(column(), text_.substr(at_, 1), "a part ends with (, | or ;");
+    return all;
   }
 
  private:
@@ -105,18 +123,22 @@ class spec_reader {
   }
   [[nodiscard]] std::string_view found() const { return text_.substr(at_, 1); }
 
-  /// The name of the section, `evict:`, which may be left out.
-  void section() {
+  /// The name of a section, `evict:`, which may be left out.
+  spec_section section() {
     skip();
     std::size_t const begin = at_;
-    int const begins = column();
+    spec_section made;
+    made.column = column();
     std::string_view const name = read_while(in_name);
-    bool const is_section = name == "evict" || name == "admit" || name == "select";
-    if (!is_section || !take(':')) {
+    if (name.empty() || !take(':')) {
       at_ = begin;
-      return;
+      return made;
     }
-    if (name != "evict") refuse_spec(begins, name, "only the section evict: has a text; others are composed in C++");
+    made.name = name;
+    if (name != "admit" && name != "select" && name != "evict") {
+      refuse_spec(made.column, name, accepted("there are the sections", {"admit", "select", "evict"}, name));
+    }
+    return made;
   }
 
   spec_part part() {
@@ -150,11 +172,23 @@ class spec_reader {
 
 }  // namespace detail
 
-/// Splits a spec `name(argument, ...) | name | ...`, which may begin with `evict:`, into its parts, which are views
-/// into the text.
+/// Splits a spec `admit: name(argument, ...) | name; select: ...; evict: ...` into its sections, whose parts are views
+/// into the text. Sections may come in any order, each once; a section without a name is `evict`.
 /// - throws: `invalid_argument` that names the column, the text that was found, and the texts that are accepted.
-[[nodiscard]] inline std::vector<spec_part> split_spec(std::string_view text) {
+[[nodiscard]] inline std::vector<spec_section> split_sections(std::string_view text) {
   return detail::spec_reader(text).read();
+}
+
+/// Splits the spec of an eviction, which may begin with `evict:`, into its parts.
+/// - throws: also if there is another section.
+[[nodiscard]] inline std::vector<spec_part> split_spec(std::string_view text) {
+  std::vector<spec_section> all = split_sections(text);
+  for (spec_section const& each : all) {
+    if (each.name != "evict") {
+      detail::refuse_spec(each.column, each.name, "an eviction has the section evict: alone, and a cache policy all");
+    }
+  }
+  return std::move(all.front().parts);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -40,8 +40,7 @@ struct spec_parts {
   std::optional<reduce_lanes_arguments> reduce{};
   std::optional<put_first_arguments> first{};
   bool limited = false;
-  bool scoped = false;  ///< the budget says who shares it
-  bool triggered = false;
+  bool scoped = false;                                                ///< the budget says who shares it
   std::map<std::string, by_lane<int const>> const* tables = nullptr;  ///< those of the registry
   int budget_column = 1;
   int reduce_column = 0;
@@ -71,9 +70,10 @@ T read_part(spec_part const& from, T made = {}) {
   return made;
 }
 
-inline void once(bool& given, spec_part const& from) {
-  if (given) refuse_spec(from.column, from.name, "there is one before");
-  given = true;
+/// Notes the column of a part that a section may have once. `at` is 0 before.
+inline void once(int& at, spec_part const& from) {
+  if (at != 0) refuse_twice(from.column, from.name, at);
+  at = from.column;
 }
 
 /// The arguments of `budget` in a spec.
@@ -139,7 +139,8 @@ inline any_budget read_budget(spec_part const& from) {
   return made;
 }
 
-inline void add_protection(any_protection& to, spec_part const& from) {
+/// Adds a protection. False if the part is none.
+inline bool add_protection(any_protection& to, spec_part const& from) {
   any_protection more;
   if (from.name == "sinks") {
     more = read_part<sinks>(from);
@@ -156,12 +157,13 @@ inline void add_protection(any_protection& to, spec_part const& from) {
     check_parsed(made, from.column);
     more = made;
   } else {
-    refuse_spec(from.column, from.name, accepted("there are the parts", part_names(), from.name));
+    return false;
   }
   if (to.count == any_protection::most) {
     refuse_spec(from.column, from.name, "at most eight protections are joined");
   }
   to.add(more.parts[0]);
+  return true;
 }
 
 /// True if a budget says who shares it, by name or as its fourth value.
@@ -175,28 +177,27 @@ inline bool says_scope(spec_part const& budget) {
 
 inline spec_parts read_parts(std::vector<spec_part> const& spec) {
   spec_parts made;
+  int limited = 0;
+  int triggered = 0;
   for (std::size_t i = 1; i < spec.size(); ++i) {
     spec_part const& from = spec[i];
     if (from.name == "budget" || from.name == "unlimited") {
-      once(made.limited, from);
+      once(limited, from);
+      made.limited = true;
       made.limit = from.name == "budget" ? read_budget(from) : any_budget(read_part<unlimited>(from));
       made.scoped = says_scope(from);
       made.budget_column = from.column;
     } else if (from.name == "over_budget") {
-      once(made.triggered, from);
+      once(triggered, from);
       made.trigger = read_part<over_budget>(from);
     } else if (from.name == "reduce_lanes") {
-      bool given = made.reduce.has_value();
-      once(given, from);
+      once(made.reduce_column, from);
       set_fields(made.reduce.emplace(), from);
-      made.reduce_column = from.column;
     } else if (from.name == "put_first") {
-      bool given = made.first.has_value();
-      once(given, from);
+      once(made.first_column, from);
       set_fields(made.first.emplace(), from);
-      made.first_column = from.column;
-    } else {
-      add_protection(made.protect, from);
+    } else if (!add_protection(made.protect, from)) {
+      refuse_spec(from.column, from.name, accepted("there are the parts", part_names(), from.name));
     }
   }
   return made;

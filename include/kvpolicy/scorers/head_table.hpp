@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/core/label.hpp>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <string>
@@ -13,8 +14,10 @@ namespace KVPOLICY_NAMESPACE {
 struct head_table {
   by_lane<float const> heads{};  ///< one number for each lane, in memory of the caller that the executor can read;
                                  ///< null: every entry scores 0
+  label table{};                 ///< the name of this table in specs; empty: it has none
 
   static constexpr auto name = "head_table";
+  static constexpr auto fields() { return std::tuple{field{"table", &head_table::table}}; }
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
 
@@ -28,12 +31,13 @@ struct head_table {
 
   friend bool operator==(head_table const& a, head_table const& b) {
     return a.heads.data == b.heads.data && a.heads.sequence == b.heads.sequence && a.heads.layer == b.heads.layer &&
-           a.heads.head == b.heads.head;
+           a.heads.head == b.heads.head && a.table == b.table;
   }
 };
 static_assert(scorer<head_table>);
 
 [[nodiscard]] inline std::string print(head_table const& of) {
+  if (*of.table.text != '\0') return "head_table(table=" + to_string(of.table) + ")";
   return of.heads.data != nullptr ? "head_table(given)" : "head_table";
 }
 
