@@ -60,13 +60,22 @@ struct layers_argument {
   static constexpr auto fields() { return std::tuple{field{"layers", &layers_argument::layers}}; }
 };
 
+/// The argument of `head_table` in a spec.
+struct table_argument {
+  label table{};
+  static constexpr auto fields() { return std::tuple{field{"table", &table_argument::table}}; }
+};
+
 /// Reads the scorer of an admission: one of the alternatives of `Scores`.
 template <class... Scores>
 void read_scorer(spec_part const& from, std::variant<Scores...>& to) {
   auto const one = [&]<class Score>(Score made) {
     if (from.name != Score::name) return false;
-    set_fields(made, from);
-    check_parsed(made, from.column);
+    if constexpr (std::same_as<Score, head_table>) {
+      made.table = read_part<table_argument>(from).table;
+    } else {
+      made = read_part<Score>(from);
+    }
     to = made;
     return true;
   };

@@ -17,7 +17,6 @@ struct head_table {
   label table{};                 ///< the name of this table in specs; empty: it has none
 
   static constexpr auto name = "head_table";
-  static constexpr auto fields() { return std::tuple{field{"table", &head_table::table}}; }
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
 
