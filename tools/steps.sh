@@ -44,6 +44,27 @@ step() {
   printf '== %s: %s, %d s\n' "$heading" "$([[ $status -eq 0 ]] && echo ok || echo FAILED)" $((SECONDS - started))
 }
 
+# beside <name> <command>...: begins it while other steps run, for a later step: step <heading> result_of <name>
+beside() {
+  local name=$1
+  shift
+  (
+    set +e # as in step
+    (
+      set -e
+      "$@"
+    ) > "$scratch/$name.log" 2>&1
+    echo $? > "$scratch/$name.status"
+  ) &
+}
+
+# result_of <name>: waits for what `beside` began, prints what it printed, and fails if it failed.
+result_of() {
+  until [[ -s $scratch/$1.status ]]; do sleep 0.2; done
+  cat "$scratch/$1.log"
+  return "$(< "$scratch/$1.status")"
+}
+
 # Repeats what failed. The last line is: N passed, N failed.
 finish() {
   [[ $failed -eq 0 ]] || printf '\nfailed: %s\n' "${broken[@]}"

@@ -281,7 +281,7 @@ void soaked(char const* what, int steps, Schedule const& schedule) {
 /// Only rings say in what order their entries are. Rings are what StreamingLLM makes of lanes.
 template <class Policy>
 void decode(char const* what, Policy const& policy, bool makes_rings) {
-  soaked(what, asked_steps(under_address_sanitizer ? 800 : 1600), [&](std::uint64_t seed, int steps) {
+  soaked(what, asked_steps(under_address_sanitizer ? 400 : 1600), [&](std::uint64_t seed, int steps) {
     decode_soak<Policy> now(policy, seed);
     for (int i = 0; i < steps; ++i) now.step();
     RC_ASSERT((makes_rings ? now.rings : now.disordered) > steps);
@@ -292,7 +292,7 @@ void decode(char const* what, Policy const& policy, bool makes_rings) {
 
 TEST_SUITE("lifecycle/soak") {
   TEST_CASE("requests come and go under every applier") {
-    int const steps = asked_steps(under_address_sanitizer ? 800 : 1600);
+    int const steps = asked_steps(under_address_sanitizer ? 400 : 1600);
     soaked("compact", steps, serve<llama_mock<engines::llama_cpp>, applier::compact>);
     soaked("mask", steps, serve<llama_mock<engines::llama_cpp>, applier::mask>);
     soaked("dead_slot", steps, serve<sglang_mock, applier::dead_slot>);
