@@ -290,6 +290,9 @@ CONTRAST = """(() => {
 })()"""
 
 
+NEXT_FRAME = "new Promise((done) => { requestAnimationFrame(() => done()); setTimeout(done, 2000); })"
+
+
 def check_looks(page: Page):
     for theme in ("light", "dark"):
         for width in WIDTHS:
@@ -301,6 +304,7 @@ def check_looks(page: Page):
             yield ratio >= 4.5, f"characters stand out in {theme}, compared with '{versus}': {ratio:.2f} >= 4.5"
         choose(page, "versus", "")
     page.look(WIDTHS[0], "light")
+    page.run(NEXT_FRAME)  # the page hears of its new surroundings by then, and not after the click
     before = page.run("getComputedStyle(document.body).backgroundColor")
     page.run("find('theme').click()")
     yield page.run("getComputedStyle(document.body).backgroundColor") != before, "the button changes the theme"

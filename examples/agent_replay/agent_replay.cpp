@@ -60,6 +60,7 @@ nlohmann::json whole_run(options const& with, std::vector<metrics> const& rows, 
                      {"side_by_side", with.sessions},
                      {"turns", with.turns},
                      {"budget", with.budget},
+                     {"read_cost", with.read_cost},
                      {"slots", with.slots},
                      {"span", with.span},
                      {"holes", !with.no_holes},
@@ -70,7 +71,12 @@ nlohmann::json whole_run(options const& with, std::vector<metrics> const& rows, 
                      {"threads", with.threads},
                      {"rows", nlohmann::json::array()}};
   if (!skipped.empty()) all["skipped"] = skipped;
-  for (metrics const& one : rows) all["rows"].push_back(as_json(one));
+  for (metrics const& one : rows) {
+    nlohmann::json row = as_json(one);
+    kv::served_tokens const served{one.sent - one.found, 1, static_cast<double>(one.effective_reads)};
+    row["prefill_token_equivalents"] = kv::prefill_token_equivalents({&served, 1}, with.read_cost);
+    all["rows"].push_back(std::move(row));
+  }
   return all;
 }
 

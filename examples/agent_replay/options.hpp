@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +28,7 @@ struct options {
   float lambda = 0.5f;
   bool normalize = false;
   bool no_cross_attention = false;
+  double read_cost = 0.01;
   int budget = 320;
   int sessions = -1;
   int turns = -1;
@@ -50,6 +52,8 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_flag("--normalize", to.normalize, "intent_kv adds unit vectors to its memory");
   app.add_flag("--no-cross-attention", to.no_cross_attention, "intent_kv learnable goes without its context");
   app.add_option("--budget", to.budget, "tokens of a session after its turn's decision");
+  app.add_option("--read-cost", to.read_cost,
+                 "the cost of reading an entry, of prefilling a token: for the JSON's PTE");
   app.add_option("--sessions", to.sessions, "sessions side by side");
   app.add_option("--turns", to.turns, "turns of a session, of 100 bytes each");
   app.add_option("--rounds", to.rounds, "times that so many sessions run, with new conversations each time");
@@ -74,6 +78,8 @@ inline void settle(options& with) {
   kv::expects(with.sessions >= 1 && with.sessions <= 64, call, "--sessions", with.sessions, "1 to 64 sessions");
   kv::expects(with.rounds >= 1 && with.rounds <= 1000, call, "--rounds", with.rounds, "1 to 1000 rounds");
   kv::expects(with.budget >= 1, call, "--budget", with.budget, "a session keeps at least one token");
+  kv::expects(with.read_cost >= 0 && std::isfinite(with.read_cost), call, "--read-cost", with.read_cost,
+              "it is at least 0, and finite");
   kv::expects(with.slots >= 2 && with.slots <= 1'000'000, call, "--slots", with.slots, "2 to 1000000 slots");
   kv::expects(with.threads >= 1 && with.threads <= 256, call, "--threads", with.threads, "1 to 256 threads");
   kv::expects(with.span == "message" || with.span == "question", call, "--span", with.span,

@@ -92,7 +92,7 @@ struct contender {
 [[nodiscard]] std::vector<contender> gated();                ///< TRIM-KV, WG-KV
 [[nodiscard]] std::vector<contender> more_evictions();
 [[nodiscard]] std::vector<contender> compositions();  ///< of admission, selection and eviction
-/// The policy of a user's spec. Methods that are defined as deciding after every forward do so.
+/// The policy of a user's spec: an eviction, or an admission, a selection and an eviction together.
 /// - throws: `invalid_argument` if the spec is not one of a policy.
 [[nodiscard]] contender written(std::string const& spec, std::string name);
 

@@ -1,14 +1,8 @@
-// The evictions that only the whole table has, and those that a user writes.
+// The evictions that only the whole table has.
 #include "../value_aware.hpp"
 #include "engine.hpp"
 
 namespace demo {
-namespace {
-
-/// The shipped scorers and the scorer of this program, by name.
-kv::registry known_scorers() { return kv::shipped().add(value_aware{}); }
-
-}  // namespace
 
 std::vector<contender> more_evictions() {
   using tinylm::when;
@@ -20,18 +14,6 @@ std::vector<contender> more_evictions() {
                    return kv::eviction{.score = value_aware{}, .protect = kv::recent{16}, .budget = kv::per_lane{n}};
                  }),
   };
-}
-
-contender written(std::string const& spec, std::string name) {
-  kv::any_policy const policy = kv::parse(spec, known_scorers());
-  std::string const scorer = kv::to_string(policy).substr(0, kv::to_string(policy).find_first_of("( "));
-  bool const streams = scorer == "streaming_llm" || scorer == "h2o" || scorer == "tova";
-  contender made = contestant(
-      std::move(name), streams ? tinylm::when::every_forward : tinylm::when::after_prefill,
-      [policy](int) { return policy; }, scorer != "intent_kv");
-  made.budgeted = false;
-  made.own_budget = true;
-  return made;
 }
 
 }  // namespace demo

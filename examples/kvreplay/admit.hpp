@@ -8,24 +8,23 @@
 
 namespace kvreplay {
 
-/// One number for every KV head of every layer, [L,Hkv], from a file with a single tensor or one named `retrieval`.
+/// One number for every KV head of every layer, [L,Hkv].
 class head_numbers {
  public:
+  /// From a file with a single tensor or one named `retrieval`.
   head_numbers(std::string const& path, kv::shape const& model) : heads_(model.kv_heads) {
     tensors from(path);
     auto const& all = from.file().tensors();
     kv::expects(all.size() == 1 || from.has("retrieval"), "kvreplay", "--set retrieval", path,
                 [&] { return "it has " + std::to_string(all.size()) + " tensors, none of which is retrieval"; });
     std::string const name = all.size() == 1 ? all.begin()->first : "retrieval";
-    array const table = from.read(name, "LK");
-    if (table.shape[0] != model.layers || table.shape[1] != model.kv_heads) {
-      refuse(name, "shape [" + std::to_string(table.shape[0]) + ", " + std::to_string(table.shape[1]) + "]",
-             "the trace has " + std::to_string(model.layers) + " layers of " + std::to_string(model.kv_heads) +
-                 " KV heads");
-    }
-    std::int64_t const wrong = table.first_not_finite(0, table.count());
-    if (wrong >= 0) refuse(name, kv::to_string(table.value(wrong)), "it is finite");
-    for (std::int64_t i = 0; i < table.count(); ++i) values_.push_back(table.value(i));
+    take(from.read(name, "LK"), name, model);
+  }
+  /// From the tensor `table.NAME` of the trace.
+  head_numbers(trace const& of, std::string const& name) : heads_(of.shape().kv_heads) {
+    auto const found = of.table.find(name);
+    if (found == of.table.end()) refuse("table." + name, "missing", "the admission reads it");
+    take(found->second, "table." + name, of.shape());
   }
 
   /// The numbers of some layers, which live as long as this object.
@@ -39,6 +38,20 @@ class head_numbers {
   }
 
  private:
+  void take(array const& table, std::string const& name, kv::shape const& model) {
+    std::vector<std::int64_t> const wanted{model.layers, model.kv_heads};
+    if (!std::equal(table.shape.begin(), table.shape.end(), wanted.begin(), wanted.end())) {
+      std::string shape;
+      for (std::int64_t const each : table.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(each);
+      refuse(name, "shape [" + shape + "]",
+             "the trace has " + std::to_string(model.layers) + " layers of " + std::to_string(model.kv_heads) +
+                 " KV heads");
+    }
+    std::int64_t const wrong = table.first_not_finite(0, table.count());
+    if (wrong >= 0) refuse(name, kv::to_string(table.value(wrong)), "it is finite");
+    for (std::int64_t i = 0; i < table.count(); ++i) values_.push_back(table.value(i));
+  }
+
   int heads_;
   std::vector<float> values_;
   std::list<std::vector<float>> tables_;

@@ -7,26 +7,15 @@
 #include <utility>
 
 #include "admit.hpp"
-#include "groups.hpp"
+#include "by_spec.hpp"
+#include "go_through.hpp"
 #include "replay.hpp"
 #include "report.hpp"
 #include "select.hpp"
 #include "shares.hpp"
-#include "write.hpp"
 
 namespace kvreplay {
 namespace {
-
-/// Draws a progress bar on a terminal.
-void show_progress(int done, int of) {
-  static int shown = -1;
-  int const percent = static_cast<int>(100LL * done / std::max(1, of));
-  if (isatty(2) == 0 || percent == shown) return;
-  shown = percent;
-  fmt::print(stderr, "\r[{:=<{}}{:{}}] {:3}%{}", "", percent / 4, "", 25 - percent / 4, percent,
-             done == of ? "\n" : "");
-  std::fflush(stderr);
-}
 
 /// Sets the policy's buffer to its minimum: a prefill is one decision, which does not wait for a buffer to fill.
 any_policy without_buffer(any_policy const& policy, registry const& known) {
@@ -51,31 +40,6 @@ std::vector<std::string> with_rows_there(options const& with, trace const& of) {
   if (given != set.end()) set.erase(given);
   set.push_back("window=" + std::to_string(rows));
   return set;
-}
-
-/// Replays each group of layers as `make(part, group)` says, writes and prints. The file of results gets its name when
-/// everything has succeeded, printing included.
-template <class Make>
-void go_through(options const& with, trace& of, policy_text const& policy, Make const& make, stopwatch& whole) {
-  using replay_of_part = typename decltype(make(of, group_of_layers{}))::element_type;
-  std::optional<result_writer> out;
-  if (!with.out.empty()) out.emplace(with, of);
-  grouped_replay<replay_of_part> by(with, of, make);
-  results& found = by.run(show_progress);
-  bool begun = false;
-  auto const write = [&](int layer) {
-    if (out && !std::exchange(begun, true)) out->begin(found);
-    if (out) out->layer(by, layer);
-  };
-  by.carry_out(write, show_progress);
-  stopwatch watch;
-  if (out) out->finish(found);
-  found.ms.write += watch.lap();
-  found.ms.total = whole.lap();
-  auto const all = summary(with, of, policy, found);
-  with.json ? fmt::print("{}\n", all.dump(1)) : print_summary(all);
-  examples::flush_standard_output();
-  if (out) out->commit();
 }
 
 /// True if a ratio is one of all entries of the trace, although there are several decisions.
@@ -219,12 +183,7 @@ void read_pages(options const& with, trace& of, stopwatch& whole) {
   auto const fields = fields_of<quest_fields>(with);
   refuse_options(with, {{"--sinks", with.sinks}, {"--protect", with.protect.empty() ? "" : with.protect.front()}});
   quest_selection const policy = selection_of(fields, with);
-  auto const make = [&](trace& part, group_of_layers const& group) {
-    quest_selection now = policy;
-    if (group.without_policy) now.dense_layers = part.shape().layers;
-    return std::make_unique<selection_replay>(with, part, now);
-  };
-  go_through(with, of, {kv::to_string(fields) + " | " + kv::to_string(policy.budget)}, make, whole);
+  replay_selection(with, of, policy, kv::to_string(fields) + " | " + kv::to_string(policy.budget), whole);
 }
 
 int work(options const& with) {
@@ -240,7 +199,10 @@ int work(options const& with) {
     fmt::print("{}\n", description(of).dump(with.json ? -1 : 1));
     return 0;
   }
-  if (!with.spec.empty()) return evict(with, of, whole), 0;
+  if (!with.spec.empty()) {
+    auto const by = with.section == "admit" ? admit_by_spec : with.section == "select" ? select_by_spec : evict;
+    return by(with, of, whole), 0;
+  }
   auto const by = with.policy == wg_kv_fields::name             ? admit_by_gate
                   : with.policy == kvzap_fields::name           ? admit_by_number
                   : with.policy == attention_gate_fields::name  ? admit_by_attention_gate

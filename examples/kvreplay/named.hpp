@@ -202,8 +202,17 @@ struct policy_info {
   return all;
 }
 
+/// Checks that the replay of a section has the mode.
+inline void check_section(options const& with) {
+  bool const selects = with.section == "select";
+  bool const has = selects ? with.how == mode::select : with.how == mode::prefill || with.how == mode::decode;
+  kv::expects(has, "kvreplay", "--mode", with.mode_name,
+              selects ? "a selection has the mode select" : "an admission has the modes prefill and decode");
+}
+
 /// Checks that the policy of the command line exists and has the mode.
 inline void check_named(options const& with) {
+  if (with.section != "evict") return check_section(with);
   std::vector<policy_info> const all = all_policies();
   auto const found = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.name == with.policy; });
   if (found == all.end()) {

@@ -30,6 +30,7 @@ enum class mode { prefill, decode, turns, select, chunks };
 
 struct options {
   std::string trace, policy, spec, out;
+  std::string section = "evict";  ///< of the spec: admit, select or evict
   std::vector<std::string> set, protect, no_policy;
   std::string budget, ratio, rounding, scope, floor, sinks, recent, granularity, reduce;
   std::string mode_name = "prefill", layout_name = "compact", device = examples::device_name;
@@ -192,7 +193,11 @@ inline void settle(options& with) {
   kv::expects(!with.trace.empty(), "kvreplay", "trace", "missing", "a safetensors file is replayed");
   if (!with.spec.empty()) {
     check_spec_alone(with);
-    with.policy = kv::split_spec(with.spec).front().name;
+    auto const sections = kv::split_sections(with.spec);
+    kv::expects(sections.size() == 1, "kvreplay", "--spec", with.spec,
+                "one section is replayed: admit, select or evict");
+    with.section = sections.front().name;
+    with.policy = sections.front().parts.front().name;
   }
   kv::expects(with.describe || !with.policy.empty(), "kvreplay", "--policy", "missing", "--list prints their names");
   examples::expect_no_input("kvreplay", "--out", with.out, {with.trace});

@@ -1,6 +1,7 @@
 // A sequence that the model reads and writes under a cache policy of admission, selection and eviction.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/kvpolicy.hpp>
 #include <string>
 #include <type_traits>
@@ -40,7 +41,7 @@ class cache_session {
   /// An empty sequence.
   /// - throws: `invalid_argument` if the policy needs a gate that is missing, or a gate belongs to another model.
   cache_session(model& with, Executor& exec, Policy const& policy, cache_options const& options = {})
-      : cache_session(with, exec, policy, options, asked(options.gates)) {}
+      : cache_session(with, exec, policy, options, asked(policy, options.gates)) {}
 
   /// Continues a text that was read under the same admission.
   cache_session(model& with, Executor& exec, read_text& from, Policy const& policy, cache_options const& options = {})
@@ -48,7 +49,7 @@ class cache_session {
     text_ = from.text;
     logits_ = from.logits;
     counters_.policy_seconds = from.policy_seconds + (asks_write ? from.rows.write_seconds() : 0) +
-                               (asks_retention ? from.rows.retention_seconds() : 0);
+                               (asks_retention(policy) ? from.rows.retention_seconds() : 0);
     timed(counters_.policy_seconds, [&] {
       cache_.begin(from.rows);
       cache_.ingest(from.rows);
@@ -116,7 +117,15 @@ class cache_session {
   static constexpr bool scores_by =
       requires(Part const& part) { requires std::same_as<std::remove_cvref_t<decltype(part.score)>, Score>; };
   static constexpr bool asks_write = scores_by<kv::write_gate, decltype(Policy::admit)>;
-  static constexpr bool asks_retention = scores_by<kv::trim_kv, decltype(Policy::evict)>;
+  static bool asks_retention(Policy const& policy) {
+    if constexpr (requires { policy.evict.needs(); }) {
+      auto const names = policy.evict.needs();
+      return std::find(names.begin(), names.end(), kv::log_beta::name) != names.end();
+    } else {
+      static_cast<void>(policy);
+      return scores_by<kv::trim_kv, decltype(Policy::evict)>;
+    }
+  }
 
   cache_session(model& with, Executor& exec, Policy const& policy, cache_options const& options,
                 gate_weights const& gates)
@@ -128,14 +137,14 @@ class cache_session {
         rows_(with.about().shape(), room_for(policy) + options.bound + options.chunk),
         queries_(with.about().shape(), options.chunk) {
     kv::expects(gates.write.there() || !asks_write, "cache_session", "gates.write", "none", "the policy admits by it");
-    kv::expects(gates.retention.there() || !asks_retention, "cache_session", "gates.retention", "none",
+    kv::expects(gates.retention.there() || !asks_retention(policy), "cache_session", "gates.retention", "none",
                 "the policy evicts by it");
   }
 
   /// The gates that the policy needs.
-  static gate_weights asked(gate_weights const& all) {
+  static gate_weights asked(Policy const& policy, gate_weights const& all) {
     return {asks_write ? all.write : kv::write_gate_weights{},
-            asks_retention ? all.retention : kv::retention_gate_weights{}};
+            asks_retention(policy) ? all.retention : kv::retention_gate_weights{}};
   }
   static int room_for(Policy const& policy) {
     if constexpr (admits) {

@@ -6,6 +6,7 @@
 #else
 
 // IWYU pragma: begin_exports
+#include <kvpolicy/accounting/cost.hpp>
 #include <kvpolicy/accounting/explain.hpp>
 #include <kvpolicy/admission/admission.hpp>
 #include <kvpolicy/admission/dual.hpp>

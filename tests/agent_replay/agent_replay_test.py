@@ -47,6 +47,13 @@ class AgentReplay(unittest.TestCase):
         for row in self.rows[1:]:
             self.assertLess(row["effective_kv_reads"], self.full["raw_kv_reads"], row["name"])
 
+    def test_the_cost_is_what_was_prefilled_and_a_share_of_what_was_read(self):
+        for row in self.rows:
+            prefilled = row["prompt_tokens"] - row["prefix_hit_tokens"]
+            self.assertAlmostEqual(row["prefill_token_equivalents"], prefilled + 0.01 * row["effective_kv_reads"], places=6)
+        best = min(self.rows, key=lambda row: row["prefill_token_equivalents"])
+        self.assertNotEqual(best["layout"], "compact")  # what must be read again costs more than what is not read
+
     def test_on_dead_slots_the_prefix_cache_goes_on_matching_and_after_compaction_it_does_not(self):
         self.assertGreater(self.full["prefix_hit_rate"], 0.5)
         for policy in ("intent_kv", "snapkv", "h2o", "streaming_llm"):

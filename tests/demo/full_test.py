@@ -24,6 +24,17 @@ own = run(demo, *FEW, "--policy", "snapkv(window=16) | sinks(4) | budget(64)", "
 expect(own.returncode == 0, f"policies of a user: {own.stderr}")
 names = [line.split()[0] for line in own.stdout.splitlines() if line and not line.startswith(("tinylm", " ", "policy", "In "))]
 expect(names == ["full", "yours", "yours"] * 2, f"policies of a user: {names}")
+three = "admit: write_gate | at_least(0.0033) | window(16); select: quest(page=16) | budget(96) | dense(0); evict: trim_kv | budget(48)"
+own = run(demo, *FEW, "--policy", three, "--policy", "admit: head_table | sinks(4) | window(60)", "--policy", "trim_kv | budget(64)",
+          "--policy", "select: quest | budget(64); evict: knorm | budget(128)", "--report", "sections.html")
+expect(own.returncode == 0, f"specs with sections: {own.stderr}")
+names = [line.split()[0] for line in own.stdout.splitlines() if line and not line.startswith(("tinylm", " ", "policy", "In "))]
+expect(names == ["full"] + ["yours"] * 4 + ["full"] + ["yours"] * 4, f"specs with sections: {names}")
+expect("admit: write_gate | at_least(least=0.0033, strict=false, unbounded=false) | window(16); select: quest(page=16" in own.stdout
+       and "; evict: trim_kv(" in own.stdout, f"the spec is printed in full: {own.stdout}")
+refused(demo, ["--policy", "admit: write_gate; evict: h2o | budget(64)"], "demo: --policy = admit: write_gate", "an eviction gets no ")
+refused(demo, ["--policy", "admit: carried(name=mine)"], "demo: --policy = admit: carried", "born with no numbers")
+refused(demo, ["--policy", "admit: write_gate; admit: write_gate"], "parse: column 20", "")
 refused(demo, ["--policy", "nope | budget(4)"], "", "")
 refused(demo, ["--layout", "nope"], "demo: --layout = nope, but ", "there are compact, list_rewrite, dead_slot, mask and overwrite")
 refused(demo, ["--check", "--policies", "snapkv"], "demo: --check = without full", "shares of the full cache's recall")

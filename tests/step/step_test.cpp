@@ -11,107 +11,12 @@
 #include "support/dice.hpp"
 #include "support/dual_engine.hpp"
 #include "support/error_of.hpp"
+#include "support/stepping.hpp"
 
 namespace {
 
 namespace kv = kvpolicy;
 using namespace kvpolicy_test;
-
-/// One number for each lane and position, the same whenever it is asked.
-float number_of(int lane, int position, unsigned salt) {
-  unsigned const mixed =
-      (static_cast<unsigned>(position) * 2654435761u) ^ (static_cast<unsigned>(lane) * 40503u + salt);
-  return static_cast<float>((mixed * 2246822519u) >> 8) / static_cast<float>(1u << 24);
-}
-float gate_of(int lane, int position) { return number_of(lane, position, 1); }
-float log_beta_of(int lane, int position) { return -0.02f * number_of(lane, position, 77) - 1e-4f; }
-
-/// One sequence under any cache policy with an admission; numbers of each new token are told when it is written.
-template <class Policy>
-class stepping {
- public:
-  explicit stepping(Policy const& steps)
-      : policy(steps),
-        engine({.rows = 8, .page = 4, .pages = 400, .bound = 256}),
-        both(engine.view()),
-        held(kv::make_state(exec, policy, both)),
-        plans(kv::make_plan(exec, policy, both)) {}
-
-  void step() {
-    kv::step(
-        exec, policy, kv::signals{both.window.lanes}, both, held, plans, {.tokens = 1, .position = length},
-        [&] { forward(); }, &told);
-    ++length;
-  }
-  [[nodiscard]] std::vector<int> pages_of(int lane) const {
-    kv::lane const this_lane = both.window.lanes.at(lane);
-    int const* const position = both.global.entries.lanes.position.row(this_lane);
-    return {position, position + *both.global.entries.lanes.count.row(this_lane)};
-  }
-
-  Policy policy;
-  kv::host_executor exec;
-  dual_engine engine;
-  kv::dual_cache both;
-  kv::dual_state<kv::host_executor> held;
-  kv::step_plan<kv::host_executor> plans;
-  kv::step_stats told;
-  int length = 0;
-  std::vector<std::vector<int>> read;  ///< pages that each lane read in the latest step
-  bool lists_read = true;
-
- private:
-  template <class Signal>
-  Signal numbers(float (*of)(int, int), std::vector<float>& values) {
-    for (int i = 0; i < engine.lanes(); ++i) values[static_cast<std::size_t>(i)] = of(i, length);
-    Signal fresh;
-    fresh.base = reinterpret_cast<std::byte const*>(values.data());
-    fresh.head = fresh.entry = 4;
-    fresh.layer = 8;
-    fresh.entries = 1;
-    return fresh;
-  }
-
-  void forward() {
-    for (int i = 0; i < engine.lanes(); ++i) {
-      kv::lane const this_lane = both.window.lanes.at(i);
-      dual_engine::write(both.window, this_lane, *both.window.lanes.count.row(this_lane) - 1, length);
-    }
-    kv::observe(
-        exec, policy,
-        kv::signals{both.window.lanes, numbers<kv::gate>(gate_of, gates_), numbers<kv::log_beta>(log_beta_of, betas_)},
-        held);
-    if constexpr (!std::is_same_v<decltype(policy.select), kv::omitted>) {
-      select();
-    }
-  }
-
-  void select() {
-    for (std::size_t i = 0; i < query_.size(); ++i) query_[i] = number_of(static_cast<int>(i), length, 5) - 0.5f;
-    kv::queries rows;
-    rows.base = reinterpret_cast<std::byte const*>(query_.data());
-    rows.dims = 4;
-    rows.layer = 4 * 16;
-    rows.head = 16;
-    rows.row = 16;
-    rows.heads = 4;
-    rows.rows = 1;
-    rows.position = {&length, 0, 0, 0};
-    read.clear();
-    for (int layer = 0; layer < 2; ++layer) {  // as an engine does: layer by layer
-      kv::lanes const batch = both.global.entries.lanes.layers_only(layer, layer + 1);
-      kv::select_pages(exec, policy, kv::signals{batch, rows}, held.global, plans);
-      for (int i = 0; lists_read && i < 2; ++i) {
-        auto const listed = plans.selecting->keep().listed(i);
-        read.emplace_back(listed.begin(), listed.end());
-      }
-    }
-  }
-
-  std::vector<float> gates_ = std::vector<float>(4);
-  std::vector<float> betas_ = std::vector<float>(4);
-  std::vector<float> query_ = std::vector<float>(32);
-};
 
 /// What pages hold by definition: gates at the window's exit, then the lowest (t - p) log beta goes, t the newest.
 std::vector<std::vector<int>> expected(int length, int window, float threshold, int budget) {

@@ -29,6 +29,16 @@ void check_state(char const* call, State const& state, std::tuple<Recorders...> 
           "make_state makes it for the policy that observes and decides");
 }
 
+/// Calls visit(kind) for each kind of rows that a recorder reads. Erased recorders say it themselves.
+template <class Recorder, class Visit>
+void visit_kinds_of_rows_of([[maybe_unused]] Recorder const& keeps, Visit const& visit) {
+  if constexpr (requires { keeps.visit_kinds_of_rows(visit); }) {
+    keeps.visit_kinds_of_rows(visit);
+  } else {
+    visit_kinds_of_rows(typename Recorder::needs{}, visit);
+  }
+}
+
 /// Makes the state of a batch: the columns of these recorders, in their order. `slack`: see `state`.
 template <executor Executor, class... Recorders>
 state<Executor> state_of(Executor& exec, std::tuple<Recorders...> const& recorders, cache const& in, int slack = 0) {
@@ -36,17 +46,25 @@ state<Executor> state_of(Executor& exec, std::tuple<Recorders...> const& recorde
   if constexpr ((fits<forgetting_hooks<Recorders, Executor>>() && ...)) {
     std::apply([&](auto const&... each) { (made.add(each), ...); }, recorders);
   }
-  (visit_kinds_of_rows(typename Recorders::needs{},
-                       [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); }),
-   ...);
+  auto const count = [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); };
+  std::apply([&](auto const&... each) { (visit_kinds_of_rows_of(each, count), ...); }, recorders);
   return made;
 }
 
-/// Calls `check_rows` of the signals that these recorders read and the engine gives, if the host can read them.
+/// Calls `check_rows` of the signals that these recorders read and the engine gives, if the host can read them. Erased
+/// recorders also refuse signals that are missing.
 template <class Backend, class... Recorders, class Given>
-void refuse_recorded_rows(std::tuple<Recorders...> const&, [[maybe_unused]] char const* call,
+void refuse_recorded_rows(std::tuple<Recorders...> const& recorders, [[maybe_unused]] char const* call,
                           [[maybe_unused]] Given const& in) {
-  (refuse_rows<Backend>(call, typename Recorders::needs{}, in), ...);
+  [[maybe_unused]] auto const one = [&]<class Recorder>(Recorder const& keeps) {
+    if constexpr (requires { keeps.refuse(call, in); }) {
+      keeps.refuse(call, in);
+    } else {
+      static_cast<void>(keeps);
+      refuse_rows<Backend>(call, typename Recorder::needs{}, in);
+    }
+  };
+  std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
 }
 
 /// Calls `observe` of the recorders [At, End) of a tuple, whose columns are in `state` in the tuple's order. It skips a

@@ -31,10 +31,18 @@ using picking_verb = decltype(verb_that_picks<decltype(pick_of(std::declval<Poli
 template <class Policy>
 using verbs_of_decision = joined_verbs<decltype(verbs_of<score_of<Policy>>()), verbs<picking_verb<Policy>>>;
 
-/// The bytes of scratch that `observe` of these recorders needs.
+/// The bytes of scratch that `observe` of these recorders needs. Erased recorders say it themselves.
 template <class Backend, class... Recorders>
-std::size_t scratch_to_observe(std::tuple<Recorders...> const&, shape const& model, lanes const& batch) {
-  return std::max({std::size_t{0}, scratch_of_verbs<Backend>(verbs_of<Recorders>(), model, batch)...});
+std::size_t scratch_to_observe(std::tuple<Recorders...> const& recorders, shape const& model, lanes const& batch) {
+  [[maybe_unused]] auto const one = [&]<class Recorder>(Recorder const& keeps) {
+    if constexpr (requires { keeps.scratch(model, batch); }) {
+      return keeps.scratch(model, batch);
+    } else {
+      static_cast<void>(keeps);
+      return scratch_of_verbs<Backend>(verbs_of<Recorder>(), model, batch);
+    }
+  };
+  return std::apply([&](auto const&... each) { return std::max({std::size_t{0}, one(each)...}); }, recorders);
 }
 
 /// The bytes of scratch that `decide` or `select_pages` needs.

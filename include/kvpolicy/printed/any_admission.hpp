@@ -97,6 +97,7 @@ inline any_admission read_admission(std::vector<spec_part> const& parts,
     }
     table->heads = found->second;
   }
+  made.pick.unbounded = scorer.name != write_gate::name;  // only gates lie between 0 and 1
   int window = 0;
   int pick = 0;
   int cap = 0;
@@ -107,7 +108,7 @@ inline any_admission read_admission(std::vector<spec_part> const& parts,
       made.window = read_part<count_argument>(from, {made.window}).tokens;
     } else if (from.name == at_least::name) {
       once(pick, from);
-      made.pick = read_part<at_least>(from);
+      made.pick = read_part<at_least>(from, {.unbounded = made.pick.unbounded});
     } else if (from.name == "cap") {
       once(cap, from);
       made.cap = read_part<count_argument>(from, {made.cap}).tokens;

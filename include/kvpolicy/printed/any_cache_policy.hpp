@@ -3,18 +3,46 @@
 
 #include <kvpolicy/printed/any_admission.hpp>
 #include <kvpolicy/printed/registry.hpp>
+#include <kvpolicy/step/cache_policy.hpp>
 #include <optional>
 
 namespace KVPOLICY_NAMESPACE {
 
 /// The three sections of a spec, each of which may be absent. It is what `cache_policy` is of typed parts, and prints
-/// alike; each part runs by the calls for parts of its kind.
+/// alike. `visit` gives the `cache_policy` of the sections that are there, which `make_state`, `make_plan` and `step`
+/// accept.
+///
+///     policy.visit([&](auto const& typed) { run_engine(typed); });
 template <executor Executor>
 struct basic_any_cache_policy {
   std::optional<any_admission> admit{};
   std::optional<any_selection> select{};
   std::optional<basic_any_policy<Executor>> evict{};
   friend bool operator==(basic_any_cache_policy const&, basic_any_cache_policy const&) = default;
+
+  /// Calls visit(policy) with a `cache_policy` of the sections that are there, and returns what it returns, which has
+  /// one type. The admission has the type of its scorer and the eviction is erased, so that `visit` is compiled sixteen
+  /// times.
+  template <class Visit>
+  decltype(auto) visit(Visit const& visit) const {
+    return with_admission([&](auto const& admission) -> decltype(auto) {
+      return with_part(select, [&](auto const& selection) -> decltype(auto) {
+        return with_part(evict, [&](auto const& eviction) -> decltype(auto) {
+          return visit(cache_policy{admission, selection, eviction});
+        });
+      });
+    });
+  }
+
+ private:
+  template <class Part, class Visit>
+  static decltype(auto) with_part(std::optional<Part> const& part, Visit const& visit) {
+    return part ? visit(*part) : visit(omitted{});
+  }
+  template <class Visit>
+  decltype(auto) with_admission(Visit const& visit) const {
+    return admit ? admit->visit(visit) : visit(omitted{});
+  }
 };
 
 /// Such a policy for the host.

@@ -20,6 +20,7 @@
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
 #include <kvpolicy/printed/any_protection.hpp>
+#include <kvpolicy/printed/any_recorders.hpp>
 #include <kvpolicy/printed/any_signals.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/reduce_lanes.hpp>
@@ -57,6 +58,10 @@ class basic_any_policy {
   /// How many entries are kept.
   [[nodiscard]] any_budget const& budget() const { return inner_->budget(); }
 
+  /// The names of the signals that the engine gives: those from which recorders record, in `observe`, and those that
+  /// the scorer reads and no recorder keeps, in `decide`.
+  [[nodiscard]] std::vector<std::string> needs() const { return inner_->needs(); }
+
   friend bool operator==(basic_any_policy const& a, basic_any_policy const& b) { return a.inner_->equals(*b.inner_); }
   friend std::string print(basic_any_policy const& policy) { return policy.inner_->spell(); }
 
@@ -85,12 +90,26 @@ class basic_any_policy {
     return inner_->required_bytes(in, size);
   }
 
+  /// These members are the eviction of a `cache_policy`, whose state also has the columns of other parts.
+  /// The scorer's recorders: their columns are the first of the state.
+  [[nodiscard]] any_recorders<Executor> const& recorders() const { return inner_->recorders(); }
+  /// Checks the policy, the plan and the signals, before anything is changed.
+  void check_beside(char const* call, Executor const& exec, any_signals const& in, cache const& pages,
+                    plan<Executor> const& into) const {
+    inner_->check_beside(call, exec, in, pages, into);
+  }
+  /// Decides, after `check_beside`.
+  void decide_beside(Executor& exec, any_signals const& in, state<Executor> const& state, plan<Executor>& into) const {
+    inner_->decide_beside(exec, in, state, into);
+  }
+
  private:
   struct interface {
     virtual ~interface() = default;
     [[nodiscard]] virtual granularity decides() const = 0;
     [[nodiscard]] virtual budget_scope scope() const = 0;
     [[nodiscard]] virtual any_budget const& budget() const = 0;
+    [[nodiscard]] virtual std::vector<std::string> needs() const = 0;
     [[nodiscard]] virtual std::string spell() const = 0;
     [[nodiscard]] virtual void const* type() const = 0;
     [[nodiscard]] virtual bool equals(interface const& other) const = 0;
@@ -101,20 +120,33 @@ class basic_any_policy {
     [[nodiscard]] virtual std::string explain(plan<Executor>&, int segment, int ordinal) const = 0;
     [[nodiscard]] virtual bool forces(plan<Executor> const&, int segment, int ordinal) const = 0;
     [[nodiscard]] virtual required required_bytes(cache const&, at_once const&) const = 0;
+    [[nodiscard]] virtual any_recorders<Executor> const& recorders() const = 0;
+    virtual void check_beside(char const* call, Executor const&, any_signals const&, cache const&,
+                              plan<Executor> const&) const = 0;
+    virtual void decide_beside(Executor&, any_signals const&, state<Executor> const&, plan<Executor>&) const = 0;
   };
 
   template <class Score>
   struct model final : interface {
     using policy_type = eviction<reduce_lanes<Score>, any_protection, any_budget, top, over_budget>;
+    using bag_type = detail::bag_of<policy_type, any_signals, Executor>;
 
-    explicit model(policy_type const& from) : policy(from) {}
+    explicit model(policy_type const& from) : policy(from), recorders_(recorders_of(policy.score), scorer_name()) {}
     policy_type policy;
+    any_recorders<Executor> recorders_;
 
     static constexpr char tag = 0;
 
     [[nodiscard]] granularity decides() const override { return policy.score.decides; }
     [[nodiscard]] budget_scope scope() const override { return policy.budget.scope(); }
     [[nodiscard]] any_budget const& budget() const override { return policy.budget; }
+    [[nodiscard]] std::vector<std::string> needs() const override {
+      std::vector<std::string> names = recorders_.signals();
+      detail::each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
+        if constexpr (!bag_type::template recorded<Signal>) names.push_back(detail::signal_name(signal));
+      });
+      return names;
+    }
     [[nodiscard]] std::string spell() const override { return to_string(policy); }
     [[nodiscard]] void const* type() const override { return &tag; }
     [[nodiscard]] bool equals(interface const& other) const override {
@@ -127,16 +159,16 @@ class basic_any_policy {
       return kvpolicy::make_plan(exec, policy, in, size);
     }
     void observe(Executor& exec, any_signals const& in, state<Executor>& state) const override {
-      std::apply([&](auto const&... each) { (check_recorder(each, in), ...); }, recorders_of(policy.score));
+      std::apply(
+          [&]<class... Recorders>(Recorders const&...) {
+            (detail::refuse_unrecordable<Recorders>("observe", scorer_name(), in), ...);
+          },
+          recorders_of(policy.score));
       detail::observe_given(exec, policy, in, state);
     }
     void decide(Executor& exec, any_signals const& in, state<Executor> const& state,
                 plan<Executor>& into) const override {
-      using recorders = decltype(recorders_of(policy.score));
-      using bag_type = bag<any_signals, recorders, kvpolicy::state<Executor>>;
-      detail::each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
-        if constexpr (!bag_type::template recorded<Signal>) refuse_missing("decide", in, signal);
-      });
+      refuse_undecidable("decide", in);
       detail::decide_given(exec, policy, in, state, into);
     }
     [[nodiscard]] std::string explain(plan<Executor>& of, int segment, int ordinal) const override {
@@ -149,20 +181,28 @@ class basic_any_policy {
       return kvpolicy::required_bytes<Executor>(policy, in, size);
     }
 
-    template <class Signal>
-    static void refuse_missing(char const* call, any_signals const& in, Signal const* signal) {
-      expects(
-          in.has(signal), call, "signals", [&] { return in.names(); },
-          [&] { return scorer_name() + " needs signal " + detail::signal_name(signal); });
+    [[nodiscard]] any_recorders<Executor> const& recorders() const override { return recorders_; }
+    void check_beside(char const* call, Executor const& exec, any_signals const& in, cache const& pages,
+                      plan<Executor> const& into) const override {
+      detail::check_policy(call, policy, pages.shape);
+      detail::check_plan(call, exec, policy, pages.lanes, pages.shape, into);
+      detail::check_reserved(
+          call, exec, detail::scratch_to_decide<typename Executor::backend, policy_type>(pages.shape, pages.lanes));
+      refuse_undecidable(call, in);
     }
-    /// Refuses a missing signal that a recorder reads, unless the engine gives the signal that the recorder provides.
-    template <class Recorder>
-    static void check_recorder(Recorder const&, any_signals const& in) {
-      if (in.has(static_cast<typename Recorder::provides const*>(nullptr))) return;
-      detail::each_need<typename Recorder::needs>::visit(
-          [&](auto const* signal) { refuse_missing("observe", in, signal); });
+    void decide_beside(Executor& exec, any_signals const& in, state<Executor> const& state,
+                       plan<Executor>& into) const override {
+      auto const recorders = recorders_of(policy.score);
+      detail::decide_checked(exec, policy, bag_type(in, recorders, state), state.model(), into);
     }
-    static std::string scorer_name() {
+
+    /// Refuses a missing signal that the scorer reads and no recorder keeps.
+    static void refuse_undecidable(char const* call, any_signals const& in) {
+      detail::each_need<typename Score::needs>::visit([&]<class Signal>(Signal const* signal) {
+        if constexpr (!bag_type::template recorded<Signal>) detail::refuse_missing(call, scorer_name(), in, signal);
+      });
+    }
+    static char const* scorer_name() {
       if constexpr (requires { std::string(Score::name); }) {
         return Score::name;
       } else {

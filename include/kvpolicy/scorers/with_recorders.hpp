@@ -48,11 +48,13 @@ inline constexpr bool from_birth = [] {
   }
 }();
 
-/// The recorders of a tuple whose values are known when an entry is appended.
+/// The recorders of a tuple whose values are known when an entry is appended. Erased recorders say which of them.
 template <class... Recorders>
 constexpr auto born_of(std::tuple<Recorders...> const& all) {
   auto const one = [](auto const& each) {
-    if constexpr (from_birth<std::remove_cvref_t<decltype(each)>>) {
+    if constexpr (requires { each.born(); }) {
+      return std::tuple{each.born()};
+    } else if constexpr (from_birth<std::remove_cvref_t<decltype(each)>>) {
       return std::tuple{each};
     } else {
       return std::tuple<>{};

@@ -30,9 +30,13 @@ namespace detail {
 template <class Part>
 inline constexpr std::size_t recorders_in = std::tuple_size_v<decltype(recorders_of_part(std::declval<Part const&>()))>;
 
+/// Erased recorders say at run time whether their values are known when an entry is appended.
+template <class Recorder>
+concept erased_recorder = requires(Recorder const& keeps) { keeps.all_born(); };
+
 template <class... Recorders>
 consteval bool all_record_at_append(std::tuple<Recorders...> const*) {
-  return (from_birth<Recorders> && ...);
+  return ((from_birth<Recorders> || erased_recorder<Recorders>) && ...);
 }
 
 /// Beside an admission an eviction may only record values that are known when a token is appended, because its entries
@@ -46,13 +50,36 @@ struct eviction_of_pages {
 template <class Evict>
 struct eviction_by_moving {
   static constexpr bool lists_what_is_kept = [] {
-    if constexpr (is_there<Evict>) {
+    if constexpr (is_there<Evict> && !erased_eviction<Evict>) {
       return !std::same_as<decltype(pick_of(std::declval<Evict const&>())), lowest_one>;
     } else {
       return true;
     }
   }();
 };
+
+/// Which lanes of an eviction decide together.
+template <class Evict>
+granularity decides_of(Evict const& policy) {
+  if constexpr (erased_eviction<Evict>) {
+    return policy.decides();
+  } else {
+    return policy.score.decides;
+  }
+}
+
+/// Refuses an erased eviction beside an admission, if it records values that are not known when a token is appended.
+template <class Evict>
+void check_records_at_append(char const* call, Evict const& policy) {
+  if constexpr (erased_eviction<Evict>) {
+    expects(
+        policy.recorders().all_born(), call, "evict", [&] { return to_string(policy); },
+        [] {
+          return std::string(
+              "beside an admission a policy may only record values that are known when a token is appended");
+        });
+  }
+}
 
 /// Checks the parts that act on pages, before a step changes anything. The caller has checked the cache itself.
 template <executor Executor, class Admit, class Select, class Evict, class... Given>
@@ -68,14 +95,19 @@ void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Sel
   check_state(call, state, recorders_of_pages(policy));
   refuse_counts<backend>(call, pages.lanes);
   if constexpr (is_there<Evict>) {
-    using evicting_type = decltype(evicting(policy));
-    check_policy(call, policy.evict, pages.shape);
-    expects(policy.evict.score.decides == granularity::lane, call, "evict.score.decides",
-            to_string(granularity{policy.evict.score.decides}), "pages are ragged: every lane decides for itself");
-    check_plan(call, exec, policy.evict, pages.lanes, pages.shape, plans.evicting);
-    check_reserved(call, exec,
-                   std::max(scratch_to_decide<backend, evicting_type>(pages.shape, pages.lanes),
-                            scratch_to_apply<backend, compact>(pages)));
+    granularity const decides = decides_of(policy.evict);
+    expects(decides == granularity::lane, call, "evict.score.decides", to_string(decides),
+            "pages are ragged: every lane decides for itself");
+    if constexpr (erased_eviction<Evict>) {
+      auto const seen = in.with(pages.lanes, keys_of(pages), values_of(pages));
+      policy.evict.check_beside(call, exec, seen, pages, plans.evicting);
+    } else {
+      using evicting_type = decltype(evicting(policy));
+      check_policy(call, policy.evict, pages.shape);
+      check_plan(call, exec, policy.evict, pages.lanes, pages.shape, plans.evicting);
+      check_reserved(call, exec, scratch_to_decide<backend, evicting_type>(pages.shape, pages.lanes));
+    }
+    check_reserved(call, exec, scratch_to_apply<backend, compact>(pages));
     check_apart(call, "lanes.count", pages.lanes.count, pages.lanes, granularity::lane, pages.shape);
     check_apart(call, "lanes.position", pages.lanes.position, pages.lanes, granularity::lane, pages.shape);
     in.check(call, pages.shape);

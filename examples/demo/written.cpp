@@ -1,0 +1,75 @@
+// The policies that a user writes as a spec.
+#include <algorithm>
+#include <array>
+
+#include "../value_aware.hpp"
+#include "engine.hpp"
+
+namespace demo {
+namespace {
+
+/// The shipped scorers and the scorer of this program, by name.
+kv::registry known_scorers() { return kv::shipped().add(value_aware{}); }
+
+/// True if an eviction needs the signal.
+bool needs(kv::any_policy const& policy, std::string const& signal) {
+  auto const names = policy.needs();
+  return std::find(names.begin(), names.end(), signal) != names.end();
+}
+
+/// An eviction alone. Methods that are defined as deciding after every forward do so.
+contender written_eviction(kv::any_policy const& policy, std::string name) {
+  std::string const scorer = kv::to_string(policy).substr(0, kv::to_string(policy).find_first_of("( "));
+  bool const streams = scorer == "streaming_llm" || scorer == "h2o" || scorer == "tova";
+  return contestant(
+      std::move(name), streams ? tinylm::when::every_forward : tinylm::when::after_prefill,
+      [policy](int) { return policy; }, scorer != "intent_kv");
+}
+
+/// Refuses parts that need what tinylm's cache of windows and pages does not have.
+void check_signals(kv::any_cache_policy const& policy) {
+  kv::expects(!policy.admit || !std::holds_alternative<kv::carried>(policy.admit->score), "demo", "--policy",
+              kv::to_string(policy), "entries of this model are born with no numbers");
+  if (!policy.evict) return;
+  constexpr std::array given{kv::keys::name, kv::values::name, kv::log_beta::name};
+  for (std::string const& each : policy.evict->needs()) {
+    kv::expects(std::find(given.begin(), given.end(), each) != given.end(), "demo", "--policy", kv::to_string(policy),
+                [&] { return "beside other parts, and with gates, an eviction gets no " + each; });
+  }
+}
+
+/// A cache policy runs in a session of its own type: one for each combination of sections.
+template <class Policy>
+std::unique_ptr<reader> start_session(engine& on, reading& from, Policy const& policy) {
+  constexpr bool admits_by_number = requires { requires std::same_as<decltype(policy.admit.score), kv::carried>; };
+  constexpr bool is_empty = std::same_as<Policy, kv::cache_policy<>>;
+  if constexpr (!admits_by_number && !is_empty) return std::make_unique<cache_reader<Policy>>(on, from, policy);
+  kv::expects(false, "demo", "--policy", kv::to_string(policy), "it was refused before");
+  return nullptr;
+}
+
+/// A policy of several sections, or one that reads gates.
+contender written_sections(kv::any_cache_policy const& policy, std::string name) {
+  check_signals(policy);
+  bool const by_gate = policy.admit && std::holds_alternative<kv::write_gate>(policy.admit->score);
+  bool const by_retention = policy.evict && needs(*policy.evict, kv::log_beta::name);
+  contender made{.name = std::move(name), .needs = {.gates = by_gate || by_retention}};
+  made.spell = [policy](int, int) { return kv::to_string(policy); };
+  made.start = [policy](engine& on, reading& from, int) {
+    return policy.visit([&](auto const& typed) { return start_session(on, from, typed); });
+  };
+  return made;
+}
+
+}  // namespace
+
+contender written(std::string const& spec, std::string name) {
+  kv::any_cache_policy const policy = kv::parse_cache_policy(spec, known_scorers());
+  bool const alone = !policy.admit && !policy.select && !needs(*policy.evict, kv::log_beta::name);
+  contender made = alone ? written_eviction(*policy.evict, std::move(name)) : written_sections(policy, std::move(name));
+  made.budgeted = false;
+  made.own_budget = true;
+  return made;
+}
+
+}  // namespace demo

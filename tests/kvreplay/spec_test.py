@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Compares `--spec` with `--policy` and its options: an eviction, an admission and a selection decide alike by either.
+
+    spec_test.py PROGRAM
+
+Needs numpy; without it every test is skipped, and says so.
+"""
+
+import subprocess
+import unittest
+
+import admission_test
+from admission_test import Small, admitted, run_lane
+from reference_test import PROGRAM, np
+from traces import ragged, read, write_arrays
+
+EVICTIONS = (
+    ("snapkv", "snapkv | budget(12)", ("--budget", 12), {}),
+    ("snapkv", "evict: snapkv(window=3, pool=avg:3) | sinks(2) | budget(12, scope=layer, floor=0.2)",
+     ("--budget", 12, "--sinks", 2, "--budget-scope", "layer", "--floor", 0.2), {"window": 3, "pool": "avg:3"}),
+    ("h2o", "h2o(recent=4) | budget(ratio=0.5)", ("--ratio", 0.5), {"recent": 4}),
+    ("knorm", "knorm | budget(9) | span(5, 7)", ("--budget", 9, "--protect", "5:7"), {}),
+    ("tova", "tova | budget(9) | reduce_lanes(layer, mean)", ("--budget", 9, "--granularity", "layer", "--reduce", "mean"), {}),
+    ("pyramid_kv", "snapkv(window=4, pool=max:7) | budget(10, by=ramp, beta=20)", ("--budget", 10), {"window": 4}),
+    ("fast_kvzip", "carried(name=fast_kvzip) | safe(sinks=4, recent=2) | budget(10, scope=global)", ("--budget", 10), {"window": 2}),
+    ("nacl", "snapkv(window=4, pool=none) | put_first(part=0.75, then=random) | budget(10)", ("--budget", 10), {"window": 4}),
+)
+
+
+@unittest.skipIf(np is None, "there is no numpy")
+class Spec(admission_test.Admission):
+    """Only what is named here: not the inherited tests again."""
+
+    def trace(self, seed, entries=40):
+        made = Small(seed, entries, layers=3, kv_heads=2)
+        for name in ("kvzap", "fast_kvzip"):
+            values = np.random.default_rng(seed).integers(-96, 97, (3, 2, entries)) / 16
+            made.stored[f"birth.{name}"] = ("F32", values.astype(np.float32))
+        made.stored["table.heads"] = ("F32", np.random.default_rng(seed + 1).integers(0, 2, (3, 2)).astype(np.float32))
+        self.write(made)
+        return made
+
+    def by_spec(self, spec, *arguments):
+        done = self.run_spec(spec, *arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), spec)
+        return read(self.out)
+
+    def run_spec(self, spec, *arguments):
+        self.out.unlink(missing_ok=True)
+        return subprocess.run(
+            [PROGRAM, self.path, "--spec", spec, "--out", self.out, "--json", *map(str, arguments)],
+            capture_output=True, text=True, check=False)
+
+    def alike(self, policy, spec, *mode, options=(), **fields):
+        by_policy = self.replay(policy, *mode, *options, **fields)
+        by_spec = self.by_spec(spec, *mode)
+        self.assertEqual(by_policy, by_spec, (policy, spec, mode))
+
+    def test_an_eviction(self):
+        self.trace(1)
+        for policy, spec, options, fields in EVICTIONS:
+            self.alike(policy, spec, "--attend", options=options, **fields)
+        self.alike("h2o", "evict: h2o | budget(8)", "--mode", "decode", "--prefill", 5, options=("--budget", 8))
+
+    def test_an_admission(self):
+        trace = self.trace(2)
+        for mode in (("--attend",), ("--mode", "decode", "--prefill", 9, "--attend")):
+            self.alike("wg_kv", "admit: write_gate | window(8) | at_least(0.5)", *mode, window=8, threshold=0.5)
+            self.alike("wg_kv", "admit: write_gate | at_least(0.25, strict=true) | sinks(2) | window(3) | cap(5)", *mode,
+                       options=("--sinks", 2, "--budget", 5), window=3, threshold=0.25, strict=True)
+            self.alike("kvzap", "admit: carried(name=kvzap) | sinks(4) | window(6) | at_least(-4)", *mode, window=6, sinks=4)
+            self.alike("attention_gate", "admit: write_gate | window(1) | at_least(0.5, strict=true)", *mode)
+            write_arrays(self.folder / "heads.safetensors", {"retrieval": trace.stored["table.heads"]})
+            self.alike("duo_attention", "admit: head_table(table=heads) | sinks(3) | window(7)", *mode,
+                       window=7, sinks=3, retrieval=self.folder / "heads.safetensors")
+            self.alike("local_attention", "admit: head_table | sinks(3) | window(7)", *mode, window=7, sinks=3)
+
+    def test_an_admission_token_by_token(self):
+        trace = self.trace(3)
+        result = self.by_spec("admit: write_gate | window(5) | at_least(0.75)", "--mode", "decode")
+        lanes = [run_lane(admitted(trace.gate[lane], .75), 5) for lane in trace.lanes()]
+        self.assertEqual(ragged(result), [glob + local for glob, local, _ in lanes])
+
+    def test_a_selection(self):
+        self.trace(4, 100)
+        for dense in (0, 2):
+            self.alike("quest", f"select: quest(page=8) | budget(24) | dense({dense})", "--mode", "select", "--attend",
+                       options=("--budget", 24), page=8, dense_layers=dense)
+        self.alike("quest", "select: quest | budget(ratio=0.5) | dense(2)", "--mode", "select", options=("--ratio", 0.5))
+
+    def test_a_wrong_spec_is_refused(self):
+        trace = self.trace(5)
+        for spec, mode, said in (
+            ("admit: write_gate; evict: knorm | budget(8)", (), "one section is replayed: admit, select or evict"),
+            ("admit: write_gate", ("--mode", "turns"), "an admission has the modes prefill and decode"),
+            ("select: quest | budget(8)", (), "a selection has the mode select"),
+            ("admit: write_gates", (), "did you mean write_gate?"),
+            ("admit: write_gate | at_least(2)", (), "at_least.least = 2"),
+            ("admit: head_table(table=none)", (), "tensor table.none = missing, but the admission reads it"),
+            ("admit: carried(name=other)", (), "tensor birth.other = missing"),
+            ("admit: write_gate", ("--layout", "dead_slot"), "of write_gate there are compact, lane_pages and mask"),
+            ("admit: write_gate", ("--budget", 8), "--spec says the whole policy"),
+            ("select: quest | budget(8) | dense(-1)", ("--mode", "select"), "dense"),
+        ):
+            done = self.run_spec(spec, *mode)
+            with self.subTest(spec=spec, mode=mode, said=done.stderr):
+                self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
+                self.assertIn(said, done.stderr)
+        self.write(trace, without=("gate",))
+        self.assertIn("tensor gate = missing, but write_gate admits by it", self.run_spec("admit: write_gate").stderr)
+
+
+def load_tests(loader, _, __):
+    """The tests of this file alone."""
+    return unittest.TestSuite(Spec(name) for name in loader.getTestCaseNames(Spec) if name in vars(Spec))
+
+
+if __name__ == "__main__":
+    if np is None:
+        print("there is no numpy")
+    unittest.main()

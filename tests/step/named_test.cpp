@@ -1,0 +1,181 @@
+// Cache policies by name: a spec with sections steps as the typed policy that prints it.
+
+#include <doctest/doctest.h>
+
+#include <kvpolicy/kvpolicy.hpp>
+#include <string>
+#include <vector>
+
+#include "support/allocation_counter.hpp"
+#include "support/error_of.hpp"
+#include "support/stepping.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+using namespace kvpolicy_test;
+
+/// Calls visit(policy) with the typed policy of a spec that admits by a gate: other admissions are not compiled here.
+template <class Visit>
+void with_gated(std::string const& spec, Visit const& visit) {
+  bool found = false;
+  kv::parse_cache_policy(spec).visit([&](auto const& policy) {
+    if constexpr (requires {
+                    requires std::is_same_v<std::remove_cvref_t<decltype(policy.admit.score)>, kv::write_gate>;
+                  }) {
+      found = true;
+      visit(policy);
+    }
+  });
+  CHECK(found);
+}
+
+/// Steps 120 tokens under a policy and under the spec that it prints, and compares what pages hold and what is read.
+template <class Policy>
+void steps_alike(Policy const& policy) {
+  std::string const spec = kv::to_string(policy);
+  CAPTURE(spec);
+  stepping typed(policy);
+  with_gated(spec, [&](auto const& by_name) {
+    CHECK(kv::to_string(by_name) == spec);
+    stepping named(by_name);
+    std::int64_t kept = 0;
+    for (int t = 0; t < 120; ++t) {
+      typed.step();
+      named.step();
+      for (int i = 0; i < 4; ++i) REQUIRE(named.pages_of(i) == typed.pages_of(i));
+      REQUIRE(named.read == typed.read);
+      REQUIRE(named.told.evicted.logical_kept == typed.told.evicted.logical_kept);
+      REQUIRE(named.told.promoted.promoted == typed.told.promoted.promoted);
+      REQUIRE(named.engine.free_pages() == typed.engine.free_pages());
+      kept += static_cast<std::int64_t>(named.pages_of(t % 4).size());
+    }
+    CHECK(kept > 120 * 4);
+  });
+}
+
+/// The positions that lanes hold after 60 steps of a policy without an admission, step by step.
+template <class Policy>
+std::vector<int> held_without_window(Policy const& policy) {
+  kv::host_executor exec;
+  dual_engine engine({.rows = 4, .page = 4, .pages = 200, .bound = 128});
+  kv::dual_cache both = engine.view();
+  kv::cache& all = both.global.entries;
+  for (int i = 0; i < 4; ++i) {  // all pages at once: this engine has room before it appends
+    for (int page = 0; page < 32; ++page) both.global.table.row(all.lanes.at(i))[page] = 4 + i * 32 + page;
+  }
+  auto state = kv::make_state(exec, policy, all);
+  auto plans = kv::make_plan(exec, policy, all);
+  std::vector<int> seen;
+  for (int t = 0; t < 60; ++t) {
+    kv::step(exec, policy, kv::signals{all.lanes}, all, state, plans, {.tokens = 1, .position = t}, [&] {
+      std::vector<float> betas(4);
+      for (int i = 0; i < 4; ++i) {
+        kv::lane const this_lane = all.lanes.at(i);
+        dual_engine::write(all, this_lane, *all.lanes.count.row(this_lane) - 1, t);
+        betas[static_cast<std::size_t>(i)] = log_beta_of(i, t);
+      }
+      kv::log_beta fresh;
+      fresh.base = reinterpret_cast<std::byte const*>(betas.data());
+      fresh.head = fresh.entry = 4;
+      fresh.layer = 8;
+      fresh.entries = 1;
+      kv::observe(exec, policy, kv::signals{all.lanes, fresh}, state);
+    });
+    for (int i = 0; i < 4; ++i) {
+      kv::lane const this_lane = all.lanes.at(i);
+      int const* const position = all.lanes.position.row(this_lane);
+      seen.insert(seen.end(), position, position + *all.lanes.count.row(this_lane));
+    }
+  }
+  return seen;
+}
+
+auto const admit = kv::policies::wg_kv({.window = 6, .threshold = 0.4f});
+auto const choose = kv::selection{.score = kv::quest{.page = 4}, .budget = kv::per_lane{12}, .dense_layers = 1};
+auto const drop = kv::policies::trim_kv({.budget = 20});
+
+}  // namespace
+
+TEST_SUITE("step/named") {
+  TEST_CASE("a spec steps as the typed policy, with and without each section beside the admission") {
+    steps_alike(kv::cache_policy{.admit = admit, .select = choose, .evict = drop});
+    steps_alike(kv::cache_policy{.admit = admit, .evict = drop});
+    steps_alike(kv::cache_policy{.admit = admit, .select = choose});
+    steps_alike(kv::cache_policy{.admit = admit});
+  }
+
+  TEST_CASE("so does every eviction that may stand beside an admission") {
+    kv::safe const forced{.sinks = 2, .recent = 3};
+    kv::per_lane const budget{14};
+    steps_alike(kv::cache_policy{.admit = admit, .select = choose, .evict = kv::eviction{kv::knorm{}, forced, budget}});
+    steps_alike(kv::cache_policy{.admit = admit, .evict = kv::eviction{kv::streaming_llm{}, forced, budget}});
+    steps_alike(kv::cache_policy{.admit = admit, .evict = kv::eviction{kv::random_scores{}, forced, budget}});
+  }
+
+  TEST_CASE("so does a spec without an admission, whose eviction may record what it likes") {
+    auto const typed = kv::cache_policy{.select = choose, .evict = drop};
+    int visited = 0;
+    kv::parse_cache_policy(kv::to_string(typed)).visit([&](auto const& policy) {
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(policy.admit)>, kv::omitted>) {
+        CHECK(held_without_window(policy) == held_without_window(typed));
+        ++visited;
+      }
+    });
+    CHECK(visited == 1);
+    kv::parse_cache_policy("select: quest(page=4) | budget(12); evict: trim_kv | budget(0)")
+        .visit([&](auto const& policy) {
+          if constexpr (std::is_same_v<std::remove_cvref_t<decltype(policy.admit)>, kv::omitted>) {
+            CHECK(held_without_window(policy).empty());
+          }
+        });
+  }
+
+  TEST_CASE("a step of a policy by name allocates nothing") {
+    with_gated(kv::to_string(kv::cache_policy{.admit = admit, .select = choose, .evict = drop}),
+               [](auto const& policy) {
+                 stepping now(policy);
+                 for (int t = 0; t < 40; ++t) now.step();
+                 now.lists_read = false;
+                 CHECK(allocations_in([&] { now.step(); }) == 0);
+               });
+  }
+
+  TEST_CASE("what an eviction beside an admission cannot record or read is refused, and nothing has changed") {
+    with_gated("admit: write_gate | window(6); evict: h2o | budget(20)", [](auto const& policy) {
+      CHECK(error_of([&] { stepping now(policy); }) ==
+            "make_state: evict = h2o(heavy=-1, recent=-1, group=sum) | budget(20), but beside an admission a policy "
+            "may only record values "
+            "that are known when a token is appended");
+    });
+    with_gated(
+        "admit: write_gate | at_least(-1, unbounded=true) | window(6); evict: external(name=mine) | budget(3)",
+        [](auto const& policy) {
+          stepping now(policy);
+          auto const seen = dual_engine::seen(now.both, {});
+          CHECK(error_of([&] { now.step(); }) == "step: signals = keys, values, but external needs signal external");
+          CHECK(dual_engine::seen(now.both, {}) == seen);
+        });
+    with_gated("admit: write_gate | window(6); evict: knorm | reduce_lanes(layer, sum) | budget(3)",
+               [](auto const& policy) {
+                 stepping now(policy);
+                 CHECK(error_of([&] { now.step(); }) ==
+                       "step: evict.score.decides = layer, but pages are ragged: every lane decides for itself");
+               });
+  }
+
+  TEST_CASE("erased recorders are equal if they hold equal ones, and tell those from birth") {
+    using recorders = kv::any_recorders<kv::host_executor>;
+    kv::shape const model{.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 4};
+    recorders const both(std::tuple{kv::record_retention{}, kv::record_page_bounds{4}}, "mine");
+    CHECK(both == recorders(std::tuple{kv::record_retention{}, kv::record_page_bounds{4}}, "yours"));
+    CHECK(both != recorders(std::tuple{kv::record_retention{}, kv::record_page_bounds{8}}, "mine"));
+    CHECK(both != recorders(std::tuple{kv::record_retention{}}, "mine"));
+    CHECK(both != both.born());
+    CHECK_FALSE(both.all_born());
+    CHECK(recorders().all_born());
+    CHECK(recorders().columns(model, 8).size() == 0);
+    CHECK(both.columns(model, 8).size() > both.born().columns(model, 8).size());
+    CHECK(*both.born().columns(model, 8).begin() == kv::record_retention::columns(model, 8)[0]);
+  }
+}
