@@ -28,11 +28,11 @@ three = "admit: write_gate | at_least(0.0033) | window(16); select: quest(page=1
 own = run(demo, *FEW, "--policy", three, "--policy", "admit: head_table | sinks(4) | window(60)", "--policy", "trim_kv | budget(64)",
           "--policy", "select: quest | budget(64); evict: knorm | budget(128)", "--report", "sections.html")
 expect(own.returncode == 0, f"specs with sections: {own.stderr}")
-names = [line.split()[0] for line in own.stdout.splitlines() if line and not line.startswith(("tinylm", " ", "policy", "In "))]
+names = [line.split()[0] for line in own.stdout.splitlines() if line and not line.startswith(("tinylm", " ", "policy", "In ", "What"))]
 expect(names == ["full"] + ["yours"] * 4 + ["full"] + ["yours"] * 4, f"specs with sections: {names}")
 expect("admit: write_gate | at_least(least=0.0033, strict=false, unbounded=false) | window(16); select: quest(page=16" in own.stdout
        and "; evict: trim_kv(" in own.stdout, f"the spec is printed in full: {own.stdout}")
-refused(demo, ["--policy", "admit: write_gate; evict: h2o | budget(64)"], "demo: --policy = admit: write_gate", "an eviction gets no ")
+refused(demo, ["--policy", "admit: write_gate; evict: h2o | budget(64)"], "demo: --policy = admit: write_gate", "an eviction gets no queries or attention_probabilities")
 refused(demo, ["--policy", "admit: carried(name=mine)"], "demo: --policy = admit: carried", "born with no numbers")
 refused(demo, ["--policy", "admit: write_gate; admit: write_gate"], "parse: column 20", "")
 refused(demo, ["--policy", "nope | budget(4)"], "", "")
