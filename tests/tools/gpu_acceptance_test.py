@@ -2,6 +2,7 @@
 """tools/gpu_acceptance.sh on bundles that are made up: shell scripts stand in for nvidia-smi, compute-sanitizer and our programs."""
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -187,6 +188,12 @@ class Acceptance(unittest.TestCase):
         self.assertEqual((status, lines[-1]), (1, "0 passed, 2 failed, 1 skipped"), lines)
         self.assertIn("== own scorer: FAILED, ran past 1 s", lines)
         self.assertIn("== 20 runs and a replay: FAILED, the part had no time left", lines)
+
+    def test_the_suites_for_sanitizers_are_there(self):
+        named = re.search(r"^sanitized=\((.*?)\)", TOOL.read_text(), re.S | re.M).group(1).split()
+        sources = "".join(path.read_text() for path in (SOURCE / "tests/device").glob("*_test.cpp"))
+        self.assertGreater(len(named), 5)
+        self.assertEqual([name for name in named if f'TEST_SUITE("{name}")' not in sources], [])
 
     def test_bad_arguments_are_one_line_that_names_them(self):
         for arguments, named in ((("--bundle", "bundle", "everything"), "everything"), (("--bundle", "bundle"), "''"),
