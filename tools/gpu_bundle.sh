@@ -96,10 +96,11 @@ make_root() {
   cp -R "$dir" "$1/bundle"
 }
 
+# There is no /proc, which otherwise tells the loader where the program is.
 in_root() {
   local as_root=()
   [[ $(id -u) -eq 0 ]] || as_root=(unshare --user --map-root-user)
-  env -i "$(command -v timeout)" 60 "${as_root[@]}" "$(command -v chroot)" "$@"
+  env -i LD_ORIGIN_PATH=/bundle/bin timeout 60 "${as_root[@]}" "$(PATH=$PATH:/usr/sbin:/sbin command -v chroot)" "$@"
 }
 
 failed=0
