@@ -18,6 +18,6 @@ option(KVPOLICY_GPU_BUNDLE "Link the CUDA programs for machines that have a driv
 if(KVPOLICY_GPU_BUNDLE)
   set(CMAKE_INSTALL_RPATH "$ORIGIN/lib")
   set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
-  target_compile_options(kvpolicy_cuda_dev INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>) # an eighth of the kernels
+  target_compile_options(kvpolicy_cuda_dev INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
   target_link_options(kvpolicy_cuda_dev INTERFACE -s LINKER:--disable-new-dtags) # libraries look there for theirs, too
 endif()

@@ -2,14 +2,15 @@
 # Tests, sanitizes and measures the CUDA backend on this machine, and judges it: docs/gpu.md.
 # tools/gpu_acceptance.sh [--build-only] [--prefix DIR] [OUT]
 # tools/gpu_acceptance.sh --bundle DIR [--seconds N] tests|sanitizers|bench [OUT]
-#   The first way builds here and runs all three parts. The second runs one part of what tools/gpu_bundle.sh built elsewhere.
-#   OUT           folder of what it writes: at most eight files; build/gpu_acceptance, or `results` in the bundle, unless told
-#                 otherwise. Parts of a bundle that write to the same folder share its results.json and its report.
+#   The first way builds here and runs all three parts. The second runs one part of what tools/gpu_bundle.sh built.
+#   OUT           folder of what it writes: at most eight files; build/gpu_acceptance, or `results` in the bundle,
+#                 unless told otherwise. Parts of a bundle that write to one folder share its results.json and report.
 #   --prefix DIR  where CMake finds packages that the system does not have (doctest, rapidcheck, benchmark, ...)
 #   --build-only  nothing is run
 #   --seconds N   how long one part may take; 540
-# A step that fails or runs past its limit does not end the others. Exit status: 1 if a step failed, or if nothing of ours ran
-# although there is a GPU; 77 if none failed and there is no GPU; else 0. The last line is `N passed, N failed, N skipped`.
+# A step that fails or runs past its limit does not end the others. Exit status: 1 if a step failed, or if nothing of
+# ours ran although there is a GPU; 77 if none failed and there is no GPU; else 0. The last line is
+# `N passed, N failed, N skipped`.
 set -euo pipefail
 
 wrong() { echo "gpu_acceptance: $1" >&2 && exit 2; }
@@ -58,7 +59,7 @@ jobs=$(nproc)
 work=$(mktemp -d) # what programs write; tools/gpu_results.py puts it into results.json
 trap 'rm -rf "$work"' EXIT
 
-# Steps -------------------------------------------------------------------------------------------------------------------
+# Steps ----------------------------------------------------------------------------------------------------------------
 passed=0 failed=0 skipped=0
 ran=0 ours=no # programs of ours that were started; whether the step at hand is one
 deadline=0
@@ -162,7 +163,7 @@ stopped() {
   end
 }
 
-# The machine -------------------------------------------------------------------------------------------------------------
+# The machine ----------------------------------------------------------------------------------------------------------
 no_gpu=""
 if [[ $build_only == yes ]]; then
   no_gpu="--build-only"
@@ -188,7 +189,7 @@ about_machine() {
     --query-gpu=name,driver_version,compute_cap,memory.total,clocks.sm,clocks.mem,ecc.mode.current --format=csv || true
 }
 
-# Building ----------------------------------------------------------------------------------------------------------------
+# Building -------------------------------------------------------------------------------------------------------------
 # What needs a package that is not there is left out, and named.
 configure() {
   local prefixes=() status=0
@@ -198,7 +199,9 @@ configure() {
   cat "$work/configure.log" >>"$out/build.log"
   return $status
 }
-missing() { grep -o -m 1 '[A-Za-z0-9_]* was not found' "$work/configure.log" || echo "configuring failed, see build.log"; }
+missing() {
+  grep -o -m 1 '[A-Za-z0-9_]* was not found' "$work/configure.log" || echo "configuring failed, see build.log"
+}
 
 # Sets what is built, and why the rest is not.
 configure_what_can_be() {
@@ -233,7 +236,7 @@ part_build() {
   build gpu_benchmarks 420 "$why_no_benches"
 }
 
-# Testing -----------------------------------------------------------------------------------------------------------------
+# Testing --------------------------------------------------------------------------------------------------------------
 suites() { "$bin/kvpolicy_gpu_tests" --list-test-suites --no-colors | grep -v '^\[doctest\]' | grep -v '^=*$'; }
 
 # One process for each suite: after an illegal access nothing else of the process counts.
@@ -263,8 +266,8 @@ part_tests() {
 }
 
 # A few cases of the suites that between them launch every kind of kernel, and two runs of whole decisions.
-sanitized=(device/collectives device/top_k device/argmin device/attention_mass device/gather_rows device/lists device/units
-           device/rings device/entries device/pages device/gates device/fold device/pool)
+sanitized=(device/collectives device/top_k device/argmin device/attention_mass device/gather_rows device/lists
+           device/units device/rings device/entries device/pages device/gates device/fold device/pool)
 sanitizer_command() {
   local tool=${1%% *}
   call=(compute-sanitizer --tool "$tool" --error-exitcode 9)
@@ -293,10 +296,10 @@ part_sanitizers() {
   sanitize suites "$bin/kvpolicy_gpu_tests"
 }
 
-# Measuring ---------------------------------------------------------------------------------------------------------------
+# Measuring ------------------------------------------------------------------------------------------------------------
 # The cells that are measured first: one or two of each benchmark.
 declare -A first=(
-  [top_k]='^top_k/lanes:288/entries:32768/keep:0/like:[04]/|^top_k_layer/keep:0/like:0/|^top_k_peers/lanes:288/entries:32768/'
+  [top_k]='^top_k/lanes:288/entries:32768/keep:0/like:[04]/|^top_k_layer/keep:0/like:0/|^top_k_peers/lanes:288/.*:32768'
   [attention_mass]='entries:32768/element:2/lse:1'
   [gather_rows]='entries:4096/one_in:4/'
   [decode_steps]='^argmin/entries:4096/|^promotion/percent:100/|^page_scores/layers:36/element:2/'
@@ -323,7 +326,7 @@ part_bench() {
   benchmark top_k 240 2 "the others" "-${first[top_k]}"
 }
 
-# Judging -----------------------------------------------------------------------------------------------------------------
+# Judging --------------------------------------------------------------------------------------------------------------
 # The report is written anew from all parts there are. Its rows count where they are measured.
 report() {
   merge

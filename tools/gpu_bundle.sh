@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds what tools/gpu_acceptance.sh runs on a machine that has a GPU and none of our packages. No GPU is needed here.
+# Builds what tools/gpu_acceptance.sh runs on a machine that has a GPU and none of our packages. It needs no GPU.
 # tools/gpu_bundle.sh [DIR]              DIR: build/gpu_bundle unless told otherwise; of at most 40 MiB
-# tools/gpu_bundle.sh --rehearse [DIR]   starts every program of it in an empty root that has the C library and nothing else
-# Needs nvcc and what tools/setup.sh installs; the rehearsal needs root, or user namespaces. KVPOLICY_GPU_BUNDLE_BUILD names
-# the folder that is built in, build/gpu_bundle_tree unless told otherwise.
+# tools/gpu_bundle.sh --rehearse [DIR]   starts every program of it in an empty root that has nothing but the C library
+# Needs nvcc and what tools/setup.sh installs; the rehearsal needs root, or user namespaces. KVPOLICY_GPU_BUNDLE_BUILD
+# names the folder that is built in, build/gpu_bundle_tree unless told otherwise.
 set -euo pipefail
 
 wrong() { echo "gpu_bundle: $1" >&2 && exit "${2:-1}"; }
@@ -19,15 +19,16 @@ cd "$(dirname "$0")/.."
 dir=${dir:-$PWD/build/gpu_bundle}
 tree=${KVPOLICY_GPU_BUNDLE_BUILD:-$PWD/build/gpu_bundle_tree}
 most=$((40 << 20))
-programs=(kvpolicy_gpu_tests own_scorer_cuda gpu_repeat gpu_top_k gpu_attention_mass gpu_gather_rows gpu_decode_steps gpu_host_cost)
+programs=(kvpolicy_gpu_tests own_scorer_cuda gpu_repeat
+          gpu_top_k gpu_attention_mass gpu_gather_rows gpu_decode_steps gpu_host_cost)
 # What comes with the C library, which is on every machine.
 c_library=(libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1)
 
-# Building ----------------------------------------------------------------------------------------------------------------
+# Building -------------------------------------------------------------------------------------------------------------
 build() {
   command -v nvcc >/dev/null || [[ -n ${CUDACXX:-} ]] || wrong "there is no nvcc"
-  cmake --preset cuda -B "$tree" -D CMAKE_CUDA_ARCHITECTURES=90-real -D KVPOLICY_BUILD_BENCH=ON -D KVPOLICY_GPU_BUNDLE=ON \
-    -D TINYLM_NATIVE=OFF
+  cmake --preset cuda -B "$tree" -D CMAKE_CUDA_ARCHITECTURES=90-real -D KVPOLICY_BUILD_BENCH=ON \
+    -D KVPOLICY_GPU_BUNDLE=ON -D TINYLM_NATIVE=OFF
   cmake --build "$tree" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" --target "${programs[@]}"
 }
 
@@ -85,7 +86,7 @@ make_bundle() {
   echo "$dir: ${#programs[@]} programs, $(grep -c '^suite ' "$dir/MANIFEST") suites of tests, $(mib "$bytes")"
 }
 
-# Rehearsing --------------------------------------------------------------------------------------------------------------
+# Rehearsing -----------------------------------------------------------------------------------------------------------
 # A folder that is to be the root: the bundle, the loader and the C library.
 make_root() {
   local name loader
@@ -138,7 +139,7 @@ rehearse_bundle() {
   mkdir "$root/path" && printf '#!/bin/sh\nexit 1\n' >"$root/path/nvidia-smi" && chmod +x "$root/path/nvidia-smi"
   for part in tests sanitizers bench; do part_is_skipped "$root" "$part"; done
   ((failed == 0)) || exit 1
-  echo "$dir: ${#programs[@]} programs start in an empty root, print that there is no GPU, and exit with 77; so do 3 parts"
+  echo "$dir: ${#programs[@]} programs start in an empty root, say that there is no GPU, and exit with 77; so do 3 parts"
 }
 
 if [[ $rehearse == yes ]]; then rehearse_bundle; else make_bundle; fi

@@ -5,9 +5,9 @@
 
 RESULTS is a folder with the JSON of Google Benchmark of top_k, attention_mass, gather_rows, decode_steps and host_cost, and with
 torch.json of bench/cuda/torch_peers.py; or one file, an object that holds them by these names, as tools/gpu_results.py writes it,
-with how the steps of each part ended. A row that no file answers is n/a, with the reason. A row is judged by its worst figure.
-The last line is `N met, N missed`, of the must column; a wrong result is a miss. Exit status 1 if a row was missed, 2 if nothing
-was measured.
+with how the steps of each part ended. A row that no file answers is n/a, with the reason. A row is judged by its worst
+figure. The last line is `N met, N missed`, of the must column; a wrong result is a miss. Exit status 1 if a row was
+missed, 2 if nothing was measured.
 """
 import argparse
 import json

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Puts what one part of the acceptance on a GPU found into the file that holds all of it; tools/gpu_report.py reads that.
+"""Puts what one part of the acceptance on a GPU found into the file that holds all of it, for tools/gpu_report.py.
 
     gpu_results.py RESULTS FOLDER
 
-FOLDER holds the JSON of Google Benchmark and of bench/cuda/torch_peers.py as NAME.json, or as NAME.1.json, NAME.2.json for cells
-that were measured one after the other; and PART.steps, one line for each step: verdict, seconds and name, with tabs between them.
-Of a program that was killed the runs that it had written are kept. RESULTS keeps what it holds of other names.
+FOLDER holds the JSON of Google Benchmark and of bench/cuda/torch_peers.py as NAME.json, or as NAME.1.json, NAME.2.json
+for cells that were measured one after the other. It also holds PART.steps, a line for each step: verdict, seconds and
+name, with tabs between them. Of a program that was killed the runs that it had written are kept. RESULTS keeps what it
+holds of other names.
 """
 import json
 import os
@@ -75,7 +76,7 @@ def steps(folder):
     made = {}
     for path in sorted(folder.glob("*.steps")):
         lines = [line.split("\t", 2) for line in path.read_text(encoding="utf-8").splitlines()]
-        made[path.stem] = [{"name": name, "verdict": verdict, "seconds": int(seconds)} for verdict, seconds, name in lines]
+        made[path.stem] = [{"name": name, "verdict": how, "seconds": int(seconds)} for how, seconds, name in lines]
     return made
 
 

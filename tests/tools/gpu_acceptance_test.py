@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/gpu_acceptance.sh on bundles that are made up: shell scripts stand in for nvidia-smi, compute-sanitizer and our programs."""
+"""tools/gpu_acceptance.sh on made-up bundles: scripts stand in for nvidia-smi, compute-sanitizer and our programs."""
 import json
 import os
 import re
@@ -16,13 +16,13 @@ TOOL = SOURCE / "tools/gpu_acceptance.sh"
 BENCHMARKS = ("top_k", "attention_mass", "gather_rows", "decode_steps", "host_cost")
 # Of a suite called "fails" the tests fail.
 TESTS = """case "$*" in
-  *--list-test-suites*) printf '[doctest] listing all test suites\\n=====\\n%s\\n=====\\n[doctest] in all\\n' "$SUITES" ;;
+  *--list-test-suites*) printf '[doctest] listing\\n=====\\n%s\\n=====\\n[doctest] in all\\n' "$SUITES" ;;
   *fails*) echo 'a check failed'; exit 1 ;;
   *) echo "$KVPOLICY_TINYLM_WEIGHTS" ;;
 esac"""
 # Writes a file as Google Benchmark does, from its head to its last line.
 BENCHMARK = """for each in "$@"; do
-  case $each in --benchmark_out=*) out=${each#--benchmark_out=} ;; --benchmark_filter=*) filter=${each#--benchmark_filter=} ;; esac
+  case $each in --benchmark_out=*) out=${each#*=} ;; --benchmark_filter=*) filter=${each#*=} ;; esac
 done
 name=host_cost/knorm
 printf '{ "context": {"device": "made up"},\\n"benchmarks": [\\n{"name": "%s", "us": 4.0}' "$name" > "$out"
@@ -60,7 +60,8 @@ class Acceptance(unittest.TestCase):
         done = subprocess.run([TOOL, *arguments], capture_output=True, text=True, check=False, cwd=self.at,
                               env=self.environment(**environment))
         results = self.at / "out/results.json"
-        return done.returncode, (done.stdout + done.stderr).splitlines(), json.loads(results.read_text()) if results.exists() else {}
+        lines = (done.stdout + done.stderr).splitlines()
+        return done.returncode, lines, json.loads(results.read_text()) if results.exists() else {}
 
     def part(self, part, *more, **environment):
         return self.run_tool("--bundle", "bundle", *more, part, "out", **environment)
@@ -91,7 +92,8 @@ class Acceptance(unittest.TestCase):
         self.gpu()
         self.program(self.at / "path/cmake", "echo 'doctest was not found'; exit 1")
         self.program(self.at / "path/nvcc")
-        self.program(self.at / "path/python3", f"case $* in *torch_peers*) exit 77 ;; *) exec {shutil.which('python3')} \"$@\" ;; esac")
+        python = f'exec {shutil.which("python3")} "$@"'
+        self.program(self.at / "path/python3", f"case $* in *torch_peers*) exit 77 ;; *) {python} ;; esac")
         os.environ["KVPOLICY_GPU_BUILD"] = str(self.at / "tree")
         self.addCleanup(os.environ.pop, "KVPOLICY_GPU_BUILD")
         status, lines, results = self.run_tool("out")
@@ -114,7 +116,8 @@ class Acceptance(unittest.TestCase):
         self.assertEqual((status, lines[-1]), (1, "4 passed, 1 failed, 0 skipped"), lines)
         self.assertEqual(self.verdicts(results, "tests")["device/fails"], "failed")
         self.assertIn("a check failed", (self.at / "out/tests.log").read_text())
-        self.assertIn("tests: 4 passed, 1 failed, 0 skipped (failed: device/fails)", (self.at / "out/report.txt").read_text())
+        report = (self.at / "out/report.txt").read_text()
+        self.assertIn("tests: 4 passed, 1 failed, 0 skipped (failed: device/fails)", report)
 
     def test_a_program_that_finds_no_gpu_where_there_is_one_fails(self):
         self.gpu()
@@ -144,14 +147,16 @@ class Acceptance(unittest.TestCase):
         self.assertEqual(results["host_cost"]["benchmarks"], [{"name": "host_cost/knorm", "us": 4.0}])
         report = (self.at / "out/report.txt").read_text()
         self.assertIn("host cost of a planned decision: 4 µs (must ≤ 5 µs, goal ≤ 3 µs): met, goal missed", report)
-        for told in ("tests: 3 passed, 0 failed, 0 skipped", "sanitizers: 6 passed, 2 failed, 0 skipped (failed: racecheck"):
+        for told in ("tests: 3 passed, 0 failed, 0 skipped",
+                     "sanitizers: 6 passed, 2 failed, 0 skipped (failed: racecheck"):
             self.assertIn(told, report)
             self.assertIn(told, (self.at / "out/report.md").read_text())
         self.assertLessEqual(len(list((self.at / "out").iterdir())), 8)
 
     def test_a_benchmark_that_is_killed_keeps_what_it_had(self):
         self.gpu()
-        self.ours("gpu_host_cost", text=BENCHMARK + """printf ',\n{"name": "host_cost/snapkv", "us"' >> "$out"; kill -9 $$""")
+        half = """printf ',{"name": "host_cost/snapkv", "us"' >> "$out"; kill -9 $$"""
+        self.ours("gpu_host_cost", text=BENCHMARK + half)
         status, lines, results = self.part("bench")
         self.assertEqual(status, 1, lines)
         self.assertEqual(results["host_cost"]["context"], {"device": "made up"})
@@ -196,11 +201,11 @@ class Acceptance(unittest.TestCase):
         self.assertEqual([name for name in named if f'TEST_SUITE("{name}")' not in sources], [])
 
     def test_bad_arguments_are_one_line_that_names_them(self):
-        for arguments, named in ((("--bundle", "bundle", "everything"), "everything"), (("--bundle", "bundle"), "''"),
-                                 (("--bundle", "nowhere", "tests"), "nowhere"), (("--bundle",), "--bundle"), (("--fast",), "--fast"),
-                                 (("--bundle", "bundle", "--seconds", "soon", "tests"), "soon"), (("out", "more"), "more"),
-                                 (("--bundle", "bundle", "tests", "bundle/MANIFEST"), "bundle/MANIFEST")):
-            status, lines, _ = self.run_tool(*arguments)
+        for arguments, named in (("--bundle bundle everything", "everything"), ("--bundle bundle", "''"),
+                                 ("--bundle nowhere tests", "nowhere"), ("--bundle", "--bundle"), ("--fast", "--fast"),
+                                 ("--bundle bundle --seconds soon tests", "soon"), ("out more", "more"),
+                                 ("--bundle bundle tests bundle/MANIFEST", "bundle/MANIFEST")):
+            status, lines, _ = self.run_tool(*arguments.split())
             self.assertEqual((status, len(lines)), (2, 1), lines)
             self.assertIn(named, lines[0])
 
