@@ -55,6 +55,7 @@ else
   rm -f "$out"/{build.log,results.json}
   mkdir -p "$tree"
 fi
+PATH=$PATH:/usr/local/cuda/bin # where compute-sanitizer is, if the path does not name it
 jobs=$(nproc)
 work=$(mktemp -d) # what programs write; tools/gpu_results.py puts it into results.json
 trap 'rm -rf "$work"' EXIT
@@ -72,15 +73,20 @@ begin() {
   : >"$work/$part.steps"
 }
 
-merge() { python3 -B "$root/tools/gpu_results.py" "$out/results.json" "$work" || true; }
+merged_at=-1
+merge() {
+  merged_at=$SECONDS
+  python3 -B "$root/tools/gpu_results.py" "$out/results.json" "$work" || true
+}
 
 # noted VERDICT NAME SECONDS TEXT
 noted() {
   printf '== %s: %s\n' "$2" "$4"
   printf '%s\t%d\t%s\n' "$1" "$3" "$2" >>"$work/$part.steps"
+  ((merged_at == SECONDS)) || merge # not for each of many short steps; the report begins with one, too
 }
-pass() { passed=$((passed + 1)) && noted passed "$1" "$2" "passed, $2 s" && merge; }
-fail() { failed=$((failed + 1)) && noted failed "$1" "$2" "FAILED$3" && merge; }
+pass() { passed=$((passed + 1)) && noted passed "$1" "$2" "passed, $2 s"; }
+fail() { failed=$((failed + 1)) && noted failed "$1" "$2" "FAILED$3"; }
 skip() { skipped=$((skipped + 1)) && noted skipped "$1" 0 "skipped, $2"; }
 
 # judge NAME STATUS SECONDS LIMIT LOG
@@ -160,6 +166,7 @@ stopped() {
   for pid in $(jobs -p); do kill "$pid" 2>/dev/null || true; done
   wait || true
   fail "$part" 0 ", it was stopped"
+  merge
   end
 }
 
@@ -265,35 +272,38 @@ part_tests() {
   test_suites
 }
 
-# A few cases of the suites that between them launch every kind of kernel, and two runs of whole decisions.
+# Two runs of whole decisions, and a few cases of the suites that between them launch every kind of kernel: each under
+# each tool.
 sanitized=(device/collectives device/top_k device/argmin device/attention_mass device/gather_rows device/lists
            device/units device/rings device/entries device/pages device/gates device/fold device/pool)
 sanitizer_command() {
-  local tool=${1%% *}
-  call=(compute-sanitizer --tool "$tool" --error-exitcode 9)
+  call=(compute-sanitizer --tool "${1%% *}" --error-exitcode 9)
   case ${1#* } in
     decisions) call+=("$bin/gpu_repeat" 2) ;;
-    suites) call=(env RC_PARAMS=max_success=2 "${call[@]}" "$bin/kvpolicy_gpu_tests" --no-colors
-                     "--test-suite=$(IFS=, && echo "${sanitized[*]}")") ;;
+    *) call=(env RC_PARAMS=max_success=2 "${call[@]}" "$bin/kvpolicy_gpu_tests" --no-colors "--test-suite=${1#* }") ;;
   esac
 }
+# sanitize TITLE PROGRAM WHAT...
 sanitize() {
-  local ours=yes what=$1 why
-  local -a tools=(memcheck racecheck initcheck synccheck)
+  local ours=yes title=$1 why what tool
+  local -a steps=()
   why=$(why_not "$2")
   [[ -n $why ]] || command -v compute-sanitizer >/dev/null || why="there is no compute-sanitizer"
   if [[ -n $why ]]; then
-    for tool in "${tools[@]}"; do skip "$tool $what" "$why"; done
-  else
-    ran=$((ran + 1))
-    together 4 260 sanitizers.log sanitizer_command "${tools[@]/%/ $what}"
+    skip "$title" "$why"
+    return
   fi
+  for what in "${@:3}"; do
+    for tool in memcheck racecheck initcheck synccheck; do steps+=("$tool $what"); done
+  done
+  ran=$((ran + 1))
+  together 8 200 sanitizers.log sanitizer_command "${steps[@]}"
 }
 
 part_sanitizers() {
   begin sanitizers
-  sanitize decisions "$bin/gpu_repeat"
-  sanitize suites "$bin/kvpolicy_gpu_tests"
+  sanitize "decisions under sanitizers" "$bin/gpu_repeat" decisions
+  sanitize "suites under sanitizers" "$bin/kvpolicy_gpu_tests" "${sanitized[@]}"
 }
 
 # Measuring ------------------------------------------------------------------------------------------------------------
@@ -335,10 +345,12 @@ report() {
   if [[ $part != bench ]]; then
     "${call[@]}" >"$out/report.txt" 2>&1 || true
   elif [[ -z $(ls "$work"/*.json 2>/dev/null) ]]; then
-    skip "report" "nothing was measured" && merge
+    skip "report" "nothing was measured"
+    merge
   else
     deadline=$((SECONDS + 30))
     step "report" 30 report.txt "${call[@]}"
+    merge
     cat "$out/report.txt"
   fi
 }

@@ -139,7 +139,7 @@ rehearse_bundle() {
   mkdir "$root/path" && printf '#!/bin/sh\nexit 1\n' >"$root/path/nvidia-smi" && chmod +x "$root/path/nvidia-smi"
   for part in tests sanitizers bench; do part_is_skipped "$root" "$part"; done
   ((failed == 0)) || exit 1
-  echo "$dir: ${#programs[@]} programs start in an empty root, say that there is no GPU, and exit with 77; so do 3 parts"
+  echo "$dir: ${#programs[@]} programs start in an empty root, find no GPU, and exit with 77; so do 3 parts"
 }
 
 if [[ $rehearse == yes ]]; then rehearse_bundle; else make_bundle; fi
