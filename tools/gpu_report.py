@@ -4,9 +4,10 @@
     gpu_report.py RESULTS [--markdown FILE]
 
 RESULTS is a folder with the JSON of Google Benchmark of top_k, attention_mass, gather_rows, decode_steps and host_cost, and with
-torch.json of bench/cuda/torch_peers.py; or one file, an object that holds them by these names, as tools/gpu_acceptance.sh writes it. A row that no file answers is n/a, with the reason. A row is judged by
-its worst figure. The last line is `N met, N missed`, of the must column; a wrong result is a miss. Exit status 1 if a row was missed,
-2 if nothing was measured.
+torch.json of bench/cuda/torch_peers.py; or one file, an object that holds them by these names, as tools/gpu_results.py writes it,
+with how the steps of each part ended. A row that no file answers is n/a, with the reason. A row is judged by its worst
+figure. The last line is `N met, N missed`, of the must column; a wrong result is a miss. Exit status 1 if a row was
+missed, 2 if nothing was measured.
 """
 import argparse
 import json
@@ -72,6 +73,7 @@ class Results:
             self.why_no_torch = why or "torch.json has no rows"
         else:
             self.torch = text["rows"]
+        self.steps: dict = of_name(results, "steps")[0] or {}
 
     def read(self, file: str, text: dict | None, why: str) -> None:
         if text is None or not isinstance(text.get("benchmarks"), list):
@@ -254,10 +256,21 @@ def all_rows(of: Results) -> list:
 # Writing ---------------------------------------------------------------------------------------------------------------
 
 
+def told(steps: list) -> str:
+    """How the steps of a part ended, with the names of those that failed."""
+    def named(verdict: str) -> list:
+        return [step["name"] for step in steps if step["verdict"] == verdict]
+
+    failed = named("failed")
+    text = f"{len(named('passed'))} passed, {len(failed)} failed, {len(named('skipped'))} skipped"
+    return text + (f" (failed: {', '.join(failed)})" if failed else "")
+
+
 def about(of: Results) -> list:
     shown = ("device", "compute capability", "multiprocessors", "clock", "memory clock", "L2", "ECC", "driver", "runtime",
              "copy, read and written", "copy, median", "read", "read, median", "launch numbers")
-    return [f"{name}: {of.context[name]}" for name in shown if name in of.context]
+    parts = [f"{part}: {told(of.steps[part])}" for part in ("tests", "sanitizers", "bench") if part in of.steps]
+    return [f"{name}: {of.context[name]}" for name in shown if name in of.context] + parts
 
 
 def markdown(of: Results, rows: list) -> str:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: other random cases, longer fuzzing, planted bugs, threads, coverage, mutants.
-# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads soak coverage mutants clang libcxx aarch64 device slow engines; all of them by default
+# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads soak coverage mutants clang libcxx aarch64 device slow gpu_bundle engines; all of them by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --ci
@@ -70,12 +70,21 @@ slow() {
   cmake --preset release && cmake --build --preset release --target all demo_full kvpolicy_compile_clean && ctest --test-dir build/release -L nightly --output-on-failure
 }
 
+# What travels to a machine with a GPU: it is small enough, and every program of it starts without our packages.
+gpu_bundle() {
+  if ! command -v nvcc > /dev/null; then
+    echo 'skipped, there is no nvcc'
+    return 0
+  fi
+  tools/gpu_bundle.sh && tools/gpu_bundle.sh --rehearse
+}
+
 # llama.cpp, transformers and MPI, installed where they are not there yet, and a long run of llama.cpp under sanitizers.
 engines() {
   tools/engines.sh llama_cpp transformers mpi llama_cpp_soak
 }
 
-for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx aarch64 device slow engines}"; do
+for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx aarch64 device slow gpu_bundle engines}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
@@ -89,6 +98,7 @@ for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx 
       aarch64) step '64-bit ARM under qemu' tools/aarch64.sh ;;
       device) step 'on the emulated device' device ;;
       slow) step 'tests that wait for the night' slow ;;
+      gpu_bundle) step 'bundle for a machine with a GPU' gpu_bundle ;;
       engines) step 'engines' engines ;;
       mutants) step 'mutants' tools/mutate.py --count 60 ;;
       *) echo "tools/nightly.sh: there is no step $name" >&2; exit 2 ;;

@@ -59,9 +59,9 @@ int main(int argc, char** argv) try {
   if (!lists) tell_device(), tell_rates();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
+  bool const any = benchmark::RunSpecifiedBenchmarks() > 0;
   benchmark::Shutdown();
-  return 0;
+  return any ? 0 : 1;
 } catch (std::exception const& wrong) {
   std::fprintf(stderr, "%s\n", wrong.what());
   return 1;

@@ -1,6 +1,9 @@
 // The same bits every time: decisions and their effects on a GPU, twenty times from the same memory, and once more in a
 // graph that was captured on other data. Prints a line for each; exit status 1 if one differs, 77 without a GPU.
+//
+//     gpu_repeat [RUNS]     fewer runs for the tools that make each of them a hundred times slower
 #include <cstdio>
+#include <cstdlib>
 
 #include "cuda/promoting.cuh"
 
@@ -9,7 +12,7 @@ namespace {
 namespace kv = kvpolicy;
 namespace gpu = bench::gpu;
 
-constexpr int times = 20;
+int times = 20;
 constexpr int entries = 4129;  // no multiple of anything
 constexpr int rows = 32;
 constexpr kv::shape model{.layers = 2, .query_heads = 32, .kv_heads = 8, .head_dim = 128};
@@ -205,7 +208,8 @@ void run() {
 
 }  // namespace
 
-int main() try {
+int main(int count, char** arguments) try {
+  if (count > 1) times = std::max(2, std::atoi(arguments[1]));
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::printf("there is no GPU\n");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,16 @@ namespace tinylm_test {
 
 namespace kv = kvpolicy;
 
+/// The folder of the exported weights. Programs that run far from their sources are told another one.
+inline std::string weights_file(std::string const& name) {
+  char const* const told = std::getenv("KVPOLICY_TINYLM_WEIGHTS");
+  return (told != nullptr ? std::string(told) : TINYLM_WEIGHTS_DIR) + "/" + name;
+}
+
 /// The exported model, loaded once, with two threads and a pool that is large enough for every test.
 struct fixture {
   kv::host_executor exec{2};
-  tinylm::model lm{tinylm::read_weights(std::string(TINYLM_WEIGHTS_DIR) + "/weights.safetensors")};
+  tinylm::model lm{tinylm::read_weights(weights_file("weights.safetensors"))};
   tinylm::kv_pool pool{lm.about().shape(), 4096};
 
   static fixture& get() {
@@ -29,7 +36,7 @@ struct golden {
   std::vector<float> logits;  ///< [text][256]
 
   explicit golden(std::string const& name) {
-    tinylm::safetensors const file(std::string(TINYLM_WEIGHTS_DIR) + "/golden.safetensors");
+    tinylm::safetensors const file(weights_file("golden.safetensors"));
     auto const& shape = file.tensors().at(name + ".ids").shape;
     auto const ids = file.bytes(name + ".ids", "U8", shape);
     for (std::byte const one : ids) text.push_back(static_cast<std::uint8_t>(one));
