@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What takes too long for every change: other random cases, longer fuzzing, planted bugs, threads, coverage, mutants.
-# tools/nightly.sh [STEP...]     steps: seeds fuzz planted threads soak coverage mutants clang libcxx aarch64 device slow gpu_bundle engines; all of them by default
+# tools/nightly.sh [STEP...]     all steps by default; their names are in the list at the end
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --ci
@@ -21,6 +21,11 @@ seeds() {
 threads() {
   cmake --preset tsan && cmake --build --preset tsan --target kvpolicy_tests &&
     TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/kvpolicy_tests --test-suite='threads*,ops/executor*'
+}
+
+# The tests that .ci/run builds without sanitizers only.
+sanitizers() {
+  cmake --preset dev && cmake --build --preset dev --target kvpolicy_other_tests && build/dev/bin/kvpolicy_other_tests
 }
 
 # 100,000 steps of requests that come and go, under address and undefined-behaviour sanitizers: in the
@@ -84,13 +89,14 @@ engines() {
   tools/engines.sh llama_cpp transformers mpi llama_cpp_soak
 }
 
-for each in "${@:-seeds fuzz planted threads soak coverage mutants clang libcxx aarch64 device slow gpu_bundle engines}"; do
+for each in "${@:-seeds fuzz planted threads sanitizers soak coverage mutants clang libcxx aarch64 device slow gpu_bundle engines}"; do
   for name in $each; do
     case $name in
       seeds) step 'random seeds' seeds ;;
       fuzz) step 'fuzz, 60 s a target' tools/fuzz.sh --all 60 ;;
       planted) step 'planted bugs are found' tools/fuzz_planted.sh ;;
       threads) step 'thread sanitizer' threads ;;
+      sanitizers) step 'all tests under sanitizers' sanitizers ;;
       soak) step 'requests that come and go, 100,000 steps' soak ;;
       coverage) step 'coverage' tools/coverage.sh ;;
       clang) step 'clang 19' clang ;;

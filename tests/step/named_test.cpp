@@ -15,14 +15,17 @@ namespace {
 namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
+template <class Policy>
+constexpr bool is_gated = false;
+template <class... Ways, class... Parts>
+constexpr bool is_gated<kv::cache_policy<kv::admission<kv::write_gate, Ways...>, Parts...>> = true;
+
 /// Calls visit(policy) with the typed policy of a spec that admits by a gate: other admissions are not compiled here.
 template <class Visit>
 void with_gated(std::string const& spec, Visit const& visit) {
   bool found = false;
   kv::parse_cache_policy(spec).visit([&](auto const& policy) {
-    if constexpr (requires {
-                    requires std::is_same_v<std::remove_cvref_t<decltype(policy.admit.score)>, kv::write_gate>;
-                  }) {
+    if constexpr (is_gated<std::remove_cvref_t<decltype(policy)>>) {
       found = true;
       visit(policy);
     }
@@ -30,28 +33,49 @@ void with_gated(std::string const& spec, Visit const& visit) {
   CHECK(found);
 }
 
+/// What a step leaves: the entries of every lane's pages, the pages read, and what was counted.
+struct outcome {
+  std::vector<std::vector<int>> entries, read;
+  std::vector<std::int64_t> counted;
+  bool operator==(outcome const&) const = default;
+};
+
+template <class Policy>
+std::vector<outcome> outcomes_of(Policy const& policy) {
+  stepping now(policy);
+  std::vector<outcome> seen;
+  for (int t = 0; t < 120; ++t) {
+    now.step();
+    outcome& latest = seen.emplace_back();
+    for (int i = 0; i < 4; ++i) latest.entries.push_back(now.pages_of(i));
+    latest.read = now.read;
+    latest.counted = {now.told.evicted.logical_kept, now.told.promoted.promoted, now.engine.free_pages()};
+  }
+  return seen;
+}
+
+/// Runs the spec as a policy by name, which must print the spec.
+std::vector<outcome> outcomes_by_name(std::string const& spec) {
+  std::vector<outcome> seen;
+  with_gated(spec, [&](auto const& policy) {
+    CHECK(kv::to_string(policy) == spec);
+    seen = outcomes_of(policy);
+  });
+  return seen;
+}
+
 /// Steps 120 tokens under a policy and under the spec that it prints, and compares what pages hold and what is read.
 template <class Policy>
 void steps_alike(Policy const& policy) {
   std::string const spec = kv::to_string(policy);
   CAPTURE(spec);
-  stepping typed(policy);
-  with_gated(spec, [&](auto const& by_name) {
-    CHECK(kv::to_string(by_name) == spec);
-    stepping named(by_name);
-    std::int64_t kept = 0;
-    for (int t = 0; t < 120; ++t) {
-      typed.step();
-      named.step();
-      for (int i = 0; i < 4; ++i) REQUIRE(named.pages_of(i) == typed.pages_of(i));
-      REQUIRE(named.read == typed.read);
-      REQUIRE(named.told.evicted.logical_kept == typed.told.evicted.logical_kept);
-      REQUIRE(named.told.promoted.promoted == typed.told.promoted.promoted);
-      REQUIRE(named.engine.free_pages() == typed.engine.free_pages());
-      kept += static_cast<std::int64_t>(named.pages_of(t % 4).size());
-    }
-    CHECK(kept > 120 * 4);
-  });
+  std::vector<outcome> const typed = outcomes_of(policy);
+  std::vector<outcome> const named = outcomes_by_name(spec);
+  REQUIRE(named.size() == typed.size());
+  for (std::size_t t = 0; t < typed.size(); ++t) REQUIRE(named[t] == typed[t]);
+  std::size_t kept = 0;
+  for (std::size_t t = 0; t < typed.size(); ++t) kept += typed[t].entries[t % 4].size();
+  CHECK(kept > 120 * 4);
 }
 
 /// The positions that lanes hold after 60 steps of a policy without an admission, step by step.

@@ -2,7 +2,8 @@
 
 #include <kvpolicy/kvpolicy.hpp>
 
-// The kernels of blocks are compiled once for all tests, in kernels.cpp.
+// What many tests instantiate is compiled once: the kernels of blocks in kernels.cpp, and the shipped policies by name
+// in registry.cpp.
 namespace kvpolicy::detail {
 
 extern template struct portable_blocks<4>;
@@ -17,3 +18,10 @@ extern template struct avx512_blocks<32>;
 #endif
 
 }  // namespace kvpolicy::detail
+
+namespace kvpolicy {
+
+extern template basic_registry<host_executor> shipped<host_executor>();
+extern template any_policy parse<host_executor>(std::string_view, registry const&);
+
+}  // namespace kvpolicy

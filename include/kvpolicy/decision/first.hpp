@@ -62,6 +62,8 @@ struct first_rule {
 /// +inf for the entries that a keep set lists, and a function's value for the others.
 template <class Rest>
 struct first_or_rest {
+  /// A constant, because device code may not call `infinity`.
+  static constexpr float before_all = std::numeric_limits<float>::infinity();
   keep_set first;
   Rest rest;
 
@@ -71,7 +73,7 @@ struct first_or_rest {
     std::int64_t end = first.indptr[segment + 1];
     while (begin < end) {
       std::int64_t const middle = begin + (end - begin) / 2;
-      if (first.indices[middle] == at.ordinal) return std::numeric_limits<float>::infinity();
+      if (first.indices[middle] == at.ordinal) return before_all;
       (first.indices[middle] < at.ordinal ? begin : end) = first.indices[middle] < at.ordinal ? middle + 1 : middle;
     }
     return rest(old, at);
