@@ -13,14 +13,16 @@
 namespace kvreplay {
 
 /// Replays a selection, which prints as `text`.
-inline void replay_selection(options const& with, trace& of, quest_selection const& policy, std::string const& text,
+inline void replay_selection(options const& with, trace& of, kv::any_selection const& policy, std::string const& text,
                              stopwatch& whole) {
-  auto const make = [&](trace& part, group_of_layers const& group) {
-    quest_selection now = policy;
-    if (group.without_policy) now.dense_layers = part.shape().layers;
-    return std::make_unique<selection_replay>(with, part, now);
-  };
-  go_through(with, of, {text}, make, whole);
+  policy.visit([&](auto const& typed) {
+    auto const make = [&](trace& part, group_of_layers const& group) {
+      auto now = typed;
+      if (group.without_policy) now.dense_layers = part.shape().layers;
+      return std::make_unique<selection_replay<decltype(now)>>(with, part, now);
+    };
+    go_through(with, of, {text}, make, whole);
+  });
 }
 
 /// The table that the scorer of a spec names; empty if it names none.
@@ -57,7 +59,7 @@ inline void admit_by_spec(options const& with, trace& of, stopwatch& whole) {
 
 inline void select_by_spec(options const& with, trace& of, stopwatch& whole) {
   refuse_options(with, {});
-  quest_selection const policy = *kv::parse_cache_policy<executor>(with.spec).select;
+  kv::any_selection const policy = *kv::parse_cache_policy<executor>(with.spec).select;
   replay_selection(with, of, policy, kv::to_string(policy), whole);
 }
 

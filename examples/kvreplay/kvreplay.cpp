@@ -179,10 +179,11 @@ void admit_by_head(options const& with, trace& of, stopwatch& whole) {
   admit(with, of, fields, policy_of, wg_kv_fields{}.page, whole);
 }
 
-void read_pages(options const& with, trace& of, stopwatch& whole) {
-  auto const fields = fields_of<quest_fields>(with);
+template <class Fields>
+void read_pages_by(options const& with, trace& of, stopwatch& whole) {
+  auto const fields = fields_of<Fields>(with);
   refuse_options(with, {{"--sinks", with.sinks}, {"--protect", with.protect.empty() ? "" : with.protect.front()}});
-  quest_selection const policy = selection_of(fields, with);
+  kv::selection const policy{fields.scorer(), tokens_read(with), fields.dense_layers};
   replay_selection(with, of, policy, kv::to_string(fields) + " | " + kv::to_string(policy.budget), whole);
 }
 
@@ -208,7 +209,8 @@ int work(options const& with) {
                   : with.policy == attention_gate_fields::name  ? admit_by_attention_gate
                   : with.policy == local_attention_fields::name ? admit_by_position
                   : with.policy == duo_attention_fields::name   ? admit_by_head
-                  : with.policy == quest_fields::name           ? read_pages
+                  : with.policy == quest_fields::name           ? read_pages_by<quest_fields>
+                  : with.policy == page_gates_fields::name      ? read_pages_by<page_gates_fields>
                                                                 : evict;
   by(with, of, whole);
   return 0;

@@ -124,6 +124,10 @@ struct duo_attention_fields {
   }
 };
 
+inline void check_dense(int layers) {
+  kv::expects(layers >= 0, "kvreplay", "--set dense_layers", layers, "a count cannot be negative");
+}
+
 struct quest_fields {
   int page = kv::policies::quest_options{}.score.page;
   int dense_layers = kv::policies::quest_options{}.dense_layers;
@@ -135,9 +139,26 @@ struct quest_fields {
   }
   void check() const {
     check_page(page);
-    kv::expects(dense_layers >= 0, "kvreplay", "--set dense_layers", dense_layers, "a count cannot be negative");
+    check_dense(dense_layers);
     kv::expects(group != kv::reduction::last, "kvreplay", "--set group", "last", "query heads have no order");
   }
+  [[nodiscard]] kv::quest scorer() const { return {.page = page, .group = group}; }
+};
+
+struct page_gates_fields {
+  kv::label gates{{"page_gates"}};
+  int page = kv::page_gates{}.page;
+  int dense_layers = 0;
+  static constexpr auto name = "page_gates";
+  static constexpr auto fields() {
+    return std::tuple{kv::field{"name", &page_gates_fields::gates}, kv::field{"page", &page_gates_fields::page},
+                      kv::field{"dense_layers", &page_gates_fields::dense_layers}};
+  }
+  void check() const {
+    check_page(page);
+    check_dense(dense_layers);
+  }
+  [[nodiscard]] kv::page_gates scorer() const { return {.of = gates, .page = page}; }
 };
 
 /// The fields with the values of the command line.
@@ -199,6 +220,7 @@ struct policy_info {
   add(local_attention_fields{}, {}, {"prefill", "decode"});
   add(duo_attention_fields{}, {}, {"prefill", "decode"});
   add(quest_fields{}, {"keys", "queries"}, {"select"});
+  add(page_gates_fields{}, {"page_gate.NAME"}, {"select"});
   return all;
 }
 

@@ -147,7 +147,8 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   kv::expects(with.budget.empty() || with.ratio.empty(), "kvreplay", "--ratio", with.ratio, "there is a --budget");
   std::string const budget = with.budget.empty() && with.policy == "h2o" ? heavy_and_recent(with.set) : with.budget;
   if (budget.empty() && with.ratio.empty()) {
-    kv::expects(with.policy == "full", "kvreplay", "--budget", "missing", "it says how many entries a lane keeps");
+    bool const unlimited = with.policy == "full" || with.policy == kv::side_quest::name;
+    kv::expects(unlimited, "kvreplay", "--budget", "missing", "it says how many entries a lane keeps");
     return text;
   }
   if (with.policy == "full") return text;  // its budget is ignored

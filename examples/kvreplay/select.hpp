@@ -4,47 +4,36 @@
 #include <limits>
 
 #include "gathered.hpp"
-#include "named.hpp"
+#include "page_signals.hpp"
 
 namespace kvreplay {
 
-using quest_selection = kv::selection<kv::quest, kv::any_budget>;
-
-/// The selection that the command line describes.
-[[nodiscard]] inline quest_selection selection_of(quest_fields const& fields, options const& with) {
+/// How many tokens the command line lets a lane read.
+[[nodiscard]] inline kv::any_budget tokens_read(options const& with) {
   kv::expects(with.budget.empty() || with.ratio.empty(), "kvreplay", "--ratio", with.ratio, "there is a --budget");
   kv::expects(!with.budget.empty() || !with.ratio.empty(), "kvreplay", "--budget", "missing",
               "it says how many tokens a lane reads");
-  kv::any_budget limit = kv::per_lane{count_of("--budget", with.budget, 0)};
-  if (!with.ratio.empty()) {
-    kv::drop_ratio part;
-    kv::expects(kv::detail::read_value(with.ratio, part.drop), "kvreplay", "--ratio", with.ratio, "it is a number");
-    kv::expects(with.rounding.empty() || kv::detail::read_value(with.rounding, part.round), "kvreplay", "--rounding",
-                with.rounding, "there are exact, kvpress and kvpress_0_5_4");
-    part.check("kvreplay");
-    limit = part;
-  }
-  return {.score = {.page = fields.page, .group = fields.group}, .budget = limit, .dense_layers = fields.dense_layers};
+  if (with.ratio.empty()) return kv::per_lane{count_of("--budget", with.budget, 0)};
+  kv::drop_ratio part;
+  kv::expects(kv::detail::read_value(with.ratio, part.drop), "kvreplay", "--ratio", with.ratio, "it is a number");
+  kv::expects(with.rounding.empty() || kv::detail::read_value(with.rounding, part.round), "kvreplay", "--rounding",
+              with.rounding, "there are exact, kvpress and kvpress_0_5_4");
+  part.check("kvreplay");
+  return part;
 }
 
 /// Replays a selection: first call `run`, then `carry_out`, as for an eviction.
+template <class Policy>
 class selection_replay {
  public:
-  selection_replay(options const& with, trace& of, quest_selection const& policy)
+  selection_replay(options const& with, trace& of, Policy const& policy)
       : with_(with),
         trace_(of),
         policy_(policy),
+        signals_(with, of, policy.score),
         exec_(examples::make_executor(with.threads)),
         entries_(of.entries()),
         left_(with, of, found_) {
-    from_ = of.queries ? &of.queries : &of.recent_queries;
-    bool const given[] = {static_cast<bool>(of.keys), static_cast<bool>(*from_)};
-    for (int i = 0; i < 2; ++i) {
-      kv::expects(given[i], "kvreplay", "trace", i == 0 ? "without keys" : "without queries",
-                  [&] { return with.policy + " needs signal " + (i == 0 ? "keys" : "queries"); });
-    }
-    auto const rows = static_cast<int>(from_->shape[2]);
-    check_rows(*from_, rows - 1, rows);
     found_.segments = of.shape().layers * of.shape().kv_heads;
     found_.pages.emplace();
   }
@@ -90,6 +79,15 @@ class selection_replay {
                              .count = {&entries_, 0, 0, 0},
                              .position = {trace_.positions.data(), 0, 0, 0}},
                    .where = kv::identity_map(entries_)};
+    made.k = made.v = {.element = kv::codec::opaque,
+                       .dims = 1,
+                       .layer = entries * heads,
+                       .unit = entries * heads * trace_.shape().layers,
+                       .token = 1,
+                       .head = entries,
+                       .dim = 1,
+                       .bases = {&nothing_}};
+    if (!keys) return made;
     made.k = {.base = keys.data,
               .element = keys.element,
               .dims = trace_.shape().head_dim,
@@ -98,35 +96,14 @@ class selection_replay {
               .token = keys.stride(2),
               .head = keys.stride(1),
               .dim = kv::bytes_of(keys.element)};
-    made.v = {.element = kv::codec::opaque,
-              .dims = 1,
-              .layer = entries * heads,
-              .unit = entries * heads * trace_.shape().layers,
-              .token = 1,
-              .head = entries,
-              .dim = 1,
-              .bases = {&nothing_}};
     return made;
-  }
-
-  /// The last query row, the only one that the selection needs.
-  [[nodiscard]] kv::queries last_row() const {
-    return {{.base = from_->data + (from_->shape[2] - 1) * from_->stride(2),
-             .element = from_->element,
-             .dims = trace_.shape().head_dim,
-             .layer = from_->stride(0),
-             .head = from_->stride(1),
-             .row = from_->stride(2),
-             .heads = trace_.shape().query_heads,
-             .rows = 1,
-             .position = {&trace_.positions.back()}}};
   }
 
   void choose(int begin, int end) {
     kv::cache const in = view(begin, end);
     kv::state<executor> state = kv::make_state(exec_, policy_, in);
     kv::selection_plan<executor> plan = kv::make_plan(exec_, policy_, in);
-    kv::signals const given{in.lanes, kv::keys_of(in), last_row()};
+    auto const given = signals_.in(in);
     stopwatch watch;
     kv::observe(exec_, policy_, given, state);
     kv::select_pages(exec_, policy_, given, state, plan);
@@ -156,10 +133,10 @@ class selection_replay {
 
   options const& with_;
   trace& trace_;
-  quest_selection policy_;
+  Policy policy_;
+  page_signals<decltype(Policy::score)> signals_;
   executor exec_;
   int entries_;
-  array const* from_ = nullptr;
   std::byte nothing_byte_{};
   std::byte* nothing_ = &nothing_byte_;
   results found_;

@@ -42,6 +42,7 @@ class offers {
     if (trace_.queries) offer_turn(all, begin, end, held);
     if (trace_.log_beta) all.add(log_beta_ = {numbers_of(trace_.log_beta, begin, end)});
     if (birth_.there()) all.add(born_ = {birth_.numbers(begin, end)});
+    if (!trace_.stale_begin.empty()) offer_stale(all);
     if (trace_.query_rows && with_.how == mode::prefill) offer_external_rows(all);
     if (end == trace_.entries() && with_.how == mode::prefill) offer_recent(all);
     if (given_mass) all.add(mass_ = {lane_mass()});
@@ -102,6 +103,13 @@ class offers {
       recent_.lse = {lse_.data() + (known - rows), 0, known * trace_.shape().query_heads, known};
     }
     to.add(recent_);
+  }
+
+  void offer_stale(kv::any_signals& to) {
+    stale_ = {.begin = trace_.stale_begin.data(),
+              .end = trace_.stale_end.data(),
+              .count = static_cast<int>(trace_.stale_begin.size())};
+    to.add(stale_);
   }
 
   /// Offers the query rows that belong to no entry, with their log-sum-exp if the trace has it.
@@ -211,6 +219,7 @@ class offers {
   kv::log_beta log_beta_;
   kv::external_queries external_rows_;
   kv::birth_score born_;
+  kv::stale_spans stale_;
   std::vector<float> external_lse_;
   birth_numbers birth_;
 };

@@ -38,6 +38,8 @@ class trace {
     turn_end = from_.read_integers("turn_end", "T");
     span_begin = from_.read_integers("span_begin", "T");
     span_end = from_.read_integers("span_end", "T");
+    stale_begin = from_.read_integers("stale_begin", "s");
+    stale_end = from_.read_integers("stale_end", "s");
     for (auto const& [name, tensor] : from_.file().tensors()) {
       if (name.rfind("external.", 0) == 0) {
         external[name.substr(9)] = from_.read(name, tensor.shape.size() == 1 ? "N" : "LKN");
@@ -46,12 +48,14 @@ class trace {
         table[name.substr(6)] = from_.read(name, tensor.shape.size() == 2 ? "LK" : "pLK");
       if (name.rfind("birth.", 0) == 0)
         birth[name.substr(6)] = from_.read(name, tensor.shape.size() == 1 ? "N" : "LKN");
+      if (name.rfind("page_gate.", 0) == 0) page_gate[name.substr(10)] = from_.read(name, "LKh");
     }
     settle();
     check_residual();
     check_pairs();
     check_positions();
     check_turns();
+    check_stale();
     check_launch_config();
     read_rope();
     read_logits();
@@ -89,9 +93,9 @@ class trace {
 
   array keys, values, pre_rope_keys, queries, recent_queries, query_rows, attention_mass, row_lse, sink_logits,
       log_beta, gate, query_lse;
-  std::map<std::string, array> external, birth, table;
+  std::map<std::string, array> external, birth, table, page_gate;
   std::vector<int> layer_group;  ///< of all layers of the file
-  std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end;
+  std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end, stale_begin, stale_end;
 
  private:
   /// Computes and checks everything that follows from several tensors.
@@ -203,6 +207,19 @@ class trace {
       if (span_end[t] < span_begin[t] || span_end[t] > turn_end[t]) {
         refuse("span_end", std::to_string(span_end[t]),
                "a span ends after its begin, " + std::to_string(span_begin[t]) + ", and within its turn");
+      }
+    }
+  }
+
+  /// Checks that stale spans have both ends.
+  void check_stale() const {
+    if (stale_begin.size() != stale_end.size()) {
+      refuse(stale_begin.empty() ? "stale_begin" : "stale_end", "missing", "a stale span has a begin and an end");
+    }
+    for (std::size_t i = 0; i < stale_begin.size(); ++i) {
+      if (stale_end[i] < stale_begin[i]) {
+        refuse("stale_end", std::to_string(stale_end[i]),
+               "a span ends after its begin, " + std::to_string(stale_begin[i]));
       }
     }
   }

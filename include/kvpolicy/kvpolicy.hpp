@@ -129,6 +129,8 @@
 #include <kvpolicy/scorers/head_table.hpp>
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/not_stale.hpp>
+#include <kvpolicy/scorers/page_gates.hpp>
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/recorded_knorm.hpp>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares `kvreplay --policy quest --mode select` with Quest written out.
+"""Compares `kvreplay --mode select` with Quest written out, and with pages chosen by given numbers.
 
     selection_test.py PROGRAM
 
@@ -61,8 +61,11 @@ class Model(unittest.TestCase):
         self.assertEqual(entries([0, 2], 4, 10), [0, 1, 2, 3, 8, 9])
 
 
-@unittest.skipIf(np is None, "there is no numpy")
-class Selection(unittest.TestCase):
+class Selecting(unittest.TestCase):
+    """What the tests of all selections do with the program."""
+
+    policy = None
+
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
@@ -70,7 +73,8 @@ class Selection(unittest.TestCase):
     def write(self, trace, names=("keys", "values", "queries", "positions"), **more):
         write_arrays(self.path, {**{name: one for name, one in trace.stored.items() if name in names}, **more})
 
-    def run_program(self, *arguments, policy="quest", mode="select", **fields):
+    def run_program(self, *arguments, policy=None, mode="select", **fields):
+        policy = policy or self.policy
         self.out.unlink(missing_ok=True)
         sets = [part for name, value in fields.items() for part in ("--set", f"{name}={value}")]
         return subprocess.run([PROGRAM, self.path, "--policy", policy, "--mode", mode, "--out", self.out, "--json", *map(str, arguments), *sets],
@@ -93,6 +97,11 @@ class Selection(unittest.TestCase):
     def pages(self, result):
         offsets, ids = result["pages.offsets"][1], result["pages.ids"][1]
         return [ids[a:b] for a, b in zip(offsets, offsets[1:])]
+
+
+@unittest.skipIf(np is None, "there is no numpy")
+class Selection(Selecting):
+    policy = "quest"
 
     def same(self, trace, result, budget, page, dense_layers):
         scores, chosen = [], []
@@ -252,6 +261,108 @@ class Selection(unittest.TestCase):
         found = {one["name"]: one for one in json.loads(done.stdout)}["quest"]
         self.assertEqual({one["name"]: one["default"] for one in found["fields"]}, {"page": "16", "dense_layers": "2", "group": "max"})
         self.assertEqual(found["modes"], ["select"])
+
+
+@unittest.skipIf(np is None, "there is no numpy")
+class Gates(Selecting):
+    """Pages by the numbers of a tensor: SeerAttention-R, MoBA, NSA, and with pages of one entry DSA."""
+
+    policy = "page_gates"
+
+    def gated(self, seed, n, page, dtype="F32", name="page_gates", **shape):
+        trace = Small(seed, n, **shape)
+        pages = -(-n // page)
+        self.gates = np.random.default_rng(seed).integers(-8, 9, (trace.layers, trace.kv_heads, pages)) / 8
+        trace.put(f"page_gate.{name}", self.gates, dtype)
+        self.write(trace, trace.stored)
+        return trace
+
+    def expected(self, trace, budget, page, dense):
+        return [choose(self.gates[layer, head].tolist(), budget, page, layer < dense) for layer, head in trace.lanes()]
+
+    def test_the_example(self):
+        trace = self.gated(0, 10, 4, layers=1, kv_heads=1)
+        trace.put("page_gate.page_gates", np.array([[[.25, .5, .125]]]), "F32")
+        self.write(trace, trace.stored)
+        result = self.replay("--budget", 8, page=4)
+        self.assertEqual((self.pages(result), ragged(result)), ([[1, 2]], [[4, 5, 6, 7, 8, 9]]))
+        self.assertEqual(result["scores"], ([1, 3], [.25, .5, -np.inf]))
+
+    def test_small_traces_in_every_type(self):
+        for seed, (n, page, budget, dense) in enumerate(((40, 4, 16, 1), (41, 4, 12, 0), (33, 8, 20, 2), (7, 1, 3, 0), (64, 2, 9, 2), (100, 4, 3, 1), (130, 64, 64, 0))):
+            trace = self.gated(seed, n, page, ("F32", "F16", "BF16", "F64")[seed % 4], name="mine")
+            result = self.replay("--budget", budget, "--attend", "--threads", 1 + seed % 3, name="mine", page=page, dense_layers=dense)
+            expected = self.expected(trace, budget, page, dense)
+            self.assertEqual(self.pages(result), expected)
+            kept = [entries(pages, page, n) for pages in expected]
+            self.assertEqual(ragged(result), kept)
+            found = np.array(result["output"][1]).reshape(-1, result["output"][0][2])
+            np.testing.assert_allclose(found, trace.attended(kept), rtol=1e-5, atol=1e-6)
+
+    def test_ties_go_to_the_lower_page(self):
+        trace = self.gated(20, 48, 4, layers=3, kv_heads=2)
+        for budget in (4, 16, 28, 47):
+            self.assertEqual(self.pages(self.replay("--budget", budget, page=4, dense_layers=1)), self.expected(trace, budget, 4, 1))
+
+    def test_threads_change_nothing(self):
+        self.gated(21, 60, 4, layers=3, kv_heads=3)
+        files = []
+        for threads in (1, 3):
+            self.replay("--budget", 24, "--attend", "--threads", threads, page=4)
+            files.append(self.out.read_bytes())
+        self.assertEqual(*files)
+
+    def test_pages_of_one_entry_are_the_best_entries(self):
+        trace = self.gated(23, 30, 1, layers=2)
+        self.assertEqual(ragged(self.replay("--budget", 8, page=1)), self.expected(trace, 8, 1, 0))
+
+    def test_a_page_with_infinity_is_always_read(self):
+        trace = self.gated(24, 40, 4, layers=1, kv_heads=1)
+        self.gates[0, 0, 0] = np.inf
+        trace.put("page_gate.page_gates", self.gates, "F32")
+        self.write(trace, trace.stored)
+        self.assertEqual(self.pages(self.replay("--budget", 8, page=4)), [[0, 9]])
+
+    def test_a_spec_and_a_ratio(self):
+        trace = self.gated(25, 100, 64, name="seer")
+        by_name = self.replay("--budget", 64, name="seer", page=64, dense_layers=1)
+        done = subprocess.run([PROGRAM, self.path, "--spec", "select: page_gates(seer, page=64) | budget(64) | dense(1)", "--mode", "select", "--out", self.out],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(read(self.out), by_name)
+        trace = self.gated(26, 64, 4)
+        self.assertEqual(self.pages(self.replay("--ratio", .5, page=4)), self.expected(trace, 32, 4, 0))
+
+    def test_defaults(self):
+        trace = self.gated(27, 200, 64)
+        self.assertEqual(self.pages(self.replay("--budget", 128)), self.expected(trace, 128, 64, 0))
+        self.assertEqual(self.told["fields"], {"name": "page_gates", "page": "64", "dense_layers": "0"})
+
+    def test_bad_input(self):
+        self.gated(29, 12, 4)
+        self.refused("tensor page_gate.other = missing", "--budget", 8, name="other", page=4)
+        self.refused("tensor page_gate.page_gates = 3 pages, but 12 entries are 4 pages of 3", "--budget", 8, page=3)
+        self.refused("--set page", "--budget", 8, page=0)
+        self.refused("dense_layers", "--budget", 8, page=4, dense_layers=-1)
+        self.refused("--budget", page=4)
+        for mode in ("prefill", "decode"):
+            self.refused("the mode select", "--budget", 8, mode=mode)
+        trace = Small(30, 12)
+        trace.put("page_gate.page_gates", np.zeros((trace.layers, trace.kv_heads + 1, 3)), "F32")
+        self.write(trace, trace.stored)
+        self.refused("page_gate.page_gates", "--budget", 8, page=4)
+
+    def test_without_keys(self):
+        trace = self.gated(31, 40, 4)
+        whole = self.pages(self.replay("--budget", 12, page=4))
+        self.write(trace, ("page_gate.page_gates",), positions=("I32", np.arange(40, dtype=np.int32)))
+        self.assertEqual(self.pages(self.replay("--budget", 12, page=4)), whole)
+
+    def test_the_list_names_fields_and_modes(self):
+        done = subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True)
+        found = {one["name"]: one for one in json.loads(done.stdout)}["page_gates"]
+        self.assertEqual({one["name"]: one["default"] for one in found["fields"]}, {"name": "page_gates", "page": "64", "dense_layers": "0"})
+        self.assertEqual((found["modes"], found["signals"]), (["select"], ["page_gate.NAME"]))
 
 
 if __name__ == "__main__":

@@ -904,9 +904,76 @@ class AttentionGate(Admitted):
         return trace, trace.gate
 
 
+class SideQuest(System):
+    """What is in a stale span goes, and nothing else; a span ends before its end."""
+
+    policy = "side_quest"
+
+    def same(self, trace, spans, sinks=0, recent=0, *arguments):
+        for i, name in enumerate(("stale_begin", "stale_end")):
+            trace.stored[name] = ("I32", np.array([span[i] for span in spans], np.int32))
+        self.write(trace, without=() if spans else ("stale_begin", "stale_end"))
+        segments = len(trace.lanes())
+        goes = [any(begin <= p < end for begin, end in spans) and sinks <= j < trace.n - recent for j, p in enumerate(trace.positions)]
+        kept = [j for j in range(trace.n) if not goes[j]]
+        decision = Decision([np.zeros(trace.n)] * segments, [np.ones(trace.n, bool)] * segments, [trace.n] * segments)
+        decision.fixed = [kept] * segments
+        more = [*(("--sinks", sinks) if sinks else ()), *(("--recent", recent) if recent else ())]
+        with self.subTest(n=trace.n, spans=spans, sinks=sinks, recent=recent):
+            result = self.replay(*more, *arguments)
+            self.assertEqual(ragged(result), decision.fixed)
+            self.assertEqual(self.told["logical_kept"], len(kept) * segments)
+            if len(kept) < trace.n:
+                found = np.array(result["scores"][1]).reshape(result["scores"][0])
+                free = [j for j in range(sinks, trace.n - recent)]
+                np.testing.assert_array_equal(found[:, free], [[float(not any(b <= trace.positions[j] < e for b, e in spans)) for j in free]] * segments)
+
+    def test_spans(self):
+        for seed, (n, gap) in enumerate(((40, 0), (97, 5), (1, 0), (33, 2))):
+            trace = small(seed, n, GROUPS[seed % 3], dtype=("F32", "BF16", "F16", "F64")[seed], gap=gap)
+            last = int(trace.positions[-1])
+            for spans in ([(0, 1)], [(3, 9)], [(3, 9), (5, 20), (last, last + 1)], [(0, last)], [(0, last + 1)], [(7, 7)], [(last + 5, last + 9)]):
+                self.same(trace, spans)
+
+    def test_what_is_forced_stays(self):
+        trace = small(4, 50)
+        for sinks, recent in ((4, 0), (0, 8), (2, 3), (60, 0)):
+            self.same(trace, [(0, 10), (40, 50)], sinks, recent)
+
+    def test_positions_are_all_it_needs(self):
+        trace = small(5, 30)
+        trace.stored["stale_begin"] = trace.stored["stale_end"] = ("I32", np.array([4], np.int32))
+        trace.stored["stale_end"] = ("I32", np.array([9], np.int32))
+        trace.stored["positions"] = ("I32", np.array(trace.positions, np.int32))
+        self.write(trace, without=("keys", "values", "queries"))
+        self.assertEqual(ragged(self.replay())[0], [*range(4), *range(9, 30)])
+
+    def test_spans_that_are_wrong(self):
+        trace = small(6, 30)
+        for begin, end, said in (([4], [3], "stale_end"), ([4, 5], [9], "stale_end"), ([4], None, "stale_end"), (None, [4], "stale_begin")):
+            for name, values in (("stale_begin", begin), ("stale_end", end)):
+                trace.stored.pop(name, None)
+                if values is not None:
+                    trace.stored[name] = ("I32", np.array(values, np.int32))
+            self.write(trace)
+            done = self.run_program("--policy", self.policy)
+            with self.subTest(begin=begin, end=end, said=done.stderr):
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+                self.assertIn(said, done.stderr)
+
+    def test_a_budget_is_refused(self):
+        trace = small(7, 30)
+        trace.stored["stale_begin"] = trace.stored["stale_end"] = ("I32", np.array([4], np.int32))
+        self.write(trace)
+        for more in (("--budget", 10), ("--ratio", 0.5)):
+            done = self.run_program("--policy", self.policy, *more)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+            self.assertIn(f"{more[0]} = {more[1]}, but at_least keeps however many", done.stderr)
+
+
 SYSTEMS = {"pyramid_kv": PyramidKv, "observed_attention": ObservedAttention, "lookahead_kv": LookaheadKv, "dapq": Dapq, "fast_kvzip": FastKvzip,
            "nacl": Nacl, "sir_llm": SirLlm, "lu_kv": LuKv, "locret": Locret,
-           "kvzap": KvZap, "attention_gate": AttentionGate}
+           "kvzap": KvZap, "attention_gate": AttentionGate, "side_quest": SideQuest}
 
 
 # What each is besides its decisions: fields and defaults, modes, what it decides for, a tensor it cannot do without, values it refuses
@@ -921,6 +988,7 @@ CONTRACTS = {
     "lu_kv": ("table=lu_kv sinks=4 window=1 epsilon=0.02 scores=", "prefill", "lane", "table.lu_kv", "sinks=-1 window=-1"),
     "locret": ("name=locret stabilizers=2500 local=100", "prefill chunks", "lane", "birth.locret", "stabilizers=-1 local=-1"),
     "kvzap": ("name=kvzap window=128 sinks=0 threshold=-4 strict=false", "prefill decode", "lane", "birth.kvzap", "window=-1 sinks=-1 threshold=nan strict=perhaps"),
+    "side_quest": ("", "prefill", "lane", "stale_begin", ""),
     "attention_gate": ("threshold=0.5 window=1 sinks=0 strict=true", "prefill decode", "lane", "gate", "window=-1 sinks=-1 threshold=nan strict=perhaps"),
 }
 
@@ -945,8 +1013,9 @@ class Contract(System):
         put(trace, "query_rows", np.ones((3, 2, 4, 16)))
         trace.stored["query_positions"] = ("I32", np.arange(40, 44, dtype=np.int32))
         trace.stored["turn_end"] = ("I32", np.array([20, 40], np.int32))
+        trace.stored["stale_begin"] = trace.stored["stale_end"] = ("I32", np.array([4], np.int32))
         self.write(trace, without=without)
-        self.budget = {"kvzap": (), "attention_gate": (), "lu_kv": ("--ratio", 0.5, "--set", "scores=mine")}.get(self.system, ("--budget", 20))
+        self.budget = {"kvzap": (), "attention_gate": (), "side_quest": (), "lu_kv": ("--ratio", 0.5, "--set", "scores=mine")}.get(self.system, ("--budget", 20))
 
     def test_fields_defaults_modes_and_what_it_decides_for(self):
         done = subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True)

@@ -414,7 +414,7 @@ class serving {
 TEST_SUITE("layout/dead_slot") {
   TEST_CASE("no slot is freed twice, and none that is kept, shared, locked or dead") {
     totals count;
-    std::uint64_t const cases = under_address_sanitizer ? 4000 : 10000;
+    std::uint64_t const cases = under_address_sanitizer ? 2000 : 10000;
     for (std::uint64_t seed = 0; seed < cases; ++seed) {
       serving engine(seed, count);
       std::string error;

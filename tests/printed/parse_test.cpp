@@ -219,7 +219,7 @@ TEST_SUITE("printed/registry") {
     CHECK(parse_error("snpkv | budget(3)") ==
           "parse: column 1 = snpkv, but a policy begins with its scorer; there are full, streaming_llm, snapkv, h2o, "
           "tova, knorm, random, external, intent_kv, trim_kv, observed_attention, carried, fast_kvzip, lookahead_kv, "
-          "dapq, pyramid_kv, nacl, sir_llm, locret and lu_kv; did you mean snapkv?");
+          "dapq, not_stale, pyramid_kv, nacl, sir_llm, locret, lu_kv and side_quest; did you mean snapkv?");
     CHECK(parse_error("snapkv(windw=3)") ==
           "parse: column 8 = windw, but snapkv has the fields window, pool, rows and group; did you mean window?");
     CHECK(parse_error("snapkv(zzzzzzzzzz=3)") ==
@@ -235,7 +235,7 @@ TEST_SUITE("printed/registry") {
     CHECK(
         parse_error("knorm | sink(3)") ==
         "parse: column 9 = sink, but there are the parts reduce_lanes, sinks, recent, span, safe, everything, budget, "
-        "unlimited, over_budget and put_first; did you mean sinks?");
+        "unlimited, over_budget, put_first and at_least; did you mean sinks?");
     CHECK(parse_error("knorm | sinks(-1)") == "parse: column 9: sinks.tokens = -1, but a count cannot be negative");
     CHECK(parse_error("knorm | span(5, 2)") ==
           "parse: column 9: span.end = 2, but a span does not end before it begins (5)");
@@ -300,7 +300,7 @@ TEST_SUITE("printed/registry") {
 
   TEST_CASE("a listing tells fields, types, defaults, signals and granularity") {
     auto const all = kv::shipped().list();
-    REQUIRE(all.size() == std::tuple_size_v<named_scorers> + 13);  // others have tests of their own
+    REQUIRE(all.size() == std::tuple_size_v<named_scorers> + 15);  // others have tests of their own
     CHECK(all[2].name == "snapkv");
     CHECK(all[2].needs == std::vector<std::string>{"keys", "recent_queries"});
     CHECK(all[2].fields[1].name == "pool");

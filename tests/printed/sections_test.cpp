@@ -50,9 +50,15 @@ kv::any_admission any_admission(dice& random) {
 
 kv::any_selection any_selection(dice& random) {
   kv::any_selection made;
-  made.score.page = std::max(1, any_count(random));
-  made.score.group = random.one_of<kv::reduction>({kv::reduction::sum, kv::reduction::mean, kv::reduction::max});
-  made.score.bounds = random.one_of<kv::codec>({kv::codec::f32, kv::codec::f16, kv::codec::bf16});
+  int const page = std::max(1, any_count(random));
+  if (random.chance(50)) {
+    made.score = kv::page_gates{.of = random.chance(50) ? kv::label{} : kv::label{"mine"}, .page = page};
+  } else {
+    made.score =
+        kv::quest{.page = page,
+                  .group = random.one_of<kv::reduction>({kv::reduction::sum, kv::reduction::mean, kv::reduction::max}),
+                  .bounds = random.one_of<kv::codec>({kv::codec::f32, kv::codec::f16, kv::codec::bf16})};
+  }
   made.dense_layers = any_count(random);
   switch (random.below(4)) {
     case 0:
@@ -109,12 +115,23 @@ TEST_SUITE("printed/sections") {
     std::string const text = kv::to_string(typed);
     kv::any_cache_policy const read = kv::parse_cache_policy(text);
     CHECK(kv::to_string(read) == text);
-    CHECK(read.select->score == typed.select.score);
+    CHECK(read.select == kv::any_selection(typed.select));
+    CHECK(kv::parse_cache_policy("select: page_gates(name=mine, page=32) | budget(64) | dense(0)").select ==
+          kv::any_selection(
+              kv::selection{kv::page_gates{.of = {"mine"}, .page = 32}, kv::any_budget(kv::per_lane{64}), 0}));
     REQUIRE(read.admit.has_value());
     CHECK(read.admit->visit([](auto const& policy) { return policy.window; }) == 64);
     CHECK(kv::any_admission(typed.admit) == read.admit);
     CHECK(kv::parse_cache_policy("knorm | budget(3)").evict == kv::parse("knorm | budget(3)"));
     CHECK(kv::parse_cache_policy("evict: knorm ;admit:write_gate").admit == kv::any_admission{});
+  }
+
+  TEST_CASE("a selection by page gates is not visited as one by queries") {
+    kv::any_cache_policy const read = kv::parse_cache_policy("select: page_gates(mine)");
+    CHECK(
+        error_of([&] { read.visit([](auto const&) {}); }) ==
+        "visit: select = page_gates(name=mine, page=64) | budget(1024) | dense(2), but a step selects pages by quest");
+    CHECK(read.select->visit([](auto const& policy) { return policy.score.page; }) == 64);
   }
 
   TEST_CASE("a named table is the one that the registry was given") {
@@ -143,7 +160,10 @@ TEST_SUITE("printed/sections") {
           "parse: column 17: budget.scope = layer, but every lane reads for itself");
     CHECK(error("select: quest | budget(3, by=ramp)") ==
           "parse: column 17 = ramp, but every lane of a selection has the same budget");
-    CHECK(error("select: knorm") == "parse: column 9 = knorm, but a selection begins with its scorer; there is quest");
+    CHECK(error("select: knorm") ==
+          "parse: column 9 = knorm, but a selection begins with its scorer; there are quest and page_gates");
+    CHECK(error("select: page_gates(page=0)") ==
+          "parse: column 9: page_gates.page = 0, but a page holds at least one entry");
     CHECK(error("select: quest | sinks(4)") ==
           "parse: column 17 = sinks, but a selection has the parts budget, unlimited and dense");
     CHECK(error("admit: head_table | window(0)") ==

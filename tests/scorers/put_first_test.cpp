@@ -73,6 +73,30 @@ TEST_SUITE("scorers/put_first") {
     CHECK(std::vector<float>(scores.begin(), scores.begin() + 5) == std::vector<float>{first, 1, 2, first, 4});
   }
 
+  TEST_CASE("NACL's worked numbers: three of four places go to the best scores, and one to a number of the seed") {
+    two_lanes made(5);
+    for (int lane : {0, 1}) {
+      float const proxy[] = {0.4f, 0.1f, 0.3f, 0.05f, 0.2f};
+      std::copy_n(proxy, 5, made.scores.begin() + 5 * lane);
+    }
+    std::set<int> others;
+    for (std::uint64_t seed = 0; seed < 16; ++seed) {
+      kv::eviction const policy{
+          .score =
+              kv::put_first{.score_of = kv::external{}, .part = 0.75, .then = kv::rest_order::random, .seed = seed},
+          .budget = kv::per_lane{4}};
+      auto const kept = made.decide(policy).first;
+      for (int lane : {0, 1}) {
+        kv::random_scores::uniform const uniform{seed};
+        auto const number = [&](int e) { return uniform(0, {{0, 0, lane}, e, 5, e, 0}); };
+        int const other = number(1) >= number(3) ? 1 : 3;
+        CHECK(kept[static_cast<std::size_t>(lane)] == std::set<int>{0, 2, 4, other});
+        others.insert(other);
+      }
+    }
+    CHECK(others == std::set<int>{1, 3});
+  }
+
   TEST_CASE("the best get their places, at most the free ones, and the rest is by recency or at random") {
     holds(
         "any scores",
@@ -158,15 +182,15 @@ TEST_SUITE("scorers/put_first") {
       std::string const reduction = one_of({"sum", "mean", "max"});
       std::string const number = one_of({"0", "0.1", "0.25", "0.333", "1"});
       std::string const pool = one_of({"none", "max:7", "avg:3", "max:1"});
-      std::string spec =
-          one_of({"pyramid_kv(window=" + std::to_string(1 + random.below(64)) + ", pool=" + pool + ", beta=" +
-                      one_of({"1", "2.5", "20"}) + ", rule=" + one_of({"exact", "kvpress", "factory"}) + ")",
-                  "nacl(random=" + number + ", group=" + reduction + ", seed=" + count(99) + ")",
-                  "sir_llm(entropy=" + count(2000) + ", sinks=" + count(9) + ", decay=" + one_of({"1", "0.5"}) + ")",
-                  "locret(stabilizers=" + count(3000) + ")", "observed_attention(group=" + reduction + ")",
-                  "fast_kvzip(window=" + one_of({"-1", "0", "77"}) + ", sinks=" + count(9) + ")",
-                  "lookahead_kv(recent=" + count(99) + ", pool=" + pool + ")", "dapq(group=" + reduction + ")",
-                  "lu_kv(scores=mine, table=profile)", "carried(name=x)", "snapkv(pool=" + pool + ")"});
+      std::string spec = one_of(
+          {"pyramid_kv(window=" + std::to_string(1 + random.below(64)) + ", pool=" + pool +
+               ", beta=" + one_of({"1", "2.5", "20"}) + ", rule=" + one_of({"exact", "kvpress", "factory"}) + ")",
+           "nacl(random=" + number + ", group=" + reduction + ", seed=" + count(99) + ")",
+           "sir_llm(entropy=" + count(2000) + ", sinks=" + count(9) + ", decay=" + one_of({"1", "0.5"}) + ")",
+           "locret(stabilizers=" + count(3000) + ")", "observed_attention(group=" + reduction + ")",
+           "fast_kvzip(window=" + one_of({"-1", "0", "77"}) + ", sinks=" + count(9) + ")",
+           "lookahead_kv(recent=" + count(99) + ", pool=" + pool + ")", "dapq(group=" + reduction + ")",
+           "lu_kv(scores=mine, table=profile)", "carried(name=x)", "carried(name=x)", "snapkv(pool=" + pool + ")"});
       bool const stages = spec[0] == 'c' || (spec[0] == 's' && spec[1] == 'n');
       bool const shares_itself = spec[0] == 'p' || spec.starts_with("lu_kv");
       if (stages && random.chance(50)) {
@@ -177,8 +201,13 @@ TEST_SUITE("scorers/put_first") {
       std::string const amount = one_of({count(5000), "ratio=" + number, "bytes=" + count(1 << 30)});
       std::string const by =
           one_of({"", ", by=ramp, beta=3.5", ", by=table, table=profile", ", scope=layer, floor=0.25"});
-      spec += " | budget(" + amount + (shares_itself || spec.starts_with("sir_llm") ? "" : by) + ")";
+      bool const by_threshold =
+          stages && spec[0] == 'c' && spec.find("put_first") == std::string::npos && random.chance(50);
+      if (by_threshold) spec += " | at_least(" + one_of({"-4", number, "1e30, true", "0.5, false, false"}) + ")";
+      if (!by_threshold) spec += " | budget(" + amount + (shares_itself || spec.starts_with("sir_llm") ? "" : by) + ")";
       if (random.chance(30)) spec += " | over_budget(" + count(500) + ")";
+      if (random.chance(5))
+        spec = one_of({"side_quest", "side_quest | sinks(3)", "not_stale | budget(" + count(99) + ")"});
       CAPTURE(spec);
       kv::any_policy const policy = kv::parse((random.chance(50) ? "evict: " : "") + spec, known);
       std::string const printed = kv::to_string(policy);

@@ -9,6 +9,7 @@
 #include <kvpolicy/scorers/head_table.hpp>
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
+#include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/recorded_knorm.hpp>
@@ -173,6 +174,12 @@ struct duo_attention_options {
                    .protect = sinks{with.sinks},
                    .window = with.window,
                    .pick = at_least{.least = 0.5f, .strict = true}};
+}
+
+/// Drops the entries in spans that the model has called stale, and nothing else (SideQuest). Decide whenever it has
+/// named some; there is no budget.
+[[nodiscard]] constexpr auto side_quest() {
+  return eviction{.score = not_stale{}, .protect = nothing{}, .budget = unlimited{}, .pick = at_least{0.5f}};
 }
 
 /// The options of Quest.

@@ -6,6 +6,7 @@
 #include <kvpolicy/printed/spec_parts.hpp>
 #include <kvpolicy/scorers/carried.hpp>
 #include <kvpolicy/scorers/head_table.hpp>
+#include <kvpolicy/scorers/page_gates.hpp>
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/write_gate.hpp>
 #include <kvpolicy/selection/selection.hpp>
@@ -45,8 +46,34 @@ struct any_admission {
   return policy.visit([](auto const& each) { return to_string(each); });
 }
 
-/// Any selection that a spec can describe.
-using any_selection = selection<quest, any_budget>;
+/// Any selection that a spec can describe. `visit` gives the typed selection, which `make_state`, `make_plan` and
+/// `select_pages` accept.
+struct any_selection {
+  std::variant<quest, page_gates> score{};
+  any_budget budget{};
+  int dense_layers = 2;
+  friend bool operator==(any_selection const&, any_selection const&) = default;
+
+  any_selection() = default;
+  template <class Score, class Budget>
+  any_selection(selection<Score, Budget> const& from)
+      : score(from.score), budget(from.budget), dense_layers(from.dense_layers) {}
+
+  /// Calls visit(policy) with the selection of the scorer's own type, and returns what it returns.
+  template <class Visit>
+  decltype(auto) visit(Visit const& visit) const {
+    return std::visit([&](auto const& each) -> decltype(auto) { return visit(selection{each, budget, dense_layers}); },
+                      score);
+  }
+  void check(char const* call) const {
+    visit([&](auto const& policy) { policy.check(call); });
+  }
+};
+
+/// Prints it as the typed selection: "quest(page=16, group=max, bounds=f32) | budget(512) | dense(2)".
+[[nodiscard]] inline std::string print(any_selection const& policy) {
+  return policy.visit([](auto const& each) { return to_string(each); });
+}
 
 namespace detail {
 
@@ -66,9 +93,9 @@ struct table_argument {
   static constexpr auto fields() { return std::tuple{field{"table", &table_argument::table}}; }
 };
 
-/// Reads the scorer of an admission: one of the alternatives of `Scores`.
+/// Reads the scorer of a section: one of the alternatives of `Scores`.
 template <class... Scores>
-void read_scorer(spec_part const& from, std::variant<Scores...>& to) {
+void read_scorer(spec_part const& from, std::variant<Scores...>& to, char const* section) {
   auto const one = [&]<class Score>(Score made) {
     if (from.name != Score::name) return false;
     if constexpr (std::same_as<Score, head_table>) {
@@ -81,7 +108,7 @@ void read_scorer(spec_part const& from, std::variant<Scores...>& to) {
   };
   if ((one(Scores{}) || ...)) return;
   refuse_spec(from.column, from.name,
-              accepted("an admission begins with its scorer; there are", {Scores::name...}, from.name));
+              accepted(std::string(section) + " begins with its scorer; there are", {Scores::name...}, from.name));
 }
 
 /// Reads an admission from the parts of its section.
@@ -89,7 +116,7 @@ inline any_admission read_admission(std::vector<spec_part> const& parts,
                                     std::map<std::string, by_lane<float const>> const& heads) {
   any_admission made;
   spec_part const& scorer = parts.front();
-  read_scorer(scorer, made.score);
+  read_scorer(scorer, made.score, "an admission");
   if (auto* const table = std::get_if<head_table>(&made.score); table != nullptr && *table->table.text != '\0') {
     auto const found = heads.find(table->table.text);
     if (found == heads.end()) {
@@ -125,11 +152,8 @@ inline any_admission read_admission(std::vector<spec_part> const& parts,
 /// Reads a selection from the parts of its section.
 inline any_selection read_selection(std::vector<spec_part> const& parts) {
   spec_part const& scorer = parts.front();
-  if (scorer.name != quest::name) {
-    refuse_spec(scorer.column, scorer.name,
-                accepted("a selection begins with its scorer; there is", {quest::name}, scorer.name));
-  }
-  any_selection made{.score = read_part<quest>(scorer)};
+  any_selection made;
+  read_scorer(scorer, made.score, "a selection");
   int budget = 0;
   int dense = 0;
   for (std::size_t i = 1; i < parts.size(); ++i) {

@@ -23,21 +23,25 @@ struct basic_any_cache_policy {
   /// Calls visit(policy) with a `cache_policy` of the sections that are there, and returns what it returns, which has
   /// one type. The admission has the type of its scorer and the eviction is erased, so that `visit` is compiled sixteen
   /// times.
+  /// - throws: `invalid_argument` if pages are selected by another scorer than `quest`, whose signals every engine has.
+  ///   `select->visit` gives such a selection.
   template <class Visit>
   decltype(auto) visit(Visit const& visit) const {
+    bool const by_query = !select || std::holds_alternative<quest>(select->score);
+    expects(by_query, "visit", "select", [&] { return to_string(*select); }, "a step selects pages by quest");
     return with_admission([&](auto const& admission) -> decltype(auto) {
-      return with_part(select, [&](auto const& selection) -> decltype(auto) {
-        return with_part(evict, [&](auto const& eviction) -> decltype(auto) {
-          return visit(cache_policy{admission, selection, eviction});
-        });
+      return with_selection([&](auto const& selection) -> decltype(auto) {
+        return evict ? visit(cache_policy{admission, selection, *evict})
+                     : visit(cache_policy{admission, selection, omitted{}});
       });
     });
   }
 
  private:
-  template <class Part, class Visit>
-  static decltype(auto) with_part(std::optional<Part> const& part, Visit const& visit) {
-    return part ? visit(*part) : visit(omitted{});
+  template <class Visit>
+  decltype(auto) with_selection(Visit const& visit) const {
+    if (!select) return visit(omitted{});
+    return visit(selection{std::get<quest>(select->score), select->budget, select->dense_layers});
   }
   template <class Visit>
   decltype(auto) with_admission(Visit const& visit) const {

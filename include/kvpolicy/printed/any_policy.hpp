@@ -17,6 +17,7 @@
 #include <kvpolicy/ops/host/pool.hpp>
 #include <kvpolicy/ops/host/residual.hpp>
 #include <kvpolicy/ops/host/row_norm.hpp>
+#include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/ops/host/update_query_memory.hpp>
 #include <kvpolicy/printed/any_protection.hpp>
@@ -32,23 +33,25 @@ namespace KVPOLICY_NAMESPACE {
 /// object. Its state and plan have the same types as those of a typed policy. Construct it from a typed eviction, or
 /// call `parse`.
 ///
-/// It can hold every eviction that a spec can describe: any scorer, the shipped protections and budgets, and the
-/// trigger `over_budget`.
+/// It can hold every eviction that a spec can describe: any scorer, the shipped protections and budgets, the picks
+/// `top` and `at_least`, and the trigger `over_budget`.
 template <executor Executor>
 class basic_any_policy {
  public:
   /// The full cache, which drops nothing.
   basic_any_policy() : basic_any_policy(eviction<full, nothing, unlimited>{}) {}
 
-  template <scorer Score, class Protect, class Budget>
-  basic_any_policy(eviction<Score, Protect, Budget, top, over_budget> const& from)
-      : basic_any_policy(lowered(from.score), any_protection(from.protect), any_budget(from.budget), from.trigger) {}
+  template <scorer Score, class Protect, class Budget, class Pick>
+    requires std::same_as<Pick, top> || std::same_as<Pick, at_least>
+  basic_any_policy(eviction<Score, Protect, Budget, Pick, over_budget> const& from)
+      : basic_any_policy(lowered(from.score), any_protection(from.protect), any_budget(from.budget), from.trigger,
+                         from.pick) {}
 
-  template <scorer Score>
+  template <scorer Score, class Pick = top>
   basic_any_policy(reduce_lanes<Score> const& score, any_protection const& protect, any_budget const& limit,
-                   over_budget trigger)
-      : inner_(std::make_shared<model<Score>>(typename model<Score>::policy_type{score, protect, limit, {}, trigger})) {
-  }
+                   over_budget trigger, Pick pick = {})
+      : inner_(std::make_shared<model<Score, Pick>>(
+            typename model<Score, Pick>::policy_type{score, protect, limit, pick, trigger})) {}
 
   /// Which lanes decide together.
   [[nodiscard]] granularity decides() const { return inner_->decides(); }
@@ -126,9 +129,9 @@ class basic_any_policy {
     virtual void decide_beside(Executor&, any_signals const&, state<Executor> const&, plan<Executor>&) const = 0;
   };
 
-  template <class Score>
+  template <class Score, class Pick>
   struct model final : interface {
-    using policy_type = eviction<reduce_lanes<Score>, any_protection, any_budget, top, over_budget>;
+    using policy_type = eviction<reduce_lanes<Score>, any_protection, any_budget, Pick, over_budget>;
     using bag_type = detail::bag_of<policy_type, any_signals, Executor>;
 
     explicit model(policy_type const& from) : policy(from), recorders_(recorders_of(policy.score), scorer_name()) {}

@@ -13,6 +13,7 @@
 #include <kvpolicy/scorers/intent_kv.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
 #include <kvpolicy/scorers/lookahead_kv.hpp>
+#include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/observed_attention.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
@@ -89,7 +90,11 @@ class basic_registry {
           detail::refuse_spec(from.column, from.name, "at most eight protections are joined, its own included");
         }
       }
+      auto const own = with.pick;
       chosen.join(with);
+      if (own && with.pick != own) {
+        detail::refuse_spec(with.pick_column, at_least::name, std::string(System::name) + " has one of its own");
+      }
       return make_with<score_type>(chosen.scorer(), with);
     };
     all_.push_back(made);
@@ -117,8 +122,8 @@ class basic_registry {
 
   /// Parses a spec: `scorer(field=value, ...) | part | ...`. The parts may come in any order: `reduce_lanes(token,
   /// sum)`, `sinks(4)`, `recent(32)`, `span(0, 16)`, `safe(sinks=4, recent=32)`, `everything`, `budget(...)` or
-  /// `unlimited`, and `over_budget(slack)`. The default budget is 1024 entries for each lane; a scorer that keeps
-  /// everything is unlimited by default.
+  /// `unlimited`, `over_budget(slack)`, `put_first` and `at_least`. The default budget is 1024 entries for each lane; a
+  /// scorer that keeps everything is unlimited by default.
   /// - throws: `invalid_argument` that names the column, the text that was found, and the texts that are accepted.
   [[nodiscard]] policy parse(std::string_view text) const { return eviction_of(split_spec(text)); }
 
@@ -225,7 +230,25 @@ class basic_registry {
       if (shares && !with.scoped) limit.shared_by = Score::pools;
       limit.says_lane = shares && limit.shared_by == budget_scope::lane;
     }
-    return policy(lowered, with.protect, limit, with.trigger);
+    return with.pick ? pick_alone(lowered, with) : policy(lowered, with.protect, limit, with.trigger);
+  }
+
+  /// Scorers of which a spec may keep every entry from a threshold on: their scores mean something by themselves.
+  template <class Score>
+  static constexpr bool can_pick_alone =
+      std::same_as<Score, not_stale> || std::same_as<Score, carried> || std::same_as<Score, external>;
+
+  template <class Score>
+  static policy pick_alone(reduce_lanes<Score> const& lowered, parts const& with) {
+    if (with.limited && with.limit.of != any_budget::amount::unlimited) {
+      detail::refuse_spec(with.budget_column, "budget", "at_least keeps however many entries there are");
+    }
+    if (with.first) detail::refuse_spec(with.first_column, "put_first", "at_least has no places");
+    if constexpr (can_pick_alone<Score>) {
+      return policy(lowered, with.protect, any_budget(unlimited{}), with.trigger, *with.pick);
+    } else {
+      detail::refuse_spec(with.pick_column, at_least::name, "it is of not_stale, carried and external");
+    }
   }
 
   static by_lane<int const> find_table(label const& name, parts const& with) {
@@ -258,7 +281,8 @@ template <executor Executor = host_executor>
       .add(external{});
   all.add(intent_kv{}).add(trim_kv{}).add(observed_attention{}).add(carried{});
   all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
-  all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{});
+  all.add(not_stale{});
+  all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
   return all;
 }
 

@@ -39,12 +39,14 @@ struct spec_parts {
   over_budget trigger{};
   std::optional<reduce_lanes_arguments> reduce{};
   std::optional<put_first_arguments> first{};
+  std::optional<at_least> pick{};
   bool limited = false;
   bool scoped = false;                                                ///< the budget says who shares it
   std::map<std::string, by_lane<int const>> const* tables = nullptr;  ///< those of the registry
   int budget_column = 1;
   int reduce_column = 0;
   int first_column = 0;
+  int pick_column = 0;
 };
 
 namespace detail {
@@ -59,8 +61,8 @@ struct span_arguments {
 };
 
 inline std::vector<std::string> part_names() {
-  return {"reduce_lanes", "sinks",  "recent",    "span",        "safe",
-          "everything",   "budget", "unlimited", "over_budget", "put_first"};
+  return {"reduce_lanes", "sinks",     "recent",      "span",      "safe",    "everything",
+          "budget",       "unlimited", "over_budget", "put_first", "at_least"};
 }
 
 template <class T>
@@ -196,6 +198,9 @@ inline spec_parts read_parts(std::vector<spec_part> const& spec) {
     } else if (from.name == "put_first") {
       once(made.first_column, from);
       set_fields(made.first.emplace(), from);
+    } else if (from.name == at_least::name) {
+      once(made.pick_column, from);
+      made.pick = read_part<at_least>(from, {.unbounded = true});
     } else if (!add_protection(made.protect, from)) {
       refuse_spec(from.column, from.name, accepted("there are the parts", part_names(), from.name));
     }

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/printed/spec_parts.hpp>
 #include <kvpolicy/scorers/carried.hpp>
+#include <kvpolicy/scorers/not_stale.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -159,5 +160,18 @@ struct locret {
   friend bool operator==(locret const&, locret const&) = default;
 };
 static_assert(system_of_parts<locret>);
+
+/// SideQuest (Kariyappa and Suh, 2026): the model names the outputs of tools that are stale, and their entries go.
+/// Nothing else does, so there is no budget.
+struct side_quest {
+  static constexpr auto name = "side_quest";
+  static constexpr bool prompts_only = true;
+  static constexpr auto fields() { return std::tuple{}; }
+  [[nodiscard]] constexpr not_stale scorer() const { return {}; }
+  void join(spec_parts& parts) const { parts.pick = at_least{0.5f}; }
+
+  friend bool operator==(side_quest const&, side_quest const&) = default;
+};
+static_assert(system_of_parts<side_quest>);
 
 }  // namespace KVPOLICY_NAMESPACE
