@@ -55,10 +55,12 @@ std::string text_of(std::filesystem::path const& file) {
 
 TEST_SUITE("laws/shipped") {
   TEST_CASE("every scorer of the registry is in the list of the laws, but those with tests of their own") {
-    std::set<std::string> known, listed_here{"external",   "intent_kv",    "trim_kv", "observed_attention", "carried",
-                                             "fast_kvzip", "lookahead_kv", "dapq",    "pyramid_kv",         "nacl",
-                                             "sir_llm",    "locret",       "lu_kv"};
+    std::set<std::string> known,
+        listed_here{"external",   "intent_kv",    "trim_kv", "observed_attention", "carried",
+                    "fast_kvzip", "lookahead_kv", "dapq",    "pyramid_kv",         "nacl",
+                    "sir_llm",    "locret",       "lu_kv",   "not_stale",          "side_quest"};
     for (auto const& each : kv::shipped().list()) known.insert(each.name);
+    listed_here.merge(described_methods());
     std::apply([&](auto const&... each) { (listed_here.insert(each.name), ...); }, named_scorers{});
     CHECK(known == listed_here);
   }
@@ -73,7 +75,7 @@ TEST_SUITE("laws/shipped") {
     for (char const* const made_of : {"keep_best", "drop_worst"}) CHECK(shipped.erase(made_of) == 1);
     // Not evictions by top-k: tests/admission, tests/selection and tests/scorers hold their laws.
     for (char const* const other : {"wg_kv", "local_attention", "duo_attention", "quest", "trim_kv_decode",
-                                    "h2o_decode", "streaming_llm_decode", "knorm_decode"}) {
+                                    "h2o_decode", "streaming_llm_decode", "knorm_decode", "side_quest"}) {
       CHECK(shipped.erase(other) == 1);
     }
     for (auto const& [name, policy] : every_policy()) listed_here.insert(name);

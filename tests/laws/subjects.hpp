@@ -5,7 +5,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <kvpolicy/kvpolicy.hpp>
+#include <set>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -23,6 +26,15 @@ using named_scorers =
 /// Every scorer that the library ships; a test compares this list with the headers.
 using every_scorer = std::tuple<kv::full, kv::streaming_llm, kv::snapkv, kv::h2o, kv::tova, kv::knorm,
                                 kv::recorded_knorm, kv::random_scores>;
+
+/// The methods that have a header in tests/methods, and so tests of their own.
+inline std::set<std::string> described_methods() {
+  std::set<std::string> names;
+  for (auto const& file : std::filesystem::directory_iterator(KVPOLICY_SOURCE_DIR "/tests/methods")) {
+    if (file.path().extension() == ".hpp") names.insert(file.path().stem().string());
+  }
+  return names;
+}
 
 /// The same shape for a scorer that decides for a whole layer: with one KV head its segments are the lanes, as the laws
 /// count them. That heads are reduced is tested with the scorer.

@@ -32,7 +32,12 @@ template <class Score, class Protect, class... Others>
   std::string text = to_string(policy.score);
   std::string const kept = to_string(policy.protect);
   if (!std::same_as<Protect, nothing> && !kept.empty()) text += " | " + kept;
-  text += " | " + to_string(policy.budget);
+  std::string limit = to_string(policy.budget);
+  if constexpr (requires { Score::pools; }) {  // in a spec its budgets are shared unless they say otherwise
+    bool const own = detail::scope_of(policy.budget) == budget_scope::lane && limit.starts_with("budget(");
+    if (own && limit.find("scope=") == std::string::npos) limit.insert(limit.size() - 1, ", scope=lane");
+  }
+  text += " | " + limit;
   if constexpr (!std::same_as<decltype(policy.pick), top>) text += " | " + to_string(policy.pick);
   constexpr bool usual = std::same_as<std::remove_cvref_t<decltype(policy.trigger)>, over_budget>;
   if (!usual || !(policy.trigger == decltype(policy.trigger){})) text += " | " + to_string(policy.trigger);

@@ -51,7 +51,7 @@ class basic_any_policy {
   basic_any_policy(reduce_lanes<Score> const& score, any_protection const& protect, any_budget const& limit,
                    over_budget trigger, Pick pick = {})
       : inner_(std::make_shared<model<Score, Pick>>(
-            typename model<Score, Pick>::policy_type{score, protect, limit, pick, trigger})) {}
+            typename model<Score, Pick>::policy_type{score, protect, said_by<Score>(limit), pick, trigger})) {}
 
   /// Which lanes decide together.
   [[nodiscard]] granularity decides() const { return inner_->decides(); }
@@ -214,6 +214,15 @@ class basic_any_policy {
     }
   };
 
+  /// Of a scorer whose budgets are shared unless a spec says otherwise, a budget says that it is not.
+  template <class Score>
+  static any_budget said_by(any_budget limit) {
+    if constexpr (requires { Score::pools; }) {
+      bool const shares = limit.by == sharing::fixed && limit.of != any_budget::amount::unlimited;
+      limit.says_lane = shares && limit.shared_by == budget_scope::lane;
+    }
+    return limit;
+  }
   template <scorer Score>
   static reduce_lanes<Score> lowered(Score const& score) {
     return {score, Score::decides, reduction::sum};

@@ -228,7 +228,6 @@ class basic_registry {
     if constexpr (requires { Score::pools; }) {
       bool const shares = limit.by == sharing::fixed && limit.of != any_budget::amount::unlimited;
       if (shares && !with.scoped) limit.shared_by = Score::pools;
-      limit.says_lane = shares && limit.shared_by == budget_scope::lane;
     }
     return with.pick ? pick_alone(lowered, with) : policy(lowered, with.protect, limit, with.trigger);
   }

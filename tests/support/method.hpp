@@ -1,0 +1,108 @@
+// What the header of a method in tests/methods has, and what its reference is told.
+//
+//   struct NAME {                     // in tests/methods/NAME.hpp, which tests/methods/methods_test.cpp includes by
+//   itself
+//     using scorer = kv::NAME;
+//     static scorer any();                                                // in a property: sensible parameters
+//     static reference::row scores(scorer const&, told_of_lane const&);   // from the description, in double
+//     static int last(scorer const&);                                     // how many of the last entries are forced
+//     static constexpr refusal refusals[] = {{spec, error}, ...};         // parameters out of range
+//     static void worked();                                               // its worked numbers
+//   };
+#pragma once
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "reference/selection.hpp"
+
+namespace kvpolicy_test {
+
+namespace kv = kvpolicy;
+namespace reference = kvpolicy_reference;
+
+/// The entries of one lane, oldest first.
+struct told_of_lane {
+  std::vector<int> positions;
+  reference::row log_beta, born;
+  reference::matrix keys;
+};
+
+/// A spec and the error that it gets.
+struct refusal {
+  char const* spec;
+  char const* error;
+};
+
+/// Two layers of two lanes of random tokens, all of which the lanes hold.
+class told_lanes {
+ public:
+  static constexpr int lanes = 4, dims = 4;
+
+  explicit told_lanes(int bound)
+      : bound_(bound), position_(size(lanes * bound)), keys_(size(lanes * bound * dims)), values_(keys_) {
+    told.resize(lanes);
+  }
+
+  /// Appends the tokens of `more`, of which there are as many in every lane, and observes them.
+  template <class Policy>
+  void forward(Policy const& policy, kv::state<kv::host_executor>& state, std::vector<told_of_lane> const& more) {
+    auto const tokens = static_cast<int>(more[0].positions.size());
+    kv::cache now = view();
+    kv::append(exec, now, state, {.tokens = tokens, .position = more[0].positions.front()});
+    std::vector<float> log_beta, born;
+    for (int s = 0; s < lanes; ++s) {
+      told_of_lane const& one = more[size(s)];
+      for (int e = 0; e < tokens; ++e) {
+        log_beta.push_back(static_cast<float>(one.log_beta[size(e)]));
+        born.push_back(static_cast<float>(one.born[size(e)]));
+        for (int d = 0; d < dims; ++d) {
+          keys_[size((s * bound_ + count_[s] - tokens + e) * dims + d)] =
+              static_cast<float>(one.keys[size(e)][size(d)]);
+        }
+      }
+      told_of_lane& to = told[size(s)];
+      to.positions.insert(to.positions.end(), one.positions.begin(), one.positions.end());
+      to.log_beta.insert(to.log_beta.end(), one.log_beta.begin(), one.log_beta.end());
+      to.born.insert(to.born.end(), one.born.begin(), one.born.end());
+      to.keys.insert(to.keys.end(), one.keys.begin(), one.keys.end());
+    }
+    kv::log_beta const fresh{numbers(log_beta, tokens)};
+    kv::birth_score const born_now{numbers(born, tokens)};
+    kv::observe(exec, policy, kv::signals{now.lanes, kv::keys_of(now), fresh, born_now}, state);
+  }
+  template <class Policy>
+  void decide(Policy const& policy, kv::state<kv::host_executor>& state, kv::plan<kv::host_executor>& into) {
+    kv::cache const now = view();
+    kv::decide(exec, policy, kv::signals{now.lanes, kv::keys_of(now)}, state, into);
+  }
+
+  kv::cache view() {
+    return kv::contiguous_cache(keys_.data(), values_.data(), {2, 2, 2, dims}, bound_, count_, position_.data());
+  }
+
+  kv::host_executor exec{2};
+  std::vector<told_of_lane> told;
+
+ private:
+  static std::size_t size(int n) { return static_cast<std::size_t>(n); }
+  static kv::entry_numbers numbers(std::vector<float> const& of, int tokens) {
+    return {.base = reinterpret_cast<std::byte const*>(of.data()),
+            .layer = std::int64_t{8} * tokens,
+            .head = std::int64_t{4} * tokens,
+            .entry = 4,
+            .entries = tokens};
+  }
+
+  int bound_;
+  int count_[lanes] = {};
+  std::vector<int> position_;
+  std::vector<float> keys_, values_;
+};
+
+}  // namespace kvpolicy_test
