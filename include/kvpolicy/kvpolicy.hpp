@@ -123,6 +123,7 @@
 #include <kvpolicy/recorders/record_retention.hpp>
 #include <kvpolicy/scorers/admitted_attention.hpp>
 #include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/scorers/db_trim_kv.hpp>
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>

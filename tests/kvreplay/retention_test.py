@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares `kvreplay --policy trim_kv` with TRIM-KV written out in numpy, in double precision.
+"""Compares `kvreplay --policy trim_kv` and `db_trim_kv` with these methods written out in numpy, in double precision.
 
     retention_test.py PROGRAM
 
@@ -22,18 +22,23 @@ def positions_of(gap):
     return np.arange(N) + gap * (np.arange(N) >= N // 2)
 
 
-def score_of(log_beta, positions, live, offset=0):
-    return (positions[live[-1]] - positions[live] + offset) * log_beta[live]
+def score_of(log_beta, positions, live, offset=0, steps=1):
+    """Of several steps the log of the sum of the retention at each, which DBTrimKV has in closed form."""
+    x = log_beta[live].astype(float)
+    ages = positions[live[-1]] - positions[live] + offset
+    if steps == 1:
+        return ages * x
+    return np.logaddexp.reduce([(ages + k) * x for k in range(steps)], axis=0)
 
 
-def decode(log_beta, positions, start, budget, buffer, window, offset):
+def decode(log_beta, positions, start, budget, buffer, window, offset, steps=1):
     """What one lane holds at the end, the steps at which entries went, and the last decision's scores."""
     live, events, scores = [], [], np.full(N, -np.inf)
     for t in range(max(0, start - 1), N):
         live = [*live, *range(start)] if t == start - 1 else [*live, t]
         if len(live) < budget + buffer:
             continue
-        score = score_of(log_beta, positions, np.array(live), offset)
+        score = score_of(log_beta, positions, np.array(live), offset, steps)
         forced = np.arange(len(live)) >= len(live) - window
         kept, _, _ = best(score, forced, budget)
         scores = np.full(N, -np.inf)
@@ -43,7 +48,7 @@ def decode(log_beta, positions, start, budget, buffer, window, offset):
     return live, events, scores
 
 
-def decode_pooled(log_beta, positions, start, budget, floor, buffer=1):
+def decode_pooled(log_beta, positions, start, budget, floor, buffer=1, offset=0, steps=1):
     """The same of lanes that share: every lane first keeps its best floor x budget, the best of the rest share what is left of the pool.
     The released code waits while lanes x (budget + buffer) is more than what the pool holds."""
     live, events = [[] for _ in log_beta], []
@@ -52,7 +57,7 @@ def decode_pooled(log_beta, positions, start, budget, floor, buffer=1):
             held += range(start) if t == start - 1 else [t]
         if (budget + buffer) * len(live) > sum(map(len, live)):
             continue
-        ranked = [sorted((-score_of(log_beta[s], positions, np.array(held))[i], s, j) for i, j in enumerate(held)) for s, held in enumerate(live)]
+        ranked = [sorted((-one, s, j) for one, j in zip(score_of(log_beta[s], positions, np.array(held), offset, steps), held)) for s, held in enumerate(live)]
         first = int(floor * budget)
         kept = [one for lane in ranked for one in lane[:first]]
         kept += sorted(one for lane in ranked for one in lane[first:])[: budget * len(live) - len(kept)]
@@ -64,6 +69,8 @@ def decode_pooled(log_beta, positions, start, budget, floor, buffer=1):
 
 @unittest.skipIf(np is None, "there is no numpy")
 class Retention(unittest.TestCase):
+    policy = "trim_kv"
+
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.path, self.out = self.folder / "trace.safetensors", self.folder / "out.safetensors"
@@ -78,7 +85,7 @@ class Retention(unittest.TestCase):
         return exact.astype(np.float32).reshape(LAYERS * HEADS, N)
 
     def replay(self, *arguments):
-        done = subprocess.run([PROGRAM, self.path, "--policy", "trim_kv", "--out", self.out, "--json", *map(str, arguments)],
+        done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--out", self.out, "--json", *map(str, arguments)],
                               capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.told = json.loads(done.stdout)
@@ -141,20 +148,84 @@ class Retention(unittest.TestCase):
     def test_a_buffer_that_is_none_is_refused_though_a_prefill_does_not_wait_for_it(self):
         self.write(3, "F32")
         for value in ("abc", "-7", "0"):
-            done = subprocess.run([PROGRAM, self.path, "--policy", "trim_kv", "--budget", "5", "--set", f"buffer={value}"],
+            done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--budget", "5", "--set", f"buffer={value}"],
                                   capture_output=True, text=True, check=False)
             self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-        result = self.replay("--budget", 5, "--set", " buffer=100")
+        result = self.replay("--budget", 5, "--budget-scope", "lane", "--set", " buffer=100")
         self.assertEqual([len(kept) for kept in ragged(result)], [5] * (LAYERS * HEADS))
         self.assertIn("buffer=100", self.told["spec"])
 
     def test_a_trace_without_log_beta_is_refused(self):
         rows = np.zeros((1, 1, 4, ROW), np.float32)
         write_arrays(self.path, {"keys": ("F32", rows), "values": ("F32", rows)})
-        done = subprocess.run([PROGRAM, self.path, "--policy", "trim_kv", "--budget", "2"], capture_output=True, text=True, check=False)
+        done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--budget", "2"], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn("log_beta", done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1)
+
+
+@unittest.skipIf(np is None, "there is no numpy")
+class OverSteps(Retention):
+    """DBTrimKV: ages count from 1, retention is summed over steps, and all lanes share a budget."""
+
+    policy = "db_trim_kv"
+    STEPS = (1, 2, 7, 512)
+
+    def test_a_prefill_does_not_wait_for_the_buffer(self):
+        for seed, steps in enumerate(self.STEPS):
+            log_beta, positions, live = self.write(seed, ("F32", "BF16", "F16", "F64")[seed], 3 * (seed % 2)), positions_of(3 * (seed % 2)), np.arange(N)
+            log_beta[:, ::7] = 0  # a beta of 1
+            self.rewrite(log_beta)
+            for window, budget in ((0, 20), (5, 20), (30, 20), (0, 0), (0, N), (0, N - 1)):
+                result = self.replay("--budget", budget, "--budget-scope", "lane", "--set", f"steps={steps}", "--set", f"window={window}", "--set", "buffer=50")
+                for s, kept in enumerate(ragged(result)):
+                    score, forced = score_of(log_beta[s], positions, live, 1, steps), live >= N - window
+                    self.assertEqual(kept, best(score, forced, budget)[0] if budget < N else list(range(N)))
+                    if budget < N:
+                        np.testing.assert_allclose(self.scores(result)[s][~forced], score[~forced], rtol=2e-6, atol=2e-6)
+
+    def rewrite(self, log_beta):
+        tensors = read(self.path)
+        write_arrays(self.path, {"log_beta": ("F32", log_beta.reshape(LAYERS, HEADS, N).astype(np.float32)),
+                                 "positions": ("I64", np.array(tensors["positions"][1], np.int64))})
+
+    def test_decoding_ages_what_moves(self):
+        for seed, (start, budget, buffer, window, steps, gap) in enumerate(
+                ((30, 20, 1, 0, 1, 0), (0, 12, 1, 0, 16, 5), (40, 16, 8, 0, 2, 0), (10, 25, 1, 4, 512, 11), (90, 30, 1, 0, 3, 0))):
+            log_beta = self.write(seed, "F32", gap)
+            result = self.replay("--mode", "decode", "--prefill", start, "--budget", budget, "--budget-scope", "lane", "--set", f"buffer={buffer}",
+                                 "--set", f"window={window}", "--set", f"steps={steps}")
+            events = [tuple(one) for one in np.array(result["events"][1]).reshape(-1, 3).tolist()]
+            expected = []
+            for s, kept in enumerate(ragged(result)):
+                live, gone, scores = decode(log_beta[s], positions_of(gap), start, budget, buffer, window, 1, steps)
+                self.assertEqual(kept, live)
+                expected += [(t, s, j) for t, j in gone]
+                np.testing.assert_allclose(self.scores(result)[s], scores, rtol=2e-6, atol=2e-6)
+            self.assertEqual(events, sorted(expected))
+
+    def test_heads_that_share_a_budget(self):
+        log_beta, positions, live = self.write(9, "F32"), positions_of(0), np.arange(N)
+        result = self.replay("--budget", 15, "--set", "steps=16")
+        order = sorted(((-one, s, j) for s in range(LAYERS * HEADS) for j, one in enumerate(score_of(log_beta[s], positions, live, 1, 16))))
+        kept = {(s, j) for _, s, j in order[: 15 * LAYERS * HEADS]}
+        self.assertEqual({(s, j) for s, lane in enumerate(ragged(result)) for j in lane}, kept)
+
+    def test_lanes_that_share_a_budget_while_decoding(self):
+        for start, floor, buffer, steps in ((0, 0, 1, 1), (30, 0.5, 1, 16), (0, 0, 2, 3), (10, 0.25, 8, 512)):
+            log_beta = self.write(30 + start, "F32", 5, np.array([[[1], [4], [16]]]))
+            result = self.replay("--mode", "decode", "--prefill", start, "--budget", 9, *(("--budget-scope", "global", "--floor", floor) if floor else ()),
+                                 "--set", f"buffer={buffer}", "--set", f"steps={steps}")
+            kept, gone = decode_pooled(log_beta, positions_of(5), start, 9, floor, buffer, 1, steps)
+            self.assertEqual(ragged(result), kept)
+            self.assertEqual([tuple(one) for one in np.array(result["events"][1]).reshape(-1, 3).tolist()], sorted(gone))
+
+    def test_values_it_refuses(self):
+        self.write(3, "F32")
+        for value in ("steps=0", "steps=x", "buffer=0", "window=-1", "age_offset=2"):
+            done = subprocess.run([PROGRAM, self.path, "--policy", self.policy, "--budget", "5", "--set", value], capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+            self.assertIn(value.partition("=")[0], done.stderr)
 
 
 if __name__ == "__main__":

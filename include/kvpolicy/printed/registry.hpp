@@ -7,6 +7,7 @@
 #include <kvpolicy/printed/set_fields.hpp>
 #include <kvpolicy/printed/systems.hpp>
 #include <kvpolicy/scorers/carried.hpp>
+#include <kvpolicy/scorers/db_trim_kv.hpp>
 #include <kvpolicy/scorers/external.hpp>
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/h2o.hpp>
@@ -280,7 +281,7 @@ template <executor Executor = host_executor>
       .add(external{});
   all.add(intent_kv{}).add(trim_kv{}).add(observed_attention{}).add(carried{});
   all.add(fast_kvzip{}).add(lookahead_kv{}).add(dapq{});
-  all.add(not_stale{});
+  all.add(not_stale{}).add(db_trim_kv{});
   all.add(pyramid_kv{}).add(nacl{}).add(sir_llm{}).add(locret{}).add(lu_kv{}).add(side_quest{});
   return all;
 }
