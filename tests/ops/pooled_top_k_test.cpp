@@ -63,6 +63,7 @@ void pools_as_the_reference() {
   }
   int const tokens = random.one_of<int>({0, 1, random.below(bound + 1), bound, 7});
   double const floor = random.one_of<double>({0, 0.2, 0.5, 1, 0.29});
+  int const least = random.one_of<int>({0, 0, 1, 3, tokens + 1});
   int const slack = random.chance(30) ? random.below(20) : 0;
   flagged const flags{&forced, lanes.view()};
 
@@ -70,8 +71,10 @@ void pools_as_the_reference() {
   kv::host_executor exec(*rc::gen::element(1, 3));
   exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, bound));
   auto const before = as_row(scores.all());
-  if (global) kv::ops::top_k(exec, scores.view(), rule_of(kv::per_sequence{tokens, floor}, flags, slack), keep.view());
-  if (!global) kv::ops::top_k(exec, scores.view(), rule_of(kv::per_layer{tokens, floor}, flags, slack), keep.view());
+  if (global)
+    kv::ops::top_k(exec, scores.view(), rule_of(kv::per_sequence{tokens, floor, least}, flags, slack), keep.view());
+  if (!global)
+    kv::ops::top_k(exec, scores.view(), rule_of(kv::per_layer{tokens, floor, least}, flags, slack), keep.view());
   auto const after = as_row(scores.all());
   RC_ASSERT(std::equal(before.begin(), before.end(), after.begin(),
                        [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }));
@@ -89,8 +92,8 @@ void pools_as_the_reference() {
       some.back().resize(static_cast<std::size_t>(count));
       entries += static_cast<std::size_t>(count);
     }
-    auto const pooled =
-        reference::select_pooled(rows, some, pool_lanes * tokens, reference::lane_floor(floor, tokens), slack);
+    auto const pooled = reference::select_pooled(rows, some, pool_lanes * tokens,
+                                                 std::max(least, reference::lane_floor(floor, tokens)), slack);
     std::size_t total = 0;
     int forced_total = 0;
     for (int lane = 0; lane < pool_lanes; ++lane) {

@@ -78,9 +78,12 @@ inline void check_tokens(char const* call, int tokens) {
   expects(tokens >= 0, call, "budget.tokens", tokens, "a count cannot be negative");
 }
 
-inline void check_floor(char const* call, double floor) {
-  expects(floor >= 0 && floor <= 1, call, "budget.floor", floor, "a floor is a part of the budget, 0 to 1");
+inline void check_floor(char const* call, double part, int tokens) {
+  expects(part >= 0 && part <= 1, call, "budget.floor", part, "a floor is a part of the budget, 0 to 1");
+  expects(tokens >= 0, call, "budget.floor_tokens", tokens, "a count cannot be negative");
 }
+
+KVPOLICY_HD constexpr int greater_floor(int part, int tokens) { return part > tokens ? part : tokens; }
 
 }  // namespace detail
 
@@ -100,14 +103,17 @@ struct per_lane {
 struct per_layer {
   int tokens = 1024;
   double floor_part = 0.2;
+  int floor_tokens = 0;  ///< entries that each lane is guaranteed if they are more
   static constexpr auto name = "budget";
   void check(char const* call) const {
     detail::check_tokens(call, tokens);
-    detail::check_floor(call, floor_part);
+    detail::check_floor(call, floor_part, floor_tokens);
   }
   KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
   KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::layer; }
-  KVPOLICY_HD constexpr int floor(int share) const { return detail::cut_part_of(floor_part, share); }
+  KVPOLICY_HD constexpr int floor(int share) const {
+    return detail::greater_floor(detail::cut_part_of(floor_part, share), floor_tokens);
+  }
   friend bool operator==(per_layer const&, per_layer const&) = default;
 };
 
@@ -116,14 +122,17 @@ struct per_layer {
 struct per_sequence {
   int tokens = 1024;
   double floor_part = 0;
+  int floor_tokens = 0;  ///< entries that each lane is guaranteed if they are more (DBTrimKV's `min_tokens_per_head`)
   static constexpr auto name = "budget";
   void check(char const* call) const {
     detail::check_tokens(call, tokens);
-    detail::check_floor(call, floor_part);
+    detail::check_floor(call, floor_part, floor_tokens);
   }
   KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
   KVPOLICY_HD static constexpr budget_scope scope() { return budget_scope::global; }
-  KVPOLICY_HD constexpr int floor(int share) const { return detail::cut_part_of(floor_part, share); }
+  KVPOLICY_HD constexpr int floor(int share) const {
+    return detail::greater_floor(detail::cut_part_of(floor_part, share), floor_tokens);
+  }
   friend bool operator==(per_sequence const&, per_sequence const&) = default;
 };
 
@@ -211,14 +220,19 @@ struct unlimited {
 };
 
 namespace detail {
-inline std::string print_floor(double part) { return part != 0 ? ", floor=" + to_string(part) : std::string(); }
+inline std::string print_floor(double part, int tokens) {
+  std::string const text = part != 0 ? ", floor=" + to_string(part) : std::string();
+  return tokens != 0 ? text + ", floor_tokens=" + to_string(tokens) : text;
+}
 }  // namespace detail
 
 [[nodiscard]] inline std::string print(per_layer const& limit) {
-  return "budget(" + to_string(limit.tokens) + ", scope=layer" + detail::print_floor(limit.floor_part) + ")";
+  return "budget(" + to_string(limit.tokens) + ", scope=layer" +
+         detail::print_floor(limit.floor_part, limit.floor_tokens) + ")";
 }
 [[nodiscard]] inline std::string print(per_sequence const& limit) {
-  return "budget(" + to_string(limit.tokens) + ", scope=global" + detail::print_floor(limit.floor_part) + ")";
+  return "budget(" + to_string(limit.tokens) + ", scope=global" +
+         detail::print_floor(limit.floor_part, limit.floor_tokens) + ")";
 }
 [[nodiscard]] inline std::string print(drop_ratio const& limit) {
   return "budget(ratio=" + to_string(limit.drop) +

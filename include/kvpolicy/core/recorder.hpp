@@ -35,11 +35,26 @@ using forgetting_hooks =
 
 }  // namespace detail
 
-/// The recorders of a scorer: the tuple that its `recorders()` returns, or an empty one.
+namespace detail {
+
+/// A stage: a scorer around another one, which is its member `score_of`. What a stage does not say itself is what the
+/// scorer inside says: recorders, forced entries, triggers, checks, scratch.
+template <class S>
+concept stage = requires(S const& around) {
+  typename S::wraps;
+  { around.score_of } -> std::same_as<typename S::wraps const&>;
+};
+
+}  // namespace detail
+
+/// The recorders of a scorer: the tuple that its `recorders()` returns, or an empty one. Those of a stage are those of
+/// the scorer inside.
 template <class Scorer>
 [[nodiscard]] constexpr auto recorders_of(Scorer const& score) {
   if constexpr (requires { score.recorders(); }) {
     return score.recorders();
+  } else if constexpr (detail::stage<Scorer>) {
+    return recorders_of(score.score_of);
   } else {
     return std::tuple<>{};
   }

@@ -129,6 +129,7 @@ struct any_budget {
   std::int64_t bytes = 0;
   budget_scope shared_by = budget_scope::lane;
   double floor_part = 0;
+  int floor_tokens = 0;
   rounding round = rounding::exact;
   bool says_lane = false;  ///< print `scope=lane`, because this scorer's budgets are shared unless a spec says so
   sharing by = sharing::fixed;
@@ -139,9 +140,15 @@ struct any_budget {
   constexpr any_budget() = default;
   constexpr any_budget(per_lane from) : tokens(from.tokens) {}
   constexpr any_budget(per_layer from)
-      : tokens(from.tokens), shared_by(budget_scope::layer), floor_part(from.floor_part) {}
+      : tokens(from.tokens),
+        shared_by(budget_scope::layer),
+        floor_part(from.floor_part),
+        floor_tokens(from.floor_tokens) {}
   constexpr any_budget(per_sequence from)
-      : tokens(from.tokens), shared_by(budget_scope::global), floor_part(from.floor_part) {}
+      : tokens(from.tokens),
+        shared_by(budget_scope::global),
+        floor_part(from.floor_part),
+        floor_tokens(from.floor_tokens) {}
   constexpr any_budget(drop_ratio from) : of(amount::ratio), tokens(0), drop(from.drop), round(from.round) {}
   constexpr any_budget(in_bytes from) : of(amount::bytes), tokens(0), bytes(from.limit) {}
   constexpr any_budget(unlimited) : of(amount::unlimited), tokens(0) {}
@@ -153,9 +160,10 @@ struct any_budget {
     if (of == amount::tokens) per_lane{tokens}.check(call);
     if (of == amount::ratio) drop_ratio{drop, round}.check(call);
     if (of == amount::bytes) in_bytes{bytes}.check(call);
-    detail::check_floor(call, floor_part);
-    expects(floor_part == 0 || shared_by != budget_scope::lane, call, "budget.floor", floor_part,
-            "a lane that shares with nobody has no floor: scope=layer or scope=global");
+    detail::check_floor(call, floor_part, floor_tokens);
+    char const* const shared = "a lane that shares with nobody has no floor: scope=layer or scope=global";
+    expects(floor_part == 0 || shared_by != budget_scope::lane, call, "budget.floor", floor_part, shared);
+    expects(floor_tokens == 0 || shared_by != budget_scope::lane, call, "budget.floor_tokens", floor_tokens, shared);
     if (by == sharing::ramp) shares.check(call);
   }
   KVPOLICY_HD constexpr int operator()(lane this_lane, int count) const {
@@ -172,7 +180,7 @@ struct any_budget {
   [[nodiscard]] constexpr bool differs_by_layer() const { return by != sharing::fixed; }
   [[nodiscard]] KVPOLICY_HD constexpr budget_scope scope() const { return shared_by; }
   [[nodiscard]] KVPOLICY_HD constexpr int floor(int share) const {
-    return detail::floor_of_share(floor_part, round, share);
+    return detail::greater_floor(detail::floor_of_share(floor_part, round, share), floor_tokens);
   }
   [[nodiscard]] constexpr any_budget in_entries(shape const& model, std::int64_t entry_bytes) const {
     any_budget counted = *this;
@@ -185,8 +193,8 @@ struct any_budget {
   }
   friend bool operator==(any_budget const& a, any_budget const& b) {
     auto const all = [](any_budget const& one) {
-      return std::tie(one.of, one.tokens, one.drop, one.bytes, one.shared_by, one.says_lane, one.floor_part, one.round,
-                      one.by, one.shares, one.table, one.in_table.data);
+      return std::tie(one.of, one.tokens, one.drop, one.bytes, one.shared_by, one.says_lane, one.floor_part,
+                      one.floor_tokens, one.round, one.by, one.shares, one.table, one.in_table.data);
     };
     return all(a) == all(b);
   }
@@ -201,7 +209,7 @@ static_assert(budget<any_budget>);
   if (limit.of == any_budget::amount::bytes) text += "bytes=" + to_string(limit.bytes);
   if (limit.round != rounding::exact) text += ", rounding=" + to_string(limit.round);
   if (limit.shared_by != budget_scope::lane || limit.says_lane) text += ", scope=" + to_string(limit.shared_by);
-  if (limit.floor_part != 0) text += ", floor=" + to_string(limit.floor_part);
+  text += detail::print_floor(limit.floor_part, limit.floor_tokens);
   if (limit.by == sharing::ramp) text += detail::print_ramp(limit.shares);
   if (limit.by == sharing::table) text += ", by=table, table=" + to_string(limit.table);
   return text + ")";

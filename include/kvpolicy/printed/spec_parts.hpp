@@ -85,17 +85,24 @@ struct budget_arguments {
   std::int64_t bytes = -1;
   budget_scope scope = budget_scope::lane;
   double floor = 0;
+  int floor_tokens = 0;
   rounding round = rounding::exact;
   sharing by = sharing::fixed;
   double beta = 20;
   ramp_rule rule = ramp_rule::exact;
   label table{};
   static constexpr auto fields() {
-    return std::tuple{field{"tokens", &budget_arguments::tokens}, field{"ratio", &budget_arguments::drop},
-                      field{"bytes", &budget_arguments::bytes},   field{"scope", &budget_arguments::scope},
-                      field{"floor", &budget_arguments::floor},   field{"rounding", &budget_arguments::round},
-                      field{"by", &budget_arguments::by},         field{"beta", &budget_arguments::beta},
-                      field{"rule", &budget_arguments::rule},     field{"table", &budget_arguments::table}};
+    return std::tuple{field{"tokens", &budget_arguments::tokens},
+                      field{"ratio", &budget_arguments::drop},
+                      field{"bytes", &budget_arguments::bytes},
+                      field{"scope", &budget_arguments::scope},
+                      field{"floor", &budget_arguments::floor},
+                      field{"rounding", &budget_arguments::round},
+                      field{"by", &budget_arguments::by},
+                      field{"beta", &budget_arguments::beta},
+                      field{"rule", &budget_arguments::rule},
+                      field{"table", &budget_arguments::table},
+                      field{"floor_tokens", &budget_arguments::floor_tokens}};
   }
 };
 
@@ -129,6 +136,7 @@ inline any_budget read_budget(spec_part const& from) {
   made.bytes = with.bytes != -1 ? with.bytes : 0;
   made.shared_by = with.scope;
   made.floor_part = with.floor;
+  made.floor_tokens = with.floor_tokens;
   made.round = with.round;
   made.by = with.by;
   made.table = with.table;
