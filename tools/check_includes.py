@@ -16,10 +16,10 @@ LIBRARY = Path("include/kvpolicy")
 MAX_LINES = 300
 
 # What every decision is made of may include these. Of the scorers it knows the concept, not one scorer.
-_PARTS = {"core", "ops", "protect", "budget", "trigger", "scorers/concept.hpp", "recorders/hooks.hpp"}
+_PARTS = {"core", "ops", "protect", "budget", "trigger", "scorers/concept.hpp", "scorers/facts.hpp", "recorders/hooks.hpp"}
 _DECISION = _PARTS | {"decision"}
 _EVERYTHING = {
-    "core", "ops", "ops/host", "ops/cuda", "recorders", "scorers", "protect", "budget", "trigger", "decision", "admission",
+    "core", "ops", "ops/host", "ops/cuda", "recorders", "scorers", "stages", "tables", "protect", "budget", "trigger", "decision", "admission",
     "selection", "eviction", "layout", "lifecycle", "groups", "step", "session", "accounting", "io", "printed", "engines", "policies",
 }  # fmt: skip
 
@@ -32,6 +32,8 @@ ROOMS = {
     "ops/cuda": {"ops", "core"},
     "recorders": {"ops", "core"},
     "scorers": {"ops", "core", "recorders", "protect", "trigger"},
+    "stages": {"core", "ops", "scorers", "protect", "trigger"},
+    "tables": {"core"},
     "protect": {"core"},
     "budget": {"core"},
     "trigger": {"core"},
@@ -45,7 +47,7 @@ ROOMS = {
     "step": _DECISION | {"admission", "selection", "eviction", "layout", "scorers/full.hpp", "scorers/with_recorders.hpp"},
     "session": {"core", "ops", "recorders"},
     "accounting": _DECISION | {"admission", "selection", "eviction", "layout"},
-    "io": {"core", "ops", "recorders", "scorers", "session"},
+    "io": {"core", "ops", "recorders", "scorers", "session", "tables"},
     "printed": _EVERYTHING - {"engines", "policies"},
     "engines": _EVERYTHING - {"policies"},
     "policies": _EVERYTHING - {"engines"},

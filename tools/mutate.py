@@ -77,7 +77,7 @@ COVER = [
     ("ops/*units.hpp", "layout/shared_pools layout/overwrite layout/drop_blocks layout/aliasing"),
     ("ops/*entries.hpp", "layout/shared_pools layout/appliers layout/append layout/compact layout/dead_slot "
      "layout/overwrite"),
-    ("ops/*fold.hpp", "ops/combine ops/fold scorers/reduce_lanes"),
+    ("ops/*fold.hpp", "ops/combine ops/fold stages/reduce_lanes"),
     ("ops/*mask_rows.hpp", "ops/mask_rows layout/mask layout/shared_pools"),
     ("ops/*rerotate.hpp", "ops/rerotate layout/compact_rerotated"),
     ("ops/*gather_rows.hpp", "ops/gather_rows ops/long_moves ops/ring_append ops/lists "
@@ -99,7 +99,7 @@ COVER = [
     ("ops/host/lane_mass.hpp", "ops/attention_mass ops/blocks eviction/worked_examples"),
     ("ops/host/few_rows.hpp", "ops/blocks ops/attention_mass"),
     ("ops/host/rows.hpp", "ops/blocks ops/row_norm ops/rerotate ops/page_bounds recorders/remember scorers/intent_kv"),
-    ("ops/host/segments.hpp", "laws/keep_set_laws ops/top_k ops/argmin scorers/reduce_lanes laws/throwing_verbs"),
+    ("ops/host/segments.hpp", "laws/keep_set_laws ops/top_k ops/argmin stages/reduce_lanes laws/throwing_verbs"),
     ("ops/*append_rows.hpp", "ops/append_rows admission/dual admission/batch step/step"),
     ("ops/host/window_rows.hpp", "admission/dual ops/append_rows step/step admission/batch"),
     ("ops/*argmin*.hpp", "ops/argmin scorers/trim_kv_options"),

@@ -28,7 +28,8 @@ contender written_eviction(kv::any_policy const& policy, std::string name) {
 
 /// Refuses parts that need what tinylm's cache of windows and pages does not have.
 void check_signals(kv::any_cache_policy const& policy) {
-  kv::expects(!policy.admit || !std::holds_alternative<kv::carried>(policy.admit->score), "demo", "--policy",
+  auto const born = policy.admit ? policy.admit->score.signals() : std::vector<std::string>();
+  kv::expects(std::find(born.begin(), born.end(), kv::birth_score::name) == born.end(), "demo", "--policy",
               kv::to_string(policy), "entries of this model are born with no numbers");
   if (!policy.evict) return;
   constexpr std::array given{kv::keys::name, kv::values::name, kv::log_beta::name};
@@ -45,9 +46,8 @@ void check_signals(kv::any_cache_policy const& policy) {
 /// takes long to compile.
 template <class Policy>
 std::unique_ptr<reader> start_session(engine& on, reading& from, Policy const& policy) {
-  constexpr bool admits_by_number = requires { requires std::same_as<decltype(policy.admit.score), kv::carried>; };
   constexpr bool evicts = std::same_as<decltype(Policy::evict), kv::any_policy>;
-  if constexpr (!admits_by_number && evicts) return std::make_unique<cache_reader<Policy>>(on, from, policy);
+  if constexpr (evicts) return std::make_unique<cache_reader<Policy>>(on, from, policy);
   kv::expects(false, "demo", "--policy", kv::to_string(policy), "it was refused before");
   return nullptr;
 }
@@ -55,7 +55,7 @@ std::unique_ptr<reader> start_session(engine& on, reading& from, Policy const& p
 /// A policy of several sections, or one that reads gates.
 contender written_sections(kv::any_cache_policy const& policy, std::string name) {
   check_signals(policy);
-  bool const by_gate = policy.admit && std::holds_alternative<kv::write_gate>(policy.admit->score);
+  bool const by_gate = policy.admit && policy.admit->score.name_inside() == kv::write_gate::name;
   bool const by_retention = policy.evict && needs(*policy.evict, kv::log_beta::name);
   contender made{.name = std::move(name), .needs = {.gates = by_gate || by_retention}};
   made.spell = [policy](int, int) { return kv::to_string(policy); };

@@ -58,12 +58,12 @@ class head_numbers {
 };
 
 /// Adds the forced entries and the cap of the command line to an admission.
-template <class Policy>
-[[nodiscard]] auto as_asked(Policy const& from, options const& with) {
-  kv::any_protection forced(from.protect);
+[[nodiscard]] inline any_admission as_asked(any_admission const& from, options const& with) {
+  any_admission asked = from;
   kv::any_protection const more = forced_by(with);
-  for (auto const& each : std::span(more.parts).first(size(more.count))) forced.add(each);
-  return kv::admission{from.score, forced, from.window, from.pick, count_of("--budget", with.budget, -1)};
+  for (auto const& each : std::span(more.parts).first(size(more.count))) asked.protect.add(each);
+  asked.cap = count_of("--budget", with.budget, -1);
+  return asked;
 }
 
 /// Prints the policy in the style of a spec of an eviction.
@@ -77,10 +77,9 @@ template <class Fields>
 }
 
 /// Replays an admission: first call `run`, then `carry_out`, as for an eviction.
-template <class Policy>
 class admission_replay {
  public:
-  admission_replay(options const& with, trace& of, Policy const& policy, int page)
+  admission_replay(options const& with, trace& of, any_admission const& policy, int page)
       : with_(with),
         trace_(of),
         policy_(policy),
@@ -90,9 +89,7 @@ class admission_replay {
         both_(memory_.view()),
         left_(with, of, found_),
         admitted_(size(memory_.lanes())) {
-    if constexpr (std::same_as<std::remove_cvref_t<decltype(policy_.score)>, kv::carried>) {
-      born_.read(of, kv::to_string(policy_.score.of));
-    }
+    if (reads(kv::birth_score::name)) born_.read(of, policy_.score.field_text("name").value_or(""));
     policy_.window = window_;  // at most as many rows as there are tokens
     state_.emplace(kv::make_state(exec_, policy_, both_));
     plans_.emplace(kv::make_plan(exec_, policy_, both_));
@@ -166,12 +163,18 @@ class admission_replay {
 
   /// Records the gates, or the numbers from birth, of the new entries [begin, end).
   void observe(kv::lanes const& batch, kv::state<executor>& to, int begin, int end) {
-    if constexpr (std::same_as<std::remove_cvref_t<decltype(policy_.score)>, kv::carried>) {
+    if (reads(kv::birth_score::name)) {
       kv::observe(exec_, policy_, kv::signals{batch, kv::birth_score{born_.numbers(begin, end)}}, to);
     } else if (trace_.gate) {
       kv::observe(exec_, policy_, kv::signals{batch, kv::gate{numbers_of(trace_.gate, begin, end)}}, to);
     }
     examples::settle(exec_);
+  }
+
+  /// True if the policy reads a signal that is told when an entry is written.
+  [[nodiscard]] bool reads(char const* signal) const {
+    std::vector<std::string> const all = policy_.score.signals();
+    return std::find(all.begin(), all.end(), signal) != all.end();
   }
 
   /// The trace's ordinal of the oldest entry in the window.
@@ -223,7 +226,7 @@ class admission_replay {
 
   options const& with_;
   trace& trace_;
-  Policy policy_;
+  any_admission policy_;
   int window_;
   executor exec_;
   dual_memory memory_;

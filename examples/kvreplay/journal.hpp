@@ -117,7 +117,7 @@ class journal {
       to[entry[size(e)]] = is_ordinal ? static_cast<float>(entry[size(e)]) : from[e];
     }
     for (int const e : kept) {
-      if (!policy_.forces(plan, s, e)) continue;
+      if (!kv::forces(policy_, plan, s, e)) continue;
       to[entry[size(e)]] = lowest;
       ++unranked;
     }

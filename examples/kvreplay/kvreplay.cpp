@@ -106,6 +106,8 @@ void evict(options const& with, trace& of, stopwatch& whole) {
     return with.spec.empty() ? spec.read([&] { return known.parse(spec.text()); }) : known.parse(with.spec);
   };
   any_policy const policy = policy_of({});
+  kv::expects(policy.pick.what != kv::any_pick::kind::lowest_one, "kvreplay", "--spec", with.spec,
+              "lowest_one lists what is dropped, and kvreplay carries out what is kept");
   bool const is_locret = with.policy == kv::locret::name && with.spec.empty();
   int const local = is_locret ? local_of(with.set) : 0;
   if (is_locret) asked.how = mode::chunks;
@@ -120,16 +122,16 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   go_through(with, of, {kv::to_string(policy), policy.decides()}, make, whole);
 }
 
-/// Replays an admission. `policy_of(part, group)` makes that of a group of layers. A window as long as the trace keeps
+/// Replays an admission. `policy_of(group)` makes that of a group of layers. A window as long as the trace keeps
 /// everything.
 template <class Fields, class PolicyOf>
 void admit(options const& with, trace& of, Fields const& fields, PolicyOf const& policy_of, int page,
            stopwatch& whole) {
   refuse_options(with, {{"--ratio", with.ratio}, {"--rounding", with.rounding}});
   auto const make = [&](trace& part, group_of_layers const& group) {
-    auto asked = as_asked(policy_of(group), with);
+    any_admission asked = as_asked(policy_of(group), with);
     if (group.without_policy) asked.window = part.entries();
-    return std::make_unique<admission_replay<decltype(asked)>>(with, part, asked, page);
+    return std::make_unique<admission_replay>(with, part, asked, page);
   };
   go_through(with, of, {spell(fields, with)}, make, whole);
 }

@@ -199,10 +199,10 @@ struct policy_info {
 
 /// The modes in which an eviction can be replayed.
 [[nodiscard]] inline std::vector<std::string> modes_of(kv::scorer_info const& one) {
-  if (one.name == kv::sir_llm::name) return {"prefill", "turns"};
-  if (one.name == kv::locret::name) return {"prefill", "chunks"};
-  if (one.prompts_only) return {"prefill"};
-  return {"prefill", "decode", "turns"};
+  if (one.when == kv::phase::turn) return {"prefill", "turns"};
+  if (one.when == kv::phase::chunk) return {"prefill", "chunks"};
+  if (one.when == kv::phase::layer || one.prompts_only) return {"prefill", "layers"};
+  return {"prefill", "decode", "turns", "chunks", "layers"};
 }
 
 [[nodiscard]] inline std::vector<policy_info> all_policies() {

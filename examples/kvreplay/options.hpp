@@ -16,6 +16,8 @@ namespace kvreplay {
 namespace kv = kvpolicy;
 using examples::executor;
 using any_policy = kv::basic_any_policy<executor>;
+using any_admission = kv::basic_any_admission<executor>;
+using any_selection = kv::basic_any_selection<executor>;
 using registry = kv::basic_registry<executor>;
 
 enum class layout { compact, compact_rerotated, dead_slot, mask, lane_pages };
@@ -23,9 +25,9 @@ enum class layout { compact, compact_rerotated, dead_slot, mask, lane_pages };
   return {"compact", "compact_rerotated", "dead_slot", "mask", "lane_pages"};
 }
 
-enum class mode { prefill, decode, turns, select, chunks };
-[[nodiscard]] constexpr std::array<char const*, 5> names(mode) {
-  return {"prefill", "decode", "turns", "select", "chunks"};
+enum class mode { prefill, decode, turns, select, chunks, layers };
+[[nodiscard]] constexpr std::array<char const*, 6> names(mode) {
+  return {"prefill", "decode", "turns", "select", "chunks", "layers"};
 }
 
 struct options {
@@ -62,7 +64,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--granularity", to.granularity, "who decides together: lane, layer or token");
   app.add_option("--reduce", to.reduce, "how lanes become one: sum, mean or max");
   app.add_option("--no-policy", to.no_policy, "a group of the tensor layer_group that keeps everything; repeatable");
-  app.add_option("--mode", to.mode_name, "prefill, decode, turns, chunks or select");
+  app.add_option("--mode", to.mode_name, "prefill, decode, turns, chunks, layers or select");
   app.add_option("--chunk", to.chunk, "chunks: entries that arrive at a time");
   app.add_option("--prefill", to.prefill, "decode: entries that are there at the start");
   app.add_option("--layout", to.layout_name, "compact, compact_rerotated, dead_slot, mask or lane_pages");
@@ -71,13 +73,6 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--device", to.device, "cpu or cuda");
   examples::add_output_option(app, "--out", to.out, "write the results into this safetensors file");
   app.add_flag("--json", to.json, "print one JSON object");
-}
-
-/// True if a policy also decides during decoding. SnapKV is a method for prefills, IntentKV one for turns.
-[[nodiscard]] inline bool decides_while_decoding(std::string const& policy) {
-  auto const all = kv::shipped<executor>().list();
-  auto const found = std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.name == policy; });
-  return found == all.end() || found->decodes;
 }
 
 /// H2O's budget if only its two parts are given: their sum.
@@ -178,7 +173,8 @@ inline void check_spec_alone(options const& with) {
 /// Reads the named values, and makes all checks that do not need the trace.
 inline void settle(options& with) {
   kv::expects(kv::detail::read_value(with.mode_name, with.how), "kvreplay", "--mode", with.mode_name,
-              "there are prefill, decode, turns, select and chunks");
+              "there are prefill, decode, turns, select, chunks and layers");
+  if (with.how == mode::layers) with.how = mode::prefill;  // no policy cuts a layer again when a later one arrives
   kv::expects(kv::detail::read_value(with.layout_name, with.lay), "kvreplay", "--layout", with.layout_name,
               "there are compact, compact_rerotated, dead_slot, mask and lane_pages");
   kv::expects(with.device == examples::device_name, "kvreplay", "--device", with.device,

@@ -10,30 +10,51 @@
 
 namespace kvreplay {
 
-/// `page_signals<Scorer>(with, of, scorer)` checks that a trace has the signals of a scorer of pages; `in(cache)` gives
-/// them for the cache's layers.
-template <class Scorer>
-class page_signals;
-
-/// The keys, and the last query row, which is the only one that Quest needs.
-template <>
-class page_signals<kv::quest> {
+/// The signals by which a scorer of pages reads a trace: keys and the last query row, or a number of each page.
+class page_signals {
  public:
-  page_signals(options const& with, trace& of, kv::quest const&)
-      : from_(of.queries ? &of.queries : &of.recent_queries), trace_(of) {
-    bool const given[] = {static_cast<bool>(of.keys), static_cast<bool>(*from_)};
-    for (int i = 0; i < 2; ++i) {
-      kv::expects(given[i], "kvreplay", "trace", i == 0 ? "without keys" : "without queries",
-                  [&] { return with.policy + " needs signal " + (i == 0 ? "keys" : "queries"); });
-    }
+  page_signals(options const& with, trace& of, kv::basic_any_page_scorer<executor> const& scorer) : trace_(of) {
+    std::vector<std::string> const names = scorer.signals();
+    auto const reads = [&](char const* one) { return std::find(names.begin(), names.end(), one) != names.end(); };
+    if (reads(kv::page_gate::name)) read_gates(scorer.field_text("name").value_or(""), scorer.page);
+    if (reads(kv::keys::name)) expect(with, static_cast<bool>(of.keys), kv::keys::name);
+    if (!reads(kv::queries::name)) return;
+    from_ = of.queries ? &of.queries : &of.recent_queries;
+    expect(with, static_cast<bool>(*from_), kv::queries::name);
     auto const rows = static_cast<int>(from_->shape[2]);
     check_rows(*from_, rows - 1, rows);
   }
-  [[nodiscard]] auto in(kv::cache const& batch) const {
-    return kv::signals{batch.lanes, kv::keys_of(batch), last_row()};
+  /// Those of some layers of the trace. They are valid until the next call.
+  [[nodiscard]] kv::any_signals in(kv::cache const& batch) {
+    kv::any_signals all(batch.lanes);
+    if (trace_.keys) all.add(keys_ = kv::keys_of(batch));
+    if (from_ != nullptr) all.add(queries_ = last_row());
+    std::int64_t const row = pages_;
+    if (pages_ > 0) all.add(gate_ = {.score = {values_.data(), 0, row * heads_, row}, .page = page_, .pages = pages_});
+    return all;
   }
 
  private:
+  static void expect(options const& with, bool given, std::string const& name) {
+    kv::expects(given, "kvreplay", "trace", "without " + name, [&] { return with.policy + " needs signal " + name; });
+  }
+  /// Reads the tensor `page_gate.NAME` in float32.
+  void read_gates(std::string const& name, int page) {
+    page_ = page;
+    auto const found = trace_.page_gate.find(name);
+    if (found == trace_.page_gate.end()) refuse("page_gate." + name, "missing", "page_gates ranks pages by it: name=");
+    array const& gates = found->second;
+    pages_ = static_cast<int>(gates.shape[2]);
+    int const wanted = (trace_.entries() - 1) / page_ + 1;
+    if (pages_ != wanted) {
+      refuse("page_gate." + name, std::to_string(pages_) + " pages",
+             std::to_string(trace_.entries()) + " entries are " + std::to_string(wanted) + " pages of " +
+                 std::to_string(page_));
+    }
+    heads_ = trace_.shape().kv_heads;
+    values_.resize(size(gates.count()));
+    for (std::int64_t i = 0; i < gates.count(); ++i) values_[size(i)] = gates.value(i);
+  }
   [[nodiscard]] kv::queries last_row() const {
     return {{.base = from_->data + (from_->shape[2] - 1) * from_->stride(2),
              .element = from_->element,
@@ -46,41 +67,15 @@ class page_signals<kv::quest> {
              .position = {&trace_.positions.back()}}};
   }
 
-  array const* from_;
   trace const& trace_;
-};
-
-/// The tensor `page_gate.NAME` in float32.
-template <>
-class page_signals<kv::page_gates> {
- public:
-  page_signals(options const&, trace& of, kv::page_gates const& scorer) : page_(scorer.page) {
-    std::string const name = scorer.of.text;
-    auto const found = of.page_gate.find(name);
-    if (found == of.page_gate.end()) refuse("page_gate." + name, "missing", "page_gates ranks pages by it: name=");
-    array const& gates = found->second;
-    pages_ = static_cast<int>(gates.shape[2]);
-    int const wanted = (of.entries() - 1) / page_ + 1;
-    if (pages_ != wanted) {
-      refuse("page_gate." + name, std::to_string(pages_) + " pages",
-             std::to_string(of.entries()) + " entries are " + std::to_string(wanted) + " pages of " +
-                 std::to_string(page_));
-    }
-    heads_ = of.shape().kv_heads;
-    values_.resize(size(gates.count()));
-    for (std::int64_t i = 0; i < gates.count(); ++i) values_[size(i)] = gates.value(i);
-  }
-  [[nodiscard]] auto in(kv::cache const& batch) const {
-    std::int64_t const row = pages_;
-    return kv::signals{batch.lanes,
-                       kv::page_gate{.score = {values_.data(), 0, row * heads_, row}, .page = page_, .pages = pages_}};
-  }
-
- private:
+  array const* from_ = nullptr;
   std::vector<float> values_;  ///< [lanes][pages]
-  int page_;
+  int page_ = 0;
   int pages_ = 0;
   int heads_ = 0;
+  kv::keys keys_;
+  kv::queries queries_;
+  kv::page_gate gate_;
 };
 
 }  // namespace kvreplay

@@ -141,7 +141,7 @@ class replay {
   /// Notes what each segment of a budget that differs between layers may keep, unless nothing has to be dropped.
   void note_shares(kv::lanes const& batch) {
     kv::cache const all = memory_.view();
-    kv::any_budget const limit = policy_.budget().in_entries(all.shape, kv::entry_bytes(all));
+    kv::any_budget const limit = policy_.budget.in_entries(all.shape, kv::entry_bytes(all));
     int const entries = trace_.entries();
     if (limit.by == kv::sharing::fixed || entries <= limit.average_of({}, entries) || entries <= limit.shares.window)
       return;
@@ -173,7 +173,7 @@ class replay {
                 "while decoding attention depends on what was kept");
     check_prefill(with_, entries);
     if (with_.prefill > 0) forward(0, with_.prefill, with_.prefill - 1, true);
-    bool const decodes = decides_while_decoding(with_.policy);
+    bool const decodes = policy_.when == kv::phase::step;
     for (int t = with_.prefill; t < entries; ++t) {
       forward(t, t + 1, t, decodes);
       step(t + 1, entries);

@@ -23,10 +23,9 @@ namespace kvreplay {
 }
 
 /// Replays a selection: first call `run`, then `carry_out`, as for an eviction.
-template <class Policy>
 class selection_replay {
  public:
-  selection_replay(options const& with, trace& of, Policy const& policy)
+  selection_replay(options const& with, trace& of, any_selection const& policy)
       : with_(with),
         trace_(of),
         policy_(policy),
@@ -103,7 +102,7 @@ class selection_replay {
     kv::cache const in = view(begin, end);
     kv::state<executor> state = kv::make_state(exec_, policy_, in);
     kv::selection_plan<executor> plan = kv::make_plan(exec_, policy_, in);
-    auto const given = signals_.in(in);
+    kv::any_signals const given = signals_.in(in);
     stopwatch watch;
     kv::observe(exec_, policy_, given, state);
     kv::select_pages(exec_, policy_, given, state, plan);
@@ -133,8 +132,8 @@ class selection_replay {
 
   options const& with_;
   trace& trace_;
-  Policy policy_;
-  page_signals<decltype(Policy::score)> signals_;
+  any_selection policy_;
+  page_signals signals_;
   executor exec_;
   int entries_;
   std::byte nothing_byte_{};

@@ -17,8 +17,9 @@ class offers {
     for (std::int64_t i = 0; trace_.query_lse && i < trace_.query_lse.count(); ++i) {
       external_lse_.push_back(trace_.query_lse.value(i));
     }
-    std::string const born = named_by("carried").empty() ? named_by("fast_kvzip") : named_by("carried");
-    if (!born.empty()) birth_.read(of, born);
+    std::vector<std::string> const reads = policy.needs();
+    bool const born = std::find(reads.begin(), reads.end(), kv::birth_score::name) != reads.end();
+    if (born) birth_.read(of, policy.score.field_text("name").value_or(""));
   }
 
   /// Finds out from the state's columns which query rows the policy needs: a number of last rows, the rows of every
@@ -160,28 +161,16 @@ class offers {
     return {lane_values_.data(), 0, entries * trace_.shape().kv_heads, entries};
   }
 
-  /// A field of the policy, read from its text.
+  /// A field of the policy's scorer.
   template <class T>
-  [[nodiscard]] T field_of(std::string const& name, T otherwise) const {
-    std::string const spelt = kv::to_string(policy_);
-    std::size_t const at = spelt.find(name + "=");
-    if (at == std::string::npos) return otherwise;
-    std::size_t const begin = at + name.size() + 1;
-    kv::detail::read_value(std::string_view(spelt).substr(begin, spelt.find_first_of(",)", begin) - begin), otherwise);
+  [[nodiscard]] T field_of(std::string_view name, T otherwise) const {
+    if (auto const text = policy_.score.field_text(name)) kv::detail::read_value(*text, otherwise);
     return otherwise;
   }
 
-  /// The field `name` of the policy, if its scorer is the one that is asked for.
-  [[nodiscard]] std::string named_by(std::string const& scorer) const {
-    std::string const spelt = kv::to_string(policy_);
-    std::string const begins = scorer + "(name=";
-    if (spelt.rfind(begins, 0) != 0) return {};
-    return spelt.substr(begins.size(), spelt.find_first_of(",)") - begins.size());
-  }
-
   [[nodiscard]] array const* external_of() const {
-    if (kv::to_string(policy_).rfind("external(", 0) != 0) return nullptr;
-    std::string const name = named_by("external");
+    if (policy_.score.name_inside() != kv::external::name) return nullptr;
+    std::string const name = policy_.score.field_text("name").value_or("");
     auto const found = trace_.external.find(name);
     if (found == trace_.external.end()) refuse("external." + name, "missing", "the policy is told by it: --set name=");
     return &found->second;

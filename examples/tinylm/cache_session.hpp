@@ -48,7 +48,7 @@ class cache_session {
       : cache_session(with, exec, policy, options) {
     text_ = from.text;
     logits_ = from.logits;
-    counters_.policy_seconds = from.policy_seconds + (asks_write ? from.rows.write_seconds() : 0) +
+    counters_.policy_seconds = from.policy_seconds + (asks_write(policy) ? from.rows.write_seconds() : 0) +
                                (asks_retention(policy) ? from.rows.retention_seconds() : 0);
     timed(counters_.policy_seconds, [&] {
       cache_.begin(from.rows);
@@ -113,19 +113,18 @@ class cache_session {
  private:
   using cache_type = std::conditional_t<admits, admitting_cache<Policy, Executor>, plain_cache<Policy, Executor>>;
 
+  /// True if a part scores by `Score`. An erased scorer has the signals that `Score` records.
   template <class Score, class Part>
-  static constexpr bool scores_by =
-      requires(Part const& part) { requires std::same_as<std::remove_cvref_t<decltype(part.score)>, Score>; };
-  static constexpr bool asks_write = scores_by<kv::write_gate, decltype(Policy::admit)>;
-  static bool asks_retention(Policy const& policy) {
-    if constexpr (requires { policy.evict.needs(); }) {
-      auto const names = policy.evict.needs();
-      return std::find(names.begin(), names.end(), kv::log_beta::name) != names.end();
+  static bool scores_by([[maybe_unused]] Part const& part, [[maybe_unused]] char const* signal) {
+    if constexpr (requires { part.score.signals(); }) {
+      auto const names = part.score.signals();
+      return std::find(names.begin(), names.end(), signal) != names.end();
     } else {
-      static_cast<void>(policy);
-      return scores_by<kv::trim_kv, decltype(Policy::evict)>;
+      return requires { requires std::same_as<std::remove_cvref_t<decltype(part.score)>, Score>; };
     }
   }
+  static bool asks_write(Policy const& policy) { return scores_by<kv::write_gate>(policy.admit, kv::gate::name); }
+  static bool asks_retention(Policy const& policy) { return scores_by<kv::trim_kv>(policy.evict, kv::log_beta::name); }
 
   cache_session(model& with, Executor& exec, Policy const& policy, cache_options const& options,
                 gate_weights const& gates)
@@ -136,14 +135,15 @@ class cache_session {
         fresh_(exec, with.about().shape(), options.chunk, gates),
         rows_(with.about().shape(), room_for(policy) + options.bound + options.chunk),
         queries_(with.about().shape(), options.chunk) {
-    kv::expects(gates.write.there() || !asks_write, "cache_session", "gates.write", "none", "the policy admits by it");
+    kv::expects(gates.write.there() || !asks_write(policy), "cache_session", "gates.write", "none",
+                "the policy admits by it");
     kv::expects(gates.retention.there() || !asks_retention(policy), "cache_session", "gates.retention", "none",
                 "the policy evicts by it");
   }
 
   /// The gates that the policy needs.
   static gate_weights asked(Policy const& policy, gate_weights const& all) {
-    return {asks_write ? all.write : kv::write_gate_weights{},
+    return {asks_write(policy) ? all.write : kv::write_gate_weights{},
             asks_retention(policy) ? all.retention : kv::retention_gate_weights{}};
   }
   static int room_for(Policy const& policy) {

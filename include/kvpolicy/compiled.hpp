@@ -49,6 +49,23 @@ KVPOLICY_INSTANCE void check_decided(host_executor&, host_plan const&, cache con
 
 }  // namespace detail
 
+namespace detail {
+
+KVPOLICY_INSTANCE void observe_given(host_executor&, any_policy const&, any_signals const&, host_state&);
+KVPOLICY_INSTANCE void decide_given(host_executor&, any_policy const&, any_signals const&, host_state const&,
+                                    host_plan&);
+KVPOLICY_INSTANCE void observe_given(host_executor&, any_admission const&, any_signals const&, host_state&);
+KVPOLICY_INSTANCE void decide_given(host_executor&, any_admission const&, any_signals const&, host_state const&,
+                                    host_plan&);
+KVPOLICY_INSTANCE void observe_given(host_executor&, any_selection const&, any_signals const&, host_state&);
+KVPOLICY_INSTANCE void select_given(host_executor&, any_selection const&, any_signals const&, host_state const&,
+                                    selection_plan<host_executor>&);
+
+}  // namespace detail
+
+KVPOLICY_INSTANCE detail::host_state make_state(host_executor&, any_policy const&, cache const&, int);
+KVPOLICY_INSTANCE std::string explain(any_policy const&, detail::host_plan&, int, int);
+KVPOLICY_INSTANCE bool forces(any_policy const&, detail::host_plan const&, int, int);
 KVPOLICY_INSTANCE basic_registry<host_executor> shipped<host_executor>();
 KVPOLICY_INSTANCE any_policy parse<host_executor>(std::string_view, registry const&);
 

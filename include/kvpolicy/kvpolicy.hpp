@@ -135,7 +135,6 @@
 #include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/random.hpp>
 #include <kvpolicy/scorers/recorded_knorm.hpp>
-#include <kvpolicy/scorers/reduce_lanes.hpp>
 #include <kvpolicy/scorers/snapkv.hpp>
 #include <kvpolicy/scorers/streaming_llm.hpp>
 #include <kvpolicy/scorers/tova.hpp>
@@ -148,9 +147,13 @@
 #include <kvpolicy/session/session_id.hpp>
 #include <kvpolicy/session/session_store.hpp>
 #include <kvpolicy/session/token_hash.hpp>
+#include <kvpolicy/stages/put_first.hpp>
+#include <kvpolicy/stages/reduce_lanes.hpp>
 #include <kvpolicy/step/cache_policy.hpp>
 #include <kvpolicy/step/evict.hpp>
 #include <kvpolicy/step/step.hpp>
+#include <kvpolicy/tables/model_tables.hpp>
+#include <kvpolicy/trigger/phase.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
 #include <kvpolicy/version.hpp>
 // IWYU pragma: end_exports

@@ -333,6 +333,31 @@ class Gates(Selecting):
         trace = self.gated(26, 64, 4)
         self.assertEqual(self.pages(self.replay("--ratio", .5, page=4)), self.expected(trace, 32, 4, 0))
 
+    def test_a_threshold_and_protected_pages(self):
+        n, page = 58, 4
+        trace = self.gated(32, n, page, name="mine", layers=3)
+        gates = self.gates.reshape(-1, self.gates.shape[-1])
+        last = gates.shape[1] - 1
+        protected = {"": [], " | sinks(5)": [0, 1], " | recent(3)": [last - 1, last], " | span(9, 13)": [2, 3]}
+        for text, forced in protected.items():
+            for least in (-1e9, 0.25, 1e9):
+                done = self.by_spec(f"select: page_gates(mine, page={page}) | at_least({least}){text} | dense(1)")
+                expected = [sorted({p for p in range(last + 1) if lane < trace.kv_heads or gates[lane, p] >= least or p == last or p in forced})
+                            for lane in range(len(gates))]
+                self.assertEqual(self.pages(done), expected, (text, least))
+            budget = 6 * page
+            done = self.by_spec(f"select: page_gates(mine, page={page}) | budget({budget}){text} | dense(0)")
+            for lane, pages in enumerate(self.pages(done)):
+                always = sorted({*forced, last})
+                others = sorted((p for p in range(last + 1) if p not in always), key=lambda p: (-gates[lane, p], p))
+                self.assertEqual(pages, sorted([*always, *others[:6 - len(always)]]), (text, lane))
+
+    def by_spec(self, spec):
+        self.out.unlink(missing_ok=True)
+        done = subprocess.run([PROGRAM, self.path, "--spec", spec, "--mode", "select", "--out", self.out], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), spec)
+        return read(self.out)
+
     def test_defaults(self):
         trace = self.gated(27, 200, 64)
         self.assertEqual(self.pages(self.replay("--budget", 128)), self.expected(trace, 128, 64, 0))

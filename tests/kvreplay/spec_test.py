@@ -6,6 +6,7 @@
 Needs numpy; without it every test is skipped, and says so.
 """
 
+import json
 import subprocess
 import unittest
 
@@ -87,6 +88,53 @@ class Spec(admission_test.Admission):
             self.alike("quest", f"select: quest(page=8) | budget(24) | dense({dense})", "--mode", "select", "--attend",
                        options=("--budget", 24), page=8, dense_layers=dense)
         self.alike("quest", "select: quest | budget(ratio=0.5) | dense(2)", "--mode", "select", options=("--ratio", 0.5))
+
+    def test_specs_of_published_systems(self):
+        """Those whose scorers are there run and print as they were read; the others are refused by what is missing."""
+        trace = self.trace(6)
+        trace.stored["birth.surprise"] = ("F32", np.random.default_rng(6).uniform(0, 1, 40).astype(np.float32))
+        trace.stored["external.x"] = ("F32", np.random.default_rng(7).uniform(0, 1, (3, 2, 40)).astype(np.float32))
+        self.write(trace)
+        for spec in ("evict: snapkv(window=32, pool=max:7) | budget(20, by=ramp, beta=20)",
+                     "evict: carried(name=fast_kvzip) | safe(sinks=4, recent=8) | budget(20, scope=global)",
+                     "evict: carried(name=surprise) | sinks(4) | put_first(tokens=10, then=recency) | budget(20) | when(turn)",
+                     "evict: snapkv(window=8, pool=none) | put_first(part=0.75, then=random) | budget(20)",
+                     "admit: carried(name=kvzap) | sinks(4) | window(8) | at_least(-4)"):
+            first = self.by_spec(spec)
+            self.out.unlink()
+            done = self.run_spec(spec)
+            text = json.loads(done.stdout)["spec"]
+            text = text if spec.startswith("evict") else "admit: " + text
+            self.assertEqual(self.by_spec(text), first, text)
+        for spec, missing in (
+            ("evict: cake(window=32, gamma=200) | budget(1024, by=moments, tau1=1.6, tau2=0.4) | when(layer)", "cake"),
+            ("evict: external(name=x) | critical(first=0.5, epsilon=0.0001) | budget(512)", "critical"),
+            ("evict: external(name=x) | reduce_lanes(layer, sum) | blocks(20, mean) | budget(512)", "blocks"),
+            ("evict: r_kv(window=8, lambda=0.07) | sinks(4) | budget(2048) | over_budget(127)", "r_kv"),
+            ("evict: tri_attention | prompt | budget(4096) | over_budget(127)", "tri_attention"),
+            ("evict: lu_kv | budget(12)", "lu_kv.scores"),
+        ):
+            done = self.run_spec(spec)
+            self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
+            self.assertIn(f" {missing} = ", done.stderr.replace(f"= {missing},", f" {missing} = "), spec)
+
+    def test_layers_one_by_one_and_chunks(self):
+        trace = self.trace(7)
+        self.assertEqual(self.replay("knorm", "--mode", "layers", "--budget", 9), self.replay("knorm", "--budget", 9))
+        found = self.replay("knorm", "--mode", "chunks", "--chunk", 13, "--budget", 9)
+        norms = np.linalg.norm(np.asarray(trace.keys, np.float64), axis=-1).reshape(-1, 40)
+        for lane, kept in enumerate(ragged(found)):
+            held = []
+            for end in (13, 26, 39, 40):
+                held += range(held[-1] + 1 if held and end == 13 else max(0, end - 13 if end < 40 else 39), end)
+                held = sorted(sorted(held, key=lambda e: (norms[lane, e], e))[:9])
+            self.assertEqual(kept, held, lane)
+
+    def test_lowest_one_is_of_engines(self):
+        self.trace(8)
+        done = self.run_spec("knorm | budget(9) | lowest_one")
+        self.assertEqual((done.returncode, self.out.exists()), (2, False))
+        self.assertIn("lowest_one lists what is dropped", done.stderr)
 
     def test_a_wrong_spec_is_refused(self):
         trace = self.trace(5)

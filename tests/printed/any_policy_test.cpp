@@ -77,15 +77,15 @@ TEST_SUITE("printed/any_policy") {
     auto same = lane.decided(erased);
     for (int e = 0; e < 12; ++e) {
       CHECK(kv::explain(erased, same, 0, e) == kv::explain(typed, plan, 0, e));
-      CHECK(erased.forces(same, 0, e) == (e == 0 || e >= 10));
-      CHECK(kv::forces(typed, plan, 0, e) == erased.forces(same, 0, e));
+      CHECK(kv::forces(erased, same, 0, e) == (e == 0 || e >= 10));
+      CHECK(kv::forces(typed, plan, 0, e) == kv::forces(erased, same, 0, e));
     }
     CHECK(kv::explain(erased, same, 0, 2) ==
           "sequence 0, layer 0, head 0, entry 2 at position 2: kept; score -3 ranks 2 of 9, 2 were kept down to -3");
     kv::eviction const sinks{.score = kv::streaming_llm{2}, .budget = kv::per_lane{3}};
     kv::any_policy const forcing = sinks;
     auto third = lane.decided(forcing);
-    for (int e = 0; e < 12; ++e) CHECK(forcing.forces(third, 0, e) == (e < 2));
+    for (int e = 0; e < 12; ++e) CHECK(kv::forces(forcing, third, 0, e) == (e < 2));
   }
 
   TEST_CASE("erased policies are equal if they are of one scorer and have the same parts") {

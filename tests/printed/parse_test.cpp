@@ -117,7 +117,20 @@ kv::any_policy any_policy_of(dice& random) {
       score.how = random.one_of<kv::reduction>({kv::reduction::sum, kv::reduction::mean, kv::reduction::max});
     }
   }
-  return {score, any_parts(random), any_limit(random), kv::over_budget{random.chance(50) ? 0 : any_count(random)}};
+  kv::any_trigger trigger = kv::over_budget{random.chance(50) ? 0 : any_count(random)};
+  if (random.chance(20)) trigger = kv::over_total{any_count(random)};
+  if (random.chance(20)) trigger = kv::full_buffer{std::max(1, any_count(random))};
+  kv::any_policy made(kv::any_scorer(score), any_parts(random), any_limit(random), kv::top{}, trigger);
+  if (random.chance(10)) made.pick = kv::lowest_one{};
+  if (random.chance(10)) {
+    made.pick = kv::at_least{.least = static_cast<float>(any_part(random)), .unbounded = true};
+    made.budget = kv::unlimited{};
+  }
+  if (random.chance(20)) {
+    made.when = random.one_of<kv::phase>(
+        {kv::phase::step, kv::phase::prefill, kv::phase::turn, kv::phase::chunk, kv::phase::layer});
+  }
+  return made;
 }
 
 kv::any_policy any_shipped(dice& random) {
@@ -234,8 +247,9 @@ TEST_SUITE("printed/registry") {
     CHECK(parse_error("snapkv(window=0)") == "parse: column 1: snapkv.window = 0, but at least one row observes");
     CHECK(
         parse_error("knorm | sink(3)") ==
-        "parse: column 9 = sink, but there are the parts reduce_lanes, sinks, recent, span, safe, everything, budget, "
-        "unlimited, over_budget, put_first and at_least; did you mean sinks?");
+        "parse: column 9 = sink, but there are the parts reduce_lanes, put_first, sinks, recent, span, safe, "
+        "everything, "
+        "budget, unlimited, over_budget, full_buffer, over_total, at_least, lowest_one and when; did you mean sinks?");
     CHECK(parse_error("knorm | sinks(-1)") == "parse: column 9: sinks.tokens = -1, but a count cannot be negative");
     CHECK(parse_error("knorm | span(5, 2)") ==
           "parse: column 9: span.end = 2, but a span does not end before it begins (5)");

@@ -31,10 +31,13 @@ float any_float(dice& random) {
 
 kv::any_admission any_admission(dice& random) {
   kv::any_admission made;
-  int const which = random.below(4);
-  if (which == 1) made.score = kv::carried{.of = {"mine"}, .decay = 1.0f / static_cast<float>(1 + random.below(97))};
-  if (which == 2) made.score = kv::head_table{};
-  if (which == 3) made.score = kv::head_table{heads, {"heads"}};
+  int const which = random.below(5);
+  if (which == 1) {
+    made.score = kv::any_scorer(kv::carried{.of = {"mine"}, .decay = 1.0f / static_cast<float>(1 + random.below(97))});
+  }
+  if (which == 2) made.score = kv::any_scorer(kv::head_table{});
+  if (which == 3) made.score = kv::any_scorer(kv::head_table{heads, {"heads"}});
+  if (which == 4) made.score = kv::any_scorer(kv::knorm{});
   for (int i = random.below(4); i > 0; --i) {
     kv::any_protection const more = random.chance(50)
                                         ? kv::any_protection(kv::sinks{any_count(random)})
@@ -52,14 +55,21 @@ kv::any_selection any_selection(dice& random) {
   kv::any_selection made;
   int const page = std::max(1, any_count(random));
   if (random.chance(50)) {
-    made.score = kv::page_gates{.of = random.chance(50) ? kv::label{} : kv::label{"mine"}, .page = page};
-  } else {
     made.score =
+        kv::any_page_scorer(kv::page_gates{.of = random.chance(50) ? kv::label{} : kv::label{"mine"}, .page = page});
+  } else {
+    made.score = kv::any_page_scorer(
         kv::quest{.page = page,
                   .group = random.one_of<kv::reduction>({kv::reduction::sum, kv::reduction::mean, kv::reduction::max}),
-                  .bounds = random.one_of<kv::codec>({kv::codec::f32, kv::codec::f16, kv::codec::bf16})};
+                  .bounds = random.one_of<kv::codec>({kv::codec::f32, kv::codec::f16, kv::codec::bf16})});
   }
   made.dense_layers = any_count(random);
+  if (random.chance(40)) made.protect.add(kv::any_protection(kv::safe{any_count(random), any_count(random)}).parts[0]);
+  if (random.chance(25)) {
+    made.pick = kv::at_least{.least = any_float(random), .unbounded = true};
+    made.budget = kv::unlimited{};
+    return made;
+  }
   switch (random.below(4)) {
     case 0:
       made.budget = kv::unlimited{};
@@ -79,8 +89,14 @@ kv::any_selection any_selection(dice& random) {
 kv::any_policy any_eviction(dice& random) {
   kv::any_budget const limit = kv::per_lane{any_count(random)};
   kv::any_protection const kept = kv::sinks{any_count(random)};
-  if (random.chance(50)) return kv::eviction<kv::knorm, kv::any_protection, kv::any_budget>{{}, kept, limit};
-  return kv::eviction<kv::h2o, kv::any_protection, kv::any_budget>{{.heavy = any_count(random)}, kept, limit};
+  kv::any_policy made;
+  if (random.chance(50)) {
+    made = kv::eviction<kv::knorm, kv::any_protection, kv::any_budget>{{}, kept, limit};
+  } else {
+    made = kv::eviction<kv::h2o, kv::any_protection, kv::any_budget>{{.heavy = any_count(random)}, kept, limit};
+  }
+  if (random.chance(30)) made.when = random.one_of<kv::phase>({kv::phase::prefill, kv::phase::turn, kv::phase::layer});
+  return made;
 }
 
 std::string error(std::string const& text) {
@@ -120,31 +136,40 @@ TEST_SUITE("printed/sections") {
           kv::any_selection(
               kv::selection{kv::page_gates{.of = {"mine"}, .page = 32}, kv::any_budget(kv::per_lane{64}), 0}));
     REQUIRE(read.admit.has_value());
-    CHECK(read.admit->visit([](auto const& policy) { return policy.window; }) == 64);
+    CHECK(read.admit->window == 64);
     CHECK(kv::any_admission(typed.admit) == read.admit);
     CHECK(kv::parse_cache_policy("knorm | budget(3)").evict == kv::parse("knorm | budget(3)"));
     CHECK(kv::parse_cache_policy("evict: knorm ;admit:write_gate").admit == kv::any_admission{});
   }
 
-  TEST_CASE("a selection by page gates is not visited as one by queries") {
-    kv::any_cache_policy const read = kv::parse_cache_policy("select: page_gates(mine)");
-    CHECK(
-        error_of([&] { read.visit([](auto const&) {}); }) ==
-        "visit: select = page_gates(name=mine, page=64) | budget(1024) | dense(2), but a step selects pages by quest");
-    CHECK(read.select->visit([](auto const& policy) { return policy.score.page; }) == 64);
+  TEST_CASE("the size of pages may be a part of its own") {
+    kv::any_cache_policy const read = kv::parse_cache_policy("select: page_gates(mine) | page(32)");
+    CHECK(read.select->score.page == 32);
+    CHECK(read == kv::parse_cache_policy("select: page_gates(mine, page=32)"));
+    CHECK(error("select: quest(page=4) | page(8)") == "parse: column 25 = page, but there is one before, at column 15");
+    CHECK(error("select: quest | page(0)") == "parse: column 9: quest.page = 0, but a page holds at least one entry");
+  }
+
+  TEST_CASE("any scorer of entries that scores each by itself admits") {
+    CHECK(kv::to_string(kv::parse_cache_policy("admit: knorm | at_least(-4)")) ==
+          "admit: knorm | at_least(least=-4, strict=false, unbounded=true) | window(256)");
+    CHECK(error("admit: intent_kv | window(8)") ==
+          "parse: column 8 = intent_kv, but it ranks entries, and an admission asks about each alone");
   }
 
   TEST_CASE("a named table is the one that the registry was given") {
     kv::any_admission const read = *kv::parse_cache_policy("admit: head_table(table=heads)", with_heads()).admit;
-    CHECK(std::get<kv::head_table>(read.score).heads.data == of_heads);
+    CHECK(read.score == kv::any_scorer(kv::head_table{heads, {"heads"}}));
+    CHECK(!(read.score == kv::any_scorer(kv::head_table{{}, {"heads"}})));
     CHECK(error("admit: head_table(table=heads)") ==
           "parse: column 8 = heads, but a table is given to the registry by its name");
   }
 
   TEST_CASE("what is wrong is named with its column") {
     CHECK(
-        error("admit: h2o") ==
-        "parse: column 8 = h2o, but an admission begins with its scorer; there are write_gate, carried and head_table");
+        error("admit: write_gat")
+            .starts_with("parse: column 8 = write_gat, but an admission begins with its scorer; there are write_gate, "
+                         "head_table, full, "));
     CHECK(
         error("admit: write_gate | windo(3)") ==
         "parse: column 21 = windo, but an admission has the parts at_least, window, cap, sinks, recent, span, safe and "
@@ -164,8 +189,11 @@ TEST_SUITE("printed/sections") {
           "parse: column 9 = knorm, but a selection begins with its scorer; there are quest and page_gates");
     CHECK(error("select: page_gates(page=0)") ==
           "parse: column 9: page_gates.page = 0, but a page holds at least one entry");
-    CHECK(error("select: quest | sinks(4)") ==
-          "parse: column 17 = sinks, but a selection has the parts budget, unlimited and dense");
+    CHECK(error("select: quest | window(4)") ==
+          "parse: column 17 = window, but a selection has the parts page, budget, unlimited, dense, at_least, sinks, "
+          "recent, span, safe and everything");
+    CHECK(error("select: quest | at_least(2) | budget(4)") ==
+          "parse: column 31 = budget, but at_least reads however many pages there are");
     CHECK(error("admit: head_table | window(0)") ==
           "parse: column 8: admission.window = 0, but the newest token is always seen");
     CHECK(error("evict: knorm;") ==

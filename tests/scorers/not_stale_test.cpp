@@ -112,7 +112,8 @@ TEST_SUITE("scorers/not_stale") {
 
   TEST_CASE("what is wrong is refused") {
     auto const error = [](char const* spec) { return error_of([&] { (void)kv::parse(spec); }); };
-    CHECK(error("knorm | at_least(0.5)") == "parse: column 9 = at_least, but it is of not_stale, carried and external");
+    CHECK(error("knorm | budget(3) | at_least(0.5)") ==
+          "parse: column 9 = budget, but at_least keeps however many entries there are");
     CHECK(error("side_quest | budget(9)") ==
           "parse: column 14 = budget, but at_least keeps however many entries there are");
     CHECK(error("external | at_least(0.5) | at_least(0.5)") ==

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <kvpolicy/kvpolicy.hpp>
 #include <string>
@@ -138,6 +139,89 @@ TEST_SUITE("selection/select") {
       }
       RC_ASSERT(now.chosen(0) == reference::quest_pages(best, 1, now.policy.budget.tokens));
     });
+  }
+
+  TEST_CASE("pages with a protected entry are read, whatever protection says so") {
+    holds("protected pages", [] {
+      mock_options shape = any_mock(6);
+      shape.rows = content::smooth;
+      int const page = *rc::gen::element(4, 16, 1, 3);
+      int const tokens = *rc::gen::element(shape.bound / 2, 0, page, shape.bound);
+      int const dense = *rc::gen::element(0, 1);
+      int const first = *rc::gen::element(0, 1, 5, 100);
+      int const last = *rc::gen::element(0, 1, page, 100);
+      reading now(shape, {.score = {.page = page}, .budget = {tokens}, .dense_layers = dense});
+      fill(now.cache, true);
+      fill_current(now.queries, now.cache, content::few);
+      now.select();
+      kv::lanes const all = now.cache.lanes();
+      auto const check = [&](auto const& protect) {
+        kv::selection const policy{now.policy.score, now.policy.budget, dense, protect};
+        auto plan = kv::make_plan(now.exec, policy, now.cache.view());
+        kv::select_pages(now.exec, policy, now.in(), now.state, plan);
+        for (int i = 0; i < all.size(); ++i) {
+          kv::lane const one = all.at(i);
+          int const count = all.committed(one);
+          int const pages = reference::pages_of(count, page);
+          std::vector<bool> forced(static_cast<std::size_t>(pages));
+          for (int e = 0; e < count; ++e) {
+            kv::entry const at{one, e, count, all.position.row(one)[e], 0};
+            if (protect(at) || e / page == pages - 1) forced[static_cast<std::size_t>(e / page)] = true;
+          }
+          std::vector<std::pair<float, int>> order;
+          int places = std::max(1, tokens / page);
+          for (int p = 0; p < pages; ++p) {
+            if (forced[static_cast<std::size_t>(p)])
+              --places;
+            else if (one.layer >= dense)
+              order.emplace_back(-plan.score(i, p), p);
+          }
+          bool const whole = one.layer < dense || pages <= std::max(1, tokens / page);
+          std::sort(order.begin(), order.end());
+          for (int k = 0; k < std::min<int>(places, static_cast<int>(order.size())); ++k) {
+            forced[static_cast<std::size_t>(order[static_cast<std::size_t>(k)].second)] = true;
+          }
+          std::vector<int> expected;
+          for (int p = 0; p < pages; ++p) {
+            if (whole || forced[static_cast<std::size_t>(p)]) expected.push_back(p);
+          }
+          RC_ASSERT(listed(plan.keep(), i) == expected);
+        }
+      };
+      check(kv::safe{first, last});
+      check(kv::sinks{first});
+      check(kv::position_span{first, first + last});
+      check(kv::any_protection(kv::safe{first, last}));
+    });
+  }
+
+  TEST_CASE("with a threshold a lane reads every page that reaches it, its last and all of a dense layer") {
+    reading now(two_channels(8), {.score = {.page = 2}, .budget = {4}, .dense_layers = 0});
+    now.cache.put({}, {0, 1, 2, 3, 4, 5, 6});
+    reference::matrix const keys{{1, -1}, {0, 2}, {-2, 0}, {3, 1}, {0, 0}, {9, 0}, {0, 0}};
+    for (int e = 0; e < 7; ++e) now.cache.write(of::keys, {}, e, keys[static_cast<std::size_t>(e)]);
+    now.queries.write(0, 0, 0, 0, {1, -1});
+    now.select();
+    auto const pages = [&](float least, int dense, auto const& protect) {
+      kv::selection const policy{.score = kv::quest{.page = 2},
+                                 .budget = kv::unlimited{},
+                                 .dense_layers = dense,
+                                 .protect = protect,
+                                 .pick = kv::at_least{.least = least, .unbounded = true}};
+      auto plan = kv::make_plan(now.exec, policy, now.cache.view());
+      kv::select_pages(now.exec, policy, now.in(), now.state, plan);
+      kv::any_selection const erased = policy;
+      auto same = kv::make_plan(now.exec, erased, now.cache.view());
+      kv::select_pages(now.exec, erased, now.in(), now.state, same);
+      CHECK(listed(plan.keep(), 0) == listed(same.keep(), 0));
+      return listed(plan.keep(), 0);
+    };
+    CHECK(pages(3, 0, kv::nothing{}) == std::vector{1, 2, 3});  // the bounds are 2, 3 and 9
+    CHECK(pages(3.5f, 0, kv::nothing{}) == std::vector{2, 3});
+    CHECK(pages(100, 0, kv::nothing{}) == std::vector{3});
+    CHECK(pages(100, 1, kv::nothing{}) == std::vector{0, 1, 2, 3});
+    CHECK(pages(100, 0, kv::sinks{1}) == std::vector{0, 3});
+    CHECK(pages(100, 0, kv::position_span{3, 4}) == std::vector{1, 3});
   }
 
   TEST_CASE("nothing allocates after the plan is made") {

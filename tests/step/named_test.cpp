@@ -17,10 +17,10 @@ using namespace kvpolicy_test;
 
 template <class Policy>
 constexpr bool is_gated = false;
-template <class... Ways, class... Parts>
-constexpr bool is_gated<kv::cache_policy<kv::admission<kv::write_gate, Ways...>, Parts...>> = true;
+template <class... Parts>
+constexpr bool is_gated<kv::cache_policy<kv::any_admission, Parts...>> = true;
 
-/// Calls visit(policy) with the typed policy of a spec that admits by a gate: other admissions are not compiled here.
+/// Calls visit(policy) with the policy of a spec that admits: others are not compiled here.
 template <class Visit>
 void with_gated(std::string const& spec, Visit const& visit) {
   bool found = false;

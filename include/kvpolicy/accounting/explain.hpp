@@ -37,16 +37,16 @@ namespace detail {
 /// True if a ranks above b. NaN ranks below every number.
 inline bool outranks(float a, float b) { return a > b || (a == a && b != b); }
 
-/// The bytes of the columns of these recorders. Rows of entries are longer than the bound by `slack`, see `state`.
-/// The bytes in which rows that count are found, for parts with these needs.
-template <class... Needs>
-std::size_t counted_rows_bytes(cache const& in) {
+/// The bytes in which rows that count are found. visit_kinds(visit) calls visit(kind) for each kind that is read.
+template <class VisitKinds>
+std::size_t counted_rows_bytes(cache const& in, VisitKinds const& visit_kinds) {
   std::array<bool, 3> kinds{};
-  (visit_kinds_of_rows(Needs{}, [&](int kind) { kinds[static_cast<std::size_t>(kind)] = true; }), ...);
+  visit_kinds([&](int kind) { kinds[static_cast<std::size_t>(kind)] = true; });
   auto const numbers = static_cast<std::size_t>(in.lanes.sequences) * (static_cast<std::size_t>(in.lanes.bound) + 1);
   return static_cast<std::size_t>(std::count(kinds.begin(), kinds.end(), true)) * numbers * sizeof(int);
 }
 
+/// The bytes of the columns of these recorders. Rows of entries are longer than the bound by `slack`, see `state`.
 template <class... Recorders>
 std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const& in, int slack) {
   std::size_t all = 0;
@@ -58,7 +58,9 @@ std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const&
     }
   };
   std::apply([&](auto const&... each) { (add(each), ...); }, recorders);
-  return all + counted_rows_bytes<typename Recorders::needs...>(in);
+  return all + counted_rows_bytes(in, [&](auto const& visit) {
+           std::apply([&](auto const&... each) { (visit_kinds_of_rows_of(each, visit), ...); }, recorders);
+         });
 }
 
 }  // namespace detail
@@ -82,10 +84,12 @@ template <executor Executor, entry_decision Policy, class... Appliers>
   required made;
   made.plan = segments * bound * (sizeof(float) + sizeof(int)) + spare * bound * sizeof(float) +
               (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + 2 * sizeof(report) +
-              sizeof(apply_stats) + detail::counted_rows_bytes<typename detail::score_of<Policy>::needs>(in);
+              sizeof(apply_stats) + detail::counted_rows_bytes(in, [&](auto const& visit) {
+                detail::visit_kinds_of_rows_of_scorer(policy.score, visit);
+              });
   made.state = detail::column_bytes(recorders_of(policy.score), in, 0);
   made.scratch = std::max({detail::scratch_to_observe<backend>(recorders_of(policy.score), in.shape, in.lanes),
-                           detail::scratch_to_decide<backend, Policy>(in.shape, turn.lanes),
+                           detail::scratch_to_decide<backend>(policy, in.shape, turn.lanes),
                            detail::scratch_to_apply<backend, Appliers...>(turn)});
   return made;
 }
@@ -183,8 +187,7 @@ template <executor Executor, class Forces>
 template <executor Executor, entry_decision Policy>
 [[nodiscard]] bool forces(Policy const& policy, plan<Executor> const& of, int segment, int ordinal) {
   of.expects_decision("forces");
-  using score_type = std::remove_cvref_t<decltype(policy.score)>;
-  if constexpr (detail::ranks_candidates<score_type>) {
+  if (detail::ranks_candidates_of(policy.score)) {
     return of.score(segment, ordinal) == -std::numeric_limits<float>::infinity();  // `decide` marks forced entries so
   }
   keep_set const& keep = of.keep();

@@ -131,8 +131,9 @@ void check_exits(char const* call, Executor const& exec, Policy const& policy, s
   check_state(call, state.window, recorders_of(policy.score));
   check_plan(call, exec, policy, window, model, plans.decided);
   check_reserved(call, exec,
-                 std::max(scratch_to_decide<backend, Policy>(model, window), scratch_to_promote<backend>(both)));
+                 std::max(scratch_to_decide<backend>(policy, model, window), scratch_to_promote<backend>(both)));
   in.check(call, model);
+  if constexpr (erased<score_of<Policy>>) refuse_given<backend>(call, policy.score, in);
   refuse_counts<backend>(call, window);
   refuse_counts<backend>(call, both.global.entries.lanes);
 }

@@ -53,14 +53,18 @@ concept threshold = std::regular<P> && requires(P const& p, float score) {
 
 namespace detail {
 
+/// A pick that is chosen at run time: its member `visit` passes the one that it stands for.
+template <class P>
+concept erased_pick = requires { typename P::erased; };
+
 /// The hooks of a pick. `check()` gives the one compile error for a pick that does not fit.
 template <class P>
-using pick_hooks =
-    part_hooks<P, law<hook::pick_is_number, !std::is_arithmetic_v<P>>,
-               required_hook<hook::pick_call, std::same_as<P, top> || std::same_as<P, lowest_one> || threshold<P>
-                                                  ? hook_form::fits
-                                                  : form_of_call<hook::pick_call, P, exactly<bool>, float>()>,
-               optional_hook<hook::pick_check, form_of_call<hook::pick_check, P, anything, char const*>()>>;
+using pick_hooks = part_hooks<
+    P, law<hook::pick_is_number, !std::is_arithmetic_v<P>>,
+    required_hook<hook::pick_call, std::same_as<P, top> || std::same_as<P, lowest_one> || threshold<P> || erased_pick<P>
+                                       ? hook_form::fits
+                                       : form_of_call<hook::pick_call, P, exactly<bool>, float>()>,
+    optional_hook<hook::pick_check, form_of_call<hook::pick_check, P, anything, char const*>()>>;
 
 }  // namespace detail
 

@@ -76,6 +76,11 @@ std::string to_string(T const& value) {
     return detail::print_number(value);
   } else if constexpr (named_values<T>) {
     return names(value)[static_cast<std::size_t>(value)];
+  } else if constexpr (requires {
+                         typename T::wraps;  // a stage prints the scorer inside, too
+                         print(value);
+                       }) {
+    return print(value);
   } else if constexpr (described<T>) {
     return detail::print_described(value);
   } else if constexpr (std::convertible_to<T, char const*>) {

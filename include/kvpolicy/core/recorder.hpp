@@ -37,15 +37,35 @@ using forgetting_hooks =
 
 namespace detail {
 
-/// A stage: a scorer around another one, which is its member `score_of`. What a stage does not say itself is what the
-/// scorer inside says: recorders, forced entries, triggers, checks, scratch.
 template <class S>
-concept stage = requires(S const& around) {
-  typename S::wraps;
+concept holds_wrapped = requires(S const& around) {
   { around.score_of } -> std::same_as<typename S::wraps const&>;
 };
 
+/// A scorer around another one, of the type `wraps`: a stage, which holds it as its member `score_of`, or
+/// `with_recorders`, which derives from it. What such a scorer does not say itself is what the scorer inside says:
+/// recorders, forced entries, triggers, places, checks of signals, scratch.
+template <class S>
+concept stage = requires { typename S::wraps; } && (holds_wrapped<S> || std::derived_from<S, typename S::wraps>);
+
+/// The scorer inside a stage.
+template <stage Stage>
+constexpr typename Stage::wraps const& inner_of(Stage const& around) {
+  if constexpr (holds_wrapped<Stage>) {
+    return around.score_of;
+  } else {
+    return around;
+  }
+}
+
 }  // namespace detail
+
+/// Prints a stage that has a name and fields after the scorer inside: "knorm | blocks(size=20)".
+template <class Stage>
+  requires(detail::holds_wrapped<Stage> && described<Stage>)
+[[nodiscard]] std::string print(Stage const& of) {
+  return to_string(of.score_of) + " | " + detail::print_described(of);
+}
 
 /// The recorders of a scorer: the tuple that its `recorders()` returns, or an empty one. Those of a stage are those of
 /// the scorer inside.
@@ -54,7 +74,7 @@ template <class Scorer>
   if constexpr (requires { score.recorders(); }) {
     return score.recorders();
   } else if constexpr (detail::stage<Scorer>) {
-    return recorders_of(score.score_of);
+    return recorders_of(detail::inner_of(score));
   } else {
     return std::tuple<>{};
   }

@@ -21,14 +21,28 @@ std::size_t first_column(std::tuple<Recorders...> const& all, shape const& model
   return first;
 }
 
+/// The index in the state of the first column of the recorder that equals `one`.
+template <class Recorder, class... Recorders>
+std::size_t first_column_of(std::tuple<Recorders...> const& all, Recorder const& one, shape const& model, int bound) {
+  std::size_t first = 0;
+  bool found = false;
+  auto const look = [&]<class Next>(Next const& next) {
+    if constexpr (std::same_as<Next, Recorder>) found = found || next == one;
+    if (!found) first += next.columns(model, bound).size();
+  };
+  std::apply([&](auto const&... each) { (look(each), ...); }, all);
+  return first;
+}
+
 }  // namespace detail
 
 /// The signals that a scorer reads. A signal that the engine gives comes before one that a recorder keeps.
 template <class Given, class Recorders, class State>
 class bag {
  public:
-  bag(Given const& given, Recorders const& recorders, State const& state)
-      : lanes(given.lanes), given_(given), recorders_(recorders), state_(state) {}
+  /// `first` is the index in the state of the first column of these recorders.
+  bag(Given const& given, Recorders const& recorders, State const& state, std::size_t first = 0)
+      : lanes(given.lanes), given_(given), recorders_(recorders), state_(state), first_(first) {}
 
   kvpolicy::lanes lanes;
 
@@ -43,7 +57,7 @@ class bag {
       return detail::refused<Signal>();
     } else {
       constexpr std::size_t at = recorded_at<Signal>();
-      std::size_t const first = detail::first_column<at>(recorders_, state_.model(), state_.lanes().bound);
+      std::size_t const first = first_ + detail::first_column<at>(recorders_, state_.model(), state_.lanes().bound);
       return std::get<at>(recorders_).view(state_.columns_from(first, lanes));
     }
   }
@@ -64,6 +78,15 @@ class bag {
     return Given::template provides<Signal>;
   }
 
+  /// What the bag is made of, for an erased scorer, which makes a bag of its own.
+  [[nodiscard]] Given const& given() const { return given_; }
+  [[nodiscard]] State const& state() const { return state_; }
+  /// The index in the state of the first column of one of the recorders.
+  template <class Recorder>
+  [[nodiscard]] std::size_t first_column_of(Recorder const& one) const {
+    return first_ + detail::first_column_of(recorders_, one, state_.model(), state_.lanes().bound);
+  }
+
   template <class Signal>
   static constexpr bool provides =
       Given::template provides<Signal> || recorded_at<Signal>() < std::tuple_size_v<Recorders>;
@@ -72,6 +95,7 @@ class bag {
   Given const& given_;
   Recorders const& recorders_;
   State const& state_;
+  std::size_t first_;
 };
 
 namespace detail {

@@ -24,10 +24,17 @@ void check_part(char const* call, Part const& part, shape const& model) {
   }
 }
 
+/// Calls the `check` of a scorer, and of the scorer inside a stage before that of the stage.
+template <class Score>
+void check_scorer_values(char const* call, Score const& score, shape const& model) {
+  if constexpr (holds_wrapped<Score>) check_scorer_values(call, score.score_of, model);
+  check_part(call, score, model);
+}
+
 /// Checks every part of an eviction, an admission or a selection, and then the policy as a whole.
 template <class Policy>
 void check_policy(char const* call, Policy const& policy, shape const& model) {
-  check_part(call, policy.score, model);
+  check_scorer_values(call, policy.score, model);
   if constexpr (requires { policy.protect; }) check_part(call, policy.protect);
   check_part(call, policy.budget);
   if constexpr (requires { policy.trigger; }) check_part(call, policy.trigger);
@@ -38,28 +45,6 @@ void check_policy(char const* call, Policy const& policy, shape const& model) {
   }
   check_part(call, pick_of(policy));
   check_part(call, policy);
-}
-
-/// The number of rows of floats that a scorer needs besides its scores: the result of its `spare_rows(lanes, shape)`,
-/// or 0 if it has no such member.
-template <class Score>
-int spare_rows(Score const& score, lanes const& batch, shape const& model) {
-  if constexpr (requires { score.spare_rows(batch, model); }) {
-    return score.spare_rows(batch, model);
-  } else {
-    return 0;
-  }
-}
-
-/// True if it is safe to use a scorer with tensor parallelism, where each rank has other heads. A scorer whose lanes
-/// decide alone is safe; one whose lanes decide together must reduce its scores over the ranks.
-template <class Score>
-bool reduces_ranks(Score const& score) {
-  if constexpr (requires { score.reduces_ranks(); }) {
-    return score.reduces_ranks();
-  } else {
-    return score.decides == granularity::lane;
-  }
 }
 
 /// Refuses a policy that would decide differently on each rank: a budget that heads share is divided by comparing the
@@ -95,9 +80,11 @@ void check_plan(char const* call, Executor const& exec, Policy const& policy, la
   budget_scope const scope = scope_of(policy.budget);
   expects(scope != budget_scope::global || batch.layers() == model.layers, call, "signals.lanes.layers", batch.layers(),
           [&] { return "all " + std::to_string(model.layers) + " layers share this budget"; });
-  if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) {
-    expects(scope == budget_scope::lane, call, "budget.scope", to_string(scope), "every lane drops one of its own");
-  }
+  with_pick(pick_of(policy), [&]<class Pick>(Pick const&) {
+    if constexpr (std::same_as<Pick, lowest_one>) {
+      expects(scope == budget_scope::lane, call, "budget.scope", to_string(scope), "every lane drops one of its own");
+    }
+  });
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

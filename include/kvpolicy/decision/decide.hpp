@@ -24,6 +24,14 @@ namespace detail {
 template <class Score, class Bag>
 concept scores_by_entry = requires(Score const& score, Bag const& in) { score.entry_scores(in); };
 
+/// True if a policy's pick drops the entry with the lowest score.
+template <class Policy>
+bool drops_lowest_one(Policy const& policy) {
+  bool drops = false;
+  with_pick(pick_of(policy), [&]<class Pick>(Pick const&) { drops = std::same_as<Pick, lowest_one>; });
+  return drops;
+}
+
 /// True if the policy decides by `lowest_one` without a table of scores, because engines that give `lanes.order` want
 /// steps which cost as little as they can.
 template <class Policy, class Bag>
@@ -35,13 +43,29 @@ bool decides_by_entry(score_view const& scores) {
 
 /// Refuses entries that are out of order, unless the policy drops the lowest one and its parts do not read the order.
 template <class Backend, class Policy, class Bag>
-void refuse_unread_order(Policy const& policy, lanes const& batch) {
+void refuse_unread_order(Policy const& policy, Bag const& in, lanes const& batch) {
   if (batch.order.data == nullptr) return;
-  constexpr bool drops_one = std::same_as<decltype(pick_of(policy)), lowest_one>;
-  bool any = drops_one && (scores_by_entry<score_of<Policy>, Bag> || reads_any_order<score_of<Policy>>);
-  any = any && has_candidates<decltype(forces_of(policy.score))>;
-  with_protection(policy.protect, [&]<class Protect>(Protect const&) { any = any && has_candidates<Protect>; });
+  bool any = scores_by_entry<score_of<Policy>, Bag> || reads_any_order_of(policy.score);
+  any = any && drops_lowest_one(policy);
+  with_forced(policy, in, [&]<class Forces, class Protect>(Forces const&, Protect const&) {
+    any = any && has_candidates<Forces> && has_candidates<Protect>;
+  });
   if (!any) refuse_out_of_order<Backend>("decide", batch, "this policy");
+}
+
+/// Writes what a rule keeps, after the scorer has run.
+template <executor Executor, class Policy, class Bag, class Rule>
+void pick_by_rule(Executor& exec, Policy const& policy, Bag const& all_signals, Rule const& rule,
+                  score_view const& scores, keep_set const& keep) {
+  using pick_type = decltype(rule.pick);
+  with_first_of(policy.score, [&](auto const& first) {
+    if constexpr (std::same_as<pick_type, top>) {
+      put_first(exec, first, all_signals, rule, scores, keep);
+    } else {
+      static_assert(erased<score_of<Policy>>, "kvpolicy: put_first is of the pick top");
+    }
+  });
+  picking_verb<pick_type>{}(exec, scores, rule, keep);
 }
 
 /// Decides, after the caller has checked everything but the data in memory.
@@ -51,29 +75,25 @@ void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals
   using score_type = score_of<Policy>;
   score_view scores = into.scores(all_signals.lanes);
   keep_set keep = into.keep_storage(all_signals.lanes);
-  if constexpr (std::same_as<decltype(pick_of(policy)), lowest_one>) keep.lists = side::dropped;
+  if (drops_lowest_one(policy)) keep.lists = side::dropped;
   refuse_unfit_lanes<typename Executor::backend>("decide", scores);
-  refuse_unread_order<typename Executor::backend, Policy, Bag>(policy, scores.lanes);
-  if constexpr (requires { policy.score.refuse(exec, all_signals); }) policy.score.refuse(exec, all_signals);
+  refuse_unread_order<typename Executor::backend>(policy, all_signals, scores.lanes);
+  refuse_data(policy.score, exec, all_signals);
   into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no decision
   bool const by_entry = decides_by_entry<Policy, Bag>(scores);
-  if constexpr (!ranks_candidates<score_type>) {
-    if (!by_entry) policy.score.score(exec, all_signals, scores);
-  }
-  with_protection(policy.protect, [&](auto const& protect) {
-    auto const rule = rule_of(policy, protect, all_signals, model, into.entry_bytes());
-    if constexpr (ranks_candidates<score_type>) {
-      ops::map(exec, scores, zero_if_candidate{rule});
-      policy.score.score(exec, all_signals, scores);
+  bool const ranks = ranks_candidates_of(policy.score);
+  if (!ranks && !by_entry) policy.score.score(exec, all_signals, scores);
+  with_rule(policy, all_signals, model, into.entry_bytes(), [&](auto const& rule) {
+    if constexpr (may_rank_candidates<score_type>) {
+      if (ranks) {
+        ops::map(exec, scores, zero_if_candidate{rule});
+        policy.score.score(exec, all_signals, scores);
+      }
     }
-    if constexpr (scores_by_entry<score_type, Bag> && std::same_as<decltype(pick_of(policy)), lowest_one>) {
+    if constexpr (scores_by_entry<score_type, Bag> && std::same_as<decltype(rule.pick), lowest_one>) {
       if (by_entry) return void(ops::argmin_of(exec, scores, policy.score.entry_scores(all_signals), rule, keep));
     }
-    if constexpr (puts_first<score_type>) {
-      static_assert(std::same_as<decltype(pick_of(policy)), top>, "kvpolicy: put_first is of the pick top");
-      put_first(exec, policy.score, all_signals, rule, scores, keep);
-    }
-    picking_verb<Policy>{}(exec, scores, rule, keep);
+    pick_by_rule(exec, policy, all_signals, rule, scores, keep);
   });
   into.publish(keep);
 }
@@ -81,6 +101,7 @@ void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals
 template <executor Executor, class Policy, class Given>
 void decide_given(Executor& exec, Policy const& policy, Given const& in, state<Executor> const& state,
                   plan<Executor>& into) {
+  using backend = typename Executor::backend;
   using score_type = score_of<Policy>;
   auto const recorders = recorders_of(policy.score);
   using bag_type = bag_of<Policy, Given, Executor>;
@@ -92,10 +113,8 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
     in.check("decide", state.model());
     check_plan("decide", exec, policy, in.lanes, state.model(), into);
     check_state("decide", state, recorders);
-    check_reserved("decide", exec, scratch_to_decide<typename Executor::backend, Policy>(state.model(), in.lanes));
-    if constexpr (!rows_see_every_entry<score_type>) {
-      refuse_rows<typename Executor::backend>("decide", typename score_type::needs{}, in);
-    }
+    check_reserved("decide", exec, scratch_to_decide<backend>(policy, state.model(), in.lanes));
+    refuse_given<backend>("decide", policy.score, in);
     counting_signals<Given> const counted("decide", exec, in, into.counted());
     decide_checked(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into);
   }
@@ -116,7 +135,11 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
 template <executor Executor, entry_decision Policy, class... Given>
 void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& state,
             plan<Executor>& into) {
-  detail::decide_given(exec, policy, in, state, into);
+  if constexpr (detail::erased<detail::score_of<Policy>>) {
+    detail::decide_given(exec, policy, policy.score.by_name(in), state, into);
+  } else {
+    detail::decide_given(exec, policy, in, state, into);
+  }
 }
 
 /// True if a decision now would drop entries of any lane: its count has reached what the policy's trigger waits for. A
@@ -131,8 +154,9 @@ template <entry_decision Policy>
 [[nodiscard]] bool due(Policy const& policy, cache const& in) {
   detail::check_policy("due", policy, in.shape);
   detail::check_lanes("due", in.lanes, in.shape);
-  if (threshold<decltype(detail::pick_of(policy))> || detail::scope_of(policy.budget) != budget_scope::lane)
-    return true;
+  bool by_threshold = false;
+  detail::with_pick(detail::pick_of(policy), [&]<class Pick>(Pick const&) { by_threshold = threshold<Pick>; });
+  if (by_threshold || detail::scope_of(policy.budget) != budget_scope::lane) return true;
   auto const limit = detail::in_entries(policy.budget, in.shape, entry_bytes(in));
   auto const when = detail::trigger_of(policy);
   for (int i = 0; i < in.lanes.size(); ++i) {

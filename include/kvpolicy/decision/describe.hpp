@@ -43,6 +43,29 @@ std::string recorded_signal(Recorder const&) {
   return std::string(Recorder::provides::name) + " from " + listed_names(signal_names(typename Recorder::needs{}));
 }
 
+/// The names of the signals that a scorer reads, and what its recorders keep.
+template <class Score>
+std::vector<std::string> signals_read(Score const& score) {
+  if constexpr (erased<Score>) {
+    return score.reads();
+  } else if constexpr (stage<Score>) {
+    return signals_read(inner_of(score));
+  } else {
+    return signal_names(typename Score::needs{});
+  }
+}
+template <class Score>
+std::vector<std::string> signals_recorded(Score const& score) {
+  if constexpr (erased<Score>) {
+    return score.records();
+  } else if constexpr (stage<Score> && !requires { score.recorders(); }) {
+    return signals_recorded(inner_of(score));
+  } else {
+    return std::apply([](auto const&... each) { return std::vector<std::string>{recorded_signal(each)...}; },
+                      recorders_of(score));
+  }
+}
+
 /// The part as it prints, or `otherwise` if it has no text.
 template <class Part>
 std::string part_or(Part const& part, char const* otherwise) {
@@ -50,14 +73,25 @@ std::string part_or(Part const& part, char const* otherwise) {
   return text.empty() || text == "unnamed" ? otherwise : text;
 }
 
+template <class Score>
+std::vector<std::string> forced_by_scorer(Score const& score) {
+  if constexpr (erased<Score>) {
+    return score.forced();
+  } else if constexpr (requires { score.forces(); }) {
+    return {"the scorer's " + part_or(score.forces(), "own entries")};
+  } else if constexpr (stage<Score>) {
+    return forced_by_scorer(inner_of(score));
+  } else if constexpr (ranks_candidates<Score>) {
+    return {"what the scorer's signals say"};
+  } else {
+    return {};
+  }
+}
+
 template <class Policy>
 std::vector<std::string> forced_of(Policy const& policy) {
   std::vector<std::string> all;
-  if constexpr (requires { policy.score.forces(); }) {
-    all.push_back("the scorer's " + part_or(policy.score.forces(), "own entries"));
-  } else if constexpr (ranks_candidates<score_of<Policy>>) {
-    all.emplace_back("what the scorer's signals say");
-  }
+  all = forced_by_scorer(policy.score);
   if constexpr (requires { policy.protect; }) {
     std::string const kept = part_or(policy.protect, "the policy's protection");
     if (!std::same_as<std::remove_cvref_t<decltype(policy.protect)>, nothing>) all.push_back(kept);
@@ -72,9 +106,16 @@ template <class Policy>
 std::vector<std::string> triggers_of(Policy const& policy) {
   std::vector<std::string> all;
   if constexpr (requires { policy.trigger; }) all.push_back(part_or(policy.trigger, "the policy's trigger"));
-  if constexpr (requires { policy.score.triggers(); }) {
-    all.push_back("the scorer's " + part_or(policy.score.triggers(), "own trigger"));
-  }
+  std::string const own = with_own_trigger(
+      policy.score,
+      []<class Own>(Own const& one) {
+        if constexpr (erased<Own>) {
+          if (one == Own{}) return std::string();  // it has none
+        }
+        return "the scorer's " + part_or(one, "own trigger");
+      },
+      std::string());
+  if (!own.empty()) all.push_back(own);
   if constexpr (requires { policy.window; }) all.assign({"leaving a window of " + std::to_string(policy.window)});
   return all;
 }
@@ -100,9 +141,8 @@ template <class Policy>
   description made;
   made.policy = to_string(policy);
   made.decides = to_string(granularity{policy.score.decides});
-  made.reads = detail::signal_names(typename detail::score_of<Policy>::needs{});
-  std::apply([&](auto const&... each) { (made.records.push_back(detail::recorded_signal(each)), ...); },
-             recorders_of(policy.score));
+  made.reads = detail::signals_read(policy.score);
+  made.records = detail::signals_recorded(policy.score);
   made.forces = detail::forced_of(policy);
   made.budget = detail::shared_budget(policy.budget);
   made.pick = detail::part_or(detail::pick_of(policy), "the policy's pick");

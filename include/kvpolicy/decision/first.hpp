@@ -8,13 +8,6 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A scorer that puts entries first: `places()` says how many, and `rest_scores(in)` is the function of an entry by
-/// which the others are ranked.
-template <class Score>
-concept puts_first = requires(Score const& score) {
-  { score.places() } -> std::same_as<first_places>;
-};
-
 /// The rule by which entries are put first: a decision's rule whose budget is that of the forced entries and of those.
 template <class Rule>
 struct first_rule {

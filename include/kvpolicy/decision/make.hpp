@@ -53,12 +53,12 @@ template <executor Executor, entry_decision Policy, class... Appliers>
       detail::largest_turn("make_plan", in.lanes, policy.score.decides, detail::scope_of(policy.budget), size);
   cache turn = in;
   turn.lanes = detail::first_turn(in.lanes, most);
-  exec.reserve(detail::scratch_to_decide<backend, Policy>(in.shape, turn.lanes));
+  exec.reserve(detail::scratch_to_decide<backend>(policy, in.shape, turn.lanes));
   exec.reserve(detail::scratch_to_apply<backend, Appliers...>(turn));
   plan<Executor> made(exec, in.lanes, policy.score.decides, detail::spare_rows(policy.score, turn.lanes, in.shape),
                       entry_bytes(in), most);
-  detail::visit_kinds_of_rows(typename detail::score_of<Policy>::needs{},
-                              [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); });
+  detail::visit_kinds_of_rows_of_scorer(
+      policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); });
   return made;
 }
 /// The same for the whole batch at once.

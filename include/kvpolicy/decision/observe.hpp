@@ -39,7 +39,11 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
 template <executor Executor, class Policy, class... Given>
   requires entry_decision<Policy> || page_decision<Policy>
 void observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor>& state) {
-  detail::observe_given(exec, policy, in, state);
+  if constexpr (detail::erased<detail::score_of<Policy>>) {
+    detail::observe_given(exec, policy, policy.score.by_name(in), state);
+  } else {
+    detail::observe_given(exec, policy, in, state);
+  }
 }
 
 }  // namespace KVPOLICY_NAMESPACE

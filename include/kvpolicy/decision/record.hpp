@@ -6,6 +6,7 @@
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/decision/forward_rows.hpp>
 #include <kvpolicy/recorders/hooks.hpp>
+#include <kvpolicy/scorers/facts.hpp>
 #include <tuple>
 #include <type_traits>
 
@@ -36,6 +37,16 @@ void visit_kinds_of_rows_of([[maybe_unused]] Recorder const& keeps, Visit const&
     keeps.visit_kinds_of_rows(visit);
   } else {
     visit_kinds_of_rows(typename Recorder::needs{}, visit);
+  }
+}
+
+/// Calls visit(kind) for each kind of rows that a scorer reads.
+template <class Score, class Visit>
+void visit_kinds_of_rows_of_scorer([[maybe_unused]] Score const& score, Visit const& visit) {
+  if constexpr (erased<Score>) {
+    score.visit_kinds_of_rows(visit);
+  } else {
+    visit_kinds_of_rows(typename Score::needs{}, visit);
   }
 }
 

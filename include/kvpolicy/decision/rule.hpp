@@ -7,6 +7,7 @@
 #include <kvpolicy/decision/hooks.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/scorers/facts.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
 #include <limits>
 
@@ -61,6 +62,8 @@ template <class Score>
 constexpr auto forces_of(Score const& score) {
   if constexpr (requires { score.forces(); }) {
     return score.forces();
+  } else if constexpr (stage<Score>) {
+    return forces_of(inner_of(score));
   } else {
     return nothing{};
   }
@@ -70,8 +73,10 @@ constexpr auto forces_of(Score const& score) {
 template <class Score, class Bag>
 constexpr auto forces_of(Score const& score, Bag const& in) {
   if constexpr (requires { score.forces(in); }) {
-    static_assert(ranks_candidates<Score>, "kvpolicy: a scorer whose signals say what it forces ranks candidates");
+    static_assert(may_rank_candidates<Score>, "kvpolicy: a scorer whose signals say what it forces ranks candidates");
     return score.forces(in);
+  } else if constexpr (!requires { score.forces(); } && stage<Score>) {
+    return forces_of(inner_of(score), in);
   } else {
     return forces_of(score);
   }
@@ -90,13 +95,22 @@ struct both_trigger {
   }
 };
 
+/// Calls visit(trigger) with the scorer's own trigger, if it has one; returns `otherwise` if it has none.
+template <class Score, class Visit, class Otherwise>
+constexpr auto with_own_trigger(Score const& score, Visit const& visit, Otherwise const& otherwise) {
+  if constexpr (requires { score.triggers(); }) {
+    return visit(score.triggers());
+  } else if constexpr (stage<Score>) {
+    return with_own_trigger(inner_of(score), visit, otherwise);
+  } else {
+    return otherwise;
+  }
+}
+
 template <class Policy>
 constexpr auto trigger_of(Policy const& policy) {
-  if constexpr (requires { policy.score.triggers(); }) {
-    return both_trigger{policy.trigger, policy.score.triggers()};
-  } else {
-    return policy.trigger;
-  }
+  return with_own_trigger(
+      policy.score, [&](auto const& own) { return both_trigger{policy.trigger, own}; }, policy.trigger);
 }
 
 /// Calls `visit` with the protection that a decision calls for every entry. A protection that is chosen at run time
@@ -110,13 +124,37 @@ void with_protection(Protect const& protect, Visit const& visit) {
   }
 }
 
-/// Makes the rule of a policy. `entry_bytes` is the size of one entry of one lane, by which a budget in bytes is
-/// divided.
-template <class Policy, class Protect, class Bag>
-constexpr auto rule_of(Policy const& policy, Protect const& protect, Bag const& in, shape const& model,
-                       std::int64_t entry_bytes) {
-  return decision_rule{forces_of(policy.score, in), protect,         in_entries(policy.budget, model, entry_bytes),
-                       trigger_of(policy),          pick_of(policy), observed_of(policy.score, in)};
+/// Calls `visit` with a policy's pick. A pick that is chosen at run time passes its concrete type.
+template <class Pick, class Visit>
+void with_pick(Pick const& pick, Visit const& visit) {
+  if constexpr (erased<Pick>) {
+    pick.visit(visit);
+  } else {
+    visit(pick);
+  }
+}
+
+/// Calls visit(forces, protection) with what the scorer forces and what the policy protects. What an erased scorer
+/// forces and what is protected are one protection.
+template <class Policy, class Bag, class Visit>
+void with_forced(Policy const& policy, Bag const& in, Visit const& visit) {
+  if constexpr (erased<std::remove_cvref_t<decltype(policy.score)>>) {
+    policy.score.forces(in).joined(policy.protect).pick([&](auto const& all) { visit(all, nothing{}); });
+  } else {
+    with_protection(policy.protect, [&](auto const& protect) { visit(forces_of(policy.score, in), protect); });
+  }
+}
+
+/// Calls visit(rule) with the rule of a policy. `entry_bytes` is the size of one entry of one lane, by which a budget
+/// in bytes is divided.
+template <class Policy, class Bag, class Visit>
+void with_rule(Policy const& policy, Bag const& in, shape const& model, std::int64_t entry_bytes, Visit const& visit) {
+  with_pick(pick_of(policy), [&](auto const& pick) {
+    with_forced(policy, in, [&](auto const& forced, auto const& protect) {
+      visit(decision_rule{forced, protect, in_entries(policy.budget, model, entry_bytes), trigger_of(policy), pick,
+                          observed_by(policy.score, in)});
+    });
+  });
 }
 
 /// Maps an entry to 0 if it is a candidate, and to -inf if the rule forces it.

@@ -23,13 +23,9 @@ constexpr auto verb_that_picks() {
   }
 }
 
-/// The verb that carries out a policy's pick.
-template <class Policy>
-using picking_verb = decltype(verb_that_picks<decltype(pick_of(std::declval<Policy const&>()))>());
-
-/// The verbs that run when a policy decides.
-template <class Policy>
-using verbs_of_decision = joined_verbs<decltype(verbs_of<score_of<Policy>>()), verbs<picking_verb<Policy>>>;
+/// The verb that carries out a pick.
+template <class Pick>
+using picking_verb = decltype(verb_that_picks<Pick>());
 
 /// The bytes of scratch that `observe` of these recorders needs. Erased recorders say it themselves.
 template <class Backend, class... Recorders>
@@ -47,8 +43,12 @@ std::size_t scratch_to_observe(std::tuple<Recorders...> const& recorders, shape 
 
 /// The bytes of scratch that `decide` or `select_pages` needs.
 template <class Backend, class Policy>
-std::size_t scratch_to_decide(shape const& model, lanes const& batch) {
-  return scratch_of_verbs<Backend>(verbs_of_decision<Policy>{}, model, batch);
+std::size_t scratch_to_decide(Policy const& policy, shape const& model, lanes const& batch) {
+  std::size_t most = scratch_of_scorer<Backend>(policy.score, model, batch);
+  with_pick(pick_of(policy), [&]<class Pick>(Pick const&) {
+    most = std::max(most, scratch_of_verbs<Backend>(verbs<picking_verb<Pick>>{}, model, batch));
+  });
+  return most;
 }
 
 /// The bytes of scratch that `apply` of any of these appliers needs.

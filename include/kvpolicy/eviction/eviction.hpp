@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/decision/concepts.hpp>
+#include <kvpolicy/decision/rule.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -33,13 +34,16 @@ template <class Score, class Protect, class... Others>
   std::string const kept = to_string(policy.protect);
   if (!std::same_as<Protect, nothing> && !kept.empty()) text += " | " + kept;
   std::string limit = to_string(policy.budget);
-  if constexpr (requires { Score::pools; }) {  // in a spec its budgets are shared unless they say otherwise
+  if (detail::shares_of(policy.score)) {  // in a spec its budgets are shared unless they say otherwise
     bool const own = detail::scope_of(policy.budget) == budget_scope::lane && limit.starts_with("budget(");
     if (own && limit.find("scope=") == std::string::npos) limit.insert(limit.size() - 1, ", scope=lane");
   }
   text += " | " + limit;
-  if constexpr (!std::same_as<decltype(policy.pick), top>) text += " | " + to_string(policy.pick);
-  constexpr bool usual = std::same_as<std::remove_cvref_t<decltype(policy.trigger)>, over_budget>;
+  detail::with_pick(policy.pick, [&]<class Pick>(Pick const& pick) {
+    if (!std::same_as<Pick, top>) text += " | " + to_string(pick);
+  });
+  using trigger_type = std::remove_cvref_t<decltype(policy.trigger)>;
+  constexpr bool usual = std::same_as<trigger_type, over_budget> || detail::erased<trigger_type>;
   if (!usual || !(policy.trigger == decltype(policy.trigger){})) text += " | " + to_string(policy.trigger);
   return text;
 }

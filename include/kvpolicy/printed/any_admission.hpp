@@ -1,78 +1,85 @@
-// Admissions and selections by name: values that hold any of them that a spec can describe, and how they are read.
+// Admissions and selections whose parts are chosen at run time, and how they are read.
 #pragma once
 
 #include <kvpolicy/admission/admission.hpp>
-#include <kvpolicy/printed/set_fields.hpp>
+#include <kvpolicy/ops/host/top_k.hpp>
+#include <kvpolicy/printed/any_scorer.hpp>
 #include <kvpolicy/printed/spec_parts.hpp>
-#include <kvpolicy/scorers/carried.hpp>
-#include <kvpolicy/scorers/head_table.hpp>
-#include <kvpolicy/scorers/page_gates.hpp>
-#include <kvpolicy/scorers/quest.hpp>
 #include <kvpolicy/scorers/write_gate.hpp>
-#include <kvpolicy/selection/selection.hpp>
-#include <map>
-#include <variant>
+#include <kvpolicy/selection/select.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Any admission that a spec can describe. It is a value like every policy. `visit` gives the typed admission, which
-/// `make_state`, `decide`, `ingest` and `promote` accept.
-struct any_admission {
-  std::variant<write_gate, carried, head_table> score{};
-  any_protection protect{};
-  int window = 256;
-  at_least pick{};
-  int cap = -1;
-  friend bool operator==(any_admission const&, any_admission const&) = default;
+/// Any admission that a spec can describe: an `admission` of erased parts, for one kind of executor. `make_state`,
+/// `decide`, `ingest`, `promote` and `step` take it as they take a typed one.
+template <executor Executor>
+struct basic_any_admission : admission<basic_any_scorer<Executor>, any_protection, at_least> {
+  using parts = admission<basic_any_scorer<Executor>, any_protection, at_least>;
 
-  any_admission() = default;
-  template <class Score, class Protect>
-  any_admission(admission<Score, Protect, at_least> const& from)
-      : score(from.score), protect(from.protect), window(from.window), pick(from.pick), cap(from.cap) {}
+  basic_any_admission() : basic_any_admission(basic_any_scorer<Executor>(write_gate{})) {}
+  explicit basic_any_admission(basic_any_scorer<Executor> const& scorer) : parts{.score = scorer} {}
+  template <scorer Score, class Protect>
+    requires std::constructible_from<any_protection, Protect>
+  basic_any_admission(admission<Score, Protect, at_least> const& from)
+      : parts{basic_any_scorer<Executor>(from.score), any_protection(from.protect), from.window, from.pick, from.cap} {}
 
-  /// Calls visit(policy) with the admission of the scorer's own type, and returns what it returns.
-  template <class Visit>
-  decltype(auto) visit(Visit const& visit) const {
-    return std::visit(
-        [&](auto const& each) -> decltype(auto) { return visit(admission{each, protect, window, pick, cap}); }, score);
+  friend bool operator==(basic_any_admission const& a, basic_any_admission const& b) {
+    return static_cast<parts const&>(a) == static_cast<parts const&>(b);
   }
-  void check(char const* call) const {
-    visit([&](auto const& policy) { policy.check(call); });
-  }
+  /// "write_gate | at_least(least=0.1, strict=false, unbounded=false) | window(256)"
+  friend std::string print(basic_any_admission const& policy) { return to_string(static_cast<parts const&>(policy)); }
 };
 
-/// Prints it as the typed admission: "write_gate | at_least(least=0.1, strict=false, unbounded=false) | window(256)".
-[[nodiscard]] inline std::string print(any_admission const& policy) {
-  return policy.visit([](auto const& each) { return to_string(each); });
+/// Such an admission for the host.
+using any_admission = basic_any_admission<host_executor>;
+static_assert(admission_policy<any_admission>);
+
+/// Any selection that a spec can describe, likewise. `make_state`, `make_plan`, `observe` and `select_pages` take it.
+template <executor Executor>
+struct basic_any_selection : selection<basic_any_page_scorer<Executor>, any_budget, any_protection, any_pick> {
+  using parts = selection<basic_any_page_scorer<Executor>, any_budget, any_protection, any_pick>;
+
+  basic_any_selection() = default;
+  explicit basic_any_selection(basic_any_page_scorer<Executor> const& scorer) : parts{.score = scorer} {}
+  template <page_scorer Score, class Budget, class Protect, class Pick>
+    requires std::constructible_from<any_budget, Budget> && std::constructible_from<any_protection, Protect>
+  basic_any_selection(selection<Score, Budget, Protect, Pick> const& from)
+      : parts{basic_any_page_scorer<Executor>(from.score), any_budget(from.budget), from.dense_layers,
+              any_protection(from.protect), from.pick} {}
+
+  friend bool operator==(basic_any_selection const& a, basic_any_selection const& b) {
+    return static_cast<parts const&>(a) == static_cast<parts const&>(b);
+  }
+  /// "quest(page=16, group=max, bounds=f32) | budget(512) | dense(2)"
+  friend std::string print(basic_any_selection const& policy) { return to_string(static_cast<parts const&>(policy)); }
+};
+
+/// Such a selection for the host.
+using any_selection = basic_any_selection<host_executor>;
+static_assert(selection_policy<any_selection>);
+
+/// Observes, decides or selects with signals that are found by name.
+///
+/// - throws: also `invalid_argument` that names the signal, if a signal that the scorer needs is not given.
+template <executor Executor>
+void observe(Executor& exec, basic_any_admission<Executor> const& policy, any_signals const& in,
+             state<Executor>& state) {
+  detail::observe_given(exec, policy, in, state);
 }
-
-/// Any selection that a spec can describe. `visit` gives the typed selection, which `make_state`, `make_plan` and
-/// `select_pages` accept.
-struct any_selection {
-  std::variant<quest, page_gates> score{};
-  any_budget budget{};
-  int dense_layers = 2;
-  friend bool operator==(any_selection const&, any_selection const&) = default;
-
-  any_selection() = default;
-  template <class Score, class Budget>
-  any_selection(selection<Score, Budget> const& from)
-      : score(from.score), budget(from.budget), dense_layers(from.dense_layers) {}
-
-  /// Calls visit(policy) with the selection of the scorer's own type, and returns what it returns.
-  template <class Visit>
-  decltype(auto) visit(Visit const& visit) const {
-    return std::visit([&](auto const& each) -> decltype(auto) { return visit(selection{each, budget, dense_layers}); },
-                      score);
-  }
-  void check(char const* call) const {
-    visit([&](auto const& policy) { policy.check(call); });
-  }
-};
-
-/// Prints it as the typed selection: "quest(page=16, group=max, bounds=f32) | budget(512) | dense(2)".
-[[nodiscard]] inline std::string print(any_selection const& policy) {
-  return policy.visit([](auto const& each) { return to_string(each); });
+template <executor Executor>
+void decide(Executor& exec, basic_any_admission<Executor> const& policy, any_signals const& in,
+            state<Executor> const& state, plan<Executor>& into) {
+  detail::decide_given(exec, policy, in, state, into);
+}
+template <executor Executor>
+void observe(Executor& exec, basic_any_selection<Executor> const& policy, any_signals const& in,
+             state<Executor>& state) {
+  detail::observe_given(exec, policy, in, state);
+}
+template <executor Executor>
+void select_pages(Executor& exec, basic_any_selection<Executor> const& policy, any_signals const& in,
+                  state<Executor> const& state, selection_plan<Executor>& into) {
+  detail::select_given(exec, policy, in, state, into);
 }
 
 namespace detail {
@@ -87,43 +94,14 @@ struct layers_argument {
   static constexpr auto fields() { return std::tuple{field{"layers", &layers_argument::layers}}; }
 };
 
-/// The argument of `head_table` in a spec.
-struct table_argument {
-  label table{};
-  static constexpr auto fields() { return std::tuple{field{"table", &table_argument::table}}; }
-};
-
-/// Reads the scorer of a section: one of the alternatives of `Scores`.
-template <class... Scores>
-void read_scorer(spec_part const& from, std::variant<Scores...>& to, char const* section) {
-  auto const one = [&]<class Score>(Score made) {
-    if (from.name != Score::name) return false;
-    if constexpr (std::same_as<Score, head_table>) {
-      made.table = read_part<table_argument>(from).table;
-    } else {
-      made = read_part<Score>(from);
-    }
-    to = made;
-    return true;
-  };
-  if ((one(Scores{}) || ...)) return;
-  refuse_spec(from.column, from.name,
-              accepted(std::string(section) + " begins with its scorer; there are", {Scores::name...}, from.name));
-}
-
-/// Reads an admission from the parts of its section.
-inline any_admission read_admission(std::vector<spec_part> const& parts,
-                                    std::map<std::string, by_lane<float const>> const& heads) {
-  any_admission made;
+/// Reads an admission by a scorer from the parts of its section.
+template <executor Executor>
+basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts,
+                                             basic_any_scorer<Executor> const& score) {
+  basic_any_admission<Executor> made(score);
   spec_part const& scorer = parts.front();
-  read_scorer(scorer, made.score, "an admission");
-  if (auto* const table = std::get_if<head_table>(&made.score); table != nullptr && *table->table.text != '\0') {
-    auto const found = heads.find(table->table.text);
-    if (found == heads.end()) {
-      refuse_spec(scorer.column, to_string(table->table), "a table is given to the registry by its name");
-    }
-    table->heads = found->second;
-  }
+  if (score.ranks())
+    refuse_spec(scorer.column, scorer.name, "it ranks entries, and an admission asks about each alone");
   made.pick.unbounded = scorer.name != write_gate::name;  // only gates lie between 0 and 1
   int window = 0;
   int pick = 0;
@@ -149,13 +127,31 @@ inline any_admission read_admission(std::vector<spec_part> const& parts,
   return made;
 }
 
-/// Reads a selection from the parts of its section.
-inline any_selection read_selection(std::vector<spec_part> const& parts) {
-  spec_part const& scorer = parts.front();
-  any_selection made;
-  read_scorer(scorer, made.score, "a selection");
+/// Makes a part `page(size)` the field `page` of the scorer.
+inline void move_page(std::vector<spec_part>& parts) {
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    if (parts[i].name != "page" || parts[i].arguments.size() != 1) continue;
+    spec_argument size = parts[i].arguments.front();
+    if (!size.name.empty() && size.name != "size") refuse_spec(size.name_column, size.name, "page has the field size");
+    for (spec_argument const& each : parts.front().arguments) {
+      if (each.name == "page") refuse_twice(parts[i].column, "page", each.name_column);
+    }
+    size.name = "page";
+    size.name_column = parts[i].column;
+    parts.front().arguments.push_back(size);
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(i));
+    return;
+  }
+}
+
+/// Reads a selection by a scorer from the parts of its section.
+template <executor Executor>
+basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts,
+                                             basic_any_page_scorer<Executor> const& score) {
+  basic_any_selection<Executor> made(score);
   int budget = 0;
   int dense = 0;
+  int pick = 0;
   for (std::size_t i = 1; i < parts.size(); ++i) {
     spec_part const& from = parts[i];
     if (from.name == "budget" || from.name == unlimited::name) {
@@ -164,15 +160,25 @@ inline any_selection read_selection(std::vector<spec_part> const& parts) {
     } else if (from.name == "dense") {
       once(dense, from);
       made.dense_layers = read_part<layers_argument>(from, {made.dense_layers}).layers;
-    } else {
+    } else if (from.name == at_least::name) {
+      once(pick, from);
+      made.pick = read_part<at_least>(from, {.unbounded = true});
+    } else if (!add_protection(made.protect, from)) {
       refuse_spec(from.column, from.name,
-                  accepted("a selection has the parts", {"budget", "unlimited", "dense"}, from.name));
+                  accepted("a selection has the parts",
+                           {"page", "budget", "unlimited", "dense", "at_least", "sinks", "recent", "span", "safe",
+                            "everything"},
+                           from.name));
     }
   }
+  if (pick != 0 && budget != 0 && made.budget.of != any_budget::amount::unlimited) {
+    refuse_spec(budget, "budget", "at_least reads however many pages there are");
+  }
+  if (pick != 0) made.budget = unlimited{};
   if (made.budget.by != sharing::fixed) {
     refuse_spec(budget, to_string(made.budget.by), "every lane of a selection has the same budget");
   }
-  check_parsed(made, budget != 0 ? budget : scorer.column);
+  check_parsed(made, budget != 0 ? budget : parts.front().column);
   return made;
 }
 

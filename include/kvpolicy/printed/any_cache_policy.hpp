@@ -15,37 +15,28 @@ namespace KVPOLICY_NAMESPACE {
 ///     policy.visit([&](auto const& typed) { run_engine(typed); });
 template <executor Executor>
 struct basic_any_cache_policy {
-  std::optional<any_admission> admit{};
-  std::optional<any_selection> select{};
+  std::optional<basic_any_admission<Executor>> admit{};
+  std::optional<basic_any_selection<Executor>> select{};
   std::optional<basic_any_policy<Executor>> evict{};
   friend bool operator==(basic_any_cache_policy const&, basic_any_cache_policy const&) = default;
 
   /// Calls visit(policy) with a `cache_policy` of the sections that are there, and returns what it returns, which has
-  /// one type. The admission has the type of its scorer and the eviction is erased, so that `visit` is compiled sixteen
-  /// times.
-  /// - throws: `invalid_argument` if pages are selected by another scorer than `quest`, whose signals every engine has.
-  ///   `select->visit` gives such a selection.
+  /// one type. All parts are erased, so `visit` is compiled eight times, whatever scorers there are.
   template <class Visit>
   decltype(auto) visit(Visit const& visit) const {
-    bool const by_query = !select || std::holds_alternative<quest>(select->score);
-    expects(by_query, "visit", "select", [&] { return to_string(*select); }, "a step selects pages by quest");
-    return with_admission([&](auto const& admission) -> decltype(auto) {
-      return with_selection([&](auto const& selection) -> decltype(auto) {
-        return evict ? visit(cache_policy{admission, selection, *evict})
-                     : visit(cache_policy{admission, selection, omitted{}});
+    return with(admit, [&](auto const& admission) -> decltype(auto) {
+      return with(select, [&](auto const& selection) -> decltype(auto) {
+        return with(evict, [&](auto const& eviction) -> decltype(auto) {
+          return visit(cache_policy{admission, selection, eviction});
+        });
       });
     });
   }
 
  private:
-  template <class Visit>
-  decltype(auto) with_selection(Visit const& visit) const {
-    if (!select) return visit(omitted{});
-    return visit(selection{std::get<quest>(select->score), select->budget, select->dense_layers});
-  }
-  template <class Visit>
-  decltype(auto) with_admission(Visit const& visit) const {
-    return admit ? admit->visit(visit) : visit(omitted{});
+  template <class Part, class Visit>
+  static decltype(auto) with(std::optional<Part> const& part, Visit const& visit) {
+    return part ? visit(*part) : visit(omitted{});
   }
 };
 
@@ -76,7 +67,7 @@ template <executor Executor = host_executor>
   basic_any_cache_policy<Executor> made;
   for (spec_section const& each : split_sections(text)) {
     if (each.name == "admit") made.admit = known.admission_of(each.parts);
-    if (each.name == "select") made.select = detail::read_selection(each.parts);
+    if (each.name == "select") made.select = known.selection_of(each.parts);
     if (each.name == "evict") made.evict = known.eviction_of(each.parts);
   }
   return made;

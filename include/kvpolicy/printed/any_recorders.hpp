@@ -59,7 +59,7 @@ class any_recorders {
   any_recorders() : any_recorders(std::tuple<>{}, "nothing") {}
   /// `whose` is the name of the scorer, for errors.
   template <recorder... Recorders>
-  any_recorders(std::tuple<Recorders...> const& all, char const* whose)
+  any_recorders(std::tuple<Recorders...> const& all, std::string const& whose)
       : inner_(std::make_shared<model<Recorders...>>(all, whose)) {}
 
   /// Those whose values are known when an entry is appended.
@@ -127,9 +127,9 @@ class any_recorders {
 
   template <class... Recorders>
   struct model final : interface {
-    model(std::tuple<Recorders...> const& from, char const* name) : all(from), whose(name) {}
+    model(std::tuple<Recorders...> const& from, std::string const& name) : all(from), whose(name) {}
     std::tuple<Recorders...> all;
-    char const* whose;
+    std::string whose;
 
     static constexpr char tag = 0;
 
@@ -159,7 +159,7 @@ class any_recorders {
     }
     void refuse(bool born, char const* call, any_signals const& in) const override {
       each(born, [&]<class Recorder>(Recorder const&) {
-        detail::refuse_unrecordable<Recorder>(call, whose, in);
+        detail::refuse_unrecordable<Recorder>(call, whose.c_str(), in);
         detail::refuse_rows<typename Executor::backend>(call, typename Recorder::needs{}, in);
       });
     }

@@ -112,8 +112,8 @@ class any_signals {
 template <class Recorders, class State>
 class bag<any_signals, Recorders, State> {
  public:
-  bag(any_signals const& given, Recorders const& recorders, State const& state)
-      : lanes(given.lanes), given_(given), recorders_(recorders), state_(state) {}
+  bag(any_signals const& given, Recorders const& recorders, State const& state, std::size_t first = 0)
+      : lanes(given.lanes), given_(given), recorders_(recorders), state_(state), first_(first) {}
 
   kvpolicy::lanes lanes;
 
@@ -129,11 +129,18 @@ class bag<any_signals, Recorders, State> {
     return given_.find<Signal>() != nullptr;
   }
 
+  [[nodiscard]] any_signals const& given() const { return given_; }
+  [[nodiscard]] State const& state() const { return state_; }
+  template <class Recorder>
+  [[nodiscard]] std::size_t first_column_of(Recorder const& one) const {
+    return first_ + detail::first_column_of(recorders_, one, state_.model(), state_.lanes().bound);
+  }
+
   template <class Signal>
   [[nodiscard]] Signal get() const {
     if (Signal const* const found = given_.find<Signal>(); found != nullptr) return *found;
     if constexpr (recorded<Signal>) {
-      return bag<signals<>, Recorders, State>(signals<>(lanes), recorders_, state_).template get<Signal>();
+      return bag<signals<>, Recorders, State>(signals<>(lanes), recorders_, state_, first_).template get<Signal>();
     } else {
       return given_.get<Signal>();
     }
@@ -143,6 +150,7 @@ class bag<any_signals, Recorders, State> {
   any_signals const& given_;
   Recorders const& recorders_;
   State const& state_;
+  std::size_t first_;
 };
 
 namespace detail {

@@ -1,52 +1,56 @@
 // The parts of a spec after its scorer, as values, and how they are read.
 #pragma once
 
+#include <kvpolicy/printed/any_pick.hpp>
 #include <kvpolicy/printed/any_protection.hpp>
 #include <kvpolicy/printed/spec.hpp>
-#include <kvpolicy/scorers/put_first.hpp>
-#include <kvpolicy/trigger/trigger.hpp>
-#include <map>
+#include <kvpolicy/scorers/full.hpp>
+#include <kvpolicy/stages/put_first.hpp>
+#include <kvpolicy/stages/reduce_lanes.hpp>
+#include <kvpolicy/trigger/phase.hpp>
 #include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
 namespace KVPOLICY_NAMESPACE {
 
-/// The arguments of `reduce_lanes` in a spec.
-struct reduce_lanes_arguments {
-  granularity decides = granularity::token;
-  reduction how = reduction::sum;
-  static constexpr auto fields() {
-    return std::tuple{field{"decides", &reduce_lanes_arguments::decides}, field{"how", &reduce_lanes_arguments::how}};
-  }
-};
-
-/// The arguments of `put_first` in a spec.
-struct put_first_arguments {
-  int tokens = 0;
-  double part = 0;
-  rest_order then = rest_order::recency;
-  std::uint64_t seed = 42;
-  static constexpr auto fields() {
-    return std::tuple{field{"tokens", &put_first_arguments::tokens}, field{"part", &put_first_arguments::part},
-                      field{"then", &put_first_arguments::then}, field{"seed", &put_first_arguments::seed}};
-  }
+/// A stage of a spec: the part that names it, or a stage that a system has.
+struct spec_stage {
+  spec_part from{};
+  std::variant<std::monostate, reduce_lanes<full>, put_first<full>> own{};
 };
 
 /// The parts of a spec after its scorer.
 struct spec_parts {
   any_protection protect{};
   any_budget limit{};
-  over_budget trigger{};
-  std::optional<reduce_lanes_arguments> reduce{};
-  std::optional<put_first_arguments> first{};
-  std::optional<at_least> pick{};
+  any_trigger trigger{};
+  any_pick pick{};
+  std::vector<spec_stage> stages{};  ///< in the order in which they apply
   bool limited = false;
-  bool scoped = false;                                                ///< the budget says who shares it
-  std::map<std::string, by_lane<int const>> const* tables = nullptr;  ///< those of the registry
+  bool scoped = false;  ///< the budget says who shares it
   int budget_column = 1;
-  int reduce_column = 0;
-  int first_column = 0;
   int pick_column = 0;
+  int trigger_column = 0;
+  std::optional<phase> when{};  ///< none: as the scorer says
+  int when_column = 0;
+
+  /// The stage of this name, or null.
+  [[nodiscard]] spec_stage const* stage(std::string_view name) const {
+    for (spec_stage const& each : stages) {
+      if (each.from.name == name) return &each;
+    }
+    return nullptr;
+  }
+  /// Adds a stage of a system, if the spec does not have it. It applies before those of the spec.
+  template <class Stage>
+  void add(Stage const& own) {
+    if (stage(Stage::name) != nullptr) return;
+    auto at = stages.begin();
+    while (at != stages.end() && at->own.index() != 0) ++at;
+    stages.insert(at, {{Stage::name, 1, {}}, own});
+  }
 };
 
 namespace detail {
@@ -60,9 +64,15 @@ struct span_arguments {
   }
 };
 
+/// The argument of `when` in a spec.
+struct when_argument {
+  phase at = phase::step;
+  static constexpr auto fields() { return std::tuple{field{"phase", &when_argument::at}}; }
+};
+
 inline std::vector<std::string> part_names() {
-  return {"reduce_lanes", "sinks",     "recent",      "span",      "safe",    "everything",
-          "budget",       "unlimited", "over_budget", "put_first", "at_least"};
+  return {"sinks",       "recent",      "span",       "safe",     "everything", "budget", "unlimited",
+          "over_budget", "full_buffer", "over_total", "at_least", "lowest_one", "when"};
 }
 
 template <class T>
@@ -185,10 +195,29 @@ inline bool says_scope(spec_part const& budget) {
   return false;
 }
 
-inline spec_parts read_parts(std::vector<spec_part> const& spec) {
+/// Reads a trigger. False if the part is none.
+inline bool read_trigger(any_trigger& to, spec_part const& from) {
+  auto const one = [&]<class Trigger>(Trigger made) {
+    if (from.name != Trigger::name) return false;
+    to = read_part(from, made);
+    return true;
+  };
+  return one(over_budget{}) || one(full_buffer{}) || one(over_total{});
+}
+/// Reads a pick. False if the part is none.
+inline bool read_pick(any_pick& to, spec_part const& from) {
+  auto const one = [&]<class Pick>(Pick made) {
+    if (from.name != Pick::name) return false;
+    to = read_part(from, made);
+    return true;
+  };
+  return one(at_least{.unbounded = true}) || one(lowest_one{});
+}
+
+/// Reads the parts of an eviction after its scorer. `stages` are the names of the stages that there are.
+inline spec_parts read_parts(std::vector<spec_part> const& spec, std::vector<std::string> const& stages) {
   spec_parts made;
   int limited = 0;
-  int triggered = 0;
   for (std::size_t i = 1; i < spec.size(); ++i) {
     spec_part const& from = spec[i];
     if (from.name == "budget" || from.name == "unlimited") {
@@ -197,20 +226,21 @@ inline spec_parts read_parts(std::vector<spec_part> const& spec) {
       made.limit = from.name == "budget" ? read_budget(from) : any_budget(read_part<unlimited>(from));
       made.scoped = says_scope(from);
       made.budget_column = from.column;
-    } else if (from.name == "over_budget") {
-      once(triggered, from);
-      made.trigger = read_part<over_budget>(from);
-    } else if (from.name == "reduce_lanes") {
-      once(made.reduce_column, from);
-      set_fields(made.reduce.emplace(), from);
-    } else if (from.name == "put_first") {
-      once(made.first_column, from);
-      set_fields(made.first.emplace(), from);
-    } else if (from.name == at_least::name) {
+    } else if (std::find(stages.begin(), stages.end(), from.name) != stages.end()) {
+      if (spec_stage const* const before = made.stage(from.name))
+        refuse_twice(from.column, from.name, before->from.column);
+      made.stages.push_back({from, {}});
+    } else if (read_trigger(made.trigger, from)) {
+      once(made.trigger_column, from);
+    } else if (read_pick(made.pick, from)) {
       once(made.pick_column, from);
-      made.pick = read_part<at_least>(from, {.unbounded = true});
+    } else if (from.name == "when") {
+      once(made.when_column, from);
+      made.when = read_part<when_argument>(from).at;
     } else if (!add_protection(made.protect, from)) {
-      refuse_spec(from.column, from.name, accepted("there are the parts", part_names(), from.name));
+      std::vector<std::string> known = stages;
+      for (std::string const& each : part_names()) known.push_back(each);
+      refuse_spec(from.column, from.name, accepted("there are the parts", known, from.name));
     }
   }
   return made;

@@ -66,7 +66,7 @@ struct nacl {
     expects(random >= 0 && random <= 1, call, "nacl.random", random, "a part of the free places, 0 to 1");
   }
   [[nodiscard]] constexpr snapkv scorer() const { return {window, no_pool{}, reduction::sum, group}; }
-  void join(spec_parts& parts) const { parts.first = {0, 1 - random, rest_order::random, seed}; }
+  void join(spec_parts& parts) const { parts.add(put_first<full>{{}, 0, 1 - random, rest_order::random, seed}); }
 
   friend bool operator==(nacl const&, nacl const&) = default;
 };
@@ -83,7 +83,7 @@ struct sir_llm {
 
   static constexpr bool adds_protection = true;
   static constexpr auto name = "sir_llm";
-  static constexpr bool prompts_only = false;
+  static constexpr phase when = phase::turn;
   static constexpr auto fields() {
     return std::tuple{field{"name", &sir_llm::of}, field{"sinks", &sir_llm::sinks}, field{"entropy", &sir_llm::entropy},
                       field{"decay", &sir_llm::decay}};
@@ -96,8 +96,8 @@ struct sir_llm {
   [[nodiscard]] constexpr carried scorer() const { return {of, decay}; }
   void join(spec_parts& parts) const {
     parts.protect.add(any_protection(kvpolicy::sinks{sinks}).parts[0]);
-    parts.first = {entropy, 0, rest_order::recency, 42};
-    if (!parts.reduce) parts.reduce = {granularity::token, reduction::max};
+    parts.add(put_first<full>{{}, entropy, 0, rest_order::recency, 42});
+    parts.add(reduce_lanes<full>{{}, granularity::token, reduction::max});
   }
 
   friend bool operator==(sir_llm const&, sir_llm const&) = default;
@@ -145,7 +145,7 @@ struct locret {
 
   static constexpr bool adds_protection = true;
   static constexpr auto name = "locret";
-  static constexpr bool prompts_only = true;
+  static constexpr phase when = phase::chunk;
   static constexpr auto fields() {
     return std::tuple{field{"name", &locret::of}, field{"stabilizers", &locret::stabilizers},
                       field{"local", &locret::local}};

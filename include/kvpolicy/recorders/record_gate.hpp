@@ -4,7 +4,7 @@
 #include <array>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
-#include <kvpolicy/ops/append_column.hpp>
+#include <kvpolicy/recorders/carry.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -30,24 +30,7 @@ struct admission_gate {
 /// Keeps the gate of each entry in float32. The gate is computed when the entry is written, and read when the entry
 /// leaves its window (WG-KV, arXiv:2512.17452). An engine may also compute the gates of a whole window later, before
 /// any of its entries leaves.
-struct record_gate {
-  using needs = kvpolicy::needs<gate>;
-  using provides = admission_gate;
-  static constexpr bool from_birth = true;
-
-  [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
-    return {column{"gate", per::lane_entry, on_move::permute, sizeof(float)}};
-  }
-  [[nodiscard]] static admission_gate view(recorded_columns const& recorded) {
-    return {recorded.table<float const>(0)};
-  }
-
-  void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
-    ops::append_column(exec, in.lanes, in.template get<gate>(), recorded.table<float>(0));
-  }
-
-  friend bool operator==(record_gate const&, record_gate const&) = default;
-};
+using record_gate = carry<gate, admission_gate>;
 static_assert(recorder<record_gate>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -4,7 +4,7 @@
 #include <array>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/state.hpp>
-#include <kvpolicy/ops/append_column.hpp>
+#include <kvpolicy/recorders/carry.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -30,22 +30,7 @@ struct retention {
 
 /// Keeps the log beta of each entry in float32. It moves with its entry and is never computed again (TRIM-KV,
 /// arXiv:2512.03324).
-struct record_retention {
-  using needs = kvpolicy::needs<log_beta>;
-  using provides = retention;
-  static constexpr bool from_birth = true;
-
-  [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
-    return {column{"log_beta", per::lane_entry, on_move::permute, sizeof(float)}};
-  }
-  [[nodiscard]] static retention view(recorded_columns const& recorded) { return {recorded.table<float const>(0)}; }
-
-  void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
-    ops::append_column(exec, in.lanes, in.template get<log_beta>(), recorded.table<float>(0));
-  }
-
-  friend bool operator==(record_retention const&, record_retention const&) = default;
-};
+using record_retention = carry<log_beta, retention>;
 static_assert(recorder<record_retention>);
 
 }  // namespace KVPOLICY_NAMESPACE

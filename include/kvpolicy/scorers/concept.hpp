@@ -7,6 +7,7 @@
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/recorders/hooks.hpp>
+#include <kvpolicy/trigger/phase.hpp>
 #include <kvpolicy/trigger/trigger.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -43,8 +44,8 @@ namespace KVPOLICY_NAMESPACE {
 ///   counts as observed as soon as it has a query row (`report::unobserved`).
 /// - `static constexpr unit scores_of = unit::page` and `int page`: it scores pages of so many entries, for a
 ///   selection.
-/// - `static constexpr bool decodes = false`: it decides before an answer, and not in decode steps.
-/// - `static constexpr bool prompts_only = true`: it decides once, at the end of a prompt.
+/// - `static constexpr phase when`: after which part of an engine's work it decides; see `phase`.
+/// - `static constexpr bool prompts_only = true`: it decides once, at the end of a prompt, and nowhere else.
 /// - `static constexpr budget_scope pools`: which lanes share the budget of a spec that does not say it. Only lists and
 ///   specs read this and the two before.
 /// - `spare_rows(lanes, shape)` returns how many additional rows of floats it needs in a plan. Each is as long as a row
@@ -178,10 +179,14 @@ inline constexpr bool is_sound_scorer = [] {
 template <class P>
 concept has_score = requires(P const& policy) { policy.score; };
 template <class P>
+concept says_dense_layers = requires(P const& policy) { policy.dense_layers; };
+template <class P>
+concept has_protection = requires(P const& policy) { policy.protect; };
+template <class P>
 concept looks_like_selection =
-    has_score<P> && !requires(P const& policy) { policy.protect; } && requires(P const& policy) {
-      requires requires { policy.dense_layers; } || scores_pages<std::remove_cvref_t<decltype(policy.score)>>;
-    };
+    has_score<P> && (says_dense_layers<P> || (!has_protection<P> && requires(P const& policy) {
+                       requires scores_pages<std::remove_cvref_t<decltype(policy.score)>>;
+                     }));
 
 /// The requirements on a scorer that can be checked once the executor and the signals are known.
 template <class S, class Executor, class Bag, class Out = score_view&>

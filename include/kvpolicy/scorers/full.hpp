@@ -12,7 +12,7 @@ struct full {
   static constexpr auto fields() { return std::tuple{}; }
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
-  static constexpr bool decodes = false;
+  static constexpr phase when = phase::prefill;
 
   [[nodiscard]] constexpr everything forces() const { return {}; }
   void score(auto&, auto const&, score_view const&) const {}

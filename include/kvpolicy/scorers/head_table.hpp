@@ -26,6 +26,9 @@ struct head_table {
     KVPOLICY_HD float operator()(float, entry at) const { return heads.data != nullptr ? *heads.row(at.lane) : 0.0f; }
   };
 
+  /// Takes the table that `table` names, when a spec is read.
+  void use_table(by_lane<float const> named) { heads = named; }
+
   void score(auto& exec, auto const&, score_view const& out) const { ops::map(exec, out, of_head{heads}); }
 
   friend bool operator==(head_table const& a, head_table const& b) {

@@ -58,7 +58,7 @@ struct intent_kv {
   using needs = kvpolicy::needs<keys, turn_queries>;
   using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::feature_sums_t, ops::residual_t>;
   static constexpr granularity decides = granularity::token;
-  static constexpr bool decodes = false;
+  static constexpr phase when = phase::prefill;
   static constexpr bool ranks_candidates = true;
 
   /// Protects the prefix and the actionable span.

@@ -34,7 +34,7 @@ struct snapkv {
   using needs = kvpolicy::needs<keys, recent_queries>;
   using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
   static constexpr granularity decides = granularity::lane;
-  static constexpr bool decodes = false;
+  static constexpr phase when = phase::prefill;
 
   void check(char const* call) const {
     expects(window >= 1, call, "snapkv.window", window, "at least one row observes");

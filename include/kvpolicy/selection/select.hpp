@@ -6,6 +6,7 @@
 #include <kvpolicy/decision/bag.hpp>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/decision/observe.hpp>
+#include <kvpolicy/decision/scratch.hpp>
 #include <kvpolicy/ops/page_scores.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 #include <kvpolicy/selection/plan.hpp>
@@ -23,7 +24,7 @@ void choose(Executor& exec, Policy const& policy, Source all_signals, shape cons
   lanes const batch = all_signals.lanes;
   lanes const pages = into.pages_of(batch);
   keep_set const chosen = into.keep_storage(pages);
-  if constexpr (requires { policy.score.refuse(exec, all_signals); }) policy.score.refuse(exec, all_signals);
+  refuse_data(policy.score, exec, all_signals);
   into.withdraw();  // everything is checked: if anything throws from here on, the plan holds no choice
   ops::count_pages(exec, batch, policy.score.page, pages);
   int const first = std::clamp(policy.dense_layers, batch.layer_begin, batch.layer_end);
@@ -31,10 +32,41 @@ void choose(Executor& exec, Policy const& policy, Source all_signals, shape cons
     all_signals.lanes = batch.layers_only(first, batch.layer_end);
     policy.score.score(exec, all_signals, into.scores(pages.layers_only(first, batch.layer_end)));
   }
-  selection_rule const rule{in_entries(policy.budget, model, into.entry_bytes()), policy.score.page,
-                            policy.dense_layers};
-  ops::top_k(exec, into.scores(pages), rule, chosen);
+  with_pick(pick_of(policy), [&]<class Pick>(Pick const& pick) {
+    with_protection(protection_of(policy), [&]<class Protect>(Protect const& protect) {
+      auto const limit = in_entries(policy.budget, model, into.entry_bytes());
+      selection_rule<std::remove_const_t<decltype(limit)>, Protect, Pick> const rule{
+          limit, policy.score.page, policy.dense_layers, batch, protect, pick};
+      if constexpr (!std::same_as<Pick, lowest_one>) picking_verb<Pick>{}(exec, into.scores(pages), rule, chosen);
+    });
+  });
   into.publish(chosen);
+}
+
+/// Checks everything and chooses.
+template <executor Executor, page_decision Policy, class Given>
+void select_given(Executor& exec, Policy const& policy, Given const& in, state<Executor> const& state,
+                  selection_plan<Executor>& into) {
+  using backend = typename Executor::backend;
+  using score_type = score_of<Policy>;
+  auto const recorders = recorders_of(policy.score);
+  using bag_type = bag_of<Policy, Given, Executor>;
+  if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
+                fits<deciding_hooks<score_type, Executor, bag_type, score_view>>()) {
+    check_policy("select", policy, state.model());
+    check_same_lanes("select", "signals.lanes", in.lanes, into.lanes());
+    check_same_lanes("select", "signals.lanes", in.lanes, state.lanes());
+    in.check("select", state.model());
+    refuse_out_of_order<backend>("select", in.lanes, "a selection");
+    expects(into.page() == policy.score.page, "select", "plan.page", into.page(),
+            [&] { return "the policy reads pages of " + std::to_string(policy.score.page); });
+    check_state("select", state, recorders);
+    check_reserved("select", exec, scratch_to_decide<backend>(policy, state.model(), state.lanes()));
+    refuse_counts<backend>("select", in.lanes);
+    refuse_given<backend>("select", policy.score, in);
+    counting_signals<Given> const counted("select", exec, in, into.counted());
+    choose(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into);
+  }
 }
 
 }  // namespace detail
@@ -46,10 +78,10 @@ void choose(Executor& exec, Policy const& policy, Source all_signals, shape cons
 template <executor Executor, page_decision Policy>
 [[nodiscard]] selection_plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in) {
   detail::check_batch("make_plan", exec, policy, in);
-  exec.reserve(detail::scratch_to_decide<typename Executor::backend, Policy>(in.shape, in.lanes));
+  exec.reserve(detail::scratch_to_decide<typename Executor::backend>(policy, in.shape, in.lanes));
   selection_plan<Executor> made(exec, in.lanes, policy.score.page, entry_bytes(in));
-  detail::visit_kinds_of_rows(typename detail::score_of<Policy>::needs{},
-                              [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); });
+  detail::visit_kinds_of_rows_of_scorer(
+      policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); });
   return made;
 }
 
@@ -62,32 +94,20 @@ template <executor Executor, page_decision Policy>
 ///   because an engine always reads them.
 /// - ties go to the lower page. A NaN ranks below every number and is counted. A page whose bounds do not cover all of
 ///   its entries is read before others (see `ops::page_scores`).
-/// - cost: that of the scorer and of `top_k` over pages. Nothing is allocated.
+/// - A page with a protected entry is always read, too. With the pick `at_least` every page is read whose score reaches
+///   the threshold; the budget is not asked then.
+/// - cost: that of the scorer and of `top_k` or `select_if` over pages. Nothing is allocated. A protection without
+///   `candidates` is asked about every entry.
 /// - throws: `invalid_argument` if the plan or the state was made for other lanes or another page size, if the policy
 ///   is not sound, or if a count is out of its limits. Then nothing was changed. If the scorer or the budget throws,
 ///   the exception passes through and the plan holds no choice.
 template <executor Executor, page_decision Policy, class... Given>
 void select_pages(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& state,
                   selection_plan<Executor>& into) {
-  using score_type = detail::score_of<Policy>;
-  auto const recorders = recorders_of(policy.score);
-  using bag_type = detail::bag_of<Policy, signals<Given...>, Executor>;
-  if constexpr (detail::signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
-                detail::fits<detail::deciding_hooks<score_type, Executor, bag_type, score_view>>()) {
-    detail::check_policy("select", policy, state.model());
-    detail::check_same_lanes("select", "signals.lanes", in.lanes, into.lanes());
-    detail::check_same_lanes("select", "signals.lanes", in.lanes, state.lanes());
-    in.check("select", state.model());
-    detail::refuse_out_of_order<typename Executor::backend>("select", in.lanes, "a selection");
-    expects(into.page() == policy.score.page, "select", "plan.page", into.page(),
-            [&] { return "the policy reads pages of " + std::to_string(policy.score.page); });
-    detail::check_state("select", state, recorders);
-    detail::check_reserved("select", exec,
-                           detail::scratch_to_decide<typename Executor::backend, Policy>(state.model(), state.lanes()));
-    detail::refuse_counts<typename Executor::backend>("select", in.lanes);
-    detail::refuse_rows<typename Executor::backend>("select", typename score_type::needs{}, in);
-    detail::counting_signals<signals<Given...>> const counted("select", exec, in, into.counted());
-    detail::choose(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into);
+  if constexpr (detail::erased<detail::score_of<Policy>>) {
+    detail::select_given(exec, policy, policy.score.by_name(in), state, into);
+  } else {
+    detail::select_given(exec, policy, in, state, into);
   }
 }
 

@@ -51,15 +51,9 @@ namespace detail {
 template <class Part>
 inline constexpr bool is_there = !std::same_as<std::remove_cvref_t<Part>, omitted>;
 
-/// An eviction whose scorer is known only at run time, such as `any_policy`.
-template <class Part>
-concept erased_eviction = is_there<Part> && !requires(Part const& part) { part.score; };
-
 template <class Part>
 constexpr auto recorders_of_part(Part const& part) {
-  if constexpr (erased_eviction<Part>) {
-    return std::tuple{part.recorders()};
-  } else if constexpr (is_there<Part>) {
+  if constexpr (is_there<Part>) {
     return recorders_of(part.score);
   } else {
     return std::tuple<>{};
@@ -86,7 +80,7 @@ constexpr auto recording(Policy const& policy, std::tuple<Recorders...> const& a
   if constexpr (admission_policy<Policy>) {
     return admission{score, policy.protect, policy.window, policy.pick, policy.cap};
   } else if constexpr (selection_policy<Policy>) {
-    return selection{score, policy.budget, policy.dense_layers};
+    return selection{score, policy.budget, policy.dense_layers, protection_of(policy), pick_of(policy)};
   } else {
     return eviction{score, policy.protect, policy.budget, policy.pick, policy.trigger};
   }
@@ -102,12 +96,10 @@ template <class Policy>
 constexpr auto selecting(Policy const& policy) {
   return recording(policy.select, recorders_of_pages(policy));
 }
-/// If there is no eviction, this is one that drops nothing, because the selection's recorders still have to run. So it
-/// is for an erased eviction, which decides by its own calls.
+/// If there is no eviction, this is one that drops nothing, because the selection's recorders still have to run.
 template <class Policy>
 constexpr auto evicting(Policy const& policy) {
-  using evict_type = std::remove_cvref_t<decltype(policy.evict)>;
-  if constexpr (is_there<evict_type> && !erased_eviction<evict_type>) {
+  if constexpr (is_there<decltype(policy.evict)>) {
     return recording(policy.evict, recorders_of_pages(policy));
   } else {
     return recording(eviction{.score = full{}, .budget = unlimited{}}, recorders_of_pages(policy));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <kvpolicy/admission/dual.hpp>
 #include <kvpolicy/core/check_counts.hpp>
+#include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/layout/compact.hpp>
 #include <kvpolicy/selection/select.hpp>
 #include <kvpolicy/step/cache_policy.hpp>
@@ -50,7 +51,7 @@ struct eviction_of_pages {
 template <class Evict>
 struct eviction_by_moving {
   static constexpr bool lists_what_is_kept = [] {
-    if constexpr (is_there<Evict> && !erased_eviction<Evict>) {
+    if constexpr (is_there<Evict>) {
       return !std::same_as<decltype(pick_of(std::declval<Evict const&>())), lowest_one>;
     } else {
       return true;
@@ -58,27 +59,20 @@ struct eviction_by_moving {
   }();
 };
 
-/// Which lanes of an eviction decide together.
-template <class Evict>
-granularity decides_of(Evict const& policy) {
-  if constexpr (erased_eviction<Evict>) {
-    return policy.decides();
-  } else {
-    return policy.score.decides;
-  }
-}
-
 /// Refuses an erased eviction beside an admission, if it records values that are not known when a token is appended.
 template <class Evict>
 void check_records_at_append(char const* call, Evict const& policy) {
-  if constexpr (erased_eviction<Evict>) {
-    expects(
-        policy.recorders().all_born(), call, "evict", [&] { return to_string(policy); },
-        [] {
-          return std::string(
-              "beside an admission a policy may only record values that are known when a token is appended");
-        });
-  }
+  auto const one = [&]<class Recorder>(Recorder const& keeps) {
+    if constexpr (erased_recorder<Recorder>) {
+      expects(
+          keeps.all_born(), call, "evict", [&] { return to_string(policy); },
+          [] {
+            return std::string(
+                "beside an admission a policy may only record values that are known when a token is appended");
+          });
+    }
+  };
+  std::apply([&](auto const&... each) { (one(each), ...); }, recorders_of_part(policy));
 }
 
 /// Checks the parts that act on pages, before a step changes anything. The caller has checked the cache itself.
@@ -95,17 +89,16 @@ void check_pages(char const* call, Executor const& exec, cache_policy<Admit, Sel
   check_state(call, state, recorders_of_pages(policy));
   refuse_counts<backend>(call, pages.lanes);
   if constexpr (is_there<Evict>) {
-    granularity const decides = decides_of(policy.evict);
+    granularity const decides = policy.evict.score.decides;
     expects(decides == granularity::lane, call, "evict.score.decides", to_string(decides),
             "pages are ragged: every lane decides for itself");
-    if constexpr (erased_eviction<Evict>) {
-      auto const seen = in.with(pages.lanes, keys_of(pages), values_of(pages));
-      policy.evict.check_beside(call, exec, seen, pages, plans.evicting);
-    } else {
-      using evicting_type = decltype(evicting(policy));
-      check_policy(call, policy.evict, pages.shape);
-      check_plan(call, exec, policy.evict, pages.lanes, pages.shape, plans.evicting);
-      check_reserved(call, exec, scratch_to_decide<backend, evicting_type>(pages.shape, pages.lanes));
+    check_policy(call, policy.evict, pages.shape);
+    check_plan(call, exec, policy.evict, pages.lanes, pages.shape, plans.evicting);
+    check_reserved(call, exec, scratch_to_decide<backend>(evicting(policy), pages.shape, pages.lanes));
+    expects(!drops_lowest_one(policy.evict), call, "evict.pick", "lowest_one",
+            "a cache policy carries its eviction out by compact, which takes what is kept");
+    if constexpr (erased<score_of<Evict>>) {
+      refuse_given<backend>(call, policy.evict.score, in.with(pages.lanes, keys_of(pages), values_of(pages)));
     }
     check_reserved(call, exec, scratch_to_apply<backend, compact>(pages));
     check_apart(call, "lanes.count", pages.lanes.count, pages.lanes, granularity::lane, pages.shape);

@@ -16,14 +16,7 @@ namespace detail {
 
 template <executor Executor, class Policy>
 [[nodiscard]] step_plan<Executor> plans_of_pages(Executor& exec, Policy const& policy, cache const& pages) {
-  auto const of_eviction = [&] {
-    if constexpr (erased_eviction<decltype(policy.evict)>) {
-      return make_plan(exec, policy.evict, pages, compact{});
-    } else {
-      return make_plan(exec, evicting(policy), pages, compact{});
-    }
-  };
-  step_plan<Executor> made{std::nullopt, of_eviction(), std::nullopt};
+  step_plan<Executor> made{std::nullopt, make_plan(exec, evicting(policy), pages, compact{}), std::nullopt};
   if constexpr (is_there<decltype(policy.select)>) made.selecting.emplace(make_plan(exec, selecting(policy), pages));
   return made;
 }
@@ -110,11 +103,7 @@ namespace detail {
 template <executor Executor, class Policy, class... Given>
 void evict_checked(Executor& exec, Policy const& policy, signals<Given...> const& in, cache& pages,
                    state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats) {
-  if constexpr (erased_eviction<decltype(policy.evict)>) {
-    auto const seen = in.with(pages.lanes, keys_of(pages), values_of(pages));
-    policy.evict.decide_beside(exec, seen, state, plans.evicting);
-    compact{}.edit(exec, plans.evicting.keep(), pages, state, stats);
-  } else if constexpr (is_there<decltype(policy.evict)>) {
+  if constexpr (is_there<decltype(policy.evict)>) {
     auto const evict = evicting(policy);
     auto const recorders = recorders_of(evict.score);
     auto const seen = in.with(pages.lanes, keys_of(pages), values_of(pages));

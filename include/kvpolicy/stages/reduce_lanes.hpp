@@ -1,12 +1,11 @@
-// Combinator: reduces the scores of lanes, so that a layer or a sequence decides as one.
+// Stage: reduces the scores of lanes, so that a layer or a sequence decides as one.
 #pragma once
 
 #include <kvpolicy/core/fields.hpp>
-#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/all_reduce.hpp>
 #include <kvpolicy/ops/fold.hpp>
-#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/scorers/facts.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -25,78 +24,41 @@ struct reduce_lanes {
   granularity decides = granularity::token;
   reduction how = reduction::sum;
 
+  static constexpr auto name = "reduce_lanes";
+  static constexpr auto fields() {
+    return std::tuple{field{"decides", &reduce_lanes::decides}, field{"how", &reduce_lanes::how}};
+  }
   using needs = typename Score::needs;
-  using verbs = decltype(detail::verbs_of<Score>());
+  using wraps = Score;
   static constexpr bool ranks_candidates = detail::ranks_candidates<Score>;
   static constexpr bool rows_see_every_entry = detail::rows_see_every_entry<Score>;
-  static constexpr bool constrains_hooks = true;
-  using wraps = Score;
 
+  /// The same reduction around another scorer.
+  template <scorer Other>
+  [[nodiscard]] constexpr reduce_lanes<Other> around(Other const& other) const {
+    return {other, decides, how};
+  }
   void check(char const* call) const {
-    if constexpr (requires { score_of.check(call); }) score_of.check(call);
-    check_lowering(call);
+    expects(how != reduction::last, call, "reduce_lanes.how", "last", "lanes have no order");
+    bool const ranks = detail::ranks_candidates_of(score_of);
+    expects(decides == score_of.decides || !ranks, call, "reduce_lanes.decides", to_string(decides), [&] {
+      return to_string(score_of) + " ranks the candidates of a " + to_string(granularity{score_of.decides});
+    });
+    expects(decides >= score_of.decides, call, "reduce_lanes.decides", to_string(decides), [&] {
+      return "the scorer decides by " + to_string(granularity{score_of.decides}) + " already, which is coarser";
+    });
   }
-  void check(char const* call, shape const& model) const {
-    if constexpr (requires { score_of.check(call, model); }) {
-      score_of.check(call, model);
-      check_lowering(call);
-    } else {
-      check(call);
-    }
-  }
-  void refuse(auto& exec, auto const& in) const
-    requires requires(Score const& s) { s.refuse(exec, in); }
-  {
-    score_of.refuse(exec, in);
-  }
+  /// True if there is nothing to reduce.
+  [[nodiscard]] constexpr bool changes_nothing() const { return decides == score_of.decides; }
   /// A sum of lanes is also summed over tensor-parallel ranks. Means and maxima are not reduced over ranks.
   [[nodiscard]] constexpr bool reduces_ranks() const {
     if (decides != score_of.decides) return how == reduction::sum && score_of.decides == granularity::lane;
-    if constexpr (requires { score_of.reduces_ranks(); }) {
-      return score_of.reduces_ranks();
-    } else {
-      return decides == granularity::lane;
-    }
-  }
-  [[nodiscard]] constexpr auto forces() const
-    requires requires(Score const& s) { s.forces(); }
-  {
-    return score_of.forces();
-  }
-  [[nodiscard]] constexpr auto forces(auto const& in) const
-    requires requires(Score const& s) { s.forces(in); }
-  {
-    return score_of.forces(in);
-  }
-  [[nodiscard]] constexpr auto triggers() const
-    requires requires(Score const& s) { s.triggers(); }
-  {
-    return score_of.triggers();
-  }
-  [[nodiscard]] constexpr auto recorders() const
-    requires requires(Score const& s) { s.recorders(); }
-  {
-    return score_of.recorders();
-  }
-  /// Entries that are put first are so by the scores of those who decide together.
-  [[nodiscard]] constexpr auto places() const
-    requires requires(Score const& s) { s.places(); }
-  {
-    return score_of.places();
-  }
-  [[nodiscard]] auto rest_scores(auto const& in) const
-    requires requires(Score const& s) { s.rest_scores(in); }
-  {
-    return score_of.rest_scores(in);
+    return detail::reduces_ranks(score_of);
   }
   /// If there is something to reduce, it needs the rows of one layer, otherwise those that `score_of` asks for.
   [[nodiscard]] constexpr int spare_rows(lanes const& batch, shape const& model) const {
     if (decides != score_of.decides) return batch.sequences * batch.heads;
-    if constexpr (requires { score_of.spare_rows(batch, model); }) {
-      return score_of.spare_rows(batch, model);
-    } else {
-      return 0;
-    }
+    return detail::spare_rows(score_of, batch, model);
   }
 
   void score(auto& exec, auto const& in, score_view const& out) const {
@@ -115,16 +77,6 @@ struct reduce_lanes {
   friend bool operator==(reduce_lanes const&, reduce_lanes const&) = default;
 
  private:
-  void check_lowering(char const* call) const {
-    expects(how != reduction::last, call, "reduce_lanes.how", "last", "lanes have no order");
-    expects(decides == score_of.decides || !ranks_candidates, call, "reduce_lanes.decides", to_string(decides), [&] {
-      return to_string(score_of) + " ranks the candidates of a " + to_string(granularity{score_of.decides});
-    });
-    expects(decides >= score_of.decides, call, "reduce_lanes.decides", to_string(decides), [&] {
-      return "the scorer decides by " + to_string(granularity{score_of.decides}) + " already, which is coarser";
-    });
-  }
-
   [[nodiscard]] constexpr ops::fold_step step(lanes const& batch, int layer) const {
     bool const by_layer = decides == granularity::layer;
     bool const last = by_layer || layer + 1 == batch.layer_end;

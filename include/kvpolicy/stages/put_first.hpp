@@ -3,9 +3,8 @@
 
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/first_places.hpp>
-#include <kvpolicy/core/observed.hpp>
-#include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/scorers/concept.hpp>
+#include <kvpolicy/scorers/facts.hpp>
 #include <kvpolicy/scorers/random.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -14,6 +13,15 @@ namespace KVPOLICY_NAMESPACE {
 enum class rest_order { recency, random };
 
 [[nodiscard]] constexpr std::array<char const*, 2> names(rest_order) { return {"recency", "random"}; }
+
+/// The score of an entry that is not put first.
+struct put_first_rest {
+  random_scores::uniform uniform;
+  bool by_recency;
+  KVPOLICY_HD float operator()(float old, entry at) const {
+    return by_recency ? static_cast<float>(at.ordinal) : uniform(old, at);
+  }
+};
 
 /// Puts the best entries by a scorer first. An entry that is put first has the score +inf; the others have that of
 /// `then`. SirLLM keeps so the most surprising entries and then the newest (Yao et al. 2024, arXiv:2405.12528); NACL
@@ -27,46 +35,30 @@ struct put_first {
   std::uint64_t seed = 42;  ///< of `then = random`
 
   static constexpr auto name = "put_first";
+  static constexpr auto fields() {
+    return std::tuple{field{"tokens", &put_first::tokens}, field{"part", &put_first::part},
+                      field{"then", &put_first::then}, field{"seed", &put_first::seed}};
+  }
   using needs = typename Score::needs;
-  using verbs = decltype(detail::verbs_of<Score>());
   using wraps = Score;
-  static constexpr granularity decides = Score::decides;
+  static constexpr granularity decides = decides_inside<Score>;
   static constexpr bool rows_see_every_entry = detail::rows_see_every_entry<Score>;
-  static constexpr bool constrains_hooks = true;
   static_assert(!detail::ranks_candidates<Score>, "kvpolicy: put_first needs a scorer that scores every entry");
 
-  /// The score of an entry that is not put first.
-  struct rest {
-    random_scores::uniform uniform;
-    bool by_recency;
-    KVPOLICY_HD float operator()(float old, entry at) const {
-      return by_recency ? static_cast<float>(at.ordinal) : uniform(old, at);
-    }
-  };
-
+  /// The same stage around another scorer.
+  template <scorer Other>
+  [[nodiscard]] constexpr put_first<Other> around(Other const& other) const {
+    return {other, tokens, part, then, seed};
+  }
   void check(char const* call) const {
-    if constexpr (requires { score_of.check(call); }) score_of.check(call);
+    expects(!detail::ranks_candidates_of(score_of), call, "put_first.score_of", to_string(score_of),
+            "it ranks the entries that compete, and put_first needs a score of every entry");
     expects(tokens >= 0, call, "put_first.tokens", tokens, "a count cannot be negative");
     expects(part >= 0 && part <= 1, call, "put_first.part", part, "a part of the free places, 0 to 1");
     expects(tokens == 0 || part == 0, call, "put_first.part", part, "it says how many once: tokens or part");
   }
-  [[nodiscard]] constexpr auto forces() const
-    requires requires(Score const& s) { s.forces(); }
-  {
-    return score_of.forces();
-  }
-  [[nodiscard]] constexpr auto triggers() const
-    requires requires(Score const& s) { s.triggers(); }
-  {
-    return score_of.triggers();
-  }
-  [[nodiscard]] constexpr auto recorders() const
-    requires requires(Score const& s) { s.recorders(); }
-  {
-    return score_of.recorders();
-  }
   [[nodiscard]] constexpr first_places places() const { return {tokens, part}; }
-  [[nodiscard]] rest rest_scores(auto const& in) const {
+  [[nodiscard]] put_first_rest rest_scores(auto const& in) const {
     return {{seed, in.lanes.request}, then == rest_order::recency};
   }
   void score(auto& exec, auto const& in, score_view const& out) const { score_of.score(exec, in, out); }

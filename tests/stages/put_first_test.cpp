@@ -58,7 +58,7 @@ struct two_lanes {
   }
 };
 
-TEST_SUITE("scorers/put_first") {
+TEST_SUITE("stages/put_first") {
   TEST_CASE("SirLLM's worked numbers: surprise puts 0 and 3 first, and the newest fills up") {
     two_lanes made(5);
     for (int lane : {0, 1}) {
@@ -153,7 +153,7 @@ TEST_SUITE("scorers/put_first") {
           "snapkv(window=32, pool=none, rows=sum, group=mean) | put_first(part=0.75, then=random) | budget(512)");
     CHECK(kv::to_string(kv::parse("sir_llm(entropy=9, sinks=2) | budget(99)")) ==
           "carried(name=surprise, decay=1) | put_first(tokens=9, then=recency) | reduce_lanes(token, max) | sinks(2) | "
-          "budget(99)");
+          "budget(99) | when(turn)");
     CHECK(kv::to_string(kv::parse("pyramid_kv(window=8) | budget(512)")) ==
           "snapkv(window=8, pool=max:7, rows=sum, group=mean) | budget(512, by=ramp, beta=20)");
     CHECK(kv::parse("pyramid_kv | sinks(0) | budget(9)") == kv::any_policy(kv::policies::pyramid_kv({.budget = 9})));
@@ -228,7 +228,8 @@ TEST_SUITE("scorers/put_first") {
     CHECK(kv::parse("evict: knorm | budget(3)") == kv::parse("knorm | budget(3)"));
     CHECK(refusal(" admit: knorm") ==
           "parse: column 2 = admit, but an eviction has the section evict: alone, and a cache policy all");
-    CHECK(refusal("h2o | put_first(3)") == "parse: column 7 = put_first, but it is of snapkv, carried and external");
+    CHECK(refusal("intent_kv | put_first(3)").starts_with("parse: column 13: put_first.score_of = intent_kv("));
+    CHECK(refusal("intent_kv | put_first(3)").ends_with("and put_first needs a score of every entry"));
     CHECK(refusal("snapkv | put_first(3, 0.5)") ==
           "parse: column 10: put_first.part = 0.5, but it says how many once: tokens or part");
     CHECK(refusal("snapkv | budget(3, beta=2)") == "parse: column 20 = beta, but only by=ramp has it");

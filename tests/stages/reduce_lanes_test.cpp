@@ -108,7 +108,7 @@ struct two_heads {
 
 }  // namespace
 
-TEST_SUITE("scorers/reduce_lanes") {
+TEST_SUITE("stages/reduce_lanes") {
   TEST_CASE("scores of lanes are summed, averaged or maximised as the reference does, and decided by") {
     holds(
         "a score of places",

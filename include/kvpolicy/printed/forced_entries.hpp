@@ -1,0 +1,121 @@
+// The entries that an erased scorer forces and those that a policy protects, as one protection.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <kvpolicy/printed/any_protection.hpp>
+#include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/scorers/carried.hpp>
+#include <kvpolicy/scorers/h2o.hpp>
+#include <kvpolicy/scorers/intent_kv.hpp>
+#include <memory>
+#include <type_traits>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// Protects entries at both ends of a lane: the first `sinks` positions and a number of last entries. The entries that
+/// compete are one run, so that `top_k` need not ask about each.
+struct forced_ends {
+  int sinks = 0;
+  int recent = 0;
+  bool shares = false;             ///< also H2O's recent window, which may follow from the budget
+  bool grows = false;              ///< also FastKVzip's window, which follows from the number of entries
+  h2o::recent_window share{0, 0};  ///< of `shares`
+
+  [[nodiscard]] KVPOLICY_HD std::int64_t last(int count, int budget) const {
+    std::int64_t all = recent;
+    if (shares && share.window(budget) > all) all = share.window(budget);
+    if (grows && fast_kvzip::both_ends{0, -1}.last(count) > all) all = fast_kvzip::both_ends{0, -1}.last(count);
+    return all;
+  }
+  KVPOLICY_HD bool operator()(entry at) const {
+    return at.position < sinks || at.ordinal >= at.count - last(at.count, at.budget);
+  }
+  KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const {
+    std::int64_t const end = of.count - last(of.count, of.budget);
+    return {of.first_at(sinks), static_cast<int>(end < 0 ? 0 : end < of.count ? end : of.count)};
+  }
+  friend bool operator==(forced_ends const&, forced_ends const&) = default;
+};
+static_assert(protection<forced_ends> && has_candidates<forced_ends>);
+
+/// A protection of a program's own, as bytes and a function that knows them. On a device there is none.
+class own_protection {
+ public:
+  constexpr own_protection() = default;
+  template <class Protect>
+  explicit own_protection(Protect const& from)
+      : asks_([](std::byte const* at, entry one) { return (*reinterpret_cast<Protect const*>(at))(one); }) {
+    static_assert(std::is_trivially_copyable_v<Protect> && sizeof(Protect) <= sizeof bytes_,
+                  "kvpolicy: what a scorer forces is copied for a decision by name: it is trivially copyable and at "
+                  "most 512 bytes");
+    std::construct_at(reinterpret_cast<Protect*>(bytes_), from);
+  }
+  [[nodiscard]] constexpr bool there() const { return asks_ != nullptr; }
+  bool operator()(entry at) const { return asks_(bytes_, at); }
+
+ private:
+  alignas(std::max_align_t) std::byte bytes_[512] = {};
+  bool (*asks_)(std::byte const*, entry) = nullptr;
+};
+
+/// Protects entries at both ends of a lane, spans of positions, IntentKV's turn, and what a scorer of a program's own
+/// forces.
+struct forced_entries {
+  forced_ends ends{};
+  int spans = 0;
+  bool has_turn = false;
+  any_protection::part span[any_protection::most] = {};
+  intent_kv::prefix_and_span turn{};
+  own_protection own{};
+
+  forced_entries() = default;
+  forced_entries(nothing) {}
+  forced_entries(kvpolicy::everything) { ends.recent = 0x7FFFFFFF; }
+  forced_entries(kvpolicy::sinks from) { ends.sinks = from.tokens; }
+  forced_entries(kvpolicy::recent from) { ends.recent = from.tokens; }
+  forced_entries(kvpolicy::safe from) { ends.sinks = from.sinks, ends.recent = from.recent; }
+  forced_entries(position_span from) : spans(1) { span[0] = {any_protection::kind::span, from.begin, from.end}; }
+  forced_entries(h2o::recent_window from) { ends.shares = true, ends.share = from; }
+  forced_entries(fast_kvzip::both_ends from) {
+    ends.sinks = from.sinks;
+    ends.grows = from.window < 0;
+    ends.recent = ends.grows ? 0 : from.window;
+  }
+  forced_entries(intent_kv::prefix_and_span const& from) : has_turn(true), turn(from) {}
+  explicit forced_entries(own_protection const& from) : own(from) {}
+
+  KVPOLICY_HD bool operator()(entry at) const {
+    if (ends(at)) return true;
+    for (int i = 0; i < spans; ++i) {
+      if (at.position >= span[i].first && at.position < span[i].second) return true;
+    }
+    if (has_turn && turn(at)) return true;
+#if !defined(__CUDA_ARCH__)
+    if (own.there()) return own(at);
+#endif
+    return false;
+  }
+
+  /// These entries and those of a protection. What is forced itself has at most one span.
+  [[nodiscard]] forced_entries joined(any_protection const& more) const {
+    any_protection::ends_and_spans const all = more.compiled();
+    forced_entries made = *this;
+    if (all.both.sinks > made.ends.sinks) made.ends.sinks = all.both.sinks;
+    if (all.both.recent > made.ends.recent) made.ends.recent = all.both.recent;
+    for (int i = 0; i < all.count && made.spans < any_protection::most; ++i) made.span[made.spans++] = all.spans[i];
+    return made;
+  }
+  /// Calls visit with the cheapest protection that is equivalent.
+  template <class Visit>
+  void pick(Visit const& visit) const {
+    if (spans == 0 && !has_turn && !own.there()) return visit(ends);
+    visit(*this);
+  }
+};
+
+/// True for what a scorer may force if kernels of a device shall ask it.
+template <class Forces>
+concept forced_by_shipped = std::is_convertible_v<Forces, forced_entries>;
+
+}  // namespace KVPOLICY_NAMESPACE

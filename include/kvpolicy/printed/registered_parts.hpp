@@ -1,0 +1,159 @@
+// The parts that a registry knows by name: scorers, stages, tables.
+#pragma once
+
+#include <functional>
+#include <kvpolicy/printed/any_scorer.hpp>
+#include <kvpolicy/printed/set_fields.hpp>
+#include <kvpolicy/printed/spec_parts.hpp>
+#include <kvpolicy/trigger/phase.hpp>
+#include <map>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// The description of a scorer or of a system in a list.
+struct scorer_info {
+  std::string name;
+  std::vector<field_info> fields;
+  std::vector<std::string> needs;  ///< the names of the signals that it reads
+  granularity decides = granularity::lane;
+  phase when = phase::step;
+  bool prompts_only = false;  ///< it decides once, at the end of a prompt
+};
+
+namespace detail {
+
+/// The argument of a scorer that reads a table.
+struct table_argument {
+  label table{};
+  static constexpr auto fields() { return std::tuple{field{"table", &table_argument::table}}; }
+};
+
+/// The scorers, stages and tables of a registry, and how they are made from the parts of a spec.
+template <executor Executor>
+class registered_parts {
+ public:
+  using any_entry_scorer = basic_any_scorer<Executor>;
+  using any_pages_scorer = basic_any_page_scorer<Executor>;
+  using make_scorer = std::function<any_entry_scorer(spec_part const&, spec_parts&, registered_parts const&)>;
+  using make_page_scorer = std::function<any_pages_scorer(spec_part const&, registered_parts const&)>;
+  using make_stage = std::function<any_entry_scorer(any_entry_scorer const&, spec_part const&)>;
+
+  template <class Make>
+  struct named {
+    scorer_info info;
+    Make make;
+  };
+  template <class Make>
+  using list_of = std::vector<named<Make>>;
+
+  list_of<make_scorer> scorers;    ///< of evictions and admissions; systems, too
+  list_of<make_scorer> admitting;  ///< of admissions only
+  list_of<make_page_scorer> pages;
+  std::vector<std::pair<std::string, make_stage>> stages;
+  std::map<std::string, by_lane<int const>> shares;
+  std::map<std::string, by_lane<float const>> heads;
+
+  /// Refuses a name that a part has already.
+  void expect_new(std::string_view name) const {
+    auto const expect = [&](std::string_view other, char const* what) {
+      expects(other != name, "registry", "name", name,
+              [&] { return std::string("there is a ") + what + " of that name"; });
+    };
+    for (auto const& each : scorers) expect(each.info.name, "scorer");
+    for (auto const& each : admitting) expect(each.info.name, "scorer");
+    for (auto const& each : pages) expect(each.info.name, "scorer");
+    for (auto const& each : stages) expect(each.first, "stage");
+  }
+
+  /// The scorer that a part names, among some lists.
+  template <class... Makes>
+  static auto const& find(char const* what, spec_part const& from, std::vector<named<Makes>> const&... among) {
+    using make_type = std::common_type_t<Makes...>;
+    named<make_type> const* found = nullptr;
+    std::vector<std::string> known;
+    auto const look = [&](auto const& list) {
+      for (auto const& each : list) {
+        if (from.name == each.info.name) found = &each;
+        known.push_back(each.info.name);
+      }
+    };
+    (look(among), ...);
+    if (found == nullptr) {
+      refuse_spec(from.column, from.name,
+                  accepted(std::string(what) + " begins with its scorer; there are", known, from.name));
+    }
+    return *found;
+  }
+
+  template <class Score>
+  static scorer_info describe(Score const& defaults) {
+    scorer_info made;
+    made.name = Score::name;
+    made.fields = list_fields(defaults);
+    each_need<typename Score::needs>::visit([&](auto const* signal) { made.needs.emplace_back(signal->name); });
+    made.decides = Score::decides;
+    made.when = phase_of(defaults);
+    if constexpr (requires { Score::prompts_only; }) made.prompts_only = Score::prompts_only;
+    return made;
+  }
+  template <class Score>
+  static named<make_scorer> scorer_of(Score const& defaults) {
+    return {describe(defaults), [defaults](spec_part const& from, spec_parts&, registered_parts const& in) {
+              return any_entry_scorer(in.read(defaults, from));
+            }};
+  }
+  template <class Score>
+  static named<make_page_scorer> page_scorer_of(Score const& defaults) {
+    return {describe(defaults), [defaults](spec_part const& from, registered_parts const& in) {
+              return any_pages_scorer(in.read(defaults, from));
+            }};
+  }
+
+  /// A scorer with the fields that a part sets, and the table that it names.
+  template <class Score>
+  [[nodiscard]] Score read(Score score, spec_part const& from) const {
+    if constexpr (requires(by_lane<float const> numbers) { score.use_table(numbers); }) {
+      table_argument named{score.table};
+      set_fields(named, from);
+      score.table = named.table;
+      if (score.table != label{}) score.use_table(find_table(heads, score.table, from.column));
+    } else {
+      set_fields(score, from);
+    }
+    check_parsed(score, from.column);
+    return score;
+  }
+
+  /// A stage of a spec around a scorer.
+  [[nodiscard]] any_entry_scorer apply(spec_stage const& stage, any_entry_scorer const& inner) const {
+    return std::visit(
+        [&]<class Own>(Own const& own) {
+          if constexpr (std::same_as<Own, std::monostate>) {
+            for (auto const& [name, make] : stages) {
+              if (name == stage.from.name) return make(inner, stage.from);
+            }
+            return inner;
+          } else {
+            return any_entry_scorer(own.around(inner));
+          }
+        },
+        stage.own);
+  }
+  [[nodiscard]] std::vector<std::string> stage_names() const {
+    std::vector<std::string> names;
+    for (auto const& each : stages) names.push_back(each.first);
+    return names;
+  }
+
+  template <class Table>
+  static Table find_table(std::map<std::string, Table> const& among, label const& name, int column) {
+    auto const found = among.find(name.text);
+    if (found == among.end()) {
+      refuse_spec(column, to_string(name), "a table is given to the registry by its name");
+    }
+    return found->second;
+  }
+};
+
+}  // namespace detail
+}  // namespace KVPOLICY_NAMESPACE
