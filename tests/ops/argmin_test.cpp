@@ -57,6 +57,13 @@ struct made_of {
   }
 };
 
+/// Scores that are the elements of a row.
+struct read_from {
+  float const* numbers;
+  [[nodiscard]] KVPOLICY_HD float const* row(kv::lane) const { return numbers; }
+  KVPOLICY_HD float operator()(float, kv::entry at) const { return numbers[at.ordinal]; }
+};
+
 /// Scores that are 0 but for rounding, if the multiplication and the addition are fused.
 struct cancelled {
   float const* numbers;
@@ -115,10 +122,36 @@ TEST_SUITE("argmin") {
     }
   }
 
+  TEST_CASE("the lowest score is found at any place of rows of any length and alignment, and so is NaN") {
+    for (int const count : {1, 7, 8, 9, 127, 128, 129, 137, 1023, 1024, 1025, 1160, 2049, 2300}) {
+      for (int const before : {0, 1, 4, 7}) {
+        std::vector<float> memory(static_cast<std::size_t>(before + count), 2.0f);
+        float* const row = memory.data() + before;
+        for (int e = 0; e < count; e += 1 + count / 60) {
+          int const other = (e + count / 2) % count;
+          for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+            std::int64_t odd = 0;
+            auto const& kernels = kv::detail::argmin_for(std::min(simd_level, kv::best_isa()));
+            row[other] = 1;
+            row[e] = -1;
+            REQUIRE(kernels.last_lowest(row, count, &odd) == e);
+            row[other] = -1;
+            REQUIRE(kernels.last_lowest(row, count, &odd) == std::max(e, other));
+            REQUIRE(odd == 0);
+            row[e] = nan;
+            REQUIRE(kernels.last_lowest(row, count, &odd) == e);
+            REQUIRE(odd == 1);
+            row[e] = row[other] = 2;
+          }
+        }
+      }
+    }
+  }
+
   TEST_CASE("the newest of the lowest of a lane in no order, read or made, on every instruction set") {
     dice random(6);
     for (int run = 0; run < 1500; ++run) {
-      int const count = random.between(1, run % 4 == 0 ? 700 : 150);
+      int const count = random.between(1, run % 50 == 0 ? 2600 : run % 4 == 0 ? 700 : 150);
       std::vector<float> row(static_cast<std::size_t>(count)), made(row.size());
       std::vector<int> position(row.size());
       for (int e = 0; e < count; ++e) position[static_cast<std::size_t>(e)] = 2 * e + 1;
@@ -152,6 +185,8 @@ TEST_SUITE("argmin") {
         int const of_function =
             kv::detail::lowest_entry(kernels, kv::detail::made_scores<made_of>{f, simd_level}, 0, lane, free, &odd);
         REQUIRE(of_function == newest_lowest(made, position, 0, high));
+        kv::detail::made_scores<read_from> const of_row{{row.data()}, simd_level};
+        REQUIRE(kv::detail::lowest_entry(kernels, of_row, 0, lane, free, &odd) == read);
       }
     }
   }

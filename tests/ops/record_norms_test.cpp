@@ -22,9 +22,9 @@ using namespace kvpolicy_test;
 struct recorded_lanes {
   explicit recorded_lanes(dice& random, kv::codec of)
       : element(of),
-        bound(random.between(1, 300)),
-        dims(random.between(1, 40)),
-        lanes(random.between(1, 5)),
+        lanes(random.chance(40) ? random.between(20, 50) : random.between(1, 5)),
+        bound(random.between(1, lanes > 5 ? 12 : 300)),
+        dims(random.chance(20) ? 128 : random.between(1, 40)),
         row(dims * kv::bytes_of(element)),
         bytes(static_cast<std::size_t>(lanes * bound * row)),
         column(static_cast<std::size_t>(lanes * bound)) {
@@ -62,7 +62,7 @@ struct recorded_lanes {
   }
 
   kv::codec element;
-  int bound, dims, lanes, row;
+  int lanes, bound, dims, row;
   std::vector<std::byte> bytes;
   std::vector<float> column;
   std::vector<int> count, known;

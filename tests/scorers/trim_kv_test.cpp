@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <kvpolicy/kvpolicy.hpp>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -189,6 +190,32 @@ TEST_SUITE("scorers/trim_kv") {
         }
       }
     });
+  }
+
+  TEST_CASE("ages end at the greatest integer, and what is compared in place of a score equals it or is NaN") {
+    constexpr int most = std::numeric_limits<int>::max();
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    std::vector<int> positions = {0, 1, 5, 70, 1000};
+    std::vector<float> const log_betas = {-0.0f, -0.5f, -1e-30f, -3e38f, -infinity, std::nanf("")};
+    for (int const age_offset : {0, 2, most - 1000, most - 999, most}) {
+      for (float const log_beta : log_betas) {
+        std::vector<float> const column(positions.size(), log_beta);
+        kv::lanes among{.layer_end = 1, .heads = 1, .bound = 5};
+        among.position = {positions.data()};
+        auto const form = kv::trim_kv::decayed{{column.data()}, among, age_offset}.in_lane({}, 5);
+        for (int e = 0; e < 5; ++e) {
+          int const position = positions[static_cast<std::size_t>(e)];
+          auto const age = static_cast<int>(std::min<std::int64_t>(std::int64_t{1000} - position + age_offset, most));
+          kv::entry const at{{}, e, 5, position, 0};
+          float const score = form(0, at);
+          float const compared = form.compared()(0, at);
+          float const wanted = age == 0 ? 0.0f : static_cast<float>(age) * log_beta + 0.0f;
+          CHECK((score == wanted || (score != score && wanted != wanted)));
+          CHECK(std::signbit(score) == (score < 0 || std::signbit(wanted)));
+          CHECK((compared == score || compared != compared));
+        }
+      }
+    }
   }
 
   TEST_CASE("more numbers than entries, and parameters out of range, are refused") {

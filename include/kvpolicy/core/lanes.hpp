@@ -162,6 +162,34 @@ void for_each_lane(lanes const& batch, int begin, int end, Prepare const& prepar
   });
 }
 
+/// Calls visit(i, lane, heads) for the lanes [begin, end), where the lane is the i-th and the first of some heads of
+/// one layer: at most `most`.
+template <class Visit>
+void for_each_heads(lanes const& batch, int begin, int end, int most, Visit const& visit) {
+  lane one = begin < end ? batch.at(begin) : lane{};
+  for (int i = begin; i < end;) {
+    int some = batch.heads - one.head < most ? batch.heads - one.head : most;
+    some = end - i < some ? end - i : some;
+    visit(i, one, some);
+    i += some;
+    one.head += some - 1;
+    one = batch.after(one);
+  }
+}
+
+/// The rows of a table for heads of one layer, from that of a lane on. A short loop over heads reads many at a time.
+template <class T>
+class head_rows {
+ public:
+  head_rows(by_lane<T> const& table, lane first)
+      : first_(table.data != nullptr ? table.row(first) : nullptr), step_(table.head) {}
+  [[nodiscard]] T* operator[](int head) const { return first_ + head * step_; }
+
+ private:
+  T* first_;
+  std::int64_t step_;
+};
+
 }  // namespace detail
 
 /// Which lanes decide together and keep the same tokens: each lane alone (`lane`), the heads of a layer (`layer`), or

@@ -74,12 +74,9 @@ struct overwrite {
     if constexpr (detail::reads_on_host<typename Executor::backend>) check_dropped_slots(keep, part);
   }
   /// Refuses a dropped entry whose slot is not one of the pool. On a device, kernels check it before anything moves.
-  void check_dropped_slots(keep_set const& keep, cache const& part) const {
-    auto const listed = [&](int i) { return keep.listed(segment_of(keep.lanes, keep.decides, i)); };
-    auto const fetch = [&](int i, lane one) {
-      for (int const ordinal : listed(i)) __builtin_prefetch(part.where.list(one) + ordinal, 1, 3);
-    };
-    detail::for_each_lane(keep.lanes, 0, keep.lanes.size(), fetch, [&](int i, lane one) {
+  static void check_dropped_slots(keep_set const& keep, cache const& part) {
+    if (dropped_slots_fit(keep, part)) return;
+    detail::for_each_lane(keep.lanes, [&](int i, lane one) {
       for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) {
         int const slot = part.where.list(one)[ordinal];
         expects(
@@ -91,6 +88,22 @@ struct overwrite {
             [&] { return "the pool has slots 0 to " + std::to_string(part.where.units - 1); });
       }
     });
+  }
+  /// True if they all are. The slots are all over memory: the loop is so short that a processor reads many at a time.
+  static bool dropped_slots_fit(keep_set const& keep, cache const& part) {
+    bool fit = true;
+    std::int64_t const units = part.where.units;
+    detail::for_each_heads(keep.lanes, 0, keep.lanes.size(), keep.lanes.heads, [&](int i, lane first, int heads) {
+      detail::head_rows<int const> const lists(part.where.table, first);
+      detail::head_rows<int const> const begins(part.where.begin, first);
+      for (int h = 0; h < heads; ++h) {
+        int const* const list = lists[h] + (part.where.begin.data != nullptr ? *begins[h] : 0);
+        for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i + h))) {
+          fit = fit & (list[ordinal] >= 0) & (list[ordinal] < units);
+        }
+      }
+    });
+    return fit;
   }
 };
 static_assert(applier<overwrite>);

@@ -42,24 +42,33 @@ struct trim_kv {
     kvpolicy::lanes lanes;
     int age_offset;
 
-    /// The same in one lane. It is written so that compilers make vectors of it.
-    struct of_lane {
+    /// The product alone. It compares as the score does, unless it is NaN.
+    struct product {
       static constexpr int oldest = std::numeric_limits<int>::max();  ///< the greatest age
       float const* log_beta;
-      int newest;
-      int age_offset;
+      std::uint32_t now;  ///< an entry's age is this minus its position
+      int earliest;       ///< positions before this one have the greatest age, too
       [[nodiscard]] KVPOLICY_HD float const* numbers() const { return log_beta; }
+      [[nodiscard]] KVPOLICY_HD int age_of(entry at) const {
+        int const since = at.position > earliest ? at.position : earliest;
+        return static_cast<int>(now - static_cast<std::uint32_t>(since));
+      }
       KVPOLICY_HD float operator()(float, entry at) const {
-        int const most = oldest - age_offset;
-        int const since = newest - at.position;
-        int const age = (since < most ? since : most) + age_offset;
-        float const score = static_cast<float>(age) * log_beta[at.ordinal] + 0.0f;
-        return detail::same_bits<float>(detail::same_bits<std::uint32_t>(score) & (age == 0 ? 0u : ~0u));
+        return static_cast<float>(age_of(at)) * log_beta[at.ordinal];
+      }
+    };
+    /// The score in one lane. It is written so that compilers make vectors of it.
+    struct of_lane : product {
+      [[nodiscard]] KVPOLICY_HD product compared() const { return *this; }
+      KVPOLICY_HD float operator()(float old, entry at) const {
+        float const score = product::operator()(old, at) + 0.0f;
+        return detail::same_bits<float>(detail::same_bits<std::uint32_t>(score) & (age_of(at) == 0 ? 0u : ~0u));
       }
     };
     [[nodiscard]] KVPOLICY_HD of_lane in_lane(lane this_lane, int count) const {
       int const newest = lanes.order_of(this_lane).newest_of(lanes.position.row(this_lane), count);
-      return {log_beta.row(this_lane), newest, age_offset};
+      std::uint32_t const now = static_cast<std::uint32_t>(newest) + static_cast<std::uint32_t>(age_offset);
+      return {{log_beta.row(this_lane), now, newest - (product::oldest - age_offset)}};
     }
     KVPOLICY_HD float operator()(float old, entry at) const { return in_lane(at.lane, at.count)(old, at); }
   };

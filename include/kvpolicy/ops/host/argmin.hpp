@@ -28,12 +28,12 @@ struct lowest_dropper {
     *keep.report = {};
     std::mutex counting;
     constexpr int bytes_of_entry = ascends_in_position<Function> ? 0 : reads_row<Function> ? 4 : 12;
+    argmin_kernels const& kernels = argmin_for(exec.simd_level());
     std::int64_t const bytes = std::int64_t{bytes_of_entry} * scores.lanes.bound;
     exec.for_each_range(scores.segments(), bytes, [&](int begin, int end, int) {
       report found;
-      for_each_segment(scores, begin, end, [&](int segment, lane first) {
-        found += drop(argmin_for(exec.simd_level()), scores, rule, segment, first, keep);
-      });
+      for_each_segment(scores, begin, end,
+                       [&](int segment, lane first) { drop(kernels, scores, rule, segment, first, keep, found); });
       std::lock_guard const lock(counting);
       *keep.report += found;
     });
@@ -42,30 +42,30 @@ struct lowest_dropper {
   }
 
  private:
+  /// Finds the entry that a segment drops. All that it calls for a lane is short, and is inlined.
   template <class Rule>
-  report drop(argmin_kernels const& kernels, score_view const& scores, Rule const& rule, int segment, lane this_lane,
-              keep_set const& keep) const {
-    report found;
+  [[gnu::flatten]] void drop(argmin_kernels const& kernels, score_view const& scores, Rule const& rule, int segment,
+                             lane this_lane, keep_set const& keep, report& found) const {
     int const count = scores.lanes.committed(this_lane);
     int const budget = rule.budget(this_lane, count);
     keep.seen[segment] = count;
     keep.indptr[segment + 1] = 0;
-    found.over_budget = count > budget ? 1 : 0;
-    if (!rule.triggers(count, budget) || count == 0) return found;
-    found.triggered = 1;
-    found.unobserved = decides_unobserved(rule, scores, segment, this_lane) ? 1 : 0;
+    if (!rule.triggers(count, budget) || count == 0) {
+      found.over_budget += count > budget ? 1 : 0;
+      return;
+    }
+    ++found.triggered;
+    found.unobserved += decides_unobserved(rule, scores, segment, this_lane) ? 1 : 0;
     lane_entries const of{this_lane, count, budget, scores.lanes.position.row(this_lane),
                           scores.lanes.order_of(this_lane)};
     int const lowest = lowest_of(kernels, rule, segment, of, found.nan_scores);
-    if (lowest < 0) {
-      found.forced_over_budget = 1;
-    } else {
-      keep.indices[segment] = lowest;
-      __builtin_prefetch(of.position + lowest, 1, 3);  // an applier writes there
-      keep.indptr[segment + 1] = 1;
-      found.over_budget = count - 1 > budget ? 1 : 0;
-    }
-    return found;
+    int const dropped = lowest < 0 ? 0 : 1;
+    found.over_budget += count - dropped > budget ? 1 : 0;
+    found.forced_over_budget += 1 - dropped;
+    if (dropped == 0) return;
+    keep.indices[segment] = lowest;
+    keep.indptr[segment + 1] = 1;
+    __builtin_prefetch(of.position + lowest, 1, 3);  // an applier writes there
   }
 
   /// The ordinal of the lowest candidate, or -1 if every entry is forced.

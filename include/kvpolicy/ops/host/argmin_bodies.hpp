@@ -15,6 +15,7 @@ struct position_range {
   /// True if every position is in it.
   [[nodiscard]] constexpr bool is_all() const { return low <= 0 && high == std::numeric_limits<int>::max(); }
 };
+inline constexpr position_range all_positions{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
 
 template <int Width>
 struct argmin_bodies {
@@ -66,14 +67,13 @@ struct argmin_bodies {
   /// The newest of the entries with the lowest score, where all compete. Positions are read only if there are several.
   [[gnu::always_inline]] static inline int lowest_of_all(float const* scores, int const* position, int count,
                                                          std::int64_t* nan) {
-    constexpr position_range all{std::numeric_limits<int>::min(), std::numeric_limits<int>::max()};
     typename search::lowest_found found;
     int const entry = search::lowest_entry(scores, count, found);
     if (found.maybe_nan) {
-      int const newest = newest_nan(scores, position, count, all, nan);
+      int const newest = newest_nan(scores, position, count, all_positions, nan);
       if (newest >= 0) return newest;
     }
-    return found.many ? newest_of(scores, position, count, all, found.score) : entry;
+    return found.many ? newest_of(scores, position, count, all_positions, found.score) : entry;
   }
 
   /// The lowest score of the entries in a range of positions, block after block.

@@ -7,6 +7,7 @@
 
 #include <kvpolicy/ops/host/argmin_bodies.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/lowest_avx2.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -43,11 +44,13 @@ struct portable_argmin {
 
 struct avx2_argmin {
   [[gnu::target(KVPOLICY_AVX2)]] static int last_lowest(float const* scores, int count, std::int64_t* nan) {
-    return argmin_bodies<8>::last_lowest(scores, count, nan);
+    int const only = avx2_lowest<row_of_scores>::only({scores}, count);
+    return only >= 0 ? only : argmin_bodies<8>::last_lowest(scores, count, nan);
   }
   [[gnu::target(KVPOLICY_AVX2)]] static int lowest_of(float const* scores, int const* position, int count,
                                                       position_range among, std::int64_t* nan) {
-    return argmin_bodies<8>::lowest_of(scores, position, count, among, nan);
+    int const only = among.is_all() ? avx2_lowest<row_of_scores>::only({scores}, count) : -1;
+    return only >= 0 ? only : argmin_bodies<8>::lowest_of(scores, position, count, among, nan);
   }
   [[gnu::target(KVPOLICY_AVX2)]] static int count_from(int const* position, int count, int limit) {
     return argmin_bodies<8>::count_from(position, count, limit);

@@ -10,77 +10,13 @@
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/entries.hpp>
-#include <kvpolicy/ops/host/count_rows.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/host/append_entries.hpp>  // IWYU pragma: export
+#include <kvpolicy/ops/host/count_rows.hpp>      // IWYU pragma: export
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/lists.hpp>
 
 namespace KVPOLICY_NAMESPACE {
-namespace detail {
-
-/// Calls visit(lane) for every lane of one sequence.
-template <class Visit>
-void for_each_lane_of(lanes const& batch, int sequence, Visit const& visit) {
-  for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) {
-    for (int head = 0; head < batch.heads; ++head) visit(lane{sequence, layer, head});
-  }
-}
-
-/// True for the first of the lanes that share a row of this table within one sequence.
-template <class T>
-bool first_of_row(by_lane<T> const& table, lanes const& batch, lane one) {
-  return (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
-}
-
-}  // namespace detail
-
-template <>
-struct implementation<ops::append_entries_t, host> {
-  static constexpr bool provided = true;
-
-  static void run(host_executor&, lanes const& batch, std::span<recorded_column const> columns,
-                  append_request const& new_tokens) {
-    detail::refuse_counts("append", batch, new_tokens.sequence, new_tokens.sequence + 1);
-    detail::for_each_lane_of(batch, new_tokens.sequence, [&](lane one) { check_capacity(batch, one, new_tokens); });
-    int const drafts = batch.in_flight != nullptr ? *batch.drafts(new_tokens.sequence) : 0;
-    expects(new_tokens.in_flight || drafts == 0, "append", "tokens", new_tokens.tokens,
-            [&] { return std::to_string(drafts) + " drafts are in flight; commit or truncate them first"; });
-    expects(!new_tokens.in_flight || batch.in_flight != nullptr, "append", "lanes.in_flight", "null",
-            "drafts are counted for each sequence");
-    detail::for_each_lane_of(batch, new_tokens.sequence, [&](lane one) { write(batch, one, columns, new_tokens); });
-    detail::for_each_lane_of(batch, new_tokens.sequence, [&](lane one) {
-      if (detail::first_of_row(batch.count, batch, one)) *batch.count.row(one) += new_tokens.tokens;
-    });
-    if (new_tokens.in_flight) *batch.drafts(new_tokens.sequence) += new_tokens.tokens;
-  }
-
- private:
-  static void check_capacity(lanes const& batch, lane one, append_request const& new_tokens) {
-    int const count = *batch.count.row(one);
-    expects(new_tokens.tokens <= batch.bound - count, "append", "tokens", new_tokens.tokens, [&] {
-      return "lane (" + std::to_string(one.sequence) + ", " + std::to_string(one.layer) + ", " +
-             std::to_string(one.head) + ") holds " + std::to_string(count) + " of at most " +
-             std::to_string(batch.bound);
-    });
-    int const last = batch.order_of(one).newest_of(batch.position.row(one), count);
-    expects(new_tokens.position > last, "append", "position", new_tokens.position,
-            [&] { return "positions ascend and the last is " + std::to_string(last); });
-  }
-
-  static void write(lanes const& batch, lane one, std::span<recorded_column const> columns,
-                    append_request const& new_tokens) {
-    int const count = *batch.count.row(one);
-    if (detail::first_of_row(batch.position, batch, one)) {
-      for (int e = 0; e < new_tokens.tokens; ++e) batch.position.row(one)[count + e] = new_tokens.position + e;
-    }
-    for (recorded_column const& each : columns) {
-      if (each.about.one != per::lane_entry) continue;
-      auto const width = static_cast<std::size_t>(each.about.bytes);
-      std::memset(each.rows.row(one) + static_cast<std::size_t>(count) * width, 0,
-                  static_cast<std::size_t>(new_tokens.tokens) * width);
-    }
-  }
-};
 
 template <>
 struct implementation<ops::truncate_entries_t, host> {
@@ -142,6 +78,7 @@ struct implementation<ops::refuse_stale_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor&, lanes const& batch, keep_set const& keep) {
+    if (all_seen(batch, keep)) return;
     detail::for_each_lane(batch, [&](int i, lane one) {
       int const seen = keep.seen[segment_of(batch, keep.decides, i)];
       int const now = batch.committed(one);
@@ -150,6 +87,18 @@ struct implementation<ops::refuse_stale_t, host> {
           [&] { return "made for " + std::to_string(seen) + " entries of lane " + std::to_string(i); },
           [&] { return "the cache holds " + std::to_string(now) + " now: decide again"; });
     });
+  }
+
+ private:
+  /// True if each lane decides for itself, and holds as many entries as its decision saw. False: unknown.
+  static bool all_seen(lanes const& batch, keep_set const& keep) {
+    if (keep.decides != granularity::lane || batch.in_flight != nullptr) return false;
+    bool same = true;
+    detail::for_each_heads(batch, 0, batch.size(), batch.heads, [&](int i, lane first, int heads) {
+      detail::head_rows<int> const counts(batch.count, first);
+      for (int h = 0; h < heads; ++h) same = same & (keep.seen[i + h] == *counts[h]);
+    });
+    return same;
   }
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/norm_avx2.hpp>
 #include <kvpolicy/ops/host/norm_bodies.hpp>
 #include <utility>
 
@@ -66,46 +67,15 @@ struct portable_norms {
 
 struct avx2_norms {
   [[gnu::target(KVPOLICY_AVX2)]] static void f32(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
-    norm_bodies<8>::wide_sums(rows, ahead, count, dims, out);
+    avx2_norm_sums::sums<codec::f32>(rows, ahead, count, dims, out);
   }
   [[gnu::target(KVPOLICY_AVX2)]] static void f16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
-    for (int r = 0; r < count; ++r) {
-      __m256 sum[8] = {};
-      int at = 0;
-      for (; at + 128 <= 2 * dims; at += 128) {
-        add_f16(rows[r] + at, ahead[r] + at, sum);
-      }
-      if (at < 2 * dims) {
-        std::byte rest[128] = {};
-        std::memcpy(rest, rows[r] + at, static_cast<std::size_t>(2 * dims - at));
-        add_f16(rest, ahead[r] + at, sum);
-      }
-      __m256 pairs[4];
-      for (int c = 0; c < 4; ++c) {
-        __m256 const swapped = _mm256_hadd_ps(sum[2 * c], sum[2 * c + 1]);
-        pairs[c] = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(swapped), 0xD8));
-      }
-      float sixteen[sums_of_a_norm];
-      _mm256_storeu_ps(sixteen, _mm256_add_ps(pairs[0], pairs[2]));
-      _mm256_storeu_ps(sixteen + 8, _mm256_add_ps(pairs[1], pairs[3]));
-      out[r] = norm_bodies<8>::checked_total<codec::f16>(sixteen, rows[r], dims);
-    }
+    avx2_norm_sums::sums<codec::f16>(rows, ahead, count, dims, out);
   }
   [[gnu::target(KVPOLICY_AVX2)]] static void bf16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
-    norm_bodies<8>::template narrow_sums<codec::bf16>(rows, ahead, count, dims, out);
+    avx2_norm_sums::sums<codec::bf16>(rows, ahead, count, dims, out);
   }
   static constexpr norm_kernels kernels{f32, f16, bf16};
-
- private:
-  /// Adds the squares of 64 elements, in the order of the elements.
-  [[gnu::target(KVPOLICY_AVX2), gnu::always_inline]] static inline void add_f16(std::byte const* from,
-                                                                                std::byte const* ahead, __m256* sum) {
-    for (int c = 0; c < 8; ++c) {
-      if (c % 4 == 0) prefetch_here(ahead + 16 * c);
-      __m256 const value = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<__m128i const*>(from + 16 * c)));
-      sum[c] = _mm256_fmadd_ps(value, value, sum[c]);
-    }
-  }
 };
 
 struct avx512_norms {

@@ -11,10 +11,49 @@ namespace KVPOLICY_NAMESPACE {
 
 namespace detail {
 
-/// True if lanes of a sequence share rows of positions.
-inline bool share_positions(lanes const& batch) {
-  return (batch.position.layer == 0 && batch.layers() > 1) || (batch.position.head == 0 && batch.heads > 1);
+/// True if lanes of a sequence share rows of a table.
+template <class T>
+bool shares_rows(by_lane<T> const& table, lanes const& batch) {
+  return (table.layer == 0 && batch.layers() > 1) || (table.head == 0 && batch.heads > 1);
 }
+/// True if lanes of a sequence share rows of positions.
+inline bool share_positions(lanes const& batch) { return shares_rows(batch.position, batch); }
+
+/// What happens to some heads of a layer that drop an entry each.
+struct dropping_heads {
+  static constexpr int most = 16;
+
+  /// The numbers of one of them are at its index, and `head` counts from that of the first lane.
+  int size = 0;
+  int head[most];
+  int ordinal[most];
+  int count[most];
+  lane_replacement how[most];
+
+  dropping_heads(keep_set const& keep, lanes const& batch, int i, lane first, int heads) {
+    head_rows<int> const counts(batch.count, first);
+    head_rows<int> const positions(batch.position, first);
+    head_rows<lane_order> const orders(batch.order, first);
+    int const drafts = batch.in_flight != nullptr ? *batch.drafts(first.sequence) : 0;
+    for (int h = 0; h < heads; ++h) {
+      std::span<int const> const listed = keep.listed(segment_of(keep.lanes, keep.decides, i + h));
+      if (listed.empty()) continue;
+      head[size] = h;
+      ordinal[size] = listed.front();
+      count[size] = *counts[h];
+      how[size] = replacement_of(*orders[h], positions[h], *counts[h] - drafts, listed.front());
+      ++size;
+    }
+  }
+
+  /// Moves the entries of the d-th head by copy(from, to), in an order in which none is overwritten before it was
+  /// copied.
+  template <class Copy>
+  [[gnu::always_inline]] void move(int d, Copy const& copy) const {
+    if (how[d].source != ordinal[d]) copy(how[d].source, ordinal[d]);
+    for (int e = how[d].source + 1; e < count[d]; ++e) copy(e, e - 1);
+  }
+};
 
 }  // namespace detail
 
@@ -26,84 +65,108 @@ struct implementation<ops::replace_listed_t, host> {
                   std::span<recorded_column const> columns) {
     lanes const& batch = in.lanes;
     std::int64_t const bytes = list.data == nullptr ? in.k.dims * 4LL * bytes_of(in.k.element) : 256;
-    auto const each_drop = [&](auto const& visit) {
+    auto const each_part = [&](auto const& visit) {
       exec.for_each_range(keep.lanes.size(), bytes, [&](int begin, int end, int) {
-        auto const prepare = [&](int i, lane one) { fetch(keep, in, list, columns, i, one); };
-        detail::for_each_lane(keep.lanes, begin, end, prepare, [&](int i, lane one) {
-          for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) visit(one, ordinal);
-        });
+        detail::for_each_heads(keep.lanes, begin, end, detail::dropping_heads::most, visit);
       });
     };
-    bool const shared = detail::share_positions(batch);  // then positions are read until all entries have moved
-    each_drop([&](lane one, int ordinal) {
-      lane_replacement const how = replacement(batch, one, ordinal);
-      move_entry(in, list, columns, one, ordinal, how);
-      if (!shared) note(batch, one, ordinal, how);
+    // Positions and counts that lanes share are read until all entries have moved.
+    bool const shared = detail::share_positions(batch) || detail::shares_rows(batch.count, batch);
+    each_part([&](int i, lane first, int heads) {
+      fetch(keep, in, list, columns, i + heads, after(first, heads, batch));
+      detail::dropping_heads const all(keep, batch, i, first, heads);
+      move_rows(in, list, first, all);
+      move_numbers(columns, first, all);
+      if (!shared) note(batch, first, all);
+      if (!shared) lower_counts(keep, batch, i, first, heads);
     });
-    if (shared) {
-      each_drop([&](lane one, int ordinal) { note(batch, one, ordinal, replacement(batch, one, ordinal)); });
-      each_drop([&](lane one, int) { lower_count(batch, one); });
-    }
+    if (!shared) return;
+    each_part([&](int i, lane first, int heads) { note(batch, first, {keep, batch, i, first, heads}); });
+    each_part([&](int i, lane first, int heads) { lower_counts(keep, batch, i, first, heads); });
   }
 
  private:
-  /// Prefetches the numbers of the entry that a lane drops: they are all over the lane's memory.
+  static lane head_of(lane first, int head) { return {first.sequence, first.layer, first.head + head}; }
+  /// The lane after some heads of a layer.
+  static lane after(lane first, int heads, lanes const& batch) { return batch.after(head_of(first, heads - 1)); }
+
+  /// Prefetches the numbers of the entries that lane i and the later heads of its layer drop: they are all over memory.
   [[gnu::always_inline]] static void fetch(keep_set const& keep, cache const& in, by_lane<int> const& list,
-                                           std::span<recorded_column const> columns, int i, lane one) {
-    for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i))) {
-      __builtin_prefetch(in.lanes.position.row(one) + ordinal, 1, 2);
-      if (list.data != nullptr) __builtin_prefetch(detail::list_row(list, in.where, one) + ordinal, 1, 2);
-      for (recorded_column const& each : columns) {
-        if (each.about.one != per::lane_entry) continue;
-        __builtin_prefetch(each.rows.row(one) + std::int64_t{ordinal} * each.about.bytes, 1, 2);
+                                           std::span<recorded_column const> columns, int i, lane first) {
+    int const heads = std::min({detail::dropping_heads::most, in.lanes.heads - first.head, keep.lanes.size() - i});
+    if (heads <= 0) return;
+    detail::head_rows<int> const positions(in.lanes.position, first);
+    auto const each = [&](auto const& visit) {
+      for (int h = 0; h < heads; ++h) {
+        for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i + h))) visit(h, ordinal);
+      }
+    };
+    each([&](int h, int ordinal) { __builtin_prefetch(positions[h] + ordinal, 1, 3); });
+    for (recorded_column const& column : columns) {
+      if (column.about.one != per::lane_entry) continue;
+      detail::head_rows<std::byte> const rows(column.rows, first);
+      each([&](int h, int ordinal) { __builtin_prefetch(rows[h] + std::int64_t{ordinal} * column.about.bytes, 1, 3); });
+    }
+    if (list.data == nullptr || in.where.begin.data != nullptr) return;
+    detail::head_rows<int> const lists(list, first);
+    each([&](int h, int ordinal) { __builtin_prefetch(lists[h] + ordinal, 1, 3); });
+  }
+
+  /// Changes the lists of slots, or copies rows.
+  static void move_rows(cache const& in, by_lane<int> const& list, lane first, detail::dropping_heads const& all) {
+    for (int d = 0; d < all.size; ++d) {
+      lane const one = head_of(first, all.head[d]);
+      if (list.data == nullptr) {
+        all.move(d, [&](int from, int to) { detail::copy_entry(in, in, one, from, to); });
+      } else if (detail::owns_row(detail::rows_of(in.where, list), in.lanes, one)) {
+        int* const slots = detail::list_row(list, in.where, one);
+        int const gone = slots[all.ordinal[d]];
+        all.move(d, [&](int from, int to) { slots[to] = slots[from]; });
+        slots[all.count[d] - 1] = gone;
       }
     }
   }
 
-  static lane_replacement replacement(lanes const& batch, lane one, int ordinal) {
-    return replacement_of(*batch.order.row(one), batch.position.row(one), batch.committed(one), ordinal);
-  }
-
-  /// Calls copy(from, to) for the entries that move, in an order in which none is overwritten before it was copied.
-  template <class Copy>
-  static void each_move(lane_replacement const& how, int ordinal, int count, Copy const& copy) {
-    if (how.source != ordinal) copy(how.source, ordinal);
-    for (int e = how.source + 1; e < count; ++e) copy(e, e - 1);
-  }
-
-  static void move_entry(cache const& in, by_lane<int> const& list, std::span<recorded_column const> columns, lane one,
-                         int ordinal, lane_replacement const& how) {
-    int const count = *in.lanes.count.row(one);
-    if (list.data == nullptr) {
-      each_move(how, ordinal, count, [&](int from, int to) { detail::copy_entry(in, in, one, from, to); });
-    } else if (detail::owns_row(detail::rows_of(in.where, list), in.lanes, one)) {
-      int* const slots = detail::list_row(list, in.where, one);
-      int const gone = slots[ordinal];
-      each_move(how, ordinal, count, [&](int from, int to) { slots[to] = slots[from]; });
-      slots[count - 1] = gone;
-    }
+  /// Moves the recorded numbers of entries.
+  static void move_numbers(std::span<recorded_column const> columns, lane first, detail::dropping_heads const& all) {
     for (recorded_column const& each : columns) {
       if (each.about.one != per::lane_entry || each.about.rule != on_move::permute) continue;
+      detail::head_rows<std::byte> const rows(each.rows, first);
       auto const width = static_cast<std::size_t>(each.about.bytes);
-      std::byte* const row = each.rows.row(one);
-      each_move(how, ordinal, count, [&](int from, int to) {
-        std::memcpy(row + static_cast<std::size_t>(to) * width, row + static_cast<std::size_t>(from) * width, width);
-      });
+      for (int d = 0; d < all.size; ++d) {
+        std::byte* const row = rows[all.head[d]];
+        if (width == sizeof(float)) {
+          auto* const numbers = reinterpret_cast<float*>(row);
+          all.move(d, [&](int from, int to) { numbers[to] = numbers[from]; });
+        } else {
+          all.move(d, [&](int from, int to) {
+            std::memcpy(row + static_cast<std::size_t>(to) * width, row + static_cast<std::size_t>(from) * width,
+                        width);
+          });
+        }
+      }
     }
-    detail::lower_known(columns, one, ordinal);
+    for (int d = 0; d < all.size; ++d) detail::lower_known(columns, head_of(first, all.head[d]), all.ordinal[d]);
   }
 
-  /// Updates positions and the order, and the count unless lanes share positions.
-  static void note(lanes const& batch, lane one, int ordinal, lane_replacement const& how) {
-    if (!detail::owns_row(batch.position, batch, one)) return;
-    int* const position = batch.position.row(one);
-    each_move(how, ordinal, *batch.count.row(one), [&](int from, int to) { position[to] = position[from]; });
-    *batch.order.row(one) = how.after;
-    if (!detail::share_positions(batch)) lower_count(batch, one);
+  /// Updates positions and orders.
+  static void note(lanes const& batch, lane first, detail::dropping_heads const& all) {
+    detail::head_rows<int> const positions(batch.position, first);
+    detail::head_rows<lane_order> const orders(batch.order, first);
+    for (int d = 0; d < all.size; ++d) {
+      if (!detail::owns_row(batch.position, batch, head_of(first, all.head[d]))) continue;
+      int* const position = positions[all.head[d]];
+      all.move(d, [&](int from, int to) { position[to] = position[from]; });
+      *orders[all.head[d]] = all.how[d].after;
+    }
   }
 
-  static void lower_count(lanes const& batch, lane one) {
-    if (detail::owns_row(batch.count, batch, one)) --*batch.count.row(one);
+  static void lower_counts(keep_set const& keep, lanes const& batch, int i, lane first, int heads) {
+    detail::head_rows<int> const counts(batch.count, first);
+    for (int h = 0; h < heads; ++h) {
+      bool const drops = !keep.listed(segment_of(keep.lanes, keep.decides, i + h)).empty();
+      if (drops && detail::owns_row(batch.count, batch, head_of(first, h))) --*counts[h];
+    }
   }
 };
 

@@ -86,36 +86,43 @@ struct implementation<ops::record_norms_t, host> {
     lane const first = out.lane_of(0);
     int const all = out.lanes.committed(first);
     std::int64_t const fresh = all - recorded(out.rows.row(first), all);
-    bool const plain = rows.rows.contiguous() && !is_fp8(rows.rows.element);
-    auto const square_sums = detail::norms_for(exec.simd_level()).of(rows.rows.element);
-    exec.for_each_range(out.segments(), fresh * rows.rows.dims * 4, [&](int begin, int end, int) {
-      batch some{square_sums, rows.rows.dims};
-      detail::for_each_segment(out, begin, end, [&](int, lane one) {
-        int const count = out.lanes.committed(one);
-        float* const row = out.rows.row(one);
-        int const known = recorded(row, count);
-        if (plain && count - known < batch::most) {
-          for (int e = known; e < count; ++e) some.add(rows.row(one, e), row + e);
-        } else {
-          implementation<ops::row_norm_t, host>::combine_rows(exec.simd_level(), rows, one, known, count, negated{},
-                                                              row);
-        }
-      });
-      some.finish();
-    });
+    exec.for_each_range(out.segments(), fresh * rows.rows.dims * 4,
+                        [&](int begin, int end, int) { record(exec.simd_level(), rows, out, begin, end); });
   }
 
  private:
-  /// The number of entries of a lane before the new ones, which have no norm: their bits are those of +0.
+  /// Records the norms of lanes [begin, end). All that it calls for a lane is short, and is inlined.
+  [[gnu::flatten]] static void record(isa simd_level, row_view const& rows, score_view const& out, int begin, int end) {
+    bool const plain = rows.rows.contiguous() && !is_fp8(rows.rows.element);
+    batch some{detail::norms_for(simd_level).of(rows.rows.element), rows.rows.dims};
+    detail::for_each_segment(out, begin, end, [&](int, lane one) {
+      int const count = out.lanes.committed(one);
+      float* const row = out.rows.row(one);
+      int const known = recorded(row, count);
+      if (plain && count - known < batch::most) {
+        for (int e = known; e < count; ++e) some.add(rows.row(one, e), row + e);
+      } else {
+        implementation<ops::row_norm_t, host>::combine_rows(simd_level, rows, one, known, count, negated{}, row);
+      }
+    });
+    some.finish();
+  }
+
+  /// The number of entries of a lane before the new ones, which have no norm: their bits are those of +0. Mostly one
+  /// entry is new.
   static int recorded(float const* row, int count) {
     constexpr int at_once = 64;
     static constexpr float none[at_once] = {};
+    for (int newest = 0; newest < 2 && count > 0; ++newest) {
+      if (detail::any_recorded(row + count - 1, 1)) return count;
+      --count;
+    }
     while (count >= at_once && std::memcmp(row + count - at_once, none, sizeof none) == 0) count -= at_once;
     while (count > 0 && !detail::any_recorded(row + count - 1, 1)) --count;
     return count;
   }
 
-  /// Some rows, of any lanes, whose norms are computed together.
+  /// Some rows, of any lanes, whose norms are computed together, while as many rows after them are prefetched.
   class batch {
    public:
     static constexpr int most = 16;
@@ -123,25 +130,43 @@ struct implementation<ops::record_norms_t, host> {
     batch(detail::norm_kernels::function square_sums, int dims) : square_sums_(square_sums), dims_(dims) {}
 
     void add(std::byte const* row, float* to) {
-      for (int byte = 0; byte < 256; byte += 64) __builtin_prefetch(row + byte, 0, 2);
-      rows_[count_] = row;
-      to_[count_] = to;
-      if (++count_ == most) finish();
+      rows_[now_][count_] = row;
+      to_[now_][count_] = to;
+      if (++count_ < most) return;
+      if (waits_) finish(now_ ^ 1, most, now_);
+      waits_ = true;
+      now_ ^= 1;
+      count_ = 0;
     }
     void finish() {
-      double sums[most];
-      if (count_ > 0) square_sums_(rows_, rows_, count_, dims_, sums);
-      for (int i = 0; i < count_; ++i)
-        *to_[i] = detail::negated_once{}(*to_[i], static_cast<float>(std::sqrt(sums[i])));
+      int const rest = count_;
+      if (rest == 0 && !waits_) return;
+      for (int i = rest; i < most; ++i) rows_[now_][i] = rest > 0 ? rows_[now_][rest - 1] : rows_[now_ ^ 1][i];
+      if (waits_) finish(now_ ^ 1, most, now_);
+      finish(now_, rest, now_);
+      waits_ = false;
       count_ = 0;
     }
 
    private:
+    /// Computes the norms of `count` rows, and prefetches as many others.
+    void finish(int part, int count, int ahead) {
+      double sums[most];
+      if (count == 0) return;
+      square_sums_(rows_[part], rows_[ahead], count, dims_, sums);
+      for (int i = 0; i < count; ++i) {
+        float& norm = *to_[part][i];
+        norm = detail::negated_once{}(norm, static_cast<float>(std::sqrt(sums[i])));
+      }
+    }
+
     detail::norm_kernels::function square_sums_;
     int dims_;
-    int count_ = 0;
-    std::byte const* rows_[most];
-    float* to_[most];
+    int now_ = 0;         ///< the part that is filled
+    int count_ = 0;       ///< rows in it
+    bool waits_ = false;  ///< the other part is full
+    std::byte const* rows_[2][most];
+    float* to_[2][most];
   };
 };
 
