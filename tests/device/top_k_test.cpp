@@ -66,7 +66,13 @@ void poison(kv::keep_set const& keep) {
 struct devices {
   static constexpr int many = 5;
   static launch_numbers config(int threads, int lane_threads, int collected) {
-    return {.segment_threads = threads, .entry_threads = 32, .lane_threads = lane_threads, .collected_keys = collected};
+    return {.segment_threads = threads,
+            .entry_threads = 32,
+            .lane_threads = lane_threads,
+            .collected_keys = collected,
+            .entries_of_a_selection = collected == 33   ? 1
+                                      : collected == 64 ? 700
+                                                        : 0x7FFFFFFF};
   }
   device_executor of[many] = {device_executor(config(64, 64, 32), 1), device_executor(config(32, 32, 33), 2),
                               device_executor(config(96, 32, 64), 3), device_executor(config(128, 64, 1024), 4),
@@ -157,6 +163,26 @@ TEST_SUITE("device/top_k") {
           CAPTURE(k);
           CAPTURE(which);
           CHECK(agree(scores.view(), between{{.tokens = k}, kind, 5}, some.of[which]));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("of ties, those of the lowest ordinals are kept, however many there are") {
+    constexpr int n = 2111;
+    devices some;
+    owned_lanes const lanes(1, 1, 3, n, {n, n - 1, 40});
+    owned_scores scores(lanes.view());
+    for (int const every : {1, 2, 97}) {  // one entry of so many has the score of the cut
+      for (std::size_t i = 0; i < scores.all().size(); ++i) {
+        scores.all()[i] = static_cast<float>(static_cast<int>(i) % every == 0 ? 0 : i % 2 == 0 ? 1 : -1);
+      }
+      for (int const k : {1, 32, 33, 1057, 1080, 2000}) {
+        for (device_executor& device : some.of) {
+          CAPTURE(every);
+          CAPTURE(k);
+          CHECK(agree(scores.view(), between{{.tokens = k}, 0, 0}, device));
+          CHECK(agree(scores.view(), scattered{.tokens = k, .percent = 10}, device));
         }
       }
     }
