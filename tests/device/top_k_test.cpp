@@ -188,6 +188,22 @@ TEST_SUITE("device/top_k") {
     }
   }
 
+  TEST_CASE("a score's bits tell whether its key is below a level") {
+    CHECK(rc::check([] {
+      auto const some = [] {
+        std::uint32_t const near = *rc::gen::element(0u, 0x7F800000u, 0x80000000u, 0xFF800000u, 0xFFFFFFFFu,
+                                                     0x3F800000u, *rc::gen::arbitrary<std::uint32_t>());
+        return near + static_cast<std::uint32_t>(*rc::gen::inRange(-3, 4));
+      };
+      std::uint32_t const level = some();
+      auto const ranges = kv::detail::score_ranges::from(level);
+      for (int i = 0; i < 50; ++i) {
+        auto const score = kv::detail::same_bits<float>(some());
+        RC_ASSERT(ranges.have(score) == (kv::detail::radix_key(score) >= level));
+      }
+    }));
+  }
+
   TEST_CASE("rows of which a small sample misleads, to either side") {
     constexpr int n = 1500;
     devices some;
