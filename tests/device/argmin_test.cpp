@@ -56,6 +56,7 @@ bool agree(Verb const& verb, kv::score_view const& scores, Rule const& rule, dev
   std::fill_n(found.view().indptr, scores.segments() + 1, -7);
   *found.view().report = {7, 7, 7, 7, 7};
   kv::host_executor host;
+  device.reserve(kv::implementation<kv::ops::select_if_t, device_executor::backend>::scratch({}, scores.lanes));
   verb(host, scores, rule, expected.view());
   verb(device, scores, rule, found.view());
   device.check();
@@ -88,7 +89,8 @@ void any_lanes() {
                        .percent = random.one_of<int>({0, 10, 60, 100}),
                        .least = random.one_of<float>({0.0f, 1.0f, -1.0f, -INFINITY}),
                        .unseen = random.one_of<int>({0, 3, 6, 7})};
-  device_executor device({.segment_threads = random.one_of<int>({32, 64, 96, 128})},
+  device_executor device({.segment_threads = random.one_of<int>({32, 64, 96, 128}),
+                          .entries_of_a_selection = random.one_of<int>({0x7FFFFFFF, 1, 70, 1500})},
                          static_cast<std::uint64_t>(random.below(1000)));
   RC_ASSERT(agree(kv::ops::argmin, scores.view(), rule, device));
   RC_ASSERT(agree(kv::ops::argmin, scores.view(), between{rule, random.below(9), random.below(9)}, device));
@@ -119,6 +121,7 @@ TEST_SUITE("device/argmin") {
     owned_keep keep(scores.view());
     device_executor device(5);
     auto const error = [&] { return error_of([&] { device.check(); }); };
+    device.reserve(kv::implementation<kv::ops::select_if_t, device_executor::backend>::scratch({}, lanes.view()));
     std::string const told = "decide: count (4) = 8, but lanes that decide together hold equally many entries";
     kv::ops::select_if(device, scores.view(), scattered{.least = 2}, keep.view());
     CHECK(error() == told);

@@ -75,6 +75,8 @@ TEST_SUITE("device/executor") {
     };
     CHECK(refused({}).empty());
     CHECK(refused({.entries_of_a_block = 0}) == "set_launch_config: entries_of_a_block = 0, but there is at least one");
+    CHECK(refused({.entries_of_a_selection = 0}) ==
+          "set_launch_config: entries_of_a_selection = 0, but there is at least one");
     CHECK(refused({.shared_bytes = 1024}) == "set_launch_config: shared_bytes = 1024, but a block has 49152 to 101376");
     CHECK(refused(kv::launch_config_for(90, 132)) ==
           "set_launch_config: shared_bytes = 232448, but a block has 49152 to 101376");

@@ -42,7 +42,9 @@ struct deciding {
   deciding(int sequences, int layers, int heads, kv::granularity by, std::vector<int> counts)
       : lanes(sequences, layers, heads, 9, std::move(counts)), scores(lanes.view(), by), keep(scores.view()) {
     using top_k = kv::implementation<kv::ops::top_k_t, device_executor::backend>;
+    using select_if = kv::implementation<kv::ops::select_if_t, device_executor::backend>;
     device.reserve(top_k::scratch({}, lanes.view()));
+    device.reserve(select_if::scratch({}, lanes.view()));
   }
   void run(pick how) {
     keep.view().lists = how == pick::argmin ? kv::side::dropped : kv::side::kept;

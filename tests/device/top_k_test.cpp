@@ -66,7 +66,13 @@ void poison(kv::keep_set const& keep) {
 struct devices {
   static constexpr int many = 5;
   static launch_numbers config(int threads, int lane_threads, int collected) {
-    return {.segment_threads = threads, .entry_threads = 32, .lane_threads = lane_threads, .collected_keys = collected};
+    return {.segment_threads = threads,
+            .entry_threads = 32,
+            .lane_threads = lane_threads,
+            .collected_keys = collected,
+            .entries_of_a_selection = collected == 33   ? 1
+                                      : collected == 64 ? 700
+                                                        : 0x7FFFFFFF};
   }
   device_executor of[many] = {device_executor(config(64, 64, 32), 1), device_executor(config(32, 32, 33), 2),
                               device_executor(config(96, 32, 64), 3), device_executor(config(128, 64, 1024), 4),
@@ -160,6 +166,42 @@ TEST_SUITE("device/top_k") {
         }
       }
     }
+  }
+
+  TEST_CASE("of ties, those of the lowest ordinals are kept, however many there are") {
+    constexpr int n = 2111;
+    devices some;
+    owned_lanes const lanes(1, 1, 3, n, {n, n - 1, 40});
+    owned_scores scores(lanes.view());
+    for (int const every : {1, 2, 97}) {  // one entry of so many has the score of the cut
+      for (std::size_t i = 0; i < scores.all().size(); ++i) {
+        scores.all()[i] = static_cast<float>(static_cast<int>(i) % every == 0 ? 0 : i % 2 == 0 ? 1 : -1);
+      }
+      for (int const k : {1, 32, 33, 1057, 1080, 2000}) {
+        for (device_executor& device : some.of) {
+          CAPTURE(every);
+          CAPTURE(k);
+          CHECK(agree(scores.view(), between{{.tokens = k}, 0, 0}, device));
+          CHECK(agree(scores.view(), scattered{.tokens = k, .percent = 10}, device));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("a score's bits tell whether its key is below a level") {
+    CHECK(rc::check([] {
+      auto const some = [] {
+        std::uint32_t const near = *rc::gen::element(0u, 0x7F800000u, 0x80000000u, 0xFF800000u, 0xFFFFFFFFu,
+                                                     0x3F800000u, *rc::gen::arbitrary<std::uint32_t>());
+        return near + static_cast<std::uint32_t>(*rc::gen::inRange(-3, 4));
+      };
+      std::uint32_t const level = some();
+      auto const ranges = kv::detail::score_ranges::from(level);
+      for (int i = 0; i < 50; ++i) {
+        auto const score = kv::detail::same_bits<float>(some());
+        RC_ASSERT(ranges.have(score) == (kv::detail::radix_key(score) >= level));
+      }
+    }));
   }
 
   TEST_CASE("rows of which a small sample misleads, to either side") {

@@ -494,6 +494,17 @@ class emulated_executor {
     if (shape.blocks > 0) block().run({shape.blocks, shape.threads, shape.shared}, kernel, random_);
   }
 
+  /// One number after another. Storage holds anything before and after.
+  template <class Number>
+  void select_numbers(std::int64_t count, Number const& number, kv::selected_numbers to, std::byte* storage) {
+    std::memset(storage, 0xEE, kv::selection_bytes(count));
+    int* next = to.to + *to.first;
+    for (std::int64_t i = 0; i < count; ++i) {
+      int const one = number(static_cast<unsigned>(i));
+      if (one >= 0) *next++ = one;
+    }
+  }
+
  private:
   static emulated_block& block() {
     static thread_local emulated_block one;

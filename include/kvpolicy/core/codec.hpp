@@ -42,8 +42,16 @@ enum class codec : int { f32, f16, bf16, opaque, e4m3, e5m2 };
   return names[static_cast<int>(element)];
 }
 
-/// IEEE half to float, exact for every value, subnormals, infinities and NaN included.
+/// IEEE half to float, exact for every value, subnormals, infinities and NaN included. CUDA has an instruction for it,
+/// which may change the payload of a NaN.
 [[nodiscard]] KVPOLICY_HD constexpr float from_f16(std::uint16_t half) {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    float value = 0;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+    return value;
+  }
+#endif
   std::uint32_t const sign = (half & 0x8000u) << 16;
   std::uint32_t const magnitude = half & 0x7FFFu;
   if (magnitude >= 0x7C00u) return detail::same_bits<float>(sign | 0x7F800000u | ((magnitude & 0x3FFu) << 13));

@@ -13,7 +13,7 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// - in: `scores` [segments, entries], float32. `rule` has the KVPOLICY_HD members `picks(float)`, which must be false
 ///   for NaN, and `forces(entry)`.
 /// - out: `keep`, strictly ascending ordinals. NaN scores are counted in the report.
-/// - cost: O(entries) per segment, in one pass. No scratch.
+/// - cost: O(entries) per segment, in one pass. Scratch of a device: a bit for each entry, and that of a selection.
 /// - throws: `invalid_argument` if the capacity of `keep` is less than one ordinal per entry. On the host, an exception
 ///   of a member of `rule` is passed on; then `keep` is as `top_k` leaves it.
 struct select_if_t : verb<select_if_t> {

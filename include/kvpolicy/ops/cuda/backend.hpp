@@ -86,18 +86,20 @@ template <int Count>
 /// The launch configuration for a device. It is chosen by compute capability, can be printed, and a benchmark may try
 /// others. No result of a decision depends on it.
 struct launch_config {
-  int entries_of_a_block = 1024;  ///< entries of a block that reads a piece of a lane's
-  int shared_bytes = 48 * 1024;   ///< shared memory that a block may use
-  int collected_keys = 0;         ///< keys that top_k collects in shared memory; 0: chosen by the bound
-  int processors = 132;           ///< multiprocessors (SMs) of the device
-  int blocks_of_a_processor = 8;  ///< blocks to launch for each multiprocessor where blocks share lanes
+  int entries_of_a_block = 1024;            ///< entries of a block that reads a piece of a lane's
+  int shared_bytes = 48 * 1024;             ///< shared memory that a block may use
+  int collected_keys = 0;                   ///< keys that top_k collects in shared memory; 0: chosen by the bound
+  int processors = 132;                     ///< multiprocessors (SMs) of the device
+  int blocks_of_a_processor = 8;            ///< blocks to launch for each multiprocessor where blocks share lanes
+  int entries_of_a_selection = 0x7FFFFFFF;  ///< entries whose ordinals one selection lists
   static constexpr auto name = "launch_numbers";
   static constexpr auto fields() {
     return std::tuple{field{"entries_of_a_block", &launch_config::entries_of_a_block},
                       field{"shared_bytes", &launch_config::shared_bytes},
                       field{"collected_keys", &launch_config::collected_keys},
                       field{"processors", &launch_config::processors},
-                      field{"blocks_of_a_processor", &launch_config::blocks_of_a_processor}};
+                      field{"blocks_of_a_processor", &launch_config::blocks_of_a_processor},
+                      field{"entries_of_a_selection", &launch_config::entries_of_a_selection}};
   }
   friend bool operator==(launch_config const&, launch_config const&) = default;
 };
@@ -206,8 +208,31 @@ struct device_error {
   [[nodiscard]] KVPOLICY_HD bool raised() const { return *data != nothing; }
 };
 
+/// Where a selection writes its numbers: from to[*first] on. Both are in the executor's memory.
+struct selected_numbers {
+  int* to = nullptr;
+  std::int64_t const* first = nullptr;
+};
+
+/// The bytes of scratch that a selection from `count` numbers may use. They are aligned to 256.
+[[nodiscard]] constexpr std::size_t selection_bytes(std::int64_t count) {
+  return (static_cast<std::size_t>(count) / 32 + 4096) / 256 * 256;
+}
+
+namespace detail {
+
+struct no_number {
+  [[nodiscard]] KVPOLICY_HD int operator()(unsigned) const { return -1; }
+};
+
+}  // namespace detail
+
 /// An executor that launches kernels on a stream, in order. It owns scratch, a `device_error`, the launch numbers and a
 /// few tickets, which are ints that are 0 before and after every launch (see `last_block`).
+///
+/// `select_numbers(count, number, to, storage)` writes number(i), for i from 0 below `count` and in this order, where
+/// it is not negative. `number` is a function of its argument alone. `storage` is a part of scratch that has
+/// selection_bytes(count). A selection allocates nothing, does not wait, and can be captured.
 template <class E>
 concept kernel_executor = executor<E> && kernel_backend<typename E::backend> && requires(E& exec) {
   { exec.config() } -> std::convertible_to<launch_config>;
@@ -215,6 +240,7 @@ concept kernel_executor = executor<E> && kernel_backend<typename E::backend> && 
   { exec.scratch() } -> std::same_as<std::byte*>;
   { exec.tickets() } -> std::same_as<int*>;
   { exec.faults() } -> std::same_as<device_error>;
+  exec.select_numbers(std::int64_t{1}, detail::no_number{}, selected_numbers{}, exec.scratch());
   exec.check();
 };
 

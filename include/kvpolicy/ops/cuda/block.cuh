@@ -47,6 +47,16 @@ inline constexpr int most_threads<static_threads<Count>> = Count;
 template <int Most>
 inline constexpr int most_threads<threads_up_to<Most>> = Most;
 
+/// How many blocks of a kernel a multiprocessor must have room for, if the kernel says so: it then gets no more
+/// registers than that allows. This holds for compute capability 9.0. For others ptxas would spill registers.
+template <class Kernel>
+inline constexpr int least_blocks = 1;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+template <class Kernel>
+  requires requires { Kernel::least_blocks; }
+inline constexpr int least_blocks<Kernel> = Kernel::least_blocks;
+#endif
+
 }  // namespace detail
 
 /// Satisfies `thread_block` by registers and intrinsics of CUDA, and by the collectives of CUB. `Threads` is their
@@ -277,7 +287,8 @@ namespace detail {
 /// Every kernel of the library is this function with another `Kernel` value. The architectures it is compiled for are
 /// in its name, so that objects that were compiled for different ones can be linked together.
 template <class Kernel, class Threads, int... Architectures>
-__global__ void __launch_bounds__(most_threads<Threads>, 1) run_kernel(Kernel const __grid_constant__ kernel) {
+__global__ void __launch_bounds__(most_threads<Threads>, least_blocks<Kernel>)
+    run_kernel(Kernel const __grid_constant__ kernel) {
   cuda_block<compiled_threads<Threads>> block;
   kernel(block);
 }

@@ -8,6 +8,7 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/ops/cuda/block.cuh>
 #include <kvpolicy/ops/cuda/faults.hpp>
+#include <kvpolicy/ops/cuda/select_numbers.cuh>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -236,6 +237,12 @@ class cuda_executor {
         "cudaLaunchKernel",
         cudaLaunchKernel(reinterpret_cast<void const*>(code), dim3(static_cast<unsigned>(shape.blocks)),
                          dim3(static_cast<unsigned>(int{shape.threads})), arguments, shape.shared, stream_));
+  }
+
+  /// Selects by cub::DeviceSelect, in two launches; see `kernel_executor`. `count` is below 2^31.
+  template <class Number>
+  void select_numbers(std::int64_t count, Number const& number, selected_numbers to, std::byte* storage) {
+    if (count > 0) detail::cuda_call("cub::DeviceSelect::If", detail::select_on(stream_, count, number, to, storage));
   }
 
  private:

@@ -12,7 +12,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 inline void check_launch_config(char const* call, launch_config const& numbers, int most_shared) {
   for (auto const& [name, count] :
        {std::pair{"entries_of_a_block", numbers.entries_of_a_block}, std::pair{"processors", numbers.processors},
-        std::pair{"blocks_of_a_processor", numbers.blocks_of_a_processor}}) {
+        std::pair{"blocks_of_a_processor", numbers.blocks_of_a_processor},
+        std::pair{"entries_of_a_selection", numbers.entries_of_a_selection}}) {
     expects(count >= 1, call, name, count, "there is at least one");
   }
   expects(numbers.shared_bytes >= 48 * 1024 && numbers.shared_bytes <= most_shared, call, "shared_bytes",

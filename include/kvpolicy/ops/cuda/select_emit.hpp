@@ -1,97 +1,9 @@
-// Writes a keep set: the ordinals that each segment keeps, ascending, and the offsets of segments.
+// Writes the offsets of a keep set, and its report.
 #pragma once
 
-#include <kvpolicy/ops/cuda/select_threshold.hpp>
+#include <kvpolicy/ops/cuda/select_cut.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// Where the key of an entry is: above the threshold (it is kept), at it (it is kept if ties are left), or below it.
-enum class threshold_side : int { below, tied, above };
-
-/// Classifies entries by the threshold of their segment.
-template <class Rule>
-struct by_threshold {
-  segment_keys<Rule> const& keys;
-  std::uint32_t threshold;
-  [[nodiscard]] KVPOLICY_HD threshold_side operator()(int ordinal) const {
-    std::uint32_t const key = keys.at(ordinal);
-    return key > threshold ? threshold_side::above : key == threshold ? threshold_side::tied : threshold_side::below;
-  }
-};
-
-/// Writes all ordinals below `count`.
-template <class Block>
-KVPOLICY_HD void emit_all(Block& block, int count, int* to) {
-  for (int e = block.thread(); e < count; e += block.threads()) to[e] = e;
-}
-
-/// The sides of a warp's entries of a tile: one bit for each entry, one word for 32 neighbours.
-struct warp_votes {
-  static constexpr int rows = 8;
-  static constexpr int entries = rows * warp_size;
-  unsigned above[rows];
-  unsigned tied[rows];
-  unsigned sums = 0;  ///< the number of entries above in the low half, of ties in the high half
-};
-
-/// Classifies a warp's entries of a tile. `first` is the first entry of this thread, whose entries are 32 apart.
-/// Collective for a warp.
-template <class Block, class Classify>
-[[nodiscard]] KVPOLICY_HD warp_votes take_votes(Block& block, Classify const& classify, std::int64_t first, int count) {
-  warp_votes votes;
-  threshold_side mine[warp_votes::rows];
-  for (int j = 0; j < warp_votes::rows; ++j) {
-    std::int64_t const e = first + j * warp_size;
-    mine[j] = e < count ? classify(static_cast<int>(e)) : threshold_side::below;
-  }
-  for (int j = 0; j < warp_votes::rows; ++j) {
-    votes.above[j] = block.ballot(mine[j] == threshold_side::above);
-    votes.tied[j] = block.ballot(mine[j] == threshold_side::tied);
-    votes.sums += static_cast<unsigned>(popcount(votes.above[j]) | popcount(votes.tied[j]) << 16);
-  }
-  return votes;
-}
-
-/// How many entries before a position are above the threshold, and how many are at it.
-struct kept_before {
-  int above;
-  int tied;
-};
-
-/// Writes the ordinals that are kept of a warp's entries of a tile.
-template <class Block>
-KVPOLICY_HD void emit_votes(Block& block, warp_votes const& votes, std::int64_t first, kept_before here, int ties,
-                            int* to) {
-  unsigned const me = 1u << lane_id(block);
-  for (int j = 0; j < warp_votes::rows; ++j) {
-    int const kept = here.above + popcount(votes.above[j] & (me - 1u));
-    int const rank = here.tied + popcount(votes.tied[j] & (me - 1u));
-    bool const is_kept = (votes.above[j] & me) != 0 || ((votes.tied[j] & me) != 0 && rank < ties);
-    if (is_kept) to[kept + (rank < ties ? rank : ties)] = static_cast<int>(first + j * warp_size);
-    here.above += popcount(votes.above[j]);
-    here.tied += popcount(votes.tied[j]);
-  }
-}
-
-/// Writes, ascending, the ordinals below `count` whose entries are above the threshold, and the first `ties` of those
-/// at it. Collective. `storage` is used after a barrier.
-template <class Block, class Classify>
-KVPOLICY_HD void emit_kept(Block& block, Classify const& classify, int count, int ties, int* to,
-                           collective_storage* storage) {
-  int const of_block = block.threads() / warp_size;
-  kept_before before{0, 0};
-  for (std::int64_t tile = 0; tile < count; tile += of_block * warp_votes::entries) {
-    std::int64_t const first = tile + warp_id(block) * warp_votes::entries + lane_id(block);
-    warp_votes const votes = take_votes(block, classify, first, count);
-    block.sync();
-    auto const sum = block.exclusive_sum(storage, lane_id(block) == 0 ? votes.sums : 0u);
-    unsigned const here = block.shuffle(sum.before, 0);
-    emit_votes(block, votes, first,
-               {before.above + static_cast<int>(here & 0xFFFFu), before.tied + static_cast<int>(here >> 16)}, ties, to);
-    before.above += static_cast<int>(sum.all & 0xFFFFu);
-    before.tied += static_cast<int>(sum.all >> 16);
-  }
-}
 
 /// Calls place(segment, before, number(segment)) for every segment, where `before` is the sum of the numbers of lower
 /// segments. Every thread gets the sum of all. Each thread handles neighbouring segments, and calls `number` and

@@ -1,23 +1,14 @@
-// Device implementation of select_if, one block for each segment: one launch counts the entries that each segment
-// keeps, another writes their ordinals.
+// Device implementation of select_if: one launch marks and counts the entries that each segment keeps, one block for
+// each; a selection, which is cub::DeviceSelect on CUDA, writes their ordinals.
 #pragma once
 
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/cuda/select_emit.hpp>
+#include <kvpolicy/ops/cuda/select_marks.hpp>
 #include <kvpolicy/ops/select_if.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
-
-/// Classifies entries by the rule: forced and picked ones are kept.
-template <class Rule>
-struct by_pick {
-  segment_keys<Rule> const& keys;
-  [[nodiscard]] KVPOLICY_HD threshold_side operator()(int ordinal) const {
-    bool const stays = keys.is_forced(ordinal) || keys.rule.picks(keys.score[ordinal]);
-    return stays ? threshold_side::above : threshold_side::below;
-  }
-};
 
 /// Offsets and report of select_if. `aux_count` of a result counts NaN.
 struct finalize_select_if {
@@ -27,13 +18,14 @@ struct finalize_select_if {
   }
 };
 
-/// Counts the entries that each segment keeps, one block for each segment. The last block turns the counts into
-/// offsets.
+/// Marks and counts the entries that each segment keeps, one block for each segment. The last block turns the counts
+/// into offsets.
 template <class Rule>
 struct count_picked_kernel {
   score_view scores;
   Rule rule;
   keep_set keep;
+  entry_marks marks;
   device_error faults;
   int* ticket;
 
@@ -45,11 +37,7 @@ struct count_picked_kernel {
     bool const differs = lanes_differ(block, scores, block.index(), faults, shared.collective);
     int kept = 0;
     int nan = 0;
-    for (int e = block.thread(); e < keys.count(); e += block.threads()) {
-      bool const forced = keys.is_forced(e);
-      kept += differs || forced || rule.picks(keys.score[e]) ? 1 : 0;
-      nan += !forced && radix_key(keys.score[e]) == nan_key ? 1 : 0;
-    }
+    mark_entries(block, marks, block.index(), keys.count(), count_picked{keys, differs, kept, nan});
     block.sync();
     kept = block.reduce(shared.collective, kept, plus_op{});
     block.sync();
@@ -62,45 +50,47 @@ struct count_picked_kernel {
     }
     if (last_block(block, ticket, shared.last)) finalize_segments(block, keep, shared.collective, finalize_select_if{});
   }
-};
 
-/// Writes the ordinals that each segment keeps, one block for each segment.
-template <class Rule>
-struct list_picked_kernel {
-  score_view scores;
-  Rule rule;
-  keep_set keep;
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    segment_keys<Rule> const keys(scores, rule, block.index());
-    std::int64_t const first = keep.indptr[block.index()];
-    auto* const storage = shared_arena(block).template take<collective_storage>(1);
-    if (keep.indptr[block.index() + 1] - first == keys.count()) {
-      emit_all(block, keys.count(), keep.indices + first);
-    } else {
-      emit_kept(block, by_pick<Rule>{keys}, keys.count(), 0, keep.indices + first, storage);
+ private:
+  /// True for entries that are kept, of which it counts those of a thread.
+  struct count_picked {
+    segment_keys<Rule> const& keys;
+    bool all;
+    int& kept;
+    int& nan;
+    [[nodiscard]] KVPOLICY_HD bool operator()(int ordinal) const {
+      float const score = keys.score[ordinal];
+      bool const forced = keys.is_forced(ordinal);
+      bool const stays = all || forced || keys.rule.picks(score);
+      kept += stays ? 1 : 0;
+      nan += !forced && radix_key(score) == nan_key ? 1 : 0;
+      return stays;
     }
-  }
+  };
 };
 
 }  // namespace detail
 
-/// Takes two launches. A fault is recorded for lanes that decide together and hold different tokens, and for counts out
-/// of their limits. The segments of such lanes keep all their entries.
+/// Takes three launches. A fault is recorded for lanes that decide together and hold different tokens, and for counts
+/// out of their limits. The segments of such lanes keep all their entries.
 template <kernel_backend Backend>
 struct implementation<ops::select_if_t, Backend> {
   static constexpr bool provided = true;
 
+  /// Bytes of scratch for all lanes: a bit for each entry, and the storage of the selection.
+  [[nodiscard]] static std::size_t scratch(shape const&, lanes const& batch) {
+    return detail::marks_scratch::bytes(batch.size(), batch.bound);
+  }
+
   template <class Executor, class Rule>
   static void run(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using counting = detail::count_picked_kernel<Rule>;
-    auto const threads = exec.threads().segment;
+    detail::check_scratch("select_if", exec, scratch({}, scores.lanes));
     detail::check_same_tokens(exec, scores);
-    exec.launch(launch_shape{scores.segments(), threads, detail::counting_storage::bytes()},
-                counting{scores, rule, keep, exec.faults(), exec.tickets()});
-    exec.launch(launch_shape{scores.segments(), threads, detail::collective_bytes()},
-                detail::list_picked_kernel<Rule>{scores, rule, keep});
+    detail::marks_scratch const scratch(exec.scratch(), scores.segments(), scores.lanes.bound);
+    exec.launch(launch_shape{scores.segments(), exec.threads().segment, detail::counting_storage::bytes()},
+                counting{scores, rule, keep, scratch.marks, exec.faults(), exec.tickets()});
+    detail::list_marked(exec, keep, scratch);
   }
 };
 

@@ -13,6 +13,16 @@ namespace KVPOLICY_NAMESPACE::detail {
 template <class Rule>
 concept knows_run = requires(Rule const& rule, lane_entries const& of) { rule.candidates(of); };
 
+/// Four neighbouring scores, which one load reads.
+struct [[gnu::may_alias]] alignas(16) four_scores {
+  static constexpr int count = 4;
+  float of[count];
+};
+/// Their keys.
+struct four_keys {
+  std::uint32_t of[four_scores::count];
+};
+
 /// The entries of a segment as keys. Entries outside of [begin, end) do not compete.
 template <class Rule>
 struct segment_keys {
@@ -75,20 +85,91 @@ struct segment_keys {
     }
   }
 
-  /// Calls visit(key) for each key of the run, each on one thread. All threads make the same number of calls, so that
-  /// `visit` may be collective: after the end they pass `forced_key`. Loads are issued four at a time.
+  /// Groups of four entries begin at this ordinal and at every fourth one behind it, so that they are aligned to 16
+  /// bytes. It is 0, or negative: then no entry is before ordinal 0. Ordinals of groups are unsigned, because they may
+  /// be behind the last that an int can hold.
+  [[nodiscard]] KVPOLICY_HD unsigned first_group() const {
+    return 0u - static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(score) / sizeof(float) % four_scores::count);
+  }
+  /// True if all entries of the group that begins at `first` are in the run.
+  [[nodiscard]] KVPOLICY_HD bool is_inner(unsigned first) const {
+    constexpr int others = four_scores::count - 1;
+    auto const groups = static_cast<unsigned>(end - begin > others ? end - begin - others : 0);
+    return first - static_cast<unsigned>(begin) < groups;
+  }
+  /// The scores of a group if it is inner; zeros otherwise. A condition in place of a branch lets loads be issued
+  /// together.
+  [[nodiscard]] KVPOLICY_HD static four_scores load(float const* group, bool inner) {
+    four_scores scores{};
+    if (inner) scores = *reinterpret_cast<four_scores const*>(group);
+    return scores;
+  }
+
+  /// Calls visit(keys) for groups of keys that have all keys of the run, each on one thread. Other keys are
+  /// `forced_key`. All threads make the same number of calls, so that `visit` may be collective.
+  template <class Block, class Visit>
+  KVPOLICY_HD void for_each_group(Block& block, Visit const& visit) const {
+    constexpr unsigned of_group = four_scores::count;
+    constexpr unsigned at_once = 2;
+    unsigned const step = static_cast<unsigned>(block.threads()) * of_group;
+    unsigned const lowest = static_cast<unsigned>(begin) - (static_cast<unsigned>(begin) - first_group()) % of_group;
+    unsigned const all = static_cast<unsigned>(end) - lowest;
+    float const* next = score + static_cast<int>(lowest) + block.thread() * four_scores::count;
+    for (unsigned tile = 0; tile < all; tile += at_once * step, next += at_once * step) {
+      unsigned first[at_once];
+      bool inner[at_once];
+      four_scores scores[at_once];
+      for (unsigned i = 0; i < at_once; ++i) {
+        first[i] = lowest + tile + i * step + static_cast<unsigned>(block.thread()) * of_group;
+        inner[i] = is_inner(first[i]);
+        scores[i] = load(next + i * step, inner[i]);
+      }
+      for (unsigned i = 0; i < at_once; ++i) visit(keys_of(scores[i], first[i], inner[i]));
+    }
+    visit_edges(block, visit);
+  }
+
+  /// Calls visit(key) for each key of the run, each on one thread, and for more keys that are `forced_key`.
   template <class Block, class Visit>
   KVPOLICY_HD void for_each(Block& block, Visit const& visit) const {
-    constexpr int at_once = 4;
-    int const step = block.threads();
-    for (std::int64_t first = begin; first < end; first += std::int64_t{at_once} * step) {
-      std::uint32_t keys[at_once];
-      for (int j = 0; j < at_once; ++j) {
-        std::int64_t const e = first + std::int64_t{j} * step + block.thread();
-        keys[j] = e < end ? at(static_cast<int>(e)) : forced_key;
-      }
-      for (int j = 0; j < at_once; ++j) visit(keys[j]);
+    for_each_group(block, each_of_group<Visit>{visit});
+  }
+
+ private:
+  template <class Visit>
+  struct each_of_group {
+    Visit const& visit;
+    KVPOLICY_HD void operator()(four_keys const& keys) const {
+      for (int j = 0; j < four_scores::count; ++j) visit(keys.of[j]);
     }
+  };
+
+  [[nodiscard]] KVPOLICY_HD four_keys keys_of(four_scores const& scores, unsigned first, bool inner) const {
+    four_keys keys;
+    for (int j = 0; j < four_scores::count; ++j) {
+      bool const competes = inner && (knows_run<Rule> || !is_forced(static_cast<int>(first) + j));
+      keys.of[j] = radix_key(scores.of[j]) | (competes ? 0 : forced_key);
+    }
+    return keys;
+  }
+
+  /// The entries of the run that are in no inner group: up to three at either end.
+  template <class Block, class Visit>
+  KVPOLICY_HD void visit_edges(Block& block, Visit const& visit) const {
+    constexpr int of_group = four_scores::count;
+    auto const behind = static_cast<int>((static_cast<unsigned>(begin) - first_group()) % of_group);
+    int const before = behind == 0 ? 0 : of_group - behind;  // entries before the first inner group
+    int const low = end - begin < before ? end : begin + before;
+    int const after = (end - low) % of_group;
+    int const edges = low - begin + after;
+    if (edges == 0) return;
+    four_keys keys;
+    for (int j = 0; j < of_group; ++j) {
+      int const i = block.thread() * of_group + j;
+      int const e = i < low - begin ? begin + i : end - edges + i;
+      keys.of[j] = i < edges ? at(e) : forced_key;
+    }
+    visit(keys);
   }
 };
 

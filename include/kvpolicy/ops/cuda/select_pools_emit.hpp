@@ -72,7 +72,8 @@ struct place_kept {
     decided_by const decider = deciding_threshold(one, pool);
     bool const floor_too = decider == decided_by::both && pool.floors_fit != 0;
     int const ties = kept_of_segment{in}.ties(segment) + (floor_too ? first_at_floor(one) : 0);
-    one.at = decider == decided_by::floor ? one.floor : key_threshold{pool.range.low, ties};
+    one.at =
+        decider == decided_by::floor ? one.floor : key_threshold{pool.range.low, ties < one.equal ? ties : all_ties};
     in.keep.indptr[segment + 1] = before + kept;
   }
 };
@@ -136,9 +137,9 @@ struct emit_pool_kernel {
     int* const to = in.keep.indices + in.keep.indptr[segment];
     if (in.pool_of(segment).fires == 0) return emit_all(block, in.keep.seen[segment], to);
     segment_keys<Rule> const keys = in.keys_of(rule, segment);
-    key_threshold const at = in.segments[segment].at;
-    auto* const storage = shared_arena(block).template take<collective_storage>(1);
-    emit_kept(block, by_threshold<Rule>{keys, at.key}, keys.count(), at.ties, to, storage);
+    select_storage const temp_storage(block, 0);
+    key_cut const cut = cut_at(block, keys, in.segments[segment].at, temp_storage);
+    emit_kept(block, keys, cut, to, temp_storage.collective);
   }
 };
 
@@ -160,7 +161,7 @@ void decide_pools(Executor& exec, score_view const& scores, Rule const& rule, ke
   }
   using counting = count_at_threshold_kernel<Rule>;
   exec.launch(launch_shape{segments, threads, counting_storage::bytes()}, counting{in, rule, exec.tickets()});
-  exec.launch(launch_shape{segments, threads, collective_bytes()}, emit_pool_kernel<Rule>{in, rule});
+  exec.launch(launch_shape{segments, threads, select_storage::bytes(0)}, emit_pool_kernel<Rule>{in, rule});
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -6,7 +6,8 @@
 // - count_kept_kernel counts the forced entries of a segment and the entries that it keeps. Its last block turns the
 //   counts into the offsets `keep.indptr` and writes the report.
 // - emit_kernel finds the threshold of a segment, which is the k-th highest key of its competing entries
-//   (select_threshold.hpp), and writes the ordinals of the kept entries to `keep.indices`, ascending (select_emit.hpp).
+//   (select_threshold.hpp), and the last of the ties at it that is kept. It writes the ordinals of the kept entries to
+//   `keep.indices`, ascending (select_cut.hpp).
 //
 // For a budget that several segments share, see select_pools.hpp and select_pools_emit.hpp.
 #pragma once
@@ -88,6 +89,8 @@ struct count_kept_kernel {
 /// Writes the ordinals that each segment keeps, one block for each segment.
 template <class Rule>
 struct emit_kernel {
+  /// Three blocks leave each thread 40 registers; a rule that is asked about entries needs more.
+  static constexpr int least_blocks = knows_run<Rule> ? 3 : 1;
   score_view scores;
   Rule rule;
   keep_set keep;
@@ -108,8 +111,7 @@ struct emit_kernel {
     found_threshold const found = find_threshold(block, keys, {choice.k, choice.competing}, temp_storage);
     if (block.thread() == 0) add_to_report(block, keep.report->nan_scores, found.nan);
     if (choice.k == choice.competing) return emit_all(block, keys.count(), to);
-    emit_kept(block, by_threshold<Rule>{keys, found.threshold.key}, keys.count(), found.threshold.ties, to,
-              temp_storage.collective);
+    emit_kept(block, keys, cut_at(block, keys, found.threshold, temp_storage), to, temp_storage.collective);
   }
 };
 
