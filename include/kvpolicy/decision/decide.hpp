@@ -58,11 +58,11 @@ template <executor Executor, class Policy, class Bag, class Rule>
 void pick_by_rule(Executor& exec, Policy const& policy, Bag const& all_signals, Rule const& rule,
                   score_view const& scores, keep_set const& keep) {
   using pick_type = decltype(rule.pick);
-  with_first_of(policy.score, [&](auto const& first) {
+  with_first_of(policy.score, [&]<class First>(First const& first) {
     if constexpr (std::same_as<pick_type, top>) {
       put_first(exec, first, all_signals, rule, scores, keep);
     } else {
-      static_assert(erased<score_of<Policy>>, "kvpolicy: put_first is of the pick top");
+      static_assert(erased<First>, "kvpolicy: put_first is of the pick top");
     }
   });
   picking_verb<pick_type>{}(exec, scores, rule, keep);
@@ -90,8 +90,10 @@ void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals
         policy.score.score(exec, all_signals, scores);
       }
     }
-    if constexpr (scores_by_entry<score_type, Bag> && std::same_as<decltype(rule.pick), lowest_one>) {
-      if (by_entry) return void(ops::argmin_of(exec, scores, policy.score.entry_scores(all_signals), rule, keep));
+    if constexpr (scores_by_entry<score_type, Bag>) {
+      if constexpr (std::same_as<decltype(rule.pick), lowest_one>) {
+        if (by_entry) return void(ops::argmin_of(exec, scores, policy.score.entry_scores(all_signals), rule, keep));
+      }
     }
     pick_by_rule(exec, policy, all_signals, rule, scores, keep);
   });

@@ -58,24 +58,33 @@ struct basic_any_selection : selection<basic_any_page_scorer<Executor>, any_budg
 using any_selection = basic_any_selection<host_executor>;
 static_assert(selection_policy<any_selection>);
 
-/// Observes, decides or selects with signals that are found by name.
+/// Observes the entries of a window with signals that are found by name.
 ///
-/// - throws: also `invalid_argument` that names the signal, if a signal that the scorer needs is not given.
+/// - throws: also `invalid_argument` that names the signal, if a signal that a recorder needs is not given.
 template <executor Executor>
 void observe(Executor& exec, basic_any_admission<Executor> const& policy, any_signals const& in,
              state<Executor>& state) {
   detail::observe_given(exec, policy, in, state);
 }
+/// Decides about them with signals that are found by name.
+///
+/// - throws: also `invalid_argument` that names the signal, if a signal that the scorer needs is not given.
 template <executor Executor>
 void decide(Executor& exec, basic_any_admission<Executor> const& policy, any_signals const& in,
             state<Executor> const& state, plan<Executor>& into) {
   detail::decide_given(exec, policy, in, state, into);
 }
+/// Observes a step with signals that are found by name, for a selection.
+///
+/// - throws: as for an admission.
 template <executor Executor>
 void observe(Executor& exec, basic_any_selection<Executor> const& policy, any_signals const& in,
              state<Executor>& state) {
   detail::observe_given(exec, policy, in, state);
 }
+/// Chooses the pages that lanes read, with signals that are found by name.
+///
+/// - throws: as for an admission.
 template <executor Executor>
 void select_pages(Executor& exec, basic_any_selection<Executor> const& policy, any_signals const& in,
                   state<Executor> const& state, selection_plan<Executor>& into) {

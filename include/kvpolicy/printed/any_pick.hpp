@@ -54,7 +54,7 @@ struct any_trigger {
 
   /// Calls visit with the trigger of its own type, and returns what it returns.
   template <class Visit>
-  KVPOLICY_HD constexpr auto visit(Visit const& visit) const {
+  constexpr auto visit(Visit const& visit) const {
     if (what == kind::full_buffer) return visit(full_buffer{entries});
     if (what == kind::over_total) return visit(over_total{entries});
     return visit(over_budget{entries});

@@ -113,9 +113,9 @@ class registered_parts {
   template <class Score>
   [[nodiscard]] Score read(Score score, spec_part const& from) const {
     if constexpr (requires(by_lane<float const> numbers) { score.use_table(numbers); }) {
-      table_argument named{score.table};
-      set_fields(named, from);
-      score.table = named.table;
+      table_argument with{score.table};
+      set_fields(with, from);
+      score.table = with.table;
       if (score.table != label{}) score.use_table(find_table(heads, score.table, from.column));
     } else {
       set_fields(score, from);
