@@ -1,5 +1,6 @@
 // Parses a policy from a line of text, explains what it keeps, and prints what it costs.
 #include "engine.hpp"
+#include "squared.hpp"
 #include "value_aware.hpp"
 
 int main() {
@@ -8,7 +9,8 @@ int main() {
 
   // example-begin by_name
   kv::registry known = kv::shipped();
-  known.add(value_aware{});  // registers a scorer of your own under its name
+  known.add(value_aware{});              // registers a scorer of your own under its name
+  known.add_stage(squared<kv::full>{});  // and a stage of your own
   kv::any_policy const policy = kv::parse("value_aware | safe(sinks=4, recent=16) | budget(64, scope=layer)", known);
 
   kv::cache cache = pool.view();

@@ -82,7 +82,7 @@ void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
   detail::check_reserved(
       "observe", exec, detail::scratch_to_observe<typename Executor::backend>(recorders, state.model(), state.lanes()));
   detail::refuse_counts<typename Executor::backend>("observe", in.lanes);
-  detail::refuse_recorded_rows<typename Executor::backend>(recorders, "observe", in);
+  detail::refuse_recorded_rows<typename Executor::backend>(detail::recorders_of_part(policy.evict), "observe", in);
   if constexpr (detail::reads_on_host<typename Executor::backend>) detail::refuse_seen_rows("observe", in, state);
   detail::counting_signals<signals<Given...>> const counted("observe", exec, in, state.counted());
   detail::record_some<0, detail::recorders_in<Evict>>(exec, recorders, counted.get(), state);
