@@ -17,6 +17,7 @@ namespace KVPOLICY_NAMESPACE {
 
 /// One signal that knows whether it has data about a lane. Kernels can ask the shipped signals; a signal of a program's
 /// own is asked by a function of the host.
+template <bool Host>
 class observed_one {
  public:
   enum class kind { numbers, rows, every_row, memory, own };
@@ -47,18 +48,15 @@ class observed_one {
     if (what_ == kind::memory) return query_memory{rows_}.observed(batch, this_lane);
     if (what_ == kind::every_row) return external_queries{rows_}.observed(batch, this_lane);
     if (what_ == kind::rows) return rows_.observed(batch, this_lane);
-#if !defined(__CUDA_ARCH__)
-    return asks_(bytes_, batch, this_lane);
-#else
+    if constexpr (Host) return asks_(bytes_, batch, this_lane);
     return true;
-#endif
   }
 
  private:
   kind what_ = kind::numbers;
   by_lane<float const> numbers_{};
   query_view rows_{};
-  alignas(std::max_align_t) std::byte bytes_[512] = {};
+  alignas(std::max_align_t) std::byte bytes_[Host ? 512 : 1] = {};
   bool (*asks_)(std::byte const*, lanes const&, lane) = nullptr;
 };
 
@@ -71,21 +69,22 @@ concept observed_as_rows = std::same_as<decltype(&Signal::observed), decltype(&q
 
 /// True for a signal that kernels of a device can ask: it has the `observed` of a signal of the library.
 template <class Signal>
-concept observed_by_shipped = std::is_convertible_v<Signal, observed_one> &&
+concept observed_by_shipped = std::is_convertible_v<Signal, observed_one<false>> &&
                               (!std::derived_from<Signal, query_view> || detail::observed_as_rows<Signal> ||
                                std::same_as<Signal, query_memory> || std::same_as<Signal, external_queries>);
 
 /// All such signals of a decision.
+template <bool Host>
 struct any_observed {
-  static constexpr int most = 4;
+  static constexpr int most = 3;
   static constexpr bool can_tell = true;
 
   lanes batch{};
   int count = 0;
-  observed_one all[most] = {};
+  observed_one<Host> all[most] = {};
 
-  void add(observed_one const& one) {
-    expects(count < most, "any_scorer", "signals", count + 1, "at most four signals know what was observed");
+  void add(observed_one<Host> const& one) {
+    expects(count < most, "any_scorer", "signals", count + 1, "at most three signals know what was observed");
     all[count++] = one;
   }
   /// True if every one of these signals has data about the lane.

@@ -19,6 +19,8 @@ template <executor Executor>
 class erased_scorer {
  public:
   using erased = void;
+  using forced_type = typename scorer_interface<Executor>::forced_type;
+  using observed_type = typename scorer_interface<Executor>::observed_type;
   using needs = kvpolicy::needs<>;  // known at run time only: see `signals`
   granularity decides = granularity::lane;
 
@@ -63,9 +65,9 @@ class erased_scorer {
     }
   }
   [[nodiscard]] any_trigger triggers() const { return inner_->triggers(); }
-  [[nodiscard]] forced_entries forces() const { return inner_->forces(); }
+  [[nodiscard]] forced_type forces() const { return inner_->forces(); }
   template <class Bag>
-  [[nodiscard]] forced_entries forces(Bag const& in) const {
+  [[nodiscard]] forced_type forces(Bag const& in) const {
     return inner_->forces(seen_by(in));
   }
   /// True if it puts entries first: then `places` and `rest_scores` say how.
@@ -90,7 +92,7 @@ class erased_scorer {
     inner_->refuse(exec, seen_by(in));
   }
   template <class Bag>
-  [[nodiscard]] any_observed observed(Bag const& in) const {
+  [[nodiscard]] observed_type observed(Bag const& in) const {
     return inner_->observed(seen_by(in));
   }
   template <class Bag>

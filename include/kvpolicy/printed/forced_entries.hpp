@@ -39,7 +39,8 @@ struct forced_ends {
 };
 static_assert(protection<forced_ends> && has_candidates<forced_ends>);
 
-/// A protection of a program's own, as bytes and a function that knows them. On a device there is none.
+/// A protection of a program's own, as bytes and a function that knows them.
+template <bool Host>
 class own_protection {
  public:
   constexpr own_protection() = default;
@@ -59,15 +60,24 @@ class own_protection {
   bool (*asks_)(std::byte const*, entry) = nullptr;
 };
 
-/// Protects entries at both ends of a lane, spans of positions, IntentKV's turn, and what a scorer of a program's own
-/// forces.
+/// On a device there is none, and the arguments of a kernel are few bytes.
+template <>
+class own_protection<false> {
+ public:
+  [[nodiscard]] KVPOLICY_HD static constexpr bool there() { return false; }
+  KVPOLICY_HD constexpr bool operator()(entry) const { return false; }
+};
+
+/// Protects entries at both ends of a lane, spans of positions, IntentKV's turn, and, on the host, what a scorer of a
+/// program's own forces.
+template <bool Host>
 struct forced_entries {
   forced_ends ends{};
   int spans = 0;
   bool has_turn = false;
   any_protection::part span[any_protection::most] = {};
   intent_kv::prefix_and_span turn{};
-  own_protection own{};
+  own_protection<Host> own{};
 
   forced_entries() = default;
   forced_entries(nothing) {}
@@ -83,7 +93,7 @@ struct forced_entries {
     ends.recent = ends.grows ? 0 : from.window;
   }
   forced_entries(intent_kv::prefix_and_span const& from) : has_turn(true), turn(from) {}
-  explicit forced_entries(own_protection const& from) : own(from) {}
+  explicit forced_entries(own_protection<Host> const& from) : own(from) {}
 
   KVPOLICY_HD bool operator()(entry at) const {
     if (ends(at)) return true;
@@ -91,9 +101,7 @@ struct forced_entries {
       if (at.position >= span[i].first && at.position < span[i].second) return true;
     }
     if (has_turn && turn(at)) return true;
-#if !defined(__CUDA_ARCH__)
-    if (own.there()) return own(at);
-#endif
+    if constexpr (Host) return own.there() && own(at);
     return false;
   }
 
@@ -116,6 +124,6 @@ struct forced_entries {
 
 /// True for what a scorer may force if kernels of a device shall ask it.
 template <class Forces>
-concept forced_by_shipped = std::is_convertible_v<Forces, forced_entries>;
+concept forced_by_shipped = std::is_convertible_v<Forces, forced_entries<false>>;
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -39,6 +39,8 @@ struct seen_by_scorer {
 template <executor Executor>
 struct scorer_interface {
   using seen = seen_by_scorer<Executor>;
+  using forced_type = forced_entries<reads_on_host<typename Executor::backend>>;
+  using observed_type = any_observed<reads_on_host<typename Executor::backend>>;
   any_recorders<Executor> recorders;
 
   explicit scorer_interface(any_recorders<Executor> const& all) : recorders(all) {}
@@ -63,8 +65,8 @@ struct scorer_interface {
   [[nodiscard]] virtual std::size_t scratch(shape const&, lanes const&) const = 0;
   [[nodiscard]] virtual bool reads_rows(int kind) const = 0;
   [[nodiscard]] virtual any_trigger triggers() const = 0;
-  [[nodiscard]] virtual forced_entries forces() const = 0;
-  [[nodiscard]] virtual forced_entries forces(seen const&) const = 0;
+  [[nodiscard]] virtual forced_type forces() const = 0;
+  [[nodiscard]] virtual forced_type forces(seen const&) const = 0;
   [[nodiscard]] virtual bool puts_first() const = 0;
   [[nodiscard]] virtual first_places places() const = 0;
   [[nodiscard]] virtual put_first_rest rest_scores(lanes const&) const = 0;
@@ -72,7 +74,7 @@ struct scorer_interface {
   [[nodiscard]] virtual phase when() const = 0;
   virtual void refuse_given(char const* call, any_signals const&) const = 0;
   virtual void refuse(Executor&, seen const&) const = 0;
-  [[nodiscard]] virtual any_observed observed(seen const&) const = 0;
+  [[nodiscard]] virtual observed_type observed(seen const&) const = 0;
   virtual void score(Executor&, seen const&, score_view const& out) const = 0;
 };
 
@@ -117,6 +119,9 @@ template <executor Executor, class Score>
 struct scorer_model final : scorer_interface<Executor> {
   using backend = typename Executor::backend;
   using seen = seen_by_scorer<Executor>;
+  using typename scorer_interface<Executor>::forced_type;
+  using typename scorer_interface<Executor>::observed_type;
+  using one_type = observed_one<reads_on_host<backend>>;
   using recorders_type = decltype(recorders_of(std::declval<Score const&>()));
   using bag_type = bag<any_signals, recorders_type, state<Executor>>;
 
@@ -182,8 +187,8 @@ struct scorer_model final : scorer_interface<Executor> {
   [[nodiscard]] any_trigger triggers() const override {
     return with_own_trigger(typed, [](auto const& own) { return any_trigger(own); }, any_trigger{});
   }
-  [[nodiscard]] forced_entries forces() const override { return erased_forces(forces_of(typed)); }
-  [[nodiscard]] forced_entries forces(seen const& in) const override {
+  [[nodiscard]] forced_type forces() const override { return erased_forces(forces_of(typed)); }
+  [[nodiscard]] forced_type forces(seen const& in) const override {
     return with_bag(in, [&](bag_type const& all) { return erased_forces(forces_of(typed, all)); });
   }
   [[nodiscard]] bool puts_first() const override {
@@ -221,13 +226,13 @@ struct scorer_model final : scorer_interface<Executor> {
     refuse_given("decide", in.given);
     with_bag(in, [&](bag_type const& all) { refuse_data(typed, exec, all); });
   }
-  [[nodiscard]] any_observed observed(seen const& in) const override {
+  [[nodiscard]] observed_type observed(seen const& in) const override {
     return with_bag(in, [&](bag_type const& all) {
       if constexpr (around_erased<Score>) {
         return inner_of(typed).observed(all);
       } else {
         using list = typename signals_read_by<typename Score::needs, decltype(own_recorders_of(typed))>::type;
-        any_observed made{all.lanes};
+        observed_type made{all.lanes};
         each_need<list>::visit([&]<class Signal>(Signal const*) {
           auto const one = observed_signal_of<Score, Signal>(all);
           if (one.is_checked) made.add(erased_observed(one.from));
@@ -256,25 +261,27 @@ struct scorer_model final : scorer_interface<Executor> {
     return visit(made);
   }
   template <class Forces>
-  static forced_entries erased_forces(Forces const& from) {
-    if constexpr (forced_by_shipped<Forces>) {
-      return forced_entries(from);
+  static forced_type erased_forces(Forces const& from) {
+    if constexpr (std::same_as<Forces, forced_type>) {  // what an erased scorer inside forces
+      return from;
+    } else if constexpr (forced_by_shipped<Forces>) {
+      return forced_type(from);
     } else if constexpr (std::is_convertible_v<Forces, any_protection>) {
-      return forced_entries{}.joined(any_protection(from));
+      return forced_type{}.joined(any_protection(from));
     } else {
       static_assert(reads_on_host<backend>,
                     "kvpolicy: a scorer that a device runs by name forces what a protection of the library forces");
-      return forced_entries(own_protection(from));
+      return forced_type(own_protection<reads_on_host<backend>>(from));
     }
   }
   template <class Signal>
-  static observed_one erased_observed(Signal const& from) {
+  static one_type erased_observed(Signal const& from) {
     if constexpr (observed_by_shipped<Signal>) {
-      return observed_one(from);
+      return one_type(from);
     } else {
       static_assert(reads_on_host<backend>,
                     "kvpolicy: a scorer that a device runs by name reads signals whose `observed` is the library's");
-      return observed_one(std::in_place, from);
+      return one_type(std::in_place, from);
     }
   }
 };
