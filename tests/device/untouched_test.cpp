@@ -67,6 +67,12 @@ class closed_executor : public emulated_executor {
     emulated_executor::launch(shape, kernel);
     device_memory().close();
   }
+  template <class Number>
+  void select_numbers(std::int64_t count, Number const& number, kv::selected_numbers to, std::byte* storage) {
+    device_memory().open();
+    emulated_executor::select_numbers(count, number, to, storage);
+    device_memory().close();
+  }
   void copy(std::byte* to, std::byte const* from, std::size_t count) {
     ++copies;
     device_memory().open();
