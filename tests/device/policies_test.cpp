@@ -67,7 +67,7 @@ struct engine {
     for (int s = 0; s < cache.options().sequences; ++s) {
       queries.set_position(s, queries.rows() - 1, position);
       kv::append(exec, in, state, {.sequence = s, .tokens = 1, .position = position});
-      state.history().truncate(s, 1);  // the rows before the last one are not new
+      state.history().truncate(s, 0);  // the rows before the last one are shown again
     }
   }
 
