@@ -75,7 +75,7 @@ struct forced_entries {
   forced_ends ends{};
   int spans = 0;
   bool has_turn = false;
-  any_protection::part span[any_protection::most] = {};
+  any_protection::part span[any_protection::most + 1] = {};  ///< one of the scorer, and those of a policy
   intent_kv::prefix_and_span turn{};
   own_protection<Host> own{};
 
@@ -111,7 +111,7 @@ struct forced_entries {
     forced_entries made = *this;
     if (all.both.sinks > made.ends.sinks) made.ends.sinks = all.both.sinks;
     if (all.both.recent > made.ends.recent) made.ends.recent = all.both.recent;
-    for (int i = 0; i < all.count && made.spans < any_protection::most; ++i) made.span[made.spans++] = all.spans[i];
+    for (int i = 0; i < all.count; ++i) made.span[made.spans++] = all.spans[i];
     return made;
   }
   /// Calls visit with the cheapest protection that is equivalent.
