@@ -8,7 +8,7 @@
 
 namespace kvreplay {
 
-/// One number for every KV head of every layer, [L,Hkv].
+/// One number for every KV head of every layer, [L,Hkv], or for every layer, [L].
 class head_numbers {
  public:
   /// From a file with a single tensor or one named `retrieval`.
@@ -20,11 +20,12 @@ class head_numbers {
     std::string const name = all.size() == 1 ? all.begin()->first : "retrieval";
     take(from.read(name, "LK"), name, model);
   }
-  /// From the tensor `table.NAME` of the trace.
-  head_numbers(trace const& of, std::string const& name) : heads_(of.shape().kv_heads) {
+  /// From the tensor `table.NAME` of the trace. An admission reads numbers of heads, and a budget those of layers, too.
+  head_numbers(trace const& of, std::string const& name, bool of_layers = false) : heads_(of.shape().kv_heads) {
     auto const found = of.table.find(name);
-    if (found == of.table.end()) refuse("table." + name, "missing", "the admission reads it");
-    take(found->second, "table." + name, of.shape());
+    if (found == of.table.end())
+      refuse("table." + name, "missing", of_layers ? "the budget reads it" : "the admission reads it");
+    take(found->second, "table." + name, of.shape(), of_layers);
   }
 
   /// The numbers of some layers, which live as long as this object.
@@ -38,9 +39,10 @@ class head_numbers {
   }
 
  private:
-  void take(array const& table, std::string const& name, kv::shape const& model) {
+  void take(array const& table, std::string const& name, kv::shape const& model, bool of_layers = false) {
     std::vector<std::int64_t> const wanted{model.layers, model.kv_heads};
-    if (!std::equal(table.shape.begin(), table.shape.end(), wanted.begin(), wanted.end())) {
+    bool const by_layer = of_layers && table.shape.size() == 1 && table.shape[0] == model.layers;
+    if (!by_layer && !std::equal(table.shape.begin(), table.shape.end(), wanted.begin(), wanted.end())) {
       std::string shape;
       for (std::int64_t const each : table.shape) shape += (shape.empty() ? "" : ", ") + std::to_string(each);
       refuse(name, "shape [" + shape + "]",
@@ -49,7 +51,8 @@ class head_numbers {
     }
     std::int64_t const wrong = table.first_not_finite(0, table.count());
     if (wrong >= 0) refuse(name, kv::to_string(table.value(wrong)), "it is finite");
-    for (std::int64_t i = 0; i < table.count(); ++i) values_.push_back(table.value(i));
+    int const times = by_layer ? model.kv_heads : 1;
+    for (std::int64_t i = 0; i < table.count(); ++i) values_.insert(values_.end(), size(times), table.value(i));
   }
 
   int heads_;
@@ -61,7 +64,7 @@ class head_numbers {
 [[nodiscard]] inline any_admission as_asked(any_admission const& from, options const& with) {
   any_admission asked = from;
   kv::any_protection const more = forced_by(with);
-  for (auto const& each : std::span(more.parts).first(size(more.count))) asked.protect.add(each);
+  asked.protect.add(more);
   asked.cap = count_of("--budget", with.budget, -1);
   return asked;
 }

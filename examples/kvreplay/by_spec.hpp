@@ -31,6 +31,21 @@ inline void replay_selection(options const& with, trace& of, any_selection const
   return {};
 }
 
+/// The table of the importance of layers that the budget of a spec names; empty if it names none.
+[[nodiscard]] inline std::string importance_in(std::string const& spec) {
+  std::string table;
+  bool by_importance = false;
+  auto const sections = kv::split_sections(spec);
+  for (kv::spec_part const& part : sections.front().parts) {
+    if (part.name != kv::any_budget::name) continue;
+    for (kv::spec_argument const& each : part.arguments) {
+      if (each.name == "table") table = each.value;
+      if (each.name == "by") by_importance = each.value == kv::to_string(kv::sharing::importance);
+    }
+  }
+  return by_importance ? table : std::string();
+}
+
 inline void admit_by_spec(options const& with, trace& of, stopwatch& whole) {
   refuse_options(with, {});
   std::string const table = table_in(with.spec);

@@ -101,8 +101,12 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   std::optional<kv::lu_kv> const shared = lu_kv_of(with, spec);
   std::optional<pruned_shares> shares;
   if (shared) shares.emplace(of, with, kv::to_string(shared->table));
+  std::string const important = with.spec.empty() ? std::string() : importance_in(with.spec);
+  std::optional<head_numbers> importance;
+  if (!important.empty()) importance.emplace(of, important, true);
   auto const policy_of = [&](std::vector<int> const& layers) {
     if (shares) known.table(kv::to_string(shared->table), shares->table(layers));
+    if (importance) known.table(important, importance->table(layers));
     return with.spec.empty() ? spec.read([&] { return known.parse(spec.text()); }) : known.parse(with.spec);
   };
   any_policy const policy = policy_of({});

@@ -268,10 +268,10 @@ inline void refuse_options(options const& with, std::vector<std::pair<char const
 /// The entries that the command line forces.
 [[nodiscard]] inline kv::any_protection forced_by(options const& with) {
   kv::any_protection all;
-  if (!with.sinks.empty()) all.add({kv::any_protection::kind::sinks, count_of("--sinks", with.sinks, 0)});
+  if (!with.sinks.empty()) all.add(kv::sinks{count_of("--sinks", with.sinks, 0)});
   for (std::string const& range : with.protect) {
     kv::ordinal_range const span = range_of(range);
-    all.add({kv::any_protection::kind::span, span.begin, span.end});
+    all.add(kv::position_span{span.begin, span.end});
   }
   all.check("kvreplay");
   return all;

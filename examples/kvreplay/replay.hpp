@@ -115,7 +115,8 @@ class replay {
   [[nodiscard]] int layers_at_once() const {
     kv::shape const& model = trace_.shape();
     bool const pools_all = policy_.scope() == kv::budget_scope::global;
-    if (policy_.decides() == kv::granularity::token || pools_all) return model.layers;
+    bool const together = pools_all || policy_.budget.compares_layers();
+    if (policy_.decides() == kv::granularity::token || together) return model.layers;
     int const lanes = policy_.decides() == kv::granularity::lane ? model.kv_heads : 1;
     return std::clamp((4 * with_.threads + lanes - 1) / lanes, 1, model.layers);
   }
@@ -141,7 +142,7 @@ class replay {
   /// Notes what each segment of a budget that differs between layers may keep, unless nothing has to be dropped.
   void note_shares(kv::lanes const& batch) {
     kv::cache const all = memory_.view();
-    kv::any_budget const limit = policy_.budget.in_entries(all.shape, kv::entry_bytes(all));
+    auto const limit = policy_.budget.in_entries(all.shape, kv::entry_bytes(all));
     int const entries = trace_.entries();
     if (limit.by == kv::sharing::fixed || entries <= limit.average_of({}, entries) || entries <= limit.shares.window)
       return;
@@ -149,7 +150,7 @@ class replay {
     int const first = journal::first_segment(found_.decides, batch);
     for (int s = 0; s < kv::segments(batch, found_.decides); ++s) {
       kv::lane const one = batch.at(kv::first_lane(batch, found_.decides, s));
-      found_.shares[size(first + s)] = limit(one, entries);
+      found_.shares[size(first + s)] = limit.is_allotted() ? *plan_.shares().row(one) : limit(one, entries);
     }
   }
 

@@ -22,6 +22,8 @@ class pruned_shares {
     auto const found = of.table.find(name);
     if (found == of.table.end()) refuse("table." + name, "missing", "the policy shares out by it: --set table=");
     array const& from = found->second;
+    if (from.shape.size() == 1)
+      refuse("table." + name, "one number for each layer", "the policy reads one of each lane");
     std::int64_t const lanes = std::int64_t{of.shape().layers} * of.shape().kv_heads;
     std::int64_t const first = from.shape.size() == 3 ? row_of(from, name, with) * lanes : 0;
     for (int layer = 0; layer < of.shape().layers; ++layer) {

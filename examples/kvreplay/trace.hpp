@@ -44,8 +44,10 @@ class trace {
       if (name.rfind("external.", 0) == 0) {
         external[name.substr(9)] = from_.read(name, tensor.shape.size() == 1 ? "N" : "LKN");
       }
-      if (name.rfind("table.", 0) == 0)
-        table[name.substr(6)] = from_.read(name, tensor.shape.size() == 2 ? "LK" : "pLK");
+      if (name.rfind("table.", 0) == 0) {
+        std::size_t const axes = tensor.shape.size();
+        table[name.substr(6)] = from_.read(name, axes == 1 ? "L" : axes == 2 ? "LK" : "pLK");
+      }
       if (name.rfind("birth.", 0) == 0)
         birth[name.substr(6)] = from_.read(name, tensor.shape.size() == 1 ? "N" : "LKN");
       if (name.rfind("page_gate.", 0) == 0) page_gate[name.substr(10)] = from_.read(name, "LKh");

@@ -13,6 +13,9 @@
 #include <kvpolicy/admission/retrieval_heads.hpp>
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/budget/pick.hpp>
+#include <kvpolicy/budget/proportional.hpp>
+#include <kvpolicy/budget/ramp.hpp>
+#include <kvpolicy/budget/seen.hpp>
 #include <kvpolicy/compiled.hpp>
 #include <kvpolicy/core/attention_probabilities.hpp>
 #include <kvpolicy/core/cache.hpp>
@@ -92,6 +95,7 @@
 #include <kvpolicy/ops/host/key_sums.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/map.hpp>
+#include <kvpolicy/ops/host/map_lanes.hpp>
 #include <kvpolicy/ops/host/mask_rows.hpp>
 #include <kvpolicy/ops/host/page_bounds.hpp>
 #include <kvpolicy/ops/host/page_scores.hpp>
@@ -113,6 +117,7 @@
 #include <kvpolicy/printed/any_policy.hpp>
 #include <kvpolicy/printed/registry.hpp>
 #include <kvpolicy/protect/protect.hpp>
+#include <kvpolicy/recorders/freeze.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>
 #include <kvpolicy/recorders/record_attention_mass.hpp>
 #include <kvpolicy/recorders/record_gate.hpp>
@@ -147,6 +152,7 @@
 #include <kvpolicy/session/session_id.hpp>
 #include <kvpolicy/session/session_store.hpp>
 #include <kvpolicy/session/token_hash.hpp>
+#include <kvpolicy/stages/frozen.hpp>
 #include <kvpolicy/stages/put_first.hpp>
 #include <kvpolicy/stages/reduce_lanes.hpp>
 #include <kvpolicy/step/cache_policy.hpp>

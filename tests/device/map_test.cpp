@@ -5,6 +5,7 @@
 
 #include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>
+#include <kvpolicy/ops/cuda/map_lanes.hpp>
 
 #include "support/device.hpp"
 #include "support/holds.hpp"
@@ -22,7 +23,40 @@ struct of_everything {
   }
 };
 
+struct of_lane {
+  KVPOLICY_HD int operator()(kv::lane_entries const& of) const {
+    int const last = of.count > 0 ? of.position[of.count - 1] : -1;
+    return of.count + 100 * last + 7 * of.lane.layer + 3 * of.lane.head + of.lane.sequence + of.budget;
+  }
+};
+
 TEST_SUITE("device/map") {
+  TEST_CASE("every lane's number is what the host says") {
+    holds("any lanes", [] {
+      mock_options shape = any_mock();
+      mock_cache cache(shape);
+      fill(cache, true);
+      auto const lanes = static_cast<std::size_t>(cache.lane_count());
+      std::vector<int> expected(lanes, -5), found(lanes, -5);
+      kv::host_executor host;
+      device_executor device(shape.seed);
+      auto const of = [&](std::vector<int>& numbers) {
+        std::int64_t const heads = cache.model().kv_heads;
+        return kv::by_lane<int>{numbers.data(), heads * cache.model().layers, heads, 1};
+      };
+      kv::ops::map_lanes(host, cache.lanes(), of_lane{}, of(expected));
+      kv::ops::map_lanes(device, cache.lanes(), of_lane{}, of(found));
+      RC_ASSERT(expected == found);
+      for (int i = 0; i < cache.lane_count(); ++i) {
+        kv::lane const one = cache.lane_at(i);
+        int const count = cache.lanes().committed(one);
+        int const last = count > 0 ? cache.lanes().position.row(one)[count - 1] : -1;
+        int const all = count + 100 * last + 7 * one.layer + 3 * one.head + one.sequence;
+        RC_ASSERT(expected[static_cast<std::size_t>(cache.lanes().index(one))] == all);
+      }
+    });
+  }
+
   TEST_CASE("every score becomes what the host says") {
     holds("any lanes", [] {
       mock_options shape = any_mock();

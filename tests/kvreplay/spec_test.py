@@ -118,6 +118,65 @@ class Spec(admission_test.Admission):
             self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
             self.assertIn(f" {missing} = ", done.stderr.replace(f"= {missing},", f" {missing} = "), spec)
 
+    def test_a_budget_by_importance(self):
+        """CompressKV's rule of shares, against `fit` and `round_shares` in whole numbers and fractions."""
+        from fractions import Fraction
+
+        def fit(weights, total, low, high):
+            if sum(high) <= total:
+                return high
+            if sum(low) >= total:
+                return low
+            weights = weights if sum(weights) else [Fraction(1)] * len(weights)
+            shares = [a + (total - sum(low)) * w / sum(weights) for a, w in zip(low, weights)]
+            full = [False] * len(shares)
+            while any(x > h for x, h in zip(shares, high)):
+                over = [l for l, x in enumerate(shares) if x > high[l]]
+                excess = sum(shares[l] - high[l] for l in over)
+                for l in over:
+                    shares[l], full[l] = Fraction(high[l]), True
+                free = [l for l in range(len(shares)) if not full[l]]
+                weight = sum(weights[l] for l in free)
+                for l in free:
+                    shares[l] += excess * weights[l] / weight if weight else Fraction(excess, len(free))
+            whole = [int(x) for x in shares]
+            order = sorted(range(len(shares)), key=lambda l: (whole[l] - shares[l], l))
+            for l in order[: total - sum(whole)]:
+                whole[l] += 1
+            return whole
+
+        trace = self.trace(9)
+        norms = np.linalg.norm(np.asarray(trace.keys, np.float64), axis=-1).reshape(-1, 40)
+        for seed, weights in enumerate(([3, 1, 4], [0, 8, 0], [0, 0, 0], [1, 1, 30], [5, 2, 2])):
+            shape = (3,) if seed % 2 else (3, 2)
+            table = np.zeros(shape, np.float32)
+            table[...] = np.asarray(weights, np.float32).reshape((3,) + (1,) * (len(shape) - 1)) / 8
+            trace.stored["table.importance"] = ("F32", table)
+            self.write(trace)
+            for tokens, least, cap in ((12, 4, 2), (9, 32, 3), (20, 0, 1.5), (1, 32, 3), (39, 3, 3)):
+                spec = f"knorm | budget({tokens}, by=importance, table=importance, least={least}, cap={cap})"
+                found = self.by_spec(spec)
+                high = [min(40, int(cap * tokens))] * 3
+                shares = fit([Fraction(w, 8) for w in weights], 3 * tokens, [min(least, tokens, h) for h in high], high)
+                self.assertEqual(found["shares"], ([6], [s for s in shares for _ in range(2)]), spec)
+                for lane, kept in enumerate(ragged(found)):
+                    best = sorted(range(40), key=lambda e: (norms[lane, e], e))[: shares[lane // 2]]
+                    self.assertEqual(kept, sorted(best), (spec, lane))
+        done = self.run_spec("knorm | budget(8, by=importance, table=other)")
+        self.assertIn("tensor table.other = missing, but the budget reads it", done.stderr)
+        trace.stored["table.importance"] = ("F32", np.zeros(4, np.float32))
+        self.write(trace)
+        done = self.run_spec("knorm | budget(8, by=importance, table=importance)")
+        self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
+        self.assertIn("table.importance", done.stderr)
+
+    def test_a_budget_of_what_was_seen(self):
+        """While decoding it grows with the sequence: half of all tokens so far, by the newest position."""
+        self.trace(10)
+        found = self.by_spec("streaming_llm(sinks=1) | budget(ratio=0.5, by=seen)", "--mode", "decode", "--prefill", 8)
+        for kept in ragged(found):
+            self.assertEqual(kept, [0, *range(21, 40)])
+
     def test_layers_one_by_one_and_chunks(self):
         trace = self.trace(7)
         self.assertEqual(self.replay("knorm", "--mode", "layers", "--budget", 9), self.replay("knorm", "--budget", 9))

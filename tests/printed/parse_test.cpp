@@ -54,6 +54,8 @@ kv::any_budget any_limit(dice& random) {
   limit.shared_by =
       random.one_of<kv::budget_scope>({kv::budget_scope::lane, kv::budget_scope::layer, kv::budget_scope::global});
   if (limit.shared_by != kv::budget_scope::lane) limit.floor_part = any_part(random);
+  bool const may_be_seen = limit.of == kv::any_budget::amount::ratio && limit.shared_by == kv::budget_scope::lane;
+  if (may_be_seen && random.chance(30)) limit.by = kv::sharing::seen;
   return limit;
 }
 
@@ -63,19 +65,19 @@ kv::any_protection any_parts(dice& random) {
     int const begin = random.below(100);
     switch (random.below(5)) {
       case 0:
-        all.add(kv::any_protection(kv::sinks{any_count(random)}).parts[0]);
+        all.add(kv::sinks{any_count(random)});
         break;
       case 1:
-        all.add(kv::any_protection(kv::recent{any_count(random)}).parts[0]);
+        all.add(kv::recent{any_count(random)});
         break;
       case 2:
-        all.add(kv::any_protection(kv::position_span{begin, begin + random.below(100)}).parts[0]);
+        all.add(kv::position_span{begin, begin + random.below(100)});
         break;
       case 3:
-        all.add(kv::any_protection(kv::safe{any_count(random), any_count(random)}).parts[0]);
+        all.add(kv::safe{any_count(random), any_count(random)});
         break;
       default:
-        all.add(kv::any_protection(kv::everything{}).parts[0]);
+        all.add(kv::everything{});
     }
   }
   return all;

@@ -42,7 +42,7 @@ kv::any_admission any_admission(dice& random) {
     kv::any_protection const more = random.chance(50)
                                         ? kv::any_protection(kv::sinks{any_count(random)})
                                         : kv::any_protection(kv::position_span{i, i + any_count(random) / 2});
-    made.protect.add(more.parts[0]);
+    made.protect.add(more);
   }
   made.window = std::max(1, any_count(random));
   made.pick = {.least = any_float(random), .strict = random.chance(50), .unbounded = random.chance(50)};
@@ -64,7 +64,7 @@ kv::any_selection any_selection(dice& random) {
                   .bounds = random.one_of<kv::codec>({kv::codec::f32, kv::codec::f16, kv::codec::bf16})});
   }
   made.dense_layers = any_count(random);
-  if (random.chance(40)) made.protect.add(kv::any_protection(kv::safe{any_count(random), any_count(random)}).parts[0]);
+  if (random.chance(40)) made.protect.add(kv::safe{any_count(random), any_count(random)});
   if (random.chance(25)) {
     made.pick = kv::at_least{.least = any_float(random), .unbounded = true};
     made.budget = kv::unlimited{};

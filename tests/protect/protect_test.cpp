@@ -127,11 +127,11 @@ TEST_SUITE("protect/protect") {
 
   TEST_CASE("eight protections are joined at run time, a ninth is refused") {
     kv::any_protection eight;
-    for (int i = 0; i < kv::any_protection::most; ++i) eight.add({kv::any_protection::kind::span, 10 * i, 10 * i + 1});
+    for (int i = 0; i < kv::any_protection::most; ++i) eight.add(kv::position_span{10 * i, 10 * i + 1});
     CHECK(eight.count == 8);
     CHECK(eight({{}, 0, 100, 70, 0}));
     CHECK(!eight({{}, 0, 100, 71, 0}));
-    CHECK(error_of([&] { eight.add({kv::any_protection::kind::sinks, 1, 0}); }) ==
+    CHECK(error_of([&] { eight.add(kv::sinks{1}); }) ==
           "any_protection: protections = 9, but at most eight are joined");
     CHECK(eight.count == 8);
   }

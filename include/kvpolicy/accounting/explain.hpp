@@ -77,7 +77,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
   detail::check_cache("required_bytes", in);
   cache turn = in;
   turn.lanes = detail::first_turn(in.lanes, detail::largest_turn("required_bytes", in.lanes, policy.score.decides,
-                                                                 detail::scope_of(policy.budget), size));
+                                                                 detail::scope_at_once(policy.budget), size));
   auto const bound = static_cast<std::size_t>(in.lanes.bound);
   auto const segments = static_cast<std::size_t>(kvpolicy::segments(turn.lanes, policy.score.decides));
   auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, turn.lanes, in.shape));
@@ -87,6 +87,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
               sizeof(apply_stats) + detail::counted_rows_bytes(in, [&](auto const& visit) {
                 detail::visit_kinds_of_rows_of_scorer(policy.score, visit);
               });
+  if (detail::is_allotted(policy.budget)) made.plan += static_cast<std::size_t>(in.lanes.size()) * sizeof(int);
   made.state = detail::column_bytes(recorders_of(policy.score), in, 0);
   made.scratch = std::max({detail::scratch_to_observe<backend>(recorders_of(policy.score), in.shape, in.lanes),
                            detail::scratch_to_decide<backend>(policy, in.shape, turn.lanes),
@@ -197,7 +198,8 @@ template <executor Executor, entry_decision Policy>
            .count = keep.seen[segment],
            .position = keep.lanes.position.row(this_lane)[ordinal]};
   shape const model{of.lanes().layer_end, of.lanes().heads, of.lanes().heads, 1};
-  at.budget = detail::in_entries(policy.budget, model, of.entry_bytes())(at.lane, at.count);
+  at.budget = of.allots() ? *of.shares().row(at.lane)
+                          : detail::in_entries(policy.budget, model, of.entry_bytes())(at.lane, at.count);
   return detail::forces_of(policy.score)(at) || policy.protect(at);
 }
 

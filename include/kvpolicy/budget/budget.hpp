@@ -18,6 +18,10 @@ namespace KVPOLICY_NAMESPACE {
 /// - `floor(budget)`: the number of entries that each lane of a pool is guaranteed, given the lane's own budget.
 /// - `in_entries(shape, entry_bytes)`: the budget in entries, given the size of one entry of one lane. A budget in
 ///   bytes has it.
+/// - `allot(exec, in, scores, shares)`: writes the number of entries that each lane may keep to `shares`, a
+///   `by_lane<int>`. A budget that depends on what is there has it; `in` are the signals of the decision. The decision
+///   then does not call the budget for a number. Scores are written already, unless the scorer ranks candidates.
+/// - `compares_layers()`: true if a lane's share depends on lanes of other layers, so that all layers decide at once.
 template <class B>
 concept budget = std::regular<B> && requires(B const& b, lane this_lane, int count) {
   { b(this_lane, count) } -> std::same_as<int>;
@@ -40,6 +44,7 @@ using budget_hooks = part_hooks<
     optional_hook<hook::budget_floor, form_of_call<hook::budget_floor, B, exactly<int>, int>()>,
     optional_hook<hook::budget_in_entries,
                   form_of_call<hook::budget_in_entries, B, a_budget, shape const&, std::int64_t>()>,
+    optional_hook<hook::budget_allot, form_of_function<hook::budget_allot, B>()>,
     optional_hook<hook::budget_check, form_of_call<hook::budget_check, B, anything, char const*>()>>;
 
 template <class Budget>

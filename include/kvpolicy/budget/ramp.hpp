@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <kvpolicy/budget/budget.hpp>
+#include <kvpolicy/budget/largest_remainder.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -43,14 +44,7 @@ struct layer_ramp {
     if (layers <= 1) return tokens > seen ? tokens : seen;
     line const ramp(static_cast<double>(tokens - seen > 0 ? tokens - seen : 0), beta, count - seen);
     auto const share = [&](int of) { return tokens < seen ? seen : seen + ramp.at(of, layers); };
-    std::int64_t rest = std::int64_t{layers} * tokens;
-    for (int l = 0; l < layers; ++l) rest -= whole(share(l));
-    std::int64_t const mine = remainder(share(layer));
-    for (int l = 0; l < layers; ++l) {  // a larger remainder goes first, and of equal ones the lower layer
-      std::int64_t const other = remainder(share(l));
-      rest -= other > mine || (other == mine && l < layer) ? 1 : 0;
-    }
-    return whole(share(layer)) + (rest > 0 ? 1 : 0);
+    return detail::by_largest_remainder(layer, layers, std::int64_t{layers} * tokens, share);
   }
 
   friend bool operator==(layer_ramp const&, layer_ramp const&) = default;
@@ -70,13 +64,6 @@ struct layer_ramp {
       return of > 1 ? high - layer * (high - low) / (of - 1) : high;
     }
   };
-
-  KVPOLICY_HD static constexpr int whole(double share) { return static_cast<int>(share + 1e-9); }
-  /// The fraction of a share, in units of 1e-9.
-  KVPOLICY_HD static constexpr std::int64_t remainder(double share) {
-    double const part = share - whole(share);
-    return static_cast<std::int64_t>(1e9 * (part > 0 ? part : 0) + 0.5);
-  }
 
   /// Rounds halves to even numbers, as Python does.
   KVPOLICY_HD static constexpr int nearest(double share) {

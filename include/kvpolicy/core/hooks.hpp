@@ -95,6 +95,7 @@ KVPOLICY_HOOK(budget_call, "budget", operator(), void operator()(), "a decision 
 KVPOLICY_HOOK(budget_scope_of, "budget", scope, int scope, "a decision calls the hook `scope() const`, which returns a kvpolicy::budget_scope")
 KVPOLICY_HOOK(budget_floor, "budget", floor, int floor, "a decision calls the hook `floor(int) const`, which returns an int")
 KVPOLICY_HOOK(budget_in_entries, "budget", in_entries, int in_entries, "a decision calls the hook `in_entries(kvpolicy::shape const&, std::int64_t) const`, which returns a budget")
+KVPOLICY_HOOK(budget_allot, "budget", allot, int allot, "a decision calls the hook `allot(exec, in, kvpolicy::score_view const&, kvpolicy::by_lane<int> const&) const`")
 KVPOLICY_HOOK(budget_check, "budget", check, int check, "every call calls the hook `check(char const*) const`")
 
 KVPOLICY_HOOK(protection_call, "protection", operator(), void operator()(), "a decision calls `operator()(kvpolicy::entry) const`, which returns a bool")

@@ -6,6 +6,8 @@
 #include <kvpolicy/core/row_counts.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/turns.hpp>
+#include <optional>
+#include <utility>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -62,6 +64,15 @@ class plan {
 
   /// Memory for the rows of a forward that count.
   [[nodiscard]] detail::row_counts<Executor>& counted() { return counted_; }
+  /// Makes room for a number of each lane, for a budget that allots shares.
+  void add_shares(Executor& exec) { shares_.emplace(exec, static_cast<std::size_t>(lanes_.size())); }
+  [[nodiscard]] bool allots() const { return shares_.has_value(); }
+  /// The entries that each lane may keep, as the latest decision's budget allotted them; null if budgets are numbers.
+  [[nodiscard]] by_lane<int> shares() { return shares_ ? by_lanes(shares_->data()) : by_lane<int>{}; }
+  [[nodiscard]] by_lane<int const> shares() const {
+    return shares_ ? by_lanes(std::as_const(*shares_).data()) : by_lane<int const>{};
+  }
+
   /// Memory for the sums over the turns of an `evict`.
   [[nodiscard]] kvpolicy::report* total() { return total_.data(); }
   [[nodiscard]] apply_stats* turn_stats() { return turn_stats_.data(); }
@@ -113,6 +124,14 @@ class plan {
  private:
   enum class status { empty, deciding, decided };
 
+  /// A table with one number for each lane of the batch.
+  template <class T>
+  [[nodiscard]] by_lane<T> by_lanes(T* first) const {
+    std::int64_t const heads = lanes_.heads;
+    std::int64_t const sequence = heads * lanes_.layers();
+    return {first - lanes_.sequence_begin * sequence - lanes_.layer_begin * heads, sequence, heads, 1};
+  }
+
   template <class T>
   using buffer = typename Executor::template buffer<T>;
 
@@ -126,6 +145,7 @@ class plan {
   buffer<kvpolicy::report> report_;
   buffer<kvpolicy::report> total_;  ///< of the turns of an `evict`
   buffer<apply_stats> turn_stats_;  ///< of one turn
+  std::optional<buffer<int>> shares_;
   detail::row_counts<Executor> counted_;
   kvpolicy::lanes lanes_;
   granularity decides_;

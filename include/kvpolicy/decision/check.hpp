@@ -77,8 +77,11 @@ void check_plan(char const* call, Executor const& exec, Policy const& policy, la
       });
   expects(spare_rows(policy.score, batch, model) <= into.spare_rows(), call, "plan",
           "without the spare rows that this policy needs", "make_plan makes it for the policy that decides");
+  expects(!is_allotted(policy.budget) || into.allots(), call, "plan", "without room for shares",
+          "make_plan makes it for the policy that decides");
   budget_scope const scope = scope_of(policy.budget);
-  expects(scope != budget_scope::global || batch.layers() == model.layers, call, "signals.lanes.layers", batch.layers(),
+  expects(scope_at_once(policy.budget) != budget_scope::global || batch.layers() == model.layers, call,
+          "signals.lanes.layers", batch.layers(),
           [&] { return "all " + std::to_string(model.layers) + " layers share this budget"; });
   with_pick(pick_of(policy), [&]<class Pick>(Pick const&) {
     if constexpr (std::same_as<Pick, lowest_one>) {

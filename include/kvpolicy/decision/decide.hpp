@@ -37,6 +37,7 @@ bool drops_lowest_one(Policy const& policy) {
 template <class Policy, class Bag>
 bool decides_by_entry(score_view const& scores) {
   return std::same_as<decltype(pick_of(std::declval<Policy const&>())), lowest_one> &&
+         !allots<std::remove_cvref_t<decltype(std::declval<Policy const&>().budget)>> &&
          scores_by_entry<score_of<Policy>, Bag> && scores.decides == granularity::lane &&
          scores.lanes.order.data != nullptr;
 }
@@ -83,7 +84,9 @@ void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals
   bool const by_entry = decides_by_entry<Policy, Bag>(scores);
   bool const ranks = ranks_candidates_of(policy.score);
   if (!ranks && !by_entry) policy.score.score(exec, all_signals, scores);
-  with_rule(policy, all_signals, model, into.entry_bytes(), [&](auto const& rule) {
+  auto const limit =
+      allotted(exec, in_entries(policy.budget, model, into.entry_bytes()), all_signals, scores, into.shares());
+  with_rule(policy, all_signals, limit, [&](auto const& rule) {
     if constexpr (may_rank_candidates<score_type>) {
       if (ranks) {
         ops::map(exec, scores, zero_if_candidate{rule});
@@ -149,7 +152,8 @@ void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, s
 ///
 ///     if (kv::due(policy, cache)) kv::decide(...), kv::apply(...);
 ///
-/// A pick by threshold, and lanes that share a budget, are always due: only `decide` can tell. Counts must be in memory
+/// A pick by threshold, lanes that share a budget, and a budget that allots shares are always due: only `decide` can
+/// tell. Counts must be in memory
 /// that the host can read.
 /// - cost: reads each count once.
 template <entry_decision Policy>
@@ -158,7 +162,8 @@ template <entry_decision Policy>
   detail::check_lanes("due", in.lanes, in.shape);
   bool by_threshold = false;
   detail::with_pick(detail::pick_of(policy), [&]<class Pick>(Pick const&) { by_threshold = threshold<Pick>; });
-  if (by_threshold || detail::scope_of(policy.budget) != budget_scope::lane) return true;
+  bool const alone = detail::scope_of(policy.budget) == budget_scope::lane && !detail::is_allotted(policy.budget);
+  if (by_threshold || !alone) return true;
   auto const limit = detail::in_entries(policy.budget, in.shape, entry_bytes(in));
   auto const when = detail::trigger_of(policy);
   for (int i = 0; i < in.lanes.size(); ++i) {

@@ -43,14 +43,15 @@ template <executor Executor, class Policy>
 ///   scratch memory is reserved now. Later calls then allocate nothing while no count exceeds the bound; `apply` with
 ///   an applier that was not listed here reserves its scratch at the call.
 /// - throws: as `make_state`.
-/// - memory: 8 bytes x segments x bound, and 4 bytes x bound for each row that the scorer needs beside its scores.
+/// - memory: 8 bytes x segments x bound, and 4 bytes x bound for each row that the scorer needs beside its scores; 4
+///   bytes x lanes if the budget allots shares.
 template <executor Executor, entry_decision Policy, class... Appliers>
 [[nodiscard]] plan<Executor> make_plan(Executor& exec, Policy const& policy, cache const& in, at_once const& size,
                                        Appliers const&...) {
   using backend = typename Executor::backend;
   detail::check_batch("make_plan", exec, policy, in);
   auto const most =
-      detail::largest_turn("make_plan", in.lanes, policy.score.decides, detail::scope_of(policy.budget), size);
+      detail::largest_turn("make_plan", in.lanes, policy.score.decides, detail::scope_at_once(policy.budget), size);
   cache turn = in;
   turn.lanes = detail::first_turn(in.lanes, most);
   exec.reserve(detail::scratch_to_decide<backend>(policy, in.shape, turn.lanes));
@@ -59,6 +60,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
                       entry_bytes(in), most);
   detail::visit_kinds_of_rows_of_scorer(
       policy.score, [&](int kind) { made.counted().add(exec, kind, in.lanes.sequences, in.lanes.bound); });
+  if (detail::is_allotted(policy.budget)) made.add_shares(exec);
   return made;
 }
 /// The same for the whole batch at once.

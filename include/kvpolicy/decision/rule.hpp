@@ -1,6 +1,7 @@
 // The parts of a policy as one value, the rule, which verbs call for every entry.
 #pragma once
 
+#include <kvpolicy/budget/allot.hpp>
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/budget/pick.hpp>
 #include <kvpolicy/core/observed.hpp>
@@ -107,10 +108,21 @@ constexpr auto with_own_trigger(Score const& score, Visit const& visit, Otherwis
   }
 }
 
+/// A trigger as a decision copies it. One that is chosen at run time has `compiled()`.
+template <class Trigger>
+constexpr auto compiled_trigger(Trigger const& from) {
+  if constexpr (requires { from.compiled(); }) {
+    return from.compiled();
+  } else {
+    return from;
+  }
+}
+
 template <class Policy>
 constexpr auto trigger_of(Policy const& policy) {
+  auto const of_policy = compiled_trigger(policy.trigger);
   return with_own_trigger(
-      policy.score, [&](auto const& own) { return both_trigger{policy.trigger, own}; }, policy.trigger);
+      policy.score, [&](auto const& own) { return both_trigger{of_policy, compiled_trigger(own)}; }, of_policy);
 }
 
 /// Calls `visit` with the protection that a decision calls for every entry. A protection that is chosen at run time
@@ -145,14 +157,12 @@ void with_forced(Policy const& policy, Bag const& in, Visit const& visit) {
   }
 }
 
-/// Calls visit(rule) with the rule of a policy. `entry_bytes` is the size of one entry of one lane, by which a budget
-/// in bytes is divided.
-template <class Policy, class Bag, class Visit>
-void with_rule(Policy const& policy, Bag const& in, shape const& model, std::int64_t entry_bytes, Visit const& visit) {
+/// Calls visit(rule) with the rule of a policy. `limit` is its budget in entries.
+template <class Policy, class Bag, class Budget, class Visit>
+void with_rule(Policy const& policy, Bag const& in, Budget const& limit, Visit const& visit) {
   with_pick(pick_of(policy), [&](auto const& pick) {
     with_forced(policy, in, [&](auto const& forced, auto const& protect) {
-      visit(decision_rule{forced, protect, in_entries(policy.budget, model, entry_bytes), trigger_of(policy), pick,
-                          observed_by(policy.score, in)});
+      visit(decision_rule{forced, protect, limit, trigger_of(policy), pick, observed_by(policy.score, in)});
     });
   });
 }

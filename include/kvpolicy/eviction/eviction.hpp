@@ -39,8 +39,8 @@ template <class Score, class Protect, class... Others>
     if (own && limit.find("scope=") == std::string::npos) limit.insert(limit.size() - 1, ", scope=lane");
   }
   text += " | " + limit;
-  detail::with_pick(policy.pick, [&]<class Pick>(Pick const& pick) {
-    if (!std::same_as<Pick, top>) text += " | " + to_string(pick);
+  detail::with_pick(policy.pick, [&]<class Pick>(Pick const&) {
+    if (!std::same_as<Pick, top>) text += " | " + to_string(policy.pick);
   });
   using trigger_type = std::remove_cvref_t<decltype(policy.trigger)>;
   constexpr bool usual = std::same_as<trigger_type, over_budget> || detail::erased<trigger_type>;

@@ -106,7 +106,7 @@ struct layers_argument {
 /// Reads an admission by a scorer from the parts of its section.
 template <executor Executor>
 basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts,
-                                             basic_any_scorer<Executor> const& score) {
+                                             basic_any_scorer<Executor> const& score, known_parts const& known) {
   basic_any_admission<Executor> made(score);
   spec_part const& scorer = parts.front();
   if (score.ranks())
@@ -126,10 +126,10 @@ basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts
     } else if (from.name == "cap") {
       once(cap, from);
       made.cap = read_part<count_argument>(from, {made.cap}).tokens;
-    } else if (!add_protection(made.protect, from)) {
-      refuse_spec(from.column, from.name,
-                  accepted("an admission has the parts",
-                           {"at_least", "window", "cap", "sinks", "recent", "span", "safe", "everything"}, from.name));
+    } else if (!add_protection(made.protect, from, known)) {
+      std::vector<std::string> names{"at_least", "window", "cap", "sinks", "recent", "span", "safe", "everything"};
+      for (auto const& each : known.protections) names.push_back(each.first);
+      refuse_spec(from.column, from.name, accepted("an admission has the parts", names, from.name));
     }
   }
   check_parsed(made, scorer.column);
@@ -156,28 +156,29 @@ inline void move_page(std::vector<spec_part>& parts) {
 /// Reads a selection by a scorer from the parts of its section.
 template <executor Executor>
 basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts,
-                                             basic_any_page_scorer<Executor> const& score) {
+                                             basic_any_page_scorer<Executor> const& score, known_parts const& known) {
   basic_any_selection<Executor> made(score);
   int budget = 0;
   int dense = 0;
   int pick = 0;
   for (std::size_t i = 1; i < parts.size(); ++i) {
     spec_part const& from = parts[i];
-    if (from.name == "budget" || from.name == unlimited::name) {
+    if (read_limit(made.budget, from, known)) {
       once(budget, from);
-      made.budget = from.name == "budget" ? read_budget(from) : any_budget(read_part<unlimited>(from));
     } else if (from.name == "dense") {
       once(dense, from);
       made.dense_layers = read_part<layers_argument>(from, {made.dense_layers}).layers;
     } else if (from.name == at_least::name) {
       once(pick, from);
       made.pick = read_part<at_least>(from, {.unbounded = true});
-    } else if (!add_protection(made.protect, from)) {
-      refuse_spec(from.column, from.name,
-                  accepted("a selection has the parts",
-                           {"page", "budget", "unlimited", "dense", "at_least", "sinks", "recent", "span", "safe",
-                            "everything"},
-                           from.name));
+    } else if (read_own(known.picks, from, made.pick)) {
+      once(pick, from);
+    } else if (!add_protection(made.protect, from, {})) {
+      std::vector<std::string> names{"page",  "budget", "unlimited", "dense", "at_least",
+                                     "sinks", "recent", "span",      "safe",  "everything"};
+      for (auto const& each : known.budgets) names.push_back(each.first);
+      for (auto const& each : known.picks) names.push_back(each.first);
+      refuse_spec(from.column, from.name, accepted("a selection has the parts", names, from.name));
     }
   }
   if (pick != 0 && budget != 0 && made.budget.of != any_budget::amount::unlimited) {

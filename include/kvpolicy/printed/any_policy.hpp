@@ -6,6 +6,7 @@
 #include <kvpolicy/eviction/eviction.hpp>
 #include <kvpolicy/ops/host/argmin.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/map_lanes.hpp>
 #include <kvpolicy/ops/host/select_if.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/printed/any_scorer.hpp>
@@ -60,8 +61,7 @@ class basic_any_policy
  private:
   /// Of a scorer whose budgets are shared unless a spec says otherwise, a budget says that it is not.
   static any_budget said_by(basic_any_scorer<Executor> const& scorer, any_budget limit) {
-    bool const shares = limit.by == sharing::fixed && limit.of != any_budget::amount::unlimited;
-    limit.says_lane = scorer.shares().has_value() && shares && limit.shared_by == budget_scope::lane;
+    limit.says_lane = scorer.shares().has_value() && detail::may_share(limit) && limit.shared_by == budget_scope::lane;
     return limit;
   }
 };

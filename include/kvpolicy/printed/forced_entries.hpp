@@ -78,6 +78,7 @@ struct forced_entries {
   any_protection::part span[any_protection::most + 1] = {};  ///< one of the scorer, and those of a policy
   intent_kv::prefix_and_span turn{};
   own_protection<Host> own{};
+  any_protection const* of_program = nullptr;  ///< a policy's protection that has parts of a program's own
 
   forced_entries() = default;
   forced_entries(nothing) {}
@@ -101,23 +102,28 @@ struct forced_entries {
       if (at.position >= span[i].first && at.position < span[i].second) return true;
     }
     if (has_turn && turn(at)) return true;
-    if constexpr (Host) return own.there() && own(at);
+    if constexpr (Host) {
+      if (own.there() && own(at)) return true;
+      return of_program != nullptr && of_program->own_protects(at);
+    }
     return false;
   }
 
-  /// These entries and those of a protection. What is forced itself has at most one span.
+  /// These entries and those of a protection, which must outlive the result. What is forced itself has at most one
+  /// span.
   [[nodiscard]] forced_entries joined(any_protection const& more) const {
     any_protection::ends_and_spans const all = more.compiled();
     forced_entries made = *this;
     if (all.both.sinks > made.ends.sinks) made.ends.sinks = all.both.sinks;
     if (all.both.recent > made.ends.recent) made.ends.recent = all.both.recent;
     for (int i = 0; i < all.count; ++i) made.span[made.spans++] = all.spans[i];
+    if (!more.own.empty()) made.of_program = &more;
     return made;
   }
   /// Calls visit with the cheapest protection that is equivalent.
   template <class Visit>
   void pick(Visit const& visit) const {
-    if (spans == 0 && !has_turn && !own.there()) return visit(ends);
+    if (spans == 0 && !has_turn && !own.there() && of_program == nullptr) return visit(ends);
     visit(*this);
   }
 };

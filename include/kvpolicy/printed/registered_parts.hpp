@@ -50,6 +50,7 @@ class registered_parts {
   list_of<make_scorer> admitting;  ///< of admissions only
   list_of<make_page_scorer> pages;
   std::vector<std::pair<std::string, make_stage>> stages;
+  known_parts others;  ///< the names of the stages, and parts of a program's own
   std::map<std::string, by_lane<int const>> shares;
   std::map<std::string, by_lane<float const>> heads;
 
@@ -63,6 +64,8 @@ class registered_parts {
     for (auto const& each : admitting) expect(each.info.name, "scorer");
     for (auto const& each : pages) expect(each.info.name, "scorer");
     for (auto const& each : stages) expect(each.first, "stage");
+    for (auto const& each : others.names()) expect(each, "part");
+    for (auto const& each : part_names()) expect(each, "part");
   }
 
   /// The scorer that a part names, among some lists.
@@ -139,10 +142,11 @@ class registered_parts {
         },
         stage.own);
   }
-  [[nodiscard]] std::vector<std::string> stage_names() const {
-    std::vector<std::string> names;
-    for (auto const& each : stages) names.push_back(each.first);
-    return names;
+  /// Adds a part of a program's own.
+  template <class Any, class Own, class Part>
+  void add_own(parts_of_program<Any>& to, Part const& defaults) {
+    expect_new(Part::name);
+    to.emplace_back(Part::name, [defaults](spec_part const& from) { return Any(Own(read_part(from, defaults))); });
   }
 
   template <class Table>

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/printed/any_admission.hpp>
 #include <kvpolicy/printed/any_policy.hpp>
+#include <kvpolicy/printed/own_parts.hpp>
 #include <kvpolicy/printed/registered_parts.hpp>
 #include <kvpolicy/printed/systems.hpp>
 #include <kvpolicy/scorers/carried.hpp>
@@ -28,8 +29,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A registry of the parts of specs by name: scorers of entries and of pages, stages, systems and tables. It is a plain
-/// value: copy the shipped one, and add a part of your own in one line.
+/// A registry of the parts of specs by name: scorers of entries and of pages, stages, systems, protections, budgets,
+/// picks, triggers and tables. It is a plain value: copy the shipped one, and add a part of your own in one line.
 ///
 ///     auto mine = kv::shipped();
 ///     mine.add(value_aware{});
@@ -118,12 +119,31 @@ class basic_registry {
   template <template <class> class Stage, class Inner>
   basic_registry& add_stage(Stage<Inner> const& defaults) {
     parts_.expect_new(Stage<Inner>::name);
+    parts_.others.stages.emplace_back(Stage<Inner>::name);
     parts_.stages.emplace_back(Stage<Inner>::name, [defaults](any_entry_scorer const& inner, spec_part const& from) {
       Stage<any_entry_scorer> made = defaults.around(inner);
       detail::set_fields(made, from);
       detail::check_parsed(made, from.column);
       return any_entry_scorer(made);
     });
+    return *this;
+  }
+
+  /// Adds a protection, a budget, a pick by threshold or a trigger of a program's own under its `name`. A spec sets its
+  /// fields by the names in `fields()`. It is called on the host.
+  ///
+  ///     mine.add(every_nth{.n = 8});  // "knorm | every_nth(8) | budget(256)"
+  /// - throws: `invalid_argument` if there is a part of that name.
+  template <class Part>
+    requires(protection<Part> || budget<Part> || threshold<Part> || trigger<Part>) && described<Part> &&
+            detail::reads_on_host<typename Executor::backend>
+  basic_registry& add(Part const& defaults) {
+    detail::known_parts& to = parts_.others;
+    if constexpr (protection<Part>)
+      parts_.template add_own<any_protection, detail::own_protected>(to.protections, defaults);
+    if constexpr (budget<Part>) parts_.template add_own<any_budget, detail::own_budget>(to.budgets, defaults);
+    if constexpr (threshold<Part>) parts_.template add_own<any_pick, detail::own_pick>(to.picks, defaults);
+    if constexpr (trigger<Part>) parts_.template add_own<any_trigger, detail::own_trigger>(to.triggers, defaults);
     return *this;
   }
 
@@ -164,7 +184,7 @@ class basic_registry {
   /// The eviction that the parts of a section describe.
   [[nodiscard]] policy eviction_of(std::vector<spec_part> const& spec) const {
     auto const& found = parts_.find("a policy", spec.front(), parts_.scorers);
-    spec_parts with = detail::read_parts(spec, parts_.stage_names());
+    spec_parts with = detail::read_parts(spec, parts_.others);
     any_entry_scorer score = found.make(spec.front(), with, parts_);
     for (spec_stage const& each : with.stages) score = parts_.apply(each, score);
     return composed(score, with);
@@ -174,13 +194,13 @@ class basic_registry {
     spec_part const& from = spec.front();
     spec_parts none;
     auto const& found = parts_.find("an admission", from, parts_.admitting, parts_.scorers);
-    return detail::read_admission(spec, found.make(from, none, parts_));
+    return detail::read_admission(spec, found.make(from, none, parts_), parts_.others);
   }
   /// The selection that the parts of a section describe.
   [[nodiscard]] basic_any_selection<Executor> selection_of(std::vector<spec_part> spec) const {
     detail::move_page(spec);
     auto const& found = parts_.find("a selection", spec.front(), parts_.pages);
-    return detail::read_selection(spec, found.make(spec.front(), parts_));
+    return detail::read_selection(spec, found.make(spec.front(), parts_), parts_.others);
   }
 
  private:
@@ -193,9 +213,9 @@ class basic_registry {
     any_budget limit = with.limit;
     forced_ends const ends = score.forces().ends;
     bool const keeps_all = ends.recent == 0x7FFFFFFF;
-    bool const picks_alone = with.pick.what == any_pick::kind::at_least;
+    bool const picks_alone = with.pick.by_threshold();
     if (picks_alone && with.limited && limit.of != any_budget::amount::unlimited) {
-      detail::refuse_spec(with.budget_column, "budget", "at_least keeps however many entries there are");
+      detail::refuse_spec(with.budget_column, "budget", name_of(with.pick) + " keeps however many entries there are");
     }
     if (score.puts_first() && with.pick.what != any_pick::kind::top) {
       spec_stage const* const first = with.stage("put_first");
@@ -203,12 +223,15 @@ class basic_registry {
                           name_of(with.pick) + " has no places");
     }
     if ((keeps_all || picks_alone) && !with.limited) limit = unlimited{};
-    if (limit.by != sharing::fixed && score.decides == granularity::token) {
+    if (limit.differs_by_layer() && score.decides == granularity::token) {
       detail::refuse_spec(with.budget_column, to_string(limit.by), "layers that decide together have one budget");
     }
     if (limit.by == sharing::table) limit.in_table = parts_.find_table(parts_.shares, limit.table, with.budget_column);
+    if (limit.by == sharing::importance) {
+      limit.weights = parts_.find_table(parts_.heads, limit.table, with.budget_column);
+    }
     if (limit.by == sharing::ramp && !keeps_all && ends.sinks == 0) limit.shares.window = ends.recent;
-    bool const shares = limit.by == sharing::fixed && limit.of != any_budget::amount::unlimited;
+    bool const shares = detail::may_share(limit);
     if (auto const pools = score.shares(); pools && shares && !with.scoped) limit.shared_by = *pools;
     policy made(score, with.protect, limit, with.pick, with.trigger);
     made.when = with.when.value_or(made.when);

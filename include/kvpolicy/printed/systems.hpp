@@ -95,7 +95,7 @@ struct sir_llm {
   }
   [[nodiscard]] constexpr carried scorer() const { return {of, decay}; }
   void join(spec_parts& parts) const {
-    parts.protect.add(any_protection(kvpolicy::sinks{sinks}).parts[0]);
+    parts.protect.add(kvpolicy::sinks{sinks});
     parts.add(put_first<full>{{}, entropy, 0, rest_order::recency, 42});
     parts.add(reduce_lanes<full>{{}, granularity::token, reduction::max});
   }
@@ -155,7 +155,7 @@ struct locret {
     expects(local >= 0, call, "locret.local", local, "a count cannot be negative");
   }
   [[nodiscard]] constexpr carried scorer() const { return {of, 1}; }
-  void join(spec_parts& parts) const { parts.protect.add(any_protection(recent{stabilizers}).parts[0]); }
+  void join(spec_parts& parts) const { parts.protect.add(recent{stabilizers}); }
 
   friend bool operator==(locret const&, locret const&) = default;
 };

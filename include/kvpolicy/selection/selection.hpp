@@ -47,8 +47,8 @@ template <class Score, class Budget, class Protect, class Pick>
   std::string const kept = to_string(policy.protect);
   if (!std::same_as<Protect, nothing> && !kept.empty()) text += " | " + kept;
   text.append(" | ").append(to_string(policy.budget));
-  detail::with_pick(policy.pick, [&]<class One>(One const& pick) {
-    if (!std::same_as<One, top>) text += " | " + to_string(pick);
+  detail::with_pick(policy.pick, [&]<class One>(One const&) {
+    if (!std::same_as<One, top>) text += " | " + to_string(policy.pick);
   });
   return text.append(" | dense(").append(to_string(policy.dense_layers)).append(")");
 }

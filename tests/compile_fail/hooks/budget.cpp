@@ -41,6 +41,8 @@ namespace kv = kvpolicy;
 //   this budget's member `in_entries` takes other parameters, or is not public, but ... `in_entries(kvpolicy::shape const&
 // form MEMBER: int in_entries(kv::shape const&, std::int64_t) const { return 1; }
 //   this budget's member `in_entries` has another type, or returns one, but ... which returns a budget
+// form MEMBER: int allot = 1;
+//   this budget's member `allot` is a data member, but a decision calls the hook `allot(exec, in, kvpolicy::score_view
 // form MEMBER: void check(char const*) {}
 //   this budget's member `check` is not const, but ... `check(char const*) const`
 // form MEMBER: bool check = true;

@@ -68,7 +68,21 @@ struct my_signal {
   SIGNAL
 };
 
+// form ALLOT: void allot(auto&, auto const&, kv::score_view const&, kv::by_lane<int> const&) {}
+//   this budget's member `allot` is not const, but a decision calls the hook `allot(exec, in, kvpolicy::score_view
+// form ALLOT: void allot(auto&, auto const&) const {}
+//   this budget's member `allot` takes other parameters, or is not public, but a decision calls the hook `allot(exec,
+#ifndef ALLOT
+#define ALLOT \
+  void allot(auto&, auto const&, kv::score_view const&, kv::by_lane<int> const&) const {}
+#endif
+struct my_budget {
+  int operator()(kv::lane, int) const { return 4; }
+  ALLOT
+  friend bool operator==(my_budget const&, my_budget const&) = default;
+};
+
 void decide_once(no_executor& exec, kv::cache const& cache, kv::state<no_executor> const& state,
                  kv::plan<no_executor>& plan) {
-  kv::decide(exec, kv::eviction{.score = mine{}}, kv::signals{cache.lanes, my_signal{}}, state, plan);
+  kv::decide(exec, kv::eviction{.score = mine{}, .budget = my_budget{}}, kv::signals{cache.lanes, my_signal{}}, state, plan);
 }

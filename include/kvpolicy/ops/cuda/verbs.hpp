@@ -22,6 +22,7 @@
 #include <kvpolicy/ops/cuda/lists.hpp>
 #include <kvpolicy/ops/cuda/lists_check.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>
+#include <kvpolicy/ops/cuda/map_lanes.hpp>
 #include <kvpolicy/ops/cuda/masks.hpp>
 #include <kvpolicy/ops/cuda/page_bounds.hpp>
 #include <kvpolicy/ops/cuda/page_scores.hpp>

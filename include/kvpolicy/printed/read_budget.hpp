@@ -1,0 +1,114 @@
+// How the budget of a spec is read.
+#pragma once
+
+#include <kvpolicy/printed/known_parts.hpp>
+#include <kvpolicy/printed/spec.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The arguments of `budget` in a spec.
+struct budget_arguments {
+  int tokens = -1;
+  double drop = -1;
+  std::int64_t bytes = -1;
+  budget_scope scope = budget_scope::lane;
+  double floor = 0;
+  int floor_tokens = 0;
+  rounding round = rounding::exact;
+  sharing by = sharing::fixed;
+  double beta = 20;
+  ramp_rule rule = ramp_rule::exact;
+  label table{};
+  int least = 32;
+  double cap = 3;
+  static constexpr auto fields() {
+    return std::tuple{field{"tokens", &budget_arguments::tokens},
+                      field{"ratio", &budget_arguments::drop},
+                      field{"bytes", &budget_arguments::bytes},
+                      field{"scope", &budget_arguments::scope},
+                      field{"floor", &budget_arguments::floor},
+                      field{"rounding", &budget_arguments::round},
+                      field{"by", &budget_arguments::by},
+                      field{"beta", &budget_arguments::beta},
+                      field{"rule", &budget_arguments::rule},
+                      field{"table", &budget_arguments::table},
+                      field{"floor_tokens", &budget_arguments::floor_tokens},
+                      field{"least", &budget_arguments::least},
+                      field{"cap", &budget_arguments::cap}};
+  }
+};
+
+inline void expect_no_argument(spec_part const& from, std::string_view name, char const* why) {
+  for (auto const& each : from.arguments) {
+    if (each.name == name) refuse_spec(each.name_column, each.name, why);
+  }
+}
+
+inline any_budget read_budget(spec_part const& from) {
+  budget_arguments with;
+  set_fields(with, from);
+  if (with.by != sharing::ramp) {
+    expect_no_argument(from, "beta", "only by=ramp has it");
+    expect_no_argument(from, "rule", "only by=ramp has it");
+  }
+  if (with.by != sharing::importance) {
+    expect_no_argument(from, "least", "only by=importance has it");
+    expect_no_argument(from, "cap", "only by=importance has it");
+    if (with.by != sharing::table) expect_no_argument(from, "table", "only by=table and by=importance have it");
+  }
+  if (with.by != sharing::fixed && with.scope != budget_scope::lane) {
+    refuse_spec(from.column, from.name, "only lanes that share with nobody have shares that differ");
+  }
+  if (with.by == sharing::seen && with.drop == -1) {
+    refuse_spec(from.column, from.name, "by=seen counts a part of the tokens: budget(ratio=0.5, by=seen)");
+  }
+  int const amounts = (with.tokens != -1) + (with.drop != -1) + (with.bytes != -1);
+  if (amounts != 1) {
+    refuse_spec(from.column, from.name, "it says how much once: budget(1024), budget(ratio=0.5) or budget(bytes=N)");
+  }
+  any_budget made;
+  made.of = with.drop != -1    ? any_budget::amount::ratio
+            : with.bytes != -1 ? any_budget::amount::bytes
+                               : any_budget::amount::tokens;
+  made.tokens = with.tokens != -1 ? with.tokens : 0;
+  made.drop = with.drop != -1 ? with.drop : 0;
+  made.bytes = with.bytes != -1 ? with.bytes : 0;
+  made.shared_by = with.scope;
+  made.floor_part = with.floor;
+  made.floor_tokens = with.floor_tokens;
+  made.round = with.round;
+  made.by = with.by;
+  made.table = with.table;
+  made.shares.beta = with.beta;
+  made.shares.rule = with.rule;
+  made.least = with.least;
+  made.cap = with.cap;
+  check_parsed(made, from.column);
+  if (made.round != rounding::exact && made.of != any_budget::amount::ratio) {
+    refuse_spec(from.column, from.name, "only a ratio is rounded");
+  }
+  return made;
+}
+
+/// True if a budget says who shares it, by name or as its fourth value.
+inline bool says_scope(spec_part const& budget) {
+  for (std::size_t i = 0; i < budget.arguments.size(); ++i) {
+    std::string_view const name = budget.arguments[i].name;
+    if (name == "scope" || (name.empty() && i == 3)) return true;
+  }
+  return false;
+}
+
+/// Reads a budget. False if the part is none.
+inline bool read_limit(any_budget& to, spec_part const& from, known_parts const& known) {
+  if (from.name == any_budget::name) {
+    to = read_budget(from);
+  } else if (from.name == unlimited::name) {
+    to = read_part<unlimited>(from);
+  } else {
+    return read_own(known.budgets, from, to);
+  }
+  return true;
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,41 @@
+// Stage: an entry's score is the one that it had when the policy observed.
+#pragma once
+
+#include <kvpolicy/core/fields.hpp>
+#include <kvpolicy/ops/map.hpp>
+#include <kvpolicy/recorders/freeze.hpp>
+#include <kvpolicy/scorers/carried.hpp>
+#include <kvpolicy/scorers/concept.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+
+/// A scorer that runs in `observe`, where its signals are, and not in a decision: see `freeze`.
+///
+///     kv::eviction{.score = kv::frozen<kv::lookahead_kv>{{.recent = 8}, kv::freezing::highest}, ...}
+template <scorer Score>
+struct frozen {
+  Score score_of{};
+  freezing how = freezing::replace;
+
+  using wraps = Score;
+  using needs = kvpolicy::needs<frozen_score>;
+  static constexpr auto name = "frozen";
+  static constexpr auto fields() { return std::tuple{field{"how", &frozen::how}}; }
+  static constexpr granularity decides = granularity::lane;
+  static_assert(Score::decides == granularity::lane && !detail::ranks_candidates<Score>,
+                "kvpolicy: a frozen scorer scores each lane alone, before lanes are reduced and entries forced");
+
+  template <scorer Other>
+  [[nodiscard]] frozen<Other> around(Other const& other) const {
+    return {other, how};
+  }
+  [[nodiscard]] constexpr auto recorders() const { return std::tuple{freeze<Score>{score_of, how}}; }
+  [[nodiscard]] detail::copy_birth_score entry_scores(auto const& in) const {
+    return {in.template get<frozen_score>().score};
+  }
+  void score(auto& exec, auto const& in, score_view const& out) const { ops::map(exec, out, entry_scores(in)); }
+
+  friend bool operator==(frozen const&, frozen const&) = default;
+};
+
+}  // namespace KVPOLICY_NAMESPACE

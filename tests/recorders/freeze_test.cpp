@@ -1,0 +1,151 @@
+// Frozen scores: a scorer runs when the policy observes, and its numbers move with their entries.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <kvpolicy/kvpolicy.hpp>
+#include <map>
+#include <vector>
+
+#include "support/dice.hpp"
+#include "support/mock_batch.hpp"
+#include "support/mock_cache.hpp"
+#include "support/scores.hpp"
+
+namespace freeze_test {
+
+using namespace kvpolicy_test;
+
+/// Three query rows of four heads that belong to no token.
+struct outside_rows {
+  std::vector<float> rows;
+  explicit outside_rows(std::uint64_t seed) : rows(2 * 4 * 3 * 8) {
+    dice random(seed);
+    for (float& each : rows) each = static_cast<float>(random.below(33) - 16) / 8;
+  }
+  [[nodiscard]] kv::external_queries view() const {
+    kv::external_queries made;
+    made.base = reinterpret_cast<std::byte const*>(rows.data());
+    made.element = kv::codec::f32;
+    made.heads = 4;
+    made.rows = 3;
+    made.dims = 8;
+    made.row = 8 * sizeof(float);
+    made.head = 3 * made.row;
+    made.layer = 4 * made.head;
+    made.sequence = 2 * made.layer;
+    return made;
+  }
+};
+
+/// Two layers of two lanes of 20 entries with random keys.
+struct four_lanes {
+  mock_cache cache{{.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 24}};
+  kv::host_executor exec;
+  kv::cache view = cache.view();
+
+  four_lanes() {
+    dice random(5);
+    for (int i = 0; i < cache.lane_count(); ++i) {
+      std::vector<int> positions;
+      for (int e = 0; e < 20; ++e) positions.push_back(e);
+      cache.put(cache.lane_at(i), positions);
+      for (int e = 0; e < 20; ++e) {
+        std::vector<double> key(8);
+        for (double& each : key) each = random.below(64) / 16.0 - 2;
+        cache.write(of::keys, cache.lane_at(i), e, key);
+      }
+    }
+  }
+  /// The scores of a policy's decision with these signals, by the position of the entry, lane after lane.
+  template <class Policy, class Signals>
+  std::vector<std::map<int, float>> scores(Policy const& policy, Signals const& in,
+                                           kv::state<kv::host_executor> const& state) {
+    auto plan = kv::make_plan(exec, policy, view);
+    kv::decide(exec, policy, in, state, plan);
+    std::vector<std::map<int, float>> made;
+    for (int i = 0; i < view.lanes.size(); ++i) {
+      kv::lane const one = view.lanes.at(i);
+      auto& of = made.emplace_back();
+      for (int e = 0; e < view.lanes.committed(one); ++e) of[view.lanes.position.row(one)[e]] = plan.score(i, e);
+    }
+    return made;
+  }
+  [[nodiscard]] auto with(outside_rows const& rows) const {
+    return kv::signals{view.lanes, kv::keys_of(view), rows.view()};
+  }
+  /// What the scorer itself gives with some rows.
+  std::vector<std::map<int, float>> direct(outside_rows const& rows) {
+    kv::eviction const policy{.score = kv::lookahead_kv{.recent = 2}, .budget = kv::per_lane{8}};
+    auto const state = kv::make_state(exec, policy, view);
+    return scores(policy, with(rows), state);
+  }
+};
+
+TEST_SUITE("recorders/freeze") {
+  TEST_CASE("a decision reads the scores of the observe, and needs none of its signals") {
+    four_lanes lanes;
+    outside_rows const rows(1);
+    auto const expected = lanes.direct(rows);
+    kv::eviction const policy{.score = kv::frozen<kv::lookahead_kv>{{.recent = 2}}, .budget = kv::per_lane{8}};
+    auto state = kv::make_state(lanes.exec, policy, lanes.view);
+    kv::observe(lanes.exec, policy, lanes.with(rows), state);
+    CHECK(lanes.scores(policy, kv::signals{lanes.view.lanes}, state) == expected);
+    CHECK(kv::to_string(policy.score) ==
+          "lookahead_kv(recent=2, pool=none, rows=mean, group=mean) | frozen(how=replace)");
+
+    // What is kept has the same scores afterwards, and an entry that came later has 0.
+    auto plan = kv::make_plan(lanes.exec, policy, lanes.view, kv::compact{});
+    kv::decide(lanes.exec, policy, kv::signals{lanes.view.lanes}, state, plan);
+    kv::apply(lanes.exec, kv::compact{}, plan, lanes.view, state);
+    kv::append(lanes.exec, lanes.view, state, {.tokens = 1, .position = 20});
+    auto const later = lanes.scores(policy, kv::signals{lanes.view.lanes}, state);
+    for (std::size_t i = 0; i < later.size(); ++i) {
+      CHECK(later[i].size() == 9);
+      for (auto const& [position, score] : later[i]) CHECK(score == (position == 20 ? 0 : expected[i].at(position)));
+    }
+  }
+
+  TEST_CASE("scores of several observes are added, or the highest counts") {
+    four_lanes lanes;
+    outside_rows const first(1), second(2);
+    auto const a = lanes.direct(first);
+    auto const b = lanes.direct(second);
+    for (auto const how : {kv::freezing::replace, kv::freezing::add, kv::freezing::highest}) {
+      CAPTURE(kv::to_string(how));
+      kv::eviction const policy{.score = kv::frozen<kv::lookahead_kv>{{.recent = 2}, how}, .budget = kv::per_lane{8}};
+      auto state = kv::make_state(lanes.exec, policy, lanes.view);
+      kv::observe(lanes.exec, policy, lanes.with(first), state);
+      kv::observe(lanes.exec, policy, lanes.with(second), state);
+      auto const found = lanes.scores(policy, kv::signals{lanes.view.lanes}, state);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        for (auto const& [position, score] : found[i]) {
+          float const x = a[i].at(position);
+          float const y = b[i].at(position);
+          CHECK(score == (how == kv::freezing::replace ? y : how == kv::freezing::add ? x + y : std::max(x, y)));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("scores below 0, and of 0, are scores too") {
+    four_lanes lanes;
+    kv::eviction const direct{.score = kv::knorm{}, .budget = kv::per_lane{8}};
+    auto const none = kv::make_state(lanes.exec, direct, lanes.view);
+    kv::signals const in{lanes.view.lanes, kv::keys_of(lanes.view)};
+    lanes.cache.write(of::keys, lanes.cache.lane_at(1), 4, std::vector<double>(8, 0.0));
+    auto const expected = lanes.scores(direct, in, none);
+    kv::eviction const policy{.score = kv::frozen<kv::knorm>{{}, kv::freezing::highest}, .budget = kv::per_lane{8}};
+    auto state = kv::make_state(lanes.exec, policy, lanes.view);
+    kv::observe(lanes.exec, policy, in, state);
+    CHECK(lanes.scores(policy, kv::signals{lanes.view.lanes}, state) == expected);
+    // Longer keys have lower scores, so that the first ones stay.
+    for (int i = 0; i < lanes.cache.lane_count(); ++i) {
+      for (int e = 0; e < 20; ++e) lanes.cache.write(of::keys, lanes.cache.lane_at(i), e, std::vector<double>(8, 9.0));
+    }
+    kv::observe(lanes.exec, policy, in, state);
+    CHECK(lanes.scores(policy, kv::signals{lanes.view.lanes}, state) == expected);
+  }
+}
+
+}  // namespace freeze_test
