@@ -187,6 +187,16 @@ void count_pages(benchmark::State& state) {
        {touching::write, count.data(), 4 * lanes},
        {touching::write, position.data(), 4 * entries / 16}});
 }
+/// A part of the tokens that each sequence has had: the newest position of every lane.
+void map_lanes(benchmark::State& state) {
+  counted on(static_cast<int>(state.range(0)));
+  std::vector<int> shares(lanes);
+  kv::by_lane<int> const out{shares.data(), 0, 8, 1};
+  compare(
+      state, on, [] {}, [&] { kv::ops::map_lanes(on.exec, on.cache.lanes, kv::seen{.drop = 0.5}, out); },
+      [&] { return shares.back() == entries / 2; },
+      {on.counts(touching::read), {touching::write, shares.data(), 4 * lanes}});
+}
 void forget_bounds(benchmark::State& state) {
   counted on(static_cast<int>(state.range(0)));
   std::vector<int> known(lanes);
@@ -235,6 +245,7 @@ KVPOLICY_ROW(drop_listed);
 KVPOLICY_ROW(permute_columns);
 KVPOLICY_ROW(count_rows);
 KVPOLICY_ROW(count_pages);
+KVPOLICY_ROW(map_lanes);
 KVPOLICY_ROW(forget_bounds);
 KVPOLICY_ROW(all_reduce);
 KVPOLICY_ROW(copy_rows);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "admit.hpp"
 #include "go_through.hpp"
@@ -46,13 +47,56 @@ inline void replay_selection(options const& with, trace& of, any_selection const
   return by_importance ? table : std::string();
 }
 
+/// Where the prompt ends and the classes of tokens, by position, which the parts `prompt` and `marks` of a spec read.
+class token_tables {
+ public:
+  /// Gives a registry those that a spec reads, and refuses a spec that reads one that the trace does not have. They
+  /// must outlive the policy.
+  void join(registry& known, trace const& of, std::string const& spec) {
+    for (kv::spec_section const& each : kv::split_sections(spec)) {
+      for (kv::spec_part const& part : each.parts) {
+        if (part.name == kv::prompt::name) join_prompt(known, of);
+        if (part.name == kv::marks::name) join_classes(known, of);
+      }
+    }
+  }
+
+ private:
+  static void expect_host(std::string_view part) {
+    kv::expects(std::same_as<executor, kv::host_executor>, "kvreplay", "--spec", part,
+                "the tables of tokens are in the host's memory");
+  }
+  void join_prompt(registry& known, trace const& of) {
+    expect_host(kv::prompt::name);
+    if (of.prompt_end.empty()) refuse("prompt_end", "missing", "prompt protects by it");
+    int const entries = of.prompt_end.front();
+    prompt_end_ = entries == 0 ? 0 : of.positions[size(entries - 1)] + 1;
+    known.table("prompt_end", kv::by_lane<int const>{&prompt_end_});
+  }
+  void join_classes(registry& known, trace const& of) {
+    expect_host(kv::marks::name);
+    if (of.token_class.empty()) refuse("token_class", "missing", "marks protects by it");
+    if (of.positions.back() >= 2LL * of.entries() + (1 << 20)) {
+      refuse("positions", std::to_string(of.positions.back()), "a row of classes would be far longer than the trace");
+    }
+    classes_.assign(size(of.positions.back()) + 1, 0);
+    for (int e = 0; e < of.entries(); ++e) classes_[size(of.positions[size(e)])] = of.token_class[size(e)];
+    known.table("token_class", kv::by_lane<int const>{classes_.data()});
+  }
+
+  int prompt_end_ = 0;
+  std::vector<int> classes_;
+};
+
 inline void admit_by_spec(options const& with, trace& of, stopwatch& whole) {
   refuse_options(with, {});
   std::string const table = table_in(with.spec);
   std::optional<head_numbers> heads;
   if (!table.empty()) heads.emplace(of, table);
+  token_tables tokens;
   auto const policy_of = [&](std::vector<int> const& layers) {
     registry known = kv::shipped<executor>();
+    tokens.join(known, of, with.spec);
     if (heads) known.table(table, heads->table(layers));
     return *kv::parse_cache_policy<executor>(with.spec, known).admit;
   };
@@ -69,7 +113,10 @@ inline void admit_by_spec(options const& with, trace& of, stopwatch& whole) {
 
 inline void select_by_spec(options const& with, trace& of, stopwatch& whole) {
   refuse_options(with, {});
-  any_selection const policy = *kv::parse_cache_policy<executor>(with.spec).select;
+  registry known = kv::shipped<executor>();
+  token_tables tokens;
+  tokens.join(known, of, with.spec);
+  any_selection const policy = *kv::parse_cache_policy<executor>(with.spec, known).select;
   replay_selection(with, of, policy, kv::to_string(policy), whole);
 }
 

@@ -101,6 +101,8 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   std::optional<kv::lu_kv> const shared = lu_kv_of(with, spec);
   std::optional<pruned_shares> shares;
   if (shared) shares.emplace(of, with, kv::to_string(shared->table));
+  token_tables tokens;
+  if (!with.spec.empty()) tokens.join(known, of, with.spec);
   std::string const important = with.spec.empty() ? std::string() : importance_in(with.spec);
   std::optional<head_numbers> importance;
   if (!important.empty()) importance.emplace(of, important, true);

@@ -131,6 +131,11 @@ class tensors {
     return made;
   }
 
+  /// The number of axes of a tensor; 0 if it is not there.
+  [[nodiscard]] std::size_t axes(std::string const& name) const {
+    auto const found = file_.tensors().find(name);
+    return found == file_.tensors().end() ? 0 : found->second.shape.size();
+  }
   std::vector<int> read_integers(std::string const& name, std::string const& letters) {
     auto const found = file_.tensors().find(name);
     if (found == file_.tensors().end()) return {};

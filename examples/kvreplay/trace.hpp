@@ -40,6 +40,8 @@ class trace {
     span_end = from_.read_integers("span_end", "T");
     stale_begin = from_.read_integers("stale_begin", "s");
     stale_end = from_.read_integers("stale_end", "s");
+    token_class = from_.read_integers("token_class", "N");
+    prompt_end = from_.read_integers("prompt_end", from_.axes("prompt_end") == 0 ? "" : "e");
     for (auto const& [name, tensor] : from_.file().tensors()) {
       if (name.rfind("external.", 0) == 0) {
         external[name.substr(9)] = from_.read(name, tensor.shape.size() == 1 ? "N" : "LKN");
@@ -58,6 +60,7 @@ class trace {
     check_positions();
     check_turns();
     check_stale();
+    check_tokens();
     check_launch_config();
     read_rope();
     read_logits();
@@ -97,7 +100,8 @@ class trace {
       log_beta, gate, query_lse;
   std::map<std::string, array> external, birth, table, page_gate;
   std::vector<int> layer_group;  ///< of all layers of the file
-  std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end, stale_begin, stale_end;
+  std::vector<int> query_positions, positions, token_ids, turn_end, span_begin, span_end, stale_begin, stale_end,
+      token_class, prompt_end;
 
  private:
   /// Computes and checks everything that follows from several tensors.
@@ -223,6 +227,18 @@ class trace {
         refuse("stale_end", std::to_string(stale_end[i]),
                "a span ends after its begin, " + std::to_string(stale_begin[i]));
       }
+    }
+  }
+
+  /// Checks where the prompt ends, and the classes of tokens.
+  void check_tokens() const {
+    if (prompt_end.size() > 1) refuse("prompt_end", std::to_string(prompt_end.size()) + " numbers", "it is one");
+    for (int const end : prompt_end) {
+      if (end > entries())
+        refuse("prompt_end", std::to_string(end), "the trace has " + std::to_string(entries()) + " entries");
+    }
+    for (int const each : token_class) {
+      if (each > 31) refuse("token_class", std::to_string(each), "there are 32 classes, 0 to 31");
     }
   }
 

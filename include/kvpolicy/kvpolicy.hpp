@@ -116,6 +116,7 @@
 #include <kvpolicy/printed/any_cache_policy.hpp>
 #include <kvpolicy/printed/any_policy.hpp>
 #include <kvpolicy/printed/registry.hpp>
+#include <kvpolicy/protect/marked.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <kvpolicy/recorders/freeze.hpp>
 #include <kvpolicy/recorders/query_ring.hpp>

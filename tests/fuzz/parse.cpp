@@ -3,8 +3,23 @@
 #include <cstdlib>
 #include <kvpolicy/kvpolicy.hpp>
 
+namespace {
+
+/// What the library ships, and tables of the names that the corpus has.
+kvpolicy::registry with_tables() {
+  static int const numbers[64] = {};
+  static float const weights[64] = {};
+  kvpolicy::registry known = kvpolicy::shipped();
+  known.table("prompt_end", kvpolicy::by_lane<int const>{numbers})
+      .table("token_class", kvpolicy::by_lane<int const>{numbers});
+  known.table("t", kvpolicy::by_lane<int const>{numbers}).table("t", kvpolicy::by_lane<float const>{weights});
+  return known;
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
-  static kvpolicy::registry const known = kvpolicy::shipped();
+  static kvpolicy::registry const known = with_tables();
   std::string_view const text(reinterpret_cast<char const*>(data), size);
   try {
     kvpolicy::any_cache_policy const policy = kvpolicy::parse_cache_policy(text, known);

@@ -118,6 +118,31 @@ class Spec(admission_test.Admission):
             self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
             self.assertIn(f" {missing} = ", done.stderr.replace(f"= {missing},", f" {missing} = "), spec)
 
+    def test_a_prompt_and_classes_of_tokens(self):
+        trace = self.trace(11)
+        norms = np.linalg.norm(np.asarray(trace.keys, np.float64), axis=-1).reshape(-1, 40)
+        classes = np.random.default_rng(11).integers(0, 3, 40).astype(np.int32)
+        trace.stored["token_class"] = ("I32", classes)
+        for end in (0, 5, 40):
+            trace.stored["prompt_end"] = ("I64", np.asarray([end], np.int64))
+            self.write(trace)
+            for spec, forced in (("knorm | prompt | budget(20)", range(end)),
+                                 ("knorm | marks(class=2) | budget(20)", np.flatnonzero(classes == 2).tolist())):
+                for lane, kept in enumerate(ragged(self.by_spec(spec))):
+                    rest = [e for e in sorted(range(40), key=lambda e: (norms[lane, e], e)) if e not in forced]
+                    self.assertEqual(kept, sorted([*forced, *rest[: max(0, 20 - len(forced))]]), (spec, end, lane))
+        for name, wrong, said in (("prompt_end", np.asarray(41, np.int32), "tensor prompt_end = 41, but the trace has 40 entries"),
+                                  ("token_class", np.full(40, 32, np.int32), "tensor token_class = 32, but there are 32 classes")):
+            kept = trace.stored.pop(name)
+            self.write(trace)
+            done = self.run_spec("knorm | prompt | marks | budget(20)")
+            self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
+            self.assertIn(f"tensor {name} = missing", done.stderr)
+            trace.stored[name] = ("I32", wrong)
+            self.write(trace)
+            self.assertIn(said, self.run_spec("knorm | prompt | marks | budget(20)").stderr)
+            trace.stored[name] = kept
+
     def test_a_budget_by_importance(self):
         """CompressKV's rule of shares, against `fit` and `round_shares` in whole numbers and fractions."""
         from fractions import Fraction

@@ -127,7 +127,8 @@ basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts
       once(cap, from);
       made.cap = read_part<count_argument>(from, {made.cap}).tokens;
     } else if (!add_protection(made.protect, from, known)) {
-      std::vector<std::string> names{"at_least", "window", "cap", "sinks", "recent", "span", "safe", "everything"};
+      std::vector<std::string> names{"at_least", "window", "cap",        "sinks",  "recent",
+                                     "span",     "safe",   "everything", "prompt", "marks"};
       for (auto const& each : known.protections) names.push_back(each.first);
       refuse_spec(from.column, from.name, accepted("an admission has the parts", names, from.name));
     }
@@ -158,6 +159,9 @@ template <executor Executor>
 basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts,
                                              basic_any_page_scorer<Executor> const& score, known_parts const& known) {
   basic_any_selection<Executor> made(score);
+  known_parts shipped_only;  // pages are chosen without protections of a program's own
+  shipped_only.prompt_end = known.prompt_end;
+  shipped_only.token_class = known.token_class;
   int budget = 0;
   int dense = 0;
   int pick = 0;
@@ -173,9 +177,9 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
       made.pick = read_part<at_least>(from, {.unbounded = true});
     } else if (read_own(known.picks, from, made.pick)) {
       once(pick, from);
-    } else if (!add_protection(made.protect, from, {})) {
-      std::vector<std::string> names{"page",  "budget", "unlimited", "dense", "at_least",
-                                     "sinks", "recent", "span",      "safe",  "everything"};
+    } else if (!add_protection(made.protect, from, shipped_only)) {
+      std::vector<std::string> names{"page",   "budget", "unlimited", "dense",      "at_least", "sinks",
+                                     "recent", "span",   "safe",      "everything", "prompt",   "marks"};
       for (auto const& each : known.budgets) names.push_back(each.first);
       for (auto const& each : known.picks) names.push_back(each.first);
       refuse_spec(from.column, from.name, accepted("a selection has the parts", names, from.name));

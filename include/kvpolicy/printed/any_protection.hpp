@@ -3,6 +3,7 @@
 
 #include <array>
 #include <kvpolicy/printed/own_parts.hpp>
+#include <kvpolicy/protect/marked.hpp>
 #include <kvpolicy/protect/protect.hpp>
 #include <vector>
 
@@ -11,7 +12,7 @@ namespace KVPOLICY_NAMESPACE {
 /// Any of the shipped protections, or up to eight of them joined; on the host also those of a program's own. It
 /// protects every entry that one of its parts protects.
 struct any_protection {
-  enum class kind { none, everything, sinks, recent, span, safe, own };
+  enum class kind { none, everything, sinks, recent, span, safe, prompt, marks, own };
   /// One protection: its kind and its parameters. Of `own`, `first` is its index among those of a program's own.
   struct part {
     kind what = kind::none;
@@ -23,6 +24,8 @@ struct any_protection {
 
   std::array<part, most> parts{};
   int count = 0;
+  by_lane<int const> prompt_end{};   ///< of `prompt`
+  by_lane<int const> token_class{};  ///< of `marks`
   std::vector<detail::own_protected> own{};
 
   any_protection() = default;
@@ -32,16 +35,21 @@ struct any_protection {
   any_protection(kvpolicy::recent from) : parts{{{kind::recent, from.tokens, 0}}}, count(1) {}
   any_protection(kvpolicy::position_span from) : parts{{{kind::span, from.begin, from.end}}}, count(1) {}
   any_protection(kvpolicy::safe from) : parts{{{kind::safe, from.sinks, from.recent}}}, count(1) {}
+  any_protection(kvpolicy::prompt from) : parts{{{kind::prompt, 0, 0}}}, count(1), prompt_end(from.end) {}
+  any_protection(kvpolicy::marks from) : parts{{{kind::marks, from.of, 0}}}, count(1), token_class(from.classes) {}
   explicit any_protection(detail::own_protected const& from) : parts{{{kind::own, 0, 0}}}, count(1), own{from} {}
   template <class First, class Second>
   any_protection(either<First, Second> const& both) : any_protection(both.first) {
     add(any_protection(both.second));
   }
 
-  /// Joins all parts of another one.
+  /// Joins all parts of another one. There is one table of prompts' ends and one of classes: those of the other one, if
+  /// it has any.
   void add(any_protection const& more) {
     expects(count + more.count <= most, "any_protection", "protections", count + more.count,
             "at most eight are joined");
+    if (more.prompt_end.data != nullptr) prompt_end = more.prompt_end;
+    if (more.token_class.data != nullptr) token_class = more.token_class;
     for (int i = 0; i < more.count; ++i) {
       part one = more.parts[static_cast<std::size_t>(i)];
       if (one.what == kind::own) {
@@ -70,8 +78,9 @@ struct any_protection {
     kvpolicy::safe both{0, 0};
     int count = 0;
     part spans[most] = {};
+    detail::marked_entries marked{};
     KVPOLICY_HD constexpr bool operator()(entry at) const {
-      if (both(at)) return true;
+      if (both(at) || marked(at)) return true;
       for (int i = 0; i < count; ++i) {
         if (at.position >= spans[i].first && at.position < spans[i].second) return true;
       }
@@ -88,6 +97,10 @@ struct any_protection {
       if (back > made.both.recent) made.both.recent = back;
       if (one.what == kind::everything) made.both.recent = 0x7FFFFFFF;
       if (one.what == kind::span) made.spans[made.count++] = one;
+      if (one.what == kind::prompt) made.marked.end = prompt_end;
+      if (one.what != kind::marks) continue;
+      made.marked.classes = token_class;
+      made.marked.among |= 1u << static_cast<unsigned>(one.first);
     }
     return made;
   }
@@ -99,7 +112,7 @@ struct any_protection {
         own.empty(), "any_protection", "protection", [&] { return own.front().spell(); },
         "by name it goes with an eviction or an admission by name; elsewhere use the protection itself");
     ends_and_spans const all = compiled();
-    if (all.count > 0) return visit(all);
+    if (all.count > 0 || all.marked.any()) return visit(all);
     if (all.both.recent == 0) return visit(kvpolicy::sinks{all.both.sinks});
     visit(all.both);
   }
@@ -115,11 +128,16 @@ struct any_protection {
       if (one.what == kind::recent) visit(kvpolicy::recent{one.first});
       if (one.what == kind::span) visit(kvpolicy::position_span{one.first, one.second});
       if (one.what == kind::safe) visit(kvpolicy::safe{one.first, one.second});
+      if (one.what == kind::prompt) visit(kvpolicy::prompt{prompt_end});
+      if (one.what == kind::marks) visit(kvpolicy::marks{one.first, token_class});
       if (one.what == kind::own) visit(own[static_cast<std::size_t>(one.first)]);
     }
   }
 
-  friend bool operator==(any_protection const&, any_protection const&) = default;
+  friend bool operator==(any_protection const& a, any_protection const& b) {
+    return a.parts == b.parts && a.count == b.count && a.prompt_end.data == b.prompt_end.data &&
+           a.token_class.data == b.token_class.data && a.own == b.own;
+  }
 };
 static_assert(protection<any_protection>);
 

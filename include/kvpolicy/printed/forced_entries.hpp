@@ -77,6 +77,7 @@ struct forced_entries {
   bool has_turn = false;
   any_protection::part span[any_protection::most + 1] = {};  ///< one of the scorer, and those of a policy
   intent_kv::prefix_and_span turn{};
+  detail::marked_entries marked{};
   own_protection<Host> own{};
   any_protection const* of_program = nullptr;  ///< a policy's protection that has parts of a program's own
 
@@ -101,7 +102,7 @@ struct forced_entries {
     for (int i = 0; i < spans; ++i) {
       if (at.position >= span[i].first && at.position < span[i].second) return true;
     }
-    if (has_turn && turn(at)) return true;
+    if ((has_turn && turn(at)) || marked(at)) return true;
     if constexpr (Host) {
       if (own.there() && own(at)) return true;
       return of_program != nullptr && of_program->own_protects(at);
@@ -117,13 +118,15 @@ struct forced_entries {
     if (all.both.sinks > made.ends.sinks) made.ends.sinks = all.both.sinks;
     if (all.both.recent > made.ends.recent) made.ends.recent = all.both.recent;
     for (int i = 0; i < all.count; ++i) made.span[made.spans++] = all.spans[i];
+    if (all.marked.any()) made.marked = all.marked;
     if (!more.own.empty()) made.of_program = &more;
     return made;
   }
   /// Calls visit with the cheapest protection that is equivalent.
   template <class Visit>
   void pick(Visit const& visit) const {
-    if (spans == 0 && !has_turn && !own.there() && of_program == nullptr) return visit(ends);
+    bool const asks = spans > 0 || has_turn || marked.any() || own.there() || of_program != nullptr;
+    if (!asks) return visit(ends);
     visit(*this);
   }
 };

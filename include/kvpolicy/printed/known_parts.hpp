@@ -29,6 +29,8 @@ struct known_parts {
   parts_of_program<any_budget> budgets;
   parts_of_program<any_pick> picks;
   parts_of_program<any_trigger> triggers;
+  by_lane<int const> prompt_end{};   ///< the table of that name, which `prompt` reads
+  by_lane<int const> token_class{};  ///< the table of that name, which `marks` reads
 
   /// Calls visit(list) for the parts of each kind that a program added.
   template <class Visit>

@@ -148,9 +148,13 @@ class basic_registry {
   }
 
   /// Gives a name to a table of shares, one for each lane of a sequence, in the executor's memory. Budgets
-  /// `by=table, table=NAME` of specs that are parsed later read it, also in decisions.
+  /// `by=table, table=NAME` of specs that are parsed later read it, also in decisions. Two names are of other tables:
+  /// "prompt_end", the end of each sequence's prompt, which the part `prompt` reads, and "token_class", a row of each
+  /// sequence with the class of every position, which `marks` reads.
   basic_registry& table(std::string const& name, by_lane<int const> shares) {
     parts_.shares.insert_or_assign(name, shares);
+    if (name == "prompt_end") parts_.others.prompt_end = shares;
+    if (name == "token_class") parts_.others.token_class = shares;
     return *this;
   }
   /// Gives a name to a table of numbers of heads, which `head_table(table=NAME)` of admissions reads.

@@ -70,14 +70,20 @@ struct when_argument {
 };
 
 inline std::vector<std::string> part_names() {
-  return {"sinks",       "recent",      "span",       "safe",     "everything", "budget", "unlimited",
-          "over_budget", "full_buffer", "over_total", "at_least", "lowest_one", "when"};
+  return {"sinks",     "recent",      "span",        "safe",       "everything", "prompt",     "marks", "budget",
+          "unlimited", "over_budget", "full_buffer", "over_total", "at_least",   "lowest_one", "when"};
 }
 
 /// Notes the column of a part that a section may have once. `at` is 0 before.
 inline void once(int& at, spec_part const& from) {
   if (at != 0) refuse_twice(from.column, from.name, at);
   at = from.column;
+}
+
+/// Refuses a part whose table the registry does not have.
+inline void expect_table(by_lane<int const> const& table, spec_part const& from, char const* name) {
+  if (table.data != nullptr) return;
+  refuse_spec(from.column, from.name, std::string("the table ") + name + " is given to the registry by its name");
 }
 
 /// Adds a protection. False if the part is none.
@@ -97,6 +103,12 @@ inline bool add_protection(any_protection& to, spec_part const& from, known_part
     position_span const made{where.begin, where.end};
     check_parsed(made, from.column);
     more = made;
+  } else if (from.name == prompt::name) {
+    expect_table(known.prompt_end, from, "prompt_end");
+    more = read_part(from, prompt{known.prompt_end});
+  } else if (from.name == marks::name) {
+    expect_table(known.token_class, from, "token_class");
+    more = read_part(from, marks{1, known.token_class});
   } else if (!read_own(known.protections, from, more)) {
     return false;
   }
