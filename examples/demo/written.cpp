@@ -17,13 +17,12 @@ bool needs(kv::any_policy const& policy, std::string const& signal) {
   return std::find(names.begin(), names.end(), signal) != names.end();
 }
 
-/// An eviction alone. Methods that are defined as deciding after every forward do so.
+/// An eviction alone. It decides after every forward or once after the prompt, as its phase says.
 contender written_eviction(kv::any_policy const& policy, std::string name) {
-  std::string const scorer = kv::to_string(policy).substr(0, kv::to_string(policy).find_first_of("( "));
-  bool const streams = scorer == "streaming_llm" || scorer == "h2o" || scorer == "tova";
+  bool const steps = policy.when == kv::phase::step;
   return contestant(
-      std::move(name), streams ? tinylm::when::every_forward : tinylm::when::after_prefill,
-      [policy](int) { return policy; }, scorer != "intent_kv");
+      std::move(name), steps ? tinylm::when::every_forward : tinylm::when::after_prefill,
+      [policy](int) { return policy; }, policy.score.name_inside() != kv::intent_kv::name);
 }
 
 /// Refuses parts that need what tinylm's cache of windows and pages does not have.

@@ -118,6 +118,16 @@ class Spec(admission_test.Admission):
             self.assertEqual((done.returncode, done.stderr.count("\n"), self.out.exists()), (2, 1, False))
             self.assertIn(f" {missing} = ", done.stderr.replace(f"= {missing},", f" {missing} = "), spec)
 
+    def test_frozen_scores(self):
+        """A decision by the scores of its own observe is that of the scorer itself."""
+        trace = self.trace(12)
+        rows = np.random.default_rng(12).integers(-24, 25, (3, 2 * trace.group, 4, trace.d)) / 8
+        trace.stored["query_rows"] = ("F32", rows.astype(np.float32))
+        self.write(trace)
+        for scorer in ("lookahead_kv(recent=4)", "knorm"):
+            plain, frozen = self.by_spec(f"{scorer} | budget(9)"), self.by_spec(f"{scorer} | frozen | budget(9)")
+            self.assertEqual(ragged(plain), ragged(frozen), scorer)
+
     def test_a_prompt_and_classes_of_tokens(self):
         trace = self.trace(11)
         norms = np.linalg.norm(np.asarray(trace.keys, np.float64), axis=-1).reshape(-1, 40)

@@ -141,7 +141,7 @@ TEST_SUITE("printed/own_parts") {
     CHECK(
         refused("select: quest | every_nth(2)") ==
         "parse: column 17 = every_nth, but a selection has the parts page, budget, unlimited, dense, at_least, sinks, "
-        "recent, span, safe, everything, less_by_layer and below");
+        "recent, span, safe, everything, prompt, marks, less_by_layer and below");
   }
 
   TEST_CASE("bad fields, unknown parts and names that are taken are refused by name") {

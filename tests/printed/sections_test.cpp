@@ -170,10 +170,9 @@ TEST_SUITE("printed/sections") {
         error("admit: write_gat")
             .starts_with("parse: column 8 = write_gat, but an admission begins with its scorer; there are write_gate, "
                          "head_table, full, "));
-    CHECK(
-        error("admit: write_gate | windo(3)") ==
-        "parse: column 21 = windo, but an admission has the parts at_least, window, cap, sinks, recent, span, safe and "
-        "everything; did you mean window?");
+    CHECK(error("admit: write_gate | windo(3)") ==
+          "parse: column 21 = windo, but an admission has the parts at_least, window, cap, sinks, recent, span, safe, "
+          "everything, prompt and marks; did you mean window?");
     CHECK(error("adit: write_gate") ==
           "parse: column 1 = adit, but there are the sections admit, select and evict; did you mean admit?");
     CHECK(error("knorm; evict: knorm") == "parse: column 8 = evict, but there is one before, at column 1");
@@ -191,7 +190,7 @@ TEST_SUITE("printed/sections") {
           "parse: column 9: page_gates.page = 0, but a page holds at least one entry");
     CHECK(error("select: quest | window(4)") ==
           "parse: column 17 = window, but a selection has the parts page, budget, unlimited, dense, at_least, sinks, "
-          "recent, span, safe and everything");
+          "recent, span, safe, everything, prompt and marks");
     CHECK(error("select: quest | at_least(2) | budget(4)") ==
           "parse: column 31 = budget, but at_least reads however many pages there are");
     CHECK(error("admit: head_table | window(0)") ==

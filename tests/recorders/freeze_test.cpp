@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/dice.hpp"
+#include "support/error_of.hpp"
 #include "support/mock_batch.hpp"
 #include "support/mock_cache.hpp"
 #include "support/scores.hpp"
@@ -126,6 +127,32 @@ TEST_SUITE("recorders/freeze") {
         }
       }
     }
+  }
+
+  TEST_CASE("in a spec it is the first stage after its scorer") {
+    four_lanes lanes;
+    outside_rows const rows(1);
+    kv::eviction const typed{.score = kv::frozen<kv::lookahead_kv>{{.recent = 2}, kv::freezing::highest},
+                             .budget = kv::per_lane{8}};
+    char const* const text =
+        "lookahead_kv(recent=2, pool=none, rows=mean, group=mean) | frozen(how=highest) | budget(8)";
+    auto const named = kv::parse(text);
+    CHECK(kv::to_string(named) == text);
+    CHECK(named == kv::parse(kv::to_string(named)));
+    CHECK(named == kv::any_policy(typed));
+    CHECK_FALSE(named == kv::parse("lookahead_kv(recent=2) | frozen(add) | budget(8)"));
+    auto const after_observe = [&](auto const& policy) {
+      auto state = kv::make_state(lanes.exec, policy, lanes.view);
+      kv::observe(lanes.exec, policy, lanes.with(rows), state);
+      return lanes.scores(policy, kv::signals{lanes.view.lanes}, state);
+    };
+    CHECK(after_observe(named) == after_observe(typed));
+    CHECK(after_observe(kv::parse("lookahead_kv(recent=2) | frozen | reduce_lanes(layer, max) | budget(8)")).size() ==
+          4);
+    auto const refused = [](char const* spec) { return error_of([&] { (void)kv::parse(spec); }); };
+    CHECK(refused("snapkv | frozen").starts_with("parse: column 10 = frozen, but the scorers that can be frozen are "));
+    CHECK(refused("knorm | reduce_lanes(layer, max) | frozen") ==
+          "parse: column 36 = frozen, but it is the first stage after its scorer");
   }
 
   TEST_CASE("scores below 0, and of 0, are scores too") {

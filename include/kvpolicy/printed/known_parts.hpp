@@ -24,7 +24,7 @@ using parts_of_program = std::vector<std::pair<std::string, std::function<Any(sp
 
 /// The parts of specs, beside scorers, that a registry knows: names of stages, and parts of a program's own.
 struct known_parts {
-  std::vector<std::string> stages;
+  std::vector<std::string> stages{"frozen"};
   parts_of_program<any_protection> protections;
   parts_of_program<any_budget> budgets;
   parts_of_program<any_pick> picks;

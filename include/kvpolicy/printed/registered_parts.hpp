@@ -5,6 +5,7 @@
 #include <kvpolicy/printed/any_scorer.hpp>
 #include <kvpolicy/printed/set_fields.hpp>
 #include <kvpolicy/printed/spec_parts.hpp>
+#include <kvpolicy/stages/frozen.hpp>
 #include <kvpolicy/trigger/phase.hpp>
 #include <map>
 
@@ -50,6 +51,8 @@ class registered_parts {
   list_of<make_scorer> admitting;  ///< of admissions only
   list_of<make_page_scorer> pages;
   std::vector<std::pair<std::string, make_stage>> stages;
+  using make_frozen = std::function<any_entry_scorer(spec_part const&, spec_part const&, registered_parts const&)>;
+  std::vector<std::pair<std::string, make_frozen>> freezable_scorers;  ///< those that the stage `frozen` may be around
   known_parts others;  ///< the names of the stages, and parts of a program's own
   std::map<std::string, by_lane<int const>> shares;
   std::map<std::string, by_lane<float const>> heads;
@@ -125,6 +128,28 @@ class registered_parts {
     }
     check_parsed(score, from.column);
     return score;
+  }
+
+  /// Notes that a scorer can be frozen, if it can.
+  template <class Score>
+  void add_freezable([[maybe_unused]] Score const& defaults) {
+    if constexpr (freezable<Score>) {
+      freezable_scorers.emplace_back(
+          Score::name, [defaults](spec_part const& from, spec_part const& stage, registered_parts const& in) {
+            frozen<Score> made{in.read(defaults, from)};
+            set_fields(made, stage);
+            return any_entry_scorer(made);
+          });
+    }
+  }
+  /// The frozen scorer of a spec whose first stage is `frozen`.
+  [[nodiscard]] any_entry_scorer freeze(spec_part const& from, spec_part const& stage) const {
+    std::vector<std::string> names;
+    for (auto const& [name, make] : freezable_scorers) {
+      if (name == from.name) return make(from, stage, *this);
+      names.push_back(name);
+    }
+    refuse_spec(stage.column, stage.name, accepted("the scorers that can be frozen are", names, ""));
   }
 
   /// A stage of a spec around a scorer.

@@ -51,6 +51,7 @@ class basic_registry {
       parts_.pages.push_back(parts_.page_scorer_of(defaults));
     } else {
       parts_.scorers.push_back(parts_.scorer_of(defaults));
+      parts_.add_freezable(defaults);
     }
     return *this;
   }
@@ -190,7 +191,12 @@ class basic_registry {
     auto const& found = parts_.find("a policy", spec.front(), parts_.scorers);
     spec_parts with = detail::read_parts(spec, parts_.others);
     any_entry_scorer score = found.make(spec.front(), with, parts_);
-    for (spec_stage const& each : with.stages) score = parts_.apply(each, score);
+    for (std::size_t i = 0; i < with.stages.size(); ++i) {
+      spec_part const& stage = with.stages[i].from;
+      bool const freezes = stage.name == frozen<knorm>::name;
+      if (freezes && i > 0) detail::refuse_spec(stage.column, stage.name, "it is the first stage after its scorer");
+      score = freezes ? parts_.freeze(spec.front(), stage) : parts_.apply(with.stages[i], score);
+    }
     return composed(score, with);
   }
   /// The admission that the parts of a section describe.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <kvpolicy/ops/map.hpp>
 #include <kvpolicy/ops/scratch.hpp>
@@ -31,18 +30,19 @@ struct join_scores {
 
   KVPOLICY_HD float operator()(float old, entry at) const {
     float const score = now.row(at.lane)[at.ordinal];
-    bool const empty = old == 0 && !is_negative_zero(old);
+    bool const empty = same_bits<std::uint32_t>(old) == 0;
     float joined = score;
     if (!empty && how == freezing::add) joined = old + score;
     if (!empty && how == freezing::highest && !(score > old)) joined = old;
     return joined == 0 ? -0.0f : joined;
   }
-
- private:
-  KVPOLICY_HD static bool is_negative_zero(float value) {
-    return value == 0 && std::bit_cast<std::uint32_t>(value) != 0;
-  }
 };
+
+/// A scorer without recorders and spare rows.
+template <class Score>
+concept reads_given_signals = !requires(Score const& score) {
+  score.recorders();
+} && !requires(Score const& score, lanes const& batch, shape const& of) { score.spare_rows(batch, of); };
 
 }  // namespace detail
 
@@ -61,10 +61,8 @@ struct freeze {
   Score score_of{};
   freezing how = freezing::replace;
 
-  static_assert(
-      !requires(Score const& score) { score.recorders(); } &&
-          !requires(Score const& score, lanes const& batch, shape const& of) { score.spare_rows(batch, of); },
-      "kvpolicy: a scorer that is frozen reads given signals: it has no recorders and no spare rows");
+  static_assert(detail::reads_given_signals<Score>,
+                "kvpolicy: a scorer that is frozen reads given signals: it has no recorders and no spare rows");
 
   using needs = typename Score::needs;
   using verbs = decltype(detail::verbs_of<Score>());

@@ -9,7 +9,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A scorer that runs in `observe`, where its signals are, and not in a decision: see `freeze`.
+namespace detail {
+/// A scorer that can be frozen: it scores each lane alone, by signals that are given.
+template <class Score>
+concept freezable = reads_given_signals<Score> && !stage<Score> && !ranks_candidates<Score> &&
+                    Score::decides == granularity::lane && !std::same_as<typename Score::needs, kvpolicy::needs<>>;
+}  // namespace detail
+
+/// A scorer that runs in `observe`, where its signals are, and not in a decision: see `freeze`. It is the first stage
+/// around its scorer.
 ///
 ///     kv::eviction{.score = kv::frozen<kv::lookahead_kv>{{.recent = 8}, kv::freezing::highest}, ...}
 template <scorer Score>
@@ -22,13 +30,9 @@ struct frozen {
   static constexpr auto name = "frozen";
   static constexpr auto fields() { return std::tuple{field{"how", &frozen::how}}; }
   static constexpr granularity decides = granularity::lane;
-  static_assert(Score::decides == granularity::lane && !detail::ranks_candidates<Score>,
-                "kvpolicy: a frozen scorer scores each lane alone, before lanes are reduced and entries forced");
+  static_assert(detail::freezable<Score>,
+                "kvpolicy: a scorer that is frozen scores each lane alone, by signals that are given");
 
-  template <scorer Other>
-  [[nodiscard]] frozen<Other> around(Other const& other) const {
-    return {other, how};
-  }
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{freeze<Score>{score_of, how}}; }
   [[nodiscard]] detail::copy_birth_score entry_scores(auto const& in) const {
     return {in.template get<frozen_score>().score};
