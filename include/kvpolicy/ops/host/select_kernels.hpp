@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/packed_bits.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/radix_key.hpp>
 
@@ -146,27 +147,8 @@ struct portable_select {
   return some;
 }
 
-/// For each 8-bit mask: the indices of its set bits, in ascending order, one byte each.
-struct places_of_bits {
-  std::uint64_t of[256] = {};
-  constexpr places_of_bits() {
-    for (unsigned bits = 0; bits < 256; ++bits) {
-      int next = 0;
-      for (unsigned place = 0; place < 8; ++place) {
-        if ((bits >> place & 1u) != 0) of[bits] |= static_cast<std::uint64_t>(place) << (8 * next++);
-      }
-    }
-  }
-};
-inline constexpr places_of_bits places{};
-
 /// Eight scores at a time. Selected scores are packed by a permutation from a table.
 struct avx2_select {
-  [[gnu::target(KVPOLICY_AVX2)]] static void pack(__m256i some, unsigned which, void* to) {
-    __m256i const order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(places.of[which])));
-    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(some, order));
-  }
-
   [[gnu::target(KVPOLICY_AVX2)]] static unsigned bits_of(__m256 mask) {
     return static_cast<unsigned>(_mm256_movemask_ps(mask));
   }
@@ -183,7 +165,7 @@ struct avx2_select {
       __m256 const some = _mm256_loadu_ps(scores + e);
       unsigned const above = bits_of(_mm256_cmp_ps(some, to, _CMP_GT_OQ));
       unsigned const within = bits_of(_mm256_cmp_ps(some, from, _CMP_GE_OQ)) & ~above;
-      if (!one) pack(_mm256_castps_si256(some), within, inside + found.inside);
+      if (!one) put_selected(_mm256_castps_si256(some), within, inside + found.inside);
       found.above += __builtin_popcount(above);
       found.inside += __builtin_popcount(within);
       found.nan += __builtin_popcount(bits_of(_mm256_cmp_ps(some, some, _CMP_UNORD_Q)));
@@ -204,7 +186,7 @@ struct avx2_select {
       __m256 const some = _mm256_loadu_ps(scores + e);
       unsigned const equal = take_ties(bits_of(_mm256_cmp_ps(some, cut, _CMP_EQ_OQ)), ties);
       unsigned const stays = bits_of(_mm256_cmp_ps(some, cut, _CMP_GT_OQ)) | equal;
-      pack(ordinal, stays, to + kept);
+      put_selected(ordinal, stays, to + kept);
       kept += __builtin_popcount(stays);
       ordinal = _mm256_add_epi32(ordinal, _mm256_set1_epi32(8));
     }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/slot_kernels_avx2.hpp>
 #include <kvpolicy/ops/host/slot_passes.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/vectors.hpp>
 
@@ -191,6 +192,7 @@ struct avx512_slots {
 [[nodiscard]] inline slot_kernels const& slots_for(isa simd_level) {
 #if defined(__x86_64__)
   if (simd_level >= isa::avx512) return avx512_slots::kernels;
+  if (simd_level >= isa::avx2) return avx2_slots::kernels;
 #endif
   static_cast<void>(simd_level);
   return portable_slots::kernels;
