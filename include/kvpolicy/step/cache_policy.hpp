@@ -80,7 +80,8 @@ constexpr auto recording(Policy const& policy, std::tuple<Recorders...> const& a
   if constexpr (admission_policy<Policy>) {
     return admission{score, policy.protect, policy.window, policy.pick, policy.cap};
   } else if constexpr (selection_policy<Policy>) {
-    return selection{score, policy.budget, policy.dense_layers, protection_of(policy), pick_of(policy)};
+    return selection{score,           policy.budget, policy.dense_layers, protection_of(policy),
+                     pick_of(policy), runs_of(policy).length};
   } else {
     return eviction{score, policy.protect, policy.budget, policy.pick, policy.trigger};
   }
