@@ -130,6 +130,7 @@ using some_counts = void (*)(char const*, lanes const&, int, int);
     &detail::spell_slot_of,
     static_cast<some_counts>(&detail::refuse_counts),
     &detail::refuse_other_tokens,
+    &detail::refuse_other_tokens_in_runs,
     &detail::apart_in,
     &detail::refuse_scales_left_behind,
     static_cast<slot_rows>(&detail::refuse_slots),

@@ -37,15 +37,17 @@ class selection_replay {
     found_.pages.emplace();
   }
 
-  /// Makes all decisions, for a few layers at a time, so that only their bounds are in memory. It calls `step(done,
-  /// of)` to report progress.
+  /// Makes all decisions, for a few layers at a time, so that only their bounds are in memory: layers that read the
+  /// same pages are together. It calls `step(done, of)` to report progress.
   template <class Step>
   results& run(Step const& step) {
     int const layers = trace_.shape().layers;
     int const heads = trace_.shape().kv_heads;
     int const at_once = std::clamp((4 * with_.threads + heads - 1) / heads, 1, layers);
-    for (int begin = 0; begin < layers; begin += at_once) {
-      int const end = std::min(layers, begin + at_once);
+    kv::layer_runs const runs{policy_.dense_layers, policy_.inherit};
+    for (int begin = 0, end = 0; begin < layers; begin = end) {
+      int const last = std::min(layers, begin + at_once) - 1;
+      end = last < runs.dense ? last + 1 : runs.end_of(last, layers);
       choose(begin, end);
       step(end, layers);
     }

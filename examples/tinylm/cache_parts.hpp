@@ -29,7 +29,11 @@ class admitting_cache {
         policy_(policy),
         memory_(model, policy.admit.window, bound),
         held_(kv::make_state(exec, policy, memory_.view())),
-        plans_(kv::make_plan(exec, policy, memory_.view())) {}
+        plans_(kv::make_plan(exec, policy, memory_.view())) {
+    kv::expects(
+        !kv::observes_pages(policy), "tinylm", "evict", [&] { return kv::to_string(policy.evict); },
+        "beside an admission this decoder gives no attention");
+  }
 
   [[nodiscard]] dual_memory const& memory() const { return memory_; }
   [[nodiscard]] std::vector<kv::lanes> lanes() {

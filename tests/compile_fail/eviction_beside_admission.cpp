@@ -1,5 +1,5 @@
-// expect: a policy used beside an admission may only record values that are known when a token is appended
-// H2O's mass is made of attention over a whole lane, of which pages are a part.
+// expect: this eviction records what forwards show, in the window and in the pages
+// H2O's mass is made of attention over window and pages, and both have recorders.
 #include <kvpolicy/kvpolicy.hpp>
 
 namespace kv = kvpolicy;
@@ -10,9 +10,10 @@ using evict_type = kv::h2o;
 using evict_type = kv::trim_kv;
 #endif
 
-void compose(kv::host_executor& exec, kv::dual_cache const& both) {
+void observe(kv::host_executor& exec, kv::dual_cache const& both, kv::gate const& gates, kv::log_beta const& betas) {
   auto const policy = kv::cache_policy{.admit = kv::policies::wg_kv(),
                                        .select = kv::omitted{},
                                        .evict = kv::eviction{.score = evict_type{}, .budget = kv::per_lane{64}}};
-  static_cast<void>(kv::make_state(exec, policy, both));
+  auto state = kv::make_state(exec, policy, both);
+  kv::observe(exec, policy, kv::signals{both.window.lanes, gates, betas}, state);
 }

@@ -176,6 +176,39 @@ TEST_SUITE("core/cache") {
     CHECK(rows.row(1, {3, 1}, 1) == memory.data() + 7 * (8 + 6 + 1) + 600 + 300 + 30 + 8);
   }
 
+  TEST_CASE("the newest token is in the lane, or in the window before it; drafts are no tokens yet") {
+    std::vector<int> window_count{2, 0, 3}, window_position{20, 21, -1, -1, -1, -1, 40, 41, 42}, drafts{1, 0, 1};
+    std::vector<int> count{1, 2, 0}, position{5, -1, 7, 9, -1, -1};
+    kv::dual_cache both;
+    both.window.lanes = {.sequences = 3,
+                         .layer_end = 1,
+                         .heads = 1,
+                         .bound = 3,
+                         .count = {window_count.data(), 1, 0, 0},
+                         .position = {window_position.data(), 3, 0, 0},
+                         .in_flight = drafts.data()};
+    both.global.entries.lanes = {.sequences = 3,
+                                 .layer_end = 1,
+                                 .heads = 1,
+                                 .bound = 2,
+                                 .count = {count.data(), 1, 0, 0},
+                                 .position = {position.data(), 2, 0, 0}};
+    auto const newest = [](kv::lanes const& of) {
+      return std::vector{of.newest({0, 0, 0}), of.newest({1, 0, 0}), of.newest({2, 0, 0})};
+    };
+    CHECK(newest(both.window.lanes) == std::vector{20, -1, 41});
+    CHECK(newest(both.global.entries.lanes) == std::vector{5, 9, -1});
+    CHECK(newest(kv::lanes_of_pages(both)) == std::vector{20, 9, 41});
+    std::vector<int> const slots{2, 0};
+    kv::dual_cache const some = kv::only(both, {.slots = slots.data(), .size = 2});
+    CHECK(kv::lanes_of_pages(some).newest({0, 0, 0}) == 41);
+    CHECK(kv::lanes_of_pages(some).newest({1, 0, 0}) == 20);
+    window_count[2] = 9;  // a wrong count reads no further than the window has rows
+    CHECK(kv::lanes_of_pages(both).newest({2, 0, 0}) == 42);
+    drafts[2] = 12;
+    CHECK(kv::lanes_of_pages(both).newest({2, 0, 0}) == -1);
+  }
+
   TEST_CASE("an entry's bytes are those of its keys, its values and all that moves with them") {
     kv::cache cache{};
     cache.k = {.element = kv::codec::f32, .dims = 5};

@@ -38,6 +38,11 @@ def choose(scores, budget, page, dense=False):
     return sorted([*others[: max(0, budget // page - 1)], count - 1])
 
 
+def chooser(layer, dense, inherit):
+    """The layer whose pages a layer reads: behind the dense ones, the first of every `inherit` layers."""
+    return layer if layer < dense else max(range(dense, layer + 1, inherit))
+
+
 def entries(pages, page, count):
     return [j for p in pages for j in range(p * page, min(count, (p + 1) * page))]
 
@@ -59,6 +64,8 @@ class Model(unittest.TestCase):
             self.assertEqual(choose(scores, budget, 4), chosen)
         self.assertEqual(choose([0, 0, 0], 4, 4, dense=True), [0, 1, 2])
         self.assertEqual(entries([0, 2], 4, 10), [0, 1, 2, 3, 8, 9])
+        self.assertEqual([chooser(layer, 2, 3) for layer in range(9)], [0, 1, 2, 2, 2, 5, 5, 5, 8])
+        self.assertEqual([chooser(layer, 0, 1) for layer in range(4)], [0, 1, 2, 3])
 
 
 class Selecting(unittest.TestCase):
@@ -93,6 +100,13 @@ class Selecting(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
             self.assertIn(text, done.stderr)
             self.assertFalse(self.out.exists())
+
+    def by_spec(self, spec, *arguments):
+        self.out.unlink(missing_ok=True)
+        done = subprocess.run([PROGRAM, self.path, "--spec", spec, "--mode", "select", "--out", self.out, *map(str, arguments)],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), spec)
+        return read(self.out)
 
     def pages(self, result):
         offsets, ids = result["pages.offsets"][1], result["pages.ids"][1]
@@ -238,6 +252,41 @@ class Selection(Selecting):
         self.replay("--budget", 16, page=4, dense_layers=0)
         self.assertEqual(self.told["nan_scores"], 0)
 
+    def test_layers_that_inherit_read_the_pages_of_the_layer_that_chooses(self):
+        n, page = 61, 4
+        trace = Small(40, n, layers=7, kv_heads=2)
+        self.write(trace)
+        scores = [page_scores(trace.keys[layer, head].tolist(), trace.queries[layer, head * trace.group : (head + 1) * trace.group, -1].tolist(), page)
+                  for layer, head in trace.lanes()]
+        for dense, inherit, budget, threads in ((0, 2, 16, 1), (1, 3, 12, 2), (2, 4, 20, 1), (2, 9, 8, 3), (1, 1, 16, 1), (7, 2, 8, 1)):
+            result = self.by_spec(f"select: quest | page({page}) | dense({dense}) | inherit({inherit}) | budget({budget})", "--attend", "--threads", threads)
+            from_lane = [chooser(layer, dense, inherit) * trace.kv_heads + head for layer, head in trace.lanes()]
+            expected = [choose(scores[from_lane[lane]], budget, page, layer < dense) for lane, (layer, _) in enumerate(trace.lanes())]
+            self.assertEqual(self.pages(result), expected, (dense, inherit))
+            kept = [entries(pages, page, n) for pages in expected]
+            self.assertEqual(ragged(result), kept)
+            found = np.array(result["output"][1]).reshape(-1, result["output"][0][2])
+            np.testing.assert_allclose(found, trace.attended(kept), rtol=1e-5, atol=1e-6)
+            if dense == 7:
+                continue
+            wanted = np.full((trace.segments, len(scores[0])), -np.inf)
+            for lane, (layer, _) in enumerate(trace.lanes()):
+                if layer >= dense:
+                    wanted[lane, :-1] = scores[from_lane[lane]][:-1]
+            np.testing.assert_array_equal(np.array(result["scores"][1]).reshape(wanted.shape), wanted)
+
+    def test_inherit_is_refused_where_it_means_nothing(self):
+        self.write(Small(41, 12))
+        for spec, said in (("select: quest | inherit(0) | budget(8)", "column 17: inherit = 0, but"),
+                           ("select: quest | inherit(2) | inherit(3) | budget(8)", "column 30 = inherit, but there is one before, at column 17"),
+                           ("select: quest | inherit(x) | budget(8)", "inherit's layers is an integer"),
+                           ("evict: knorm | inherit(2)", "column 16 = inherit, but")):
+            done = subprocess.run([PROGRAM, self.path, "--spec", spec, "--out", self.out, *(("--mode", "select") if spec.startswith("select") else ())],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), spec)
+            self.assertIn(said, done.stderr)
+            self.assertFalse(self.out.exists())
+
     def test_bad_input(self):
         trace = Small(29, 12)
         self.write(trace, trace.stored)
@@ -351,12 +400,6 @@ class Gates(Selecting):
                 always = sorted({*forced, last})
                 others = sorted((p for p in range(last + 1) if p not in always), key=lambda p: (-gates[lane, p], p))
                 self.assertEqual(pages, sorted([*always, *others[:6 - len(always)]]), (text, lane))
-
-    def by_spec(self, spec):
-        self.out.unlink(missing_ok=True)
-        done = subprocess.run([PROGRAM, self.path, "--spec", spec, "--mode", "select", "--out", self.out], capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stderr), (0, ""), spec)
-        return read(self.out)
 
     def test_defaults(self):
         trace = self.gated(27, 200, 64)

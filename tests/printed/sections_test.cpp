@@ -64,6 +64,7 @@ kv::any_selection any_selection(dice& random) {
                   .bounds = random.one_of<kv::codec>({kv::codec::f32, kv::codec::f16, kv::codec::bf16})});
   }
   made.dense_layers = any_count(random);
+  if (random.chance(40)) made.inherit = std::max(1, any_count(random));
   if (random.chance(40)) made.protect.add(kv::safe{any_count(random), any_count(random)});
   if (random.chance(25)) {
     made.pick = kv::at_least{.least = any_float(random), .unbounded = true};
@@ -132,6 +133,10 @@ TEST_SUITE("printed/sections") {
     kv::any_cache_policy const read = kv::parse_cache_policy(text);
     CHECK(kv::to_string(read) == text);
     CHECK(read.select == kv::any_selection(typed.select));
+    CHECK(kv::to_string(kv::selection{.score = kv::quest{}, .inherit = 4}) ==
+          "quest(page=16, group=max, bounds=f32) | budget(1024) | dense(2) | inherit(4)");
+    CHECK(kv::parse_cache_policy("select: quest | page(16) | dense(2) | inherit(4) | budget(1024)").select ==
+          kv::any_selection(kv::selection{.score = kv::quest{}, .inherit = 4}));
     CHECK(kv::parse_cache_policy("select: page_gates(name=mine, page=32) | budget(64) | dense(0)").select ==
           kv::any_selection(
               kv::selection{kv::page_gates{.of = {"mine"}, .page = 32}, kv::any_budget(kv::per_lane{64}), 0}));
@@ -189,8 +194,18 @@ TEST_SUITE("printed/sections") {
     CHECK(error("select: page_gates(page=0)") ==
           "parse: column 9: page_gates.page = 0, but a page holds at least one entry");
     CHECK(error("select: quest | window(4)") ==
-          "parse: column 17 = window, but a selection has the parts page, budget, unlimited, dense, at_least, sinks, "
-          "recent, span, safe, everything, prompt and marks");
+          "parse: column 17 = window, but a selection has the parts page, budget, unlimited, dense, inherit, at_least, "
+          "sinks, recent, span, safe, everything, prompt and marks");
+    CHECK(error("select: quest | inherits(4)") ==
+          "parse: column 17 = inherits, but a selection has the parts page, budget, unlimited, dense, inherit, "
+          "at_least, sinks, recent, span, safe, everything, prompt and marks; did you mean inherit?");
+    CHECK(error("select: quest | inherit(4) | inherit(layers=2)") ==
+          "parse: column 30 = inherit, but there is one before, at column 17");
+    CHECK(error("select: quest | inherit(0)") ==
+          "parse: column 17: inherit = 0, but the layer that chooses is one of those that read its pages");
+    CHECK(error("select: quest | inherit(layer=2)") ==
+          "parse: column 25 = layer, but inherit has the fields layers; did you mean layers?");
+    CHECK(error("evict: knorm | inherit(2)").starts_with("parse: column 16 = inherit, but there are the parts "));
     CHECK(error("select: quest | at_least(2) | budget(4)") ==
           "parse: column 31 = budget, but at_least reads however many pages there are");
     CHECK(error("admit: head_table | window(0)") ==

@@ -65,6 +65,14 @@ inline std::vector<int> quest_pages(row const& scores, int page, int tokens, boo
   return select(scores, ends(static_cast<int>(scores.size()), 0, last), tokens / page).kept;
 }
 
+/// The layer that chooses the pages of a layer: behind the dense ones, the first of every `inherit` layers.
+inline int choosing_layer(int layer, int dense, int inherit) {
+  require(inherit >= 1, "a run has a layer that chooses");
+  int chooser = layer;
+  for (int next = dense; next <= layer; next += inherit) chooser = next;
+  return chooser;
+}
+
 /// WG-KV's way of Quest: over a lane's global pages only, its `local` tokens always being read. ceil(max(tokens -
 /// local, 0) / page) pages; if that is any, a partial last page is one of them.
 inline std::vector<int> quest_global_pages(row const& scores, int entries, int page, int tokens, int local) {

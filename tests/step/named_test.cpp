@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <kvpolicy/kvpolicy.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "support/allocation_counter.hpp"
@@ -115,6 +117,21 @@ std::vector<int> held_without_window(Policy const& policy) {
   return seen;
 }
 
+/// A recorder of numbers of entries that does not say so.
+struct undeclared : kv::record_attention_mass {
+  static constexpr bool of_entries = false;
+  [[nodiscard]] static std::array<kv::column, 1> columns(kv::shape const&, int) {
+    return {kv::column{"undeclared", kv::per::lane_entry, kv::on_move::permute, sizeof(float)}};
+  }
+  [[maybe_unused]] friend bool operator==(undeclared const&, undeclared const&) = default;
+};
+struct undeclared_h2o : kv::h2o {
+  static constexpr auto name = "undeclared_h2o";
+  static constexpr auto fields() { return std::tuple{}; }
+  [[nodiscard]] constexpr auto recorders() const { return std::tuple{undeclared{}}; }
+  [[maybe_unused]] friend bool operator==(undeclared_h2o const&, undeclared_h2o const&) = default;
+};
+
 auto const admit = kv::policies::wg_kv({.window = 6, .threshold = 0.4f});
 auto const choose = kv::selection{.score = kv::quest{.page = 4}, .budget = kv::per_lane{12}, .dense_layers = 1};
 auto const drop = kv::policies::trim_kv({.budget = 20});
@@ -167,11 +184,18 @@ TEST_SUITE("step/named") {
 
   TEST_CASE("what an eviction beside an admission cannot record or read is refused, and nothing has changed") {
     with_gated("admit: write_gate | window(6); evict: h2o | budget(20)", [](auto const& policy) {
-      CHECK(error_of([&] { stepping now(policy); }) ==
-            "make_state: evict = h2o(heavy=-1, recent=-1, group=sum) | budget(20), but beside an admission a policy "
-            "may only record values "
-            "that are known when a token is appended");
+      stepping now(policy);
+      CHECK(
+          error_of([&] { now.step(); }) ==
+          "observe: evict = h2o(heavy=-1, recent=-1, group=sum) | budget(20), but it records what forwards show: give "
+          "the signals of the pages, too");
     });
+    kv::cache_policy const own{.admit = admit,
+                               .select = kv::omitted{},
+                               .evict = kv::eviction{.score = undeclared_h2o{}, .budget = kv::per_lane{20}}};
+    CHECK(error_of([&] { stepping now(own); }) ==
+          "make_state: evict = undeclared_h2o | budget(20), but its column undeclared has a number of each entry, and "
+          "its recorder does not say so (of_entries): beside an admission the window records them, too");
     with_gated(
         "admit: write_gate | at_least(-1, unbounded=true) | window(6); evict: external(name=mine) | budget(3)",
         [](auto const& policy) {
@@ -188,18 +212,21 @@ TEST_SUITE("step/named") {
                });
   }
 
-  TEST_CASE("erased recorders are equal if they hold equal ones, and tell those from birth") {
+  TEST_CASE("erased recorders are equal if they hold equal ones, and tell those of a window") {
     using recorders = kv::any_recorders<kv::host_executor>;
     kv::shape const model{.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 4};
     recorders const both(std::tuple{kv::record_retention{}, kv::record_page_bounds{4}}, "mine");
     CHECK(both == recorders(std::tuple{kv::record_retention{}, kv::record_page_bounds{4}}, "yours"));
     CHECK(both != recorders(std::tuple{kv::record_retention{}, kv::record_page_bounds{8}}, "mine"));
     CHECK(both != recorders(std::tuple{kv::record_retention{}}, "mine"));
-    CHECK(both != both.born());
+    CHECK(both != both.in_window());
     CHECK_FALSE(both.all_born());
+    CHECK(both.keeps_rows());
+    CHECK(both.undeclared(model).empty());
+    CHECK(recorders(std::tuple{undeclared{}}, "mine").undeclared(model) == "undeclared");
     CHECK(recorders().all_born());
     CHECK(recorders().columns(model, 8).size() == 0);
-    CHECK(both.columns(model, 8).size() > both.born().columns(model, 8).size());
-    CHECK(*both.born().columns(model, 8).begin() == kv::record_retention::columns(model, 8)[0]);
+    CHECK(both.columns(model, 8).size() > both.in_window().columns(model, 8).size());
+    CHECK(*both.in_window().columns(model, 8).begin() == kv::record_retention::columns(model, 8)[0]);
   }
 }

@@ -36,12 +36,11 @@ struct attention_probabilities {
   [[nodiscard]] KVPOLICY_HD int stored(lane this_lane, int r) const {
     return counted.data != nullptr ? counted.row(this_lane)[r] : r;
   }
-  /// The number of rows of a lane up to its newest committed entry. The rows after it are those of drafts.
+  /// The number of rows of a lane up to the newest committed token. The rows after it are those of drafts.
   [[nodiscard]] KVPOLICY_HD int committed_rows(lanes const& batch, lane this_lane) const {
     int left = valid(this_lane);
-    int const committed = batch.committed(this_lane);
-    if (position.data == nullptr || committed == 0) return left;
-    int const newest = batch.position.row(this_lane)[committed - 1];
+    if (position.data == nullptr || batch.committed(this_lane) == 0) return left;
+    int const newest = batch.newest(this_lane);
     while (left > 0 && position.row(this_lane)[stored(this_lane, left - 1)] > newest) --left;
     return left;
   }

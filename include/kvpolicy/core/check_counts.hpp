@@ -6,6 +6,7 @@
 #include <cstring>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/layer_runs.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/core/slots.hpp>
@@ -23,6 +24,7 @@ std::string spell_lane_of(lanes const& batch, lane one);
 std::string spell_slot_of(lanes const& batch, int const* slots, lane one);
 void refuse_counts(char const* call, lanes const& batch, int first, int last);
 void refuse_other_tokens(char const* call, score_view const& scores);
+void refuse_other_tokens_in_runs(char const* call, lanes const& batch, layer_runs const& runs);
 #else
 /// The text "layer 3, head 1", with the sequence if the batch has several.
 inline std::string spell_lane_of(lanes const& batch, lane one) {
@@ -101,6 +103,24 @@ inline void refuse_counts(char const* call, lanes const& batch, int first, int l
   }
 }
 
+/// Refuses a lane that holds as many entries as another one, but other tokens.
+inline void refuse_other_positions(char const* call, lanes const& batch, lane one, lane first, char const* rule) {
+  int const count = batch.committed(one);
+  int const* const mine = batch.position.row(one);
+  int const* const other = batch.position.row(first);
+  if (mine == other || count == 0) return;
+  if (std::memcmp(mine, other, sizeof(int) * static_cast<std::size_t>(count)) == 0) return;
+  int e = 0;
+  while (mine[e] == other[e]) ++e;
+  expects(
+      false, call, "lanes.position",
+      [&] {
+        return "other tokens in " + spell_lane_of(batch, one) + " than in " + spell_lane_of(batch, first) + " (entry " +
+               std::to_string(e) + ": " + std::to_string(mine[e]) + " against " + std::to_string(other[e]) + ")";
+      },
+      rule);
+}
+
 /// Refuses lanes that decide together but differ in their number of entries or in positions, because a decision reads
 /// only the first lane of each segment.
 ///
@@ -114,20 +134,26 @@ inline void refuse_other_tokens(char const* call, score_view const& scores) {
     int const count = batch.committed(one);
     expects(count == batch.committed(first), call, "count", count,
             "lanes that decide together hold equally many entries");
-    int const* const mine = batch.position.row(one);
-    int const* const other = batch.position.row(first);
-    if (mine == other || count == 0) continue;
-    if (std::memcmp(mine, other, sizeof(int) * static_cast<std::size_t>(count)) == 0) continue;
-    int e = 0;
-    while (mine[e] == other[e]) ++e;
+    refuse_other_positions(call, batch, one, first, "lanes that decide together hold the same tokens");
+  }
+}
+
+/// Refuses lanes of layers that read the pages of an earlier layer, but hold other entries than its lanes.
+///
+/// Cost: reads each position of these lanes once, and none if layers share their rows of positions.
+inline void refuse_other_tokens_in_runs(char const* call, lanes const& batch, layer_runs const& runs) {
+  for (int i = 0; i < batch.size() && runs.length > 1; ++i) {
+    lane const one = batch.at(i);
+    lane const first = runs.chooser_of(one);
+    int const count = batch.committed(one);
     expects(
-        false, call, "lanes.position",
+        count == batch.committed(first), call, "lanes.count",
+        [&] { return std::to_string(count) + " in " + spell_lane_of(batch, one); },
         [&] {
-          return "other tokens in " + spell_lane_of(batch, one) + " than in " + spell_lane_of(batch, first) +
-                 " (entry " + std::to_string(e) + ": " + std::to_string(mine[e]) + " against " +
-                 std::to_string(other[e]) + ")";
-        },
-        "lanes that decide together hold the same tokens");
+          return "it reads the pages of layer " + std::to_string(first.layer) + ", whose lane of this head holds " +
+                 std::to_string(batch.committed(first));
+        });
+    refuse_other_positions(call, batch, one, first, "layers that read the same pages hold the same tokens");
   }
 }
 

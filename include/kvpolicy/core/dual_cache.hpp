@@ -38,6 +38,24 @@ struct dual_cache {
   paged_lanes global{};
 };
 
+namespace detail {
+
+/// Lanes of pages, told which window is before them.
+[[nodiscard]] inline lanes behind(lanes const& window, lanes pages) {
+  pages.newer = {window.count.data,     window.position.data,     window.in_flight,
+                 window.count.sequence, window.position.sequence, window.bound};
+  return pages;
+}
+
+}  // namespace detail
+
+/// The lanes of the pages of a dual cache, told which window is before them. A query row then counts up to the newest
+/// token of the window; without that, rows after the newest entry of the pages count as those of drafts. Give them as
+/// `signals::lanes` to calls about the pages alone whose signals are query rows or attention probabilities.
+[[nodiscard]] inline lanes lanes_of_pages(dual_cache const& in) {
+  return detail::behind(in.window.lanes, in.global.entries.lanes);
+}
+
 /// The dual cache of the listed slots: see `only` of a cache.
 [[nodiscard]] inline dual_cache only(dual_cache const& all, slot_list const& batch) {
   dual_cache some = all;

@@ -115,6 +115,8 @@ KVPOLICY_HOOK(recorder_columns, "recorder", columns, int columns, "make_state ca
 KVPOLICY_HOOK(recorder_view, "recorder", view, int view, "a decision calls `view(kvpolicy::recorded_columns const&) const`, which returns the signal that it provides")
 KVPOLICY_HOOK(recorder_observe, "recorder", observe, int observe, "observe calls `observe(exec, in, kvpolicy::recorded_columns const&) const`")
 KVPOLICY_HOOK(recorder_forget, "recorder", forget, int forget, "truncate calls the hook `forget(exec, kvpolicy::lanes const&, kvpolicy::recorded_columns const&, int sequence, int position) const`")
+KVPOLICY_HOOK(recorder_of_entries, "recorder", of_entries, int of_entries, "a cache policy reads `static constexpr bool of_entries`")
+KVPOLICY_HOOK(recorder_refuse_part, "recorder", refuse_part, int refuse_part, "observe of a dual cache calls the hook `refuse_part(char const*, in) const`")
 KVPOLICY_HOOK(recorder_from_birth, "recorder", from_birth, int from_birth, "a cache policy reads `static constexpr bool from_birth`")
 
 KVPOLICY_HOOK(policy_score, "policy", score, int score, "a policy has a data member `score`, a scorer")

@@ -50,6 +50,24 @@ struct shape {
   friend bool operator==(shape const&, shape const&) = default;
 };
 
+/// The tokens of each sequence that are newer than all entries of some lanes: those of a window, where the lanes are
+/// the pages behind it. All lanes of a sequence share the window's tokens. Strides are in elements.
+struct newer_tokens {
+  int const* count = nullptr;     ///< for each slot the tokens of the window, drafts included; null: there is no window
+  int const* position = nullptr;  ///< for each slot a row of their positions, ascending
+  int const* in_flight = nullptr;  ///< for each slot how many of them are drafts, at the end; null: none
+  std::int64_t count_stride = 0;   ///< between slots
+  std::int64_t row = 0;            ///< between slots
+  int bound = 0;                   ///< no count exceeds it
+
+  /// The position of the newest token that is no draft; -1 if there is none.
+  [[nodiscard]] KVPOLICY_HD constexpr int newest(int slot) const {
+    int committed = count[slot * count_stride] - (in_flight != nullptr ? in_flight[slot] : 0);
+    committed = committed < bound ? committed : bound;
+    return committed > 0 ? position[slot * row + committed - 1] : -1;
+  }
+};
+
 /// The lanes of one call: all KV heads of a range of layers of a ragged batch of sequences.
 ///
 /// `count` and `position` are in the executor's memory (device memory for a device executor). The host knows
@@ -73,6 +91,7 @@ struct lanes {
   int sequence_begin = 0;           ///< the first sequence of these lanes, if they are a part of a batch
   by_lane<lane_order> order{};      ///< the order of each lane, for steps that cost the same whatever the budget; zero
                                     ///< it with the counts. It has a row for each row of positions. Null: ascending
+  newer_tokens newer{};             ///< the window, if the lanes are pages behind it: see `lanes_of_pages`
 
   [[nodiscard]] KVPOLICY_HD constexpr int layers() const { return layer_end - layer_begin; }
   [[nodiscard]] KVPOLICY_HD constexpr int sequence_end() const { return sequence_begin + sequences; }
@@ -107,6 +126,15 @@ struct lanes {
   /// The order of a lane's entries.
   [[nodiscard]] KVPOLICY_HD constexpr lane_order order_of(lane this_lane) const {
     return order.data != nullptr ? *order.row(this_lane) : lane_order{};
+  }
+
+  /// The position of the newest committed token of a lane's sequence, in the lane or in the window before it; -1 if
+  /// there is none. A query row after it is that of a draft, and does not count.
+  [[nodiscard]] KVPOLICY_HD constexpr int newest(lane this_lane) const {
+    int const last = order_of(this_lane).newest_of(position.row(this_lane), committed(this_lane));
+    if (newer.count == nullptr) return last;
+    int const later = newer.newest(slot_of(slots, this_lane.sequence));
+    return later > last ? later : last;
   }
 
   /// The number of drafts of a sequence. `in_flight` must not be null.

@@ -60,14 +60,15 @@ struct query_view {
            stored_row * row;
   }
 
-  /// True if any row of a lane sees any of its committed entries. Rows at positions after the last entry do not count.
+  /// True if any row of a lane sees any of its committed entries. Rows at positions after the newest committed token do
+  /// not count.
   [[nodiscard]] KVPOLICY_HD bool observed(lanes const& batch, lane this_lane) const {
     int const entries = batch.committed(this_lane);
     int r = valid(this_lane) - 1;
     if (r < 0 || position.data == nullptr || entries <= 0) return r >= 0;
     int const* const at = batch.position.row(this_lane);
     lane_order const order = batch.order_of(this_lane);
-    int const newest = order.newest_of(at, entries);
+    int const newest = batch.newest(this_lane);
     while (r >= 0 && position.row(this_lane)[stored(this_lane, r)] > newest) --r;
     int e = 0;  // where entries are out of order, the first one need not be the oldest
     while (r >= 0 && !order.ascends() && e < entries - 1 && position.row(this_lane)[stored(this_lane, r)] < at[e]) ++e;

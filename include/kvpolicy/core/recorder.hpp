@@ -17,6 +17,10 @@ namespace KVPOLICY_NAMESPACE {
 /// - optional: `forget(exec, lanes, columns, sequence, position)`, called when a sequence is rolled back to a position.
 /// - optional: `from_birth = true` if its values are known when an entry is appended. The window of an admission then
 ///   records them, so that they move into the pages with an admitted entry.
+/// - optional: `of_entries = true` if all of its columns have one element an entry (`per::lane_entry`), which later
+///   forwards may change. Both parts of a dual cache then record, and a number moves into the pages with its entry.
+/// - optional: `refuse_part(call, in) const`, called before it observes one of these parts: refuses signals from which
+///   what the whole cache says cannot be computed.
 template <class R>
 concept recorder = std::regular<R> && requires(R const& r, shape const& model, recorded_columns const& recorded) {
   typename R::needs;
@@ -26,6 +30,24 @@ concept recorder = std::regular<R> && requires(R const& r, shape const& model, r
 };
 
 namespace detail {
+
+template <class Recorder>
+inline constexpr bool from_birth = [] {
+  if constexpr (requires { Recorder::from_birth; }) {
+    return Recorder::from_birth;
+  } else {
+    return false;
+  }
+}();
+
+template <class Recorder>
+inline constexpr bool of_entries = [] {
+  if constexpr (requires { Recorder::of_entries; }) {
+    return Recorder::of_entries;
+  } else {
+    return false;
+  }
+}();
 
 /// Checks the form of `forget`, once the executor is known.
 template <class R, class Executor>

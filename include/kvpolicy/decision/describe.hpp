@@ -146,6 +146,9 @@ template <class Policy>
   made.forces = detail::forced_of(policy);
   made.budget = detail::shared_budget(policy.budget);
   made.pick = detail::part_or(detail::pick_of(policy), "the policy's pick");
+  if constexpr (requires { policy.inherit; }) {
+    if (policy.inherit > 1) made.pick += ", by the first of every " + std::to_string(policy.inherit) + " layers";
+  }
   made.triggers = detail::triggers_of(policy);
   return made;
 }

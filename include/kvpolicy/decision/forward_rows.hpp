@@ -64,9 +64,7 @@ void remember_rows([[maybe_unused]] Given const& in, [[maybe_unused]] State& sta
     visit_forward_rows(in, state, [&](auto const& of) {
       for (int i = 0; i < in.lanes.size(); i += in.lanes.heads) {
         lane const one = in.lanes.at(i);
-        int const committed = in.lanes.committed(one);
-        if (committed == 0) continue;
-        int const newest = in.lanes.position.row(one)[committed - 1];  // rows after it are drafts: they do not count
+        int const newest = in.lanes.newest(one);  // rows after it are drafts: they do not count
         int const last = last_counted_row(of, one, newest);
         if (last >= 0) state.history().observe(slot_of(slots, one.sequence), one.layer, last);
       }

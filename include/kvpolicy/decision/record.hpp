@@ -78,6 +78,25 @@ void refuse_recorded_rows(std::tuple<Recorders...> const& recorders, [[maybe_unu
   std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
 }
 
+/// Refuses signals of a part of a dual cache from which a recorder cannot compute what the whole cache says.
+template <class Recorder, class Given>
+void refuse_part_of([[maybe_unused]] char const* call, [[maybe_unused]] Recorder const& keeps,
+                    [[maybe_unused]] Given const& in) {
+  if constexpr (requires { keeps.refuse_part(call, in); }) keeps.refuse_part(call, in);
+}
+
+/// The name of a column with an element of each entry, if the recorder does not say that it keeps such (`from_birth` or
+/// `of_entries`); otherwise empty.
+template <class Recorder>
+std::string undeclared_column([[maybe_unused]] Recorder const& keeps, [[maybe_unused]] shape const& model) {
+  if constexpr (!from_birth<Recorder> && !of_entries<Recorder>) {
+    for (column const& each : keeps.columns(model, 1)) {
+      if (each.one == per::lane_entry) return each.name;
+    }
+  }
+  return {};
+}
+
 /// Calls `observe` of the recorders [At, End) of a tuple, whose columns are in `state` in the tuple's order. It skips a
 /// recorder whose signals, known only at run time, are not given; the caller has checked that they may be missing.
 template <std::size_t At, std::size_t End, executor Executor, class... Recorders, class Given>

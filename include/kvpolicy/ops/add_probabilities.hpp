@@ -9,7 +9,7 @@
 namespace KVPOLICY_NAMESPACE::ops {
 
 /// `add_probabilities(exec, lanes, probabilities, group, mass)`: mass[e] += the probabilities that entry e of a lane
-/// received from all valid rows up to the newest committed entry, summed over rows and then reduced over the query
+/// received from all valid rows up to the newest committed token, summed over rows and then reduced over the query
 /// heads of its KV head.
 ///
 /// - in: `probabilities` [sequence, layer, query head, row, entry] of any readable element type. Each row has a number

@@ -42,7 +42,7 @@ namespace ops {
 /// - in: `keys` of `out.lanes`; `rows`, post-RoPE queries with ascending positions. A row sees the entries at positions
 ///   up to and including its own.
 /// - out: float32 [segments, entries]. If a segment has several lanes, their masses are reduced last. An entry that no
-///   row sees gets 0. Rows at positions after the last committed entry are ignored.
+///   row sees gets 0. Rows at positions after the newest committed token are ignored.
 /// - candidates: with this domain, entries of `out` that are -inf are not candidates and stay at -inf, and the mass is
 ///   added to the other values. A scorer that ranks candidates only therefore starts from zeros.
 /// - range: on the host a probability below e^-87 (1.6e-38) of its row's maximum is 0, so entries with such

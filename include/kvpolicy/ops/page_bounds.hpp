@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/layer_runs.hpp>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/verb.hpp>
 
@@ -86,12 +87,17 @@ struct forget_bounds_t : verb<forget_bounds_t> {
 };
 inline constexpr forget_bounds_t forget_bounds{};
 
-/// `count_pages(exec, lanes, page, pages)`: sets the counts of lanes whose entries are pages. The count of each lane
-/// becomes the number of pages that hold committed entries, and the position of a page is its index.
+/// `count_pages(exec, lanes, page, pages, runs = {})`: sets the counts of lanes whose entries are pages. The count of
+/// each lane becomes the number of pages that hold committed entries, and the position of a page is its index.
 ///
+/// - in: `runs` of more than one layer: a lane holds the same entries as that of its head in the first layer of its
+///   run, which may be outside of `lanes`.
 /// - out: `pages.count`, and `pages.position`, which is one row of positions for all lanes.
+/// - cost: reads each count once, and with runs each position of the lanes that are not in the first layer of a run.
+/// - throws: `invalid_argument` if a lane of a run holds other entries than that of the first layer; a device records a
+///   fault. Then nothing was changed on the host.
 struct count_pages_t : verb<count_pages_t> {
-  static void check(lanes const& batch, int page, lanes const& pages) {
+  static void check(lanes const& batch, int page, lanes const& pages, layer_runs const& = layer_runs()) {
     expects(page >= 1, "count_pages", "page", page, "a page holds at least one entry");
     expects(pages.bound >= detail::pages_for(batch.bound, page), "count_pages", "pages.bound", pages.bound,
             "every page of a full lane is counted");

@@ -22,8 +22,8 @@ namespace ops {
 
 /// `ring_append(exec, lanes, from, ring)`: the rows of `from` become the newest rows of every lane's ring.
 ///
-/// - in: `from`, the query rows of this forward pass, with ascending positions. Rows at positions after the last
-///   committed entry are not appended.
+/// - in: `from`, the query rows of this forward pass, with ascending positions. Rows at positions after the
+///   newest committed token are not appended.
 /// - out: `ring`, float32. Rows at or after the first new position are removed first, so that a token that was rolled
 ///   back leaves no row.
 /// - throws: `invalid_argument` if head sizes differ.

@@ -44,8 +44,12 @@ struct basic_any_selection : selection<basic_any_page_scorer<Executor>, any_budg
   template <page_scorer Score, class Budget, class Protect, class Pick>
     requires std::constructible_from<any_budget, Budget> && std::constructible_from<any_protection, Protect>
   basic_any_selection(selection<Score, Budget, Protect, Pick> const& from)
-      : parts{basic_any_page_scorer<Executor>(from.score), any_budget(from.budget), from.dense_layers,
-              any_protection(from.protect), from.pick} {}
+      : parts{basic_any_page_scorer<Executor>(from.score),
+              any_budget(from.budget),
+              from.dense_layers,
+              any_protection(from.protect),
+              from.pick,
+              from.inherit} {}
 
   friend bool operator==(basic_any_selection const& a, basic_any_selection const& b) {
     return static_cast<parts const&>(a) == static_cast<parts const&>(b);
@@ -93,7 +97,7 @@ void select_pages(Executor& exec, basic_any_selection<Executor> const& policy, a
 
 namespace detail {
 
-/// The argument of `window`, `cap` and `dense` in a spec.
+/// The argument of `window` and `cap` in a spec, of `dense`, and of `inherit`.
 struct count_argument {
   int tokens = 0;
   static constexpr auto fields() { return std::tuple{field{"tokens", &count_argument::tokens}}; }
@@ -101,6 +105,11 @@ struct count_argument {
 struct layers_argument {
   int layers = 0;
   static constexpr auto fields() { return std::tuple{field{"layers", &layers_argument::layers}}; }
+};
+struct inherit_argument {
+  int layers = 1;
+  static constexpr auto fields() { return std::tuple{field{"layers", &inherit_argument::layers}}; }
+  void check(char const* call) const { check_inherit(call, layers); }
 };
 
 /// Reads an admission by a scorer from the parts of its section.
@@ -164,6 +173,7 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
   shipped_only.token_class = known.token_class;
   int budget = 0;
   int dense = 0;
+  int inherit = 0;
   int pick = 0;
   for (std::size_t i = 1; i < parts.size(); ++i) {
     spec_part const& from = parts[i];
@@ -172,14 +182,17 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
     } else if (from.name == "dense") {
       once(dense, from);
       made.dense_layers = read_part<layers_argument>(from, {made.dense_layers}).layers;
+    } else if (from.name == "inherit") {
+      once(inherit, from);
+      made.inherit = read_part<inherit_argument>(from).layers;
     } else if (from.name == at_least::name) {
       once(pick, from);
       made.pick = read_part<at_least>(from, {.unbounded = true});
     } else if (read_own(known.picks, from, made.pick)) {
       once(pick, from);
     } else if (!add_protection(made.protect, from, shipped_only)) {
-      std::vector<std::string> names{"page",   "budget", "unlimited", "dense",      "at_least", "sinks",
-                                     "recent", "span",   "safe",      "everything", "prompt",   "marks"};
+      std::vector<std::string> names{"page",   "budget", "unlimited", "dense",      "inherit", "at_least", "sinks",
+                                     "recent", "span",   "safe",      "everything", "prompt",  "marks"};
       for (auto const& each : known.budgets) names.push_back(each.first);
       for (auto const& each : known.picks) names.push_back(each.first);
       refuse_spec(from.column, from.name, accepted("a selection has the parts", names, from.name));

@@ -62,39 +62,53 @@ class any_recorders {
   any_recorders(std::tuple<Recorders...> const& all, std::string const& whose)
       : inner_(std::make_shared<model<Recorders...>>(all, whose)) {}
 
-  /// Those whose values are known when an entry is appended.
-  [[nodiscard]] any_recorders born() const {
+  /// Those that the window of an admission has, too: of values from birth, and of numbers of entries.
+  [[nodiscard]] any_recorders in_window() const {
     any_recorders made = *this;
-    made.born_ = true;
+    made.window_ = true;
     return made;
   }
   /// True if the values of all of them are known when an entry is appended.
   [[nodiscard]] bool all_born() const { return inner_->all_born(); }
+  /// True if one of them keeps what belongs to no entry and follows from every forward, such as the last query rows.
+  [[nodiscard]] bool keeps_rows() const { return inner_->keeps_rows(); }
+  /// The name of a column of numbers of entries, if its recorder does not say that it keeps such; otherwise empty.
+  [[nodiscard]] std::string undeclared(shape const& of) const { return inner_->undeclared(of); }
 
   [[nodiscard]] column_list columns(shape const& of, int bound) const {
     column_list made;
-    inner_->columns(born_, of, bound, made);
+    inner_->columns(window_, of, bound, made);
     return made;
   }
   [[nodiscard]] static recorded_columns view(recorded_columns const& recorded) { return recorded; }
 
-  /// Observes with each of them. `in` is `signals` or `any_signals`.
+  /// Observes with each of them; in a window, with those of values from birth. `in` is `signals` or `any_signals`.
   template <class Given>
   void observe(Executor& exec, Given const& in, recorded_columns const& recorded) const {
-    inner_->observe(born_, exec, any_signals(in), recorded);
+    inner_->observe(window_, {true, !window_}, exec, any_signals(in), recorded);
+  }
+  /// Observes a part of a dual cache with those that change with forwards.
+  template <class Given>
+  void observe_part(Executor& exec, Given const& in, recorded_columns const& recorded) const {
+    inner_->observe(window_, {false, true}, exec, any_signals(in), recorded);
   }
   void forget(Executor& exec, lanes const& batch, recorded_columns const& recorded, int sequence, int position) const {
-    inner_->forget(born_, exec, batch, recorded, sequence, position);
+    inner_->forget(window_, exec, batch, recorded, sequence, position);
   }
 
   /// Refuses signals from which one of them cannot record.
   /// - throws: `invalid_argument` that names the missing signal, unless the engine gives what would be recorded.
   template <class Given>
   void refuse(char const* call, Given const& in) const {
-    inner_->refuse(born_, call, any_signals(in));
+    inner_->refuse(window_, {true, !window_}, call, any_signals(in));
+  }
+  /// Refuses signals of a part of a dual cache from which one of those that change with forwards cannot record.
+  template <class Given>
+  void refuse_part(char const* call, Given const& in) const {
+    inner_->refuse(window_, {false, true}, call, any_signals(in));
   }
   /// The names of the signals from which they record.
-  [[nodiscard]] std::vector<std::string> signals() const { return inner_->signals(born_); }
+  [[nodiscard]] std::vector<std::string> signals() const { return inner_->signals(window_); }
   /// The bytes of scratch that `observe` needs.
   [[nodiscard]] std::size_t scratch(shape const& of, lanes const& batch) const { return inner_->scratch(of, batch); }
   /// Calls visit(kind) for each kind of rows that one of them reads.
@@ -106,21 +120,29 @@ class any_recorders {
   }
 
   friend bool operator==(any_recorders const& a, any_recorders const& b) {
-    return a.born_ == b.born_ && a.inner_->equals(*b.inner_);
+    return a.window_ == b.window_ && a.inner_->equals(*b.inner_);
   }
 
  private:
+  /// Which of them are asked: those of values from birth, and those that change with forwards.
+  struct asked {
+    bool born;
+    bool changing;
+  };
+
   struct interface {
     virtual ~interface() = default;
     [[nodiscard]] virtual void const* type() const = 0;
     [[nodiscard]] virtual bool equals(interface const& other) const = 0;
     [[nodiscard]] virtual bool all_born() const = 0;
-    virtual void columns(bool born, shape const&, int bound, column_list& to) const = 0;
-    virtual void observe(bool born, Executor&, any_signals const&, recorded_columns const&) const = 0;
-    virtual void forget(bool born, Executor&, lanes const&, recorded_columns const&, int sequence,
+    [[nodiscard]] virtual bool keeps_rows() const = 0;
+    [[nodiscard]] virtual std::string undeclared(shape const&) const = 0;
+    virtual void columns(bool window, shape const&, int bound, column_list& to) const = 0;
+    virtual void observe(bool window, asked, Executor&, any_signals const&, recorded_columns const&) const = 0;
+    virtual void forget(bool window, Executor&, lanes const&, recorded_columns const&, int sequence,
                         int position) const = 0;
-    virtual void refuse(bool born, char const* call, any_signals const&) const = 0;
-    [[nodiscard]] virtual std::vector<std::string> signals(bool born) const = 0;
+    virtual void refuse(bool window, asked, char const* call, any_signals const&) const = 0;
+    [[nodiscard]] virtual std::vector<std::string> signals(bool window) const = 0;
     [[nodiscard]] virtual std::size_t scratch(shape const&, lanes const&) const = 0;
     [[nodiscard]] virtual bool reads_rows(int kind) const = 0;
   };
@@ -138,34 +160,48 @@ class any_recorders {
       return other.type() == type() && static_cast<model const&>(other).all == all;
     }
     [[nodiscard]] bool all_born() const override { return (detail::from_birth<Recorders> && ...); }
-    void columns(bool born, shape const& of, int bound, column_list& to) const override {
-      each(born, [&](auto const& keeps) {
+    [[nodiscard]] bool keeps_rows() const override {
+      return ((!detail::from_birth<Recorders> && !detail::of_entries<Recorders>) || ...);
+    }
+    [[nodiscard]] std::string undeclared(shape const& of) const override {
+      std::string found;
+      each(false, [&](auto const& keeps) {
+        if (found.empty()) found = detail::undeclared_column(keeps, of);
+      });
+      return found;
+    }
+    void columns(bool window, shape const& of, int bound, column_list& to) const override {
+      each(window, [&](auto const& keeps) {
         for (column const& one : keeps.columns(of, bound)) to.add(one);
       });
     }
-    void observe(bool born, Executor& exec, any_signals const& in, recorded_columns const& recorded) const override {
-      each_with_columns(born, in.lanes, recorded,
+    void observe(bool window, asked which, Executor& exec, any_signals const& in,
+                 recorded_columns const& recorded) const override {
+      each_with_columns(window, in.lanes, recorded,
                         [&]<class Recorder>(Recorder const& keeps, recorded_columns const& its) {
-                          if (in.has_all(typename Recorder::needs{})) keeps.observe(exec, in, its);
+                          bool const is_asked = detail::from_birth<Recorder> ? which.born : which.changing;
+                          if (is_asked && in.has_all(typename Recorder::needs{})) keeps.observe(exec, in, its);
                         });
     }
-    void forget(bool born, Executor& exec, lanes const& batch, recorded_columns const& recorded, int sequence,
+    void forget(bool window, Executor& exec, lanes const& batch, recorded_columns const& recorded, int sequence,
                 int position) const override {
-      each_with_columns(born, batch, recorded, [&](auto const& keeps, recorded_columns const& its) {
+      each_with_columns(window, batch, recorded, [&](auto const& keeps, recorded_columns const& its) {
         if constexpr (requires { keeps.forget(exec, batch, its, sequence, position); }) {
           keeps.forget(exec, batch, its, sequence, position);
         }
       });
     }
-    void refuse(bool born, char const* call, any_signals const& in) const override {
-      each(born, [&]<class Recorder>(Recorder const&) {
+    void refuse(bool window, asked which, char const* call, any_signals const& in) const override {
+      each(window, [&]<class Recorder>(Recorder const& keeps) {
+        if (!(detail::from_birth<Recorder> ? which.born : which.changing)) return;
         detail::refuse_unrecordable<Recorder>(call, whose.c_str(), in);
         detail::refuse_rows<typename Executor::backend>(call, typename Recorder::needs{}, in);
+        if (!which.born) detail::refuse_part_of(call, keeps, in);
       });
     }
-    [[nodiscard]] std::vector<std::string> signals(bool born) const override {
+    [[nodiscard]] std::vector<std::string> signals(bool window) const override {
       std::vector<std::string> names;
-      each(born, [&]<class Recorder>(Recorder const&) {
+      each(window, [&]<class Recorder>(Recorder const&) {
         detail::each_need<typename Recorder::needs>::visit(
             [&](auto const* signal) { names.push_back(detail::signal_name(signal)); });
       });
@@ -181,16 +217,16 @@ class any_recorders {
     }
 
     template <class Visit>
-    void each(bool born, Visit const& visit) const {
+    void each(bool window, Visit const& visit) const {
       auto const one = [&]<class Recorder>(Recorder const& keeps) {
-        if (detail::from_birth<Recorder> || !born) visit(keeps);
+        if (!window || detail::from_birth<Recorder> || detail::of_entries<Recorder>) visit(keeps);
       };
       std::apply([&](auto const&... keeps) { (one(keeps), ...); }, all);
     }
     /// The same, with the columns of each.
     template <class Visit>
-    void each_with_columns(bool born, lanes const& batch, recorded_columns recorded, Visit const& visit) const {
-      each(born, [&](auto const& keeps) {
+    void each_with_columns(bool window, lanes const& batch, recorded_columns recorded, Visit const& visit) const {
+      each(window, [&](auto const& keeps) {
         visit(keeps, recorded);
         recorded.first += keeps.columns(recorded.model, batch.bound).size();
       });
@@ -198,7 +234,7 @@ class any_recorders {
   };
 
   std::shared_ptr<interface const> inner_;
-  bool born_ = false;
+  bool window_ = false;
 };
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -26,6 +26,9 @@ struct provided_by {
 template <class R>
 concept says_from_birth =
     !hook::recorder_from_birth::is_own_data<R> && requires { typename std::bool_constant<R::from_birth>; };
+template <class R>
+concept says_of_entries =
+    !hook::recorder_of_entries::is_own_data<R> && requires { typename std::bool_constant<R::of_entries>; };
 
 /// The requirements on a recorder that can be checked before the executor and the signals are known.
 template <class R>
@@ -37,6 +40,8 @@ using recorder_hooks = hooks<
     required_hook<hook::recorder_view, form_of_call<hook::recorder_view, R, provided_by<R>, recorded_columns const&>()>,
     required_hook<hook::recorder_observe, form_of_function<hook::recorder_observe, R>()>,
     optional_hook<hook::recorder_forget, form_of_function<hook::recorder_forget, R>()>,
+    optional_hook<hook::recorder_refuse_part, form_of_function<hook::recorder_refuse_part, R>()>,
+    optional_hook<hook::recorder_of_entries, form_of_constant<hook::recorder_of_entries, R, says_of_entries<R>>()>,
     optional_hook<hook::recorder_from_birth, form_of_constant<hook::recorder_from_birth, R, says_from_birth<R>>()>>;
 
 /// The requirements that can be checked once both are known. `forget` is checked where a recorder is added to a state.

@@ -14,7 +14,8 @@ namespace KVPOLICY_NAMESPACE {
 /// entry starts with the mass of its own forward.
 ///
 /// The attention is read from `attention_probabilities` if the engine gives them. Otherwise it is computed from `keys`
-/// and `queries`.
+/// and `queries`. In a dual cache the softmax of a row runs over the window and the pages together, so there query rows
+/// come with their `lse`.
 struct record_attention_mass {
   reduction group = reduction::sum;  ///< how the query heads of a KV head are reduced
 
@@ -22,6 +23,7 @@ struct record_attention_mass {
       kvpolicy::needs<any_signal_of<keys, attention_probabilities>, any_signal_of<queries, attention_probabilities>>;
   using provides = attention_mass;
   using verbs = kvpolicy::verbs<ops::attention_mass_t>;
+  static constexpr bool of_entries = true;
 
   [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
     return {column{"attention_mass", per::lane_entry, on_move::permute, sizeof(float)}};
@@ -29,6 +31,20 @@ struct record_attention_mass {
 
   [[nodiscard]] static attention_mass view(recorded_columns const& recorded) {
     return {recorded.table<float const>(0)};
+  }
+
+  /// Refuses query rows without their `lse`.
+  void refuse_part(char const* call, [[maybe_unused]] auto const& in) const {
+    using given = std::remove_cvref_t<decltype(in)>;
+    bool has_probabilities = false;
+    if constexpr (kvpolicy::provides<given, attention_probabilities>) {
+      has_probabilities = in.template find<attention_probabilities>() != nullptr;
+    }
+    if constexpr (kvpolicy::provides<given, queries>) {
+      auto const* const rows = in.template find<queries>();
+      expects(has_probabilities || rows == nullptr || rows->rows == 0 || rows->lse.data != nullptr, call, "queries.lse",
+              "null", "a row attends to the window and to the pages: give its log-sum-exp, or attention_probabilities");
+    }
   }
 
   void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {

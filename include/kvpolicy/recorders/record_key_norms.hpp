@@ -27,6 +27,7 @@ struct key_norms {
 struct record_key_norms {
   using needs = kvpolicy::needs<keys>;
   using provides = key_norms;
+  static constexpr bool of_entries = true;
 
   [[nodiscard]] static std::array<column, 1> columns(shape const&, int) {
     return {column{"negated_norm", per::lane_entry, on_move::permute, sizeof(float)}};

@@ -37,31 +37,4 @@ struct with_recorders : Score {
   friend bool operator==(with_recorders const&, with_recorders const&) = default;
 };
 
-namespace detail {
-
-template <class Recorder>
-inline constexpr bool from_birth = [] {
-  if constexpr (requires { Recorder::from_birth; }) {
-    return Recorder::from_birth;
-  } else {
-    return false;
-  }
-}();
-
-/// The recorders of a tuple whose values are known when an entry is appended. Erased recorders say which of them.
-template <class... Recorders>
-constexpr auto born_of(std::tuple<Recorders...> const& all) {
-  auto const one = [](auto const& each) {
-    if constexpr (requires { each.born(); }) {
-      return std::tuple{each.born()};
-    } else if constexpr (from_birth<std::remove_cvref_t<decltype(each)>>) {
-      return std::tuple{each};
-    } else {
-      return std::tuple<>{};
-    }
-  };
-  return std::apply([&](auto const&... each) { return std::tuple_cat(one(each)...); }, all);
-}
-
-}  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

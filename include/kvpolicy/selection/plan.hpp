@@ -1,8 +1,10 @@
 // `selection_plan`: the reusable memory of a selection and its result, the pages that are read.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/core/plan.hpp>
 #include <kvpolicy/ops/page_bounds.hpp>
+#include <vector>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -18,6 +20,7 @@ class selection_plan {
         positions_(exec, static_cast<std::size_t>(detail::pages_for(batch.bound, page))),
         lanes_(batch),
         page_(page),
+        chosen_until_(static_cast<std::size_t>(batch.sequences), -1),
         plan_(exec, pages_of(batch), granularity::lane, 0, entry_bytes) {}
 
   selection_plan(selection_plan&&) = default;
@@ -63,10 +66,18 @@ class selection_plan {
     made.of = unit::page;
     return made;
   }
+  /// The layer at which the latest choice for a sequence of the batch ended; -1 if it did not finish.
+  [[nodiscard]] int chosen_until(int sequence) const { return chosen_until_[static_cast<std::size_t>(sequence)]; }
   /// Discards the choice before another one is written into its memory. Until `publish` the plan holds none.
-  void withdraw() { plan_.withdraw(); }
+  void withdraw(kvpolicy::lanes const& batch) {
+    plan_.withdraw();
+    note_end(batch, -1);
+  }
   /// Makes `chosen` the plan's choice.
-  void publish(keep_set const& chosen) { plan_.publish(chosen); }
+  void publish(keep_set const& chosen) {
+    plan_.publish(chosen);
+    note_end(chosen.lanes, chosen.lanes.layer_end);
+  }
 
   /// Memory for the rows of a forward that count.
   [[nodiscard]] detail::row_counts<Executor>& counted() { return plan_.counted(); }
@@ -80,10 +91,16 @@ class selection_plan {
   }
 
  private:
+  void note_end(kvpolicy::lanes const& batch, int layer) {
+    auto const first = chosen_until_.begin() + batch.sequence_begin;
+    std::fill(first, first + batch.sequences, layer);
+  }
+
   typename Executor::template buffer<int> counts_;
   typename Executor::template buffer<int> positions_;
   kvpolicy::lanes lanes_;  ///< the lanes whose entries are in pages
   int page_;
+  std::vector<int> chosen_until_;  ///< for each sequence of a batch
   plan<Executor> plan_;
 };
 

@@ -6,6 +6,7 @@
 #include <kvpolicy/scorers/full.hpp>
 #include <kvpolicy/scorers/with_recorders.hpp>
 #include <kvpolicy/selection/selection.hpp>
+#include <kvpolicy/step/in_window.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -61,15 +62,15 @@ constexpr auto recorders_of_part(Part const& part) {
 }
 
 /// The recorders of the entries in pages are those of the eviction and of the selection. The recorders of the entries
-/// in the window are those of the admission, and those of the other parts that record values known when a token is
-/// appended.
+/// in the window are those of the admission, and those of the other parts that record numbers of entries: what is known
+/// when a token is appended, and what forwards change.
 template <class Policy>
 constexpr auto recorders_of_pages(Policy const& policy) {
   return std::tuple_cat(recorders_of_part(policy.evict), recorders_of_part(policy.select));
 }
 template <class Policy>
 constexpr auto recorders_of_window(Policy const& policy) {
-  return std::tuple_cat(recorders_of_part(policy.admit), born_of(recorders_of_pages(policy)));
+  return std::tuple_cat(recorders_of_part(policy.admit), recorders_in_window(recorders_of_pages(policy)));
 }
 
 /// The same policy with a scorer whose recorders are `all`.
@@ -80,7 +81,8 @@ constexpr auto recording(Policy const& policy, std::tuple<Recorders...> const& a
   if constexpr (admission_policy<Policy>) {
     return admission{score, policy.protect, policy.window, policy.pick, policy.cap};
   } else if constexpr (selection_policy<Policy>) {
-    return selection{score, policy.budget, policy.dense_layers, protection_of(policy), pick_of(policy)};
+    return selection{score,           policy.budget,         policy.dense_layers, protection_of(policy),
+                     pick_of(policy), runs_of(policy).length};
   } else {
     return eviction{score, policy.protect, policy.budget, policy.pick, policy.trigger};
   }
@@ -108,8 +110,9 @@ constexpr auto evicting(Policy const& policy) {
 
 }  // namespace detail
 
-/// The admission of a cache policy, with every recorder of values that are known when a token is appended. Pass it to
-/// `make_state`, `decide` and `ingest` for a chunk whose rows are outside of the cache.
+/// The admission of a cache policy, with every recorder of numbers of entries. Pass it to `make_state`, `observe`,
+/// `decide` and `ingest` for a chunk whose rows are outside of the cache. There it records what is known when a token
+/// is appended; the attention of the chunk is observed after `ingest`.
 template <class... Parts>
 [[nodiscard]] constexpr auto window_part(cache_policy<Parts...> const& policy) {
   return detail::admitting(policy);

@@ -31,22 +31,6 @@ namespace detail {
 template <class Part>
 inline constexpr std::size_t recorders_in = std::tuple_size_v<decltype(recorders_of_part(std::declval<Part const&>()))>;
 
-/// Erased recorders say at run time whether their values are known when an entry is appended.
-template <class Recorder>
-concept erased_recorder = requires(Recorder const& keeps) { keeps.all_born(); };
-
-template <class... Recorders>
-consteval bool all_record_at_append(std::tuple<Recorders...> const*) {
-  return ((from_birth<Recorders> || erased_recorder<Recorders>) && ...);
-}
-
-/// Beside an admission an eviction may only record values that are known when a token is appended, because its entries
-/// come from the window.
-template <class Evict>
-struct eviction_of_pages {
-  using recorders = decltype(recorders_of_part(std::declval<Evict const&>()));
-  static constexpr bool records_at_append_only = all_record_at_append(static_cast<recorders const*>(nullptr));
-};
 /// A cache policy carries its eviction out by `compact`, which needs a keep set that lists the kept entries.
 template <class Evict>
 struct eviction_by_moving {
@@ -59,20 +43,54 @@ struct eviction_by_moving {
   }();
 };
 
-/// Refuses an erased eviction beside an admission, if it records values that are not known when a token is appended.
+/// The recorders of pages that observe forwards, in the window and in the pages: those of the eviction.
 template <class Evict>
-void check_records_at_append(char const* call, Evict const& policy) {
-  auto const one = [&]<class Recorder>(Recorder const& keeps) {
-    if constexpr (erased_recorder<Recorder>) {
-      expects(
-          keeps.all_born(), call, "evict", [&] { return to_string(policy); },
-          [] {
-            return std::string(
-                "beside an admission a policy may only record values that are known when a token is appended");
-          });
-    }
+inline constexpr bool observes_by_type = [] {
+  constexpr auto one = []<class... Recorders>(std::tuple<Recorders...> const*) {
+    return ((!from_birth<Recorders> && !erased_recorder<Recorders>) || ...);
+  };
+  return one(static_cast<decltype(recorders_of_part(std::declval<Evict const&>())) const*>(nullptr));
+}();
+
+/// Refuses a recorder of the eviction that keeps numbers of entries and does not say so: the window would not record
+/// them, and an admitted entry would come without.
+template <class Evict>
+void check_recorders_of_entries(char const* call, Evict const& policy, shape const& model) {
+  auto const one = [&](auto const& keeps) {
+    std::string const column = undeclared_column_of(keeps, model);
+    expects(
+        column.empty(), call, "evict", [&] { return to_string(policy); },
+        [&] {
+          return "its column " + column +
+                 " has a number of each entry, and its recorder does not say so (of_entries): " +
+                 "beside an admission the window records them, too";
+        });
   };
   std::apply([&](auto const&... each) { (one(each), ...); }, recorders_of_part(policy));
+}
+
+/// Refuses the signals of the window alone, if recorders of the eviction observe forwards.
+template <class Evict>
+void refuse_window_alone(char const* call, [[maybe_unused]] Evict const& policy) {
+  auto const one = [&](auto const& keeps) {
+    expects(
+        !observes_forwards(keeps), call, "evict", [&] { return to_string(policy); },
+        "it records what forwards show: give the signals of the pages, too");
+  };
+  std::apply([&](auto const&... each) { (one(each), ...); }, recorders_of_part(policy));
+}
+
+/// Refuses pages without the window before them, if a recorder of the eviction keeps query rows, which are newer than
+/// every entry of the pages.
+template <class Policy>
+void refuse_pages_alone(char const* call, [[maybe_unused]] Policy const& policy, lanes const& pages) {
+  auto const one = [&](auto const& keeps) {
+    expects(!keeps_rows(keeps) || pages.newer.count != nullptr, call, "pages", "without their window",
+            "the eviction keeps query rows, which are newer than every entry of the pages: give the dual cache");
+  };
+  if constexpr (is_there<decltype(policy.admit)>) {
+    std::apply([&](auto const&... each) { (one(each), ...); }, recorders_of_part(policy.evict));
+  }
 }
 
 /// Checks the parts that act on pages, before a step changes anything. The caller has checked the cache itself.

@@ -9,6 +9,7 @@
 #include <kvpolicy/selection/select.hpp>
 #include <kvpolicy/step/cache_policy.hpp>
 #include <kvpolicy/step/check.hpp>
+#include <kvpolicy/step/observe.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -25,19 +26,23 @@ template <executor Executor, class Policy>
 
 /// Makes the state of all parts together: of a dual cache if the policy has an admission, of a cache otherwise.
 ///
-/// - throws: as `make_state` of each part.
+/// - throws: as `make_state` of each part, and if a recorder of the eviction keeps numbers of entries without saying
+/// so.
 template <executor Executor, class Admit, class Select, class Evict>
 [[nodiscard]] dual_state<Executor> make_state(Executor& exec, cache_policy<Admit, Select, Evict> const& policy,
                                               dual_cache const& both) {
-  static_assert(detail::eviction_of_pages<Evict>::records_at_append_only,
-                "kvpolicy: a policy used beside an admission may only record values that are known when a token is "
-                "appended; give its other signals when it decides");
   detail::check_dual("make_state", both);
   detail::check_window("make_state", policy.admit, both);
-  detail::check_records_at_append("make_state", policy.evict);
+  detail::check_recorders_of_entries("make_state", policy.evict, both.window.shape);
   exec.reserve(detail::scratch_to_promote<typename Executor::backend>(both));
-  return {make_state(exec, detail::admitting(policy), both.window, both.window.lanes.bound),
-          make_state(exec, detail::evicting(policy), both.global.entries)};
+  dual_state<Executor> made{make_state(exec, detail::admitting(policy), both.window, both.window.lanes.bound),
+                            make_state(exec, detail::evicting(policy), both.global.entries)};
+  lanes const& window = both.window.lanes;
+  int const rows = std::max(window.bound, both.global.entries.lanes.bound);  // a forward may be longer than the window
+  auto const count = [&](int kind) { made.window.counted().add(exec, kind, window.sequences, rows); };
+  std::apply([&](auto const&... each) { (detail::visit_kinds_of_rows_of(each, count), ...); },
+             detail::recorders_of_window(policy));
+  return made;
 }
 /// The same without an admission.
 template <executor Executor, class Select, class Evict>
@@ -61,32 +66,6 @@ template <executor Executor, class Select, class Evict>
 [[nodiscard]] step_plan<Executor> make_plan(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
                                             cache const& in) {
   return detail::plans_of_pages(exec, policy, in);
-}
-
-/// Passes the signals of a forward (gates, log beta) to the recorders of values that are known when a token is
-/// appended. `in.lanes` are the lanes of the window.
-template <executor Executor, class... Parts, class... Given>
-void observe(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in,
-             dual_state<Executor>& state) {
-  observe(exec, detail::admitting(policy), in, state.window);
-}
-/// The same without an admission: passes the signals to the eviction's recorders. `in.lanes` are the lanes of the
-/// cache.
-template <executor Executor, class Select, class Evict, class... Given>
-void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in,
-             state<Executor>& state) {
-  detail::check_same_lanes("observe", "signals.lanes", in.lanes, state.lanes());
-  in.check("observe", state.model());
-  auto const recorders = detail::recorders_of_pages(policy);
-  detail::check_state("observe", state, recorders);
-  detail::check_reserved(
-      "observe", exec, detail::scratch_to_observe<typename Executor::backend>(recorders, state.model(), state.lanes()));
-  detail::refuse_counts<typename Executor::backend>("observe", in.lanes);
-  detail::refuse_recorded_rows<typename Executor::backend>(detail::recorders_of_part(policy.evict), "observe", in);
-  if constexpr (detail::reads_on_host<typename Executor::backend>) detail::refuse_seen_rows("observe", in, state);
-  detail::counting_signals<signals<Given...>> const counted("observe", exec, in, state.counted());
-  detail::record_some<0, detail::recorders_in<Evict>>(exec, recorders, counted.get(), state);
-  detail::remember_rows<typename Executor::backend>(in, state);
 }
 
 /// Chooses the pages that a layer reads: see `select_pages` of a selection. `in` has the queries of this step, and
@@ -151,14 +130,26 @@ template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, paged_lanes& pages,
               state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats = nullptr) {
   detail::check_paged_lanes("maintain", pages);
+  detail::refuse_pages_alone("maintain", policy, pages.entries.lanes);
   detail::check_pages("maintain", exec, policy, in, pages.entries, state, plans);
   detail::maintain_checked(exec, policy, in, pages, state, plans, stats);
+}
+/// The same for the pages of a dual cache, told which window is before them: the query rows that an eviction has
+/// recorded are newer than every entry of the pages.
+template <executor Executor, class... Parts, class... Given>
+void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, dual_cache& both,
+              dual_state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats = nullptr) {
+  detail::check_dual("maintain", both);
+  paged_lanes pages = both.global;
+  pages.entries.lanes = lanes_of_pages(both);
+  maintain(exec, policy, in, pages, state.global, plans, stats);
 }
 /// The same for a cache without a free list of pages. The engine frees the places after each lane's last entry itself.
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, cache& all,
               state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats = nullptr) {
   detail::check_cache("maintain", all);
+  detail::refuse_pages_alone("maintain", policy, all.lanes);
   detail::check_pages("maintain", exec, policy, in, all, state, plans);
   detail::maintain_checked(exec, policy, in, all, state, plans, stats);
 }
@@ -189,7 +180,9 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
   auto const admit = window_part(policy);
   auto const seen = in.with(both.window.lanes, keys_of(both.window), values_of(both.window));
   detail::check_exits("step", exec, admit, seen, both, state, exits);
-  detail::check_pages("step", exec, policy, in, both.global.entries, state.global, plans);
+  paged_lanes pages = both.global;
+  pages.entries.lanes = lanes_of_pages(both);
+  detail::check_pages("step", exec, policy, in, pages.entries, state.global, plans);
   for (append_request const& each : new_tokens) detail::check_append("step", both.window, state.window, each);
   ops::refuse_new_tokens(exec, "step", both.window.lanes, both.global.entries.lanes, new_tokens);
   std::fill(exits.tokens().begin(), exits.tokens().end(), 0);
@@ -201,8 +194,7 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
                          stats != nullptr ? &stats->promoted : nullptr);
   for (append_request const& each : new_tokens) detail::append_checked(exec, both.window, state.window, each);
   forward();
-  detail::maintain_checked(exec, policy, in, both.global, state.global, plans,
-                           stats != nullptr ? &stats->evicted : nullptr);
+  detail::maintain_checked(exec, policy, in, pages, state.global, plans, stats != nullptr ? &stats->evicted : nullptr);
 }
 
 /// The same for one sequence.

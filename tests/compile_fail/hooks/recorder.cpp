@@ -85,6 +85,19 @@ struct kept {};
 #define BORN static constexpr bool from_birth = true;
 #endif
 
+// form ENTRIES: bool of_entries = true;
+//   this recorder's member `of_entries` is no static constant, but ... `static constexpr bool of_entries`
+#ifndef ENTRIES
+#define ENTRIES static constexpr bool of_entries = true;
+#endif
+
+// form PART: int refuse_part = 1;
+//   this recorder's member `refuse_part` is a data member, but ... `refuse_part(char const*, in) const`
+#ifndef PART
+#define PART \
+  void refuse_part(char const*, auto const&) const {}
+#endif
+
 // form EQUAL:
 //   this recorder is no regular value
 #ifndef EQUAL
@@ -92,7 +105,7 @@ struct kept {};
 #endif
 
 struct mine {
-  NEEDS PROVIDES COLUMNS VIEW OBSERVE FORGET BORN EQUAL
+  NEEDS PROVIDES COLUMNS VIEW OBSERVE FORGET BORN ENTRIES PART EQUAL
 };
 
 struct by_mine {

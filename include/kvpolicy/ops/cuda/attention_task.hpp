@@ -90,8 +90,7 @@ template <class Block>
   if (task.rows.rows == 0) return made;
   int end = task.rows.valid(this_lane);
   if (!task.sees_all()) {
-    int const* const position = task.scores.lanes.position.row(this_lane);
-    int const newest = task.scores.lanes.order_of(this_lane).newest_of(position, made.entries);
+    int const newest = task.scores.lanes.newest(this_lane);
     end = made.entries > 0 ? rows_until(block, task, this_lane, end, newest) : 0;
   }
   int begin = task.last_rows > 0 && end > task.last_rows ? end - task.last_rows : 0;

@@ -151,6 +151,8 @@ enum class fault : int {
   decide_count,
   unequal_positions,
   truncate_order,
+  select_count,
+  select_position,
   fault_count
 };
 
@@ -190,6 +192,9 @@ enum class fault : int {
     case fault::truncate_count:
     case fault::truncate_order:
       return 8;
+    case fault::select_count:
+    case fault::select_position:
+      return 9;
     default:
       return 16 + static_cast<int>(kind);
   }

@@ -94,6 +94,10 @@ inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, a
       return {"decide", "lanes.position", "lanes that decide together hold the same tokens"};
     case fault::truncate_order:
       return {"truncate", "position", "an eviction has put a later token among older ones: restore_order sorts them"};
+    case fault::select_count:
+      return {"select", "lanes.count", "layers that read the same pages hold equally many entries"};
+    case fault::select_position:
+      return {"select", "lanes.position", "layers that read the same pages hold the same tokens"};
     default:
       return {"check", "fault", "the device's memory was overwritten"};
   }

@@ -106,6 +106,28 @@ struct forget_bounds_of_lane {
   }
 };
 
+/// Compares each entry of each lane with the lane of its head in the first layer of the run, one thread for each: they
+/// must be the same token. The first thread of a lane also compares their counts.
+struct same_entries_in_runs {
+  kvpolicy::lanes lanes;
+  layer_runs runs;
+  device_error faults;
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
+    auto const index = static_cast<int>(i / lanes.bound);
+    auto const e = static_cast<int>(i % lanes.bound);
+    lane const one = lanes.at(index);
+    lane const first = runs.chooser_of(one);
+    int const count = lanes.committed(one);
+    int const wanted = lanes.committed(first);
+    if (e == 0 && count != wanted) report_fault(block, faults, fault::select_count, index, count);
+    if (e >= count || e >= wanted) return;
+    int const mine = lanes.position.row(one)[e];
+    if (mine == lanes.position.row(first)[e]) return;
+    report_fault(block, faults, fault::select_position, index, mine);
+  }
+};
+
 /// Writes the page count of lane i, and the position of page i.
 struct count_pages_each {
   kvpolicy::lanes lanes;
@@ -169,14 +191,21 @@ struct implementation<ops::forget_bounds_t, Backend> {
   }
 };
 
-/// Positions are written for as many pages as a full lane has.
+/// Positions are written for as many pages as a full lane has. With runs of layers that have counts or positions of
+/// their own it takes a second launch, which reads every position once.
 template <kernel_backend Backend>
 struct implementation<ops::count_pages_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& batch, int page, lanes const& pages) {
+  static void run(Executor& exec, lanes const& batch, int page, lanes const& pages,
+                  layer_runs const& runs = layer_runs()) {
     if (batch.size() == 0) return;
+    bool const layers_differ = batch.count.layer != 0 || batch.position.layer != 0;
+    if (runs.length > 1 && layers_differ) {
+      std::int64_t const entries = std::int64_t{batch.size()} * batch.bound;
+      detail::launch_each(exec, entries, detail::same_entries_in_runs{batch, runs, exec.faults()});
+    }
     int const most = detail::pages_for(batch.bound, page);
     detail::launch_each(exec, batch.size() > most ? batch.size() : most,
                         detail::count_pages_each{batch, pages, page, most});

@@ -50,12 +50,11 @@ struct ring_append_kernel {
   }
 
  private:
-  /// The number of rows up to the position of the last committed entry.
+  /// The number of rows up to the position of the newest committed token.
   template <class Block>
   KVPOLICY_HD int committed_rows(Block& block, lane one) const {
-    int const committed = batch.committed(one);
-    int end = committed > 0 ? from.valid(one) : 0;
-    int const last = committed > 0 ? batch.position.row(one)[committed - 1] : 0;
+    int const last = batch.newest(one);
+    int end = last >= 0 ? from.valid(one) : 0;
     int const* const position = from.position.row(one);
     for (int r = block.thread(); r < end; r += block.threads()) {
       if (position[from.stored(one, r)] > last) end = r;

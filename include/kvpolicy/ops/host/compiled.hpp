@@ -79,7 +79,8 @@ template <>
 struct implementation<ops::count_pages_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const&, int);
-  static void run(host_executor&, lanes const& batch, int page, lanes const& pages);
+  static void run(host_executor&, lanes const& batch, int page, lanes const& pages,
+                  layer_runs const& runs = layer_runs());
 };
 
 template <>

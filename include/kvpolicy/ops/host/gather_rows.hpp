@@ -237,9 +237,8 @@ struct implementation<ops::ring_append_t, host> {
   static void run(host_executor& exec, lanes const& batch, query_view const& from, query_ring_view const& ring) {
     exec.for_each(batch.size(), [&](int i, int) {
       lane const this_lane = batch.at(i);
-      int const committed = batch.committed(this_lane);
-      if (committed == 0) return;
-      int const last = batch.position.row(this_lane)[committed - 1];
+      int const last = batch.newest(this_lane);
+      if (last < 0) return;
       int const* const position = from.position.row(this_lane);
       int end = 0;
       while (end < from.valid(this_lane) && position[from.stored(this_lane, end)] <= last) ++end;

@@ -31,7 +31,7 @@ class lane_mass {
         position_(scores.lanes.position.row(this_lane)),
         candidate_(how.domain == key_domain::candidates ? scores.rows.row(this_lane) : nullptr) {
     entries_ = scores.lanes.committed(this_lane);
-    newest_ = scores.lanes.order_of(this_lane).newest_of(position_, entries_);
+    newest_ = scores.lanes.newest(this_lane);
     scratch_arena arena(memory);
     auto const n = static_cast<std::size_t>(scores.lanes.bound);
     block_ = arena.take<float>(most_rows * n);
@@ -275,7 +275,7 @@ class lane_mass {
   int const* position_;
   float const* candidate_;  ///< -inf for an entry that is not a candidate; null: all are
   int entries_ = 0;
-  int newest_ = -1;  ///< the position of the newest entry
+  int newest_ = -1;  ///< the position of the newest committed token
   int begin_ = 0;    ///< the first row used
   int count_ = 0;    ///< rows of each head that are used
   int domain_ = 0;   ///< entries over which softmax runs

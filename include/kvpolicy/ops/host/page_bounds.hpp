@@ -260,7 +260,9 @@ struct implementation<ops::count_pages_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(shape const&, int) { return 0; }
 
-  static void run(host_executor&, lanes const& batch, int page, lanes const& pages) {
+  static void run(host_executor&, lanes const& batch, int page, lanes const& pages,
+                  layer_runs const& runs = layer_runs()) {
+    detail::refuse_other_tokens_in_runs("select", batch, runs);
     int most = 0;
     for (int i = 0; i < batch.size(); ++i) {
       int const count = detail::pages_for(batch.committed(batch.at(i)), page);
