@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "device/any_numbers.hpp"
@@ -103,6 +105,30 @@ TEST_SUITE("device/collectives") {
   }
 
 #if !defined(__CUDACC__)
+  /// A block of one thread that writes down what `last_of` asks of it.
+  struct written_down {
+    int index_of_thread;
+    std::string* calls;
+    [[nodiscard]] int thread() const { return index_of_thread; }
+    void sync() const { *calls += "barrier "; }
+    void fence() const { *calls += "fence "; }
+    int atomic_add(int* to, int more) const {
+      *calls += "atomic ";
+      return std::exchange(*to, *to + more);
+    }
+  };
+
+  TEST_CASE("the ticket of the last block stands between fences of the thread that takes it, after a barrier") {
+    for (int const thread : {0, 1}) {
+      std::string calls;
+      int ticket = 1, storage = thread == 0 ? 7 : 1;  // thread 0 has written the storage before thread 1 reads it
+      written_down block{thread, &calls};
+      CHECK(kv::detail::last_of(block, 2, &ticket, &storage));
+      CHECK(calls == (thread == 0 ? "barrier fence atomic fence barrier barrier " : "barrier barrier barrier "));
+      CHECK(ticket == thread);
+    }
+  }
+
   /// Two collectives, one after the other.
   struct two_collectives {
     int apart;       ///< bytes between their storages

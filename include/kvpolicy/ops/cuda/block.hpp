@@ -156,22 +156,29 @@ class shared_arena {
 /// The bytes of shared memory that collectives of a block use.
 [[nodiscard]] KVPOLICY_HD constexpr std::size_t collective_bytes() { return sizeof(collective_storage); }
 
+/// As `last_block`, for the blocks of a group that share a ticket. The barrier orders the writes of the block's threads
+/// before thread 0's fence, the fence orders them before its atomic, and in the last block the way back is the same.
+template <class Block>
+[[nodiscard]] KVPOLICY_HD bool last_of(Block& block, int blocks, int* ticket, int* temp_storage) {
+  block.sync();
+  if (block.thread() == 0) {
+    block.fence();
+    *temp_storage = block.atomic_add(ticket, 1);
+    if (*temp_storage == blocks - 1) *ticket = 0;
+    block.fence();
+  }
+  block.sync();
+  bool const last = *temp_storage == blocks - 1;
+  block.sync();
+  return last;
+}
+
 /// True in the block that reaches this call last; that block sees every write that the others made before it. `ticket`
 /// is 0 before and after the launch. `temp_storage` is one int of shared memory. All threads of all blocks call it once
 /// in a launch.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD bool last_block(Block& block, int* ticket, int* temp_storage) {
-  block.fence();
-  block.sync();
-  if (block.thread() == 0) {
-    *temp_storage = block.atomic_add(ticket, 1);
-    if (*temp_storage == block.blocks() - 1) *ticket = 0;
-  }
-  block.sync();
-  bool const last = *temp_storage == block.blocks() - 1;
-  block.fence();
-  block.sync();
-  return last;
+  return last_of(block, block.blocks(), ticket, temp_storage);
 }
 
 /// Records a fault for the executor's `check()`. An earlier fault of another group is not replaced, since this one may
