@@ -96,6 +96,18 @@ class emulated_block {
     return combined<T, Width>(values + static_cast<std::size_t>(first) * slot_bytes, slot_bytes, combine);
   }
 
+  template <int Width = kv::detail::warp_size, class T, std::size_t Count, class Combine>
+  [[nodiscard]] T reduce_warp_batched(T const (&values)[Count], Combine const& combine) {
+    static_assert(Count <= static_cast<std::size_t>(Width));
+    T mine;
+    std::memset(&mine, 0xEE, sizeof mine);
+    for (std::size_t i = 0; i < Count; ++i) {
+      T const all = reduce_warp<Width>(values[i], combine);
+      if (static_cast<std::size_t>(current_ % Width) == i) mine = all;
+    }
+    return mine;
+  }
+
   template <class T, class Combine>
   [[nodiscard]] T reduce(kv::collective_storage* storage, T value, Combine const& combine) {
     auto const* const values = gather(storage, sizeof *storage, value);

@@ -70,8 +70,8 @@ struct min_op {
 
 /// A block of threads, as a kernel sees it. Every thread of the block runs the kernel. All threads of the block must
 /// reach `sync` and the collectives of a block, and all threads of a warp must reach `sync_warp`, `ballot`, `shuffle`,
-/// `reduce_warp` and `multiply_16x8x16`. `sync` orders the memory of the block, `sync_warp`, `ballot` and `shuffle`
-/// that of the warp; collectives of a block order no memory but their storage.
+/// `reduce_warp`, `reduce_warp_batched` and `multiply_16x8x16`. `sync` orders the memory of the block, `sync_warp`,
+/// `ballot` and `shuffle` that of the warp; collectives of a block order no memory but their storage.
 ///
 /// - `index()` and `blocks()` are blockIdx.x and gridDim.x; `thread()` and `threads()` are threadIdx.x and blockDim.x.
 /// - `shared()` is the block's shared memory, aligned to 16 bytes.
@@ -79,6 +79,9 @@ struct min_op {
 /// - `reduce_warp<Width>(value, combine)` combines the values of `Width` neighbouring threads of a warp, where `Width`
 ///   is a power of two. `reduce(storage, value, combine)` combines the values of all threads of the block. Every thread
 ///   has the result. The order is fixed: the result has the same bits for the same number of threads.
+/// - `reduce_warp_batched<Width>(values, combine)` reduces each number of an array over `Width` neighbouring threads of
+///   a warp, as `reduce_warp` does. Thread i of them has the result of values[i]. An array has at most `Width` numbers;
+///   a thread after the last number has any value.
 /// - `exclusive_sum(storage, value)` is the exclusive prefix sum over the block, and the total.
 /// - `rank(storage, vote)` is how many lower threads vote, and how many threads do.
 /// - `sort(storage, values, count)` sorts numbers in shared or device memory, ascending; `count` is at most
@@ -102,6 +105,7 @@ concept thread_block =
       { block.ballot(true) } -> std::same_as<unsigned>;
       { block.shuffle(1.0f, 0) } -> std::same_as<float>;
       { block.reduce_warp(1.0f, detail::plus_op{}) } -> std::same_as<float>;
+      { block.reduce_warp_batched(sum.of, detail::plus_op{}) } -> std::same_as<float>;
       { block.reduce(storage, 1, detail::plus_op{}) } -> std::same_as<int>;
       { block.exclusive_sum(storage, 1) } -> std::same_as<prefix_sum<int>>;
       { block.rank(storage, true) } -> std::same_as<prefix_sum<int>>;
