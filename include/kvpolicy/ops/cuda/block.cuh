@@ -38,6 +38,8 @@ inline constexpr int least_blocks = 1;
 template <class Kernel>
   requires requires { Kernel::least_blocks; }
 inline constexpr int least_blocks<Kernel> = Kernel::least_blocks;
+template <class Kernel>
+inline constexpr int least_blocks<unless_fault<Kernel>> = least_blocks<Kernel>;
 #endif
 
 }  // namespace detail

@@ -14,7 +14,7 @@ namespace KVPOLICY_NAMESPACE {
 /// the lower bits. The layout is that of the A fragment of PTX's mma.m16n8k16. With g = lane / 4 and t = lane % 4, the
 /// registers hold columns 2t and 2t + 1 of row g, the same of row g + 8, then columns 2t + 8 and 2t + 9 of row g and of
 /// row g + 8.
-struct fragment_16x16 {
+struct alignas(16) fragment_16x16 {
   std::uint32_t of[4];
 };
 /// The same of a 16 x 8 matrix (the B fragment): rows 2t and 2t + 1 of column g, then rows 2t + 8 and 2t + 9 of it.
