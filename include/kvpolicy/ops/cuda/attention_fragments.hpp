@@ -21,7 +21,7 @@ inline constexpr float log2_of_e = 1.44269504f;
 #endif
 }
 
-/// How a row weighs its logits x: with 2^(x * scale - offset) * share, for entries at positions up to `position`.
+/// A row weighs a logit x with 2^(x * scale - offset) * share, if the entry is at a position up to `position`.
 struct alignas(16) row_weight {
   float scale;
   float offset;
@@ -29,7 +29,7 @@ struct alignas(16) row_weight {
   int position;
 };
 
-/// The packed rows of a launch in shared memory, or a piece of them.
+/// The packed query rows of a launch in shared memory, or as many of them as fit.
 struct fragment_rows {
   fragment_16x16* packed;
   row_weight* weight;
@@ -45,10 +45,10 @@ struct fragment_logits {
   [[nodiscard]] KVPOLICY_HD float& at(int upper, int i) { return of[i / 2].of[2 * upper + i % 2]; }
   [[nodiscard]] KVPOLICY_HD float at(int upper, int i) const { return of[i / 2].of[2 * upper + i % 2]; }
 };
-/// Which of a warp's 32 entries is the i-th of a thread.
+/// Returns which of a warp's 32 entries is the i-th of a thread.
 [[nodiscard]] KVPOLICY_HD inline int entry_in_warp(int lane, int i) { return i / 2 * 8 + lane % 4 * 2 + i % 2; }
 
-/// 32 entries of a lane, one warp's.
+/// The 32 entries of a lane that a warp works on.
 template <int Spans>
 struct warp_entries {
   eight_numbers key[Spans][4];  ///< dims 8t to 8t + 7 of each 32, of the entries 8j + g; zeros after the last entry
@@ -175,7 +175,8 @@ class fragment_product {
     return static_cast<std::size_t>(parts()) * Spans * 64 + sizeof(row_weight) + sizeof(std::byte const*);
   }
 
-  /// An infinite key is infinite with the first number of an element already. With the second one it might be NaN.
+  /// Adds the products of second numbers. They are left out where a key is infinite: the products of first numbers have
+  /// the right result there, and with second numbers of the other sign the sum would be NaN.
   [[nodiscard]] KVPOLICY_HD static float with_rest(float logit, float rest) {
     return ::fabsf(logit) < same_bits<float>(0x7F800000u) ? logit + rest : logit;
   }
@@ -199,7 +200,8 @@ class fragment_product {
     }
   }
 
-  /// Where dims [8c, 8c + 4) of row i are, for thread c % 4 of four; dims [8c + 4, 8c + 8) are 32 behind.
+  /// The place of dims [8c, 8c + 4) of row i, which belong to thread c % 4 of four. Dims [8c + 4, 8c + 8) are 32 places
+  /// behind.
   [[nodiscard]] KVPOLICY_HD static int place(int i, int c) { return (i / 16 * Spans + c / 4) * 64 + i % 8 * 4 + c % 4; }
   KVPOLICY_HD static void put(fragment_16x16* packed, int i, int c, eight_numbers const& dims) {
     for (int k = 0; k < 4; ++k) packed[place(i, c) + k / 2 * 32].of[k % 2 * 2 + i / 8 % 2] = dims.of[k];

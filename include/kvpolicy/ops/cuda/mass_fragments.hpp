@@ -14,8 +14,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 }
 
 /// Computes the statistics of one stretch of one lane, one block each, in powers of two. Entries [32c, 32c + 32) of
-/// each 128 are those of class c. Each thread keeps the statistics of its entries of a class, so that they do not
-/// depend on the number of warps; at last they are combined in order.
+/// each 128 are those of class c. Each thread keeps statistics of its entries of a class, so that they do not depend on
+/// the number of warps. At the end they are combined in a fixed order.
 template <class Product>
 struct fragment_sums_kernel {
   attention_task task;
