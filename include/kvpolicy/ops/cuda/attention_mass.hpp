@@ -104,12 +104,14 @@ struct mass_kernels {
   using sums = sums_kernel<Product>;
   using finalize = finalize_body;
   using masses = mass_kernel<Product>;
+  static constexpr int blocks_of_a_processor = 4;  ///< pieces are halved while there are fewer blocks
 };
 template <codec Element, int Spans>
 struct mass_kernels<fragment_product<Element, Spans>> {
   using sums = fragment_sums_kernel<fragment_product<Element, Spans>>;
   using finalize = finalize_fragments;
   using masses = fragment_mass_kernel<fragment_product<Element, Spans>>;
+  static constexpr int blocks_of_a_processor = 2;  // each packs all rows first
 };
 
 /// The launches of one call with one kind of product.
@@ -169,7 +171,8 @@ class mass_launches {
   [[nodiscard]] int entries_of_piece() const {
     int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
     auto const blocks = [&] { return scores_.segments() * (scores_.lanes.bound / (tiles * tile_entries) + 1); };
-    while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
+    int const wanted = mass_kernels<Product>::blocks_of_a_processor * exec_.config().processors;
+    while (tiles > 1 && blocks() < wanted) tiles /= 2;
     return tiles * tile_entries;
   }
 
