@@ -180,18 +180,51 @@ TEST_SUITE("device/attention_mass") {
         20);
   }
 
+  TEST_CASE("sums over more rows than shared memory has room for are made piece by piece, to the same bits") {
+    holds(
+        "little shared memory == much, sums",
+        [] {
+          mock_options shape = any_mock(2);
+          shape.model.head_dim = *rc::gen::element(16, 80, 128);
+          shape.model.query_heads = shape.model.kv_heads * 5;
+          shape.element = *rc::gen::element(kv::codec::f16, kv::codec::bf16);
+          shape.padding = 0;
+          batch of(shape, *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16), 21, 21, content::smooth);
+          kv::attention_mass_options how = any_options();
+          how.rows = *rc::gen::element(kv::reduction::sum, kv::reduction::mean);
+          how.group = *rc::gen::element(kv::reduction::sum, kv::reduction::mean);
+          how.order = *rc::gen::element(kv::reduction_order::rows_then_group, kv::reduction_order::group_then_rows);
+          how.last_rows = 0;
+          if (*rc::gen::arbitrary<bool>()) of.queries.bring_lse();
+          launch_numbers little = numbers_of(*rc::gen::element(32, 64, 96), 128);
+          little.shared_bytes = 16 * 1024;
+          kv::host_executor host;
+          device_executor small(little, 5), large(numbers_of(128, 1024), 7);
+          auto const found = of.mass(small, of.queries.view(), how);
+          RC_ASSERT(alike(found, of.mass(host, of.queries.view(), how), 3e-5f));
+          RC_ASSERT(alike(of.mass(large, of.queries.view(), how), found, 0));
+        },
+        20);
+  }
+
   TEST_CASE("an infinite key is no NaN where a row is the sum of two numbers") {
-    mock_options shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 8}, .bound = 6};
-    shape.element = kv::codec::bf16;
-    batch of(shape, kv::codec::f32, 1, 1, content::smooth);
-    of.hold_all(1);
-    of.queries.set_position(0, 0, 5);
-    of.queries.write(0, 0, 0, 0, {1.005, 0.3, 0, 0, 0, 0, 0, 0});  // 1.0078125 - 0.0028125
-    of.cache.write(of::keys, {0, 0, 0}, 2, {-reference::infinity, 1, 1, 1, 1, 1, 1, 1});
-    device_executor device;
-    auto const found = of.mass(device, of.queries.view(), {});
-    CHECK(found[2] == 0.0f);
-    CHECK(found[1] > 0.0f);
+    for (auto const element : {kv::codec::bf16, kv::codec::f16}) {
+      mock_options shape{.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 8}, .bound = 6};
+      shape.element = element;
+      batch of(shape, kv::codec::f32, 1, 1, content::smooth);
+      of.hold_all(1);
+      of.queries.set_position(0, 0, 5);
+      of.cache.write(of::keys, {0, 0, 0}, 2, {-reference::infinity, 1, 1, 1, 1, 1, 1, 1});
+      for (double const first : {1.005, 1e-9}) {  // 1.0078125 - 0.0028125 in bf16; in f16 the other one is below all
+        of.queries.write(0, 0, 0, 0, {first, 0.3, 0, 0, 0, 0, 0, 0});
+        for (auto const rows : {kv::reduction::sum, kv::reduction::max}) {
+          device_executor device;
+          auto const found = of.mass(device, of.queries.view(), {.rows = rows});
+          CHECK(found[2] == 0.0f);
+          CHECK(found[1] > 0.0f);
+        }
+      }
+    }
   }
 
   TEST_CASE("more rows than have room for their sums add up, or are refused before anything is done") {

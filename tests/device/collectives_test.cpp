@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "device/any_numbers.hpp"
@@ -32,6 +34,9 @@ struct found {
   int votes;
   int of_warp;
   int of_eight;
+  int of_batch;
+  int of_three;
+  float of_floats;
 };
 
 struct collect {
@@ -58,9 +63,29 @@ struct collect {
     here.votes = votes.all;
     here.of_warp = block.reduce_warp(mine, kv::detail::max_op{});
     here.of_eight = block.template reduce_warp<8>(mine, kv::detail::plus_op{});
+    here.of_batch = batch<32, 32>(block, mine);
+    here.of_three = batch<3, 4>(block, mine);
+    float const numbers[] = {static_cast<float>(mine) * 0.1f, static_cast<float>(mine) * 0.7f};
+    here.of_floats = block.reduce_warp_batched(numbers, kv::detail::plus_op{});
     block.sort(sorting, sorted, count);
   }
+
+  /// Sums `Count` numbers of each thread over `Width` threads: the i-th is (i + 1) times `mine`.
+  template <int Count, int Width, class Block>
+  KVPOLICY_HD static int batch(Block& block, int mine) {
+    int numbers[static_cast<std::size_t>(Count)];
+    for (int i = 0; i < Count; ++i) numbers[i] = (i + 1) * mine;
+    return block.template reduce_warp_batched<Width>(numbers, kv::detail::plus_op{});
+  }
 };
+
+/// The floats of a warp, added as pairs, then as fours, and so on: the one order that has these bits.
+float in_pairs(std::vector<float> of) {
+  for (std::size_t half = 1; half < of.size(); half *= 2) {
+    for (std::size_t i = 0; i < of.size(); i += 2 * half) of[i] += of[i + half];
+  }
+  return of.front();
+}
 
 TEST_SUITE("device/collectives") {
   TEST_CASE("collectives give what loops give") {
@@ -96,6 +121,16 @@ TEST_SUITE("device/collectives") {
         RC_ASSERT(got[t].votes == std::count_if(value.begin(), value.end(), [](int v) { return v % 3 == 0; }));
         RC_ASSERT(got[t].of_warp == *std::max_element(warp, warp + 32));
         RC_ASSERT(got[t].of_eight == std::accumulate(eight, eight + 8, 0));
+        int const third = static_cast<int>(t % 4) + 1;
+        auto const four = value.begin() + static_cast<std::ptrdiff_t>(t / 4 * 4);
+        RC_ASSERT(got[t].of_batch == static_cast<int>(t % 32 + 1) * std::accumulate(warp, warp + 32, 0));
+        RC_ASSERT((third == 4 || got[t].of_three == third * std::accumulate(four, four + 4, 0)));
+        if (t % 32 < 2) {
+          std::vector<float> floats;
+          for (auto v = warp; v != warp + 32; ++v)
+            floats.push_back(static_cast<float>(*v) * (t % 32 == 0 ? 0.1f : 0.7f));
+          RC_ASSERT(got[t].of_floats == in_pairs(floats));
+        }
         before += static_cast<std::uint64_t>(value[t]);
         rank += value[t] % 3 == 0 ? 1 : 0;
       }
@@ -103,6 +138,30 @@ TEST_SUITE("device/collectives") {
   }
 
 #if !defined(__CUDACC__)
+  /// A block of one thread that writes down what `last_of` asks of it.
+  struct written_down {
+    int index_of_thread;
+    std::string* calls;
+    [[nodiscard]] int thread() const { return index_of_thread; }
+    void sync() const { *calls += "barrier "; }
+    void fence() const { *calls += "fence "; }
+    int atomic_add(int* to, int more) const {
+      *calls += "atomic ";
+      return std::exchange(*to, *to + more);
+    }
+  };
+
+  TEST_CASE("the ticket of the last block stands between fences of the thread that takes it, after a barrier") {
+    for (int const thread : {0, 1}) {
+      std::string calls;
+      int ticket = 1, storage = thread == 0 ? 7 : 1;  // thread 0 has written the storage before thread 1 reads it
+      written_down block{thread, &calls};
+      CHECK(kv::detail::last_of(block, 2, &ticket, &storage));
+      CHECK(calls == (thread == 0 ? "barrier fence atomic fence barrier barrier " : "barrier barrier barrier "));
+      CHECK(ticket == thread);
+    }
+  }
+
   /// Two collectives, one after the other.
   struct two_collectives {
     int apart;       ///< bytes between their storages

@@ -32,10 +32,10 @@ struct emulated {
   static constexpr bool runs_kernels = true;
 };
 
-/// One block at a time. Its threads take turns in an order that changes from round to round, so that a kernel which
-/// forgets a barrier is seen to depend on it; a barrier which not every thread reaches ends the program, and so does a
-/// collective whose storage an earlier one has used since the last barrier. Its own memory is made once, so that a test
-/// can tell whether a verb allocates.
+/// One block at a time. Its threads take turns in an order that changes from round to round, and some warps fall behind
+/// for a while, so that a kernel which forgets a barrier is seen to depend on it; a barrier which not every thread
+/// reaches ends the program, and so does a collective whose storage an earlier one has used since the last barrier. Its
+/// own memory is made once, so that a test can tell whether a verb allocates.
 class emulated_block {
  public:
   emulated_block()
@@ -94,6 +94,18 @@ class emulated_block {
     auto* const values = exchange(value);
     int const first = current_ % kv::detail::warp_size / Width * Width;
     return combined<T, Width>(values + static_cast<std::size_t>(first) * slot_bytes, slot_bytes, combine);
+  }
+
+  template <int Width = kv::detail::warp_size, class T, std::size_t Count, class Combine>
+  [[nodiscard]] T reduce_warp_batched(T const (&values)[Count], Combine const& combine) {
+    static_assert(Count <= static_cast<std::size_t>(Width));
+    T mine;
+    std::memset(&mine, 0xEE, sizeof mine);
+    for (std::size_t i = 0; i < Count; ++i) {
+      T const all = reduce_warp<Width>(values[i], combine);
+      if (static_cast<std::size_t>(current_ % Width) == i) mine = all;
+    }
+    return mine;
   }
 
   template <class T, class Combine>
@@ -247,17 +259,21 @@ class emulated_block {
     }
     threads_.resize(static_cast<std::size_t>(shape_.threads));
     std::iota(threads_.begin(), threads_.end(), 0);
+    behind_ = draw() & draw();
     for (int round = 0;; ++round) {
       if (round % 4 == 0) shuffle_order(threads_);
       bool ran = false;
       for (int const t : threads_) {
         if (fibers_[static_cast<std::size_t>(t)].where != state::ready) continue;
+        if ((behind_ >> (t / kv::detail::warp_size) & 1u) != 0) continue;
         resume(t);
         ran = true;
       }
       bool const released = release();
       if (finished()) return;
-      if (!ran && !released) fail("a barrier or a collective is not reached by all threads");
+      if (ran || released) continue;
+      if (behind_ == 0) fail("a barrier or a collective is not reached by all threads");
+      behind_ = 0;
     }
   }
 
@@ -283,6 +299,7 @@ class emulated_block {
     };
     if (all_at(0, shape_.threads, state::at_block)) go_on(0, shape_.threads);
     if (all_at(0, shape_.threads, state::at_collective)) go_on(0, shape_.threads);
+    if (any) behind_ = draw() & draw();
     for (int t = 0; t < shape_.threads; t += kv::detail::warp_size) {
       if (all_at(t, t + kv::detail::warp_size, state::at_warp)) go_on(t, t + kv::detail::warp_size);
     }
@@ -362,11 +379,12 @@ class emulated_block {
     return Element == kv::codec::bf16 ? kv::from_bf16(raw) : kv::from_f16(raw);
   }
 
+  unsigned draw() {
+    *random_ = *random_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<unsigned>(*random_ >> 32);
+  }
   void shuffle_order(std::vector<int>& order) {
-    for (std::size_t i = order.size(); i > 1; --i) {
-      *random_ = *random_ * 6364136223846793005u + 1442695040888963407u;
-      std::swap(order[i - 1], order[static_cast<std::size_t>((*random_ >> 33) % i)]);
-    }
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[(draw() >> 1) % i]);
   }
 
   // --- Fibers --------------------------------------------------------------------------------------------------------
@@ -427,7 +445,8 @@ class emulated_block {
   std::vector<int> epoch_;        ///< barriers that a thread has passed
   std::vector<int> collectives_;  ///< collectives that a thread has begun
   std::vector<storage_use> uses_;
-  int sorting_ = 0;  ///< threads that have left the sort
+  int sorting_ = 0;      ///< threads that have left the sort
+  unsigned behind_ = 0;  ///< a bit for each warp that waits after a barrier, while the others go on as far as they can
   std::vector<int> blocks_, threads_;
   boost::context::detail::fcontext_t scheduler_ = nullptr;
   [[maybe_unused]] void const* main_stack_ = nullptr;

@@ -46,7 +46,7 @@ namespace ops {
 /// - candidates: with this domain, entries of `out` that are -inf are not candidates and stay at -inf, and the mass is
 ///   added to the other values. A scorer that ranks candidates only therefore starts from zeros.
 /// - range: on the host a probability below e^-87 (1.6e-38) of its row's maximum is 0, so entries with such
-///   probabilities tie, and the entries with lower ordinals are kept. On a device the exponential reaches smaller
+///   probabilities tie, and the entries with lower ordinals are kept. On a device the exponential may reach smaller
 ///   values.
 /// - NaN: a NaN in a key or a row makes every entry that the row sees NaN in that head. A row that sees no entry adds
 ///   0.

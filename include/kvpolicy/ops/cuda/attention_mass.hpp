@@ -6,6 +6,7 @@
 #include <cmath>
 #include <kvpolicy/ops/cuda/attention_fma.hpp>
 #include <kvpolicy/ops/cuda/attention_mma.hpp>
+#include <kvpolicy/ops/cuda/mass_fragments.hpp>
 #include <kvpolicy/ops/cuda/mass_rows.hpp>
 #include <limits>
 #include <string>
@@ -78,6 +79,11 @@ class mass_call {
     bool const lanes = task_.scores.lanes.size() == task_.scores.segments() || how_.lanes == reduction::sum;
     return how_.rows != reduction::max && group && lanes;
   }
+  /// True if the mass of an entry is a plain sum of probabilities, which fragment kernels add up in registers.
+  [[nodiscard]] bool is_plain_sum() const {
+    bool const group = task_.group == 1 || (!group_maximum() && !task_.on_logits);
+    return how_.rows != reduction::max && group && !(task_.soft_cap > 0);
+  }
   void check_rows() const {
     expects(given_ || rows() <= sums_storage::most_rows || is_additive(), "attention_mass", "queries.rows", rows(), [] {
       return "a device takes " + std::to_string(sums_storage::most_rows) +
@@ -92,7 +98,23 @@ class mass_call {
   bool given_ = false;
 };
 
-/// The launches of one call with one kind of product: tensor cores or multiply-adds.
+/// The kernels of a product: those that have a tile of logits in shared memory, or those that have all in registers.
+template <class Product>
+struct mass_kernels {
+  using sums = sums_kernel<Product>;
+  using finalize = finalize_body;
+  using masses = mass_kernel<Product>;
+  static constexpr int blocks_of_a_processor = 4;  ///< pieces are halved while there are fewer blocks
+};
+template <codec Element, int Spans>
+struct mass_kernels<fragment_product<Element, Spans>> {
+  using sums = fragment_sums_kernel<fragment_product<Element, Spans>>;
+  using finalize = finalize_fragments;
+  using masses = fragment_mass_kernel<fragment_product<Element, Spans>>;
+  static constexpr int blocks_of_a_processor = 2;  // each packs all rows first
+};
+
+/// The launches of one call with one kind of product.
 template <class Executor, class Product>
 class mass_launches {
  public:
@@ -120,26 +142,28 @@ class mass_launches {
     int const at_once = storage_.rows_of_launch(call_.task().group);
     int const blocks = scores_.lanes.size() * storage_.stretches;
     for (int row = 0; row < most; row += at_once) {
-      sums_kernel<Product> kernel{call_.part(first + row, at_once < most - row ? at_once : most - row, false), product_,
-                                  storage_};
-      kernel.group_maximum = call_.group_maximum();
-      kernel.logit_weight = call_.logit_weight();
+      typename mass_kernels<Product>::sums kernel{
+          call_.part(first + row, at_once < most - row ? at_once : most - row, false), product_, storage_};
+      if constexpr (requires { kernel.group_maximum; }) {
+        kernel.group_maximum = call_.group_maximum();
+        kernel.logit_weight = call_.logit_weight();
+      }
       exec_.launch(launch_shape{blocks, threads(), kernel.shared(product_, storage_)}, kernel);
       int const slot = row * (call_.task().on_logits ? 1 : call_.task().group);
       launch_each(exec_, std::int64_t{scores_.lanes.size()} * storage_.slots,
-                  finalize_body{storage_, slot, call_.sink()});
+                  typename mass_kernels<Product>::finalize{storage_, slot, call_.sink()});
     }
   }
 
   void masses(int first, int most) {
     int const entries = entries_of_piece();
     int const pieces = (scores_.lanes.bound + entries - 1) / entries;
-    mass_kernel<Product> const kernel{call_.part(first, most, call_.task().rows_apart),
-                                      product_,
-                                      known_sums{call_.sums_are_given(), storage_},
-                                      call_.reduction_of(first > 0),
-                                      pieces,
-                                      entries};
+    typename mass_kernels<Product>::masses const kernel{call_.part(first, most, call_.task().rows_apart),
+                                                        product_,
+                                                        known_sums{call_.sums_are_given(), storage_},
+                                                        call_.reduction_of(first > 0),
+                                                        pieces,
+                                                        entries};
     launch_unless_fault(exec_, launch_shape{scores_.segments() * pieces, threads(), kernel.shared(product_)}, kernel);
   }
 
@@ -147,7 +171,8 @@ class mass_launches {
   [[nodiscard]] int entries_of_piece() const {
     int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
     auto const blocks = [&] { return scores_.segments() * (scores_.lanes.bound / (tiles * tile_entries) + 1); };
-    while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
+    int const wanted = mass_kernels<Product>::blocks_of_a_processor * exec_.config().processors;
+    while (tiles > 1 && blocks() < wanted) tiles /= 2;
     return tiles * tile_entries;
   }
 
@@ -187,6 +212,11 @@ struct implementation<ops::attention_mass_t, Backend> {
       detail::check_scratch("attention_mass", exec,
                             detail::sums_storage(call.task().group, out.lanes.bound, lanes, nullptr).bytes(lanes));
     }
+    if (rows.rows > 0 && call.is_plain_sum()) {
+      bool const done = run_fragments<codec::bf16, 2>(exec, call) || run_fragments<codec::f16, 2>(exec, call) ||
+                        run_fragments<codec::bf16, 4>(exec, call) || run_fragments<codec::f16, 4>(exec, call);
+      if (done) return;
+    }
     if (rows.rows > 0 && detail::mma_product::takes(from.rows)) {
       detail::mass_launches(exec, call, tensor_product(exec.config(), call)).run();
     } else {
@@ -198,16 +228,33 @@ struct implementation<ops::attention_mass_t, Backend> {
   }
 
  private:
-  /// Sized so that two blocks fit on a multiprocessor that has at least 96 KiB of shared memory.
+  /// Runs the call if this product takes its keys.
+  template <codec Element, int Spans, class Executor>
+  static bool run_fragments(Executor& exec, detail::mass_call const& call) {
+    using product = detail::fragment_product<Element, Spans>;
+    detail::attention_task const& task = call.task();
+    if (!product::takes(task.from.rows)) return false;
+    std::size_t const shared = static_cast<std::size_t>(shared_of(exec.config()));
+    detail::mass_launches(exec, call, product::of(task.from.rows, task.rows, rows_at_once(call), shared)).run();
+    return true;
+  }
+
   static detail::mma_product tensor_product(launch_config const& numbers, detail::mass_call const& call) {
     int const group = call.task().group;
     int const slots = group > detail::sums_storage::slots_of_launch ? group : detail::sums_storage::slots_of_launch;
-    int const shared = numbers.shared_bytes < 96 * 1024 ? numbers.shared_bytes : numbers.shared_bytes / 2;
     std::size_t const others =
         detail::attention_storage::bytes() + static_cast<std::size_t>(slots) * sizeof(detail::running_sum) + 64;
-    int const rows = call.rows() < detail::sums_storage::most_rows ? call.rows() : detail::sums_storage::most_rows;
-    return detail::mma_product::of(call.task().from.rows, call.task().rows, rows * group,
-                                   static_cast<std::size_t>(shared) - others);
+    return detail::mma_product::of(call.task().from.rows, call.task().rows, rows_at_once(call),
+                                   static_cast<std::size_t>(shared_of(numbers)) - others);
+  }
+
+  /// The rows of a lane that one launch handles at most, of all heads.
+  static int rows_at_once(detail::mass_call const& call) {
+    return detail::at_most<detail::sums_storage::most_rows>(call.rows()) * call.task().group;
+  }
+  /// Shared memory of which two blocks fit on a multiprocessor that has at least 96 KiB of it.
+  static int shared_of(launch_config const& numbers) {
+    return numbers.shared_bytes < 96 * 1024 ? numbers.shared_bytes : numbers.shared_bytes / 2;
   }
 };
 

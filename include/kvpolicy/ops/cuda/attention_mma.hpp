@@ -80,6 +80,27 @@ class mma_product {
     }
   }
 
+  /// Eight dims of a row as numbers of the keys' type, and what is left of them.
+  struct two_parts {
+    eight_numbers high{};
+    eight_numbers rest{};
+  };
+  /// Splits dims [8c, 8c + 8) of a row; zeros if `row` is null, or after the last dim.
+  [[nodiscard]] KVPOLICY_HD two_parts split_chunk(std::byte const* row, int c, float prescale) const {
+    two_parts made;
+    for (int k = 0; k < 8; k += 4) {
+      bool const there = 8 * c + k < rows.dims;
+      four_floats const some = there ? rows.at(row, 8 * c + k) : four_floats{};
+      for (int j = 0; j < 4; ++j) add_number(some.of[j] * prescale, k + j, made.high, made.rest);
+    }
+    return made;
+  }
+  /// What the elements of a row are multiplied by before they are split, by one warp.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD float prescale_for(Block& block, std::byte const* row) const {
+    return split && keys.element == codec::f16 ? prescale_of(block, row) : 1.0f;
+  }
+
  private:
   /// How many spans of 32 dims a row has.
   [[nodiscard]] KVPOLICY_HD int spans() const { return (keys.dims + 31) / 32; }
@@ -97,17 +118,11 @@ class mma_product {
     auto* const factor = arena.template take<float>(rows_in_shared);
     for (int i = warp_id(block); i < (count + 7) / 8 * 8; i += block.threads() / warp_size) {
       std::byte const* const row = i < count ? used.query_at(task, this_lane, base + i) : nullptr;
-      float const prescale = split && keys.element == codec::f16 ? prescale_of(block, row) : 1.0f;
+      float const prescale = prescale_for(block, row);
       for (int c = lane_id(block); c < 4 * spans(); c += warp_size) {
-        eight_numbers high{};
-        eight_numbers rest{};
-        for (int k = 0; k < 8; k += 4) {
-          bool const there = 8 * c + k < rows.dims;
-          four_floats const some = there ? rows.at(row, 8 * c + k) : four_floats{};
-          for (int j = 0; j < 4; ++j) add_number(some.of[j] * prescale, k + j, high, rest);
-        }
-        packed[place(i, c)] = high;
-        if (split) packed[rows_in_shared * spans() * 4 + place(i, c)] = rest;
+        two_parts const made = split_chunk(row, c, prescale);
+        packed[place(i, c)] = made.high;
+        if (split) packed[rows_in_shared * spans() * 4 + place(i, c)] = made.rest;
       }
       if (lane_id(block) == 0) factor[i] = 1.0f / prescale;
     }
@@ -130,7 +145,8 @@ class mma_product {
 
   KVPOLICY_HD void add_number(float value, int at, eight_numbers& high, eight_numbers& rest) const {
     bool const brain = keys.element == codec::bf16;
-    std::uint16_t const first = brain ? to_bf16(value) : to_f16(value);
+    std::uint16_t first = brain ? to_bf16(value) : to_f16(value);
+    if (value != 0 && (first & 0x7FFFu) == 0) first |= 1u;  // an infinite key times this element is infinite
     float const left = value - (brain ? from_bf16(first) : from_f16(first));
     std::uint16_t const second = brain ? to_bf16(left) : to_f16(left);
     high.of[at / 2] |= static_cast<std::uint32_t>(first) << (at % 2 * 16);

@@ -8,30 +8,13 @@
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
 #include <cub/warp/warp_reduce.cuh>
-#include <cuda/functional>
-#include <cuda/std/functional>
 #include <kvpolicy/ops/cuda/block.hpp>
+#include <kvpolicy/ops/cuda/collectives.cuh>
 #include <type_traits>
 
 namespace KVPOLICY_NAMESPACE {
 
 namespace detail {
-
-/// The operation by the name that CUB knows, for which it has instructions. For floats, CUDA's maximum and minimum
-/// treat NaN otherwise than ours.
-template <class T, class Combine>
-[[nodiscard]] KVPOLICY_HD auto known_to_cub(Combine const& combine) {
-  constexpr bool is_known = std::is_integral_v<T>;
-  if constexpr (is_known && std::is_same_v<Combine, plus_op>) {
-    return ::cuda::std::plus<>{};
-  } else if constexpr (is_known && std::is_same_v<Combine, max_op>) {
-    return ::cuda::maximum<>{};
-  } else if constexpr (is_known && std::is_same_v<Combine, min_op>) {
-    return ::cuda::minimum<>{};
-  } else {
-    return combine;
-  }
-}
 
 /// The number of threads that collectives of a block are compiled for; 0: it has none.
 template <class Threads>
@@ -55,6 +38,8 @@ inline constexpr int least_blocks = 1;
 template <class Kernel>
   requires requires { Kernel::least_blocks; }
 inline constexpr int least_blocks<Kernel> = Kernel::least_blocks;
+template <class Kernel>
+inline constexpr int least_blocks<unless_fault<Kernel>> = least_blocks<Kernel>;
 #endif
 
 }  // namespace detail
@@ -144,6 +129,16 @@ class cuda_block {
     return shuffle(all, thread() % detail::warp_size / Width * Width);
 #else
     return value;
+#endif
+  }
+  template <int Width = 32, class T, std::size_t Count, class Combine>
+  [[nodiscard]] KVPOLICY_HD T reduce_warp_batched(T const (&values)[Count],
+                                                  [[maybe_unused]] Combine const& combine) const {
+    static_assert(Count <= static_cast<std::size_t>(Width), "kvpolicy: every thread has one result at most");
+#if defined(__CUDA_ARCH__)
+    return detail::reduce_batched<Width>(values, combine);
+#else
+    return values[0];
 #endif
   }
   template <class T, class Combine>

@@ -14,7 +14,7 @@ namespace KVPOLICY_NAMESPACE {
 /// the lower bits. The layout is that of the A fragment of PTX's mma.m16n8k16. With g = lane / 4 and t = lane % 4, the
 /// registers hold columns 2t and 2t + 1 of row g, the same of row g + 8, then columns 2t + 8 and 2t + 9 of row g and of
 /// row g + 8.
-struct fragment_16x16 {
+struct alignas(16) fragment_16x16 {
   std::uint32_t of[4];
 };
 /// The same of a 16 x 8 matrix (the B fragment): rows 2t and 2t + 1 of column g, then rows 2t + 8 and 2t + 9 of it.
@@ -70,8 +70,8 @@ struct min_op {
 
 /// A block of threads, as a kernel sees it. Every thread of the block runs the kernel. All threads of the block must
 /// reach `sync` and the collectives of a block, and all threads of a warp must reach `sync_warp`, `ballot`, `shuffle`,
-/// `reduce_warp` and `multiply_16x8x16`. `sync` orders the memory of the block, `sync_warp`, `ballot` and `shuffle`
-/// that of the warp; collectives of a block order no memory but their storage.
+/// `reduce_warp`, `reduce_warp_batched` and `multiply_16x8x16`. `sync` orders the memory of the block, `sync_warp`,
+/// `ballot` and `shuffle` that of the warp; collectives of a block order no memory but their storage.
 ///
 /// - `index()` and `blocks()` are blockIdx.x and gridDim.x; `thread()` and `threads()` are threadIdx.x and blockDim.x.
 /// - `shared()` is the block's shared memory, aligned to 16 bytes.
@@ -79,6 +79,9 @@ struct min_op {
 /// - `reduce_warp<Width>(value, combine)` combines the values of `Width` neighbouring threads of a warp, where `Width`
 ///   is a power of two. `reduce(storage, value, combine)` combines the values of all threads of the block. Every thread
 ///   has the result. The order is fixed: the result has the same bits for the same number of threads.
+/// - `reduce_warp_batched<Width>(values, combine)` reduces each number of an array over `Width` neighbouring threads of
+///   a warp, as `reduce_warp` does. Thread i of them has the result of values[i]. An array has at most `Width` numbers;
+///   a thread after the last number has any value.
 /// - `exclusive_sum(storage, value)` is the exclusive prefix sum over the block, and the total.
 /// - `rank(storage, vote)` is how many lower threads vote, and how many threads do.
 /// - `sort(storage, values, count)` sorts numbers in shared or device memory, ascending; `count` is at most
@@ -102,6 +105,7 @@ concept thread_block =
       { block.ballot(true) } -> std::same_as<unsigned>;
       { block.shuffle(1.0f, 0) } -> std::same_as<float>;
       { block.reduce_warp(1.0f, detail::plus_op{}) } -> std::same_as<float>;
+      { block.reduce_warp_batched(sum.of, detail::plus_op{}) } -> std::same_as<float>;
       { block.reduce(storage, 1, detail::plus_op{}) } -> std::same_as<int>;
       { block.exclusive_sum(storage, 1) } -> std::same_as<prefix_sum<int>>;
       { block.rank(storage, true) } -> std::same_as<prefix_sum<int>>;
@@ -156,22 +160,29 @@ class shared_arena {
 /// The bytes of shared memory that collectives of a block use.
 [[nodiscard]] KVPOLICY_HD constexpr std::size_t collective_bytes() { return sizeof(collective_storage); }
 
+/// As `last_block`, for the blocks of a group that share a ticket. The barrier orders the writes of the block's threads
+/// before thread 0's fence, the fence orders them before its atomic, and in the last block the way back is the same.
+template <class Block>
+[[nodiscard]] KVPOLICY_HD bool last_of(Block& block, int blocks, int* ticket, int* temp_storage) {
+  block.sync();
+  if (block.thread() == 0) {
+    block.fence();
+    *temp_storage = block.atomic_add(ticket, 1);
+    if (*temp_storage == blocks - 1) *ticket = 0;
+    block.fence();
+  }
+  block.sync();
+  bool const last = *temp_storage == blocks - 1;
+  block.sync();
+  return last;
+}
+
 /// True in the block that reaches this call last; that block sees every write that the others made before it. `ticket`
 /// is 0 before and after the launch. `temp_storage` is one int of shared memory. All threads of all blocks call it once
 /// in a launch.
 template <class Block>
 [[nodiscard]] KVPOLICY_HD bool last_block(Block& block, int* ticket, int* temp_storage) {
-  block.fence();
-  block.sync();
-  if (block.thread() == 0) {
-    *temp_storage = block.atomic_add(ticket, 1);
-    if (*temp_storage == block.blocks() - 1) *ticket = 0;
-  }
-  block.sync();
-  bool const last = *temp_storage == block.blocks() - 1;
-  block.fence();
-  block.sync();
-  return last;
+  return last_of(block, block.blocks(), ticket, temp_storage);
 }
 
 /// Records a fault for the executor's `check()`. An earlier fault of another group is not replaced, since this one may

@@ -28,6 +28,28 @@ struct mass_reduction {
   bool lanes_maximum = false;
   int lanes_divide_by = 1;  ///< the divisor for a mean of lanes
   bool accumulate = false;  ///< add to the masses that are there, lane by lane
+
+  /// Adds the mass of an entry in the segment's i-th lane to the score of the entry.
+  KVPOLICY_HD void put(float total, attention_task const& task, used_rows const& used, int i, float& to) const {
+    int const shares = (mean_rows && used.all > 0 ? used.all : 1) * divide_by;
+    float const mass = shares > 1 ? total / static_cast<float>(shares) : total;
+    if (task.candidates()) {
+      to += to == running_sum::lowest() ? 0.0f : mass;
+    } else {
+      fold_into(to, mass, lanes_maximum && !accumulate, i == 0 && !accumulate);
+    }
+  }
+
+  /// Divides entries [begin, end) by the number of lanes, for a mean. Entries from `count` on are set to 0 with
+  /// `candidates`, because tensor-parallel ranks add whole rows.
+  template <class Block>
+  KVPOLICY_HD void finish(Block& block, attention_task const& task, float* out, int begin, int end, int count) const {
+    block.sync();  // `put` wrote the scores by other threads
+    for (int e = begin + block.thread(); e < end && e < task.scores.lanes.bound; e += block.threads()) {
+      if (e < count && lanes_divide_by > 1) out[e] /= static_cast<float>(lanes_divide_by);
+      if (e >= count && task.candidates()) out[e] = 0;
+    }
+  }
 };
 
 /// One block for each piece of a segment. It handles lane after lane and tile after tile; the same thread always has
@@ -53,7 +75,7 @@ struct mass_kernel {
     int const together = out.lanes.size() / out.segments();
     int const first = first_lane(out.lanes, out.decides, segment);
     for (int i = 0; i < together; ++i) add_lane(block, out.lanes.at(first + i), i, begin, out.row(segment));
-    finish(block, out.row(segment), begin, out.lanes.committed(out.lanes.at(first)));
+    how.finish(block, task, out.row(segment), begin, begin + entries, out.lanes.committed(out.lanes.at(first)));
   }
 
  private:
@@ -81,7 +103,8 @@ struct mass_kernel {
         temp_storage.apply_cap(block, task, count);
         add_rows(block, temp_storage, used, base, count, total);
       }
-      put(block, total, used, i, e, end, out);
+      for (int k = block.thread(); k < tile_entries && e + k < end; k += block.threads())
+        how.put(total[k], task, used, i, out[e + k]);
     }
   }
 
@@ -111,33 +134,6 @@ struct mass_kernel {
         fold_into(total[e], whole, outer_maximum, false);  // `total` starts at 0, and no probability is lower
         at = 0;
       }
-    }
-  }
-
-  /// Adds entries [begin, end) of the lane's mass to the segment's scores.
-  template <class Block>
-  KVPOLICY_HD void put(Block& block, float const* total, used_rows const& used, int i, int begin, int end,
-                       float* out) const {
-    int const shares = (how.mean_rows && used.all > 0 ? used.all : 1) * how.divide_by;
-    for (int k = block.thread(); k < tile_entries && begin + k < end; k += block.threads()) {
-      float const mass = shares > 1 ? total[k] / static_cast<float>(shares) : total[k];
-      float& to = out[begin + k];
-      if (task.candidates()) {
-        to += to == running_sum::lowest() ? 0.0f : mass;
-      } else {
-        fold_into(to, mass, how.lanes_maximum && !how.accumulate, i == 0 && !how.accumulate);
-      }
-    }
-  }
-
-  /// Divides by the number of lanes, for a mean. Entries behind the committed ones are set to 0 with `candidates`,
-  /// because tensor-parallel ranks add whole rows.
-  template <class Block>
-  KVPOLICY_HD void finish(Block& block, float* out, int begin, int count) const {
-    block.sync();  // `put` wrote the scores by other threads
-    for (int e = begin + block.thread(); e < begin + entries && e < task.scores.lanes.bound; e += block.threads()) {
-      if (e < count && how.lanes_divide_by > 1) out[e] /= static_cast<float>(how.lanes_divide_by);
-      if (e >= count && task.candidates()) out[e] = 0;
     }
   }
 };

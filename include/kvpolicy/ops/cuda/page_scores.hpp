@@ -11,25 +11,6 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Sums `Count` values over the threads of a warp; thread i gets sum i % Count, in `of[0]`. Each step exchanges half of
-/// the remaining values: 31 shuffles for 32 sums, where summing one after the other takes 160.
-template <int Half, class Block, std::size_t Count>
-KVPOLICY_HD void halve(Block& block, float (&of)[Count]) {
-  bool const upper = (lane_id(block) & Half) != 0;
-  for (int i = 0; i < Half; ++i) {
-    float const given = upper ? of[i] : of[i + Half];
-    float const kept = upper ? of[i + Half] : of[i];
-    of[i] = kept + block.shuffle(given, lane_id(block) ^ Half);
-  }
-  if constexpr (Half > 1) halve<Half / 2>(block, of);
-}
-template <class Block, std::size_t Count>
-KVPOLICY_HD void sums_of_warp(Block& block, float (&of)[Count]) {
-  constexpr int count = static_cast<int>(Count);
-  halve<count / 2>(block, of);
-  for (int step = count; step < warp_size; step *= 2) of[0] += block.shuffle(of[0], lane_id(block) ^ step);
-}
-
 /// Combines heads by a sum or a maximum. A NaN on either side stays.
 struct join_heads {
   bool highest;
@@ -55,6 +36,7 @@ struct page_scores_kernel {
 
   static constexpr int pages_at_once = Heads == 8 ? 4 : 8;
   static constexpr int sums = Heads * pages_at_once;  ///< sums of a thread; at most warp_size
+  static constexpr int least_blocks = Heads == 8 ? 2 : 1;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -125,7 +107,7 @@ struct page_scores_kernel {
     if (writes) to[page] = score;
   }
 
-  /// In thread i, the product of page pages.begin + i / Heads with head i % Heads.
+  /// In thread i below `sums`, the product of page pages.begin + i / Heads with head i % Heads.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD float products(Block& block, lane one, float const* folded, ordinal_range pages) const {
     float of[static_cast<std::size_t>(sums)];
@@ -146,8 +128,7 @@ struct page_scores_kernel {
         }
       }
     }
-    sums_of_warp(block, of);
-    return of[0];
+    return block.reduce_warp_batched(of, plus_op{});
   }
 
   /// Divides for a mean of heads. A product can be NaN because an infinite bound is multiplied by the zero of the other

@@ -46,7 +46,7 @@ struct pool_state {
   /// 1: all entries within floors are kept, and the others compete. 0: only entries within floors compete.
   int floors_fit;
   int is_found;  ///< 1 once the threshold is found
-  int ticket;    ///< of last_of_pool
+  int ticket;    ///< of last_of
 };
 
 /// The arguments of all kernels of a decision about pools.
@@ -78,22 +78,6 @@ struct pools_in {
 [[nodiscard]] inline std::size_t pool_scratch(int segments, int pools) {
   return sizeof(pool_segment) * static_cast<std::size_t>(segments) +
          (sizeof(pool_state) + sizeof(std::uint32_t) * histogram_bins) * static_cast<std::size_t>(pools);
-}
-
-/// True in the last block of a pool that comes here: last_block for `blocks_of_pool` blocks.
-template <class Block>
-[[nodiscard]] KVPOLICY_HD bool last_of_pool(Block& block, int* ticket, int blocks_of_pool, int* temp_storage) {
-  block.fence();
-  block.sync();
-  if (block.thread() == 0) {
-    *temp_storage = block.atomic_add(ticket, 1);
-    if (*temp_storage == blocks_of_pool - 1) *ticket = 0;
-  }
-  block.sync();
-  bool const last = *temp_storage == blocks_of_pool - 1;
-  block.fence();
-  block.sync();
-  return last;
 }
 
 /// The first launch: clears histograms, tickets and the report.
@@ -132,7 +116,7 @@ struct survey_kernel {
       in.segments[segment] = made;
       in.keep.seen[segment] = keys.count();
     }
-    if (!last_of_pool(block, &in.pool_of(segment).ticket, in.size, temp_storage.words)) return;
+    if (!last_of(block, in.size, &in.pool_of(segment).ticket, temp_storage.words)) return;
     std::int64_t forced = 0;
     std::int64_t within = 0;
     for (int i = in.first_of(segment) + block.thread(); i < in.first_of(segment) + in.size; i += block.threads()) {
@@ -242,7 +226,7 @@ struct pool_histogram_kernel {
     for (int bin = block.thread(); bin < histogram_bins; bin += block.threads()) {
       if (temp_storage.histogram[bin] > 0) block.atomic_add(of_pool + bin, temp_storage.histogram[bin]);
     }
-    if (!last_of_pool(block, &pool.ticket, in.size, temp_storage.words)) return;
+    if (!last_of(block, in.size, &pool.ticket, temp_storage.words)) return;
     chosen_bin const chosen = choose_bin(block, of_pool, range.k, temp_storage);
     clear_histogram(block, of_pool);
     if (block.thread() != 0) return;
