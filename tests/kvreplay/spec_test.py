@@ -123,6 +123,7 @@ class Spec(admission_test.Admission):
         trace = self.trace(12)
         rows = np.random.default_rng(12).integers(-24, 25, (3, 2 * trace.group, 4, trace.d)) / 8
         trace.stored["query_rows"] = ("F32", rows.astype(np.float32))
+        trace.stored["query_positions"] = ("I32", np.arange(40, 44, dtype=np.int32))
         self.write(trace)
         for scorer in ("lookahead_kv(recent=4)", "knorm"):
             plain, frozen = self.by_spec(f"{scorer} | budget(9)"), self.by_spec(f"{scorer} | frozen | budget(9)")

@@ -234,7 +234,7 @@ TEST_SUITE("stages/put_first") {
           "parse: column 10: put_first.part = 0.5, but it says how many once: tokens or part");
     CHECK(refusal("snapkv | budget(3, beta=2)") == "parse: column 20 = beta, but only by=ramp has it");
     CHECK(refusal("snapkv | budget(3, by=ramp, scope=layer)") ==
-          "parse: column 10 = budget, but a ramp and a table are of lanes that share with nobody");
+          "parse: column 10 = budget, but only lanes that share with nobody have shares that differ");
     CHECK(refusal("pyramid_kv(beta=0.5) | budget(3)") ==
           "parse: column 1: pyramid_kv.beta = 0.5, but the last layer's share is 1 / beta of the average, beta >= 1");
     CHECK(
