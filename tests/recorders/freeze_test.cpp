@@ -147,8 +147,18 @@ TEST_SUITE("recorders/freeze") {
       return lanes.scores(policy, kv::signals{lanes.view.lanes}, state);
     };
     CHECK(after_observe(named) == after_observe(typed));
-    CHECK(after_observe(kv::parse("lookahead_kv(recent=2) | frozen | reduce_lanes(layer, max) | budget(8)")).size() ==
-          4);
+    auto const reduced = kv::parse("lookahead_kv(recent=2) | frozen | reduce_lanes(layer, max) | budget(8)");
+    auto state = kv::make_state(lanes.exec, reduced, lanes.view);
+    auto plan = kv::make_plan(lanes.exec, reduced, lanes.view);
+    kv::observe(lanes.exec, reduced, lanes.with(rows), state);
+    kv::decide(lanes.exec, reduced, kv::signals{lanes.view.lanes}, state, plan);
+    auto const expected = lanes.direct(rows);
+    for (int layer = 0; layer < 2; ++layer) {
+      auto const i = static_cast<std::size_t>(2 * layer);
+      for (int e = 0; e < 20; ++e) {
+        CHECK(plan.score(layer, e) == std::max(expected[i].at(e), expected[i + 1].at(e)));
+      }
+    }
     auto const refused = [](char const* spec) { return error_of([&] { (void)kv::parse(spec); }); };
     CHECK(refused("snapkv | frozen").starts_with("parse: column 10 = frozen, but the scorers that can be frozen are "));
     CHECK(refused("knorm | reduce_lanes(layer, max) | frozen") ==

@@ -67,7 +67,7 @@ struct freeze {
   using needs = typename Score::needs;
   using verbs = decltype(detail::verbs_of<Score>());
   using provides = frozen_score;
-
+  /// The columns: one, and a second one unless a new score replaces the old one.
   struct column_list {
     std::array<column, 2> all;
     std::size_t count;
