@@ -125,8 +125,11 @@ struct forced_entries {
   /// Calls visit with the cheapest protection that is equivalent.
   template <class Visit>
   void pick(Visit const& visit) const {
-    bool const asks = spans > 0 || has_turn || marked.any() || own.there() || of_program != nullptr;
-    if (!asks) return visit(ends);
+    bool const asks = has_turn || marked.any() || own.there() || of_program != nullptr;
+    if (!asks && spans == 0) return visit(ends);
+    if (!asks && spans == 1 && !ends.shares && !ends.grows) {
+      return visit(either{kvpolicy::safe{ends.sinks, ends.recent}, position_span{span[0].first, span[0].second}});
+    }
     visit(*this);
   }
 };
