@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/gather_rows.hpp>
 #include <vector>
 
@@ -70,6 +71,38 @@ struct gathering {
   int threads = 64;
 };
 
+/// A keep set of these lists that was decided for what the lanes hold.
+struct fresh_keep {
+  fresh_keep(kv::lanes const& who, kv::granularity decides, std::vector<std::vector<int>> const& lists)
+      : of(who, decides, lists), seen(lists.size()) {
+    for (int i = 0; i < who.size(); ++i) {
+      seen[static_cast<std::size_t>(kv::segment_of(who, decides, i))] = who.committed(who.at(i));
+    }
+  }
+  [[nodiscard]] kv::keep_set view(kv::lanes const& who) {
+    kv::keep_set made = of.view();
+    made.seen = seen.data();
+    made.lanes = who;
+    return made;
+  }
+  listed_keep of;
+  std::vector<int> seen;
+};
+
+/// Compares compact_rows, which takes one launch or more.
+bool compacts_as_the_host(gathering const& how) {
+  batch on_host(how.shape, how.planes), on_device(how.shape, how.planes);
+  auto const who = on_host.cache.lanes().layers_only(how.begin, how.shape.model.layers);
+  fresh_keep keep(who, how.decides, any_lists(on_host.cache, who, how.decides));
+  kv::host_executor host;
+  device_executor device(numbers_of(how.threads), how.shape.seed);
+  kv::ops::compact_rows(host, keep.view(who), on_host.view(how.begin), on_host.columns.view());
+  kv::cache const theirs = on_device.view(how.begin);
+  kv::ops::compact_rows(device, keep.view(theirs.lanes), theirs, on_device.columns.view());
+  device.check();
+  return on_host == on_device;
+}
+
 bool is_the_hosts(gathering const& how) {
   batch on_host(how.shape, how.planes), on_device(how.shape, how.planes);
   auto const who = on_host.cache.lanes().layers_only(how.begin, how.shape.model.layers);
@@ -101,6 +134,49 @@ TEST_SUITE("device/gather_rows") {
       RC_LOG() << how.shape << ", " << how.threads << " threads\n";
       RC_ASSERT(is_the_hosts(how));
     });
+  }
+
+  TEST_CASE("lanes are shortened as on the host, with their counts, in one launch or in several") {
+    holds("any cache", [] {
+      gathering how{.shape = any_mock()};
+      if (how.shape.memory == arrangement::transposed_v) how.shape.skew = 0;
+      how.begin = *rc::gen::inRange(0, how.shape.model.layers);
+      how.planes = how.shape.memory == arrangement::one_pool ? 0 : *rc::gen::element(0, 1, 8);
+      how.threads = *rc::gen::element(32, 64, 128);
+      RC_LOG() << how.shape << ", " << how.threads << " threads\n";
+      RC_ASSERT(compacts_as_the_host(how));
+    });
+    gathering many;  // of more lanes than a block checks
+    many.shape = {.model = {.layers = 26, .query_heads = 8, .kv_heads = 8, .head_dim = 4}, .sequences = 5, .bound = 5};
+    many.threads = 32;
+    CHECK(compacts_as_the_host(many));
+  }
+
+  TEST_CASE("a plan that is stale for one lane shortens none") {
+    mock_options const shape{.model = {.layers = 3, .query_heads = 7, .kv_heads = 7, .head_dim = 4}, .bound = 20};
+    for (int const planes : {0, 8}) {  // one launch, or several
+      batch some(shape, planes), untouched(shape, planes);
+      kv::lanes const who = some.cache.lanes();
+      fresh_keep keep(who, kv::granularity::lane, any_lists(some.cache, who, kv::granularity::lane));
+      device_executor device(numbers_of(64), 3);
+      for (int const lane : {0, 12, 20}) {
+        int& seen = keep.seen[static_cast<std::size_t>(lane)];
+        ++seen;
+        kv::ops::compact_rows(device, keep.view(who), some.view(0), some.columns.view());
+        CHECK(error_of([&] { device.check(); }).substr(0, 11) == "apply: plan");
+        CHECK(some == untouched);
+        --seen;
+      }
+      auto const compact = [&] { kv::ops::compact_rows(device, keep.view(who), some.view(0), some.columns.view()); };
+      CHECK(is_idle_after_a_fault(device, compact, [&] { return some.cache.save(); }));
+      CHECK(some == untouched);
+      compact();
+      device.check();
+      for (int i = 0; i < who.size(); ++i) {
+        auto const kept = static_cast<int>(keep.of.view().indptr[i + 1] - keep.of.view().indptr[i]);
+        CHECK(some.cache.committed(who.at(i)) == kept);
+      }
+    }
   }
 
   TEST_CASE("long lanes move tile by tile") {

@@ -139,6 +139,21 @@ TEST_SUITE("device/top_k") {
     holds("any lanes, runs", [&] { any_lanes(some, false, true); });
   }
 
+  TEST_CASE("few lanes are listed in one launch, and many in two") {
+    devices some;
+    dice random(9);
+    for (int const heads : {128, 129}) {
+      std::vector<int> counts(static_cast<std::size_t>(heads) * 4);
+      for (int& each : counts) each = random.below(34);
+      owned_lanes const lanes(2, 2, heads, 33, counts);
+      owned_scores scores(lanes.view());
+      for (float& each : scores.all()) each = troubled_score(random, trouble::ties);
+      for (device_executor& device : some.of) {
+        CHECK(agree(scores.view(), between{{.tokens = 11, .spread = 9, .unseen = 3}, 2, 3}, device));
+      }
+    }
+  }
+
   TEST_CASE("segments that share a budget keep what the host says") {
     devices some;
     holds("any pools, entries that are asked", [&] { any_lanes(some, true, false); });

@@ -51,6 +51,16 @@ inline constexpr bool takes_dropped = [] {
   }
 }();
 
+/// A verb that refuses a stale plan before it writes.
+template <class Verb>
+inline constexpr bool is_for_fresh_plans = requires { requires Verb::refuses_stale; };
+
+/// True if an applier lists such a verb.
+template <class... Verbs>
+consteval bool refuses_stale(verbs<Verbs...>) {
+  return (is_for_fresh_plans<Verbs> || ...);
+}
+
 }  // namespace detail
 
 /// An applier carries a keep set out in the engine's memory. It is a struct whose data members are the engine's tables
@@ -90,6 +100,9 @@ void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, ca
            apply_stats* stats = nullptr) {
   if constexpr (detail::fits<detail::applying_hooks<Applier, Executor>>()) {
     detail::check_decided(exec, decided, in, state, detail::takes_dropped<Applier>);
+    if constexpr (!detail::refuses_stale(detail::verbs_of<Applier>())) {
+      ops::refuse_stale(exec, detail::decided_part(in, decided.keep()).lanes, decided.keep());
+    }
     exec.reserve(detail::scratch_of_verbs<typename Executor::backend>(detail::verbs_of<Applier>(), in));
     how.refuse(exec, decided.keep(), in);
     how.edit(exec, decided.keep(), detail::decided_part(in, decided.keep()), state, stats);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <kvpolicy/layout/applier.hpp>
-#include <kvpolicy/ops/gather_rows.hpp>
+#include <kvpolicy/ops/compact_rows.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -19,7 +19,7 @@ struct compact {
   static constexpr auto name = "compact";
   static constexpr auto fields() { return std::tuple{}; }
   static constexpr applier_effects effects{.moves_rows = true, .leaves_gaps = true};
-  using verbs = kvpolicy::verbs<ops::gather_rows_t>;
+  using verbs = kvpolicy::verbs<ops::compact_rows_t>;
 
   template <executor Executor>
   void refuse(Executor&, keep_set const& keep, cache const& in) const {
@@ -28,9 +28,9 @@ struct compact {
 
   template <executor Executor>
   void edit(Executor& exec, keep_set const& keep, cache const& part, state<Executor>& state, apply_stats* stats) const {
+    if (stats != nullptr) ops::refuse_stale(exec, part.lanes, keep);  // before anything is counted
     detail::count_tails(exec, keep, part, stats);
-    ops::gather_rows(exec, keep, part, state.columns(part.lanes));
-    ops::set_counts(exec, part.lanes, keep);
+    ops::compact_rows(exec, keep, part, state.columns(part.lanes));
     detail::count_listed(exec, keep, part.lanes, false, stats);
   }
 

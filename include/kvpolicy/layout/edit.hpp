@@ -40,7 +40,8 @@ void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& ke
   return part;
 }
 
-/// Refuses a plan, a cache and a state that do not belong together.
+/// Refuses a plan, a cache and a state that do not belong together. Whether the plan is stale is asked by
+/// `ops::refuse_stale`.
 template <executor Executor>
 void check_decided(Executor& exec, plan<Executor> const& decided, cache const& in, state<Executor> const& state,
                    bool takes_dropped) {
@@ -58,7 +59,6 @@ void check_decided(Executor& exec, plan<Executor> const& decided, cache const& i
   check_decided_about("apply", "cache.lanes", decided_lanes, keep);
   refuse_counts<typename Executor::backend>("apply", decided_lanes);
   if (keep.lists == side::kept) refuse_out_of_order<typename Executor::backend>("apply", decided_lanes, "this plan");
-  ops::refuse_stale(exec, decided_lanes, keep);
 }
 
 /// Refuses a table that an applier would write, unless it is the table that the cache's locator reads and lanes that

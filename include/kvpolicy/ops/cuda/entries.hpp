@@ -168,10 +168,17 @@ struct stale_check {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
+    static_cast<void>(passes(block, faults, i));
+  }
+  /// False if it records a fault for lane i.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD bool passes(Block& block, device_error faults, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
-    if (!counts_fit(lanes, one)) return report_fault(block, faults, fault::apply_count, i, *lanes.count.row(one));
+    bool const fits = counts_fit(lanes, one);
     int const seen = keep.seen[segment_of(lanes, keep.decides, static_cast<int>(i))];
-    if (seen != lanes.committed(one)) report_fault(block, faults, fault::stale_plan, i, seen);
+    if (fits && seen == lanes.committed(one)) return true;
+    report_fault(block, faults, fits ? fault::stale_plan : fault::apply_count, i, fits ? seen : *lanes.count.row(one));
+    return false;
   }
 };
 

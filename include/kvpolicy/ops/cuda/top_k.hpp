@@ -1,7 +1,9 @@
 // Device implementation of top_k, one block for each segment (a segment is the lanes that decide together).
 //
-// For budgets of their own, segments take two launches, after one that compares positions where lanes that decide
-// together have positions of their own:
+// For budgets of their own, segments take one launch where the rule knows its run of competing entries and the
+// segments are few and short: every block counts by itself what the lower segments keep (select_at_once_kernel).
+// Otherwise they take two launches, after one that compares positions where lanes that decide together have positions
+// of their own:
 //
 // - count_kept_kernel counts the forced entries of a segment and the entries that it keeps. Its last block turns the
 //   counts into the offsets `keep.indptr` and writes the report.
@@ -15,29 +17,12 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
+#include <kvpolicy/ops/cuda/select_at_once.hpp>
 #include <kvpolicy/ops/cuda/select_pools_emit.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
-
-/// What one segment has to select: the k highest of the entries in [begin, end) that compete.
-struct segment_choice {
-  int begin;
-  int end;
-  int k;          ///< how many of them are kept; below 0: the segment keeps all its entries
-  int competing;  ///< how many entries compete: those that are not forced
-};
-
-/// Offsets and report of top_k. `aux_count` of a result has two bits: bit 0 says that the forced entries exceed the
-/// budget, bit 1 that the kept entries exceed it.
-struct finalize_top_k {
-  [[nodiscard]] KVPOLICY_HD int number(packed_result result) const { return result.listed(); }
-  KVPOLICY_HD void place(packed_result result, segment_place, report& found) const {
-    found.forced_over_budget += result.aux_count() & 1;
-    found.over_budget += result.aux_count() >> 1;
-  }
-};
 
 /// Counts the entries that each segment keeps, one block for each segment. The last block turns the counts into
 /// offsets.
@@ -62,27 +47,15 @@ struct count_kept_kernel {
   template <class Block>
   KVPOLICY_HD void choose(Block& block, int segment, collective_storage* storage) const {
     segment_keys<Rule> keys(scores, rule, segment);
-    int const count = keys.count();
-    int const budget = rule.budget(keys.about.lane, count);
-    keys.about.budget = budget;
+    keys.about.budget = rule.budget(keys.about.lane, keys.count());
     bool const differs = lanes_differ(block, scores, segment, faults, storage);
-    bool const fires = !differs && rule.triggers(count, budget);
-    segment_choice made{0, count, -1, count};
-    int kept = count;
-    bool forced_over = false;
-    if (fires) {
-      int const forced = keys.find_forced(block, storage);
-      int const left = budget < forced ? 0 : budget - forced;
-      made = {keys.begin, keys.end, left < count - forced ? left : count - forced, count - forced};
-      kept = forced + made.k;
-      forced_over = forced > budget;
-    }
+    bool const fires = !differs && rule.triggers(keys.count(), keys.about.budget);
+    int const forced = fires ? keys.find_forced(block, storage) : 0;
     if (block.thread() != 0) return;
-    choices[segment] = made;
-    keep.seen[segment] = count;
-    bool const unobserved = fires && decides_unobserved(rule, scores, segment);
-    int const over = (forced_over ? 1 : 0) + (kept > budget ? 2 : 0);
-    keep.indptr[segment + 1] = packed_result::of(kept, over, fires, unobserved).word;
+    segment_outcome const made = segment_outcome::of(keys, fires, forced);
+    choices[segment] = made.choice;
+    keep.seen[segment] = keys.count();
+    keep.indptr[segment + 1] = made.packed(fires && decides_unobserved(rule, scores, segment));
   }
 };
 
@@ -100,26 +73,19 @@ struct emit_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const segment = block.index();
-    segment_choice const choice = choices[segment];
-    int* const to = keep.indices + keep.indptr[segment];
     segment_keys<Rule> keys(scores, rule, segment);
-    if (choice.k < 0) return emit_all(block, keys.count(), to);
     keys.about.budget = rule.budget(keys.about.lane, keys.count());
-    keys.begin = choice.begin;
-    keys.end = choice.end;
     select_storage const temp_storage(block, capacity);
-    found_threshold const found = find_threshold(block, keys, {choice.k, choice.competing}, temp_storage);
-    if (block.thread() == 0) add_to_report(block, keep.report->nan_scores, found.nan);
-    if (choice.k == choice.competing) return emit_all(block, keys.count(), to);
-    emit_kept(block, keys, cut_at(block, keys, found.threshold, temp_storage), to, temp_storage.collective);
+    int const nan = emit_choice(block, keys, choices[segment], keep.indices + keep.indptr[segment], temp_storage);
+    if (block.thread() == 0) add_to_report(block, keep.report->nan_scores, nan);
   }
 };
 
 }  // namespace detail
 
-/// Takes two launches, three where lanes that decide together have positions of their own, or seven for a budget that
-/// segments share. The result depends on the order of neither blocks nor
-/// threads.
+/// Takes one launch for at most 512 lanes of at most 8192 entries that decide for themselves, by a rule that knows its
+/// run. Otherwise it takes two launches, three where lanes that decide together have positions of their own, or seven
+/// for a budget that segments share. The result depends on the order of neither blocks nor threads.
 ///
 /// A fault is recorded for lanes that decide together and hold different tokens, and for counts out of their limits.
 /// With budgets of their own, segments whose counts are wrong keep all their entries, and once unequal positions are
@@ -169,13 +135,21 @@ struct implementation<ops::top_k_t, Backend> {
   template <class Executor, class Rule>
   static void run_alone(Executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
     using choose = detail::count_kept_kernel<Rule>;
+    int const capacity = detail::keys_to_collect(exec.config(), scores.lanes.bound);
+    launch_shape const by_segment{scores.segments(), exec.threads().segment, detail::select_storage::bytes(capacity)};
+    if constexpr (detail::knows_run<Rule>) {
+      if (detail::listed_at_once(scores)) {
+        auto* const nan = reinterpret_cast<int*>(exec.scratch());
+        exec.launch(by_segment, detail::select_at_once_kernel<Rule>{scores, rule, keep, nan, capacity, exec.faults(),
+                                                                    exec.tickets()});
+        return;
+      }
+    }
     detail::check_same_tokens(exec, scores);
     auto* const choices = reinterpret_cast<detail::segment_choice*>(exec.scratch());
     exec.launch(launch_shape{scores.segments(), threads_to_choose<Rule>(exec), detail::counting_storage::bytes()},
                 choose{scores, rule, keep, choices, exec.faults(), exec.tickets()});
-    int const capacity = detail::keys_to_collect(exec.config(), scores.lanes.bound);
-    exec.launch(launch_shape{scores.segments(), exec.threads().segment, detail::select_storage::bytes(capacity)},
-                detail::emit_kernel<Rule>{scores, rule, keep, choices, capacity});
+    exec.launch(by_segment, detail::emit_kernel<Rule>{scores, rule, keep, choices, capacity});
   }
 };
 

@@ -9,6 +9,7 @@
 #include <kvpolicy/ops/cuda/apply_stats.hpp>
 #include <kvpolicy/ops/cuda/argmin.hpp>
 #include <kvpolicy/ops/cuda/attention_mass.hpp>
+#include <kvpolicy/ops/cuda/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/copy_rows.hpp>
 #include <kvpolicy/ops/cuda/count_rows.hpp>
 #include <kvpolicy/ops/cuda/drop_listed.hpp>

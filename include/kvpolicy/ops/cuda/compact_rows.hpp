@@ -1,0 +1,86 @@
+// Device implementation of compact_rows.
+#pragma once
+
+#include <kvpolicy/ops/compact_rows.hpp>
+#include <kvpolicy/ops/cuda/entries.hpp>
+#include <kvpolicy/ops/cuda/move_rows.hpp>
+#include <optional>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// The most lanes that every block of a gather checks by itself.
+inline constexpr int most_checked_lanes = 1024;
+
+/// Refuses a stale plan, moves the kept rows, and sets the counts. Every block checks all lanes, whose counts do not
+/// change before the last block sets them; so all blocks find the same.
+struct compact_kernel {
+  permute_kernel<kept_lanes> permute;
+  row_owners counts;  ///< rows of the table of counts
+  device_error faults;
+  int* ticket;
+
+  [[nodiscard]] static constexpr std::size_t shared_bytes() {
+    return collective_bytes() + shared_arena::bytes_of_piece<int>(1);
+  }
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block) const {
+    shared_arena arena(block);
+    auto* const storage = arena.take<collective_storage>(1);
+    auto* const last_storage = arena.take<int>(1);
+    bool const refused = block.reduce(storage, finds_fault(block) ? 1 : 0, max_op{}) != 0;
+    if (!refused) permute(block);
+    if (!last_block(block, ticket, last_storage) || refused) return;
+    set_count const set{permute.lanes, counts, permute.moves.keep};
+    for (int i = block.thread(); i < counts.count(); i += block.threads()) set(block, i);
+  }
+
+ private:
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD bool finds_fault(Block& block) const {
+    bool found = faults.raised();
+    stale_check const stale{permute.lanes, permute.moves.keep};
+    for (int i = block.thread(); i < stale.lanes.size(); i += block.threads()) {
+      found |= !stale.passes(block, faults, i);
+    }
+    return found;
+  }
+};
+
+}  // namespace detail
+
+/// Takes one launch for up to eight planes and columns of at most 1024 lanes. Otherwise it takes those of
+/// `refuse_stale`, `gather_rows` and `set_counts`.
+template <kernel_backend Backend>
+struct implementation<ops::compact_rows_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, keep_set const& keep, cache const& in, std::span<recorded_column const> columns) {
+    detail::check_movable("compact_rows", in);
+    if (in.lanes.size() > detail::most_checked_lanes) return run_apart(exec, keep, in, columns);
+    std::optional<detail::permute_kernel<detail::kept_lanes>> permute;
+    int launches = 0;
+    detail::for_each_permute(exec, detail::kept_lanes{keep, in.lanes}, in, columns, true, [&](auto const& one) {
+      permute = one;
+      ++launches;
+    });
+    if (launches != 1) return run_apart(exec, keep, in, columns);
+    launch_shape const shape{in.lanes.size() * permute->slices, exec.threads().row,
+                             detail::compact_kernel::shared_bytes()};
+    exec.launch(shape, detail::compact_kernel{*permute, detail::owners_of(in.lanes.count, in.lanes), exec.faults(),
+                                              exec.tickets()});
+  }
+
+ private:
+  template <class Executor>
+  static void run_apart(Executor& exec, keep_set const& keep, cache const& in,
+                        std::span<recorded_column const> columns) {
+    ops::refuse_stale(exec, in.lanes, keep);
+    detail::permute_lanes(exec, detail::kept_lanes{keep, in.lanes}, in, columns, true);
+    ops::set_counts(exec, in.lanes, keep);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
