@@ -7,7 +7,8 @@
 //   counts into the offsets `keep.indptr` and writes the report.
 // - emit_kernel finds the threshold of a segment, which is the k-th highest key of its competing entries
 //   (select_threshold.hpp), and the last of the ties at it that is kept. It writes the ordinals of the kept entries to
-//   `keep.indices`, ascending (select_cut.hpp).
+//   `keep.indices`, ascending (select_cut.hpp). Where there are few long segments, a cluster of blocks does this for
+//   each segment (select_cluster.hpp).
 //
 // For a budget that several segments share, see select_pools.hpp and select_pools_emit.hpp.
 #pragma once
@@ -15,19 +16,12 @@
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
+#include <kvpolicy/ops/cuda/select_cluster.hpp>
 #include <kvpolicy/ops/cuda/select_pools_emit.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
-
-/// What one segment has to select: the k highest of the entries in [begin, end) that compete.
-struct segment_choice {
-  int begin;
-  int end;
-  int k;          ///< how many of them are kept; below 0: the segment keeps all its entries
-  int competing;  ///< how many entries compete: those that are not forced
-};
 
 /// Offsets and report of top_k. `aux_count` of a result has two bits: bit 0 says that the forced entries exceed the
 /// budget, bit 1 that the kept entries exceed it.
@@ -173,6 +167,7 @@ struct implementation<ops::top_k_t, Backend> {
     auto* const choices = reinterpret_cast<detail::segment_choice*>(exec.scratch());
     exec.launch(launch_shape{scores.segments(), threads_to_choose<Rule>(exec), detail::counting_storage::bytes()},
                 choose{scores, rule, keep, choices, exec.faults(), exec.tickets()});
+    if (detail::emitted_by_clusters(exec, scores, rule, keep, choices)) return;
     int const capacity = detail::keys_to_collect(exec.config(), scores.lanes.bound);
     exec.launch(launch_shape{scores.segments(), exec.threads().segment, detail::select_storage::bytes(capacity)},
                 detail::emit_kernel<Rule>{scores, rule, keep, choices, capacity});
