@@ -229,25 +229,23 @@ TEST_SUITE("device/top_k") {
     for (int const n : {4096, 4097, 8191, 32768}) {
       owned_lanes const lanes(1, 1, 2, n, {n, n - 3});
       owned_scores scores(lanes.view());
-      for (trouble const what : {trouble::ties, trouble::last_bits, trouble::anything}) {
-        for (float& each : scores.all()) each = troubled_score(random, what);
-        for (int const blocks : {1, 2, 4, 8}) {
-          for (int const collected : {64, 0}) {
-            if (n > 8191 && (what == trouble::last_bits || collected == 0)) continue;
-            launch_numbers numbers = devices::config(64, 32, collected);
-            numbers.processors = 2 * blocks;
-            watched_device device(numbers, 5);
-            CAPTURE(n);
-            CAPTURE(blocks);
-            CAPTURE(collected);
-            for (int const k : {0, 1, n / 3, n - 1, n}) {
-              CAPTURE(k);
-              CHECK(agree(scores.view(), between{{.tokens = k}, 4, n / 5}, device));
+      for (int const blocks : {1, 2, 4, 8}) {
+        bool const collects = n < 8191 && blocks > 2;  // else few keys of a bracket fit, and histograms are added up
+        launch_numbers numbers = devices::config(64, 32, collects ? 0 : 64);
+        numbers.processors = 2 * blocks;
+        watched_device device(numbers, 5);
+        for (trouble const what : {trouble::ties, trouble::anything}) {
+          for (float& each : scores.all()) each = troubled_score(random, what);
+          CAPTURE(n);
+          CAPTURE(blocks);
+          for (int const k : {0, 1, n / 3, n}) {
+            CAPTURE(k);
+            if (n > 8191 && k != n / 3) continue;
+            CHECK(agree(scores.view(), between{{.tokens = k}, 4, n / 5}, device));
 #if !defined(__CUDACC__)
-              CHECK(device.cluster == blocks);
+            CHECK(device.cluster == blocks);
 #endif
-              CHECK(agree(scores.view(), scattered{.tokens = k, .percent = 10}, device));
-            }
+            CHECK(agree(scores.view(), scattered{.tokens = k, .percent = 10}, device));
           }
         }
       }

@@ -101,7 +101,7 @@ template <class Block>
 }
 
 /// Copies the keys that the other blocks have collected, behind those of this block. All of them fit. Loads from all
-/// blocks are issued together. Collective.
+/// blocks are issued together. The keys are visible after a barrier.
 template <class Block>
 KVPOLICY_HD void gather_keys(Block& block, cluster_storage const& temp_storage) {
   cluster_counts const* const of = temp_storage.bracket;
@@ -120,11 +120,10 @@ KVPOLICY_HD void gather_keys(Block& block, cluster_storage const& temp_storage) 
       place += given;
     }
   }
-  block.sync();
 }
 
 /// The threshold of a segment's choice, the same in all blocks. `found_nan` is how many competing entries of the slice
-/// are NaN. Collective for the cluster.
+/// are NaN. Collective for the cluster. Its last collective is followed by a barrier.
 template <class Block, class Rule>
 [[nodiscard]] KVPOLICY_HD key_threshold threshold_of_cluster(Block& block, segment_keys<Rule> const& keys,
                                                              segment_keys<Rule> const& slice,
@@ -166,15 +165,14 @@ struct slice_list {
   int before;
 };
 
-/// Tells all blocks of the cluster what each slice keeps. Collective for the cluster. No block's memory is accessed by
-/// another one afterwards.
+/// Tells all blocks of the cluster what each slice keeps. Collective for the cluster, after a barrier of it. Afterwards
+/// no block accesses another one's memory.
 template <class Block, class Rule>
 [[nodiscard]] KVPOLICY_HD slice_list list_of_slice(Block& block, segment_keys<Rule> const& slice,
                                                    key_threshold const& threshold,
                                                    cluster_storage const& temp_storage) {
   slice_counts mine{};
   slice.for_each(block, count_in_slice{threshold.key, mine});
-  block.sync();
   mine = block.reduce(temp_storage.select.collective, mine, add_slice_counts{});
   mine.sure += slice.upto - slice.lowest();
   int const rank = block.cluster_rank();
