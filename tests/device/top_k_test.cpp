@@ -62,6 +62,31 @@ void poison(kv::keep_set const& keep) {
   *keep.report = {7, 7, 7, 7, 7};
 }
 
+/// A device that may have smaller clusters, and remembers that of its last launch.
+class watched_device : public device_executor {
+ public:
+  using device_executor::device_executor;
+  template <class Threads, class Kernel>
+  void launch(kv::launch_shape<Threads> const& shape, Kernel const& kernel) {
+    cluster = shape.cluster;
+    device_executor::launch(shape, kernel);
+  }
+  [[nodiscard]] int clusters() const { return std::min(most, device_executor::clusters()); }
+  int most = 8;
+  int cluster = 0;
+};
+
+/// Two devices that launch otherwise: one block for each segment, or a cluster where segments are long.
+struct device_pair {
+  watched_device alone, in_clusters;
+  device_pair(launch_numbers numbers, std::uint64_t seed) : alone(with(1, numbers), seed), in_clusters(numbers, seed) {}
+
+  static launch_numbers with(int processors, launch_numbers numbers) {
+    numbers.processors = processors;
+    return numbers;
+  }
+};
+
 /// Devices that launch otherwise; each is used again and again, so that what is left in its scratch does not matter.
 struct devices {
   static constexpr int many = 5;
@@ -74,13 +99,13 @@ struct devices {
                                       : collected == 64 ? 700
                                                         : 0x7FFFFFFF};
   }
-  device_executor of[many] = {device_executor(config(64, 64, 32), 1), device_executor(config(32, 32, 33), 2),
-                              device_executor(config(96, 32, 64), 3), device_executor(config(128, 64, 1024), 4),
-                              device_executor(config(64, 32, 0), 5)};
+  device_pair of[many] = {device_pair(config(64, 64, 32), 1), device_pair(config(32, 32, 33), 2),
+                          device_pair(config(96, 32, 64), 3), device_pair(config(128, 64, 1024), 4),
+                          device_pair(config(64, 32, 0), 5)};
 };
 
 template <class Rule>
-bool agree(kv::score_view const& scores, Rule const& rule, device_executor& device) {
+bool agree(kv::score_view const& scores, Rule const& rule, watched_device& device) {
   owned_keep expected(scores), found(scores);
   kv::host_executor host;
   host.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, scores.lanes.bound));
@@ -95,6 +120,12 @@ bool agree(kv::score_view const& scores, Rule const& rule, device_executor& devi
     same = same && expected.view().seen[s] == found.view().seen[s] && expected.kept(s) == found.kept(s);
   }
   return same;
+}
+
+template <class Rule>
+bool agree(kv::score_view const& scores, Rule const& rule, device_pair& devices) {
+  bool const alone = agree(scores, rule, devices.alone);
+  return agree(scores, rule, devices.in_clusters) && alone;
 }
 
 scattered any_rule(dice& random, int bound) {
@@ -124,9 +155,31 @@ void any_lanes(devices& some, bool pooled, bool by_run) {
   for (float& each : scores.all()) each = troubled_score(random, what);
   scattered rule = any_rule(random, bound);
   if (pooled) rule.pool = random.chance(50) ? kv::budget_scope::layer : kv::budget_scope::global;
-  device_executor& device = some.of[random.below(devices::many)];
+  device_pair& device = some.of[random.below(devices::many)];
   if (by_run) {
     RC_ASSERT(agree(scores.view(), between{rule, random.below(9), random.below(9)}, device));
+  } else {
+    RC_ASSERT(agree(scores.view(), rule, device));
+  }
+}
+
+/// One layer of few heads, whose scores are of one trouble, and any rule that some cut follows from.
+void any_slices(bool by_run) {
+  int const heads = *rc::gen::inRange(1, 4);
+  int const bound = *rc::gen::element(300, 256, 1023, 1024, 2048, 2049, 4097);
+  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  std::vector<int> counts(static_cast<std::size_t>(heads));
+  for (int& each : counts) each = random.chance(60) ? bound - random.below(9) : random.below(bound + 1);
+  owned_lanes const lanes(1, 1, heads, bound, counts);
+  owned_scores scores(lanes.view(), kv::granularity::lane, random.below(4));  // rows begin anywhere
+  trouble const what = any_trouble();
+  for (float& each : scores.all()) each = troubled_score(random, what);
+  launch_numbers numbers = devices::config(32, 32, random.one_of<int>({32, 200, 0}));
+  numbers.processors = heads * random.one_of<int>({2, 4, 8});
+  watched_device device(numbers, static_cast<std::uint64_t>(random.below(1000)));
+  scattered const rule = any_rule(random, bound);
+  if (by_run) {
+    RC_ASSERT(agree(scores.view(), between{rule, random.below(bound), random.below(99)}, device));
   } else {
     RC_ASSERT(agree(scores.view(), rule, device));
   }
@@ -183,6 +236,37 @@ TEST_SUITE("device/top_k") {
     }
   }
 
+  TEST_CASE("a cluster of blocks lists what the host says, wherever its slices end") {
+    holds("few long lanes, entries that are asked", [&] { any_slices(false); });
+    holds("few long lanes, runs", [&] { any_slices(true); });
+  }
+
+  TEST_CASE("clusters of every size list what the host says") {
+    dice random(7);
+    for (int const n : {4096, 4097, 8191, 32768}) {
+      owned_lanes const lanes(1, 1, 2, n, {n, n - 3});
+      owned_scores scores(lanes.view());
+      for (int const blocks : {1, 2, 4, 8}) {
+        bool const collects = n < 8191 && blocks > 2;  // else few keys of a bracket fit, and histograms are added up
+        watched_device device(devices::config(64, 32, collects ? 0 : 64), 5);
+        device.most = blocks;
+        int const most = std::min(device.clusters(), n / (4 * device.threads().segment));
+        for (trouble const what : {trouble::ties, trouble::anything}) {
+          for (float& each : scores.all()) each = troubled_score(random, what);
+          CAPTURE(n);
+          CAPTURE(blocks);
+          for (int const k : {0, 1, n / 3, n}) {
+            CAPTURE(k);
+            if (n > 8191 && k != n / 3) continue;
+            CHECK(agree(scores.view(), between{{.tokens = k}, 4, n / 5}, device));
+            CHECK((device.cluster <= most && 2 * device.cluster > most));
+            CHECK(agree(scores.view(), scattered{.tokens = k, .percent = 10}, device));
+          }
+        }
+      }
+    }
+  }
+
   TEST_CASE("of ties, those of the lowest ordinals are kept, however many there are") {
     constexpr int n = 2111;
     devices some;
@@ -193,7 +277,7 @@ TEST_SUITE("device/top_k") {
         scores.all()[i] = static_cast<float>(static_cast<int>(i) % every == 0 ? 0 : i % 2 == 0 ? 1 : -1);
       }
       for (int const k : {1, 32, 33, 1057, 1080, 2000}) {
-        for (device_executor& device : some.of) {
+        for (device_pair& device : some.of) {
           CAPTURE(every);
           CAPTURE(k);
           CHECK(agree(scores.view(), between{{.tokens = k}, 0, 0}, device));

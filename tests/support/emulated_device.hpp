@@ -1,7 +1,8 @@
-// A device on the host: runs the kernels of ops/cuda block by block, each thread of a block a fiber of its own.
+// A device on the host: runs the kernels of ops/cuda cluster by cluster, each thread of a cluster a fiber of its own.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -32,38 +33,64 @@ struct emulated {
   static constexpr bool runs_kernels = true;
 };
 
-/// One block at a time. Its threads take turns in an order that changes from round to round, and some warps fall behind
-/// for a while, so that a kernel which forgets a barrier is seen to depend on it; a barrier which not every thread
-/// reaches ends the program, and so does a collective whose storage an earlier one has used since the last barrier. Its
-/// own memory is made once, so that a test can tell whether a verb allocates.
+/// One cluster at a time: a block, where the launch has no clusters. Threads take turns in an order that changes from
+/// round to round, and some warps and some blocks of a cluster fall behind for a while, so that a kernel which forgets
+/// a barrier is seen to depend on it. What follows ends the program: a barrier which not every thread reaches, a
+/// collective whose storage an earlier one has used since the last barrier, and a pointer to another block's memory
+/// before the first barrier of the cluster. The memory of a block that has ended is nobody's. The emulator's own memory
+/// is made once, so that a test can tell whether a verb allocates.
 class emulated_block {
  public:
+  static constexpr int most_cluster = 8;
+  static constexpr std::size_t most_shared = 227 * 1024;
+
   emulated_block()
-      : shared_(new std::byte[most_shared]),
-        parity_(most_threads),
-        slots_(2 * most_threads * slot_bytes),
-        values_(2 * most_threads * value_bytes),
-        epoch_(most_threads),
-        collectives_(most_threads),
-        threads_(most_threads) {
-    blocks_.reserve(1 << 16);
-    uses_.reserve(1 << 16);
+      : parity_(most_fibers),
+        slots_(2 * most_fibers * slot_bytes),
+        epoch_(most_fibers),
+        cluster_barriers_(most_fibers),
+        collectives_(most_fibers),
+        threads_(most_fibers) {
+    clusters_.reserve(1 << 16);
+    for (block_state& one : of_cluster_) {
+      one.uses.reserve(1 << 13);
+      forbid(one.shared.get(), most_shared);
+    }
+    of_cluster_[0].uses.reserve(1 << 16);
     while (fibers_.size() < 128) fibers_.emplace_back();
-    forbid(shared_.get(), most_shared);
   }
-  ~emulated_block() { allow(shared_.get(), most_shared); }
+  ~emulated_block() {
+    for (block_state& one : of_cluster_) allow(one.shared.get(), most_shared);
+  }
   emulated_block(emulated_block const&) = delete;
   emulated_block& operator=(emulated_block const&) = delete;
 
-  [[nodiscard]] int index() const { return index_; }
+  [[nodiscard]] int index() const { return first_ + cluster_rank(); }
   [[nodiscard]] int blocks() const { return shape_.blocks; }
-  [[nodiscard]] int thread() const { return current_; }
+  [[nodiscard]] int thread() const { return current_ % shape_.threads; }
   [[nodiscard]] int threads() const { return shape_.threads; }
-  [[nodiscard]] std::byte* shared() { return shared_.get(); }
+  [[nodiscard]] std::byte* shared() { return here().shared.get(); }
+  [[nodiscard]] int cluster_rank() const { return current_ / shape_.threads; }
+  [[nodiscard]] int cluster_blocks() const { return shape_.cluster; }
 
   void sync() {
     ++epoch_[static_cast<std::size_t>(current_)];
     wait(state::at_block);
+  }
+  void sync_cluster() {
+    ++epoch_[static_cast<std::size_t>(current_)];
+    ++cluster_barriers_[static_cast<std::size_t>(current_)];
+    wait(state::at_cluster);
+  }
+  template <class T>
+  [[nodiscard]] T* of_block(int rank, T* mine) {
+    auto const at = reinterpret_cast<std::uintptr_t>(mine) - reinterpret_cast<std::uintptr_t>(shared());
+    if (rank < 0 || rank >= shape_.cluster) fail("a cluster has no block of this rank");
+    if (at >= shape_.shared) fail("a pointer to a block's shared memory is none");
+    if (rank != cluster_rank() && cluster_barriers_[static_cast<std::size_t>(current_)] == 0) {
+      fail("a block's memory is asked for before the first barrier of the cluster");
+    }
+    return reinterpret_cast<T*>(of_cluster_[static_cast<std::size_t>(rank)].shared.get() + at);
   }
   void sync_warp() { wait(state::at_warp); }
   void fence() {}
@@ -124,7 +151,7 @@ class emulated_block {
     auto const* const values = gather(storage, sizeof *storage, value);
     kv::prefix_sum<T> sum{};
     for (int t = 0; t < threads(); ++t) {
-      if (t == current_) sum.before = sum.all;
+      if (t == thread()) sum.before = sum.all;
       sum.all += value_at<T>(values, value_bytes, t);
     }
     return sum;
@@ -137,8 +164,9 @@ class emulated_block {
   void sort(std::byte* storage, int* values, int count) {
     if (count > kv::sorted_of_a_thread * threads()) fail("a block does not sort so many numbers");
     static_cast<void>(gather(storage, kv::sort_bytes(threads()), 0));
-    if (sorting_++ == 0) std::sort(values, values + count);
-    if (sorting_ == threads()) sorting_ = 0;
+    int& sorting = here().sorting;
+    if (sorting++ == 0) std::sort(values, values + count);
+    if (sorting == threads()) sorting = 0;
   }
 
   /// sum += a b, each product rounded when it is added, from what the warp's other threads hold.
@@ -189,28 +217,26 @@ class emulated_block {
     if (shape.threads <= 0 || threads % kv::detail::warp_size != 0 || threads > most_threads) {
       fail("the number of threads is no multiple of 32, or more than 1024");
     }
-    if (shape.shared > most_shared) fail("a block has 227 KiB of shared memory at most");
     shape_ = shape;
     random_ = &random;
     kernel_ = &kernel;
     call_ = [](void const* what, emulated_block& block) { (*static_cast<Kernel const*>(what))(block); };
-    while (fibers_.size() < threads) fibers_.emplace_back();
-    std::fill_n(parity_.begin(), threads, 0);
-    blocks_.resize(static_cast<std::size_t>(shape.blocks));
-    std::iota(blocks_.begin(), blocks_.end(), 0);
-    shuffle_order(blocks_);
-    allow(shared_.get(), shape.shared);
-    for (int const block : blocks_) run_block(block);
-    forbid(shared_.get(), shape.shared);
+    while (fibers_.size() < static_cast<std::size_t>(fibers())) fibers_.emplace_back();
+    std::fill_n(parity_.begin(), fibers(), 0);
+    clusters_.resize(static_cast<std::size_t>(shape.blocks / shape.cluster));
+    std::iota(clusters_.begin(), clusters_.end(), 0);
+    shuffle_order(clusters_);
+    for (int const one : clusters_) run_cluster(one * shape.cluster);
   }
 
  private:
-  enum class state { ready, at_block, at_collective, at_warp, done };
+  enum class state { ready, at_block, at_collective, at_warp, at_cluster, done };
   static constexpr std::size_t stack_bytes = 256 * 1024;
   static constexpr std::size_t slot_bytes = 16;
   static constexpr std::size_t value_bytes = 32;
   static constexpr std::size_t most_threads = 1024;
-  static constexpr std::size_t most_shared = 227 * 1024;
+  static constexpr std::size_t most_fibers = most_threads * most_cluster;
+  static constexpr unsigned all_warps = ~0u;
 
   /// Shared memory beyond what a launch asked for is nobody's.
   static void forbid([[maybe_unused]] std::byte* from, [[maybe_unused]] std::size_t bytes) {
@@ -239,49 +265,101 @@ class emulated_block {
     friend bool operator==(storage_use const&, storage_use const&) = default;
   };
 
+  /// A block of the cluster.
+  struct block_state {
+    std::unique_ptr<std::byte[]> shared{new std::byte[most_shared]};
+    std::vector<std::byte> values = std::vector<std::byte>(2 * most_threads * value_bytes);
+    std::vector<storage_use> uses;
+    int sorting = 0;      ///< threads that have left the sort
+    unsigned behind = 0;  ///< a bit for each warp that waits, while the others go on as far as they can
+    bool ended = false;
+  };
+
   [[noreturn]] static void fail(char const* why) {
     std::fprintf(stderr, "emulated device: %s\n", why);
     std::abort();
   }
 
-  void run_block(int index) {
-    index_ = index;
-    std::memset(shared_.get(), 0xCD, shape_.shared);  // shared memory begins as anything
-    std::fill_n(epoch_.begin(), shape_.threads, 0);
-    std::fill_n(collectives_.begin(), shape_.threads, 0);
-    uses_.clear();
-    for (int t = 0; t < shape_.threads; ++t) {
+  [[nodiscard]] int fibers() const { return shape_.threads * shape_.cluster; }
+  [[nodiscard]] block_state& here() { return of_cluster_[static_cast<std::size_t>(cluster_rank())]; }
+
+  /// The cluster whose first block has this index.
+  void run_cluster(int first) {
+    first_ = first;
+    begin_blocks();
+    begin_threads();
+    for (int round = 0;; ++round) {
+      if (round % 4 == 0) shuffle_order(threads_);
+      bool ran = false;
+      for (int const t : threads_) {
+        if (fibers_[static_cast<std::size_t>(t)].where != state::ready || is_behind(t)) continue;
+        resume(t);
+        ran = true;
+      }
+      bool const released = release();
+      if (end_blocks()) return;
+      if (ran || released) continue;
+      if (!catch_up()) fail("a barrier or a collective is not reached by all threads");
+    }
+  }
+
+  void begin_blocks() {
+    for (int rank = 0; rank < shape_.cluster; ++rank) {
+      block_state& one = of_cluster_[static_cast<std::size_t>(rank)];
+      allow(one.shared.get(), shape_.shared);
+      std::memset(one.shared.get(), 0xCD, shape_.shared);  // shared memory begins as anything
+      one.uses.clear();
+      one.ended = false;
+      fall_behind(rank);
+    }
+  }
+
+  void begin_threads() {
+    std::fill_n(epoch_.begin(), fibers(), 0);
+    std::fill_n(cluster_barriers_.begin(), fibers(), 0);
+    std::fill_n(collectives_.begin(), fibers(), 0);
+    for (int t = 0; t < fibers(); ++t) {
       fiber& one = fibers_[static_cast<std::size_t>(t)];
       if (one.context == nullptr) {
         one.context = boost::context::detail::make_fcontext(one.stack.get() + stack_bytes, stack_bytes, &enter);
       }
       one.where = state::ready;
     }
-    threads_.resize(static_cast<std::size_t>(shape_.threads));
+    threads_.resize(static_cast<std::size_t>(fibers()));
     std::iota(threads_.begin(), threads_.end(), 0);
-    behind_ = draw() & draw();
-    for (int round = 0;; ++round) {
-      if (round % 4 == 0) shuffle_order(threads_);
-      bool ran = false;
-      for (int const t : threads_) {
-        if (fibers_[static_cast<std::size_t>(t)].where != state::ready) continue;
-        if ((behind_ >> (t / kv::detail::warp_size) & 1u) != 0) continue;
-        resume(t);
-        ran = true;
-      }
-      bool const released = release();
-      if (finished()) return;
-      if (ran || released) continue;
-      if (behind_ == 0) fail("a barrier or a collective is not reached by all threads");
-      behind_ = 0;
-    }
   }
 
-  [[nodiscard]] bool finished() const {
-    for (int t = 0; t < shape_.threads; ++t) {
-      if (fibers_[static_cast<std::size_t>(t)].where != state::done) return false;
+  /// Some warps of a block wait, and now and then a whole block of a cluster does.
+  void fall_behind(int rank) {
+    unsigned& behind = of_cluster_[static_cast<std::size_t>(rank)].behind;
+    behind = draw() & draw();
+    if (shape_.cluster > 1 && draw() % 4 == 0) behind = all_warps;
+  }
+  [[nodiscard]] bool is_behind(int t) const {
+    unsigned const behind = of_cluster_[static_cast<std::size_t>(t / shape_.threads)].behind;
+    return (behind >> (t % shape_.threads / kv::detail::warp_size) & 1u) != 0;
+  }
+  /// Nobody waits any more. False if nobody did.
+  bool catch_up() {
+    bool any = false;
+    for (block_state& one : of_cluster_) any = std::exchange(one.behind, 0u) != 0 || any;
+    return any;
+  }
+
+  /// True if all blocks have ended. Memory of a block that has ended is nobody's, although others may still run.
+  bool end_blocks() {
+    bool all = true;
+    for (int rank = 0; rank < shape_.cluster; ++rank) {
+      block_state& one = of_cluster_[static_cast<std::size_t>(rank)];
+      if (!one.ended && all_at(rank * shape_.threads, (rank + 1) * shape_.threads, state::done)) {
+        one.ended = true;
+        one.behind = 0;
+        std::memset(one.shared.get(), 0xDF, shape_.shared);
+        forbid(one.shared.get(), shape_.shared);
+      }
+      all = all && one.ended;
     }
-    return true;
+    return all;
   }
 
   bool all_at(int begin, int end, state where) const {
@@ -293,16 +371,21 @@ class emulated_block {
 
   bool release() {
     bool any = false;
-    auto const go_on = [&](int begin, int end) {
+    auto const go_on = [&](int begin, int end, state where) {
+      if (!all_at(begin, end, where)) return false;
       for (int t = begin; t < end; ++t) fibers_[static_cast<std::size_t>(t)].where = state::ready;
       any = true;
+      return true;
     };
-    if (all_at(0, shape_.threads, state::at_block)) go_on(0, shape_.threads);
-    if (all_at(0, shape_.threads, state::at_collective)) go_on(0, shape_.threads);
-    if (any) behind_ = draw() & draw();
-    for (int t = 0; t < shape_.threads; t += kv::detail::warp_size) {
-      if (all_at(t, t + kv::detail::warp_size, state::at_warp)) go_on(t, t + kv::detail::warp_size);
+    bool const cluster = go_on(0, fibers(), state::at_cluster);
+    for (int rank = 0; rank < shape_.cluster; ++rank) {
+      int const begin = rank * shape_.threads;
+      int const end = begin + shape_.threads;
+      bool const block = go_on(begin, end, state::at_block);
+      bool const collective = go_on(begin, end, state::at_collective);
+      if (cluster || block || collective) fall_behind(rank);
     }
+    for (int t = 0; t < fibers(); t += kv::detail::warp_size) go_on(t, t + kv::detail::warp_size, state::at_warp);
     return any;
   }
 
@@ -311,9 +394,7 @@ class emulated_block {
     static_assert(sizeof(T) <= slot_bytes);
     int& parity = parity_[static_cast<std::size_t>(current_)];
     int const first = current_ / kv::detail::warp_size * kv::detail::warp_size;
-    auto* const slots = slots_.data() + (static_cast<std::size_t>(parity) * static_cast<std::size_t>(shape_.threads) +
-                                         static_cast<std::size_t>(first)) *
-                                            slot_bytes;
+    auto* const slots = slots_.data() + static_cast<std::size_t>(parity * fibers() + first) * slot_bytes;
     parity ^= 1;
     std::memcpy(slots + static_cast<std::size_t>(current_ - first) * slot_bytes, &value, sizeof value);
     sync_warp();
@@ -324,11 +405,11 @@ class emulated_block {
   template <class T>
   std::byte const* gather(void* storage, std::size_t bytes, T const& value) {
     static_assert(sizeof(T) <= value_bytes && std::is_trivially_copyable_v<T>);
-    auto const at = static_cast<std::size_t>(current_);
-    auto* const values = values_.data() + static_cast<std::size_t>(collectives_[at] % 2) * most_threads * value_bytes;
+    auto const parity = static_cast<std::size_t>(collectives_[static_cast<std::size_t>(current_)] % 2);
+    auto* const values = here().values.data() + parity * most_threads * value_bytes;
     use_storage(static_cast<std::byte*>(storage), bytes);
     std::memset(storage, 0xEE, bytes);
-    std::memcpy(values + at * value_bytes, &value, sizeof value);
+    std::memcpy(values + static_cast<std::size_t>(thread()) * value_bytes, &value, sizeof value);
     wait(state::at_collective);
     std::memset(storage, 0xDD, bytes);
     return values;
@@ -339,17 +420,18 @@ class emulated_block {
   void use_storage(std::byte* storage, std::size_t bytes) {
     auto const at = static_cast<std::size_t>(current_);
     storage_use const mine{storage, storage + bytes, epoch_[at]};
-    auto const here = static_cast<std::size_t>(collectives_[at]++);
-    if (here < uses_.size()) {
-      if (!(uses_[here] == mine)) fail("the threads of a block call different collectives");
+    auto const number = static_cast<std::size_t>(collectives_[at]++);
+    std::vector<storage_use>& uses = here().uses;
+    if (number < uses.size()) {
+      if (!(uses[number] == mine)) fail("the threads of a block call different collectives");
       return;
     }
-    for (auto before = uses_.rbegin(); before != uses_.rend() && before->epoch == mine.epoch; ++before) {
+    for (auto before = uses.rbegin(); before != uses.rend() && before->epoch == mine.epoch; ++before) {
       if (mine.begin < before->end && before->begin < mine.end) {
         fail("the storage of a collective is used again before a barrier");
       }
     }
-    uses_.push_back(mine);
+    uses.push_back(mine);
   }
 
   template <class T>
@@ -432,22 +514,19 @@ class emulated_block {
   void wait(state where) { leave(where); }
 
   kv::launch_shape<int> shape_{};
-  int index_ = 0;
-  int current_ = 0;
+  int first_ = 0;    ///< the index of the cluster's first block
+  int current_ = 0;  ///< the fiber: the threads of the cluster's blocks, one block after another
   std::uint64_t* random_ = nullptr;
   void const* kernel_ = nullptr;
   void (*call_)(void const*, emulated_block&) = nullptr;
-  std::unique_ptr<std::byte[]> shared_;
+  std::array<block_state, most_cluster> of_cluster_;
   std::deque<fiber> fibers_;  ///< a fiber knows where it is
   std::vector<int> parity_;
   std::vector<std::byte> slots_;
-  std::vector<std::byte> values_;
-  std::vector<int> epoch_;        ///< barriers that a thread has passed
-  std::vector<int> collectives_;  ///< collectives that a thread has begun
-  std::vector<storage_use> uses_;
-  int sorting_ = 0;      ///< threads that have left the sort
-  unsigned behind_ = 0;  ///< a bit for each warp that waits after a barrier, while the others go on as far as they can
-  std::vector<int> blocks_, threads_;
+  std::vector<int> epoch_;             ///< barriers that a thread has passed
+  std::vector<int> cluster_barriers_;  ///< those of them that were the cluster's
+  std::vector<int> collectives_;       ///< collectives that a thread has begun
+  std::vector<int> clusters_, threads_;
   boost::context::detail::fcontext_t scheduler_ = nullptr;
   [[maybe_unused]] void const* main_stack_ = nullptr;
   [[maybe_unused]] std::size_t main_bytes_ = 0;
@@ -495,6 +574,10 @@ class emulated_executor {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
 
+  /// How many blocks a cluster may have: a power of two, at most 8.
+  void set_clusters(int blocks) { clusters_ = blocks; }
+  [[nodiscard]] int clusters() const { return clusters_; }
+
   [[nodiscard]] kv::launch_config const& config() const { return config_; }
   [[nodiscard]] kv::block_threads<int, int, int, int> const& threads() const { return threads_; }
   [[nodiscard]] std::byte* scratch() { return scratch_.data(); }
@@ -510,7 +593,9 @@ class emulated_executor {
   template <class Threads, class Kernel>
   void launch(kv::launch_shape<Threads> const& shape, Kernel const& kernel) {
     static_assert(sizeof(Kernel) <= 4096, "a kernel's arguments have 4 KiB");
-    if (shape.blocks > 0) block().run({shape.blocks, shape.threads, shape.shared}, kernel, random_);
+    if (shape.blocks <= 0) return;
+    kv::detail::check_launch(shape, {clusters_, emulated_block::most_shared});
+    block().run({shape.blocks, shape.threads, shape.shared, shape.cluster}, kernel, random_);
   }
 
   /// One number after another. Storage holds anything before and after.
@@ -532,6 +617,7 @@ class emulated_executor {
 
   kv::launch_config config_;
   kv::block_threads<int, int, int, int> threads_;
+  int clusters_ = emulated_block::most_cluster;
   std::uint64_t random_;
   std::vector<std::byte> scratch_;
   std::uint64_t fault_ = kv::device_error::nothing;

@@ -50,16 +50,19 @@ struct block_threads {
   Lane lane;        ///< of a block that updates counts and tables of lanes
 };
 
-/// The grid of one launch: blocks, threads and dynamic shared memory. `Threads` is static_threads, threads_up_to, or
-/// int on a device that compiles no kernels.
+/// The grid of one launch: blocks, threads, dynamic shared memory and clusters. `Threads` is static_threads,
+/// threads_up_to, or int on a device that compiles no kernels.
 template <class Threads = static_threads<32>>
 struct launch_shape {
-  int blocks = 1;
+  int blocks = 1;          ///< a multiple of `cluster`
   Threads threads{};       ///< a multiple of 32
   std::size_t shared = 0;  ///< bytes for each block
+  int cluster = 1;         ///< blocks of a cluster: a power of two
 };
 template <class Threads>
 launch_shape(int, Threads, std::size_t) -> launch_shape<Threads>;
+template <class Threads>
+launch_shape(int, Threads, std::size_t, int) -> launch_shape<Threads>;
 launch_shape() -> launch_shape<>;
 
 namespace detail {
@@ -233,7 +236,8 @@ struct no_number {
 }  // namespace detail
 
 /// An executor that launches kernels on a stream, in order. It owns scratch, a `device_error`, the launch numbers and a
-/// few tickets, which are ints that are 0 before and after every launch (see `last_block`).
+/// few tickets, which are ints that are 0 before and after every launch (see `last_block`). `clusters()` is how many
+/// blocks a cluster may have: a power of two from 1 to 8.
 ///
 /// `select_numbers(count, number, to, storage)` writes number(i), for i from 0 below `count` and in this order, where
 /// it is not negative. `number` is a function of its argument alone. `storage` is a part of scratch that has
@@ -244,6 +248,7 @@ concept kernel_executor = executor<E> && kernel_backend<typename E::backend> && 
   { exec.threads().segment } -> std::convertible_to<int>;
   { exec.scratch() } -> std::same_as<std::byte*>;
   { exec.tickets() } -> std::same_as<int*>;
+  { exec.clusters() } -> std::same_as<int>;
   { exec.faults() } -> std::same_as<device_error>;
   exec.select_numbers(std::int64_t{1}, detail::no_number{}, selected_numbers{}, exec.scratch());
   exec.check();

@@ -9,6 +9,7 @@
 #include <cub/block/block_scan.cuh>
 #include <cub/warp/warp_reduce.cuh>
 #include <kvpolicy/ops/cuda/block.hpp>
+#include <kvpolicy/ops/cuda/cluster.cuh>
 #include <kvpolicy/ops/cuda/collectives.cuh>
 #include <type_traits>
 
@@ -48,7 +49,7 @@ inline constexpr int least_blocks<unless_fault<Kernel>> = least_blocks<Kernel>;
 /// number, or 0 for a block of a number known at run time, which has no collectives but those of warps. In host code
 /// its members do nothing, so that kernels compile for both.
 template <int Threads>
-class cuda_block {
+class cuda_block : public detail::cuda_cluster {
  public:
   [[nodiscard]] KVPOLICY_HD int index() const {
 #if defined(__CUDA_ARCH__)

@@ -75,6 +75,12 @@ struct min_op {
 ///
 /// - `index()` and `blocks()` are blockIdx.x and gridDim.x; `thread()` and `threads()` are threadIdx.x and blockDim.x.
 /// - `shared()` is the block's shared memory, aligned to 16 bytes.
+/// - A launch may group neighbouring blocks into clusters, whose blocks run at the same time. `cluster_rank()` is the
+///   place of the block in its cluster, and `cluster_blocks()` is how many blocks the cluster has: 0 and 1 without one.
+/// - `sync_cluster()` is a barrier for all threads of the cluster, which orders the shared memory of all its blocks.
+/// - `of_block(rank, mine)` points to the place in the shared memory of block `rank` that `mine` points to in this
+///   block's. Another block's memory may be accessed only after a first `sync_cluster`, because the block may not run
+///   before, and only before a last one, because the block may have ended then.
 /// - `ballot(vote)` and `shuffle(value, from)` are __ballot_sync and __shfl_sync of the whole warp.
 /// - `reduce_warp<Width>(value, combine)` combines the values of `Width` neighbouring threads of a warp, where `Width`
 ///   is a power of two. `reduce(storage, value, combine)` combines the values of all threads of the block. Every thread
@@ -99,6 +105,10 @@ concept thread_block =
       { block.thread() } -> std::same_as<int>;
       { block.threads() } -> std::same_as<int>;
       { block.shared() } -> std::same_as<std::byte*>;
+      { block.cluster_rank() } -> std::same_as<int>;
+      { block.cluster_blocks() } -> std::same_as<int>;
+      { block.of_block(0, number) } -> std::same_as<int*>;
+      block.sync_cluster();
       block.sync();
       block.sync_warp();
       block.fence();

@@ -6,41 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/core/error.hpp>
-#include <kvpolicy/ops/cuda/block.cuh>
 #include <kvpolicy/ops/cuda/faults.hpp>
+#include <kvpolicy/ops/cuda/launch.cuh>
 #include <kvpolicy/ops/cuda/select_numbers.cuh>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {
-
-/// A call of the CUDA runtime failed. The text names the call and the error; `code()` is the error.
-class cuda_error : public std::runtime_error {
- public:
-  cuda_error(char const* call, cudaError_t code)
-      : std::runtime_error(std::string(call) + ": " + cudaGetErrorName(code) + " (" + cudaGetErrorString(code) + ")"),
-        code_(code) {}
-  [[nodiscard]] cudaError_t code() const { return code_; }
-
- private:
-  cudaError_t code_;
-};
-
-namespace detail {
-
-inline void cuda_call(char const* call, cudaError_t code) {
-  if (code != cudaSuccess) throw cuda_error(call, code);
-}
-
-[[nodiscard]] inline int device_attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  cuda_call("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
-}  // namespace detail
 
 /// The memory resource of an executor. All calls are ordered on a stream. An engine that has an allocator of its own (a
 /// caching one, RMM, a pool allocated at start) derives from it.
@@ -142,6 +115,7 @@ class cuda_executor {
     config_ = launch_config_for(capability_, detail::device_attribute(cudaDevAttrMultiProcessorCount, device_));
     most_shared_ = detail::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_);
     if (config_.shared_bytes > most_shared_) config_.shared_bytes = most_shared_;
+    clusters_ = detail::largest_cluster<__CUDA_ARCH_LIST__>(capability_, most_shared_);
     faults_ = static_cast<std::uint64_t*>(memory_->allocate(words_bytes, stream_));
     clear_faults();
     detail::cuda_call("cudaMemsetAsync", cudaMemsetAsync(tickets(), 0, words_bytes - sizeof(std::uint64_t), stream_));
@@ -163,6 +137,8 @@ class cuda_executor {
   [[nodiscard]] static constexpr auto threads() {
     return block_threads<static_threads<512>, static_threads<256>, static_threads<256>, static_threads<128>>{};
   }
+  /// The most blocks of a cluster: what the device has, and 1 where kernels are compiled for none above 8.9.
+  [[nodiscard]] int clusters() const { return clusters_; }
   /// Replaces the launch numbers of the device. No result depends on them.
   ///
   /// - throws: `invalid_argument` if a count is below 1, or if shared memory is below 48 KiB or above the most that a
@@ -221,22 +197,16 @@ class cuda_executor {
     return about.type != cudaMemoryTypeUnregistered || pageable_;
   }
 
-  /// Launches a kernel on the stream, and returns without waiting. Throws `cuda_error` if the launch fails.
+  /// Launches a kernel on the stream, and returns without waiting.
+  ///
+  /// - throws: `invalid_argument` if the device cannot launch this grid, `cuda_error` if the launch fails.
   template <class Threads, class Kernel>
   void launch(launch_shape<Threads> const& shape, Kernel const& kernel) {
     static_assert(sizeof(Kernel) <= 4096, "kvpolicy: a kernel's arguments have 4 KiB");
     if (shape.blocks <= 0) return;
-    auto* const code = &detail::run_kernel<Kernel, Threads, __CUDA_ARCH_LIST__>;
-    constexpr std::size_t without_opt_in = 48 * 1024;
-    if (shape.shared > without_opt_in) {  // the device's most, since executors of other threads launch the same kernel
-      detail::cuda_call("cudaFuncSetAttribute",
-                        cudaFuncSetAttribute(code, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_));
-    }
-    void* arguments[] = {const_cast<Kernel*>(&kernel)};
-    detail::cuda_call(
-        "cudaLaunchKernel",
-        cudaLaunchKernel(reinterpret_cast<void const*>(code), dim3(static_cast<unsigned>(shape.blocks)),
-                         dim3(static_cast<unsigned>(int{shape.threads})), arguments, shape.shared, stream_));
+    int const largest = detail::compiled_for_clusters<__CUDA_ARCH_LIST__>(capability_) ? clusters_ : 1;
+    detail::check_launch(shape, {largest, static_cast<std::size_t>(most_shared_)});
+    detail::launch_on(stream_, shape, kernel, &detail::run_kernel<Kernel, Threads, __CUDA_ARCH_LIST__>, most_shared_);
   }
 
   /// Selects by cub::DeviceSelect, in two launches; see `kernel_executor`. `count` is below 2^31.
@@ -268,6 +238,7 @@ class cuda_executor {
   int device_ = 0;
   int capability_ = 0;
   int most_shared_ = 0;  ///< the most bytes of shared memory that a block can have
+  int clusters_ = 1;
   bool pageable_ = false;
   launch_config config_{};
   std::byte* scratch_ = nullptr;

@@ -1,4 +1,4 @@
-// The error messages of recorded faults, and the check of launch numbers.
+// The error messages of recorded faults, and the checks of launch numbers and launches.
 #pragma once
 
 #include <kvpolicy/core/error.hpp>
@@ -18,6 +18,24 @@ inline void check_launch_config(char const* call, launch_config const& numbers, 
   }
   expects(numbers.shared_bytes >= 48 * 1024 && numbers.shared_bytes <= most_shared, call, "shared_bytes",
           numbers.shared_bytes, [&] { return "a block has 49152 to " + std::to_string(most_shared); });
+}
+
+/// The limits of a device's launches.
+struct launch_limits {
+  int cluster;         ///< blocks of a cluster
+  std::size_t shared;  ///< bytes of shared memory of a block
+};
+
+/// Throws `invalid_argument` unless the device can launch such a grid.
+template <class Threads>
+void check_launch(launch_shape<Threads> const& shape, launch_limits const& most) {
+  bool const is_power = shape.cluster > 0 && (shape.cluster & (shape.cluster - 1)) == 0;
+  expects(is_power && shape.cluster <= most.cluster, "launch", "shape.cluster", shape.cluster,
+          [&] { return "a cluster has a power of two of blocks, at most " + std::to_string(most.cluster); });
+  expects(shape.blocks % shape.cluster == 0, "launch", "shape.blocks", shape.blocks,
+          [&] { return "there are whole clusters of " + std::to_string(shape.cluster) + " blocks"; });
+  expects(shape.shared <= most.shared, "launch", "shape.shared", shape.shared,
+          [&] { return "a block has at most " + std::to_string(most.shared) + " bytes"; });
 }
 
 /// The parts of a fault's message. They are those of the host verbs, except for values that only the host can look up.

@@ -8,11 +8,12 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 /// True if segments are listed in one launch. There are few of them, because each of their blocks counts what the lower
 /// ones keep, and they are short, because more registers than those of `emit_kernel` leave room for fewer blocks.
-[[nodiscard]] inline bool listed_at_once(score_view const& scores) {
+template <class Executor>
+[[nodiscard]] bool listed_at_once(Executor& exec, score_view const& scores) {
   constexpr int most_segments = 512;
-  constexpr int most_entries = 8192;
+  constexpr int entries_of_a_thread = 16;
   return scores.decides == granularity::lane && scores.segments() <= most_segments &&
-         scores.lanes.bound <= most_entries;
+         scores.lanes.bound <= entries_of_a_thread * exec.threads().segment;
 }
 
 /// As finalize_top_k, with the NaN that each segment found.

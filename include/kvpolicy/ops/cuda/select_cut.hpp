@@ -87,10 +87,10 @@ template <class Block, class Keys>
   return {threshold.key, last_tie(block, keys, threshold, temp_storage)};
 }
 
-/// Writes all ordinals below `count`.
+/// Writes all ordinals below `count`, from `first` on, each at its own place behind `to`.
 template <class Block>
-KVPOLICY_HD void emit_all(Block& block, int count, int* to) {
-  for (int e = block.thread(); e < count; e += block.threads()) to[e] = e;
+KVPOLICY_HD void emit_all(Block& block, int count, int* to, int first = 0) {
+  for (int e = first + block.thread(); e < count; e += block.threads()) to[e] = e;
 }
 
 /// Which entries of a segment a cut keeps, by groups of four: one bit for each.
@@ -116,7 +116,7 @@ class kept_by_cut {
   [[nodiscard]] KVPOLICY_HD unsigned each(unsigned first) const {
     unsigned bits = 0;
     for (unsigned bit = 1; bit < 1u << four_scores::count; bit *= 2) {
-      if (first < static_cast<unsigned>(keys_.count()) && keeps(static_cast<int>(first))) bits |= bit;
+      if (first < static_cast<unsigned>(keys_.upto) && keeps(static_cast<int>(first))) bits |= bit;
       ++first;
     }
     return bits;
@@ -147,7 +147,7 @@ template <class Block>
   return bits;
 }
 
-/// Writes, ascending, the ordinals of the entries of a segment that a cut keeps. In a tile each warp has 512
+/// Writes, ascending, the ordinals of the entries of a segment's slice that a cut keeps. In a tile each warp has 512
 /// neighbours, which it loads as four groups of four for each thread. Collective. `storage` is used after a barrier.
 template <class Block, class Rule>
 KVPOLICY_HD void emit_kept(Block& block, segment_keys<Rule> const& keys, key_cut const& cut, int* to,
@@ -156,9 +156,9 @@ KVPOLICY_HD void emit_kept(Block& block, segment_keys<Rule> const& keys, key_cut
   constexpr unsigned of_group = four_scores::count;
   constexpr unsigned of_thread = groups * of_group;
   unsigned const of_tile = static_cast<unsigned>(block.threads()) * of_thread;
-  unsigned const all = static_cast<unsigned>(keys.count()) - keys.first_group();
+  unsigned const all = static_cast<unsigned>(keys.upto) - keys.from;
   for (unsigned tile = 0; tile < all; tile += of_tile) {
-    unsigned const first = keys.first_group() + tile;
+    unsigned const first = keys.from + tile;
     auto const lane = static_cast<unsigned>(lane_id(block));
     unsigned const of_warp = first + (static_cast<unsigned>(block.thread()) - lane) * of_thread;
     kept_by_cut<Rule> const kept(keys, cut, first, of_tile);

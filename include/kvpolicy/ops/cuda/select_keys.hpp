@@ -23,7 +23,7 @@ struct four_keys {
   std::uint32_t of[four_scores::count];
 };
 
-/// The entries of a segment as keys. Entries outside of [begin, end) do not compete.
+/// The entries of a segment as keys, or those of a slice of it. Entries outside of [begin, end) do not compete.
 template <class Rule>
 struct segment_keys {
   Rule const& rule;
@@ -33,6 +33,8 @@ struct segment_keys {
   lane_order order;  ///< if positions do not ascend, the run is one of ranks
   int begin = 0;
   int end = 0;
+  unsigned from;  ///< groups of the slice begin here: at first_group(), if the slice is the whole segment
+  int upto;       ///< the slice ends here
 
   KVPOLICY_HD segment_keys(score_view const& scores, Rule const& by, int segment)
       : rule(by), score(scores.row(segment)) {
@@ -41,7 +43,27 @@ struct segment_keys {
     position = scores.lanes.position.row(about.lane);
     order = scores.lanes.order_of(about.lane);
     end = about.count;
+    from = first_group();
+    upto = about.count;
   }
+
+  /// Keeps one of `blocks` slices: that of block `rank`. Slices follow one another, and each but the last is whole
+  /// groups.
+  KVPOLICY_HD void take_slice(int rank, int blocks) {
+    unsigned const all = static_cast<unsigned>(about.count) - first_group();
+    unsigned const groups = (all + four_scores::count - 1) / four_scores::count;
+    unsigned const shares = static_cast<unsigned>(blocks);
+    unsigned const each = (groups + shares - 1) / shares * four_scores::count;
+    unsigned const before = static_cast<unsigned>(rank) * each;
+    unsigned const rest = before < all ? all - before : 0;
+    from = first_group() + all - rest;
+    upto = static_cast<int>(from + (each < rest ? each : rest));
+    begin = begin < lowest() ? lowest() : begin;
+    end = end < upto ? end : upto;
+    end = end < begin ? begin : end;
+  }
+  /// The first entry of the slice. The first group may begin before it.
+  [[nodiscard]] KVPOLICY_HD int lowest() const { return static_cast<int>(from) < 0 ? 0 : static_cast<int>(from); }
 
   [[nodiscard]] KVPOLICY_HD int count() const { return about.count; }
 

@@ -116,6 +116,11 @@ struct count_in_bin {
   }
 };
 
+/// Keys of which each block of a cluster reads a slice. `merged(block, histogram)` is the sum of the histograms of all
+/// blocks, with barriers of the cluster before it and after it.
+template <class Keys>
+concept keys_of_cluster = requires { typename Keys::of_cluster; };
+
 /// The threshold that keeps the k highest of the keys in a range. Each pass counts the keys of the range in 2048 bins
 /// and goes on with the bin that holds the k-th highest. The search ends early where all keys of that bin are kept,
 /// unless `exact_key` asks for a threshold that is itself a key. Collective.
@@ -125,8 +130,13 @@ template <class Block, class Keys>
   while (range.low < range.high) {
     clear_histogram(block, temp_storage.histogram);
     keys.for_each(block, count_in_bin<Block>{block, temp_storage.histogram, range, bin_shift(range)});
-    block.sync();
-    chosen_bin const chosen = choose_bin(block, temp_storage.histogram, static_cast<int>(range.k), temp_storage);
+    std::uint32_t const* counts = temp_storage.histogram;
+    if constexpr (keys_of_cluster<Keys>) {
+      counts = keys.merged(block, temp_storage.histogram);
+    } else {
+      block.sync();
+    }
+    chosen_bin const chosen = choose_bin(block, counts, static_cast<int>(range.k), temp_storage);
     range = narrowed(range, chosen);
     if (chosen.count == chosen.left && !exact_key) return {range.low, all_ties};
   }

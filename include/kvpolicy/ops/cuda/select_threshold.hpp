@@ -105,6 +105,14 @@ struct selection_size {
   int competing;  ///< how many entries compete
 };
 
+/// What one segment has to select: the k highest of the entries in [begin, end) that compete.
+struct segment_choice {
+  int begin;
+  int end;
+  int k;          ///< how many of them are kept; below 0: the segment keeps all its entries
+  int competing;  ///< how many entries compete: those that are not forced
+};
+
 /// Two keys between which the threshold most probably lies, from a sample of up to 1024 keys. In the sample, the k-th
 /// highest key should have the rank k / competing of the sampled keys. The bracket is from `doubt` ranks below it to
 /// `doubt` ranks above it: 3.2 standard deviations of that rank, and four more. Collective.

@@ -9,7 +9,8 @@
 //   counts into the offsets `keep.indptr` and writes the report.
 // - emit_kernel finds the threshold of a segment, which is the k-th highest key of its competing entries
 //   (select_threshold.hpp), and the last of the ties at it that is kept. It writes the ordinals of the kept entries to
-//   `keep.indices`, ascending (select_cut.hpp).
+//   `keep.indices`, ascending (select_cut.hpp). Where there are few long segments, a cluster of blocks does this for
+//   each segment (select_cluster.hpp).
 //
 // For a budget that several segments share, see select_pools.hpp and select_pools_emit.hpp.
 #pragma once
@@ -18,6 +19,7 @@
 #include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/cuda/select_at_once.hpp>
+#include <kvpolicy/ops/cuda/select_cluster.hpp>
 #include <kvpolicy/ops/cuda/select_pools_emit.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
@@ -83,9 +85,9 @@ struct emit_kernel {
 
 }  // namespace detail
 
-/// Takes one launch for at most 512 lanes of at most 8192 entries that decide for themselves, by a rule that knows its
-/// run. Otherwise it takes two launches, three where lanes that decide together have positions of their own, or seven
-/// for a budget that segments share. The result depends on the order of neither blocks nor threads.
+/// Takes one launch for at most 512 lanes of at most 16 entries a thread (8192) that decide for themselves, by a rule
+/// that knows its run. Otherwise it takes two launches, three where lanes that decide together have positions of their
+/// own, or seven for a budget that segments share. The result depends on the order of neither blocks nor threads.
 ///
 /// A fault is recorded for lanes that decide together and hold different tokens, and for counts out of their limits.
 /// With budgets of their own, segments whose counts are wrong keep all their entries, and once unequal positions are
@@ -138,7 +140,7 @@ struct implementation<ops::top_k_t, Backend> {
     int const capacity = detail::keys_to_collect(exec.config(), scores.lanes.bound);
     launch_shape const by_segment{scores.segments(), exec.threads().segment, detail::select_storage::bytes(capacity)};
     if constexpr (detail::knows_run<Rule>) {
-      if (detail::listed_at_once(scores)) {
+      if (detail::listed_at_once(exec, scores)) {
         auto* const nan = reinterpret_cast<int*>(exec.scratch());
         exec.launch(by_segment, detail::select_at_once_kernel<Rule>{scores, rule, keep, nan, capacity, exec.faults(),
                                                                     exec.tickets()});
@@ -149,6 +151,7 @@ struct implementation<ops::top_k_t, Backend> {
     auto* const choices = reinterpret_cast<detail::segment_choice*>(exec.scratch());
     exec.launch(launch_shape{scores.segments(), threads_to_choose<Rule>(exec), detail::counting_storage::bytes()},
                 choose{scores, rule, keep, choices, exec.faults(), exec.tickets()});
+    if (detail::emitted_by_clusters(exec, scores, rule, keep, choices)) return;
     exec.launch(by_segment, detail::emit_kernel<Rule>{scores, rule, keep, choices, capacity});
   }
 };

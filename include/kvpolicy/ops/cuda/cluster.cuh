@@ -1,0 +1,47 @@
+// What a block of a CUDA device knows of its cluster.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <kvpolicy/core/config.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// The members of `thread_block` that concern a cluster. Code for compute capability 9.0 and later has clusters; for
+/// earlier ones, every block is a cluster of its own. In host code the members do nothing.
+class cuda_cluster {
+ public:
+  [[nodiscard]] KVPOLICY_HD int cluster_rank() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    return static_cast<int>(__clusterRelativeBlockRank());
+#else
+    return 0;
+#endif
+  }
+  [[nodiscard]] KVPOLICY_HD int cluster_blocks() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    return static_cast<int>(__clusterSizeInBlocks());
+#else
+    return 1;
+#endif
+  }
+  /// The arrival releases, and the wait acquires.
+  KVPOLICY_HD void sync_cluster() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+#elif defined(__CUDA_ARCH__)
+    __syncthreads();
+#endif
+  }
+  template <class T>
+  [[nodiscard]] KVPOLICY_HD T* of_block([[maybe_unused]] int rank, T* mine) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    return static_cast<T*>(__cluster_map_shared_rank(mine, static_cast<unsigned>(rank)));
+#else
+    return mine;
+#endif
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail
