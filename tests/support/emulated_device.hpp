@@ -510,12 +510,17 @@ class emulated_executor {
   template <class Threads, class Kernel>
   void launch(kv::launch_shape<Threads> const& shape, Kernel const& kernel) {
     static_assert(sizeof(Kernel) <= 4096, "a kernel's arguments have 4 KiB");
-    if (shape.blocks > 0) block().run({shape.blocks, shape.threads, shape.shared}, kernel, random_);
+    if (shape.blocks == 0) return;
+    block().run({shape.blocks, shape.threads, shape.shared}, kernel, random_);
+    ++launches_;
   }
+  /// How many launches and selections there have been.
+  [[nodiscard]] int launches() const { return launches_; }
 
   /// One number after another. Storage holds anything before and after.
   template <class Number>
   void select_numbers(std::int64_t count, Number const& number, kv::selected_numbers to, std::byte* storage) {
+    ++launches_;
     std::memset(storage, 0xEE, kv::selection_bytes(count));
     int* next = to.to + *to.first;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -536,6 +541,7 @@ class emulated_executor {
   std::vector<std::byte> scratch_;
   std::uint64_t fault_ = kv::device_error::nothing;
   int tickets_[16] = {};
+  int launches_ = 0;
 };
 
 static_assert(kv::kernel_executor<emulated_executor>);
