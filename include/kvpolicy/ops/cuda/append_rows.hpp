@@ -83,18 +83,18 @@ struct count_promoted_kernel {
 
 /// Writes the entries of one source into their lanes: positions, recorded columns and rows, one warp for each row.
 /// Block i handles piece i % pieces of lane i / pieces. The first piece of a lane writes its page table and counts,
-/// which no other block reads: they take new pages from the free list.
+/// which no other block of the launch reads: new pages are found in the free list.
 struct write_promoted_kernel {
-  promoted_source source;
-  int which;  ///< the source's number; tables and counts are written with source 0
-  entry_rows from;
-  pages_of_lanes to;
-  few_planes planes;
-  column_pairs columns;
-  lane_promotion const* promotions;
-  promotion_totals const* all;
-  promotion_stats* stats;
-  int pieces;
+  promoted_source source{};
+  int which = 0;  ///< the source's number; tables and counts are written with source 0
+  entry_rows from{};
+  pages_of_lanes to{};
+  few_planes planes{};
+  column_pairs columns{};
+  lane_promotion const* promotions = nullptr;
+  promotion_totals const* all = nullptr;
+  promotion_stats* stats = nullptr;
+  int pieces = 1;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -104,7 +104,7 @@ struct write_promoted_kernel {
     lane const this_lane = to.lanes.at(index);
     int const* const new_pages = to.free_list.free + all->free_pages - 1 - mine.pages_before;
     if (which == 0 && piece == 0) write_counts(block, mine, this_lane, new_pages);
-    int const more = mine.more[which];
+    int const more = which == 0 ? mine.more[0] : mine.more[1];
     if (more == 0) return;
     int const first = mine.before + (which == 0 ? 0 : mine.more[0]);
     int const* const ordinal = source.listed(index);
@@ -191,7 +191,7 @@ struct implementation<ops::append_rows_t, Backend> {
   }
 
  private:
-  /// The launches that write, one for each source, and one without any source.
+  /// The launches that write: one for each source. Without a source there is one, too, since it writes the stats.
   struct writes {
     detail::write_promoted_kernel of[2];
     int launches = 0;
@@ -207,16 +207,12 @@ struct implementation<ops::append_rows_t, Backend> {
       detail::promotion_scratch const scratch(exec.scratch(), lanes);
       do {
         detail::write_promoted_kernel& one = of[launches];
-        one = {{},
-               launches,
-               {},
-               detail::pages_of(to),
-               detail::all_planes("promote", to.entries),
-               {},
-               scratch.promotions,
-               scratch.all,
-               stats,
-               1};
+        one.which = launches;
+        one.to = detail::pages_of(to);
+        one.planes = detail::all_planes("promote", to.entries);
+        one.promotions = scratch.promotions;
+        one.all = scratch.all;
+        one.stats = stats;
         if (!sources.empty()) read(exec, one, sources[static_cast<std::size_t>(launches)], columns, most);
       } while (++launches < static_cast<int>(sources.size()));
     }

@@ -79,7 +79,7 @@ class lane_growth {
   KVPOLICY_HD void add(int source, int going, int first_position, int last_position) {
     asked_ = true;
     int const more = going < capacity_ ? going : capacity_;
-    mine_.more[source] = more;
+    (source == 0 ? mine_.more[0] : mine_.more[1]) = more;
     mine_.over_cap += going - more;
     capacity_ -= more;
     entries_ += more;
@@ -108,6 +108,18 @@ class lane_growth {
   bool asked_ = false;
 };
 
+/// What is added up over lanes, and the lowest fault of any.
+struct lane_sums {
+  std::int64_t promoted = 0;
+  std::int64_t over_cap = 0;
+  std::uint64_t fault = device_error::nothing;
+};
+struct add_lanes {
+  [[nodiscard]] KVPOLICY_HD lane_sums operator()(lane_sums const& a, lane_sums const& b) const {
+    return {a.promoted + b.promoted, a.over_cap + b.over_cap, min_op{}(a.fault, b.fault)};
+  }
+};
+
 /// The counts of a promotion in scratch, with the checks that need all lanes.
 struct promotion_counts {
   pages_of_lanes to;
@@ -121,9 +133,7 @@ struct promotion_counts {
   template <class Block>
   KVPOLICY_HD void add_up_lanes(Block& block, collective_storage* storage) const {
     std::int64_t pages = 0;
-    std::int64_t went = 0;
-    std::int64_t over_cap = 0;
-    std::uint64_t found = device_error::nothing;
+    lane_sums sums;
     for (int first = 0; first < to.lanes.size(); first += block.threads()) {
       int const i = first + block.thread();
       lane_promotion mine;
@@ -131,19 +141,13 @@ struct promotion_counts {
       auto const lower = block.exclusive_sum(storage, std::int64_t{mine.pages});
       if (i < to.lanes.size()) promotions[i].pages_before = static_cast<int>(pages + lower.before);
       pages += lower.all;
-      went += mine.more[0] + mine.more[1];
-      over_cap += mine.over_cap;
-      found = min_op{}(found, mine.fault);
+      sums = add_lanes{}(sums, {mine.more[0] + mine.more[1], mine.over_cap, mine.fault});
       block.sync();
     }
-    went = block.reduce(storage, went, plus_op{});
-    block.sync();
-    over_cap = block.reduce(storage, over_cap, plus_op{});
-    block.sync();
-    found = block.reduce(storage, found, min_op{});
+    sums = block.reduce(storage, sums, add_lanes{});
     int const free = *to.free_list.count;
-    if (block.thread() == 0) *all = {{went, over_cap, pages}, free};
-    if (block.thread() == 0 && found != device_error::nothing) report_fault(block, faults, found);
+    if (block.thread() == 0) *all = {{sums.promoted, sums.over_cap, pages}, free};
+    if (block.thread() == 0 && sums.fault != device_error::nothing) report_fault(block, faults, sums.fault);
     block.sync();  // a fault of the window is known before one of the pages, which may follow from it
     check_pages(block, pages, free);
   }
