@@ -118,6 +118,9 @@ class side {
   /// The latest decision about entries that left: its numbers, or nothing if it was refused.
   [[nodiscard]] std::vector<std::byte> const& decision() const { return decision_; }
 
+  /// The keep set of the latest decision, which may have been refused.
+  [[nodiscard]] kv::keep_set const& keep() const { return plans_.decided.keep(); }
+
   /// All that the other side must have, too, byte for byte.
   [[nodiscard]] std::vector<std::byte> bytes() {
     std::vector<std::byte> all;
