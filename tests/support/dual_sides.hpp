@@ -34,12 +34,12 @@ inline float gate_of(kv::lane this_lane, int position) {
 using policy_type = kv::admission<kv::write_gate>;
 
 /// A batch under an admission, on either side.
-template <class Executor>
+template <class Executor, class Policy = policy_type>
 class side {
  public:
   static constexpr int most = 40;
 
-  side(dual_options const& how, policy_type const& policy, Executor& exec)
+  side(dual_options const& how, Policy const& policy, Executor& exec)
       : how_(how),
         policy_(policy),
         engine(std::make_unique<dual_engine>(how)),
@@ -53,13 +53,20 @@ class side {
         told_(1),
         length(size(how.sequences)) {}
 
-  void step(std::vector<int> const& tokens) {
-    kv::promote(exec_, policy_, kv::signals{both.window.lanes}, both, held, plans_, std::span<int const>(tokens),
-                told_.data());
-    settle(exec_);
+  void step(std::vector<int> const& tokens, bool counts = true) {
+    promote(tokens, counts);
     first_ = length;
     for (int s = 0; s < how_.sequences; ++s) write(s, tokens[size(s)], false);
     tell(both.window.lanes, held.window, tokens);
+  }
+
+  /// Only makes room.
+  void promote(std::vector<int> const& tokens, bool counts = true) {
+    decision_.clear();
+    kv::promote(exec_, policy_, kv::signals{both.window.lanes}, both, held, plans_, std::span<int const>(tokens),
+                counts ? told_.data() : nullptr);
+    settle(exec_);
+    note_decision();
   }
 
   /// Drafts of each sequence, of which some are accepted.
@@ -76,6 +83,7 @@ class side {
   }
 
   void chunk(std::vector<int> const& tokens) {
+    decision_.clear();
     kv::cache const chunk = engine->chunk(tokens, length);
     first_ = length;
     tell(chunk.lanes, of_fresh_, tokens);
@@ -83,6 +91,7 @@ class side {
     kv::ingest(exec_, policy_, kv::signals{both.window.lanes}, chunk, of_fresh_, decided_, both, held, plans_,
                told_.data());
     settle(exec_);
+    note_decision();
     for (int s = 0; s < how_.sequences; ++s) length[size(s)] += tokens[size(s)];
   }
 
@@ -106,13 +115,16 @@ class side {
     length[size(sequence)] += tokens;
   }
 
+  /// The latest decision about entries that left: its numbers, or nothing if it was refused.
+  [[nodiscard]] std::vector<std::byte> const& decision() const { return decision_; }
+
+  /// The keep set of the latest decision, which may have been refused.
+  [[nodiscard]] kv::keep_set const& keep() const { return plans_.decided.keep(); }
+
   /// All that the other side must have, too, byte for byte.
   [[nodiscard]] std::vector<std::byte> bytes() {
     std::vector<std::byte> all;
-    auto const add = [&](void const* from, std::int64_t count) {
-      auto const* const begin = static_cast<std::byte const*>(from);
-      all.insert(all.end(), begin, begin + count);
-    };
+    auto const add = [&](void const* from, std::int64_t count) { append(all, from, count); };
     kv::cache const& window = both.window;
     kv::cache const& pages = both.global.entries;
     std::int64_t const rows = pages.where.units * how_.page * how_.model.head_dim * 4;
@@ -139,6 +151,24 @@ class side {
   }
 
  private:
+  static void append(std::vector<std::byte>& all, void const* from, std::int64_t count) {
+    auto const* const begin = static_cast<std::byte const*>(from);
+    all.insert(all.end(), begin, begin + count);
+  }
+
+  /// Keeps the numbers of a decision: the keep set, its report, and the scores.
+  void note_decision() {
+    kv::keep_set const& keep = plans_.decided.keep();
+    std::int64_t const segments = keep.segments();
+    append(decision_, plans_.exits(), how_.sequences * 4);
+    append(decision_, keep.indptr, (segments + 1) * 8);
+    append(decision_, keep.indices, keep.indptr[segments] * 4);
+    append(decision_, keep.seen, segments * 4);
+    append(decision_, keep.report, sizeof(kv::report));
+    kv::score_view const scores = plans_.decided.scores(keep.lanes);
+    for (int i = 0; i < segments; ++i) append(decision_, scores.row(i), keep.seen[i] * 4);
+  }
+
   void tell(kv::lanes const& batch, kv::state<Executor>& to, std::vector<int> const& tokens) {
     counts_ = tokens;
     for (int i = 0; i < engine->lanes(); ++i) {
@@ -154,12 +184,14 @@ class side {
     fresh.layer = fresh.head * batch.heads;
     fresh.sequence = fresh.layer * batch.layers();
     fresh.counts = {counts_.data(), 1, 0, 0};
-    kv::observe(exec_, policy_, kv::signals{batch, fresh}, to);
+    kv::log_beta betas;
+    static_cast<kv::entry_numbers&>(betas) = fresh;
+    kv::observe(exec_, policy_, kv::signals{batch, fresh, betas}, to);
     settle(exec_);
   }
 
   dual_options how_;
-  policy_type policy_;
+  Policy policy_;
 
  public:
   std::unique_ptr<dual_engine> engine;
@@ -178,14 +210,16 @@ class side {
   std::vector<float> gates_;
   std::vector<kv::promotion_stats> told_;
   std::vector<int> first_, counts_;
+  std::vector<std::byte> decision_;
 
  public:
   std::vector<int> length;
 };
 
 /// The host and the device, who are asked the same.
+template <class Policy = policy_type>
 struct both_sides {
-  both_sides(dual_options const& how, policy_type const& policy, launch_numbers const& numbers, std::uint64_t seed)
+  both_sides(dual_options const& how, Policy const& policy, launch_numbers const& numbers, std::uint64_t seed)
       : device(numbers, seed), expected(how, policy, host), found(how, policy, device) {}
 
   /// What the host says to a call; the device must say as much, and be left the same.
@@ -197,13 +231,14 @@ struct both_sides {
     REQUIRE(refused.empty() == fault.empty());
     REQUIRE(refused.substr(0, refused.find(' ')) == fault.substr(0, fault.find(' ')));
     REQUIRE((expected.bytes() == found.bytes()));
+    REQUIRE((expected.decision() == found.decision()));
     return fault;
   }
 
   kv::host_executor host;
   device_executor device;
-  side<kv::host_executor> expected;
-  side<device_executor> found;
+  side<kv::host_executor, Policy> expected;
+  side<device_executor, Policy> found;
 };
 
 }  // namespace kvpolicy_test

@@ -596,11 +596,15 @@ class emulated_executor {
     if (shape.blocks <= 0) return;
     kv::detail::check_launch(shape, {clusters_, emulated_block::most_shared});
     block().run({shape.blocks, shape.threads, shape.shared, shape.cluster}, kernel, random_);
+    ++launches_;
   }
+  /// How many launches and selections there have been.
+  [[nodiscard]] int launches() const { return launches_; }
 
   /// One number after another. Storage holds anything before and after.
   template <class Number>
   void select_numbers(std::int64_t count, Number const& number, kv::selected_numbers to, std::byte* storage) {
+    ++launches_;
     std::memset(storage, 0xEE, kv::selection_bytes(count));
     int* next = to.to + *to.first;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -622,6 +626,7 @@ class emulated_executor {
   std::vector<std::byte> scratch_;
   std::uint64_t fault_ = kv::device_error::nothing;
   int tickets_[16] = {};
+  int launches_ = 0;
 };
 
 static_assert(kv::kernel_executor<emulated_executor>);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <kvpolicy/admission/admission.hpp>
+#include <kvpolicy/admission/promote_exits.hpp>
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/decision/decide.hpp>
@@ -148,18 +149,24 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
   using bag_type = bag_of<Policy, signals<Given...>, Executor>;
   if constexpr (signals_complete<score_of<Policy>, bag_type>(typename score_of<Policy>::needs{})) {
     plans.decided.withdraw();  // its decision refers to exits that are now counted anew
-    ops::count_exits(exec, both.window.lanes, ring_request{call, policy.window, plans.new_tokens(), tokens},
-                     plans.exits());
     signals<Given...> exits = in;
     exits.lanes = both.window.lanes;
     exits.lanes.count = {plans.exits(), 1, 0, 0};
     exits.lanes.in_flight = nullptr;
     auto const recorders = recorders_of(policy.score);
-    decide_checked(exec, policy, bag_type(exits, recorders, state.window), both.window.shape, plans.decided);
+    bag_type const seen(exits, recorders, state.window);
+    ring_request const asked{call, policy.window, plans.new_tokens(), tokens};
     std::span<recorded_column const> const columns(state.window.columns(both.window.lanes));
-    std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
-    ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.global,
-                     state.global.columns(both.global.entries.lanes), policy.cap, stats);
+    std::span<recorded_column const> const of_pages(state.global.columns(both.global.entries.lanes));
+    promotion_target<Executor> const to{both.window,   columns,       both.global, of_pages,
+                                        plans.decided, plans.exits(), stats};
+    if (passing.keep != nullptr || !promote_together(exec, policy, seen, asked, to)) {
+      ops::count_exits(exec, both.window.lanes, asked, plans.exits());
+      decide_checked(exec, policy, seen, both.window.shape, plans.decided);
+      std::array const sources{promoted{&plans.decided.keep(), &both.window, columns, nullptr}, passing};
+      ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.global, of_pages,
+                       policy.cap, stats);
+    }
     drop_exits(exec, both, state.window, plans);
   }
 }

@@ -42,6 +42,17 @@ struct ring_request {
   std::span<int const> host_tokens{};
 };
 
+/// A decision about entries that leave a window, where each is decided about by itself. A backend may make it in the
+/// launch that counts these entries: then its implementation of `append_rows` has `takes_exits` and `promote_exits`.
+template <class Function, class Rule>
+struct exit_decision {
+  ring_request asked{};
+  int* exits = nullptr;  ///< out: one number per sequence, as of `count_exits`
+  score_view scores{};   ///< of the entries that leave: their lanes' counts are `exits`
+  Function score;        ///< the score of an entry, as for `map`
+  Rule rule;             ///< which of them are kept, as for `select_if`
+};
+
 namespace detail {
 
 /// Returns the column of the same kind, or null.

@@ -29,7 +29,8 @@ namespace KVPOLICY_NAMESPACE {
 /// - `static constexpr bool ranks_candidates = true`: the scores depend on which entries compete. `out` then holds -inf
 ///   for every entry that the scorer or the policy forces, and 0 for the others (`key_domain::candidates`).
 /// - `entry_scores(in)`: the score of an entry as a function of this entry, for a scorer to which it is one; `score`
-///   then maps it. Decisions that drop one entry can do without a table of scores then. See `ops::argmin_of`.
+///   then maps it. Decisions that drop one entry can do without a table of scores then (`ops::argmin_of`), and a device
+///   promotes in fewer launches.
 /// - `places()` and `rest_scores(in)`: the best entries by `score` get their places first. `places` returns how many, a
 ///   `first_places`, and `rest_scores` the function of an entry by which the others are ranked. See `put_first`.
 /// - `static constexpr bool any_order = true`: `score` does not depend on the order of the entries (`lane_order`). A

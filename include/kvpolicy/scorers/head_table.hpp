@@ -29,7 +29,8 @@ struct head_table {
   /// Takes the table that `table` names, when a spec is read.
   void use_table(by_lane<float const> named) { heads = named; }
 
-  void score(auto& exec, auto const&, score_view const& out) const { ops::map(exec, out, of_head{heads}); }
+  [[nodiscard]] constexpr of_head entry_scores(auto const&) const { return {heads}; }
+  void score(auto& exec, auto const& in, score_view const& out) const { ops::map(exec, out, entry_scores(in)); }
 
   friend bool operator==(head_table const& a, head_table const& b) {
     return a.heads.data == b.heads.data && a.heads.sequence == b.heads.sequence && a.heads.layer == b.heads.layer &&

@@ -27,9 +27,8 @@ struct write_gate {
 
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{record_gate{}}; }
 
-  void score(auto& exec, auto const& in, score_view const& out) const {
-    ops::map(exec, out, copy_gate{in.template get<admission_gate>().gate});
-  }
+  [[nodiscard]] copy_gate entry_scores(auto const& in) const { return {in.template get<admission_gate>().gate}; }
+  void score(auto& exec, auto const& in, score_view const& out) const { ops::map(exec, out, entry_scores(in)); }
 
   friend bool operator==(write_gate const&, write_gate const&) = default;
 };

@@ -195,13 +195,17 @@ template <class Block>
   return last_of(block, block.blocks(), ticket, temp_storage);
 }
 
-/// Records a fault for the executor's `check()`. An earlier fault of another group is not replaced, since this one may
-/// only follow from it.
+/// Records a packed fault for the executor's `check()`. An earlier fault of another group is not replaced, since this
+/// one may only follow from it.
+template <class Block>
+KVPOLICY_HD void report_fault(Block& block, device_error faults, std::uint64_t found) {
+  std::uint64_t const known = block.atomic_min(faults.data, device_error::nothing);  // an atomic read
+  bool const other = group_of(static_cast<fault>(known >> 56)) != group_of(static_cast<fault>(found >> 56));
+  if (known == device_error::nothing || !other) block.atomic_min(faults.data, found);
+}
 template <class Block>
 KVPOLICY_HD void report_fault(Block& block, device_error faults, fault kind, std::int64_t index, std::int64_t value) {
-  std::uint64_t const known = block.atomic_min(faults.data, device_error::nothing);  // an atomic read
-  if (known != device_error::nothing && group_of(static_cast<fault>(known >> 56)) != group_of(kind)) return;
-  block.atomic_min(faults.data, device_error::pack(kind, index, value));
+  report_fault(block, faults, device_error::pack(kind, index, value));
 }
 
 /// Calls body(block, i) for every i below `count`, in a grid-stride loop.

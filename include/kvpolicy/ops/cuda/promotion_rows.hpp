@@ -60,51 +60,44 @@ struct entry_rows {
 
 /// Copies the part of an entry's row in one plane that belongs to thread `first` of `step`. Consecutive threads copy
 /// consecutive bytes.
-KVPOLICY_HD inline void copy_entry(int first, int step, entry_rows const& from, entry_rows const& to, lane this_lane,
-                                   int source, int target, int in_plane) {
+KVPOLICY_HD inline void copy_entry(int first, int step, entry_rows const& from, few_planes const& to, lane this_lane,
+                                   int source, place target, int in_plane) {
   byte_rows const& read = from.planes.of[in_plane];
-  byte_rows const& written = to.planes.of[in_plane];
+  byte_rows const& written = to.of[in_plane];
   std::byte const* const row = read.row(this_lane.layer, from.where.at(this_lane, source), this_lane.head);
-  copy_row(first, step, read, row, written,
-           written.row(this_lane.layer, to.where.at(this_lane, target), this_lane.head));
+  copy_row(first, step, read, row, written, written.row(this_lane.layer, target, this_lane.head));
 }
 
-/// A column whose values move with entries: the destination, and the column in each of two sources. If a source has
-/// none, the values start at zero.
+/// A column whose values move with entries: the destination and the same column of the source. If the source has none,
+/// the values start at zero.
 struct column_pair {
   by_lane<std::byte> to;
-  by_lane<std::byte> from[2];
+  by_lane<std::byte> from;
   int bytes;
 };
 using column_pairs = a_few<column_pair>;
 
-/// The columns of `to` that have a value for each entry, each with the same column of the sources.
+/// The columns of `to` that have a value for each entry, each with the same column of the source.
 [[nodiscard]] inline column_pairs moved_with(char const* call, std::span<recorded_column const> to,
-                                             std::span<recorded_column const> from,
-                                             std::span<recorded_column const> also = {}) {
+                                             std::span<recorded_column const> from) {
   few_columns const all = all_columns(call, to);
   column_pairs made;
   for (int i = 0; i < all.count; ++i) {
     recorded_column const& each = all.of[i];
     if (each.about.one != per::lane_entry) continue;
-    auto const rows_in = [&](std::span<recorded_column const> available) {
-      recorded_column const* const known = same_column(available, each.about);
-      return known != nullptr ? known->rows : by_lane<std::byte>{};
-    };
-    made.of[made.count++] = {each.rows, {rows_in(from), rows_in(also)}, each.about.bytes};
+    recorded_column const* const known = same_column(from, each.about);
+    made.of[made.count++] = {each.rows, known != nullptr ? known->rows : by_lane<std::byte>{}, each.about.bytes};
   }
   return made;
 }
 
 /// Copies the recorded values of entry `source` of a lane to its entry `target`. Called by one thread.
-KVPOLICY_HD inline void copy_numbers(column_pairs const& columns, int of_source, lane this_lane, int source,
-                                     int target) {
+KVPOLICY_HD inline void copy_numbers(column_pairs const& columns, lane this_lane, int source, int target) {
   for (int i = 0; i < columns.count; ++i) {
     column_pair const& each = columns.of[i];
     std::byte* const written = each.to.row(this_lane) + std::int64_t{target} * each.bytes;
-    by_lane<std::byte> const& known = each.from[of_source];
-    if (known.data != nullptr) {
-      copy_bytes(0, 1, known.row(this_lane) + std::int64_t{source} * each.bytes, written, each.bytes);
+    if (each.from.data != nullptr) {
+      copy_bytes(0, 1, each.from.row(this_lane) + std::int64_t{source} * each.bytes, written, each.bytes);
     } else {
       for (int b = 0; b < each.bytes; ++b) written[b] = std::byte{0};
     }

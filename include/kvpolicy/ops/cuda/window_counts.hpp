@@ -9,6 +9,32 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
+/// The number of entries of a sequence that leave its window, and the fault that prevents it, if there is one.
+struct leaving_entries {
+  int count;
+  std::uint64_t fault;
+};
+
+/// Counts the entries that leave the window of a sequence. The count never exceeds the committed entries, even for an
+/// invalid number of tokens, since decisions read so many.
+struct exit_counter {
+  kvpolicy::lanes lanes;
+  int window;
+
+  [[nodiscard]] KVPOLICY_HD leaving_entries operator()(int sequence, int num_new_tokens) const {
+    lane const one{sequence, lanes.layer_begin, 0};
+    int const committed = lanes.committed(one);
+    int const drafts = *lanes.count.row(one) - committed;
+    std::int64_t const over = std::int64_t{committed} + num_new_tokens - window;
+    std::uint64_t found = device_error::nothing;
+    if (num_new_tokens < 0 || num_new_tokens > window)
+      found = device_error::pack(fault::window_tokens, sequence, num_new_tokens);
+    if (drafts != 0 && (num_new_tokens != 0 || over > 0))
+      found = min_op{}(found, device_error::pack(fault::window_drafts, sequence, drafts));
+    return {over < 0 ? 0 : over < committed ? static_cast<int>(over) : committed, found};
+  }
+};
+
 /// Numbers of new tokens of some sequences, in a kernel's arguments.
 struct few_host_tokens {
   static constexpr int most = 64;
@@ -16,11 +42,9 @@ struct few_host_tokens {
   int of[most] = {};
 };
 
-/// Counts the entries that leave the window, one thread for each sequence. The count never exceeds the committed
-/// entries, even for an invalid number of tokens, since decisions read so many.
+/// Counts the entries that leave the windows, one thread for each sequence.
 struct count_exits_body {
-  kvpolicy::lanes lanes;
-  int window;
+  exit_counter counter;
   int const* tokens;  ///< on the device; null: use host_tokens
   few_host_tokens host_tokens;
   int* exits;
@@ -28,18 +52,10 @@ struct count_exits_body {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
-    std::int64_t const sequence = host_tokens.first + i;
-    lane const one{static_cast<int>(sequence), lanes.layer_begin, 0};
-    int const num_new_tokens = tokens != nullptr ? tokens[sequence] : host_tokens.of[i];
-    int const committed = lanes.committed(one);
-    int const drafts = *lanes.count.row(one) - committed;
-    std::int64_t const over = std::int64_t{committed} + num_new_tokens - window;
-    if (num_new_tokens < 0 || num_new_tokens > window)
-      report_fault(block, faults, fault::window_tokens, sequence, num_new_tokens);
-    if (drafts != 0 && (num_new_tokens != 0 || over > 0)) {
-      report_fault(block, faults, fault::window_drafts, sequence, drafts);
-    }
-    exits[sequence] = over < 0 ? 0 : over < committed ? static_cast<int>(over) : committed;
+    int const sequence = host_tokens.first + static_cast<int>(i);
+    leaving_entries const found = counter(sequence, tokens != nullptr ? tokens[sequence] : host_tokens.of[i]);
+    if (found.fault != device_error::nothing) report_fault(block, faults, found.fault);
+    exits[sequence] = found.count;
   }
 };
 
@@ -119,7 +135,7 @@ struct implementation<ops::count_exits_t, Backend> {
  private:
   template <class Executor>
   static detail::count_exits_body body(Executor& exec, lanes const& batch, ring_request const& asked, int* exits) {
-    return {batch, asked.window, asked.tokens, {}, exits, exec.faults()};
+    return {{batch, asked.window}, asked.tokens, {}, exits, exec.faults()};
   }
 };
 

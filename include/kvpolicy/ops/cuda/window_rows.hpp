@@ -7,28 +7,47 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
-/// Moves recorded columns to the beginning of their rows, one block for each lane.
-struct move_columns_kernel {
+/// Moves recorded columns to the beginning of their rows, one block for each lane. The block of a sequence's first lane
+/// moves its positions up. Every block reads the counts, so the last block lowers them and advances the cursors.
+struct drop_oldest_kernel {
   kvpolicy::lanes lanes;
+  by_lane<int> oldest;
+  int rows;  ///< rows of the ring
   few_columns columns;
   int const* entries;
-  int slid;  ///< below 0: nothing moves, and only columns of on_move::recompute change
+  int slid;  ///< below 0: columns do not move, and only those of on_move::recompute change
+  int* ticket;
+
+  [[nodiscard]] static constexpr std::size_t shared_bytes() { return shared_arena::bytes_of_piece<int>(1); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = lanes.at(block.index());
-    if (block.thread() == 0) lower_known(block, columns, one, 0);
-    if (slid < 0) return;
     int const gone = entries[one.sequence];
     int const left = *lanes.count.row(one) - gone;
-    if (gone + slid == 0) return;
+    if (block.thread() == 0) lower_known(block, columns, one, 0);
+    if (slid >= 0 && gone + slid > 0) move_columns(block, one, gone, left);
+    bool const is_first = one.layer == lanes.layer_begin && one.head == 0;
+    int* const position = lanes.position.row(one);
+    if (is_first && gone > 0) move_down(block, position, position + gone, left);
+    if (!last_block(block, ticket, shared_arena(block).take<int>(1))) return;
+    for (int s = block.thread(); s < lanes.sequences; s += block.threads()) {
+      lane const first{s, lanes.layer_begin, 0};
+      *lanes.count.row(first) -= entries[s];
+      int* const cursor = oldest.row(first);
+      *cursor = (*cursor + entries[s]) % rows;
+    }
+  }
+
+ private:
+  template <class Block>
+  KVPOLICY_HD void move_columns(Block& block, lane one, int gone, int left) const {
     for (int i = 0; i < columns.count; ++i) {
       recorded_column const& each = columns.of[i];
       if (each.about.one == per::lane_entry) move(block, each.rows.row(one), each.about.bytes, gone, left);
     }
   }
 
- private:
   template <class Block>
   KVPOLICY_HD void move(Block& block, std::byte* row, int width, int gone, int left) const {
     std::byte* const to = row - std::int64_t{slid} * width;
@@ -39,28 +58,6 @@ struct move_columns_kernel {
     } else {
       move_down(block, to, from, left * width);
     }
-  }
-};
-
-/// Moves positions up and advances the ring's cursor, one block for each sequence.
-struct drop_oldest_kernel {
-  kvpolicy::lanes lanes;
-  by_lane<int> oldest;
-  int rows;  ///< rows of the ring
-  int const* entries;
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block) const {
-    lane const one{block.index(), lanes.layer_begin, 0};
-    int const gone = entries[one.sequence];
-    int const count = *lanes.count.row(one);
-    int* const position = lanes.position.row(one);
-    if (gone > 0) move_down(block, position, position + gone, count - gone);
-    block.sync();
-    if (block.thread() != 0) return;
-    *lanes.count.row(one) = count - gone;
-    int* const first = oldest.row(one);
-    *first = (*first + gone) % rows;
   }
 };
 
@@ -85,10 +82,11 @@ struct enter_rows_kernel {
     int const planes = to.planes.count;
     int const warps = block.threads() / warp_size;
     for (int i = piece * warps + warp_id(block); i < more * planes; i += pieces * warps) {
-      copy_entry(lane_id(block), warp_size, from, to, one, begin + i / planes, count + i / planes, i % planes);
+      place const at = to.where.at(one, count + i / planes);
+      copy_entry(lane_id(block), warp_size, from, to.planes, one, begin + i / planes, at, i % planes);
     }
     for (int e = piece * block.threads() + block.thread(); e < more; e += pieces * block.threads()) {
-      copy_numbers(columns, 0, one, begin + e, count + e);
+      copy_numbers(columns, one, begin + e, count + e);
     }
   }
 };
@@ -137,6 +135,7 @@ struct refuse_chunk_kernel {
 
 }  // namespace detail
 
+/// Takes one launch.
 template <kernel_backend Backend>
 struct implementation<ops::drop_oldest_t, Backend> {
   static constexpr bool provided = true;
@@ -144,15 +143,11 @@ struct implementation<ops::drop_oldest_t, Backend> {
   template <class Executor>
   static void run(Executor& exec, cache const& window, by_lane<int> const& oldest,
                   std::span<recorded_column const> columns, int const* entries, int slid) {
-    lanes const& batch = window.lanes;
-    auto const threads = exec.threads().lane;
-    if (!columns.empty()) {
-      detail::few_columns const all = detail::all_columns("promote", columns);
-      detail::launch_unless_fault(exec, launch_shape{batch.size(), threads, 0},
-                                  detail::move_columns_kernel{batch, all, entries, slid});
-    }
-    detail::launch_unless_fault(exec, launch_shape{batch.sequences, threads, 0},
-                                detail::drop_oldest_kernel{batch, oldest, window.where.unit_tokens, entries});
+    detail::drop_oldest_kernel const kernel{
+        window.lanes, oldest,        window.where.unit_tokens, detail::all_columns("promote", columns), entries,
+        slid,         exec.tickets()};
+    detail::launch_unless_fault(exec, launch_shape{window.lanes.size(), exec.threads().lane, kernel.shared_bytes()},
+                                kernel);
   }
 };
 

@@ -1,0 +1,56 @@
+// Decides about the entries that leave a window and copies those that are admitted, in few launches where the backend
+// and the policy's parts can.
+#pragma once
+
+#include <kvpolicy/core/dual_cache.hpp>
+#include <kvpolicy/decision/decide.hpp>
+#include <kvpolicy/ops/append_rows.hpp>
+#include <span>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// True if a policy looks at each entry alone, and what it does so with is known when it is compiled.
+template <class Policy, class Bag>
+inline constexpr bool decides_alone = [] {
+  using pick = std::remove_cvref_t<decltype(pick_of(std::declval<Policy const&>()))>;
+  using budget = std::remove_cvref_t<decltype(std::declval<Policy const&>().budget)>;
+  return threshold<pick> && !erased<pick> && !allots<budget> && scores_by_entry<score_of<Policy>, Bag>;
+}();
+
+/// Where entries that leave a window go.
+template <executor Executor>
+struct promotion_target {
+  cache const& window;
+  std::span<recorded_column const> of_window;  ///< the window's recorded columns
+  paged_lanes& pages;
+  std::span<recorded_column const> of_pages;
+  plan<Executor>& decided;
+  int* exits;
+  promotion_stats* stats;
+};
+
+/// Counts the entries that leave, decides about them and promotes those that are kept, if the backend can do it
+/// together. False: nothing was done, and the verbs are called one after the other.
+template <executor Executor, class Policy, class Bag>
+[[nodiscard]] bool promote_together([[maybe_unused]] Executor& exec, [[maybe_unused]] Policy const& policy,
+                                    [[maybe_unused]] Bag const& seen, [[maybe_unused]] ring_request const& asked,
+                                    [[maybe_unused]] promotion_target<Executor> const& to) {
+  using promoting = implementation<ops::append_rows_t, typename Executor::backend>;
+  if constexpr (decides_alone<Policy, Bag> && requires { promoting::takes_exits(to.window.lanes, asked); }) {
+    if (!promoting::takes_exits(to.window.lanes, asked)) return false;
+    keep_set const keep = to.decided.keep_storage(seen.lanes);
+    refuse_data(policy.score, exec, seen);
+    auto const limit = in_entries(policy.budget, to.window.shape, to.decided.entry_bytes());
+    with_rule(policy, seen, limit, [&](auto const& rule) {
+      promoting::promote_exits(
+          exec, exit_decision{asked, to.exits, to.decided.scores(seen.lanes), policy.score.entry_scores(seen), rule},
+          {&keep, &to.window, to.of_window}, to.pages, to.of_pages, policy.cap, to.stats);
+    });
+    to.decided.publish(keep);
+    return true;
+  } else {
+    return false;
+  }
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,168 @@
+// Promotion of a few entries on a device against the host: what one launch decides and counts, what the next one
+// writes, and how many launches there are.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <kvpolicy/kvpolicy.hpp>
+#include <kvpolicy/ops/cuda/verbs.hpp>
+#include <string>
+#include <vector>
+
+#include "support/device.hpp"
+#include "support/dice.hpp"
+#include "support/dual_sides.hpp"
+
+namespace {
+
+namespace kv = kvpolicy;
+using namespace kvpolicy_test;
+
+/// The launches of a call; `expected` where the device does not count them.
+template <class Device, class Call>
+int launches_of(Device& device, [[maybe_unused]] int expected, Call const& call) {
+  if constexpr (requires { device.launches(); }) {
+    int const before = device.launches();
+    call();
+    return device.launches() - before;
+  } else {
+    call();
+    return expected;
+  }
+}
+
+constexpr launch_numbers small{
+    .segment_threads = 64, .entry_threads = 64, .row_threads = 64, .lane_threads = 32, .processors = 3};
+
+/// Random steps of both sides, until some of them are refused. Returns how many were.
+template <class Policy>
+int go_on(Policy const& policy, dual_options const& how, int most_tokens, std::uint64_t seed) {
+  both_sides now(how, policy, small, seed);
+  dice random(seed);
+  int refused = 0;
+  for (int act = 0; act < 30; ++act) {
+    std::vector<int> tokens(size(how.sequences));
+    for (int& each : tokens) each = random.below(most_tokens + 1);
+    if (random.chance(15)) {
+      std::vector<int> accepted;
+      for (int const drafts : tokens) accepted.push_back(random.below(drafts + 1));
+      refused += now.ask([&](auto& on) { on.speculate(tokens, accepted); }).empty() ? 0 : 1;
+    } else if (random.chance(10)) {
+      int const sequence = random.below(how.sequences);
+      int const position = random.below(now.expected.length[size(sequence)] + 1);
+      now.ask([&](auto& on) { on.roll_back(sequence, position); });
+    } else {
+      bool const counts = random.chance(70);
+      refused += now.ask([&](auto& on) { on.step(tokens, counts); }).empty() ? 0 : 1;
+    }
+  }
+  return refused;
+}
+
+TEST_SUITE("device/promotion") {
+  TEST_CASE("promotion of a few new tokens takes three launches") {
+    auto const launches = [](auto const& policy, dual_options const& how, int tokens) {
+      both_sides now(how, policy, small, 1);
+      std::vector<int> const each(size(how.sequences), tokens);
+      for (int t = 0; t < 5; ++t) now.ask([&](auto& on) { on.step(each); });
+      now.ask([&](auto& on) { on.step(std::vector<int>(size(how.sequences), 1)); });
+      now.expected.promote(each);
+      int const taken = launches_of(now.device, 3, [&] { now.found.promote(each); });
+      CHECK((now.expected.bytes() == now.found.bytes()));
+      CHECK((now.expected.decision() == now.found.decision()));
+      return taken;
+    };
+    auto const gates = kv::policies::wg_kv({.window = 8});
+    CHECK(launches(gates, {.sequences = 3, .pages = 200}, 1) == 3);
+    CHECK(launches(gates, {.sequences = 3, .pages = 200}, 8) == 3);
+    CHECK(launches(kv::policies::wg_kv({.window = 8, .cap = 2}), {.sequences = 3, .pages = 200}, 2) == 3);
+    CHECK(launches(kv::admission{.score = kv::head_table{}, .protect = kv::sinks{4}, .window = 8}, {}, 2) == 3);
+    dual_options const many{.model = {1, 1, 1, 4}, .sequences = 70, .pages = 700};
+    CHECK(launches(gates, many, 1) == 3);
+  }
+
+  TEST_CASE("long windows and numbers of tokens that differ among many sequences are promoted as before") {
+    auto const gates = kv::policies::wg_kv({.window = 8});
+    CHECK(go_on(gates, {.rows = 272, .pages = 400, .bound = 400}, 8, 3) == 0);
+    CHECK(go_on(gates, {.model = {1, 1, 1, 4}, .sequences = 70, .pages = 900}, 3, 4) == 0);
+  }
+
+  TEST_CASE("any scorer that looks at each entry alone goes the host's way, until there is no room") {
+    std::vector<float> const heads = {1.0f, 0.0f, 0.0f, 1.0f};
+    kv::head_table const by_head{.heads = {heads.data(), 0, 2, 1}};
+    kv::at_least const any{.least = -2.0f, .unbounded = true};
+    int full = 0;
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+      auto const few = static_cast<int>(seed);
+      dual_options const how{.sequences = 1 + few % 3, .pages = 24 + 20 * few, .bound = seed % 2 == 0 ? 24 : 64};
+      int const cap = seed % 3 == 1 ? 9 : -1;
+      full += go_on(kv::policies::wg_kv({.window = 8, .cap = cap}), how, 8, seed);
+      full += go_on(kv::policies::wg_kv({.window = 1 + few, .cap = cap}), how, 1 + few, seed);
+      full += go_on(kv::admission{.score = by_head, .protect = kv::sinks{3}, .window = 9, .cap = cap}, how, 8, seed);
+      full +=
+          go_on(kv::admission{.score = kv::random_scores{seed}, .protect = kv::recent{1}, .window = 8}, how, 4, seed);
+      full += go_on(kv::admission{.score = kv::trim_kv{}, .window = 8, .pick = any, .cap = cap}, how, 5, seed);
+    }
+    CHECK(full > 20);
+  }
+
+  TEST_CASE("more entries leave than a warp has threads") {  // some drafts do not fit into the ring
+    dual_options const how{.sequences = 2, .rows = 44, .pages = 300, .bound = 300};
+    CHECK(go_on(kv::policies::wg_kv({.window = 40}), how, 40, 2) < 15);
+    CHECK(go_on(kv::policies::wg_kv({.window = 40, .cap = 50}), how, 40, 3) < 15);
+  }
+
+  TEST_CASE("of several faults the window's comes first, and after a fault the next step is as any other") {
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      both_sides now({.sequences = 3, .pages = 60, .bound = 24}, kv::policies::wg_kv({.window = 4, .threshold = 0.0f}),
+                     small, seed);
+      auto const ask = [&](std::vector<int> const& tokens) { return now.ask([&](auto& on) { on.step(tokens); }); };
+      for (int t = 0; t < 8; ++t) REQUIRE(ask({1, 1, 1}).empty());
+      auto const set_free = [&](int pages) {
+        *now.expected.both.global.pages.count = pages;
+        *now.found.both.global.pages.count = pages;
+      };
+      int const free = *now.found.both.global.pages.count;
+      set_free(0);
+      for (auto* each : {&now.expected.both, &now.found.both}) each->window.lanes.in_flight[1] = 1;
+      auto const before = now.found.bytes();
+      CHECK(ask({1, 2, 1}) == "promote: in_flight (1) = 1, but drafts are committed or truncated first");
+      for (auto* each : {&now.expected.both, &now.found.both}) each->window.lanes.in_flight[1] = 0;
+      CHECK(ask({4, 4, 4}).starts_with("promote: pages (0) = "));
+      set_free(free);
+      CHECK(ask({1, 4, 0}).empty());
+      CHECK((before != now.found.bytes()));
+    }
+  }
+
+  TEST_CASE("what is decided where a window is refused does not depend on the order of blocks") {
+    std::vector<int> first;
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+      both_sides now({.sequences = 3}, kv::policies::wg_kv({.window = 4}), small, seed);
+      for (int t = 0; t < 8; ++t) REQUIRE(now.ask([&](auto& on) { on.step({1, 1, 1}); }).empty());
+      now.found.both.window.lanes.in_flight[1] = 1;
+      CHECK(error_of([&] { now.found.promote({4, 2, 4}); }).starts_with("promote: in_flight (1) = 1"));
+      std::vector<int> listed;
+      for (int i = 0; i < now.found.keep().segments(); ++i) {
+        listed.push_back(-1);
+        for (int const ordinal : now.found.keep().listed(i)) listed.push_back(ordinal);
+      }
+      if (seed == 0) first = listed;
+      CHECK(listed == first);
+    }
+  }
+
+  TEST_CASE("a fault from before stops a promotion") {
+    both_sides now({.sequences = 2}, kv::policies::wg_kv({.window = 4}), small, 5);
+    for (int t = 0; t < 9; ++t) now.ask([&](auto& on) { on.step({1, 2}); });
+    auto const before = now.found.engine->save();
+    *now.device.faults().data = kv::device_error::pack(kv::fault::span, 1, 7);
+    CHECK(error_of([&] { now.found.promote({2, 2}); }).starts_with("observe: span (1) = 7"));
+    CHECK((before == now.found.engine->save()));
+    kv::keep_set const& keep = now.found.keep();
+    for (int i = 0; i < keep.segments(); ++i) CHECK(std::ssize(keep.listed(i)) == 2);  // all that would have left
+    for (int t = 0; t < 3; ++t) now.ask([&](auto& on) { on.step({2, 1}); });
+  }
+}
+
+}  // namespace
