@@ -1,4 +1,7 @@
 // What type erasure adds to a decision: the typed policy and the same one from a spec, on one small lane.
+#include <array>
+#include <vector>
+
 #include "../defaults.hpp"
 
 namespace {
@@ -25,13 +28,27 @@ void typed(benchmark::State& state) {
 }
 void erased(benchmark::State& state) { decide(state, kv::parse("random | sinks(1) | budget(4)")); }
 
+/// Where prompts end, and the classes of tokens, of one sequence.
+std::array<int, 1> const prompt_end{24};
+std::vector<int> const token_class = [] {
+  std::vector<int> made(4096);
+  for (std::size_t p = 0; p < made.size(); ++p) made[p] = p % 128 == 5 ? 1 : 0;
+  return made;
+}();
+kv::registry with_tables() {
+  kv::registry known = kv::shipped();
+  known.table("prompt_end", kv::by_lane<int const>{prompt_end.data()});
+  known.table("token_class", kv::by_lane<int const>{token_class.data()});
+  return known;
+}
+
 /// Both in turn, so that the ratio is of one run.
 template <class Policy>
 void both_in_turn(benchmark::State& state, Policy const& plain) {
   bench::layer_cache layer(static_cast<int>(state.range(0)));
   kv::cache cache = layer.view();
   kv::host_executor exec(1);
-  kv::any_policy const by_name = kv::parse(kv::to_string(plain));
+  kv::any_policy const by_name = kv::parse(kv::to_string(plain), with_tables());
   auto held = kv::make_state(exec, plain, cache);
   auto plan = kv::make_plan(exec, plain, cache);
   kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache)};
@@ -62,11 +79,20 @@ void recent_over_typed(benchmark::State& state) { protected_by(state, kv::recent
 void safe_over_typed(benchmark::State& state) { protected_by(state, kv::safe{4, 8}); }
 void span_over_typed(benchmark::State& state) { protected_by(state, kv::sinks{4} | kv::position_span{8, 12}); }
 
+void prompt_over_typed(benchmark::State& state) { protected_by(state, kv::prompt{{prompt_end.data()}}); }
+void marks_over_typed(benchmark::State& state) { protected_by(state, kv::marks{1, {token_class.data()}}); }
+void two_spans_over_typed(benchmark::State& state) {
+  protected_by(state, kv::sinks{4} | kv::position_span{8, 12} | kv::position_span{20, 30});
+}
+
 BENCHMARK(typed)->ArgName("entries")->Arg(16)->Arg(4096);
 BENCHMARK(erased)->ArgName("entries")->Arg(16)->Arg(4096);
 BENCHMARK(sinks_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
 BENCHMARK(recent_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
 BENCHMARK(safe_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
 BENCHMARK(span_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
+BENCHMARK(two_spans_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
+BENCHMARK(prompt_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
+BENCHMARK(marks_over_typed)->ArgName("entries")->Arg(128)->Arg(4096);
 
 }  // namespace

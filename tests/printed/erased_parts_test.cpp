@@ -8,6 +8,7 @@
 
 #include "support/dice.hpp"
 #include "support/error_of.hpp"
+#include "support/kept_lists.hpp"
 #include "support/mock_batch.hpp"
 #include "support/mock_cache.hpp"
 #include "support/mock_options.hpp"
@@ -82,12 +83,7 @@ struct four_lanes {
   }
   template <class Policy>
   std::vector<std::vector<int>> kept(Policy const& policy) {
-    auto const state = kv::make_state(exec, policy, view);
-    auto plan = kv::make_plan(exec, policy, view);
-    kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
-    std::vector<std::vector<int>> lists;
-    for (int s = 0; s < plan.keep().segments(); ++s) lists.push_back(listed(plan.keep(), s));
-    return lists;
+    return kept_lists(exec, policy, view);
   }
 };
 

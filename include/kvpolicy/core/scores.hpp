@@ -43,6 +43,13 @@ struct entry {
   int budget = 0;    ///< number of entries that the lane may keep; 0 in a map, where there is no budget
 };
 
+namespace detail {
+/// A function of an ordinal, with which concepts ask for members that call one.
+struct ordinal_visitor {
+  void operator()(int) const;
+};
+}  // namespace detail
+
 /// Ordinals [begin, end).
 struct ordinal_range {
   int begin = 0;

@@ -36,7 +36,7 @@ bool drops_lowest_one(Policy const& policy) {
 /// steps which cost as little as they can.
 template <class Policy, class Bag>
 bool decides_by_entry(score_view const& scores) {
-  return std::same_as<decltype(pick_of(std::declval<Policy const&>())), lowest_one> &&
+  return std::same_as<std::remove_cvref_t<decltype(pick_of(std::declval<Policy const&>()))>, lowest_one> &&
          !allots<std::remove_cvref_t<decltype(std::declval<Policy const&>().budget)>> &&
          scores_by_entry<score_of<Policy>, Bag> && scores.decides == granularity::lane &&
          scores.lanes.order.data != nullptr;

@@ -24,9 +24,9 @@ struct entry_decision_parts {
 
 /// A policy's pick, or `top` if it has none.
 template <class Policy>
-constexpr auto pick_of(Policy const& policy) {
+constexpr decltype(auto) pick_of(Policy const& policy) {
   if constexpr (requires { policy.pick; }) {
-    return policy.pick;
+    return (policy.pick);
   } else {
     return top{};
   }

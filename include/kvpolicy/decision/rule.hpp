@@ -57,6 +57,15 @@ struct decision_rule {
   {
     return either<Forces, Protect>{forced_by_scorer, protect}.candidates(of);
   }
+  /// Calls visit(ordinal) for each forced entry of a lane whose entries are in the order of their positions, on the
+  /// host.
+  template <class Visit>
+  void visit_forced(lane_entries const& of, Visit const& visit) const
+    requires(lists_protected<Forces> && lists_protected<Protect>)
+  {
+    visit_protected(forced_by_scorer, of, visit);
+    visit_protected(protect, of, visit);
+  }
 };
 
 template <class Score>
@@ -151,18 +160,31 @@ void with_pick(Pick const& pick, Visit const& visit) {
 template <class Policy, class Bag, class Visit>
 void with_forced(Policy const& policy, Bag const& in, Visit const& visit) {
   if constexpr (erased<std::remove_cvref_t<decltype(policy.score)>>) {
-    policy.score.forces(in).joined(policy.protect).pick([&](auto const& all) { visit(all, nothing{}); });
+    auto forced = policy.score.forces(in);
+    forced.join(policy.protect);
+    forced.pick([&](auto const& all) { visit(all, nothing{}); });
   } else {
     with_protection(policy.protect, [&](auto const& protect) { visit(forces_of(policy.score, in), protect); });
+  }
+}
+
+/// The signals that know what was observed, as a rule keeps them: where they say so, by their address.
+template <class Observed>
+constexpr auto kept_by_rule(Observed const& of) {
+  if constexpr (requires { of.referred(); }) {
+    return of.referred();
+  } else {
+    return of;
   }
 }
 
 /// Calls visit(rule) with the rule of a policy. `limit` is its budget in entries.
 template <class Policy, class Bag, class Budget, class Visit>
 void with_rule(Policy const& policy, Bag const& in, Budget const& limit, Visit const& visit) {
+  auto const observed = observed_by(policy.score, in);
   with_pick(pick_of(policy), [&](auto const& pick) {
     with_forced(policy, in, [&](auto const& forced, auto const& protect) {
-      visit(decision_rule{forced, protect, limit, trigger_of(policy), pick, observed_by(policy.score, in)});
+      visit(decision_rule{forced, protect, limit, trigger_of(policy), pick, kept_by_rule(observed)});
     });
   });
 }

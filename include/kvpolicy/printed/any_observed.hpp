@@ -94,6 +94,18 @@ struct any_observed {
     }
     return true;
   }
+
+  /// The same signals by their address, for a rule on the host, which is copied more often than it is asked.
+  struct reference {
+    static constexpr bool can_tell = true;
+    any_observed const* of = nullptr;
+    [[nodiscard]] bool observed(lane this_lane) const { return of->observed(this_lane); }
+  };
+  [[nodiscard]] reference referred() const
+    requires(Host)
+  {
+    return {this};
+  }
 };
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -78,9 +78,11 @@ struct any_protection {
     kvpolicy::safe both{0, 0};
     int count = 0;
     part spans[most] = {};
-    detail::marked_entries marked{};
+    by_lane<int const> prompt_end{};  ///< null: prompts are not protected
+    detail::marked_classes marked{};
     KVPOLICY_HD constexpr bool operator()(entry at) const {
       if (both(at) || marked(at)) return true;
+      if (prompt_end.data != nullptr && at.position < *prompt_end.row(at.lane)) return true;
       for (int i = 0; i < count; ++i) {
         if (at.position >= spans[i].first && at.position < spans[i].second) return true;
       }
@@ -97,7 +99,7 @@ struct any_protection {
       if (back > made.both.recent) made.both.recent = back;
       if (one.what == kind::everything) made.both.recent = 0x7FFFFFFF;
       if (one.what == kind::span) made.spans[made.count++] = one;
-      if (one.what == kind::prompt) made.marked.end = prompt_end;
+      if (one.what == kind::prompt) made.prompt_end = prompt_end;
       if (one.what != kind::marks) continue;
       made.marked.classes = token_class;
       made.marked.among |= 1u << static_cast<unsigned>(one.first);
@@ -112,7 +114,7 @@ struct any_protection {
         own.empty(), "any_protection", "protection", [&] { return own.front().spell(); },
         "by name it goes with an eviction or an admission by name; elsewhere use the protection itself");
     ends_and_spans const all = compiled();
-    if (all.count > 0 || all.marked.any()) return visit(all);
+    if (all.count > 0 || all.marked.any() || all.prompt_end.data != nullptr) return visit(all);
     if (all.both.recent == 0) return visit(kvpolicy::sinks{all.both.sinks});
     visit(all.both);
   }

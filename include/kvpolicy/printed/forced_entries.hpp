@@ -13,14 +13,15 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Protects entries at both ends of a lane: the first `sinks` positions and a number of last entries. The entries that
-/// compete are one run, so that `top_k` need not ask about each.
+/// Protects entries at both ends of a lane: the first `sinks` positions, the prompt, and a number of last entries. The
+/// entries that compete are one run, so that `top_k` need not ask about each.
 struct forced_ends {
   int sinks = 0;
   int recent = 0;
-  bool shares = false;             ///< also H2O's recent window, which may follow from the budget
-  bool grows = false;              ///< also FastKVzip's window, which follows from the number of entries
-  h2o::recent_window share{0, 0};  ///< of `shares`
+  bool shares = false;              ///< also H2O's recent window, which may follow from the budget
+  bool grows = false;               ///< also FastKVzip's window, which follows from the number of entries
+  h2o::recent_window share{0, 0};   ///< of `shares`
+  by_lane<int const> prompt_end{};  ///< the end of each sequence's prompt; null: it is not protected
 
   [[nodiscard]] KVPOLICY_HD std::int64_t last(int count, int budget) const {
     std::int64_t all = recent;
@@ -28,14 +29,22 @@ struct forced_ends {
     if (grows && fast_kvzip::both_ends{0, -1}.last(count) > all) all = fast_kvzip::both_ends{0, -1}.last(count);
     return all;
   }
+  /// The first position that is not protected as one of the first.
+  [[nodiscard]] KVPOLICY_HD int front(lane of) const {
+    int const end = prompt_end.data != nullptr ? *prompt_end.row(of) : 0;
+    return end > sinks ? end : sinks;
+  }
   KVPOLICY_HD bool operator()(entry at) const {
-    return at.position < sinks || at.ordinal >= at.count - last(at.count, at.budget);
+    return at.position < front(at.lane) || at.ordinal >= at.count - last(at.count, at.budget);
   }
   KVPOLICY_HD ordinal_range candidates(lane_entries const& of) const {
     std::int64_t const end = of.count - last(of.count, of.budget);
-    return {of.first_at(sinks), static_cast<int>(end < 0 ? 0 : end < of.count ? end : of.count)};
+    return {of.first_at(front(of.lane)), static_cast<int>(end < 0 ? 0 : end < of.count ? end : of.count)};
   }
-  friend bool operator==(forced_ends const&, forced_ends const&) = default;
+  friend bool operator==(forced_ends const& a, forced_ends const& b) {
+    return a.sinks == b.sinks && a.recent == b.recent && a.shares == b.shares && a.grows == b.grows &&
+           a.share == b.share && a.prompt_end.data == b.prompt_end.data;
+  }
 };
 static_assert(protection<forced_ends> && has_candidates<forced_ends>);
 
@@ -68,8 +77,8 @@ class own_protection<false> {
   KVPOLICY_HD constexpr bool operator()(entry) const { return false; }
 };
 
-/// Protects entries at both ends of a lane, spans of positions, IntentKV's turn, and, on the host, what a scorer of a
-/// program's own forces.
+/// Protects entries at both ends of a lane, spans of positions, IntentKV's turn, classes of tokens, and, on the host,
+/// what a scorer or a protection of a program's own protects.
 template <bool Host>
 struct forced_entries {
   forced_ends ends{};
@@ -77,7 +86,7 @@ struct forced_entries {
   bool has_turn = false;
   any_protection::part span[any_protection::most + 1] = {};  ///< one of the scorer, and those of a policy
   intent_kv::prefix_and_span turn{};
-  detail::marked_entries marked{};
+  detail::marked_classes marked{};
   own_protection<Host> own{};
   any_protection const* of_program = nullptr;  ///< a policy's protection that has parts of a program's own
 
@@ -110,26 +119,32 @@ struct forced_entries {
     return false;
   }
 
-  /// These entries and those of a protection, which must outlive the result. What is forced itself has at most one
-  /// span.
-  [[nodiscard]] forced_entries joined(any_protection const& more) const {
+  template <class Visit>
+  void visit_protected(lane_entries const& of, Visit const& visit) const {
+    detail::visit_protected(ends, of, visit);
+    for (int i = 0; i < spans; ++i) position_span{span[i].first, span[i].second}.visit_protected(of, visit);
+    if (marked.any()) marked.visit_protected(of, visit);
+    bool const asks_program = own.there() || of_program != nullptr;
+    for (int e = 0; e < of.count && (has_turn || asks_program); ++e) {
+      if ((*this)(entry{of.lane, e, of.count, of.position[e], of.budget})) visit(e);
+    }
+  }
+
+  /// Joins the entries of a protection, which must outlive this. What is forced itself has at most one span.
+  void join(any_protection const& more) {
     any_protection::ends_and_spans const all = more.compiled();
-    forced_entries made = *this;
-    if (all.both.sinks > made.ends.sinks) made.ends.sinks = all.both.sinks;
-    if (all.both.recent > made.ends.recent) made.ends.recent = all.both.recent;
-    for (int i = 0; i < all.count; ++i) made.span[made.spans++] = all.spans[i];
-    if (all.marked.any()) made.marked = all.marked;
-    if (!more.own.empty()) made.of_program = &more;
-    return made;
+    if (all.both.sinks > ends.sinks) ends.sinks = all.both.sinks;
+    if (all.both.recent > ends.recent) ends.recent = all.both.recent;
+    if (all.prompt_end.data != nullptr) ends.prompt_end = all.prompt_end;
+    for (int i = 0; i < all.count; ++i) span[spans++] = all.spans[i];
+    if (all.marked.any()) marked = all.marked;
+    if (!more.own.empty()) of_program = &more;
   }
   /// Calls visit with the cheapest protection that is equivalent.
   template <class Visit>
   void pick(Visit const& visit) const {
-    bool const asks = has_turn || marked.any() || own.there() || of_program != nullptr;
-    if (!asks && spans == 0) return visit(ends);
-    if (!asks && spans == 1 && !ends.shares && !ends.grows) {
-      return visit(either{kvpolicy::safe{ends.sinks, ends.recent}, position_span{span[0].first, span[0].second}});
-    }
+    bool const asks = spans > 0 || has_turn || marked.any() || own.there() || of_program != nullptr;
+    if (!asks) return visit(ends);
     visit(*this);
   }
 };

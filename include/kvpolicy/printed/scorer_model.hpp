@@ -267,7 +267,9 @@ struct scorer_model final : scorer_interface<Executor> {
     } else if constexpr (forced_by_shipped<Forces>) {
       return forced_type(from);
     } else if constexpr (std::is_convertible_v<Forces, any_protection>) {
-      return forced_type{}.joined(any_protection(from));
+      forced_type made;
+      made.join(any_protection(from));
+      return made;
     } else {
       static_assert(reads_on_host<backend>,
                     "kvpolicy: a scorer that a device runs by name forces what a protection of the library forces");

@@ -35,24 +35,38 @@ struct marks {
     expects(classes.data != nullptr, call, "marks.classes", "null", "the engine has the class of every token");
   }
   KVPOLICY_HD constexpr bool operator()(entry at) const { return classes.row(at.lane)[at.position] == of; }
+  template <class Visit>
+  void visit_protected(lane_entries const& all, Visit const& visit) const {
+    int const* const row = classes.row(all.lane);
+    int const* const position = all.position;
+    int const count = all.count;
+    int const marked = of;
+    for (int e = 0; e < count; ++e) {
+      if (row[position[e]] == marked) visit(e);
+    }
+  }
   friend bool operator==(marks const& a, marks const& b) { return a.of == b.of && a.classes.data == b.classes.data; }
 };
 static_assert(protection<marks>);
 
 namespace detail {
 
-/// Prompts, and any number of classes of tokens, as one protection.
-struct marked_entries {
-  by_lane<int const> end{};      ///< of prompts; null: they are not protected
+/// Any number of classes of tokens as one protection.
+struct marked_classes {
   by_lane<int const> classes{};  ///< of tokens; null: none is protected
   unsigned among = 0;            ///< a bit for each class that is
 
-  [[nodiscard]] KVPOLICY_HD constexpr bool any() const { return end.data != nullptr || classes.data != nullptr; }
+  [[nodiscard]] KVPOLICY_HD constexpr bool any() const { return classes.data != nullptr; }
   KVPOLICY_HD constexpr bool operator()(entry at) const {
-    if (end.data != nullptr && at.position < *end.row(at.lane)) return true;
     if (classes.data == nullptr) return false;
     int const of = classes.row(at.lane)[at.position];
     return of >= 0 && of < 32 && ((among >> of) & 1u) != 0;
+  }
+  template <class Visit>
+  void visit_protected(lane_entries const& of, Visit const& visit) const {
+    for (int i = 0; i < 32 && any(); ++i) {
+      if (((among >> i) & 1u) != 0) marks{i, classes}.visit_protected(of, visit);
+    }
   }
 };
 

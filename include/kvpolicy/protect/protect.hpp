@@ -14,6 +14,9 @@ namespace KVPOLICY_NAMESPACE {
 ///
 /// Optional: `candidates(lane_entries)`, for a protection whose unprotected entries are one contiguous range of
 /// ordinals. It returns this range, so that `top_k` need not call the protection for every entry.
+///
+/// Optional: `visit_protected(lane_entries, visit)`, on the host, which calls visit(ordinal) for each protected entry
+/// of a lane whose entries are in the order of their positions. It may visit an entry twice.
 template <class P>
 concept protection = std::regular<P> && requires(P const& p, entry at) {
   { p(at) } -> std::same_as<bool>;
@@ -40,6 +43,32 @@ struct protection_visitor {
   template <class Protect>
   void operator()(Protect const&) const;
 };
+
+/// A protection whose entries can be visited without asking about each one: they are those around its candidates, or it
+/// has `visit_protected(lane_entries, visit)`, which calls visit(ordinal) for each, perhaps more than once. The lane's
+/// entries must be in the order of their positions. It is for the host.
+template <class P>
+concept lists_protected = has_candidates<P> || requires(P const& p, lane_entries const& of, ordinal_visitor visit) {
+  p.visit_protected(of, visit);
+};
+
+template <class Visit>
+void visit_ordinals(int begin, int end, Visit const& visit) {
+  for (int e = begin; e < end; ++e) visit(e);
+}
+
+/// Calls visit(ordinal) for each protected entry of a lane.
+template <lists_protected Protect, class Visit>
+void visit_protected(Protect const& protect, lane_entries const& of, Visit const& visit) {
+  if constexpr (has_candidates<Protect>) {
+    ordinal_range const free = protect.candidates(of);
+    int const begin = free.begin > 0 ? free.begin : 0;
+    visit_ordinals(0, begin < of.count ? begin : of.count, visit);
+    visit_ordinals(free.end > begin ? free.end : begin, of.count, visit);
+  } else {
+    protect.visit_protected(of, visit);
+  }
+}
 
 /// The hooks of a protection. `check()` gives the one compile error for a protection that does not fit.
 template <class P>
@@ -114,6 +143,10 @@ struct position_span {
             [&] { return "a span does not end before it begins (" + std::to_string(begin) + ")"; });
   }
   KVPOLICY_HD constexpr bool operator()(entry at) const { return at.position >= begin && at.position < end; }
+  template <class Visit>
+  void visit_protected(lane_entries const& of, Visit const& visit) const {
+    detail::visit_ordinals(of.first_at(begin), of.first_at(end), visit);
+  }
   friend bool operator==(position_span const&, position_span const&) = default;
 };
 
@@ -157,6 +190,13 @@ struct either {
     ordinal_range const a = first.candidates(of);
     ordinal_range const b = second.candidates(of);
     return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+  }
+  template <class Visit>
+  void visit_protected(lane_entries const& of, Visit const& visit) const
+    requires(detail::lists_protected<First> && detail::lists_protected<Second>)
+  {
+    detail::visit_protected(first, of, visit);
+    detail::visit_protected(second, of, visit);
   }
   friend bool operator==(either const&, either const&) = default;
 };

@@ -36,7 +36,7 @@ template <class Evict>
 struct eviction_by_moving {
   static constexpr bool lists_what_is_kept = [] {
     if constexpr (is_there<Evict>) {
-      return !std::same_as<decltype(pick_of(std::declval<Evict const&>())), lowest_one>;
+      return !std::same_as<std::remove_cvref_t<decltype(pick_of(std::declval<Evict const&>()))>, lowest_one>;
     } else {
       return true;
     }

@@ -4,6 +4,7 @@
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/entry_bits.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/segment_keys.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/select_if.hpp>
 #include <mutex>
@@ -26,8 +27,8 @@ struct scored_entries {
   int count;
 };
 
-/// Sets a bit for each entry that a rule picks or forces. Loops of a constant length, which compilers turn into
-/// vectors, first mark them with -1.
+/// Sets a bit for each entry that a rule picks, and, unless its forced entries are visited afterwards, for each that it
+/// forces. Loops of a constant length, which compilers turn into vectors, first mark them with -1.
 template <class Signs, class Rule>
 [[gnu::always_inline]] inline picked_entries pick_entries(Rule const& rule, scored_entries const& in,
                                                           std::uint32_t* bits) {
@@ -39,10 +40,12 @@ template <class Signs, class Rule>
   int e = 0;
   for (; e + step <= from.count; e += step) {
     float const* const score = from.score + e;
-    int const* const position = from.position + e;
     for (int i = 0; i < step; ++i) mark[i] = call.picks(score[i]) ? -1 : 0;
-    for (int i = 0; i < step; ++i) {
-      mark[i] |= call.forces(entry{from.of, e + i, from.count, position[i], 0}) ? -1 : 0;
+    if constexpr (!visits_forced<Rule>) {
+      int const* const position = from.position + e;
+      for (int i = 0; i < step; ++i) {
+        mark[i] |= call.forces(entry{from.of, e + i, from.count, position[i], 0}) ? -1 : 0;
+      }
     }
     int nan = 0;
     for (int i = 0; i < step; ++i) nan |= score[i] != score[i] ? -1 : 0;
@@ -54,7 +57,10 @@ template <class Signs, class Rule>
     for (int i = 0; nan != 0 && i < step; ++i) found.nan += mark[i] == 0 && score[i] != score[i] ? 1 : 0;
   }
   for (std::uint32_t word = 0; e < from.count; ++e) {
-    bool const stays = call.forces(entry{from.of, e, from.count, from.position[e], 0}) || call.picks(from.score[e]);
+    bool stays = call.picks(from.score[e]);
+    if constexpr (!visits_forced<Rule>) {
+      stays = stays || call.forces(entry{from.of, e, from.count, from.position[e], 0});
+    }
     found.nan += !stays && from.score[e] != from.score[e] ? 1 : 0;
     found.kept += stays ? 1 : 0;
     word |= (stays ? 1u : 0u) << (e & 31);
@@ -63,6 +69,19 @@ template <class Signs, class Rule>
     word = 0;
   }
   return found;
+}
+
+/// Sets the bits of the forced entries that a rule did not pick.
+template <class Rule>
+void add_forced(score_view const& scores, Rule const& rule, scored_entries const& in, std::uint32_t* bits,
+                picked_entries& found) {
+  visit_forced_of(scores, rule, {in.of, in.count, 0, in.position}, [&](int e) {
+    std::uint32_t const bit = 1u << (e & 31);
+    if ((bits[e / 32] & bit) != 0) return;
+    bits[e / 32] |= bit;
+    ++found.kept;
+    found.nan -= in.score[e] != in.score[e] ? 1 : 0;
+  });
 }
 
 #if defined(__x86_64__)
@@ -119,12 +138,13 @@ struct implementation<ops::select_if_t, host> {
     std::uint32_t* const bits = bits_of(scores, segment, keep);
     static_cast<void>(simd_level);
 #if defined(__x86_64__)
-    detail::picked_entries const found = simd_level >= isa::avx2
-                                             ? detail::pick_entries_avx2(rule, in, bits)
-                                             : detail::pick_entries<detail::portable_signs>(rule, in, bits);
+    detail::picked_entries found = simd_level >= isa::avx2
+                                       ? detail::pick_entries_avx2(rule, in, bits)
+                                       : detail::pick_entries<detail::portable_signs>(rule, in, bits);
 #else
-    detail::picked_entries const found = detail::pick_entries<detail::portable_signs>(rule, in, bits);
+    detail::picked_entries found = detail::pick_entries<detail::portable_signs>(rule, in, bits);
 #endif
+    if constexpr (detail::visits_forced<Rule>) detail::add_forced(scores, rule, in, bits, found);
     keep.seen[segment] = in.count;
     keep.indptr[segment + 1] = found.kept;
     return found.nan;

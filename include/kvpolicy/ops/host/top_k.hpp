@@ -6,6 +6,7 @@
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/pooled_runs.hpp>
+#include <kvpolicy/ops/host/segment_keys.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/host/select.hpp>
 #include <kvpolicy/ops/top_k.hpp>
@@ -84,24 +85,6 @@ struct implementation<ops::top_k_t, host> {
     return keep.indices + static_cast<std::int64_t>(segment) * scores.lanes.bound;
   }
 
-  /// Writes a segment's keys, in which forced entries are marked, and returns the number of forced entries.
-  template <class Rule>
-  static int make_keys(score_view const& scores, Rule const& rule, int segment, int budget, std::uint32_t* keys,
-                       report& found) {
-    lane const this_lane = scores.lane_of(segment);
-    int const count = scores.lanes.committed(this_lane);
-    int const* const position = scores.lanes.position.row(this_lane);
-    float const* const score = scores.row(segment);
-    int forced = 0;
-    for (int e = 0; e < count; ++e) {
-      bool const must = rule.forces(entry{this_lane, e, count, position[e], budget});
-      keys[e] = must ? detail::forced_key : detail::radix_key(score[e]);
-      forced += must ? 1 : 0;
-      found.nan_scores += keys[e] == detail::nan_key ? 1 : 0;
-    }
-    return forced;
-  }
-
   static std::int64_t* histogram_of(std::span<std::byte> memory) {
     return detail::scratch_arena(memory).take<std::int64_t>(2048);
   }
@@ -128,7 +111,7 @@ struct implementation<ops::top_k_t, host> {
           decide_run(detail::select_for(exec.simd_level()), scores.row(segment), {count, budget, free}, to, found);
     } else {
       std::uint32_t* const keys = keys_of(scores, segment, keep);
-      int const forced = make_keys(scores, rule, segment, budget, keys, found);
+      int const forced = detail::make_keys(scores, rule, segment, budget, keys, found);
       found.forced_over_budget = forced > budget ? 1 : 0;
       int const k = std::clamp(budget - forced, 0, count - forced);
       detail::cut at = cut_at({keys, 0, &count, 1}, k, exec.scratch(worker));
@@ -225,7 +208,7 @@ struct implementation<ops::top_k_t, host> {
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
       int const count = keep.seen[segment];
       int const share = rule.budget(scores.lane_of(segment), count);
-      int const must = make_keys(scores, rule, segment, share, keys_of(scores, segment, keep), found);
+      int const must = detail::make_keys(scores, rule, segment, share, keys_of(scores, segment, keep), found);
       forced += must;
       within += std::max(must, std::min(count, detail::floor_of_rule(rule, share)));
     }

@@ -1,0 +1,51 @@
+// The forced entries of a segment, and the keys of its scores, in which they are marked.
+#pragma once
+
+#include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/radix_key.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// A rule whose forced entries can be visited, so that it is not asked about each entry.
+template <class Rule>
+concept visits_forced =
+    requires(Rule const& rule, lane_entries const& of, ordinal_visitor visit) { rule.visit_forced(of, visit); };
+
+/// Calls visit(ordinal) for each entry of a lane that a rule forces, perhaps more than once.
+template <class Rule, class Visit>
+void visit_forced_of(score_view const& scores, Rule const& rule, lane_entries const& of, Visit const& visit) {
+  if constexpr (visits_forced<Rule>) {
+    if (scores.lanes.order_of(of.lane).ascends()) return rule.visit_forced(of, visit);
+  }
+  for (int e = 0; e < of.count; ++e) {
+    if (rule.forces(entry{of.lane, e, of.count, of.position[e], of.budget})) visit(e);
+  }
+}
+
+/// Writes the keys of a segment's entries, in which forced ones are marked, and returns the number of forced entries.
+/// `found` counts the others whose score is NaN.
+template <class Rule>
+int make_keys(score_view const& scores, Rule const& rule, int segment, int budget, std::uint32_t* keys, report& found) {
+  lane const this_lane = scores.lane_of(segment);
+  int const count = scores.lanes.committed(this_lane);
+  int const* const position = scores.lanes.position.row(this_lane);
+  float const* const score = scores.row(segment);
+  int nan = 0;
+  for (int e = 0; e < count; ++e) {
+    keys[e] = radix_key(score[e]);
+    nan += keys[e] == nan_key ? 1 : 0;
+  }
+  int forced = 0;
+  int forced_nan = 0;
+  auto const mark = [&](int e) {
+    if (keys[e] == forced_key) return;
+    forced_nan += keys[e] == nan_key ? 1 : 0;
+    keys[e] = forced_key;
+    ++forced;
+  };
+  visit_forced_of(scores, rule, {this_lane, count, budget, position}, mark);
+  found.nan_scores += nan - forced_nan;
+  return forced;
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
