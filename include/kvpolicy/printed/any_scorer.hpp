@@ -68,7 +68,7 @@ class erased_scorer {
   [[nodiscard]] forced_type forces() const { return inner_->forces(); }
   template <class Bag>
   [[nodiscard]] forced_type forces(Bag const& in) const {
-    return inner_->forces(seen_by(in));
+    return inner_->forces(seen_by(in, given_in(in)));
   }
   /// True if it puts entries first: then `places` and `rest_scores` say how.
   [[nodiscard]] bool puts_first() const { return inner_->puts_first(); }
@@ -89,15 +89,15 @@ class erased_scorer {
   }
   template <class Bag>
   void refuse(Executor& exec, Bag const& in) const {
-    inner_->refuse(exec, seen_by(in));
+    inner_->refuse(exec, seen_by(in, given_in(in)));
   }
   template <class Bag>
   [[nodiscard]] observed_type observed(Bag const& in) const {
-    return inner_->observed(seen_by(in));
+    return inner_->observed(seen_by(in, given_in(in)));
   }
   template <class Bag>
   void score(Executor& exec, Bag const& in, score_view const& out) const {
-    inner_->score(exec, seen_by(in), out);
+    inner_->score(exec, seen_by(in, given_in(in)), out);
   }
 
   /// The scorer's name, or that of the scorer inside a stage.
@@ -119,9 +119,18 @@ class erased_scorer {
   [[nodiscard]] std::string spell() const { return inner_->spell(); }
 
  private:
+  /// The signals of a bag: those that it refers to, or a view that lives as long as the expression.
   template <class Bag>
-  [[nodiscard]] seen_by_scorer<Executor> seen_by(Bag const& in) const {
-    return {any_signals(in.given()), in.state(), in.first_column_of(inner_->recorders), in.lanes};
+  [[nodiscard]] static decltype(auto) given_in(Bag const& in) {
+    if constexpr (std::same_as<std::remove_cvref_t<decltype(in.given())>, any_signals>) {
+      return (in.given());
+    } else {
+      return any_signals(in.given());
+    }
+  }
+  template <class Bag>
+  [[nodiscard]] seen_by_scorer<Executor> seen_by(Bag const& in, any_signals const& given) const {
+    return {given, in.state(), in.first_column_of(inner_->recorders), in.lanes};
   }
 
   std::shared_ptr<scorer_interface<Executor> const> inner_;

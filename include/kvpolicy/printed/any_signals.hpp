@@ -46,7 +46,7 @@ class any_signals {
   template <class Signal>
   void replace(Signal const& signal) {
     for (std::size_t i = 0; i < count_; ++i) {
-      if (std::string_view(given_[i].name) == Signal::name) given_[i].value = &signal;
+      if (given_[i].name == std::string_view(Signal::name)) given_[i].value = &signal;
     }
   }
 
@@ -54,7 +54,7 @@ class any_signals {
   template <class Signal>
   [[nodiscard]] Signal const* find() const {
     for (std::size_t i = 0; i < count_; ++i) {
-      if (std::string_view(given_[i].name) == Signal::name) return static_cast<Signal const*>(given_[i].value);
+      if (given_[i].name == std::string_view(Signal::name)) return static_cast<Signal const*>(given_[i].value);
     }
     return nullptr;
   }
@@ -98,7 +98,7 @@ class any_signals {
 
  private:
   struct one {
-    char const* name;
+    std::string_view name;
     void const* value;
     void (*check)(void const*, char const*, shape const&, kvpolicy::lanes const&);
   };
@@ -113,7 +113,11 @@ template <class Recorders, class State>
 class bag<any_signals, Recorders, State> {
  public:
   bag(any_signals const& given, Recorders const& recorders, State const& state, std::size_t first = 0)
-      : lanes(given.lanes), given_(given), recorders_(recorders), state_(state), first_(first) {}
+      : bag(given, recorders, state, first, given.lanes) {}
+  /// The same about other lanes.
+  bag(any_signals const& given, Recorders const& recorders, State const& state, std::size_t first,
+      kvpolicy::lanes const& among)
+      : lanes(among), given_(given), recorders_(recorders), state_(state), first_(first) {}
 
   kvpolicy::lanes lanes;
 

@@ -30,10 +30,10 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// What an erased scorer reads in a call. The scorer inside makes a bag of it.
 template <executor Executor>
 struct seen_by_scorer {
-  any_signals given;
+  any_signals const& given;
   state<Executor> const& recorded;
   std::size_t first;  ///< the index in the state of the scorer's first column
-  lanes among;
+  lanes const& among;
 };
 
 template <executor Executor>
@@ -256,9 +256,7 @@ struct scorer_model final : scorer_interface<Executor> {
   template <class Visit>
   auto with_bag(seen const& in, Visit const& visit) const {
     auto const all = recorders_of(typed);
-    bag_type made(in.given, all, in.recorded, in.first);
-    made.lanes = in.among;
-    return visit(made);
+    return visit(bag_type(in.given, all, in.recorded, in.first, in.among));
   }
   template <class Forces>
   static forced_type erased_forces(Forces const& from) {
