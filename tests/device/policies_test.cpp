@@ -9,10 +9,10 @@
 #include <kvpolicy/ops/cuda/apply_stats.hpp>
 #include <kvpolicy/ops/cuda/argmin.hpp>
 #include <kvpolicy/ops/cuda/attention_mass.hpp>
+#include <kvpolicy/ops/cuda/compact_rows.hpp>
 #include <kvpolicy/ops/cuda/entries.hpp>
 #include <kvpolicy/ops/cuda/fill_row.hpp>
 #include <kvpolicy/ops/cuda/fold.hpp>
-#include <kvpolicy/ops/cuda/gather_rows.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>
 #include <kvpolicy/ops/cuda/page_bounds.hpp>
 #include <kvpolicy/ops/cuda/page_scores.hpp>
@@ -167,6 +167,25 @@ TEST_SUITE("device/policies") {
     agree("trim_kv", kv::policies::trim_kv({.budget = 11}));
     agree("knorm", kv::policies::knorm({.budget = 10}));
   }
+
+#if !defined(__CUDACC__)  // the executor of a GPU does not count
+  TEST_CASE("a planned decision takes three launches, typed or by name") {
+    mock_options const shape{.model = {.layers = 3, .query_heads = 4, .kv_heads = 2, .head_dim = 4}, .bound = 40};
+    engine<device_executor> runs(shape);
+    kv::cache in = runs.cache.view();
+    auto const launches_of = [&](auto const& policy) {
+      auto held = kv::make_state(runs.exec, policy, in);
+      auto plan = kv::make_plan(runs.exec, policy, in);
+      int const before = runs.exec.launches();
+      kv::decide(runs.exec, policy, runs.signals(), held, plan);
+      kv::apply(runs.exec, kv::compact{}, plan, in, held);
+      runs.wait();
+      return runs.exec.launches() - before;
+    };
+    CHECK(launches_of(kv::policies::knorm({.budget = 10})) == 3);
+    CHECK(launches_of(kv::basic_any_policy<device_executor>(kv::policies::knorm({.budget = 9}))) == 3);
+  }
+#endif
 
   TEST_CASE("a selection reads on the device the pages that it reads on the host") {
     holds(
