@@ -201,7 +201,7 @@ TEST_SUITE("device/top_k") {
       owned_lanes const lanes(2, 2, heads, 33, counts);
       owned_scores scores(lanes.view());
       for (float& each : scores.all()) each = troubled_score(random, trouble::ties);
-      for (device_executor& device : some.of) {
+      for (device_pair& device : some.of) {
         CHECK(agree(scores.view(), between{{.tokens = 11, .spread = 9, .unseen = 3}, 2, 3}, device));
       }
     }

@@ -6,15 +6,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// What one segment has to select: the k highest of the entries in [begin, end) that compete.
-struct segment_choice {
-  int begin;
-  int end;
-  int k;          ///< how many of them are kept; below 0: the segment keeps all its entries
-  int competing;  ///< how many entries compete: those that are not forced
-};
-
-/// The same, with what is counted and reported of it.
+/// What one segment has to select, and what is counted and reported of it.
 struct segment_outcome {
   segment_choice choice;
   int kept;
