@@ -13,7 +13,6 @@
 #include <kvpolicy/ops/host/append_column.hpp>
 #include <kvpolicy/ops/host/argmin.hpp>
 #include <kvpolicy/ops/host/attention_mass.hpp>
-#include <kvpolicy/ops/host/compact_rows.hpp>
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/entries.hpp>
 #include <kvpolicy/ops/host/fold.hpp>

@@ -4,7 +4,8 @@
 #include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/gather_rows.hpp>
 
-namespace KVPOLICY_NAMESPACE::ops {
+namespace KVPOLICY_NAMESPACE {
+namespace ops {
 
 /// `compact_rows(exec, keep, cache, columns)`: shortens each lane to its kept entries: does what `refuse_stale`,
 /// `gather_rows` and `set_counts` do, in this order.
@@ -19,4 +20,20 @@ struct compact_rows_t : verb<compact_rows_t> {
 };
 inline constexpr compact_rows_t compact_rows{};
 
-}  // namespace KVPOLICY_NAMESPACE::ops
+}  // namespace ops
+
+/// Three verbs, on a backend that runs no kernels: on those that do, see ops/cuda/compact_rows.hpp.
+template <class Backend>
+  requires(!requires { requires Backend::runs_kernels; })
+struct implementation<ops::compact_rows_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, keep_set const& keep, cache const& in, std::span<recorded_column const> columns) {
+    ops::refuse_stale(exec, in.lanes, keep);
+    ops::gather_rows(exec, keep, in, columns);
+    ops::set_counts(exec, in.lanes, keep);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
