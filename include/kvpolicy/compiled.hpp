@@ -45,7 +45,7 @@ using best_of_streaming_llm = eviction<streaming_llm>;
 
 KVPOLICY_INSTANCE void check_append(char const*, cache const&, host_state const&, append_request const&);
 KVPOLICY_INSTANCE void append_checked(host_executor&, cache const&, host_state&, append_request const&);
-KVPOLICY_INSTANCE void check_decided(host_executor&, host_plan const&, cache const&, host_state const&, bool);
+KVPOLICY_INSTANCE void check_decided(host_plan const&, cache const&, host_state const&, bool);
 
 }  // namespace detail
 

@@ -177,7 +177,7 @@ void apply(Executor& exec, How const& how, group_plans<Executor> const& plans, l
     detail::in_group(all.groups[g], [&] {  // everything is refused before anything is changed
       auto const one = how(static_cast<int>(g));
       cache const& in = all.groups[g].entries;
-      detail::check_decided(exec, plans[g], in, states[g], detail::takes_dropped<std::remove_cvref_t<decltype(one)>>);
+      detail::check_decided(plans[g], in, states[g], detail::takes_dropped<std::remove_cvref_t<decltype(one)>>);
       ops::refuse_stale(exec, detail::decided_part(in, plans[g].keep()).lanes, plans[g].keep());
       one.refuse(exec, plans[g].keep(), in);
     });

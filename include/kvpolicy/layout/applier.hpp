@@ -98,12 +98,14 @@ concept applier = std::copy_constructible<A> && detail::applier_hooks<A>::sound;
 template <executor Executor, applier Applier>
 void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache& in, state<Executor>& state,
            apply_stats* stats = nullptr) {
+  using backend = typename Executor::backend;
   if constexpr (detail::fits<detail::applying_hooks<Applier, Executor>>()) {
-    detail::check_decided(exec, decided, in, state, detail::takes_dropped<Applier>);
-    if constexpr (!detail::refuses_stale(detail::verbs_of<Applier>())) {
+    detail::check_decided(decided, in, state, detail::takes_dropped<Applier>);
+    // On the host it comes before the applier's own refusals. A device's verb that does it, too, saves a launch.
+    if constexpr (detail::reads_on_host<backend> || !detail::refuses_stale(detail::verbs_of<Applier>())) {
       ops::refuse_stale(exec, detail::decided_part(in, decided.keep()).lanes, decided.keep());
     }
-    exec.reserve(detail::scratch_of_verbs<typename Executor::backend>(detail::verbs_of<Applier>(), in));
+    exec.reserve(detail::scratch_of_verbs<backend>(detail::verbs_of<Applier>(), in));
     how.refuse(exec, decided.keep(), in);
     how.edit(exec, decided.keep(), detail::decided_part(in, decided.keep()), state, stats);
   }

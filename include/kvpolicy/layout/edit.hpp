@@ -43,8 +43,7 @@ void refuse_shared(char const* name, by_lane<T> const& table, keep_set const& ke
 /// Refuses a plan, a cache and a state that do not belong together. Whether the plan is stale is asked by
 /// `ops::refuse_stale`.
 template <executor Executor>
-void check_decided(Executor& exec, plan<Executor> const& decided, cache const& in, state<Executor> const& state,
-                   bool takes_dropped) {
+void check_decided(plan<Executor> const& decided, cache const& in, state<Executor> const& state, bool takes_dropped) {
   keep_set const& keep = decided.keep();
   decided.expects_decision("apply");
   expects(keep.of == unit::token, "apply", "plan.keep", "pages", "appliers take tokens");

@@ -10,7 +10,7 @@ namespace ops {
 /// `compact_rows(exec, keep, cache, columns)`: shortens each lane to its kept entries: does what `refuse_stale`,
 /// `gather_rows` and `set_counts` do, in this order.
 ///
-/// - An applier that lists it in its `verbs` calls it before anything else that writes, because `apply` then leaves the
+/// - An applier that lists it in its `verbs` calls it before anything else that writes: on a device, `apply` leaves the
 ///   refusal of a stale plan to it.
 /// - throws: as `refuse_stale`. Then nothing was changed.
 struct compact_rows_t : verb<compact_rows_t> {
