@@ -11,6 +11,7 @@
 
 #include "support/device.hpp"
 #include "support/dice.hpp"
+#include "support/dual_sides.hpp"
 #include "support/holds.hpp"
 #include "support/mock_batch.hpp"
 #include "support/mock_cache.hpp"
@@ -19,11 +20,6 @@ namespace {
 
 namespace kv = kvpolicy;
 using namespace kvpolicy_test;
-
-void settle(kv::host_executor&) {}
-void settle(device_executor& device) { device.check(); }
-
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// A window of any layout, its columns (one of 4 bytes, one of 6), a plane beside K and V, its cursor.
 struct any_window {

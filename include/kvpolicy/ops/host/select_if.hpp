@@ -57,10 +57,9 @@ template <class Signs, class Rule>
     for (int i = 0; nan != 0 && i < step; ++i) found.nan += mark[i] == 0 && score[i] != score[i] ? 1 : 0;
   }
   for (std::uint32_t word = 0; e < from.count; ++e) {
-    bool stays = call.picks(from.score[e]);
-    if constexpr (!visits_forced<Rule>) {
-      stays = stays || call.forces(entry{from.of, e, from.count, from.position[e], 0});
-    }
+    bool stays = false;
+    if constexpr (!visits_forced<Rule>) stays = call.forces(entry{from.of, e, from.count, from.position[e], 0});
+    stays = stays || call.picks(from.score[e]);
     found.nan += !stays && from.score[e] != from.score[e] ? 1 : 0;
     found.kept += stays ? 1 : 0;
     word |= (stays ? 1u : 0u) << (e & 31);
