@@ -53,21 +53,31 @@ void both_in_turn(benchmark::State& state, Policy const& plain) {
   auto plan = kv::make_plan(exec, plain, cache);
   kv::signals const in{cache.lanes, kv::keys_of(cache), kv::values_of(cache)};
   using clock = std::chrono::steady_clock;
-  clock::duration typed_time{}, erased_time{};
-  for (auto _ : state) {
+  clock::duration typed_time{}, erased_time{}, typed_decision{}, erased_decision{};
+  auto const step = [&](auto const& policy, clock::duration& whole, clock::duration& decision) {
     auto const begin = clock::now();
-    kv::observe(exec, plain, in, held);
-    kv::decide(exec, plain, in, held, plan);
+    kv::observe(exec, policy, in, held);
     auto const middle = clock::now();
-    kv::observe(exec, by_name, in, held);
-    kv::decide(exec, by_name, in, held, plan);
-    erased_time += clock::now() - middle;
-    typed_time += middle - begin;
+    kv::decide(exec, policy, in, held, plan);
+    auto const end = clock::now();
+    whole += end - begin;
+    decision += end - middle;
+  };
+  for (auto _ : state) {
+    step(plain, typed_time, typed_decision);
+    step(by_name, erased_time, erased_decision);
   }
-  auto const count = [](clock::duration of) { return std::chrono::duration<double, std::nano>(of).count(); };
+  auto const added_ns = [&](clock::duration erased, clock::duration typed) {
+    return std::chrono::duration<double, std::nano>(erased - typed).count() / static_cast<double>(state.iterations());
+  };
+  auto const ratio = [](clock::duration erased, clock::duration typed) {
+    return static_cast<double>(erased.count()) / static_cast<double>(typed.count());
+  };
   state.SetLabel(kv::to_string(plain));
-  state.counters["ratio"] = count(erased_time) / count(typed_time);
-  state.counters["added_ns"] = (count(erased_time) - count(typed_time)) / static_cast<double>(state.iterations());
+  state.counters["ratio"] = ratio(erased_time, typed_time);
+  state.counters["added_ns"] = added_ns(erased_time, typed_time);
+  state.counters["decide_ratio"] = ratio(erased_decision, typed_decision);
+  state.counters["decide_added_ns"] = added_ns(erased_decision, typed_decision);
 }
 
 template <class Protect>
