@@ -50,20 +50,14 @@ struct count_promoted_kernel {
   promotion_counts counts;
   int* ticket;
 
-  [[nodiscard]] static constexpr std::size_t shared_bytes() {
-    return collective_bytes() + shared_arena::bytes_of_piece<int>(1);
-  }
-
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    shared_arena arena(block);
-    auto* const storage = arena.take<collective_storage>(1);
-    auto* const last_storage = arena.take<int>(1);
+    counting_storage const shared(block);
     int const step = block.blocks() * block.threads();
     for (int i = block.index() * block.threads() + block.thread(); i < counts.to.lanes.size(); i += step) {
       counts.promotions[i] = promotion_of(i);
     }
-    if (last_block(block, ticket, last_storage)) counts.add_up_lanes(block, storage);
+    if (last_block(block, ticket, shared.last)) counts.add_up_lanes(block, shared.collective);
   }
 
  private:
@@ -165,7 +159,7 @@ struct implementation<ops::append_rows_t, Backend> {
     detail::count_promoted_kernel counting{
         {}, static_cast<int>(sources.size()), all.counts(exec, to, cap), exec.tickets()};
     for (int s = 0; s < counting.sources; ++s) counting.source[s] = all.of[s].source;
-    exec.launch(launch_shape{blocks, threads, detail::count_promoted_kernel::shared_bytes()}, counting);
+    exec.launch(launch_shape{blocks, threads, detail::counting_storage::bytes()}, counting);
     all.launch(exec);
   }
 

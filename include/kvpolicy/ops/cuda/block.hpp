@@ -195,6 +195,22 @@ template <class Block>
   return last_of(block, block.blocks(), ticket, temp_storage);
 }
 
+/// The shared memory of a kernel whose last block adds up what all have counted.
+struct counting_storage {
+  collective_storage* collective;
+  int* last;  ///< one int, for last_block
+
+  template <class Block>
+  KVPOLICY_HD explicit counting_storage(Block& block) {
+    shared_arena arena(block);
+    collective = arena.take<collective_storage>(1);
+    last = arena.take<int>(1);
+  }
+  [[nodiscard]] static constexpr std::size_t bytes() {
+    return collective_bytes() + shared_arena::bytes_of_piece<int>(1);
+  }
+};
+
 /// Records a packed fault for the executor's `check()`. An earlier fault of another group is not replaced, since this
 /// one may only follow from it.
 template <class Block>

@@ -20,18 +20,12 @@ struct compact_kernel {
   device_error faults;
   int* ticket;
 
-  [[nodiscard]] static constexpr std::size_t shared_bytes() {
-    return collective_bytes() + shared_arena::bytes_of_piece<int>(1);
-  }
-
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    shared_arena arena(block);
-    auto* const storage = arena.take<collective_storage>(1);
-    auto* const last_storage = arena.take<int>(1);
-    bool const refused = block.reduce(storage, finds_fault(block) ? 1 : 0, max_op{}) != 0;
+    counting_storage const shared(block);
+    bool const refused = block.reduce(shared.collective, finds_fault(block) ? 1 : 0, max_op{}) != 0;
     if (!refused) permute(block);
-    if (!last_block(block, ticket, last_storage) || refused) return;
+    if (!last_block(block, ticket, shared.last) || refused) return;
     set_count const set{permute.lanes, counts, permute.moves.keep};
     for (int i = block.thread(); i < counts.count(); i += block.threads()) set(block, i);
   }
@@ -67,8 +61,7 @@ struct implementation<ops::compact_rows_t, Backend> {
       ++launches;
     });
     if (launches != 1) return run_apart(exec, keep, in, columns);
-    launch_shape const shape{in.lanes.size() * permute->slices, exec.threads().row,
-                             detail::compact_kernel::shared_bytes()};
+    launch_shape const shape{in.lanes.size() * permute->slices, exec.threads().row, detail::counting_storage::bytes()};
     exec.launch(shape, detail::compact_kernel{*permute, detail::owners_of(in.lanes.count, in.lanes), exec.faults(),
                                               exec.tickets()});
   }

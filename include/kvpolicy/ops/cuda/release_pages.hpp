@@ -30,22 +30,16 @@ struct count_released_kernel {
   all_released* all;
   int* ticket;
 
-  [[nodiscard]] static constexpr std::size_t shared_bytes() {
-    return collective_bytes() + shared_arena::bytes_of_piece<int>(1);
-  }
-
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    shared_arena arena(block);
-    auto* const storage = arena.take<collective_storage>(1);
-    int* const last_storage = arena.take<int>(1);
+    counting_storage const shared(block);
     int const step = block.blocks() * block.threads();
     for (int i = block.index() * block.threads() + block.thread(); i < lanes.size(); i += step) {
       lane const one = lanes.at(i);
       int const over = *num_pages.row(one) - (*lanes.count.row(one) + page - 1) / page;
       released[i].pages = over > 0 ? over : 0;
     }
-    if (last_block(block, ticket, last_storage)) add_up_lanes(block, storage);
+    if (last_block(block, ticket, shared.last)) add_up_lanes(block, shared.collective);
   }
 
  private:
@@ -108,7 +102,7 @@ struct implementation<ops::release_pages_t, Backend> {
     auto* const released = reinterpret_cast<detail::lane_release*>(exec.scratch() + releases_offset);
     auto const threads = exec.threads().lane;
     using counting = detail::count_released_kernel;
-    exec.launch(launch_shape{(batch.size() + threads - 1) / threads, threads, counting::shared_bytes()},
+    exec.launch(launch_shape{(batch.size() + threads - 1) / threads, threads, detail::counting_storage::bytes()},
                 counting{batch, in.num_pages, in.page(), in.pages.count, released, all, exec.tickets()});
     detail::launch_unless_fault(exec, launch_shape{batch.size(), threads, 0},
                                 detail::write_released_kernel{batch, in.table, in.num_pages, in.pages, released, all});

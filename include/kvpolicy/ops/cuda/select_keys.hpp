@@ -278,20 +278,4 @@ void check_same_tokens(Executor& exec, score_view const& scores) {
   launch_each(exec, std::int64_t{scores.lanes.size()} * scores.lanes.bound, same_tokens_check{scores, exec.faults()});
 }
 
-/// The shared memory of a kernel that counts for segments.
-struct counting_storage {
-  collective_storage* collective;
-  int* last;  ///< one int, for last_block
-
-  template <class Block>
-  KVPOLICY_HD explicit counting_storage(Block& block) {
-    shared_arena arena(block);
-    collective = arena.take<collective_storage>(1);
-    last = arena.take<int>(1);
-  }
-  [[nodiscard]] static constexpr std::size_t bytes() {
-    return collective_bytes() + shared_arena::bytes_of_piece<int>(1);
-  }
-};
-
 }  // namespace KVPOLICY_NAMESPACE::detail
