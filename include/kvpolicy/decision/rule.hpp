@@ -168,7 +168,8 @@ void with_forced(Policy const& policy, Bag const& in, Visit const& visit) {
   }
 }
 
-/// The signals that know what was observed, as a rule keeps them: where they say so, by their address.
+/// What a rule keeps of the signals that know what was observed: their address if they offer it (`referred`), else a
+/// copy.
 template <class Observed>
 constexpr auto kept_by_rule(Observed const& of) {
   if constexpr (requires { of.referred(); }) {

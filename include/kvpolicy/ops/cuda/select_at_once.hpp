@@ -16,7 +16,7 @@ template <class Executor>
          scores.lanes.bound <= entries_of_a_thread * exec.threads().segment;
 }
 
-/// As finalize_top_k, with the NaN that each segment found.
+/// As finalize_top_k, with the number of NaN scores that each segment found.
 struct finalize_at_once {
   int const* nan;
   [[nodiscard]] KVPOLICY_HD int number(packed_result result) const { return result.listed(); }
@@ -26,16 +26,16 @@ struct finalize_at_once {
   }
 };
 
-/// Both in one launch, one block for each segment, for lanes that decide for themselves by a rule that knows its run.
-/// What a segment keeps then follows from a few numbers, so a block need not wait for others to know where its list
-/// begins. The last block writes offsets and report.
+/// Decides and lists in one launch, one block for each segment, for lanes that decide for themselves by a rule that
+/// knows its run. How many entries a segment keeps then follows from a few numbers, so a block need not wait for others
+/// to know where its list begins. The last block writes offsets and report.
 template <class Rule>
 struct select_at_once_kernel {
   static constexpr int least_blocks = 2;
   score_view scores;
   Rule rule;
   keep_set keep;
-  int* nan;  ///< one of each segment
+  int* nan;  ///< out: the number of NaN scores of each segment
   int capacity;
   device_error faults;
   int* ticket;

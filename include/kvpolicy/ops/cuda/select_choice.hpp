@@ -14,7 +14,7 @@ struct segment_outcome {
   bool forced_over;  ///< the forced entries exceed the budget
   bool over;         ///< the kept entries exceed the budget
 
-  /// Of a segment with `forced` forced entries, which it lists if its rule fires, and none else.
+  /// The outcome for a segment with `forced` forced entries. If its rule does not fire, it keeps all entries.
   template <class Rule>
   [[nodiscard]] KVPOLICY_HD static segment_outcome of(segment_keys<Rule> const& keys, bool fires, int forced) {
     int const count = keys.count();

@@ -6,7 +6,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// A rule whose forced entries can be visited, so that it is not asked about each entry.
+/// A rule that can list its forced entries, so that it need not be asked about each entry.
 template <class Rule>
 concept visits_forced =
     requires(Rule const& rule, lane_entries const& of, ordinal_visitor visit) { rule.visit_forced(of, visit); };
