@@ -23,9 +23,10 @@ threads() {
     TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/kvpolicy_tests --test-suite='threads*,ops/executor*'
 }
 
-# The tests that .ci/run builds without sanitizers only.
+# The tests and examples that .ci/run builds without sanitizers only.
 sanitizers() {
-  cmake --preset dev && cmake --build --preset dev --target kvpolicy_other_tests && build/dev/bin/kvpolicy_other_tests
+  cmake --preset dev && cmake --build --preset dev --target kvpolicy_other_tests short_examples &&
+    build/dev/bin/kvpolicy_other_tests && ctest --test-dir build/dev -L short_example --output-on-failure
 }
 
 # 100,000 steps of requests that come and go, under address and undefined-behaviour sanitizers: in the

@@ -272,7 +272,7 @@ class decode_soak {
 /// Several caches after each other, so that a failure names a short schedule. The first steps of each fill its lanes.
 template <class Schedule>
 void soaked(char const* what, Schedule const& schedule) {
-  int const parts = under_address_sanitizer ? 1 : 8;
+  int const parts = under_address_sanitizer ? 1 : 4;
   int const steps = asked_steps(200 * parts);
   for (int part = 0; part < parts; ++part) {
     INFO("part ", part);
