@@ -31,7 +31,7 @@ struct finalize_at_once {
 /// to know where its list begins. The last block writes offsets and report.
 template <class Rule>
 struct select_at_once_kernel {
-  static constexpr int least_blocks = 2;
+  static constexpr int least_blocks = 1;  // two would leave each thread 64 registers, and some rules would spill
   score_view scores;
   Rule rule;
   keep_set keep;
