@@ -58,7 +58,7 @@ void check(kv::isa level, marked_slots const& in, int units) {
 TEST_SUITE("ops/host/hole_kernels") {
   TEST_CASE("lists of any length, from pools with gaps and without, are compacted as one slot after another would be") {
     std::mt19937 from(3);
-    for (kv::isa const level : {kv::isa::portable, kv::isa::avx512}) {
+    for (kv::isa const level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
       if (level > kv::host_executor(1).simd_level()) continue;
       for (int const count : {1, 2, 15, 16, 17, 31, 32, 33, 64, 4097}) {
         for (int const units : {count, count + 1, 2 * count + 3, 100 * count}) {
@@ -70,7 +70,7 @@ TEST_SUITE("ops/host/hole_kernels") {
 
   TEST_CASE("all slots of a list may go") {
     std::mt19937 from(4);
-    for (kv::isa const level : {kv::isa::portable, kv::isa::avx512}) {
+    for (kv::isa const level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
       if (level > kv::host_executor(1).simd_level()) continue;
       marked_slots made(33, 70, from);
       std::fill(made.gone.begin(), made.gone.end(), static_cast<unsigned char>(1));

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <kvpolicy/ops/host/few_rows.hpp>
+#include <kvpolicy/ops/host/few_rows_avx2.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/row_blocks.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
@@ -59,6 +60,7 @@ struct avx2_blocks {
   [[gnu::target(KVPOLICY_AVX2)]] static void logits(void const* const* keys, int count, int dims, void const* packed,
                                                     float scale, float* out) {
     if constexpr (Rows == few_rows) {
+      if (dims % 8 == 0) return avx2_few_rows<codec::f32>::products(keys, count, dims, packed, scale, out);
       block_bodies<8, Rows>::few(keys, count, dims, packed, scale, out);
     } else {
       bodies::template logits<6, 2>(keys, count, dims, packed, scale, out);
@@ -100,7 +102,11 @@ struct avx2_blocks {
                                                          float* into) {
     bodies::gather_head(block, maximum, grow, into);
   }
+  static constexpr bool are_few = Rows == few_rows;
   static constexpr block_kernels kernels{.logits = logits,
+                                         .rows_f16 = are_few ? avx2_few_rows<codec::f16>::products : nullptr,
+                                         .rows_bf16 = are_few ? avx2_few_rows<codec::bf16>::products : nullptr,
+                                         .rows_multiple = 8,
                                          .widen = widen,
                                          .advance = advance,
                                          .finalize = finalize,

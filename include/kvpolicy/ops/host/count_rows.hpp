@@ -11,6 +11,7 @@
 
 #include <kvpolicy/ops/count_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/packed_bits.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -28,6 +29,32 @@ inline int list_rows_portable(int const* position, int rows, int* index) {
 }
 
 #if defined(__x86_64__)
+struct avx2_rows {
+  [[gnu::target(KVPOLICY_AVX2)]] static int list(int const* position, int rows, int* index) {
+    __m256i row = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    int const whole = rows / 8 * 8;
+    int all = 0;  // of whole vectors, so that the last one that is stored as a whole is known
+    for (int r = 0; r < whole; r += 8) all += __builtin_popcount(counting(position + r));
+    int counted = 0;
+    for (int r = 0; r < whole; r += 8) {
+      unsigned const counts = counting(position + r);
+      int const more = __builtin_popcount(counts);
+      put_selected(row, counts, more, counted + 8 <= all, index + counted);
+      counted += more;
+      row = _mm256_add_epi32(row, _mm256_set1_epi32(8));
+    }
+    for (int r = whole; r < rows; ++r) {
+      if (position[r] >= 0) index[counted++] = r;
+    }
+    return counted;
+  }
+  /// A bit for each of eight rows.
+  [[gnu::target(KVPOLICY_AVX2)]] static unsigned counting(int const* position) {
+    __m256 const some = _mm256_loadu_ps(reinterpret_cast<float const*>(position));
+    return ~static_cast<unsigned>(_mm256_movemask_ps(some)) & 0xFFu;
+  }
+};
+
 struct avx512_rows {
   static constexpr __mmask16 all = 0xFFFF;
 
@@ -52,6 +79,7 @@ struct avx512_rows {
 [[nodiscard]] inline list_rows_function list_rows_for(isa simd_level) {
 #if defined(__x86_64__)
   if (simd_level >= isa::avx512) return avx512_rows::list;
+  if (simd_level >= isa::avx2) return avx2_rows::list;
 #endif
   static_cast<void>(simd_level);
   return list_rows_portable;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/packed_bits.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -51,6 +52,23 @@ inline void list_bits_portable(std::uint32_t const* bits, int count, int listed,
 
 #if defined(__x86_64__)
 
+struct avx2_bits {
+  [[gnu::target(KVPOLICY_AVX2)]] static void list(std::uint32_t const* bits, int count, int listed, int* to) {
+    __m256i ordinals = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    int at = 0;
+    for (int e = 0; e < count && at < listed; e += 32) {
+      std::uint32_t some = bits[e / 32];
+      for (int eight = 0; eight < 4; ++eight, some >>= 8) {
+        unsigned const here = some & 0xFFu;
+        int const more = __builtin_popcount(here);
+        put_selected(ordinals, here, more, at + 8 <= listed, to + at);
+        at += more;
+        ordinals = _mm256_add_epi32(ordinals, _mm256_set1_epi32(8));
+      }
+    }
+  }
+};
+
 struct avx512_bits {
   [[gnu::target(KVPOLICY_AVX512)]] static void list(std::uint32_t const* bits, int count, int listed, int* to) {
     __m512i ordinals = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -78,6 +96,7 @@ struct avx512_bits {
 [[nodiscard]] inline list_bits_function list_bits_for(isa simd_level) {
 #if defined(__x86_64__)
   if (simd_level >= isa::avx512) return avx512_bits::list;
+  if (simd_level >= isa::avx2) return avx2_bits::list;
 #endif
   static_cast<void>(simd_level);
   return list_bits_portable;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/packed_bits.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -53,6 +54,75 @@ struct portable_holes {
 };
 
 #if defined(__x86_64__)
+
+/// Eight slots at a time; the last ones by the code for any processor.
+struct avx2_holes {
+  [[gnu::target(KVPOLICY_AVX2)]] static __m256i eight(int const* from) {
+    return _mm256_loadu_si256(reinterpret_cast<__m256i const*>(from));
+  }
+  /// The bits of slots that are not below a limit.
+  [[gnu::target(KVPOLICY_AVX2)]] static unsigned high(__m256i slots, __m256i limit) {
+    __m256i const low = _mm256_cmpgt_epi32(limit, slots);
+    return ~static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(low))) & 0xFFu;
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static int count_from(int const* slots, int count, int least) {
+    __m256i const limit = _mm256_set1_epi32(least);
+    int from = 0;
+    int e = 0;
+    for (; e + 8 <= count; e += 8) from += __builtin_popcount(high(eight(slots + e), limit));
+    return from + portable_holes::count_from(slots + e, count - e, least);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void list_from(int const* slots, int count, int least, int* to) {
+    __m256i const limit = _mm256_set1_epi32(least);
+    int e = 0;
+    for (; e + 8 <= count; e += 8) {
+      __m256i const some = eight(slots + e);
+      unsigned const which = high(some, limit);
+      put_selected(some, which, to);  // no more than the places of the slots that were read
+      to += __builtin_popcount(which);
+    }
+    portable_holes::list_from(slots + e, count - e, least, to);
+  }
+  [[gnu::target(KVPOLICY_AVX2)]] static void fill(int* slots, unsigned char const* gone, int count, int least,
+                                                  int const* holes, int* moved) {
+    __m256i const limit = _mm256_set1_epi32(least);
+    int* to = slots;
+    int e = 0;
+    for (; e + 8 <= count; e += 8) {
+      __m128i const marks = _mm_loadl_epi64(reinterpret_cast<__m128i const*>(gone + e));
+      __m256i some = eight(slots + e);
+      auto const stays = static_cast<unsigned>(_mm_movemask_epi8(_mm_cmpeq_epi8(marks, _mm_setzero_si128()))) & 0xFFu;
+      unsigned const leaves = stays & high(some, limit);
+      if (leaves != 0) {
+        int const leaving = __builtin_popcount(leaves);
+        put_selected(some, leaves, leaving, false, moved);
+        some = with_holes(some, leaves, _mm256_maskload_epi32(holes, first_of_eight(leaving)));
+        moved += leaving, holes += leaving;
+      }
+      put_selected(some, stays, to);  // at places of slots that were read
+      to += __builtin_popcount(stays);
+    }
+    for (; e < count; ++e) {
+      int const is = slots[e];
+      if (gone[e] != 0) continue;
+      bool const leaves = is >= least;
+      *to++ = leaves ? *holes++ : is;
+      if (leaves) *moved++ = is;
+    }
+  }
+
+ private:
+  /// Eight slots, of which the selected ones are replaced by the first of `holes`.
+  [[gnu::target(KVPOLICY_AVX2)]] static __m256i with_holes(__m256i slots, unsigned which, __m256i holes) {
+    __m256i const rank = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(ranks.of[which])));
+    __m256i const bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    __m256i const selected = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(which)), bit), bit);
+    return _mm256_blendv_epi8(slots, _mm256_permutevar8x32_epi32(holes, rank), selected);
+  }
+
+ public:
+  static constexpr hole_kernels kernels{count_from, list_from, fill};
+};
 
 struct avx512_holes {
   [[gnu::target(KVPOLICY_AVX512)]] static __mmask16 first(int count) {
@@ -105,6 +175,7 @@ struct avx512_holes {
 [[nodiscard]] inline hole_kernels const& holes_for(isa simd_level) {
 #if defined(__x86_64__)
   if (simd_level >= isa::avx512) return avx512_holes::kernels;
+  if (simd_level >= isa::avx2) return avx2_holes::kernels;
 #endif
   static_cast<void>(simd_level);
   return portable_holes::kernels;

@@ -11,7 +11,7 @@
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The kernel that multiplies keys and rows, which determines how rows are packed.
-enum class product { columns, columns_bf16, rows, rows_f16, quads, quads_bf16, quads_split };
+enum class product { columns, columns_bf16, rows, rows_f16, rows_bf16, quads, quads_bf16, quads_split };
 
 class lane_logits {
  public:
@@ -124,16 +124,19 @@ class lane_logits {
   /// True if the kernel reads bf16 or f16 keys as they are.
   [[nodiscard]] bool reads_elements() const {
     return by_ == product::columns_bf16 || by_ == product::quads_bf16 || by_ == product::quads_split ||
-           by_ == product::rows_f16;
+           by_ == product::rows_f16 || by_ == product::rows_bf16;
   }
 
   product choose() {
     bool const bf16 = simd_level_ == isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
     if (!are_few()) return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product::columns_bf16 : product::columns;
     if (bf16 && dims_ % 8 == 0) return rows_are_bf16() ? product::quads_bf16 : product::quads_split;
-    bool const f16 = keys_->rows.element == codec::f16 && keys_->rows.contiguous();
-    if (f16 && dims_ % 16 == 0 && blocks_for<few_rows>(simd_level_).rows_f16 != nullptr) return product::rows_f16;
-    return dims_ % 4 == 0 && blocks_for<few_rows>(simd_level_).quads != nullptr ? product::quads : product::rows;
+    block_kernels const& few = blocks_for<few_rows>(simd_level_);
+    if (keys_->rows.contiguous() && dims_ % few.rows_multiple == 0) {
+      if (keys_->rows.element == codec::f16 && few.rows_f16 != nullptr) return product::rows_f16;
+      if (keys_->rows.element == codec::bf16 && few.rows_bf16 != nullptr) return product::rows_bf16;
+    }
+    return dims_ % 4 == 0 && few.quads != nullptr ? product::quads : product::rows;
   }
 
   [[nodiscard]] kernel kernel_of(block_kernels const& of) const {
@@ -142,6 +145,8 @@ class lane_logits {
         return of.logits_bf16;
       case product::rows_f16:
         return of.rows_f16;
+      case product::rows_bf16:
+        return of.rows_bf16;
       case product::quads:
         return of.quads;
       case product::quads_bf16:
@@ -219,6 +224,7 @@ class lane_logits {
         return;
       case product::rows:
       case product::rows_f16:
+      case product::rows_bf16:
         std::copy_n(row_, dims_, block.packed + std::ptrdiff_t{i} * dims_);
         return;
       case product::quads:

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/packed_bits.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <span>
 
@@ -31,6 +32,33 @@ inline int list_marked_portable(unsigned char const* marks, int count, int* to) 
 }
 
 #if defined(__x86_64__)
+
+struct avx2_marks {
+  [[gnu::target(KVPOLICY_AVX2)]] static int list(unsigned char const* marks, int count, int* to) {
+    __m256i ordinals = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    int listed = 0;
+    int e = 0;
+    for (; e + 32 <= count; e += 32) {
+      __m256i const some = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(marks + e));
+      __m256i const none = _mm256_cmpeq_epi8(some, _mm256_setzero_si256());
+      auto marked = ~static_cast<std::uint32_t>(_mm256_movemask_epi8(none));
+      for (int i = 0; i < 32; i += 8, marked >>= 8) {
+        unsigned const here = marked & 0xFFu;
+        int const more = __builtin_popcount(here);
+        // A whole vector is written where all of its places belong to entries that were read before.
+        put_selected(ordinals, here, more, listed + 8 <= e + i, to + listed);
+        listed += more;
+        ordinals = _mm256_add_epi32(ordinals, _mm256_set1_epi32(8));
+      }
+    }
+    for (; e < count; ++e) {
+      bool const is_marked = marks[e] != 0;
+      if (is_marked) to[listed] = e;
+      listed += is_marked ? 1 : 0;
+    }
+    return listed;
+  }
+};
 
 struct avx512_marks {
   static constexpr __mmask16 all = 0xFFFF;  ///< without a mask, g++ 12 warns inside its own header
@@ -63,6 +91,7 @@ struct avx512_marks {
 [[nodiscard]] inline list_marked_function list_marked_for(isa simd_level) {
 #if defined(__x86_64__)
   if (simd_level >= isa::avx512) return avx512_marks::list;
+  if (simd_level >= isa::avx2) return avx2_marks::list;
 #endif
   static_cast<void>(simd_level);
   return list_marked_portable;

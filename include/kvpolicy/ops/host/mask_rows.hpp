@@ -40,6 +40,14 @@ class mask_writer {
       static_cast<void>(unit);
     }
   }
+  /// Prefetches the elements of the first `units` units.
+  void fetch_all(std::int64_t units) const {
+    for (std::int64_t line = 0; line < lines(units); ++line) __builtin_prefetch(row_ + 64 * line, 1, 2);
+  }
+  /// The cache lines of the elements of so many units.
+  static std::int64_t lines(std::int64_t units) {
+    return units * (Form == mask_form::bits ? 1 : 8 * static_cast<std::int64_t>(sizeof(element))) / (64 * 8) + 1;
+  }
   /// Hides the first `units` units.
   void hide_all(std::int64_t units) const {
     if constexpr (Form == mask_form::bits) {
@@ -121,15 +129,23 @@ struct implementation<ops::hide_dropped_t, host> {
   }
 
  private:
-  /// Hides the units that a list names. Their elements are fetched a few units ahead, because no hardware can tell
-  /// where the next ones are.
+  /// Hides the units that a list names. No hardware can tell where the next ones are. If more units are hidden than the
+  /// row has cache lines, the row is fetched as a whole before; otherwise elements are fetched a few units ahead.
   static void hide_listed(isa simd_level, std::span<int const> kept, cache const& in, mask_rows const& mask,
                           lane this_lane) {
     constexpr int ahead = 16;
     detail::slot_kernels const& passes = detail::slots_for(simd_level);
     int const* const list = in.where.table.row(this_lane);
+    int const committed = in.lanes.committed(this_lane);
+    int const gone = committed - static_cast<int>(kept.size());
     detail::with_mask_writer(mask, this_lane, [&](auto const& to) {
-      detail::for_each_dropped(passes, kept, in.lanes.committed(this_lane), list, [&](int const* slot, int count) {
+      if (to.lines(mask.units) <= std::min(gone, most_lines)) {
+        to.fetch_all(mask.units);
+        return detail::for_each_dropped(passes, kept, committed, list, [&](int const* slot, int count) {
+          for (int i = 0; i < count; ++i) to.set(slot[i], false);
+        });
+      }
+      detail::for_each_dropped(passes, kept, committed, list, [&](int const* slot, int count) {
         for (int i = 0; i < count; ++i) {
           to.fetch(slot[std::min(i + ahead, count - 1)]);
           to.set(slot[i], false);
@@ -137,6 +153,7 @@ struct implementation<ops::hide_dropped_t, host> {
       });
     });
   }
+  static constexpr int most_lines = 4096;  ///< that the second-level cache holds
 };
 
 template <>

@@ -36,24 +36,24 @@ struct block_view {
 
 /// The kernels of blocks with one number of rows.
 struct block_kernels {
+  using kernel = void (*)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
   /// out[k][r] = scale * key k . row r; `packed` [dims][rows] floats, or [dims / 2][rows] pairs of bf16. There are
   /// keys_of_a_tile more pointers after the last key. Their targets may be prefetched, and are not read.
-  void (*logits)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
+  kernel logits = nullptr;
   /// The same for bf16 keys and rows, with one instruction per pair; null if the processor has no such instruction.
-  void (*logits_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale,
-                      float* out) = nullptr;
+  kernel logits_bf16 = nullptr;
   /// For blocks of few rows, `packed` of `logits` is [row][dims]. The next three take quads instead, if the processor
   /// has them: a vector has four numbers of each row. This one takes [dims / 4][row][4 floats]; 4 divides dims.
-  void (*quads)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
+  kernel quads = nullptr;
   /// For bf16 keys and rows: [dims / 8][row][4 pairs]; 8 divides dims.
-  void (*quads_bf16)(void const* const* keys, int count, int dims, void const* packed, float scale,
-                     float* out) = nullptr;
+  kernel quads_bf16 = nullptr;
   /// For bf16 keys and float rows. A float is split into two bf16 numbers, whose sum has 16 bits of precision:
   /// [dims / 8][2][row][4 pairs].
-  void (*quads_split)(void const* const* keys, int count, int dims, void const* packed, float scale,
-                      float* out) = nullptr;
-  /// For f16 keys, `packed` of few rows as `logits` has it; 16 divides dims. Null without AVX-512.
-  void (*rows_f16)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out) = nullptr;
+  kernel quads_split = nullptr;
+  /// For f16 and for bf16 keys: [row][dims], where `rows_multiple` divides dims. Null where another one is as fast.
+  kernel rows_f16 = nullptr;
+  kernel rows_bf16 = nullptr;
+  int rows_multiple = 16;
   /// Converts a row of contiguous elements to floats.
   void (*widen)(codec element, std::byte const* from, int dims, float* to) = nullptr;
   /// One stretch of an online softmax. Logits become e^(logit - maximum of the row so far), `scale` becomes that

@@ -88,10 +88,7 @@ struct avx2_slots {
   /// Stores the selected ones of eight numbers, `more` of them, in `to` from place `at` on, and nothing at `end` or
   /// behind it.
   [[gnu::target(KVPOLICY_AVX2)]] static void put(__m256i some, unsigned which, int more, int at, int end, int* to) {
-    if (at + 8 <= end) return put_selected(some, which, to + at);
-    int packed[8];
-    put_selected(some, which, packed);
-    std::copy_n(packed, more, to + at);
+    put_selected(some, which, more, at + 8 <= end, to + at);
   }
 
   [[gnu::target(KVPOLICY_AVX2)]] static void split(unsigned char const* marks, int count, int gone, int const* slot,
