@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <kvpolicy/core/codec.hpp>
+#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/row_blocks.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
@@ -53,7 +54,9 @@ struct avx2_few_rows {
         next.fetch();
         next.fetch();
       }
-      __m256 const of[] = {eight(key[0] + d * width), eight(key[1] + d * width), eight(key[2] + d * width)};
+      __m256 const of[] = {avx2_element_rows::eight<Element>(key[0] + d * width),
+                           avx2_element_rows::eight<Element>(key[1] + d * width),
+                           avx2_element_rows::eight<Element>(key[2] + d * width)};
       __m256 row{};
       ((row = I % keys_of_a_step == 0 ? _mm256_loadu_ps(rows + I / keys_of_a_step * dims + d) : row,
         acc[I] = _mm256_fmadd_ps(of[I % keys_of_a_step], row, acc[I])),
@@ -61,16 +64,6 @@ struct avx2_few_rows {
     }
     for (int k = 0; k < keys_of_a_step; ++k) {
       sums[k] = across(acc[k], acc[k + keys_of_a_step], acc[k + 2 * keys_of_a_step], acc[k + 3 * keys_of_a_step]);
-    }
-  }
-
-  [[gnu::target(KVPOLICY_AVX2), gnu::always_inline]] static inline __m256 eight(std::byte const* from) {
-    if constexpr (Element == codec::f32) {
-      return _mm256_loadu_ps(reinterpret_cast<float const*>(from));
-    } else {
-      __m128i const raw = _mm_loadu_si128(reinterpret_cast<__m128i const*>(from));
-      if constexpr (Element == codec::f16) return _mm256_cvtph_ps(raw);
-      return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
     }
   }
 
