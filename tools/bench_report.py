@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import bench_verbs
+import compile_times
 
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTS = {"0": "f32", "1": "f16", "2": "bf16"}
@@ -117,6 +118,10 @@ def measure(programs: Path, python: str, to: Path, verbs: bench_verbs.Table, onl
             print("bench_report: examples/serving", flush=True)
             ran = subprocess.run([programs / "serving", "--json"], capture_output=True, text=True, check=True)
             (to / "serving.json").write_text(ran.stdout)
+        if i == 0:
+            print("bench_report: compile times", flush=True)
+            times = compile_times.measure(os.environ.get("CXX", "g++"), 3, compile_times.BEFORE)
+            (to / "compile_times.json").write_text(json.dumps(times))
         run_program(programs / "bench_ops_top_k", "^top_k/lanes:288/entries:32768/one_in:4/threads:./like:0/",
                     to / f"top_k_288.{i}.json", "--benchmark_min_time=0.3")
         if python:
@@ -232,9 +237,9 @@ def mass_rows(of: Results) -> list[Row]:
 
 def torch_rows(ours: list[Results], theirs: list[dict], why_not: str) -> list[Row]:
     made = []
-    for code in ("0", "2"):
+    for code, must in (("0", 10), ("2", 12)):
         row = Row(f"SnapKV decide + apply, one layer, 8 lanes × 32k, W 32, {ELEMENTS[code]}, against eager PyTorch",
-                  10, 20, False)
+                  must, 20, False)
         ratios, pairs = [], []
         for mine, peer in zip(ours, theirs):
             here = [run["decide_apply_ms"] for _, run in mine.matching(rf"report/snapkv/element:{code}/threads:\d")]
@@ -326,6 +331,19 @@ def serving_row(found: list[dict]) -> Row:
     row.beside = ", ".join(f"{name} {number(value)}" for name, value in served) + "; " + ", ".join(
         f"{one['policy']} recalls {one['right']} of {one['asked']}" for one in found)
     return row
+
+
+def compile_rows(found: dict[str, float]) -> list[Row]:
+    first = Row("compile time of examples/first.cpp at -O2, less its standard headers: against kvpolicy::compiled, of from headers",
+                0.55, 0.40, True)
+    umbrella = Row(f"parsing kvpolicy.hpp alone, of what it took at {compile_times.BEFORE}", 1, 0.6, True)
+    for row, there, of in ((first, "compiled", "headers"), (umbrella, "parse", "parse before")):
+        if there in found and of in found:
+            row.measured = found[there] / found[of]
+            row.beside = f"{found[there]:.2f} s of {found[of]:.2f} s"
+        else:
+            row.why_not = f"there is no commit {compile_times.BEFORE} here" if found else "not measured"
+    return [first, umbrella]
 
 
 def verb_rows(verbs: bench_verbs.Table, of: Results) -> list[Row]:
@@ -539,8 +557,9 @@ def main() -> int:
 
     rows = top_k_rows(results) + mass_rows(results) + torch_rows(ours, theirs, why_not)
     rows += [gather_row(results)] + thread_rows(results) + [scratch_row(results)] + slot_rows(results)
-    served = to / "serving.json"
+    served, compiles = to / "serving.json", to / "compile_times.json"
     rows.append(serving_row(json.loads(served.read_text()) if served.exists() else []))
+    rows += compile_rows(json.loads(compiles.read_text()) if compiles.exists() else {})
     print(about(results, asked, theirs))
     more = verb_rows(verbs, of_verbs)
     status = told(rows, more, [results, *ours, of_verbs], verbs)

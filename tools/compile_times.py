@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+BEFORE = "3dca91d"  # what parsing the umbrella header is compared with
 UMBRELLA = "#include <kvpolicy/kvpolicy.hpp>\n"
 
 
@@ -48,23 +49,18 @@ def headers_of(commit, folder):
     return True
 
 
-def main():
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--compiler", default="g++")
-    arguments.add_argument("--runs", type=int, default=5)
-    arguments.add_argument("--before", default="3dca91d")
-    given = arguments.parse_args()
-
+def measure(compiler, runs, before):
+    """User seconds: `headers` and `compiled` of the first program, less `empty`; `parse`, `parse compiled`, and, if the
+    history has the commit, `parse before`."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         first = ROOT / "examples" / "first.cpp"
-        text = first.read_text(encoding="utf-8")
-        standard = re.findall(r"^#include <\w+>$", text, re.MULTILINE)
+        standard = re.findall(r"^#include <\w+>$", first.read_text(encoding="utf-8"), re.MULTILINE)
         empty, umbrella = scratch / "empty.cpp", scratch / "umbrella.cpp"
         empty.write_text("\n".join(standard) + "\nint main() {}\n", encoding="utf-8")
         umbrella.write_text(UMBRELLA, encoding="utf-8")
 
-        compiler = [given.compiler, "-std=c++20"]
+        compiler = [compiler, "-std=c++20"]
         here, compiled = ["-I", ROOT / "include"], ["-D", "KVPOLICY_COMPILED"]
         objects = [*compiler, "-O2", "-c", "-o", scratch / "out.o"]
         parses = [*compiler, "-fsyntax-only", umbrella]
@@ -75,18 +71,28 @@ def main():
             "parse": [*parses, *here],
             "parse compiled": [*parses, *here, *compiled],
         }
-        has_before = headers_of(given.before, scratch / "before")
-        if has_before:
+        if headers_of(before, scratch / "before"):
             commands["parse before"] = [*parses, "-I", scratch / "before" / "include"]
         least(commands, 1)  # reads every file once
-        times = least(commands, given.runs)
+        times = least(commands, runs)
+    for name in ("headers", "compiled"):
+        times[name] -= times["empty"]
+    return times
 
-    own = {name: times[name] - times["empty"] for name in ("headers", "compiled")}
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--compiler", default="g++")
+    arguments.add_argument("--runs", type=int, default=5)
+    arguments.add_argument("--before", default=BEFORE)
+    given = arguments.parse_args()
+
+    times = measure(given.compiler, given.runs, given.before)
     print(f"{given.compiler}, user seconds, the least of {given.runs} runs")
-    print(f"first program at -O2, less {times['empty']:.2f} s of its standard headers: {own['headers']:.2f} from headers, "
-          f"{own['compiled']:.2f} against kvpolicy::compiled: {own['compiled'] / own['headers']:.2f} of it")
+    print(f"first program at -O2, less {times['empty']:.2f} s of its standard headers: {times['headers']:.2f} from headers, "
+          f"{times['compiled']:.2f} against kvpolicy::compiled: {times['compiled'] / times['headers']:.2f} of it")
     print(f"umbrella alone: {times['parse']:.2f}, with KVPOLICY_COMPILED {times['parse compiled']:.2f}")
-    if has_before:
+    if "parse before" in times:
         ratios = [times[name] / times["parse before"] for name in ("parse", "parse compiled")]
         print(f"umbrella alone at {given.before}: {times['parse before']:.2f}; {ratios[0]:.2f} of it now, "
               f"{ratios[1]:.2f} with KVPOLICY_COMPILED")

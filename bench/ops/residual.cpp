@@ -125,7 +125,8 @@ BENCHMARK(record_key_sums)
 void residual(benchmark::State& state) {
   turned on(static_cast<int>(state.range(0)), entries, kv::codec::bf16);
   bench::drawn_head const head(dims);
-  std::vector<float> scratch(static_cast<std::size_t>(kv::ops::residual_t::scratch_floats(head.view(), entries)));
+  kv::host_executor::buffer<float> scratch(
+      on.exec, static_cast<std::size_t>(kv::ops::residual_t::scratch_floats(head.view(), entries)));
   bench::noise from(3);
   for (float& each : on.features) each = from.uniform();
   std::vector<float> const before = on.features;

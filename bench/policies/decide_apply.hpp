@@ -88,16 +88,16 @@ class run_of {
   kv::plan<kv::host_executor> plan_;
 };
 
-/// Times decide + apply (0) and decide alone (1). The cache is restored before each.
-template <class Run>
-rounds decide_and_apply(benchmark::State& state, Run& run) {
+/// Times decide + apply (0), decide alone (1), and the further operations. The cache is restored before each.
+template <class Run, class... More>
+rounds decide_and_apply(benchmark::State& state, Run& run, More const&... more) {
   return in_turn_after(
       state, [&] { run.reset(); },
       [&] {
         run.decide();
         run.apply();
       },
-      [&] { run.decide(); });
+      [&] { run.decide(); }, more...);
 }
 
 /// Times decide + apply for all 288 lanes of a model, of which a quarter of the entries is kept. Axes: entries,

@@ -39,10 +39,14 @@ void report_snapkv(benchmark::State& state) {
   bench::run_of run(bench::one_layer, report_entries, element, like_kvpress(report_entries / 4),
                     {.rows = window, .reads_keys = true}, threads);
   if (!run.is_right(report_entries / 4, expected)) return state.SkipWithError("wrong result");
-  auto const taken = bench::decide_and_apply(state, run);
+  auto const peak = bench::floors::peak_of(run.exec().simd_level(), element);
+  double const products = double{window} * bench::one_layer.query_heads * report_entries * bench::one_layer.head_dim;
+  auto const taken =
+      bench::decide_and_apply(state, run, [&] { bench::floors::peak_pass(run.exec(), peak, 2 * products); });
   state.SetLabel(kv::name_of(element));
   state.counters["decide_apply_ms"] = 1e3 * taken.seconds(0);
   state.counters["decide_ms"] = 1e3 * taken.seconds(1);
+  state.counters["share"] = taken.ratio(2, 1);
 }
 BENCHMARK(report_snapkv)
     ->Name("report/snapkv")

@@ -101,6 +101,15 @@ class Verdicts(unittest.TestCase):
         rule = {"counter": "over", "must": 1.3, "goal": 1.15, "low": True}
         self.assertEqual(self.verdict(found, **rule), "missed")
 
+    def test_compile_times(self):
+        times = {"headers": 8.0, "compiled": 3.0, "parse": 3.0, "parse before": 2.5}
+        first, umbrella = bench_report.compile_rows(times)
+        self.assertEqual((first.measured, first.verdict()), (0.375, "met, goal met"))
+        self.assertEqual((umbrella.measured, umbrella.verdict()), (1.2, "missed"))
+        del times["parse before"]
+        self.assertTrue(bench_report.compile_rows(times)[1].verdict().startswith("n/a: there is no commit"))
+        self.assertEqual([row.verdict() for row in bench_report.compile_rows({})], ["n/a: not measured"] * 2)
+
     def test_unknown_fields_are_refused(self):
         with self.assertRaises(SystemExit):
             table({**FOLD, "muts": 1})

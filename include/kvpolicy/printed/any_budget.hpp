@@ -91,13 +91,12 @@ struct budget_numbers {
     return made;
   }
 
-  friend bool operator==(budget_numbers const& a, budget_numbers const& b) {
-    auto const all = [](budget_numbers const& one) {
-      return std::tie(one.of, one.tokens, one.drop, one.bytes, one.shared_by, one.says_lane, one.floor_part,
-                      one.floor_tokens, one.round, one.by, one.shares, one.table, one.in_table.data, one.weights.data,
-                      one.least, one.cap);
-    };
-    return all(a) == all(b);
+  friend bool operator==(budget_numbers const& a, budget_numbers const& b) {  // a comparison of tuples compiles slowly
+    return a.of == b.of && a.tokens == b.tokens && a.drop == b.drop && a.bytes == b.bytes &&
+           a.shared_by == b.shared_by && a.says_lane == b.says_lane && a.floor_part == b.floor_part &&
+           a.floor_tokens == b.floor_tokens && a.round == b.round && a.by == b.by && a.shares == b.shares &&
+           a.table == b.table && a.in_table.data == b.in_table.data && a.weights.data == b.weights.data &&
+           a.least == b.least && a.cap == b.cap;
   }
 };
 static_assert(budget<budget_numbers>);

@@ -112,7 +112,7 @@ class host_executor {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
 
-  /// A worker's scratch memory, aligned for every arithmetic type.
+  /// A worker's scratch memory. It begins with a cache line.
   [[nodiscard]] std::span<std::byte> scratch(int worker) { return scratch_[static_cast<std::size_t>(worker)]; }
 
   /// Calls work(index, worker) for every index below `count`, in any order, on all threads.
@@ -143,14 +143,21 @@ class host_executor {
 
  private:
   isa simd_level_ = isa::portable;
-  std::vector<std::vector<std::byte>> scratch_;
+  std::vector<std::vector<std::byte, detail::line_allocator<std::byte>>> scratch_;
   detail::worker_threads workers_;  ///< last member, so that the threads are destroyed first
 };
 static_assert(executor<host_executor>);
 
 namespace detail {
 
-/// Allocates pieces of a worker's scratch, one after another.
+/// Bytes that `scratch_arena::take<T>(count)` uses up: whole cache lines.
+template <class T>
+[[nodiscard]] constexpr std::size_t scratch_of(std::size_t count) {
+  return (count * sizeof(T) + 63) / 64 * 64;
+}
+
+/// Allocates pieces of a worker's scratch, one after another. Each begins with a cache line, because a vector that lies
+/// in two lines is read twice.
 ///
 /// - throws: `invalid_argument` if less scratch is left than is asked for. It never touches memory behind the scratch.
 class scratch_arena {
@@ -159,7 +166,7 @@ class scratch_arena {
 
   template <class T>
   [[nodiscard]] T* take(std::size_t count) {
-    std::size_t const bytes = (count * sizeof(T) + 15) / 16 * 16;
+    std::size_t const bytes = scratch_of<T>(count);
     expects(bytes <= memory_.size(), "scratch", "bytes", memory_.size(), [&] {
       return "a verb needs " + std::to_string(bytes) +
              ": the scorer, recorder or applier that runs it names it (using " +
@@ -173,12 +180,6 @@ class scratch_arena {
  private:
   std::span<std::byte> memory_;
 };
-
-/// Bytes that `take<T>(count)` uses up.
-template <class T>
-[[nodiscard]] constexpr std::size_t scratch_of(std::size_t count) {
-  return (count * sizeof(T) + 15) / 16 * 16;
-}
 
 }  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

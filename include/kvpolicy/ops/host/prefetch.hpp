@@ -17,9 +17,10 @@ inline constexpr int floats_of_a_line = 16;
   __asm__ __volatile__("" ::: "memory");
 }
 
-/// Prefetches while a step of keys is multiplied: the next keys, in the order of memory, and the lines to which
-/// products will be written. A few lines are fetched with every line of a key, because fetching all at once would
-/// stall.
+/// Prefetches while a step of keys is multiplied: the keys of the next step, those of the step after it into the
+/// second-level cache, which supports more outstanding misses, and the lines to which products will be written. Keys
+/// are fetched in the order of memory. A few lines are fetched with every line of a key, because fetching all at once
+/// would stall.
 template <int Step>
 class step_ahead {
  public:
@@ -34,6 +35,7 @@ class step_ahead {
     --rounds_;
     for (int i = 0; i < Step; ++i) {
       __builtin_prefetch(static_cast<std::byte const*>(*key_) + at_);
+      __builtin_prefetch(static_cast<std::byte const*>(key_[Step]) + at_, 0, 2);
       at_ += line;
       key_ += at_ >= bytes_ ? 1 : 0;
       at_ = at_ >= bytes_ ? 0 : at_;

@@ -120,8 +120,13 @@ struct residual_bodies {
     for (int e = 0; e < count; ++e) {
       float* const row = values + e * block;
       std::fill(row + there, row + block, -std::numeric_limits<float>::infinity());
-      float now = row_max[e];
-      for (int i = 0; i < there; ++i) now = row[i] > now ? row[i] : now;
+      floats largest = floats{} + row_max[e];
+      for (int i = 0; i < block; i += Width) {
+        floats value;
+        get(value, row + i);
+        largest = value > largest ? value : largest;
+      }
+      float const now = block_bodies<Width, block>::across(largest, true);
       floats total{};
       for (int i = 0; i < block; i += Width) {
         floats value;
