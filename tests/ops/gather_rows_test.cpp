@@ -91,6 +91,17 @@ void move_expected(mock_cache& cache, mock_cache::snapshot& to, mock_cache::snap
   }
 }
 
+/// All entries but some that follow one another, as StreamingLLM keeps them.
+std::vector<int> all_but_a_run(mock_cache& cache, int entries) {
+  int const begin = cache.random().below(entries + 1);
+  int const end = begin + cache.random().below(entries - begin + 1);
+  std::vector<int> kept;
+  for (int e = 0; e < entries; ++e) {
+    if (e < begin || e >= end) kept.push_back(e);
+  }
+  return kept;
+}
+
 }  // namespace
 
 TEST_SUITE("ops/gather_rows") {
@@ -106,6 +117,7 @@ TEST_SUITE("ops/gather_rows") {
           fill(cache, true);
           int const begin = decides == kv::granularity::token ? 0 : *rc::gen::inRange(0, shape.model.layers);
           auto const lanes = cache.lanes().layers_only(begin, shape.model.layers);
+          bool const drops_a_run = *rc::gen::arbitrary<bool>();
           std::vector<std::vector<int>> kept;
           for (int segment = 0; segment < kv::segments(lanes, decides); ++segment) {
             int committed = shape.bound;  // lanes that decide together hold equally many; here they share the smallest
@@ -113,7 +125,8 @@ TEST_SUITE("ops/gather_rows") {
               if (kv::segment_of(lanes, decides, i) == segment)
                 committed = std::min(committed, cache.committed(lanes.at(i)));
             }
-            kept.push_back(cache.random().subset(committed, cache.random().below(committed + 1)));
+            kept.push_back(drops_a_run ? all_but_a_run(cache, committed)
+                                       : cache.random().subset(committed, cache.random().below(committed + 1)));
           }
           written_keep const keep(lanes, decides, kept);
           owned_column moved(cache, {"moved", kv::per::lane_entry, kv::on_move::permute, 4});

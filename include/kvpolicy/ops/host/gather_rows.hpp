@@ -36,6 +36,10 @@ struct lane_moves {
     while (i < count() && source(i) == i) ++i;
     return i;
   }
+  /// True if the entries from the i-th on come from consecutive places. Sources ascend, so the ends tell.
+  [[nodiscard]] bool are_consecutive(int i) const {
+    return i < count() && source(count() - 1) - source(i) == count() - 1 - i;
+  }
 };
 
 #if !defined(KVPOLICY_COMPILED)
@@ -121,6 +125,11 @@ inline void move_rows(isa simd_level, plane const& rows, locator const& where, l
   };
   if (where.kind == locating::identity && rows.bases.data == nullptr) {
     std::byte* const first = rows.row(this_lane.layer, {where.unit_of(this_lane.sequence), 0}, this_lane.head);
+    if (rows.contiguous() && rows.token == rows.dims * bytes_of(rows.element) && moves.are_consecutive(which.begin)) {
+      std::memmove(first + which.begin * rows.token, first + moves.source(which.begin) * rows.token,
+                   static_cast<std::size_t>((which.end - which.begin) * rows.token));
+      return;
+    }
     move([first, token = rows.token](int ordinal) { return first + ordinal * token; });
   } else {
     move([&](int ordinal) { return rows.row(this_lane.layer, where.at(this_lane, ordinal), this_lane.head); });
@@ -148,8 +157,8 @@ inline void move_bytes(std::byte* row, std::size_t width, lane_moves const& move
 template <class Number>
 void move_numbers(std::byte* row, lane_moves const& moves) {
   Number number;
-  int const kept = static_cast<int>(moves.kept.size());
   int i = moves.first();
+  int const kept = moves.are_consecutive(i) ? i : static_cast<int>(moves.kept.size());
   constexpr int ahead = 128;
   auto const source = [&](int e) {
     return row + static_cast<std::size_t>(moves.kept[static_cast<std::size_t>(e)]) * sizeof number;
