@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "../defaults.hpp"
+#include "../measure.hpp"
 
 namespace {
 
