@@ -27,6 +27,7 @@ class step_ahead {
   [[gnu::always_inline]] inline step_ahead(void const* const* keys, int bytes, float const* out, int floats)
       : key_(keys + Step), bytes_(bytes), rounds_((bytes + line - 1) / line), out_(out), end_(out + floats) {
     each_ = (floats + rounds_ - 1) / rounds_;
+    if (key_[0] == key_[1]) rounds_ = 0;  // the rows of a tile are all that there is, and are in the cache
   }
 
   /// Is called once per line of the keys. Later passes over the same keys have nothing left to fetch.
