@@ -6,10 +6,11 @@
 
 Runs the benchmarks named `report/...`, in which everything that is compared runs in turn, and tools/bench_peers.py in turn with
 bench_policies_snapkv; all of it three times, because where a process's pages come to lie moves its figures, and the median counts.
-Then every verb and every applier against a floor of its own, as tools/bench_rows.json lists them. `--from DIR` takes the JSON of an
-earlier run instead. The last line is `N met, N missed, N n/a`, of the must column; rows that this machine cannot answer are n/a, with
-the reason. Rows below their must for which bench_rows.json argues are counted apart. Exit status 1 if a program failed, a result was
-wrong, a verb or applier has no row, or nothing was measured.
+Then every verb and every applier against a floor of its own, as tools/bench_rows.json lists them, and once what headers cost a
+compiler (tools/compile_times.py). `--from DIR` takes the JSON of an earlier run instead. The last line is `N met, N missed, N n/a`,
+of the must column; rows that this machine cannot answer are n/a, with the reason. Rows below their must for which bench_rows.json
+argues are counted apart. Exit status 1 if a program failed, a result was wrong, a verb or applier has no row, or nothing was
+measured.
 """
 import argparse
 import json

@@ -116,7 +116,8 @@ void move_rows(isa simd_level, plane const& rows, ordinal_range which, From cons
   if (streams) line_copy::finish();
 }
 
-/// Moves the rows of a lane in one plane according to its kept entries.
+/// Moves the rows of a lane in one plane according to its kept entries. Rows without gaps between them that all move by
+/// the same number of places are moved at once.
 inline void move_rows(isa simd_level, plane const& rows, locator const& where, lane this_lane,
                       lane_moves const& moves) {
   ordinal_range const which{moves.first(), moves.count()};
