@@ -11,7 +11,7 @@ struct squared {
   using wraps = Score;
   using needs = typename Score::needs;
   static constexpr auto name = "squared";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return kvpolicy::make_fields(); }
   static constexpr auto decides = kvpolicy::decides_inside<Score>;
 
   struct square {

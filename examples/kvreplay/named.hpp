@@ -40,8 +40,8 @@ struct wg_kv_fields {
   int page = 16;
   static constexpr auto name = "wg_kv";
   static constexpr auto fields() {
-    return std::tuple{kv::field{"window", &wg_kv_fields::window}, kv::field{"threshold", &wg_kv_fields::threshold},
-                      kv::field{"strict", &wg_kv_fields::strict}, kv::field{"page", &wg_kv_fields::page}};
+    return kv::make_fields(kv::field{"window", &wg_kv_fields::window}, kv::field{"threshold", &wg_kv_fields::threshold},
+                           kv::field{"strict", &wg_kv_fields::strict}, kv::field{"page", &wg_kv_fields::page});
   }
   void check() const {
     check_window(window);
@@ -60,9 +60,9 @@ struct kvzap_fields {
   bool strict = false;
   static constexpr auto name = "kvzap";
   static constexpr auto fields() {
-    return std::tuple{kv::field{"name", &kvzap_fields::of}, kv::field{"window", &kvzap_fields::window},
-                      kv::field{"sinks", &kvzap_fields::sinks}, kv::field{"threshold", &kvzap_fields::threshold},
-                      kv::field{"strict", &kvzap_fields::strict}};
+    return kv::make_fields(kv::field{"name", &kvzap_fields::of}, kv::field{"window", &kvzap_fields::window},
+                           kv::field{"sinks", &kvzap_fields::sinks}, kv::field{"threshold", &kvzap_fields::threshold},
+                           kv::field{"strict", &kvzap_fields::strict});
   }
   void check() const {
     check_window(window);
@@ -97,8 +97,8 @@ struct local_attention_fields {
   int sinks = kv::policies::local_attention_options{}.sinks;
   static constexpr auto name = "local_attention";
   static constexpr auto fields() {
-    return std::tuple{kv::field{"window", &local_attention_fields::window},
-                      kv::field{"sinks", &local_attention_fields::sinks}};
+    return kv::make_fields(kv::field{"window", &local_attention_fields::window},
+                           kv::field{"sinks", &local_attention_fields::sinks});
   }
   void check() const {
     check_window(window);
@@ -112,9 +112,9 @@ struct duo_attention_fields {
   file_name retrieval;
   static constexpr auto name = "duo_attention";
   static constexpr auto fields() {
-    return std::tuple{kv::field{"window", &duo_attention_fields::window},
-                      kv::field{"sinks", &duo_attention_fields::sinks},
-                      kv::field{"retrieval", &duo_attention_fields::retrieval}};
+    return kv::make_fields(kv::field{"window", &duo_attention_fields::window},
+                           kv::field{"sinks", &duo_attention_fields::sinks},
+                           kv::field{"retrieval", &duo_attention_fields::retrieval});
   }
   void check() const {
     check_window(window);
@@ -134,8 +134,9 @@ struct quest_fields {
   kv::reduction group = kv::policies::quest_options{}.score.group;
   static constexpr auto name = "quest";
   static constexpr auto fields() {
-    return std::tuple{kv::field{"page", &quest_fields::page}, kv::field{"dense_layers", &quest_fields::dense_layers},
-                      kv::field{"group", &quest_fields::group}};
+    return kv::make_fields(kv::field{"page", &quest_fields::page},
+                           kv::field{"dense_layers", &quest_fields::dense_layers},
+                           kv::field{"group", &quest_fields::group});
   }
   void check() const {
     check_page(page);
@@ -151,8 +152,8 @@ struct page_gates_fields {
   int dense_layers = 0;
   static constexpr auto name = "page_gates";
   static constexpr auto fields() {
-    return std::tuple{kv::field{"name", &page_gates_fields::gates}, kv::field{"page", &page_gates_fields::page},
-                      kv::field{"dense_layers", &page_gates_fields::dense_layers}};
+    return kv::make_fields(kv::field{"name", &page_gates_fields::gates}, kv::field{"page", &page_gates_fields::page},
+                           kv::field{"dense_layers", &page_gates_fields::dense_layers});
   }
   void check() const {
     check_page(page);

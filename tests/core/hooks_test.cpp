@@ -77,7 +77,7 @@ struct wider_sinks : kv::sinks {
   int more = 2;
   static constexpr auto name = "wider_sinks";
   static constexpr auto fields() {
-    return std::tuple{kv::field{"", &wider_sinks::tokens}, kv::field{"more", &wider_sinks::more}};
+    return kv::make_fields(kv::field{"", &wider_sinks::tokens}, kv::field{"more", &wider_sinks::more});
   }
   bool operator()(kv::entry at) const { return at.position < tokens + more; }
   friend bool operator==(wider_sinks const&, wider_sinks const&) = default;

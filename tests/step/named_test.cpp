@@ -127,7 +127,7 @@ struct undeclared : kv::record_attention_mass {
 };
 struct undeclared_h2o : kv::h2o {
   static constexpr auto name = "undeclared_h2o";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return kv::make_fields(); }
   [[nodiscard]] constexpr auto recorders() const { return std::tuple{undeclared{}}; }
   [[maybe_unused]] friend bool operator==(undeclared_h2o const&, undeclared_h2o const&) = default;
 };

@@ -33,9 +33,9 @@ FOLD = {"verb": "fold", "program": "ops_fold", "runs": r"fold/threads:[12]"}
 
 class Names(unittest.TestCase):
     def headers(self, folder: Path, verbs: str, appliers: str) -> Path:
-        for name, text in (("ops", verbs), ("layout", appliers)):
-            (folder / "include/kvpolicy" / name).mkdir(parents=True)
-            (folder / "include/kvpolicy" / name / "a.hpp").write_text(text)
+        for name, text in (("include/kvpolicy/ops/a.hpp", verbs), (bench_verbs.PARTS, appliers)):
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).write_text(text)
         return folder
 
     def test_every_verb_and_applier_of_the_headers_has_a_row(self):

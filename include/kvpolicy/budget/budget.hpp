@@ -96,7 +96,7 @@ KVPOLICY_HD constexpr int greater_floor(int part, int tokens) { return part > to
 struct per_lane {
   int tokens = 1024;
   static constexpr auto name = "budget";
-  static constexpr auto fields() { return std::tuple{field{"", &per_lane::tokens}}; }
+  static constexpr auto fields() { return make_fields(field{"", &per_lane::tokens}); }
   void check(char const* call) const { detail::check_tokens(call, tokens); }
   KVPOLICY_HD constexpr int operator()(lane, int) const { return tokens; }
   friend bool operator==(per_lane const&, per_lane const&) = default;
@@ -188,7 +188,7 @@ struct drop_ratio {
 struct lowest_part {
   double drop = 0.1;
   static constexpr auto name = "lowest";
-  static constexpr auto fields() { return std::tuple{field{"", &lowest_part::drop}}; }
+  static constexpr auto fields() { return make_fields(field{"", &lowest_part::drop}); }
   void check(char const* call) const {
     expects(drop >= 0 && drop <= 1, call, "lowest.drop", drop, "a part is dropped, 0 to 1");
   }
@@ -219,7 +219,7 @@ struct in_bytes {
 /// No limit: nothing is ever dropped.
 struct unlimited {
   static constexpr auto name = "unlimited";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   KVPOLICY_HD constexpr int operator()(lane, int) const { return 0x7FFFFFFF; }
   friend bool operator==(unlimited const&, unlimited const&) = default;
 };

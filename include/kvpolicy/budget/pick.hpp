@@ -12,7 +12,7 @@ namespace KVPOLICY_NAMESPACE {
 /// Keeps the entries with the highest scores, up to the budget.
 struct top {
   static constexpr auto name = "top";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   friend bool operator==(top const&, top const&) = default;
 };
 
@@ -21,7 +21,7 @@ struct top {
 /// decision out.
 struct lowest_one {
   static constexpr auto name = "lowest_one";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   friend bool operator==(lowest_one const&, lowest_one const&) = default;
 };
 
@@ -33,8 +33,8 @@ struct at_least {
   bool unbounded = false;  ///< true: `least` may be outside 0 to 1, the range of gates
   static constexpr auto name = "at_least";
   static constexpr auto fields() {
-    return std::tuple{field{"least", &at_least::least}, field{"strict", &at_least::strict},
-                      field{"unbounded", &at_least::unbounded}};
+    return make_fields(field{"least", &at_least::least}, field{"strict", &at_least::strict},
+                       field{"unbounded", &at_least::unbounded});
   }
   void check(char const* call) const {
     expects(!std::isnan(least), call, "at_least.least", least, "scores are compared with it");

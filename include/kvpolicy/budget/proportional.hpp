@@ -171,8 +171,8 @@ struct proportional {
   double cap = 3;
   static constexpr auto name = "budget";
   static constexpr auto fields() {
-    return std::tuple{field{"", &proportional::tokens}, field{"least", &proportional::least},
-                      field{"cap", &proportional::cap}};
+    return make_fields(field{"", &proportional::tokens}, field{"least", &proportional::least},
+                       field{"cap", &proportional::cap});
   }
   void check(char const* call) const { detail::check_proportion(call, tokens, least, cap); }
 

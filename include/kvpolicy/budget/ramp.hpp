@@ -113,7 +113,6 @@ struct ramp {
   }
   friend bool operator==(ramp const&, ramp const&) = default;
 };
-static_assert(budget<ramp>);
 
 namespace detail {
 inline std::string print_ramp(layer_ramp const& of) {

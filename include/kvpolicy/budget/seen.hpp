@@ -30,7 +30,6 @@ struct seen {
   }
   friend bool operator==(seen const&, seen const&) = default;
 };
-static_assert(budget<seen> && detail::allots<seen>);
 
 [[nodiscard]] inline std::string print(seen const& limit) {
   std::string const text = print(drop_ratio{limit.drop, limit.round});

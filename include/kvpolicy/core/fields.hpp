@@ -24,6 +24,23 @@ struct field {
 template <class Owner, class Value>
 field(char const*, Value Owner::*) -> field<Owner, Value>;
 
+/// A list of fields, which `make_fields` makes. It is a closure that calls a function with them.
+template <class Call, class... Fields>
+struct field_list {
+  Call call;
+};
+
+/// Lists the fields of a type, in the order in which they print:
+///
+///     static constexpr auto fields() { return kv::make_fields(kv::field{"tokens", &sinks::tokens}); }
+///
+/// A `std::tuple` of fields serves, too, but it takes a compiler several times as long.
+template <class... Fields>
+[[nodiscard]] constexpr auto make_fields(Fields... fields) {
+  auto const call = [fields...](auto const& visit) { return visit(fields...); };
+  return field_list<decltype(call), Fields...>{call};
+}
+
 /// A type with a name and a list of fields: `static constexpr auto name`, `static constexpr auto fields()`.
 template <class T>
 concept described = requires {
@@ -52,17 +69,34 @@ std::string print_number(Number value) {
   return {text, end};
 }
 
+template <class Visit, class Call, class... Fields>
+constexpr auto apply_fields(Visit const& visit, field_list<Call, Fields...> const& all) {
+  return all.call(visit);
+}
+template <class Visit, class... Fields>
+constexpr auto apply_fields(Visit const& visit, std::tuple<Fields...> const& all) {
+  return std::apply(visit, all);
+}
+
+/// Calls visit(fields...) with the fields of a type. A type without a list has none.
+template <class T, class Visit>
+constexpr auto with_fields(Visit const& visit) {
+  if constexpr (requires { T::fields(); }) {
+    return apply_fields(visit, T::fields());
+  } else {
+    return visit();
+  }
+}
+
 template <described T>
 std::string print_described(T const& value) {
   std::string text = T::name;
   char const* separator = "(";
-  std::apply(
-      [&](auto const&... each) {
-        ((text.append(separator).append(each.name).append(*each.name != '\0' ? "=" : ""),
-          text += to_string(value.*each.member), separator = ", "),
-         ...);
-      },
-      T::fields());
+  with_fields<T>([&](auto const&... each) {
+    ((text.append(separator).append(each.name).append(*each.name != '\0' ? "=" : ""),
+      text += to_string(value.*each.member), separator = ", "),
+     ...);
+  });
   return *separator == '(' ? text : text + ")";
 }
 

@@ -184,6 +184,10 @@ template <class T, class... Owners, class... Values>
 consteval bool lists_own_fields(std::tuple<field<Owners, Values>...> const*) {
   return sizeof...(Owners) == 0 || (std::same_as<Owners, T> || ...);
 }
+template <class T, class Call, class... Owners, class... Values>
+consteval bool lists_own_fields(field_list<Call, field<Owners, Values>...> const*) {
+  return sizeof...(Owners) == 0 || (std::same_as<Owners, T> || ...);
+}
 template <class T>
 consteval bool lists_own_fields(void const*) {
   return true;
@@ -203,11 +207,19 @@ concept named_constant = requires { std::string(T::name); } && !hook::part_name:
 template <class T>
 concept has_fields = requires { T::fields(); };
 
+/// These two say of a class what `std::semiregular` and `std::equality_comparable` do, and compile faster.
+template <class T>
+concept is_value = requires { T{}; } && std::is_copy_constructible_v<T> && std::is_copy_assignable_v<T>;
+template <class T>
+concept has_equality = requires(T const& value) {
+  { value == value } -> std::convertible_to<bool>;
+};
+
 /// The laws of every part of a policy: it is a regular value with its own comparison, name and fields.
 template <class Part, class... Hooks>
 using part_hooks =
-    hooks<Part, Hooks..., law<hook::is_value, std::semiregular<Part>>,
-          law<hook::has_equality, std::equality_comparable<Part>>, law<hook::own_equality, !compares_as_base<Part>>,
+    hooks<Part, Hooks..., law<hook::is_value, is_value<Part>>, law<hook::has_equality, has_equality<Part>>,
+          law<hook::own_equality, !compares_as_base<Part>>,
           optional_hook<hook::part_name, form_of_constant<hook::part_name, Part, named_constant<Part>>()>,
           optional_hook<hook::part_fields, form_of_constant<hook::part_fields, Part, has_fields<Part>>()>,
           law<hook::fields_and_name, !has_fields<Part> || described<Part>>,

@@ -73,7 +73,7 @@ KVPOLICY_LAW(fields_and_name, "this part of a policy has `fields()`, but no `sta
 KVPOLICY_LAW(own_equality, "this type inherits `operator==`, so what it adds is not compared, but a part of a policy has its own: hold the other part as a member, and write operator==, name and fields()")
 KVPOLICY_LAW(own_fields, "this type inherits `fields()`, so what it adds is neither printed nor read, but a part of a policy has its own: hold the other part as a member, and write operator==, name and fields()")
 KVPOLICY_HOOK(part_name, "part of a policy", name, int name, "printing reads `static constexpr auto name`, a char const*")
-KVPOLICY_HOOK(part_fields, "part of a policy", fields, int fields, "printing calls `static constexpr auto fields()`, which returns a tuple of kvpolicy::field")
+KVPOLICY_HOOK(part_fields, "part of a policy", fields, int fields, "printing calls `static constexpr auto fields()`, which returns kvpolicy::make_fields of its kvpolicy::field")
 
 KVPOLICY_HOOK(scorer_needs, "scorer", needs, int needs, "a scorer says which signals it reads: `using needs = kvpolicy::needs<...>`")
 KVPOLICY_HOOK(scorer_decides, "scorer", decides, int decides, "a scorer says who decides together: `static constexpr kvpolicy::granularity decides`")

@@ -17,7 +17,7 @@ namespace KVPOLICY_NAMESPACE {
 /// - refuses rows that are both keys and values (latent attention), if they are in memory that the host can check.
 struct compact {
   static constexpr auto name = "compact";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   static constexpr applier_effects effects{.moves_rows = true, .leaves_gaps = true};
   using verbs = kvpolicy::verbs<ops::compact_rows_t>;
 
@@ -36,6 +36,5 @@ struct compact {
 
   friend bool operator==(compact const&, compact const&) = default;
 };
-static_assert(applier<compact>);
 
 }  // namespace KVPOLICY_NAMESPACE

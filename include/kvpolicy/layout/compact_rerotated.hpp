@@ -28,7 +28,7 @@ struct compact_rerotated {
   kvpolicy::rope rope{};
 
   static constexpr auto name = "compact_rerotated";
-  static constexpr auto fields() { return std::tuple{field{"", &compact_rerotated::rope}}; }
+  static constexpr auto fields() { return make_fields(field{"", &compact_rerotated::rope}); }
   static constexpr applier_effects effects{.moves_rows = true, .rotates_keys = true};
   using verbs = kvpolicy::verbs<ops::gather_rows_t, ops::rerotate_t>;
 
@@ -60,6 +60,5 @@ struct compact_rerotated {
 
   friend bool operator==(compact_rerotated const&, compact_rerotated const&) = default;
 };
-static_assert(applier<compact_rerotated>);
 
 }  // namespace KVPOLICY_NAMESPACE

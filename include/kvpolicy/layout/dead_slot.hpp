@@ -67,7 +67,6 @@ struct dead_slot {
             .released = released};
   }
 };
-static_assert(applier<dead_slot<>>);
 
 /// Makes the list and the map of one sequence agree after a prefix tree has rewritten the map. Live entries get the
 /// slots that the map now names. Dead positions stay dead, whatever slots the tree gave them; those slots belong to the

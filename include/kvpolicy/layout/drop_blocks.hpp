@@ -36,6 +36,5 @@ struct drop_blocks {
     detail::count_listed(exec, keep, part.lanes, false, stats);
   }
 };
-static_assert(applier<drop_blocks>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -41,6 +41,5 @@ struct list_rewrite {
     return {.list = list, .shared = shared, .freed = freed, .released = released};
   }
 };
-static_assert(applier<list_rewrite<>>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -46,7 +46,6 @@ struct mask {
  private:
   [[nodiscard]] constexpr list_edit<> edited() const { return {.list = list, .distinct = true}; }
 };
-static_assert(applier<mask>);
 
 /// Writes the whole mask so that exactly the units of the lanes' live entries are visible.
 /// - throws: `invalid_argument` if the mask is smaller than the pool, or shared by lanes with lists of their own.

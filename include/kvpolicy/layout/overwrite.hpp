@@ -106,6 +106,5 @@ struct overwrite {
     return fit;
   }
 };
-static_assert(applier<overwrite>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -72,7 +72,7 @@ struct rope {
 
   static constexpr auto name = "rope";
   static constexpr auto fields() {
-    return std::tuple{field{"theta", &rope::theta}, field{"style", &rope::style}, field{"dims", &rope::dims}};
+    return make_fields(field{"theta", &rope::theta}, field{"style", &rope::style}, field{"dims", &rope::dims});
   }
   friend bool operator==(rope const&, rope const&) = default;
 };

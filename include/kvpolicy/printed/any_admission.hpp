@@ -32,7 +32,6 @@ struct basic_any_admission : admission<basic_any_scorer<Executor>, any_protectio
 
 /// Such an admission for the host.
 using any_admission = basic_any_admission<host_executor>;
-static_assert(admission_policy<any_admission>);
 
 /// Any selection that a spec can describe, likewise. `make_state`, `make_plan`, `observe` and `select_pages` take it.
 template <executor Executor>
@@ -60,7 +59,6 @@ struct basic_any_selection : selection<basic_any_page_scorer<Executor>, any_budg
 
 /// Such a selection for the host.
 using any_selection = basic_any_selection<host_executor>;
-static_assert(selection_policy<any_selection>);
 
 /// Observes the entries of a window with signals that are found by name.
 ///
@@ -100,15 +98,15 @@ namespace detail {
 /// The argument of `window` and `cap` in a spec, of `dense`, and of `inherit`.
 struct count_argument {
   int tokens = 0;
-  static constexpr auto fields() { return std::tuple{field{"tokens", &count_argument::tokens}}; }
+  static constexpr auto fields() { return make_fields(field{"tokens", &count_argument::tokens}); }
 };
 struct layers_argument {
   int layers = 0;
-  static constexpr auto fields() { return std::tuple{field{"layers", &layers_argument::layers}}; }
+  static constexpr auto fields() { return make_fields(field{"layers", &layers_argument::layers}); }
 };
 struct inherit_argument {
   int layers = 1;
-  static constexpr auto fields() { return std::tuple{field{"layers", &inherit_argument::layers}}; }
+  static constexpr auto fields() { return make_fields(field{"layers", &inherit_argument::layers}); }
   void check(char const* call) const { check_inherit(call, layers); }
 };
 

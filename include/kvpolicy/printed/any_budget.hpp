@@ -99,7 +99,6 @@ struct budget_numbers {
            a.least == b.least && a.cap == b.cap;
   }
 };
-static_assert(budget<budget_numbers>);
 
 }  // namespace detail
 
@@ -188,7 +187,6 @@ struct any_budget : detail::budget_numbers {
     return static_cast<budget_numbers const&>(a) == static_cast<budget_numbers const&>(b) && a.own == b.own;
   }
 };
-static_assert(budget<any_budget>);
 
 namespace detail {
 /// True for a budget that lanes may share: one with a number that is the same for all lanes.

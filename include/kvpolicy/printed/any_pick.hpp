@@ -100,7 +100,6 @@ struct any_trigger : private detail::trigger_numbers {
     return a.what == b.what && a.entries == b.entries && a.own == b.own;
   }
 };
-static_assert(trigger<any_trigger>);
 
 [[nodiscard]] inline std::string print(any_trigger const& of) {
   if (of.what == any_trigger::kind::own) return of.own.spell();

@@ -68,7 +68,6 @@ class basic_any_policy
 
 /// Such a policy for the host.
 using any_policy = basic_any_policy<host_executor>;
-static_assert(entry_decision<any_policy>);
 
 /// Observes a step with signals that are found by name.
 ///

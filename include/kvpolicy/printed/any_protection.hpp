@@ -141,7 +141,6 @@ struct any_protection {
            a.token_class.data == b.token_class.data && a.own == b.own;
   }
 };
-static_assert(protection<any_protection>);
 
 [[nodiscard]] inline std::string print(any_protection const& all) {
   std::string text;

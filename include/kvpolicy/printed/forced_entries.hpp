@@ -46,7 +46,6 @@ struct forced_ends {
            a.share == b.share && a.prompt_end.data == b.prompt_end.data;
   }
 };
-static_assert(protection<forced_ends> && has_candidates<forced_ends>);
 
 /// A protection of a program's own, as bytes and a function that knows them.
 template <bool Host>

@@ -22,19 +22,13 @@ struct budget_arguments {
   int least = 32;
   double cap = 3;
   static constexpr auto fields() {
-    return std::tuple{field{"tokens", &budget_arguments::tokens},
-                      field{"ratio", &budget_arguments::drop},
-                      field{"bytes", &budget_arguments::bytes},
-                      field{"scope", &budget_arguments::scope},
-                      field{"floor", &budget_arguments::floor},
-                      field{"rounding", &budget_arguments::round},
-                      field{"by", &budget_arguments::by},
-                      field{"beta", &budget_arguments::beta},
-                      field{"rule", &budget_arguments::rule},
-                      field{"table", &budget_arguments::table},
-                      field{"floor_tokens", &budget_arguments::floor_tokens},
-                      field{"least", &budget_arguments::least},
-                      field{"cap", &budget_arguments::cap}};
+    return make_fields(field{"tokens", &budget_arguments::tokens}, field{"ratio", &budget_arguments::drop},
+                       field{"bytes", &budget_arguments::bytes}, field{"scope", &budget_arguments::scope},
+                       field{"floor", &budget_arguments::floor}, field{"rounding", &budget_arguments::round},
+                       field{"by", &budget_arguments::by}, field{"beta", &budget_arguments::beta},
+                       field{"rule", &budget_arguments::rule}, field{"table", &budget_arguments::table},
+                       field{"floor_tokens", &budget_arguments::floor_tokens}, field{"least", &budget_arguments::least},
+                       field{"cap", &budget_arguments::cap});
   }
 };
 

@@ -26,7 +26,7 @@ namespace detail {
 /// The argument of a scorer that reads a table.
 struct table_argument {
   label table{};
-  static constexpr auto fields() { return std::tuple{field{"table", &table_argument::table}}; }
+  static constexpr auto fields() { return make_fields(field{"table", &table_argument::table}); }
 };
 
 /// The scorers, stages and tables of a registry, and how they are made from the parts of a spec.
@@ -154,18 +154,12 @@ class registered_parts {
 
   /// A stage of a spec around a scorer.
   [[nodiscard]] any_entry_scorer apply(spec_stage const& stage, any_entry_scorer const& inner) const {
-    return std::visit(
-        [&]<class Own>(Own const& own) {
-          if constexpr (std::same_as<Own, std::monostate>) {
-            for (auto const& [name, make] : stages) {
-              if (name == stage.from.name) return make(inner, stage.from);
-            }
-            return inner;
-          } else {
-            return any_entry_scorer(own.around(inner));
-          }
-        },
-        stage.own);
+    if (stage.reduces) return any_entry_scorer(stage.reduces->around(inner));
+    if (stage.puts_first) return any_entry_scorer(stage.puts_first->around(inner));
+    for (auto const& [name, make] : stages) {
+      if (name == stage.from.name) return make(inner, stage.from);
+    }
+    return inner;
   }
   /// Adds a part of a program's own.
   template <class Any, class Own, class Part>

@@ -87,7 +87,7 @@ class basic_registry {
     spec_parts joined;
     defaults.join(joined);
     for (spec_stage const& each : joined.stages) {
-      if (auto const* const own = std::get_if<reduce_lanes<full>>(&each.own)) made.info.decides = own->decides;
+      if (each.reduces) made.info.decides = each.reduces->decides;
     }
     if constexpr (requires { System::when; }) made.info.when = System::when;
     if constexpr (requires { System::prompts_only; }) made.info.prompts_only = System::prompts_only;

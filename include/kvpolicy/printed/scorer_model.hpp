@@ -104,9 +104,7 @@ std::optional<std::string> field_text_of(Score const& score, std::string_view na
     auto const look = [&](auto const& each) {
       if (each.name == name) found = to_string(score.*each.member);
     };
-    if constexpr (requires { Score::fields(); }) {
-      std::apply([&](auto const&... each) { (look(each), ...); }, Score::fields());
-    }
+    with_fields<Score>([&](auto const&... each) { (look(each), ...); });
     return found;
   }
 }

@@ -71,18 +71,9 @@ void read_argument(spec_argument const& from, std::string const& what, T& to) {
 }
 
 template <class T>
-constexpr auto fields_of() {
-  if constexpr (requires { T::fields(); }) {
-    return T::fields();
-  } else {
-    return std::tuple{};
-  }
-}
-
-template <class T>
 std::vector<std::string> field_names() {
   std::vector<std::string> names;
-  std::apply([&](auto const&... each) { (names.emplace_back(each.name), ...); }, fields_of<T>());
+  with_fields<T>([&](auto const&... each) { (names.emplace_back(each.name), ...); });
   return names;
 }
 
@@ -100,7 +91,7 @@ void set_field(T& to, std::string const& owner, spec_argument const& from, std::
     }
     ++index;
   };
-  std::apply([&](auto const&... each) { (one(each), ...); }, fields_of<T>());
+  with_fields<T>([&](auto const&... each) { (one(each), ...); });
   if (found) return;
   std::string_view const what = from.name.empty() ? from.value : from.name;
   if (index == 0) refuse_spec(from.name_column, what, owner + " has no fields");
@@ -139,7 +130,7 @@ template <class T>
     using value = std::remove_cvref_t<decltype(of.*each.member)>;
     made.push_back({each.name, detail::wanted<value>(), to_string(of.*each.member)});
   };
-  std::apply([&](auto const&... each) { (one(each), ...); }, detail::fields_of<T>());
+  detail::with_fields<T>([&](auto const&... each) { (one(each), ...); });
   return made;
 }
 

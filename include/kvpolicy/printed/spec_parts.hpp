@@ -9,15 +9,17 @@
 #include <kvpolicy/trigger/phase.hpp>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {
 
-/// A stage of a spec: the part that names it, or a stage that a system has.
+/// A stage of a spec: the part that names it, or one of the two stages that systems have.
 struct spec_stage {
   spec_part from{};
-  std::variant<std::monostate, reduce_lanes<full>, put_first<full>> own{};
+  std::optional<reduce_lanes<full>> reduces{};
+  std::optional<put_first<full>> puts_first{};
+
+  [[nodiscard]] bool is_of_system() const { return reduces.has_value() || puts_first.has_value(); }
 };
 
 /// The parts of a spec after its scorer.
@@ -43,13 +45,14 @@ struct spec_parts {
     return nullptr;
   }
   /// Adds a stage of a system, if the spec does not have it. It applies before those of the spec.
-  template <class Stage>
-  void add(Stage const& own) {
-    if (stage(Stage::name) != nullptr) return;
+  void add(spec_stage const& one) {
+    if (stage(one.from.name) != nullptr) return;
     auto at = stages.begin();
-    while (at != stages.end() && at->own.index() != 0) ++at;
-    stages.insert(at, {{Stage::name, 1, {}}, own});
+    while (at != stages.end() && at->is_of_system()) ++at;
+    stages.insert(at, one);
   }
+  void add(reduce_lanes<full> const& own) { add(spec_stage{{own.name, 1, {}}, own, {}}); }
+  void add(put_first<full> const& own) { add(spec_stage{{own.name, 1, {}}, {}, own}); }
 };
 
 namespace detail {
@@ -59,14 +62,14 @@ struct span_arguments {
   int begin = 0;
   int end = 0;
   static constexpr auto fields() {
-    return std::tuple{field{"begin", &span_arguments::begin}, field{"end", &span_arguments::end}};
+    return make_fields(field{"begin", &span_arguments::begin}, field{"end", &span_arguments::end});
   }
 };
 
 /// The argument of `when` in a spec.
 struct when_argument {
   phase at = phase::step;
-  static constexpr auto fields() { return std::tuple{field{"phase", &when_argument::at}}; }
+  static constexpr auto fields() { return make_fields(field{"phase", &when_argument::at}); }
 };
 
 inline std::vector<std::string> part_names() {

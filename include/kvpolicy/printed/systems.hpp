@@ -28,9 +28,9 @@ struct pyramid_kv {
   static constexpr auto name = "pyramid_kv";
   static constexpr bool prompts_only = true;
   static constexpr auto fields() {
-    return std::tuple{field{"window", &pyramid_kv::window}, field{"pool", &pyramid_kv::pool},
-                      field{"rows", &pyramid_kv::rows},     field{"group", &pyramid_kv::group},
-                      field{"beta", &pyramid_kv::beta},     field{"rule", &pyramid_kv::rule}};
+    return make_fields(field{"window", &pyramid_kv::window}, field{"pool", &pyramid_kv::pool},
+                       field{"rows", &pyramid_kv::rows}, field{"group", &pyramid_kv::group},
+                       field{"beta", &pyramid_kv::beta}, field{"rule", &pyramid_kv::rule});
   }
   void check(char const* call) const {
     scorer().check(call);
@@ -45,7 +45,6 @@ struct pyramid_kv {
 
   friend bool operator==(pyramid_kv const&, pyramid_kv const&) = default;
 };
-static_assert(system_of_parts<pyramid_kv>);
 
 /// NACL (Chen et al. 2024, arXiv:2408.03675): the entries that receive the most attention from the window get their
 /// places first, and a part of the places is filled at random.
@@ -58,8 +57,8 @@ struct nacl {
   static constexpr auto name = "nacl";
   static constexpr bool prompts_only = true;
   static constexpr auto fields() {
-    return std::tuple{field{"window", &nacl::window}, field{"random", &nacl::random}, field{"group", &nacl::group},
-                      field{"seed", &nacl::seed}};
+    return make_fields(field{"window", &nacl::window}, field{"random", &nacl::random}, field{"group", &nacl::group},
+                       field{"seed", &nacl::seed});
   }
   void check(char const* call) const {
     scorer().check(call);
@@ -70,7 +69,6 @@ struct nacl {
 
   friend bool operator==(nacl const&, nacl const&) = default;
 };
-static_assert(system_of_parts<nacl>);
 
 /// SirLLM (Yao et al. 2024, arXiv:2405.12528): the most surprising tokens get their places first, the newest ones fill
 /// the rest, and surprise decays from turn to turn. The engine gives each token's surprise, and all lanes keep the same
@@ -85,8 +83,8 @@ struct sir_llm {
   static constexpr auto name = "sir_llm";
   static constexpr phase when = phase::turn;
   static constexpr auto fields() {
-    return std::tuple{field{"name", &sir_llm::of}, field{"sinks", &sir_llm::sinks}, field{"entropy", &sir_llm::entropy},
-                      field{"decay", &sir_llm::decay}};
+    return make_fields(field{"name", &sir_llm::of}, field{"sinks", &sir_llm::sinks},
+                       field{"entropy", &sir_llm::entropy}, field{"decay", &sir_llm::decay});
   }
   void check(char const* call) const {
     expects(sinks >= 0, call, "sir_llm.sinks", sinks, "a count cannot be negative");
@@ -102,7 +100,6 @@ struct sir_llm {
 
   friend bool operator==(sir_llm const&, sir_llm const&) = default;
 };
-static_assert(system_of_parts<sir_llm>);
 
 /// LU-KV (2026): shares by a profile of the model, one for each lane. Its own scores, Expected Attention, are not there
 /// yet, so `scores` names external ones, of which nothing is forced.
@@ -116,8 +113,8 @@ struct lu_kv {
   static constexpr auto name = "lu_kv";
   static constexpr bool prompts_only = true;
   static constexpr auto fields() {
-    return std::tuple{field{"table", &lu_kv::table}, field{"sinks", &lu_kv::sinks}, field{"window", &lu_kv::window},
-                      field{"epsilon", &lu_kv::epsilon}, field{"scores", &lu_kv::scores}};
+    return make_fields(field{"table", &lu_kv::table}, field{"sinks", &lu_kv::sinks}, field{"window", &lu_kv::window},
+                       field{"epsilon", &lu_kv::epsilon}, field{"scores", &lu_kv::scores});
   }
   void check(char const* call) const {
     expects(scores != label{}, call, "lu_kv.scores", "empty",
@@ -133,7 +130,6 @@ struct lu_kv {
 
   friend bool operator==(lu_kv const&, lu_kv const&) = default;
 };
-static_assert(system_of_parts<lu_kv>);
 
 /// Locret (Huang et al. 2024, arXiv:2410.01805), for a prompt that arrives in chunks: a trained head predicts at birth
 /// how long an entry will be of use, and after each chunk but the last one the entries that arrived last are kept.
@@ -147,8 +143,8 @@ struct locret {
   static constexpr auto name = "locret";
   static constexpr phase when = phase::chunk;
   static constexpr auto fields() {
-    return std::tuple{field{"name", &locret::of}, field{"stabilizers", &locret::stabilizers},
-                      field{"local", &locret::local}};
+    return make_fields(field{"name", &locret::of}, field{"stabilizers", &locret::stabilizers},
+                       field{"local", &locret::local});
   }
   void check(char const* call) const {
     expects(stabilizers >= 0, call, "locret.stabilizers", stabilizers, "a count cannot be negative");
@@ -159,19 +155,17 @@ struct locret {
 
   friend bool operator==(locret const&, locret const&) = default;
 };
-static_assert(system_of_parts<locret>);
 
 /// SideQuest (Kariyappa and Suh, 2026): the model names the outputs of tools that are stale, and their entries go.
 /// Nothing else does, so there is no budget.
 struct side_quest {
   static constexpr auto name = "side_quest";
   static constexpr bool prompts_only = true;
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   [[nodiscard]] constexpr not_stale scorer() const { return {}; }
   void join(spec_parts& parts) const { parts.pick = at_least{0.5f}; }
 
   friend bool operator==(side_quest const&, side_quest const&) = default;
 };
-static_assert(system_of_parts<side_quest>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -10,7 +10,7 @@ namespace KVPOLICY_NAMESPACE {
 struct prompt {
   by_lane<int const> end{};  ///< one number for each sequence; 0: the sequence has no prompt
   static constexpr auto name = "prompt";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   void check(char const* call) const {
     expects(end.data != nullptr, call, "prompt.end", "null", "the engine has the end of every sequence's prompt");
   }
@@ -20,7 +20,6 @@ struct prompt {
   }
   friend bool operator==(prompt const& a, prompt const& b) { return a.end.data == b.end.data; }
 };
-static_assert(protection<prompt>);
 
 /// Protects the entries of tokens of one class, such as punctuation (FastGen, Ge et al. 2023, arXiv:2310.01801). The
 /// engine has a row of classes for each sequence, one for every position. In a spec it is the part `marks(class)`, and
@@ -29,7 +28,7 @@ struct marks {
   int of = 1;  ///< the class: 0 to 31
   by_lane<int const> classes{};
   static constexpr auto name = "marks";
-  static constexpr auto fields() { return std::tuple{field{"class", &marks::of}}; }
+  static constexpr auto fields() { return make_fields(field{"class", &marks::of}); }
   void check(char const* call) const {
     expects(of >= 0 && of < 32, call, "marks.class", of, "there are 32 classes of tokens, 0 to 31");
     expects(classes.data != nullptr, call, "marks.classes", "null", "the engine has the class of every token");
@@ -47,7 +46,6 @@ struct marks {
   }
   friend bool operator==(marks const& a, marks const& b) { return a.of == b.of && a.classes.data == b.classes.data; }
 };
-static_assert(protection<marks>);
 
 namespace detail {
 

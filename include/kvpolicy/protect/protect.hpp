@@ -86,7 +86,7 @@ using protection_hooks = part_hooks<
 /// Protects nothing.
 struct nothing {
   static constexpr auto name = "nothing";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   KVPOLICY_HD constexpr bool operator()(entry) const { return false; }
   KVPOLICY_HD constexpr ordinal_range candidates(lane_entries const& of) const { return {0, of.count}; }
   friend bool operator==(nothing const&, nothing const&) = default;
@@ -95,7 +95,7 @@ struct nothing {
 /// Protects every entry.
 struct everything {
   static constexpr auto name = "everything";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   KVPOLICY_HD constexpr bool operator()(entry) const { return true; }
   KVPOLICY_HD constexpr ordinal_range candidates(lane_entries const& of) const { return {of.count, of.count}; }
   friend bool operator==(everything const&, everything const&) = default;
@@ -105,7 +105,7 @@ struct everything {
 struct sinks {
   int tokens = 4;
   static constexpr auto name = "sinks";
-  static constexpr auto fields() { return std::tuple{field{"", &sinks::tokens}}; }
+  static constexpr auto fields() { return make_fields(field{"", &sinks::tokens}); }
   void check(char const* call) const {
     expects(tokens >= 0, call, "sinks.tokens", tokens, "a count cannot be negative");
   }
@@ -120,7 +120,7 @@ struct sinks {
 struct recent {
   int tokens = 32;
   static constexpr auto name = "recent";
-  static constexpr auto fields() { return std::tuple{field{"", &recent::tokens}}; }
+  static constexpr auto fields() { return make_fields(field{"", &recent::tokens}); }
   void check(char const* call) const {
     expects(tokens >= 0, call, "recent.tokens", tokens, "a count cannot be negative");
   }
@@ -135,7 +135,7 @@ struct position_span {
   int end = 0;
   static constexpr auto name = "span";
   static constexpr auto fields() {
-    return std::tuple{field{"", &position_span::begin}, field{"", &position_span::end}};
+    return make_fields(field{"", &position_span::begin}, field{"", &position_span::end});
   }
   void check(char const* call) const {
     expects(begin >= 0, call, "span.begin", begin, "positions start at 0");
@@ -157,7 +157,7 @@ struct safe {
   int sinks = 4;
   int recent = 32;
   static constexpr auto name = "safe";
-  static constexpr auto fields() { return std::tuple{field{"sinks", &safe::sinks}, field{"recent", &safe::recent}}; }
+  static constexpr auto fields() { return make_fields(field{"sinks", &safe::sinks}, field{"recent", &safe::recent}); }
   void check(char const* call) const {
     expects(sinks >= 0, call, "safe.sinks", sinks, "a count cannot be negative");
     expects(recent >= 0, call, "safe.recent", recent, "a count cannot be negative");

@@ -62,6 +62,5 @@ struct query_ring {
             recorded.table<int>(2)};
   }
 };
-static_assert(recorder<query_ring>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -63,6 +63,5 @@ struct record_attention_mass {
 
   friend bool operator==(record_attention_mass const&, record_attention_mass const&) = default;
 };
-static_assert(recorder<record_attention_mass>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -61,6 +61,5 @@ struct record_birth_score {
 
   friend bool operator==(record_birth_score const&, record_birth_score const&) = default;
 };
-static_assert(recorder<record_birth_score>);
 
 }  // namespace KVPOLICY_NAMESPACE

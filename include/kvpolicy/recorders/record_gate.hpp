@@ -31,6 +31,5 @@ struct admission_gate {
 /// leaves its window (WG-KV, arXiv:2512.17452). An engine may also compute the gates of a whole window later, before
 /// any of its entries leaves.
 using record_gate = carry<gate, admission_gate>;
-static_assert(recorder<record_gate>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -40,6 +40,5 @@ struct record_key_norms {
 
   friend bool operator==(record_key_norms const&, record_key_norms const&) = default;
 };
-static_assert(recorder<record_key_norms>);
 
 }  // namespace KVPOLICY_NAMESPACE

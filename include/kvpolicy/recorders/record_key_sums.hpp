@@ -41,6 +41,5 @@ struct record_key_sums {
 
   friend bool operator==(record_key_sums const&, record_key_sums const&) = default;
 };
-static_assert(recorder<record_key_sums>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -56,6 +56,5 @@ struct record_page_bounds {
 
   friend bool operator==(record_page_bounds const&, record_page_bounds const&) = default;
 };
-static_assert(recorder<record_page_bounds>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -65,6 +65,5 @@ struct record_query_memory {
 
   friend bool operator==(record_query_memory const&, record_query_memory const&) = default;
 };
-static_assert(recorder<record_query_memory>);
 
 }  // namespace KVPOLICY_NAMESPACE

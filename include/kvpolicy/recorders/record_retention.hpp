@@ -31,6 +31,5 @@ struct retention {
 /// Keeps the log beta of each entry in float32. It moves with its entry and is never computed again (TRIM-KV,
 /// arXiv:2512.03324).
 using record_retention = carry<log_beta, retention>;
-static_assert(recorder<record_retention>);
 
 }  // namespace KVPOLICY_NAMESPACE

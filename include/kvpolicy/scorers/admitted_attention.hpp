@@ -24,7 +24,7 @@ struct admitted_attention {
 
   static constexpr auto name = "admitted_attention";
   static constexpr auto fields() {
-    return std::tuple{field{"window", &admitted_attention::window}, field{"pool", &admitted_attention::pool}};
+    return make_fields(field{"window", &admitted_attention::window}, field{"pool", &admitted_attention::pool});
   }
   using needs = kvpolicy::needs<keys, recent_queries>;
   using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
@@ -52,6 +52,5 @@ struct admitted_attention {
 
   friend bool operator==(admitted_attention const&, admitted_attention const&) = default;
 };
-static_assert(scorer<admitted_attention>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -26,8 +26,8 @@ struct db_trim_kv {
 
   static constexpr auto name = "db_trim_kv";
   static constexpr auto fields() {
-    return std::tuple{field{"steps", &db_trim_kv::steps}, field{"buffer", &db_trim_kv::buffer},
-                      field{"window", &db_trim_kv::window}};
+    return make_fields(field{"steps", &db_trim_kv::steps}, field{"buffer", &db_trim_kv::buffer},
+                       field{"window", &db_trim_kv::window});
   }
   using needs = kvpolicy::needs<retention>;
   static constexpr granularity decides = granularity::lane;
@@ -69,6 +69,5 @@ struct db_trim_kv {
 
   friend bool operator==(db_trim_kv const&, db_trim_kv const&) = default;
 };
-static_assert(scorer<db_trim_kv>);
 
 }  // namespace KVPOLICY_NAMESPACE

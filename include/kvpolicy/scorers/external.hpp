@@ -27,7 +27,7 @@ struct external {
   label of{};
 
   static constexpr auto name = "external";
-  static constexpr auto fields() { return std::tuple{field{"name", &external::of}}; }
+  static constexpr auto fields() { return make_fields(field{"name", &external::of}); }
   using needs = kvpolicy::needs<external_scores>;
   static constexpr granularity decides = granularity::lane;
 
@@ -43,6 +43,5 @@ struct external {
 
   friend bool operator==(external const&, external const&) = default;
 };
-static_assert(scorer<external>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -9,7 +9,7 @@ namespace KVPOLICY_NAMESPACE {
 /// Keeps every entry. It is the baseline of every comparison.
 struct full {
   static constexpr auto name = "full";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
   static constexpr phase when = phase::prefill;
@@ -19,6 +19,5 @@ struct full {
 
   friend bool operator==(full const&, full const&) = default;
 };
-static_assert(scorer<full>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -24,7 +24,7 @@ struct h2o {
 
   static constexpr auto name = "h2o";
   static constexpr auto fields() {
-    return std::tuple{field{"heavy", &h2o::heavy}, field{"recent", &h2o::recent}, field{"group", &h2o::group}};
+    return make_fields(field{"heavy", &h2o::heavy}, field{"recent", &h2o::recent}, field{"group", &h2o::group});
   }
   using needs = kvpolicy::needs<attention_mass>;
   static constexpr granularity decides = granularity::lane;
@@ -65,6 +65,5 @@ struct h2o {
 
   friend bool operator==(h2o const&, h2o const&) = default;
 };
-static_assert(scorer<h2o>);
 
 }  // namespace KVPOLICY_NAMESPACE

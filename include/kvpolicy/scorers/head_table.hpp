@@ -37,7 +37,6 @@ struct head_table {
            a.heads.head == b.heads.head && a.table == b.table;
   }
 };
-static_assert(scorer<head_table>);
 
 [[nodiscard]] inline std::string print(head_table const& of) {
   if (*of.table.text != '\0') return "head_table(table=" + to_string(of.table) + ")";

@@ -47,13 +47,10 @@ struct intent_kv {
 
   static constexpr auto name = "intent_kv";
   static constexpr auto fields() {
-    return std::tuple{field{"mode", &intent_kv::mode},
-                      field{"lambda", &intent_kv::lambda},
-                      field{"prefix", &intent_kv::prefix},
-                      field{"tail", &intent_kv::tail},
-                      field{"normalize_encoding", &intent_kv::normalize_encoding},
-                      field{"min_growth", &intent_kv::min_growth},
-                      field{"cross_attention", &intent_kv::cross_attention}};
+    return make_fields(
+        field{"mode", &intent_kv::mode}, field{"lambda", &intent_kv::lambda}, field{"prefix", &intent_kv::prefix},
+        field{"tail", &intent_kv::tail}, field{"normalize_encoding", &intent_kv::normalize_encoding},
+        field{"min_growth", &intent_kv::min_growth}, field{"cross_attention", &intent_kv::cross_attention});
   }
   using needs = kvpolicy::needs<keys, turn_queries>;
   using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::feature_sums_t, ops::residual_t>;
@@ -124,6 +121,5 @@ struct intent_kv {
                   out, out.spare + floats);
   }
 };
-static_assert(scorer<intent_kv>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -11,7 +11,7 @@ namespace KVPOLICY_NAMESPACE {
 /// the scores do not depend on positions.
 struct knorm {
   static constexpr auto name = "knorm";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   using needs = kvpolicy::needs<keys>;
   static constexpr granularity decides = granularity::lane;
 
@@ -21,6 +21,5 @@ struct knorm {
 
   friend bool operator==(knorm const&, knorm const&) = default;
 };
-static_assert(scorer<knorm>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -28,8 +28,8 @@ struct answer_attention {
 
   static constexpr auto name = Method::name;
   static constexpr auto fields() {
-    return std::tuple{field{"recent", &answer_attention::recent}, field{"pool", &answer_attention::pool},
-                      field{"rows", &answer_attention::rows}, field{"group", &answer_attention::group}};
+    return make_fields(field{"recent", &answer_attention::recent}, field{"pool", &answer_attention::pool},
+                       field{"rows", &answer_attention::rows}, field{"group", &answer_attention::group});
   }
   using needs = kvpolicy::needs<keys, external_queries>;
   using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
@@ -67,10 +67,8 @@ struct dapq_method {
 
 /// LookaheadKV (2026): the rows are those of trained lookahead tokens.
 using lookahead_kv = answer_attention<detail::lookahead_kv_method>;
-static_assert(scorer<lookahead_kv>);
 
 /// DapQ (2026): the rows are those of dummy tokens at the positions behind the prompt.
 using dapq = answer_attention<detail::dapq_method>;
-static_assert(scorer<dapq>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -45,7 +45,7 @@ struct stale_spans {
 ///     kv::eviction{.score = kv::not_stale{}, .budget = kv::unlimited{}, .pick = kv::at_least{0.5f}}
 struct not_stale {
   static constexpr auto name = "not_stale";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   using needs = kvpolicy::needs<stale_spans>;
   static constexpr granularity decides = granularity::lane;
 
@@ -63,6 +63,5 @@ struct not_stale {
 
   friend bool operator==(not_stale const&, not_stale const&) = default;
 };
-static_assert(scorer<not_stale>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -16,7 +16,7 @@ struct observed_attention {
   reduction group = reduction::mean;
 
   static constexpr auto name = "observed_attention";
-  static constexpr auto fields() { return std::tuple{field{"group", &observed_attention::group}}; }
+  static constexpr auto fields() { return make_fields(field{"group", &observed_attention::group}); }
   using needs = kvpolicy::needs<attention_mass>;
   static constexpr granularity decides = granularity::lane;
   static constexpr bool prompts_only = true;
@@ -39,6 +39,5 @@ struct observed_attention {
 
   friend bool operator==(observed_attention const&, observed_attention const&) = default;
 };
-static_assert(scorer<observed_attention>);
 
 }  // namespace KVPOLICY_NAMESPACE

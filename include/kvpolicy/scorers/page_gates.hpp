@@ -44,7 +44,7 @@ struct page_gates {
 
   static constexpr auto name = "page_gates";
   static constexpr auto fields() {
-    return std::tuple{field{"name", &page_gates::of}, field{"page", &page_gates::page}};
+    return make_fields(field{"name", &page_gates::of}, field{"page", &page_gates::page});
   }
   using needs = kvpolicy::needs<page_gate>;
   static constexpr granularity decides = granularity::lane;
@@ -76,6 +76,5 @@ struct page_gates {
 
   friend bool operator==(page_gates const&, page_gates const&) = default;
 };
-static_assert(scorer<page_gates>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -26,7 +26,7 @@ struct quest {
 
   static constexpr auto name = "quest";
   static constexpr auto fields() {
-    return std::tuple{field{"page", &quest::page}, field{"group", &quest::group}, field{"bounds", &quest::bounds}};
+    return make_fields(field{"page", &quest::page}, field{"group", &quest::group}, field{"bounds", &quest::bounds});
   }
   using needs = kvpolicy::needs<page_bounds, queries>;
   using verbs = kvpolicy::verbs<ops::page_scores_t>;
@@ -54,6 +54,5 @@ struct quest {
 
   friend bool operator==(quest const&, quest const&) = default;
 };
-static_assert(scorer<quest>);
 
 }  // namespace KVPOLICY_NAMESPACE

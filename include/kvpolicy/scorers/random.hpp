@@ -15,7 +15,7 @@ struct random_scores {
   std::uint64_t seed = 42;
 
   static constexpr auto name = "random";
-  static constexpr auto fields() { return std::tuple{field{"seed", &random_scores::seed}}; }
+  static constexpr auto fields() { return make_fields(field{"seed", &random_scores::seed}); }
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
 
@@ -52,6 +52,5 @@ struct random_scores {
 
   friend bool operator==(random_scores const&, random_scores const&) = default;
 };
-static_assert(scorer<random_scores>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -12,7 +12,7 @@ namespace KVPOLICY_NAMESPACE {
 /// `observe`, and reads every key at every decision.
 struct recorded_knorm {
   static constexpr auto name = "recorded_knorm";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   using needs = kvpolicy::needs<key_norms>;
   static constexpr granularity decides = granularity::lane;
 
@@ -29,6 +29,5 @@ struct recorded_knorm {
 
   friend bool operator==(recorded_knorm const&, recorded_knorm const&) = default;
 };
-static_assert(scorer<recorded_knorm>);
 
 }  // namespace KVPOLICY_NAMESPACE

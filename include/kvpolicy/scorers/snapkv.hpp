@@ -28,8 +28,8 @@ struct snapkv {
 
   static constexpr auto name = "snapkv";
   static constexpr auto fields() {
-    return std::tuple{field{"window", &snapkv::window}, field{"pool", &snapkv::pool}, field{"rows", &snapkv::rows},
-                      field{"group", &snapkv::group}};
+    return make_fields(field{"window", &snapkv::window}, field{"pool", &snapkv::pool}, field{"rows", &snapkv::rows},
+                       field{"group", &snapkv::group});
   }
   using needs = kvpolicy::needs<keys, recent_queries>;
   using verbs = kvpolicy::verbs<ops::attention_mass_t, ops::pool_t>;
@@ -52,6 +52,5 @@ struct snapkv {
 
   friend bool operator==(snapkv const&, snapkv const&) = default;
 };
-static_assert(scorer<snapkv>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -17,7 +17,7 @@ struct streaming_llm {
   int sinks = 4;  ///< first positions that are kept
 
   static constexpr auto name = "streaming_llm";
-  static constexpr auto fields() { return std::tuple{field{"sinks", &streaming_llm::sinks}}; }
+  static constexpr auto fields() { return make_fields(field{"sinks", &streaming_llm::sinks}); }
   using needs = kvpolicy::needs<>;
   static constexpr granularity decides = granularity::lane;
 
@@ -36,6 +36,5 @@ struct streaming_llm {
 
   friend bool operator==(streaming_llm const&, streaming_llm const&) = default;
 };
-static_assert(scorer<streaming_llm>);
 
 }  // namespace KVPOLICY_NAMESPACE

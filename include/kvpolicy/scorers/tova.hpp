@@ -20,7 +20,7 @@ struct tova {
   bool force_last = false;
 
   static constexpr auto name = "tova";
-  static constexpr auto fields() { return std::tuple{field{"force_last", &tova::force_last}}; }
+  static constexpr auto fields() { return make_fields(field{"force_last", &tova::force_last}); }
   using needs = kvpolicy::needs<keys, recent_queries>;
   using verbs = kvpolicy::verbs<ops::attention_mass_t>;
   static constexpr granularity decides = granularity::layer;
@@ -36,6 +36,5 @@ struct tova {
 
   friend bool operator==(tova const&, tova const&) = default;
 };
-static_assert(scorer<tova>);
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -29,8 +29,8 @@ struct trim_kv {
 
   static constexpr auto name = "trim_kv";
   static constexpr auto fields() {
-    return std::tuple{field{"age_offset", &trim_kv::age_offset}, field{"buffer", &trim_kv::buffer},
-                      field{"window", &trim_kv::window}};
+    return make_fields(field{"age_offset", &trim_kv::age_offset}, field{"buffer", &trim_kv::buffer},
+                       field{"window", &trim_kv::window});
   }
   using needs = kvpolicy::needs<retention>;
   static constexpr granularity decides = granularity::lane;
@@ -89,7 +89,6 @@ struct trim_kv {
 
   friend bool operator==(trim_kv const&, trim_kv const&) = default;
 };
-static_assert(scorer<trim_kv>);
 
 /// Scores as `trim_kv` and adds a term that grows with the norm of the key, as an option of the released code does:
 ///
@@ -100,7 +99,7 @@ struct trim_kv_norm {
 
   static constexpr auto name = "trim_kv_norm";
   static constexpr auto fields() {
-    return std::tuple{field{"retained", &trim_kv_norm::retained}, field{"alpha", &trim_kv_norm::alpha}};
+    return make_fields(field{"retained", &trim_kv_norm::retained}, field{"alpha", &trim_kv_norm::alpha});
   }
   using needs = kvpolicy::needs<retention, keys>;
   static constexpr granularity decides = granularity::lane;
@@ -128,6 +127,5 @@ struct trim_kv_norm {
 
   friend bool operator==(trim_kv_norm const&, trim_kv_norm const&) = default;
 };
-static_assert(scorer<trim_kv_norm>);
 
 }  // namespace KVPOLICY_NAMESPACE

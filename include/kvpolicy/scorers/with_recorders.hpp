@@ -29,7 +29,7 @@ struct with_recorders : Score {
     auto const own = []<class Owner, class Value>(field<Owner, Value> const& of) {
       return field<with_recorders, Value>{of.name, of.member};
     };
-    return std::apply([&](auto const&... each) { return std::tuple{own(each)...}; }, Score::fields());
+    return detail::with_fields<Score>([&](auto const&... each) { return make_fields(own(each)...); });
   }
   static constexpr bool constrains_hooks = true;
   using wraps = Score;

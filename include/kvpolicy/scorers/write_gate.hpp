@@ -14,7 +14,7 @@ namespace KVPOLICY_NAMESPACE {
 ///     g_j = sigmoid(W2 gelu(W1 [RMS(k_pre) w_pre | RMS(k_post) w_post] + b1) + b2)
 struct write_gate {
   static constexpr auto name = "write_gate";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   using needs = kvpolicy::needs<admission_gate>;
   static constexpr granularity decides = granularity::lane;
 
@@ -32,6 +32,5 @@ struct write_gate {
 
   friend bool operator==(write_gate const&, write_gate const&) = default;
 };
-static_assert(scorer<write_gate>);
 
 }  // namespace KVPOLICY_NAMESPACE

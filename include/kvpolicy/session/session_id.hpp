@@ -15,7 +15,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {
@@ -39,13 +38,15 @@ enum class session_source {
 /// constructed id is unmatched: it equals only its copies.
 class session_id {
  public:
-  session_id() : value_(next_serial()) {}
+  session_id() : number_(next_serial()) {}
 
   /// The id of a session that the caller names. The text may be any bytes, at least one.
   /// - throws: `invalid_argument` if the text is empty.
   [[nodiscard]] static session_id named(std::string_view text) {
     expects(!text.empty(), "session_id::named", "text", "empty", "a name has at least one byte");
-    return session_id(std::string(text));
+    session_id made(session_source::explicit_id);
+    made.text_ = text;
+    return made;
   }
 
   /// The id of a session that is recognised by a span of its tokens, typically the first task message after the
@@ -53,7 +54,9 @@ class session_id {
   /// - throws: `invalid_argument` if the span is empty.
   [[nodiscard]] static session_id of_span(std::span<int const> ids) {
     expects(!ids.empty(), "session_id::of_span", "ids", "empty", "a span has at least one token");
-    return session_id(std::vector<int>(ids.begin(), ids.end()));
+    session_id made(session_source::span);
+    made.tokens_.assign(ids.begin(), ids.end());
+    return made;
   }
 
   /// The id of a session that is recognised by the first `hashed` token ids of its prompt, or by all of a shorter one.
@@ -65,31 +68,60 @@ class session_id {
     expects(!ids.empty(), "session_id::of_prompt", "ids", "empty", "a prompt has at least one token");
     expects(hashed > 0, "session_id::of_prompt", "hashed", hashed, "at least one token is hashed");
     std::span<int const> const first = ids.first(std::min(ids.size(), static_cast<std::size_t>(hashed)));
-    return session_id(prefix{static_cast<std::uint64_t>(first.size()), hash_tokens(first)});
+    session_id made(session_source::prompt);
+    made.number_ = first.size();
+    made.hash_ = hash_tokens(first);
+    return made;
   }
 
   /// The id of a request that belongs to no session. No other id of this process equals it.
   [[nodiscard]] static session_id unmatched() { return {}; }
 
-  [[nodiscard]] session_source source() const { return static_cast<session_source>(value_.index()); }
+  [[nodiscard]] session_source source() const { return source_; }
 
   /// True if a memory can be kept under this id.
   [[nodiscard]] bool is_storable() const { return source() != session_source::unmatched; }
 
-  friend bool operator==(session_id const& a, session_id const& b) { return a.value_ == b.value_; }
+  friend bool operator==(session_id const&, session_id const&) = default;
 
   /// Prints an id as "id:alice", "span:1,2,3", "prompt:256:32 hexadecimal digits" or "unmatched:7". A byte of a text
   /// that is not a visible ASCII character, or is '%', prints as '%' and two hexadecimal digits, so that every id is
   /// one line and different ids print differently.
   friend std::string print(session_id const& id) {
-    std::string text = names(id.source())[id.value_.index()];
+    std::string text = names(id.source_)[static_cast<std::size_t>(id.source_)];
     text += ':';
-    std::visit([&](auto const& value) { session_id::append(text, value); }, id.value_);
-    return text;
+    switch (id.source_) {
+      case session_source::explicit_id:
+        return text + escaped(id.text_);
+      case session_source::span:
+        for (std::size_t i = 0; i < id.tokens_.size(); ++i) {
+          text.append(i > 0 ? "," : "").append(std::to_string(id.tokens_[i]));
+        }
+        return text;
+      case session_source::prompt:
+        text.append(std::to_string(id.number_)).append(":");
+        append_hex(text, id.hash_.high, 16);
+        append_hex(text, id.hash_.low, 16);
+        return text;
+      case session_source::unmatched:
+        break;
+    }
+    return text + std::to_string(id.number_);
   }
 
   [[nodiscard]] std::size_t hash() const {
-    return std::visit([&](auto const& value) { return hash_of(value) ^ value_.index(); }, value_);
+    auto const made = static_cast<std::size_t>(source_);
+    switch (source_) {
+      case session_source::explicit_id:
+        return made ^ std::hash<std::string>{}(text_);
+      case session_source::span:
+        return made ^ hash_of(tokens_);
+      case session_source::prompt:
+        return made ^ static_cast<std::size_t>(hash_.low);
+      case session_source::unmatched:
+        break;
+    }
+    return made ^ static_cast<std::size_t>(number_);
   }
 
   /// Reads a printed id.
@@ -98,9 +130,9 @@ class session_id {
     session_id made;
     std::size_t const colon = std::min(text.find(':'), text.size());
     std::string_view const source = text.substr(0, colon), rest = text.substr(std::min(colon + 1, text.size()));
-    if (source == "id") made = session_id(read_text(rest));
-    if (source == "span") made = session_id(read_span(rest));
-    if (source == "prompt" && !rest.starts_with('0')) made = session_id(read_prefix(rest));
+    if (source == "id") made = read_text(rest);
+    if (source == "span") made = read_span(rest);
+    if (source == "prompt" && !rest.starts_with('0')) made = read_prefix(rest);
     expects(
         made.is_storable() && !rest.empty() && print(made) == text, "session_id::parse", "text",
         [&] { return escaped(text); }, "a name reads id:TEXT, span:1,2,3 or prompt:COUNT:32 hexadecimal digits");
@@ -108,24 +140,11 @@ class session_id {
   }
 
  private:
-  /// The hash of a prompt's first tokens, and their number.
-  struct prefix {
-    std::uint64_t tokens = 0;
-    token_hash hash{};
-    friend bool operator==(prefix const&, prefix const&) = default;
-  };
-  /// The serial number of a request.
-  struct serial {
-    std::uint64_t number = 0;
-    friend bool operator==(serial const&, serial const&) = default;
-  };
-  using any = std::variant<std::string, std::vector<int>, prefix, serial>;  // in the order of session_source
+  explicit session_id(session_source source) : source_(source) {}
 
-  explicit session_id(any value) : value_(std::move(value)) {}
-
-  static serial next_serial() {
+  static std::uint64_t next_serial() {
     static std::atomic<std::uint64_t> next{0};
-    return {next.fetch_add(1, std::memory_order_relaxed)};
+    return next.fetch_add(1, std::memory_order_relaxed);
   }
 
   static std::string escaped(std::string_view text) {
@@ -144,25 +163,11 @@ class session_id {
   static void append_hex(std::string& text, std::uint64_t bits, int digits) {
     while (digits-- > 0) text += "0123456789abcdef"[bits >> 4 * digits & 15];
   }
-  static void append(std::string& text, std::string const& name) { text += escaped(name); }
-  static void append(std::string& text, std::vector<int> const& ids) {
-    for (std::size_t i = 0; i < ids.size(); ++i) text.append(i > 0 ? "," : "").append(std::to_string(ids[i]));
-  }
-  static void append(std::string& text, prefix const& first) {
-    text.append(std::to_string(first.tokens)).append(":");
-    append_hex(text, first.hash.high, 16);
-    append_hex(text, first.hash.low, 16);
-  }
-  static void append(std::string& text, serial const& of) { text += std::to_string(of.number); }
-
-  static std::size_t hash_of(std::string const& name) { return std::hash<std::string>{}(name); }
   static std::size_t hash_of(std::vector<int> const& ids) {
     std::size_t sum = ids.size();
     for (int const id : ids) sum = sum * 0x9e3779b97f4a7c15u + static_cast<unsigned>(id) + (sum >> 29);
     return sum;
   }
-  static std::size_t hash_of(prefix const& first) { return static_cast<std::size_t>(first.hash.low); }
-  static std::size_t hash_of(serial const& of) { return static_cast<std::size_t>(of.number); }
 
   // These functions do not check their text; parse() then checks that the id prints as the text that it was read from.
   template <class Number>
@@ -171,33 +176,39 @@ class session_id {
     std::from_chars(text.data(), text.data() + text.size(), value, base);
     return value;
   }
-  static std::string read_text(std::string_view text) {
-    std::string name;
+  static session_id read_text(std::string_view text) {
+    session_id made(session_source::explicit_id);
     for (std::size_t i = 0; i < text.size(); ++i) {
       bool const is_coded = text[i] == '%';
-      name += is_coded ? static_cast<char>(read_number<unsigned char>(text.substr(i + 1, 2), 16)) : text[i];
+      made.text_ += is_coded ? static_cast<char>(read_number<unsigned char>(text.substr(i + 1, 2), 16)) : text[i];
       i += is_coded ? 2 : 0;
     }
-    return name;
+    return made;
   }
-  static std::vector<int> read_span(std::string_view text) {
-    std::vector<int> ids;
+  static session_id read_span(std::string_view text) {
+    session_id made(session_source::span);
     for (std::size_t at = 0; at < text.size();) {
       std::size_t const comma = std::min(text.find(',', at), text.size());
-      ids.push_back(read_number<int>(text.substr(at, comma - at)));
+      made.tokens_.push_back(read_number<int>(text.substr(at, comma - at)));
       at = comma + 1;
     }
-    return ids;
+    return made;
   }
-  static prefix read_prefix(std::string_view text) {
+  static session_id read_prefix(std::string_view text) {
+    session_id made(session_source::prompt);
     std::size_t const colon = std::min(text.find(':'), text.size());
     std::string_view const digits = text.substr(std::min(colon + 1, text.size()));
     std::string_view const high = digits.substr(0, 16), low = digits.substr(high.size());
-    return {read_number<std::uint64_t>(text.substr(0, colon)),
-            {read_number<std::uint64_t>(high, 16), read_number<std::uint64_t>(low, 16)}};
+    made.number_ = read_number<std::uint64_t>(text.substr(0, colon));
+    made.hash_ = {read_number<std::uint64_t>(high, 16), read_number<std::uint64_t>(low, 16)};
+    return made;
   }
 
-  any value_;
+  session_source source_ = session_source::unmatched;
+  std::string text_{};         ///< of a session that the caller names
+  std::vector<int> tokens_{};  ///< of a span
+  std::uint64_t number_ = 0;   ///< how many tokens of a prompt were hashed, or the serial number of a request
+  token_hash hash_{};          ///< of a prompt
 };
 
 /// The sources by which an engine can identify the session of a request. An empty one is not known.

@@ -28,7 +28,7 @@ struct frozen {
   using wraps = Score;
   using needs = kvpolicy::needs<frozen_score>;
   static constexpr auto name = "frozen";
-  static constexpr auto fields() { return std::tuple{field{"how", &frozen::how}}; }
+  static constexpr auto fields() { return make_fields(field{"how", &frozen::how}); }
   static constexpr granularity decides = granularity::lane;
   static_assert(detail::freezable<Score>,
                 "kvpolicy: a scorer that is frozen scores each lane alone, by signals that are given");

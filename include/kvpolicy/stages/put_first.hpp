@@ -36,8 +36,8 @@ struct put_first {
 
   static constexpr auto name = "put_first";
   static constexpr auto fields() {
-    return std::tuple{field{"tokens", &put_first::tokens}, field{"part", &put_first::part},
-                      field{"then", &put_first::then}, field{"seed", &put_first::seed}};
+    return make_fields(field{"tokens", &put_first::tokens}, field{"part", &put_first::part},
+                       field{"then", &put_first::then}, field{"seed", &put_first::seed});
   }
   using needs = typename Score::needs;
   using wraps = Score;

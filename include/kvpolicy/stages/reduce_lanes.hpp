@@ -26,7 +26,7 @@ struct reduce_lanes {
 
   static constexpr auto name = "reduce_lanes";
   static constexpr auto fields() {
-    return std::tuple{field{"decides", &reduce_lanes::decides}, field{"how", &reduce_lanes::how}};
+    return make_fields(field{"decides", &reduce_lanes::decides}, field{"how", &reduce_lanes::how});
   }
   using needs = typename Score::needs;
   using wraps = Score;

@@ -13,7 +13,7 @@ namespace KVPOLICY_NAMESPACE {
 /// Stands for a part that a cache policy does not have.
 struct omitted {
   static constexpr auto name = "omitted";
-  static constexpr auto fields() { return std::tuple{}; }
+  static constexpr auto fields() { return make_fields(); }
   friend bool operator==(omitted const&, omitted const&) = default;
 };
 

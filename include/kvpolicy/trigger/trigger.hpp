@@ -43,7 +43,7 @@ using trigger_hooks = part_hooks<
 struct over_budget {
   int slack = 0;
   static constexpr auto name = "over_budget";
-  static constexpr auto fields() { return std::tuple{field{"", &over_budget::slack}}; }
+  static constexpr auto fields() { return make_fields(field{"", &over_budget::slack}); }
   void check(char const* call) const {
     expects(slack >= 0, call, "over_budget.slack", slack, "a count cannot be negative");
   }
@@ -57,7 +57,7 @@ struct over_budget {
 struct full_buffer {
   int entries = 1;
   static constexpr auto name = "full_buffer";
-  static constexpr auto fields() { return std::tuple{field{"", &full_buffer::entries}}; }
+  static constexpr auto fields() { return make_fields(field{"", &full_buffer::entries}); }
   void check(char const* call) const {
     expects(entries >= 1, call, "full_buffer.entries", entries, "at the budget nothing moves");
   }
@@ -72,7 +72,7 @@ struct full_buffer {
 struct over_total {
   int entries = 1 << 20;
   static constexpr auto name = "over_total";
-  static constexpr auto fields() { return std::tuple{field{"", &over_total::entries}}; }
+  static constexpr auto fields() { return make_fields(field{"", &over_total::entries}); }
   void check(char const* call) const {
     expects(entries >= 0, call, "over_total.entries", entries, "a count cannot be negative");
   }

@@ -97,12 +97,12 @@ struct launch_config {
   int entries_of_a_selection = 0x7FFFFFFF;  ///< entries whose ordinals one selection lists
   static constexpr auto name = "launch_numbers";
   static constexpr auto fields() {
-    return std::tuple{field{"entries_of_a_block", &launch_config::entries_of_a_block},
-                      field{"shared_bytes", &launch_config::shared_bytes},
-                      field{"collected_keys", &launch_config::collected_keys},
-                      field{"processors", &launch_config::processors},
-                      field{"blocks_of_a_processor", &launch_config::blocks_of_a_processor},
-                      field{"entries_of_a_selection", &launch_config::entries_of_a_selection}};
+    return make_fields(field{"entries_of_a_block", &launch_config::entries_of_a_block},
+                       field{"shared_bytes", &launch_config::shared_bytes},
+                       field{"collected_keys", &launch_config::collected_keys},
+                       field{"processors", &launch_config::processors},
+                       field{"blocks_of_a_processor", &launch_config::blocks_of_a_processor},
+                       field{"entries_of_a_selection", &launch_config::entries_of_a_selection});
   }
   friend bool operator==(launch_config const&, launch_config const&) = default;
 };

@@ -146,7 +146,6 @@ class host_executor {
   std::vector<std::vector<std::byte, detail::line_allocator<std::byte>>> scratch_;
   detail::worker_threads workers_;  ///< last member, so that the threads are destroyed first
 };
-static_assert(executor<host_executor>);
 
 namespace detail {
 

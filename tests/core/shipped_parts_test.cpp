@@ -1,0 +1,103 @@
+// Every part of the library satisfies the concept that it claims. The check is here, and not beside each part, because
+// every program that includes the headers would compile it.
+
+#include <kvpolicy/kvpolicy.hpp>
+
+namespace kvpolicy {
+
+// Scorers.
+static_assert(scorer<admitted_attention>);
+static_assert(scorer<carried>);
+static_assert(scorer<dapq>);
+static_assert(scorer<db_trim_kv>);
+static_assert(scorer<external>);
+static_assert(scorer<fast_kvzip>);
+static_assert(scorer<full>);
+static_assert(scorer<h2o>);
+static_assert(scorer<head_table>);
+static_assert(scorer<intent_kv>);
+static_assert(scorer<knorm>);
+static_assert(scorer<lookahead_kv>);
+static_assert(scorer<not_stale>);
+static_assert(scorer<observed_attention>);
+static_assert(scorer<page_gates>);
+static_assert(scorer<quest>);
+static_assert(scorer<random_scores>);
+static_assert(scorer<recorded_knorm>);
+static_assert(scorer<snapkv>);
+static_assert(scorer<streaming_llm>);
+static_assert(scorer<tova>);
+static_assert(scorer<trim_kv>);
+static_assert(scorer<trim_kv_norm>);
+static_assert(scorer<write_gate>);
+
+// Recorders.
+static_assert(recorder<query_ring>);
+static_assert(recorder<record_attention_mass>);
+static_assert(recorder<record_birth_score>);
+static_assert(recorder<record_gate>);
+static_assert(recorder<record_key_norms>);
+static_assert(recorder<record_key_sums>);
+static_assert(recorder<record_page_bounds>);
+static_assert(recorder<record_query_memory>);
+static_assert(recorder<record_retention>);
+
+// Protections.
+static_assert(protection<any_protection>);
+static_assert(protection<everything>);
+static_assert(protection<forced_ends> && has_candidates<forced_ends>);
+static_assert(protection<marks>);
+static_assert(protection<nothing>);
+static_assert(protection<position_span>);
+static_assert(protection<prompt>);
+static_assert(protection<recent>);
+static_assert(protection<safe>);
+static_assert(protection<sinks>);
+
+// Budgets.
+static_assert(budget<any_budget>);
+static_assert(budget<detail::budget_numbers>);
+static_assert(budget<lowest_part>);
+static_assert(budget<per_lane>);
+static_assert(budget<ramp>);
+static_assert(budget<seen> && detail::allots<seen>);
+static_assert(budget<unlimited>);
+
+// Picks.
+static_assert(detail::pick_hooks<any_pick>::sound);
+static_assert(detail::pick_hooks<at_least>::sound);
+static_assert(detail::pick_hooks<lowest_one>::sound);
+static_assert(detail::pick_hooks<top>::sound);
+
+// Triggers.
+static_assert(trigger<any_trigger>);
+static_assert(trigger<full_buffer>);
+static_assert(trigger<over_budget>);
+static_assert(trigger<over_total>);
+
+// Appliers.
+static_assert(applier<compact>);
+static_assert(applier<compact_rerotated>);
+static_assert(applier<dead_slot<>>);
+static_assert(applier<drop_blocks>);
+static_assert(applier<list_rewrite<>>);
+static_assert(applier<mask>);
+static_assert(applier<overwrite>);
+
+// Systems that specs name.
+static_assert(system_of_parts<locret>);
+static_assert(system_of_parts<lu_kv>);
+static_assert(system_of_parts<nacl>);
+static_assert(system_of_parts<pyramid_kv>);
+static_assert(system_of_parts<side_quest>);
+static_assert(system_of_parts<sir_llm>);
+
+// Policies that are known by name.
+static_assert(entry_decision<any_policy>);
+static_assert(admission_policy<any_admission>);
+static_assert(selection_policy<any_selection>);
+
+// Executors.
+static_assert(executor<host_executor>);
+
+}  // namespace kvpolicy
