@@ -112,6 +112,7 @@ float const* lane_logits(kv::isa simd_level, observed_layer const& on, int head,
   if (written) {
     logits.all(block, 0, on.entries(), values);
   } else {
+    kv::detail::lane_logits::in_use const kernels = logits.use(block);
     for (int e = 0; e < on.entries(); e += kv::detail::keys_of_a_tile)
       logits.tile(block, logits.take(e, on.entries()), values);
   }
@@ -119,9 +120,11 @@ float const* lane_logits(kv::isa simd_level, observed_layer const& on, int head,
   return values;
 }
 
+/// By vector instructions: what mass adds is held against them also where the matrix unit makes it faster than they are.
 void logits_alone(kv::host_executor& exec, observed_layer const& on, bool written) {
+  kv::isa const vectors = std::min(exec.simd_level(), kv::isa::avx512_bf16);
   exec.for_each(on.cache().lanes.heads,
-                [&](int head, int worker) { lane_logits(exec.simd_level(), on, head, written, exec.scratch(worker)); });
+                [&](int head, int worker) { lane_logits(vectors, on, head, written, exec.scratch(worker)); });
 }
 
 /// The logits of one lane a thread, four times: 32 rows against keys that the last-level cache holds as far as it can.

@@ -36,7 +36,7 @@ struct fenced_options {
 };
 
 std::string print(fenced_options const& how) {
-  char const* const names[] = {"portable", "avx2", "avx512", "avx512_bf16"};
+  char const* const names[] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
   std::string text = std::to_string(how.entries);
   text += " entries of ";
   text += std::to_string(how.head_dim);

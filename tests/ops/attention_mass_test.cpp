@@ -43,7 +43,9 @@ reference::row expected_mass(mock_cache& cache, mock_queries& queries, kv::lane 
                                           .order = static_cast<reference::reduction_order>(how.order)});
 }
 
-kv::isa any_isa() { return *rc::gen::element(kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16); }
+kv::isa any_isa() {
+  return *rc::gen::element(kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx);
+}
 
 /// Gives every row its log-sum-exp over the entries that it sees, and `more`.
 void give_lse(mock_cache& cache, mock_queries& queries, double more = 0) {
@@ -164,7 +166,8 @@ TEST_SUITE("ops/attention_mass") {
     mock_queries queries(cache, kv::codec::f32, 1, 1);
     queries.write(0, 0, 0, 0, {2, 0, 0, 0});  // scaled by 1 / sqrt(4)
     queries.set_position(0, 0, 8);
-    for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16}) {
+    for (kv::isa const simd_level :
+         {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx}) {
       kv::host_executor exec(1, simd_level);
       exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(shape.model, shape.bound));
       owned_scores out(cache.lanes());

@@ -23,7 +23,7 @@ namespace {
 using namespace kvpolicy_test;
 
 constexpr double quiet_nan = std::numeric_limits<double>::quiet_NaN();
-constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16};
+constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx};
 constexpr kv::reduction both[] = {kv::reduction::sum, kv::reduction::max};
 
 /// One lane and its query rows, and what the reference says of them.
@@ -121,7 +121,7 @@ TEST_SUITE("ops/host/row_blocks") {
 
   TEST_CASE("every number of rows up to 34, of keys and rows that bf16 holds and of others") {
     for (int rows = 1; rows <= 34; ++rows) {
-      for (kv::codec const element : {kv::codec::f32, kv::codec::bf16}) {
+      for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
         CAPTURE(rows);
         CAPTURE(kv::name_of(element));
         // `few` are floats that bf16 holds exactly: with keys of bf16 they may be multiplied in pairs.

@@ -20,7 +20,7 @@ namespace {
 namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 
-constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16};
+constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx};
 constexpr float untouched = -77;
 
 std::vector<float> drawn(dice& from, int count, double size) {

@@ -28,7 +28,7 @@ using namespace kvpolicy_test;
 using kv::reduction;
 using kv::reduction_order;
 
-constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16};
+constexpr kv::isa every_isa[] = {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx};
 constexpr float nan_float = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinite = std::numeric_limits<float>::infinity();
 

@@ -42,7 +42,9 @@ kv::codec any_element(kv::codec of_keys) {
   return *rc::gen::arbitrary<bool>() && !kv::is_fp8(of_keys) ? of_keys : kv::codec::f32;
 }
 
-kv::isa any_isa() { return *rc::gen::element(kv::isa::avx512_bf16, kv::isa::avx512, kv::isa::avx2, kv::isa::portable); }
+kv::isa any_isa() {
+  return *rc::gen::element(kv::isa::amx, kv::isa::avx512_bf16, kv::isa::avx512, kv::isa::avx2, kv::isa::portable);
+}
 
 /// Scores of the pages of every lane.
 std::vector<std::vector<float>> scores_of(mock_cache& cache, kv::host_executor& exec, kv::page_bounds const& bounds,

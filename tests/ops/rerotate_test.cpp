@@ -18,7 +18,7 @@ using namespace kvpolicy_test;
 
 /// One lane of four entries at positions 0, 2, 3 and 9, with these keys.
 struct turning {
-  explicit turning(kv::codec element = kv::codec::f32, int dims = 4, kv::isa most = kv::isa::avx512_bf16)
+  explicit turning(kv::codec element = kv::codec::f32, int dims = 4, kv::isa most = kv::isa::amx)
       : cache({.model = {.layers = 1, .query_heads = 1, .kv_heads = 1, .head_dim = dims},
                .bound = 4,
                .element = element}),

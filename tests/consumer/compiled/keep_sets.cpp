@@ -120,7 +120,7 @@ void print(char const* name, kv::codec element, kv::isa set, digest const& of) {
 
 int main() {
   as_in_c();
-  for (kv::isa const set : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16}) {
+  for (kv::isa const set : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512, kv::isa::avx512_bf16, kv::isa::amx}) {
     kv::host_executor exec(1, set);
     for (kv::codec const element : {kv::codec::f32, kv::codec::f16, kv::codec::bf16}) {
       for (char const* text : {"snapkv(window=8) | budget(40, scope=layer, floor=0.2)", "streaming_llm | budget(40)",

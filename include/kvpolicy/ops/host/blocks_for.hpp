@@ -1,6 +1,7 @@
 // Products of few rows on AVX-512, and the choice of the kernels of an executor.
 #pragma once
 
+#include <kvpolicy/ops/host/amx_products.hpp>
 #include <kvpolicy/ops/host/block_kernels.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 
@@ -177,9 +178,10 @@ template <int Rows>
 [[nodiscard]] block_kernels const& blocks_for(isa simd_level) {
 #if defined(__x86_64__)
   if constexpr (Rows == few_rows) {
-    if (simd_level == isa::avx512_bf16) return avx512_quads::kernels_bf16;
+    if (simd_level >= isa::avx512_bf16) return avx512_quads::kernels_bf16;
     if (simd_level == isa::avx512) return avx512_quads::kernels;
   } else {
+    if (simd_level == isa::amx) return amx_blocks<Rows>::kernels;
     if (simd_level == isa::avx512_bf16) return avx512_blocks<Rows>::kernels_bf16;
     if (simd_level == isa::avx512) return avx512_blocks<Rows>::kernels;
   }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
+#include <kvpolicy/ops/host/amx_permission.hpp>
 #include <kvpolicy/ops/host/worker_threads.hpp>
 #include <limits>
 #include <new>
@@ -21,20 +22,25 @@ struct host {
 };
 
 /// Instruction sets for which the host's verbs have code. Each includes those before it. One is chosen at run time.
-enum class isa { portable, avx2, avx512, avx512_bf16 };
+enum class isa { portable, avx2, avx512, avx512_bf16, amx };
 
-/// The last of them that this processor supports.
-[[nodiscard]] inline isa best_isa() {
+/// The last of them that this processor supports, up to `most`.
+///
+/// A process may use AMX if Linux permits it: the first call whose `most` is `amx` asks for it, where the processor has
+/// AMX. From then on Linux refuses alternate stacks for signal handlers (`sigaltstack`) that are smaller than some 12
+/// KiB. Where there is one already, Linux does not permit AMX, and `avx512_bf16` is the last.
+[[nodiscard]] inline isa best_isa(isa most = isa::amx) {
+  isa best = isa::portable;
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq")) {
-    return __builtin_cpu_supports("avx512bf16") ? isa::avx512_bf16 : isa::avx512;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-    return isa::avx2;
+    best = __builtin_cpu_supports("avx512bf16") ? isa::avx512_bf16 : isa::avx512;
+  } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    best = isa::avx2;
   }
 #endif
-  return isa::portable;
+  if (best == isa::avx512_bf16 && most == isa::amx && detail::may_use_amx()) best = isa::amx;
+  return std::min(most, best);
 }
 
 namespace detail {
@@ -83,7 +89,7 @@ class host_executor {
   explicit host_executor(int threads = 1) : host_executor(threads, best_isa()) {}
 
   /// Like above, but uses instruction sets up to `most` only, so that two machines compute the same results.
-  host_executor(int threads, isa most) : simd_level_(std::min(most, best_isa())) {
+  host_executor(int threads, isa most) : simd_level_(best_isa(most)) {
     expects(threads >= 1, "host_executor", "threads", threads, "at least the caller works");
     scratch_.resize(static_cast<std::size_t>(threads));
     workers_.start(threads - 1);

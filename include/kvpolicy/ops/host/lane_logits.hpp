@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/pack_row.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/row_block.hpp>
+#include <kvpolicy/ops/host/row_tiles.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// The kernel that multiplies keys and rows, which determines how rows are packed.
-enum class product { columns, columns_bf16, rows, rows_f16, rows_bf16, quads, quads_bf16, quads_split };
 
 class lane_logits {
  public:
@@ -19,7 +18,7 @@ class lane_logits {
 
   static std::size_t scratch(shape const& model) {
     auto const d = static_cast<std::size_t>(model.head_dim);
-    return scratch_of<float>((storage * most_rows + keys_of_a_tile + 1) * d);
+    return scratch_of<float>(storage * floats_of_a_block(model.head_dim) + (keys_of_a_tile + 1) * d);
   }
 
   lane_logits() = default;
@@ -27,8 +26,8 @@ class lane_logits {
               scratch_arena& arena)
       : simd_level_(simd_level), keys_(&from), rows_(&rows), lanes_(this_lane), range_(range), dims_(from.rows.dims) {
     auto const d = static_cast<std::size_t>(dims_);
-    packed_ = arena.take<float>((storage * most_rows + keys_of_a_tile + 1) * d);
-    tile_ = packed_ + storage * most_rows * d;
+    packed_ = arena.take<float>(storage * floats_of_a_block(dims_) + (keys_of_a_tile + 1) * d);
+    tile_ = packed_ + storage * floats_of_a_block(dims_);
     row_ = tile_ + keys_of_a_tile * d;
     find_plain_rows();
     scale_ = scale_of(from.logits, dims_);
@@ -48,17 +47,18 @@ class lane_logits {
 
   [[nodiscard]] row_block block_storage(int which) const {
     row_block block;
-    block.packed = packed_ + static_cast<std::ptrdiff_t>(which) * most_rows * dims_;
+    block.packed = packed_ + static_cast<std::size_t>(which) * floats_of_a_block(dims_);
     return block;
   }
 
   /// Packs rows [first, first + count), which are numbered head by head; the rest of the block is zero.
   void pack(row_block& block, int first, int count) {
-    std::fill_n(block.packed, static_cast<std::ptrdiff_t>(block.rows) * dims_, 0.0f);
+    std::fill_n(block.packed, uses_tiles() ? row_tiles::floats(dims_, block.rows) : std::ptrdiff_t{dims_} * block.rows,
+                0.0f);
     std::fill_n(block.sink, most_rows, row_block::no_sink);
     for (int i = 0; i < count; ++i) {
       load(first + i);
-      pack_row(block, i);
+      pack_row(by_, row_, dims_, i, block);
       if (has_sinks()) block.sink[i] = sink((first + i) / range_.count);
     }
   }
@@ -103,7 +103,24 @@ class lane_logits {
     return count;
   }
 
-  /// Computes the logits of the first `count` keys of the current tile and a block's rows.
+  /// Holds what the products of some blocks need: a thread's tile registers, if they are used.
+  class in_use {
+   public:
+    explicit in_use(block_kernels const* of) : of_(of) {
+      if (of_ != nullptr) of_->begin_tiles();
+    }
+    in_use(in_use const&) = delete;
+    in_use& operator=(in_use const&) = delete;
+    ~in_use() {
+      if (of_ != nullptr) of_->end_tiles();
+    }
+
+   private:
+    block_kernels const* of_;
+  };
+  [[nodiscard]] in_use use(row_block const& block) const { return in_use(uses_tiles() ? block.kernels : nullptr); }
+
+  /// Computes the logits of the first `count` keys of the current tile and a block's rows, which are in use.
   void tile(row_block const& block, int count, float* to) const {
     kernel_of (*block.kernels)(address_, count, dims_, block.packed, scale_, to);
     if (soft_cap_ > 0) block.kernels->cap(to, count * block.rows, soft_cap_);
@@ -111,6 +128,7 @@ class lane_logits {
 
   /// Computes the logits of entries [begin, end), and writes them to `to`.
   void all(row_block const& block, int begin, int end, float* to) {
+    in_use const kernels = use(block);
     for (int e = begin; e < end; e += keys_of_a_tile) {
       int const count = take(e, end);
       tile(block, count, to + static_cast<std::ptrdiff_t>(e - begin) * block.rows);
@@ -120,15 +138,27 @@ class lane_logits {
  private:
   using kernel = void (*)(void const* const*, int, int, void const*, float, float*);
 
+  /// Packed tiles of rows take more memory than rows in any other layout.
+  static std::size_t floats_of_a_block(int dims) {
+    return static_cast<std::size_t>(row_tiles::floats(dims, most_rows));
+  }
   [[nodiscard]] bool are_few() const { return range_.count * range_.group <= few_rows; }
   /// True if the kernel reads bf16 or f16 keys as they are.
   [[nodiscard]] bool reads_elements() const {
-    return by_ == product::columns_bf16 || by_ == product::quads_bf16 || by_ == product::quads_split ||
+    return uses_tiles() || by_ == product::columns_bf16 || by_ == product::quads_bf16 || by_ == product::quads_split ||
            by_ == product::rows_f16 || by_ == product::rows_bf16;
   }
 
+  [[nodiscard]] bool uses_tiles() const {
+    return by_ == product::tiles_bf16 || by_ == product::tiles_split || by_ == product::tiles_f16;
+  }
+
   product choose() {
-    bool const bf16 = simd_level_ == isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
+    bool const bf16 = simd_level_ >= isa::avx512_bf16 && keys_->rows.element == codec::bf16 && keys_->rows.contiguous();
+    if (!are_few() && simd_level_ == isa::amx) {
+      if (bf16) return rows_are_bf16() ? product::tiles_bf16 : product::tiles_split;
+      if (keys_->rows.element == codec::f16 && keys_->rows.contiguous()) return product::tiles_f16;
+    }
     if (!are_few()) return bf16 && dims_ % 2 == 0 && rows_are_bf16() ? product::columns_bf16 : product::columns;
     if (bf16 && dims_ % 8 == 0) return rows_are_bf16() ? product::quads_bf16 : product::quads_split;
     block_kernels const& few = blocks_for<few_rows>(simd_level_);
@@ -143,6 +173,12 @@ class lane_logits {
     switch (by_) {
       case product::columns_bf16:
         return of.logits_bf16;
+      case product::tiles_bf16:
+        return of.tiles_bf16;
+      case product::tiles_split:
+        return of.tiles_split;
+      case product::tiles_f16:
+        return of.tiles_f16;
       case product::rows_f16:
         return of.rows_f16;
       case product::rows_bf16:
@@ -214,51 +250,6 @@ class lane_logits {
       }
     }
     return true;
-  }
-
-  /// Packs row_ as row i of a block, in the layout of the kernel.
-  void pack_row(row_block& block, int i) const {
-    switch (by_) {
-      case product::columns:
-        for (int d = 0; d < dims_; ++d) block.packed[std::ptrdiff_t{d} * block.rows + i] = row_[d];
-        return;
-      case product::rows:
-      case product::rows_f16:
-      case product::rows_bf16:
-        std::copy_n(row_, dims_, block.packed + std::ptrdiff_t{i} * dims_);
-        return;
-      case product::quads:
-        for (int d = 0; d < dims_; ++d) block.packed[d / 4 * 16 + i * 4 + d % 4] = row_[d];
-        return;
-      case product::columns_bf16:
-        for (int d = 0; d < dims_; d += 2) block.packed[std::ptrdiff_t{d} / 2 * block.rows + i] = pair_at(d);
-        return;
-      case product::quads_bf16:
-        for (int d = 0; d < dims_; d += 2) block.packed[d / 8 * 16 + i * 4 + d / 2 % 4] = pair_at(d);
-        return;
-      case product::quads_split:
-        for (int d = 0; d < dims_; d += 2) {
-          float* const to = block.packed + d / 8 * 32 + i * 4 + d / 2 % 4;
-          to[0] = pair_at(d);
-          to[16] = rest_at(d);
-        }
-    }
-  }
-
-  /// Two neighbouring elements, each rounded to bf16, as the bits of one float.
-  static float as_pair(float first, float second) {
-    return same_bits<float>((same_bits<std::uint32_t>(nearest(first)) >> 16) |
-                            same_bits<std::uint32_t>(nearest(second)));
-  }
-  static float nearest(float value) {
-    std::byte rounded[2];
-    store(codec::bf16, value, rounded);
-    return kvpolicy::load(codec::bf16, rounded);
-  }
-  [[nodiscard]] float pair_at(int d) const { return as_pair(row_[d], row_[d + 1]); }
-  /// The rounding errors of the two elements, rounded to bf16 too.
-  [[nodiscard]] float rest_at(int d) const {
-    return as_pair(row_[d] - nearest(row_[d]), row_[d + 1] - nearest(row_[d + 1]));
   }
 
   isa simd_level_ = isa::portable;

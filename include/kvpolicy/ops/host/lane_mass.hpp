@@ -203,6 +203,7 @@ class lane_mass {
         block[blocks].set_rows(logits_.simd_level(), logits_.rows_for(end - first));
         fill(block[blocks], first, std::min(block[blocks].rows, end - first));
       }
+      lane_logits::in_use const kernels = logits_.use(block[0]);
       for (int e = 0; e < seen_; e += keys_of_a_tile) {
         int const keys = logits_.take(e, seen_);
         for (int b = 0; b < blocks; ++b) {
