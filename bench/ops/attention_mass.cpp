@@ -120,7 +120,8 @@ float const* lane_logits(kv::isa simd_level, observed_layer const& on, int head,
   return values;
 }
 
-/// By vector instructions: what mass adds is held against them also where the matrix unit makes it faster than they are.
+/// By vector instructions: what mass adds is held against them also where the matrix unit makes it faster than they
+/// are.
 void logits_alone(kv::host_executor& exec, observed_layer const& on, bool written) {
   kv::isa const vectors = std::min(exec.simd_level(), kv::isa::avx512_bf16);
   exec.for_each(on.cache().lanes.heads,

@@ -104,9 +104,117 @@ void check_row(std::vector<float> const& row, kv::safe const& protects, int budg
   RC_ASSERT(keep.report().forced_over_budget == (expected.forced_over_budget > 0 ? 1 : 0));
 }
 
+/// A layer of long rows, some of which keep all entries, and the keep set of a decision about them.
+class long_rows {
+ public:
+  explicit long_rows(std::vector<int> entries)
+      : count_(std::move(entries)),
+        bound_(*std::max_element(count_.begin(), count_.end())),
+        position_(static_cast<std::size_t>(bound_)),
+        seen_(count_.size()),
+        offset_(count_.size() + 1),
+        ordinal_(count_.size() * static_cast<std::size_t>(bound_), untouched) {
+    for (int e = 0; e < bound_; ++e) position_[static_cast<std::size_t>(e)] = e;
+    dice random(7);
+    for (int const count : count_) row_.push_back(row_of(shaped::levels, count, random));
+    for (auto const& row : row_) {
+      score_.insert(score_.end(), row.begin(), row.end());
+      score_.resize(score_.size() + static_cast<std::size_t>(bound_) - row.size(), NAN);
+    }
+  }
+
+  /// Decides, and returns how many ordinals are behind the lists although nothing was to be written there.
+  int decide(kv::host_executor& exec, kv::safe const& protects, int budget) {
+    kv::lanes const batch{.layer_end = 1,
+                          .heads = static_cast<int>(count_.size()),
+                          .bound = bound_,
+                          .count = {count_.data(), 0, 0, 1},
+                          .position = {position_.data()}};
+    kv::keep_set const keep{
+        batch,          kv::granularity::lane, kv::unit::token, kv::side::kept,
+        offset_.data(), ordinal_.data(),       seen_.data(),    static_cast<std::int64_t>(ordinal_.size()),
+        &report_};
+    kv::ops::top_k(exec, kv::contiguous_scores(batch, kv::granularity::lane, score_.data(), bound_),
+                   kv::detail::decision_rule{protects, kv::nothing{}, kv::per_lane{budget}, kv::over_budget{}}, keep);
+    return static_cast<int>(std::count_if(ordinal_.begin() + offset_.back(), ordinal_.end(),
+                                          [](int ordinal) { return ordinal != untouched; }));
+  }
+
+  void check(kv::safe const& protects, int budget) const {
+    int nan = 0;
+    for (std::size_t i = 0; i < row_.size(); ++i) {
+      auto const expected = expected_of(row_[i], position_.data(), protects, std::min(budget, count_[i]));
+      CHECK(std::vector<int>(ordinal_.begin() + offset_[i], ordinal_.begin() + offset_[i + 1]) == expected.kept);
+      nan += count_[i] > budget ? expected.nan_candidates : 0;
+    }
+    CHECK(report_.nan_scores == nan);
+  }
+
+ private:
+  static constexpr int untouched = -77;
+
+  std::vector<int> count_;
+  int bound_;
+  std::vector<int> position_, seen_;
+  std::vector<std::int64_t> offset_;
+  std::vector<int> ordinal_;
+  std::vector<std::vector<float>> row_;
+  std::vector<float> score_;
+  kv::report report_{};
+};
+
 }  // namespace
 
 TEST_SUITE("ops/top_k: long rows") {
+  TEST_CASE("rows are listed one behind the other, whichever thread lists them, and nothing behind the last") {
+    for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+      for (int const threads : {1, 3}) {
+        for (int const budget : {0, 1, 7, 15, 17, 64, 1030, 4099, 4100, 9001}) {
+          CAPTURE(static_cast<int>(simd_level));
+          CAPTURE(threads);
+          CAPTURE(budget);
+          kv::host_executor exec(threads, simd_level);
+          exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, 9000));
+          kv::safe const protects{4, budget % 2 == 0 ? 0 : 33};
+          long_rows rows({4100, 9000, 12, 4097, 8191, 0, 5000});
+          CHECK(rows.decide(exec, protects, budget) == 0);
+          rows.check(protects, budget);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("an executor without room for the keys of a row decides the same") {
+    kv::host_executor exec(2);
+    long_rows rows({4100, 9000, 12, 4097, 8191, 0, 5000});
+    static_cast<void>(rows.decide(exec, {4, 32}, 1030));
+    rows.check({4, 32}, 1030);
+  }
+
+  TEST_CASE("a pass that lists ordinals writes none behind those that it says it lists") {
+    dice random(11);
+    for (kv::isa const simd_level : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
+      auto const& kernels = kv::detail::select_for(std::min(simd_level, kv::best_isa()));
+      for (int count = 0; count <= 70; ++count) {
+        auto const row = row_of(shaped::levels, count, random);
+        for (int ties = 0; ties <= 2; ++ties) {
+          std::vector<int> expected;
+          int equal = 0;
+          for (int e = 0; e < count; ++e) {
+            float const score = row[static_cast<std::size_t>(e)];
+            if (score > 3 || (score == 3 && equal++ < ties)) expected.push_back(100 + e);
+          }
+          auto const most = static_cast<int>(expected.size());
+          std::vector<int> listed(static_cast<std::size_t>(most) + 16, -77);
+          kv::detail::row_ahead nothing(row.data(), 0);
+          CHECK(kernels.emit(row.data(), count, 100, {3, ties, most}, listed.data(), nothing) == most);
+          expected.resize(expected.size() + 16, -77);
+          CHECK(listed == expected);
+        }
+      }
+    }
+  }
+
   TEST_CASE("the best of a long row are those of a sorted one, whatever the scores and the instructions") {
     holds(
         "sampled top_k == sort",

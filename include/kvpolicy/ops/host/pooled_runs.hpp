@@ -2,29 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/segment_runs.hpp>
 #include <kvpolicy/ops/host/select_pool.hpp>
 #include <kvpolicy/ops/top_k.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// Writes the ordinals of a range, and returns where it stopped.
-inline int* list_range(ordinal_range of, int* to) {
-  for (int e = of.begin; e < of.end; ++e) *to++ = e;
-  return to;
-}
-
-/// The candidates among the first `count` entries of a segment. All others are forced.
-template <class Rule>
-[[nodiscard]] ordinal_range candidates_of(score_view const& scores, Rule const& rule, int segment, int count,
-                                          int budget) {
-  lane const this_lane = scores.lane_of(segment);
-  ordinal_range free = rule.candidates(lane_entries{this_lane, count, budget, scores.lanes.position.row(this_lane)});
-  free.begin = std::clamp(free.begin, 0, count);
-  free.end = std::clamp(free.end, free.begin, count);
-  return free;
-}
 
 /// `rows` segments from `first` on, which share the sum of their budgets.
 template <class Rule>
@@ -85,9 +68,10 @@ struct pooled_runs {
     ordinal_range const mine = free(segment);
     int* const to = ordinals(segment);
     int* next = list_range({0, mine.begin}, to);
+    row_ahead nothing(scores.row(segment), 0);
     next += select_for(simd_level)
-                .emit(scores.row(segment) + mine.begin, mine.end - mine.begin, mine.begin, score_of_key(at.lowest),
-                      static_cast<int>(ties), next);
+                .emit(scores.row(segment) + mine.begin, mine.end - mine.begin, mine.begin,
+                      {score_of_key(at.lowest), static_cast<int>(ties), mine.end - mine.begin}, next, nothing);
     return list_range({mine.end, keep.seen[segment]}, next) - to;
   }
 };

@@ -72,4 +72,20 @@ struct tile_ahead {
   }
 };
 
+/// Prefetches a row into the second-level cache, a line with every call, while another row is worked on: a pass over
+/// memory is then over a row that is in the cache.
+struct row_ahead {
+  std::byte const* next = nullptr;
+  std::byte const* end = nullptr;
+
+  row_ahead() = default;
+  row_ahead(float const* row, int count)
+      : next(reinterpret_cast<std::byte const*>(row)), end(reinterpret_cast<std::byte const*>(row + count)) {}
+
+  [[gnu::always_inline]] inline void fetch() {
+    __builtin_prefetch(next, 0, 2);
+    next += next < end ? 64 : 0;
+  }
+};
+
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/packed_bits.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/radix_key.hpp>
 
@@ -76,14 +77,21 @@ template <int Width>
 
 #endif
 
+/// The scores that a pass lists: those above `lowest`, and the first `ties` equal to it. They are at most `most`.
+struct listed_scores {
+  float lowest;
+  int ties;
+  int most;
+};
+
 /// The passes over all scores. `low <= high`, and neither is NaN.
 struct select_kernels {
   /// Counts the scores above `high` and the NaNs, and copies the bits of scores in [low, high] to `inside`. That array
   /// has `count` elements, and may be the memory of the scores. If low == high, these scores are only counted.
   bracket_counts (*bracket)(float const* scores, int count, float low, float high, std::uint32_t* inside);
-  /// Writes, in ascending order, the ordinals `first` + e of scores above `lowest` and of the first `ties` equal to it,
-  /// and returns their number. `to` has `count` elements.
-  int (*emit)(float const* scores, int count, int first, float lowest, int ties, int* to);
+  /// Writes, in ascending order, the ordinals `first` + e of these scores, and returns their number. Nothing is written
+  /// behind `to[which.most]`. Meanwhile it prefetches `ahead`.
+  int (*emit)(float const* scores, int count, int first, listed_scores which, int* to, row_ahead& ahead);
   void (*sample)(float const* scores, int count, sample_keys& to);
 };
 
@@ -111,8 +119,8 @@ struct portable_select {
     return found;
   }
 
-  static int emit(float const* scores, int count, int first, float lowest, int ties, int* to) {
-    return emit_keys(scores, count, first, {radix_key(lowest), ties}, to);
+  static int emit(float const* scores, int count, int first, listed_scores which, int* to, row_ahead&) {
+    return emit_keys(scores, count, first, {radix_key(which.lowest), which.ties}, to);
   }
 
   /// Like `emit`, but the cut may be NaN.
@@ -122,8 +130,7 @@ struct portable_select {
       std::uint32_t const key = radix_key(scores[e]);
       bool const tied = key == at.lowest && at.ties > 0;
       at.ties -= tied ? 1 : 0;
-      to[kept] = first + e;
-      kept += key > at.lowest || tied ? 1 : 0;
+      if (key > at.lowest || tied) to[kept++] = first + e;
     }
     return kept;
   }
@@ -175,22 +182,24 @@ struct avx2_select {
     return {found.above + rest.above, found.inside + rest.inside, found.nan + rest.nan};
   }
 
-  [[gnu::target(KVPOLICY_AVX2)]] static int emit(float const* scores, int count, int first, float lowest, int ties,
-                                                 int* to) {
-    __m256 const cut = _mm256_set1_ps(lowest);
+  [[gnu::target(KVPOLICY_AVX2)]] static int emit(float const* scores, int count, int first, listed_scores which,
+                                                 int* to, row_ahead& ahead) {
+    __m256 const cut = _mm256_set1_ps(which.lowest);
     __m256i ordinal = _mm256_add_epi32(_mm256_set1_epi32(first), _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
     int kept = 0;
     int e = 0;
     for (; e + 8 <= count; e += 8) {
       __builtin_prefetch(to + kept + ordinals_ahead, 1);
+      ahead.fetch();
       __m256 const some = _mm256_loadu_ps(scores + e);
-      unsigned const equal = take_ties(bits_of(_mm256_cmp_ps(some, cut, _CMP_EQ_OQ)), ties);
+      unsigned const equal = take_ties(bits_of(_mm256_cmp_ps(some, cut, _CMP_EQ_OQ)), which.ties);
       unsigned const stays = bits_of(_mm256_cmp_ps(some, cut, _CMP_GT_OQ)) | equal;
-      put_selected(ordinal, stays, to + kept);
-      kept += __builtin_popcount(stays);
+      int const more = __builtin_popcount(stays);
+      put_selected(ordinal, stays, more, kept + 8 <= which.most, to + kept);
+      kept += more;
       ordinal = _mm256_add_epi32(ordinal, _mm256_set1_epi32(8));
     }
-    return kept + portable_select::emit(scores + e, count - e, first + e, lowest, ties, to + kept);
+    return kept + portable_select::emit(scores + e, count - e, first + e, which, to + kept, ahead);
   }
 
   [[gnu::target(KVPOLICY_AVX2)]] static void sample(float const* scores, int count, sample_keys& to) {
@@ -227,23 +236,30 @@ struct avx512_select {
     return {found.above + rest.above, found.inside + rest.inside, found.nan + rest.nan};
   }
 
-  [[gnu::target(KVPOLICY_AVX512)]] static int emit(float const* scores, int count, int first, float lowest, int ties,
-                                                   int* to) {
-    __m512 const cut = _mm512_set1_ps(lowest);
+  [[gnu::target(KVPOLICY_AVX512)]] static int emit(float const* scores, int count, int first, listed_scores which,
+                                                   int* to, row_ahead& ahead) {
+    __m512 const cut = _mm512_set1_ps(which.lowest);
     __m512i ordinal = _mm512_add_epi32(_mm512_set1_epi32(first),
                                        _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
     int kept = 0;
     int e = 0;
     for (; e + 16 <= count; e += 16) {
       __builtin_prefetch(to + kept + ordinals_ahead, 1);
+      ahead.fetch();
       __m512 const some = _mm512_loadu_ps(scores + e);
-      unsigned const equal = take_ties(_mm512_cmp_ps_mask(some, cut, _CMP_EQ_OQ), ties);
+      unsigned const equal = take_ties(_mm512_cmp_ps_mask(some, cut, _CMP_EQ_OQ), which.ties);
       auto const stays = static_cast<__mmask16>(_mm512_cmp_ps_mask(some, cut, _CMP_GT_OQ) | equal);
-      _mm512_storeu_si512(to + kept, _mm512_maskz_compress_epi32(stays, ordinal));
-      kept += __builtin_popcount(stays);
+      int const more = __builtin_popcount(stays);
+      __m512i const some_kept = _mm512_maskz_compress_epi32(stays, ordinal);
+      if (kept + 16 <= which.most) {
+        _mm512_storeu_si512(to + kept, some_kept);
+      } else {
+        _mm512_mask_storeu_epi32(to + kept, static_cast<__mmask16>((1u << more) - 1), some_kept);
+      }
+      kept += more;
       ordinal = _mm512_add_epi32(ordinal, _mm512_set1_epi32(16));
     }
-    return kept + portable_select::emit(scores + e, count - e, first + e, lowest, ties, to + kept);
+    return kept + portable_select::emit(scores + e, count - e, first + e, which, to + kept, ahead);
   }
 
   static constexpr select_kernels kernels{bracket, emit, avx2_select::sample};

@@ -39,7 +39,9 @@ template <>
 struct implementation<ops::top_k_t, host> {
   static constexpr bool provided = true;
 
-  static std::size_t scratch(shape const&, int) { return detail::scratch_of<std::int64_t>(2048); }
+  static std::size_t scratch(shape const&, int bound) {
+    return detail::scratch_of<std::int64_t>(2048) + (is_long(bound) ? keys_bytes(bound) : 0);
+  }
 
   template <class Rule>
   static void run(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
@@ -49,6 +51,12 @@ struct implementation<ops::top_k_t, host> {
     *keep.report = {};
     for (int segment = 0; segment < scores.segments(); ++segment) {
       keep.seen[segment] = scores.lanes.committed(scores.lane_of(segment));
+    }
+    if constexpr (has_runs<Rule>) {
+      if (pool == 1 && is_long(scores.lanes.bound) && exec.reserved() >= keys_bytes(scores.lanes.bound)) {
+        decide_in_place(exec, scores, rule, keep);
+        return written.finish();
+      }
     }
     std::mutex counting;
     auto const decide_one = [&](int which, int worker) {
@@ -68,6 +76,16 @@ struct implementation<ops::top_k_t, host> {
   }
 
  private:
+  /// The candidates of a segment are one range of entries.
+  template <class Rule>
+  static constexpr bool has_runs = requires(Rule const& rule, lane_entries const& of) { rule.candidates(of); };
+
+  /// True if moving the ordinals of a segment takes longer than asking the rule twice about it.
+  static constexpr bool is_long(int bound) { return bound >= 4096; }
+  static constexpr std::size_t keys_bytes(int bound) {
+    return detail::scratch_of<std::uint32_t>(static_cast<std::size_t>(bound));
+  }
+
   static int segments_of_a_pool(score_view const& scores, budget_scope scope) {
     if (scope == budget_scope::lane) return 1;
     expects(scores.decides == granularity::lane, "top_k", "budget.scope", to_string(scope),
@@ -89,68 +107,67 @@ struct implementation<ops::top_k_t, host> {
     return detail::scratch_arena(memory).take<std::int64_t>(2048);
   }
 
+  /// Decides segments with budgets of their own. How many ordinals each lists is known before, and so is their place:
+  /// they need not be moved.
+  template <class Rule>
+  static void decide_in_place(host_executor& exec, score_view const& scores, Rule const& rule, keep_set const& keep) {
+    keep.indptr[0] = 0;
+    for (int segment = 0; segment < scores.segments(); ++segment) {
+      keep.indptr[segment + 1] =
+          keep.indptr[segment] + detail::run_of(scores, rule, segment, keep.seen[segment]).kept();
+    }
+    std::mutex counting;
+    exec.for_each(scores.segments(), [&](int segment, int worker) {
+      detail::scratch_arena arena(exec.scratch(worker));
+      auto* const keys = arena.take<std::uint32_t>(static_cast<std::size_t>(scores.lanes.bound));
+      detail::segment_run const run = detail::run_of(scores, rule, segment, keep.seen[segment]);
+      report const found = list_run(exec, scores, rule, segment, run, keys, keep.indices + keep.indptr[segment], keep);
+      std::lock_guard const lock(counting);
+      *keep.report += found;
+    });
+  }
+
+  /// Lists what one segment keeps at `to`.
+  template <class Rule>
+  static report list_run(host_executor& exec, score_view const& scores, Rule const& rule, int segment,
+                         detail::segment_run const& run, std::uint32_t* keys, int* to, keep_set const& keep) {
+    report found;
+    if (run.triggered) found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
+    run.list(detail::select_for(exec.simd_level()), scores.row(segment), keys, to,
+             detail::row_after(scores, segment, exec.threads(), keep.seen), found);
+    return found;
+  }
+
   /// Decides one segment with a budget of its own.
   template <class Rule>
   static report decide_alone(host_executor& exec, score_view const& scores, Rule const& rule, int segment, int worker,
                              keep_set const& keep) {
-    report found;
     int const count = keep.seen[segment];
-    int const budget = rule.budget(scores.lane_of(segment), count);
     int* const to = ordinals_of(scores, segment, keep);
-    keep.indptr[segment + 1] = count;
-    if (!rule.triggers(count, budget)) {
-      detail::list_range({0, count}, to);
-      found.over_budget = count > budget ? 1 : 0;
-      return found;
-    }
-    found.triggered = 1;
-    found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
-    if constexpr (requires(lane_entries const& of) { rule.candidates(of); }) {
-      ordinal_range const free = detail::candidates_of(scores, rule, segment, count, budget);
-      keep.indptr[segment + 1] =
-          decide_run(detail::select_for(exec.simd_level()), scores.row(segment), {count, budget, free}, to, found);
+    std::uint32_t* const keys = keys_of(scores, segment, keep);
+    if constexpr (has_runs<Rule>) {
+      detail::segment_run const run = detail::run_of(scores, rule, segment, count);
+      keep.indptr[segment + 1] = run.kept();
+      return list_run(exec, scores, rule, segment, run, keys + run.free.begin, to, keep);
     } else {
-      std::uint32_t* const keys = keys_of(scores, segment, keep);
+      report found;
+      int const budget = rule.budget(scores.lane_of(segment), count);
+      keep.indptr[segment + 1] = count;
+      if (!rule.triggers(count, budget)) {
+        detail::list_range({0, count}, to);
+        found.over_budget = count > budget ? 1 : 0;
+        return found;
+      }
+      found.triggered = 1;
+      found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
       int const forced = detail::make_keys(scores, rule, segment, budget, keys, found);
       found.forced_over_budget = forced > budget ? 1 : 0;
       int const k = std::clamp(budget - forced, 0, count - forced);
       detail::cut at = cut_at({keys, 0, &count, 1}, k, exec.scratch(worker));
       keep.indptr[segment + 1] = emit(keys, count, at, to);
+      found.over_budget = keep.indptr[segment + 1] > budget ? 1 : 0;
+      return found;
     }
-    found.over_budget = keep.indptr[segment + 1] > budget ? 1 : 0;
-    return found;
-  }
-
-  struct run_choice {
-    int count;
-    int budget;
-    ordinal_range free;  ///< the candidates; all other entries are forced
-  };
-
-  /// Decides a segment whose candidates are one range, with forced entries around it, and returns the number of kept
-  /// entries. Until ordinals are written, their memory stores the keys of the candidates.
-  static int decide_run(detail::select_kernels const& kernels, float const* scores, run_choice const& of, int* to,
-                        report& found) {
-    int const many = of.free.end - of.free.begin;
-    int const forced = of.count - many;
-    found.forced_over_budget = forced > of.budget ? 1 : 0;
-    int const k = std::clamp(of.budget - forced, 0, many);
-    float const* const some = scores + of.free.begin;
-    auto* const temp_storage = reinterpret_cast<std::uint32_t*>(to + of.free.begin);
-    detail::found_cut cut{{detail::forced_key, 0}, 0};
-    if (k > 0 && k < many) cut = detail::find_cut(kernels, some, many, k, temp_storage);
-    if (k == 0 || k == many) cut.nan = detail::count_nan(some, many);
-    found.nan_scores += cut.nan;
-    int* next = detail::list_range({0, of.free.begin}, to);
-    if (k == many) {
-      next = detail::list_range(of.free, next);
-    } else if (k > 0 && cut.at.lowest == detail::nan_key) {
-      next += detail::portable_select::emit_keys(some, many, of.free.begin, cut.at, next);
-    } else if (k > 0) {
-      next += kernels.emit(some, many, of.free.begin, detail::score_of_key(cut.at.lowest),
-                           static_cast<int>(cut.at.ties), next);
-    }
-    return static_cast<int>(detail::list_range({of.free.end, of.count}, next) - to);
   }
 
   struct pool_segments {
