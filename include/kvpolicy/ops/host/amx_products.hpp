@@ -78,9 +78,8 @@ struct amx_products {
     if constexpr (Element == codec::bf16) {
       _mm512_store_si512(parts[0][k], _mm512_maskz_loadu_epi16(some, from));
     } else {
-      __m512i const both = _mm512_maskz_loadu_epi16(some, from);
-      __m512 a = _mm512_maskz_cvtph_ps(0xFFFF, _mm512_castsi512_si256(both));
-      __m512 b = _mm512_maskz_cvtph_ps(0xFFFF, _mm512_maskz_extracti64x4_epi64(0xF, both, 1));
+      __m512 a = _mm512_maskz_cvtph_ps(0xFFFF, _mm256_maskz_loadu_epi16(static_cast<__mmask16>(some), from));
+      __m512 b = _mm512_maskz_cvtph_ps(0xFFFF, _mm256_maskz_loadu_epi16(static_cast<__mmask16>(some >> 16), from + 32));
       __m512i const upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
       for (std::size_t p = 0; p < key_parts; ++p) {
         __m512i const bits = _mm512_castps_si512(b);
