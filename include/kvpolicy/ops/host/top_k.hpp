@@ -81,7 +81,7 @@ struct implementation<ops::top_k_t, host> {
   static constexpr bool has_runs = requires(Rule const& rule, lane_entries const& of) { rule.candidates(of); };
 
   /// True if moving the ordinals of a segment takes longer than asking the rule twice about it.
-  static constexpr bool is_long(int bound) { return bound >= 4096; }
+  static constexpr bool is_long(int bound) { return bound >= 512; }
   static constexpr std::size_t keys_bytes(int bound) {
     return detail::scratch_of<std::uint32_t>(static_cast<std::size_t>(bound));
   }
