@@ -53,15 +53,21 @@ struct amx_products {
     int now = 0;
     for (int d = 0; d < dims; d += dims_of_a_tile, rows += 1024 * columns * RowParts, now = 1 - now) {
       if (d + dims_of_a_tile < dims) split(keys, d + dims_of_a_tile, dims, next, parts[1 - now]);
-      __asm__ __volatile__("" ::"r"(&parts) : "memory");  // intrinsics of g++ 12 do not say that they read memory
+      keep_order(parts);
       multiply<0>(parts[now], rows);
       if constexpr (key_parts > 1) multiply<1>(parts[now], rows);
+      keep_order(parts);
     }
     store(products);
     scale_all(products, keys, count, dims, packed, scale, out);
   }
 
  private:
+  /// Keeps a compiler from moving writes of parts over reads of them: intrinsics of g++ 12 do not say that they read.
+  [[gnu::always_inline]] static inline void keep_order(parts_of_keys (&parts)[2]) {
+    __asm__ __volatile__("" ::"r"(&parts) : "memory");
+  }
+
   /// Splits dims [d, d + 32) of all keys, or those that are left, into parts.
   [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void split(void const* const* keys, int d, int dims,
                                                                              tile_ahead& next, parts_of_keys& parts) {
