@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 demo, folder = sys.argv[1], Path(sys.argv[2])
+folder.mkdir(parents=True, exist_ok=True)
 report = folder / "refused.html"
 report.unlink(missing_ok=True)
 short = folder / "short.txt"
