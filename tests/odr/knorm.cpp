@@ -8,6 +8,7 @@
 #include <kvpolicy/ops/host/lists.hpp>
 #include <kvpolicy/ops/host/map.hpp>
 #include <kvpolicy/ops/host/mask_rows.hpp>
+#include <kvpolicy/ops/host/row_norm.hpp>
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/scorers/knorm.hpp>
 
