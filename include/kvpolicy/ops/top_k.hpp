@@ -38,8 +38,9 @@ namespace ops {
 /// - ties: the lower ordinal wins; with a shared budget, the lower (layer, head, ordinal).
 /// - cost: O(entries) per segment, without sorting. On the host with `candidates`, a sample of the scores brackets the
 ///   k-th one, one pass counts and collects what lies in the bracket, and one pass writes ordinals; otherwise there are
-///   three histogram passes and one that writes. Scratch per worker of the host: 2048 counters; keys are stored
-///   temporarily in the memory of `keep.indices`.
+///   three histogram passes and one that writes. Scratch per worker of the host: 2048 counters, and one number for each
+///   entry of a segment with `candidates` that may have 512 entries or more. Such a segment's rule is asked twice.
+///   Other keys are stored temporarily in the memory of `keep.indices`.
 /// - throws: `invalid_argument` if the capacity of `keep` is less than one ordinal per entry, if lanes of one segment
 ///   hold different tokens, if a count is out of its limits, or if segments that share a budget consist of more than
 ///   one lane. On the host, an exception of a member of `rule` is passed on; then `keep` lists nothing, its `seen`

@@ -167,6 +167,49 @@ struct amx_products {
   }
 };
 
+/// Packs rows for tiles, one by one.
+struct amx_rows {
+  static constexpr int nan = 0x81;
+  static constexpr int nan_or_infinite = 0x99;
+
+  [[gnu::target(KVPOLICY_AMX)]] static void pack(row_tiles const& layout, float const* row, int dims, int i,
+                                                 float* to) {
+    __m512i const upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+    __m512i const index = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i const even = _mm512_add_epi32(index, index);
+    __m512i const odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    __m512i const place = _mm512_maskz_slli_epi32(0xFFFF, index, 4);  // a pair of each row lies between two of one row
+    for (int d = 0; d < dims; d += row_tiles::dims_of_a_tile) {
+      int const left = dims - d;
+      auto const some = left < 32 ? (__mmask32{1} << left) - 1 : ~__mmask32{0};
+      __m512 const a = _mm512_maskz_loadu_ps(static_cast<__mmask16>(some), row + d);
+      __m512 const b = _mm512_maskz_loadu_ps(static_cast<__mmask16>(some >> 16), row + d + 16);
+      __m512 first = layout.neighbours ? _mm512_permutex2var_ps(a, even, b) : a;
+      __m512 second = layout.neighbours ? _mm512_permutex2var_ps(a, odd, b) : b;
+      for (int p = 0; p < layout.parts; ++p) {
+        __m512i const pairs =
+            _mm512_or_si512(_mm512_maskz_srli_epi32(0xFFFF, quiet(first), 16), _mm512_and_si512(quiet(second), upper));
+        _mm512_i32scatter_epi32(to + layout.tile_at(d, p, i) * 256 + i % 16, place, pairs, 4);
+        first = rest_of(first, upper);
+        second = rest_of(second, upper);
+      }
+    }
+  }
+
+ private:
+  /// Sets a bit of NaNs that is among the upper half, so that no NaN is truncated to infinity.
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline __m512i quiet(__m512 value) {
+    __m512i const bits = _mm512_castps_si512(value);
+    return _mm512_mask_or_epi32(bits, _mm512_fpclass_ps_mask(value, nan), bits, _mm512_set1_epi32(0x00400000));
+  }
+  /// What truncation leaves of a number; nothing of NaN and of infinity.
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline __m512 rest_of(__m512 value, __m512i upper) {
+    __m512 const part = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(value), upper));
+    auto const finite = static_cast<__mmask16>(~_mm512_fpclass_ps_mask(value, nan_or_infinite));
+    return _mm512_maskz_sub_ps(finite, value, part);
+  }
+};
+
 /// The kernels of a processor with AMX.
 template <int Rows>
 struct amx_blocks {
@@ -180,6 +223,7 @@ struct amx_blocks {
     made.tiles_f16 = amx_products<Rows, codec::f16, 3>::all;
     made.tiles_bf16 = amx_products<Rows, codec::bf16, 1>::all;
     made.tiles_split = amx_products<Rows, codec::bf16, 3>::all;
+    made.pack_tiles = amx_rows::pack;
     made.begin_tiles = begin;
     made.end_tiles = end;
     return made;

@@ -3,6 +3,7 @@
 
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/core/config.hpp>
+#include <kvpolicy/ops/host/row_tiles.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -34,11 +35,12 @@ struct block_kernels {
   /// The same for bf16 keys and rows, with one instruction per pair; null if the processor has no such instruction.
   kernel logits_bf16 = nullptr;
   /// The same with a matrix unit, for bf16 keys and rows, for bf16 keys and float rows, and for f16 keys and float
-  /// rows; null if the processor has none. `packed` is of row_tiles. They are called between `begin_tiles` and
-  /// `end_tiles`, which set up and release a thread's tile registers.
+  /// rows; null if the processor has none. `packed` is of row_tiles, and `pack_tiles` packs row i of it. They are
+  /// called between `begin_tiles` and `end_tiles`, which set up and release a thread's tile registers.
   kernel tiles_bf16 = nullptr;
   kernel tiles_split = nullptr;
   kernel tiles_f16 = nullptr;
+  void (*pack_tiles)(row_tiles const& layout, float const* row, int dims, int i, float* to) = nullptr;
   void (*begin_tiles)() = nullptr;
   void (*end_tiles)() = nullptr;
   /// For blocks of few rows, `packed` of `logits` is [row][dims]. The next three take quads instead, if the processor

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <kvpolicy/core/codec.hpp>
 #include <kvpolicy/ops/host/row_block.hpp>
-#include <kvpolicy/ops/host/row_tiles.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -47,11 +46,11 @@ inline void pack_row(product by, float const* row, int dims, int i, row_block co
       for (int d = 0; d < dims; ++d) block.packed[std::ptrdiff_t{d} * block.rows + i] = row[d];
       return;
     case product::tiles_f16:
-      return row_tiles{block.rows, 3, false}.pack(row, dims, i, block.packed);
+      return block.kernels->pack_tiles({block.rows, 3, false}, row, dims, i, block.packed);
     case product::tiles_bf16:
-      return row_tiles{block.rows, 1, true}.pack(row, dims, i, block.packed);
+      return block.kernels->pack_tiles({block.rows, 1, true}, row, dims, i, block.packed);
     case product::tiles_split:
-      return row_tiles{block.rows, 3, true}.pack(row, dims, i, block.packed);
+      return block.kernels->pack_tiles({block.rows, 3, true}, row, dims, i, block.packed);
     case product::rows:
     case product::rows_f16:
     case product::rows_bf16:

@@ -1,9 +1,8 @@
 // Rows of a block that are packed for a matrix unit, which multiplies tiles of bf16 numbers.
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-#include <kvpolicy/core/codec.hpp>
+#include <cstddef>
+#include <kvpolicy/core/config.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -26,40 +25,13 @@ struct row_tiles {
     return std::ptrdiff_t{tiles(dims)} * dims_of_a_tile * rows * most_parts / 2;
   }
 
-  /// Packs row i of a block.
-  void pack(float const* row, int dims, int i, float* to) const {
-    for (int begin = 0; begin < dims; begin += dims_of_a_tile) {
-      std::uint32_t part[most_parts][dims_of_a_tile] = {};
-      int const count = dims - begin < dims_of_a_tile ? dims - begin : dims_of_a_tile;
-      for (int d = 0; d < count; ++d) {
-        float rest = row[begin + d];
-        for (int p = 0; p < parts; ++p) {
-          auto const bits = same_bits<std::uint32_t>(rest);
-          bool const is_finite = (bits & 0x7F800000u) != 0x7F800000u;
-          bool const is_nan = !is_finite && (bits & 0x007FFFFFu) != 0;
-          part[p][d] = bits >> 16 | (is_nan ? 0x40u : 0u);
-          rest = is_finite ? rest - same_bits<float>(bits & 0xFFFF0000u) : 0.0f;
-        }
-      }
-      for (int p = 0; p < parts; ++p) {
-        float* const tile = to + tile_at(begin, p, i) * 256 + i % 16;
-        for (int pair = 0; pair < 16; ++pair) {
-          std::uint32_t const first = part[p][neighbours ? 2 * pair : pair];
-          std::uint32_t const second = part[p][neighbours ? 2 * pair + 1 : pair + 16];
-          tile[pair * 16] = same_bits<float>(first | second << 16);
-        }
-      }
-    }
-  }
-
   /// The place of the pair of a number, in floats; `is_second` if it is the pair's second number.
   [[nodiscard]] std::ptrdiff_t pair_at(int d, int part, int i, bool& is_second) const {
     int const of_tile = d % dims_of_a_tile;
     is_second = neighbours ? of_tile % 2 == 1 : of_tile >= 16;
     return tile_at(d, part, i) * 256 + (neighbours ? of_tile / 2 : of_tile % 16) * 16 + i % 16;
   }
-
- private:
+  /// The number of the tile of these 32 dims, of this part, and of this row.
   [[nodiscard]] std::ptrdiff_t tile_at(int d, int part, int i) const {
     return (std::ptrdiff_t{d / dims_of_a_tile} * parts + part) * (rows / 16) + i / 16;
   }
