@@ -178,7 +178,6 @@ struct amx_rows {
     __m512i const index = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m512i const even = _mm512_add_epi32(index, index);
     __m512i const odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-    __m512i const place = _mm512_maskz_slli_epi32(0xFFFF, index, 4);  // a pair of each row lies between two of one row
     for (int d = 0; d < dims; d += row_tiles::dims_of_a_tile) {
       int const left = dims - d;
       auto const some = left < 32 ? (__mmask32{1} << left) - 1 : ~__mmask32{0};
@@ -189,7 +188,10 @@ struct amx_rows {
       for (int p = 0; p < layout.parts; ++p) {
         __m512i const pairs =
             _mm512_or_si512(_mm512_maskz_srli_epi32(0xFFFF, quiet(first), 16), _mm512_and_si512(quiet(second), upper));
-        _mm512_i32scatter_epi32(to + layout.tile_at(d, p, i) * 256 + i % 16, place, pairs, 4);
+        alignas(64) float of_row[16];
+        _mm512_store_si512(of_row, pairs);
+        float* const tile = to + layout.tile_at(d, p, i) * 256 + i % 16;
+        for (int pair = 0; pair < 16; ++pair) tile[pair * 16] = of_row[pair];
         first = rest_of(first, upper);
         second = rest_of(second, upper);
       }
