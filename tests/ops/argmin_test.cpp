@@ -4,6 +4,7 @@
 
 #include <kvpolicy/kvpolicy.hpp>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "support/dice.hpp"
@@ -31,7 +32,7 @@ int last_lowest(std::vector<float> const& scores) {
 }
 
 /// The newest of the lowest among the entries whose positions are in [low, high); -1 if there is none.
-int newest_lowest(std::vector<float> const& scores, std::vector<int> const& position, int low, int high) {
+int newest_lowest(std::span<float const> scores, std::vector<int> const& position, int low, int high) {
   int lowest = -1;
   for (int e = 0; e < std::ssize(scores); ++e) {
     auto const at = static_cast<std::size_t>(e);
@@ -152,7 +153,8 @@ TEST_SUITE("argmin") {
     dice random(6);
     for (int run = 0; run < 1500; ++run) {
       int const count = random.between(1, run % 50 == 0 ? 2600 : run % 4 == 0 ? 700 : 150);
-      std::vector<float> row(static_cast<std::size_t>(count)), made(row.size());
+      std::vector<float> memory(static_cast<std::size_t>(count + 15)), made(static_cast<std::size_t>(count));
+      std::span<float> const row(memory.data() + random.below(16), made.size());  // it may begin anywhere in a line
       std::vector<int> position(row.size());
       for (int e = 0; e < count; ++e) position[static_cast<std::size_t>(e)] = 2 * e + 1;
       for (int e = count - 1; e > 0; --e) {
@@ -180,13 +182,14 @@ TEST_SUITE("argmin") {
         scores.lanes = {.layer_end = 1, .heads = 1, .bound = count};
         scores.rows = {row.data(), 0, 0, 0};
         std::int64_t odd = 0;
-        int const read = kv::detail::lowest_entry(kernels, kv::detail::table_scores{scores}, 0, lane, free, &odd);
+        auto const among = kv::detail::competitors_of(kernels, lane, free);
+        int const read = kv::detail::lowest_entry(kernels, kv::detail::table_scores{scores}, 0, lane, among, &odd);
         REQUIRE(read == newest_lowest(row, position, 0, high));
         int const of_function =
-            kv::detail::lowest_entry(kernels, kv::detail::made_scores<made_of>{f, simd_level}, 0, lane, free, &odd);
+            kv::detail::lowest_entry(kernels, kv::detail::made_scores<made_of>{f, simd_level}, 0, lane, among, &odd);
         REQUIRE(of_function == newest_lowest(made, position, 0, high));
         kv::detail::made_scores<read_from> const of_row{{row.data()}, simd_level};
-        REQUIRE(kv::detail::lowest_entry(kernels, of_row, 0, lane, free, &odd) == read);
+        REQUIRE(kv::detail::lowest_entry(kernels, of_row, 0, lane, among, &odd) == read);
       }
     }
   }

@@ -32,8 +32,12 @@ struct lowest_dropper {
     std::int64_t const bytes = std::int64_t{bytes_of_entry} * scores.lanes.bound;
     exec.for_each_range(scores.segments(), bytes, [&](int begin, int end, int) {
       report found;
-      for_each_segment(scores, begin, end,
-                       [&](int segment, lane first) { drop(kernels, scores, rule, segment, first, keep, found); });
+      searches waiting;
+      for_each_segment(scores, begin, end, [&](int segment, lane first) {
+        prepare(kernels, scores, rule, segment, first, keep, found, waiting);
+        if (waiting.size == searches::most) finish(kernels, rule, keep, found, waiting);
+      });
+      finish(kernels, rule, keep, found, waiting);
       std::lock_guard const lock(counting);
       *keep.report += found;
     });
@@ -42,10 +46,24 @@ struct lowest_dropper {
   }
 
  private:
-  /// Finds the entry that a segment drops. All that it calls for a lane is short, and is inlined.
+  /// Segments that trigger, and will be searched one right after another: a processor begins with the row of the next
+  /// one before it has found the entry of this one.
+  struct searches {
+    static constexpr int most = 8;
+    int size = 0;
+    int segment[most];
+    lane_entries of[most];
+    competitors there[most];  ///< if the rule has `candidates`
+    int lowest[most];         ///< the ordinal of the lowest candidate, or -1 if every entry is forced
+  };
+
   template <class Rule>
-  [[gnu::flatten]] void drop(argmin_kernels const& kernels, score_view const& scores, Rule const& rule, int segment,
-                             lane this_lane, keep_set const& keep, report& found) const {
+  static constexpr bool knows_candidates = requires(Rule const& rule, lane_entries const& of) { rule.candidates(of); };
+
+  /// Counts the segment, and lets it wait for its search if it triggers. All that it calls is short, and is inlined.
+  template <class Rule>
+  [[gnu::flatten]] void prepare(argmin_kernels const& kernels, score_view const& scores, Rule const& rule, int segment,
+                                lane const& this_lane, keep_set const& keep, report& found, searches& waiting) const {
     int const count = scores.lanes.committed(this_lane);
     int const budget = rule.budget(this_lane, count);
     keep.seen[segment] = count;
@@ -56,42 +74,62 @@ struct lowest_dropper {
     }
     ++found.triggered;
     found.unobserved += decides_unobserved(rule, scores, segment, this_lane) ? 1 : 0;
-    lane_entries const of{this_lane, count, budget, scores.lanes.position.row(this_lane),
-                          scores.lanes.order_of(this_lane)};
-    int const lowest = lowest_of(kernels, rule, segment, of, found.nan_scores);
-    int const dropped = lowest < 0 ? 0 : 1;
-    found.over_budget += count - dropped > budget ? 1 : 0;
-    found.forced_over_budget += 1 - dropped;
-    if (dropped == 0) return;
-    keep.indices[segment] = lowest;
-    keep.indptr[segment + 1] = 1;
-    __builtin_prefetch(of.position + lowest, 1, 3);  // an applier writes there
+    int const i = waiting.size++;
+    waiting.segment[i] = segment;
+    waiting.of[i] = {this_lane, count, budget, scores.lanes.position.row(this_lane), scores.lanes.order_of(this_lane)};
+    if constexpr (knows_candidates<Rule>) {
+      ordinal_range free = rule.candidates(waiting.of[i]);
+      free.begin = std::clamp(free.begin, 0, count);
+      free.end = std::clamp(free.end, free.begin, count);
+      bool const any = free.begin < free.end;
+      if constexpr (ascends_in_position<Function>) {
+        waiting.lowest[i] = any ? oldest_entry(kernels, waiting.of[i], free) : -1;
+      } else {
+        waiting.there[i] = any ? competitors_of(kernels, waiting.of[i], free) : competitors{};
+      }
+    }
   }
 
-  /// The ordinal of the lowest candidate, or -1 if every entry is forced.
+  /// Searches the segments that wait, and lists what they drop.
   template <class Rule>
-  int lowest_of(argmin_kernels const& kernels, Rule const& rule, int segment, lane_entries const& of,
-                std::int64_t& nan) const {
-    if constexpr (requires { rule.candidates(of); }) {
-      ordinal_range free = rule.candidates(of);
-      free.begin = std::clamp(free.begin, 0, of.count);
-      free.end = std::clamp(free.end, free.begin, of.count);
-      if (free.begin == free.end) return -1;
-      if constexpr (ascends_in_position<Function>) return oldest_entry(kernels, of, free);
-      return lowest_entry(kernels, source, segment, of, free, &nan);
-    } else {
-      int lowest = -1;
-      float least = 0;
-      for (int e = 0; e < of.count; ++e) {
-        if (rule.forces(entry{of.lane, e, of.count, of.position[e], of.budget})) continue;
-        float one[1];
-        float const score = *source.of(segment, entry{of.lane, e, of.count, 0, 0}, 1, of.position + e, one);
-        nan += score != score ? 1 : 0;
-        bool const never = lowest >= 0 && least != least && score == score;
-        if (lowest < 0 || (!never && !(score > least))) lowest = e, least = score;
+  void finish(argmin_kernels const& kernels, Rule const& rule, keep_set const& keep, report& found,
+              searches& waiting) const {
+    for (int i = 0; i < waiting.size; ++i) {
+      lane_entries const& of = waiting.of[i];
+      if constexpr (!knows_candidates<Rule>) {
+        waiting.lowest[i] = lowest_unforced(rule, waiting.segment[i], of, found.nan_scores);
+      } else if constexpr (!ascends_in_position<Function>) {
+        waiting.lowest[i] = lowest_entry(kernels, source, waiting.segment[i], of, waiting.there[i], &found.nan_scores);
       }
-      return lowest;
     }
+    for (int i = 0; i < waiting.size; ++i) {
+      lane_entries const& of = waiting.of[i];
+      int const lowest = waiting.lowest[i];
+      int const dropped = lowest < 0 ? 0 : 1;
+      found.over_budget += of.count - dropped > of.budget ? 1 : 0;
+      found.forced_over_budget += 1 - dropped;
+      if (dropped == 0) continue;
+      keep.indices[waiting.segment[i]] = lowest;
+      keep.indptr[waiting.segment[i] + 1] = 1;
+      __builtin_prefetch(of.position + lowest, 1, 3);  // an applier writes there
+    }
+    waiting.size = 0;
+  }
+
+  /// The same by asking the rule about each entry.
+  template <class Rule>
+  int lowest_unforced(Rule const& rule, int segment, lane_entries const& of, std::int64_t& nan) const {
+    int lowest = -1;
+    float least = 0;
+    for (int e = 0; e < of.count; ++e) {
+      if (rule.forces(entry{of.lane, e, of.count, of.position[e], of.budget})) continue;
+      float one[1];
+      float const score = *source.of(segment, entry{of.lane, e, of.count, 0, 0}, 1, of.position + e, one);
+      nan += score != score ? 1 : 0;
+      bool const never = lowest >= 0 && least != least && score == score;
+      if (lowest < 0 || (!never && !(score > least))) lowest = e, least = score;
+    }
+    return lowest;
   }
 };
 

@@ -22,9 +22,9 @@ struct table_scores {
 
 /// The entries that compete: ordinals [begin, end) whose positions are in `among`.
 struct competitors {
-  int begin;
-  int end;
-  position_range among;
+  int begin = 0;
+  int end = 0;
+  position_range among = all_positions;
 };
 
 /// The lowest position such that `count` entries have it or a higher one. 0 < count <= entries. At most `count` entries
@@ -49,17 +49,15 @@ inline int position_of_newest(argmin_kernels const& kernels, int const* position
 inline competitors competitors_of(argmin_kernels const& kernels, lane_entries const& of, ordinal_range free) {
   lane_order const& order = of.order;
   if (order.ascends()) return {free.begin, free.end, all_positions};
+  auto const position_of_rank = [&](int rank) {
+    if (order.is_ring()) return of.position[order.ordinal_of(rank)];
+    int const newest = order.newest_of(of.position, of.count);
+    return position_of_newest(kernels, of.position, of.count, newest, of.count - rank);
+  };
   position_range among = all_positions;
-  int const newest = order.newest_of(of.position, of.count);
-  if (free.end < of.count) {
-    among.high = order.is_ring() ? of.position[order.ordinal_of(free.end)]
-                                 : position_of_newest(kernels, of.position, of.count, newest, of.count - free.end);
-  }
+  if (free.end < of.count) among.high = position_of_rank(free.end);
   int const begin = std::min(free.begin, order.begin);
-  if (free.begin > begin) {
-    among.low = order.is_ring() ? of.position[order.ordinal_of(free.begin)]
-                                : position_of_newest(kernels, of.position, of.count, newest, of.count - free.begin);
-  }
+  if (free.begin > begin) among.low = position_of_rank(free.begin);
   return {begin, of.count, among};
 }
 
@@ -78,9 +76,8 @@ inline int oldest_entry(argmin_kernels const& kernels, lane_entries const& of, o
 /// The competitor with the lowest score; of equal scores, the newest. NaN is below every number, and is counted.
 template <class Source>
 int lowest_entry(argmin_kernels const& kernels, Source const& source, int segment, lane_entries const& of,
-                 ordinal_range free, std::int64_t* nan) {
+                 competitors const& there, std::int64_t* nan) {
   alignas(64) float buffer[scores_at_once];
-  competitors const there = competitors_of(kernels, of, free);
   bool const ascends = of.order.ascends();
   if constexpr (requires { Source::has_row; }) {
     if (there.begin < there.end && there.among.is_all() != Source::has_row) {

@@ -90,15 +90,20 @@ struct implementation<ops::replace_listed_t, host> {
   /// The lane after some heads of a layer.
   static lane after(lane first, int heads, lanes const& batch) { return batch.after(head_of(first, heads - 1)); }
 
-  /// Prefetches the numbers of the entries that lane i and the later heads of its layer drop: they are all over memory.
+  /// Prefetches the numbers of the entries that lane i and the later heads of its layer drop, which are all over
+  /// memory, and of those that take their places.
   [[gnu::always_inline]] static void fetch(keep_set const& keep, cache const& in, by_lane<int> const& list,
                                            std::span<recorded_column const> columns, int i, lane first) {
     int const heads = std::min({detail::dropping_heads::most, in.lanes.heads - first.head, keep.lanes.size() - i});
     if (heads <= 0) return;
     detail::head_rows<int> const positions(in.lanes.position, first);
+    detail::head_rows<int> const counts(in.lanes.count, first);
     auto const each = [&](auto const& visit) {
       for (int h = 0; h < heads; ++h) {
-        for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i + h))) visit(h, ordinal);
+        for (int const ordinal : keep.listed(segment_of(keep.lanes, keep.decides, i + h))) {
+          visit(h, ordinal);
+          visit(h, *counts[h] - 1);
+        }
       }
     };
     each([&](int h, int ordinal) { __builtin_prefetch(positions[h] + ordinal, 1, 3); });
