@@ -12,6 +12,7 @@
 #include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/row_blocks.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
+#include <kvpolicy/ops/host/softmax_avx512.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
@@ -174,7 +175,7 @@ struct avx512_blocks {
     if constexpr (Rows == few_rows) {
       few_bodies<16>::advance(block, row_max, sum);
     } else {
-      bodies::advance(block, row_max, sum);
+      avx512_softmax<Rows>::advance(block, row_max, sum);
     }
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void finalize(float* scale, int stretches, int const* seen,
@@ -185,7 +186,11 @@ struct avx512_blocks {
     cap_all<16>(logits, count, cap);
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void normalise(block_view const& block, float const* lse) {
-    bodies::normalise(block, lse);
+    if constexpr (Rows == few_rows) {
+      bodies::normalise(block, lse);
+    } else {
+      avx512_softmax<Rows>::normalise(block, lse);
+    }
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void reduce(block_view const& block, bool maximum, bool grow, float* out) {
     if constexpr (Rows == few_rows) {
