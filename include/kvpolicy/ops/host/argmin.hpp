@@ -46,8 +46,8 @@ struct lowest_dropper {
   }
 
  private:
-  /// Segments that trigger, and will be searched one right after another: a processor begins with the row of the next
-  /// one before it has found the entry of this one.
+  /// Segments that trigger and wait for their searches. The searches follow one right after another, so that a
+  /// processor begins with the next row before it has found the entry of this one.
   struct searches {
     static constexpr int most = 8;
     int size = 0;
@@ -61,6 +61,7 @@ struct lowest_dropper {
   static constexpr bool knows_candidates = requires(Rule const& rule, lane_entries const& of) { rule.candidates(of); };
 
   /// Counts the segment, and lets it wait for its search if it triggers. All that it calls is short, and is inlined.
+  /// The lane is a reference: to pass it in registers, a processor waits until its parts are stored.
   template <class Rule>
   [[gnu::flatten]] void prepare(argmin_kernels const& kernels, score_view const& scores, Rule const& rule, int segment,
                                 lane const& this_lane, keep_set const& keep, report& found, searches& waiting) const {
@@ -116,7 +117,7 @@ struct lowest_dropper {
     waiting.size = 0;
   }
 
-  /// The same by asking the rule about each entry.
+  /// Returns the ordinal of the lowest entry that the rule does not force, or -1. It asks the rule about each entry.
   template <class Rule>
   int lowest_unforced(Rule const& rule, int segment, lane_entries const& of, std::int64_t& nan) const {
     int lowest = -1;

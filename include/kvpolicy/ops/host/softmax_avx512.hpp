@@ -1,4 +1,4 @@
-// The softmax of blocks of rows on AVX-512, whose scaling by a power of two saves a third of the operations.
+// The softmax of blocks of rows on AVX-512, which scales by a power of two in one operation.
 #pragma once
 
 #if defined(__x86_64__)
@@ -12,7 +12,7 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// As `block_bodies::advance` and `block_bodies::normalise`, for blocks of 16 or 32 rows.
+/// Computes what `block_bodies::advance` and `block_bodies::normalise` compute, for blocks of 16 or 32 rows.
 template <int Rows>
 struct avx512_softmax {
   static constexpr int columns = Rows / 16;
@@ -44,7 +44,7 @@ struct avx512_softmax {
   }
 
  private:
-  /// One column of 16 rows; with `All`, each of them sees every entry.
+  /// Advances one column of 16 rows. `All` says that each of them sees every entry.
   template <bool All>
   [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline void column_of(block_view const& block, int c,
                                                                                     __m512i const& seen, float* row_max,
@@ -55,7 +55,8 @@ struct avx512_softmax {
     __m512 now = before;
     for (int e = 0; e < block.count; ++e) {
       __m512 const value = _mm512_loadu_ps(column + static_cast<std::ptrdiff_t>(e) * Rows);
-      now = _mm512_mask_max_ps(now, there<All>(seen, e), value, now);  // NaN of `now` stays, that of `value` does not
+      now = _mm512_mask_max_ps(now, rows_that_see<All>(seen, e), value,
+                               now);  // NaN of `now` stays, that of `value` does not
     }
     __m512 const lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
     __m512 const zero = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(now, lowest, _CMP_NEQ_UQ), now);  // 0: nothing is seen
@@ -64,33 +65,31 @@ struct avx512_softmax {
       float* const at = column + static_cast<std::ptrdiff_t>(e) * Rows;
       __m512 const value = exp_of(_mm512_sub_ps(_mm512_loadu_ps(at), zero));
       _mm512_storeu_ps(at, value);
-      total = _mm512_mask_add_ps(total, there<All>(seen, e), total, value);
+      total = _mm512_mask_add_ps(total, rows_that_see<All>(seen, e), total, value);
     }
     _mm512_storeu_ps(row_max + 16 * c, now);
     _mm512_storeu_ps(block.scale + 16 * c, now);
     _mm512_storeu_ps(sum + 16 * c, total);
   }
 
+  /// Returns the rows that see entry e.
   template <bool All>
-  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __mmask16 there(__m512i const& seen, int e) {
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __mmask16 rows_that_see(__m512i const& seen,
+                                                                                             int e) {
     if constexpr (All) return all;
     return _mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(e));
   }
 
-  /// e^x for x <= 88, to 2 units in the last place; 0 below -87. NaN stays NaN. The polynomial is that of `exp_inside`.
+  /// Returns e^x for x <= 88, to 2 units in the last place, and 0 for x below -87. NaN stays NaN.
   [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512 exp_of(__m512 const& x) {
     __mmask16 const stays = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87), _CMP_NLT_UQ);
     __m512 const rounds = _mm512_set1_ps(12582912);  // 1.5 * 2^23: a number that is added to it becomes an integer
     __m512 const n = _mm512_sub_ps(_mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504f), rounds), rounds);
-    __m512 f = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375f), x);
+    __m512 f = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375f), x);  // ln 2 in two parts
     f = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), f);
-    __m512 p = _mm512_fmadd_ps(f, _mm512_set1_ps(1.9875691500e-4f), _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.0000001201e-1f));
-    p = _mm512_fmadd_ps(_mm512_mul_ps(p, f), f, f);
-    return _mm512_maskz_scalef_ps(stays, _mm512_add_ps(p, _mm512_set1_ps(1)), n);
+    typename vector_of<16>::floats near_zero;
+    exp_near_zero<16>(f, near_zero);
+    return _mm512_maskz_scalef_ps(stays, near_zero, n);
   }
 };
 

@@ -77,6 +77,18 @@ template <int Width>
   for (; d < count; ++d) to[d] = load(codec::bf16, from + 2 * d);
 }
 
+/// Computes e^f for f from -ln 2 / 2 to ln 2 / 2.
+template <int Width>
+[[gnu::always_inline]] inline void exp_near_zero(typename vector_of<Width>::floats const& f,
+                                                 typename vector_of<Width>::floats& p) {
+  p = f * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * f + 8.3334519073e-3f;
+  p = p * f + 4.1665795894e-2f;
+  p = p * f + 1.6666665459e-1f;
+  p = p * f + 5.0000001201e-1f;
+  p = p * f * f + f + 1.0f;
+}
+
 /// Computes e^x for -87 <= x <= 88. `turns` is x / ln 2, shifted by one half so that truncation rounds it to the
 /// nearest integer.
 template <int Width>
@@ -88,12 +100,8 @@ template <int Width>
   ints const whole = __builtin_convertvector(turns, ints);
   floats const n = __builtin_convertvector(whole, floats);
   floats const f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
-  floats p = f * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * f + 8.3334519073e-3f;
-  p = p * f + 4.1665795894e-2f;
-  p = p * f + 1.6666665459e-1f;
-  p = p * f + 5.0000001201e-1f;
-  p = p * f * f + f + 1.0f;
+  floats p;
+  exp_near_zero<Width>(f, p);
   // Unsigned: entries that a row does not see may be far above its maximum, and their results are dropped.
   words const bits = __builtin_bit_cast(words, p) + (__builtin_bit_cast(words, whole) << 23);
   x = __builtin_bit_cast(floats, bits);
