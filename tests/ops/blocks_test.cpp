@@ -165,6 +165,42 @@ TEST_SUITE("ops/host/row_blocks") {
     }
   }
 
+  TEST_CASE("float keys one after another, at equal distances, and anywhere") {
+    enum class lie { together, apart, anywhere };
+    for (int const dims : {1, 3, 4, 30, 80, 128}) {
+      for (int const rows : {5, 16, 17, 32}) {
+        for (lie const how : {lie::together, lie::apart, lie::anywhere}) {
+          CAPTURE(dims);
+          CAPTURE(rows);
+          CAPTURE(static_cast<int>(how));
+          int const bound = 49;
+          int const places = 3 * bound;
+          one_lane lane(shape_of(dims, 1, bound, kv::codec::f32), kv::codec::f32, rows);
+          std::vector<int> slot;
+          for (int e = 0; e < bound; ++e) slot.push_back(how == lie::anywhere ? e * 50 % places : e);
+          std::int64_t const step = 4 * (how == lie::apart ? 3 * dims : dims);
+          std::vector<std::byte> memory(static_cast<std::size_t>(places * step));
+          for (int e = 0; e < bound; ++e) {
+            for (int d = 0; d < dims; ++d) {
+              std::memcpy(memory.data() + slot[static_cast<std::size_t>(e)] * step + 4 * d,
+                          lane.cache.element(of::keys, {}, e, d), 4);
+            }
+          }
+          kv::keys const laid{
+              {{memory.data(), kv::codec::f32, dims, 0, step, 0, 0, 4}, kv::slot_map({slot.data()}, places)}};
+          reference::row const wanted = lane.expected({});
+          for (kv::isa const simd_level : every_isa) {
+            kv::host_executor exec(1, simd_level);
+            exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(lane.cache.model(), bound));
+            owned_scores out(lane.cache.lanes());
+            kv::ops::attention_mass(exec, laid, lane.rows.view(), {}, out.view());
+            CHECK(compare(out.row(0, bound), wanted));
+          }
+        }
+      }
+    }
+  }
+
   TEST_CASE("more rows than are packed at once, and tiles of keys that are not full") {
     for (int const bound : {33, 47, 48, 49, 73}) {
       for (kv::reduction const how : both) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <kvpolicy/ops/host/few_rows.hpp>
 #include <kvpolicy/ops/host/few_rows_avx2.hpp>
+#include <kvpolicy/ops/host/floats_avx512.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/row_blocks.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
@@ -125,7 +126,10 @@ struct avx512_blocks {
     if constexpr (Rows == few_rows) {
       block_bodies<16, Rows>::few(keys, count, dims, packed, scale, out);
     } else {
-      bodies::template logits<12, Rows / 16>(keys, count, dims, packed, scale, out);
+      for (int k = 0; k < count; k += even_keys::step) {
+        avx512_floats<Rows>::logits(keys + k, count - k, dims, static_cast<float const*>(packed), scale,
+                                    out + static_cast<std::ptrdiff_t>(k) * Rows);
+      }
     }
   }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/floats_avx512.hpp>
 #include <kvpolicy/ops/host/row_blocks.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
@@ -90,15 +92,19 @@ struct avx2_gates {
 };
 
 struct avx512_gates {
+  using bodies = gate_bodies<16>;
   [[gnu::target(KVPOLICY_AVX512)]] static void multiply(void const* const* keys, int count, int dims,
                                                         void const* packed, float scale, float* out) {
-    gate_bodies<16>::multiply(keys, count, dims, packed, scale, out);
+    for (int k = 0; k < count; ++k) {
+      avx512_floats<bodies::block>::of_one(keys + k, dims, static_cast<float const*>(packed), scale,
+                                           out + static_cast<std::ptrdiff_t>(k) * bodies::block);
+    }
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void normalise(float* row, int dims, float const* by) {
-    gate_bodies<16>::normalise(row, dims, by);
+    bodies::normalise(row, dims, by);
   }
   [[gnu::target(KVPOLICY_AVX512)]] static void activate(float* row, int units, float const* bias) {
-    gate_bodies<16>::activate(row, units, bias);
+    bodies::activate(row, units, bias);
   }
   static constexpr gate_kernels kernels{multiply, normalise, activate};
 };

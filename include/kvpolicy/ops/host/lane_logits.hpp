@@ -126,11 +126,12 @@ class lane_logits {
     if (soft_cap_ > 0) block.kernels->cap(to, count * block.rows, soft_cap_);
   }
 
-  /// Computes the logits of entries [begin, end), and writes them to `to`.
-  void all(row_block const& block, int begin, int end, float* to) {
+  /// Computes the logits of entries [begin, end), and writes them to `to`. Entries from `end` to `last` come next, and
+  /// are prefetched; `end` is `last`, or whole tiles are before it.
+  void all(row_block const& block, int begin, int end, int last, float* to) {
     in_use const kernels = use(block);
     for (int e = begin; e < end; e += keys_of_a_tile) {
-      int const count = take(e, end);
+      int const count = take(e, last);
       tile(block, count, to + static_cast<std::ptrdiff_t>(e - begin) * block.rows);
     }
   }
@@ -219,10 +220,11 @@ class lane_logits {
     }
   }
 
-  /// True if all keys are aligned floats. Rows are multiples of a stride apart, so it suffices that the addresses of
-  /// this tile are aligned.
+  /// True if all keys of the current tile are aligned floats.
   [[nodiscard]] bool is_floats() const {
     if (keys_->rows.element != codec::f32 || !keys_->rows.contiguous()) return false;
+    if (plain_ != nullptr)
+      return (reinterpret_cast<std::uintptr_t>(plain_) | static_cast<std::uintptr_t>(stride_)) % alignof(float) == 0;
     std::uintptr_t all = 0;
     for (void const* each : address_) all |= reinterpret_cast<std::uintptr_t>(each);
     return all % alignof(float) == 0;

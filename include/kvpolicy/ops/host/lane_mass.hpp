@@ -164,7 +164,9 @@ class lane_mass {
   /// Computes the probabilities of rows [first, first + count) in `values`.
   void probabilities(row_block& block, int first, int count, float* values) {
     fill(block, first, count);
-    auto const logits = [&](block_view const& view, int e) { logits_.all(block, e, e + view.count, view.values); };
+    auto const logits = [&](block_view const& view, int e) {
+      logits_.all(block, e, e + view.count, seen_, view.values);
+    };
     if (!has_sums()) return softmax(block, values, logits);
     for_each_stretch(block, values, [&](block_view const& view, int e) {
       logits(view, e);
@@ -253,7 +255,7 @@ class lane_mass {
   /// Computes the logits of rows [first, first + count). For a mean over the group, their scale is 1 / group.
   void plain_logits(row_block& block, int first, int count) {
     fill(block, first, count);
-    logits_.all(block, 0, seen_, block_);
+    logits_.all(block, 0, seen_, seen_, block_);
     scale_all(how_.group == reduction::mean ? 1.0f / static_cast<float>(group_) : 1.0f);
   }
 

@@ -44,18 +44,23 @@ class residual_task {
     features_ = features;
     count_ = count;
     scores_ = scores;
-    if (span_rows > 0) {
-      for (int e = 0; e < count; e += sizes::rows_of_a_tile) make_queries(e);
-      std::fill_n(row_max_, sizes::entries_of_a_task * heads, -std::numeric_limits<float>::infinity());
-      std::fill_n(sum_, sizes::entries_of_a_task * heads, 0.0f);
-      for (int s = 0; s < span_rows; s += sizes::span_of_a_step) {
-        int const rows = std::min(sizes::span_of_a_step, span_rows - s);
-        float const* const part = span + std::ptrdiff_t{s} * head_.dims;
-        if (part != std::exchange(projected_span_, part)) project(part, rows);
-        for (int e = 0; e < count; e += sizes::rows_of_a_tile) attend(e, rows, s == 0);
+    begin_attention();
+    if (span_rows <= sizes::span_of_a_step) {  // all of a tile at once, while its entries are in the cache
+      if (span_rows > 0) use(span, span_rows);
+      for (int e = 0; e < count; e += sizes::rows_of_a_tile) {
+        if (span_rows > 0) make_queries(e);
+        if (span_rows > 0) attend(e, span_rows, true);
+        finish(e, span_rows > 0);
       }
+      return;
     }
-    for (int e = 0; e < count; e += sizes::rows_of_a_tile) finish(e, span_rows > 0);
+    for (int e = 0; e < count; e += sizes::rows_of_a_tile) make_queries(e);
+    for (int s = 0; s < span_rows; s += sizes::span_of_a_step) {
+      int const rows = std::min(sizes::span_of_a_step, span_rows - s);
+      use(span + std::ptrdiff_t{s} * head_.dims, rows);
+      for (int e = 0; e < count; e += sizes::rows_of_a_tile) attend(e, rows, s == 0);
+    }
+    for (int e = 0; e < count; e += sizes::rows_of_a_tile) finish(e, true);
   }
 
  private:
@@ -66,11 +71,28 @@ class residual_task {
   }
   [[nodiscard]] int rows_at(int e) const { return std::min(sizes::rows_of_a_tile, count_ - e); }
 
-  /// out[row][32] = rows [count][stride] times a block of weights.
+  /// out[row][32] = rows [count][stride] times a block of weights. `follow`: how many more rows lie behind these, and
+  /// will be multiplied soon.
   void multiply(float const* rows, std::int64_t stride, int count, std::int64_t dims, float const* weights, float scale,
-                float* out) {
-    for (int i = 0; i < 2 * keys_of_a_tile; ++i) address_[i] = rows + std::min(i, count - 1) * stride;
+                float* out, int follow = 0) {
+    float const* row = rows;
+    for (int i = 0; i < 2 * keys_of_a_tile; ++i, row += i < count + follow ? stride : 0) address_[i] = row;
     blocks_.logits(address_, count, static_cast<int>(dims), weights, scale, out);
+  }
+  /// Multiplies the features of a tile of entries.
+  void multiply_features(int e, packed_rows const& by, std::int64_t block) {
+    int const rows = rows_at(e);
+    multiply(features_ + std::ptrdiff_t{e} * head_.dims, head_.dims, rows, by.in, by.block(block), 1, first_,
+             std::min(sizes::rows_of_a_tile, count_ - e - rows));
+  }
+
+  void begin_attention() {
+    std::fill_n(row_max_, sizes::entries_of_a_task * heads, -std::numeric_limits<float>::infinity());
+    std::fill_n(sum_, sizes::entries_of_a_task * heads, 0.0f);
+  }
+  /// Projects a part of the span, unless it is the one that was projected last.
+  void use(float const* span, int rows) {
+    if (span != std::exchange(projected_span_, span)) project(span, rows);
   }
 
   void take_rules(int e) {
@@ -85,7 +107,7 @@ class residual_task {
     packed_rows const& by = folded_.query;
     take_rules(e);
     for (std::int64_t b = 0; b < by.blocks(); ++b) {
-      multiply(features_ + std::ptrdiff_t{e} * head_.dims, head_.dims, rows, by.in, by.block(b), 1, first_);
+      multiply_features(e, by, b);
       std::int64_t const at = b * sizes::block;
       kernels_.shift(first_, rows, by.constant + at, by.slope + at, rule_, query_ + e * by.padded() + at, by.padded());
     }
@@ -175,7 +197,7 @@ class residual_task {
     make_context(e, attended);
     packed_rows const& by = folded_.of_key;
     for (std::int64_t b = 0; b < by.blocks(); ++b) {
-      multiply(features_ + std::ptrdiff_t{e} * head_.dims, head_.dims, rows, by.in, by.block(b), 1, first_);
+      multiply_features(e, by, b);
       multiply(context_, head_.width, rows, head_.width, folded_.of_context.block(b), 1, second_);
       std::int64_t const at = b * sizes::block;
       kernels_.perceive({first_, second_, by.constant + at, by.slope + at, folded_.last + at, rule_, rows}, out);

@@ -52,16 +52,18 @@ struct avx512_softmax {
     __m512 const before = _mm512_loadu_ps(row_max + 16 * c);
     __m512 total = _mm512_loadu_ps(sum + 16 * c);
     float* const column = block.values + 16 * c;
-    __m512 now = before;
-    for (int e = 0; e < block.count; ++e) {
-      __m512 const value = _mm512_loadu_ps(column + static_cast<std::ptrdiff_t>(e) * Rows);
-      now = _mm512_mask_max_ps(now, rows_that_see<All>(seen, e), value,
-                               now);  // NaN of `now` stays, that of `value` does not
+    __m512 most[] = {before, before, before, before};  // one alone would make each maximum wait for the one before it
+    int e = 0;
+    for (; e + 4 <= block.count; e += 4) {
+      for (int i = 0; i < 4; ++i) take_maximum<All>(seen, e + i, column, most[i]);
     }
+    for (; e < block.count; ++e) take_maximum<All>(seen, e, column, most[0]);
+    __m512 const now = _mm512_maskz_max_ps(all, _mm512_maskz_max_ps(all, most[0], most[1]),
+                                           _mm512_maskz_max_ps(all, most[2], most[3]));
     __m512 const lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
     __m512 const zero = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(now, lowest, _CMP_NEQ_UQ), now);  // 0: nothing is seen
     total = _mm512_mul_ps(total, exp_of(_mm512_sub_ps(before, zero)));
-    for (int e = 0; e < block.count; ++e) {
+    for (e = 0; e < block.count; ++e) {
       float* const at = column + static_cast<std::ptrdiff_t>(e) * Rows;
       __m512 const value = exp_of(_mm512_sub_ps(_mm512_loadu_ps(at), zero));
       _mm512_storeu_ps(at, value);
@@ -70,6 +72,16 @@ struct avx512_softmax {
     _mm512_storeu_ps(row_max + 16 * c, now);
     _mm512_storeu_ps(block.scale + 16 * c, now);
     _mm512_storeu_ps(sum + 16 * c, total);
+  }
+
+  /// Takes entry e of a column into the maxima of the rows that see it. NaN of a maximum stays, that of an entry does
+  /// not.
+  template <bool All>
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline void take_maximum(__m512i const& seen, int e,
+                                                                                       float const* column,
+                                                                                       __m512& most) {
+    __m512 const value = _mm512_loadu_ps(column + static_cast<std::ptrdiff_t>(e) * Rows);
+    most = _mm512_mask_max_ps(most, rows_that_see<All>(seen, e), value, most);
   }
 
   /// Returns the rows that see entry e.
