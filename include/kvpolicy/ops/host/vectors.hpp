@@ -86,8 +86,7 @@ template <int Width>
   p = p * f + 4.1665795894e-2f;
   p = p * f + 1.6666665459e-1f;
   p = p * f + 5.0000001201e-1f;
-  p = p * f + 1.0f;
-  p = p * f + 1.0f;
+  p = p * f * f + f + 1.0f;
 }
 
 /// Computes e^x for -87 <= x <= 88. `turns` is x / ln 2, shifted by one half so that truncation rounds it to the
