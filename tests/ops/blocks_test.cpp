@@ -87,6 +87,19 @@ class one_lane {
     }
   }
 
+  /// With every instruction set, and the same keys in another memory.
+  void check_with(kv::keys const& elsewhere) {
+    reference::row const wanted = expected({});
+    int const bound = cache.options().bound;
+    for (kv::isa const simd_level : every_isa) {
+      kv::host_executor exec(1, simd_level);
+      exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(cache.model(), bound));
+      owned_scores out(cache.lanes());
+      kv::ops::attention_mass(exec, elsewhere, rows.view(), {}, out.view());
+      CHECK(compare(out.row(0, bound), wanted));
+    }
+  }
+
   mock_cache cache;
   mock_queries rows;
 };
@@ -152,14 +165,7 @@ TEST_SUITE("ops/host/row_blocks") {
           std::int64_t const step = kv::bytes_of(element);
           kv::keys const apart{
               {{memory.data(), element, dims, 0, 0, step, 0, bound * step}, kv::identity_map(bound, 1)}};
-          reference::row const wanted = lane.expected({});
-          for (kv::isa const simd_level : every_isa) {
-            kv::host_executor exec(1, simd_level);
-            exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(lane.cache.model(), bound));
-            owned_scores out(lane.cache.lanes());
-            kv::ops::attention_mass(exec, apart, lane.rows.view(), {}, out.view());
-            CHECK(compare(out.row(0, bound), wanted));
-          }
+          lane.check_with(apart);
         }
       }
     }
@@ -188,14 +194,7 @@ TEST_SUITE("ops/host/row_blocks") {
           }
           kv::keys const laid{
               {{memory.data(), kv::codec::f32, dims, 0, step, 0, 0, 4}, kv::slot_map({slot.data()}, places)}};
-          reference::row const wanted = lane.expected({});
-          for (kv::isa const simd_level : every_isa) {
-            kv::host_executor exec(1, simd_level);
-            exec.reserve(kv::implementation<kv::ops::attention_mass_t, kv::host>::scratch(lane.cache.model(), bound));
-            owned_scores out(lane.cache.lanes());
-            kv::ops::attention_mass(exec, laid, lane.rows.view(), {}, out.view());
-            CHECK(compare(out.row(0, bound), wanted));
-          }
+          lane.check_with(laid);
         }
       }
     }

@@ -25,12 +25,13 @@ struct even_keys {
   std::ptrdiff_t stride;
 
   /// True if keys[1] to keys[11] follow keys[0] at equal distances.
-  static bool are(void const* const* keys) {
+  static bool evenly_spaced(void const* const* keys) {
     std::ptrdiff_t const stride = address(keys[1]) - address(keys[0]);
     std::ptrdiff_t odd = 0;
     for (int k = 2; k < step; ++k) odd |= address(keys[k]) - address(keys[k - 1]) - stride;
     return odd == 0;
   }
+  /// The keys from keys[0] to keys[11], which must be evenly spaced.
   static even_keys of(void const* const* keys) {
     auto const* const first = static_cast<std::byte const*>(keys[0]);
     return {first, address(keys[1]) - address(keys[0])};
@@ -40,9 +41,9 @@ struct even_keys {
   static std::ptrdiff_t address(void const* key) { return reinterpret_cast<std::ptrdiff_t>(key); }
 };
 
-/// Prefetches keys while others are multiplied: with each call a line of the next step's keys, and into the
-/// second-level cache one of the keys of the step after it. Without a `Gap` keys follow directly one after another.
-/// Nothing here branches.
+/// Prefetches keys while others are multiplied. Each call fetches a line of the next step's keys, and fetches a line of
+/// the keys of the step after it into the second-level cache. `Gap` says whether there is memory between two keys. A
+/// call does not branch.
 template <bool Gap>
 class even_keys_ahead {
  public:
@@ -89,11 +90,11 @@ struct avx512_floats {
   static constexpr int dims_of_a_group = 4;
   static constexpr int lines_of_a_group = 3;  ///< of keys, to prefetch; the fourth is one that sums are written to
 
-  /// The logits of the first twelve of `count` keys, or of all. `keys`: also those of the next two steps, which are
-  /// prefetched.
+  /// Computes the logits of the first twelve of `count` keys, or of all if there are fewer. `keys` also has the keys of
+  /// the next two steps, which are prefetched.
   [[gnu::target(KVPOLICY_AVX512)]] static void logits(void const* const* keys, int count, int dims, float const* packed,
                                                       float scale, float* out) {
-    if (count >= even_keys::step && even_keys::are(keys)) {
+    if (count >= even_keys::step && even_keys::evenly_spaced(keys)) {
       even(keys, dims, packed, scale, out);
     } else {
       anywhere<even_keys::step>(keys, std::min(even_keys::step, count), dims, packed, scale, out,
@@ -101,14 +102,14 @@ struct avx512_floats {
     }
   }
 
-  /// The logits of one key.
+  /// Computes the logits of one key.
   [[gnu::target(KVPOLICY_AVX512)]] static void of_one(void const* const* key, int dims, float const* packed,
                                                       float scale, float* out) {
     anywhere<1>(key, 1, dims, packed, scale, out, std::make_integer_sequence<int, columns>{});
   }
 
  private:
-  /// The logits of twelve even keys.
+  /// Computes the logits of twelve evenly spaced keys.
   [[gnu::target(KVPOLICY_AVX512)]] static void even(void const* const* keys, int dims, float const* packed, float scale,
                                                     float* out) {
     even_keys const from = even_keys::of(keys);
@@ -122,7 +123,7 @@ struct avx512_floats {
     }
   }
 
-  /// The logits of `Step` keys anywhere, of which the first `there` are stored.
+  /// Computes the logits of `Step` keys that lie anywhere, and stores those of the first `there`.
   template <int Step, int... I>
   [[gnu::target(KVPOLICY_AVX512)]] static void anywhere(void const* const* keys, int there, int dims,
                                                         float const* packed, float scale, float* out,
@@ -188,7 +189,7 @@ struct avx512_floats {
     return _mm512_set1_ps(reinterpret_cast<float const*>(key)[i]);
   }
 
-  /// Fetches the next line that sums are written to, at this place between the products around it.
+  /// Fetches the next line that sums will be written to.
   [[gnu::always_inline]] static inline void fetch_to_write(float const*& line) {
     __builtin_prefetch(line, 1);
     line += floats_of_a_line;
