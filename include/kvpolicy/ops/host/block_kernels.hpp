@@ -126,7 +126,7 @@ struct avx512_blocks {
     if constexpr (Rows == few_rows) {
       block_bodies<16, Rows>::few(keys, count, dims, packed, scale, out);
     } else {
-      for (int k = 0; k < count; k += even_keys::step) {
+      for (int k = 0; k < count; k += adjacent_keys::step) {
         avx512_floats<Rows>::logits(keys + k, count - k, dims, static_cast<float const*>(packed), scale,
                                     out + static_cast<std::ptrdiff_t>(k) * Rows);
       }

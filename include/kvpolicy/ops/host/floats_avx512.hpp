@@ -2,7 +2,7 @@
 //
 // A core executes two multiply-adds in each cycle only while few other instructions need the same two ports, and while
 // it predicts every branch. The addresses of twelve arbitrary keys fill its registers, so that each prefetch first has
-// to free some. If keys lie at equal distances, four addresses and the distance are enough.
+// to free some. If keys follow one another, four addresses and the length of a key are enough.
 #pragma once
 
 #if defined(__x86_64__)
@@ -17,43 +17,30 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Twelve keys at equal distances.
-struct even_keys {
+/// Twelve keys that follow one another in memory.
+struct adjacent_keys {
   static constexpr int step = 12;
 
-  std::byte const* first;
-  std::ptrdiff_t stride;
-
-  /// True if keys[1] to keys[11] follow keys[0] at equal distances.
-  static bool evenly_spaced(void const* const* keys) {
-    std::ptrdiff_t const stride = address(keys[1]) - address(keys[0]);
+  /// True if keys[0] to keys[11], of `bytes` bytes each, follow one another.
+  static bool are_at(void const* const* keys, std::ptrdiff_t bytes) {
     std::ptrdiff_t odd = 0;
-    for (int k = 2; k < step; ++k) odd |= address(keys[k]) - address(keys[k - 1]) - stride;
+    for (int k = 1; k < step; ++k) odd |= address(keys[k]) - address(keys[k - 1]) - bytes;
     return odd == 0;
-  }
-  /// The keys from keys[0] to keys[11], which must be evenly spaced.
-  static even_keys of(void const* const* keys) {
-    auto const* const first = static_cast<std::byte const*>(keys[0]);
-    return {first, address(keys[1]) - address(keys[0])};
   }
 
  private:
   static std::ptrdiff_t address(void const* key) { return reinterpret_cast<std::ptrdiff_t>(key); }
 };
 
-/// Prefetches keys while others are multiplied. Each call fetches a line of the next step's keys, and fetches a line of
-/// the keys of the step after it into the second-level cache. `Gap` says whether there is memory between two keys. A
-/// call does not branch.
-template <bool Gap>
-class even_keys_ahead {
+/// Prefetches adjacent keys while others are multiplied. Each call fetches a line of the next step's keys, and fetches
+/// a line of the keys of the step after it into the second-level cache. A call does not branch.
+class adjacent_keys_ahead {
  public:
-  /// `keys`: the current step's; those of two more steps follow. `bytes`: of a key.
-  [[gnu::always_inline]] inline even_keys_ahead(void const* const* keys, std::ptrdiff_t bytes, std::ptrdiff_t stride)
-      : next_(static_cast<std::byte const*>(keys[even_keys::step])),
-        after_(static_cast<std::byte const*>(keys[2 * even_keys::step])),
-        advance_(keys[even_keys::step] == keys[even_keys::step + 1] ? 0 : 64),  // 0: no key follows
-        bytes_(bytes),
-        gap_(stride - bytes) {}
+  /// `keys`: those of the current step, which those of two more steps follow.
+  [[gnu::always_inline]] inline explicit adjacent_keys_ahead(void const* const* keys)
+      : next_(static_cast<std::byte const*>(keys[adjacent_keys::step])),
+        after_(static_cast<std::byte const*>(keys[2 * adjacent_keys::step])),
+        advance_(keys[adjacent_keys::step] == keys[adjacent_keys::step + 1] ? 0 : 64) {}  // 0: no key follows
 
   [[gnu::always_inline]] inline void fetch() {
     __asm__ __volatile__("" ::: "memory");
@@ -61,13 +48,6 @@ class even_keys_ahead {
     __builtin_prefetch(after_, 0, 2);
     next_ += advance_;
     after_ += advance_;
-    if constexpr (Gap) {
-      at_ += advance_;
-      std::ptrdiff_t const ended = -static_cast<std::ptrdiff_t>(at_ >= bytes_);
-      next_ += gap_ & ended;
-      after_ += gap_ & ended;
-      at_ &= ~ended;
-    }
     __asm__ __volatile__("" ::: "memory");
   }
 
@@ -75,9 +55,6 @@ class even_keys_ahead {
   std::byte const* next_;
   std::byte const* after_;
   std::ptrdiff_t advance_;
-  std::ptrdiff_t bytes_;
-  std::ptrdiff_t gap_;
-  std::ptrdiff_t at_ = 0;
 };
 
 /// The logits of twelve keys and `Rows` rows, 16 or 32: out[k][r] = scale * key k . row r. Keys are aligned floats, and
@@ -86,7 +63,7 @@ class even_keys_ahead {
 template <int Rows>
 struct avx512_floats {
   static constexpr int columns = Rows / 16;
-  static constexpr int sums = even_keys::step * columns;
+  static constexpr int sums = adjacent_keys::step * columns;
   static constexpr int dims_of_a_group = 4;
   static constexpr int lines_of_a_group = 3;  ///< of keys, to prefetch; the fourth is one that sums are written to
 
@@ -94,11 +71,11 @@ struct avx512_floats {
   /// the next two steps, which are prefetched.
   [[gnu::target(KVPOLICY_AVX512)]] static void logits(void const* const* keys, int count, int dims, float const* packed,
                                                       float scale, float* out) {
-    if (count >= even_keys::step && even_keys::evenly_spaced(keys)) {
-      even(keys, dims, packed, scale, out);
+    if (count >= adjacent_keys::step && adjacent_keys::are_at(keys, 4 * std::ptrdiff_t{dims})) {
+      adjacent(keys, dims, packed, scale, out, std::make_integer_sequence<int, sums>{});
     } else {
-      anywhere<even_keys::step>(keys, std::min(even_keys::step, count), dims, packed, scale, out,
-                                std::make_integer_sequence<int, sums>{});
+      anywhere<adjacent_keys::step>(keys, std::min(adjacent_keys::step, count), dims, packed, scale, out,
+                                    std::make_integer_sequence<int, sums>{});
     }
   }
 
@@ -109,20 +86,6 @@ struct avx512_floats {
   }
 
  private:
-  /// Computes the logits of twelve evenly spaced keys.
-  [[gnu::target(KVPOLICY_AVX512)]] static void even(void const* const* keys, int dims, float const* packed, float scale,
-                                                    float* out) {
-    even_keys const from = even_keys::of(keys);
-    std::ptrdiff_t const bytes = 4 * static_cast<std::ptrdiff_t>(dims);
-    if (from.stride == bytes) {
-      multiply(from, dims, even_keys_ahead<false>(keys, bytes, from.stride), packed, scale, out,
-               std::make_integer_sequence<int, sums>{});
-    } else {
-      multiply(from, dims, even_keys_ahead<true>(keys, bytes, from.stride), packed, scale, out,
-               std::make_integer_sequence<int, sums>{});
-    }
-  }
-
   /// Computes the logits of `Step` keys that lie anywhere, and stores those of the first `there`.
   template <int Step, int... I>
   [[gnu::target(KVPOLICY_AVX512)]] static void anywhere(void const* const* keys, int there, int dims,
@@ -147,13 +110,14 @@ struct avx512_floats {
 
   using quarters = std::byte const* [4];  ///< keys 0, 3, 6 and 9
 
-  template <class Ahead, int... I>
-  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline void multiply(even_keys const& from, int dims,
-                                                                                   Ahead next, float const* packed,
-                                                                                   float scale, float* out,
-                                                                                   std::integer_sequence<int, I...>) {
-    std::ptrdiff_t const stride = from.stride;
-    quarters key = {from.first, from.first + 3 * stride, from.first + 6 * stride, from.first + 9 * stride};
+  /// Computes the logits of twelve adjacent keys.
+  template <int... I>
+  [[gnu::target(KVPOLICY_AVX512)]] static void adjacent(void const* const* keys, int dims, float const* packed,
+                                                        float scale, float* out, std::integer_sequence<int, I...>) {
+    auto const* const first = static_cast<std::byte const*>(keys[0]);
+    std::ptrdiff_t const stride = 4 * std::ptrdiff_t{dims};
+    quarters key = {first, first + 3 * stride, first + 6 * stride, first + 9 * stride};
+    adjacent_keys_ahead next(keys);
     __m512 acc[] = {(static_cast<void>(I), _mm512_setzero_ps())...};
     float const* line = out;
     int d = 0;
