@@ -187,7 +187,8 @@ TEST_SUITE("ops/attention_mass") {
       RC_LOG() << shape << '\n';
       mock_cache cache(shape);
       fill(cache, false);
-      mock_queries queries(cache, kv::codec::f32, std::min(3, shape.bound + 10), 3);
+      int const rows = std::min(*rc::gen::element(3, 20), shape.bound + 10);
+      mock_queries queries(cache, *rc::gen::element(kv::codec::f32, kv::codec::bf16), rows, rows);
       fill(queries, cache, *rc::gen::element(content::troubled, content::smooth));
       comparison const result = agrees(cache, queries, any_options(), any_isa());
       RC_LOG() << result;

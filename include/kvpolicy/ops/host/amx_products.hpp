@@ -37,7 +37,8 @@ struct amx_products {
   static constexpr std::size_t key_parts = Element == codec::f16 ? 2 : 1;
   static constexpr int bytes = 2;
   static constexpr int dims_of_a_tile = row_tiles::dims_of_a_tile;
-  using parts_of_keys = std::byte[key_parts][keys_of_a_tile][64];
+  using part_of_keys = std::byte[keys_of_a_tile][64];  ///< of 32 dims
+  using parts_of_keys = part_of_keys[key_parts];
 
   [[gnu::target(KVPOLICY_AMX)]] static void all(void const* const* keys, int count, int dims, void const* packed,
                                                 float scale, float* out) {
@@ -45,21 +46,55 @@ struct amx_products {
     alignas(64) float products[static_cast<std::size_t>(keys_of_a_tile * Rows)];
     tile_ahead next{keys + keys_of_a_tile, bytes * dims};
     auto const* rows = static_cast<std::byte const*>(packed);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    clear();
     split(keys, 0, dims, next, parts[0]);
     int now = 0;
     for (int d = 0; d < dims; d += dims_of_a_tile, rows += 1024 * columns * RowParts, now = 1 - now) {
       if (d + dims_of_a_tile < dims) split(keys, d + dims_of_a_tile, dims, next, parts[1 - now]);
       keep_order(parts);
-      multiply<0>(parts[now], rows);
-      if constexpr (key_parts > 1) multiply<1>(parts[now], rows);
+      multiply(parts[now][0], rows);
+      if constexpr (key_parts > 1) multiply<1>(parts[now][1], rows);
       keep_order(parts);
     }
     store(products);
     scale_all(products, keys, count, dims, packed, scale, out);
+  }
+
+  /// Sets the products to 0.
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void clear() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+
+  /// Adds the products of one part of the keys.
+  template <int KeyPart = 0>
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void multiply(part_of_keys const& part,
+                                                                                std::byte const* rows) {
+    _tile_loadd(4, part[0], 64);
+    _tile_loadd(5, part[16], 64);
+    for (int p = 0; p < RowParts && p + KeyPart < row_tiles::most_parts; ++p) {
+      std::byte const* const tiles = rows + 1024 * columns * p;
+      _tile_loadd(6, tiles, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(2, 5, 6);
+      if constexpr (columns == 2) {
+        _tile_loadd(7, tiles + 1024, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+  }
+
+  /// Writes the products: [keys][rows].
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void store(float* to) {
+    _tile_stored(0, to, 4 * Rows);
+    _tile_stored(2, to + 16 * Rows, 4 * Rows);
+    if constexpr (columns == 2) {
+      _tile_stored(1, to + 16, 4 * Rows);
+      _tile_stored(3, to + 16 * Rows + 16, 4 * Rows);
+    }
   }
 
  private:
@@ -94,34 +129,6 @@ struct amx_products {
         a = _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), upper)));
         b = _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_and_si512(bits, upper)));
       }
-    }
-  }
-
-  /// Adds the products of one part of the keys.
-  template <int KeyPart>
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void multiply(parts_of_keys const& parts,
-                                                                                std::byte const* rows) {
-    _tile_loadd(4, parts[KeyPart][0], 64);
-    _tile_loadd(5, parts[KeyPart][16], 64);
-    for (int part = 0; part < RowParts && part + KeyPart < row_tiles::most_parts; ++part) {
-      std::byte const* const tiles = rows + 1024 * columns * part;
-      _tile_loadd(6, tiles, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(2, 5, 6);
-      if constexpr (columns == 2) {
-        _tile_loadd(7, tiles + 1024, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(3, 5, 7);
-      }
-    }
-  }
-
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void store(float* to) {
-    _tile_stored(0, to, 4 * Rows);
-    _tile_stored(2, to + 16 * Rows, 4 * Rows);
-    if constexpr (columns == 2) {
-      _tile_stored(1, to + 16, 4 * Rows);
-      _tile_stored(3, to + 16 * Rows + 16, 4 * Rows);
     }
   }
 
@@ -210,26 +217,6 @@ struct amx_rows {
     auto const finite = static_cast<__mmask16>(~_mm512_fpclass_ps_mask(value, nan_or_infinite));
     return _mm512_maskz_sub_ps(finite, value, part);
   }
-};
-
-/// The kernels of a processor with AMX.
-template <int Rows>
-struct amx_blocks {
-  static constexpr amx_shapes shapes{};
-
-  [[gnu::target(KVPOLICY_AMX)]] static void begin() { _tile_loadconfig(&shapes); }
-  [[gnu::target(KVPOLICY_AMX)]] static void end() { _tile_release(); }
-
-  static constexpr block_kernels kernels = [] {
-    block_kernels made = avx512_blocks<Rows>::kernels_bf16;
-    made.tiles_f16 = amx_products<Rows, codec::f16, 3>::all;
-    made.tiles_bf16 = amx_products<Rows, codec::bf16, 1>::all;
-    made.tiles_split = amx_products<Rows, codec::bf16, 3>::all;
-    made.pack_tiles = amx_rows::pack;
-    made.begin_tiles = begin;
-    made.end_tiles = end;
-    return made;
-  }();
 };
 
 #endif

@@ -26,6 +26,30 @@ struct block_view {
   float* scale;
 };
 
+/// Rows of a block whose logits are computed twice instead of being stored.
+inline constexpr int rows_of_a_sweep = 32;
+
+/// The softmax of such a block.
+struct swept_rows {
+  void const* packed = nullptr;
+  int const* seen = nullptr;  ///< the entries that a row sees
+  int all_see = 0;            ///< the entries that all rows see
+  unsigned there = 0;         ///< a bit for each row that is not only there to fill up the block
+  float* row_max = nullptr;   ///< the maximum of a row's logits so far
+  float* sum = nullptr;       ///< the sum of e^(logit - maximum) so far; for the second pass, 1 / that of all entries
+};
+
+/// A tile of keys, of which the first `count` count.
+struct key_sweep {
+  void const* const* keys = nullptr;  ///< behind them are the keys of the next tile, which may be prefetched
+  int first = 0;                      ///< the entry of the first key
+  int count = 0;
+  int dims = 0;
+  float scale = 0;
+  void* copy = nullptr;   ///< memory for the keys, padded with zeros to a multiple of 32 dims
+  float* mass = nullptr;  ///< null in the first pass; the second pass adds each key's mass to it
+};
+
 /// The kernels of blocks with one number of rows.
 struct block_kernels {
   using kernel = void (*)(void const* const* keys, int count, int dims, void const* packed, float scale, float* out);
@@ -40,6 +64,9 @@ struct block_kernels {
   kernel tiles_bf16 = nullptr;
   kernel tiles_split = nullptr;
   kernel tiles_f16 = nullptr;
+  /// For bf16 keys and rows, one of two passes of some blocks of rows_of_a_sweep rows over a tile of keys, or null:
+  /// `amx_sweeps`.
+  void (*sweep_bf16)(key_sweep const& of, swept_rows const* rows, int blocks) = nullptr;
   void (*pack_tiles)(row_tiles const& layout, float const* row, int dims, int i, float* to) = nullptr;
   void (*begin_tiles)() = nullptr;
   void (*end_tiles)() = nullptr;

@@ -1,7 +1,7 @@
 // Products of few rows on AVX-512, and the choice of the kernels of an executor.
 #pragma once
 
-#include <kvpolicy/ops/host/amx_products.hpp>
+#include <kvpolicy/ops/host/amx_kernels.hpp>
 #include <kvpolicy/ops/host/block_kernels.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 

@@ -18,7 +18,7 @@ class lane_logits {
 
   static std::size_t scratch(shape const& model) {
     auto const d = static_cast<std::size_t>(model.head_dim);
-    return scratch_of<float>(storage * floats_of_a_block(model.head_dim) + (keys_of_a_tile + 1) * d);
+    return scratch_of<float>(storage * floats_of_a_block(model.head_dim) + floats_of_a_tile(model.head_dim) + d);
   }
 
   lane_logits() = default;
@@ -26,9 +26,9 @@ class lane_logits {
               scratch_arena& arena)
       : simd_level_(simd_level), keys_(&from), rows_(&rows), lanes_(this_lane), range_(range), dims_(from.rows.dims) {
     auto const d = static_cast<std::size_t>(dims_);
-    packed_ = arena.take<float>(storage * floats_of_a_block(dims_) + (keys_of_a_tile + 1) * d);
+    packed_ = arena.take<float>(storage * floats_of_a_block(dims_) + floats_of_a_tile(dims_) + d);
     tile_ = packed_ + storage * floats_of_a_block(dims_);
-    row_ = tile_ + keys_of_a_tile * d;
+    row_ = tile_ + floats_of_a_tile(dims_);
     find_plain_rows();
     scale_ = scale_of(from.logits, dims_);
     soft_cap_ = from.logits.soft_cap;
@@ -136,12 +136,30 @@ class lane_logits {
     }
   }
 
+  /// True if logits need not be stored, because `sweep` computes them in each of two passes.
+  [[nodiscard]] bool has_sweeps() const { return by_ == product::tiles_bf16 && !(soft_cap_ > 0) && scale_ > 0; }
+
+  /// One pass of some blocks of rows over entries [0, end): the first one if `mass` is null.
+  void sweep(row_block const& of, swept_rows const* rows, int blocks, int end, float* mass) {
+    in_use const kernels = use(of);
+    for (int e = 0; e < end; e += keys_of_a_tile) {
+      int const count = take(e, end);
+      float* const to = mass == nullptr ? nullptr : mass + e;
+      of.kernels->sweep_bf16({address_, e, count, dims_, scale_, tile_, to}, rows, blocks);
+    }
+  }
+
  private:
   using kernel = void (*)(void const* const*, int, int, void const*, float, float*);
 
   /// Packed tiles of rows take more memory than rows in any other layout.
   static std::size_t floats_of_a_block(int dims) {
     return static_cast<std::size_t>(row_tiles::floats(dims, most_rows));
+  }
+  /// A tile of keys as floats, or as bf16 that are padded for a matrix unit.
+  static std::size_t floats_of_a_tile(int dims) {
+    int const padded = row_tiles::tiles(dims) * row_tiles::dims_of_a_tile;
+    return static_cast<std::size_t>(keys_of_a_tile * std::max(dims, padded / 2));
   }
   [[nodiscard]] bool are_few() const { return range_.count * range_.group <= few_rows; }
   /// True if the kernel reads bf16 or f16 keys as they are.

@@ -6,6 +6,7 @@
 #include <kvpolicy/ops/attention_mass.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/lane_logits.hpp>
+#include <kvpolicy/ops/host/row_sweeps.hpp>
 #include <limits>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -183,8 +184,12 @@ class lane_mass {
 
   /// Reduces all rows with one operation, block by block.
   void one_reduction(reduction how) {
-    row_block block = logits_.block_storage(0);
     int const all = count_ * group_;
+    if (how == reduction::sum && all > most_rows && candidate_ == nullptr && logits_.has_sweeps()) {
+      auto const rows = [this](row_block& block, int first, int count) { fill(block, first, count); };
+      return add_mass_by_sweeps(logits_, rows, all, seen_, total_);
+    }
+    row_block block = logits_.block_storage(0);
     for (int first = 0; first < all; first += block.rows) {
       block.set_rows(logits_.simd_level(), logits_.rows_for(all - first));
       probabilities(block, first, std::min(block.rows, all - first), block_);

@@ -43,6 +43,15 @@ struct avx512_softmax {
     }
   }
 
+  /// Returns e^x for x <= 88, to 2 units in the last place, and 0 for x below -87. NaN stays NaN.
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512 exp_of(__m512 const& x) {
+    return exp_or_zero(x, _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87), _CMP_NLT_UQ));
+  }
+  /// The same for the numbers that `some` has; the others are 0.
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512 exp_of(__m512 const& x, __mmask16 some) {
+    return exp_or_zero(x, _mm512_mask_cmp_ps_mask(some, x, _mm512_set1_ps(-87), _CMP_NLT_UQ));
+  }
+
  private:
   /// Advances one column of 16 rows. `All` says that each of them sees every entry.
   template <bool All>
@@ -92,9 +101,8 @@ struct avx512_softmax {
     return _mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(e));
   }
 
-  /// Returns e^x for x <= 88, to 2 units in the last place, and 0 for x below -87. NaN stays NaN.
-  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512 exp_of(__m512 const& x) {
-    __mmask16 const stays = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87), _CMP_NLT_UQ);
+  [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512 exp_or_zero(__m512 const& x,
+                                                                                        __mmask16 stays) {
     __m512 const rounds = _mm512_set1_ps(12582912);  // 1.5 * 2^23: a number that is added to it becomes an integer
     __m512 const n = _mm512_sub_ps(_mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504f), rounds), rounds);
     __m512 f = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375f), x);  // ln 2 in two parts

@@ -1,0 +1,34 @@
+// The table of the kernels of a processor with AMX.
+#pragma once
+
+#include <kvpolicy/ops/host/amx_products.hpp>
+#include <kvpolicy/ops/host/amx_sweeps.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+#if defined(__x86_64__)
+
+/// The kernels of a processor with AMX.
+template <int Rows>
+struct amx_blocks {
+  static constexpr amx_shapes shapes{};
+
+  [[gnu::target(KVPOLICY_AMX)]] static void begin() { _tile_loadconfig(&shapes); }
+  [[gnu::target(KVPOLICY_AMX)]] static void end() { _tile_release(); }
+
+  static constexpr block_kernels kernels = [] {
+    block_kernels made = avx512_blocks<Rows>::kernels_bf16;
+    made.tiles_f16 = amx_products<Rows, codec::f16, 3>::all;
+    made.tiles_bf16 = amx_products<Rows, codec::bf16, 1>::all;
+    made.tiles_split = amx_products<Rows, codec::bf16, 3>::all;
+    if constexpr (Rows == rows_of_a_sweep) made.sweep_bf16 = amx_sweeps::run;
+    made.pack_tiles = amx_rows::pack;
+    made.begin_tiles = begin;
+    made.end_tiles = end;
+    return made;
+  }();
+};
+
+#endif
+
+}  // namespace KVPOLICY_NAMESPACE::detail

@@ -1,0 +1,190 @@
+// Attention mass on AMX, in two passes over bf16 keys that write no logits to memory.
+//
+// A bf16 key of 128 dims has 256 bytes, and its logits of 32 rows have 128. To write the logits, and to read them again
+// when the sums of the softmax are known, takes longer than to multiply twice. And several blocks of rows share a pass.
+#pragma once
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <kvpolicy/ops/host/amx_products.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
+#include <kvpolicy/ops/host/softmax_avx512.hpp>
+#include <limits>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Both passes over a tile of keys. The first one updates the maximum and the sum of each row's softmax, the second one
+/// adds up the probabilities that a key gets.
+struct amx_sweeps {
+  static constexpr int columns = rows_of_a_sweep / 16;
+
+  [[gnu::target(KVPOLICY_AMX)]] static void run(key_sweep const& of, swept_rows const* rows, int blocks) {
+    of.mass == nullptr ? pass<false>(of, rows, blocks) : pass<true>(of, rows, blocks);
+  }
+
+ private:
+  using products = amx_products<rows_of_a_sweep, codec::bf16, 1>;
+  using copied_keys = std::byte[keys_of_a_tile][64];  ///< 32 dims of each
+
+  /// The products of a block are added while the softmax of the block before it is computed: a matrix unit multiplies
+  /// while the core does something else.
+  template <bool AddsMass>
+  [[gnu::target(KVPOLICY_AMX)]] static void pass(key_sweep const& of, swept_rows const* rows, int blocks) {
+    alignas(64) float logits[2][keys_of_a_tile * rows_of_a_sweep];
+    alignas(64) float mass[keys_of_a_tile * 16];  // sixteen parts of each key's mass
+    std::fill_n(mass, AddsMass ? keys_of_a_tile * 16 : 0, 0.0f);
+    copy_keys(of);
+    int const lines = (products::bytes * of.dims + 63) / 64 * keys_of_a_tile;
+    lines_ahead next{{of.keys + keys_of_a_tile, products::bytes * of.dims},
+                     (lines + keys_of_a_tile * blocks - 1) / (keys_of_a_tile * blocks)};
+    products::clear();
+    for (int tile = 0; tile < row_tiles::tiles(of.dims); ++tile) multiply(of, rows[0], tile);
+    products::store(logits[0]);
+    for (int b = 0; b < blocks; ++b) {
+      swept_rows const* const following = b + 1 < blocks ? rows + b + 1 : nullptr;
+      float* const then = logits[(b + 1) % 2];
+      if (of.first + keys_of_a_tile <= rows[b].all_see) {
+        softmax<AddsMass, true>{of, rows[b], logits[b % 2], mass}.run(next, following, then);
+      } else {
+        softmax<AddsMass, false>{of, rows[b], logits[b % 2], mass}.run(next, following, then);
+      }
+    }
+    if constexpr (AddsMass) {
+      for (int k = 0; k < of.count; ++k) of.mass[k] += sum_of(mass + std::ptrdiff_t{16} * k);
+    }
+  }
+
+  /// The lines of the next tile of keys that are prefetched with each key.
+  struct lines_ahead {
+    tile_ahead next;
+    int each;
+
+    [[gnu::always_inline]] inline void fetch() {
+      for (int i = 0; i < each; ++i) next.fetch();
+    }
+  };
+
+  /// Copies the keys: [32 dims][keys].
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void copy_keys(key_sweep const& of) {
+    auto* const to = static_cast<copied_keys*>(of.copy);
+    for (int d = 0; d < of.dims; d += row_tiles::dims_of_a_tile) {
+      int const left = of.dims - d;
+      __mmask32 const there = left < 32 ? (__mmask32{1} << left) - 1 : ~__mmask32{0};
+      for (int k = 0; k < keys_of_a_tile; ++k) {
+        auto const* const from = static_cast<std::byte const*>(of.keys[k]) + std::ptrdiff_t{products::bytes} * d;
+        _mm512_store_si512(to[d / row_tiles::dims_of_a_tile][k], _mm512_maskz_loadu_epi16(there, from));
+      }
+    }
+    __asm__ __volatile__("" ::: "memory");  // intrinsics of g++ 12 do not say that tiles read memory
+  }
+
+  /// Adds the products of a block's rows and 32 dims of the copied keys.
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void multiply(key_sweep const& of,
+                                                                                swept_rows const& rows, int tile) {
+    auto const* const keys = static_cast<copied_keys const*>(of.copy);
+    products::multiply(keys[tile], static_cast<std::byte const*>(rows.packed) + 1024 * columns * tile);
+  }
+
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline float sum_of(float const* of) {
+    __m128 const four = _mm_add_ps(_mm_add_ps(_mm_load_ps(of), _mm_load_ps(of + 4)),
+                                   _mm_add_ps(_mm_load_ps(of + 8), _mm_load_ps(of + 12)));
+    __m128 const two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+  }
+
+  /// The softmax of a block over a tile of keys. `All`: each of its rows sees all of these keys.
+  template <bool AddsMass, bool All>
+  struct softmax {
+    using row_softmax = avx512_softmax<rows_of_a_sweep>;
+
+    key_sweep const& of;
+    swept_rows const& rows;
+    float const* logits;  ///< not scaled yet
+    float* mass;
+
+    /// Adds the products of the block that follows meanwhile, if there is one, and writes them to `then`. A core looks
+    /// only some hundreds of instructions ahead: after the products of 32 dims it takes a few keys.
+    [[gnu::target(KVPOLICY_AMX)]] void run(lines_ahead& next, swept_rows const* following, float* then) const {
+      __m512 shift[] = {begin(0), begin(1)};  ///< what is subtracted from logits
+      __m512 sum[] = {begin_sum(0, shift[0]), begin_sum(1, shift[1])};
+      int const tiles = row_tiles::tiles(of.dims);
+      int const some = (keys_of_a_tile + tiles - 1) / tiles;
+      products::clear();
+      for (int tile = 0, k = 0; tile < tiles; ++tile) {
+        if (following != nullptr) multiply(of, *following, tile);
+        for (int const end = std::min(k + some, keys_of_a_tile); k < end; ++k) {
+          next.fetch();
+          take(k, shift, sum);
+        }
+      }
+      if (following != nullptr) products::store(then);
+      if constexpr (!AddsMass) {
+        for (int c = 0; c < columns; ++c) _mm512_storeu_ps(rows.sum + 16 * c, sum[c]);
+      }
+    }
+
+   private:
+    static constexpr __mmask16 every = 0xFFFF;  ///< without a mask, g++ 12 warns inside its own header
+    static constexpr float lowest = -std::numeric_limits<float>::infinity();
+
+    /// The logits of key k and sixteen rows.
+    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] inline __m512 logit(int k, int c) const {
+      __m512 const product = _mm512_load_ps(logits + k * rows_of_a_sweep + 16 * c);
+      __m512 const scaled = _mm512_mul_ps(product, _mm512_set1_ps(of.scale));
+      if constexpr (All) return scaled;
+      __m512i const seen = _mm512_loadu_si512(rows.seen + 16 * c);
+      __mmask16 const sees = _mm512_cmpgt_epi32_mask(seen, _mm512_set1_epi32(of.first + k));
+      return _mm512_mask_mov_ps(_mm512_set1_ps(lowest), sees, scaled);
+    }
+
+    /// Returns the maxima of sixteen rows. The first pass raises them by the logits of these keys.
+    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] inline __m512 begin(int c) const {
+      __m512 const before = _mm512_loadu_ps(rows.row_max + 16 * c);
+      if constexpr (AddsMass) return before;
+      __m512 most[] = {before, before, before, before};  // one alone would make each maximum wait for the one before it
+      for (int k = 0; k < keys_of_a_tile; k += 4) {
+        for (int i = 0; i < 4; ++i) most[i] = higher(logit(k + i, c), most[i]);
+      }
+      return higher(higher(most[0], most[1]), higher(most[2], most[3]));
+    }
+    /// Returns the sums of the rows before these keys, or what the second pass multiplies by. Of the maxima in `shift`
+    /// those become 0 whose rows have seen nothing.
+    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] inline __m512 begin_sum(int c, __m512& shift) const {
+      __m512 const sum = _mm512_loadu_ps(rows.sum + 16 * c);
+      __m512 const before = _mm512_loadu_ps(rows.row_max + 16 * c);
+      if constexpr (!AddsMass) _mm512_storeu_ps(rows.row_max + 16 * c, shift);
+      shift = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(shift, _mm512_set1_ps(lowest), _CMP_NEQ_UQ), shift);
+      if constexpr (AddsMass) return sum;
+      return _mm512_mul_ps(sum, row_softmax::exp_of(_mm512_sub_ps(before, shift)));
+    }
+    /// NaN of a maximum stays, that of a logit does not.
+    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline __m512 higher(__m512 const& value,
+                                                                                  __m512 const& most) {
+      return _mm512_maskz_max_ps(every, value, most);
+    }
+
+    /// Adds what key k gets of each row to the row's sum or to the key's mass.
+    [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] inline void take(int k, __m512 const* shift, __m512* sum) const {
+      float* const to = mass + std::ptrdiff_t{16} * k;
+      __m512 all = AddsMass ? _mm512_load_ps(to) : _mm512_setzero_ps();
+      for (int c = 0; c < columns; ++c) {
+        auto const there = static_cast<__mmask16>(rows.there >> (16 * c));
+        __m512 const part = row_softmax::exp_of(_mm512_sub_ps(logit(k, c), shift[c]), there);
+        if constexpr (AddsMass) {
+          all = _mm512_fmadd_ps(part, sum[c], all);
+        } else {
+          sum[c] = _mm512_add_ps(sum[c], part);
+        }
+      }
+      if constexpr (AddsMass) _mm512_store_ps(to, all);
+    }
+  };
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail
+
+#endif
