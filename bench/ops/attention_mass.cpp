@@ -110,7 +110,7 @@ float const* lane_logits(kv::isa simd_level, observed_layer const& on, int head,
   block.set_rows(simd_level, on.rows());
   logits.pack(block, 0, on.rows());
   if (written) {
-    logits.all(block, 0, on.entries(), values);
+    logits.all(block, 0, on.entries(), on.entries(), values);
   } else {
     kv::detail::lane_logits::in_use const kernels = logits.use(block);
     for (int e = 0; e < on.entries(); e += kv::detail::keys_of_a_tile)
