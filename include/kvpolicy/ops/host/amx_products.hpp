@@ -29,8 +29,8 @@ static_assert(sizeof(amx_shapes) == 64 && keys_of_a_tile == 24);
 /// Products of a tile of 16-bit keys and a block of packed rows. Tile registers must be set up before. Of the products
 /// of a key's and a row's parts those that are below 2^-21 of the whole are left out.
 ///
-/// Keys of floats would be three parts, and their tiles are twice as fast as multiply-adds of floats where everything
-/// is in the first-level cache; a window's keys are not, and then they gain nothing.
+/// Keys of floats would be three parts, and their tiles are 1.5 times as fast as multiply-adds of floats where
+/// everything is in the first-level cache; a window's keys are not, and then they gain nothing.
 template <int Rows, codec Element, int RowParts>
 struct amx_products {
   static constexpr int columns = Rows / 16;
