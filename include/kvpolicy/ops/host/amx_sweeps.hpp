@@ -40,7 +40,8 @@ struct amx_sweeps {
     copy_keys(of);
     int const lines = (products::bytes * of.dims + 63) / 64 * keys_of_a_tile;
     lines_ahead next{{of.keys + keys_of_a_tile, products::bytes * of.dims},
-                     (lines + keys_of_a_tile * blocks - 1) / (keys_of_a_tile * blocks)};
+                     (lines + keys_of_a_tile * blocks - 1) / (keys_of_a_tile * blocks),
+                     lines};
     products::clear();
     for (int tile = 0; tile < row_tiles::tiles(of.dims); ++tile) multiply(of, rows[0], tile);
     products::store(logits[0]);
@@ -58,13 +59,16 @@ struct amx_sweeps {
     }
   }
 
-  /// The lines of the next tile of keys that are prefetched with each key.
+  /// Prefetches the next tile of keys, some lines with each key and block.
   struct lines_ahead {
     tile_ahead next;
     int each;
+    int left;  ///< lines; behind the last one there is no address
 
     [[gnu::always_inline]] inline void fetch() {
-      for (int i = 0; i < each; ++i) next.fetch();
+      int const some = std::min(each, left);
+      for (int i = 0; i < some; ++i) next.fetch();
+      left -= some;
     }
   };
 
