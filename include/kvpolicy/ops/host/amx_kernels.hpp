@@ -21,7 +21,7 @@ struct amx_blocks {
     made.tiles_f16 = amx_products<Rows, codec::f16, 3>::all;
     made.tiles_bf16 = amx_products<Rows, codec::bf16, 1>::all;
     made.tiles_split = amx_products<Rows, codec::bf16, 3>::all;
-    if constexpr (Rows == rows_of_a_sweep) made.sweep_bf16 = amx_sweeps::run;
+    if constexpr (Rows == most_rows) made.sweep_bf16 = amx_sweeps::run;
     made.pack_tiles = amx_rows::pack;
     made.begin_tiles = begin;
     made.end_tiles = end;

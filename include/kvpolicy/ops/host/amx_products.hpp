@@ -97,22 +97,7 @@ struct amx_products {
     }
   }
 
- private:
-  /// Keeps a compiler from moving writes of parts over reads of them: intrinsics of g++ 12 do not say that they read.
-  [[gnu::always_inline]] static inline void keep_order(parts_of_keys (&parts)[2]) {
-    __asm__ __volatile__("" ::"r"(&parts) : "memory");
-  }
-
-  /// Splits dims [d, d + 32) of all keys, or those that are left, into parts.
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void split(void const* const* keys, int d, int dims,
-                                                                             tile_ahead& next, parts_of_keys& parts) {
-    for (int k = 0; k < keys_of_a_tile; ++k) {
-      next.fetch();
-      split(static_cast<std::byte const*>(keys[k]) + std::ptrdiff_t{bytes} * d, dims - d, k, parts);
-    }
-  }
-
-  /// The same for key k.
+  /// Splits 32 dims of key k into parts, or `left` if those are fewer.
   [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void split(std::byte const* from, int left, int k,
                                                                              parts_of_keys& parts) {
     auto const some = left < 32 ? (__mmask32{1} << left) - 1 : ~__mmask32{0};
@@ -129,6 +114,21 @@ struct amx_products {
         a = _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), upper)));
         b = _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_and_si512(bits, upper)));
       }
+    }
+  }
+
+ private:
+  /// Keeps a compiler from moving writes of parts over reads of them: intrinsics of g++ 12 do not say that they read.
+  [[gnu::always_inline]] static inline void keep_order(parts_of_keys (&parts)[2]) {
+    __asm__ __volatile__("" ::"r"(&parts) : "memory");
+  }
+
+  /// Splits dims [d, d + 32) of all keys, or those that are left, into parts.
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void split(void const* const* keys, int d, int dims,
+                                                                             tile_ahead& next, parts_of_keys& parts) {
+    for (int k = 0; k < keys_of_a_tile; ++k) {
+      next.fetch();
+      split(static_cast<std::byte const*>(keys[k]) + std::ptrdiff_t{bytes} * d, dims - d, k, parts);
     }
   }
 

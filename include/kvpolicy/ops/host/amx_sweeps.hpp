@@ -20,21 +20,21 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// Both passes over a tile of keys. The first one updates the maximum and the sum of each row's softmax, the second one
 /// adds up the probabilities that a key gets.
 struct amx_sweeps {
-  static constexpr int columns = rows_of_a_sweep / 16;
+  static constexpr int columns = most_rows / 16;
 
-  [[gnu::target(KVPOLICY_AMX)]] static void run(key_sweep const& of, swept_rows const* rows, int blocks) {
+  [[gnu::target(KVPOLICY_AMX)]] static void run(swept_keys const& of, swept_rows const* rows, int blocks) {
     of.mass == nullptr ? pass<false>(of, rows, blocks) : pass<true>(of, rows, blocks);
   }
 
  private:
-  using products = amx_products<rows_of_a_sweep, codec::bf16, 1>;
-  using copied_keys = std::byte[keys_of_a_tile][64];  ///< 32 dims of each
+  using products = amx_products<most_rows, codec::bf16, 1>;
+  using parts_of_keys = products::parts_of_keys;  ///< of 32 dims; bf16 keys are one part
 
   /// The products of a block are added while the softmax of the block before it is computed: a matrix unit multiplies
   /// while the core does something else.
   template <bool AddsMass>
-  [[gnu::target(KVPOLICY_AMX)]] static void pass(key_sweep const& of, swept_rows const* rows, int blocks) {
-    alignas(64) float logits[2][keys_of_a_tile * rows_of_a_sweep];
+  [[gnu::target(KVPOLICY_AMX)]] static void pass(swept_keys const& of, swept_rows const* rows, int blocks) {
+    alignas(64) float logits[2][keys_of_a_tile * most_rows];
     alignas(64) float mass[keys_of_a_tile * 16];  // sixteen parts of each key's mass
     std::fill_n(mass, AddsMass ? keys_of_a_tile * 16 : 0, 0.0f);
     copy_keys(of);
@@ -55,7 +55,9 @@ struct amx_sweeps {
       }
     }
     if constexpr (AddsMass) {
-      for (int k = 0; k < of.count; ++k) of.mass[k] += sum_of(mass + std::ptrdiff_t{16} * k);
+      for (int k = 0; k < of.count; ++k) {
+        of.mass[k] += block_bodies<16, most_rows>::across(_mm512_load_ps(mass + std::ptrdiff_t{16} * k), false);
+      }
     }
   }
 
@@ -72,40 +74,31 @@ struct amx_sweeps {
     }
   };
 
-  /// Copies the keys: [32 dims][keys].
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void copy_keys(key_sweep const& of) {
-    auto* const to = static_cast<copied_keys*>(of.copy);
+  /// Copies the keys, 32 dims after 32 dims.
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void copy_keys(swept_keys const& of) {
+    auto* const to = static_cast<parts_of_keys*>(of.copy);
     for (int d = 0; d < of.dims; d += row_tiles::dims_of_a_tile) {
-      int const left = of.dims - d;
-      __mmask32 const there = left < 32 ? (__mmask32{1} << left) - 1 : ~__mmask32{0};
       for (int k = 0; k < keys_of_a_tile; ++k) {
         auto const* const from = static_cast<std::byte const*>(of.keys[k]) + std::ptrdiff_t{products::bytes} * d;
-        _mm512_store_si512(to[d / row_tiles::dims_of_a_tile][k], _mm512_maskz_loadu_epi16(there, from));
+        products::split(from, of.dims - d, k, to[d / row_tiles::dims_of_a_tile]);
       }
     }
     __asm__ __volatile__("" ::: "memory");  // intrinsics of g++ 12 do not say that tiles read memory
   }
 
   /// Adds the products of a block's rows and 32 dims of the copied keys.
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void multiply(key_sweep const& of,
+  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline void multiply(swept_keys const& of,
                                                                                 swept_rows const& rows, int tile) {
-    auto const* const keys = static_cast<copied_keys const*>(of.copy);
-    products::multiply(keys[tile], static_cast<std::byte const*>(rows.packed) + 1024 * columns * tile);
-  }
-
-  [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] static inline float sum_of(float const* of) {
-    __m128 const four = _mm_add_ps(_mm_add_ps(_mm_load_ps(of), _mm_load_ps(of + 4)),
-                                   _mm_add_ps(_mm_load_ps(of + 8), _mm_load_ps(of + 12)));
-    __m128 const two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+    auto const* const keys = static_cast<parts_of_keys const*>(of.copy);
+    products::multiply(keys[tile][0], static_cast<std::byte const*>(rows.packed) + 1024 * columns * tile);
   }
 
   /// The softmax of a block over a tile of keys. `All`: each of its rows sees all of these keys.
   template <bool AddsMass, bool All>
   struct softmax {
-    using row_softmax = avx512_softmax<rows_of_a_sweep>;
+    using row_softmax = avx512_softmax<most_rows>;
 
-    key_sweep const& of;
+    swept_keys const& of;
     swept_rows const& rows;
     float const* logits;  ///< not scaled yet
     float* mass;
@@ -137,7 +130,7 @@ struct amx_sweeps {
 
     /// The logits of key k and sixteen rows.
     [[gnu::target(KVPOLICY_AMX), gnu::always_inline]] inline __m512 logit(int k, int c) const {
-      __m512 const product = _mm512_load_ps(logits + k * rows_of_a_sweep + 16 * c);
+      __m512 const product = _mm512_load_ps(logits + k * most_rows + 16 * c);
       __m512 const scaled = _mm512_mul_ps(product, _mm512_set1_ps(of.scale));
       if constexpr (All) return scaled;
       __m512i const seen = _mm512_loadu_si512(rows.seen + 16 * c);

@@ -16,6 +16,9 @@ inline constexpr int keys_ahead = 8;
 /// Rows of the smallest block, for a decode step or a memory, which would leave most of a larger block empty.
 inline constexpr int few_rows = 4;
 
+/// Rows of the largest block.
+inline constexpr int most_rows = 32;
+
 /// Unnormalised probabilities of a block. Row r sees entry first + e if first + e < seen[r], and the factor `scale[r]`
 /// normalises its values. Rows that only fill up the block see nothing.
 struct block_view {
@@ -26,10 +29,7 @@ struct block_view {
   float* scale;
 };
 
-/// Rows of a block whose logits are computed twice instead of being stored.
-inline constexpr int rows_of_a_sweep = 32;
-
-/// The softmax of such a block.
+/// The softmax of a block of `most_rows` rows, whose logits are computed twice instead of being stored.
 struct swept_rows {
   void const* packed = nullptr;
   int const* seen = nullptr;  ///< the entries that a row sees
@@ -40,7 +40,7 @@ struct swept_rows {
 };
 
 /// A tile of keys, of which the first `count` count.
-struct key_sweep {
+struct swept_keys {
   void const* const* keys = nullptr;  ///< behind them are the keys of the next tile, which may be prefetched
   int first = 0;                      ///< the entry of the first key
   int count = 0;
@@ -64,9 +64,9 @@ struct block_kernels {
   kernel tiles_bf16 = nullptr;
   kernel tiles_split = nullptr;
   kernel tiles_f16 = nullptr;
-  /// For bf16 keys and rows, one of two passes of some blocks of rows_of_a_sweep rows over a tile of keys, or null:
-  /// `amx_sweeps`.
-  void (*sweep_bf16)(key_sweep const& of, swept_rows const* rows, int blocks) = nullptr;
+  /// For bf16 keys and rows, one of two passes of some blocks of `most_rows` rows over a tile of keys (`amx_sweeps`);
+  /// null if the processor has no matrix unit, and in the tables of smaller blocks.
+  void (*sweep_bf16)(swept_keys const& of, swept_rows const* rows, int blocks) = nullptr;
   void (*pack_tiles)(row_tiles const& layout, float const* row, int dims, int i, float* to) = nullptr;
   void (*begin_tiles)() = nullptr;
   void (*end_tiles)() = nullptr;

@@ -15,6 +15,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 class lane_mass {
  public:
   static constexpr int most_stretches = 64;
+  static constexpr int most_stored = 6144;  ///< entries whose logits, 768 KiB a block, stay in a second-level cache
 
   static std::size_t scratch(shape const& model, int bound) {
     auto const n = static_cast<std::size_t>(bound);
@@ -185,9 +186,10 @@ class lane_mass {
   /// Reduces all rows with one operation, block by block.
   void one_reduction(reduction how) {
     int const all = count_ * group_;
-    if (how == reduction::sum && all > most_rows && candidate_ == nullptr && logits_.has_sweeps()) {
+    if (how == reduction::sum && all > most_rows && seen_ > most_stored && candidate_ == nullptr &&
+        logits_.has_sweeps()) {
       auto const rows = [this](row_block& block, int first, int count) { fill(block, first, count); };
-      return add_mass_by_sweeps(logits_, rows, all, seen_, total_);
+      return add_mass_by_sweeps(logits_, rows, all, total_);
     }
     row_block block = logits_.block_storage(0);
     for (int first = 0; first < all; first += block.rows) {

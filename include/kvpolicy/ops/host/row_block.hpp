@@ -7,8 +7,6 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-inline constexpr int most_rows = 32;  ///< rows of the larger block
-
 /// Reduces `value` into `into`; the first value of a series replaces it.
 inline void fold(float& into, float value, reduction how, bool first) {
   if (first) {
