@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <kvpolicy/core/signals.hpp>
 #include <kvpolicy/ops/host/blocks_for.hpp>
+#include <kvpolicy/ops/host/lane_rows.hpp>
 #include <kvpolicy/ops/host/pack_row.hpp>
 #include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/row_block.hpp>
@@ -29,7 +30,7 @@ class lane_logits {
     packed_ = arena.take<float>(storage * floats_of_a_block(dims_) + floats_of_a_tile(dims_) + d);
     tile_ = packed_ + storage * floats_of_a_block(dims_);
     row_ = tile_ + floats_of_a_tile(dims_);
-    find_plain_rows();
+    at_ = lane_rows(from, this_lane);
     scale_ = scale_of(from.logits, dims_);
     soft_cap_ = from.logits.soft_cap;
     by_ = choose();
@@ -85,7 +86,7 @@ class lane_logits {
       known = std::min(keys_of_a_tile, there);
       std::copy_n(next_, known, address_);
     }
-    find(first, known, there);
+    at_.find(first + known, first + there, address_ + known);
     std::fill(address_ + there, address_ + 2 * keys_of_a_tile, address_[there - 1]);
     behind_ = first + keys_of_a_tile;
     end_ = end;
@@ -213,36 +214,10 @@ class lane_logits {
     }
   }
 
-  /// Detects whether a pointer and a stride determine the address of each row, by ordinal or by slot.
-  void find_plain_rows() {
-    plane const& rows = keys_->rows;
-    if (rows.bases.data != nullptr) return;
-    if (keys_->where.kind == locating::identity) {
-      plain_ = rows.row(lanes_.layer, {keys_->where.unit_of(lanes_.sequence), 0}, lanes_.head);
-      stride_ = rows.token;
-    } else if (keys_->where.kind == locating::slot_map) {
-      plain_ = rows.row(lanes_.layer, {}, lanes_.head);
-      stride_ = rows.unit;
-      slots_ = keys_->where.table.row(lanes_);
-    }
-  }
-
-  /// Computes the addresses of entries [first + begin, first + end).
-  void find(int first, int begin, int end) {
-    if (plain_ == nullptr) {
-      for (int k = begin; k < end; ++k) address_[k] = keys_->row(lanes_, first + k);
-    } else if (slots_ == nullptr) {
-      for (int k = begin; k < end; ++k) address_[k] = plain_ + (first + k) * stride_;
-    } else {
-      for (int k = begin; k < end; ++k) address_[k] = plain_ + slots_[first + k] * stride_;
-    }
-  }
-
   /// True if all keys of the current tile are aligned floats.
   [[nodiscard]] bool is_floats() const {
     if (keys_->rows.element != codec::f32 || !keys_->rows.contiguous()) return false;
-    if (plain_ != nullptr)
-      return (reinterpret_cast<std::uintptr_t>(plain_) | static_cast<std::uintptr_t>(stride_)) % alignof(float) == 0;
+    if (at_.are_aligned(alignof(float))) return true;
     std::uintptr_t all = 0;
     for (void const* each : address_) all |= reinterpret_cast<std::uintptr_t>(each);
     return all % alignof(float) == 0;
@@ -279,9 +254,7 @@ class lane_logits {
   row_range range_{};
   int dims_ = 0;
   product by_ = product::columns;
-  std::byte const* plain_ = nullptr;  ///< the row of ordinal or slot 0, if others are at multiples of a stride
-  std::int64_t stride_ = 0;
-  int const* slots_ = nullptr;
+  lane_rows at_{};
   int behind_ = -1;  ///< the first entry behind the current tile; `next_` is its tile
   int end_ = 0;
   float scale_ = 0;

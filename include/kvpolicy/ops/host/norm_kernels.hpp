@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/norm_avx2.hpp>
@@ -22,6 +23,9 @@ struct norm_kernels {
   function f32 = nullptr;
   function f16 = nullptr;
   function bf16 = nullptr;
+  /// The roots of sixteen sums, each of which is rounded to a float.
+  using root_function = void (*)(double const* sums, float* norms);
+  root_function roots = nullptr;
 
   [[nodiscard]] function of(codec element) const {
     return element == codec::f32 ? f32 : element == codec::f16 ? f16 : bf16;
@@ -60,7 +64,10 @@ struct portable_norms {
   static void bf16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
     norm_bodies<4>::template narrow_sums<codec::bf16>(rows, ahead, count, dims, out);
   }
-  static constexpr norm_kernels kernels{f32, f16, bf16};
+  static void roots(double const* sums, float* norms) {
+    for (int i = 0; i < 16; ++i) norms[i] = static_cast<float>(std::sqrt(sums[i]));
+  }
+  static constexpr norm_kernels kernels{f32, f16, bf16, roots};
 };
 
 #if defined(__x86_64__)
@@ -75,7 +82,12 @@ struct avx2_norms {
   [[gnu::target(KVPOLICY_AVX2)]] static void bf16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
     avx2_norm_sums::sums<codec::bf16>(rows, ahead, count, dims, out);
   }
-  static constexpr norm_kernels kernels{f32, f16, bf16};
+  [[gnu::target(KVPOLICY_AVX2)]] static void roots(double const* sums, float* norms) {
+    for (int i = 0; i < 16; i += 4) {
+      _mm_storeu_ps(norms + i, _mm256_cvtpd_ps(_mm256_sqrt_pd(_mm256_loadu_pd(sums + i))));
+    }
+  }
+  static constexpr norm_kernels kernels{f32, f16, bf16, roots};
 };
 
 struct avx512_norms {
@@ -88,7 +100,7 @@ struct avx512_norms {
   [[gnu::target(KVPOLICY_AVX512)]] static void bf16(norm_rows rows, norm_rows ahead, int count, int dims, double* out) {
     sums<codec::bf16>(rows, ahead, count, dims, out);
   }
-  static constexpr norm_kernels kernels{f32, f16, bf16};
+  static constexpr norm_kernels kernels{f32, f16, bf16, avx2_norms::roots};
 
  private:
   /// The sums of eight rows are added together at a time.

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/lane_rows.hpp>
 #include <kvpolicy/ops/host/norm_kernels.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/row_norm.hpp>
 
@@ -31,8 +33,7 @@ struct implementation<ops::row_norm_t, host> {
     if (is_fp8(rows.rows.element)) {
       for (int e = begin; e < end; ++e) row[e] = combine(row[e], scaled_norm(rows, this_lane, e));
     } else if (rows.rows.contiguous()) {
-      auto const square_sums = detail::norms_for(simd_level).of(rows.rows.element);
-      norms_of_lane(square_sums, rows, this_lane, begin, end, combine, row);
+      norms_of_lane(detail::norms_for(simd_level), rows, this_lane, begin, end, combine, row);
     } else {
       for (int e = begin; e < end; ++e) row[e] = combine(row[e], strided_norm(rows, rows.row(this_lane, e)));
     }
@@ -40,26 +41,41 @@ struct implementation<ops::row_norm_t, host> {
 
  private:
   static constexpr int rows_at_once = 16;
+  static constexpr int most_near = 256;  ///< bytes of a row; if rows are longer, the next ones are far enough ahead
 
-  /// Combines the norms of `rows_at_once` rows at a time, while as many rows after them are prefetched.
+  /// Combines the norms of `rows_at_once` rows at a time, while as many rows are prefetched: about 8 KiB ahead. Rows
+  /// that are still farther ahead are found too, and the page of the first of them is looked up.
   template <class Combine>
-  static void norms_of_lane(detail::norm_kernels::function square_sums, row_view const& rows, lane this_lane, int begin,
+  static void norms_of_lane(detail::norm_kernels const& kernels, row_view const& rows, lane this_lane, int begin,
                             int end, Combine const& combine, float* row) {
-    std::byte const* at[2][rows_at_once];
-    double sums[rows_at_once];
+    std::byte const* at[3][rows_at_once];
+    double sums[rows_at_once] = {};
+    float norms[rows_at_once];
     if (begin >= end) return;
-    find(rows, this_lane, begin, end, at[0]);
-    for (int e = begin, now = 0; e < end; e += rows_at_once, now ^= 1) {
+    detail::lane_rows const of(rows, this_lane);
+    auto const square_sums = kernels.of(rows.rows.element);
+    bool const far = rows.rows.dims * bytes_of(rows.rows.element) <= most_near;
+    find(of, begin, end, at[0]);
+    find(of, begin + rows_at_once, end, at[1]);
+    for (int e = begin, now = 0; e < end; e += rows_at_once, now = (now + 1) % 3) {
       int const some = std::min(rows_at_once, end - e);
-      find(rows, this_lane, e + some, end, at[now ^ 1]);
-      square_sums(at[now], at[now ^ 1], some, rows.rows.dims, sums);
-      for (int i = 0; i < some; ++i) row[e + i] = combine(row[e + i], static_cast<float>(std::sqrt(sums[i])));
+      int const next = (now + 1) % 3, last = (now + 2) % 3;
+      find(of, e + 2 * rows_at_once, end, at[last]);
+      detail::prefetch_here(at[last][0]);
+      square_sums(at[now], at[far ? last : next], some, rows.rows.dims, sums);
+      kernels.roots(sums, norms);
+      for (int i = 0; i < some; ++i) row[e + i] = combine(row[e + i], norms[i]);
     }
   }
 
   /// Finds the rows of the entries from `begin` on. After the last entry all are the last row.
-  static void find(row_view const& rows, lane this_lane, int begin, int end, std::byte const** at) {
-    for (int i = 0; i < rows_at_once; ++i) at[i] = rows.row(this_lane, std::min(begin + i, end - 1));
+  static void find(detail::lane_rows const& of, int begin, int end, std::byte const** at) {
+    int const there = std::clamp(end - begin, 0, rows_at_once);
+    of.find(begin, begin + there, at);
+    if (there == rows_at_once) return;
+    std::byte const* last;
+    of.find(end - 1, end, &last);
+    std::fill(at + there, at + rows_at_once, last);
   }
 
   static float strided_norm(row_view const& rows, std::byte const* row) {
@@ -94,7 +110,7 @@ struct implementation<ops::record_norms_t, host> {
   /// Records the norms of lanes [begin, end). All that it calls for a lane is short, and is inlined.
   [[gnu::flatten]] static void record(isa simd_level, row_view const& rows, score_view const& out, int begin, int end) {
     bool const plain = rows.rows.contiguous() && !is_fp8(rows.rows.element);
-    batch some{detail::norms_for(simd_level).of(rows.rows.element), rows.rows.dims};
+    batch some(detail::norms_for(simd_level), rows.rows.element, rows.rows.dims);
     detail::for_each_segment(out, begin, end, [&](int, lane one) {
       int const count = out.lanes.committed(one);
       float* const row = out.rows.row(one);
@@ -127,7 +143,8 @@ struct implementation<ops::record_norms_t, host> {
    public:
     static constexpr int most = 16;
 
-    batch(detail::norm_kernels::function square_sums, int dims) : square_sums_(square_sums), dims_(dims) {}
+    batch(detail::norm_kernels const& kernels, codec element, int dims)
+        : square_sums_(kernels.of(element)), roots_(kernels.roots), dims_(dims) {}
 
     void add(std::byte const* row, float* to) {
       rows_[now_][count_] = row;
@@ -151,16 +168,16 @@ struct implementation<ops::record_norms_t, host> {
    private:
     /// Computes the norms of `count` rows, and prefetches as many others.
     void finish(int part, int count, int ahead) {
-      double sums[most];
+      double sums[most] = {};
+      float norms[most];
       if (count == 0) return;
       square_sums_(rows_[part], rows_[ahead], count, dims_, sums);
-      for (int i = 0; i < count; ++i) {
-        float& norm = *to_[part][i];
-        norm = detail::negated_once{}(norm, static_cast<float>(std::sqrt(sums[i])));
-      }
+      roots_(sums, norms);
+      for (int i = 0; i < count; ++i) *to_[part][i] = detail::negated_once{}(*to_[part][i], norms[i]);
     }
 
     detail::norm_kernels::function square_sums_;
+    detail::norm_kernels::root_function roots_;
     int dims_;
     int now_ = 0;         ///< the part that is filled
     int count_ = 0;       ///< rows in it

@@ -1,0 +1,54 @@
+// The addresses of the rows of a lane's entries.
+#pragma once
+
+#include <cstdint>
+#include <kvpolicy/core/signals.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Computes the addresses of many rows of a lane. In a contiguous cache and in a slot map they are those of a pointer,
+/// a stride and a number, which takes no look at the locator for each row.
+class lane_rows {
+ public:
+  lane_rows() = default;
+  /// `of` must live as long as this object.
+  lane_rows(row_view const& of, lane this_lane) : of_(&of), lane_(this_lane) {
+    plane const& rows = of.rows;
+    if (rows.bases.data != nullptr) return;
+    if (of.where.kind == locating::identity) {
+      first_ = rows.row(lane_.layer, {of.where.unit_of(lane_.sequence), 0}, lane_.head);
+      stride_ = rows.token;
+    } else if (of.where.kind == locating::slot_map) {
+      first_ = rows.row(lane_.layer, {}, lane_.head);
+      stride_ = rows.unit;
+      slots_ = of.where.table.row(lane_);
+    }
+  }
+
+  /// Writes the addresses of entries [begin, end).
+  template <class Address>
+  [[gnu::always_inline]] inline void find(int begin, int end, Address* to) const {
+    if (first_ == nullptr) {
+      for (int e = begin; e < end; ++e) *to++ = of_->row(lane_, e);
+    } else if (slots_ == nullptr) {
+      for (int e = begin; e < end; ++e) *to++ = first_ + e * stride_;
+    } else {
+      for (int e = begin; e < end; ++e) *to++ = first_ + slots_[e] * stride_;
+    }
+  }
+
+  /// True if all addresses are multiples of `bytes`, a power of two. False if that is not known without a look at each.
+  [[nodiscard]] bool are_aligned(std::uintptr_t bytes) const {
+    return first_ != nullptr &&
+           ((reinterpret_cast<std::uintptr_t>(first_) | static_cast<std::uintptr_t>(stride_)) & (bytes - 1)) == 0;
+  }
+
+ private:
+  row_view const* of_ = nullptr;
+  lane lane_{};
+  std::byte const* first_ = nullptr;  ///< the row of ordinal or slot 0, if the others are at multiples of a stride
+  std::int64_t stride_ = 0;
+  int const* slots_ = nullptr;
+};
+
+}  // namespace KVPOLICY_NAMESPACE::detail
