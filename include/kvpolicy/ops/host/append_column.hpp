@@ -23,7 +23,7 @@ struct implementation<ops::append_column_t, host> {
     bool const neighbours = new_numbers.head == bytes_of(new_numbers.element) && new_numbers.position.data == nullptr;
     int const together = neighbours ? batch.heads : 1;
     std::int64_t const bytes = std::int64_t{most} * together * (bytes_of(new_numbers.element) + 4);
-    auto const turn = detail::number_tiles_for(exec.simd_level());
+    auto const turn = detail::number_tiles_for(exec.simd_level()).of(new_numbers.element);
     exec.for_each_range(batch.size() / together, bytes, [&](int begin, int end, int) {
       for (int i = begin; i < end; ++i) {
         if (neighbours) {
@@ -56,11 +56,11 @@ struct implementation<ops::append_column_t, host> {
   }
 
   /// Appends the numbers of all heads of a layer, from `one` on, a stretch of entries at a time.
-  static void append_heads(detail::turn_numbers turn, lanes const& batch, entry_numbers const& from,
+  static void append_heads(detail::number_tiles::function turn, lanes const& batch, entry_numbers const& from,
                            by_lane<float> const& column, lane one) {
     for (; one.head < batch.heads; one.head += detail::heads_of_a_tile) {
       int const heads = std::min(detail::heads_of_a_tile, batch.heads - one.head);
-      bool const whole = heads == detail::heads_of_a_tile && from.element == codec::bf16;
+      bool const whole = heads == detail::heads_of_a_tile && turn != nullptr;
       int const turned = whole ? append_tiles(turn, batch, from, column, one) : 0;
       int most = 0;
       for (int h = 0; h < heads; ++h) most = std::max(most, from.count({one.sequence, one.layer, one.head + h}));
@@ -73,7 +73,7 @@ struct implementation<ops::append_column_t, host> {
 
   /// Appends the numbers of eight heads, from `first` on, as far as all of them have numbers and these are whole tiles.
   /// Returns how many of each were appended.
-  static int append_tiles(detail::turn_numbers turn, lanes const& batch, entry_numbers const& from,
+  static int append_tiles(detail::number_tiles::function turn, lanes const& batch, entry_numbers const& from,
                           by_lane<float> const& column, lane first) {
     float* to[detail::heads_of_a_tile];
     int least = from.count(first);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <kvpolicy/core/config.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -15,6 +16,15 @@ inline constexpr int floats_of_a_line = 16;
   __asm__ __volatile__("" ::: "memory");
   __builtin_prefetch(line, 0, 2);
   __asm__ __volatile__("" ::: "memory");
+}
+
+/// How far ahead of its use a stream of memory is prefetched. A processor fetches a stream by itself, but too late if
+/// there is work between its reads.
+inline constexpr std::uintptr_t bytes_ahead = 8192;
+
+/// Prefetches the line that a stream reads `bytes_ahead` after this one. It may be behind the stream's end.
+[[gnu::always_inline]] inline void prefetch_stream(void const* now) {
+  prefetch_here(reinterpret_cast<std::byte const*>(reinterpret_cast<std::uintptr_t>(now) + bytes_ahead));
 }
 
 /// Prefetches while a step of keys is multiplied: the keys of the next step, those of the step after it into the
