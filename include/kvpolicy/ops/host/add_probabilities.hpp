@@ -27,48 +27,82 @@ struct implementation<ops::add_probabilities_t, host> {
               [&] { return "lane " + std::to_string(i) + " holds " + std::to_string(entries) + " entries"; });
     }
     int const stretches = (batch.bound + stretch - 1) / stretch;
-    exec.for_each(batch.size() * stretches, [&](int i, int) {
+    int const most = batch.size() * stretches;
+    auto const part_of = [&](int i) {
       lane const one = batch.at(i / stretches);
       int const begin = i % stretches * stretch;
       int const count = std::min(stretch, batch.committed(one) - begin);
-      if (count <= 0) return;
-      int const rows = from.committed_rows(batch, one);
-      add(exec.simd_level(), from, one, rows, from.heads / batch.heads, begin, count, group, mass.row(one) + begin);
+      return part{one, from.committed_rows(batch, one), from.heads / batch.heads, begin, count};
+    };
+    std::int64_t const bytes_of_entry =
+        std::int64_t{from.rows} * (from.heads / batch.heads) * bytes_of(from.element) + 8;
+    exec.for_each_range(most, bytes_of_entry * std::min(stretch, batch.bound), [&](int begin, int end, int) {
+      part now = part_of(begin);
+      for (int i = begin; i < end; ++i) {
+        part const next = i + 1 < end ? part_of(i + 1) : now;
+        if (now.count > 0) add(exec.simd_level(), from, now, next, group, mass);
+        now = next;
+      }
     });
   }
 
  private:
-  static constexpr int stretch = 4096;  ///< entries whose sums stay in the first-level cache
+  static constexpr int stretch = 4096;    ///< entries whose sums stay in the first-level cache
+  static constexpr int most_at_once = 2;  ///< more rows at a time are too many pages at a time
   using numbers = std::array<float, stretch>;
 
-  static void add(isa simd_level, attention_probabilities const& from, lane one, int rows, int group, int begin,
-                  int count, reduction how, float* mass) {
-    auto const add_rows = detail::element_rows_for(simd_level).of(from.element);
+  /// A stretch of a lane's entries, and the rows that are added to it: head by head, row by row.
+  struct part {
+    lane one;
+    int rows;   ///< of each head
+    int group;  ///< heads
+    int begin;
+    int count;
+
+    [[nodiscard]] int all() const { return rows * group; }
+    [[nodiscard]] std::byte const* row(attention_probabilities const& from, int k) const {
+      int const head = one.head * group + (rows == 1 ? k : k / rows);
+      int const stored = from.stored(one, rows == 1 ? 0 : k % rows);
+      return from.at(one, head, stored) + std::int64_t{begin} * bytes_of(from.element);
+    }
+    [[nodiscard]] float* sums(by_lane<float> const& mass) const { return mass.row(one) + begin; }
+  };
+
+  /// Adds the rows of a part to its entries' sums, while rows of the same part and of the next one are prefetched.
+  static void add(isa simd_level, attention_probabilities const& from, part const& now, part const& next, reduction how,
+                  by_lane<float> const& mass) {
+    auto const& kernels = detail::element_rows_for(simd_level);
+    auto const add_rows = kernels.of(from.element);
+    int const count = now.count;
     numbers all, received;
-    int const apart = how == reduction::max ? group : 1;  // sums of heads are kept apart if the highest counts
-    int const summed = group / apart * rows;              // rows in a sum: head by head, row by row
-    // The rows of a head lie behind one another. Those of 16 bits are read faster so than several at a time.
-    int const at_once = rows > 1 && bytes_of(from.element) == 2 ? 1 : detail::rows_at_a_time;
-    for (int part = 0; part < apart; ++part) {
-      numbers& sums = part > 0 ? received : all;
+    int const apart = how == reduction::max ? now.group : 1;  // sums of heads are kept apart if the highest counts
+    int const summed = now.group / apart * now.rows;          // rows in a sum
+    int const width = bytes_of(from.element);
+    // The rows of a head lie behind one another, and are read faster so than several at a time.
+    int const at_once = now.rows > 1 ? 1 : most_at_once;
+    int const distance = std::max(at_once, static_cast<int>(detail::bytes_ahead) / (count * width));
+    for (int apart_from = 0; apart_from < apart; ++apart_from) {
+      numbers& sums = apart_from > 0 ? received : all;
       std::fill_n(sums.data(), count, 0.0f);
-      std::byte const* some[detail::rows_at_a_time];
+      std::byte const *some[most_at_once], *ahead[most_at_once];
       for (int first = 0; first < summed; first += at_once) {
         int const more = std::min(at_once, summed - first);
         for (int i = 0; i < more; ++i) {
-          int const head = one.head * group + part + (first + i) / rows;
-          some[i] =
-              from.at(one, head, from.stored(one, (first + i) % rows)) + std::int64_t{begin} * bytes_of(from.element);
+          int const k = apart_from * summed + first + i;
+          some[i] = now.row(from, k);
+          int const later = k + distance - now.all();
+          ahead[i] = later < 0 ? now.row(from, k + distance) : later < next.all() ? next.row(from, later) : some[i];
         }
-        add_rows(some, more, count, sums.data());
+        add_rows(some, ahead, more, count, sums.data());
       }
-      for (int e = 0; e < count && part > 0; ++e) all[at(e)] = higher(all[at(e)], received[at(e)]);
+      for (int e = 0; e < count && apart_from > 0; ++e) all[at(e)] = higher(all[at(e)], received[at(e)]);
     }
     if (how == reduction::mean) {
-      for (int e = 0; e < count; ++e) all[at(e)] /= static_cast<float>(group);
+      for (int e = 0; e < count; ++e) all[at(e)] /= static_cast<float>(now.group);
     }
     auto const* const sums = reinterpret_cast<std::byte const*>(all.data());
-    detail::element_rows_for(simd_level).f32(&sums, 1, count, mass);
+    auto const* const later = reinterpret_cast<std::byte const*>(next.sums(mass));
+    kernels.f32(&sums, &later, 1, count, now.sums(mass));
   }
 
   static std::size_t at(int e) { return static_cast<std::size_t>(e); }

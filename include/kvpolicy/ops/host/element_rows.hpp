@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
@@ -17,9 +18,11 @@ namespace KVPOLICY_NAMESPACE::detail {
 inline constexpr int rows_at_a_time = 8;  ///< more rows at a time are too many streams for a processor to follow
 
 /// to[d] = ((to[d] + rows[0][d]) + rows[1][d]) + ..., of `count` rows of `dims` contiguous elements each. The rows may
-/// begin at any address.
+/// begin at any address. With every line of a row a line of the row `ahead` at the same index is prefetched. Rows
+/// `ahead` are not read.
 struct element_row_kernels {
-  using function = void (*)(std::byte const* const* rows, int count, int dims, float* to);
+  using function = void (*)(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,
+                            float* to);
   function f32 = nullptr;
   function f16 = nullptr;
   function bf16 = nullptr;
@@ -36,13 +39,13 @@ struct element_row_kernels {
 /// Code for any compiler and processor.
 struct portable_element_rows {
   template <codec Element>
-  static void add(std::byte const* const* rows, int count, int dims, float* to) {
+  static void add(std::byte const* const* rows, std::byte const* const*, int count, int dims, float* to) {
     constexpr std::ptrdiff_t width = bytes_of(Element);
     for (int r = 0; r < count; ++r) {
       for (int d = 0; d < dims; ++d) to[d] += load(Element, rows[r] + d * width);
     }
   }
-  static void max_f32(std::byte const* const* rows, int count, int dims, float* to) {
+  static void max_f32(std::byte const* const* rows, std::byte const* const*, int count, int dims, float* to) {
     for (int r = 0; r < count; ++r) {
       for (int d = 0; d < dims; ++d) to[d] = higher(to[d], load(codec::f32, rows[r] + 4 * std::ptrdiff_t{d}));
     }
@@ -69,7 +72,8 @@ struct avx2_element_rows {
     }
   }
   template <codec Element>
-  [[gnu::target(KVPOLICY_AVX2)]] static void add(std::byte const* const* rows, int count, int dims, float* to) {
+  [[gnu::target(KVPOLICY_AVX2)]] static void add(std::byte const* const* rows, std::byte const* const* ahead, int count,
+                                                 int dims, float* to) {
     constexpr std::ptrdiff_t width = bytes_of(Element);
     int d = 0;
     for (; d + 32 <= dims; d += 32) {
@@ -77,6 +81,7 @@ struct avx2_element_rows {
       __m256 c = _mm256_loadu_ps(to + d + 16), e = _mm256_loadu_ps(to + d + 24);
       for (int r = 0; r < count; ++r) {
         std::byte const* const from = rows[r] + d * width;
+        for (int byte = 0; byte < 32 * width; byte += 64) prefetch_here(ahead[r] + d * width + byte);
         a = _mm256_add_ps(a, eight<Element>(from));
         b = _mm256_add_ps(b, eight<Element>(from + 8 * width));
         c = _mm256_add_ps(c, eight<Element>(from + 16 * width));
@@ -89,11 +94,13 @@ struct avx2_element_rows {
       for (int r = 0; r < count; ++r) to[d] += load(Element, rows[r] + d * width);
     }
   }
-  [[gnu::target(KVPOLICY_AVX2)]] static void max_f32(std::byte const* const* rows, int count, int dims, float* to) {
+  [[gnu::target(KVPOLICY_AVX2)]] static void max_f32(std::byte const* const* rows, std::byte const* const* ahead,
+                                                     int count, int dims, float* to) {
     int d = 0;
     for (; d + 8 <= dims; d += 8) {
       __m256 all = _mm256_loadu_ps(to + d);
       for (int r = 0; r < count; ++r) {
+        if (d % floats_of_a_line == 0) prefetch_here(ahead[r] + 4 * std::ptrdiff_t{d});
         __m256 const larger = _mm256_max_ps(all, eight<codec::f32>(rows[r] + 4 * std::ptrdiff_t{d}));
         all = _mm256_blendv_ps(larger, all, _mm256_cmp_ps(all, all, _CMP_UNORD_Q));
       }
@@ -124,7 +131,8 @@ struct avx512_element_rows {
     }
   }
   template <codec Element>
-  [[gnu::target(KVPOLICY_AVX512)]] static void add(std::byte const* const* rows, int count, int dims, float* to) {
+  [[gnu::target(KVPOLICY_AVX512)]] static void add(std::byte const* const* rows, std::byte const* const* ahead,
+                                                   int count, int dims, float* to) {
     constexpr std::ptrdiff_t width = bytes_of(Element);
     constexpr __mmask16 all = 0xFFFF;
     int d = 0;
@@ -133,6 +141,7 @@ struct avx512_element_rows {
       __m512 c = _mm512_loadu_ps(to + d + 32), e = _mm512_loadu_ps(to + d + 48);
       for (int r = 0; r < count; ++r) {
         std::byte const* const from = rows[r] + d * width;
+        for (int byte = 0; byte < 64 * width; byte += 64) prefetch_here(ahead[r] + d * width + byte);
         a = _mm512_add_ps(a, sixteen<Element>(from, all));
         b = _mm512_add_ps(b, sixteen<Element>(from + 16 * width, all));
         c = _mm512_add_ps(c, sixteen<Element>(from + 32 * width, all));
@@ -148,7 +157,8 @@ struct avx512_element_rows {
       _mm512_mask_storeu_ps(to + d, there, sum);
     }
   }
-  [[gnu::target(KVPOLICY_AVX512)]] static void max_f32(std::byte const* const* rows, int count, int dims, float* to) {
+  [[gnu::target(KVPOLICY_AVX512)]] static void max_f32(std::byte const* const* rows, std::byte const* const* ahead,
+                                                       int count, int dims, float* to) {
     constexpr __mmask16 every = 0xFFFF;
     int d = 0;
     for (; d + 64 <= dims; d += 64) {  // four chains hide the latency of comparing and taking
@@ -157,6 +167,7 @@ struct avx512_element_rows {
       for (int r = 0; r < count; ++r) {
         std::byte const* const from = rows[r] + 4 * std::ptrdiff_t{d};
         for (int v = 0; v < 4; ++v) {
+          prefetch_here(ahead[r] + 4 * std::ptrdiff_t{d} + 64 * std::ptrdiff_t{v});
           __m512 const next = _mm512_loadu_ps(from + 64 * std::ptrdiff_t{v});
           some[v] = _mm512_mask_max_ps(some[v], _mm512_cmp_ps_mask(some[v], some[v], _CMP_ORD_Q), some[v], next);
         }
