@@ -23,7 +23,7 @@ inline void copy_row(plane const& from, std::byte const* source, plane const& to
 /// Prefetches the cache lines of a row. It must be inlined, because g++ removes a call that has no effect.
 [[gnu::always_inline]] inline void fetch_row(plane const& rows, std::byte const* row) {
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
-  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 3);
 }
 
 /// Where an entry is in two caches.

@@ -67,12 +67,19 @@ template <int Width, class Function>
     make_scores(f, from, search::block, position + e, made);
     columns.template note<search::vectors>(made, e);
   }
+  int const blocks_end = e;
+  for (; e + Width <= count; e += Width) {
+    from.ordinal = first.ordinal + e;
+    make_scores(f, from, Width, position + e, made);
+    columns.template note<1>(made, e);
+  }
   found = search::found_in(columns);
   int here = -1;
   if (e > 0) {
+    int const of_block = found.block < blocks_end ? search::block : Width;
     from.ordinal = first.ordinal + found.block;
-    make_scores(f, from, search::block, position + found.block, made);
-    here = search::entry_in_block(found, made, search::block);
+    make_scores(f, from, of_block, position + found.block, made);
+    here = search::entry_in_block(found, made, of_block);
   }
   from.ordinal = first.ordinal + e;
   make_scores(f, from, count - e, position + e, made);
