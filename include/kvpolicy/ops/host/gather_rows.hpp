@@ -245,8 +245,11 @@ struct implementation<ops::permute_columns_t, host> {
 
   static void run(host_executor& exec, keep_set const& keep, cache const& in,
                   std::span<recorded_column const> columns) {
-    exec.for_each(keep.lanes.size(), [&](int i, int) {
-      detail::permute_lane(in, keep.lanes.at(i), detail::moves_of(keep, in, i), columns);
+    auto const bytes = static_cast<std::int64_t>(4 * (columns.size() + 2)) * in.lanes.bound;
+    exec.for_each_range(keep.lanes.size(), bytes, [&](int begin, int end, int) {
+      for (int i = begin; i < end; ++i) {
+        detail::permute_lane(in, keep.lanes.at(i), detail::moves_of(keep, in, i), columns);
+      }
     });
   }
 };
