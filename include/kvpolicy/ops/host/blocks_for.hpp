@@ -146,12 +146,14 @@ struct avx512_quads {
   template <int Parts>
   [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void quads_of(void const* const* keys, int count, int dims,
                                                                       void const* packed, float scale, float* out) {
-    for (int k = 0; k < count; k += keys_of_a_step) {
-      __m512 sums[keys_of_a_step];
+    constexpr int step = Parts == 1 ? 12 : keys_of_a_step;
+    for (int k = 0; k < count; k += step) {
+      __m512 sums[static_cast<std::size_t>(step)];
       pairs<Parts>(keys + k, dims, static_cast<std::uint32_t const*>(packed), sums,
-                   std::make_integer_sequence<int, keys_of_a_step>{});
-      store(sums, count - k, scale, out + k * few_rows);
-      if (count - k > 4) store(sums + 4, count - k - 4, scale, out + (k + 4) * few_rows);
+                   std::make_integer_sequence<int, step>{});
+      for (int four = 0; four < step && k + four < count; four += 4) {
+        store(sums + four, count - k - four, scale, out + (k + four) * few_rows);
+      }
     }
   }
 
