@@ -97,13 +97,30 @@ struct avx512_marks {
   return list_marked_portable;
 }
 
+/// Writes the marks of some entries, which ascend from entry `first` on: that of entry e is marks[e - first]. Sixteen
+/// neighbours are marked at once.
+inline void set_marks(std::span<int const> entries, int first, unsigned char mark, unsigned char* marks) {
+  constexpr std::size_t some = 16;
+  int const* const entry = entries.data();
+  std::size_t const count = entries.size();
+  std::size_t i = 0;
+  for (; i + some <= count; i += some) {
+    if (entry[i + some - 1] - entry[i] == int{some} - 1) {
+      std::memset(marks + (entry[i] - first), mark, some);
+    } else {
+      for (std::size_t k = i; k < i + some; ++k) marks[entry[k] - first] = mark;
+    }
+  }
+  for (; i < count; ++i) marks[entry[i] - first] = mark;
+}
+
 /// Lists the ordinals below `committed` that are not kept, in ascending order, and returns their number. `dropped` must
 /// have one element more than that.
 inline int list_dropped(isa simd_level, std::span<int const> kept, int committed, int* dropped) {
   auto const count = static_cast<std::size_t>(committed);
   auto* const marks = reinterpret_cast<unsigned char*>(dropped) + 3 * count;
   std::memset(marks, 1, count);
-  for (int const e : kept) marks[e] = 0;
+  set_marks(kept, 0, 0, marks);
   return list_marked_for(simd_level)(marks, committed, dropped);
 }
 

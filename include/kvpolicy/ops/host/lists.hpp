@@ -190,7 +190,7 @@ struct implementation<ops::relist_t, host> {
       int const some = std::min(step, length - begin);
       std::fill_n(marks, some, static_cast<unsigned char>(0));
       int const* const end = std::lower_bound(of.position + taken, of.position + of.count, begin + some);
-      for (int const* at = of.position + taken; at != end; ++at) marks[*at - begin] = 1;
+      detail::set_marks({of.position + taken, end}, begin, 1, marks);
       for (int line = 0; line < end - of.position - taken; line += 16) __builtin_prefetch(end + line);
       taken += passes.take(marks, some, dead, map + begin, of.count - taken, live + taken);
     }

@@ -56,7 +56,7 @@ struct implementation<ops::fill_holes_t, host> {
     ascend(words, vacated, count - stays);
     std::fill_n(dropped, committed, static_cast<unsigned char>(1));
     std::fill(dropped + committed, dropped + count, static_cast<unsigned char>(0));
-    for (int const e : kept) dropped[e] = 0;
+    detail::set_marks(kept, 0, 0, dropped);
     int const many = list_holes(simd_level, dropped, slot, committed, lowest, holes);
     // The number of rows that move equals the number of holes, which is at most half of the lane's rows.
     int* const moved = holes + many;
