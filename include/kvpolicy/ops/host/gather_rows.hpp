@@ -13,34 +13,12 @@
 #endif
 #include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/lane_moves.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/ring_append.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
-
-/// The moves of a lane's kept entries and of the drafts behind them: entry i comes from `source(i)`. Sources ascend.
-struct lane_moves {
-  std::span<int const> kept;
-  int committed = 0;
-  int drafts = 0;
-
-  [[nodiscard]] int count() const { return static_cast<int>(kept.size()) + drafts; }
-  [[nodiscard]] int source(int i) const {
-    auto const entries = static_cast<int>(kept.size());
-    return i < entries ? kept[static_cast<std::size_t>(i)] : committed + i - entries;
-  }
-  /// How many entries at the front do not move.
-  [[nodiscard]] int first() const {
-    int i = 0;
-    while (i < count() && source(i) == i) ++i;
-    return i;
-  }
-  /// True if the entries from the i-th on come from consecutive places. Sources ascend, so the ends tell.
-  [[nodiscard]] bool are_consecutive(int i) const {
-    return i < count() && source(count() - 1) - source(i) == count() - 1 - i;
-  }
-};
 
 #if !defined(KVPOLICY_COMPILED)
 /// Copies one row of a plane from one place to another, bytewise.
@@ -144,48 +122,6 @@ template <class T>
 bool owns_row(by_lane<T> const& table, lanes const& batch, lane one) {
   return (table.sequence != 0 || one.sequence == batch.sequence_begin) &&
          (table.layer != 0 || one.layer == batch.layer_begin) && (table.head != 0 || one.head == 0);
-}
-
-/// Moves values of any width to the places of their entries.
-inline void move_bytes(std::byte* row, std::size_t width, lane_moves const& moves) {
-  for (int i = moves.first(); i < moves.count(); ++i) {
-    std::memcpy(row + static_cast<std::size_t>(i) * width, row + static_cast<std::size_t>(moves.source(i)) * width,
-                width);
-  }
-}
-
-/// The same for numbers, sixteen at a time: at once if they are neighbours. The next ones are prefetched, because a
-/// processor cannot predict where they are.
-template <class Number>
-void move_numbers(std::byte* row, lane_moves const& moves) {
-  constexpr int some = 16, ahead = 32 * some;
-  constexpr std::ptrdiff_t width = sizeof(Number);
-  int i = moves.first();
-  int const kept = moves.are_consecutive(i) ? i : static_cast<int>(moves.kept.size());
-  auto const move = [&](int from, int to) {
-    Number number;
-    std::memcpy(&number, row + from * width, sizeof number);
-    std::memcpy(row + to * width, &number, sizeof number);
-  };
-  int const* const entry = moves.kept.data();
-  for (; i + some <= kept; i += some) {
-    if (i + ahead + some <= kept) {
-      int const* const next = entry + i + ahead;
-      int const step = next[some - 1] - next[0] < 5 * some ? 4 : 1;  // about a line, or numbers far apart
-      for (int k = 0; k < some; k += step) __builtin_prefetch(row + next[k] * width, 0, 2);
-    }
-    if (entry[i + some - 1] - entry[i] == some - 1) {
-      Number numbers[some];
-      std::memcpy(numbers, row + entry[i] * width, sizeof numbers);
-      std::memcpy(row + i * width, numbers, sizeof numbers);
-    } else {
-      for (int k = i; k < i + some; ++k) move(entry[k], k);
-    }
-  }
-  for (; i < kept; ++i) move(entry[i], i);
-  if (i < moves.count()) {
-    std::memmove(row + i * width, row + moves.source(i) * width, static_cast<std::size_t>((moves.count() - i) * width));
-  }
 }
 
 #if !defined(KVPOLICY_COMPILED)
