@@ -108,9 +108,11 @@ TEST_SUITE("append_column") {
 
   TEST_CASE("more numbers than a stretch of the loop") {
     for (int const heads : {8, 5}) {
-      dice random(5);
-      told lanes(random, kv::codec::bf16, heads, 2503, true);
-      for (kv::isa const level : every_isa) CHECK(same_bits(lanes.appended(level, 2), lanes.expected()));
+      for (kv::codec const element : {kv::codec::bf16, kv::codec::f32}) {
+        dice random(5);
+        told lanes(random, element, heads, 2503, true);
+        for (kv::isa const level : every_isa) CHECK(same_bits(lanes.appended(level, 2), lanes.expected()));
+      }
     }
   }
 

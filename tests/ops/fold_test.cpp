@@ -24,7 +24,7 @@ void folds_as_the_reference() {
   int const sequences = *rc::gen::inRange(1, 4);
   int const layers = *rc::gen::inRange(1, 4);
   int const heads = *rc::gen::inRange(1, 4);
-  int const bound = *rc::gen::element(33, 1, 31, 40);
+  int const bound = *rc::gen::element(33, 1, 31, 40, 4100);
   bool const by_layer = *rc::gen::arbitrary<bool>();
   auto const how = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
   bool const troubled = *rc::gen::arbitrary<bool>();

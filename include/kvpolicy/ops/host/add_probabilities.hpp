@@ -27,20 +27,22 @@ struct implementation<ops::add_probabilities_t, host> {
               [&] { return "lane " + std::to_string(i) + " holds " + std::to_string(entries) + " entries"; });
     }
     int const stretches = (batch.bound + stretch - 1) / stretch;
-    int const most = batch.size() * stretches;
     auto const part_of = [&](int i) {
       lane const one = batch.at(i / stretches);
       int const begin = i % stretches * stretch;
       int const count = std::min(stretch, batch.committed(one) - begin);
-      return part{one, from.committed_rows(batch, one), from.heads / batch.heads, begin, count};
+      int const rows = count > 0 ? from.committed_rows(batch, one) : 0;
+      return part{one, rows, from.heads / batch.heads, begin, count};
     };
+    int const all = batch.size() * stretches;
     std::int64_t const bytes_of_entry =
         std::int64_t{from.rows} * (from.heads / batch.heads) * bytes_of(from.element) + 8;
-    exec.for_each_range(most, bytes_of_entry * std::min(stretch, batch.bound), [&](int begin, int end, int) {
+    exec.for_each_range(all, bytes_of_entry * std::min(stretch, batch.bound), [&](int begin, int end, int) {
       part now = part_of(begin);
-      for (int i = begin; i < end; ++i) {
-        part const next = i + 1 < end ? part_of(i + 1) : now;
-        if (now.count > 0) add(exec.simd_level(), from, now, next, group, mass);
+      for (int i = begin; i < end;) {
+        part next = now;
+        while (++i < end && (next = part_of(i)).count <= 0) continue;
+        if (now.count > 0) add(exec.simd_level(), from, now, next.count > 0 ? next : now, group, mass);
         now = next;
       }
     });

@@ -1,0 +1,75 @@
+// add_probabilities: the rows that an engine's softmax gives, added to the mass of entries, over many stretches of
+// lanes that hold different numbers of entries.
+
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <kvpolicy/kvpolicy.hpp>
+#include <vector>
+
+#include "support/dice.hpp"
+#include "support/elements.hpp"
+#include "support/holds.hpp"
+#include "support/owned_lanes.hpp"
+
+namespace {
+
+using namespace kvpolicy_test;
+
+void adds_as_the_reference() {
+  int const sequences = *rc::gen::inRange(1, 3);
+  int const heads = *rc::gen::inRange(1, 3);
+  int const group = *rc::gen::element(1, 4);
+  int const rows = *rc::gen::element(1, 3);
+  int const bound = *rc::gen::element(33, 4096, 4097, 9000);
+  auto const element = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
+  auto const how = *rc::gen::element(kv::reduction::sum, kv::reduction::mean, kv::reduction::max);
+  dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
+  std::vector<int> counts(static_cast<std::size_t>(sequences * heads));
+  for (int& each : counts) each = random.one_of<int>({0, 10, std::min(bound, 4096), bound, random.below(bound + 1)});
+  owned_lanes const lanes(sequences, 1, heads, bound, counts);
+  int const width = kv::bytes_of(element);
+  std::int64_t const row = std::int64_t{bound} * width;
+  std::int64_t const head = rows * row;
+  int const query_heads = heads * group;
+  std::vector<std::byte> memory(static_cast<std::size_t>(sequences * query_heads * head));
+  for (std::size_t at = 0; at < memory.size(); at += static_cast<std::size_t>(width)) {
+    kv::store(element, static_cast<float>(random.below(1000)) / 1000, memory.data() + at);
+  }
+  kv::attention_probabilities from{.base = memory.data(), .element = element, .sequence = query_heads * head};
+  from.head = head;
+  from.row = row;
+  from.heads = query_heads;
+  from.rows = rows;
+  from.entries = bound;
+  std::vector<float> mass(counts.size() * static_cast<std::size_t>(bound), 0.5f);
+  kv::host_executor exec(*rc::gen::element(1, 3));
+  kv::ops::add_probabilities(exec, lanes.view(), from, how, kv::by_lane<float>{mass.data(), heads * bound, 0, bound});
+  for (int i = 0; i < sequences * heads; ++i) {
+    int const count = counts[static_cast<std::size_t>(i)];
+    for (int e = 0; e < bound; ++e) {
+      double all = 0, most = 0;
+      for (int h = 0; h < group; ++h) {
+        double received = 0;
+        for (int r = 0; r < rows; ++r) {
+          received += decoded(element, memory.data() + (i * group + h) * head + r * row + std::int64_t{e} * width);
+        }
+        all += received;
+        most = std::max(most, received);
+      }
+      if (how == kv::reduction::mean) all /= group;
+      if (how == kv::reduction::max) all = most;
+      double const found = static_cast<double>(mass[static_cast<std::size_t>(i * bound + e)]);
+      RC_ASSERT(std::abs(found - (e < count ? 0.5 + all : 0.5)) <= 1e-5);
+    }
+  }
+}
+
+TEST_CASE("probabilities are added to the entries of lanes of any length, and to no others") {
+  holds("sums of double precision", adds_as_the_reference);
+}
+
+}  // namespace
