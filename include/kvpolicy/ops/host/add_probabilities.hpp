@@ -83,21 +83,21 @@ struct implementation<ops::add_probabilities_t, host> {
     // The rows of a head lie behind one another, and are read faster so than several at a time.
     int const at_once = now.rows > 1 ? 1 : most_at_once;
     int const distance = std::max(at_once, static_cast<int>(detail::bytes_ahead) / (count * width));
-    for (int apart_from = 0; apart_from < apart; ++apart_from) {
-      numbers& sums = apart_from > 0 ? received : all;
+    for (int which = 0; which < apart; ++which) {
+      numbers& sums = which > 0 ? received : all;
       std::fill_n(sums.data(), count, 0.0f);
       std::byte const *some[most_at_once], *ahead[most_at_once];
       for (int first = 0; first < summed; first += at_once) {
         int const more = std::min(at_once, summed - first);
         for (int i = 0; i < more; ++i) {
-          int const k = apart_from * summed + first + i;
+          int const k = which * summed + first + i;
           some[i] = now.row(from, k);
           int const later = k + distance - now.all();
           ahead[i] = later < 0 ? now.row(from, k + distance) : later < next.all() ? next.row(from, later) : some[i];
         }
         add_rows(some, ahead, more, count, sums.data());
       }
-      for (int e = 0; e < count && apart_from > 0; ++e) all[at(e)] = higher(all[at(e)], received[at(e)]);
+      for (int e = 0; e < count && which > 0; ++e) all[at(e)] = higher(all[at(e)], received[at(e)]);
     }
     if (how == reduction::mean) {
       for (int e = 0; e < count; ++e) all[at(e)] /= static_cast<float>(now.group);

@@ -146,7 +146,8 @@ struct avx512_quads {
   template <int Parts>
   [[gnu::target(KVPOLICY_AVX512 ",avx512bf16")]] static void quads_of(void const* const* keys, int count, int dims,
                                                                       void const* packed, float scale, float* out) {
-    constexpr int step = Parts == 1 ? 12 : keys_of_a_step;
+    constexpr int step = Parts == 1 ? 12 : keys_of_a_step;  // enough chains of products to hide their latency
+    static_assert(keys_of_a_tile % step == 0);
     for (int k = 0; k < count; k += step) {
       __m512 sums[static_cast<std::size_t>(step)];
       pairs<Parts>(keys + k, dims, static_cast<std::uint32_t const*>(packed), sums,

@@ -20,7 +20,8 @@ inline void copy_row(plane const& from, std::byte const* source, plane const& to
   for (int d = 0; d < from.dims; ++d) std::memcpy(target + d * to.dim, source + d * from.dim, width);
 }
 
-/// Prefetches the cache lines of a row. It must be inlined, because g++ removes a call that has no effect.
+/// Prefetches the cache lines of a row into the first-level cache. It must be inlined, because g++ removes a call that
+/// has no effect.
 [[gnu::always_inline]] inline void fetch_row(plane const& rows, std::byte const* row) {
   int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
   for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 3);

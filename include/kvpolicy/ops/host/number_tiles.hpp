@@ -15,9 +15,9 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 inline constexpr int heads_of_a_tile = 8;
 
-/// Write the numbers of whole tiles of tokens as floats, a zero as -0: to[head][token]. The numbers of a token are
-/// contiguous, and tokens are `step` bytes apart. They return how many of the `count` tokens were written, from the
-/// first on.
+/// Functions that write the numbers of whole tiles of tokens as floats, a zero as -0: to[head][token]. The numbers of a
+/// token are contiguous, and tokens are `step` bytes apart. A function returns how many of the `count` tokens it has
+/// written, from the first on.
 struct number_tiles {
   using function = int (*)(std::byte const* from, std::int64_t step, int count, float* const* to);
   function f32 = nullptr;
@@ -29,7 +29,13 @@ struct number_tiles {
   }
 };
 
-/// Code for any compiler and processor leaves all tokens to its caller.
+/// Prefetches the numbers of `count` tokens that are `step` bytes apart, from a place `bytes_ahead` behind `from` on.
+[[gnu::always_inline]] inline void prefetch_tokens(std::byte const* from, std::int64_t step, int count) {
+  std::int64_t const tokens_of_a_line = step > 0 && step < 64 ? 64 / step : 1;
+  for (std::int64_t i = 0; i < count; i += tokens_of_a_line) prefetch_stream(from + i * step);
+}
+
+/// Code for any processor: that of x86-64 turns four tokens at a time, and other code leaves all of them to its caller.
 struct portable_number_tiles {
   static int f32([[maybe_unused]] std::byte const* from, [[maybe_unused]] std::int64_t step, [[maybe_unused]] int count,
                  [[maybe_unused]] float* const* to) {
@@ -55,6 +61,7 @@ struct portable_number_tiles {
     __m128i const odd = _mm_set1_epi32(static_cast<int>(0xFFFF0000u));
     int e = first;
     for (; e + 4 <= count; e += 4) {
+      prefetch_tokens(from + e * step, step, 4);
       __m128i token[4];
       for (int i = 0; i < 4; ++i) {
         __m128i const raw = _mm_loadu_si128(reinterpret_cast<__m128i const*>(from + (e + i) * step));
@@ -78,6 +85,7 @@ struct portable_number_tiles {
   static int turn_four_floats(std::byte const* from, std::int64_t step, int first, int count, float* const* to) {
     int e = first;
     for (; e + 4 <= count; e += 4) {
+      prefetch_tokens(from + e * step, step, 4);
       for (int h = 0; h < heads_of_a_tile; h += 4) {
         __m128 token[4];
         for (int i = 0; i < 4; ++i) {
@@ -97,12 +105,6 @@ struct portable_number_tiles {
 #if defined(__x86_64__)
 
 struct avx512_number_tiles {
-  /// Prefetches the numbers of sixteen tokens.
-  [[gnu::always_inline]] static inline void fetch(std::byte const* from, std::int64_t step) {
-    std::int64_t const tokens_of_a_line = step > 0 && step < 64 ? 64 / step : 1;
-    for (std::int64_t i = 0; i < 16; i += tokens_of_a_line) prefetch_stream(from + i * step);
-  }
-
   /// Reads sixteen bytes of each of tokens e, e + 4, e + 8 and e + 12.
   [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline void read(std::byte const* from, std::int64_t step,
                                                                                __m512i& to) {
@@ -134,7 +136,7 @@ struct avx512_number_tiles {
     __m512i const odd = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)), zeros = _mm512_set1_epi32(-0x7FFF8000);
     int e = 0;
     for (; e + 16 <= count; e += 16) {
-      fetch(from + e * step, step);
+      prefetch_tokens(from + e * step, step, 16);
       __m512i pairs[4];
       for (int i = 0; i < 4; ++i) {
         read(from + (e + i) * step, step, pairs[i]);
@@ -154,7 +156,7 @@ struct avx512_number_tiles {
     __m512i const zero = _mm512_set1_epi32(-0x7FFFFFFF - 1);
     int e = 0;
     for (; e + 16 <= count; e += 16) {
-      fetch(from + e * step, step);
+      prefetch_tokens(from + e * step, step, 16);
       for (int h = 0; h < heads_of_a_tile; h += 4) {
         __m512i heads[4];
         for (int i = 0; i < 4; ++i) {
