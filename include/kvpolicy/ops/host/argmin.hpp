@@ -49,7 +49,7 @@ struct lowest_dropper {
   /// Segments that trigger and wait for their searches. The searches follow one right after another, so that a
   /// processor begins with the next row before it has found the entry of this one.
   struct searches {
-    static constexpr int most = 8;
+    static constexpr int most = 12;
     int size = 0;
     int segment[most];
     lane_entries of[most];
