@@ -70,6 +70,7 @@ struct lane_entries {
     if (!order.is_ring()) return first_of_any(limit);
     int begin = 0;
     int end = limit < 0 ? 0 : limit < count ? limit : count;  // positions differ, and none is negative
+    if (end > 0 && position[order.ordinal_of(end - 1)] < limit) return end;  // often, as no sink has gone
     while (begin < end) {
       int const middle = begin + (end - begin) / 2;
       bool const below = position[order.ordinal_of(middle)] < limit;
@@ -81,6 +82,7 @@ struct lane_entries {
  private:
   /// The same in a lane without an order. Only its first entries ascend, and are older than the others.
   [[nodiscard]] KVPOLICY_HD constexpr int first_of_any(int limit) const {
+    if (limit > 0 && limit <= order.begin && position[limit - 1] < limit) return limit;  // positions differ
     int below = 0;
     while (below < order.begin && position[below] < limit) ++below;
     if (below < order.begin || below >= limit) return below;
