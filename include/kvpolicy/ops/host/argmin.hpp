@@ -33,10 +33,15 @@ struct lowest_dropper {
     exec.for_each_range(scores.segments(), bytes, [&](int begin, int end, int) {
       report found;
       searches waiting;
-      for_each_segment(scores, begin, end, [&](int segment, lane first) {
-        prepare(kernels, scores, rule, segment, first, keep, found, waiting);
-        if (waiting.size == searches::most) finish(kernels, rule, keep, found, waiting);
-      });
+      auto const wait = [&](int segment, lane first, int heads) {
+        if (waiting.size + heads > searches::most) finish(kernels, rule, keep, found, waiting);
+        prepare(kernels, scores, rule, segment, first, heads, keep, found, waiting);
+      };
+      if (scores.decides == granularity::lane) {
+        for_each_heads(scores.lanes, begin, end, searches::most, wait);
+      } else {
+        for (int segment = begin; segment < end; ++segment) wait(segment, scores.lane_of(segment), 1);
+      }
       finish(kernels, rule, keep, found, waiting);
       std::lock_guard const lock(counting);
       *keep.report += found;
@@ -49,7 +54,7 @@ struct lowest_dropper {
   /// Segments that trigger and wait for their searches. The searches follow one right after another, so that a
   /// processor begins with the next row before it has found the entry of this one.
   struct searches {
-    static constexpr int most = 12;
+    static constexpr int most = 16;
     int size = 0;
     int segment[most];
     lane_entries of[most];
@@ -60,33 +65,53 @@ struct lowest_dropper {
   template <class Rule>
   static constexpr bool knows_candidates = requires(Rule const& rule, lane_entries const& of) { rule.candidates(of); };
 
-  /// Counts the segment, and lets it wait for its search if it triggers. All that it calls is short, and is inlined.
-  /// The lane is a reference: to pass it in registers, a processor waits until its parts are stored.
+  /// Counts the segments of some heads of a layer, and lets those that trigger wait for their searches. All that it
+  /// calls is short, and is inlined.
   template <class Rule>
   [[gnu::flatten]] void prepare(argmin_kernels const& kernels, score_view const& scores, Rule const& rule, int segment,
-                                lane const& this_lane, keep_set const& keep, report& found, searches& waiting) const {
-    int const count = scores.lanes.committed(this_lane);
-    int const budget = rule.budget(this_lane, count);
-    keep.seen[segment] = count;
+                                lane const& first, int heads, keep_set const& keep, report& found,
+                                searches& waiting) const {
+    lanes const& batch = scores.lanes;
+    head_rows<int> const counts(batch.count, first);
+    head_rows<int> const positions(batch.position, first);
+    head_rows<lane_order> const orders(batch.order, first);
+    bool const ordered = batch.order.data != nullptr;
+    std::int64_t const drafts = batch.in_flight != nullptr ? *batch.drafts(first.sequence) : 0;
+    for (int h = 0; h < heads; ++h) {
+      lane_entries of{.lane = {first.sequence, first.layer, first.head + h},
+                      .count = static_cast<int>(std::clamp<std::int64_t>(*counts[h] - drafts, 0, batch.bound)),
+                      .position = positions[h],
+                      .order = ordered ? *orders[h] : lane_order{}};
+      prepare(kernels, scores, rule, segment + h, of, keep, found, waiting);
+    }
+  }
+
+  /// The same for one segment.
+  template <class Rule>
+  [[gnu::always_inline]] void prepare(argmin_kernels const& kernels, score_view const& scores, Rule const& rule,
+                                      int segment, lane_entries& of, keep_set const& keep, report& found,
+                                      searches& waiting) const {
+    of.budget = rule.budget(of.lane, of.count);
+    keep.seen[segment] = of.count;
     keep.indptr[segment + 1] = 0;
-    if (!rule.triggers(count, budget) || count == 0) {
-      found.over_budget += count > budget ? 1 : 0;
+    if (!rule.triggers(of.count, of.budget) || of.count == 0) {
+      found.over_budget += of.count > of.budget ? 1 : 0;
       return;
     }
     ++found.triggered;
-    found.unobserved += decides_unobserved(rule, scores, segment, this_lane) ? 1 : 0;
+    found.unobserved += decides_unobserved(rule, scores, segment, of.lane) ? 1 : 0;
     int const i = waiting.size++;
     waiting.segment[i] = segment;
-    waiting.of[i] = {this_lane, count, budget, scores.lanes.position.row(this_lane), scores.lanes.order_of(this_lane)};
+    waiting.of[i] = of;
     if constexpr (knows_candidates<Rule>) {
-      ordinal_range free = rule.candidates(waiting.of[i]);
-      free.begin = std::clamp(free.begin, 0, count);
-      free.end = std::clamp(free.end, free.begin, count);
+      ordinal_range free = rule.candidates(of);
+      free.begin = std::clamp(free.begin, 0, of.count);
+      free.end = std::clamp(free.end, free.begin, of.count);
       bool const any = free.begin < free.end;
       if constexpr (ascends_in_position<Function>) {
-        waiting.lowest[i] = any ? oldest_entry(kernels, waiting.of[i], free) : -1;
+        waiting.lowest[i] = any ? oldest_entry(kernels, of, free) : -1;
       } else {
-        waiting.there[i] = any ? competitors_of(kernels, waiting.of[i], free) : competitors{};
+        waiting.there[i] = any ? competitors_of(kernels, of, free) : competitors{};
       }
     }
   }
