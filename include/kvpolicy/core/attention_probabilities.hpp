@@ -55,12 +55,12 @@ struct attention_probabilities {
   /// Refuses rows of an earlier forward, and rows that are too short for the entries of a lane.
   void check_rows(char const* call, lanes const& batch) const {
     detail::check_row_positions(call, name, *this, batch, true);
-    for (int i = 0; i < batch.size(); ++i) {
-      int const held = batch.committed(batch.at(i));
+    detail::for_each_lane(batch, [&](int, lane one) {
+      int const held = batch.committed(one);
       expects(rows == 0 || held <= entries, call, "attention_probabilities.entries", entries, [&] {
         return "a lane holds " + std::to_string(held) + " entries, and each row has one for each of them";
       });
-    }
+    });
   }
 };
 

@@ -149,8 +149,7 @@ template <class Rows>
 void check_row_positions(char const* call, char const* name, Rows const& of, lanes const& batch, bool newest = false) {
   if (of.rows == 0 || of.position.data == nullptr) return;
   int const* seen_positions = nullptr;
-  for (int i = 0; i < batch.size(); ++i) {
-    lane const one = batch.at(i);
+  for_each_lane(batch, [&](int, lane one) {
     int const valid = of.valid(one);
     expects(
         valid >= 0 && valid <= of.rows, call, [&] { return std::string(name) + ".valid_rows"; },
@@ -173,7 +172,7 @@ void check_row_positions(char const* call, char const* name, Rows const& of, lan
     seen_positions = positions;
     int const last_entry = newest ? batch.newest(one) : -1;
     int const last_row = last_counted_row(of, one);
-    if (last_entry < 0 || last_row < 0) continue;
+    if (last_entry < 0 || last_row < 0) return;
     expects(
         last_row >= last_entry, call, [&] { return std::string(name) + ".position"; },
         [&] { return std::to_string(last_row) + " in the last row of " + spell_row_of(of.position, one); },
@@ -181,7 +180,7 @@ void check_row_positions(char const* call, char const* name, Rows const& of, lan
           return "the newest entry is at " + std::to_string(last_entry) +
                  ": these rows are of an earlier forward, or positions do not count from the sequence's start";
         });
-  }
+  });
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -21,27 +21,20 @@ struct implementation<ops::add_probabilities_t, host> {
   static void run(host_executor& exec, lanes const& batch, attention_probabilities const& from, reduction group,
                   by_lane<float> const& mass) {
     if (from.rows == 0) return;
-    for (int i = 0; i < batch.size(); ++i) {
-      int const entries = batch.committed(batch.at(i));
+    detail::for_each_lane(batch, [&](int i, lane one) {
+      int const entries = batch.committed(one);
       expects(entries <= from.entries, "add_probabilities", "probabilities.entries", from.entries,
               [&] { return "lane " + std::to_string(i) + " holds " + std::to_string(entries) + " entries"; });
-    }
+    });
     int const stretches = (batch.bound + stretch - 1) / stretch;
-    auto const part_of = [&](int i) {
-      lane const one = batch.at(i / stretches);
-      int const begin = i % stretches * stretch;
-      int const count = std::min(stretch, batch.committed(one) - begin);
-      int const rows = count > 0 ? from.committed_rows(batch, one) : 0;
-      return part{one, rows, from.heads / batch.heads, begin, count};
-    };
     int const all = batch.size() * stretches;
     std::int64_t const bytes_of_entry =
         std::int64_t{from.rows} * (from.heads / batch.heads) * bytes_of(from.element) + 8;
     exec.for_each_range(all, bytes_of_entry * std::min(stretch, batch.bound), [&](int begin, int end, int) {
-      part now = part_of(begin);
+      part now = first_of(batch, from, batch.at(begin / stretches), begin % stretches * stretch);
       for (int i = begin; i < end;) {
         part next = now;
-        while (++i < end && (next = part_of(i)).count <= 0) continue;
+        while (++i < end && (next = after(batch, from, next)).count <= 0) continue;
         if (now.count > 0) add(exec.simd_level(), from, now, next.count > 0 ? next : now, group, mass);
         now = next;
       }
@@ -70,10 +63,27 @@ struct implementation<ops::add_probabilities_t, host> {
     [[nodiscard]] float* sums(by_lane<float> const& mass) const { return mass.row(one) + begin; }
   };
 
+  /// The part of a lane that begins at an entry. It has no entries if they are all before it.
+  static part first_of(lanes const& batch, attention_probabilities const& from, lane one, int begin) {
+    int const count = std::min(stretch, batch.committed(one) - begin);
+    int const rows = count > 0 ? from.committed_rows(batch, one) : 0;
+    return {one, rows, from.heads / batch.heads, begin, count};
+  }
+  /// The part after another one.
+  static part after(lanes const& batch, attention_probabilities const& from, part one) {
+    one.begin += stretch;
+    if (one.begin >= batch.bound) return first_of(batch, from, batch.after(one.one), 0);
+    one.count = std::min(stretch, batch.committed(one.one) - one.begin);
+    return one;
+  }
+
   /// Adds the rows of a part to its entries' sums, while rows of the same part and of the next one are prefetched.
   static void add(isa simd_level, attention_probabilities const& from, part const& now, part const& next, reduction how,
                   by_lane<float> const& mass) {
     auto const& kernels = detail::element_rows_for(simd_level);
+    if (how != reduction::max && now.rows == 1 && now.group <= detail::rows_at_a_time) {
+      return add_one_each(kernels.sum_of(from.element), from, now, next, how, mass);
+    }
     auto const add_rows = kernels.of(from.element);
     int const count = now.count;
     numbers all, received;
@@ -105,6 +115,18 @@ struct implementation<ops::add_probabilities_t, host> {
     auto const* const sums = reinterpret_cast<std::byte const*>(all.data());
     auto const* const later = reinterpret_cast<std::byte const*>(next.sums(mass));
     kernels.f32(&sums, &later, 1, count, now.sums(mass));
+  }
+
+  /// The same for one row of each head, as in a step of a decode loop.
+  static void add_one_each(detail::element_row_kernels::sum_function add_sum, attention_probabilities const& from,
+                           part const& now, part const& next, reduction how, by_lane<float> const& mass) {
+    std::byte const *rows[detail::rows_at_a_time], *ahead[detail::rows_at_a_time];
+    for (int k = 0; k < now.group; ++k) {
+      rows[k] = now.row(from, k);
+      ahead[k] = next.row(from, k);
+    }
+    add_sum(rows, ahead, now.group, now.count, how == reduction::mean ? static_cast<float>(now.group) : 1.0f,
+            now.sums(mass));
   }
 
   static std::size_t at(int e) { return static_cast<std::size_t>(e); }

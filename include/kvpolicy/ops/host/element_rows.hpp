@@ -28,11 +28,20 @@ struct element_row_kernels {
   function bf16 = nullptr;
   /// to[d] = the highest of to[d] and the rows, which are floats. A NaN stays.
   function max_f32 = nullptr;
+  /// to[d] += (((0 + rows[0][d]) + rows[1][d]) + ...) / divisor, of 1 to `rows_at_a_time` rows.
+  using sum_function = void (*)(std::byte const* const* rows, std::byte const* const* ahead, int count, int dims,
+                                float divisor, float* to);
+  sum_function sum_f32 = nullptr;
+  sum_function sum_f16 = nullptr;
+  sum_function sum_bf16 = nullptr;
   /// Converts f16 elements to floats.
   void (*widen_f16)(std::byte const* from, int dims, float* to) = nullptr;
 
   [[nodiscard]] function of(codec element) const {
     return element == codec::f32 ? f32 : element == codec::f16 ? f16 : bf16;
+  }
+  [[nodiscard]] sum_function sum_of(codec element) const {
+    return element == codec::f32 ? sum_f32 : element == codec::f16 ? sum_f16 : sum_bf16;
   }
 };
 
@@ -45,6 +54,18 @@ struct portable_element_rows {
       for (int d = 0; d < dims; ++d) to[d] += load(Element, rows[r] + d * width);
     }
   }
+  template <codec Element>
+  static void add_sum(std::byte const* const* rows, std::byte const* const*, int count, int dims, float divisor,
+                      float* to) {
+    constexpr std::ptrdiff_t width = bytes_of(Element);
+    for (int d = 0; d < dims; ++d) to[d] += sum_at<Element>(rows, count, d * width) / divisor;
+  }
+  template <codec Element>
+  static float sum_at(std::byte const* const* rows, int count, std::ptrdiff_t byte) {
+    float sum = 0;
+    for (int r = 0; r < count; ++r) sum += load(Element, rows[r] + byte);
+    return sum;
+  }
   static void max_f32(std::byte const* const* rows, std::byte const* const*, int count, int dims, float* to) {
     for (int r = 0; r < count; ++r) {
       for (int d = 0; d < dims; ++d) to[d] = higher(to[d], load(codec::f32, rows[r] + 4 * std::ptrdiff_t{d}));
@@ -55,7 +76,9 @@ struct portable_element_rows {
     return a != a ? a : larger;
   }
   static void widen_f16(std::byte const* from, int dims, float* to) { load_row(codec::f16, from, 2, dims, to); }
-  static constexpr element_row_kernels kernels{add<codec::f32>, add<codec::f16>, add<codec::bf16>, max_f32, widen_f16};
+  static constexpr element_row_kernels kernels{
+      add<codec::f32>,     add<codec::f16>,     add<codec::bf16>,     max_f32,
+      add_sum<codec::f32>, add_sum<codec::f16>, add_sum<codec::bf16>, widen_f16};
 };
 
 #if defined(__x86_64__)
@@ -94,6 +117,26 @@ struct avx2_element_rows {
       for (int r = 0; r < count; ++r) to[d] += load(Element, rows[r] + d * width);
     }
   }
+  template <codec Element>
+  [[gnu::target(KVPOLICY_AVX2)]] static void add_sum(std::byte const* const* rows, std::byte const* const* ahead,
+                                                     int count, int dims, float divisor, float* to) {
+    constexpr std::ptrdiff_t width = bytes_of(Element);
+    __m256 const divisors = _mm256_set1_ps(divisor);
+    int d = 0;
+    for (; d + 32 <= dims; d += 32) {
+      __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+      for (int r = 0; r < count; ++r) {
+        std::byte const* const from = rows[r] + d * width;
+        for (int byte = 0; byte < 32 * width; byte += 64) prefetch_here(ahead[r] + d * width + byte);
+        for (int v = 0; v < 4; ++v) sums[v] = _mm256_add_ps(sums[v], eight<Element>(from + 8 * width * v));
+      }
+      for (int v = 0; v < 4; ++v) {
+        __m256 const share = divisor == 1 ? sums[v] : _mm256_div_ps(sums[v], divisors);
+        _mm256_storeu_ps(to + d + 8 * v, _mm256_add_ps(_mm256_loadu_ps(to + d + 8 * v), share));
+      }
+    }
+    for (; d < dims; ++d) to[d] += portable_element_rows::sum_at<Element>(rows, count, d * width) / divisor;
+  }
   [[gnu::target(KVPOLICY_AVX2)]] static void max_f32(std::byte const* const* rows, std::byte const* const* ahead,
                                                      int count, int dims, float* to) {
     int d = 0;
@@ -116,7 +159,9 @@ struct avx2_element_rows {
     for (; d + 8 <= dims; d += 8) _mm256_storeu_ps(to + d, eight<codec::f16>(from + 2 * std::ptrdiff_t{d}));
     load_row(codec::f16, from + 2 * std::ptrdiff_t{d}, 2, dims - d, to + d);
   }
-  static constexpr element_row_kernels kernels{add<codec::f32>, add<codec::f16>, add<codec::bf16>, max_f32, widen_f16};
+  static constexpr element_row_kernels kernels{
+      add<codec::f32>,     add<codec::f16>,     add<codec::bf16>,     max_f32,
+      add_sum<codec::f32>, add_sum<codec::f16>, add_sum<codec::bf16>, widen_f16};
 };
 
 struct avx512_element_rows {
@@ -157,6 +202,33 @@ struct avx512_element_rows {
       _mm512_mask_storeu_ps(to + d, there, sum);
     }
   }
+  template <codec Element>
+  [[gnu::target(KVPOLICY_AVX512)]] static void add_sum(std::byte const* const* rows, std::byte const* const* ahead,
+                                                       int count, int dims, float divisor, float* to) {
+    constexpr std::ptrdiff_t width = bytes_of(Element);
+    constexpr __mmask16 all = 0xFFFF;
+    __m512 const divisors = _mm512_set1_ps(divisor);
+    int d = 0;
+    for (; d + 64 <= dims; d += 64) {
+      __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+      for (int r = 0; r < count; ++r) {
+        std::byte const* const from = rows[r] + d * width;
+        for (int byte = 0; byte < 64 * width; byte += 64) prefetch_here(ahead[r] + d * width + byte);
+        for (int v = 0; v < 4; ++v) sums[v] = _mm512_add_ps(sums[v], sixteen<Element>(from + 16 * width * v, all));
+      }
+      for (int v = 0; v < 4; ++v) {
+        __m512 const share = divisor == 1 ? sums[v] : _mm512_div_ps(sums[v], divisors);
+        _mm512_storeu_ps(to + d + 16 * v, _mm512_add_ps(_mm512_loadu_ps(to + d + 16 * v), share));
+      }
+    }
+    for (; d < dims; d += 16) {
+      auto const there = static_cast<__mmask16>(dims - d < 16 ? (1u << (dims - d)) - 1 : all);
+      __m512 sum = _mm512_setzero_ps();
+      for (int r = 0; r < count; ++r) sum = _mm512_add_ps(sum, sixteen<Element>(rows[r] + d * width, there));
+      __m512 const before = _mm512_maskz_loadu_ps(there, to + d);
+      _mm512_mask_storeu_ps(to + d, there, _mm512_add_ps(before, _mm512_div_ps(sum, divisors)));
+    }
+  }
   [[gnu::target(KVPOLICY_AVX512)]] static void max_f32(std::byte const* const* rows, std::byte const* const* ahead,
                                                        int count, int dims, float* to) {
     constexpr __mmask16 every = 0xFFFF;
@@ -188,8 +260,9 @@ struct avx512_element_rows {
       _mm512_mask_storeu_ps(to + d + 16, second, b);
     }
   }
-  static constexpr element_row_kernels kernels{add<codec::f32>, add<codec::f16>, add<codec::bf16>, max_f32,
-                                               avx2_element_rows::widen_f16};
+  static constexpr element_row_kernels kernels{
+      add<codec::f32>,     add<codec::f16>,     add<codec::bf16>,     max_f32,
+      add_sum<codec::f32>, add_sum<codec::f16>, add_sum<codec::bf16>, avx2_element_rows::widen_f16};
 };
 
 #endif
