@@ -19,7 +19,14 @@ bool shares_rows(by_lane<T> const& table, lanes const& batch) {
 /// True if lanes of a sequence share rows of positions.
 inline bool share_positions(lanes const& batch) { return shares_rows(batch.position, batch); }
 
-/// What happens to some heads of a layer that drop an entry each.
+/// The number of heads, from a lane on, whose rows of this table are not those of an earlier lane.
+template <class T>
+int owned_heads(by_lane<T> const& table, lanes const& batch, lane first, int heads) {
+  if (!owns_row(table, batch, first)) return 0;
+  return table.head != 0 ? heads : 1;
+}
+
+/// Some heads of a layer that drop an entry each.
 struct dropping_heads {
   static constexpr int most = 16;
 
@@ -28,21 +35,26 @@ struct dropping_heads {
   int head[most];
   int ordinal[most];
   int count[most];
-  lane_replacement how[most];
+  lane_replacement how[most];  ///< once `find_replacements` was called
 
   dropping_heads(keep_set const& keep, lanes const& batch, int i, lane first, int heads) {
     head_rows<int> const counts(batch.count, first);
-    head_rows<int> const positions(batch.position, first);
-    head_rows<lane_order> const orders(batch.order, first);
-    int const drafts = batch.in_flight != nullptr ? *batch.drafts(first.sequence) : 0;
     for (int h = 0; h < heads; ++h) {
       std::span<int const> const listed = keep.listed(segment_of(keep.lanes, keep.decides, i + h));
       if (listed.empty()) continue;
       head[size] = h;
       ordinal[size] = listed.front();
       count[size] = *counts[h];
-      how[size] = replacement_of(*orders[h], positions[h], *counts[h] - drafts, listed.front());
       ++size;
+    }
+  }
+
+  void find_replacements(lanes const& batch, lane first) {
+    head_rows<int> const positions(batch.position, first);
+    head_rows<lane_order> const orders(batch.order, first);
+    int const drafts = batch.in_flight != nullptr ? *batch.drafts(first.sequence) : 0;
+    for (int d = 0; d < size; ++d) {
+      how[d] = replacement_of(*orders[head[d]], positions[head[d]], count[d] - drafts, ordinal[d]);
     }
   }
 
@@ -74,21 +86,39 @@ struct implementation<ops::replace_listed_t, host> {
     bool const shared = detail::share_positions(batch) || detail::shares_rows(batch.count, batch);
     each_part([&](int i, lane first, int heads) {
       fetch(keep, in, list, columns, i + heads, after(first, heads, batch));
-      detail::dropping_heads const all(keep, batch, i, first, heads);
-      move_rows(in, list, first, all);
-      move_numbers(columns, first, all);
-      if (!shared) note(batch, first, all);
-      if (!shared) lower_counts(keep, batch, i, first, heads);
+      replace(keep, in, list, columns, i, first, heads, !shared);
     });
     if (!shared) return;
-    each_part([&](int i, lane first, int heads) { note(batch, first, {keep, batch, i, first, heads}); });
-    each_part([&](int i, lane first, int heads) { lower_counts(keep, batch, i, first, heads); });
+    each_part([&](int i, lane first, int heads) {
+      detail::dropping_heads all(keep, batch, i, first, heads);
+      all.find_replacements(batch, first);
+      note(batch, first, all);
+    });
+    each_part([&](int i, lane first, int heads) { lower_counts(batch, first, {keep, batch, i, first, heads}); });
   }
 
  private:
   static lane head_of(lane first, int head) { return {first.sequence, first.layer, first.head + head}; }
   /// The lane after some heads of a layer.
   static lane after(lane first, int heads, lanes const& batch) { return batch.after(head_of(first, heads - 1)); }
+
+  /// Replaces the entries of some heads of a layer. Positions, orders and counts change only if `whole`. All that it
+  /// calls is short, and is inlined.
+  [[gnu::flatten]] static void replace(keep_set const& keep, cache const& in, by_lane<int> const& list,
+                                       std::span<recorded_column const> columns, int i, lane const& first, int heads,
+                                       bool whole) {
+    detail::dropping_heads all(keep, in.lanes, i, first, heads);
+    all.find_replacements(in.lanes, first);
+    if (list.data == nullptr) {
+      copy_rows(in, first, all);
+    } else {
+      change_lists(in, list, first, all);
+    }
+    move_numbers(columns, first, all);
+    if (!whole) return;
+    note(in.lanes, first, all);
+    lower_counts(in.lanes, first, all);
+  }
 
   /// Prefetches the numbers of the entries that lane i and the later heads of its layer drop, which are all over
   /// memory, and of those that take their places.
@@ -117,18 +147,24 @@ struct implementation<ops::replace_listed_t, host> {
     each([&](int h, int ordinal) { __builtin_prefetch(lists[h] + ordinal, 1, 3); });
   }
 
-  /// Changes the lists of slots, or copies rows.
-  static void move_rows(cache const& in, by_lane<int> const& list, lane first, detail::dropping_heads const& all) {
+  [[gnu::noinline]] static void copy_rows(cache const& in, lane first, detail::dropping_heads const& all) {
     for (int d = 0; d < all.size; ++d) {
       lane const one = head_of(first, all.head[d]);
-      if (list.data == nullptr) {
-        all.move(d, [&](int from, int to) { detail::copy_entry(in, in, one, from, to); });
-      } else if (detail::owns_row(detail::rows_of(in.where, list), in.lanes, one)) {
-        int* const slots = detail::list_row(list, in.where, one);
-        int const gone = slots[all.ordinal[d]];
-        all.move(d, [&](int from, int to) { slots[to] = slots[from]; });
-        slots[all.count[d] - 1] = gone;
-      }
+      all.move(d, [&](int from, int to) { detail::copy_entry(in, in, one, from, to); });
+    }
+  }
+
+  static void change_lists(cache const& in, by_lane<int> const& list, lane first, detail::dropping_heads const& all) {
+    int const owned =
+        detail::owned_heads(detail::rows_of(in.where, list), in.lanes, first, detail::dropping_heads::most);
+    detail::head_rows<int> const lists(list, first);
+    detail::head_rows<int const> const begins(in.where.begin, first);
+    bool const begun = in.where.begin.data != nullptr;
+    for (int d = 0; d < all.size && all.head[d] < owned; ++d) {
+      int* const slots = lists[all.head[d]] + (begun ? *begins[all.head[d]] : 0);
+      int const gone = slots[all.ordinal[d]];
+      all.move(d, [&](int from, int to) { slots[to] = slots[from]; });
+      slots[all.count[d] - 1] = gone;
     }
   }
 
@@ -158,20 +194,18 @@ struct implementation<ops::replace_listed_t, host> {
   static void note(lanes const& batch, lane first, detail::dropping_heads const& all) {
     detail::head_rows<int> const positions(batch.position, first);
     detail::head_rows<lane_order> const orders(batch.order, first);
-    for (int d = 0; d < all.size; ++d) {
-      if (!detail::owns_row(batch.position, batch, head_of(first, all.head[d]))) continue;
+    int const owned = detail::owned_heads(batch.position, batch, first, detail::dropping_heads::most);
+    for (int d = 0; d < all.size && all.head[d] < owned; ++d) {
       int* const position = positions[all.head[d]];
       all.move(d, [&](int from, int to) { position[to] = position[from]; });
       *orders[all.head[d]] = all.how[d].after;
     }
   }
 
-  static void lower_counts(keep_set const& keep, lanes const& batch, int i, lane first, int heads) {
+  static void lower_counts(lanes const& batch, lane first, detail::dropping_heads const& all) {
     detail::head_rows<int> const counts(batch.count, first);
-    for (int h = 0; h < heads; ++h) {
-      bool const drops = !keep.listed(segment_of(keep.lanes, keep.decides, i + h)).empty();
-      if (drops && detail::owns_row(batch.count, batch, head_of(first, h))) --*counts[h];
-    }
+    int const owned = detail::owned_heads(batch.count, batch, first, detail::dropping_heads::most);
+    for (int d = 0; d < all.size && all.head[d] < owned; ++d) --*counts[all.head[d]];
   }
 };
 
