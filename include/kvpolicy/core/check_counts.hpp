@@ -78,9 +78,12 @@ inline bool plain_counts_fit(lanes const& batch, int sequence) {
   if (!side_by_side || batch.in_flight != nullptr) return false;
   int const* const count = batch.count.row(lane{sequence, batch.layer_begin, 0});
   int const lanes_here = batch.layers() * batch.heads;
-  unsigned most = 0;  // a negative count is more than any other
-  for (int i = 0; i < lanes_here; ++i) most = std::max(most, static_cast<unsigned>(count[i]));
-  return most <= static_cast<unsigned>(batch.bound);
+  unsigned signs = 0;  // of counts, and of what is left of the bound
+  for (int i = 0; i < lanes_here; ++i) {
+    auto const one = static_cast<unsigned>(count[i]);
+    signs |= one | (static_cast<unsigned>(batch.bound) - one);
+  }
+  return static_cast<int>(signs) >= 0;
 }
 
 /// Refuses counts of the sequences [first, last) that are negative or above the bound, and numbers of drafts that are
@@ -165,15 +168,14 @@ template <class Backend>
 void refuse_out_of_order(char const* call, lanes const& batch, char const* what) {
   if (batch.order.data == nullptr) return;
   if constexpr (reads_on_host<Backend>) {
-    for (int i = 0; i < batch.size(); ++i) {
-      lane const one = batch.at(i);
+    for_each_lane(batch, [&](int, lane one) {
       expects(
           batch.order.row(one)->ascends(), call, "lanes.order",
           [&] { return "not ascending in " + spell_lane_of(batch, one); },
           [&] {
             return std::string(what) + " reads entries in the order of their positions: restore_order sorts them";
           });
-    }
+    });
   } else {
     expects(false, call, "lanes.order", "given", "on a device positions ascend in every lane: leave it null");
   }

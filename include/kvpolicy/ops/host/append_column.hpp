@@ -19,6 +19,7 @@ struct implementation<ops::append_column_t, host> {
   static void run(host_executor& exec, lanes const& batch, entry_numbers const& new_numbers,
                   by_lane<float> const& column) {
     int const most = refuse_missing_entries(batch, new_numbers);
+    if (most <= 1 && new_numbers.position.data == nullptr) return append_one_each(batch, new_numbers, column);
     // Heads whose numbers are neighbours are done together: their cache lines are shared.
     bool const neighbours = new_numbers.head == bytes_of(new_numbers.element) && new_numbers.position.data == nullptr;
     int const together = neighbours ? batch.heads : 1;
@@ -40,19 +41,43 @@ struct implementation<ops::append_column_t, host> {
   static constexpr int stretch = 1024;
 
   /// Throws if a lane has fewer entries than there are numbers. Returns the largest number of numbers of a lane.
-  static int refuse_missing_entries(lanes const& batch, entry_numbers const& new_numbers) {
+  [[gnu::flatten]] static int refuse_missing_entries(lanes const& batch, entry_numbers const& new_numbers) {
     int most = 0;
-    for (int i = 0; i < batch.size(); ++i) {
-      lane const one = batch.at(i);
+    bool has = true;
+    detail::for_each_lane(batch, 0, batch.size(), [&](int, lane one) {
+      int const count = new_numbers.count(one);
+      has = has && count >= 0 && new_numbers.counted(one, count) <= batch.committed(one);
+      most = std::max(most, count);
+    });
+    if (!has) name_missing_entries(batch, new_numbers);
+    return most;
+  }
+
+  [[gnu::noinline, gnu::cold]] static void name_missing_entries(lanes const& batch, entry_numbers const& new_numbers) {
+    detail::for_each_lane(batch, 0, batch.size(), [&](int i, lane one) {
       int const count = new_numbers.count(one);
       expects(count >= 0, "observe", "entries", count, "a count cannot be negative");
       int const counted = new_numbers.counted(one, count);
       expects(counted <= batch.committed(one), "observe", "entries", counted, [&] {
         return "lane " + std::to_string(i) + " holds " + std::to_string(batch.committed(one)) + " entries";
       });
-      most = std::max(most, count);
-    }
-    return most;
+    });
+  }
+
+  /// Appends the number of each lane that has one, as in a step of a decode loop. All that it calls is short, and is
+  /// inlined.
+  [[gnu::flatten]] static void append_one_each(lanes const& batch, entry_numbers const& from,
+                                               by_lane<float> const& column) {
+    detail::for_each_heads(batch, 0, batch.size(), batch.heads, [&](int, lane first, int heads) {
+      detail::head_rows<float> const rows(column, first);
+      detail::head_rows<int> const counts(batch.count, first);
+      int const drafts = batch.in_flight != nullptr ? *batch.drafts(first.sequence) : 0;
+      std::byte const* const numbers = from.at(first, 0);
+      for (int h = 0; h < heads; ++h) {
+        if (from.count({first.sequence, first.layer, first.head + h}) == 0) continue;
+        rows[h][*counts[h] - drafts - 1] = detail::told_number{}(load(from.element, numbers + h * from.head));
+      }
+    });
   }
 
   /// Appends the numbers of all heads of a layer, from `one` on, a stretch of entries at a time.
