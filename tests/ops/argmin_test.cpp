@@ -206,10 +206,10 @@ TEST_SUITE("argmin") {
     }
     numbers[77] = 0;
     minus[77] = -1e-7f;
-    kv::entry const first{{}, 0, 200, 0, 0};
+    kv::lane_entries const all{.count = 200, .position = position.data()};
     for (kv::isa const most : {kv::isa::portable, kv::isa::avx2, kv::isa::avx512}) {
       kv::detail::made_scores<cancelled> const made{{numbers.data(), minus.data()}, std::min(most, kv::best_isa())};
-      CHECK(made.lowest(first, 200, position.data()) == 77);
+      CHECK(made.lowest(all, 0, 200, kv::detail::all_positions) == 77);
     }
   }
 

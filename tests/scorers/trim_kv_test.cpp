@@ -202,7 +202,8 @@ TEST_SUITE("scorers/trim_kv") {
         std::vector<float> const column(positions.size(), log_beta);
         kv::lanes among{.layer_end = 1, .heads = 1, .bound = 5};
         among.position = {positions.data()};
-        auto const form = kv::trim_kv::decayed{{column.data()}, among, age_offset}.in_lane({}, 5);
+        auto const form = kv::trim_kv::decayed{{column.data()}, among, age_offset}.in_lane(
+            {.count = 5, .position = positions.data()});
         for (int e = 0; e < 5; ++e) {
           int const position = positions[static_cast<std::size_t>(e)];
           auto const age = static_cast<int>(std::min<std::int64_t>(std::int64_t{1000} - position + age_offset, most));

@@ -69,7 +69,7 @@ struct lane_entries {
   [[nodiscard]] KVPOLICY_HD constexpr int first_at(int limit) const {
     if (!order.is_ring()) return first_of_any(limit);
     int begin = 0;
-    int end = limit < 0 ? 0 : limit < count ? limit : count;  // positions differ, and none is negative
+    int end = limit < 0 ? 0 : limit < count ? limit : count;                 // positions differ, and none is negative
     if (end > 0 && position[order.ordinal_of(end - 1)] < limit) return end;  // often, as no sink has gone
     while (begin < end) {
       int const middle = begin + (end - begin) / 2;

@@ -153,8 +153,7 @@ void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, s
 ///     if (kv::due(policy, cache)) kv::decide(...), kv::apply(...);
 ///
 /// A pick by threshold, lanes that share a budget, and a budget that allots shares are always due: only `decide` can
-/// tell. Counts must be in memory
-/// that the host can read.
+/// tell. Counts must be in memory that the host can read.
 /// - cost: reads each count once.
 template <entry_decision Policy>
 [[nodiscard]] bool due(Policy const& policy, cache const& in) {
@@ -166,8 +165,8 @@ template <entry_decision Policy>
   if (by_threshold || !alone) return true;
   auto const limit = detail::in_entries(policy.budget, in.shape, entry_bytes(in));
   auto const when = detail::trigger_of(policy);
-  for (int i = 0; i < in.lanes.size(); ++i) {
-    lane const one = in.lanes.at(i);
+  lane one = in.lanes.at(0);
+  for (int i = 0; i < in.lanes.size(); ++i, one = in.lanes.after(one)) {
     int const count = in.lanes.committed(one);
     if (when(count, std::max(limit(one, count), 0))) return true;
   }

@@ -10,8 +10,8 @@ namespace KVPOLICY_NAMESPACE::ops {
 /// `map(exec, scores, f)`: scores[e] = f(scores[e], entry e) for every committed entry of every segment.
 ///
 /// - in, out: `scores` [segments, entries]. `f` is a struct with a KVPOLICY_HD `float operator()(float, entry) const`.
-///   `f` may also have `in_lane(lane, int count)`, which returns a function of the same form and the same values for
-///   one lane: what is the same for all entries is then computed once.
+///   `f` may also have `in_lane(lane_entries)`, which returns a function of the same form and the same values for
+///   one lane: what is the same for all entries is then computed once. The budget of these entries is not set.
 /// - cost: O(entries) per segment; no scratch.
 /// - throws: on the host, an exception of `f` is passed on. Then each score has its old or its new value: in the
 ///   segment whose call threw, the entries before the throwing one have new values; in other segments all, none or some

@@ -38,13 +38,13 @@ struct random_scores {
         return static_cast<float>(x >> 40) * 5.9604644775390625e-8f;  // 24 bits, times 2^-24
       }
     };
-    [[nodiscard]] KVPOLICY_HD of_lane in_lane(lane this_lane, int) const {
+    [[nodiscard]] KVPOLICY_HD of_lane in_lane(lane_entries const& of) const {
       std::uint64_t x = mix(seed);
-      x = mix(x ^ static_cast<std::uint64_t>(request.data != nullptr ? *request.row(this_lane) : 0));
-      x = mix(x ^ static_cast<std::uint64_t>(this_lane.layer));
-      return {mix(x ^ static_cast<std::uint64_t>(this_lane.head))};
+      x = mix(x ^ static_cast<std::uint64_t>(request.data != nullptr ? *request.row(of.lane) : 0));
+      x = mix(x ^ static_cast<std::uint64_t>(of.lane.layer));
+      return {mix(x ^ static_cast<std::uint64_t>(of.lane.head))};
     }
-    KVPOLICY_HD float operator()(float old, entry at) const { return in_lane(at.lane, at.count)(old, at); }
+    KVPOLICY_HD float operator()(float old, entry at) const { return in_lane({.lane = at.lane})(old, at); }
   };
 
   [[nodiscard]] uniform entry_scores(auto const& in) const { return {seed, in.lanes.request}; }

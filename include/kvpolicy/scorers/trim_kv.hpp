@@ -65,12 +65,17 @@ struct trim_kv {
         return detail::same_bits<float>(detail::same_bits<std::uint32_t>(score) & (age_of(at) == 0 ? 0u : ~0u));
       }
     };
-    [[nodiscard]] KVPOLICY_HD of_lane in_lane(lane this_lane, int count) const {
-      int const newest = lanes.order_of(this_lane).newest_of(lanes.position.row(this_lane), count);
+    [[nodiscard]] KVPOLICY_HD of_lane in_lane(lane_entries const& of) const {
+      int const newest = of.order.newest_of(of.position, of.count);
       std::uint32_t const now = static_cast<std::uint32_t>(newest) + static_cast<std::uint32_t>(age_offset);
-      return {{log_beta.row(this_lane), now, newest - (product::oldest - age_offset)}};
+      return {{log_beta.row(of.lane), now, newest - (product::oldest - age_offset)}};
     }
-    KVPOLICY_HD float operator()(float old, entry at) const { return in_lane(at.lane, at.count)(old, at); }
+    KVPOLICY_HD float operator()(float old, entry at) const {
+      return in_lane({.lane = at.lane,
+                      .count = at.count,
+                      .position = lanes.position.row(at.lane),
+                      .order = lanes.order_of(at.lane)})(old, at);
+    }
   };
 
   void check(char const* call) const {

@@ -68,9 +68,9 @@ struct lowest_dropper {
   /// Counts the segments of some heads of a layer, and lets those that trigger wait for their searches. All that it
   /// calls is short, and is inlined.
   template <class Rule>
-  [[gnu::flatten]] void prepare(argmin_kernels const& kernels, score_view const& scores, Rule const& rule, int segment,
-                                lane const& first, int heads, keep_set const& keep, report& found,
-                                searches& waiting) const {
+  [[gnu::flatten, gnu::noinline]] void prepare(argmin_kernels const& kernels, score_view const& scores,
+                                               Rule const& rule, int segment, lane const& first, int heads,
+                                               keep_set const& keep, report& found, searches& waiting) const {
     lanes const& batch = scores.lanes;
     head_rows<int> const counts(batch.count, first);
     head_rows<int> const positions(batch.position, first);
@@ -150,7 +150,7 @@ struct lowest_dropper {
     for (int e = 0; e < of.count; ++e) {
       if (rule.forces(entry{of.lane, e, of.count, of.position[e], of.budget})) continue;
       float one[1];
-      float const score = *source.of(segment, entry{of.lane, e, of.count, 0, 0}, 1, of.position + e, one);
+      float const score = *source.of(segment, of, e, 1, one);
       nan += score != score ? 1 : 0;
       bool const never = lowest >= 0 && least != least && score == score;
       if (lowest < 0 || (!never && !(score > least))) lowest = e, least = score;

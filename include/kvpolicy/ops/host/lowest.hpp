@@ -15,8 +15,8 @@ struct table_scores {
   score_view const& scores;
   static constexpr int at_once = std::numeric_limits<int>::max();  ///< entries that `of` is asked for
 
-  [[nodiscard]] float const* of(int segment, entry first, int, int const*, float*) const {
-    return scores.row(segment) + first.ordinal;
+  [[nodiscard]] float const* of(int segment, lane_entries const&, int begin, int, float*) const {
+    return scores.row(segment) + begin;
   }
 };
 
@@ -81,8 +81,7 @@ int lowest_entry(argmin_kernels const& kernels, Source const& source, int segmen
   bool const ascends = of.order.ascends();
   if constexpr (requires { Source::has_row; }) {
     if (there.begin < there.end && there.among.is_all() != Source::has_row) {
-      entry const first{of.lane, there.begin, of.count, 0, 0};
-      int const index = source.lowest(first, there.end - there.begin, of.position + there.begin, there.among);
+      int const index = source.lowest(of, there.begin, there.end - there.begin, there.among);
       if (index >= 0) return there.begin + index;
     }
   }
@@ -91,7 +90,7 @@ int lowest_entry(argmin_kernels const& kernels, Source const& source, int segmen
   for (int begin = there.begin, count = 0; begin < there.end; begin += count) {
     count = std::min(Source::at_once, there.end - begin);
     int const* const position = of.position + begin;
-    float const* const scores = source.of(segment, entry{of.lane, begin, of.count, 0, 0}, count, position, buffer);
+    float const* const scores = source.of(segment, of, begin, count, buffer);
     int const here = ascends ? kernels.last_lowest(scores, count, nan)
                              : kernels.lowest_of(scores, position, count, there.among, nan);
     if (here < 0) continue;

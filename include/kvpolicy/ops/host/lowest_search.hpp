@@ -17,11 +17,11 @@ struct lowest_search {
   static constexpr int block = vectors * Width;
   static constexpr float none = std::numeric_limits<float>::infinity();
 
-  /// Fetches the block of numbers that is read 4 KiB later. Behind a short row the row of the next lane begins.
+  /// Fetches the `count` numbers that are read 3 KiB later. Behind a short row the row of the next lane begins.
   template <class Number>
-  [[gnu::always_inline]] static inline void fetch(Number const* from) {
-    constexpr int ahead = 1024;
-    for (int i = 0; i < block; i += 16) __builtin_prefetch(from + ahead + i, 0, 3);
+  [[gnu::always_inline]] static inline void fetch(Number const* from, int count = block) {
+    constexpr int ahead = 768;
+    for (int i = 0; i < count; i += 16) __builtin_prefetch(from + ahead + i, 0, 3);
   }
 
   /// The lowest score of each column of the blocks so far: entry e is in column e mod Width.

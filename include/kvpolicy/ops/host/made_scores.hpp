@@ -18,9 +18,9 @@ concept reads_row = requires(Function const& f, lane one) {
   { f.row(one) } -> std::same_as<float const*>;
 };
 
-/// A function of entries that has a shorter form for one lane: `in_lane(lane, count)` returns it.
+/// A function of entries that has a shorter form for one lane: `in_lane(lane_entries)` returns it.
 template <class Function>
-concept has_lane_form = requires(Function const& f, lane one) { f.in_lane(one, 0); };
+concept has_lane_form = requires(Function const& f, lane_entries const& of) { f.in_lane(of); };
 
 /// A lane form with a shorter one, whose values compare as its values do unless they are NaN: `compared()` returns it.
 template <class Form>
@@ -70,9 +70,13 @@ template <int Width, class Function>
   int const blocks_end = e;
   for (; e + Width <= count; e += Width) {
     from.ordinal = first.ordinal + e;
+    search::fetch(position + e, 16);
+    if constexpr (reads_numbers<Function>) search::fetch(f.numbers() + from.ordinal, 16);
     make_scores(f, from, Width, position + e, made);
     columns.template note<1>(made, e);
   }
+  search::fetch(position + e, 16);
+  if constexpr (reads_numbers<Function>) search::fetch(f.numbers() + first.ordinal + e, 16);
   found = search::found_in(columns);
   int here = -1;
   if (e > 0) {
@@ -154,32 +158,35 @@ struct made_scores {
   static constexpr bool has_row = reads_row<Function>;
   static constexpr int at_once = has_row ? std::numeric_limits<int>::max() : scores_at_once;
 
-  [[nodiscard]] float const* of(int, entry const& first, int count, int const* position, float* buffer) const {
+  /// The scores of `count` entries of a lane, from `begin` on. The buffer has room for them.
+  [[nodiscard]] float const* of(int, lane_entries const& all, int begin, int count, float* buffer) const {
     if constexpr (reads_row<Function>) {
-      return f.row(first.lane) + first.ordinal;
+      return f.row(all.lane) + begin;
     } else if constexpr (has_lane_form<Function>) {
-      make(f.in_lane(first.lane, first.count), first, count, position, buffer);
+      make(f.in_lane(all), first_of(all, begin), count, all.position + begin, buffer);
       return buffer;
     } else {
-      make(f, first, count, position, buffer);
+      make(f, first_of(all, begin), count, all.position + begin, buffer);
       return buffer;
     }
   }
 
-  /// The index of the lowest of `count` scores of entries in a range, or -1 if several may be the lowest, or one NaN.
-  /// If the function does not read a row, the range is that of all positions.
-  [[nodiscard]] int lowest(entry const& first, int count, int const* position,
-                           position_range among = all_positions) const {
+  /// The index of the lowest of the scores of these entries whose positions are in a range, or -1 if several may be
+  /// the lowest, or one NaN. If the function does not read a row, the range is that of all positions.
+  [[nodiscard]] int lowest(lane_entries const& all, int begin, int count, position_range among) const {
+    int const* const position = all.position + begin;
     if constexpr (reads_row<Function>) {
-      return lowest_by(row_in_range{f.row(first.lane), among}, first, count, position);
+      return lowest_by(row_in_range{f.row(all.lane), among}, first_of(all, begin), count, position);
     } else if constexpr (has_lane_form<Function>) {
-      return lowest_by(f.in_lane(first.lane, first.count), first, count, position);
+      return lowest_by(f.in_lane(all), first_of(all, begin), count, position);
     } else {
-      return lowest_by(f, first, count, position);
+      return lowest_by(f, first_of(all, begin), count, position);
     }
   }
 
  private:
+  static entry first_of(lane_entries const& all, int begin) { return {all.lane, begin, all.count, 0, 0}; }
+
   template <class Form>
   int lowest_by(Form const& form, entry const& first, int count, int const* position) const {
     if constexpr (has_compared_form<Form>) return lowest_by(form.compared(), first, count, position);
