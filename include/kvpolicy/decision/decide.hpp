@@ -165,12 +165,12 @@ template <entry_decision Policy>
   if (by_threshold || !alone) return true;
   auto const limit = detail::in_entries(policy.budget, in.shape, entry_bytes(in));
   auto const when = detail::trigger_of(policy);
-  lane one = in.lanes.at(0);
-  for (int i = 0; i < in.lanes.size(); ++i, one = in.lanes.after(one)) {
+  bool any = false;
+  detail::for_each_lane(in.lanes, [&](int, lane one) {
     int const count = in.lanes.committed(one);
-    if (when(count, std::max(limit(one, count), 0))) return true;
-  }
-  return false;
+    any = any || when(count, std::max(limit(one, count), 0));
+  });
+  return any;
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -123,7 +123,7 @@ struct implementation<ops::add_probabilities_t, host> {
     std::byte const *rows[detail::rows_at_a_time], *ahead[detail::rows_at_a_time];
     for (int k = 0; k < now.group; ++k) {
       rows[k] = now.row(from, k);
-      ahead[k] = next.row(from, k);
+      ahead[k] = next.rows > 0 ? next.row(from, k) : rows[k];
     }
     add_sum(rows, ahead, now.group, now.count, how == reduction::mean ? static_cast<float>(now.group) : 1.0f,
             now.sums(mass));

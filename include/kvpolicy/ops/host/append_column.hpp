@@ -19,7 +19,11 @@ struct implementation<ops::append_column_t, host> {
   static void run(host_executor& exec, lanes const& batch, entry_numbers const& new_numbers,
                   by_lane<float> const& column) {
     int const most = refuse_missing_entries(batch, new_numbers);
-    if (most <= 1 && new_numbers.position.data == nullptr) return append_one_each(batch, new_numbers, column);
+    if (most == 0) return;
+    if (most == 1 && new_numbers.position.data == nullptr) {
+      return exec.for_each_range(
+          batch.size(), 8, [&](int begin, int end, int) { append_one_each(batch, new_numbers, column, begin, end); });
+    }
     // Heads whose numbers are neighbours are done together: their cache lines are shared.
     bool const neighbours = new_numbers.head == bytes_of(new_numbers.element) && new_numbers.position.data == nullptr;
     int const together = neighbours ? batch.heads : 1;
@@ -64,11 +68,11 @@ struct implementation<ops::append_column_t, host> {
     });
   }
 
-  /// Appends the number of each lane that has one, as in a step of a decode loop. All that it calls is short, and is
-  /// inlined.
+  /// Appends the number of each of the lanes [begin, end) that has one, as in a step of a decode loop. All that it
+  /// calls is short, and is inlined.
   [[gnu::flatten]] static void append_one_each(lanes const& batch, entry_numbers const& from,
-                                               by_lane<float> const& column) {
-    detail::for_each_heads(batch, 0, batch.size(), batch.heads, [&](int, lane first, int heads) {
+                                               by_lane<float> const& column, int begin, int end) {
+    detail::for_each_heads(batch, begin, end, batch.heads, [&](int, lane first, int heads) {
       detail::head_rows<float> const rows(column, first);
       detail::head_rows<int> const counts(batch.count, first);
       int const drafts = batch.in_flight != nullptr ? *batch.drafts(first.sequence) : 0;
