@@ -51,6 +51,21 @@ struct lowest_search {
         least = next < least ? next : least;
         sum += next;
       }
+      note_one(least, sum, e);
+    }
+
+    /// The last vector of scores, from entry e on. The first `before` of them were noted before.
+    [[gnu::always_inline]] inline void note_last(float const* scores, int e, int before) {
+      ints index;
+      for (int i = 0; i < Width; ++i) index[i] = i;
+      floats next;
+      get_once(next, scores);
+      next = index >= before ? next : floats{} + none;
+      note_one(next, next, e);
+    }
+
+   private:
+    [[gnu::always_inline]] inline void note_one(floats const& least, floats const& sum, int e) {
       ints const less = least < low;
       ints const same = least == low;
       ties = (ties | same) & ~less;

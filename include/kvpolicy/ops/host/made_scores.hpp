@@ -75,12 +75,19 @@ template <int Width, class Function>
     make_scores(f, from, Width, position + e, made);
     columns.template note<1>(made, e);
   }
-  search::fetch(position + e, 16);
-  if constexpr (reads_numbers<Function>) search::fetch(f.numbers() + first.ordinal + e, 16);
+  if (0 < e && e < count) {  // the last vector begins among entries that were noted
+    int const last = count - Width;
+    from.ordinal = first.ordinal + last;
+    search::fetch(position + e, 16);
+    if constexpr (reads_numbers<Function>) search::fetch(f.numbers() + first.ordinal + e, 16);
+    make_scores(f, from, Width, position + last, made);
+    columns.note_last(made, last, e - last);
+    e = count;
+  }
   found = search::found_in(columns);
   int here = -1;
   if (e > 0) {
-    int const of_block = found.block < blocks_end ? search::block : Width;
+    int const of_block = found.block + search::block <= blocks_end ? search::block : Width;
     from.ordinal = first.ordinal + found.block;
     make_scores(f, from, of_block, position + found.block, made);
     here = search::entry_in_block(found, made, of_block);
