@@ -1,6 +1,7 @@
 // Scores that are made while a lane is searched for the lowest one.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/ops/host/argmin_kernels.hpp>
 #include <kvpolicy/ops/host/lowest_avx2.hpp>
@@ -87,7 +88,8 @@ template <int Width, class Function>
   found = search::found_in(columns);
   int here = -1;
   if (e > 0) {
-    int const of_block = found.block + search::block <= blocks_end ? search::block : Width;
+    int const of_block =
+        found.block + search::block <= blocks_end ? search::block : std::min(Width, count - found.block);
     from.ordinal = first.ordinal + found.block;
     make_scores(f, from, of_block, position + found.block, made);
     here = search::entry_in_block(found, made, of_block);
