@@ -78,7 +78,7 @@ inline bool plain_counts_fit(lanes const& batch, int sequence) {
   if (!side_by_side || batch.in_flight != nullptr) return false;
   int const* const count = batch.count.row(lane{sequence, batch.layer_begin, 0});
   int const lanes_here = batch.layers() * batch.heads;
-  unsigned signs = 0;  // of counts, and of what is left of the bound
+  unsigned signs = 0;  // the sign bit is set if any count is negative or above the bound
   for (int i = 0; i < lanes_here; ++i) {
     auto const one = static_cast<unsigned>(count[i]);
     signs |= one | (static_cast<unsigned>(batch.bound) - one);

@@ -69,8 +69,9 @@ struct lane_entries {
   [[nodiscard]] KVPOLICY_HD constexpr int first_at(int limit) const {
     if (!order.is_ring()) return first_of_any(limit);
     int begin = 0;
-    int end = limit < 0 ? 0 : limit < count ? limit : count;                 // positions differ, and none is negative
-    if (end > 0 && position[order.ordinal_of(end - 1)] < limit) return end;  // often, as no sink has gone
+    int end = limit < 0 ? 0 : limit < count ? limit : count;  // positions differ, and none is negative
+    // Where none of the first positions was dropped, one read tells.
+    if (end > 0 && position[order.ordinal_of(end - 1)] < limit) return end;
     while (begin < end) {
       int const middle = begin + (end - begin) / 2;
       bool const below = position[order.ordinal_of(middle)] < limit;
@@ -82,7 +83,8 @@ struct lane_entries {
  private:
   /// The same in a lane without an order. Only its first entries ascend, and are older than the others.
   [[nodiscard]] KVPOLICY_HD constexpr int first_of_any(int limit) const {
-    if (limit > 0 && limit <= order.begin && position[limit - 1] < limit) return limit;  // positions differ
+    // The same read tells here, because positions differ.
+    if (limit > 0 && limit <= order.begin && position[limit - 1] < limit) return limit;
     int below = 0;
     while (below < order.begin && position[below] < limit) ++below;
     if (below < order.begin || below >= limit) return below;

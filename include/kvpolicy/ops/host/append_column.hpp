@@ -48,17 +48,18 @@ struct implementation<ops::append_column_t, host> {
   [[gnu::flatten]] static int refuse_missing_entries(lanes const& batch, entry_numbers const& new_numbers) {
     int most = 0;
     bool has = true;
-    detail::for_each_lane(batch, 0, batch.size(), [&](int, lane one) {
+    detail::for_each_lane(batch, [&](int, lane one) {
       int const count = new_numbers.count(one);
       has = has && count >= 0 && new_numbers.counted(one, count) <= batch.committed(one);
       most = std::max(most, count);
     });
-    if (!has) name_missing_entries(batch, new_numbers);
+    if (!has) throw_missing_entries(batch, new_numbers);
     return most;
   }
 
-  [[gnu::noinline, gnu::cold]] static void name_missing_entries(lanes const& batch, entry_numbers const& new_numbers) {
-    detail::for_each_lane(batch, 0, batch.size(), [&](int i, lane one) {
+  /// Throws the error of the first lane that has fewer entries than there are numbers.
+  [[gnu::noinline, gnu::cold]] static void throw_missing_entries(lanes const& batch, entry_numbers const& new_numbers) {
+    detail::for_each_lane(batch, [&](int i, lane one) {
       int const count = new_numbers.count(one);
       expects(count >= 0, "observe", "entries", count, "a count cannot be negative");
       int const counted = new_numbers.counted(one, count);

@@ -28,7 +28,7 @@ struct lowest_search {
   struct lowest_columns {
     floats low;
     floats sums;  ///< NaN if a score is; if infinities of both signs are among them, too
-    ints at;      ///< the last block whose lowest score is `low`
+    ints at;      ///< the first entry of the last block, or vector, whose lowest score is `low`
     ints ties;    ///< not 0 if another block has it, too
 
     /// Begins without any score. nvcc crashes on initializers of such members.
@@ -78,8 +78,8 @@ struct lowest_search {
   /// What is known of the lowest score. If `many`, several entries may have it.
   struct lowest_found {
     float score = none;
-    int block = 0;   ///< the first entry of a block that has it
-    int column = 0;  ///< the column of that block that has it
+    int block = 0;   ///< its entry, less `column`: the first entry of a block that has it, or one of a single vector
+    int column = 0;  ///< the column that has it
     bool many = false;
     bool maybe_nan = false;
   };

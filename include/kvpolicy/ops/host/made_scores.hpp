@@ -71,16 +71,16 @@ template <int Width, class Function>
   int const blocks_end = e;
   for (; e + Width <= count; e += Width) {
     from.ordinal = first.ordinal + e;
-    search::fetch(position + e, 16);
-    if constexpr (reads_numbers<Function>) search::fetch(f.numbers() + from.ordinal, 16);
+    search::fetch(position + e, Width);
+    if constexpr (reads_numbers<Function>) search::fetch(f.numbers() + from.ordinal, Width);
     make_scores(f, from, Width, position + e, made);
     columns.template note<1>(made, e);
   }
   if (0 < e && e < count) {  // the last vector begins among entries that were noted
     int const last = count - Width;
     from.ordinal = first.ordinal + last;
-    search::fetch(position + e, 16);
-    if constexpr (reads_numbers<Function>) search::fetch(f.numbers() + first.ordinal + e, 16);
+    search::fetch(position + e, Width);
+    if constexpr (reads_numbers<Function>) search::fetch(f.numbers() + first.ordinal + e, Width);
     make_scores(f, from, Width, position + last, made);
     columns.note_last(made, last, e - last);
     e = count;

@@ -18,10 +18,9 @@ struct implementation<ops::map_t, host> {
       int const count = scores.lanes.committed(this_lane);
       int const* const position = scores.lanes.position.row(this_lane);
       float* const row = scores.row(segment);
-      lane_entries const of{
-          .lane = this_lane, .count = count, .position = position, .order = scores.lanes.order_of(this_lane)};
-      if constexpr (requires { f.in_lane(of); }) {
-        auto const form = f.in_lane(of);
+      if constexpr (requires(lane_entries const& of) { f.in_lane(of); }) {
+        auto const form = f.in_lane(lane_entries{
+            .lane = this_lane, .count = count, .position = position, .order = scores.lanes.order_of(this_lane)});
         for (int e = 0; e < count; ++e) row[e] = form(row[e], entry{this_lane, e, count, position[e], 0});
       } else {
         for (int e = 0; e < count; ++e) row[e] = f(row[e], entry{this_lane, e, count, position[e], 0});
