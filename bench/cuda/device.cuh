@@ -139,11 +139,12 @@ class executor : public kv::cuda_executor {
     ++launches_;
     cuda_executor::launch(shape, kernel);
   }
-  /// Kernels that `work` launches.
+  /// Kernels that `work` launches. Waits for them, because the host's next calls may write what they read.
   template <class Work>
   [[nodiscard]] int launches_of(Work const& work) {
     int const before = launches_;
     work();
+    synchronize();
     return launches_ - before;
   }
 

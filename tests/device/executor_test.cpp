@@ -6,6 +6,7 @@
 
 #include "support/device.hpp"
 #include "support/error_of.hpp"
+#include "support/mock_batch.hpp"
 #include "support/mock_cache.hpp"
 
 namespace {
@@ -52,6 +53,30 @@ TEST_SUITE("device/executor") {
     CHECK(refused(&exec).empty());
     exec.unseen = view.k.base;
     CHECK(error_of([&] { static_cast<void>(kv::make_state(exec, policy, view)); }) == "make_state: k" + rule);
+  }
+
+  TEST_CASE("statistics that kernels do not reach are refused, and nothing has changed") {
+    mock_cache cache(mock_options{});
+    fill(cache, false);
+    kv::cache view = cache.view();
+    view.logits = {};
+    blind_executor exec;
+    auto const policy = kv::policies::knorm({.budget = 3});
+    auto state = kv::make_state(exec, policy, view);
+    auto plan = kv::make_plan(exec, policy, view);
+    kv::decide(exec, policy, kv::signals{view.lanes, kv::keys_of(view)}, state, plan);
+    kv::apply_stats stats{};
+    exec.unseen = &stats;
+    int const before = *view.lanes.count.data;
+    CHECK(error_of([&] { kv::apply(exec, kv::compact{}, plan, view, state, &stats); }) ==
+          "apply: stats = memory of the host, but the executor's kernels read it: memory of the device, or memory that "
+          "both share");
+    CHECK(*view.lanes.count.data == before);
+    exec.unseen = nullptr;
+    kv::apply(exec, kv::compact{}, plan, view, state, &stats);
+    exec.check();
+    CHECK(stats.logical_kept > 0);
+    CHECK(*view.lanes.count.data == 3);
   }
 
   TEST_CASE("of one launch the lowest fault is told, of two the first; a check clears it") {

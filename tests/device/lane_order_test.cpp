@@ -177,7 +177,7 @@ void decides_alike(Policy const& policy, slot_options const& how) {
         of.wait();
       });
     }
-    kv::apply_stats stats[2];
+    std::vector<kv::apply_stats> stats(2);  // kernels write one, and cannot reach the stack
     masses const mass(host.cache);
     both([&](auto& of) { of.decide(kv::signals{of.view.lanes, kv::keys_of(of.view), mass.given}); });
     RC_ASSERT(*host.plan.keep().report == *device.plan.keep().report);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <kvpolicy/kvpolicy.hpp>
 #include <limits>
 #include <memory>
@@ -166,7 +167,13 @@ class side {
     append(decision_, keep.seen, segments * 4);
     append(decision_, keep.report, sizeof(kv::report));
     kv::score_view const scores = plans_.decided.scores(keep.lanes);
-    for (int i = 0; i < segments; ++i) append(decision_, scores.row(i), keep.seen[i] * 4);
+    for (int i = 0; i < segments; ++i) {
+      for (int e = 0; e < keep.seen[i]; ++e) {
+        float const score = scores.row(i)[e];
+        float const one = std::isnan(score) ? std::numeric_limits<float>::quiet_NaN() : score;  // a GPU has one NaN
+        append(decision_, &one, sizeof one);
+      }
+    }
   }
 
   void tell(kv::lanes const& batch, kv::state<Executor>& to, std::vector<int> const& tokens) {

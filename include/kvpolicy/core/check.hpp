@@ -200,27 +200,29 @@ inline void check_whole(char const* call, lanes const& batch, shape const& model
 
 #endif
 
-/// Refuses a cache in memory that the executor's kernels cannot access. An executor that can check this has the member
+/// Refuses memory that the executor's kernels cannot access. An executor that can check this has the member
 /// `reaches(pointer)`.
 template <class Executor>
-void check_reach(char const* call, Executor& exec, cache const& in) {
-  if constexpr (requires(void const* at) { static_cast<bool>(exec.reaches(at)); }) {
-    auto const reached = [&](char const* name, void const* at) {
-      expects(at == nullptr || exec.reaches(at), call, name, "memory of the host",
-              "the executor's kernels read it: memory of the device, or memory that both share");
-    };
-    reached("k", in.k.base);
-    reached("v", in.v.base);
-    reached("k.scales", in.k.scales.data);
-    reached("v.scales", in.v.scales.data);
-    reached("where.table", in.where.table.data);
-    reached("lanes.count", in.lanes.count.data);
-    reached("lanes.position", in.lanes.position.data);
-    reached("lanes.in_flight", in.lanes.in_flight);
-    reached("logits.sinks", in.logits.sinks.data);
-  } else {
-    static_cast<void>(call), static_cast<void>(exec), static_cast<void>(in);
+void check_reach([[maybe_unused]] char const* call, [[maybe_unused]] Executor& exec, [[maybe_unused]] char const* name,
+                 [[maybe_unused]] void const* at) {
+  if constexpr (requires { static_cast<bool>(exec.reaches(at)); }) {
+    expects(at == nullptr || exec.reaches(at), call, name, "memory of the host",
+            "the executor's kernels read it: memory of the device, or memory that both share");
   }
+}
+
+/// As above, for the memory of a cache.
+template <class Executor>
+void check_reach(char const* call, Executor& exec, cache const& in) {
+  check_reach(call, exec, "k", in.k.base);
+  check_reach(call, exec, "v", in.v.base);
+  check_reach(call, exec, "k.scales", in.k.scales.data);
+  check_reach(call, exec, "v.scales", in.v.scales.data);
+  check_reach(call, exec, "where.table", in.where.table.data);
+  check_reach(call, exec, "lanes.count", in.lanes.count.data);
+  check_reach(call, exec, "lanes.position", in.lanes.position.data);
+  check_reach(call, exec, "lanes.in_flight", in.lanes.in_flight);
+  check_reach(call, exec, "logits.sinks", in.logits.sinks.data);
 }
 
 }  // namespace detail

@@ -99,7 +99,12 @@ struct lanes {
 
   /// The i-th lane. Lanes are ordered by sequence, then layer, then head.
   [[nodiscard]] KVPOLICY_HD constexpr lane at(int i) const {
-    return {sequence_begin + i / (layers() * heads), layer_begin + i / heads % layers(), i % heads};
+    auto const of_layer = static_cast<unsigned>(heads);
+    auto const of_sequence = static_cast<unsigned>(layers());
+    unsigned const row = static_cast<unsigned>(i) / of_layer;  // two unsigned divisions, which a device has to compute
+    unsigned const sequence = row / of_sequence;
+    return {sequence_begin + static_cast<int>(sequence), layer_begin + static_cast<int>(row - sequence * of_sequence),
+            static_cast<int>(static_cast<unsigned>(i) - row * of_layer)};
   }
 
   /// The lane that follows another one in that order.

@@ -93,14 +93,15 @@ concept applier = std::copy_constructible<A> && detail::applier_hooks<A>::sound;
 ///   and attended.
 /// - cost: see the applier. It allocates only scratch, and only if `make_plan` was not given this applier.
 /// - throws: `invalid_argument` if the plan holds no decision, if the counts have changed since, if it was decided
-///   about another cache, if lanes that decide for themselves share a table that would be edited, or if the applier
-///   refuses. Then nothing was changed.
+///   about another cache, if lanes that decide for themselves share a table that would be edited, if kernels cannot
+///   reach `stats`, or if the applier refuses. Then nothing was changed.
 template <executor Executor, applier Applier>
 void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache& in, state<Executor>& state,
            apply_stats* stats = nullptr) {
   using backend = typename Executor::backend;
   if constexpr (detail::fits<detail::applying_hooks<Applier, Executor>>()) {
     detail::check_decided(decided, in, state, detail::takes_dropped<Applier>);
+    detail::check_reach("apply", exec, "stats", stats);
     // On the host it comes before the applier's own refusals. A device's verb that does it, too, saves a launch.
     if constexpr (detail::reads_on_host<backend> || !detail::refuses_stale(detail::verbs_of<Applier>())) {
       ops::refuse_stale(exec, detail::decided_part(in, decided.keep()).lanes, decided.keep());

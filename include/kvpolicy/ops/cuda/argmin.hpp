@@ -82,15 +82,8 @@ struct argmin_kernel {
     lane_entries const of{keys.about.lane, count, keys.about.budget, keys.position, keys.order};
     competing_entries const there = competing_entries_of(block, of, {keys.begin, keys.end}, storage);
     lowest_entry mine;
-    for (int e = there.begin + block.thread(); e < there.end; e += block.threads()) {
-      if (!there.have(keys.position[e])) continue;
-      std::uint32_t const key = key_of(keys, e);
-      if (key == forced_key) continue;
-      mine.nan += !ByPosition && key == nan_key ? 1 : 0;
-      auto const age = 0xFFFFFFFFu - static_cast<std::uint32_t>(keys.order.ascends() ? e : keys.position[e]);
-      std::uint64_t const now = std::uint64_t{key} << 32 | age;
-      mine.ordinal = now < mine.key ? e : mine.ordinal;
-      mine.key = min_op{}(mine.key, now);
+    for (int e = there.begin + block.thread(); e < there.end; e += at_once * block.threads()) {
+      take(block, keys, there, e, mine);
     }
     block.sync();
     mine = block.reduce(storage, mine, lower_of{});
@@ -98,14 +91,31 @@ struct argmin_kernel {
     return packed_result::of(mine.ordinal + 1, mine.nan, true, unobserved);
   }
 
-  [[nodiscard]] KVPOLICY_HD static std::uint32_t key_of(segment_keys<Rule> const& keys, int e) {
-    if constexpr (ByPosition) {
-      bool const forced = !knows_run<Rule> && keys.is_forced(e);
-      return forced ? forced_key : static_cast<std::uint32_t>(keys.position[e]);
-    } else if constexpr (knows_run<Rule>) {
-      return radix_key(keys.score[e]);  // every competitor is a candidate
-    } else {
-      return keys.at(e);
+  static constexpr int at_once = 4;
+
+  /// Takes entry `first` and those a block of threads apart, up to the last competitor. They are loaded together: in
+  /// place of an entry after the last, the last is. In lanes in order no position is read, unless it is the key.
+  template <class Block>
+  KVPOLICY_HD static void take(Block& block, segment_keys<Rule> const& keys, competing_entries const& there, int first,
+                               lowest_entry& to) {
+    bool const ascends = keys.order.ascends();
+    float score[at_once] = {};
+    int position[at_once];
+    for (int i = 0; i < at_once; ++i) {
+      int const e = min_op{}(first + i * block.threads(), there.end - 1);
+      position[i] = e;
+      if (!ByPosition) score[i] = keys.score[e];
+      if (ByPosition || !ascends) position[i] = keys.position[e];
+    }
+    for (int i = 0; i < at_once; ++i) {
+      int const e = first + i * block.threads();
+      if (e >= there.end || (!ascends && !there.have(position[i])) || (!knows_run<Rule> && keys.is_forced(e))) continue;
+      std::uint32_t const key = ByPosition ? static_cast<std::uint32_t>(position[i]) : radix_key(score[i]);
+      to.nan += !ByPosition && key == nan_key ? 1 : 0;
+      auto const age = 0xFFFFFFFFu - static_cast<std::uint32_t>(ascends ? e : position[i]);
+      std::uint64_t const now = std::uint64_t{key} << 32 | age;
+      to.ordinal = now < to.key ? e : to.ordinal;
+      to.key = min_op{}(to.key, now);
     }
   }
 };

@@ -51,10 +51,12 @@ struct fragment_logits {
 /// The 32 entries of a lane that a warp works on.
 template <int Spans>
 struct warp_entries {
-  eight_numbers key[Spans][4];  ///< dims 8t to 8t + 7 of each 32, of the entries 8j + g; zeros after the last entry
-  int position;                 ///< of entry `lane`
-  unsigned parts;               ///< a bit for each entry that takes part
-  bool all_seen;                ///< every row sees all 32 entries
+  eight_numbers key[static_cast<std::size_t>(Spans)]
+                   [4];    ///< dims 8t to 8t + 7 of each 32, of the entries 8j + g; zeros after the last dim
+  int position;            ///< of entry `lane`
+  unsigned parts;          ///< a bit for each entry that takes part
+  bool all_seen;           ///< every row sees all 32 entries
+  std::byte const* ahead;  ///< the row of entry `lane` of the 32 that the warp takes next; null: not looked up
 
   /// A bit for each of the thread's eight entries that a row at this position sees. Collective of the warp.
   template <class Block>
@@ -131,13 +133,15 @@ class fragment_product {
   }
 
   /// Loads the keys of entries [begin, begin + 32) of a lane, up to `end`. `first` is the lowest position of a row.
+  /// The warp's next entries begin `step` behind; where their rows are is in `to`. In place of an entry after the last,
+  /// the last is loaded, which takes no part twice: loads under a condition would wait for one another.
   template <class Block>
   KVPOLICY_HD void take_entries(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
-                                int begin, int end, int first, warp_entries<Spans>& to) const {
-    int const e = begin + lane_id(block);
-    bool const there = e < end;
-    std::byte const* const row = there ? task.from.row(this_lane, e) : nullptr;
-    to.position = there && !task.sees_all() ? task.scores.lanes.position.row(this_lane)[e] : 0;
+                                int begin, int end, int step, int first, warp_entries<Spans>& to) const {
+    bool const there = begin + lane_id(block) < end;
+    int const e = there ? begin + lane_id(block) : end - 1;
+    std::byte const* const row = to.ahead != nullptr ? to.ahead : task.from.row(this_lane, e);
+    to.position = task.sees_all() ? 0 : task.scores.lanes.position.row(this_lane)[e];
     bool part = there && to.position < used.domain;
     if (part && task.candidates()) part = task.scores.rows.row(this_lane)[e] != same_bits<float>(0xFF800000u);
     to.parts = block.ballot(part);
@@ -146,9 +150,16 @@ class fragment_product {
     for (int j = 0; j < 4; ++j) {
       std::byte const* const from = block.shuffle(row, lane_id(block) / 4 + 8 * j);
       for (int s = 0; s < Spans; ++s) {
-        bool const has = from != nullptr && 8 * (4 * s + t) < product.keys.dims;
-        to.key[s][j] = has ? *reinterpret_cast<eight_numbers const*>(from + 16 * (4 * s + t)) : eight_numbers{};
+        bool const has = 8 * (4 * s + t) < product.keys.dims;
+        to.key[s][j] = *reinterpret_cast<eight_numbers const*>(from + (has ? 16 * (4 * s + t) : 0));
       }
+    }
+    int const later = begin + step + lane_id(block);
+    to.ahead = later < end ? task.from.row(this_lane, later) : nullptr;
+    for (int d = 0; later < end && d < product.keys.dims; d += 64) prefetch(to.ahead + 2 * d);
+    for (int s = 0; s < Spans; ++s) {
+      if (8 * (4 * s + t) < product.keys.dims) continue;
+      for (int j = 0; j < 4; ++j) to.key[s][j] = eight_numbers{};
     }
   }
 
@@ -214,16 +225,19 @@ class fragment_product {
     for (int k = block.thread(); k < count / 2 * chunks; k += block.threads()) {
       int const c = k % chunks;
       int const i = k / (8 * chunks) * 16 + k / chunks % 8;
-      eight_numbers const lower = chunk_of(to.row[i], c);
-      eight_numbers const upper = chunk_of(to.row[i + 8], c);
+      eight_numbers const lower = chunk_of(to.row, i, c);
+      eight_numbers const upper = chunk_of(to.row, i + 8, c);
       fragment_16x16* const at = to.packed + place(i, c);
       at[0] = {{lower.of[0], upper.of[0], lower.of[1], upper.of[1]}};
       at[32] = {{lower.of[2], upper.of[2], lower.of[3], upper.of[3]}};
     }
   }
-  [[nodiscard]] KVPOLICY_HD eight_numbers chunk_of(std::byte const* row, int c) const {
-    bool const has = row != nullptr && 8 * c < product.keys.dims;
-    return has ? *reinterpret_cast<eight_numbers const*>(row + 16 * c) : eight_numbers{};
+  /// Dims [8c, 8c + 8) of the i-th row. A load in any case, since loads under a condition would wait for one another.
+  [[nodiscard]] KVPOLICY_HD eight_numbers chunk_of(std::byte const* const* rows, int i, int c) const {
+    bool const has = rows[i] != nullptr && 8 * c < product.keys.dims;
+    auto numbers = *reinterpret_cast<eight_numbers const*>(has ? rows[i] + 16 * c : rows[0]);
+    for (std::uint32_t& each : numbers.of) each = has ? each : 0;
+    return numbers;
   }
 
   /// Converts each row by one warp.

@@ -104,14 +104,14 @@ struct mass_kernels {
   using sums = sums_kernel<Product>;
   using finalize = finalize_body;
   using masses = mass_kernel<Product>;
-  static constexpr int blocks_of_a_processor = 4;  ///< pieces are halved while there are fewer blocks
+  static constexpr bool packs = false;
 };
 template <codec Element, int Spans>
 struct mass_kernels<fragment_product<Element, Spans>> {
   using sums = fragment_sums_kernel<fragment_product<Element, Spans>>;
   using finalize = finalize_fragments;
   using masses = fragment_mass_kernel<fragment_product<Element, Spans>>;
-  static constexpr int blocks_of_a_processor = 2;  // each packs all rows first
+  static constexpr bool packs = true;  ///< each block packs all rows first
 };
 
 /// The launches of one call with one kind of product.
@@ -170,10 +170,22 @@ class mass_launches {
   /// The entries of a block: fewer where longer pieces would leave multiprocessors idle.
   [[nodiscard]] int entries_of_piece() const {
     int tiles = (exec_.config().entries_of_a_block + tile_entries - 1) / tile_entries;
+    if constexpr (mass_kernels<Product>::packs) return entries_of_waves(2 * tiles);
     auto const blocks = [&] { return scores_.segments() * (scores_.lanes.bound / (tiles * tile_entries) + 1); };
-    int const wanted = mass_kernels<Product>::blocks_of_a_processor * exec_.config().processors;
-    while (tiles > 1 && blocks() < wanted) tiles /= 2;
+    while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
     return tiles * tile_entries;
+  }
+  /// The same where blocks run as many at once as the multiprocessors take, with at most `most` tiles each: as many
+  /// as fill them once, or a whole number of times.
+  [[nodiscard]] int entries_of_waves(int most) const {
+    using kernel = typename mass_kernels<Product>::masses;
+    std::int64_t const at_once = std::int64_t{kernel::least_blocks} * exec_.config().processors;
+    std::int64_t const tiles = (scores_.lanes.bound + tile_entries - 1) / tile_entries;
+    std::int64_t const all = tiles * scores_.segments();
+    std::int64_t const waves = (all + at_once * most - 1) / (at_once * most);
+    std::int64_t const pieces = at_once * waves / (scores_.segments() > 0 ? scores_.segments() : 1);
+    std::int64_t const each = pieces > 0 ? (tiles + pieces - 1) / pieces : tiles;
+    return static_cast<int>((each > 0 ? each : 1) * tile_entries);
   }
 
   Executor& exec_;

@@ -183,13 +183,17 @@ class mma_product {
                             int blocks, int m, fragment_of_floats (&sum)[2][tile_rows / 8]) const {
     int const t = lane_id(block) % 4;
     std::byte const* from[4];
-    for (int i = 0; i < 4; ++i) from[i] = temp_storage.key[m + 8 * i + lane_id(block) / 4];
+    for (int i = 0; i < 4; ++i) {
+      std::byte const* const row = temp_storage.key[m + 8 * i + lane_id(block) / 4];
+      from[i] = row != nullptr ? row : temp_storage.key[0];  // loads under a condition would wait for one another
+    }
     for (int s = 0; s < spans(); ++s) {
-      eight_numbers key[4] = {};
+      eight_numbers key[4];
+      bool const has = 8 * (4 * s + t) < keys.dims;
       for (int i = 0; i < 4; ++i) {
-        bool const there = from[i] != nullptr && 8 * (4 * s + t) < keys.dims;
-        if (there) key[i] = *reinterpret_cast<eight_numbers const*>(from[i] + 16 * (4 * s + t));
+        key[i] = *reinterpret_cast<eight_numbers const*>(from[i] + (has ? 16 * (4 * s + t) : 0));
       }
+      for (int i = 0; i < 4 && !has; ++i) key[i] = {};
       block.sync_warp();  // mma needs the whole warp
 #if defined(__CUDA_ARCH__)
 #pragma unroll

@@ -107,7 +107,8 @@ struct launch_config {
   friend bool operator==(launch_config const&, launch_config const&) = default;
 };
 
-/// The launch numbers for a compute capability, which is 10 * major + minor. None of them has been measured yet.
+/// The launch numbers for a compute capability, which is 10 * major + minor. On an H100 these were measured, and no
+/// others.
 [[nodiscard]] constexpr launch_config launch_config_for(int capability, int processors) {
   launch_config made;
   made.processors = processors;

@@ -8,47 +8,11 @@
 #include <kvpolicy/core/state.hpp>
 #include <kvpolicy/ops/cuda/columns.hpp>
 #include <kvpolicy/ops/cuda/move_lists.hpp>
+#include <kvpolicy/ops/cuda/move_tiles.hpp>
 #include <kvpolicy/ops/cuda/rows.hpp>
 #include <span>
 
 namespace KVPOLICY_NAMESPACE::detail {
-
-/// So many bytes, aligned to their number, which are loaded and stored at once. Their type does not matter.
-template <int Bytes>
-struct [[gnu::may_alias]] alignas(Bytes) byte_vector {
-  std::uint32_t part[static_cast<std::size_t>(Bytes) / 4];
-};
-template <>
-struct [[gnu::may_alias]] alignas(2) byte_vector<2> {
-  std::uint16_t part;
-};
-template <>
-struct [[gnu::may_alias]] alignas(1) byte_vector<1> {
-  std::uint8_t part;
-};
-
-/// Data of which each entry has one row: K, V, its position or a recorded column. A row is `columns` pieces of `width`
-/// bytes, `step` bytes apart.
-struct moved_rows {
-  plane rows{};
-  bool by_ordinal = false;     ///< rows are in the order of entries, not where the cache's locator places them
-  int const* slots = nullptr;  ///< of rows by ordinal: the row of each sequence; null: sequence s has row s
-  int width = 1;
-  int columns = 0;
-  std::int64_t step = 1;
-  int slices = 1;            ///< blocks that divide a row's columns among them
-  bool across_rows = false;  ///< transposed: neighbours in memory are entries, not columns
-
-  /// True if this lane moves the row: of lanes that share one, the first does.
-  [[nodiscard]] KVPOLICY_HD bool led_by(lanes const& batch, lane one) const {
-    return !by_ordinal || leads_row(by_lane<std::byte>{rows.base, rows.unit, rows.layer, rows.head}, batch, one);
-  }
-  [[nodiscard]] KVPOLICY_HD std::byte* row(locator const& where, lane one, int ordinal) const {
-    place const at = by_ordinal ? place{slot_of(slots, one.sequence), ordinal} : where.at(one, ordinal);
-    return rows.row(one.layer, at, one.head);
-  }
-};
-using few_moved = a_few<moved_rows>;
 
 /// Throws if rows cannot be moved. Contiguous rows can have any alignment; elements that are apart are moved one by
 /// one, so each must be aligned to its size.
@@ -141,7 +105,7 @@ class moved_list {
 /// Divides rows into slices until the device has enough blocks. A slice has at least 64 bytes of a row.
 inline void split_columns(few_moved& some, int lanes, launch_config const& numbers) {
   constexpr int narrowest = 64;
-  std::int64_t const wanted = std::int64_t{numbers.processors} * 4;
+  std::int64_t const wanted = std::int64_t{numbers.processors} * numbers.blocks_of_a_processor;
   for (int i = 0; i < some.count; ++i) {
     moved_rows& one = some.of[i];
     while (std::int64_t{lanes} * some.count * one.slices < wanted &&
@@ -155,71 +119,6 @@ inline void split_columns(few_moved& some, int lanes, launch_config const& numbe
   for (int i = 0; i < some.count; ++i) all += some.of[i].slices;
   return all;
 }
-
-/// How a block's threads are arranged over columns [first, end) of rows: `wide` columns side by side, `tall` rows at
-/// once.
-struct thread_grid {
-  int first, end;
-  int wide, tall;
-  int row, column;  ///< the place of this thread
-
-  template <class Block>
-  KVPOLICY_HD thread_grid(Block& block, moved_rows const& what, int slice)
-      : first(what.columns * slice / what.slices), end(what.columns * (slice + 1) / what.slices) {
-    int const most = what.across_rows ? block.threads() / warp_size : block.threads();
-    wide = end - first < most ? end - first : most;
-    if (wide < 1) wide = 1;
-    tall = block.threads() / wide;
-    row = what.across_rows ? block.thread() % tall : block.thread() / wide;
-    column = what.across_rows ? block.thread() / tall : block.thread() % wide;
-  }
-};
-
-/// Moves columns of entries [begin, moves.count()) of a lane, in place, with `threads x rows_of_a_thread` of them in
-/// registers at a time.
-///
-/// No source is overwritten before it is read. A tile of new entries [i, j) reads all its sources before a barrier and
-/// writes rows i to j - 1 after it. Later tiles read rows from source(j) >= j on, which these writes do not touch, and
-/// earlier tiles have read their sources before an earlier barrier. Blocks do not interfere, since they have different
-/// columns or planes.
-template <class Moves>
-struct tile_mover {
-  static constexpr int rows_of_a_thread = 8;
-  moved_rows const& what;
-  locator const& where;
-  kvpolicy::lane lane;
-  Moves const& moves;
-  int begin;
-  int slice;
-
-  template <int Width, class Block>
-  KVPOLICY_HD void run(Block& block) const {
-    thread_grid const mine(block, what, slice);
-    for (int c = mine.first; c < mine.end; c += mine.wide) {
-      bool const moves_some = mine.row < mine.tall && mine.column < mine.wide && c + mine.column < mine.end;
-      std::int64_t const offset = (c + mine.column) * what.step;
-      for (int i = begin; i < moves.count(); i += mine.tall * rows_of_a_thread) {
-        move_tile<Width>(block, mine, i + mine.row, moves_some ? moves.count() : 0, offset);
-      }
-    }
-  }
-
- private:
-  template <int Width, class Block>
-  KVPOLICY_HD void move_tile(Block& block, thread_grid const& mine, int first, int end, std::int64_t offset) const {
-    using bytes = byte_vector<Width>;
-    bytes staged[rows_of_a_thread] = {};
-    for (int r = 0; r < rows_of_a_thread; ++r) {
-      int const e = first + r * mine.tall;
-      if (e < end) staged[r] = *reinterpret_cast<bytes const*>(what.row(where, lane, moves.source(e)) + offset);
-    }
-    block.sync();
-    for (int r = 0; r < rows_of_a_thread; ++r) {
-      int const e = first + r * mine.tall;
-      if (e < end) *reinterpret_cast<bytes*>(what.row(where, lane, e) + offset) = staged[r];
-    }
-  }
-};
 
 /// Calls mover.run<Width>(block) with the width of the rows' accesses.
 template <class Block, class Mover>
@@ -242,6 +141,7 @@ KVPOLICY_HD void run_by_width(Block& block, int width, Mover const& mover) {
 /// column.
 template <class Moves>
 struct permute_kernel {
+  static constexpr int least_blocks = 3;
   Moves moves;
   kvpolicy::lanes lanes;
   locator where;

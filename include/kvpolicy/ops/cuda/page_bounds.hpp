@@ -161,8 +161,8 @@ struct implementation<ops::extend_bounds_t, Backend> {
       return detail::launch_each_unless_fault(exec, batch.size(), detail::all_known{batch, to.known});
     }
     bool const fours = from.rows.contiguous() && to.dims % 4 == 0;
-    detail::with_loads(from.rows.element, fours ? detail::alignment_of(from.rows, true) : 1,
-                       [&](auto loads) { launch(exec, batch, from, to, loads); });
+    detail::with_loads<4>(from.rows.element, fours ? detail::alignment_of(from.rows, true) : 1,
+                          [&](auto loads) { launch(exec, batch, from, to, loads); });
     detail::launch_each_unless_fault(exec, batch.size(), detail::all_known{batch, to.known});
   }
 

@@ -9,11 +9,15 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// The shared memory that a block can use on every device without opting in.
 inline constexpr int default_shared_bytes = 48 * 1024;
 
-/// How many blocks work on one lane: as many as fill the device, but not more than `pieces`, and at least one.
+/// How many blocks work on one lane: as many as fill the device, but not more than `pieces`, and at least one. Blocks
+/// that begin with work of their own, of which a multiprocessor runs `of_a_processor` at once, are no more than run at
+/// once, where that leaves several to each lane.
 template <class Executor>
-[[nodiscard]] int count_blocks_per_lane(Executor& exec, int lanes, std::int64_t pieces) {
+[[nodiscard]] int count_blocks_per_lane(Executor& exec, int lanes, std::int64_t pieces, int of_a_processor = 0) {
+  std::int64_t const at_once = std::int64_t{exec.config().processors} * of_a_processor;
   std::int64_t const all = std::int64_t{exec.config().processors} * exec.config().blocks_of_a_processor;
-  std::int64_t const fair = lanes > 0 ? (all + lanes - 1) / lanes : 1;
+  bool const several = lanes > 0 && at_once >= std::int64_t{4} * lanes;
+  std::int64_t const fair = several ? at_once / lanes : lanes > 0 ? (all + lanes - 1) / lanes : 1;
   std::int64_t const most = pieces > 1 ? pieces : 1;
   return static_cast<int>(fair < most ? fair : most);
 }

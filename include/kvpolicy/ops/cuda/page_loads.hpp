@@ -1,6 +1,7 @@
-// Loads of a row's elements: four at a time where they are contiguous and aligned, else one at a time.
+// Loads of a row's elements: several at a time where they are contiguous and aligned, else one at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <kvpolicy/ops/cuda/rows.hpp>
 #include <kvpolicy/ops/page_bounds.hpp>
@@ -8,12 +9,12 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Loads of four elements of one type, aligned to the size of the four.
-template <codec Element>
-struct four_elements {
-  static constexpr int width = 4;
-  struct alignas(Element == codec::f32 ? 16 : 8) raw {
-    std::conditional_t<Element == codec::f32, float, std::uint16_t> of[width];
+/// Loads of `Width` elements of one type, aligned to the size of all of them.
+template <codec Element, int Width>
+struct some_elements {
+  static constexpr int width = Width;
+  struct alignas(Element == codec::f32 ? 4 * Width : 2 * Width) raw {
+    std::conditional_t<Element == codec::f32, float, std::uint16_t> of[static_cast<std::size_t>(width)];
   };
   [[nodiscard]] KVPOLICY_HD raw load(std::byte const* from) const { return *reinterpret_cast<raw const*>(from); }
   [[nodiscard]] KVPOLICY_HD static float value(raw const& loaded, int i) {
@@ -45,18 +46,18 @@ struct one_fp8_element {
   [[nodiscard]] KVPOLICY_HD static float value(raw loaded, int) { return loaded; }
 };
 
-/// Calls visit(loads), with loads of four elements if `alignment`, the bytes that each group of four is aligned to,
-/// allows it.
-template <class Visit>
+/// Calls visit(loads), with loads of four elements of f32 or `Halves` elements of 16 bits if `alignment`, the bytes
+/// that each group of so many is aligned to, allows it.
+template <int Halves, class Visit>
 void with_loads(codec element, int alignment, Visit const& visit) {
-  if (alignment < 4 * bytes_of(element)) {
+  if (alignment < (element == codec::f32 ? 4 : Halves) * bytes_of(element)) {
     visit(one_element{element});
   } else if (element == codec::f32) {
-    visit(four_elements<codec::f32>{});
+    visit(some_elements<codec::f32, 4>{});
   } else if (element == codec::f16) {
-    visit(four_elements<codec::f16>{});
+    visit(some_elements<codec::f16, Halves>{});
   } else {
-    visit(four_elements<codec::bf16>{});
+    visit(some_elements<codec::bf16, Halves>{});
   }
 }
 

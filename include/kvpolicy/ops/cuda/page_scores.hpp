@@ -34,9 +34,11 @@ struct page_scores_kernel {
   Loads loads;
   int blocks_per_lane;
 
-  static constexpr int pages_at_once = Heads == 8 ? 4 : 8;
+  static constexpr int pages_at_once = 4;
   static constexpr int sums = Heads * pages_at_once;  ///< sums of a thread; at most warp_size
-  static constexpr int least_blocks = Heads == 8 ? 2 : 1;
+  /// Channels whose rows are in registers at once.
+  static constexpr int together = Loads::width < 4 ? Loads::width : 4;
+  static constexpr int least_blocks = Heads == 8 && Loads::width == 8 ? 1 : 2;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -47,7 +49,9 @@ struct page_scores_kernel {
     int const pages = pages_for(committed, bounds.page);
     bool const asks = rows.valid(one) > 0;
     int const known_pages = !asks ? 0 : known >= committed ? pages : known / bounds.page;
-    fill_others(block, out.row(segment), known_pages, pages, asks ? same_bits<float>(0x7F800000u) : 0.0f);
+    float* const to = out.row(segment);
+    std::byte const* const rows_of_lane = bounds.row(one, 0);
+    fill_others(block, to, known_pages, pages, asks ? same_bits<float>(0x7F800000u) : 0.0f);
     warp_stride const stride = stride_of_warp(block, blocks_per_lane);
     if ((stride.first - warp_id(block)) * pages_at_once >= known_pages) return;  // no page for any warp of the block
     float* const folded = shared_arena(block).template take<float>(Heads * 2 * bounds.dims);
@@ -56,7 +60,9 @@ struct page_scores_kernel {
       fold(block, one, first, folded);
       block.sync();
       for (int p = stride.first * pages_at_once; p < known_pages; p += stride.step * pages_at_once) {
-        take_pages(block, one, first, folded, ordinal_range{p, known_pages}, out.row(segment));
+        int const next = p + stride.step * pages_at_once;
+        ask_for(block, rows_of_lane, ordinal_range{next, min_op{}(next + pages_at_once, known_pages)});
+        take_pages(block, one, first, folded, rows_of_lane, ordinal_range{p, known_pages}, to);
       }
     }
   }
@@ -69,6 +75,16 @@ struct page_scores_kernel {
     int const step = blocks_per_lane * block.threads();
     for (int p = begin + block.index() % blocks_per_lane * block.threads() + block.thread(); p < end; p += step) {
       to[p] = with;
+    }
+  }
+
+  /// Asks for the bounds of pages that this warp takes next.
+  template <class Block>
+  KVPOLICY_HD void ask_for(Block& block, std::byte const* rows_of_lane, ordinal_range pages) const {
+    std::int64_t const end = pages.end * bounds.row_bytes();
+    constexpr int line = 128;
+    for (std::int64_t at = pages.begin * bounds.row_bytes() + lane_id(block) * line; at < end; at += line * warp_size) {
+      prefetch(rows_of_lane + at);
     }
   }
 
@@ -93,12 +109,12 @@ struct page_scores_kernel {
 
   /// Scores up to `pages_at_once` pages from pages.begin on: combines heads from `first` on with the earlier heads.
   template <class Block>
-  KVPOLICY_HD void take_pages(Block& block, lane one, int first, float const* folded, ordinal_range pages,
-                              float* to) const {
+  KVPOLICY_HD void take_pages(Block& block, lane one, int first, float const* folded, std::byte const* rows_of_lane,
+                              ordinal_range pages, float* to) const {
     join_heads const join{group == reduction::max};
     int const mine = lane_id(block) % Heads;
     int const page = pages.begin + lane_id(block) / Heads;
-    float score = products(block, one, folded, pages);
+    float score = products(block, folded, rows_of_lane, pages);
     if (first + mine >= heads_of_lane()) score = join.highest ? same_bits<float>(0xFF800000u) : 0.0f;
     score = block.template reduce_warp<Heads>(score, join);
     bool const writes = mine == 0 && lane_id(block) < sums && page < pages.end;
@@ -109,22 +125,29 @@ struct page_scores_kernel {
 
   /// In thread i below `sums`, the product of page pages.begin + i / Heads with head i % Heads.
   template <class Block>
-  [[nodiscard]] KVPOLICY_HD float products(Block& block, lane one, float const* folded, ordinal_range pages) const {
+  [[nodiscard]] KVPOLICY_HD float products(Block& block, float const* folded, std::byte const* rows_of_lane,
+                                           ordinal_range pages) const {
     float of[static_cast<std::size_t>(sums)];
     for (int i = 0; i < sums; ++i) of[i] = 0;
     int const dims = 2 * bounds.dims;
     std::int64_t const size = bytes_of(bounds.element);
+    std::int64_t const row = bounds.row_bytes();
     for (int d = lane_id(block) * Loads::width; d < dims; d += warp_size * Loads::width) {
-      float asked[static_cast<std::size_t>(Heads)][static_cast<std::size_t>(Loads::width)];
-      for (int h = 0; h < Heads; ++h) {
-        for (int i = 0; i < Loads::width; ++i) asked[h][i] = folded[h * dims + d + i];
-      }
+      typename Loads::raw bound[static_cast<std::size_t>(pages_at_once)];
       for (int n = 0; n < pages_at_once; ++n) {
-        int const page = pages.begin + n < pages.end ? pages.begin + n : pages.end - 1;
-        auto const bound = loads.load(bounds.row(one, page) + d * size);
-        for (int i = 0; i < Loads::width; ++i) {
-          float const value = Loads::value(bound, i);
-          for (int h = 0; h < Heads; ++h) of[n * Heads + h] += value * asked[h][i];
+        int const page = min_op{}(pages.begin + n, pages.end - 1);
+        bound[n] = loads.load(rows_of_lane + page * row + d * size);
+      }
+      for (int i = 0; i < Loads::width; i += together) {  // not all at once, which would take too many registers
+        float asked[static_cast<std::size_t>(Heads)][static_cast<std::size_t>(together)];
+        for (int h = 0; h < Heads; ++h) {
+          for (int k = 0; k < together; ++k) asked[h][k] = folded[h * dims + d + i + k];
+        }
+        for (int n = 0; n < pages_at_once; ++n) {
+          for (int k = 0; k < together; ++k) {
+            float const value = Loads::value(bound[n], i + k);
+            for (int h = 0; h < Heads; ++h) of[n * Heads + h] += value * asked[h][k];
+          }
         }
       }
     }
@@ -137,7 +160,7 @@ struct page_scores_kernel {
   [[nodiscard]] KVPOLICY_HD float finished(Block& block, lane one, int first_page, float score, bool writes) const {
     unsigned const strange = block.ballot(writes && score != score);
     if (group == reduction::mean) score /= static_cast<float>(heads_of_lane());
-    for (int i = 0; i < sums; i += Heads) {
+    for (int i = 0; strange != 0 && i < sums; i += Heads) {
       if ((strange >> i & 1u) == 0) continue;
       float const defined = by_definition(block, one, first_page + i / Heads);
       if (lane_id(block) == i) score = defined;
@@ -184,7 +207,7 @@ struct implementation<ops::page_scores_t, Backend> {
             "a block of threads has 48 KiB for a folded query row");
     int const heads = heads_at_once(rows.heads / batch.heads, bounds.dims);
     int const alignment = bounds.dims % 2 == 0 ? detail::alignment_of(bounds.rows, bounds.row_bytes()) : 1;
-    detail::with_loads(bounds.element, alignment, [&](auto loads) {
+    detail::with_loads<8>(bounds.element, alignment, [&](auto loads) {
       if (heads == 8) launch<8>(exec, batch, bounds, rows, group, out, loads);
       if (heads == 4) launch<4>(exec, batch, bounds, rows, group, out, loads);
       if (heads == 1) launch<1>(exec, batch, bounds, rows, group, out, loads);
@@ -210,7 +233,8 @@ struct implementation<ops::page_scores_t, Backend> {
     auto const threads = exec.threads().entry;
     int const pages = threads / detail::warp_size * kernel::pages_at_once;
     int const all = detail::pages_for(batch.bound, bounds.page);
-    int const blocks = detail::count_blocks_per_lane(exec, out.segments(), (all + pages - 1) / pages);
+    int const blocks =
+        detail::count_blocks_per_lane(exec, out.segments(), (all + pages - 1) / pages, kernel::least_blocks);
     exec.launch(
         launch_shape{out.segments() * blocks, threads, static_cast<std::size_t>(shared_bytes(Heads, bounds.dims))},
         kernel{batch, bounds, rows, group, out, loads, blocks});

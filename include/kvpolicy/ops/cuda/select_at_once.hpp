@@ -31,7 +31,7 @@ struct finalize_at_once {
 /// to know where its list begins. The last block writes offsets and report.
 template <class Rule>
 struct select_at_once_kernel {
-  static constexpr int least_blocks = 1;  // two would leave each thread 64 registers, and some rules would spill
+  static constexpr int least_blocks = 2;
   score_view scores;
   Rule rule;
   keep_set keep;
@@ -48,7 +48,7 @@ struct select_at_once_kernel {
     segment_keys<Rule> keys(scores, rule, segment);
     bool const differs = lanes_differ(block, scores, segment, faults, temp_storage.collective);
     segment_outcome const made = outcome(keys, differs);
-    int const found = emit_choice(block, keys, made.choice, keep.indices + before, temp_storage);
+    int const found = emit_choice(block, keys, made.choice, [&] { return keep.indices + before; }, temp_storage);
     if (block.thread() == 0) {
       nan[segment] = found;
       keep.seen[segment] = keys.count();

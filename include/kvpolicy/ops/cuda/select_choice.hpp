@@ -31,21 +31,22 @@ struct segment_outcome {
   }
 };
 
-/// Lists what a segment keeps, from `to` on, and returns how many of its competing entries are NaN. Collective.
-template <class Block, class Rule>
-[[nodiscard]] KVPOLICY_HD int emit_choice(Block& block, segment_keys<Rule>& keys, segment_choice const& choice, int* to,
-                                          select_storage const& temp_storage) {
+/// Lists what a segment keeps, and returns how many of its competing entries are NaN. The list begins at `to()`, which
+/// is asked when the threshold is known, because a search for it has no registers to spare. Collective.
+template <class Block, class Rule, class To>
+[[nodiscard]] KVPOLICY_HD int emit_choice(Block& block, segment_keys<Rule>& keys, segment_choice const& choice,
+                                          To const& to, select_storage const& temp_storage) {
   if (choice.k < 0) {
-    emit_all(block, keys.count(), to);
+    emit_all(block, keys.count(), to());
     return 0;
   }
   keys.begin = choice.begin;
   keys.end = choice.end;
   found_threshold const found = find_threshold(block, keys, {choice.k, choice.competing}, temp_storage);
-  if (choice.k == choice.competing) {
-    emit_all(block, keys.count(), to);
+  if (found.threshold.key == below_all_keys) {  // all of them are kept
+    emit_all(block, keys.count(), to());
   } else {
-    emit_kept(block, keys, cut_at(block, keys, found.threshold, temp_storage), to, temp_storage.collective);
+    emit_kept(block, keys, cut_at(block, keys, found.threshold, temp_storage), to(), temp_storage);
   }
   return found.nan;
 }

@@ -209,7 +209,7 @@ KVPOLICY_HD void emit_by_cluster(Block& block, segment_keys<Rule> const& keys, s
   if (block.thread() == 0) add_to_report(block, found.nan_scores, nan);
   slice_list const list = list_of_slice(block, slice, threshold, temp_storage);
   key_cut const cut = cut_at(block, slice, list.kept, temp_storage.select);
-  emit_kept(block, slice, cut, to + list.before, temp_storage.select.collective);
+  emit_kept(block, slice, cut, to + list.before, temp_storage.select);
 }
 
 /// emit_kernel with a cluster of blocks for each segment.

@@ -98,13 +98,14 @@ template <class Rule>
 class kept_by_cut {
  public:
   /// Groups that will be asked about are among `count` entries from `first` on.
-  KVPOLICY_HD kept_by_cut(segment_keys<Rule> const& keys, key_cut const& cut, unsigned first, unsigned count)
+  KVPOLICY_HD kept_by_cut(segment_keys<Rule> const& keys, entry_cut const& cut, unsigned first, unsigned count)
       : keys_(keys), cut_(cut) {
-    bool const no_tie = static_cast<int>(first) > cut.last_tie;
-    singly_ = !knows_run<Rule> || (!no_tie && static_cast<unsigned>(cut.last_tie) - first < count);
-    ranges_ = score_ranges::from(cut.key + (no_tie ? 1u : 0u));
+    int const last_tie = cut.last_tie;
+    singly_ = !knows_run<Rule> || static_cast<unsigned>(last_tie) - first < count;
+    ranges_ = score_ranges::from(cut.key + (static_cast<int>(first) > last_tie ? 1u : 0u));
   }
-  /// The bits of the group that begins at `first`. `inner` and `scores` are what the segment's keys say of it.
+  /// The bits of the group that begins at `first`. `inner` says that all its entries are in the run; then it has these
+  /// scores.
   [[nodiscard]] KVPOLICY_HD unsigned operator()(four_scores const& scores, unsigned first, bool inner) const {
     if (singly_ || !inner) return each(first);
     unsigned bits = 0;
@@ -116,18 +117,19 @@ class kept_by_cut {
   [[nodiscard]] KVPOLICY_HD unsigned each(unsigned first) const {
     unsigned bits = 0;
     for (unsigned bit = 1; bit < 1u << four_scores::count; bit *= 2) {
-      if (first < static_cast<unsigned>(keys_.upto) && keeps(static_cast<int>(first))) bits |= bit;
+      if (first < static_cast<unsigned>(cut_.upto) && keeps(static_cast<int>(first))) bits |= bit;
       ++first;
     }
     return bits;
   }
   [[nodiscard]] KVPOLICY_HD bool keeps(int ordinal) const {
-    std::uint32_t const key = keys_.at(ordinal);
+    bool const competes = cut_.begin <= ordinal && ordinal < cut_.end && (knows_run<Rule> || !keys_.is_forced(ordinal));
+    std::uint32_t const key = competes ? radix_key(keys_.score[ordinal]) : forced_key;
     return key > cut_.key || (key == cut_.key && ordinal <= cut_.last_tie);
   }
 
   segment_keys<Rule> const& keys_;
-  key_cut const& cut_;
+  entry_cut const& cut_;
   score_ranges ranges_{};
   bool singly_ = true;
 };
@@ -140,6 +142,9 @@ template <class Block>
   int const first = lane_id(block) % 8 * of_group;
   int const group = lane_id(block) / 8;
   unsigned bits = 0;
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1  // else each index would stay in a register of its own
+#endif
   for (int i = 0; i < of_group; ++i) {
     unsigned const of_lane = block.shuffle(of_groups, first + i);
     bits |= (of_lane >> (group * of_group) & 15u) << (i * of_group);
@@ -148,42 +153,46 @@ template <class Block>
 }
 
 /// Writes, ascending, the ordinals of the entries of a segment's slice that a cut keeps. In a tile each warp has 512
-/// neighbours, which it loads as four groups of four for each thread. Collective. `storage` is used after a barrier.
+/// neighbours, which it loads as four groups of four for each thread. Collective. It uses `temp_storage` after a
+/// barrier.
 template <class Block, class Rule>
 KVPOLICY_HD void emit_kept(Block& block, segment_keys<Rule> const& keys, key_cut const& cut, int* to,
-                           collective_storage* storage) {
+                           select_storage const& temp_storage) {
   constexpr unsigned groups = 4;
   constexpr unsigned of_group = four_scores::count;
   constexpr unsigned of_thread = groups * of_group;
   unsigned const of_tile = static_cast<unsigned>(block.threads()) * of_thread;
-  unsigned const all = static_cast<unsigned>(keys.upto) - keys.from;
-  for (unsigned tile = 0; tile < all; tile += of_tile) {
-    unsigned const first = keys.from + tile;
+  unsigned const inner = keys.first_inner();
+  unsigned const inner_entries = keys.inner_groups() * of_group;
+  entry_cut* const of_entries = temp_storage.cut();
+  block.sync();
+  if (block.thread() == 0) *of_entries = {keys.begin, keys.end, keys.upto, cut.key, cut.last_tie};
+  block.sync();
+  unsigned left = static_cast<unsigned>(keys.upto) - keys.from;
+  for (unsigned first = keys.from; left > 0; first += of_tile, left -= min_op{}(left, of_tile)) {
     auto const lane = static_cast<unsigned>(lane_id(block));
     unsigned const of_warp = first + (static_cast<unsigned>(block.thread()) - lane) * of_thread;
-    kept_by_cut<Rule> const kept(keys, cut, first, of_tile);
+    kept_by_cut<Rule> const kept(keys, *of_entries, first, of_tile);
     unsigned bits = 0;
     for (unsigned g = 0; g < groups; g += 2) {  // two loads are issued together
       unsigned const low = of_warp + (g * warp_size + lane) * of_group;
       unsigned const high = low + warp_size * of_group;
-      bool const low_inner = keys.is_inner(low);
-      bool const high_inner = keys.is_inner(high);
-      float const* const from = keys.score + static_cast<int>(low);
-      four_scores const low_scores = keys.load(from, low_inner);
-      four_scores const high_scores = keys.load(from + warp_size * of_group, high_inner);
+      bool const low_inner = low - inner < inner_entries;
+      bool const high_inner = high - inner < inner_entries;
+      four_scores low_scores{}, high_scores{};
+      if (inner_entries > 0) {  // loads under a condition of its own would wait for one another
+        low_scores = keys.load(low_inner ? low : inner);
+        high_scores = keys.load(high_inner ? high : inner);
+      }
       bits |= kept(low_scores, low, low_inner) << (g * of_group);
       bits |= kept(high_scores, high, high_inner) << ((g + 1) * of_group);
     }
     bits = bits_of_neighbours(block, bits);
     block.sync();
-    auto const sum = block.exclusive_sum(storage, popcount(bits));
+    auto const sum = block.exclusive_sum(temp_storage.collective, popcount(bits));
     int* place = to + sum.before;
     unsigned const mine = of_warp + static_cast<unsigned>(lane_id(block)) * of_thread;
-    for (unsigned j = 0; j < of_thread; ++j) {
-      bool const is_kept = (bits >> j & 1u) != 0;
-      if (is_kept) *place = static_cast<int>(mine + j);
-      place += is_kept ? 1 : 0;
-    }
+    for (; bits != 0; bits &= bits - 1) *place++ = static_cast<int>(mine) + popcount(~bits & (bits - 1));
     to += sum.all;
   }
 }

@@ -113,38 +113,41 @@ struct segment_keys {
   [[nodiscard]] KVPOLICY_HD unsigned first_group() const {
     return 0u - static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(score) / sizeof(float) % four_scores::count);
   }
-  /// True if all entries of the group that begins at `first` are in the run.
-  [[nodiscard]] KVPOLICY_HD bool is_inner(unsigned first) const {
-    constexpr int others = four_scores::count - 1;
-    auto const groups = static_cast<unsigned>(end - begin > others ? end - begin - others : 0);
-    return first - static_cast<unsigned>(begin) < groups;
+  /// The first group of which all entries are in the run, if `inner_groups()` is not 0.
+  [[nodiscard]] KVPOLICY_HD unsigned first_inner() const {
+    unsigned const behind = (static_cast<unsigned>(begin) - first_group()) % four_scores::count;
+    return static_cast<unsigned>(begin) + (four_scores::count - behind) % four_scores::count;
   }
-  /// The scores of a group if it is inner; zeros otherwise. A condition in place of a branch lets loads be issued
-  /// together.
-  [[nodiscard]] KVPOLICY_HD static four_scores load(float const* group, bool inner) {
-    four_scores scores{};
-    if (inner) scores = *reinterpret_cast<four_scores const*>(group);
-    return scores;
+  /// How many groups have all their entries in the run.
+  [[nodiscard]] KVPOLICY_HD unsigned inner_groups() const {
+    unsigned const before = first_inner() - static_cast<unsigned>(begin);
+    auto const all = static_cast<unsigned>(end > begin ? end - begin : 0);
+    return all > before ? (all - before) / four_scores::count : 0;
+  }
+  /// The scores of the group that begins at this ordinal, which is inner.
+  [[nodiscard]] KVPOLICY_HD four_scores load(unsigned first) const {
+    return *reinterpret_cast<four_scores const*>(score + static_cast<int>(first));
   }
 
   /// Calls visit(keys) for groups of keys that have all keys of the run, each on one thread. Other keys are
-  /// `forced_key`. All threads make the same number of calls, so that `visit` may be collective.
+  /// `forced_key`. All threads make the same number of calls, so that `visit` may be collective. A thread without a
+  /// group loads the last one: loads under a condition would wait for one another.
   template <class Block, class Visit>
   KVPOLICY_HD void for_each_group(Block& block, Visit const& visit) const {
     constexpr unsigned of_group = four_scores::count;
     constexpr unsigned at_once = 2;
-    unsigned const step = static_cast<unsigned>(block.threads()) * of_group;
-    unsigned const lowest = static_cast<unsigned>(begin) - (static_cast<unsigned>(begin) - first_group()) % of_group;
-    unsigned const all = static_cast<unsigned>(end) - lowest;
-    float const* next = score + static_cast<int>(lowest) + block.thread() * four_scores::count;
-    for (unsigned tile = 0; tile < all; tile += at_once * step, next += at_once * step) {
+    auto const threads = static_cast<unsigned>(block.threads());
+    unsigned const lowest = first_inner();
+    unsigned const all = inner_groups();
+    for (unsigned tile = 0; tile < all; tile += at_once * threads) {
       unsigned first[at_once];
       bool inner[at_once];
       four_scores scores[at_once];
       for (unsigned i = 0; i < at_once; ++i) {
-        first[i] = lowest + tile + i * step + static_cast<unsigned>(block.thread()) * of_group;
-        inner[i] = is_inner(first[i]);
-        scores[i] = load(next + i * step, inner[i]);
+        unsigned const group = tile + i * threads + static_cast<unsigned>(block.thread());
+        inner[i] = group < all;
+        first[i] = lowest + (inner[i] ? group : all - 1) * of_group;
+        scores[i] = load(first[i]);
       }
       for (unsigned i = 0; i < at_once; ++i) visit(keys_of(scores[i], first[i], inner[i]));
     }

@@ -139,7 +139,7 @@ struct emit_pool_kernel {
     segment_keys<Rule> const keys = in.keys_of(rule, segment);
     select_storage const temp_storage(block, 0);
     key_cut const cut = cut_at(block, keys, in.segments[segment].at, temp_storage);
-    emit_kept(block, keys, cut, to, temp_storage.collective);
+    emit_kept(block, keys, cut, to, temp_storage);
   }
 };
 

@@ -19,14 +19,24 @@ struct key_range {
   std::int64_t k;
 };
 
-inline constexpr int histogram_bins = 2048;
+inline constexpr int histogram_bits = 11;
+inline constexpr int histogram_bins = 1 << histogram_bits;
 
 /// The width of a bin is 1 << bin_shift keys: the smallest power of two for which histogram_bins bins cover the range.
 [[nodiscard]] KVPOLICY_HD inline int bin_shift(key_range const& range) {
-  int shift = 0;
-  while ((range.high - range.low) >> shift >= histogram_bins) ++shift;
-  return shift;
+  std::uint32_t const last = range.high - range.low;
+  int const bits = last > 0 ? 32 - __builtin_clz(last) : 0;
+  return bits > histogram_bits ? bits - histogram_bits : 0;
 }
+
+/// What decides about an entry by itself. It is in shared memory, because few groups are asked entry by entry, and
+/// registers are scarce where all others are.
+struct entry_cut {
+  int begin, end;  ///< the run
+  int upto;        ///< the slice ends here
+  std::uint32_t key;
+  int last_tie;
+};
 
 /// The shared memory of a block that finds thresholds and emits the entries that they keep.
 struct select_storage {
@@ -44,6 +54,8 @@ struct select_storage {
     words = arena.take<int>(8);
     keys = arena.take<std::uint32_t>(capacity);
   }
+  /// `words`, when no result is passed any more.
+  [[nodiscard]] KVPOLICY_HD entry_cut* cut() const { return reinterpret_cast<entry_cut*>(words); }
   [[nodiscard]] KVPOLICY_HD static constexpr std::size_t bytes(int keys_at_most) {
     return shared_arena::bytes_of_piece<std::uint32_t>(histogram_bins) + collective_bytes() +
            shared_arena::bytes_of_piece<int>(8) + shared_arena::bytes_of_piece<std::uint32_t>(keys_at_most);
@@ -66,28 +78,74 @@ struct chosen_bin {
   int count;  ///< keys in the bin
 };
 
+/// The bins of a histogram that one thread adds up: `each` bins down from `first`.
+struct some_bins {
+  std::uint32_t const* counts;
+  int first;
+  int last;  ///< before the lowest
+
+  template <class Block>
+  KVPOLICY_HD some_bins(Block& block, std::uint32_t const* of) : counts(of) {
+    int const each = (histogram_bins + block.threads() - 1) / block.threads();
+    first = histogram_bins - 1 - block.thread() * each;
+    last = first - each < -1 ? -1 : first - each;
+  }
+  template <class Sum>
+  [[nodiscard]] KVPOLICY_HD Sum sum() const {
+    Sum all = 0;
+    for (int bin = first; bin > last; --bin) all += static_cast<Sum>(counts[bin]);
+    return all;
+  }
+  /// If the k-th highest key is in these bins, writes its bin, its rank there and the bin's count to three words.
+  /// `before` is how many keys are in higher bins, `mine` how many in these.
+  template <class Sum>
+  KVPOLICY_HD void choose(Sum k, Sum before, Sum mine, int* words) const {
+    if (k <= before || before + mine < k) return;
+    Sum left = k - before;
+    int bin = first;
+    while (static_cast<Sum>(counts[bin]) < left) left -= static_cast<Sum>(counts[bin--]);
+    words[0] = bin;
+    words[1] = static_cast<int>(left);
+    words[2] = static_cast<int>(counts[bin]);
+  }
+};
+
 /// The bin that holds the k-th highest key. `Sum` can hold the number of all keys. Collective. Before it, a barrier
 /// makes all threads see the counts. The result is read from `temp_storage.words`, which must not be written before the
 /// next barrier.
 template <class Sum, class Block>
 [[nodiscard]] KVPOLICY_HD chosen_bin choose_bin(Block& block, std::uint32_t const* counts, Sum k,
                                                 select_storage const& temp_storage) {
-  int const each = (histogram_bins + block.threads() - 1) / block.threads();
-  int const first = histogram_bins - 1 - block.thread() * each;
-  int const last = first - each < -1 ? -1 : first - each;
-  Sum mine = 0;
-  for (int bin = first; bin > last; --bin) mine += static_cast<Sum>(counts[bin]);
+  some_bins const bins(block, counts);
+  Sum const mine = bins.template sum<Sum>();
   Sum const before = block.exclusive_sum(temp_storage.collective, mine).before;
-  if (before < k && k <= before + mine) {
-    Sum left = k - before;
-    int bin = first;
-    while (static_cast<Sum>(counts[bin]) < left) left -= static_cast<Sum>(counts[bin--]);
-    temp_storage.words[0] = bin;
-    temp_storage.words[1] = static_cast<int>(left);
-    temp_storage.words[2] = static_cast<int>(counts[bin]);
-  }
+  bins.choose(k, before, mine, temp_storage.words);
   block.sync();
   return {temp_storage.words[0], temp_storage.words[1], temp_storage.words[2]};
+}
+
+/// The bins that hold the keys of two ranks, and how many keys lie between.
+struct chosen_bins {
+  chosen_bin upper;  ///< of the lower rank
+  chosen_bin lower;
+  int between;  ///< keys in both bins and between them
+};
+
+/// As choose_bin, for two ranks, upper_rank <= lower_rank.
+template <class Block>
+[[nodiscard]] KVPOLICY_HD chosen_bins choose_bins(Block& block, std::uint32_t const* counts, int upper_rank,
+                                                  int lower_rank, select_storage const& temp_storage) {
+  some_bins const bins(block, counts);
+  int const mine = bins.sum<int>();
+  int const before = block.exclusive_sum(temp_storage.collective, mine).before;
+  int* const words = temp_storage.words;
+  bins.choose(upper_rank, before, mine, words);
+  bins.choose(lower_rank, before, mine, words + 3);
+  block.sync();
+  chosen_bins made{{words[0], words[1], words[2]}, {words[3], words[4], words[5]}, 0};
+  int const above = upper_rank - made.upper.left;  // keys above the upper bin
+  made.between = lower_rank - made.lower.left + made.lower.count - above;
+  return made;
 }
 
 /// The keys of one bin of a range.

@@ -29,8 +29,7 @@ class bracket_pass {
       : block_(block),
         storage_(temp_storage),
         mine_(mine),
-        inside_(mine.low < mine.high ? mine.high - mine.low - 1 : 0),
-        low_(mine.low < mine.high ? mine.low : below_all_keys) {}
+        inside_(mine.low < mine.high ? mine.high - mine.low - 1 : 0) {}
 
   KVPOLICY_HD void operator()(four_keys const& keys) const {
     unsigned const below_me = (1u << lane_id(block_)) - 1u;
@@ -58,13 +57,13 @@ class bracket_pass {
 
  private:
   [[nodiscard]] KVPOLICY_HD bool is_end(std::uint32_t key) const {
-    return (key == nan_key) | (key == mine_.high) | (key == low_);
+    return (key == nan_key) | (key == mine_.high) | (key == mine_.low);
   }
   KVPOLICY_HD void count_ends(four_keys const& keys) const {
     for (std::uint32_t const key : keys.of) {
       mine_.nan += key == nan_key ? 1 : 0;
       mine_.at_high += key == mine_.high ? 1 : 0;
-      mine_.at_low += key == low_ ? 1 : 0;
+      mine_.at_low += key == mine_.low ? 1 : 0;
     }
   }
 
@@ -72,7 +71,6 @@ class bracket_pass {
   select_storage const& storage_;
   key_bracket& mine_;
   std::uint32_t inside_;  ///< how many keys there can be inside the bracket
-  std::uint32_t low_;     ///< the key that counts as its lower end; no entry has below_all_keys
 };
 
 struct side_counts {
@@ -96,7 +94,8 @@ template <class Block, class Keys>
   side_counts const all =
       block.reduce(temp_storage.collective, side_counts{mine.above, mine.at_high, mine.at_low, mine.nan}, add_counts{});
   block.sync();
-  return {between.low, between.high, all.above, all.at_high, temp_storage.words[0], all.at_low, all.nan};
+  int const at_low = between.low < between.high ? all.at_low : 0;
+  return {between.low, between.high, all.above, all.at_high, temp_storage.words[0], at_low, all.nan};
 }
 
 /// How many entries of a segment compete, and how many of them are kept.
@@ -113,9 +112,34 @@ struct segment_choice {
   int competing;  ///< how many entries compete: those that are not forced
 };
 
+/// Two keys that enclose those of two ranks of a sample, with at most `most` keys of it, or else as few as histograms
+/// find. Collective.
+template <class Block>
+[[nodiscard]] KVPOLICY_HD key_bracket enclose(Block& block, listed_keys const& sample, int upper_rank, int lower_rank,
+                                              int most, select_storage const& temp_storage) {
+  key_range range{nan_key, above_all_keys, 0};
+  for (;;) {
+    int const shift = bin_shift(range);
+    clear_histogram(block, temp_storage.histogram);
+    sample.for_each(block, count_in_bin<Block>{block, temp_storage.histogram, range, shift});
+    block.sync();
+    chosen_bins const chosen = choose_bins(block, temp_storage.histogram, upper_rank, lower_rank, temp_storage);
+    key_range const upper = narrowed(range, chosen.upper);
+    key_range const lower = narrowed(range, chosen.lower);
+    if (chosen.between <= most && shift > 0) {
+      return {lower.low - 1, upper.high < above_all_keys ? upper.high + 1 : above_all_keys};
+    }
+    range = {lower.low, upper.high, 0};
+    if (shift == 0 || bin_shift(range) == shift) return {lower.low, upper.high};
+    lower_rank -= upper_rank - chosen.upper.left;
+    upper_rank = chosen.upper.left;
+  }
+}
+
 /// Two keys between which the threshold most probably lies, from a sample of up to 1024 keys. In the sample, the k-th
 /// highest key should have the rank k / competing of the sampled keys. The bracket is from `doubt` ranks below it to
-/// `doubt` ranks above it: 3.2 standard deviations of that rank, and four more. Collective.
+/// `doubt` ranks above it: 3.2 standard deviations of that rank, and four more. Of the segment's keys, those inside
+/// should fit in shared memory. Collective.
 template <class Block, class Keys>
 [[nodiscard]] KVPOLICY_HD key_bracket sample_bracket(Block& block, Keys const& keys, selection_size const& wanted,
                                                      select_storage const& temp_storage) {
@@ -137,12 +161,14 @@ template <class Block, class Keys>
   int const doubt = static_cast<int>(3.2f * ::sqrtf(variance > 0 ? variance : 0.0f)) + 4;
   key_bracket guess{below_all_keys, above_all_keys};
   listed_keys const sample{temp_storage.keys, size};
-  if (rank + doubt <= sampled) {
-    guess.low = threshold_in_range(block, sample, {nan_key, above_all_keys, rank + doubt}, temp_storage, true).key;
+  if (rank + doubt <= sampled && rank - doubt >= 1) {
+    std::int64_t const fit = std::int64_t{temp_storage.capacity} * 3 / 4 * sampled / wanted.competing;
+    return enclose(block, sample, rank - doubt, rank + doubt, static_cast<int>(fit), temp_storage);
   }
-  if (rank - doubt >= 1) {
-    guess.high = threshold_in_range(block, sample, {nan_key, above_all_keys, rank - doubt}, temp_storage, true).key;
-  }
+  int const one = rank + doubt <= sampled ? rank + doubt : rank - doubt;
+  if (one < 1) return guess;
+  std::uint32_t const end = threshold_in_range(block, sample, {nan_key, above_all_keys, one}, temp_storage, true).key;
+  (rank + doubt <= sampled ? guess.low : guess.high) = end;
   return guess;
 }
 

@@ -64,7 +64,8 @@ struct count_kept_kernel {
 /// Writes the ordinals that each segment keeps, one block for each segment.
 template <class Rule>
 struct emit_kernel {
-  /// Three blocks leave each thread 40 registers; a rule that is asked about entries needs more.
+  /// Three blocks leave each thread 40 registers, none of which is to spare; a rule that is asked about entries needs
+  /// more.
   static constexpr int least_blocks = knows_run<Rule> ? 3 : 1;
   score_view scores;
   Rule rule;
@@ -78,7 +79,8 @@ struct emit_kernel {
     segment_keys<Rule> keys(scores, rule, segment);
     keys.about.budget = rule.budget(keys.about.lane, keys.count());
     select_storage const temp_storage(block, capacity);
-    int const nan = emit_choice(block, keys, choices[segment], keep.indices + keep.indptr[segment], temp_storage);
+    auto const to = [&] { return keep.indices + keep.indptr[block.index()]; };
+    int const nan = emit_choice(block, keys, choices[segment], to, temp_storage);
     if (block.thread() == 0) add_to_report(block, keep.report->nan_scores, nan);
   }
 };
