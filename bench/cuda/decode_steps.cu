@@ -1,5 +1,6 @@
 // What a model does once a token, in one launch for all layers: argmin of every lane, promotion out of every window,
-// and the scores of pages.
+// the scores of pages, and norms of keys.
+#include "cuda/cases.cuh"
 #include "cuda/promoting.cuh"
 
 namespace {
@@ -168,6 +169,44 @@ void page_scores(benchmark::State& state) {
 BENCHMARK(page_scores)
     ->ArgNames({"layers", "element"})
     ->ArgsProduct({{1, 36}, {2, 1, 0}})
+    ->Iterations(15)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+// Knorm's scores: the norms of all keys of a model
+// ----------------------------------------------------------------------------------------
+
+void row_norm(benchmark::State& state) {
+  gpu::guarded(state, [&] {
+    constexpr int entries = 4096;
+    auto const element = static_cast<kv::codec>(state.range(0));
+    if (!gpu::fits(state, 2 * bench::model_cache::bytes(bench::whole_model, entries, element))) return;
+    gpu::stream const on;
+    gpu::executor exec(on);
+    bench::model_cache model(bench::whole_model, entries, element);
+    gpu::device_cache const device(model);
+    gpu::array<float> const out(device.cells());
+    std::vector<float> expected(device.cells());
+    auto const norms = [](auto& by, kv::cache const& of, float* to) {
+      kv::ops::row_norm(by, kv::keys_of(of), kv::replaced{},
+                        kv::contiguous_scores(of.lanes, kv::granularity::lane, to, entries));
+    };
+    auto const score = [&] { norms(exec, device.view(), out.data()); };
+    out.poison(0xFF);
+    score();
+    exec.check();
+    norms(gpu::host(), model.view(), expected.data());
+    if (!gpu::close_floats(out.get(), expected, 1e-5f)) return state.SkipWithError("wrong result");
+    auto const taken = gpu::in_turn(state, exec, on, score);
+    state.SetLabel(kv::name_of(element));
+    state.counters["launches"] = exec.launches_of(score);
+    gpu::report_share(state, static_cast<double>(device.k().bytes()) + 4.0 * static_cast<double>(out.size()),
+                      taken.seconds(0));
+  });
+}
+BENCHMARK(row_norm)
+    ->ArgNames({"element"})
+    ->ArgsProduct({{2, 1, 0}})
     ->Iterations(15)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);

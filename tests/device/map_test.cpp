@@ -6,6 +6,7 @@
 #include <kvpolicy/kvpolicy.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>
 #include <kvpolicy/ops/cuda/map_lanes.hpp>
+#include <kvpolicy/ops/cuda/row_norm.hpp>
 
 #include "support/device.hpp"
 #include "support/holds.hpp"

@@ -1,4 +1,156 @@
-// The device implementation of the verb of ops/row_norm.hpp.
+// Device implementations of row_norm and record_norms.
 #pragma once
 
-#include <kvpolicy/ops/cuda/map.hpp>  // IWYU pragma: export
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <kvpolicy/ops/cuda/entries_of.hpp>
+#include <kvpolicy/ops/cuda/rows.hpp>
+#include <kvpolicy/ops/row_norm.hpp>
+
+namespace KVPOLICY_NAMESPACE {
+namespace detail {
+
+/// Norms of rows of any type, size and alignment.
+template <class Combine>
+struct row_norm_kernel {
+  row_view rows;
+  Combine combine;
+  score_view out;
+
+  /// Computes the norm of each row, one warp for each row; consecutive threads read consecutive elements.
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, int segment, ordinal_range of) const {
+    lane const this_lane = out.lane_of(segment);
+    float* const row = out.row(segment);
+    int const warps = block.threads() / warp_size;
+    for (int e = of.begin + warp_id(block); e < of.end; e += warps) {
+      std::byte const* const from = rows.row(this_lane, e);
+      double sum = is_fp8(rows.rows.element) ? sum_of_fp8(lane_id(block), from) : 0.0;
+      for (int d = lane_id(block); d < rows.rows.dims && !is_fp8(rows.rows.element); d += warp_size) {
+        auto const value = static_cast<double>(element_at(rows.rows.element, from + d * rows.rows.dim));
+        sum += value * value;
+      }
+      sum = block.reduce_warp(sum, plus_op{});
+      float const scale = rows.rows.scales.data != nullptr ? rows.scale(this_lane, e) : 1.0f;
+      if (lane_id(block) == 0) {
+        row[e] = combine(row[e], static_cast<float>(::sqrt(sum) * ::fabs(static_cast<double>(scale))));
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] KVPOLICY_HD double sum_of_fp8(int first, std::byte const* from) const {
+    double sum = 0;
+    for (int d = first; d < rows.rows.dims; d += warp_size) {
+      auto const value = static_cast<double>(any_element_at(rows.rows.element, from + d * rows.rows.dim));
+      sum += value * value;
+    }
+    return sum;
+  }
+};
+
+/// Norms of rows of f32, f16 or bf16 whose pieces of 16 bytes are contiguous and aligned. Sixteen threads of a warp
+/// read a row, and the warp has eight rows in flight.
+template <class Combine>
+struct wide_norm_kernel {
+  row_view rows;
+  Combine combine;
+  score_view out;
+  int pieces;  ///< of 16 bytes, in a row
+
+  static constexpr int of_row = 16;  ///< threads
+  static constexpr int at_once = 4;  ///< rows of a thread
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, int segment, ordinal_range of) const {
+    lane const this_lane = out.lane_of(segment);
+    float* const to = out.row(segment);
+    for (int e = of.begin + warp_id(block) * warp_size; e < of.end; e += block.threads()) {
+      // Each thread looks for the row of one entry; behind the last entry for that of the last.
+      std::byte const* const mine = rows.row(this_lane, min_op{}(e + lane_id(block), of.end - 1));
+      for (int k = 0; k < warp_size && e + k < of.end; k += 2 * at_once) {
+        double const sum = sums_of(block, mine, k + lane_id(block) / of_row * at_once);
+        int const i = lane_id(block) % of_row;
+        int const at = e + k + lane_id(block) / of_row * at_once + i;
+        if (i < at_once && at < of.end) to[at] = combine(to[at], static_cast<float>(::sqrt(sum)));
+      }
+    }
+  }
+
+ private:
+  struct alignas(16) piece {
+    std::uint32_t word[4];
+  };
+
+  /// In thread i < at_once of sixteen, the sum of the squares of the row that thread first + i of the warp has found.
+  template <class Block>
+  [[nodiscard]] KVPOLICY_HD double sums_of(Block& block, std::byte const* found, int first) const {
+    std::byte const* row[at_once];
+    double sum[at_once] = {};
+    for (int r = 0; r < at_once; ++r) row[r] = block.shuffle(found, first + r);
+    for (int p = 0; p < pieces; p += of_row) {
+      int const mine = p + lane_id(block) % of_row;
+      piece part[at_once];
+      for (int r = 0; r < at_once; ++r) {
+        part[r] = *reinterpret_cast<piece const*>(row[r] + 16 * min_op{}(mine, pieces - 1));
+      }
+      for (int r = 0; mine < pieces && r < at_once; ++r) sum[r] += squares(part[r]);
+    }
+    return block.template reduce_warp_batched<of_row>(sum, plus_op{});
+  }
+
+  [[nodiscard]] KVPOLICY_HD double squares(piece const& of) const {
+    double sum = 0;
+    for (std::uint32_t const word : of.word) {
+      if (rows.rows.element == codec::f32) {
+        add_square(same_bits<float>(word), sum);
+      } else {
+        auto const low = static_cast<std::uint16_t>(word);
+        auto const high = static_cast<std::uint16_t>(word >> 16);
+        bool const half = rows.rows.element == codec::f16;
+        add_square(half ? from_f16(low) : from_bf16(low), sum);
+        add_square(half ? from_f16(high) : from_bf16(high), sum);
+      }
+    }
+    return sum;
+  }
+  KVPOLICY_HD static void add_square(float value, double& to) {
+    auto const exact = static_cast<double>(value);
+    to += exact * exact;
+  }
+};
+
+}  // namespace detail
+
+template <kernel_backend Backend>
+struct implementation<ops::row_norm_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor, class Combine>
+  static void run(Executor& exec, row_view const& rows, Combine const& combine, score_view const& out) {
+    plane const& of = rows.rows;
+    detail::check_aligned("row_norm", "rows", of);
+    std::int64_t const bytes = std::int64_t{of.dims} * bytes_of(of.element);
+    bool const wide = of.contiguous() && bytes % 16 == 0 && detail::alignment_of(of, true) == 16;
+    if (wide && !is_fp8(of.element) && of.scales.data == nullptr) {
+      detail::launch_pieces(exec, out,
+                            detail::wide_norm_kernel<Combine>{rows, combine, out, static_cast<int>(bytes / 16)});
+    } else {
+      detail::launch_pieces(exec, out, detail::row_norm_kernel<Combine>{rows, combine, out});
+    }
+  }
+};
+
+/// Takes one launch, which reads every row again and keeps the recorded norms.
+template <kernel_backend Backend>
+struct implementation<ops::record_norms_t, Backend> {
+  static constexpr bool provided = true;
+
+  template <class Executor>
+  static void run(Executor& exec, row_view const& rows, score_view const& out) {
+    ops::row_norm(exec, rows, detail::negated_once{}, out);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE

@@ -48,12 +48,15 @@ struct select_at_once_kernel {
     segment_keys<Rule> keys(scores, rule, segment);
     bool const differs = lanes_differ(block, scores, segment, faults, temp_storage.collective);
     segment_outcome const made = outcome(keys, differs);
-    int const found = emit_choice(block, keys, made.choice, [&] { return keep.indices + before; }, temp_storage);
-    if (block.thread() == 0) {
-      nan[segment] = found;
+    if (block.thread() == 0) {  // what is known is put away, because the selection has no registers to spare
       keep.seen[segment] = keys.count();
       keep.indptr[segment + 1] = made.packed(made.fires && decides_unobserved(rule, scores, segment));
+      *temp_storage.list_begin() = before;
     }
+    block.sync();
+    auto const to = [&] { return keep.indices + *temp_storage.list_begin(); };
+    int const found = emit_choice(block, keys, made.choice, to, temp_storage);
+    if (block.thread() == 0) nan[segment] = found;
     if (last_block(block, ticket, temp_storage.words)) {
       finalize_segments(block, keep, temp_storage.collective, finalize_at_once{nan});
     }

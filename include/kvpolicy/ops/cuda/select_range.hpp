@@ -42,7 +42,7 @@ struct entry_cut {
 struct select_storage {
   std::uint32_t* histogram;  ///< histogram_bins
   collective_storage* collective;
-  int* words;           ///< 8, for results that one thread passes to all
+  int* words;           ///< 6, for results that one thread passes to all, and 2 for list_begin()
   std::uint32_t* keys;  ///< capacity
   int capacity;
 
@@ -54,6 +54,8 @@ struct select_storage {
     words = arena.take<int>(8);
     keys = arena.take<std::uint32_t>(capacity);
   }
+  /// Where a segment's list begins.
+  [[nodiscard]] KVPOLICY_HD std::int64_t* list_begin() const { return reinterpret_cast<std::int64_t*>(words + 6); }
   /// `words`, when no result is passed any more.
   [[nodiscard]] KVPOLICY_HD entry_cut* cut() const { return reinterpret_cast<entry_cut*>(words); }
   [[nodiscard]] KVPOLICY_HD static constexpr std::size_t bytes(int keys_at_most) {

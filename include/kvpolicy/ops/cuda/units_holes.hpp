@@ -170,8 +170,10 @@ struct pair_holes_kernel {
   }
 };
 
-/// Copies rows from slots to holes, in any order, since no slot is both.
+/// Copies rows from slots to holes, in any order, since no slot is both. A thread has pieces of several rows in flight;
+/// behind the last pair it loads that of the last again.
 struct pair_mover {
+  static constexpr int at_once = 4;
   moved_rows const& what;
   kvpolicy::lane lane;
   slot_moves const& temp_storage;
@@ -183,11 +185,19 @@ struct pair_mover {
     thread_grid const mine(block, what, 0);
     if (mine.row >= mine.tall || mine.column >= mine.wide) return;
     int const pairs = *temp_storage.pairs;
-    for (int i = piece * mine.tall + mine.row; i < pairs; i += pieces * mine.tall) {
-      std::byte const* const from = what.rows.row(lane.layer, {temp_storage.vacated[i], 0}, lane.head);
-      std::byte* const to = what.rows.row(lane.layer, {temp_storage.holes[i], 0}, lane.head);
+    int const apart = pieces * mine.tall;
+    for (int i = piece * mine.tall + mine.row; i < pairs; i += at_once * apart) {
+      std::byte const* from[at_once];
+      for (int r = 0; r < at_once; ++r) {
+        from[r] = what.rows.row(lane.layer, {temp_storage.vacated[min_op{}(i + r * apart, pairs - 1)], 0}, lane.head);
+      }
       for (int c = mine.column; c < what.columns; c += mine.wide) {
-        *reinterpret_cast<bytes*>(to + c * what.step) = *reinterpret_cast<bytes const*>(from + c * what.step);
+        bytes staged[at_once];
+        for (int r = 0; r < at_once; ++r) staged[r] = *reinterpret_cast<bytes const*>(from[r] + c * what.step);
+        for (int r = 0; r < at_once && i + r * apart < pairs; ++r) {
+          std::byte* const to = what.rows.row(lane.layer, {temp_storage.holes[i + r * apart], 0}, lane.head);
+          *reinterpret_cast<bytes*>(to + c * what.step) = staged[r];
+        }
       }
     }
   }

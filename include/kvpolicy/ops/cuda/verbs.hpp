@@ -33,6 +33,7 @@
 #include <kvpolicy/ops/cuda/residual.hpp>
 #include <kvpolicy/ops/cuda/retention_gates.hpp>
 #include <kvpolicy/ops/cuda/ring_append.hpp>
+#include <kvpolicy/ops/cuda/row_norm.hpp>
 #include <kvpolicy/ops/cuda/select_if.hpp>
 #include <kvpolicy/ops/cuda/top_k.hpp>
 #include <kvpolicy/ops/cuda/units.hpp>
