@@ -262,7 +262,7 @@ test_suites() {
     return
   fi
   ran=$((ran + 1))
-  together 4 120 tests.log suite_command "${names[@]}"
+  together 8 120 tests.log suite_command "${names[@]}"
 }
 
 part_tests() {

@@ -73,29 +73,30 @@ class bracket_pass {
   std::uint32_t inside_;  ///< how many keys there can be inside the bracket
 };
 
-struct side_counts {
-  int above, at_high, at_low, nan;
-};
-struct add_counts {
-  [[nodiscard]] KVPOLICY_HD side_counts operator()(side_counts const& a, side_counts const& b) const {
-    return {a.above + b.above, a.at_high + b.at_high, a.at_low + b.at_low, a.nan + b.nan};
-  }
-};
+/// Adds a number of every thread to a word of shared memory. Collective of a warp.
+template <class Block>
+KVPOLICY_HD void add_to_word(Block& block, int* word, int mine) {
+  int const of_warp = block.reduce_warp(mine, plus_op{});
+  if (lane_id(block) == 0 && of_warp != 0) block.atomic_add(word, of_warp);
+}
 
 /// Runs bracket_pass over all keys of a segment. All threads have the counts. Collective.
 template <class Block, class Keys>
 [[nodiscard]] KVPOLICY_HD key_bracket count_bracket(Block& block, Keys const& keys, key_bracket const& between,
                                                     select_storage const& temp_storage) {
+  int* const words = temp_storage.words;
   block.sync();  // choose_bin's result may still be read from `words`
-  if (block.thread() == 0) temp_storage.words[0] = 0;
+  if (block.thread() < 5) words[block.thread()] = 0;
   block.sync();
   key_bracket mine = between;
   keys.for_each_group(block, bracket_pass<Block>(block, temp_storage, mine));
-  side_counts const all =
-      block.reduce(temp_storage.collective, side_counts{mine.above, mine.at_high, mine.at_low, mine.nan}, add_counts{});
+  add_to_word(block, words + 1, mine.above);
+  add_to_word(block, words + 2, mine.at_high);
+  add_to_word(block, words + 3, mine.at_low);
+  add_to_word(block, words + 4, mine.nan);
   block.sync();
-  int const at_low = between.low < between.high ? all.at_low : 0;
-  return {between.low, between.high, all.above, all.at_high, temp_storage.words[0], at_low, all.nan};
+  int const at_low = between.low < between.high ? words[3] : 0;
+  return {between.low, between.high, words[1], words[2], words[0], at_low, words[4]};
 }
 
 /// How many entries of a segment compete, and how many of them are kept.
