@@ -239,6 +239,10 @@ def other_rows(of: Results) -> list:
         launches = {int(run["launches"]) for _, run in of.matching(file, pattern) if "launches" in run}
         if launches:
             row.beside += f"; {max(launches)} launch{'es' if max(launches) != 1 else ''}"
+    empty = [f"{groups[0]} {number(run['empty_us'])}" for groups, run in of.matching("host_cost", r"host_cost/(\w+)")
+             if "empty_us" in run]
+    if empty:
+        cost.beside += f"; as many empty launches, µs: {', '.join(empty)}"
     graphs = [f"{groups[0]} {number(run['graph_us'])}" for groups, run in of.matching("host_cost", r"host_cost/(\w+)")
               if "graph_us" in run]
     if graphs:

@@ -1,4 +1,5 @@
-// What a planned decision costs the host: the calls of decide and apply, which launch and wait for nothing.
+// What a planned decision costs the host: the calls of decide and apply, which launch and wait for nothing, against as
+// many launches of a kernel that does nothing.
 #include <chrono>
 
 #include "cuda/cases.cuh"
@@ -33,12 +34,17 @@ void host_cost(benchmark::State& state, Policy const& policy) {
   if (device.counts().get() != std::vector<int>(288, entries / 4)) return state.SkipWithError("wrong result");
   device.reset(on);
   gpu::graph const captured(on, step);
-  std::vector<double> eager, replayed, of_device;
+  auto const launch_nothing = [&] {
+    for (int i = 0; i < launches; ++i) exec.launch(kv::launch_shape{}, kv::detail::empty_kernel{});
+  };
+  std::vector<double> eager, empty, replayed, of_device;
   for (auto _ : state) {
     device.reset(on);
     on.wait();  // before the clock starts: a full queue would make the host wait
     eager.push_back(bench::seconds_of(step));
     state.SetIterationTime(eager.back());
+    on.wait();
+    empty.push_back(bench::seconds_of(launch_nothing));
     device.reset(on);
     on.wait();
     replayed.push_back(bench::seconds_of([&] { captured.launch(on); }));
@@ -48,6 +54,7 @@ void host_cost(benchmark::State& state, Policy const& policy) {
   exec.check();
   state.counters["launches"] = launches;
   state.counters["us"] = 1e6 * bench::median(eager);
+  state.counters["empty_us"] = 1e6 * bench::median(empty);
   state.counters["graph_us"] = 1e6 * bench::median(replayed);
   state.counters["device_us"] = 1e6 * bench::median(of_device);
 }
