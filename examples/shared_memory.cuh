@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <kvpolicy/ops/cuda/executor.cuh>
 #include <new>
 
@@ -23,9 +24,9 @@ class shared_memory final : public kvpolicy::device_memory {
   }
 };
 
-/// A CUDA executor that waits for each kernel, so that the host may read the shared memory at any time. All memory that
-/// kernels read must come from the heap, because they cannot read the host's stack. An engine uses
-/// `kvpolicy::cuda_executor` with device memory instead, and does not wait.
+/// A CUDA executor that waits for each kernel and each selection, so that the host may read the shared memory at any
+/// time. All memory that kernels read must come from the heap, because they cannot read the host's stack. An engine
+/// uses `kvpolicy::cuda_executor` with device memory instead, and does not wait.
 class executor : public kvpolicy::cuda_executor {
  public:
   executor() : cuda_executor(nullptr, shared_memory::all()) {}
@@ -33,6 +34,11 @@ class executor : public kvpolicy::cuda_executor {
   template <class Threads, class Kernel>
   void launch(kvpolicy::launch_shape<Threads> const& shape, Kernel const& kernel) {
     cuda_executor::launch(shape, kernel);
+    synchronize();
+  }
+  template <class Number>
+  void select_numbers(std::int64_t count, Number const& number, kvpolicy::selected_numbers to, std::byte* storage) {
+    cuda_executor::select_numbers(count, number, to, storage);
     synchronize();
   }
   void copy(std::byte* to, std::byte const* from, std::size_t bytes) {

@@ -52,11 +52,10 @@ struct fragment_logits {
 template <int Spans>
 struct warp_entries {
   eight_numbers key[static_cast<std::size_t>(Spans)]
-                   [4];    ///< dims 8t to 8t + 7 of each 32, of the entries 8j + g; zeros after the last dim
-  int position;            ///< of entry `lane`
-  unsigned parts;          ///< a bit for each entry that takes part
-  bool all_seen;           ///< every row sees all 32 entries
-  std::byte const* ahead;  ///< the row of entry `lane` of the 32 that the warp takes next; null: not looked up
+                   [4];  ///< dims 8t to 8t + 7 of each 32, of the entries 8j + g; zeros after the last dim
+  int position;          ///< of entry `lane`
+  unsigned parts;        ///< a bit for each entry that takes part
+  bool all_seen;         ///< every row sees all 32 entries
 
   /// A bit for each of the thread's eight entries that a row at this position sees. Collective of the warp.
   template <class Block>
@@ -133,14 +132,14 @@ class fragment_product {
   }
 
   /// Loads the keys of entries [begin, begin + 32) of a lane, up to `end`. `first` is the lowest position of a row.
-  /// The warp's next entries begin `step` behind; where their rows are is in `to`. In place of an entry after the last,
-  /// the last is loaded, which takes no part twice: loads under a condition would wait for one another.
+  /// In place of an entry after the last, the last is loaded, which takes no part twice: loads under a condition would
+  /// wait for one another.
   template <class Block>
   KVPOLICY_HD void take_entries(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
-                                int begin, int end, int step, int first, warp_entries<Spans>& to) const {
+                                int begin, int end, int first, warp_entries<Spans>& to) const {
     bool const there = begin + lane_id(block) < end;
     int const e = there ? begin + lane_id(block) : end - 1;
-    std::byte const* const row = to.ahead != nullptr ? to.ahead : task.from.row(this_lane, e);
+    std::byte const* const row = task.from.row(this_lane, e);
     to.position = task.sees_all() ? 0 : task.scores.lanes.position.row(this_lane)[e];
     bool part = there && to.position < used.domain;
     if (part && task.candidates()) part = task.scores.rows.row(this_lane)[e] != same_bits<float>(0xFF800000u);
@@ -154,9 +153,6 @@ class fragment_product {
         to.key[s][j] = *reinterpret_cast<eight_numbers const*>(from + (has ? 16 * (4 * s + t) : 0));
       }
     }
-    int const later = begin + step + lane_id(block);
-    to.ahead = later < end ? task.from.row(this_lane, later) : nullptr;
-    for (int d = 0; later < end && d < product.keys.dims; d += 64) prefetch(to.ahead + 2 * d);
     for (int s = 0; s < Spans; ++s) {
       if (8 * (4 * s + t) < product.keys.dims) continue;
       for (int j = 0; j < 4; ++j) to.key[s][j] = eight_numbers{};

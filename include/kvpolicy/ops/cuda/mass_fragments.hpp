@@ -67,9 +67,9 @@ struct fragment_sums_kernel {
                              fragment_rows const& rows, int count, two_sums* state) const {
     int const first = first_position(task, used, this_lane);
     for (int n = 0; 16 * n < count; ++n) state[n * warp_size] = {running_sum::nothing(), running_sum::nothing()};
-    warp_entries<Product::spans> some{};
     for (int e = entries.begin + c * warp_size; e < entries.end; e += tile_entries) {
-      product.take_entries(block, task, used, this_lane, e, entries.end, tile_entries, first, some);
+      warp_entries<Product::spans> some{};
+      product.take_entries(block, task, used, this_lane, e, entries.end, first, some);
       for (int n = 0; 16 * n < count; ++n) {
         fragment_logits logits = product.multiply(block, some, rows, n);
         bool const open = some.all_seen && 16 * n + 16 <= count;
@@ -188,10 +188,10 @@ struct fragment_mass_kernel {
     bool const once = all <= product.capacity();
     known_fragment_sums const weights{sums};
     if (once && begin < end) product.take_rows(block, task, used, this_lane, rows, 0, all, weights);
-    warp_entries<Product::spans> some{};
     for (int e = begin; e < end; e += block.threads()) {
       int const mine = e + warp_id(block) * warp_size;
-      if (mine < end) product.take_entries(block, task, used, this_lane, mine, end, block.threads(), first, some);
+      warp_entries<Product::spans> some{};
+      if (mine < end) product.take_entries(block, task, used, this_lane, mine, end, first, some);
       float total[8] = {};
       for (int base = 0; base < all; base += product.capacity()) {
         int const count = min_op{}(all - base, product.capacity());

@@ -95,51 +95,38 @@ struct tile_mover {
   }
 
  private:
-  /// Of wide rows, the sources of a tile are looked up while the tile before is loaded.
   template <int Width, int Rows, int Columns, class Block>
   KVPOLICY_HD void move(Block& block) const {
     thread_grid const mine(block, what, slice, Columns);
     for (int c = mine.first; c < mine.end; c += mine.wide * Columns) {
       bool const moves_some = mine.row < mine.tall && mine.column < mine.wide && c + mine.column < mine.end;
       int const end = moves_some ? moves.count() : 0;
-      int source[static_cast<std::size_t>(Rows)] = {};
-      if (Columns > 1) look_up(source, begin + mine.row, mine.tall, end);
       for (int i = begin; i < moves.count(); i += mine.tall * Rows) {
-        move_tile<Width, Columns>(block, mine, i + mine.row, end, c + mine.column, source);
+        move_tile<Width, Rows, Columns>(block, mine, i + mine.row, end, c + mine.column);
       }
-    }
-  }
-
-  /// In place of entries from `end` on the last one is looked up.
-  template <std::size_t Rows>
-  KVPOLICY_HD void look_up(int (&source)[Rows], int first, int apart, int end) const {
-    if (first >= end) return;
-    for (std::size_t r = 0; r < Rows; ++r) {
-      source[r] = moves.source(min_op{}(first + static_cast<int>(r) * apart, end - 1));
     }
   }
 
   /// In place of entries from `end` on, and of columns from the grid's end on, the last ones are loaded: loads under a
-  /// condition would wait for one another. Of wide rows `source` is that of this tile, and then of the next.
-  template <int Width, int Columns, std::size_t Rows, class Block>
-  KVPOLICY_HD void move_tile(Block& block, thread_grid const& mine, int first, int end, int column,
-                             int (&source)[Rows]) const {
+  /// condition would wait for one another.
+  template <int Width, int Rows, int Columns, class Block>
+  KVPOLICY_HD void move_tile(Block& block, thread_grid const& mine, int first, int end, int column) const {
     using bytes = byte_vector<Width>;
-    bytes staged[Rows][static_cast<std::size_t>(Columns)];
+    bytes staged[static_cast<std::size_t>(Rows)][static_cast<std::size_t>(Columns)];
     std::int64_t offset[static_cast<std::size_t>(Columns)];
     for (int k = 0; k < Columns; ++k) offset[k] = min_op{}(column + k * mine.wide, mine.end - 1) * what.step;
-    if (Columns == 1) look_up(source, first, mine.tall, end);
     if (first < end) {
-      std::byte const* from[Rows];
-      for (std::size_t r = 0; r < Rows; ++r) from[r] = what.row(where, lane, source[r]);
-      for (std::size_t r = 0; r < Rows; ++r) {
+      std::byte const* from[static_cast<std::size_t>(Rows)];
+      for (int r = 0; r < Rows; ++r) {
+        from[r] = what.row(where, lane, moves.source(min_op{}(first + r * mine.tall, end - 1)));
+      }
+      for (int r = 0; r < Rows; ++r) {
         for (int k = 0; k < Columns; ++k) staged[r][k] = *reinterpret_cast<bytes const*>(from[r] + offset[k]);
       }
     }
-    if (Columns > 1) look_up(source, first + static_cast<int>(Rows) * mine.tall, mine.tall, end);
     block.sync();
-    for (std::size_t r = 0; r < Rows; ++r) {
-      int const e = first + static_cast<int>(r) * mine.tall;
+    for (int r = 0; r < Rows; ++r) {
+      int const e = first + r * mine.tall;
       if (e >= end) continue;
       std::byte* const to = what.row(where, lane, e);
       for (int k = 0; k < Columns; ++k) {

@@ -60,8 +60,6 @@ struct page_scores_kernel {
       fold(block, one, first, folded);
       block.sync();
       for (int p = stride.first * pages_at_once; p < known_pages; p += stride.step * pages_at_once) {
-        int const next = p + stride.step * pages_at_once;
-        ask_for(block, rows_of_lane, ordinal_range{next, min_op{}(next + pages_at_once, known_pages)});
         take_pages(block, one, first, folded, rows_of_lane, ordinal_range{p, known_pages}, to);
       }
     }
@@ -75,16 +73,6 @@ struct page_scores_kernel {
     int const step = blocks_per_lane * block.threads();
     for (int p = begin + block.index() % blocks_per_lane * block.threads() + block.thread(); p < end; p += step) {
       to[p] = with;
-    }
-  }
-
-  /// Asks for the bounds of pages that this warp takes next.
-  template <class Block>
-  KVPOLICY_HD void ask_for(Block& block, std::byte const* rows_of_lane, ordinal_range pages) const {
-    std::int64_t const end = pages.end * bounds.row_bytes();
-    constexpr int line = 128;
-    for (std::int64_t at = pages.begin * bounds.row_bytes() + lane_id(block) * line; at < end; at += line * warp_size) {
-      prefetch(rows_of_lane + at);
     }
   }
 

@@ -10,13 +10,6 @@
 
 namespace KVPOLICY_NAMESPACE::detail {
 
-/// Asks for memory that will be loaded, as far as the second-level cache.
-KVPOLICY_HD inline void prefetch([[maybe_unused]] std::byte const* from) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-#endif
-}
-
 /// Loads an element of 2 or 4 bytes, which is aligned to its size, as a float.
 [[nodiscard]] KVPOLICY_HD inline float element_at(codec element, std::byte const* from) {
   if (element == codec::f32) return *reinterpret_cast<float const*>(from);
