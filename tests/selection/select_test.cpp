@@ -210,7 +210,7 @@ TEST_SUITE("selection/select") {
                                  .pick = kv::at_least{.least = least, .unbounded = true}};
       auto plan = kv::make_plan(now.exec, policy, now.cache.view());
       kv::select_pages(now.exec, policy, now.in(), now.state, plan);
-      kv::any_selection const erased = policy;
+      kv::basic_any_selection<kv::host_executor> const erased = policy;
       auto same = kv::make_plan(now.exec, erased, now.cache.view());
       kv::select_pages(now.exec, erased, now.in(), now.state, same);
       CHECK(listed(plan.keep(), 0) == listed(same.keep(), 0));
