@@ -157,9 +157,13 @@ TEST_SUITE("core/observed") {
     CHECK(plan.report() == counted(8, 0));
   }
 
-#if !defined(KVPOLICY_TEST_ON_DEVICE)  // there rows of an earlier forward are not refused
   TEST_CASE("rows of entries that are not there yet are no observation, and rows of an earlier forward are refused") {
-    for (int const end : {30, 3}) {
+#if defined(KVPOLICY_TEST_ON_DEVICE)
+    std::vector const ends{30};  // rows of an earlier forward are refused on the host only
+#else
+    std::vector const ends{30, 3};
+#endif
+    for (int const end : ends) {
       engine of(20, 7);
       of.rows_end_at(end);
       if (end == 3) {
@@ -185,7 +189,6 @@ TEST_SUITE("core/observed") {
       CHECK(tova.decide() == counted(4, 0));
     }
   }
-#endif
 
   TEST_CASE("rows that an engine gives itself are asked as a ring's are: none, too late, too early, some") {
     engine of(20, 7);

@@ -51,11 +51,11 @@ struct fragment_logits {
 /// The 32 entries of a lane that a warp works on.
 template <int Spans>
 struct warp_entries {
-  eight_numbers key[static_cast<std::size_t>(Spans)]
-                   [4];  ///< dims 8t to 8t + 7 of each 32, of the entries 8j + g; zeros after the last dim
-  int position;          ///< of entry `lane`
-  unsigned parts;        ///< a bit for each entry that takes part
-  bool all_seen;         ///< every row sees all 32 entries
+  /// Dims 8t to 8t + 7 of each 32, of the entries 8j + g; zeros after the last dim.
+  eight_numbers key[static_cast<std::size_t>(Spans)][4];
+  int position;    ///< of entry `lane`
+  unsigned parts;  ///< a bit for each entry that takes part
+  bool all_seen;   ///< every row sees all 32 entries
 
   /// A bit for each of the thread's eight entries that a row at this position sees. Collective of the warp.
   template <class Block>
@@ -132,8 +132,8 @@ class fragment_product {
   }
 
   /// Loads the keys of entries [begin, begin + 32) of a lane, up to `end`. `first` is the lowest position of a row.
-  /// In place of an entry after the last, the last is loaded, which takes no part twice: loads under a condition would
-  /// wait for one another.
+  /// In place of an entry after the last, the last is loaded, and takes no part: loads under a condition would wait for
+  /// one another.
   template <class Block>
   KVPOLICY_HD void take_entries(Block& block, attention_task const& task, used_rows const& used, lane this_lane,
                                 int begin, int end, int first, warp_entries<Spans>& to) const {

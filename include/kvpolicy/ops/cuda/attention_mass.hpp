@@ -175,8 +175,8 @@ class mass_launches {
     while (tiles > 1 && blocks() < 4 * exec_.config().processors) tiles /= 2;
     return tiles * tile_entries;
   }
-  /// The same where blocks run as many at once as the multiprocessors take, with at most `most` tiles each: as many
-  /// as fill them once, or a whole number of times.
+  /// As entries_of_piece, for blocks that pack all rows first. A block has at most `most` tiles, and the blocks fill
+  /// the multiprocessors once, or nearly a whole number of times.
   [[nodiscard]] int entries_of_waves(int most) const {
     using kernel = typename mass_kernels<Product>::masses;
     std::int64_t const at_once = std::int64_t{kernel::least_blocks} * exec_.config().processors;

@@ -38,17 +38,13 @@ struct key_adder {
  private:
   static constexpr int ahead = 4;  ///< loads of rows that are in flight at once
 
-  struct alignas(Each > 1 ? 16 : 4) piece {
-    unsigned word[Each > 1 ? 4 : 1];
-  };
-
   KVPOLICY_HD void read(std::byte const* at, float* to) const {
     if constexpr (Fp8) {
       to[0] = any_element_at(from.rows.element, at);
     } else if constexpr (Each == 1) {
       to[0] = element_at(from.rows.element, at);
     } else {
-      piece const all = *reinterpret_cast<piece const*>(at);
+      row_piece const all = *reinterpret_cast<row_piece const*>(at);
       for (int w = 0; w < 4; ++w) unpack(all.word[w], to + w * (Each / 4));
     }
   }
@@ -57,11 +53,9 @@ struct key_adder {
     if constexpr (Each == 4) {
       to[0] = same_bits<float>(word);
     } else {
-      auto const low = static_cast<std::uint16_t>(word);
-      auto const high = static_cast<std::uint16_t>(word >> 16);
-      bool const half = from.rows.element == codec::f16;
-      to[0] = half ? from_f16(low) : from_bf16(low);
-      to[1] = half ? from_f16(high) : from_bf16(high);
+      two_numbers const numbers = halves_of(from.rows.element, word);
+      to[0] = numbers.first;
+      to[1] = numbers.second;
     }
   }
 };

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <kvpolicy/core/cache.hpp>
-#include <kvpolicy/core/layer_runs.hpp>
 #include <kvpolicy/ops/cuda/columns.hpp>
 #include <kvpolicy/ops/cuda/move_lists.hpp>
 

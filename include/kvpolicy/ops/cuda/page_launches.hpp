@@ -9,9 +9,9 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// The shared memory that a block can use on every device without opting in.
 inline constexpr int default_shared_bytes = 48 * 1024;
 
-/// How many blocks work on one lane: as many as fill the device, but not more than `pieces`, and at least one. Blocks
-/// that begin with work of their own, of which a multiprocessor runs `of_a_processor` at once, are no more than run at
-/// once, where that leaves several to each lane.
+/// How many blocks work on one lane: as many as fill the device, but not more than `pieces`, and at least one. A kernel
+/// whose blocks prepare something first says how many of them a multiprocessor runs at once, `of_a_processor`. Then all
+/// blocks run at once, if each lane still gets four.
 template <class Executor>
 [[nodiscard]] int count_blocks_per_lane(Executor& exec, int lanes, std::int64_t pieces, int of_a_processor = 0) {
   std::int64_t const at_once = std::int64_t{exec.config().processors} * of_a_processor;

@@ -79,10 +79,6 @@ struct wide_norm_kernel {
   }
 
  private:
-  struct alignas(16) piece {
-    std::uint32_t word[4];
-  };
-
   /// In thread i < at_once of sixteen, the sum of the squares of the row that thread first + i of the warp has found.
   template <class Block>
   [[nodiscard]] KVPOLICY_HD double sums_of(Block& block, std::byte const* found, int first) const {
@@ -91,26 +87,24 @@ struct wide_norm_kernel {
     for (int r = 0; r < at_once; ++r) row[r] = block.shuffle(found, first + r);
     for (int p = 0; p < pieces; p += of_row) {
       int const mine = p + lane_id(block) % of_row;
-      piece part[at_once];
+      row_piece part[at_once];
       for (int r = 0; r < at_once; ++r) {
-        part[r] = *reinterpret_cast<piece const*>(row[r] + 16 * min_op{}(mine, pieces - 1));
+        part[r] = *reinterpret_cast<row_piece const*>(row[r] + 16 * min_op{}(mine, pieces - 1));
       }
       for (int r = 0; mine < pieces && r < at_once; ++r) sum[r] += squares(part[r]);
     }
     return block.template reduce_warp_batched<of_row>(sum, plus_op{});
   }
 
-  [[nodiscard]] KVPOLICY_HD double squares(piece const& of) const {
+  [[nodiscard]] KVPOLICY_HD double squares(row_piece const& of) const {
     double sum = 0;
     for (std::uint32_t const word : of.word) {
       if (rows.rows.element == codec::f32) {
         add_square(same_bits<float>(word), sum);
       } else {
-        auto const low = static_cast<std::uint16_t>(word);
-        auto const high = static_cast<std::uint16_t>(word >> 16);
-        bool const half = rows.rows.element == codec::f16;
-        add_square(half ? from_f16(low) : from_bf16(low), sum);
-        add_square(half ? from_f16(high) : from_bf16(high), sum);
+        two_numbers const numbers = halves_of(rows.rows.element, word);
+        add_square(numbers.first, sum);
+        add_square(numbers.second, sum);
       }
     }
     return sum;

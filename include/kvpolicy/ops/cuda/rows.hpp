@@ -22,6 +22,22 @@ namespace KVPOLICY_NAMESPACE::detail {
   return is_fp8(element) ? from_fp8(element, static_cast<std::uint8_t>(*from)) : element_at(element, from);
 }
 
+/// Sixteen bytes of a row, which one load reads.
+struct alignas(16) row_piece {
+  std::uint32_t word[4];
+};
+
+/// The two numbers of 16 bits in a word, the first in its lower bits.
+struct two_numbers {
+  float first, second;
+};
+[[nodiscard]] KVPOLICY_HD inline two_numbers halves_of(codec element, std::uint32_t word) {
+  auto const low = static_cast<std::uint16_t>(word);
+  auto const high = static_cast<std::uint16_t>(word >> 16);
+  bool const half = element == codec::f16;
+  return {half ? from_f16(low) : from_bf16(low), half ? from_f16(high) : from_bf16(high)};
+}
+
 /// Stores a float as an element of 2 or 4 bytes, which is aligned to its size. Rounds to nearest even.
 KVPOLICY_HD inline void put_element(codec element, float value, std::byte* to) {
   if (element == codec::f32) {

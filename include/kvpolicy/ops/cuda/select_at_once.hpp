@@ -48,7 +48,7 @@ struct select_at_once_kernel {
     segment_keys<Rule> keys(scores, rule, segment);
     bool const differs = lanes_differ(block, scores, segment, faults, temp_storage.collective);
     segment_outcome const made = outcome(keys, differs);
-    if (block.thread() == 0) {  // what is known is put away, because the selection has no registers to spare
+    if (block.thread() == 0) {  // written now, so that no registers hold it during the selection
       keep.seen[segment] = keys.count();
       keep.indptr[segment + 1] = made.packed(made.fires && decides_unobserved(rule, scores, segment));
       *temp_storage.list_begin() = before;

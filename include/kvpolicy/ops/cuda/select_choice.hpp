@@ -31,8 +31,8 @@ struct segment_outcome {
   }
 };
 
-/// Lists what a segment keeps, and returns how many of its competing entries are NaN. The list begins at `to()`, which
-/// is asked when the threshold is known, because a search for it has no registers to spare. Collective.
+/// Lists what a segment keeps, and returns how many of its competing entries are NaN. The list begins at `to()`. It is
+/// called after the search for the threshold, so that the search need not keep a register for it. Collective.
 template <class Block, class Rule, class To>
 [[nodiscard]] KVPOLICY_HD int emit_choice(Block& block, segment_keys<Rule>& keys, segment_choice const& choice,
                                           To const& to, select_storage const& temp_storage) {

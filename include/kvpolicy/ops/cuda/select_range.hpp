@@ -29,8 +29,8 @@ inline constexpr int histogram_bins = 1 << histogram_bits;
   return bits > histogram_bits ? bits - histogram_bits : 0;
 }
 
-/// What decides about an entry by itself. It is in shared memory, because few groups are asked entry by entry, and
-/// registers are scarce where all others are.
+/// What decides about a single entry. It is in shared memory, because few groups are decided entry by entry, and the
+/// loop over all groups has no register to spare.
 struct entry_cut {
   int begin, end;  ///< the run
   int upto;        ///< the slice ends here

@@ -64,7 +64,7 @@ struct count_kept_kernel {
 /// Writes the ordinals that each segment keeps, one block for each segment.
 template <class Rule>
 struct emit_kernel {
-  /// Three blocks leave each thread 40 registers, none of which is to spare; a rule that is asked about entries needs
+  /// Three blocks leave each thread 40 registers, and all of them are used. A rule that is asked about entries needs
   /// more.
   static constexpr int least_blocks = knows_run<Rule> ? 3 : 1;
   score_view scores;
