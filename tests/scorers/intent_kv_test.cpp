@@ -358,7 +358,7 @@ void decides_as_the_reference(bool learned) {
   auto policy = any_policy(learned);
   int const capacity = *rc::gen::element(33, 1, 31, 32, 40);
   kv::codec const rows_of = *rc::gen::element(kv::codec::f32, kv::codec::f16, kv::codec::bf16);
-  owned_head const head(shape.model.head_dim, *rc::gen::element(4, 8, 128), *rc::gen::element(1, 7, 256),
+  owned_head const head(shape.model.head_dim, *rc::gen::element(4, 8, 128, 200), *rc::gen::element(1, 7, 256),
                         *rc::gen::element(1.0f, -0.5f, 9.0f), 0.1, shape.seed);
   if (learned) policy.score.residual = head.view();
   RC_LOG() << kv::to_string(policy) << ", D " << shape.model.head_dim << ", " << shape.model.layers << " layers, "

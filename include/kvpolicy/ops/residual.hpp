@@ -87,7 +87,7 @@ struct residual_options {
 struct residual_sizes {
   static constexpr int block = 32;
   static constexpr int entries_of_a_task = 480;  ///< entries that one task computes together
-  static constexpr int span_of_a_step = 128;     ///< entries of the span that are attended to in one step
+  static constexpr int span_of_a_step = 128;     ///< entries of a long span that are attended to in one step
   static constexpr int rows_of_a_tile = 24;
   static constexpr int most_tasks = 16;
 
@@ -103,17 +103,29 @@ struct residual_sizes {
   [[nodiscard]] constexpr std::int64_t head_width() const { return width / residual_head::heads; }
   [[nodiscard]] constexpr std::int64_t projection() const { return padded(width) * (dims + 2); }
   [[nodiscard]] constexpr std::int64_t perceptron() const { return padded(hidden) * (dims + width + 3); }
+  /// Weights of attention to a span of at most a block, for all heads.
+  [[nodiscard]] static constexpr std::int64_t weights_of_span() { return residual_head::heads * std::int64_t{block}; }
+  [[nodiscard]] constexpr std::int64_t short_span() const {
+    std::int64_t const logits = weights_of_span() * (dims + 2), units = padded(hidden) * (dims + weights_of_span() + 2);
+    return logits + units + dims * (padded(width) + block) + 3 * width * block;
+  }
+  /// The columns of a key's hidden units: a mean of keys, and a context or weights of attention.
+  [[nodiscard]] constexpr std::int64_t joined() const {
+    return dims + (width > weights_of_span() ? width : weights_of_span());
+  }
   [[nodiscard]] constexpr std::int64_t task() const {
     std::int64_t const sum = padded(head_width()) * residual_head::heads;
     std::int64_t const entry = padded(width) + sum + 2 * residual_head::heads;
-    std::int64_t const tile = 2 * block + 2 + width + padded(width);
+    std::int64_t const tile = 2 * block + 2 + joined() + padded(width);
     return entries_of_a_task * entry + span_of_a_step * (width + sum) + rows_of_a_tile * tile;
   }
   [[nodiscard]] constexpr std::int64_t tasks() const {
     std::int64_t const wanted = (bound + entries_of_a_task - 1) / entries_of_a_task;
     return wanted < most_tasks ? wanted : most_tasks;
   }
-  [[nodiscard]] constexpr std::int64_t all() const { return 3 * projection() + perceptron() + tasks() * task(); }
+  [[nodiscard]] constexpr std::int64_t all() const {
+    return 3 * projection() + perceptron() + short_span() + tasks() * task();
+  }
 };
 
 namespace ops {

@@ -36,7 +36,8 @@ struct packed_rows {
 /// A head with the memory of one sequence folded into its weights: phi = [k | m | k m | rule] is linear in k and rule
 /// when m is fixed. The weights of k are divided by the number of its terms, so that they are multiplied by sums.
 struct folded_head {
-  packed_rows query, key, value, of_key, of_context;
+  packed_rows query, key, value;
+  packed_rows hidden;     ///< of a key, followed by a context
   float* last = nullptr;  ///< fc2, padded
 
   /// `memory`: the mean m. `terms`: the number of keys in each sum.
@@ -44,21 +45,20 @@ struct folded_head {
       : query(head.width, head.dims, temp_storage),
         key(head.width, head.dims, temp_storage),
         value(head.width, head.dims, temp_storage),
-        of_key(head.hidden, head.dims, temp_storage),
+        hidden(head.hidden, std::int64_t{head.dims} + head.width, temp_storage),
+        last(temp_storage),
+        dims_(head.dims),
         terms_(static_cast<float>(terms)) {
-    of_context.out = head.hidden;
-    of_context.in = head.width;
-    of_context.weights = temp_storage;
-    last = temp_storage + of_key.padded() * head.width;
-    temp_storage = last + of_key.padded();
-    std::fill(of_context.weights, temp_storage, 0.0f);
-    std::int64_t const phi = 3 * std::int64_t{head.dims} + 1;
+    temp_storage = last + hidden.padded();
+    std::fill(last, temp_storage, 0.0f);
+    std::int64_t const phi = 3 * dims_ + 1;
     fold(query, head.w_q, head.w_q_bias, phi, memory);
-    fold(of_key, head.fc1, head.fc1_bias, phi + head.width, memory);
+    fold(hidden, head.fc1, head.fc1_bias, phi + head.width, memory);
     copy(key, head.w_k, head.w_k_bias);
     copy(value, head.w_v, head.w_v_bias);
     for (std::int64_t o = 0; o < head.hidden; ++o) {
-      for (std::int64_t i = 0; i < head.width; ++i) of_context.at(o, i) = head.fc1[o * (phi + head.width) + phi + i];
+      float const* const from = head.fc1 + o * (phi + head.width) + phi;
+      for (std::int64_t i = 0; i < head.width; ++i) hidden.at(o, dims_ + i) = from[i];
       last[o] = head.fc2[o];
     }
   }
@@ -69,21 +69,22 @@ struct folded_head {
             float const* memory) const {
     for (std::int64_t o = 0; o < to.out; ++o, from += columns) {
       double constant = static_cast<double>(bias[o]);
-      for (std::int64_t d = 0; d < to.in; ++d) {
-        to.at(o, d) = (from[d] + from[2 * to.in + d] * memory[d]) / terms_;
-        constant += static_cast<double>(from[to.in + d]) * static_cast<double>(memory[d]);
+      for (std::int64_t d = 0; d < dims_; ++d) {
+        to.at(o, d) = (from[d] + from[2 * dims_ + d] * memory[d]) / terms_;
+        constant += static_cast<double>(from[dims_ + d]) * static_cast<double>(memory[d]);
       }
       to.constant[o] = static_cast<float>(constant);
-      to.slope[o] = from[3 * to.in];
+      to.slope[o] = from[3 * dims_];
     }
   }
   void copy(packed_rows const& to, float const* from, float const* bias) const {
     for (std::int64_t o = 0; o < to.out; ++o) {
-      for (std::int64_t d = 0; d < to.in; ++d) to.at(o, d) = from[o * to.in + d] / terms_;
+      for (std::int64_t d = 0; d < dims_; ++d) to.at(o, d) = from[o * dims_ + d] / terms_;
       to.constant[o] = bias[o];
     }
   }
 
+  std::int64_t dims_;
   float terms_;
 };
 

@@ -12,6 +12,7 @@
 #include <kvpolicy/ops/host/residual_task.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/residual.hpp>
+#include <optional>
 
 namespace KVPOLICY_NAMESPACE {
 template <>
@@ -56,13 +57,27 @@ struct implementation<ops::residual_t, host> {
     int const dims = features.dims;
     float* const row = features.row(sequence, 1);
     detail::folded_head const folded(head, features.row(sequence, 0), terms, temp_storage);
+    float const* const of_span = row + std::ptrdiff_t{span.begin} * dims;
+    int const span_rows = span.end - span.begin;
+    std::optional<detail::folded_span> attended;
+    if (span_rows > 0 && span_rows <= detail::folded_span::most) {
+      attended.emplace(exec.simd_level(), head, folded, of_span, span_rows, terms, temp_storage);
+    }
     sizes const all(head, out.lanes.bound);
     int const tasks = static_cast<int>(all.tasks());
     exec.for_each(tasks, [&](int task, int) {
       detail::residual_task one(exec.simd_level(), head, folded, temp_storage + task * all.task());
       for (int e = task * sizes::entries_of_a_task; e < count; e += tasks * sizes::entries_of_a_task) {
-        one.run(row + std::ptrdiff_t{e} * dims, std::min(sizes::entries_of_a_task, count - e),
-                row + std::ptrdiff_t{span.begin} * dims, span.end - span.begin, out.row(sequence) + e);
+        float const* const from = row + std::ptrdiff_t{e} * dims;
+        int const some = std::min(sizes::entries_of_a_task, count - e);
+        float* const scores = out.row(sequence) + e;
+        if (attended) {
+          one.run(from, some, *attended, scores);
+        } else if (span_rows > 0) {
+          one.run(from, some, of_span, span_rows, scores);
+        } else {
+          one.run(from, some, scores);
+        }
       }
     });
   }

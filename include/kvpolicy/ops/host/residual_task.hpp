@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <kvpolicy/ops/host/blocks_for.hpp>
 #include <kvpolicy/ops/host/folded_head.hpp>
+#include <kvpolicy/ops/host/folded_span.hpp>
 #include <kvpolicy/ops/host/residual_kernels.hpp>
 #include <kvpolicy/ops/residual.hpp>
 #include <limits>
@@ -16,11 +16,10 @@ namespace KVPOLICY_NAMESPACE::detail {
 class residual_task {
  public:
   using sizes = residual_sizes;
-  static_assert(sizes::rows_of_a_tile <= keys_of_a_tile, "a tile is multiplied in one call");
   static constexpr int heads = residual_head::heads;
 
   residual_task(isa simd_level, residual_head const& head, folded_head const& folded, float* temp_storage)
-      : blocks_(blocks_for<sizes::block>(simd_level)),
+      : products_(simd_level),
         kernels_(residual_for(simd_level)),
         head_(head),
         folded_(folded),
@@ -36,31 +35,48 @@ class residual_task {
         second_(take(temp_storage, sizes::rows_of_a_tile * sizes::block)),
         rule_(take(temp_storage, sizes::rows_of_a_tile)),
         shrink_(take(temp_storage, sizes::rows_of_a_tile)),
-        context_(take(temp_storage, sizes::rows_of_a_tile * std::int64_t{head.width})),
+        joined_(take(temp_storage, sizes::rows_of_a_tile * sizes(head, 0).joined())),
         projected_(take(temp_storage, sizes::rows_of_a_tile * folded.key.padded())) {}
 
-  /// Computes the entries of these features (`count` rows), which attend to `span_rows` entries from `span` on.
-  void run(float const* features, int count, float const* span, int span_rows, float* scores) {
-    features_ = features;
-    count_ = count;
-    scores_ = scores;
-    begin_attention();
-    if (span_rows <= sizes::span_of_a_step) {  // all of a tile at once, while its entries are in the cache
-      if (span_rows > 0) use(span, span_rows);
-      for (int e = 0; e < count; e += sizes::rows_of_a_tile) {
-        if (span_rows > 0) make_queries(e);
-        if (span_rows > 0) attend(e, span_rows, true);
-        finish(e, span_rows > 0);
-      }
-      return;
+  /// Computes the entries of these features (`count` rows), which attend to nothing, and whose context is 0.
+  void run(float const* features, int count, float* scores) {
+    begin(features, count, scores);
+    for (int e = 0; e < count; e += sizes::rows_of_a_tile) {
+      take_rules(e);
+      finish(e, folded_.hidden, features + std::ptrdiff_t{e} * head_.dims, head_.dims);
     }
+  }
+  /// Computes entries that attend to a short span.
+  void run(float const* features, int count, folded_span const& span, float* scores) {
+    begin(features, count, scores);
+    for (int e = 0; e < count; e += sizes::rows_of_a_tile) {
+      take_rules(e);
+      join_features(e, span.hidden.in);
+      for (int h = 0; h < heads; ++h) {
+        multiply_features(e, span.logits, h);
+        std::ptrdiff_t const at = std::ptrdiff_t{h} * sizes::block;
+        kernels_.attend(first_, rows_at(e), span.logits.constant + at, span.logits.slope + at, rule_,
+                        joined_ + head_.dims + at, span.hidden.in);
+      }
+      finish(e, span.hidden, joined_, span.hidden.in);
+    }
+  }
+  /// Computes entries that attend to `span_rows` entries from `span` on.
+  void run(float const* features, int count, float const* span, int span_rows, float* scores) {
+    begin(features, count, scores);
+    begin_attention();
     for (int e = 0; e < count; e += sizes::rows_of_a_tile) make_queries(e);
     for (int s = 0; s < span_rows; s += sizes::span_of_a_step) {
       int const rows = std::min(sizes::span_of_a_step, span_rows - s);
       use(span + std::ptrdiff_t{s} * head_.dims, rows);
       for (int e = 0; e < count; e += sizes::rows_of_a_tile) attend(e, rows, s == 0);
     }
-    for (int e = 0; e < count; e += sizes::rows_of_a_tile) finish(e, true);
+    for (int e = 0; e < count; e += sizes::rows_of_a_tile) {
+      take_rules(e);
+      join_features(e, folded_.hidden.in);
+      join_contexts(e);
+      finish(e, folded_.hidden, joined_, folded_.hidden.in);
+    }
   }
 
  private:
@@ -71,19 +87,17 @@ class residual_task {
   }
   [[nodiscard]] int rows_at(int e) const { return std::min(sizes::rows_of_a_tile, count_ - e); }
 
-  /// out[row][32] = rows [count][stride] times a block of weights. `follow`: how many more rows lie behind these, and
-  /// will be multiplied soon.
-  void multiply(float const* rows, std::int64_t stride, int count, std::int64_t dims, float const* weights, float scale,
-                float* out, int follow = 0) {
-    float const* row = rows;
-    for (int i = 0; i < 2 * keys_of_a_tile; ++i, row += i < count + follow ? stride : 0) address_[i] = row;
-    blocks_.logits(address_, count, static_cast<int>(dims), weights, scale, out);
+  void begin(float const* features, int count, float* scores) {
+    features_ = features;
+    count_ = count;
+    scores_ = scores;
   }
+
   /// Multiplies the features of a tile of entries.
   void multiply_features(int e, packed_rows const& by, std::int64_t block) {
     int const rows = rows_at(e);
-    multiply(features_ + std::ptrdiff_t{e} * head_.dims, head_.dims, rows, by.in, by.block(block), 1, first_,
-             std::min(sizes::rows_of_a_tile, count_ - e - rows));
+    products_.multiply(features_ + std::ptrdiff_t{e} * head_.dims, head_.dims, rows, by.in, by.block(block), 1, first_,
+                       std::min(sizes::rows_of_a_tile, count_ - e - rows));
   }
 
   void begin_attention() {
@@ -128,7 +142,7 @@ class residual_task {
   }
   void project_tile(packed_rows const& by, float const* rows, int count) {
     for (std::int64_t b = 0; b < by.blocks(); ++b) {
-      multiply(rows, head_.dims, count, by.in, by.block(b), 1, first_);
+      products_.multiply(rows, head_.dims, count, by.in, by.block(b), 1, first_);
       for (int i = 0; i < count; ++i) {
         for (int o = 0; o < sizes::block; ++o) {
           projected_[i * by.padded() + b * sizes::block + o] =
@@ -166,11 +180,11 @@ class residual_task {
     for (int h = 0; h < heads; ++h) {
       std::ptrdiff_t const at = std::ptrdiff_t{h} * sizes::entries_of_a_task + e;
       for (int s = 0; s < span_rows; s += sizes::block) {
-        multiply(query_ + e * row + h * head_width_, row, rows, head_width_, keys_of(h, s), scale, first_);
+        products_.multiply(query_ + e * row + h * head_width_, row, rows, head_width_, keys_of(h, s), scale, first_);
         kernels_.advance(first_, rows, std::min(sizes::block, span_rows - s), row_max_ + at, sum_ + at, shrink_);
         for (std::int64_t c = 0; c < padded_; c += sizes::block) {
           float const* const values = values_of(h, c) + std::ptrdiff_t{s} * sizes::block;
-          multiply(first_, sizes::block, rows, sizes::block, values, 1, second_);
+          products_.multiply(first_, sizes::block, rows, sizes::block, values, 1, second_);
           kernels_.blend(second_, rows, is_first && s == 0 ? nullptr : shrink_,
                          sum_of_values_ + (e * heads + h) * padded_ + c, heads * padded_);
         }
@@ -178,10 +192,15 @@ class residual_task {
     }
   }
 
-  void make_context(int e, bool attended) {
-    if (!attended) return static_cast<void>(std::fill_n(context_, std::ptrdiff_t{rows_at(e)} * head_.width, 0.0f));
-    float* to = context_;
+  /// Puts the features of a tile's entries at the front of its rows, `stride` floats apart.
+  void join_features(int e, std::int64_t stride) {
+    float const* from = features_ + std::ptrdiff_t{e} * head_.dims;
+    for (int i = 0; i < rows_at(e); ++i, from += head_.dims) std::copy_n(from, head_.dims, joined_ + i * stride);
+  }
+  /// Puts the contexts behind them.
+  void join_contexts(int e) {
     for (int i = 0; i < rows_at(e); ++i) {
+      float* to = joined_ + i * folded_.hidden.in + head_.dims;
       for (std::int64_t h = 0; h < heads; ++h, to += head_width_) {
         float const* const from = sum_of_values_ + ((e + i) * heads + h) * padded_;
         float const sum = sum_[h * sizes::entries_of_a_task + e + i];
@@ -190,17 +209,14 @@ class residual_task {
     }
   }
 
-  void finish(int e, bool attended) {
+  /// Adds the head's output to the scores of a tile. Its rows have the first `columns` columns of `hidden`.
+  void finish(int e, packed_rows const& hidden, float const* tile, std::int64_t columns) {
     int const rows = rows_at(e);
     float out[sizes::rows_of_a_tile] = {};
-    take_rules(e);
-    make_context(e, attended);
-    packed_rows const& by = folded_.of_key;
-    for (std::int64_t b = 0; b < by.blocks(); ++b) {
-      multiply_features(e, by, b);
-      multiply(context_, head_.width, rows, head_.width, folded_.of_context.block(b), 1, second_);
+    for (std::int64_t b = 0; b < hidden.blocks(); ++b) {
+      products_.multiply(tile, columns, rows, columns, hidden.block(b), 1, first_);
       std::int64_t const at = b * sizes::block;
-      kernels_.perceive({first_, second_, by.constant + at, by.slope + at, folded_.last + at, rule_, rows}, out);
+      kernels_.perceive({first_, hidden.constant + at, hidden.slope + at, folded_.last + at, rule_, rows}, out);
     }
     float const alpha = std::clamp(head_.alpha, -5.0f, 5.0f);
     for (int i = 0; i < rows; ++i) {
@@ -209,7 +225,7 @@ class residual_task {
     }
   }
 
-  block_kernels const& blocks_;
+  row_products products_;
   residual_kernels const& kernels_;
   residual_head const& head_;
   folded_head const& folded_;
@@ -225,13 +241,12 @@ class residual_task {
   float* second_;
   float* rule_;
   float* shrink_;
-  float* context_;
+  float* joined_;  ///< [24][dims, then a context or weights of attention]
   float* projected_;
   float const* features_ = nullptr;
   float const* projected_span_ = nullptr;  ///< the rows whose projection is in keys_ and values_
   float* scores_ = nullptr;
   int count_ = 0;
-  void const* address_[2 * keys_of_a_tile] = {};
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

@@ -86,13 +86,13 @@ class write_gate_task {
     std::copy_n(weights_.fc2 + first, units, last);
     if (count == 1 && units == sizes::block && unit_sums_ != nullptr) {
       multiply_one(weights_.fc1 + first * columns_);
-      return perceive_({tile_, zeros, bias, zeros, last, zeros, 1}, sums_);
+      return perceive_({tile_, bias, zeros, last, zeros, 1}, sums_);
     }
     block_.pack(weights_.fc1 + first * columns_, columns_, units, columns_);
     for (int i = 0; i < count; i += sizes::rows_of_a_tile) {
       int const rows = std::min(sizes::rows_of_a_tile, count - i);
       block_.multiply(x_ + std::ptrdiff_t{i} * columns_, columns_, rows, tile_);
-      perceive_({tile_, zeros, bias, zeros, last, zeros, rows}, sums_ + i);
+      perceive_({tile_, bias, zeros, last, zeros, rows}, sums_ + i);
     }
   }
 
