@@ -139,7 +139,8 @@ namespace ops {
 /// - ranks: scores and sums must be reduced over ranks before. The head is not linear, so the sum of the outputs of
 ///   ranks would be another score.
 /// - cost: (width + hidden) D + hidden width + 2 width span multiplications per entry, and 2 width D span per 480
-///   entries.
+///   entries. On the host a span of at most 32 entries is folded into the weights: (128 + hidden) D + 128 hidden per
+///   entry.
 /// - scratch: `temp_storage` points to `scratch_floats(head, bound)` floats in the executor's memory, which are
 ///   overwritten.
 /// - throws: `invalid_argument` if the head is incomplete or of another shape.

@@ -12,8 +12,8 @@ namespace KVPOLICY_NAMESPACE::detail {
 /// The weights of entries that attend to at most 32 fixed entries i. Products with fixed matrices follow one another,
 /// so they become one product, and no entry needs a query, a sum of values, or a context of its own:
 ///
-///     logits_i  = W_q phi . W_k k_i      = phi . (W_q^T W_k k_i)
-///     fc1_c c   = fc1_c sum_i p_i W_v k_i = sum_i p_i (fc1_c W_v k_i)
+///     logits_i = W_q phi . W_k k_i       = phi . (W_q^T W_k k_i)
+///     fc1_c c  = fc1_c sum_i p_i W_v k_i = sum_i p_i (fc1_c W_v k_i)
 struct folded_span {
   static constexpr int most = residual_sizes::block;  ///< entries of a short span
   static constexpr int heads = residual_head::heads;
