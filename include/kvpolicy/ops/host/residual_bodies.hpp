@@ -99,29 +99,36 @@ struct residual_bodies {
     }
   }
 
+  /// The largest of a row of 32 logits and `least`.
+  [[gnu::always_inline]] static inline float largest_of(float const* row, float least) {
+    floats largest = floats{} + least;
+    for (int i = 0; i < block; i += Width) {
+      floats value;
+      get(value, row + i);
+      largest = value > largest ? value : largest;
+    }
+    return block_bodies<Width, block>::across(largest, true);
+  }
+  /// Replaces each logit of a row by e^(logit - row_max), and returns their sum.
+  [[gnu::always_inline]] static inline float exp_row(float* row, float row_max) {
+    floats total{};
+    for (int i = 0; i < block; i += Width) {
+      floats value;
+      get(value, row + i);
+      value -= row_max;
+      exp_of_negative<Width>(value);
+      put(value, row + i);
+      total += value;
+    }
+    return block_bodies<Width, block>::across(total, false);
+  }
+
   [[gnu::always_inline]] static inline void attend(float const* from, int count, float const* constant,
                                                    float const* slope, float const* rule, float* to,
                                                    std::int64_t stride) {
     shift(from, count, constant, slope, rule, to, stride);
     for (int e = 0; e < count; ++e, to += stride) {
-      floats largest;
-      get(largest, to);
-      for (int i = Width; i < block; i += Width) {
-        floats value;
-        get(value, to + i);
-        largest = value > largest ? value : largest;
-      }
-      float const row_max = block_bodies<Width, block>::across(largest, true);
-      floats total{};
-      for (int i = 0; i < block; i += Width) {
-        floats value;
-        get(value, to + i);
-        value -= row_max;
-        exp_of_negative<Width>(value);
-        put(value, to + i);
-        total += value;
-      }
-      float const share = 1.0f / block_bodies<Width, block>::across(total, false);
+      float const share = 1.0f / exp_row(to, largest_of(to, -std::numeric_limits<float>::infinity()));
       for (int i = 0; i < block; i += Width) {
         floats value;
         get(value, to + i);
@@ -135,25 +142,11 @@ struct residual_bodies {
     for (int e = 0; e < count; ++e) {
       float* const row = values + e * block;
       std::fill(row + there, row + block, -std::numeric_limits<float>::infinity());
-      floats largest = floats{} + row_max[e];
-      for (int i = 0; i < block; i += Width) {
-        floats value;
-        get(value, row + i);
-        largest = value > largest ? value : largest;
-      }
-      float const now = block_bodies<Width, block>::across(largest, true);
-      floats total{};
-      for (int i = 0; i < block; i += Width) {
-        floats value;
-        get(value, row + i);
-        value -= now;
-        exp_of_negative<Width>(value);
-        put(value, row + i);
-        total += value;
-      }
+      float const now = largest_of(row, row_max[e]);
+      float const total = exp_row(row, now);
       bool const is_first = row_max[e] == -std::numeric_limits<float>::infinity();
       shrink[e] = row_max[e] == now ? 1.0f : is_first ? 0.0f : std::exp(row_max[e] - now);
-      sum[e] = sum[e] * shrink[e] + block_bodies<Width, block>::across(total, false);
+      sum[e] = sum[e] * shrink[e] + total;
       row_max[e] = now;
     }
   }

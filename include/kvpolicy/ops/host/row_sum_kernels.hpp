@@ -10,6 +10,7 @@
 #endif
 
 #include <cstddef>
+#include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
@@ -18,8 +19,9 @@ namespace KVPOLICY_NAMESPACE::detail {
 inline constexpr int rows_ahead = 4;
 
 /// to[d] = ((to[d] + rows[0][d]) + rows[1][d]) + ..., of `count` rows of `dims` contiguous elements each. For 16-bit
-/// elements to[d] = (to[d] + ((rows[0][d] + rows[1][d]) + (rows[2][d] + rows[3][d]))) + ...; rows behind the last four
-/// are added one by one. The rows may begin at any address. The `rows_ahead` rows after them may be prefetched.
+/// elements to[d] = (to[d] + ((rows[0][d] + rows[1][d]) + (rows[2][d] + rows[3][d]))) + ...; the last
+/// one to three rows are added one by one. The rows may begin at any address. The `rows_ahead` rows after them may be
+/// prefetched.
 struct row_sum_kernels {
   using function = void (*)(std::byte const* const* rows, int count, int dims, double* to);
   function f32 = nullptr;
@@ -65,15 +67,6 @@ struct portable_row_sums {
 
 #if defined(__x86_64__)
 
-/// Eight numbers of a row.
-template <codec Element>
-[[gnu::target(KVPOLICY_AVX2), gnu::always_inline]] inline __m256 eight(std::byte const* from) {
-  if constexpr (Element == codec::f32) return _mm256_loadu_ps(reinterpret_cast<float const*>(from));
-  __m128i const raw = _mm_loadu_si128(reinterpret_cast<__m128i const*>(from));
-  if constexpr (Element == codec::f16) return _mm256_cvtph_ps(raw);
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
-}
-
 struct avx2_row_sums {
   static constexpr int chains = 8;  ///< vectors of sums that stay in registers
   static constexpr int channels = 4 * chains;
@@ -99,14 +92,17 @@ struct avx2_row_sums {
         for (int i = 0; i < rows_in_float && d == 0; ++i) fetch<Element>(rows[r + i + rows_ahead], dims);
         for (int c = 0; c < chains; c += 2) {
           std::ptrdiff_t const at = (d + 4 * c) * width;
-          __m256 const low = _mm256_add_ps(eight<Element>(rows[r] + at), eight<Element>(rows[r + 1] + at));
-          __m256 const high = _mm256_add_ps(eight<Element>(rows[r + 2] + at), eight<Element>(rows[r + 3] + at));
+          __m256 const low = _mm256_add_ps(avx2_element_rows::eight<Element>(rows[r] + at),
+                                           avx2_element_rows::eight<Element>(rows[r + 1] + at));
+          __m256 const high = _mm256_add_ps(avx2_element_rows::eight<Element>(rows[r + 2] + at),
+                                            avx2_element_rows::eight<Element>(rows[r + 3] + at));
           add_eight(_mm256_add_ps(low, high), sum + c);
         }
       }
       for (int r = by_fours; r < count; ++r) {
         if (d == 0) fetch<Element>(rows[r + rows_ahead], dims);
-        for (int c = 0; c < chains; c += 2) add_eight(eight<Element>(rows[r] + (d + 4 * c) * width), sum + c);
+        for (int c = 0; c < chains; c += 2)
+          add_eight(avx2_element_rows::eight<Element>(rows[r] + (d + 4 * c) * width), sum + c);
       }
       for (int c = 0; c < chains; ++c) _mm256_storeu_pd(to + d + 4 * c, sum[c]);
     }
@@ -128,9 +124,7 @@ struct avx512_row_sums {
   /// Sixteen channels of a row.
   template <codec Element>
   [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline __m512 sixteen(std::byte const* from) {
-    __m256i const raw = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(from));
-    if constexpr (Element == codec::f16) return _mm512_maskz_cvtph_ps(0xFFFF, raw);
-    return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, raw), 16));
+    return avx512_element_rows::sixteen<Element>(from, 0xFFFF);
   }
   [[gnu::target(KVPOLICY_AVX512), gnu::always_inline]] static inline void add_sixteen(__m512 numbers, __m512d* sum) {
     __m256 const low = _mm512_maskz_extractf32x8_ps(0xFF, numbers, 0),
@@ -158,7 +152,7 @@ struct avx512_row_sums {
     for (int r = by_fours; r < count; ++r) {
       fetch<Element>(rows[r + rows_ahead], d);
       for (int c = 0; c < Chains; ++c) {
-        __m256 const numbers = eight<Element>(rows[r] + (d + 8 * c) * width);
+        __m256 const numbers = avx2_element_rows::eight<Element>(rows[r] + (d + 8 * c) * width);
         sum[c] = _mm512_add_pd(sum[c], _mm512_maskz_cvtps_pd(0xFF, numbers));
       }
     }
