@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/query_memory_rows.hpp>
 #include <kvpolicy/ops/host/row_sum_kernels.hpp>
 #include <kvpolicy/ops/update_query_memory.hpp>
@@ -40,7 +41,9 @@ struct implementation<ops::update_query_memory_t, host> {
   static constexpr bool provided = true;
 
   static std::size_t scratch(shape const& model, int) {
-    return detail::scratch_of<double>(static_cast<std::size_t>(model.group() * model.head_dim));
+    auto const group = static_cast<std::size_t>(model.group());
+    return detail::scratch_of<double>(group * static_cast<std::size_t>(model.head_dim)) +
+           detail::scratch_of<double>(group);
   }
 
   static void run(host_executor& exec, lanes const& batch, turn_queries const& turn, query_memory_update const& how,
@@ -49,40 +52,45 @@ struct implementation<ops::update_query_memory_t, host> {
     if (turn.rows == 0) return;
     int const group = turn.heads / batch.heads;
     auto const add_rows = detail::row_sums_for(exec.simd_level()).of(turn.element);
-    auto const remember = detail::remember_row_for(exec.simd_level());
+    detail::memory_row_kernels const& rows = detail::memory_rows_for(exec.simd_level());
     exec.for_each(batch.size(), [&](int i, int worker) {
       lane const one = batch.at(i);
       ordinal_range const span = turn.span(one, how.tail);
       if (span.begin >= span.end) return;
       detail::scratch_arena arena(exec.scratch(worker));
       double* const sums = arena.take<double>(static_cast<std::size_t>(group * turn.dims));
-      std::fill_n(sums, group * turn.dims, 0.0);
+      double* const squares = arena.take<double>(static_cast<std::size_t>(group));
+      float* const remembered = memory.row(one);
+      for (int d = 0; d < group * turn.dims; d += detail::floats_of_a_line) __builtin_prefetch(remembered + d, 1, 2);
       add_span(add_rows, turn, one, group, span, sums);
+      double const share = 1.0 / (span.end - span.begin);
       for (int h = 0; h < group; ++h) {
         std::ptrdiff_t const first = std::ptrdiff_t{h} * turn.dims;
-        remember(sums + first, turn.dims, 1.0 / (span.end - span.begin), how, memory.row(one) + first);
+        squares[h] = rows.mix(sums + first, turn.dims, share, how, remembered + first);
+      }
+      for (int h = 0; h < group; ++h) {
+        std::ptrdiff_t const first = std::ptrdiff_t{h} * turn.dims;
+        rows.put(sums + first, turn.dims, detail::unit_factor(squares[h]), remembered + first);
       }
     });
   }
 
  private:
-  /// Adds the rows of a span to the sums of all query heads of a lane. Heads have their rows in the same places, which
+  /// Adds up the rows of a span for all query heads of a lane. Heads have their rows in the same places, which
   /// are found once.
   static void add_span(detail::row_sum_kernels::function add_rows, turn_queries const& turn, lane one, int group,
                        ordinal_range const& span, double* sums) {
     constexpr int most = 32;
-    std::int64_t offset[most];
+    std::int64_t offset[most + detail::rows_ahead];
     for (int begin = span.begin; begin < span.end; begin += most) {
       int const some = std::min(most, span.end - begin);
       for (int r = 0; r < some; ++r) offset[r] = turn.stored(one, begin + r) * turn.row;
       for (int h = 0; h < group; ++h) {
         int const head = one.head * group + h;
-        std::byte const* const from = turn.at(one, head, 0);
-        std::byte const* const next = head + 1 < turn.heads ? from + turn.head : from;
-        std::byte const* rows[most + detail::rows_ahead];
-        for (int r = 0; r < some; ++r) rows[r] = from + offset[r];
-        for (int r = 0; r < detail::rows_ahead; ++r) rows[some + r] = next + offset[std::min(r, some - 1)];
-        add_rows(rows, some, turn.dims, sums + std::ptrdiff_t{h} * turn.dims);
+        std::int64_t const next = head + 1 < turn.heads ? turn.head : 0;
+        for (int r = 0; r < detail::rows_ahead; ++r) offset[some + r] = next + offset[std::min(r, some - 1)];
+        add_rows({turn.at(one, head, 0), offset}, some, turn.dims, begin > span.begin,
+                 sums + std::ptrdiff_t{h} * turn.dims);
       }
     }
   }

@@ -49,14 +49,21 @@ template <class Vector>
   to = static_cast<anywhere<Vector> const*>(from)->value;
 }
 
-/// The same for numbers that more than one operation uses. g++ else reads them from memory again for each of these, and
-/// a processor reads fewer whole cache lines in a cycle than it has operations for them.
+/// Keeps numbers that more than one operation uses in a register. g++ else reads them from memory again for each of
+/// these, and a processor reads fewer whole cache lines in a cycle than it has operations for them.
+template <class Vector>
+[[gnu::always_inline]] inline void once(Vector& read) {
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__CUDACC__)
+  asm("" : "+v"(read));
+#else
+  static_cast<void>(read);
+#endif
+}
+
 template <class Vector>
 [[gnu::always_inline]] inline void get_once(Vector& to, void const* from) {
   get(to, from);
-#if defined(__x86_64__) && !defined(__clang__) && !defined(__CUDACC__)
-  asm("" : "+v"(to));
-#endif
+  once(to);
 }
 
 template <class Vector>
