@@ -52,7 +52,7 @@ bool fills(bench::listed_model& model, kv::cache const& cache, kv::host_executor
     std::byte const* const pool = cache.v.row(cache.lanes.at(i).layer, {0, 0}, cache.lanes.at(i).head);
     before.insert(before.end(), pool, pool + row * static_cast<std::size_t>(model.bound + 1));
   }
-  kv::ops::fill_holes(exec, model.keep(), cache, model.rows_of(model.list));
+  kv::ops::fill_holes(exec, model.keep(), cache, model.rows_of(model.list), std::span<kv::recorded_column const>{});
   std::byte const* was = before.data();
   for (int i : {0, lanes - 1}) {
     auto const kept = model.keep().listed(i);
@@ -97,11 +97,15 @@ void fill_holes(benchmark::State& state) {
   std::memset(from.data(), 1, moved);
   std::memset(to.data(), 2, moved);
   bench::rounds const taken = bench::in_turn_after(
-      state, [&] { model.reset(); }, [&] { kv::ops::fill_holes(exec, keep, cache, model.rows_of(model.list)); },
+      state, [&] { model.reset(); },
+      [&] {
+        kv::ops::fill_holes(exec, keep, cache, model.rows_of(model.list), std::span<kv::recorded_column const>{});
+      },
       [&] { bench::floors::copy_pass(exec, to.data(), from.data(), moved); },
       [&] {
         using bench::floors::touching;
         bench::floors::touch_pass(exec, {{touching::both, model.list.data(), 4 * model.list.size()},
+                                         {touching::both, model.position.data(), 4 * model.position.size()},
                                          {touching::read, model.ordinal.data(), 4 * model.ordinal.size()}});
         exec.for_each(lanes, [&](int i, int) {
           for (kv::plane const* const each : {&cache.k, &cache.v}) {

@@ -88,7 +88,7 @@ bool is_the_hosts(slot_options const& how, int threads, std::size_t scratch, boo
 }
 
 auto const fill_holes = [](auto& exec, kv::keep_set const& keep, batch& some) {
-  kv::ops::fill_holes(exec, keep, some.cache.view(), some.cache.list_table());
+  kv::ops::fill_holes(exec, keep, some.cache.view(), some.cache.list_table(), some.columns.view());
 };
 auto const drop_units = [](auto& exec, kv::keep_set const& keep, batch& some) {
   kv::ops::drop_units(exec, keep, some.cache.view(), some.cache.list_table(), some.columns.view(),

@@ -107,7 +107,7 @@ void check_holes(long_lane const& how, std::vector<int> const& kept) {
               kv::slot_map({slots.data()}, how.entries));
   kv::host_executor exec;
   exec.reserve(scratch_of_every_verb<kv::host>(cache));
-  kv::ops::fill_holes(exec, made.keep, cache, kv::by_lane<int>{slots.data()});
+  kv::ops::fill_holes(exec, made.keep, cache, kv::by_lane<int>{slots.data()}, std::span<kv::recorded_column const>{});
 
   int const stay = static_cast<int>(kept.size());
   bool right = true;

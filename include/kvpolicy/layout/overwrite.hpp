@@ -53,8 +53,7 @@ struct overwrite {
       return;
     }
     detail::count_tails(exec, keep, part, stats);
-    ops::fill_holes(exec, keep, part, list);
-    ops::permute_columns(exec, keep, part, columns);
+    ops::fill_holes(exec, keep, part, list, columns);
     ops::set_counts(exec, part.lanes, keep);
     detail::count_listed(exec, keep, part.lanes, false, stats);
   }

@@ -5,16 +5,17 @@
 
 namespace KVPOLICY_NAMESPACE::ops {
 
-/// `fill_holes(exec, keep, cache, list)`: compacts each lane into the lowest of its slots. Kept rows in other slots
-/// move into the slots of dropped entries, and the list keeps the entries in order. At most as many rows move as are
-/// dropped.
+/// `fill_holes(exec, keep, cache, list, columns)`: compacts each lane into the lowest of its slots. Kept rows in other
+/// slots move into the slots of dropped entries, and the list keeps the entries in order. At most as many rows move as
+/// are dropped.
 ///
-/// - Positions and columns are not changed. Slots that became free are put after the end of the list.
-/// - cost: one pass over each list. Scratch of a worker on the host: one bit per unit of the pool, two rows of
-///   ints and one of bytes.
+/// - Positions and columns follow their entries. Slots that became free are put after the end of the list. Counts are
+///   not changed.
+/// - cost: one pass over each list and each column. Scratch of a worker on the host: one bit per unit of the pool, and
+///   four rows of ints.
 struct fill_holes_t : verb<fill_holes_t> {
   static constexpr auto name = "fill_holes";
-  static constexpr void check(keep_set const&, cache const&, by_lane<int> const&) {}
+  static constexpr void check(keep_set const&, cache const&, by_lane<int> const&, std::span<recorded_column const>) {}
 };
 inline constexpr fill_holes_t fill_holes{};
 

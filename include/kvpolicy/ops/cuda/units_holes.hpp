@@ -237,7 +237,8 @@ struct implementation<ops::fill_holes_t, Backend> {
   }
 
   template <class Executor>
-  static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list) {
+  static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
+                  std::span<recorded_column const> columns) {
     detail::check_scratch("fill_holes", exec, scratch(in));
     detail::check_movable("fill_holes", in);
     detail::kept_lanes const moves{keep, in.lanes};
@@ -256,6 +257,7 @@ struct implementation<ops::fill_holes_t, Backend> {
     detail::moved_list planes(visit);
     planes.add_planes(in);
     planes.flush();
+    detail::permute_lanes(exec, moves, in, columns, false);
   }
 
  private:

@@ -169,7 +169,8 @@ template <>
 struct implementation<ops::fill_holes_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(cache const& in);
-  static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list);
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
+                  std::span<recorded_column const> columns);
 };
 
 template <>

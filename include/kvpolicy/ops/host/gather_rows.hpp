@@ -13,6 +13,7 @@
 #endif
 #include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kept_gaps.hpp>
 #include <kvpolicy/ops/host/lane_moves.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <kvpolicy/ops/ring_append.hpp>
@@ -153,6 +154,19 @@ inline lane_moves moves_of(keep_set const& keep, cache const& in, int i) {
   return {keep.listed(segment_of(keep.lanes, keep.decides, i)), committed, *in.lanes.count.row(this_lane) - committed};
 }
 
+/// Memory for a few gaps of a lane.
+struct gap_memory {
+  static constexpr int most = 256;
+  int gap[most];
+
+  /// Lists the gaps of these moves, if they are few.
+  void list(isa simd_level, lane_moves& moves) {
+    if (moves.gone() > most || !drops_few(moves.kept.size(), moves.committed)) return;
+    list_gaps(simd_level, moves.kept, moves.committed, gap);
+    moves.gaps = {gap, static_cast<std::size_t>(moves.gone())};
+  }
+};
+
 #endif
 
 }  // namespace detail
@@ -167,7 +181,9 @@ struct implementation<ops::gather_rows_t, host> {
                   std::span<recorded_column const> columns) {
     exec.for_each(keep.lanes.size(), [&](int i, int) {
       lane const this_lane = keep.lanes.at(i);
-      detail::lane_moves const moves = detail::moves_of(keep, in, i);
+      detail::lane_moves moves = detail::moves_of(keep, in, i);
+      detail::gap_memory gaps;
+      gaps.list(exec.simd_level(), moves);
       detail::for_each_moved_plane(
           in, [&](plane const& each) { detail::move_rows(exec.simd_level(), each, in.where, this_lane, moves); });
       detail::permute_lane(in, this_lane, moves, columns);
@@ -184,7 +200,10 @@ struct implementation<ops::permute_columns_t, host> {
     auto const bytes = static_cast<std::int64_t>(4 * (columns.size() + 2)) * in.lanes.bound;
     exec.for_each_range(keep.lanes.size(), bytes, [&](int begin, int end, int) {
       for (int i = begin; i < end; ++i) {
-        detail::permute_lane(in, keep.lanes.at(i), detail::moves_of(keep, in, i), columns);
+        detail::lane_moves moves = detail::moves_of(keep, in, i);
+        detail::gap_memory gaps;
+        gaps.list(exec.simd_level(), moves);
+        detail::permute_lane(in, keep.lanes.at(i), moves, columns);
       }
     });
   }

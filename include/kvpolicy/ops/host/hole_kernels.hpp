@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/packed_bits.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -17,40 +18,30 @@ namespace KVPOLICY_NAMESPACE::detail {
 struct hole_kernels {
   /// The number of slots that are not below `least`.
   int (*count_from)(int const* slots, int count, int least) = nullptr;
-  /// Lists the slots that are not below `least`, in the order of the list. `to` has memory for `count` of them.
-  void (*list_from)(int const* slots, int count, int least, int* to) = nullptr;
-  /// Removes the marked slots from a list. Of those that stay and are not below `least`, number i becomes holes[i], and
-  /// its old value moved[i]. One more element of `holes` and of `moved` may be touched than there are holes.
-  void (*fill)(int* slots, unsigned char const* gone, int count, int least, int const* holes, int* moved) = nullptr;
+  /// Lists the places of the slots that are not below `least`, ascending, and returns their number. `to` has memory for
+  /// `count` of them.
+  int (*list_from)(int const* slots, int count, int least, int* to) = nullptr;
 };
 
-/// Code for any compiler and processor. There are no branches: which slots are high, and which stay, is unpredictable.
+/// Code for any compiler and processor. There is no branch for a slot: which ones are high is unpredictable.
 struct portable_holes {
   KVPOLICY_VECTORIZED static int count_from(int const* slots, int count, int least) {
     int from = 0;
     for (int e = 0; e < count; ++e) from += slots[e] >= least ? 1 : 0;
     return from;
   }
-  static void list_from(int const* slots, int count, int least, int* to) {
+  static int list_from(int const* slots, int count, int least, int* to) {
+    return list_from(slots, 0, count, least, to);
+  }
+  static int list_from(int const* slots, int begin, int end, int least, int* to) {
     int listed = 0;
-    for (int e = 0; e < count; ++e) {
-      to[listed] = slots[e];
+    for (int e = begin; e < end; ++e) {
+      to[listed] = e;
       listed += slots[e] >= least ? 1 : 0;
     }
+    return listed;
   }
-  static void fill(int* slots, unsigned char const* gone, int count, int least, int const* holes, int* moved) {
-    int to = 0, next = 0;
-    for (int e = 0; e < count; ++e) {
-      int const is = slots[e];
-      bool const stays = gone[e] == 0, leaves = stays && is >= least;
-      int const hole = holes[next];
-      moved[next] = is;
-      next += leaves ? 1 : 0;
-      slots[to] = leaves ? hole : is;  // slots[to] was read before, since to <= e
-      to += stays ? 1 : 0;
-    }
-  }
-  static constexpr hole_kernels kernels{count_from, list_from, fill};
+  static constexpr hole_kernels kernels{count_from, list_from};
 };
 
 #if defined(__x86_64__)
@@ -72,56 +63,20 @@ struct avx2_holes {
     for (; e + 8 <= count; e += 8) from += __builtin_popcount(high(eight(slots + e), limit));
     return from + portable_holes::count_from(slots + e, count - e, least);
   }
-  [[gnu::target(KVPOLICY_AVX2)]] static void list_from(int const* slots, int count, int least, int* to) {
+  [[gnu::target(KVPOLICY_AVX2)]] static int list_from(int const* slots, int count, int least, int* to) {
     __m256i const limit = _mm256_set1_epi32(least);
+    __m256i place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    int listed = 0;
     int e = 0;
     for (; e + 8 <= count; e += 8) {
-      __m256i const some = eight(slots + e);
-      unsigned const which = high(some, limit);
-      put_selected(some, which, to);  // no more than the places of the slots that were read
-      to += __builtin_popcount(which);
+      unsigned const which = high(eight(slots + e), limit);
+      put_selected(place, which, to + listed);  // no more than the places of the slots that were read
+      listed += __builtin_popcount(which);
+      place = _mm256_add_epi32(place, _mm256_set1_epi32(8));
     }
-    portable_holes::list_from(slots + e, count - e, least, to);
+    return listed + portable_holes::list_from(slots, e, count, least, to + listed);
   }
-  [[gnu::target(KVPOLICY_AVX2)]] static void fill(int* slots, unsigned char const* gone, int count, int least,
-                                                  int const* holes, int* moved) {
-    __m256i const limit = _mm256_set1_epi32(least);
-    int* to = slots;
-    int e = 0;
-    for (; e + 8 <= count; e += 8) {
-      __m128i const marks = _mm_loadl_epi64(reinterpret_cast<__m128i const*>(gone + e));
-      __m256i some = eight(slots + e);
-      auto const stays = static_cast<unsigned>(_mm_movemask_epi8(_mm_cmpeq_epi8(marks, _mm_setzero_si128()))) & 0xFFu;
-      unsigned const leaves = stays & high(some, limit);
-      if (leaves != 0) {
-        int const leaving = __builtin_popcount(leaves);
-        put_selected(some, leaves, leaving, false, moved);
-        some = with_holes(some, leaves, _mm256_maskload_epi32(holes, first_of_eight(leaving)));
-        moved += leaving, holes += leaving;
-      }
-      put_selected(some, stays, to);  // at places of slots that were read
-      to += __builtin_popcount(stays);
-    }
-    for (; e < count; ++e) {
-      int const is = slots[e];
-      if (gone[e] != 0) continue;
-      bool const leaves = is >= least;
-      *to++ = leaves ? *holes++ : is;
-      if (leaves) *moved++ = is;
-    }
-  }
-
- private:
-  /// Eight slots, of which the selected ones are replaced by the first of `holes`.
-  [[gnu::target(KVPOLICY_AVX2)]] static __m256i with_holes(__m256i slots, unsigned which, __m256i holes) {
-    __m256i const rank = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(ranks.of[which])));
-    __m256i const bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    __m256i const selected = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(which)), bit), bit);
-    return _mm256_blendv_epi8(slots, _mm256_permutevar8x32_epi32(holes, rank), selected);
-  }
-
- public:
-  static constexpr hole_kernels kernels{count_from, list_from, fill};
+  static constexpr hole_kernels kernels{count_from, list_from};
 };
 
 struct avx512_holes {
@@ -138,35 +93,23 @@ struct avx512_holes {
     }
     return from;
   }
-  [[gnu::target(KVPOLICY_AVX512)]] static void list_from(int const* slots, int count, int least, int* to) {
+  [[gnu::target(KVPOLICY_AVX512)]] static int list_from(int const* slots, int count, int least, int* to) {
     __m512i const limit = _mm512_set1_epi32(least);
+    __m512i place = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    int listed = 0;
     for (int e = 0; e < count; e += 16) {
       __mmask16 const there = first(count - e);
+      prefetch_stream(slots + e);
       __m512i const some = _mm512_maskz_loadu_epi32(there, slots + e);
       __mmask16 const high = _mm512_mask_cmpge_epi32_mask(there, some, limit);
       int const more = __builtin_popcount(high);
-      _mm512_mask_storeu_epi32(to, first(more), _mm512_maskz_compress_epi32(high, some));
-      to += more;
+      _mm512_mask_storeu_epi32(to + listed, first(more), _mm512_maskz_compress_epi32(high, place));
+      listed += more;
+      place = _mm512_add_epi32(place, _mm512_set1_epi32(16));
     }
+    return listed;
   }
-  [[gnu::target(KVPOLICY_AVX512)]] static void fill(int* slots, unsigned char const* gone, int count, int least,
-                                                    int const* holes, int* moved) {
-    __m512i const limit = _mm512_set1_epi32(least);
-    int* to = slots;
-    for (int e = 0; e < count; e += 16) {
-      __mmask16 const there = first(count - e);
-      __m128i const marks = _mm_maskz_loadu_epi8(there, gone + e);
-      auto const stays = static_cast<__mmask16>(there & ~_mm_test_epi8_mask(marks, marks));
-      __m512i some = _mm512_maskz_loadu_epi32(there, slots + e);
-      __mmask16 const leaves = _mm512_mask_cmpge_epi32_mask(stays, some, limit);
-      int const leaving = __builtin_popcount(leaves), staying = __builtin_popcount(stays);
-      _mm512_mask_storeu_epi32(moved, first(leaving), _mm512_maskz_compress_epi32(leaves, some));
-      some = _mm512_mask_expand_epi32(some, leaves, _mm512_maskz_loadu_epi32(first(leaving), holes));
-      _mm512_mask_storeu_epi32(to, first(staying), _mm512_maskz_compress_epi32(stays, some));
-      moved += leaving, holes += leaving, to += staying;
-    }
-  }
-  static constexpr hole_kernels kernels{count_from, list_from, fill};
+  static constexpr hole_kernels kernels{count_from, list_from};
 };
 
 #endif
@@ -181,19 +124,23 @@ struct avx512_holes {
   return portable_holes::kernels;
 }
 
-/// A number that exactly `many` of `count` distinct slots are not below; `many` is at least 1. In a pool without gaps
-/// the first guess is right, because no more than `many` slots fit there. Every second guess halves the range.
-[[nodiscard]] inline int lowest_of_highest(hole_kernels const& with, int const* slots, int count, int many,
-                                           std::int64_t units) {
+/// Lists the places of the highest `many` of `count` distinct slots, ascending, and returns a number that exactly these
+/// slots are not below. `many` is at least 1; `to` has memory for `count` places. In a pool without gaps the first
+/// guess is right, because no more than `many` slots fit there. Every second guess halves the range.
+[[nodiscard]] inline int list_highest(hole_kernels const& with, int const* slots, int count, int many,
+                                      std::int64_t units, int* to) {
+  std::int64_t guess = std::max(std::int64_t{1}, units - many);
+  if (with.list_from(slots, count, static_cast<int>(guess), to) == many) return static_cast<int>(guess);
   std::int64_t low = 0, high = units;  // at least `many` slots are not below `low`, and fewer not below `high`
   int above = 0;                       // slots that are not below `high`
-  for (bool halve = false; high - low > 1; halve = !halve) {
-    std::int64_t const guess = std::max(low + 1, halve ? low + (high - low) / 2 : high - (many - above));
+  for (bool halve = true; high - low > 1; halve = !halve) {
+    guess = std::max(low + 1, halve ? low + (high - low) / 2 : high - (many - above));
     int const from = with.count_from(slots, count, static_cast<int>(guess));
-    if (from == many) return static_cast<int>(guess);
     if (from < many) above = from;
-    (from > many ? low : high) = guess;
+    (from >= many ? low : high) = guess;
+    if (from == many) break;
   }
+  with.list_from(slots, count, static_cast<int>(low), to);
   return static_cast<int>(low);
 }
 

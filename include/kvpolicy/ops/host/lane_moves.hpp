@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <kvpolicy/core/config.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <span>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -13,7 +14,9 @@ struct lane_moves {
   std::span<int const> kept;
   int committed = 0;
   int drafts = 0;
+  std::span<int const> gaps{};  ///< the entries that are not kept, if they are few and somebody listed them
 
+  [[nodiscard]] int gone() const { return committed - static_cast<int>(kept.size()); }
   [[nodiscard]] int count() const { return static_cast<int>(kept.size()) + drafts; }
   [[nodiscard]] int source(int i) const {
     auto const entries = static_cast<int>(kept.size());
@@ -21,6 +24,7 @@ struct lane_moves {
   }
   /// How many entries at the front do not move.
   [[nodiscard]] int first() const {
+    if (!gaps.empty()) return gaps.front();
     int i = 0;
     while (i < count() && source(i) == i) ++i;
     return i;
@@ -31,8 +35,21 @@ struct lane_moves {
   }
 };
 
-/// Moves values of any width to the places of their entries.
+/// Moves values of any width to the places of their entries, those between two gaps at once.
+inline void close_gaps(std::byte* row, std::size_t width, lane_moves const& moves) {
+  int const all = moves.committed + moves.drafts;
+  for (std::size_t g = 0; g < moves.gaps.size(); ++g) {
+    int const begin = moves.gaps[g] + 1, end = g + 1 < moves.gaps.size() ? moves.gaps[g + 1] : all;
+    std::byte* const from = row + static_cast<std::size_t>(begin) * width;
+    std::size_t const bytes = static_cast<std::size_t>(end - begin) * width;
+    for (std::size_t at = 0; at < bytes; at += 64) prefetch_stream(from + at);
+    std::memmove(from - (g + 1) * width, from, bytes);
+  }
+}
+
+/// The same, one after another unless the gaps are listed.
 inline void move_bytes(std::byte* row, std::size_t width, lane_moves const& moves) {
+  if (!moves.gaps.empty()) return close_gaps(row, width, moves);
   for (int i = moves.first(); i < moves.count(); ++i) {
     std::memcpy(row + static_cast<std::size_t>(i) * width, row + static_cast<std::size_t>(moves.source(i)) * width,
                 width);
@@ -45,6 +62,7 @@ template <class Number>
 void move_numbers(std::byte* row, lane_moves const& moves) {
   constexpr int some = 16, ahead = 32 * some;
   constexpr std::ptrdiff_t width = sizeof(Number);
+  if (!moves.gaps.empty()) return close_gaps(row, sizeof(Number), moves);
   int i = moves.first();
   int const kept = moves.are_consecutive(i) ? i : static_cast<int>(moves.kept.size());
   auto const move = [&](int from, int to) {

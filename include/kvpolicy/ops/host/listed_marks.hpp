@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
+#include <kvpolicy/ops/host/kept_gaps.hpp>
 #include <kvpolicy/ops/host/packed_bits.hpp>
 #include <kvpolicy/ops/host/vectors.hpp>
 #include <span>
@@ -117,6 +118,10 @@ inline void set_marks(std::span<int const> entries, int first, unsigned char mar
 /// Lists the ordinals below `committed` that are not kept, in ascending order, and returns their number. `dropped` must
 /// have one element more than that.
 inline int list_dropped(isa simd_level, std::span<int const> kept, int committed, int* dropped) {
+  if (drops_few(kept.size(), committed)) {
+    list_gaps(simd_level, kept, committed, dropped);
+    return committed - static_cast<int>(kept.size());
+  }
   auto const count = static_cast<std::size_t>(committed);
   auto* const marks = reinterpret_cast<unsigned char*>(dropped) + 3 * count;
   std::memset(marks, 1, count);

@@ -1,4 +1,4 @@
-// Host implementations of the verbs that free units of a lane.
+// Host implementation of drop_units. fill_holes is in units_holes.hpp.
 #pragma once
 
 #if defined(KVPOLICY_COMPILED)
@@ -9,118 +9,11 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
-#include <kvpolicy/ops/host/hole_kernels.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/host/units_holes.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/units.hpp>
 
 namespace KVPOLICY_NAMESPACE {
-
-template <>
-struct implementation<ops::fill_holes_t, host> {
-  static constexpr bool provided = true;
-
-  static std::size_t scratch(cache const& in) {
-    auto const bound = static_cast<std::size_t>(in.lanes.bound);
-    return detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) +
-           2 * detail::scratch_of<int>(bound + 1) + detail::scratch_of<unsigned char>(bound);
-  }
-
-  static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list) {
-    by_lane<int> const rows = detail::rows_of(in.where, list);
-    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
-      if (!detail::owns_row(rows, keep.lanes, keep.lanes.at(i))) return;
-      fill(exec.simd_level(), exec.scratch(worker), keep, in, list, rows, i);
-    });
-  }
-
- private:
-  /// Compacts one list, and the rows of all lanes that share it.
-  static void fill(isa simd_level, std::span<std::byte> memory, keep_set const& keep, cache const& in,
-                   by_lane<int> const& list, by_lane<int> const& rows, int i) {
-    lane const this_lane = keep.lanes.at(i);
-    auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
-    int const count = *in.lanes.count.row(this_lane);
-    int const committed = in.lanes.committed(this_lane);
-    int const stays = static_cast<int>(kept.size()) + count - committed;
-    if (stays == count) return;
-    int* const slot = detail::list_row(list, in.where, this_lane);
-    detail::scratch_arena arena(memory);
-    auto* const words = arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units));
-    auto const bound = static_cast<std::size_t>(in.lanes.bound);
-    int* const vacated = arena.take<int>(bound + 1);
-    int* const holes = arena.take<int>(bound + 1);
-    auto* const dropped = arena.take<unsigned char>(bound);
-    detail::hole_kernels const& with = detail::holes_for(simd_level);
-    int const lowest = detail::lowest_of_highest(with, slot, count, count - stays, in.where.units);
-    with.list_from(slot, count, lowest, vacated);
-    ascend(words, vacated, count - stays);
-    std::fill_n(dropped, committed, static_cast<unsigned char>(1));
-    std::fill(dropped + committed, dropped + count, static_cast<unsigned char>(0));
-    detail::set_marks(kept, 0, 0, dropped);
-    int const many = list_holes(simd_level, dropped, slot, committed, lowest, holes);
-    // The number of rows that move equals the number of holes, which is at most half of the lane's rows.
-    int* const moved = holes + many;
-    with.fill(slot, dropped, count, lowest, holes, moved);
-    for_each_sharing(keep.lanes, rows, this_lane, [&](lane one) { move(simd_level, in, one, {moved, holes, many}); });
-    std::copy_n(vacated, count - stays, slot + stays);
-  }
-
-  /// Sorts distinct slots by a mark for each unit between the lowest and the highest of them.
-  static void ascend(std::uint64_t* words, int* slots, int count) {
-    auto const [lowest, highest] = std::minmax_element(slots, slots + count);
-    int const begin = *lowest / 64, end = *highest / 64 + 1;
-    std::fill(words + begin, words + end, 0);
-    detail::unit_marks marks(words);
-    for (int i = 0; i < count; ++i) marks.set(slots[i]);
-    for (int w = begin; w < end; ++w) {
-      for (std::uint64_t word = words[w]; word != 0; word &= word - 1) *slots++ = w * 64 + std::countr_zero(word);
-    }
-  }
-
-  /// Lists the slots of dropped entries that the lane continues to use, and returns their number.
-  static int list_holes(isa simd_level, unsigned char const* dropped, int const* slot, int committed, int lowest,
-                        int* holes) {
-    int const gone = detail::list_marked_for(simd_level)(dropped, committed, holes);
-    int to = 0;
-    for (int i = 0; i < gone; ++i) {
-      int const hole = slot[holes[i]];
-      holes[to] = hole;
-      to += hole < lowest ? 1 : 0;
-    }
-    return to;
-  }
-
-  template <class Visit>
-  static void for_each_sharing(lanes const& all, by_lane<int> const& rows, lane owner, Visit const& visit) {
-    int const layer_end = rows.layer == 0 ? all.layer_end : owner.layer + 1;
-    int const head_end = rows.head == 0 ? all.heads : owner.head + 1;
-    for (int layer = owner.layer; layer < layer_end; ++layer) {
-      for (int head = owner.head; head < head_end; ++head) visit(lane{owner.sequence, layer, head});
-    }
-  }
-
-  /// Moves of rows of a lane between slots.
-  struct slot_moves {
-    int const* from;
-    int const* to;
-    int count;
-  };
-
-  static void move(isa simd_level, cache const& in, lane this_lane, slot_moves const& moves) {
-    auto const one = [&](plane const& rows) {
-      auto const row = [&](int slot) { return rows.row(this_lane.layer, {slot, 0}, this_lane.head); };
-      constexpr int line = 64, few = 256;  // of many rows move_rows writes past the cache
-      int const bytes = rows.contiguous() && moves.count <= few ? rows.dims * bytes_of(rows.element) : 0;
-      for (int i = 0; i < moves.count && bytes > 0; ++i) {  // holes are scattered, so nothing else fetches their lines
-        for (int at = 0; at < bytes; at += line) __builtin_prefetch(row(moves.to[i]) + at, 1, 2);
-      }
-      detail::move_rows(
-          simd_level, rows, {0, moves.count}, [&](int i) { return row(moves.from[i]); },
-          [&](int i) { return row(moves.to[i]); });
-    };
-    detail::for_each_moved_plane(in, one);
-  }
-};
 
 template <>
 struct implementation<ops::drop_units_t, host> {

@@ -1,0 +1,186 @@
+// Host implementation of fill_holes.
+#pragma once
+
+#if defined(KVPOLICY_COMPILED)
+#include <kvpolicy/ops/host/compiled.hpp>  // IWYU pragma: export
+#else
+
+#include <algorithm>
+#include <bit>
+#include <kvpolicy/ops/host/hole_kernels.hpp>
+#include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/units.hpp>
+#include <span>
+
+namespace KVPOLICY_NAMESPACE {
+
+template <>
+struct implementation<ops::fill_holes_t, host> {
+  static constexpr bool provided = true;
+
+  static std::size_t scratch(cache const& in) {
+    auto const bound = static_cast<std::size_t>(in.lanes.bound);
+    return detail::scratch_of<std::uint64_t>(detail::unit_marks::words_for(in.where.units)) +
+           4 * detail::scratch_of<int>(bound + 1);
+  }
+
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& list,
+                  std::span<recorded_column const> columns) {
+    by_lane<int> const rows = detail::rows_of(in.where, list);
+    exec.for_each(keep.lanes.size(), [&](int i, int worker) {
+      lane const this_lane = keep.lanes.at(i);
+      detail::lane_moves moves = detail::moves_of(keep, in, i);
+      if (moves.gone() == 0) return detail::permute_lane(in, this_lane, moves, columns);
+      detail::scratch_arena arena(exec.scratch(worker));
+      auto const bound = static_cast<std::size_t>(in.lanes.bound);
+      int* const dropped = arena.take<int>(bound + 1);
+      std::span<int const> const gone(dropped, static_cast<std::size_t>(moves.gone()));
+      detail::list_dropped(exec.simd_level(), moves.kept, moves.committed, dropped);
+      if (detail::drops_few(moves.kept.size(), moves.committed)) moves.gaps = gone;
+      if (detail::owns_row(rows, keep.lanes, this_lane)) {
+        work_space const space{arena.take<int>(bound + 1), arena.take<int>(bound + 1), arena.take<int>(bound + 1),
+                               arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units))};
+        fill(exec.simd_level(), space, keep.lanes, in, list, this_lane, moves, gone);
+      }
+      detail::permute_lane(in, this_lane, moves, columns);
+    });
+  }
+
+ private:
+  /// Rows of ints, one element longer than a lane, and a bit for every unit.
+  struct work_space {
+    int* high;     ///< entries in the highest slots, of which there are as many as are dropped
+    int* vacated;  ///< these slots
+    int* holes;    ///< slots of dropped entries below those, and behind them the slots from which rows move there
+    std::uint64_t* marks;
+  };
+  /// Moves of rows of a lane between slots.
+  struct slot_moves {
+    int* from;
+    int* to;
+    int count;
+    [[nodiscard]] bool are_few() const { return count <= 256; }  ///< more rows are written past the cache
+  };
+
+  /// Compacts one list, and the rows of all lanes that share it.
+  static void fill(isa simd_level, work_space const& space, lanes const& all, cache const& in, by_lane<int> const& list,
+                   lane this_lane, detail::lane_moves const& moves, std::span<int const> gone) {
+    int* const slot = detail::list_row(list, in.where, this_lane);
+    int const count = moves.committed + moves.drafts, many = moves.gone();
+    int const lowest =
+        detail::list_highest(detail::holes_for(simd_level), slot, count, many, in.where.units, space.high);
+    for (int i = 0; i < many; ++i) space.vacated[i] = slot[space.high[i]];
+    ascend(space.marks, space.vacated, many);
+    int const holes = list_holes(slot, gone, lowest, space.holes);
+    // The number of rows that move equals the number of holes, which is at most half of the lane's rows.
+    slot_moves const rows{space.holes + holes, space.holes, holes};
+    take_holes(slot, {space.high, static_cast<std::size_t>(many)}, gone, rows);
+    if (rows.are_few()) {
+      if (space.vacated[many - 1] - lowest <= in.lanes.bound) put_in_order(rows, lowest, space.high);
+      fetch_holes(in.k, this_lane, rows);  // while the list is edited
+    }
+    detail::move_numbers<int>(reinterpret_cast<std::byte*>(slot), moves);
+    std::copy_n(space.vacated, many, slot + moves.count());
+    for_each_sharing(all, detail::rows_of(in.where, list), this_lane,
+                     [&](lane one) { move(simd_level, in, one, rows); });
+  }
+
+  /// Sorts distinct slots by a mark for each unit between the lowest and the highest of them.
+  static void ascend(std::uint64_t* words, int* slots, int count) {
+    auto const [lowest, highest] = std::minmax_element(slots, slots + count);
+    int const begin = *lowest / 64, end = *highest / 64 + 1;
+    std::fill(words + begin, words + end, 0);
+    detail::unit_marks marks(words);
+    for (int i = 0; i < count; ++i) marks.set(slots[i]);
+    for (int w = begin; w < end; ++w) {
+      for (std::uint64_t word = words[w]; word != 0; word &= word - 1) *slots++ = w * 64 + std::countr_zero(word);
+    }
+  }
+
+  /// Lists the slots of dropped entries that the lane continues to use, and returns their number.
+  static int list_holes(int const* slot, std::span<int const> gone, int lowest, int* holes) {
+    int to = 0;
+    for (int const entry : gone) {
+      holes[to] = slot[entry];
+      to += slot[entry] < lowest ? 1 : 0;
+    }
+    return to;
+  }
+
+  /// Gives the kept ones of some entries the slots to which rows move, and lists the slots that they had. Both lists of
+  /// entries ascend.
+  static void take_holes(int* slot, std::span<int const> high, std::span<int const> gone, slot_moves const& rows) {
+    auto next = gone.begin();
+    int taken = 0;
+    for (int const entry : high) {
+      while (next != gone.end() && *next < entry) ++next;
+      if (next != gone.end() && *next == entry) continue;
+      rows.from[taken] = slot[entry];
+      slot[entry] = rows.to[taken++];
+    }
+  }
+
+  /// Sorts moves by the slots from which rows move, so that the processor fetches them by itself. `targets` has memory
+  /// for each slot from `lowest` to the highest of them.
+  static void put_in_order(slot_moves const& rows, int lowest, int* targets) {
+    if (rows.count == 0) return;
+    int const slots = *std::max_element(rows.from, rows.from + rows.count) - lowest + 1;
+    std::fill_n(targets, slots, -1);
+    for (int i = 0; i < rows.count; ++i) targets[rows.from[i] - lowest] = rows.to[i];
+    int sorted = 0;
+    for (int s = 0; s < slots; ++s) {
+      if (targets[s] < 0) continue;
+      rows.from[sorted] = lowest + s;
+      rows.to[sorted++] = targets[s];
+    }
+  }
+
+  template <class Visit>
+  static void for_each_sharing(lanes const& all, by_lane<int> const& rows, lane owner, Visit const& visit) {
+    int const layer_end = rows.layer == 0 ? all.layer_end : owner.layer + 1;
+    int const head_end = rows.head == 0 ? all.heads : owner.head + 1;
+    for (int layer = owner.layer; layer < layer_end; ++layer) {
+      for (int head = owner.head; head < head_end; ++head) visit(lane{owner.sequence, layer, head});
+    }
+  }
+
+  static void move(isa simd_level, cache const& in, lane this_lane, slot_moves const& moves) {
+    plane const* before = nullptr;
+    auto const move_one = [&](plane const& rows, plane const* next) {
+      if (moves.are_few()) return move_few(rows, next, this_lane, moves);
+      detail::move_rows(
+          simd_level, rows, {0, moves.count}, [&](int i) { return row(rows, this_lane, moves.from[i]); },
+          [&](int i) { return row(rows, this_lane, moves.to[i]); });
+    };
+    detail::for_each_moved_plane(in, [&](plane const& next) {
+      if (before != nullptr) move_one(*before, &next);
+      before = &next;
+    });
+    move_one(*before, nullptr);
+  }
+
+  /// Moves the rows of a plane, and fetches those of the next one meanwhile, which may be null.
+  static void move_few(plane const& rows, plane const* next, lane this_lane, slot_moves const& moves) {
+    for (int i = 0; i < moves.count; ++i) {
+      if (next != nullptr) fetch(*next, this_lane, moves.to[i]);
+      detail::move_row(rows, row(rows, this_lane, moves.from[i]), row(rows, this_lane, moves.to[i]));
+    }
+  }
+
+  static std::byte* row(plane const& rows, lane this_lane, int slot) {
+    return rows.row(this_lane.layer, {slot, 0}, this_lane.head);
+  }
+  /// Fetches the lines of rows that will be written. Holes are scattered, so nothing else fetches them.
+  static void fetch_holes(plane const& rows, lane this_lane, slot_moves const& moves) {
+    for (int i = 0; i < moves.count; ++i) fetch(rows, this_lane, moves.to[i]);
+  }
+  static void fetch(plane const& rows, lane this_lane, int slot) {
+    constexpr int line = 64;
+    int const bytes = rows.contiguous() ? rows.dims * bytes_of(rows.element) : 0;
+    for (int at = 0; at < bytes; at += line) __builtin_prefetch(row(rows, this_lane, slot) + at, 1, 2);
+  }
+};
+
+}  // namespace KVPOLICY_NAMESPACE
+
+#endif
