@@ -1,5 +1,6 @@
-// The host's kernels that list marked entries and add up rows, for each instruction set against plain loops: every
-// number of entries around a vector's width, rows that begin anywhere, NaN, infinities and subnormal numbers.
+// The host's kernels that list marked entries, transpose squares and add up rows, for each instruction set against
+// plain loops: every number of entries around a vector's width, rows that begin anywhere, NaN, infinities and subnormal
+// numbers.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -10,6 +11,7 @@
 #include <kvpolicy/ops/host/count_rows.hpp>
 #include <kvpolicy/ops/host/element_rows.hpp>
 #include <kvpolicy/ops/host/listed_marks.hpp>
+#include <kvpolicy/ops/host/transpose.hpp>
 #include <limits>
 #include <vector>
 
@@ -41,8 +43,8 @@ std::vector<int> some_of(dice& random, int count, int percent) {
 TEST_CASE("list_dropped lists what is not kept, and writes nothing behind its memory") {
   dice random(3);
   for (kv::isa const level : levels()) {
-    for (int count = 0; count < 200; ++count) {
-      for (int const percent : {0, 3, 50, 97, 100}) {
+    for (int count = 0; count < 400; count += count < 200 ? 1 : 13) {
+      for (int const percent : {0, 3, 50, 97, 99, 100}) {
         std::vector<int> const kept = some_of(random, count, percent);
         std::vector<int> expected;
         for (int e = 0, next = 0; e < count; ++e) {
@@ -154,6 +156,37 @@ TEST_CASE("sums and maxima of rows are those of a loop over the rows, bit for bi
         if (element != kv::codec::f32) continue;
         kernels.max_f32(at.data(), at.data(), count, dims, highest.data());
         CHECK(same(highest, expected_highest));
+      }
+    }
+  }
+}
+
+TEST_CASE("squares of every size are transposed bit for bit, except that a zero becomes +0") {
+  dice random(8);
+  for (kv::isa const level : levels()) {
+    for (int const step : {1, 3}) {
+      for (int const rows : {1, 7, 8, 15, 16}) {
+        for (int const columns : {1, 8, 9, 16}) {
+          constexpr int stride = 21;
+          std::vector<std::vector<float>> numbers;
+          std::vector<float const*> from;
+          for (int r = 0; r < rows; ++r) {
+            numbers.emplace_back();
+            for (int i = 0; i < columns * step; ++i)
+              numbers.back().push_back(
+                  random.one_of<float>({-0.0f, 1e-42f, std::nanf(""), 0.5f - static_cast<float>(i)}));
+          }
+          for (std::vector<float> const& row : numbers) from.push_back(row.data());
+          std::vector<float> to(static_cast<std::size_t>(columns * stride), -7.0f), expected = to;
+          for (int c = 0; c < columns; ++c) {
+            for (int r = 0; r < rows; ++r) {
+              float const number = from[static_cast<std::size_t>(r)][c * step];
+              expected[static_cast<std::size_t>(c * stride + r)] = number == 0 ? 0.0f : number;
+            }
+          }
+          kv::detail::transpose_for(level, step)(from.data(), step, columns, rows, to.data(), stride);
+          CHECK(same(to, expected));
+        }
       }
     }
   }

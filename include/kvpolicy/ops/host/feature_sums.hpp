@@ -9,9 +9,11 @@
 #include <kvpolicy/ops/feature_sums.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/key_sums.hpp>
+#include <kvpolicy/ops/host/prefetch.hpp>
 #include <kvpolicy/ops/host/residual_kernels.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
+#include <kvpolicy/ops/host/transpose.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -42,7 +44,7 @@ struct implementation<ops::feature_sums_t, host> {
       std::fill_n(out.row(sequence, 1 + behind), std::ptrdiff_t{last - behind} * out.dims, 0.0f);
       detail::sums_of_keys const sums(exec.simd_level(), batch, from, row);
       for (int e = begin; e < end;) {
-        int const next = reads ? read_recorded(recorded, batch, sequence, e, end, out) : e;
+        int const next = reads ? read_recorded(exec.simd_level(), recorded, batch, sequence, e, end, out) : e;
         int to = next;
         while (to < end && !(reads && is_recorded(recorded, batch, sequence, to))) ++to;
         if (next < to) sums.make(sequence, next, to, out.row(sequence, 1 + next));
@@ -68,35 +70,22 @@ struct implementation<ops::feature_sums_t, host> {
     return key_sums::is_recorded(*from.at(batch, sequence, entry, 0));
   }
 
-  /// A square of numbers, which is transposed in the first-level cache.
-  struct square {
-    static constexpr int side = 16;
-    float number[side][side];
-
-    /// to[e][c] = from[c][e * step] for `entries` entries and `channels` channels; rows of `to` are `dims` apart.
-    void transpose(float const* const* from, int step, int entries, int channels, float* to, int dims) {
-      for (int c = 0; c < channels; ++c) {
-        for (int e = 0; e < entries; ++e) number[e][c] = from[c][std::ptrdiff_t{e} * step] + 0.0f;
-      }
-      for (int e = 0; e < entries; ++e) std::copy_n(number[e], channels, to + std::ptrdiff_t{e} * dims);
-    }
-  };
-
   /// Copies the recorded sums from entry `begin` on, until `end` or one that was not recorded, which it returns.
-  static int read_recorded(key_sums const& from, lanes const& batch, int sequence, int begin, int end,
+  static int read_recorded(isa simd_level, key_sums const& from, lanes const& batch, int sequence, int begin, int end,
                            token_features const& out) {
     int last = begin;
     while (last < end && is_recorded(from, batch, sequence, last)) ++last;
-    float* const to = out.row(sequence, 1 + begin);
-    square tile;
-    for (int channel = 0; channel < out.dims; channel += square::side) {
-      int const channels = std::min(square::side, out.dims - channel);
-      float const* number[square::side];
-      for (int c = 0; c < channels; ++c) number[c] = from.at(batch, sequence, begin, channel + c);
-      for (int e = begin; e < last; e += square::side) {
-        tile.transpose(number, from.each, std::min(square::side, last - e), channels,
-                       to + std::ptrdiff_t{e - begin} * out.dims + channel, out.dims);
-        for (int c = 0; c < channels; ++c) number[c] += square::side * from.each;
+    auto const transpose = detail::transpose_for(simd_level, from.each);
+    for (int e = begin; e < last; e += detail::square_side) {
+      int const entries = std::min(detail::square_side, last - e);
+      for (int channel = 0; channel < out.dims; channel += detail::square_side) {
+        int const channels = std::min(detail::square_side, out.dims - channel);
+        float const* number[detail::square_side];
+        for (int c = 0; c < channels; ++c) {
+          number[c] = from.at(batch, sequence, e, channel + c);
+          detail::prefetch_here(reinterpret_cast<std::byte const*>(number[c]) + 256 * from.each);  // of streams so many
+        }
+        transpose(number, from.each, entries, channels, out.row(sequence, 1 + e) + channel, out.dims);
       }
     }
     return last;

@@ -56,8 +56,8 @@ inline void move_bytes(std::byte* row, std::size_t width, lane_moves const& move
   }
 }
 
-/// The same for numbers, sixteen at a time: at once if they are neighbours. The next ones are prefetched, because a
-/// processor cannot predict where they are.
+/// The same for numbers, sixteen at a time: at once if they are neighbours. The next ones are prefetched: the lines of
+/// a stream if sixteen are on few lines, or else each of them, because a processor cannot predict where they are.
 template <class Number>
 void move_numbers(std::byte* row, lane_moves const& moves) {
   constexpr int some = 16, ahead = 32 * some;
@@ -72,12 +72,13 @@ void move_numbers(std::byte* row, lane_moves const& moves) {
   };
   int const* const entry = moves.kept.data();
   for (; i + some <= kept; i += some) {
-    if (i + ahead + some <= kept) {
-      int const* const next = entry + i + ahead;
-      int const step = next[some - 1] - next[0] < 5 * some ? 4 : 1;  // about a line, or numbers far apart
-      for (int k = 0; k < some; k += step) __builtin_prefetch(row + next[k] * width, 0, 2);
+    int const span = entry[i + some - 1] - entry[i];
+    if (span < 5 * some) {
+      for (std::ptrdiff_t at = 0; at <= span * width; at += 64) prefetch_stream(row + entry[i] * width + at);
+    } else if (i + ahead + some <= kept) {
+      for (int k = 0; k < some; ++k) __builtin_prefetch(row + entry[i + ahead + k] * width, 0, 2);
     }
-    if (entry[i + some - 1] - entry[i] == some - 1) {
+    if (span == some - 1) {
       Number numbers[some];
       std::memcpy(numbers, row + entry[i] * width, sizeof numbers);
       std::memcpy(row + i * width, numbers, sizeof numbers);
