@@ -95,8 +95,10 @@ class plan {
   [[nodiscard]] keep_set keep_storage(kvpolicy::lanes const& batch) {
     return {batch,          decides_,        unit::token,  side::kept,
             indptr_.data(), indices_.data(), seen_.data(), static_cast<std::int64_t>(indices_.size()),
-            report_.data()};
+            report_.data(), slots_};
   }
+  /// Names the list in which an applier will look up slots, for `keep_set::slots`.
+  void look_up_in(by_lane<int const> const& slots) { slots_ = slots; }
   /// Discards the decision before another one is written into its memory. Until `publish` the plan holds none.
   void withdraw() {
     keep_ = {};
@@ -135,6 +137,7 @@ class plan {
   template <class T>
   using buffer = typename Executor::template buffer<T>;
 
+  by_lane<int const> slots_{};
   detail::turn_size turn_;
   int segments_;
   buffer<float> spare_;

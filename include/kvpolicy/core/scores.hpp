@@ -147,6 +147,8 @@ struct keep_set {
   int* seen = nullptr;  ///< committed entries of each segment at the decision; `apply` refuses if they have changed
   std::int64_t capacity = 0;
   kvpolicy::report* report = nullptr;
+  by_lane<int const> slots{};  ///< the list in which an applier will look up the slot of a dropped entry. The slot is
+                               ///< prefetched once the entry is known, and never read; null: it is not prefetched
 
   [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(lanes, decides); }
   /// The ordinals listed for one segment.

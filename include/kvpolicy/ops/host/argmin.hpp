@@ -140,6 +140,7 @@ struct lowest_dropper {
       keep.indices[waiting.segment[i]] = lowest;
       keep.indptr[waiting.segment[i] + 1] = 1;
       __builtin_prefetch(of.position + lowest, 1, 3);  // an applier writes there
+      if (keep.slots.data != nullptr) __builtin_prefetch(keep.slots.row(of.lane) + lowest, 1, 3);
     }
     waiting.size = 0;
   }
