@@ -53,24 +53,27 @@ struct implementation<ops::update_query_memory_t, host> {
     int const group = turn.heads / batch.heads;
     auto const add_rows = detail::row_sums_for(exec.simd_level()).of(turn.element);
     detail::memory_row_kernels const& rows = detail::memory_rows_for(exec.simd_level());
-    exec.for_each(batch.size(), [&](int i, int worker) {
-      lane const one = batch.at(i);
-      ordinal_range const span = turn.span(one, how.tail);
-      if (span.begin >= span.end) return;
-      detail::scratch_arena arena(exec.scratch(worker));
-      double* const sums = arena.take<double>(static_cast<std::size_t>(group * turn.dims));
-      double* const squares = arena.take<double>(static_cast<std::size_t>(group));
-      float* const remembered = memory.row(one);
-      for (int d = 0; d < group * turn.dims; d += detail::floats_of_a_line) __builtin_prefetch(remembered + d, 1, 2);
-      add_span(add_rows, turn, one, group, span, sums);
-      double const share = 1.0 / (span.end - span.begin);
-      for (int h = 0; h < group; ++h) {
-        std::ptrdiff_t const first = std::ptrdiff_t{h} * turn.dims;
-        squares[h] = rows.mix(sums + first, turn.dims, share, how, remembered + first);
-      }
-      for (int h = 0; h < group; ++h) {
-        std::ptrdiff_t const first = std::ptrdiff_t{h} * turn.dims;
-        rows.put(sums + first, turn.dims, detail::unit_factor(squares[h]), remembered + first);
+    std::int64_t const bytes = std::int64_t{group} * std::min(how.tail, turn.rows) * turn.dims * bytes_of(turn.element);
+    exec.for_each_range(batch.size(), bytes, [&](int begin, int end, int worker) {
+      for (int i = begin; i < end; ++i) {
+        lane const one = batch.at(i);
+        ordinal_range const span = turn.span(one, how.tail);
+        if (span.begin >= span.end) continue;
+        detail::scratch_arena arena(exec.scratch(worker));
+        double* const sums = arena.take<double>(static_cast<std::size_t>(group * turn.dims));
+        double* const squares = arena.take<double>(static_cast<std::size_t>(group));
+        float* const remembered = memory.row(one);
+        for (int d = 0; d < group * turn.dims; d += detail::floats_of_a_line) __builtin_prefetch(remembered + d, 1, 2);
+        add_span(add_rows, turn, one, group, span, sums);
+        double const share = 1.0 / (span.end - span.begin);
+        for (int h = 0; h < group; ++h) {
+          std::ptrdiff_t const first = std::ptrdiff_t{h} * turn.dims;
+          squares[h] = rows.mix(sums + first, turn.dims, share, how, remembered + first);
+        }
+        for (int h = 0; h < group; ++h) {
+          std::ptrdiff_t const first = std::ptrdiff_t{h} * turn.dims;
+          rows.put(sums + first, turn.dims, detail::unit_factor(squares[h]), remembered + first);
+        }
       }
     });
   }
