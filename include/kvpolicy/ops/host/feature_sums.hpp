@@ -75,6 +75,7 @@ struct implementation<ops::feature_sums_t, host> {
                            token_features const& out) {
     int last = begin;
     while (last < end && is_recorded(from, batch, sequence, last)) ++last;
+    constexpr std::ptrdiff_t ahead = 64;  // entries; a processor does not follow as many streams as there are channels
     auto const transpose = detail::transpose_for(simd_level, from.each);
     for (int e = begin; e < last; e += detail::square_side) {
       int const entries = std::min(detail::square_side, last - e);
@@ -83,7 +84,7 @@ struct implementation<ops::feature_sums_t, host> {
         float const* number[detail::square_side];
         for (int c = 0; c < channels; ++c) {
           number[c] = from.at(batch, sequence, e, channel + c);
-          detail::prefetch_here(reinterpret_cast<std::byte const*>(number[c]) + 256 * from.each);  // of streams so many
+          detail::prefetch_here(reinterpret_cast<std::byte const*>(number[c]) + ahead * 4 * from.each);
         }
         transpose(number, from.each, entries, channels, out.row(sequence, 1 + e) + channel, out.dims);
       }

@@ -28,9 +28,10 @@ struct row_places {
   [[nodiscard]] std::byte const* operator[](int row) const { return from + offset[row]; }
 };
 
-/// Adds up `count` rows of `dims` contiguous elements each, in their order: to what `to` has, if there is `more`. Rows
-/// of f32 are added one by one; of 16-bit elements every sixteen rows become one sum first, and the last ones, if they
-/// are fewer. The rows may begin at any address. The `rows_ahead` rows after them may be prefetched.
+/// Adds `count` rows of `dims` contiguous elements each, in their order. With `more` they are added to the sums in
+/// `to`, which are overwritten otherwise. Rows of f32 are added one by one; of 16-bit elements every sixteen rows
+/// become one sum first, and so do the last ones, if they are fewer. The rows may begin at any address. The
+/// `rows_ahead` rows after them may be prefetched.
 struct row_sum_kernels {
   using function = void (*)(row_places const& rows, int count, int dims, bool more, double* to);
   function f32 = nullptr;

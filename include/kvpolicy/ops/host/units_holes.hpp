@@ -30,19 +30,18 @@ struct implementation<ops::fill_holes_t, host> {
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
       detail::lane_moves moves = detail::moves_of(keep, in, i);
-      if (moves.gone() == 0) return detail::permute_lane(in, this_lane, moves, columns);
-      detail::scratch_arena arena(exec.scratch(worker));
-      auto const bound = static_cast<std::size_t>(in.lanes.bound);
-      int* const dropped = arena.take<int>(bound + 1);
-      std::span<int const> const gone(dropped, static_cast<std::size_t>(moves.gone()));
-      detail::list_dropped(exec.simd_level(), moves.kept, moves.committed, dropped);
-      if (detail::drops_few(moves.kept.size(), moves.committed)) moves.gaps = gone;
-      if (detail::owns_row(rows, keep.lanes, this_lane)) {
+      if (moves.gone() > 0 && detail::owns_row(rows, keep.lanes, this_lane)) {
+        detail::scratch_arena arena(exec.scratch(worker));
+        auto const bound = static_cast<std::size_t>(in.lanes.bound);
+        int* const dropped = arena.take<int>(bound + 1);
+        std::span<int const> const gone(dropped, static_cast<std::size_t>(moves.gone()));
+        detail::list_dropped(exec.simd_level(), moves.kept, moves.committed, dropped);
+        if (detail::drops_few(moves.kept.size(), moves.committed)) moves.gaps = gone;
         work_space const space{arena.take<int>(bound + 1), arena.take<int>(bound + 1), arena.take<int>(bound + 1),
                                arena.take<std::uint64_t>(detail::unit_marks::words_for(in.where.units))};
         fill(exec.simd_level(), space, keep.lanes, in, list, this_lane, moves, gone);
       }
-      detail::permute_lane(in, this_lane, moves, columns);
+      detail::permute_lane(exec.simd_level(), in, this_lane, moves, columns);
     });
   }
 
