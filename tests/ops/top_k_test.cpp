@@ -41,6 +41,16 @@ struct flagged {
   }
 };
 
+/// The same rule, which lists its forced entries, and each of them twice.
+struct visited_twice : flagged {
+  template <class Visit>
+  void visit_forced(kv::lane_entries const& of, Visit const& visit) const {
+    for (int e = 0; e < 2 * of.count; ++e) {
+      if (forces(kv::entry{of.lane, e / 2, of.count, of.position[e / 2], of.budget})) visit(e / 2);
+    }
+  }
+};
+
 template <class Rule>
 ordinals kept_of(std::vector<float> const& row, Rule const& rule, kv::report* report = nullptr) {
   static kv::host_executor exec;
@@ -132,7 +142,7 @@ TEST_SUITE("ops/top_k") {
           int const sequences = *rc::gen::inRange(1, 4);
           int const layers = *rc::gen::inRange(1, 4);
           int const heads = *rc::gen::inRange(1, 4);
-          int const bound = *rc::gen::element(33, 1, 31, 32, 40, 300);
+          int const bound = *rc::gen::element(33, 1, 31, 32, 40, 300, 600, 2100);
           auto const decides = *rc::gen::element(kv::granularity::lane, kv::granularity::layer, kv::granularity::token);
           dice random(*rc::gen::inRange<std::uint64_t>(0, 1u << 20));
           trouble const what = any_trouble();
@@ -156,7 +166,11 @@ TEST_SUITE("ops/top_k") {
           kv::host_executor exec(*rc::gen::element(1, 3));
           exec.reserve(kv::implementation<kv::ops::top_k_t, kv::host>::scratch({}, bound));
           auto const before = as_row(scores.all());
-          kv::ops::top_k(exec, scores.view(), rule, keep.view());
+          if (random.chance(50)) {
+            kv::ops::top_k(exec, scores.view(), visited_twice{rule}, keep.view());
+          } else {
+            kv::ops::top_k(exec, scores.view(), rule, keep.view());
+          }
 
           kv::report expected_report;
           for (int segment = 0; segment < segments; ++segment) {
@@ -179,6 +193,28 @@ TEST_SUITE("ops/top_k") {
                                [](double a, double b) { return a == b || (a != a && b != b); }));
         },
         300);
+  }
+
+  TEST_CASE("agrees with the reference on long rows with forced entries anywhere, for every budget") {
+    dice random(11);
+    for (int const length : {600, 2100}) {
+      for (trouble const what : {trouble::ties, trouble::last_bits, trouble::anything}) {
+        std::vector<float> row;
+        std::vector<reference::flags> forced(1);
+        for (int e = 0; e < length; ++e) {
+          row.push_back(troubled_score(random, what));
+          forced[0].push_back(random.chance(10));
+        }
+        for (int budget = 0; budget <= length; budget += length / 300) {
+          kv::report report;
+          visited_twice const rule{{budget, &forced, 0, kv::lanes{.layer_end = 1, .heads = 1}}};
+          auto const expected = reference::select(as_row(row), forced[0], budget);
+          REQUIRE(kept_of(row, rule, &report) == expected.kept);
+          REQUIRE(report.nan_scores == expected.nan_candidates);
+          REQUIRE((report.forced_over_budget == 1) == (expected.forced_over_budget > 0));
+        }
+      }
+    }
   }
 
   TEST_CASE("workers that are busy at the same time do not disturb each other") {

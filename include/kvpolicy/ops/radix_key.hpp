@@ -14,6 +14,9 @@ inline constexpr std::uint32_t nan_key = 1;
 inline constexpr std::uint32_t above_all_keys = 0xFFFFFFFEu;
 inline constexpr std::uint32_t forced_key = 0xFFFFFFFFu;  ///< marks an entry that is kept without competing
 
+/// The key of +inf.
+inline constexpr std::uint32_t infinite_key = 0xFF800000u;
+
 /// The key of a score. All NaNs have one key, and -0 has the key of +0. There is no branch, because the signs of
 /// scores are unpredictable.
 [[nodiscard]] KVPOLICY_HD inline std::uint32_t radix_key(float score) {

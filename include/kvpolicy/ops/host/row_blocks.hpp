@@ -226,18 +226,28 @@ struct block_bodies {
   [[gnu::always_inline]] static inline float across(floats const& of, bool maximum) {
     float part[static_cast<std::size_t>(Width)];
     put(of, part);
-    typename vector_of<4>::floats all;
+    four all;
     get(all, part);
     for (int i = 4; i < Width; i += 4) {
-      typename vector_of<4>::floats next;
+      four next;
       get(next, part + i);
       if (maximum) {
-        all = ((all >= next) | (all != all)) ? all : next;
+        keep_higher(all, next);
       } else {
         all += next;
       }
     }
-    return maximum ? higher(higher(all[0], all[1]), higher(all[2], all[3])) : (all[0] + all[1]) + (all[2] + all[3]);
+    if (!maximum) return (all[0] + all[1]) + (all[2] + all[3]);
+    keep_higher(all, four{all[1], all[0], all[3], all[2]});  // in vectors: a branch would often be mispredicted
+    keep_higher(all, four{all[2], all[3], all[0], all[1]});
+    return all[0];
+  }
+
+ private:
+  using four = typename vector_of<4>::floats;
+
+  [[gnu::always_inline]] static inline void keep_higher(four& all, four const& next) {
+    all = ((all >= next) | (all != all)) ? all : next;
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>
+#include <kvpolicy/ops/host/select_kernels.hpp>
 #include <kvpolicy/ops/radix_key.hpp>
 
 namespace KVPOLICY_NAMESPACE::detail {
@@ -46,6 +47,19 @@ int make_keys(score_view const& scores, Rule const& rule, int segment, int budge
   visit_forced_of(scores, rule, {this_lane, count, budget, position}, mark);
   found.nan_scores += nan - forced_nan;
   return forced;
+}
+
+/// Writes the ordinals of the forced keys, of those above a cut, and of the first `at.ties` at it. It returns their
+/// number, and reduces `at.ties` by those that it wrote.
+inline int emit_above(std::uint32_t const* keys, int count, cut& at, int* to) {
+  int kept = 0;
+  for (int e = 0; e < count; ++e) {
+    bool const above = keys[e] == forced_key || keys[e] > at.lowest;
+    bool const tied = !above && keys[e] == at.lowest && at.ties > 0;
+    at.ties -= tied ? 1 : 0;
+    if (above || tied) to[kept++] = e;
+  }
+  return kept;
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

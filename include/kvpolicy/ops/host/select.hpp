@@ -110,8 +110,8 @@ inline found_cut narrow_all(float const* scores, int count, int k, std::uint32_t
 /// Keys between which the k-th largest of `count` scores probably lies, estimated from a sample. Neither key is that of
 /// a NaN.
 struct bracket_keys {
-  static constexpr std::uint32_t lowest = 0x007FFFFFu;   ///< the key of -inf
-  static constexpr std::uint32_t highest = 0xFF800000u;  ///< the key of +inf
+  static constexpr std::uint32_t lowest = 0x007FFFFFu;  ///< the key of -inf
+  static constexpr std::uint32_t highest = infinite_key;
 
   std::uint32_t low = lowest;
   std::uint32_t high = highest;

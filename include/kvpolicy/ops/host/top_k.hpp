@@ -6,6 +6,7 @@
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/pooled_runs.hpp>
+#include <kvpolicy/ops/host/raised_scores.hpp>
 #include <kvpolicy/ops/host/segment_keys.hpp>
 #include <kvpolicy/ops/host/segments.hpp>
 #include <kvpolicy/ops/host/select.hpp>
@@ -160,11 +161,18 @@ struct implementation<ops::top_k_t, host> {
       }
       found.triggered = 1;
       found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
+      if (is_long(scores.lanes.bound) && exec.reserved() >= keys_bytes(scores.lanes.bound)) {
+        auto* const copy = detail::scratch_arena(exec.scratch(worker)).take<float>(static_cast<std::size_t>(count));
+        auto const ahead = detail::row_after(scores, segment, exec.threads(), keep.seen);
+        keep.indptr[segment + 1] = budget;
+        auto const& kernels = detail::select_for(exec.simd_level());
+        if (detail::list_raised(kernels, scores, rule, segment, budget, ahead, copy, to, found)) return found;
+      }
       int const forced = detail::make_keys(scores, rule, segment, budget, keys, found);
       found.forced_over_budget = forced > budget ? 1 : 0;
       int const k = std::clamp(budget - forced, 0, count - forced);
       detail::cut at = cut_at({keys, 0, &count, 1}, k, exec.scratch(worker));
-      keep.indptr[segment + 1] = emit(keys, count, at, to);
+      keep.indptr[segment + 1] = detail::emit_above(keys, count, at, to);
       found.over_budget = keep.indptr[segment + 1] > budget ? 1 : 0;
       return found;
     }
@@ -234,7 +242,7 @@ struct implementation<ops::top_k_t, host> {
     detail::cut at = cut_of_pool(scores, rule, pool, of.budget, {forced, within, of.entries}, memory, keep);
     for (int segment = pool.first; segment < pool.first + pool.count; ++segment) {
       int* const to = ordinals_of(scores, segment, keep);
-      keep.indptr[segment + 1] = emit(keys_of(scores, segment, keep), keep.seen[segment], at, to);
+      keep.indptr[segment + 1] = detail::emit_above(keys_of(scores, segment, keep), keep.seen[segment], at, to);
     }
   }
 
@@ -282,18 +290,6 @@ struct implementation<ops::top_k_t, host> {
 
   static detail::cut cut_at(detail::key_rows const& in, std::int64_t k, std::span<std::byte> memory) {
     return k > 0 ? detail::find_cut_of_rows(in, k, histogram_of(memory)) : detail::cut{detail::forced_key, 0};
-  }
-
-  /// Writes the ordinals above the cut and the first `at.ties` ordinals at it, and reduces `at.ties` by these.
-  static int emit(std::uint32_t const* keys, int count, detail::cut& at, int* to) {
-    int kept = 0;
-    for (int e = 0; e < count; ++e) {
-      bool const above = keys[e] == detail::forced_key || keys[e] > at.lowest;
-      bool const tied = !above && keys[e] == at.lowest && at.ties > 0;
-      at.ties -= tied ? 1 : 0;
-      if (above || tied) to[kept++] = e;
-    }
-    return kept;
   }
 };
 

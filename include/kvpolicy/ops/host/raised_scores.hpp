@@ -1,0 +1,32 @@
+// Segments whose forced entries may be anywhere, decided by the passes over scores.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <kvpolicy/ops/host/segment_keys.hpp>
+#include <kvpolicy/ops/host/select.hpp>
+
+namespace KVPOLICY_NAMESPACE::detail {
+
+/// Lists what a segment keeps at `to`: its forced entries and the best of the others, `budget` entries in all. In a
+/// copy of the scores, forced entries are raised to +inf: if the lowest kept score is finite, all of them are kept.
+/// Returns false, and what it wrote does not count, if that score is +inf or NaN, or if nothing competes. `copy` and
+/// `to` have as many elements as the segment has entries.
+template <class Rule>
+[[nodiscard]] bool list_raised(select_kernels const& kernels, score_view const& scores, Rule const& rule, int segment,
+                               int budget, row_ahead ahead, float* copy, int* to, report& found) {
+  lane const this_lane = scores.lane_of(segment);
+  int const count = scores.lanes.committed(this_lane);
+  if (budget <= 0 || budget >= count) return false;
+  std::memcpy(copy, scores.row(segment), static_cast<std::size_t>(count) * sizeof(float));
+  visit_forced_of(scores, rule, {this_lane, count, budget, scores.lanes.position.row(this_lane)},
+                  [&](int e) { copy[e] = score_of_key(infinite_key); });
+  found_cut const cut = find_cut(kernels, copy, count, budget, reinterpret_cast<std::uint32_t*>(to), ahead);
+  if (cut.at.lowest == nan_key || cut.at.lowest == infinite_key) return false;
+  kernels.emit(copy, count, 0, {score_of_key(cut.at.lowest), static_cast<int>(cut.at.ties), budget}, to, ahead);
+  found.nan_scores += cut.nan;
+  return true;
+}
+
+}  // namespace KVPOLICY_NAMESPACE::detail
