@@ -4,24 +4,30 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/segment_keys.hpp>
+#include <kvpolicy/ops/host/segment_runs.hpp>
 #include <kvpolicy/ops/host/select.hpp>
+#include <span>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// Lists what a segment keeps at `to`: its forced entries and the best of the others, `budget` entries in all. In a
 /// copy of the scores, forced entries are raised to +inf: if the lowest kept score is finite, all of them are kept.
-/// Returns false, and what it wrote does not count, if that score is +inf or NaN, or if nothing competes. `copy` and
-/// `to` have as many elements as the segment has entries.
+/// If that score is +inf or NaN, or nothing competes, it returns false, and the segment is still to be decided.
+/// `counts` has the number of entries of each segment. `memory` holds a float for each of this one, and `to` an int.
 template <class Rule>
-[[nodiscard]] bool list_raised(select_kernels const& kernels, score_view const& scores, Rule const& rule, int segment,
-                               int budget, row_ahead ahead, float* copy, int* to, report& found) {
+[[nodiscard]] bool list_raised(host_executor const& exec, score_view const& scores, Rule const& rule, int segment,
+                               int budget, int const* counts, std::span<std::byte> memory, int* to, report& found) {
   lane const this_lane = scores.lane_of(segment);
   int const count = scores.lanes.committed(this_lane);
   if (budget <= 0 || budget >= count) return false;
+  float* const copy = scratch_arena(memory).take<float>(static_cast<std::size_t>(count));
   std::memcpy(copy, scores.row(segment), static_cast<std::size_t>(count) * sizeof(float));
   visit_forced_of(scores, rule, {this_lane, count, budget, scores.lanes.position.row(this_lane)},
                   [&](int e) { copy[e] = score_of_key(infinite_key); });
+  select_kernels const& kernels = select_for(exec.simd_level());
+  row_ahead ahead = row_after(scores, segment, exec.threads(), counts);
   found_cut const cut = find_cut(kernels, copy, count, budget, reinterpret_cast<std::uint32_t*>(to), ahead);
   if (cut.at.lowest == nan_key || cut.at.lowest == infinite_key) return false;
   kernels.emit(copy, count, 0, {score_of_key(cut.at.lowest), static_cast<int>(cut.at.ties), budget}, to, ahead);

@@ -1,4 +1,4 @@
-// The forced entries of a segment, and the keys of its scores, in which they are marked.
+// The forced entries of a segment, the keys of its scores, in which they are marked, and the ordinals of what is kept.
 #pragma once
 
 #include <kvpolicy/core/scores.hpp>

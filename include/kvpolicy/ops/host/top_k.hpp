@@ -54,7 +54,7 @@ struct implementation<ops::top_k_t, host> {
       keep.seen[segment] = scores.lanes.committed(scores.lane_of(segment));
     }
     if constexpr (has_runs<Rule>) {
-      if (pool == 1 && is_long(scores.lanes.bound) && exec.reserved() >= keys_bytes(scores.lanes.bound)) {
+      if (pool == 1 && has_memory_for_a_row(exec, scores)) {
         decide_in_place(exec, scores, rule, keep);
         return written.finish();
       }
@@ -85,6 +85,11 @@ struct implementation<ops::top_k_t, host> {
   static constexpr bool is_long(int bound) { return bound >= 512; }
   static constexpr std::size_t keys_bytes(int bound) {
     return detail::scratch_of<std::uint32_t>(static_cast<std::size_t>(bound));
+  }
+
+  /// True if segments are long, and the scratch of a worker holds a number for each entry of one.
+  static bool has_memory_for_a_row(host_executor const& exec, score_view const& scores) {
+    return is_long(scores.lanes.bound) && exec.reserved() >= keys_bytes(scores.lanes.bound);
   }
 
   static int segments_of_a_pool(score_view const& scores, budget_scope scope) {
@@ -161,12 +166,11 @@ struct implementation<ops::top_k_t, host> {
       }
       found.triggered = 1;
       found.unobserved = detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
-      if (is_long(scores.lanes.bound) && exec.reserved() >= keys_bytes(scores.lanes.bound)) {
-        auto* const copy = detail::scratch_arena(exec.scratch(worker)).take<float>(static_cast<std::size_t>(count));
-        auto const ahead = detail::row_after(scores, segment, exec.threads(), keep.seen);
-        keep.indptr[segment + 1] = budget;
-        auto const& kernels = detail::select_for(exec.simd_level());
-        if (detail::list_raised(kernels, scores, rule, segment, budget, ahead, copy, to, found)) return found;
+      if (has_memory_for_a_row(exec, scores)) {
+        if (detail::list_raised(exec, scores, rule, segment, budget, keep.seen, exec.scratch(worker), to, found)) {
+          keep.indptr[segment + 1] = budget;
+          return found;
+        }
       }
       int const forced = detail::make_keys(scores, rule, segment, budget, keys, found);
       found.forced_over_budget = forced > budget ? 1 : 0;
