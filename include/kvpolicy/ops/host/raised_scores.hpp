@@ -24,8 +24,12 @@ template <class Rule>
   if (budget <= 0 || budget >= count) return false;
   float* const copy = scratch_arena(memory).take<float>(static_cast<std::size_t>(count));
   std::memcpy(copy, scores.row(segment), static_cast<std::size_t>(count) * sizeof(float));
-  visit_forced_of(scores, rule, {this_lane, count, budget, scores.lanes.position.row(this_lane)},
-                  [&](int e) { copy[e] = score_of_key(infinite_key); });
+  int raised = 0;  // at least as many as are forced: one may be visited twice
+  visit_forced_of(scores, rule, {this_lane, count, budget, scores.lanes.position.row(this_lane)}, [&](int e) {
+    copy[e] = score_of_key(infinite_key);
+    ++raised;
+  });
+  if (raised >= budget) return false;
   select_kernels const& kernels = select_for(exec.simd_level());
   row_ahead ahead = row_after(scores, segment, exec.threads(), counts);
   found_cut const cut = find_cut(kernels, copy, count, budget, reinterpret_cast<std::uint32_t*>(to), ahead);
