@@ -1,6 +1,7 @@
 // A plan: the reusable memory of a decision and its result, a keep set.
 #pragma once
 
+#include <kvpolicy/core/epochs.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/row_counts.hpp>
@@ -31,6 +32,7 @@ class plan {
         indices_(exec, scores_.size()),
         indptr_(exec, static_cast<std::size_t>(segments_) + 1),
         seen_(exec, static_cast<std::size_t>(segments_)),
+        epoch_(exec, static_cast<std::size_t>(segments_)),
         report_(exec, 1),
         total_(exec, 1),
         turn_stats_(exec, 1),
@@ -50,11 +52,20 @@ class plan {
     return made;
   }
 
-  /// An entry's score in the latest decision. It requires scores in host memory, and throws as `report` does.
+  /// An entry's score in the latest decision. It requires scores in host memory.
+  ///
+  /// - throws: `invalid_argument` if there is no decision, or if it was not about such a segment or entry.
   [[nodiscard]] float score(int segment, int ordinal) const {
     expects_decision("score");
+    expects(segment >= 0 && segment < keep_.segments(), "score", "segment", segment,
+            [&] { return "the decision is about " + std::to_string(keep_.segments()) + " segments"; });
+    expects(ordinal >= 0 && ordinal < keep_.seen[segment], "score", "ordinal", ordinal,
+            [&] { return "the segment had " + std::to_string(keep_.seen[segment]) + " entries"; });
     return scores_.data()[std::int64_t{segment} * lanes_.bound + ordinal];
   }
+
+  /// The scores in memory: a row of `bound` floats for each segment that the plan decides about at once.
+  [[nodiscard]] float const* scores() const { return scores_.data(); }
 
   [[nodiscard]] int spare_rows() const {
     return static_cast<int>(spare_.size() / static_cast<std::size_t>(lanes_.bound));
@@ -78,13 +89,15 @@ class plan {
   [[nodiscard]] apply_stats* turn_stats() { return turn_stats_.data(); }
 
   /// True if the plan holds a decision.
-  [[nodiscard]] bool decided() const { return status_ == status::decided; }
+  [[nodiscard]] bool decided() const { return status_ == status::decided && owned_; }
 
   /// Throws `invalid_argument` if the plan holds no decision. The message names the `call` that needs one and the call
   /// `by` that makes one.
   void expects_decision(char const* call, char const* by = "decide") const {
     expects(decided(), call, "plan",
-            status_ == status::empty ? "empty" : "empty since its last decision did not finish",
+            !owned_                    ? "moved from"
+            : status_ == status::empty ? "empty"
+                                       : "empty since its last decision did not finish",
             [&] { return std::string(by) + " comes before " + call; });
   }
 
@@ -95,7 +108,7 @@ class plan {
   [[nodiscard]] keep_set keep_storage(kvpolicy::lanes const& batch) {
     return {batch,          decides_,        unit::token,  side::kept,
             indptr_.data(), indices_.data(), seen_.data(), static_cast<std::int64_t>(indices_.size()),
-            report_.data(), slots_};
+            report_.data(), slots_,          epoch_.data()};
   }
   /// Names the list in which an applier will look up slots, for `keep_set::slots`.
   void look_up_in(by_lane<int const> const& slots) { slots_ = slots; }
@@ -107,11 +120,17 @@ class plan {
   /// Makes `decided` the plan's decision.
   void publish(keep_set const& decided) {
     keep_ = decided;
+    keep_.epochs = {};  // those of the state, which may be gone when somebody asks; `apply` is given it again
     status_ = status::decided;
   }
 
   /// The lanes of all slots, for which the plan was made.
-  [[nodiscard]] kvpolicy::lanes const& lanes() const { return lanes_; }
+  ///
+  /// - throws: `invalid_argument` if the plan was moved from.
+  [[nodiscard]] kvpolicy::lanes const& lanes() const {
+    expects(bool(owned_), "plan", "this", "moved from", "its memory is in the plan that it was moved to");
+    return lanes_;
+  }
   [[nodiscard]] granularity decides() const { return decides_; }
   /// The number of segments that the plan decides about at once.
   [[nodiscard]] int segments() const { return segments_; }
@@ -145,6 +164,7 @@ class plan {
   buffer<int> indices_;
   buffer<std::int64_t> indptr_;
   buffer<int> seen_;
+  buffer<std::uint64_t> epoch_;
   buffer<kvpolicy::report> report_;
   buffer<kvpolicy::report> total_;  ///< of the turns of an `evict`
   buffer<apply_stats> turn_stats_;  ///< of one turn
@@ -155,6 +175,7 @@ class plan {
   std::int64_t entry_bytes_;
   keep_set keep_{};
   status status_ = status::empty;
+  detail::still_owned owned_;
 };
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -149,8 +149,28 @@ struct keep_set {
   kvpolicy::report* report = nullptr;
   by_lane<int const> slots{};  ///< the list in which an applier will look up the slot of a dropped entry. The slot is
                                ///< prefetched once the entry is known, and never read; null: it is not prefetched
+  std::uint64_t* epoch = nullptr;         ///< the epoch of each segment at the decision; null: none was noted
+  by_lane<std::uint64_t const> epochs{};  ///< the epoch of each slot and layer, in the memory of a state; null: unknown
 
   [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(lanes, decides); }
+  /// The epoch of a segment now. It is the sum over the segment's layers. Epochs never decrease, so the sum is another
+  /// one if any of them is.
+  [[nodiscard]] KVPOLICY_HD constexpr std::uint64_t epoch_of(int segment) const {
+    lane one = lanes.at(first_lane(lanes, decides, segment));
+    std::uint64_t sum = *epochs.row(one);
+    if (decides != granularity::token) return sum;
+    while (++one.layer < lanes.layer_end) sum += *epochs.row(one);
+    return sum;
+  }
+  /// Notes what a decision about a segment is made of: its number of committed entries, and its epoch.
+  KVPOLICY_HD constexpr void note(int segment, int count) const {
+    seen[segment] = count;
+    if (epochs.data != nullptr) epoch[segment] = epoch_of(segment);
+  }
+  /// True if nothing has changed the lanes of a segment since `note`, or if nobody knows.
+  [[nodiscard]] KVPOLICY_HD constexpr bool is_fresh(int segment) const {
+    return epochs.data == nullptr || epoch[segment] == epoch_of(segment);
+  }
   /// The ordinals listed for one segment.
   [[nodiscard]] constexpr std::span<int const> listed(int segment) const {
     return {indices + indptr[segment], static_cast<std::size_t>(indptr[segment + 1] - indptr[segment])};

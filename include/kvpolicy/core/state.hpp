@@ -2,14 +2,18 @@
 // with the entries.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/columns.hpp>
+#include <kvpolicy/core/epochs.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/recorder.hpp>
 #include <kvpolicy/core/row_counts.hpp>
 #include <kvpolicy/core/slot_history.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,7 +34,8 @@ class state {
         lanes_(batch),
         slack_(slack),
         exec_(&exec),
-        history_(batch.sequences, batch.layer_begin, batch.layer_end) {
+        history_(batch.sequences, batch.layer_begin, batch.layer_end),
+        epochs_(exec, batch) {
     expects(batch.slots == nullptr, "state", "lanes", "some slots", "a state has the columns of all slots");
   }
 
@@ -78,6 +83,7 @@ class state {
     }
     slide(other.slid_ - slid_);
     history_ = other.history_;
+    epochs_.renew(*exec_);  // plans that were decided with the columns from before are stale
   }
 
   /// Shifts the rows of `per::lane_entry` by `entries`, after the oldest `entries` of every lane have left: the element
@@ -122,8 +128,28 @@ class state {
     }
   }
 
+  /// Sets a slot's columns to zero in some layers: all of them, or those of one kind.
+  void clear(Executor& exec, int slot, int layer_begin, int layer_end, std::optional<per> kind = {}) {
+    static constexpr std::array<std::byte, 65536> zeros{};
+    for (recorded_column const& each : columns_) {
+      if (kind && each.about.one != *kind) continue;
+      auto const bytes = static_cast<std::size_t>(each.rows.layer) * static_cast<std::size_t>(layer_end - layer_begin);
+      int const slid = each.about.one == per::lane_entry ? slid_ : 0;  // whole rows begin where nothing has slid
+      std::byte* const to = each.rows.row({slot, layer_begin, 0}) - std::int64_t{slid} * each.about.bytes;
+      for (std::size_t at = 0; at < bytes; at += zeros.size()) {
+        exec.copy(to + at, zeros.data(), std::min(zeros.size(), bytes - at));
+      }
+    }
+  }
+
   [[nodiscard]] shape const& model() const { return model_; }
-  [[nodiscard]] kvpolicy::lanes const& lanes() const { return lanes_; }
+  /// The lanes of all slots.
+  ///
+  /// - throws: `invalid_argument` if the state was moved from.
+  [[nodiscard]] kvpolicy::lanes const& lanes() const {
+    expects(bool(owned_), "state", "this", "moved from", "its columns are in the state that it was moved to");
+    return lanes_;
+  }
   /// The columns, with a row for each slot.
   [[nodiscard]] std::vector<recorded_column> const& columns() const { return columns_; }
   /// The columns, with rows for the lanes of a batch. The span is valid until the next call of this function.
@@ -143,6 +169,10 @@ class state {
   /// Memory for the rows of a forward that count.
   [[nodiscard]] detail::row_counts<Executor>& counted() { return counted_; }
   [[nodiscard]] detail::row_counts<Executor> const& counted() const { return counted_; }
+
+  /// The epoch of each slot and layer: see `ops::raise_epochs`. `slots` is the list of the batch.
+  [[nodiscard]] by_lane<std::uint64_t> epochs(int const* slots) { return epochs_.of(slots); }
+  [[nodiscard]] by_lane<std::uint64_t const> epochs(int const* slots) const { return epochs_.of(slots); }
 
   /// What the host remembers of each slot.
   [[nodiscard]] detail::slot_history& history() { return history_; }
@@ -173,6 +203,8 @@ class state {
   std::vector<recorded_column> columns_;
   mutable std::vector<recorded_column> listed_;  ///< the columns for the batch of the current call
   detail::slot_history history_;
+  detail::epochs<Executor> epochs_;
+  detail::still_owned owned_;
   detail::row_counts<Executor> counted_;
   std::vector<std::function<void(Executor&, state const&, kvpolicy::lanes const&, int, int)>> forget_calls_;
 };

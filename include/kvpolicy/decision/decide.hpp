@@ -69,13 +69,15 @@ void pick_by_rule(Executor& exec, Policy const& policy, Bag const& all_signals, 
   picking_verb<pick_type>{}(exec, scores, rule, keep);
 }
 
-/// Decides, after the caller has checked everything but the data in memory.
+/// Decides, after the caller has checked everything but the data in memory. `epochs` are those of the state, which
+/// `apply` will compare.
 template <executor Executor, class Policy, class Bag>
 void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals, shape const& model,
-                    plan<Executor>& into) {
+                    plan<Executor>& into, by_lane<std::uint64_t const> const& epochs = {}) {
   using score_type = score_of<Policy>;
   score_view scores = into.scores(all_signals.lanes);
   keep_set keep = into.keep_storage(all_signals.lanes);
+  keep.epochs = epochs;
   if (drops_lowest_one(policy)) keep.lists = side::dropped;
   refuse_unfit_lanes<typename Executor::backend>("decide", scores);
   refuse_unread_order<typename Executor::backend>(policy, all_signals, scores.lanes);
@@ -121,7 +123,8 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
     check_reserved("decide", exec, scratch_to_decide<backend>(policy, state.model(), in.lanes));
     refuse_given<backend>("decide", policy.score, in);
     counting_signals<Given> const counted("decide", exec, in, into.counted());
-    decide_checked(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into);
+    decide_checked(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into,
+                   state.epochs(in.lanes.slots));
   }
 }
 

@@ -84,6 +84,26 @@ consteval bool refuses_stale(verbs<Verbs...>) {
 template <class A>
 concept applier = std::copy_constructible<A> && detail::applier_hooks<A>::sound;
 
+namespace detail {
+
+/// Refuses what `apply` refuses, before anything is changed. Returns the keep set, with the epochs that tell whether it
+/// is stale. On a device `edit` may be the one to compare them, which saves a launch (`leave_stale`).
+template <executor Executor, applier Applier>
+[[nodiscard]] keep_set refuse_apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache const& in,
+                                    state<Executor> const& state, bool leave_stale = false) {
+  using backend = typename Executor::backend;
+  check_decided(decided, in, state, takes_dropped<Applier>);
+  keep_set keep = decided.keep();
+  keep.epochs = state.epochs(keep.lanes.slots);
+  bool const left = leave_stale && !reads_on_host<backend> && refuses_stale(verbs_of<Applier>());
+  if (!left) ops::refuse_stale(exec, decided_part(in, keep).lanes, keep);
+  exec.reserve(scratch_of_verbs<backend>(verbs_of<Applier>(), in));
+  how.refuse(exec, keep, in);
+  return keep;
+}
+
+}  // namespace detail
+
 /// Carries out the decision that a plan holds: updates rows, lists, positions, counts and recorded columns so that each
 /// lane holds the entries that are kept. (`drop_blocks` also leaves the entries that share a block with one.)
 ///
@@ -92,23 +112,19 @@ concept applier = std::copy_constructible<A> && detail::applier_hooks<A>::sound;
 /// - out: `stats`, unless it is null, points to memory of the executor and receives the numbers of entries kept, freed
 ///   and attended.
 /// - cost: see the applier. It allocates only scratch, and only if `make_plan` was not given this applier.
-/// - throws: `invalid_argument` if the plan holds no decision, if the counts have changed since, if it was decided
-///   about another cache, if lanes that decide for themselves share a table that would be edited, if kernels cannot
-///   reach `stats`, or if the applier refuses. Then nothing was changed.
+/// - throws: `invalid_argument` if the plan holds no decision, if any call has changed the entries of its lanes since
+///   (an earlier `apply` is one, `observe` is none), if it was decided about another cache or with another state, if
+///   lanes that decide for themselves share a table that would be edited, if kernels cannot reach `stats`, or if the
+///   applier refuses. Then nothing was changed.
 template <executor Executor, applier Applier>
 void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache& in, state<Executor>& state,
            apply_stats* stats = nullptr) {
-  using backend = typename Executor::backend;
   if constexpr (detail::fits<detail::applying_hooks<Applier, Executor>>()) {
-    detail::check_decided(decided, in, state, detail::takes_dropped<Applier>);
     detail::check_reach("apply", exec, "stats", stats);
-    // On the host it comes before the applier's own refusals. A device's verb that does it, too, saves a launch.
-    if constexpr (detail::reads_on_host<backend> || !detail::refuses_stale(detail::verbs_of<Applier>())) {
-      ops::refuse_stale(exec, detail::decided_part(in, decided.keep()).lanes, decided.keep());
-    }
-    exec.reserve(detail::scratch_of_verbs<backend>(detail::verbs_of<Applier>(), in));
-    how.refuse(exec, decided.keep(), in);
-    how.edit(exec, decided.keep(), detail::decided_part(in, decided.keep()), state, stats);
+    keep_set const keep = detail::refuse_apply(exec, how, decided, in, state, true);
+    cache const part = detail::decided_part(in, keep);
+    how.edit(exec, keep, part, state, stats);
+    detail::raise_epochs(exec, state, part.lanes);
   }
 }
 /// @cond

@@ -53,7 +53,7 @@ struct compact_rerotated {
     for (int s = part.lanes.sequence_begin; s < part.lanes.sequence_end(); ++s) {
       state.forget(exec, part.lanes, s, 0);
       int const slot = detail::host_slot<typename Executor::backend>(part.lanes, s);
-      if (slot >= 0) state.history().reset(slot);  // positions begin anew: the next one may be lower than those before
+      if (slot >= 0) state.history().forget_rows(slot);  // the next position may be lower than those before
     }
     detail::count_listed(exec, keep, part.lanes, false, stats);
   }

@@ -53,6 +53,7 @@ template <executor Executor>
 void restore_order(Executor& exec, cache& in, state<Executor>& state, by_lane<int> const& list = {}) {
   detail::check_sorting(in, state, list);
   ops::sort_entries(exec, in, list, state.columns(in.lanes));
+  detail::raise_epochs(exec, state, in.lanes);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

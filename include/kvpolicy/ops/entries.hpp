@@ -45,8 +45,15 @@ struct commit_entries_t : verb<commit_entries_t> {
 };
 inline constexpr commit_entries_t commit_entries{};
 
+/// `raise_epochs(exec, lanes, epochs)`: raises the epoch of each sequence and layer of the lanes, because a call has
+/// changed them. Keep sets that were decided before are stale then.
+struct raise_epochs_t : verb<raise_epochs_t> {
+  static constexpr void check(lanes const&, by_lane<std::uint64_t> const&) {}
+};
+inline constexpr raise_epochs_t raise_epochs{};
+
 /// `refuse_stale(exec, lanes, keep)`: throws `invalid_argument` if the keep set was decided for other counts than those
-/// of the lanes.
+/// of the lanes, or if `keep.epochs` says that the lanes have changed since.
 struct refuse_stale_t : verb<refuse_stale_t> {
   static constexpr void check(lanes const&, keep_set const&) {}
 };
@@ -93,4 +100,14 @@ struct count_kept_t : verb<count_kept_t> {
 inline constexpr count_kept_t count_kept{};
 
 }  // namespace ops
+
+namespace detail {
+
+/// Tells the plans of a state that the lanes of a batch have changed.
+template <executor Executor>
+void raise_epochs(Executor& exec, state<Executor>& of, lanes const& batch) {
+  ops::raise_epochs(exec, batch, of.epochs(batch.slots));
+}
+
+}  // namespace detail
 }  // namespace KVPOLICY_NAMESPACE

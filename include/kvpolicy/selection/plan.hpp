@@ -51,7 +51,16 @@ class selection_plan {
   /// dense. `segment` is the index of the lane in the whole plan. Throws as `report` does.
   [[nodiscard]] float score(int segment, int page) const {
     expects_decision("score");
-    return plan_.score(segment, page);
+    keep_set const& of = keep();
+    lane const one = segment >= 0 && segment < lanes_.size() ? lanes_.at(segment) : lane{-1, -1, -1};
+    bool const chosen = one.sequence >= of.lanes.sequence_begin && one.sequence < of.lanes.sequence_end() &&
+                        one.layer >= of.lanes.layer_begin && one.layer < of.lanes.layer_end;
+    expects(chosen, "score", "segment", segment, "the latest choice was not about this lane");
+    int const pages = of.seen[of.lanes.index(one)];
+    expects(page >= 0 && page < pages, "score", "page", page,
+            [&] { return "the lane had " + std::to_string(pages) + " pages"; });
+    return *(std::as_const(plan_).scores() + std::int64_t{segment} * static_cast<std::int64_t>(positions_.size()) +
+             page);
   }
   /// A view of this plan's memory for the scores of `pages`, which are all lanes of the plan or some of their layers.
   [[nodiscard]] score_view scores(kvpolicy::lanes const& pages) {

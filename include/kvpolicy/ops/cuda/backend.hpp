@@ -157,6 +157,7 @@ enum class fault : int {
   truncate_order,
   select_count,
   select_position,
+  used_plan,
   fault_count
 };
 
@@ -187,6 +188,7 @@ enum class fault : int {
     case fault::step_position:
       return 5;
     case fault::stale_plan:
+    case fault::used_plan:
     case fault::apply_count:
       return 6;
     case fault::unequal_counts:

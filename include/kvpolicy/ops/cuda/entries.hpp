@@ -7,6 +7,7 @@
 #include <kvpolicy/ops/cuda/columns.hpp>
 #include <kvpolicy/ops/cuda/lists_rows.hpp>
 #include <kvpolicy/ops/cuda/move_lists.hpp>
+#include <kvpolicy/ops/cuda/stale_plans.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/entries.hpp>
 #include <span>
 
@@ -144,6 +145,18 @@ struct truncate_kernel {
   }
 };
 
+/// Checks that a sequence has so many drafts.
+struct commit_check {
+  kvpolicy::lanes lanes;
+  int sequence;
+  int tokens;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t) const {
+    if (tokens > *lanes.drafts(sequence)) report_fault(block, faults, fault::commit_drafts, sequence, tokens);
+  }
+};
+
 /// Commits drafts, by one thread.
 struct commit_kernel {
   kvpolicy::lanes lanes;
@@ -159,42 +172,6 @@ struct commit_kernel {
     } else {
       *lanes.drafts(sequence) -= tokens;
     }
-  }
-};
-
-struct stale_check {
-  kvpolicy::lanes lanes;
-  keep_set keep;
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
-    static_cast<void>(passes(block, faults, i));
-  }
-  /// False if it records a fault for lane i.
-  template <class Block>
-  [[nodiscard]] KVPOLICY_HD bool passes(Block& block, device_error faults, std::int64_t i) const {
-    lane const one = lanes.at(static_cast<int>(i));
-    bool const fits = counts_fit(lanes, one);
-    int const seen = keep.seen[segment_of(lanes, keep.decides, static_cast<int>(i))];
-    if (fits && seen == lanes.committed(one)) return true;
-    report_fault(block, faults, fits ? fault::stale_plan : fault::apply_count, i, fits ? seen : *lanes.count.row(one));
-    return false;
-  }
-};
-
-struct ragged_check {
-  kvpolicy::lanes lanes;
-  keep_set keep;
-
-  template <class Block>
-  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
-    int const mine = kept(static_cast<int>(i));
-    int const first = kept(static_cast<int>(i) / (lanes.layers() * lanes.heads) * lanes.layers() * lanes.heads);
-    if (mine != first) report_fault(block, faults, fault::ragged_lanes, i, mine);
-  }
-  [[nodiscard]] KVPOLICY_HD int kept(int i) const {
-    int const segment = segment_of(lanes, keep.decides, i);
-    return static_cast<int>(keep.indptr[segment + 1] - keep.indptr[segment]);
   }
 };
 
@@ -218,15 +195,22 @@ template <kernel_backend Backend>
 struct implementation<ops::append_entries_t, Backend> {
   static constexpr bool provided = true;
 
+  /// A launch that notes a fault before anything is written.
+  template <class Executor>
+  static void refuse(Executor& exec, lanes const& batch, append_request const& new_tokens) {
+    expects(!new_tokens.in_flight || batch.in_flight != nullptr, "append", "lanes.in_flight", "null",
+            "drafts are counted for each sequence");
+    detail::row_owners const all{batch, true, true, true};
+    detail::launch_check(exec, all.of_sequence(), detail::append_check{batch, all, new_tokens});
+  }
+
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, std::span<recorded_column const> columns,
                   append_request const& new_tokens) {
-    expects(!new_tokens.in_flight || batch.in_flight != nullptr, "append", "lanes.in_flight", "null",
-            "drafts are counted for each sequence");
     detail::few_columns const some = detail::all_columns("append", columns);
+    refuse(exec, batch, new_tokens);
     detail::row_owners const all{batch, true, true, true};
     int const lanes = all.of_sequence();
-    detail::launch_check(exec, lanes, detail::append_check{batch, all, new_tokens});
     int const pieces = detail::pieces_of(exec, new_tokens.tokens);
     detail::launch_unless_fault(
         exec, launch_shape{lanes * pieces, exec.threads().entry, detail::shared_arena::bytes_of_piece<int>(1)},
@@ -240,11 +224,18 @@ template <kernel_backend Backend>
 struct implementation<ops::truncate_entries_t, Backend> {
   static constexpr bool provided = true;
 
+  /// A launch that notes a fault before anything is written.
   template <class Executor>
-  static void run(Executor& exec, lanes const& batch, int sequence, int position) {
-    launch_shape const one_block{1, exec.threads().segment, detail::collective_bytes()};
+  static void refuse(Executor& exec, lanes const& batch, int sequence, int position) {
     detail::row_owners const counts = detail::owners_of(batch.count, batch);
     detail::launch_check(exec, counts.of_sequence(), detail::truncate_check{batch, counts, sequence, position});
+  }
+
+  template <class Executor>
+  static void run(Executor& exec, lanes const& batch, int sequence, int position) {
+    refuse(exec, batch, sequence, position);
+    launch_shape const one_block{1, exec.threads().segment, detail::collective_bytes()};
+    detail::row_owners const counts = detail::owners_of(batch.count, batch);
     detail::launch_unless_fault(exec, one_block, detail::truncate_kernel{batch, counts, sequence, position});
   }
 };
@@ -253,32 +244,24 @@ template <kernel_backend Backend>
 struct implementation<ops::commit_entries_t, Backend> {
   static constexpr bool provided = true;
 
+  /// A launch that notes a fault before anything is written.
+  template <class Executor>
+  static void refuse(Executor& exec, lanes const& batch, int sequence, int tokens) {
+    check(batch, tokens);
+    if (tokens > 0) detail::launch_check(exec, 1, detail::commit_check{batch, sequence, tokens});
+  }
+
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, int sequence, int tokens) {
-    expects(tokens >= 0, "commit", "tokens", tokens, "a count cannot be negative");
-    expects(tokens == 0 || batch.in_flight != nullptr, "commit", "tokens", tokens, "0 drafts are in flight");
+    check(batch, tokens);
     if (tokens == 0) return;
     detail::launch_unless_fault(exec, launch_shape{}, detail::commit_kernel{batch, sequence, tokens, exec.faults()});
   }
-};
 
-template <kernel_backend Backend>
-struct implementation<ops::refuse_stale_t, Backend> {
-  static constexpr bool provided = true;
-
-  template <class Executor>
-  static void run(Executor& exec, lanes const& batch, keep_set const& keep) {
-    detail::launch_check(exec, batch.size(), detail::stale_check{batch, keep});
-  }
-};
-
-template <kernel_backend Backend>
-struct implementation<ops::refuse_ragged_t, Backend> {
-  static constexpr bool provided = true;
-
-  template <class Executor>
-  static void run(Executor& exec, lanes const& batch, keep_set const& keep) {
-    detail::launch_check(exec, batch.size(), detail::ragged_check{batch, keep});
+ private:
+  static void check(lanes const& batch, int tokens) {
+    expects(tokens >= 0, "commit", "tokens", tokens, "a count cannot be negative");
+    expects(tokens == 0 || batch.in_flight != nullptr, "commit", "tokens", tokens, "0 drafts are in flight");
   }
 };
 

@@ -59,6 +59,9 @@ inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, a
       return {"commit", "tokens", "fewer drafts are in flight"};
     case fault::stale_plan:
       return {"apply", "plan", "the cache holds other counts now: decide again"};
+    case fault::used_plan:
+      return {"apply", "plan",
+              "the entries have changed since the decision, or it was made with another state: decide again"};
     case fault::ragged_lanes:
       return {"apply", "plan.keep",
               "the next token has one position in all lanes, and another lane keeps another number"};

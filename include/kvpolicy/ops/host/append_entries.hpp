@@ -34,13 +34,10 @@ template <>
 struct implementation<ops::append_entries_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& batch, std::span<recorded_column const> columns,
-                  append_request const& new_tokens) {
+  /// Throws before anything is written.
+  static void refuse(host_executor&, lanes const& batch, append_request const& new_tokens) {
     detail::refuse_counts("append", batch, new_tokens.sequence, new_tokens.sequence + 1);
-    auto const each_layer = [&](auto const& visit) {
-      for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) visit({new_tokens.sequence, layer, 0});
-    };
-    each_layer([&](lane first) {
+    for_each_layer(batch, new_tokens.sequence, [&](lane first) {
       if (has_room(batch, first, new_tokens)) return;
       for (int head = 0; head < batch.heads; ++head) {
         check_capacity(batch, {first.sequence, first.layer, head}, new_tokens);
@@ -51,8 +48,13 @@ struct implementation<ops::append_entries_t, host> {
             [&] { return std::to_string(drafts) + " drafts are in flight; commit or truncate them first"; });
     expects(!new_tokens.in_flight || batch.in_flight != nullptr, "append", "lanes.in_flight", "null",
             "drafts are counted for each sequence");
-    each_layer([&](lane first) { write(batch, first, columns, new_tokens); });
-    each_layer([&](lane first) {
+  }
+
+  static void run(host_executor& exec, lanes const& batch, std::span<recorded_column const> columns,
+                  append_request const& new_tokens) {
+    refuse(exec, batch, new_tokens);
+    for_each_layer(batch, new_tokens.sequence, [&](lane first) { write(batch, first, columns, new_tokens); });
+    for_each_layer(batch, new_tokens.sequence, [&](lane first) {
       detail::head_rows<int> const counts(batch.count, first);
       for (int head = 0; head < batch.heads; ++head) {
         if (detail::first_of_row(batch.count, batch, {first.sequence, first.layer, head})) {
@@ -64,6 +66,11 @@ struct implementation<ops::append_entries_t, host> {
   }
 
  private:
+  template <class Visit>
+  static void for_each_layer(lanes const& batch, int sequence, Visit const& visit) {
+    for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) visit(lane{sequence, layer, 0});
+  }
+
   /// True if `check_capacity` accepts the new tokens in all heads of a layer.
   static bool has_room(lanes const& batch, lane first, append_request const& new_tokens) {
     detail::head_rows<int> const counts(batch.count, first);

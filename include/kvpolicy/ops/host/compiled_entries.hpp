@@ -61,6 +61,7 @@ struct implementation<ops::count_rows_t, host> {
 template <>
 struct implementation<ops::append_entries_t, host> {
   static constexpr bool provided = true;
+  static void refuse(host_executor&, lanes const& batch, append_request const& new_tokens);
   static void run(host_executor&, lanes const& batch, std::span<recorded_column const> columns,
                   append_request const& new_tokens);
 };
@@ -68,13 +69,21 @@ struct implementation<ops::append_entries_t, host> {
 template <>
 struct implementation<ops::truncate_entries_t, host> {
   static constexpr bool provided = true;
+  static void refuse(host_executor&, lanes const& batch, int sequence, int position);
   static void run(host_executor&, lanes const& batch, int sequence, int position);
 };
 
 template <>
 struct implementation<ops::commit_entries_t, host> {
   static constexpr bool provided = true;
+  static void refuse(host_executor&, lanes const& batch, int sequence, int tokens);
   static void run(host_executor&, lanes const& batch, int sequence, int tokens);
+};
+
+template <>
+struct implementation<ops::raise_epochs_t, host> {
+  static constexpr bool provided = true;
+  static void run(host_executor&, lanes const& batch, by_lane<std::uint64_t> const& epochs);
 };
 
 template <>

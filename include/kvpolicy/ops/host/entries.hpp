@@ -22,9 +22,14 @@ template <>
 struct implementation<ops::truncate_entries_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& batch, int sequence, int position) {
+  /// Throws before anything is written.
+  static void refuse(host_executor&, lanes const& batch, int sequence, int position) {
     detail::refuse_counts("truncate", batch, sequence, sequence + 1);
     detail::for_each_lane_of(batch, sequence, [&](lane one) { check_order(batch, one, position); });
+  }
+
+  static void run(host_executor& exec, lanes const& batch, int sequence, int position) {
+    refuse(exec, batch, sequence, position);
     int gone_everywhere = batch.bound;
     detail::for_each_lane_of(batch, sequence, [&](lane one) {
       if (!detail::first_of_row(batch.count, batch, one)) return;
@@ -64,12 +69,28 @@ template <>
 struct implementation<ops::commit_entries_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& batch, int sequence, int tokens) {
+  /// Throws before anything is written.
+  static void refuse(host_executor&, lanes const& batch, int sequence, int tokens) {
     detail::refuse_counts("commit", batch, sequence, sequence + 1);
     int const drafts = batch.in_flight != nullptr ? *batch.drafts(sequence) : 0;
     expects(tokens >= 0 && tokens <= drafts, "commit", "tokens", tokens,
             [&] { return std::to_string(drafts) + " drafts are in flight"; });
+  }
+
+  static void run(host_executor& exec, lanes const& batch, int sequence, int tokens) {
+    refuse(exec, batch, sequence, tokens);
     if (tokens > 0) *batch.drafts(sequence) -= tokens;
+  }
+};
+
+template <>
+struct implementation<ops::raise_epochs_t, host> {
+  static constexpr bool provided = true;
+
+  static void run(host_executor&, lanes const& batch, by_lane<std::uint64_t> const& epochs) {
+    for (int sequence = batch.sequence_begin; sequence < batch.sequence_end(); ++sequence) {
+      for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) ++*epochs.row({sequence, layer, 0});
+    }
   }
 };
 
@@ -80,12 +101,17 @@ struct implementation<ops::refuse_stale_t, host> {
   static void run(host_executor&, lanes const& batch, keep_set const& keep) {
     if (all_seen(batch, keep)) return;
     detail::for_each_lane(batch, [&](int i, lane one) {
-      int const seen = keep.seen[segment_of(batch, keep.decides, i)];
+      int const segment = segment_of(batch, keep.decides, i);
+      int const seen = keep.seen[segment];
       int const now = batch.committed(one);
       expects(
           seen == now, "apply", "plan",
           [&] { return "made for " + std::to_string(seen) + " entries of lane " + std::to_string(i); },
           [&] { return "the cache holds " + std::to_string(now) + " now: decide again"; });
+      expects(
+          keep.is_fresh(segment), "apply", "plan",
+          [&] { return "decided before the entries of " + detail::spell_lane_of(batch, one) + " changed"; },
+          "a decision is carried out once, on the state that it was made with: decide again");
     });
   }
 
@@ -97,6 +123,7 @@ struct implementation<ops::refuse_stale_t, host> {
     detail::for_each_heads(batch, 0, batch.size(), batch.heads, [&](int i, lane first, int heads) {
       detail::head_rows<int> const counts(batch.count, first);
       for (int h = 0; h < heads; ++h) same = same & (keep.seen[i + h] == *counts[h]);
+      same = same & keep.is_fresh(i);  // the heads of a layer have one epoch
     });
     return same;
   }

@@ -144,7 +144,7 @@ struct implementation<ops::select_if_t, host> {
     detail::picked_entries found = detail::pick_entries<detail::portable_signs>(rule, in, bits);
 #endif
     if constexpr (detail::visits_forced<Rule>) detail::add_forced(scores, rule, in, bits, found);
-    keep.seen[segment] = in.count;
+    keep.note(segment, in.count);
     keep.indptr[segment + 1] = found.kept;
     return found.nan;
   }
