@@ -27,15 +27,21 @@ class slot_history {
     use(slot);
     newest_[at(slot, layer)] = std::max(newest_[at(slot, layer)], position);
   }
-  /// Rows at `position` and later are no longer observed. At position 0 the slot is as after a reset.
-  void truncate(int slot, int position) {
-    if (position == 0) used_[static_cast<std::size_t>(slot)] = 0;
-    for (int i = 0; i < layers_; ++i) {
-      int& newest = newest_[at(slot, layer_begin_ + i)];
+  /// Rows of some layers at `position` and later are no longer observed. At position 0 of all layers the slot is as
+  /// after a reset.
+  void truncate(int slot, int position, int layer_begin, int layer_end) {
+    if (position == 0 && layer_end - layer_begin == layers_) used_[static_cast<std::size_t>(slot)] = 0;
+    for (int layer = layer_begin; layer < layer_end; ++layer) {
+      int& newest = newest_[at(slot, layer)];
       newest = std::min(newest, position - 1);
     }
   }
+  void truncate(int slot, int position) { truncate(slot, position, layer_begin_, layer_begin_ + layers_); }
   void reset(int slot) { truncate(slot, 0); }
+  /// No row is observed any more, because positions begin anew. The request goes on.
+  void forget_rows(int slot) {
+    for (int i = 0; i < layers_; ++i) newest_[at(slot, layer_begin_ + i)] = -1;
+  }
 
   void restore(int slot, bool used, std::vector<int> const& newest) {
     used_[static_cast<std::size_t>(slot)] = used ? 1 : 0;

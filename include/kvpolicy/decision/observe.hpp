@@ -9,8 +9,9 @@
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
 
+/// Refuses what `observe` refuses. Nothing is changed.
 template <executor Executor, class Policy, class Given>
-void observe_given(Executor& exec, Policy const& policy, Given const& in, state<Executor>& state) {
+void refuse_observe_given(Executor& exec, Policy const& policy, Given const& in, state<Executor> const& state) {
   check_same_lanes("observe", "signals.lanes", in.lanes, state.lanes());
   in.check("observe", state.model());
   auto const recorders = recorders_of(policy.score);
@@ -21,6 +22,20 @@ void observe_given(Executor& exec, Policy const& policy, Given const& in, state<
   refuse_counts<typename Executor::backend>("observe", in.lanes);
   refuse_recorded_rows<typename Executor::backend>(recorders, "observe", in);
   if constexpr (reads_on_host<typename Executor::backend>) refuse_seen_rows("observe", in, state);
+}
+template <executor Executor, class Policy, class... Given>
+void refuse_observe(Executor& exec, Policy const& policy, signals<Given...> const& in, state<Executor> const& state) {
+  if constexpr (erased<score_of<Policy>>) {
+    refuse_observe_given(exec, policy, policy.score.by_name(in), state);
+  } else {
+    refuse_observe_given(exec, policy, in, state);
+  }
+}
+
+template <executor Executor, class Policy, class Given>
+void observe_given(Executor& exec, Policy const& policy, Given const& in, state<Executor>& state) {
+  refuse_observe_given(exec, policy, in, state);
+  auto const recorders = recorders_of(policy.score);
   counting_signals<Given> const counted("observe", exec, in, state.counted());
   record(exec, recorders, counted.get(), state);
   remember_rows<typename Executor::backend>(in, state);

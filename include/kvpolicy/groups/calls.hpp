@@ -52,6 +52,16 @@ void check_made(char const* call, char const* name, layer_groups const& all, Pol
   }
 }
 
+/// Calls visit(index) for each group that has a state.
+template <class States, class Visit>
+void for_each_state(char const* call, layer_groups const& all, States const& states, Visit const& visit) {
+  check_groups(call, all);
+  check_made(call, "states", all, states);
+  for (std::size_t g = 0; g < all.groups.size(); ++g) {
+    if (states.of[g]) in_group(all.groups[g], [&] { visit(g); });
+  }
+}
+
 }  // namespace detail
 
 /// Makes the states of all groups that have a policy.
@@ -96,53 +106,59 @@ template <executor Executor, class Policy, class... Appliers>
 /// - throws: as `append` of a cache, with the name of the group. Then no group was changed.
 template <executor Executor>
 void append(Executor& exec, layer_groups& all, group_states<Executor>& states, append_request const& new_tokens) {
-  detail::check_made("append", "states", all, states);
-  std::size_t done = 0;
-  try {
-    for (; done < all.groups.size(); ++done) {
-      if (!states.of[done]) continue;
-      detail::in_group(all.groups[done], [&] { append(exec, all.groups[done].entries, states[done], new_tokens); });
-    }
-  } catch (...) {
-    for (std::size_t g = 0; g < done; ++g) {  // the new entries are the last ones of these groups
-      if (states.of[g]) truncate(exec, all.groups[g].entries, states[g], new_tokens.sequence, new_tokens.position);
-    }
-    throw;
-  }
+  detail::for_each_state("append", all, states, [&](std::size_t g) {
+    cache const& one = all.groups[g].entries;
+    detail::check_append("append", one, states[g], new_tokens);
+    detail::refuse_verb<ops::append_entries_t>(exec, one.lanes, new_tokens);
+  });
+  detail::for_each_state("append", all, states, [&](std::size_t g) {
+    detail::append_checked(exec, all.groups[g].entries, states[g], new_tokens);
+  });
 }
 
 /// Commits drafts in every group that has a state: see `commit` of a cache.
+///
+/// - throws: as `commit` of a cache, with the name of the group. Then no group was changed.
 template <executor Executor>
 void commit(Executor& exec, layer_groups& all, group_states<Executor> const& states, int sequence, int tokens) {
-  detail::check_made("commit", "states", all, states);
-  for (std::size_t g = 0; g < all.groups.size(); ++g) {
-    if (!states.of[g]) continue;
-    detail::in_group(all.groups[g], [&] { commit(exec, all.groups[g].entries, sequence, tokens); });
-  }
+  detail::for_each_state("commit", all, states, [&](std::size_t g) {
+    cache const& one = all.groups[g].entries;
+    detail::check_commit(one, sequence);
+    detail::refuse_verb<ops::commit_entries_t>(exec, one.lanes, sequence, tokens);
+  });
+  detail::for_each_state("commit", all, states,
+                         [&](std::size_t g) { commit(exec, all.groups[g].entries, sequence, tokens); });
 }
 
 /// Rolls a sequence back in every group that has a state: see `truncate` of a cache.
+///
+/// - throws: as `truncate` of a cache, with the name of the group. Then no group was changed.
 template <executor Executor>
 void truncate(Executor& exec, layer_groups& all, group_states<Executor>& states, int sequence, int position) {
-  detail::check_made("truncate", "states", all, states);
-  for (std::size_t g = 0; g < all.groups.size(); ++g) {
-    if (!states.of[g]) continue;
-    detail::in_group(all.groups[g], [&] { truncate(exec, all.groups[g].entries, states[g], sequence, position); });
-  }
+  detail::for_each_state("truncate", all, states, [&](std::size_t g) {
+    detail::check_truncate(exec, all.groups[g].entries, states[g], sequence, position);
+  });
+  detail::for_each_state("truncate", all, states, [&](std::size_t g) {
+    detail::truncate_checked(exec, all.groups[g].entries, states[g], sequence, position);
+  });
 }
 
 /// Passes the signals of a forward to the recorders of every group that has a policy.
 ///
 /// - in: `signals_of(g)` returns the `signals` of group g. Their tensors are those of its layers, and their lanes are
 ///   `all.groups[g].entries.lanes`, or some of its layers.
-/// - throws: as `observe` of a cache, with the name of the group. The groups before it were observed.
+/// - throws: as `observe` of a cache, with the name of the group. Then no group was observed.
 template <executor Executor, class Policy, class SignalsOf>
 void observe(Executor& exec, Policy const& policies, layer_groups const& all, SignalsOf const& signals_of,
              group_states<Executor>& states) {
   detail::check_made("observe", "states", all, policies, states);
-  detail::for_each_policy(all, policies, [&](std::size_t g, auto const& policy) {
-    observe(exec, policy, signals_of(static_cast<int>(g)), states[g]);
-  });
+  for (bool const refusing : {true, false}) {
+    detail::for_each_policy(all, policies, [&](std::size_t g, auto const& policy) {
+      auto const in = signals_of(static_cast<int>(g));
+      if (refusing) return detail::refuse_observe(exec, policy, in, states[g]);
+      observe(exec, policy, in, states[g]);
+    });
+  }
 }
 
 /// Decides for every group that has a policy. `apply` then carries the decisions out.
@@ -175,11 +191,8 @@ void apply(Executor& exec, How const& how, group_plans<Executor> const& plans, l
         "plans and states were made for the same policies");
     if (!plans.of[g]) continue;
     detail::in_group(all.groups[g], [&] {  // everything is refused before anything is changed
-      auto const one = how(static_cast<int>(g));
-      cache const& in = all.groups[g].entries;
-      detail::check_decided(plans[g], in, states[g], detail::takes_dropped<std::remove_cvref_t<decltype(one)>>);
-      ops::refuse_stale(exec, detail::decided_part(in, plans[g].keep()).lanes, plans[g].keep());
-      one.refuse(exec, plans[g].keep(), in);
+      static_cast<void>(
+          detail::refuse_apply(exec, how(static_cast<int>(g)), plans[g], all.groups[g].entries, states[g]));
     });
   }
   for (std::size_t g = 0; g < all.groups.size(); ++g) {
@@ -192,12 +205,22 @@ void apply(Executor& exec, How const& how, group_plans<Executor> const& plans, l
 /// Decides and carries the decision out, group by group: see `evict` of a cache. All groups have one applier; where
 /// appliers have tables of their group (`mask`), call `decide` and `apply`.
 ///
-/// - throws: as `evict` of a cache, with the name of the group. The groups before it were changed.
+/// - throws: as `evict` of a cache, with the name of the group. No group was changed, unless a plan is smaller than its
+///   batch, so that the groups are decided about in turns: then the groups before it were changed.
 template <executor Executor, class Policy, class SignalsOf, applier Applier>
 void evict(Executor& exec, Policy const& policies, SignalsOf const& signals_of, Applier const& how, layer_groups& all,
            group_states<Executor>& states, group_plans<Executor>& plans) {
   detail::check_made("evict", "states", all, policies, states);
   detail::check_made("evict", "plans", all, policies, plans);
+  bool at_once = true;
+  detail::for_each_policy(all, policies, [&](std::size_t g, auto const&) {
+    lanes const batch = signals_of(static_cast<int>(g)).lanes;
+    at_once = at_once && kvpolicy::segments(batch, plans[g].decides()) <= plans[g].segments();
+  });
+  if (at_once) {
+    decide(exec, policies, all, signals_of, states, plans);
+    return apply(exec, [&](int) { return how; }, plans, all, states);
+  }
   detail::for_each_policy(all, policies, [&](std::size_t g, auto const& policy) {
     evict(exec, policy, signals_of(static_cast<int>(g)), how, all.groups[g].entries, states[g], plans[g]);
   });

@@ -8,19 +8,21 @@
 #include <kvpolicy/lifecycle/reset.hpp>
 #include <kvpolicy/lifecycle/save.hpp>
 #include <span>
+#include <vector>
 
 namespace KVPOLICY_NAMESPACE {
 
 namespace detail {
 
-/// Calls visit(index) for each group that has a state.
-template <class States, class Visit>
-void for_each_state(layer_groups const& all, States const& states, Visit const& visit) {
-  check_groups("groups", all);
-  check_made("groups", "states", all, states);
-  for (std::size_t g = 0; g < all.groups.size(); ++g) {
-    if (states.of[g]) in_group(all.groups[g], [&] { visit(g); });
-  }
+/// Prepares a call for every group that has a state, by prepare(index), and then makes all of them. Nothing is changed
+/// if one of them cannot be prepared.
+template <class Prepared, executor Executor, class States, class Prepare>
+void in_every_group(char const* call, Executor& exec, layer_groups const& all, States const& states,
+                    Prepare const& prepare) {
+  std::vector<Prepared> ready;
+  ready.reserve(all.groups.size());
+  for_each_state(call, all, states, [&](std::size_t g) { ready.push_back(prepare(g)); });
+  for (Prepared const& each : ready) each.run(exec);
 }
 
 }  // namespace detail
@@ -28,24 +30,28 @@ void for_each_state(layer_groups const& all, States const& states, Visit const& 
 /// Makes a slot of every group ready for a new request: see `reset` of a cache.
 template <executor Executor>
 void reset(Executor& exec, layer_groups& all, group_states<Executor>& states, int slot) {
-  detail::for_each_state(all, states, [&](std::size_t g) { reset(exec, all.groups[g].entries, states[g], slot); });
+  using prepared = detail::slot_reset<Executor>;
+  detail::in_every_group<prepared>("reset", exec, all, states, [&](std::size_t g) {
+    return prepared(exec, all.groups[g].entries, states[g], std::span<int const>(&slot, 1));
+  });
 }
 
 /// Copies a request to another slot in every group: see `fork` of a cache.
 template <executor Executor>
 void fork(Executor& exec, layer_groups& all, group_states<Executor>& states, int from, int to, rows what = rows::copy) {
-  detail::for_each_state(all, states, [&](std::size_t g) {
-    detail::check_two_slots("fork", all.groups[g].entries, states[g], from, to, what);
+  using prepared = detail::slot_copy<Executor>;
+  detail::in_every_group<prepared>("fork", exec, all, states, [&](std::size_t g) {
+    return prepared("fork", exec, all.groups[g].entries, states[g], from, to, what);
   });
-  detail::for_each_state(all, states,
-                         [&](std::size_t g) { fork(exec, all.groups[g].entries, states[g], from, to, what); });
 }
 
 /// Moves a request to another slot in every group: see `move` of a cache.
 template <executor Executor>
 void move(Executor& exec, layer_groups& all, group_states<Executor>& states, int from, int to, rows what = rows::copy) {
-  fork(exec, all, states, from, to, what);
-  reset(exec, all, states, from);
+  using prepared = detail::slot_move<Executor>;
+  detail::in_every_group<prepared>("move", exec, all, states, [&](std::size_t g) {
+    return prepared(exec, all.groups[g].entries, states[g], from, to, what);
+  });
 }
 
 /// The number of bytes that `save` writes for a slot of all groups.
@@ -53,8 +59,9 @@ template <executor Executor>
 [[nodiscard]] std::size_t saved_bytes(Executor& exec, layer_groups const& all, group_states<Executor> const& states,
                                       int slot, rows what = rows::copy) {
   std::size_t bytes = 0;
-  detail::for_each_state(
-      all, states, [&](std::size_t g) { bytes += saved_bytes(exec, all.groups[g].entries, states[g], slot, what); });
+  detail::for_each_state("saved_bytes", all, states, [&](std::size_t g) {
+    bytes += saved_bytes(exec, all.groups[g].entries, states[g], slot, what);
+  });
   return bytes;
 }
 
@@ -65,8 +72,12 @@ std::size_t save(Executor& exec, layer_groups const& all, group_states<Executor>
   std::size_t const bytes = saved_bytes(exec, all, states, slot, what);
   expects(to.size() >= bytes, "save", "to", to.size(), [&] { return "saved_bytes says " + std::to_string(bytes); });
   std::size_t at = 0;
-  detail::for_each_state(all, states, [&](std::size_t g) {
-    at += save(exec, all.groups[g].entries, states[g], slot, to.subspan(at), what);
+  using prepared = detail::slot_save<Executor>;
+  detail::in_every_group<prepared>("save", exec, all, states, [&](std::size_t g) {
+    cache const& one = all.groups[g].entries;
+    std::size_t const here = at;
+    at += saved_bytes(exec, one, states[g], slot, what);
+    return prepared(exec, one, states[g], slot, to.subspan(here, at - here), what);
   });
   return bytes;
 }
@@ -78,21 +89,20 @@ void load(Executor& exec, layer_groups& all, group_states<Executor>& states, int
           rows what = rows::copy) {
   std::vector<std::span<std::byte const>> parts(all.groups.size());
   std::size_t at = 0;
-  detail::for_each_state(all, states, [&](std::size_t g) {
+  detail::for_each_state("load", all, states, [&](std::size_t g) {
     auto const header = detail::saved_reader("load", from.subspan(at)).template take<detail::saved_header>();
     parts[g] = from.subspan(at, std::min(from.size() - at, static_cast<std::size_t>(header.bytes)));
     at += parts[g].size();
-    cache const& one = all.groups[g].entries;
-    detail::check_slots_of("load", one, states[g]);
-    detail::check_copied("load", one, what);
-    detail::check_slot("load", "slot", one, slot);
-    detail::check_free("load", "slot", states[g], slot);
-    static_cast<void>(detail::read_slot("load", one, states[g], parts[g], what));
   });
   expects(at == from.size(), "load", "bytes", from.size(),
           [&] { return "the saved slots of the groups have " + std::to_string(at); });
-  detail::for_each_state(all, states,
-                         [&](std::size_t g) { load(exec, all.groups[g].entries, states[g], slot, parts[g], what); });
+  using prepared = detail::slot_load<Executor>;
+  detail::in_every_group<prepared>("load", exec, all, states, [&](std::size_t g) {
+    cache const& one = all.groups[g].entries;
+    prepared made("load", exec, one, states[g], slot, parts[g], what);
+    detail::check_free("load", "slot", exec, one, states[g], slot);
+    return made;
+  });
 }
 
 }  // namespace KVPOLICY_NAMESPACE

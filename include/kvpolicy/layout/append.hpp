@@ -11,18 +11,28 @@ namespace KVPOLICY_NAMESPACE {
 
 namespace detail {
 
+/// Refuses some layers of lanes whose layers have something in common: their counts, their positions, or drafts, which
+/// are counted for each sequence. A call about some of them would change the others.
+template <executor Executor>
+void check_layers(char const* call, cache const& in, state<Executor> const& state) {
+  check_whole(call, in.lanes, in.shape);
+  int const all = state.lanes().layers();
+  bool const shared = in.lanes.count.layer == 0 || in.lanes.position.layer == 0;
+  expects(!shared || in.lanes.layers() == all, call, "lanes.layers", in.lanes.layers(),
+          [&] { return "its " + std::to_string(all) + " layers share their counts or positions"; });
+}
+
 template <executor Executor>
 void check_append(char const* call, cache const& in, state<Executor> const& state, append_request const& new_tokens) {
   check_shape(call, in.shape);
   check_lanes(call, in.lanes, in.shape);
-  expects(new_tokens.sequence >= 0 && new_tokens.sequence < in.lanes.sequences, call, "sequence", new_tokens.sequence,
-          [&] { return "the batch has " + std::to_string(in.lanes.sequences) + " sequences"; });
+  check_sequence(call, in.lanes, new_tokens.sequence);
   expects(new_tokens.tokens >= 0, call, "tokens", new_tokens.tokens, "a count cannot be negative");
   expects(new_tokens.position >= 0, call, "position", new_tokens.position, "positions start at 0");
   expects(new_tokens.position <= std::numeric_limits<int>::max() - new_tokens.tokens, call, "position",
           new_tokens.position, "the last new position does not fit into 32 bits");
   check_same_lanes(call, "cache.lanes", in.lanes, state.lanes());
-  check_whole(call, in.lanes, in.shape);
+  check_layers(call, in, state);
   int const slot = host_slot<typename Executor::backend>(in.lanes, new_tokens.sequence);
   expects(
       new_tokens.position > 0 || new_tokens.tokens == 0 || slot < 0 || !state.history().used(slot), call, "position",
@@ -34,8 +44,50 @@ void check_append(char const* call, cache const& in, state<Executor> const& stat
 template <executor Executor>
 void append_checked(Executor& exec, cache const& in, state<Executor>& state, append_request const& new_tokens) {
   ops::append_entries(exec, in.lanes, state.columns(in.lanes), new_tokens);
+  raise_epochs(exec, state, in.lanes.sequences_only(new_tokens.sequence, new_tokens.sequence + 1));
   int const slot = host_slot<typename Executor::backend>(in.lanes, new_tokens.sequence);
   if (slot >= 0 && new_tokens.tokens > 0) state.history().use(slot);
+}
+
+/// Refuses what a verb finds in data, before it is run, if the backend can do so apart.
+template <class Verb, executor Executor, class... Args>
+void refuse_verb([[maybe_unused]] Executor& exec, [[maybe_unused]] Args const&... args) {
+  using verb = implementation<Verb, typename Executor::backend>;
+  if constexpr (requires { verb::refuse(exec, args...); }) verb::refuse(exec, args...);
+}
+
+inline void check_commit(cache const& in, int sequence) {
+  check_sequence("commit", in.lanes, sequence);
+  check_whole("commit", in.lanes, in.shape);
+}
+
+/// Refuses everything that `truncate` refuses. Nothing is changed.
+template <executor Executor>
+void check_truncate(Executor& exec, cache const& in, state<Executor> const& state, int sequence, int position) {
+  check_shape("truncate", in.shape);
+  check_lanes("truncate", in.lanes, in.shape);
+  check_sequence("truncate", in.lanes, sequence);
+  expects(position >= 0, "truncate", "position", position, "positions start at 0");
+  check_same_lanes("truncate", "cache.lanes", in.lanes, state.lanes());
+  check_layers("truncate", in, state);
+  refuse_verb<ops::truncate_entries_t>(exec, in.lanes, sequence, position);
+}
+
+/// Rolls a sequence back after `check_truncate`.
+template <executor Executor>
+void truncate_checked(Executor& exec, cache const& in, state<Executor>& state, int sequence, int position) {
+  ops::truncate_entries(exec, in.lanes, sequence, position);
+  raise_epochs(exec, state, in.lanes.sequences_only(sequence, sequence + 1));
+  state.forget(exec, in.lanes, sequence, position);
+  int slot = host_slot<typename Executor::backend>(in.lanes, sequence);
+  if (slot >= 0) state.history().truncate(slot, position, in.lanes.layer_begin, in.lanes.layer_end);
+  if (position > 0 || state.session_bytes() == 0) return;
+  if (slot < 0) {  // only the executor can read the list
+    exec.copy(reinterpret_cast<std::byte*>(&slot), reinterpret_cast<std::byte const*>(in.lanes.slots + sequence),
+              sizeof slot);
+    if constexpr (requires { exec.synchronize(); }) exec.synchronize();
+  }
+  state.clear(exec, slot, in.lanes.layer_begin, in.lanes.layer_end, per::session);
 }
 
 }  // namespace detail
@@ -59,12 +111,12 @@ void append(Executor& exec, cache& in, state<Executor>& state, append_request co
 /// - throws: `invalid_argument` if fewer drafts are in flight.
 template <executor Executor>
 void commit(Executor& exec, cache& in, int sequence, int tokens) {
-  expects(sequence >= 0 && sequence < in.lanes.sequences, "commit", "sequence", sequence,
-          [&] { return "the batch has " + std::to_string(in.lanes.sequences) + " sequences"; });
+  detail::check_commit(in, sequence);
   ops::commit_entries(exec, in.lanes, sequence, tokens);
 }
 
-/// Rolls a sequence back: removes the entries at logical position `position` and after it from every lane.
+/// Rolls a sequence back: removes the entries at logical position `position` and after it from every lane. At position
+/// 0 the sequence is as after a `reset`: the memory of its session is dropped, too.
 ///
 /// The effect of removed tokens on recorded columns of other entries (accumulated attention mass) is not undone. Drafts
 /// have no such effect, because they were never observed. Rows of a query ring that were rolled back are removed.
@@ -72,17 +124,8 @@ void commit(Executor& exec, cache& in, int sequence, int tokens) {
 ///   place of a dropped one (`lane_order`; `restore_order` sorts the entries). Then nothing was changed.
 template <executor Executor>
 void truncate(Executor& exec, cache& in, state<Executor>& state, int sequence, int position) {
-  detail::check_shape("truncate", in.shape);
-  detail::check_lanes("truncate", in.lanes, in.shape);
-  expects(sequence >= 0 && sequence < in.lanes.sequences, "truncate", "sequence", sequence,
-          [&] { return "the batch has " + std::to_string(in.lanes.sequences) + " sequences"; });
-  expects(position >= 0, "truncate", "position", position, "positions start at 0");
-  detail::check_same_lanes("truncate", "cache.lanes", in.lanes, state.lanes());
-  detail::check_whole("truncate", in.lanes, in.shape);
-  ops::truncate_entries(exec, in.lanes, sequence, position);
-  state.forget(exec, in.lanes, sequence, position);
-  int const slot = detail::host_slot<typename Executor::backend>(in.lanes, sequence);
-  if (slot >= 0) state.history().truncate(slot, position);
+  detail::check_truncate(exec, in, state, sequence, position);
+  detail::truncate_checked(exec, in, state, sequence, position);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

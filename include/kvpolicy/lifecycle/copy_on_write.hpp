@@ -47,7 +47,7 @@ int copy_on_write(Executor& exec, cache const& all, by_lane<int> const& table, i
     }
   });
   if (copied == 0) return 0;
-  detail::one_slot<Executor> const from(exec, all, slot);
+  detail::listed_slots<Executor> const from(exec, all, slot);
   typename Executor::template buffer<int> staged(exec, new_table.size());
   exec.copy(reinterpret_cast<std::byte*>(staged.data()), reinterpret_cast<std::byte const*>(new_table.data()),
             new_table.size() * sizeof(int));

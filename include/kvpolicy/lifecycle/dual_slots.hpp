@@ -55,6 +55,46 @@ class pages_to_take {
   std::vector<int> free_;
 };
 
+/// The pages that the lanes of a slot hold, before they become those of another slot.
+template <executor Executor>
+class pages_to_hand_over {
+ public:
+  pages_to_hand_over(Executor& exec, paged_lanes const& all, int from) : all_(all), from_(from) {
+    lanes const& batch = all.entries.lanes;
+    for_each_lane(batch.sequences_only(from, from + 1), [&](int, lane one) {
+      held_.push_back(fetched(exec, all.num_pages.row(one), 1).front());
+      std::vector<int> const row = fetched(exec, all.table.row(one), static_cast<std::size_t>(held_.back()));
+      pages_.insert(pages_.end(), row.begin(), row.end());
+    });
+    none_.assign(pages_.size(), all.pages.sentinel);
+  }
+
+  void run(Executor& exec, int to) const {
+    auto const put = [&](int* at, int const* numbers, int count) {
+      exec.copy(reinterpret_cast<std::byte*>(at), reinterpret_cast<std::byte const*>(numbers),
+                static_cast<std::size_t>(count) * sizeof(int));
+    };
+    static constexpr int nothing = 0;
+    int const* next = pages_.data();
+    for_each_lane(all_.entries.lanes.sequences_only(from_, from_ + 1), [&](int i, lane one) {
+      int const& count = held_[static_cast<std::size_t>(i)];
+      lane const there{to, one.layer, one.head};
+      put(all_.table.row(there), next, count);
+      put(all_.num_pages.row(there), &count, 1);
+      if (all_.pages.sentinel >= 0) put(all_.table.row(one), none_.data(), count);
+      put(all_.num_pages.row(one), &nothing, 1);
+      next += count;
+    });
+  }
+
+ private:
+  paged_lanes all_;
+  int from_;
+  std::vector<int> held_;   ///< of each lane
+  std::vector<int> pages_;  ///< of the lanes, one after the other
+  std::vector<int> none_;   ///< as many sentinels
+};
+
 template <class DualState>
 void check_dual_slots(char const* call, dual_cache const& all, DualState const& state) {
   check_dual(call, all);
@@ -77,20 +117,33 @@ void set_oldest(Executor& exec, dual_cache const& all, int slot, int row) {
 template <executor Executor, class DualState>
 void fork(Executor& exec, dual_cache& all, DualState& state, int from, int to) {
   detail::check_dual_slots("fork", all, state);
-  detail::check_two_slots("fork", all.window, state.window, from, to, rows::copy);
-  detail::check_two_slots("fork", all.global.entries, state.global, from, to, rows::copy);
-  detail::pages_to_take<Executor> pages("fork", exec, all.global, detail::counts_of(exec, all.global.entries, from));
+  cache const& entries = all.global.entries;
+  detail::slot_copy<Executor> const window("fork", exec, all.window, state.window, from, to, rows::copy);
+  detail::slot_copy<Executor> const global("fork", exec, entries, state.global, from, to, rows::copy);
+  detail::pages_to_take<Executor> pages("fork", exec, all.global, detail::counts_of(exec, entries, from));
   pages.take(exec, to);
   detail::set_oldest(exec, all, to, 0);
-  detail::copy_slot(exec, all.window, state.window, from, to, rows::copy);
-  detail::copy_slot(exec, all.global.entries, state.global, from, to, rows::copy);
+  window.run(exec);
+  global.run(exec);
 }
 
-/// As `move` of a cache, for a dual cache.
+/// As `move` of a cache, for a dual cache. The pages go to the other slot as they are, so none need be free.
 template <executor Executor, class DualState>
 void move(Executor& exec, dual_cache& all, DualState& state, int from, int to) {
-  fork(exec, all, state, from, to);
-  reset(exec, all, state, from);
+  detail::check_dual_slots("move", all, state);
+  cache const& entries = all.global.entries;
+  std::span<int const> const old(&from, 1);
+  detail::slot_copy<Executor> const window("move", exec, all.window, state.window, from, to, rows::copy);
+  detail::slot_copy<Executor> const global("move", exec, entries, state.global, from, to, rows::leave);
+  detail::slot_reset<Executor> const old_window(exec, all.window, state.window, old);
+  detail::slot_reset<Executor> const old_global(exec, entries, state.global, old);
+  detail::pages_to_hand_over<Executor> const pages(exec, all.global, from);
+  pages.run(exec, to);
+  detail::set_oldest(exec, all, to, 0);
+  window.run(exec);
+  global.run(exec);
+  old_window.run(exec);
+  old_global.run(exec);
 }
 
 /// The number of bytes that `save` writes for a slot of a dual cache: those of the window, and those of the pages.
@@ -105,8 +158,11 @@ std::size_t save(Executor& exec, dual_cache const& all, DualState const& state, 
   detail::check_dual_slots("save", all, state);
   std::size_t const bytes = saved_bytes(exec, all, state, slot);
   expects(to.size() >= bytes, "save", "to", to.size(), [&] { return "saved_bytes says " + std::to_string(bytes); });
-  std::size_t const window = save(exec, all.window, state.window, slot, to);
-  return window + save(exec, all.global.entries, state.global, slot, to.subspan(window));
+  std::size_t const of_window = saved_bytes(exec, all.window, state.window, slot);
+  detail::slot_save<Executor> const window(exec, all.window, state.window, slot, to.first(of_window), rows::copy);
+  detail::slot_save<Executor> const global(exec, all.global.entries, state.global, slot, to.subspan(of_window),
+                                           rows::copy);
+  return window.run(exec) + global.run(exec);
 }
 
 /// As `load` of a cache, for a dual cache. The lanes of the slot take pages from the free list.
@@ -116,19 +172,18 @@ template <executor Executor, class DualState>
 void load(Executor& exec, dual_cache& all, DualState& state, int slot, std::span<std::byte const> from) {
   constexpr char const* call = "load";
   detail::check_dual_slots(call, all, state);
-  detail::check_slot(call, "slot", all.window, slot);
-  detail::check_free(call, "slot", state.window, slot);
-  detail::check_free(call, "slot", state.global, slot);
   auto const header = detail::saved_reader(call, from).template take<detail::saved_header>();
-  auto const window = std::min<std::size_t>(from.size(), static_cast<std::size_t>(header.bytes));
-  static_cast<void>(detail::read_slot(call, all.window, state.window, from.first(window), rows::copy));
-  detail::checked_slot const pages =
-      detail::read_slot(call, all.global.entries, state.global, from.subspan(window), rows::copy);
-  detail::pages_to_take<Executor> taken(call, exec, all.global, pages.layout.counts);
+  auto const bytes = std::min<std::size_t>(from.size(), static_cast<std::size_t>(header.bytes));
+  cache const& entries = all.global.entries;
+  detail::slot_load<Executor> const window(call, exec, all.window, state.window, slot, from.first(bytes), rows::copy);
+  detail::slot_load<Executor> const global(call, exec, entries, state.global, slot, from.subspan(bytes), rows::copy);
+  detail::check_free(call, "slot", exec, all.window, state.window, slot);
+  detail::check_free(call, "slot", exec, entries, state.global, slot);
+  detail::pages_to_take<Executor> taken(call, exec, all.global, global.counts());
   taken.take(exec, slot);
   detail::set_oldest(exec, all, slot, 0);
-  load(exec, all.window, state.window, slot, from.first(window));
-  load(exec, all.global.entries, state.global, slot, from.subspan(window));
+  window.run(exec);
+  global.run(exec);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -4,6 +4,9 @@
 #include <kvpolicy/lifecycle/reset.hpp>
 #include <kvpolicy/lifecycle/slot.hpp>
 #include <kvpolicy/ops/copy_rows.hpp>
+#include <optional>
+#include <span>
+#include <string>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -53,27 +56,60 @@ void copy_lanes(Executor& exec, lanes const& all, int source, int target) {
   if (all.in_flight != nullptr) copy(all.in_flight + target, all.in_flight + source, 1);
 }
 
+/// A `fork` that has checked and allocated everything: `run` cannot fail.
 template <executor Executor>
-void check_two_slots(char const* call, cache const& all, state<Executor> const& state, int from, int to, rows what) {
-  check_slots_of(call, all, state);
-  check_copied(call, all, what);
-  check_slot(call, "from", all, from);
-  check_slot(call, "to", all, to);
-  expects(from != to, call, "to", to, "it is the slot that is copied");
-  check_free(call, "to", state, to);
-}
-
-template <executor Executor>
-void copy_slot(Executor& exec, cache const& all, state<Executor>& state, int from, int to, rows what) {
-  if (what == rows::copy) {
-    one_slot<Executor> const source(exec, all, from);
-    one_slot<Executor> const target(exec, all, to);
-    ops::copy_rows(exec, source.view(), target.view());
+class slot_copy {
+ public:
+  slot_copy(char const* call, Executor& exec, cache const& all, state<Executor>& of, int from, int to, rows what)
+      : all_(all), state_(&of), from_(from), to_(to) {
+    check_slots_of(call, all, of);
+    check_copied(call, all, what);
+    check_slot(call, "from", all, from);
+    check_slot(call, "to", all, to);
+    expects(from != to, call, "to", to, "it is the slot that is copied");
+    check_free(call, "to", exec, all, of, to);
+    for (int const count : counts_of(exec, all, from)) {
+      expects(count >= 0 && count <= all.lanes.bound, call, "lanes.count", count,
+              [&] { return "a lane holds 0 to " + std::to_string(all.lanes.bound) + " entries, its `bound`"; });
+    }
+    if (what != rows::copy) return;
+    source_.emplace(exec, all, from);
+    target_.emplace(exec, all, to);
   }
-  copy_lanes(exec, all.lanes, from, to);
-  copy_columns(exec, state, from, state, to);
-  state.history().copy(state.history(), from, to);
-}
+
+  void run(Executor& exec) const {
+    if (source_) ops::copy_rows(exec, source_->view(), target_->view());
+    copy_lanes(exec, all_.lanes, from_, to_);
+    copy_columns(exec, *state_, from_, *state_, to_);
+    state_->history().copy(state_->history(), from_, to_);
+    raise_epochs(exec, *state_, all_.lanes.sequences_only(to_, to_ + 1));
+  }
+
+ private:
+  cache all_;
+  state<Executor>* state_;
+  int from_;
+  int to_;
+  std::optional<listed_slots<Executor>> source_{};
+  std::optional<listed_slots<Executor>> target_{};
+};
+
+/// The same for a `move`.
+template <executor Executor>
+class slot_move {
+ public:
+  slot_move(Executor& exec, cache const& all, state<Executor>& of, int from, int to, rows what)
+      : copy_("move", exec, all, of, from, to, what), reset_(exec, all, of, std::span<int const>(&from, 1)) {}
+
+  void run(Executor& exec) const {
+    copy_.run(exec);
+    reset_.run(exec);
+  }
+
+ private:
+  slot_copy<Executor> copy_;
+  slot_reset<Executor> reset_;
+};
 
 }  // namespace detail
 
@@ -86,21 +122,17 @@ void copy_slot(Executor& exec, cache const& all, state<Executor>& state, int fro
 ///   there (copy on write): see `copy_on_write`.
 /// - cost: reads and writes each row and each recorded number once.
 /// - throws: `invalid_argument` if a slot is out of range, if they are the same, or if `to` is used by a request and
-/// was
-///   not reset. Then nothing was changed.
+///   was not reset; `bad_alloc`. Then nothing was changed.
 template <executor Executor>
 void fork(Executor& exec, cache& all, state<Executor>& state, int from, int to, rows what = rows::copy) {
-  detail::check_two_slots("fork", all, state, from, to, what);
-  detail::copy_slot(exec, all, state, from, to, what);
+  detail::slot_copy<Executor>("fork", exec, all, state, from, to, what).run(exec);
 }
 
 /// Moves a request from slot `from` to slot `to`, and resets `from`. Parameters, cost and errors are as for `fork`. A
 /// request's slot need not change when requests before it end; engines that keep their tables dense move it.
 template <executor Executor>
 void move(Executor& exec, cache& all, state<Executor>& state, int from, int to, rows what = rows::copy) {
-  detail::check_two_slots("move", all, state, from, to, what);
-  detail::copy_slot(exec, all, state, from, to, what);
-  reset(exec, all, state, from);
+  detail::slot_move<Executor>(exec, all, state, from, to, what).run(exec);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -1,6 +1,7 @@
 // `reorder` permutes slots, and `grow` makes room for longer sequences.
 #pragma once
 
+#include <algorithm>
 #include <kvpolicy/decision/make.hpp>
 #include <kvpolicy/lifecycle/fork.hpp>
 #include <kvpolicy/lifecycle/save.hpp>
@@ -9,8 +10,8 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// Permutes the requests of all slots: slot i gets what slot order[i] had, as an engine that reorders the rows of its
-/// batch needs it (a beam search, a batch that is kept dense).
+/// Permutes the requests of all slots: slot i gets what slot order[i] had, as an engine that keeps its batch dense
+/// needs it. Beams, of which one may be continued twice, are copied by `fork`.
 ///
 /// - in: `order` has each slot once. `what`: as for `fork`.
 /// - cost: reads and writes each row and each number of the slots that change their place twice, through memory that is
@@ -23,18 +24,29 @@ void reorder(Executor& exec, cache& all, state<Executor>& state, std::span<int c
   expects(std::ssize(order) == all.lanes.sequences, "reorder", "order.size", order.size(),
           [&] { return "there are " + std::to_string(all.lanes.sequences) + " slots"; });
   detail::refuse_slots("reorder", order.data(), all.lanes.sequences, 0, all.lanes.sequences);
-  std::vector<std::vector<std::byte>> saved(order.size());
+  std::vector<int> moved;
+  std::vector<std::vector<std::byte>> saved;
+  std::size_t largest = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (order[i] == static_cast<int>(i)) continue;
-    saved[i].resize(saved_bytes(exec, all, state, order[i], what));
-    save(exec, all, state, order[i], saved[i], what);
+    moved.push_back(static_cast<int>(i));
+    saved.emplace_back(saved_bytes(exec, all, state, order[i], what));
+    largest = std::max(largest, saved.back().size());
   }
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    if (saved[i].empty()) continue;
-    int const slot = static_cast<int>(i);
-    reset(exec, all, state, slot);
-    load(exec, all, state, slot, saved[i], what);
+  constexpr bool stages = !detail::reads_on_host<typename Executor::backend>;
+  typename Executor::template buffer<std::byte> staging(exec, stages ? largest : 0);
+  std::byte* const stage = stages ? staging.data() : nullptr;
+  std::vector<detail::slot_load<Executor>> loads;
+  loads.reserve(moved.size());
+  for (std::size_t i = 0; i < moved.size(); ++i) {
+    int const slot = moved[i];
+    int const from = order[static_cast<std::size_t>(slot)];
+    detail::slot_save<Executor>(exec, all, state, from, saved[i], what, stage).run(exec);
+    loads.emplace_back("reorder", exec, all, state, slot, saved[i], what, stage);
   }
+  detail::slot_reset<Executor> const cleared(exec, all, state, moved);
+  cleared.run(exec);
+  for (auto const& each : loads) each.run(exec);
 }
 
 /// Makes room in a state for longer sequences: replaces it by one for `larger`, with the same requests in its slots.

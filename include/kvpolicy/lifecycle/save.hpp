@@ -5,6 +5,7 @@
 #include <kvpolicy/lifecycle/saved_layout.hpp>
 #include <kvpolicy/lifecycle/slot.hpp>
 #include <kvpolicy/ops/copy_rows.hpp>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -48,27 +49,34 @@ void visit_columns(cache const& all, state<Executor> const& state, int slot, sav
   }
 }
 
-/// The rows of a saved slot in memory of the executor: the saved bytes themselves if it can reach them.
+/// The rows of a saved slot in memory of the executor: the saved bytes themselves if it can reach them, else `staging`
+/// or memory of its own.
 template <executor Executor>
 class staged_rows {
  public:
-  staged_rows(Executor& exec, cache const& all, saved_layout const& made, std::byte* bytes)
-      : size_(made.all() - made.numbers - made.columns),
-        memory_(exec, reaches ? 0 : size_),
-        rows_(exec, all, made, reaches ? bytes : memory_.data()) {}
+  staged_rows(Executor& exec, cache const& all, saved_layout const& made, std::byte* bytes, std::byte* staging)
+      : size_(bytes_of_rows(made)),
+        memory_(exec, reaches || staging != nullptr ? 0 : size_),
+        at_(reaches              ? bytes
+            : staging != nullptr ? staging
+                                 : memory_.data()),
+        rows_(exec, all, made, at_) {}
+
+  static constexpr bool reaches = reads_on_host<typename Executor::backend>;
+  [[nodiscard]] static std::size_t bytes_of_rows(saved_layout const& of) { return of.all() - of.numbers - of.columns; }
 
   [[nodiscard]] cache const& view() const { return rows_.view(); }
   void fetch(Executor& exec, std::byte* to) const {
-    if (!reaches) exec.copy(to, memory_.data(), size_);
+    if (!reaches) exec.copy(to, at_, size_);
   }
-  void store(Executor& exec, std::byte const* from) {
-    if (!reaches) exec.copy(memory_.data(), from, size_);
+  void store(Executor& exec, std::byte const* from) const {
+    if (!reaches) exec.copy(at_, from, size_);
   }
 
  private:
-  static constexpr bool reaches = reads_on_host<typename Executor::backend>;
   std::size_t size_;
   typename Executor::template buffer<std::byte> memory_;
+  std::byte* at_;
   saved_rows<Executor> rows_;
 };
 
@@ -115,6 +123,116 @@ template <executor Executor>
   return made;
 }
 
+/// A `save` that has checked and allocated everything: `run` cannot fail.
+template <executor Executor>
+class slot_save {
+ public:
+  slot_save(Executor& exec, cache const& all, state<Executor> const& of, int slot, std::span<std::byte> to, rows what,
+            std::byte* staging = nullptr)
+      : all_(all), state_(&of), slot_(slot), made_(layout_to_save("save", exec, all, of, slot, what)) {
+    refuse_out_of_order<typename Executor::backend>("save", all.lanes.sequences_only(slot, slot + 1), "save");
+    expects(to.size() >= made_.all(), "save", "to", to.size(),
+            [&] { return "saved_bytes says " + std::to_string(made_.all()); });
+    to_ = to.first(made_.all());
+    made_.header.used = of.history().used(slot) ? 1 : 0;
+    if (all.lanes.in_flight != nullptr) made_.header.drafts = fetched(exec, all.lanes.in_flight + slot, 1).front();
+    if (what != rows::copy) return;
+    source_.emplace(exec, all, slot);
+    target_.emplace(exec, all, made_, to_.data() + made_.numbers + made_.columns, staging);
+  }
+
+  /// Returns the number of bytes that were written.
+  std::size_t run(Executor& exec) const {
+    std::byte* at = write_numbers(exec, all_, *state_, slot_, made_, to_.data());
+    visit_columns(all_, *state_, slot_, made_, [&](std::byte const* row, std::size_t bytes) {
+      exec.copy(at, row, bytes);
+      at += bytes;
+    });
+    wait_for(exec);
+    saved_header header = made_.header;
+    header.sum = sum_of(header, to_.first(made_.numbers + made_.columns));
+    std::memcpy(to_.data(), &header, sizeof header);
+    if (source_) {
+      ops::copy_rows(exec, source_->view(), target_->view());
+      target_->fetch(exec, at);
+      wait_for(exec);
+    }
+    return made_.all();
+  }
+
+ private:
+  cache all_;
+  state<Executor> const* state_;
+  int slot_;
+  saved_layout made_;
+  std::span<std::byte> to_{};
+  std::optional<listed_slots<Executor>> source_{};
+  std::optional<staged_rows<Executor>> target_{};
+};
+
+/// A `load` that has checked and allocated everything but whether the slot is free: `run` cannot fail.
+template <executor Executor>
+class slot_load {
+ public:
+  slot_load(char const* call, Executor& exec, cache const& all, state<Executor>& to, int slot,
+            std::span<std::byte const> from, rows what, std::byte* staging = nullptr)
+      : all_(all), state_(&to), slot_(slot) {
+    check_slots_of(call, all, to);
+    check_copied(call, all, what);
+    check_slot(call, "slot", all, slot);
+    found_ = read_slot(call, all, to, from, what);
+    if (what != rows::copy) return;
+    target_.emplace(exec, all, slot);
+    // The rows are only read; a plane has writable rows.
+    source_.emplace(exec, all, found_.layout, const_cast<std::byte*>(found_.rows), staging);
+  }
+
+  [[nodiscard]] std::vector<int> const& counts() const { return found_.layout.counts; }
+
+  void run(Executor& exec) const {
+    lanes const& batch = all_.lanes;
+    auto const copy = [&](void* to, void const* from, std::size_t bytes) {
+      exec.copy(static_cast<std::byte*>(to), static_cast<std::byte const*>(from), bytes);
+    };
+    if (source_) {
+      source_->store(exec, found_.rows);
+      ops::copy_rows(exec, source_->view(), target_->view());
+    }
+    std::byte const* at = found_.columns;
+    visit_columns(all_, *state_, slot_, found_.layout, [&](std::byte* row, std::size_t bytes) {
+      copy(row, at, bytes);
+      at += bytes;
+    });
+    at = found_.positions;
+    for_each_own_row(batch.position, batch, slot_, [&](lane one) {
+      std::size_t const bytes = static_cast<std::size_t>(count_of(found_.layout, all_, one)) * sizeof(int);
+      copy(batch.position.row(one), at, bytes);
+      at += bytes;
+    });
+    for_each_own_row(batch.count, batch, slot_, [&](lane one) {
+      int const count = count_of(found_.layout, all_, one);
+      copy(batch.count.row(one), &count, sizeof count);
+    });
+    lane_order const ascending{};
+    if (batch.order.data != nullptr) {
+      for_each_own_row(batch.order, batch, slot_,
+                       [&](lane one) { copy(batch.order.row(one), &ascending, sizeof ascending); });
+    }
+    if (batch.in_flight != nullptr) copy(batch.in_flight + slot_, &found_.drafts, sizeof found_.drafts);
+    wait_for(exec);  // the caller may free the bytes now
+    state_->history().restore(slot_, found_.used != 0, found_.newest);
+    raise_epochs(exec, *state_, batch.sequences_only(slot_, slot_ + 1));
+  }
+
+ private:
+  cache all_;
+  state<Executor>* state_;
+  int slot_;
+  checked_slot found_{};
+  std::optional<listed_slots<Executor>> target_{};
+  std::optional<staged_rows<Executor>> source_{};
+};
+
 }  // namespace detail
 
 /// The number of bytes that `save` writes for a slot. It depends on how many entries its lanes hold.
@@ -136,35 +254,11 @@ template <executor Executor>
 ///   allocated for the call.
 /// - stream: the bytes are there when the call returns.
 /// - throws: `invalid_argument` if the slot is out of range, `to` is too small, its entries are out of order
-///   (`restore_order` sorts them), or the state is of another cache. Nothing was written then.
+///   (`restore_order` sorts them), or the state is of another cache; `bad_alloc`. Nothing was written then.
 template <executor Executor>
 std::size_t save(Executor& exec, cache const& all, state<Executor> const& state, int slot, std::span<std::byte> to,
                  rows what = rows::copy) {
-  detail::saved_layout made = detail::layout_to_save("save", exec, all, state, slot, what);
-  detail::refuse_out_of_order<typename Executor::backend>("save", all.lanes.sequences_only(slot, slot + 1), "save");
-  expects(to.size() >= made.all(), "save", "to", to.size(),
-          [&] { return "saved_bytes says " + std::to_string(made.all()); });
-  made.header.used = state.history().used(slot) ? 1 : 0;
-  if (all.lanes.in_flight != nullptr) {
-    made.header.drafts = detail::fetched(exec, all.lanes.in_flight + slot, 1).front();
-  }
-  std::byte* at = detail::write_numbers(exec, all, state, slot, made, to.data());
-  detail::visit_columns(all, state, slot, made, [&](std::byte const* row, std::size_t bytes) {
-    exec.copy(at, row, bytes);
-    at += bytes;
-  });
-  detail::wait_for(exec);
-  auto const before_rows = to.first(made.numbers + made.columns);
-  made.header.sum = detail::sum_of(made.header, before_rows);
-  std::memcpy(to.data(), &made.header, sizeof made.header);
-  if (what == rows::copy) {
-    detail::one_slot<Executor> const from(exec, all, slot);
-    detail::staged_rows<Executor> const there(exec, all, made, at);
-    ops::copy_rows(exec, from.view(), there.view());
-    there.fetch(exec, at);
-    detail::wait_for(exec);
-  }
-  return made.all();
+  return detail::slot_save<Executor>(exec, all, state, slot, to, what).run(exec);
 }
 
 /// Copies what `save` wrote into a slot. The request goes on as if it had never left: every later decision is the same,
@@ -174,48 +268,13 @@ std::size_t save(Executor& exec, cache const& all, state<Executor> const& state,
 ///   before.
 /// - cost: as `save`.
 /// - throws: `invalid_argument` if the bytes are truncated, or of another version, policy, model or byte order, if a
-///   lane would hold more entries than its bound, or if a request uses the slot. Then nothing was changed.
+///   lane would hold more entries than its bound, or if a request uses the slot; `bad_alloc`. Then nothing was changed.
 template <executor Executor>
 void load(Executor& exec, cache& all, state<Executor>& state, int slot, std::span<std::byte const> from,
           rows what = rows::copy) {
-  detail::check_slots_of("load", all, state);
-  detail::check_copied("load", all, what);
-  detail::check_slot("load", "slot", all, slot);
-  detail::check_free("load", "slot", state, slot);
-  detail::checked_slot const found = detail::read_slot("load", all, state, from, what);
-  lane_order const ascending{};
-  auto const copy = [&](void* to, void const* bytes, std::size_t count) {
-    exec.copy(static_cast<std::byte*>(to), static_cast<std::byte const*>(bytes), count);
-  };
-  if (what == rows::copy) {
-    detail::one_slot<Executor> const to(exec, all, slot);
-    // The rows are only read; a plane has writable rows.
-    detail::staged_rows<Executor> there(exec, all, found.layout, const_cast<std::byte*>(found.rows));
-    there.store(exec, found.rows);
-    ops::copy_rows(exec, there.view(), to.view());
-  }
-  std::byte const* at = found.columns;
-  detail::visit_columns(all, state, slot, found.layout, [&](std::byte* row, std::size_t bytes) {
-    copy(row, at, bytes);
-    at += bytes;
-  });
-  at = found.positions;
-  detail::for_each_own_row(all.lanes.position, all.lanes, slot, [&](lane one) {
-    std::size_t const bytes = static_cast<std::size_t>(detail::count_of(found.layout, all, one)) * sizeof(int);
-    copy(all.lanes.position.row(one), at, bytes);
-    at += bytes;
-  });
-  detail::for_each_own_row(all.lanes.count, all.lanes, slot, [&](lane one) {
-    int const count = detail::count_of(found.layout, all, one);
-    copy(all.lanes.count.row(one), &count, sizeof count);
-  });
-  if (all.lanes.order.data != nullptr) {
-    detail::for_each_own_row(all.lanes.order, all.lanes, slot,
-                             [&](lane one) { copy(all.lanes.order.row(one), &ascending, sizeof ascending); });
-  }
-  if (all.lanes.in_flight != nullptr) copy(all.lanes.in_flight + slot, &found.drafts, sizeof found.drafts);
-  detail::wait_for(exec);  // the caller may free the bytes now
-  state.history().restore(slot, found.used != 0, found.newest);
+  detail::slot_load<Executor> const loaded("load", exec, all, state, slot, from, what);
+  detail::check_free("load", "slot", exec, all, state, slot);
+  loaded.run(exec);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

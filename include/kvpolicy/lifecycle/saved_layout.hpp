@@ -125,8 +125,11 @@ class saved_rows {
     for (plane& each : more_) place(each);
     view_.more = more_;
   }
+  saved_rows(saved_rows&&) = default;  // its view points into memory that moves along
+  saved_rows& operator=(saved_rows&&) = default;
   saved_rows(saved_rows const&) = delete;
   saved_rows& operator=(saved_rows const&) = delete;
+  ~saved_rows() = default;
 
   [[nodiscard]] cache const& view() const { return view_; }
 

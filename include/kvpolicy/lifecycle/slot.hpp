@@ -10,6 +10,8 @@
 #include <kvpolicy/core/executor.hpp>
 #include <kvpolicy/core/slots.hpp>
 #include <kvpolicy/core/state.hpp>
+#include <kvpolicy/ops/entries.hpp>
+#include <span>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {
@@ -20,23 +22,26 @@ enum class rows { copy, leave };
 
 namespace detail {
 
-/// A cache that consists of one slot. It owns the list of this slot, in the executor's memory.
+/// A cache that consists of some slots. It owns their list, in the executor's memory. Moving it leaves its view as it
+/// is.
 template <executor Executor>
-class one_slot {
+class listed_slots {
  public:
-  one_slot(Executor& exec, cache const& all, int slot) : list_(exec, 1), slot_(slot), view_(all) {
-    exec.copy(reinterpret_cast<std::byte*>(list_.data()), reinterpret_cast<std::byte const*>(&slot_), sizeof slot_);
-    view_ = only(all, {.slots = list_.data(), .size = 1, .on_host = &slot_});
+  listed_slots(Executor& exec, cache const& all, std::span<int const> slots)
+      : list_(exec, slots.size()), slots_(slots.begin(), slots.end()) {
+    exec.copy(reinterpret_cast<std::byte*>(list_.data()), reinterpret_cast<std::byte const*>(slots_.data()),
+              slots_.size() * sizeof(int));
+    view_ = only(all, {.slots = list_.data(), .size = static_cast<int>(slots_.size()), .on_host = slots_.data()});
   }
-  one_slot(one_slot const&) = delete;
-  one_slot& operator=(one_slot const&) = delete;
+  listed_slots(Executor& exec, cache const& all, int slot) : listed_slots(exec, all, std::span<int const>(&slot, 1)) {}
 
   [[nodiscard]] cache const& view() const { return view_; }
+  [[nodiscard]] std::span<int const> slots() const { return slots_; }
 
  private:
   typename Executor::template buffer<int> list_;
-  int slot_;
-  cache view_;
+  std::vector<int> slots_;
+  cache view_{};
 };
 
 /// Refuses a slot that the cache does not have.
@@ -67,12 +72,6 @@ inline void check_copied(char const* call, cache const& all, rows what) {
   check("v.scales", all.v);
 }
 
-/// Refuses a slot that a request uses, because it would be overwritten.
-template <executor Executor>
-void check_free(char const* call, char const* name, state<Executor> const& state, int slot) {
-  expects(!state.history().used(slot), call, name, slot, "a request uses this slot: reset it first");
-}
-
 /// Waits until the executor's copies are done, so that the host may read what they wrote.
 template <executor Executor>
 void wait_for(Executor& exec) {
@@ -86,23 +85,6 @@ template <class T, executor Executor>
   exec.copy(reinterpret_cast<std::byte*>(made.data()), reinterpret_cast<std::byte const*>(from), count * sizeof(T));
   wait_for(exec);
   return made;
-}
-
-/// Sets bytes of the executor's memory to zero.
-template <executor Executor>
-void clear(Executor& exec, std::byte* to, std::size_t bytes) {
-  static constexpr std::array<std::byte, 65536> zeros{};
-  for (std::size_t at = 0; at < bytes; at += zeros.size()) {
-    exec.copy(to + at, zeros.data(), std::min(zeros.size(), bytes - at));
-  }
-}
-
-/// Sets the recorded columns of a slot to zero.
-template <executor Executor>
-void clear_columns(Executor& exec, state<Executor> const& state, int slot) {
-  for (recorded_column const& each : state.columns()) {
-    clear(exec, each.rows.row(lane{slot, state.lanes().layer_begin, 0}), static_cast<std::size_t>(each.rows.sequence));
-  }
 }
 
 /// The counts of a slot's lanes, in the order of lanes. Lanes that share a count have the same number.
@@ -121,6 +103,18 @@ template <executor Executor>
     }
   }
   return counts;
+}
+
+/// Refuses a slot that a request uses, because it would be overwritten. A slot is free if its lanes hold nothing and
+/// nothing was recorded of them.
+template <executor Executor>
+void check_free(char const* call, char const* name, Executor& exec, cache const& all, state<Executor> const& state,
+                int slot) {
+  bool used = state.history().used(slot);
+  if (!used) {
+    for (int const count : counts_of(exec, all, slot)) used = used || count != 0;
+  }
+  expects(!used, call, name, slot, "a request uses this slot: reset it first");
 }
 
 /// Calls visit(lane) for each row of a table that a slot's lanes have: once for the lanes that share it.
