@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <kvpolicy/admission/admission.hpp>
+#include <kvpolicy/admission/exit_plan.hpp>
 #include <kvpolicy/admission/promote_exits.hpp>
 #include <kvpolicy/core/check_counts.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
@@ -12,47 +13,8 @@
 #include <kvpolicy/ops/append_rows.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <span>
-#include <vector>
 
 namespace KVPOLICY_NAMESPACE {
-
-/// The states of both parts of a dual cache.
-template <class Executor>
-struct dual_state {
-  state<Executor> window;
-  state<Executor> global;
-};
-
-/// The plan of the decisions about entries that leave the window, with the number of such entries of each sequence.
-template <class Executor>
-class exit_plan {
- public:
-  exit_plan(Executor& exec, plan<Executor> leaving)
-      : decided(std::move(leaving)),
-        exits_(exec, static_cast<std::size_t>(decided.lanes().sequences)),
-        below_(exec, exits_.size()),
-        new_tokens_(exec, exits_.size()),
-        tokens_(exits_.size()) {}
-
-  plan<Executor> decided;
-
-  // Each of these has one number for each sequence, in the executor's memory.
-
-  /// Entries that leave the window now.
-  [[nodiscard]] int* exits() { return exits_.data(); }
-  /// Entries of a chunk that are older than its last `window` tokens, and so never enter the window.
-  [[nodiscard]] int* below() { return below_.data(); }
-  /// New tokens.
-  [[nodiscard]] int* new_tokens() { return new_tokens_.data(); }
-  /// New tokens of each sequence, in host memory.
-  [[nodiscard]] std::span<int> tokens() { return tokens_; }
-
- private:
-  typename Executor::template buffer<int> exits_;
-  typename Executor::template buffer<int> below_;
-  typename Executor::template buffer<int> new_tokens_;
-  std::vector<int> tokens_;
-};
 
 namespace detail {
 
@@ -106,15 +68,27 @@ void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window,
   int const sequences = both.window.lanes.sequences;
   int common = -1;  // the number of entries that every sequence loses; -1: it is not known, or they differ
   if constexpr (requires { dropping::all_lose(plans.exits(), sequences); }) {
-    common = dropping::all_lose(plans.exits(), sequences);
+    common = dropping::all_lose(plans.exits() + both.window.lanes.sequence_begin, sequences);
   }
-  bool const all_slots = both.window.lanes.slots == nullptr;  // a slide shifts the rows of every slot
+  lanes const& batch = both.window.lanes;  // a slide shifts the rows of every slot
+  bool const all_slots = batch.slots == nullptr && batch.sequences == window.lanes().sequences;
   bool const slides = all_slots && common >= 0 && common <= window.slack() - window.slid();
   ops::drop_oldest(exec, both.window, both.oldest, window.columns(both.window.lanes), plans.exits(),
                    slides      ? -1
                    : all_slots ? window.slid()
                                : 0);
   if (all_slots) window.slide(slides ? common : -window.slid());
+}
+
+/// Notes that requests are in the slots of a batch. Where the host can read counts, empty slots stay free.
+template <class Backend, class State>
+void use_slots(lanes const& batch, State& state) {
+  for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) {
+    bool held = true;
+    if constexpr (reads_on_host<Backend>) held = *batch.count.row({s, batch.layer_begin, 0}) > 0;
+    int const slot = host_slot<Backend>(batch, s);
+    if (held && slot >= 0) state.history().use(slot);
+  }
 }
 
 /// Checks everything about entries that leave the window that can be checked without reading tables.
@@ -127,6 +101,7 @@ void check_exits(char const* call, Executor const& exec, Policy const& policy, s
   check_dual(call, both);
   check_window(call, policy, both);
   check_same_lanes(call, "window.lanes", window, state.window.lanes());
+  check_layers(call, both.window, state.window);
   check_same_lanes(call, "global.lanes", both.global.entries.lanes, state.global.lanes());
   check_same_lanes(call, "plan.lanes", window, plans.decided.lanes());
   check_state(call, state.window, recorders_of(policy.score));
@@ -168,6 +143,8 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
                        policy.cap, stats);
     }
     drop_exits(exec, both, state.window, plans);
+    raise_epochs(exec, state.window, both.window.lanes);
+    raise_epochs(exec, state.global, both.global.entries.lanes);
   }
 }
 
@@ -195,7 +172,8 @@ void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, 
           [&] { return "it has a number for each of " + std::to_string(sequences) + " sequences"; });
   if (tokens.data() != plans.tokens().data()) std::copy(tokens.begin(), tokens.end(), plans.tokens().begin());
   detail::check_exits("promote", exec, policy, in, both, state, plans);
-  detail::retire_checked("promote", exec, policy, in, both, state, plans, plans.tokens(), promoted{}, stats);
+  detail::retire_checked("promote", exec, policy, in, both, state, plans, plans.tokens().first(sequences), promoted{},
+                         stats);
 }
 
 /// The same with one number of new tokens for every sequence.
@@ -203,8 +181,9 @@ template <executor Executor, admission_policy Policy, class... Given>
 void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
              dual_state<Executor>& state, exit_plan<Executor>& plans, int tokens, promotion_stats* stats = nullptr) {
   std::fill(plans.tokens().begin(), plans.tokens().end(), tokens);
-  detail::check_exits("promote", exec, policy, in, both, state, plans);
-  detail::retire_checked("promote", exec, policy, in, both, state, plans, plans.tokens(), promoted{}, stats);
+  auto const sequences = static_cast<std::size_t>(std::max(0, both.window.lanes.sequences));
+  promote(exec, policy, in, both, state, plans, plans.tokens().first(std::min(sequences, plans.tokens().size())),
+          stats);
 }
 
 /// Adds a chunk of any length whose rows are outside of the cache, as after a prefill kernel. Afterwards the last
@@ -223,7 +202,8 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
             state<Executor> const& of_chunk, plan<Executor> const& decided, dual_cache& both,
             dual_state<Executor>& state, exit_plan<Executor>& plans, promotion_stats* stats = nullptr) {
   detail::check_cache("ingest", chunk);
-  keep_set const& keep = decided.keep();
+  keep_set keep = decided.keep();
+  keep.epochs = of_chunk.epochs(keep.lanes.slots);
   expects(keep.indices != nullptr && keep.decides == granularity::lane, "ingest", "decided", "empty or not of lanes",
           "decide comes before ingest");
   expects(keep.lists == side::kept && keep.of == unit::token, "ingest", "decided", "dropped entries or pages",
@@ -234,6 +214,7 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
   expects(chunk.lanes.count.layer == 0 && chunk.lanes.count.head == 0 && keep.lanes.size() == chunk.lanes.size(),
           "ingest", "chunk.lanes", "a count for each lane", "all lanes of a sequence read the same tokens");
   bool const of_this = chunk.shape == both.window.shape && chunk.lanes.sequences == both.window.lanes.sequences &&
+                       chunk.lanes.sequence_begin == both.window.lanes.sequence_begin &&
                        chunk.lanes.layer_begin == both.window.lanes.layer_begin &&
                        chunk.lanes.layer_end == both.window.lanes.layer_end;
   expects(of_this, "ingest", "chunk.shape", "another model's, batch's or layers'", "the chunk is of this cache");
@@ -248,20 +229,23 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
   detail::retire_checked("ingest", exec, policy, in, both, state, plans, {}, {&keep, &chunk, columns, plans.below()},
                          stats);
   ops::enter_rows(exec, chunk, columns, both.window, state.window.columns(both.window.lanes), plans.below());
+  detail::use_slots<typename Executor::backend>(both.window.lanes, state.window);
 }
 
 /// Rolls a sequence back: removes the entries at logical position `position` and after it from the window and from the
 /// pages, and frees pages that become empty. Entries that have left the window without being admitted do not come back,
 /// so only a roll-back of drafts restores the exact state from before.
 ///
-/// - throws: `invalid_argument` if the sequence or the position is out of range.
+/// - throws: `invalid_argument` if the sequence or the position is out of range. Then nothing was changed.
 template <executor Executor>
 void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& state, int sequence, int position) {
   detail::check_dual("truncate", both);
   detail::refuse_counts<typename Executor::backend>("truncate", both.window.lanes);
   detail::refuse_counts<typename Executor::backend>("truncate", both.global.entries.lanes);
-  truncate(exec, both.window, state.window, sequence, position);
-  truncate(exec, both.global.entries, state.global, sequence, position);
+  detail::check_truncate(exec, both.window, state.window, sequence, position);
+  detail::check_truncate(exec, both.global.entries, state.global, sequence, position);
+  detail::truncate_checked(exec, both.window, state.window, sequence, position);
+  detail::truncate_checked(exec, both.global.entries, state.global, sequence, position);
   ops::release_pages(exec, both.global);
 }
 

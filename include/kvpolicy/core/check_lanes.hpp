@@ -12,6 +12,7 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 #if defined(KVPOLICY_COMPILED)  // the library kvpolicy::compiled holds them
 void check_lanes(char const* call, lanes const& batch, shape const& model);
+void check_sequence(char const* call, lanes const& batch, int sequence);
 void check_decided_about(char const* call, char const* name, lanes const& given, keep_set const& keep);
 void check_same_lanes(char const* call, char const* name, lanes const& given, lanes const& made);
 #else
@@ -65,6 +66,15 @@ inline void check_lanes(char const* call, lanes const& batch, shape const& model
   check_size(call, "lanes", batch);
   expects(batch.bound > 0, call, "lanes.bound", batch.bound, "an upper limit of the entries of a lane is needed");
   check_lane_tables(call, "lanes", batch);
+}
+
+/// Refuses a sequence that the lanes do not have. A part of a batch keeps the indices of the batch.
+inline void check_sequence(char const* call, lanes const& batch, int sequence) {
+  expects(sequence >= batch.sequence_begin && sequence < batch.sequence_end(), call, "sequence", sequence, [&] {
+    return batch.sequence_begin == 0 ? "the batch has " + std::to_string(batch.sequences) + " sequences"
+                                     : "the lanes are those of the sequences " + std::to_string(batch.sequence_begin) +
+                                           " to " + std::to_string(batch.sequence_end() - 1);
+  });
 }
 
 /// Refuses lanes whose counts or positions are other memory than those that the plan was decided about.

@@ -56,7 +56,7 @@ inline void check_paged(char const* call, cache const& in, int layer) {
 
 /// Refuses a layer whose heads have different tables or counts: one table cannot describe them all.
 inline void refuse_ragged_heads(cache const& in, int layer) {
-  for (int s = 0; s < in.lanes.sequences; ++s) {
+  for (int s = in.lanes.sequence_begin; s < in.lanes.sequence_end(); ++s) {
     for (int head = 1; head < in.lanes.heads; ++head) {
       lane const first{s, layer, 0};
       lane const this_lane{s, layer, head};
@@ -84,14 +84,15 @@ inline int write_page_arrays(cache const& in, int layer, page_arrays const& out)
   expects(out.last_page_len.size() >= sequences, "write_page_arrays", "last_page_len", out.last_page_len.size(),
           "it has a number for each sequence");
   std::int64_t total = 0;
-  for (int s = 0; s < in.lanes.sequences; ++s) total += std::ssize(detail::pages_of(in, {s, layer, 0}));
+  int const first = in.lanes.sequence_begin;
+  for (int s = first; s < in.lanes.sequence_end(); ++s) total += std::ssize(detail::pages_of(in, {s, layer, 0}));
   expects(total <= std::numeric_limits<std::int32_t>::max(), "write_page_arrays", "pages", total,
           "the kernel's offsets have 32 bits");
   expects(total <= std::ssize(out.indices), "write_page_arrays", "indices", out.indices.size(),
           [&] { return "the batch has " + std::to_string(total) + " pages"; });
   std::int32_t at = 0;
   for (std::size_t s = 0; s < sequences; ++s) {
-    lane const this_lane{static_cast<int>(s), layer, 0};
+    lane const this_lane{first + static_cast<int>(s), layer, 0};
     int const count = *in.lanes.count.row(this_lane);
     out.indptr[s] = at;
     for (int const page : detail::pages_of(in, this_lane)) out.indices[static_cast<std::size_t>(at++)] = page;
@@ -110,7 +111,7 @@ inline void write_head_tables(cache const& in, int layer, head_tables const& out
   detail::check_paged("write_head_tables", in, layer);
   expects(out.block_tables != nullptr && out.seq_lens != nullptr, "write_head_tables", "out", "null",
           "tables and lengths are the caller's memory");
-  for (int s = 0; s < in.lanes.sequences; ++s) {
+  for (int s = in.lanes.sequence_begin; s < in.lanes.sequence_end(); ++s) {
     for (int head = 0; head < in.lanes.heads; ++head) {
       auto const pages = std::ssize(detail::pages_of(in, {s, layer, head}));
       expects(pages <= out.max_pages, "write_head_tables", "max_pages", out.max_pages,
@@ -119,7 +120,7 @@ inline void write_head_tables(cache const& in, int layer, head_tables const& out
   }
   for (int head = 0; head < in.lanes.heads; ++head) {
     for (int s = 0; s < in.lanes.sequences; ++s) {
-      lane const this_lane{s, layer, head};
+      lane const this_lane{in.lanes.sequence_begin + s, layer, head};
       std::int64_t const row = std::int64_t{head} * in.lanes.sequences + s;
       std::int32_t* const to = out.block_tables + row * out.max_pages;
       auto const pages = detail::pages_of(in, this_lane);

@@ -52,7 +52,7 @@ inline void check_chosen(char const* call, keep_set const& chosen, lanes const& 
            std::to_string(chosen.lanes.layer_end);
   });
   for (int row = 0; row < batch.sequences * batch.heads; ++row) {
-    lane const one{row / batch.heads, layer, row % batch.heads};
+    lane const one{batch.sequence_begin + row / batch.heads, layer, row % batch.heads};
     int const seen = chosen.seen[chosen.lanes.index(one)];
     int const now = kvpolicy::detail::pages_for(batch.committed(one), page);
     expects(

@@ -79,8 +79,7 @@ struct dead_slot {
 template <executor Executor, class Shared>
 void relist(Executor& exec, dead_slot<Shared> const& how, cache const& in, int sequence, int length) {
   detail::check_cache("relist", in);
-  expects(sequence >= 0 && sequence < in.lanes.sequences, "relist", "sequence", sequence,
-          [&] { return "the batch has " + std::to_string(in.lanes.sequences) + " sequences"; });
+  detail::check_sequence("relist", in.lanes, sequence);
   expects(how.map.data != nullptr, "relist", "map", "null", "live entries take their slots from it");
   detail::check_same_table("relist", "list", how.list, in.where.table);
   expects(how.dead >= 0 && how.dead < in.where.units, "relist", "dead", how.dead,

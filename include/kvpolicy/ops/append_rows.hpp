@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <kvpolicy/core/check_lanes.hpp>
 #include <kvpolicy/core/check_pointers.hpp>
 #include <kvpolicy/core/dual_cache.hpp>
 #include <kvpolicy/core/error.hpp>
@@ -37,8 +38,8 @@ struct ring_request {
   char const* call = "";        ///< the name of the public call, for its error messages
   int window = 0;               ///< entries that the window holds afterwards, at most; includes the new ones
   int const* tokens = nullptr;  ///< number of new entries per sequence, in the executor's memory
-  /// The same numbers in host memory; if not empty, they are used instead of `tokens`. They are copied by value, so a
-  /// captured CUDA graph replays these numbers.
+  /// The same numbers in host memory, of the lanes' sequences in their order; if not empty, they are used instead of
+  /// `tokens`. They are copied by value, so a captured CUDA graph replays these numbers.
   std::span<int const> host_tokens{};
 };
 
@@ -88,8 +89,7 @@ inline void refuse_other_rows(char const* call, cache const& from, cache const& 
 
 /// Throws if the new tokens are of a sequence that the batch does not have, or if their number is negative.
 inline void refuse_unknown(char const* call, lanes const& window, append_request const& new_tokens) {
-  expects(new_tokens.sequence >= 0 && new_tokens.sequence < window.sequences, call, "sequence", new_tokens.sequence,
-          [&] { return "the batch has " + std::to_string(window.sequences) + " sequences"; });
+  check_sequence(call, window, new_tokens.sequence);
   expects(new_tokens.tokens >= 0, call, "tokens", new_tokens.tokens, "a count cannot be negative");
 }
 

@@ -185,12 +185,14 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
   detail::check_pages("step", exec, policy, in, pages.entries, state.global, plans);
   for (append_request const& each : new_tokens) detail::check_append("step", both.window, state.window, each);
   ops::refuse_new_tokens(exec, "step", both.window.lanes, both.global.entries.lanes, new_tokens);
-  std::fill(exits.tokens().begin(), exits.tokens().end(), 0);
+  auto const tokens = exits.tokens().first(static_cast<std::size_t>(both.window.lanes.sequences));
+  int const first = both.window.lanes.sequence_begin;
+  std::fill(tokens.begin(), tokens.end(), 0);
   for (append_request const& each : new_tokens) {
-    if (!each.in_flight) exits.tokens()[static_cast<std::size_t>(each.sequence)] += each.tokens;
+    if (!each.in_flight) tokens[static_cast<std::size_t>(each.sequence - first)] += each.tokens;
   }
   if constexpr (detail::is_there<decltype(policy.evict)>) plans.evicting.withdraw();
-  detail::retire_checked("step", exec, admit, seen, both, state, exits, exits.tokens(), promoted{},
+  detail::retire_checked("step", exec, admit, seen, both, state, exits, tokens, promoted{},
                          stats != nullptr ? &stats->promoted : nullptr);
   for (append_request const& each : new_tokens) detail::append_checked(exec, both.window, state.window, each);
   forward();

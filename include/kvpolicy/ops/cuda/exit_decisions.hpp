@@ -55,7 +55,7 @@ struct finalize_exits {
 template <class Function, class Rule>
 struct decide_exits_kernel {
   exit_counter counter;
-  few_host_tokens tokens;  ///< sequence s has number s % most: if there are more sequences, all have one number
+  few_host_tokens tokens;  ///< the s-th sequence has number s % most: if there are more sequences, all have one number
   int* exits;
   score_view scores;
   Function score;
@@ -86,7 +86,8 @@ struct decide_exits_kernel {
   template <class Block>
   KVPOLICY_HD void decide(Block& block, int index) const {
     lane const this_lane = scores.lanes.at(index);
-    leaving_entries const leaving = counter(this_lane.sequence, tokens.of[this_lane.sequence % few_host_tokens::most]);
+    int const which = (this_lane.sequence - counter.lanes.sequence_begin) % few_host_tokens::most;
+    leaving_entries const leaving = counter(this_lane.sequence, tokens.of[which]);
     // Signals read the count in memory. Every lane of the sequence writes the same number.
     if (lane_id(block) == 0) exits[this_lane.sequence] = leaving.count;
     block.sync_warp();
@@ -109,7 +110,7 @@ struct decide_exits_kernel {
     counts.promotions[index].note(leaving.fault);
     bool const drops = kept < leaving.count;
     bool const unobserved = drops && decides_unobserved(rule, scores, index);
-    keep.seen[index] = leaving.count;
+    keep.note(index, leaving.count);
     keep.indptr[index + 1] = packed_result::of(kept, nan, drops, unobserved).word;
   }
 

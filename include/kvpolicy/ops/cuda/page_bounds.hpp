@@ -184,10 +184,11 @@ struct implementation<ops::forget_bounds_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, by_lane<int> const& known, int sequence, int position) {
-    if (sequence < 0 || sequence >= batch.sequences) return;
+    if (sequence < batch.sequence_begin || sequence >= batch.sequence_end()) return;
     int const lanes_each = batch.layers() * batch.heads;
-    detail::launch_each_unless_fault(exec, lanes_each,
-                                     detail::forget_bounds_of_lane{batch, known, sequence * lanes_each, position});
+    detail::launch_each_unless_fault(
+        exec, lanes_each,
+        detail::forget_bounds_of_lane{batch, known, (sequence - batch.sequence_begin) * lanes_each, position});
   }
 };
 

@@ -113,10 +113,11 @@ struct implementation<ops::ring_truncate_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, query_ring_view const& ring, int sequence, int position) {
-    if (sequence < 0 || sequence >= batch.sequences) return;
+    if (sequence < batch.sequence_begin || sequence >= batch.sequence_end()) return;
     int const lanes_each = batch.layers() * batch.heads;
-    detail::launch_each_unless_fault(exec, lanes_each,
-                                     detail::truncate_ring_of_lane{batch, ring, sequence * lanes_each, position});
+    detail::launch_each_unless_fault(
+        exec, lanes_each,
+        detail::truncate_ring_of_lane{batch, ring, (sequence - batch.sequence_begin) * lanes_each, position});
   }
 };
 

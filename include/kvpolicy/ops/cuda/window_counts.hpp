@@ -38,7 +38,7 @@ struct exit_counter {
 /// Numbers of new tokens of some sequences, in a kernel's arguments.
 struct few_host_tokens {
   static constexpr int most = 64;
-  int first = 0;  ///< the first sequence
+  int first = 0;  ///< the first sequence, as an index in its batch
   int of[most] = {};
 };
 
@@ -67,8 +67,9 @@ struct count_passing_body {
   int* below;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t sequence) const {
-    int const tokens = *chunk.count.row({static_cast<int>(sequence), chunk.layer_begin, 0});
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    int const sequence = chunk.sequence_begin + static_cast<int>(i);
+    int const tokens = *chunk.count.row({sequence, chunk.layer_begin, 0});
     int const last = tokens < window ? tokens : window;
     new_tokens[sequence] = last;
     below[sequence] = tokens - last;
@@ -126,7 +127,7 @@ struct implementation<ops::count_exits_t, Backend> {
       detail::count_exits_body some = body(exec, batch, asked, exits);
       int const count = std::min(detail::few_host_tokens::most, batch.sequences - first);
       some.tokens = nullptr;
-      some.host_tokens.first = first;
+      some.host_tokens.first += first;
       std::copy_n(asked.host_tokens.begin() + first, count, some.host_tokens.of);
       detail::launch_each(exec, count, some);
     }
@@ -135,7 +136,7 @@ struct implementation<ops::count_exits_t, Backend> {
  private:
   template <class Executor>
   static detail::count_exits_body body(Executor& exec, lanes const& batch, ring_request const& asked, int* exits) {
-    return {{batch, asked.window}, asked.tokens, {}, exits, exec.faults()};
+    return {{batch, asked.window}, asked.tokens, {batch.sequence_begin, {}}, exits, exec.faults()};
   }
 };
 

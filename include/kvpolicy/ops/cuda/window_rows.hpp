@@ -31,7 +31,8 @@ struct drop_oldest_kernel {
     int* const position = lanes.position.row(one);
     if (is_first && gone > 0) move_down(block, position, position + gone, left);
     if (!last_block(block, ticket, shared_arena(block).take<int>(1))) return;
-    for (int s = block.thread(); s < lanes.sequences; s += block.threads()) {
+    for (int i = block.thread(); i < lanes.sequences; i += block.threads()) {
+      int const s = lanes.sequence_begin + i;
       lane const first{s, lanes.layer_begin, 0};
       *lanes.count.row(first) -= entries[s];
       int* const cursor = oldest.row(first);
@@ -100,7 +101,7 @@ struct count_entered_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one{block.index(), lanes.layer_begin, 0};
+    lane const one{lanes.sequence_begin + block.index(), lanes.layer_begin, 0};
     int const count = *lanes.count.row(one);
     int const begin = first[one.sequence];
     int const more = *from_count.row(one) - begin;
@@ -121,7 +122,7 @@ struct refuse_chunk_kernel {
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    lane const one{block.index(), lanes.layer_begin, 0};
+    lane const one{lanes.sequence_begin + block.index(), lanes.layer_begin, 0};
     int const committed = *lanes.count.row(one);
     int const last = committed > 0 ? lanes.position.row(one)[committed - 1] : -1;
     int const count = *from_count.row(one);

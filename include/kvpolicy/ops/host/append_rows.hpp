@@ -76,7 +76,7 @@ struct implementation<ops::append_rows_t, host> {
     std::span<int const> const all = source.keep->listed(index);
     if (source.below == nullptr) return all;
     lanes const& batch = source.keep->lanes;
-    auto const end = std::lower_bound(all.begin(), all.end(), source.below[index / (batch.layers() * batch.heads)]);
+    auto const end = std::lower_bound(all.begin(), all.end(), source.below[batch.at(index).sequence]);
     return all.first(static_cast<std::size_t>(end - all.begin()));
   }
   static int capacity_left(int cap, int count) { return cap < 0 ? 0x7FFFFFFF : std::max(0, cap - count); }

@@ -18,8 +18,8 @@ template <>
 struct implementation<ops::drop_oldest_t, host> {
   static constexpr bool provided = true;
 
-  /// The number of entries that every sequence loses, or -1 if the numbers differ. If they are equal, recorded columns
-  /// can slide.
+  /// The number of entries that each of some sequences loses, or -1 if the numbers differ. If they are equal, recorded
+  /// columns can slide.
   static int all_lose(int const* entries, int sequences) {
     bool const alike = std::all_of(entries, entries + sequences, [&](int each) { return each == entries[0]; });
     return alike ? entries[0] : -1;
@@ -34,7 +34,7 @@ struct implementation<ops::drop_oldest_t, host> {
       lane const one = batch.at(i);
       move_to_begin(columns, one, slid, entries[one.sequence], *batch.count.row(one) - entries[one.sequence]);
     });
-    for (int s = 0; s < batch.sequences; ++s) {
+    for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) {
       lane const one{s, batch.layer_begin, 0};
       int* const position = batch.position.row(one);
       int& count = *batch.count.row(one);
@@ -64,7 +64,7 @@ struct implementation<ops::enter_rows_t, host> {
   /// Throws if a chunk cannot follow the window. It is called before anything is written.
   static void refuse(host_executor&, cache const& from, cache const& window) {
     detail::refuse_other_rows("ingest", from, window);
-    for (int s = 0; s < window.lanes.sequences; ++s) {
+    for (int s = window.lanes.sequence_begin; s < window.lanes.sequence_end(); ++s) {
       lane const one{s, window.lanes.layer_begin, 0};
       int const count = *window.lanes.count.row(one);
       int last = count > 0 ? window.lanes.position.row(one)[count - 1] : -1;
@@ -88,7 +88,7 @@ struct implementation<ops::enter_rows_t, host> {
       for (int e = 0; e < more; ++e) detail::copy_entry(from, window, one, begin + e, count + e);
       detail::copy_columns(from_columns, columns, one, [&](int e) { return begin + e; }, count, more);
     });
-    for (int s = 0; s < batch.sequences; ++s) {
+    for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) {
       lane const one{s, batch.layer_begin, 0};
       int& count = *batch.count.row(one);
       int const more = *from.lanes.count.row(one) - first[s];
@@ -120,9 +120,10 @@ struct implementation<ops::count_exits_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor&, lanes const& batch, ring_request const& asked, int* exits) {
-    for (int s = 0; s < batch.sequences; ++s) {
-      int const num_new_tokens =
-          asked.host_tokens.empty() ? asked.tokens[s] : asked.host_tokens[static_cast<std::size_t>(s)];
+    for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) {
+      int const num_new_tokens = asked.host_tokens.empty()
+                                     ? asked.tokens[s]
+                                     : asked.host_tokens[static_cast<std::size_t>(s - batch.sequence_begin)];
       lane const one{s, batch.layer_begin, 0};
       detail::refuse_long(asked, num_new_tokens);
       int const committed = batch.committed(one);
@@ -139,7 +140,7 @@ struct implementation<ops::count_passing_t, host> {
   static constexpr bool provided = true;
 
   static void run(host_executor&, lanes const& chunk, int window, int* new_tokens, int* below) {
-    for (int s = 0; s < chunk.sequences; ++s) {
+    for (int s = chunk.sequence_begin; s < chunk.sequence_end(); ++s) {
       int const tokens = *chunk.count.row({s, chunk.layer_begin});
       new_tokens[s] = std::min(tokens, window);
       below[s] = tokens - new_tokens[s];
