@@ -29,10 +29,11 @@ struct column {
   on_move rule = on_move::permute;
   int bytes = 4;
   int units = 0;
+  int page = 0;  ///< of `per::lane_page`: entries of a page, so that a saved slot has the pages that it fills; 0: all
 
   friend bool operator==(column const& a, column const& b) {
     return std::string_view(a.name) == b.name && a.one == b.one && a.rule == b.rule && a.bytes == b.bytes &&
-           a.units == b.units;
+           a.units == b.units && a.page == b.page;
   }
 };
 

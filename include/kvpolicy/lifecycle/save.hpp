@@ -111,7 +111,7 @@ template <executor Executor>
   }
   expects(made.drafts == 0 || all.lanes.in_flight != nullptr, call, "lanes.in_flight", "null",
           [&] { return "the saved slot has " + std::to_string(made.drafts) + " drafts"; });
-  lay_out(all, state, what == rows::copy, made.layout);
+  lay_out(call, all, state, what == rows::copy, made.layout);
   expects(made.layout.all() == from.size() && made.layout.header.by_token == found.by_token, call, "bytes", from.size(),
           [&] { return "counts and columns of the saved slot make " + std::to_string(made.layout.all()); });
   std::size_t const before_rows = made.layout.numbers + made.layout.columns;

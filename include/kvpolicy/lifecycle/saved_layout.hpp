@@ -3,6 +3,7 @@
 
 #include <kvpolicy/lifecycle/saved_slot.hpp>
 #include <kvpolicy/lifecycle/slot.hpp>
+#include <limits>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE {
@@ -25,7 +26,8 @@ struct saved_layout {
 
 /// The bytes of a column that a lane with `count` entries has.
 [[nodiscard]] inline std::size_t bytes_of_lane(recorded_column const& each, int count) {
-  int const elements = each.about.units == 0 ? count : each.about.units;
+  int const page = each.about.page;
+  int const elements = page > 0 ? (count + page - 1) / page : each.about.units == 0 ? count : each.about.units;
   return static_cast<std::size_t>(elements) * static_cast<std::size_t>(each.about.bytes);
 }
 /// The entries of a lane.
@@ -34,13 +36,15 @@ struct saved_layout {
 }
 
 template <class State>
-void lay_out(cache const& all, State const& state, bool with_rows, saved_layout& made) {
+void lay_out(char const* call, cache const& all, State const& state, bool with_rows, saved_layout& made) {
   std::size_t entries = 0;
   bool alike = true;
   for (int const count : made.counts) {
     entries += static_cast<std::size_t>(count);
     alike = alike && count == made.counts.front();
   }
+  expects(!with_rows || entries <= std::numeric_limits<int>::max(), call, "lanes.count", entries,
+          "rows of less than 2^31 entries of all lanes are saved: save them yourself, with rows::leave");
   made.header.by_token = alike ? 1 : 0;
   std::size_t positions = 0;
   for_each_own_row(all.lanes.position, all.lanes, 0,
@@ -71,7 +75,7 @@ template <executor Executor>
     expects(count >= 0 && count <= all.lanes.bound, call, "lanes.count", count,
             [&] { return "a lane holds 0 to " + std::to_string(all.lanes.bound) + " entries, its `bound`"; });
   }
-  lay_out(all, state, what == rows::copy, made);
+  lay_out(call, all, state, what == rows::copy, made);
   return made;
 }
 

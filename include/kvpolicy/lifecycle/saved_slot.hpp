@@ -75,7 +75,7 @@ class hash_of_parts {
     hash.add(static_cast<std::int64_t>(each.about.one));
     hash.add(static_cast<std::int64_t>(each.about.rule));
     hash.add(each.about.bytes);
-    if (each.about.one != per::lane_page) hash.add(each.about.units);  // the number of pages follows from the bound
+    hash.add(each.about.page > 0 ? each.about.page : each.about.units);  // the number of pages follows from the bound
   }
   return hash.value();
 }
