@@ -1,0 +1,558 @@
+// Worlds: caches of every kind, with requests in their slots, that all calls of an engine can be made on. A law makes
+// two of them, or compares one before and after a call.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <kvpolicy/kvpolicy.hpp>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/dual_engine.hpp"
+#include "support/mock_cache.hpp"
+
+namespace kvpolicy_test {
+
+using byte_image = std::vector<std::byte>;
+
+inline void add(byte_image& to, void const* from, std::size_t bytes) {
+  auto const* const first = static_cast<std::byte const*>(from);
+  to.insert(to.end(), first, first + bytes);
+}
+template <class T>
+void add(byte_image& to, std::vector<T> const& from) {
+  add(to, from.data(), from.size() * sizeof(T));
+}
+inline void add_number(byte_image& to, int number) { add(to, &number, sizeof number); }
+
+/// The whole memory of a state, and what it remembers of its slots.
+template <class State>
+void add_state(byte_image& to, State const& of) {
+  kv::lanes const& all = of.lanes();
+  for (kv::recorded_column const& each : of.columns()) {
+    bool const slides = each.about.one == kv::per::lane_entry;
+    auto const* const shifted = each.rows.row({0, all.layer_begin, 0});
+    add(to, shifted - (slides ? of.slid() * each.about.bytes : 0),
+        static_cast<std::size_t>(each.rows.sequence) * static_cast<std::size_t>(all.sequences));
+  }
+  add_number(to, of.slid());
+  for (int slot = 0; slot < all.sequences; ++slot) {
+    if constexpr (requires { of.history().used(slot); }) add_number(to, of.history().used(slot) ? 1 : 0);
+    if constexpr (requires { of.history().newest(slot, 0); }) {
+      for (int layer = all.layer_begin; layer < all.layer_end; ++layer)
+        add_number(to, of.history().newest(slot, layer));
+    }
+  }
+}
+
+/// What one lane holds: its entries, their positions, rows and recorded numbers. It does not depend on the places.
+template <class State>
+void add_lane(byte_image& to, kv::cache const& all, State const& state, kv::lane one) {
+  int const count = *all.lanes.count.row(one);
+  add_number(to, count);
+  add_number(to, all.lanes.in_flight != nullptr ? *all.lanes.drafts(one.sequence) : 0);
+  add(to, all.lanes.position.row(one), static_cast<std::size_t>(count) * sizeof(int));
+  for (int e = 0; e < count; ++e) {
+    for (kv::plane const* rows : {&all.k, &all.v}) {
+      add(to, rows->row(one.layer, all.where.at(one, e), one.head), static_cast<std::size_t>(rows->dims) * 4);
+    }
+  }
+  for (kv::recorded_column const& each : state.columns()) {
+    int const elements = each.about.units == 0 ? count : each.about.units;
+    add(to, each.rows.row(one), static_cast<std::size_t>(elements) * static_cast<std::size_t>(each.about.bytes));
+  }
+}
+
+enum class kind { plain, shared_table, groups, dual };
+inline constexpr kind all_kinds[] = {kind::plain, kind::shared_table, kind::groups, kind::dual};
+inline char const* text_of(kind of) {
+  constexpr char const* names[] = {"a plain cache", "lanes that share a block table", "groups", "a dual cache"};
+  return names[static_cast<int>(of)];
+}
+
+/// The part of a batch that a call is about: all, sequences 1 and 2, layer 1, or the slots 3 and 1.
+enum class view { whole, sequences, layers, list };
+inline constexpr view all_views[] = {view::whole, view::sequences, view::layers, view::list};
+inline char const* text_of(view of) {
+  constexpr char const* names[] = {"whole", "sequences_only", "layers_only", "a list of slots"};
+  return names[static_cast<int>(of)];
+}
+inline constexpr int listed_slots[] = {3, 1};
+inline constexpr kv::slot_list the_list{listed_slots, 2, nullptr};
+
+inline kv::lanes part_of(kv::lanes const& all, view of) {
+  if (of == view::sequences) return all.sequences_only(1, 3);
+  if (of == view::layers) return all.layers_only(1, 2);
+  return of == view::list ? kv::only(all, the_list) : all;
+}
+inline kv::cache part_of(kv::cache const& all, view of) {
+  if (of == view::list) return kv::only(all, the_list);
+  kv::cache part = all;
+  part.lanes = part_of(all.lanes, of);
+  return part;
+}
+inline kv::dual_cache part_of(kv::dual_cache const& all, view of) {
+  if (of == view::list) return kv::only(all, the_list);
+  kv::dual_cache part = all;
+  part.window.lanes = part_of(all.window.lanes, of);
+  part.global.entries.lanes = part_of(all.global.entries.lanes, of);
+  return part;
+}
+inline kv::layer_groups part_of(kv::layer_groups const& all, view of) {
+  kv::layer_groups part = all;
+  for (kv::layer_group& each : part.groups) each.entries = part_of(each.entries, of);
+  return part;
+}
+/// The sequence of a part that is in a slot; -1 if none is.
+inline int sequence_in(view of, int slot) {
+  if (of == view::list) return slot == 3 ? 0 : slot == 1 ? 1 : -1;
+  return of == view::sequences && (slot < 1 || slot > 2) ? -1 : slot;
+}
+inline bool is_in(view of, kv::lane one) {
+  return sequence_in(of, one.sequence) >= 0 && (of != view::layers || one.layer == 1);
+}
+
+/// An engine in small. Slot 0 is free, and in the others are requests of 10 tokens and more.
+struct world {
+  static constexpr int slots = 4, bound = 24;
+  using state_type = kv::state<kv::host_executor>;
+  struct piece {  ///< a cache of its own, with its state: one, or one of each group, or the window and the pages
+    kv::cache* all;
+    state_type* state;
+  };
+
+  kv::host_executor exec{1};
+  std::array<int, slots> length{};  ///< tokens of each request
+  byte_image saved;                 ///< of a slot
+
+  world() = default;
+  world(world const&) = delete;
+  world& operator=(world const&) = delete;
+  virtual ~world() = default;
+
+  [[nodiscard]] virtual std::vector<piece> pieces() = 0;
+  [[nodiscard]] virtual byte_image memory() const = 0;
+  virtual void append(view of, kv::append_request const& new_tokens) = 0;
+  virtual void commit(view of, int sequence, int tokens) = 0;
+  virtual void truncate(view of, int sequence, int position) = 0;
+  /// Records the numbers of the newest tokens of the sequences of a part.
+  virtual void observe(view of, int tokens) = 0;
+  virtual void reset(std::span<int const> some) = 0;
+  virtual void fork(int from, int to) = 0;
+  virtual void move(int from, int to) = 0;
+  virtual std::size_t saved_bytes(int slot) = 0;
+  virtual void save(int slot, std::span<std::byte> to) = 0;
+  virtual void load(int slot, std::span<std::byte const> from) = 0;
+  /// Of a dual cache: about its pages. There are two plans, so that two decisions can wait.
+  virtual void decide(view of, int plan) = 0;
+  virtual void apply(view of, int plan) = 0;
+
+  /// Makes room in the window of a dual cache for new tokens of each sequence of a part.
+  virtual void promote(view, std::vector<int> const&) {}
+  /// Writes the rows of the newest tokens of a slot.
+  virtual void write_rows(int slot, int tokens) = 0;
+  /// A state and a plan that are made anew.
+  virtual void make_state() = 0;
+  virtual void make_plan() = 0;
+
+  void reset_one(int slot) { reset(std::span<int const>(&slot, 1)); }
+  void save_one(int slot) {
+    saved.resize(saved_bytes(slot));
+    save(slot, saved);
+  }
+
+  /// One step of some slots, each with so many new tokens, in the batch of all.
+  void step(std::vector<int> const& tokens) {
+    promote(view::whole, tokens);
+    for (int s = 0; s < slots; ++s) {
+      int const some = tokens[static_cast<std::size_t>(s)];
+      if (some == 0) continue;
+      append(view::whole, {s, some, length[static_cast<std::size_t>(s)]});
+      length[static_cast<std::size_t>(s)] += some;
+      write_rows(s, some);
+    }
+    tell(tokens);
+  }
+  void step_one(int slot, int tokens = 1) {
+    std::vector<int> some(slots, 0);
+    some[static_cast<std::size_t>(slot)] = tokens;
+    step(some);
+  }
+  /// Another request in a slot, with as many tokens.
+  void refill(int slot) {
+    int const tokens = std::exchange(length[static_cast<std::size_t>(slot)], 0);
+    reset_one(slot);
+    ++salt;
+    for (int t = 0; t < tokens; ++t) step_one(slot);
+  }
+
+  [[nodiscard]] byte_image image() {
+    byte_image made = memory();
+    for (piece const& each : pieces()) add_state(made, *each.state);
+    add(made, saved);
+    return made;
+  }
+  /// Calls visit(piece, lane) for all lanes.
+  template <class Visit>
+  void for_each_lane(Visit const& visit) {
+    for (piece const& each : pieces()) {
+      for (int i = 0; i < each.all->lanes.size(); ++i) visit(each, each.all->lanes.at(i));
+    }
+  }
+  [[nodiscard]] std::vector<byte_image> lanes() {
+    std::vector<byte_image> made;
+    for_each_lane([&](piece const& each, kv::lane one) { add_lane(made.emplace_back(), *each.all, *each.state, one); });
+    return made;
+  }
+
+  /// The number that is recorded of a token.
+  [[nodiscard]] float number(int slot, int position) const {
+    return number_of(static_cast<std::uint64_t>((salt * 8 + slot) * 4096 + position));
+  }
+
+  int salt = 0;
+
+ protected:
+  /// Records the numbers of `tokens[s]` new tokens of each slot.
+  virtual void tell(std::vector<int> const& tokens) = 0;
+
+  /// So many tokens of each slot that holds a request.
+  [[nodiscard]] std::vector<int> each_has(int tokens) const {
+    std::vector<int> made;
+    for (int const each : length) made.push_back(std::min(each, tokens));
+    return made;
+  }
+
+  /// Eight steps of all slots together, a decision, and two steps more; then slot 0 is free.
+  void begin(bool ragged) {
+    for (int t = 0; t < 8; ++t) step({1, 1, 1, 1});
+    decide(view::whole, 0);
+    apply(view::whole, 0);
+    for (int t = 0; t < 2; ++t) step({1, 1, 1, 1});
+    if (ragged) step({0, 0, 1, 2});
+    reset_one(0);
+    length[0] = 0;
+    save_one(3);
+  }
+
+  /// The numbers of new tokens, [layer][sequence][head][token], which are negative for log beta.
+  template <class Signal>
+  Signal numbers(kv::shape const& model, view of, std::vector<int> const& tokens, float sign) {
+    int const sequences = of == view::list ? 2 : slots;
+    int const most = std::max(1, *std::max_element(tokens.begin(), tokens.end()));
+    std::vector<float>& told = sign > 0 ? gates : betas;
+    told.assign(static_cast<std::size_t>(model.layers * sequences * model.kv_heads * most), 0.5f * sign);
+    counts.assign(static_cast<std::size_t>(sequences), 0);
+    for (int slot = 0; slot < slots; ++slot) {
+      int const s = of == view::list ? sequence_in(of, slot) : slot;
+      int const some = tokens[static_cast<std::size_t>(slot)];
+      if (s < 0) continue;
+      counts[static_cast<std::size_t>(s)] = some;
+      for (int row = 0; row < model.layers * model.kv_heads; ++row) {
+        int const at = ((row / model.kv_heads * sequences + s) * model.kv_heads + row % model.kv_heads) * most;
+        for (int t = 0; t < some; ++t) {
+          float const one = number(slot * 8 + row, length[static_cast<std::size_t>(slot)] - some + t);
+          told[static_cast<std::size_t>(at + t)] = sign * (0.5f + 0.4f * one);
+        }
+      }
+    }
+    Signal made{kv::entry_numbers_of(told.data(), model, most, {.sequences = sequences})};
+    made.counts = {counts.data(), 1, 0, 0};
+    return made;
+  }
+
+ private:
+  std::vector<float> gates, betas;
+  std::vector<int> counts;
+};
+
+/// One cache. Lanes drop what TRIM-KV scores lowest.
+class cache_world : public world {
+ public:
+  using policy_type = kv::eviction<kv::trim_kv>;
+  static constexpr policy_type policy{.budget = {6}};
+
+  explicit cache_world(bool shared, bool ragged = true) : cell(shared, 2, 2, 0) {
+    cell.make(exec);
+    begin(ragged);
+  }
+
+  /// A mock with its state and its plans, which a group has, too.
+  struct cell_type {
+    cell_type(bool shared, int layers, int heads, std::uint64_t seed) : mock(shape_of(shared, layers, heads, seed)) {}
+    static mock_options shape_of(bool shared, int layers, int heads, std::uint64_t seed) {
+      mock_options how;
+      how.model = {.layers = layers, .query_heads = heads, .kv_heads = heads, .head_dim = 4};
+      how.sequences = slots;
+      how.bound = bound;
+      how.where = shared ? kv::locating::block_table : kv::locating::identity;
+      how.rows = content::fingerprint;
+      how.seed = seed + 1;
+      return how;
+    }
+    void make(kv::host_executor& exec) {
+      state.emplace(kv::make_state(exec, policy, all));
+      for (auto& each : plans) each.emplace(kv::make_plan(exec, policy, all, kv::compact{}));
+    }
+    void write_rows(int slot, int tokens, int length) {
+      for (int i = 0; i < mock.lane_count(); ++i) {
+        kv::lane const one = mock.lane_at(i);
+        for (int t = 1; one.sequence == slot && t <= tokens; ++t)
+          mock.write_new_row(one, mock.count(one) - t, length - t);
+      }
+    }
+    void add_to(byte_image& made) const {
+      auto const now = mock.save();
+      add(made, now.memory);
+      for (auto const* each : {&now.table, &now.count, &now.position, &now.in_flight}) add(made, *each);
+    }
+    mock_cache mock;
+    kv::cache all = mock.view();
+    std::optional<state_type> state;
+    std::array<std::optional<kv::plan<kv::host_executor>>, 2> plans;
+  };
+
+  std::vector<piece> pieces() override { return {{&cell.all, &*cell.state}}; }
+  byte_image memory() const override {
+    byte_image made;
+    cell.add_to(made);
+    return made;
+  }
+  void append(view of, kv::append_request const& new_tokens) override {
+    kv::cache part = part_of(cell.all, of);
+    kv::append(exec, part, *cell.state, new_tokens);
+  }
+  void commit(view of, int sequence, int tokens) override {
+    kv::cache part = part_of(cell.all, of);
+    kv::commit(exec, part, sequence, tokens);
+  }
+  void truncate(view of, int sequence, int position) override {
+    kv::cache part = part_of(cell.all, of);
+    kv::truncate(exec, part, *cell.state, sequence, position);
+  }
+  void observe(view of, int tokens) override { record(of, each_has(tokens)); }
+  void reset(std::span<int const> some) override { kv::reset(exec, cell.all, *cell.state, some); }
+  void fork(int from, int to) override { kv::fork(exec, cell.all, *cell.state, from, to); }
+  void move(int from, int to) override { kv::move(exec, cell.all, *cell.state, from, to); }
+  std::size_t saved_bytes(int slot) override { return kv::saved_bytes(exec, cell.all, *cell.state, slot); }
+  void save(int slot, std::span<std::byte> to) override { kv::save(exec, cell.all, *cell.state, slot, to); }
+  void load(int slot, std::span<std::byte const> from) override { kv::load(exec, cell.all, *cell.state, slot, from); }
+  void decide(view of, int plan) override {
+    kv::decide(exec, policy, kv::signals{part_of(cell.all.lanes, of)}, *cell.state, *cell.plans[index(plan)]);
+  }
+  void apply(view of, int plan) override {
+    kv::cache part = part_of(cell.all, of);
+    kv::apply(exec, kv::compact{}, *cell.plans[index(plan)], part, *cell.state);
+  }
+  void write_rows(int slot, int tokens) override { cell.write_rows(slot, tokens, length[index(slot)]); }
+  void make_state() override { static_cast<void>(kv::make_state(exec, policy, cell.all)); }
+  void make_plan() override { static_cast<void>(kv::make_plan(exec, policy, cell.all, kv::compact{})); }
+
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  cell_type cell;
+
+ protected:
+  void tell(std::vector<int> const& tokens) override { record(view::whole, tokens); }
+
+ private:
+  void record(view of, std::vector<int> const& tokens) {
+    auto const told = numbers<kv::log_beta>(cell.all.shape, of, tokens, -1);
+    kv::observe(exec, policy, kv::signals{part_of(cell.all.lanes, of), told}, *cell.state);
+  }
+};
+
+/// A model of two groups of layers, of which the second has one head.
+class groups_world : public world {
+ public:
+  static constexpr cache_world::policy_type policy = cache_world::policy;
+
+  explicit groups_world(bool ragged = true) {
+    for (auto* each : {&first, &second}) each->make(exec);
+    all = {.layers = 4, .groups = {{"first", first.all, {0, 1}}, {"second", second.all, {2, 3}}}};
+    states = kv::make_state(exec, policy, all);
+    for (auto& each : plans) each = kv::make_plan(exec, policy, all, kv::compact{});
+    begin(ragged);
+  }
+
+  std::vector<piece> pieces() override {
+    return {{&all.groups[0].entries, &states[0]}, {&all.groups[1].entries, &states[1]}};
+  }
+  byte_image memory() const override {
+    byte_image made;
+    first.add_to(made);
+    second.add_to(made);
+    return made;
+  }
+  void append(view of, kv::append_request const& new_tokens) override {
+    kv::layer_groups part = part_of(all, of);
+    kv::append(exec, part, states, new_tokens);
+  }
+  void commit(view of, int sequence, int tokens) override {
+    kv::layer_groups part = part_of(all, of);
+    kv::commit(exec, part, states, sequence, tokens);
+  }
+  void truncate(view of, int sequence, int position) override {
+    kv::layer_groups part = part_of(all, of);
+    kv::truncate(exec, part, states, sequence, position);
+  }
+  void observe(view of, int tokens) override { record(of, each_has(tokens)); }
+  void reset(std::span<int const> some) override {
+    for (int const slot : some) kv::reset(exec, all, states, slot);  // a call for each: there is none for a list
+  }
+  void fork(int from, int to) override { kv::fork(exec, all, states, from, to); }
+  void move(int from, int to) override { kv::move(exec, all, states, from, to); }
+  std::size_t saved_bytes(int slot) override { return kv::saved_bytes(exec, all, states, slot); }
+  void save(int slot, std::span<std::byte> to) override { kv::save(exec, all, states, slot, to); }
+  void load(int slot, std::span<std::byte const> from) override { kv::load(exec, all, states, slot, from); }
+  void decide(view of, int plan) override {
+    kv::layer_groups const part = part_of(all, of);
+    auto const signals_of = [&](int g) { return kv::signals{part.groups[static_cast<std::size_t>(g)].entries.lanes}; };
+    kv::decide(exec, policy, part, signals_of, states, plans[cache_world::index(plan)]);
+  }
+  void apply(view of, int plan) override {
+    kv::layer_groups part = part_of(all, of);
+    kv::apply(exec, [](int) { return kv::compact{}; }, plans[cache_world::index(plan)], part, states);
+  }
+  void write_rows(int slot, int tokens) override {
+    for (auto* each : {&first, &second}) each->write_rows(slot, tokens, length[cache_world::index(slot)]);
+  }
+  void make_state() override { static_cast<void>(kv::make_state(exec, policy, all)); }
+  void make_plan() override { static_cast<void>(kv::make_plan(exec, policy, all, kv::compact{})); }
+
+  cache_world::cell_type first{false, 2, 2, 0}, second{false, 2, 1, 1};
+  kv::layer_groups all;
+  kv::group_states<kv::host_executor> states;
+  std::array<kv::group_plans<kv::host_executor>, 2> plans;
+
+ protected:
+  void tell(std::vector<int> const& tokens) override { record(view::whole, tokens); }
+
+ private:
+  void record(view of, std::vector<int> const& tokens) {
+    kv::layer_groups const part = part_of(all, of);
+    // A group's numbers are made when they are asked for: they are recorded before those of the next one are.
+    auto const signals_of = [&](int g) {
+      kv::cache const& in = part.groups[static_cast<std::size_t>(g)].entries;
+      return kv::signals{in.lanes, numbers<kv::log_beta>(in.shape, of, tokens, -1)};
+    };
+    kv::observe(exec, policy, part, signals_of, states);
+  }
+};
+
+/// A window and pages. Tokens whose gate is open are admitted, and the pages drop what TRIM-KV scores lowest.
+class dual_world : public world {
+ public:
+  static constexpr kv::cache_policy<kv::admission<kv::write_gate>, kv::omitted, kv::eviction<kv::trim_kv>> policy{
+      .admit = {.window = 4, .pick = {0.5f}}, .evict = {.budget = {3}}};
+
+  explicit dual_world(bool ragged = true, int pages = 64)
+      : engine({.sequences = slots, .rows = 8, .page = 4, .pages = pages, .bound = bound}),
+        all(engine.view()),
+        state(kv::make_state(exec, policy, all)),
+        exits(kv::make_plan(exec, admit, all)) {
+    for (auto& each : plans) each.emplace(kv::make_plan(exec, policy.evict, all.global.entries, kv::compact{}));
+    begin(ragged);
+  }
+
+  std::vector<piece> pieces() override { return {{&all.window, &state.window}, {&all.global.entries, &state.global}}; }
+  byte_image memory() const override {
+    auto const now = engine.save();
+    byte_image made;
+    add(made, now.k);
+    add(made, now.v);
+    for (auto const& each : now.tables) add(made, each);
+    add_number(made, now.free_pages);
+    return made;
+  }
+  void append(view of, kv::append_request const& new_tokens) override {
+    kv::cache part = part_of(all.window, of);
+    kv::append(exec, part, state.window, new_tokens);
+  }
+  void commit(view of, int sequence, int tokens) override {
+    kv::cache part = part_of(all.window, of);
+    kv::commit(exec, part, sequence, tokens);
+  }
+  void truncate(view of, int sequence, int position) override {
+    kv::dual_cache part = part_of(all, of);
+    kv::truncate(exec, part, state, sequence, position);
+  }
+  void observe(view of, int tokens) override { record(of, each_has(tokens)); }
+  void reset(std::span<int const> some) override { kv::reset(exec, all, state, some); }
+  void fork(int from, int to) override { kv::fork(exec, all, state, from, to); }
+  void move(int from, int to) override { kv::move(exec, all, state, from, to); }
+  std::size_t saved_bytes(int slot) override { return kv::saved_bytes(exec, all, state, slot); }
+  void save(int slot, std::span<std::byte> to) override { kv::save(exec, all, state, slot, to); }
+  void load(int slot, std::span<std::byte const> from) override { kv::load(exec, all, state, slot, from); }
+  void decide(view of, int plan) override {
+    kv::lanes const batch = part_of(all.global.entries.lanes, of);
+    kv::decide(exec, policy.evict, kv::signals{batch}, state.global, *plans[cache_world::index(plan)]);
+  }
+  void apply(view of, int plan) override {
+    kv::dual_cache part = part_of(all, of);
+    kv::apply(exec, kv::compact{}, *plans[cache_world::index(plan)], part.global.entries, state.global);
+    kv::ops::release_pages(exec, part.global);
+  }
+  void promote(view of, std::vector<int> const& tokens) override {
+    kv::dual_cache part = part_of(all, of);
+    kv::promote(exec, admit, kv::signals{part.window.lanes}, part, state, exits, std::span(tokens));
+  }
+  void write_rows(int slot, int tokens) override {
+    for (int i = 0; i < all.window.lanes.size(); ++i) {
+      kv::lane const one = all.window.lanes.at(i);
+      int const count = *all.window.lanes.count.row(one);
+      for (int t = 1; one.sequence == slot && t <= tokens; ++t) {
+        dual_engine::write(all.window, one, count - t, length[cache_world::index(slot)] - t);
+      }
+    }
+  }
+  void make_state() override { static_cast<void>(kv::make_state(exec, policy, all)); }
+  void make_plan() override { static_cast<void>(kv::make_plan(exec, policy, all)); }
+
+  /// Rows of a chunk outside of the cache: so many tokens of each slot, with a decision about them.
+  void bring_chunk(std::vector<int> const& tokens) {
+    chunk = engine.chunk(tokens, {length.begin(), length.end()});
+    if (!of_chunk) of_chunk.emplace(kv::make_state(exec, admit, chunk));
+    if (!decided) decided.emplace(kv::make_plan(exec, admit, chunk));
+    auto const gates = numbers<kv::gate>(chunk.shape, view::whole, tokens, 1);
+    auto const betas = numbers<kv::log_beta>(chunk.shape, view::whole, tokens, -1);
+    kv::observe(exec, admit, kv::signals{chunk.lanes, gates, betas}, *of_chunk);
+    kv::decide(exec, admit, kv::signals{chunk.lanes}, *of_chunk, *decided);
+  }
+  void ingest() {
+    kv::ingest(exec, admit, kv::signals{all.window.lanes}, chunk, *of_chunk, *decided, all, state, exits);
+  }
+  /// One step of the library, in which a slot has new tokens.
+  void step_of_library(int slot, int tokens) {
+    if (!stepping) stepping.emplace(kv::make_plan(exec, policy, all));
+    kv::step(exec, policy, kv::signals{all.window.lanes}, all, state, *stepping,
+             {slot, tokens, length[cache_world::index(slot)]}, [] {});
+  }
+
+  kv::cache chunk;
+  std::optional<state_type> of_chunk;
+  std::optional<kv::plan<kv::host_executor>> decided;
+  std::optional<kv::step_plan<kv::host_executor>> stepping;
+  decltype(kv::window_part(policy)) admit = kv::window_part(policy);
+  dual_engine engine;
+  kv::dual_cache all;
+  kv::dual_state<kv::host_executor> state;
+  kv::exit_plan<kv::host_executor> exits;
+  std::array<std::optional<kv::plan<kv::host_executor>>, 2> plans;
+
+ protected:
+  void tell(std::vector<int> const& tokens) override { record(view::whole, tokens); }
+
+ private:
+  void record(view of, std::vector<int> const& tokens) {
+    auto const gates = numbers<kv::gate>(all.window.shape, of, tokens, 1);
+    auto const betas = numbers<kv::log_beta>(all.window.shape, of, tokens, -1);
+    kv::observe(exec, policy, kv::signals{part_of(all.window.lanes, of), gates, betas}, state);
+  }
+};
+
+}  // namespace kvpolicy_test
