@@ -183,12 +183,14 @@ struct world {
     some[static_cast<std::size_t>(slot)] = tokens;
     step(some);
   }
-  /// Another request in a slot, with as many tokens.
+  /// Another request in a slot, with as many entries (of a dual cache: in the pages).
   void refill(int slot) {
-    int const tokens = std::exchange(length[static_cast<std::size_t>(slot)], 0);
+    auto const entries = [&] { return *pieces().back().all->lanes.count.row({slot, 0, 0}); };
+    int const before = entries();
     reset_one(slot);
+    length[static_cast<std::size_t>(slot)] = 0;
     ++salt;
-    for (int t = 0; t < tokens; ++t) step_one(slot);
+    while (entries() < before) step_one(slot);
   }
 
   [[nodiscard]] byte_image image() {
@@ -213,6 +215,11 @@ struct world {
   /// The number that is recorded of a token.
   [[nodiscard]] float number(int slot, int position) const {
     return number_of(static_cast<std::uint64_t>((salt * 8 + slot) * 4096 + position));
+  }
+
+  /// The gate of a token, which lets two of three through.
+  [[nodiscard]] static float gate(int position) {
+    return position % 3 == 1 ? 0.25f : 0.75f + 0.001f * static_cast<float>(position);
   }
 
   int salt = 0;
@@ -240,7 +247,7 @@ struct world {
     save_one(3);
   }
 
-  /// The numbers of new tokens, [layer][sequence][head][token], which are negative for log beta.
+  /// The numbers of new tokens, [layer][sequence][head][token]: gates, or log betas if `sign` is negative.
   template <class Signal>
   Signal numbers(kv::shape const& model, view of, std::vector<int> const& tokens, float sign) {
     int const sequences = of == view::list ? 2 : slots;
@@ -256,8 +263,9 @@ struct world {
       for (int row = 0; row < model.layers * model.kv_heads; ++row) {
         int const at = ((row / model.kv_heads * sequences + s) * model.kv_heads + row % model.kv_heads) * most;
         for (int t = 0; t < some; ++t) {
-          float const one = number(slot * 8 + row, length[static_cast<std::size_t>(slot)] - some + t);
-          told[static_cast<std::size_t>(at + t)] = sign * (0.5f + 0.4f * one);
+          int const position = length[static_cast<std::size_t>(slot)] - some + t;
+          told[static_cast<std::size_t>(at + t)] =
+              sign > 0 ? gate(position) : -0.5f - 0.4f * number(slot * 8 + row, position);
         }
       }
     }
