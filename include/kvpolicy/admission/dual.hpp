@@ -143,8 +143,8 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
                        policy.cap, stats);
     }
     drop_exits(exec, both, state.window, plans);
-    raise_epochs(exec, state.window, both.window.lanes);
-    raise_epochs(exec, state.global, both.global.entries.lanes);
+    raise_epochs(exec, state.window, both.window.lanes, plans.exits());
+    raise_epochs(exec, state.global, both.global.entries.lanes, plans.exits());
   }
 }
 
@@ -229,6 +229,8 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
   detail::retire_checked("ingest", exec, policy, in, both, state, plans, {}, {&keep, &chunk, columns, plans.below()},
                          stats);
   ops::enter_rows(exec, chunk, columns, both.window, state.window.columns(both.window.lanes), plans.below());
+  detail::raise_epochs(exec, state.window, both.window.lanes, plans.new_tokens());
+  detail::raise_epochs(exec, state.global, both.global.entries.lanes, plans.new_tokens());
   detail::use_slots<typename Executor::backend>(both.window.lanes, state.window);
 }
 

@@ -45,10 +45,13 @@ struct commit_entries_t : verb<commit_entries_t> {
 };
 inline constexpr commit_entries_t commit_entries{};
 
-/// `raise_epochs(exec, lanes, epochs)`: raises the epoch of each sequence and layer of the lanes, because a call has
-/// changed them. Keep sets that were decided before are stale then.
+/// `raise_epochs(exec, lanes, epochs, changed)`: raises the epoch of each sequence and layer of the lanes, because a
+/// call has changed them. Keep sets that were decided before are stale then.
+///
+/// - in: `changed` has a number for each sequence, in the executor's memory: it has changed if the number is not 0.
+///   Null: all have.
 struct raise_epochs_t : verb<raise_epochs_t> {
-  static constexpr void check(lanes const&, by_lane<std::uint64_t> const&) {}
+  static constexpr void check(lanes const&, by_lane<std::uint64_t> const&, int const*) {}
 };
 inline constexpr raise_epochs_t raise_epochs{};
 
@@ -105,8 +108,8 @@ namespace detail {
 
 /// Tells the plans of a state that the lanes of a batch have changed.
 template <executor Executor>
-void raise_epochs(Executor& exec, state<Executor>& of, lanes const& batch) {
-  ops::raise_epochs(exec, batch, of.epochs(batch.slots));
+void raise_epochs(Executor& exec, state<Executor>& of, lanes const& batch, int const* changed = nullptr) {
+  ops::raise_epochs(exec, batch, of.epochs(batch.slots), changed);
 }
 
 }  // namespace detail

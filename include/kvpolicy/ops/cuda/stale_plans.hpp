@@ -38,11 +38,12 @@ struct stale_check {
 struct raise_epoch {
   kvpolicy::lanes lanes;
   by_lane<std::uint64_t> epochs;
+  int const* changed;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i) * lanes.heads);
-    ++*epochs.row(one);
+    if (changed == nullptr || changed[one.sequence] != 0) ++*epochs.row(one);
   }
 };
 
@@ -69,9 +70,9 @@ struct implementation<ops::raise_epochs_t, Backend> {
   static constexpr bool provided = true;
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& batch, by_lane<std::uint64_t> const& epochs) {
+  static void run(Executor& exec, lanes const& batch, by_lane<std::uint64_t> const& epochs, int const* changed) {
     int const layers = batch.sequences * batch.layers();
-    detail::launch_each_unless_fault(exec, layers, detail::raise_epoch{batch, epochs});
+    detail::launch_each_unless_fault(exec, layers, detail::raise_epoch{batch, epochs, changed});
   }
 };
 

@@ -83,7 +83,7 @@ struct implementation<ops::commit_entries_t, host> {
 template <>
 struct implementation<ops::raise_epochs_t, host> {
   static constexpr bool provided = true;
-  static void run(host_executor&, lanes const& batch, by_lane<std::uint64_t> const& epochs);
+  static void run(host_executor&, lanes const& batch, by_lane<std::uint64_t> const& epochs, int const* changed);
 };
 
 template <>

@@ -87,8 +87,9 @@ template <>
 struct implementation<ops::raise_epochs_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, lanes const& batch, by_lane<std::uint64_t> const& epochs) {
+  static void run(host_executor&, lanes const& batch, by_lane<std::uint64_t> const& epochs, int const* changed) {
     for (int sequence = batch.sequence_begin; sequence < batch.sequence_end(); ++sequence) {
+      if (changed != nullptr && changed[sequence] == 0) continue;
       for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) ++*epochs.row({sequence, layer, 0});
     }
   }
