@@ -168,6 +168,7 @@ void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, 
              dual_state<Executor>& state, exit_plan<Executor>& plans, std::span<int const> tokens,
              promotion_stats* stats = nullptr) {
   auto const sequences = static_cast<std::size_t>(std::max(0, both.window.lanes.sequences));
+  static_cast<void>(plans.decided.lanes());  // throws if the plan was moved from
   expects(tokens.size() == sequences && sequences <= plans.tokens().size(), "promote", "tokens", tokens.size(),
           [&] { return "it has a number for each of " + std::to_string(sequences) + " sequences"; });
   if (tokens.data() != plans.tokens().data()) std::copy(tokens.begin(), tokens.end(), plans.tokens().begin());
@@ -180,6 +181,7 @@ void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, 
 template <executor Executor, admission_policy Policy, class... Given>
 void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
              dual_state<Executor>& state, exit_plan<Executor>& plans, int tokens, promotion_stats* stats = nullptr) {
+  static_cast<void>(plans.decided.lanes());
   std::fill(plans.tokens().begin(), plans.tokens().end(), tokens);
   auto const sequences = static_cast<std::size_t>(std::max(0, both.window.lanes.sequences));
   promote(exec, policy, in, both, state, plans, plans.tokens().first(std::min(sequences, plans.tokens().size())),

@@ -73,8 +73,8 @@ class state {
   /// - throws: `invalid_argument` if the other state was made for another policy, shape or batch. Then nothing was
   ///   changed.
   void copy_from(state const& other) {
-    bool same =
-        model_ == other.model_ && columns_.size() == other.columns_.size() && lanes_.bound == other.lanes_.bound;
+    bool same = lanes().sequences == other.lanes().sequences && model_ == other.model_ &&
+                columns_.size() == other.columns_.size() && lanes_.bound == other.lanes_.bound;
     for (std::size_t i = 0; same && i < memory_.size(); ++i) same = memory_[i].size() == other.memory_[i].size();
     expects(same, "state::copy_from", "other", "another kind of state",
             "both are made for one policy, shape and batch");
@@ -106,7 +106,7 @@ class state {
   /// The bytes of one slot in columns of `per::session`, which outlive a request.
   [[nodiscard]] std::size_t session_bytes() const {
     std::size_t bytes = 0;
-    for (recorded_column const& each : columns_) bytes += session_bytes_of(each);
+    for (recorded_column const& each : columns()) bytes += session_bytes_of(each);
     return bytes;
   }
   /// Copies a slot's columns of `per::session` to `to`, column by column and lane by lane: `session_bytes()` bytes.
@@ -151,7 +151,10 @@ class state {
     return lanes_;
   }
   /// The columns, with a row for each slot.
-  [[nodiscard]] std::vector<recorded_column> const& columns() const { return columns_; }
+  [[nodiscard]] std::vector<recorded_column> const& columns() const {
+    static_cast<void>(lanes());  // throws
+    return columns_;
+  }
   /// The columns, with rows for the lanes of a batch. The span is valid until the next call of this function.
   [[nodiscard]] std::span<recorded_column const> columns(kvpolicy::lanes const& batch) const {
     for (std::size_t i = 0; i < columns_.size(); ++i) {
@@ -190,7 +193,7 @@ class state {
     return each.about.one == per::session ? static_cast<std::size_t>(each.rows.sequence) : 0;
   }
   void check_slot(char const* call, int slot) const {
-    expects(slot >= 0 && slot < lanes_.sequences, call, "sequence", slot,
+    expects(slot >= 0 && slot < lanes().sequences, call, "sequence", slot,
             [&] { return "the state has " + std::to_string(lanes_.sequences) + " sequences"; });
   }
 

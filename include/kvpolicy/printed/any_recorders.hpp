@@ -5,6 +5,7 @@
 #include <kvpolicy/decision/record.hpp>
 #include <kvpolicy/decision/scratch.hpp>
 #include <kvpolicy/printed/any_signals.hpp>
+#include <kvpolicy/printed/held.hpp>
 #include <kvpolicy/scorers/with_recorders.hpp>
 #include <memory>
 #include <string>
@@ -233,7 +234,7 @@ class any_recorders {
     }
   };
 
-  std::shared_ptr<interface const> inner_;
+  detail::held<interface> inner_;
   bool window_ = false;
 };
 

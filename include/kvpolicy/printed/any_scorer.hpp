@@ -133,7 +133,7 @@ class erased_scorer {
     return {given, in.state(), in.first_column_of(inner_->recorders), in.lanes};
   }
 
-  std::shared_ptr<scorer_interface<Executor> const> inner_;
+  held<scorer_interface<Executor>> inner_;
 };
 
 }  // namespace detail
