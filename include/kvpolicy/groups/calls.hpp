@@ -146,7 +146,8 @@ void truncate(Executor& exec, layer_groups& all, group_states<Executor>& states,
 /// Passes the signals of a forward to the recorders of every group that has a policy.
 ///
 /// - in: `signals_of(g)` returns the `signals` of group g. Their tensors are those of its layers, and their lanes are
-///   `all.groups[g].entries.lanes`, or some of its layers.
+///   `all.groups[g].entries.lanes`, or some of its layers. It is asked twice: all groups are checked before one is
+///   observed.
 /// - throws: as `observe` of a cache, with the name of the group. Then no group was observed.
 template <executor Executor, class Policy, class SignalsOf>
 void observe(Executor& exec, Policy const& policies, layer_groups const& all, SignalsOf const& signals_of,
