@@ -84,7 +84,7 @@ class evictor {
     check_layer("observe", layer);
     kv::cache const in = cache_of(tables_);
     kv::lanes const lanes = in.lanes.layers_only(layer, layer + 1);
-    std::vector<int> const held = counts();
+    std::vector<int> const held = counts_now();
     layer_signals const signals("observe", model_, given, held, lanes);
     std::vector<int> positions;
     kv::queries const newest = query_rows("observe", queries, positions);
@@ -97,7 +97,7 @@ class evictor {
   decision decide(given_rows const& given) {
     std::lock_guard const lock(busy_);
     kv::cache const in = cache_of(tables_);
-    std::vector<int> const held = counts();
+    std::vector<int> const held = counts_now();
     layer_signals const signals("decide", model_, given, held, in.lanes);
     if (!plan_) plan_.emplace(kv::make_plan(exec_, policy_, of_real_rows(in, given), kv::compact{}));
     kv::decide(exec_, policy_, signals.all, *state_, *plan_);
@@ -123,12 +123,14 @@ class evictor {
   /// The entries of each sequence's first lane. All lanes of a sequence have equally many, unless a budget that lanes
   /// share was applied.
   [[nodiscard]] std::vector<int> counts() const {
-    std::vector<int> made;
-    for (int s = 0; s < sequences_; ++s) made.push_back(count(s));
-    return made;
+    std::lock_guard const lock(busy_);
+    return counts_now();
   }
   /// The tokens that each sequence has received, dropped ones included.
-  [[nodiscard]] std::vector<int> const& tokens() const { return next_; }
+  [[nodiscard]] std::vector<int> tokens() const {
+    std::lock_guard const lock(busy_);
+    return next_;
+  }
   [[nodiscard]] std::string policy() const { return to_string(policy_); }
 
  private:
@@ -145,6 +147,11 @@ class evictor {
 
   static std::size_t index(int i) { return static_cast<std::size_t>(i < 0 ? 0 : i); }
   [[nodiscard]] int lanes_of_sequence() const { return model_.sizes.layers * model_.sizes.kv_heads; }
+  [[nodiscard]] std::vector<int> counts_now() const {
+    std::vector<int> made;
+    for (int s = 0; s < sequences_; ++s) made.push_back(count(s));
+    return made;
+  }
   [[nodiscard]] int count(int s) const { return tables_.counts[index(s) * index(lanes_of_sequence())]; }
 
   void check_layer(char const* call, int layer) const {
@@ -261,7 +268,7 @@ class evictor {
   std::vector<int> newest_;  ///< the tokens of each sequence in the latest `append`
   std::optional<kv::state<kv::host_executor>> state_;
   std::optional<kv::plan<kv::host_executor>> plan_;
-  std::mutex busy_;
+  mutable std::mutex busy_;  ///< of one call at a time
 };
 
 }  // namespace kvpolicy_python

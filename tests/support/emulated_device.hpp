@@ -534,7 +534,7 @@ class emulated_block {
 static_assert(kv::thread_block<emulated_block>);
 
 /// The executor of that device. Its memory is the host's.
-class emulated_executor {
+class emulated_executor : public kv::serves_one_thread {
  public:
   using backend = emulated;
 
@@ -567,6 +567,7 @@ class emulated_executor {
   }
 
   void reserve(std::size_t bytes) {
+    kv::detail::sole_use const in_use("reserve", *this);
     if (scratch_.size() < bytes) scratch_.resize(bytes);
   }
   [[nodiscard]] std::size_t reserved() const { return scratch_.size(); }

@@ -167,6 +167,7 @@ template <executor Executor, admission_policy Policy, class... Given>
 void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
              dual_state<Executor>& state, exit_plan<Executor>& plans, std::span<int const> tokens,
              promotion_stats* stats = nullptr) {
+  detail::sole_use const in_use("promote", exec);
   auto const sequences = static_cast<std::size_t>(std::max(0, both.window.lanes.sequences));
   static_cast<void>(plans.decided.lanes());  // throws if the plan was moved from
   expects(tokens.size() == sequences && sequences <= plans.tokens().size(), "promote", "tokens", tokens.size(),
@@ -181,6 +182,7 @@ void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, 
 template <executor Executor, admission_policy Policy, class... Given>
 void promote(Executor& exec, Policy const& policy, signals<Given...> const& in, dual_cache& both,
              dual_state<Executor>& state, exit_plan<Executor>& plans, int tokens, promotion_stats* stats = nullptr) {
+  detail::sole_use const in_use("promote", exec);
   static_cast<void>(plans.decided.lanes());
   std::fill(plans.tokens().begin(), plans.tokens().end(), tokens);
   auto const sequences = static_cast<std::size_t>(std::max(0, both.window.lanes.sequences));
@@ -203,6 +205,7 @@ template <executor Executor, admission_policy Policy, class... Given>
 void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, cache const& chunk,
             state<Executor> const& of_chunk, plan<Executor> const& decided, dual_cache& both,
             dual_state<Executor>& state, exit_plan<Executor>& plans, promotion_stats* stats = nullptr) {
+  detail::sole_use const in_use("ingest", exec);
   detail::check_cache("ingest", chunk);
   keep_set keep = decided.keep();
   keep.epochs = of_chunk.epochs(keep.lanes.slots);
@@ -227,7 +230,7 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
   using rows = implementation<ops::enter_rows_t, typename Executor::backend>;
   if constexpr (requires { rows::refuse(exec, chunk, both.window); }) rows::refuse(exec, chunk, both.window);
   ops::count_passing(exec, chunk.lanes, policy.window, plans.new_tokens(), plans.below());
-  std::span<recorded_column const> const columns(of_chunk.columns(chunk.lanes));
+  std::span<recorded_column const> const columns(state.window.columns_of(of_chunk, chunk.lanes));
   detail::retire_checked("ingest", exec, policy, in, both, state, plans, {}, {&keep, &chunk, columns, plans.below()},
                          stats);
   ops::enter_rows(exec, chunk, columns, both.window, state.window.columns(both.window.lanes), plans.below());
@@ -243,6 +246,7 @@ void ingest(Executor& exec, Policy const& policy, signals<Given...> const& in, c
 /// - throws: `invalid_argument` if the sequence or the position is out of range. Then nothing was changed.
 template <executor Executor>
 void truncate(Executor& exec, dual_cache& both, dual_state<Executor>& state, int sequence, int position) {
+  detail::sole_use const in_use("truncate", exec);
   detail::check_dual("truncate", both);
   detail::refuse_counts<typename Executor::backend>("truncate", both.window.lanes);
   detail::refuse_counts<typename Executor::backend>("truncate", both.global.entries.lanes);

@@ -66,6 +66,7 @@ class state {
       columns_.push_back({about, rows});
     }
     listed_ = columns_;
+    listed_of_other_ = columns_;
   }
 
   /// Copies all columns of another state, to fork a batch or to restore a snapshot. Allocates nothing.
@@ -156,12 +157,12 @@ class state {
     return columns_;
   }
   /// The columns, with rows for the lanes of a batch. The span is valid until the next call of this function.
-  [[nodiscard]] std::span<recorded_column const> columns(kvpolicy::lanes const& batch) const {
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      listed_[i].rows = columns_[i].rows;
-      listed_[i].rows.slots = batch.slots;
-    }
-    return listed_;
+  [[nodiscard]] std::span<recorded_column const> columns(kvpolicy::lanes const& batch) {
+    return list(columns_, batch, listed_);
+  }
+  /// The same of another state of the same policy, which other threads may read.
+  [[nodiscard]] std::span<recorded_column const> columns_of(state const& other, kvpolicy::lanes const& batch) {
+    return list(other.columns_, batch, listed_of_other_);
   }
   /// The columns of one recorder, from index `first` on, for the lanes of a batch; by default with a
   /// row for each slot.
@@ -182,6 +183,13 @@ class state {
   [[nodiscard]] detail::slot_history const& history() const { return history_; }
 
  private:
+  [[nodiscard]] static std::span<recorded_column const> list(std::vector<recorded_column> const& from,
+                                                             kvpolicy::lanes const& batch,
+                                                             std::vector<recorded_column>& to) {
+    to = from;
+    for (recorded_column& each : to) each.rows.slots = batch.slots;
+    return to;
+  }
   /// Rows of `per::lane_entry` begin with a cache line each, if their elements divide one.
   [[nodiscard]] static std::int64_t bytes_of_row(column const& about, std::size_t units) {
     constexpr std::size_t line = 64;
@@ -204,7 +212,8 @@ class state {
   Executor* exec_;
   std::vector<typename Executor::template buffer<std::byte>> memory_;
   std::vector<recorded_column> columns_;
-  mutable std::vector<recorded_column> listed_;  ///< the columns for the batch of the current call
+  std::vector<recorded_column> listed_;  ///< the columns for the batch of the current call
+  std::vector<recorded_column> listed_of_other_;
   detail::slot_history history_;
   detail::epochs<Executor> epochs_;
   detail::still_owned owned_;

@@ -114,6 +114,7 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
   using bag_type = bag_of<Policy, Given, Executor>;
   if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
                 fits<deciding_hooks<score_type, Executor, bag_type>>()) {
+    sole_use const in_use("decide", exec);
     check_policy("decide", policy, state.model());
     check_same_lanes("decide", "signals.lanes", in.lanes, into.lanes());
     check_same_lanes("decide", "signals.lanes", in.lanes, state.lanes());

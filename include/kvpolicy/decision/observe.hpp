@@ -34,6 +34,7 @@ void refuse_observe(Executor& exec, Policy const& policy, signals<Given...> cons
 
 template <executor Executor, class Policy, class Given>
 void observe_given(Executor& exec, Policy const& policy, Given const& in, state<Executor>& state) {
+  sole_use const in_use("observe", exec);
   refuse_observe_given(exec, policy, in, state);
   auto const recorders = recorders_of(policy.score);
   counting_signals<Given> const counted("observe", exec, in, state.counted());

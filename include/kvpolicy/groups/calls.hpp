@@ -106,6 +106,7 @@ template <executor Executor, class Policy, class... Appliers>
 /// - throws: as `append` of a cache, with the name of the group. Then no group was changed.
 template <executor Executor>
 void append(Executor& exec, layer_groups& all, group_states<Executor>& states, append_request const& new_tokens) {
+  detail::sole_use const in_use("append", exec);
   detail::for_each_state("append", all, states, [&](std::size_t g) {
     cache const& one = all.groups[g].entries;
     detail::check_append("append", one, states[g], new_tokens);
@@ -121,6 +122,7 @@ void append(Executor& exec, layer_groups& all, group_states<Executor>& states, a
 /// - throws: as `commit` of a cache, with the name of the group. Then no group was changed.
 template <executor Executor>
 void commit(Executor& exec, layer_groups& all, group_states<Executor> const& states, int sequence, int tokens) {
+  detail::sole_use const in_use("commit", exec);
   detail::for_each_state("commit", all, states, [&](std::size_t g) {
     cache const& one = all.groups[g].entries;
     detail::check_commit(one, sequence);
@@ -135,6 +137,7 @@ void commit(Executor& exec, layer_groups& all, group_states<Executor> const& sta
 /// - throws: as `truncate` of a cache, with the name of the group. Then no group was changed.
 template <executor Executor>
 void truncate(Executor& exec, layer_groups& all, group_states<Executor>& states, int sequence, int position) {
+  detail::sole_use const in_use("truncate", exec);
   detail::for_each_state("truncate", all, states, [&](std::size_t g) {
     detail::check_truncate(exec, all.groups[g].entries, states[g], sequence, position);
   });
@@ -152,6 +155,7 @@ void truncate(Executor& exec, layer_groups& all, group_states<Executor>& states,
 template <executor Executor, class Policy, class SignalsOf>
 void observe(Executor& exec, Policy const& policies, layer_groups const& all, SignalsOf const& signals_of,
              group_states<Executor>& states) {
+  detail::sole_use const in_use("observe", exec);
   detail::check_made("observe", "states", all, policies, states);
   for (bool const refusing : {true, false}) {
     detail::for_each_policy(all, policies, [&](std::size_t g, auto const& policy) {
@@ -169,6 +173,7 @@ void observe(Executor& exec, Policy const& policies, layer_groups const& all, Si
 template <executor Executor, class Policy, class SignalsOf>
 void decide(Executor& exec, Policy const& policies, layer_groups const& all, SignalsOf const& signals_of,
             group_states<Executor> const& states, group_plans<Executor>& plans) {
+  detail::sole_use const in_use("decide", exec);
   detail::check_made("decide", "states", all, policies, states);
   detail::check_made("decide", "plans", all, policies, plans);
   detail::for_each_policy(all, policies, [&](std::size_t g, auto const& policy) {
@@ -183,6 +188,7 @@ void decide(Executor& exec, Policy const& policies, layer_groups const& all, Sig
 template <executor Executor, class How>
 void apply(Executor& exec, How const& how, group_plans<Executor> const& plans, layer_groups& all,
            group_states<Executor>& states) {
+  detail::sole_use const in_use("apply", exec);
   detail::check_made("apply", "states", all, states);
   detail::check_made("apply", "plans", all, plans);
   for (std::size_t g = 0; g < all.groups.size(); ++g) {
@@ -211,6 +217,7 @@ void apply(Executor& exec, How const& how, group_plans<Executor> const& plans, l
 template <executor Executor, class Policy, class SignalsOf, applier Applier>
 void evict(Executor& exec, Policy const& policies, SignalsOf const& signals_of, Applier const& how, layer_groups& all,
            group_states<Executor>& states, group_plans<Executor>& plans) {
+  detail::sole_use const in_use("evict", exec);
   detail::check_made("evict", "states", all, policies, states);
   detail::check_made("evict", "plans", all, policies, plans);
   bool at_once = true;

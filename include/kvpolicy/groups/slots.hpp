@@ -30,6 +30,7 @@ void in_every_group(char const* call, Executor& exec, layer_groups const& all, S
 /// Makes a slot of every group ready for a new request: see `reset` of a cache.
 template <executor Executor>
 void reset(Executor& exec, layer_groups& all, group_states<Executor>& states, int slot) {
+  detail::sole_use const in_use("reset", exec);
   using prepared = detail::slot_reset<Executor>;
   detail::in_every_group<prepared>("reset", exec, all, states, [&](std::size_t g) {
     return prepared(exec, all.groups[g].entries, states[g], std::span<int const>(&slot, 1));
@@ -39,6 +40,7 @@ void reset(Executor& exec, layer_groups& all, group_states<Executor>& states, in
 /// Copies a request to another slot in every group: see `fork` of a cache.
 template <executor Executor>
 void fork(Executor& exec, layer_groups& all, group_states<Executor>& states, int from, int to, rows what = rows::copy) {
+  detail::sole_use const in_use("fork", exec);
   using prepared = detail::slot_copy<Executor>;
   detail::in_every_group<prepared>("fork", exec, all, states, [&](std::size_t g) {
     return prepared("fork", exec, all.groups[g].entries, states[g], from, to, what);
@@ -48,6 +50,7 @@ void fork(Executor& exec, layer_groups& all, group_states<Executor>& states, int
 /// Moves a request to another slot in every group: see `move` of a cache.
 template <executor Executor>
 void move(Executor& exec, layer_groups& all, group_states<Executor>& states, int from, int to, rows what = rows::copy) {
+  detail::sole_use const in_use("move", exec);
   using prepared = detail::slot_move<Executor>;
   detail::in_every_group<prepared>("move", exec, all, states, [&](std::size_t g) {
     return prepared(exec, all.groups[g].entries, states[g], from, to, what);
@@ -69,6 +72,7 @@ template <executor Executor>
 template <executor Executor>
 std::size_t save(Executor& exec, layer_groups const& all, group_states<Executor> const& states, int slot,
                  std::span<std::byte> to, rows what = rows::copy) {
+  detail::sole_use const in_use("save", exec);
   std::size_t const bytes = saved_bytes(exec, all, states, slot, what);
   expects(to.size() >= bytes, "save", "to", to.size(), [&] { return "saved_bytes says " + std::to_string(bytes); });
   std::size_t at = 0;
@@ -87,6 +91,7 @@ std::size_t save(Executor& exec, layer_groups const& all, group_states<Executor>
 template <executor Executor>
 void load(Executor& exec, layer_groups& all, group_states<Executor>& states, int slot, std::span<std::byte const> from,
           rows what = rows::copy) {
+  detail::sole_use const in_use("load", exec);
   std::vector<std::span<std::byte const>> parts(all.groups.size());
   std::size_t at = 0;
   detail::for_each_state("load", all, states, [&](std::size_t g) {

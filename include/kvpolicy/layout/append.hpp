@@ -101,6 +101,7 @@ void truncate_checked(Executor& exec, cache const& in, state<Executor>& state, i
 ///   without a `reset` after it. Then nothing was changed.
 template <executor Executor>
 void append(Executor& exec, cache& in, state<Executor>& state, append_request const& new_tokens) {
+  detail::sole_use const in_use("append", exec);
   detail::check_append("append", in, state, new_tokens);
   detail::append_checked(exec, in, state, new_tokens);
 }
@@ -124,6 +125,7 @@ void commit(Executor& exec, cache& in, int sequence, int tokens) {
 ///   place of a dropped one (`lane_order`; `restore_order` sorts the entries). Then nothing was changed.
 template <executor Executor>
 void truncate(Executor& exec, cache& in, state<Executor>& state, int sequence, int position) {
+  detail::sole_use const in_use("truncate", exec);
   detail::check_truncate(exec, in, state, sequence, position);
   detail::truncate_checked(exec, in, state, sequence, position);
 }

@@ -120,6 +120,7 @@ template <executor Executor, applier Applier>
 void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, cache& in, state<Executor>& state,
            apply_stats* stats = nullptr) {
   if constexpr (detail::fits<detail::applying_hooks<Applier, Executor>>()) {
+    detail::sole_use const in_use("apply", exec);
     detail::check_reach("apply", exec, "stats", stats);
     keep_set const keep = detail::refuse_apply(exec, how, decided, in, state, true);
     cache const part = detail::decided_part(in, keep);

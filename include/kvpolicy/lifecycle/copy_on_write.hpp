@@ -21,6 +21,7 @@ namespace KVPOLICY_NAMESPACE {
 template <executor Executor, class Replace>
 int copy_on_write(Executor& exec, cache const& all, by_lane<int> const& table, int slot, int first,
                   Replace const& replace) {
+  detail::sole_use const in_use("copy_on_write", exec);
   constexpr char const* call = "copy_on_write";
   detail::check_cache(call, all);
   detail::check_copied(call, all, rows::copy);

@@ -116,6 +116,7 @@ void set_oldest(Executor& exec, dual_cache const& all, int slot, int row) {
 /// - throws: also `invalid_argument` if the pool has too few pages. Then nothing was changed.
 template <executor Executor, class DualState>
 void fork(Executor& exec, dual_cache& all, DualState& state, int from, int to) {
+  detail::sole_use const in_use("fork", exec);
   detail::check_dual_slots("fork", all, state);
   cache const& entries = all.global.entries;
   detail::slot_copy<Executor> const window("fork", exec, all.window, state.window, from, to, rows::copy);
@@ -130,6 +131,7 @@ void fork(Executor& exec, dual_cache& all, DualState& state, int from, int to) {
 /// As `move` of a cache, for a dual cache. The pages go to the other slot as they are, so none need be free.
 template <executor Executor, class DualState>
 void move(Executor& exec, dual_cache& all, DualState& state, int from, int to) {
+  detail::sole_use const in_use("move", exec);
   detail::check_dual_slots("move", all, state);
   cache const& entries = all.global.entries;
   std::span<int const> const old(&from, 1);
@@ -155,6 +157,7 @@ template <executor Executor, class DualState>
 /// As `save` of a cache, for a dual cache. Its pages go back to the free list when the slot is reset.
 template <executor Executor, class DualState>
 std::size_t save(Executor& exec, dual_cache const& all, DualState const& state, int slot, std::span<std::byte> to) {
+  detail::sole_use const in_use("save", exec);
   detail::check_dual_slots("save", all, state);
   std::size_t const bytes = saved_bytes(exec, all, state, slot);
   expects(to.size() >= bytes, "save", "to", to.size(), [&] { return "saved_bytes says " + std::to_string(bytes); });
@@ -170,6 +173,7 @@ std::size_t save(Executor& exec, dual_cache const& all, DualState const& state, 
 /// - throws: also `invalid_argument` if the pool has too few pages. Then nothing was changed.
 template <executor Executor, class DualState>
 void load(Executor& exec, dual_cache& all, DualState& state, int slot, std::span<std::byte const> from) {
+  detail::sole_use const in_use("load", exec);
   constexpr char const* call = "load";
   detail::check_dual_slots(call, all, state);
   auto const header = detail::saved_reader(call, from).template take<detail::saved_header>();

@@ -125,6 +125,7 @@ class slot_move {
 ///   was not reset; `bad_alloc`. Then nothing was changed.
 template <executor Executor>
 void fork(Executor& exec, cache& all, state<Executor>& state, int from, int to, rows what = rows::copy) {
+  detail::sole_use const in_use("fork", exec);
   detail::slot_copy<Executor>("fork", exec, all, state, from, to, what).run(exec);
 }
 
@@ -132,6 +133,7 @@ void fork(Executor& exec, cache& all, state<Executor>& state, int from, int to, 
 /// request's slot need not change when requests before it end; engines that keep their tables dense move it.
 template <executor Executor>
 void move(Executor& exec, cache& all, state<Executor>& state, int from, int to, rows what = rows::copy) {
+  detail::sole_use const in_use("move", exec);
   detail::slot_move<Executor>(exec, all, state, from, to, what).run(exec);
 }
 

@@ -20,6 +20,7 @@ namespace KVPOLICY_NAMESPACE {
 ///   `bad_alloc`. Then nothing was changed.
 template <executor Executor>
 void reorder(Executor& exec, cache& all, state<Executor>& state, std::span<int const> order, rows what = rows::copy) {
+  detail::sole_use const in_use("reorder", exec);
   detail::check_slots_of("reorder", all, state);
   expects(std::ssize(order) == all.lanes.sequences, "reorder", "order.size", order.size(),
           [&] { return "there are " + std::to_string(all.lanes.sequences) + " slots"; });
@@ -58,6 +59,7 @@ void reorder(Executor& exec, cache& all, state<Executor>& state, std::span<int c
 ///   larger; `bad_alloc`. Then nothing was changed.
 template <executor Executor, class Policy>
 void grow(Executor& exec, Policy const& policy, cache const& larger, state<Executor>& state) {
+  detail::sole_use const in_use("grow", exec);
   lanes const& old = state.lanes();
   expects(larger.lanes.bound > old.bound, "grow", "lanes.bound", larger.lanes.bound,
           [&] { return "the state has room for " + std::to_string(old.bound) + " entries a lane"; });

@@ -58,6 +58,7 @@ class slot_reset {
 ///   `bad_alloc`. Then nothing was changed.
 template <executor Executor>
 void reset(Executor& exec, cache& all, state<Executor>& state, std::span<int const> slots) {
+  detail::sole_use const in_use("reset", exec);
   detail::slot_reset<Executor>(exec, all, state, slots).run(exec);
 }
 /// The same for one slot.
@@ -69,6 +70,7 @@ void reset(Executor& exec, cache& all, state<Executor>& state, int slot) {
 /// The same for a dual cache. Pages of the slots go back to the free list.
 template <executor Executor, class DualState>
 void reset(Executor& exec, dual_cache& all, DualState& state, std::span<int const> slots) {
+  detail::sole_use const in_use("reset", exec);
   detail::check_dual("reset", all);
   detail::slot_reset<Executor> const window(exec, all.window, state.window, slots);
   detail::slot_reset<Executor> const global(exec, all.global.entries, state.global, slots);

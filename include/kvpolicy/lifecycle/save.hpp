@@ -258,6 +258,7 @@ template <executor Executor>
 template <executor Executor>
 std::size_t save(Executor& exec, cache const& all, state<Executor> const& state, int slot, std::span<std::byte> to,
                  rows what = rows::copy) {
+  detail::sole_use const in_use("save", exec);
   return detail::slot_save<Executor>(exec, all, state, slot, to, what).run(exec);
 }
 
@@ -272,6 +273,7 @@ std::size_t save(Executor& exec, cache const& all, state<Executor> const& state,
 template <executor Executor>
 void load(Executor& exec, cache& all, state<Executor>& state, int slot, std::span<std::byte const> from,
           rows what = rows::copy) {
+  detail::sole_use const in_use("load", exec);
   detail::slot_load<Executor> const loaded("load", exec, all, state, slot, from, what);
   detail::check_free("load", "slot", exec, all, state, slot);
   loaded.run(exec);

@@ -28,6 +28,16 @@ consteval bool arguments_fit() {
   }
 }
 
+/// The name of a verb in errors that are not its own.
+template <class Verb>
+consteval char const* name_of_verb() {
+  if constexpr (requires { Verb::name; }) {
+    return Verb::name;
+  } else {
+    return "a verb";
+  }
+}
+
 }  // namespace detail
 
 /// Base of every verb. It checks the arguments in one place, which is the same for every backend, and then runs the
@@ -43,6 +53,7 @@ struct verb {
                   "include <kvpolicy/ops/BACKEND/FILE.hpp>, where ops/FILE.hpp declares the verb, "
                   "or the umbrella of the backend");
     if constexpr (impl::provided && detail::arguments_fit<Verb, std::remove_cvref_t<Args>...>()) {
+      detail::sole_use const in_use(detail::name_of_verb<Verb>(), exec);
       Verb::check(args...);
       if constexpr (detail::reads_on_host<typename Executor::backend> && requires { Verb::name; }) {
         (detail::refuse_counts_in(Verb::name, args), ...);

@@ -98,6 +98,7 @@ void select_given(Executor& exec, Policy const& policy, Given const& in, state<E
   using bag_type = bag_of<Policy, Given, Executor>;
   if constexpr (signals_complete<score_type, bag_type>(typename score_type::needs{}) &&
                 fits<deciding_hooks<score_type, Executor, bag_type, score_view>>()) {
+    sole_use const in_use("select", exec);
     check_policy("select", policy, state.model());
     check_same_lanes("select", "signals.lanes", in.lanes, into.lanes());
     check_same_lanes("select", "signals.lanes", in.lanes, state.lanes());

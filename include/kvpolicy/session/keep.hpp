@@ -41,6 +41,7 @@ void check_lease(char const* call, state<Executor> const& state, int sequence, s
 ///   belongs to another model. Nothing is changed then.
 template <executor Executor>
 void restore(Executor& exec, state<Executor>& into, int sequence, session_lease const& lease) {
+  detail::sole_use const in_use("restore", exec);
   detail::check_lease("restore", into, sequence, lease);
   into.load_session(exec, sequence, reinterpret_cast<std::byte const*>(lease.floats().data()));
 }
@@ -52,6 +53,7 @@ void restore(Executor& exec, state<Executor>& into, int sequence, session_lease 
 ///   has the session's old memory, and gets the session back when the lease is destroyed.
 template <executor Executor>
 void keep(Executor& exec, state<Executor> const& from, int sequence, session_lease& lease) {
+  detail::sole_use const in_use("keep", exec);
   detail::check_lease("keep", from, sequence, lease);
   from.save_session(exec, sequence, reinterpret_cast<std::byte*>(lease.floats().data()));
   lease.commit();

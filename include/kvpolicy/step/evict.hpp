@@ -44,6 +44,7 @@ void for_each_turn(plan<Executor> const& of, lanes const& batch, Visit const& vi
 template <executor Executor, class Policy, class Signals, applier Applier>
 void evict(Executor& exec, Policy const& policy, Signals const& in, Applier const& how, cache& all,
            state<Executor>& state, plan<Executor>& into, apply_stats* stats = nullptr) {
+  detail::sole_use const in_use("evict", exec);
   lanes const batch = in.lanes;
   if (kvpolicy::segments(batch, into.decides()) <= into.segments()) {
     decide(exec, policy, in, state, into);

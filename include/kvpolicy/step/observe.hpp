@@ -25,6 +25,7 @@ template <class... Parts>
 template <executor Executor, class... Parts, class... Given>
 void observe(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in,
              dual_state<Executor>& state) {
+  detail::sole_use const in_use("observe", exec);
   static_assert(!detail::observes_by_type<std::remove_cvref_t<decltype(policy.evict)>>,
                 "kvpolicy: this eviction records what forwards show, in the window and in the pages: observe takes the "
                 "signals of the pages, too");
@@ -65,6 +66,7 @@ void check_part_to_observe(char const* name, Executor const& exec, std::tuple<Re
 template <executor Executor, class Admit, class Select, class Evict, class... Given, class... OfPages>
 void observe(Executor& exec, cache_policy<Admit, Select, Evict> const& policy, signals<Given...> const& in,
              signals<OfPages...> const& of_pages, dual_state<Executor>& state) {
+  detail::sole_use const in_use("observe", exec);
   using backend = typename Executor::backend;
   constexpr std::size_t begin = detail::recorders_in<Admit>;
   constexpr std::size_t end =
@@ -112,6 +114,7 @@ void observe(Executor& exec, cache_policy<Admit, Select, Evict> const& policy, s
 template <executor Executor, class Select, class Evict, class... Given>
 void observe(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in,
              state<Executor>& state) {
+  detail::sole_use const in_use("observe", exec);
   detail::check_same_lanes("observe", "signals.lanes", in.lanes, state.lanes());
   in.check("observe", state.model());
   auto const recorders = detail::recorders_of_pages(policy);

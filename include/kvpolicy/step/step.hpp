@@ -129,6 +129,7 @@ void maintain_checked(Executor& exec, Policy const& policy, signals<Given...> co
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, paged_lanes& pages,
               state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats = nullptr) {
+  detail::sole_use const in_use("maintain", exec);
   detail::check_paged_lanes("maintain", pages);
   detail::refuse_pages_alone("maintain", policy, pages.entries.lanes);
   detail::check_pages("maintain", exec, policy, in, pages.entries, state, plans);
@@ -148,6 +149,7 @@ void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Give
 template <executor Executor, class... Parts, class... Given>
 void maintain(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, cache& all,
               state<Executor>& state, step_plan<Executor>& plans, apply_stats* stats = nullptr) {
+  detail::sole_use const in_use("maintain", exec);
   detail::check_cache("maintain", all);
   detail::refuse_pages_alone("maintain", policy, all.lanes);
   detail::check_pages("maintain", exec, policy, in, all, state, plans);
@@ -175,6 +177,7 @@ template <executor Executor, class... Parts, class... Given, class Forward>
 void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...> const& in, dual_cache& both,
           dual_state<Executor>& state, step_plan<Executor>& plans, std::span<append_request const> new_tokens,
           Forward const& forward, step_stats* stats = nullptr) {
+  detail::sole_use in_use("step", exec);
   expects(plans.exits.has_value(), "step", "plan", "of a policy that admits nothing", "make_plan makes it");
   exit_plan<Executor>& exits = *plans.exits;
   auto const admit = window_part(policy);
@@ -195,7 +198,9 @@ void step(Executor& exec, cache_policy<Parts...> const& policy, signals<Given...
   detail::retire_checked("step", exec, admit, seen, both, state, exits, tokens, promoted{},
                          stats != nullptr ? &stats->promoted : nullptr);
   for (append_request const& each : new_tokens) detail::append_checked(exec, both.window, state.window, each);
+  in_use.end();
   forward();
+  detail::sole_use const again("step", exec);
   detail::maintain_checked(exec, policy, in, pages, state.global, plans, stats != nullptr ? &stats->evicted : nullptr);
 }
 
@@ -217,12 +222,15 @@ template <executor Executor, class Select, class Evict, class... Given, class Fo
 void step(Executor& exec, cache_policy<omitted, Select, Evict> const& policy, signals<Given...> const& in, cache& all,
           state<Executor>& state, step_plan<Executor>& plans, append_request const& new_tokens, Forward const& forward,
           step_stats* stats = nullptr) {
+  detail::sole_use in_use("step", exec);
   detail::check_cache("step", all);
   detail::check_pages("step", exec, policy, in, all, state, plans);
   detail::check_append("step", all, state, new_tokens);
   detail::append_checked(exec, all, state, new_tokens);
   if constexpr (detail::is_there<Evict>) plans.evicting.withdraw();
+  in_use.end();
   forward();
+  detail::sole_use const again("step", exec);
   detail::maintain_checked(exec, policy, in, all, state, plans, stats != nullptr ? &stats->evicted : nullptr);
 }
 

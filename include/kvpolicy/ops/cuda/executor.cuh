@@ -57,7 +57,7 @@ class device_pool final : public device_memory {
 /// Errors that only the data in memory shows (a stale plan, a full lane) make a host verb throw; a kernel records them
 /// as a fault instead. Verbs that follow then change nothing, until `check()` throws the error and clears it. Errors
 /// that the arguments show are thrown at once, as on the host.
-class cuda_executor {
+class cuda_executor : public serves_one_thread {
  public:
   using backend = cuda;
 
@@ -120,8 +120,6 @@ class cuda_executor {
     clear_faults();
     detail::cuda_call("cudaMemsetAsync", cudaMemsetAsync(tickets(), 0, words_bytes - sizeof(std::uint64_t), stream_));
   }
-  cuda_executor(cuda_executor const&) = delete;
-  cuda_executor& operator=(cuda_executor const&) = delete;
   ~cuda_executor() {
     for (auto const& [what, bytes] : outgrown_) memory_->deallocate(what, bytes, stream_);
     if (scratch_ != nullptr) memory_->deallocate(scratch_, reserved_, stream_);
@@ -151,6 +149,7 @@ class cuda_executor {
   /// Grows scratch to at least `bytes`. `make_plan` and `make_state` call it; decisions never do. A scratch buffer that
   /// was replaced is freed with the executor, because captured graphs may still use it.
   void reserve(std::size_t bytes) {
+    detail::sole_use const in_use("reserve", *this);
     if (bytes <= reserved_) return;
     outgrown_.reserve(outgrown_.size() + 1);
     auto* const larger = static_cast<std::byte*>(memory_->allocate(bytes, stream_));

@@ -69,7 +69,7 @@ struct line_allocator {
 /// Results do not depend on the number of workers. It serves one calling thread at a time. In a forked process it
 /// continues to work, and can be destroyed, without the other workers, which belong to the parent; executors that are
 /// made there have workers of their own.
-class host_executor {
+class host_executor : public serves_one_thread {
  public:
   using backend = host;
 
@@ -89,21 +89,19 @@ class host_executor {
   explicit host_executor(int threads = 1) : host_executor(threads, best_isa()) {}
 
   /// Like above, but uses instruction sets up to `most` only, so that two machines compute the same results.
-  host_executor(int threads, isa most) : simd_level_(best_isa(most)) {
+  host_executor(int threads, isa most) : serves_one_thread(detail::forks()), simd_level_(best_isa(most)) {
     expects(threads >= 1, "host_executor", "threads", threads, "at least the caller works");
     scratch_.resize(static_cast<std::size_t>(threads));
-    workers_.start(threads - 1);
+    workers_.start(*this, threads - 1);
   }
-
-  host_executor(host_executor const&) = delete;
-  host_executor& operator=(host_executor const&) = delete;
 
   [[nodiscard]] int threads() const { return static_cast<int>(scratch_.size()); }
   [[nodiscard]] isa simd_level() const { return simd_level_; }
 
   /// Makes every worker's scratch at least `bytes` large. `make_plan` and `make_state` call it; decisions never grow
-  /// scratch. If memory runs out, no scratch has changed.
+  /// scratch. If memory runs out, or the executor works for another thread, no scratch has changed.
   void reserve(std::size_t bytes) {
+    detail::sole_use const in_use("reserve", *this);
     for (auto& mine : scratch_) mine.reserve(bytes);
     for (auto& mine : scratch_) {
       if (mine.size() < bytes) mine.resize(bytes);
@@ -131,6 +129,7 @@ class host_executor {
   /// - throws: what `work` throws; `invalid_argument` if the executor is in use by another thread. Then nothing ran.
   template <class Work>
   void for_each(int count, Work const& work) {
+    detail::sole_use const in_use("for_each", *this);
     workers_.for_each(count, work);
   }
 
@@ -139,6 +138,7 @@ class host_executor {
   /// they save.
   template <class Work>
   void for_each_range(int count, std::int64_t bytes, Work const& work) {
+    detail::sole_use const in_use("for_each", *this);
     std::int64_t const all = count * (bytes + 2048);  // an index costs as much as reading 2 KiB, and its bytes
     bool const alone = threads() == 1 || all < 3'000'000;
     int const parts = alone ? 1 : std::min(count, 8 * threads());

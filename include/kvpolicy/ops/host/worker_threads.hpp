@@ -6,7 +6,7 @@
 #include <condition_variable>
 #include <ctime>
 #include <exception>
-#include <kvpolicy/core/error.hpp>
+#include <kvpolicy/core/executor.hpp>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -81,10 +81,11 @@ class worker_threads {
     shared_.~shared_by_all();
   }
 
-  /// Starts `count` threads beside the caller; it is called once. If the system cannot start them all, its exception
-  /// passes through, and the destructor ends those that started.
-  void start(int count) {
+  /// Starts `count` threads beside the caller, for an executor; it is called once. If the system cannot start them all,
+  /// its exception passes through, and the destructor ends those that started.
+  void start(serves_one_thread const& executor, int count) {
     if (count == 0) return;
+    executor_ = &executor;
     waits_awake_ = static_cast<unsigned>(count) < std::thread::hardware_concurrency();
     forks_ = &forks();
     forks_at_start_ = *forks_;
@@ -94,15 +95,15 @@ class worker_threads {
     }
   }
 
-  /// See host_executor::for_each. If `alone`, the caller does all of the work.
+  /// See host_executor::for_each, whose caller has taken the executor. If `alone`, the caller does all of the work.
   template <class Work>
   void for_each(int count, Work const& work, bool alone = false) {
     if (started_ == 0 || forked()) return work_alone(count, work, 0);
-    std::thread::id owner{};
-    if (!owner_.compare_exchange_strong(owner, std::this_thread::get_id(), std::memory_order_acquire)) {
-      return work_alone(count, work, worker_inside(owner));
-    }
-    ownership const until_the_end{owner_};
+    thread_role const& me = this_thread_role();
+    if (me.works_for == executor_) return work_alone(count, work, me.worker);
+    if (working_) return work_alone(count, work, 0);
+    working_ = true;
+    at_work const until_the_end{working_};
     if (alone || count <= 1) return work_alone(count, work, 0);
     share(
         {[](void const* of, int index, int worker) { (*static_cast<Work const*>(of))(index, worker); }, &work, count});
@@ -135,9 +136,9 @@ class worker_threads {
     std::thread thread;
   };
 
-  struct ownership {
-    std::atomic<std::thread::id>& of;
-    ~ownership() { of.store(std::thread::id{}, std::memory_order_release); }
+  struct at_work {
+    bool& flag;
+    ~at_work() { flag = false; }
   };
 
   [[nodiscard]] bool forked() const {
@@ -147,18 +148,6 @@ class worker_threads {
   template <class Work>
   static void work_alone(int count, Work const& work, int worker) {
     for (int index = 0; index < count; ++index) work(index, worker);
-  }
-
-  /// The number of the calling worker during a call of `owner`.
-  [[nodiscard]] int worker_inside(std::thread::id owner) const {
-    std::thread::id const me = std::this_thread::get_id();
-    int worker = owner == me ? 0 : 1;
-    while (worker > 0 && worker <= started_ && slots_[static_cast<std::size_t>(worker - 1)].thread.get_id() != me) {
-      ++worker;
-    }
-    expects(worker <= started_, "for_each", "exec", "at work for another thread",
-            "an executor serves one thread at a time: give each its own");
-    return worker;
   }
 
   void share(job const& all) {
@@ -209,6 +198,8 @@ class worker_threads {
   }
 
   void serve(int worker) {
+    this_thread_role().works_for = executor_;
+    this_thread_role().worker = worker;
     long seen = 0;
     auto const called = [&] { return shared_.stopping || shared_.round != seen; };
     for (;;) {
@@ -230,8 +221,9 @@ class worker_threads {
   unsigned forks_at_start_ = 0;  ///< value of forks() when the threads started
   std::unique_ptr<slot[]> slots_;
   int started_ = 0;
-  bool waits_awake_ = false;              ///< there is a processor for each thread
-  std::atomic<std::thread::id> owner_{};  ///< the thread whose call is running
+  bool waits_awake_ = false;  ///< there is a processor for each thread
+  bool working_ = false;      ///< the caller is inside of `for_each`; only the thread that has the executor asks
+  serves_one_thread const* executor_ = nullptr;
   job job_{};
   std::atomic<int> next_{0};
   union {
