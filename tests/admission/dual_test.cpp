@@ -270,6 +270,7 @@ TEST_SUITE("admission") {
       now.step();
       int const drafts = random.below(5);
       for (int d = 0; d < drafts; ++d) now.step(true);
+      if (random.chance(50)) now.tell_last(drafts);  // nobody hears it: the accepted ones are told after the commit
       now.commit(drafts, random.below(drafts + 1));
       // What was accepted beyond the window's size leaves with the next step.
       kv::promote(now.exec, now.policy, kv::signals{now.both.window.lanes}, now.both, now.held, now.plans, 0);

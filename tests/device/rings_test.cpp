@@ -108,6 +108,11 @@ TEST_SUITE("device/rings") {
       new_numbers.head = given_rows.head * 4;
       new_numbers.entries = *std::min_element(counts.begin(), counts.end());
       if (shape.seed % 2 == 0) new_numbers.counts = table<int const>(cache, counts, 1);
+      std::vector<int> positions(all, -1);  // of padding, of entries and of drafts
+      for (std::size_t i = 0; i < all; ++i) {
+        if (!cache.random().chance(30)) positions[i] = static_cast<int>(i % static_cast<std::size_t>(shape.bound)) + 3;
+      }
+      if (shape.seed % 3 == 0) new_numbers.position = table<int const>(cache, positions, shape.bound);
       std::vector<float> expected(all, -7), found(all, -7);
       kv::host_executor host;
       device_executor device(any_numbers(), shape.seed);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/entry_numbers.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/hook_checks.hpp>
 #include <kvpolicy/core/logit_options.hpp>
@@ -59,54 +60,6 @@ struct values : row_view {
 [[nodiscard]] constexpr keys keys_of(cache const& from) { return {{from.k, from.where}, from.logits}; }
 /// A cache's values as a signal. Those of a latent cache are a part of the keys' rows.
 [[nodiscard]] constexpr values values_of(cache const& from) { return {{value_plane(from), from.where}}; }
-
-/// One number for each new entry of a lane, of any element type.
-struct entry_numbers {
-  std::byte const* base = nullptr;
-  codec element = codec::f32;
-  std::int64_t sequence = 0;  ///< strides in bytes
-  std::int64_t layer = 0;
-  std::int64_t head = 0;
-  std::int64_t entry = 0;
-  int entries = 0;                ///< new entries of each lane
-  by_lane<int const> counts{};    ///< the number of new entries of each lane, if they differ; null: `entries`
-  by_lane<int const> position{};  ///< the position of each new entry; a number at a negative position does not count.
-                                  ///< null: all numbers count
-
-  [[nodiscard]] KVPOLICY_HD int count(lane this_lane) const {
-    return counts.data != nullptr ? *counts.row(this_lane) : entries;
-  }
-  /// True if the i-th number counts: it is not that of padding or of a rejected draft.
-  [[nodiscard]] KVPOLICY_HD bool counts_at(lane this_lane, int i) const {
-    return position.data == nullptr || position.row(this_lane)[i] >= 0;
-  }
-  /// How many of the first `many` numbers count.
-  [[nodiscard]] KVPOLICY_HD int counted(lane this_lane, int many) const {
-    if (position.data == nullptr) return many;
-    int counted = 0;
-    for (int i = 0; i < many; ++i) counted += counts_at(this_lane, i) ? 1 : 0;
-    return counted;
-  }
-  [[nodiscard]] KVPOLICY_HD std::byte const* at(lane this_lane, int i) const {
-    return base + this_lane.sequence * sequence + this_lane.layer * layer + this_lane.head * head + i * entry;
-  }
-  void check(char const* call, shape const&) const {
-    expects(base != nullptr || (entries == 0 && counts.data == nullptr), call, "entry numbers", "null",
-            "a signal is the engine's memory");
-    expects(element != codec::opaque, call, "entry numbers", "opaque", "only their engine can read them");
-    detail::check_not_fp8(call, "entry numbers", element);
-  }
-  void check_strides(char const* call, lanes const& batch) const {
-    if (base == nullptr || (entries == 0 && counts.data == nullptr)) return;  // there is no number
-    detail::check_stride(call, "entry numbers.sequence", sequence, "sequences", batch.sequences);
-    detail::check_stride(call, "entry numbers.layer", layer, "layers", batch.layers());
-    detail::check_layers_apart(call, "entry numbers.layer", layer, sequence, batch);
-    detail::check_stride(call, "entry numbers.head", head, "KV heads", batch.heads);
-    detail::check_stride(call, "entry numbers.entry", entry, "new entries", entries);
-    if (counts.data == nullptr) return;
-    detail::check_stride(call, "entry numbers.counts.sequence", counts.sequence, "sequences", batch.sequences);
-  }
-};
 
 /// Signal: the attention that each entry has received since it was appended, one float for each entry of a lane.
 struct attention_mass {

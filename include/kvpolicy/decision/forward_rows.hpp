@@ -88,8 +88,8 @@ void visit_kinds_of_rows(needs<Signals...>, [[maybe_unused]] Visit const& visit)
   (each(static_cast<Signals const*>(nullptr)), ...);
 }
 
-/// A call's signals without the rows that do not count: those at negative positions. Every part of a policy reads its
-/// signals through this class, so that the rule has one place.
+/// A call's signals without the rows that do not count: those at negative positions, and those of drafts. Every part of
+/// a policy reads its signals through this class, so that the rule has one place.
 template <class Given>
 class counting_signals {
  public:
@@ -113,10 +113,12 @@ class counting_signals {
       Rows const* const given = in_.template find<Rows>();
       int const which = kind_of_rows<Rows>;
       if (given == nullptr || !memory.has(which)) return;
-      if (!may_skip<typename Executor::backend>(*given, memory.bound())) return;
+      // Verbs that know the lanes ignore drafts' rows themselves. A turn's rows are read for all lanes alike.
+      row_positions const all{given->rows, given->position, given->valid_rows, std::same_as<Rows, turn_queries>};
+      if (!may_skip<typename Executor::backend>(*given, all, memory.bound())) return;
       auto const [index, number] = memory.rows(which);
       counted_rows const to{index, number};
-      ops::count_rows(exec, in_.lanes, row_positions{given->rows, given->position, given->valid_rows}, to);
+      ops::count_rows(exec, in_.lanes, all, to);
       copy = *given;
       copy.counted = {to.index.data, to.index.sequence, 0, 0};
       copy.valid_rows = {to.number.data, to.number.sequence, 0, 0};
@@ -126,7 +128,7 @@ class counting_signals {
 
   /// True if some rows may not count. The host looks; a device counts always.
   template <class Backend, class Rows>
-  [[nodiscard]] bool may_skip(Rows const& of, int most) const {
+  [[nodiscard]] bool may_skip(Rows const& of, row_positions const& all, int most) const {
     if (of.rows == 0 || of.position.data == nullptr || of.counted.data != nullptr) return false;
     if constexpr (requires { of.first_row.data; }) {
       if (of.first_row.data != nullptr) return false;
@@ -134,7 +136,10 @@ class counting_signals {
     bool found = !reads_on_host<Backend>;
     for (int s = in_.lanes.sequence_begin; !found && s < in_.lanes.sequence_end(); ++s) {
       lane const one{s, in_.lanes.layer_begin, 0};
-      for (int r = 0; r < of.valid(one) && !found; ++r) found = of.position.row(one)[r] < 0;
+      int const end = all.end(in_.lanes, one);
+      for (int r = 0; r < of.valid(one) && !found; ++r) {
+        found = of.position.row(one)[r] < 0 || of.position.row(one)[r] >= end;
+      }
     }
     bool const fits = of.rows <= most;
     expects(fits || !found || !reads_on_host<Backend>, call_, Rows::name, of.rows,

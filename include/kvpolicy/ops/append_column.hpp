@@ -19,7 +19,7 @@ struct told_number {
 namespace ops {
 
 /// `append_column(exec, lanes, new_tokens, column)`: the newest committed entries of each lane get the numbers that
-/// count, in order.
+/// count, in order. Those of drafts in flight do not count (`entry_numbers::position`).
 ///
 /// - in: `new_tokens`, one number per new entry, in any readable element type.
 /// - out: `column`, float32, one number per entry of a lane. A number of 0 is stored as -0; an entry that has no number

@@ -44,9 +44,14 @@ struct record_birth_score {
   [[nodiscard]] static carried_score view(recorded_columns const& recorded) { return {recorded.table<float const>(0)}; }
 
   /// A number that was recorded stays one: where it becomes too small for a float, it is -0, as a recorded 0 is.
+  /// Where drafts are in flight and no other number is given, nothing is observed, and nothing decays.
   struct decayed {
     float by;
-    KVPOLICY_HD float operator()(float old, entry) const {
+    entry_numbers given;
+    lanes batch;
+    KVPOLICY_HD float operator()(float old, entry at) const {
+      bool const in_flight = batch.in_flight != nullptr && *batch.drafts(at.lane.sequence) > 0;
+      if (in_flight && given.counted(batch, at.lane) == 0) return old;
       float const now = old * by;
       return now == 0 && old != 0 ? -0.0f : now;
     }
@@ -54,7 +59,8 @@ struct record_birth_score {
 
   void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
     if (decay != 1) {
-      ops::map(exec, score_view{in.lanes, granularity::lane, recorded.table<float>(0)}, decayed{decay});
+      ops::map(exec, score_view{in.lanes, granularity::lane, recorded.table<float>(0)},
+               decayed{decay, in.template get<birth_score>(), in.lanes});
     }
     ops::append_column(exec, in.lanes, in.template get<birth_score>(), recorded.table<float>(0));
   }

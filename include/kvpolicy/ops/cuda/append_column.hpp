@@ -14,7 +14,7 @@ struct check_numbers {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
-    int const count = new_numbers.count(one);
+    int const count = new_numbers.before_drafts(lanes, one);
     if (count < 0 || count > lanes.committed(one)) report_fault(block, faults, fault::append_column, i, count);
   }
 };
@@ -29,7 +29,7 @@ struct append_number {
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i / most));
     int const e = static_cast<int>(i % most);
-    int const count = new_numbers.count(one);
+    int const count = new_numbers.before_drafts(lanes, one);
     if (e >= count) return;
     column.row(one)[lanes.committed(one) - count + e] =
         told_number{}(load(new_numbers.element, new_numbers.at(one, e)));
@@ -39,12 +39,14 @@ struct append_number {
 /// Calls visit(i, before) for each number of a lane that counts; `before` is how many of the numbers before it count.
 /// Returns how many count in all. One warp, all threads of it.
 template <class Block, class Visit>
-KVPOLICY_HD int visit_counted(Block& block, entry_numbers const& numbers, lane one, Visit const& visit) {
+KVPOLICY_HD int visit_counted(Block& block, lanes const& batch, entry_numbers const& numbers, lane one,
+                              Visit const& visit) {
   int const all = numbers.count(one);
+  int const newest = batch.newest(one);
   int counted = 0;
   for (int first = 0; first < all; first += warp_size) {
     int const i = first + lane_id(block);
-    bool const counts = i < all && numbers.counts_at(one, i);
+    bool const counts = i < all && numbers.counts_at(one, i, newest);
     unsigned const those = block.ballot(counts);
     if (counts) visit(i, counted + popcount(those & ((1u << lane_id(block)) - 1u)));
     counted += popcount(those);
@@ -63,7 +65,7 @@ struct counted_numbers_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = lanes.at(block.index());
-    int const counted = visit_counted(block, new_numbers, one, [](int, int) {});
+    int const counted = visit_counted(block, lanes, new_numbers, one, [](int, int) {});
     int const committed = lanes.committed(one);
     if (!writes) {
       int const count = new_numbers.count(one);
@@ -72,7 +74,7 @@ struct counted_numbers_kernel {
       return;
     }
     float* const to = column.row(one) + committed - counted;
-    visit_counted(block, new_numbers, one, [&](int i, int before) {
+    visit_counted(block, lanes, new_numbers, one, [&](int i, int before) {
       to[before] = told_number{}(load(new_numbers.element, new_numbers.at(one, i)));
     });
   }

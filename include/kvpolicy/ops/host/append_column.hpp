@@ -50,7 +50,7 @@ struct implementation<ops::append_column_t, host> {
     bool has = true;
     detail::for_each_lane(batch, [&](int, lane one) {
       int const count = new_numbers.count(one);
-      has = has && count >= 0 && new_numbers.counted(one, count) <= batch.committed(one);
+      has = has && count >= 0 && new_numbers.counted(batch, one) <= batch.committed(one);
       most = std::max(most, count);
     });
     if (!has) throw_missing_entries(batch, new_numbers);
@@ -62,7 +62,7 @@ struct implementation<ops::append_column_t, host> {
     detail::for_each_lane(batch, [&](int i, lane one) {
       int const count = new_numbers.count(one);
       expects(count >= 0, "observe", "entries", count, "a count cannot be negative");
-      int const counted = new_numbers.counted(one, count);
+      int const counted = new_numbers.counted(batch, one);
       expects(counted <= batch.committed(one), "observe", "entries", counted, [&] {
         return "lane " + std::to_string(i) + " holds " + std::to_string(batch.committed(one)) + " entries";
       });
@@ -76,11 +76,11 @@ struct implementation<ops::append_column_t, host> {
     detail::for_each_heads(batch, begin, end, batch.heads, [&](int, lane first, int heads) {
       detail::head_rows<float> const rows(column, first);
       detail::head_rows<int> const counts(batch.count, first);
-      int const drafts = batch.in_flight != nullptr ? *batch.drafts(first.sequence) : 0;
+      if (batch.in_flight != nullptr && *batch.drafts(first.sequence) > 0) return;  // it is that of the last draft
       std::byte const* const numbers = from.at(first, 0);
       for (int h = 0; h < heads; ++h) {
         if (from.count({first.sequence, first.layer, first.head + h}) == 0) continue;
-        rows[h][*counts[h] - drafts - 1] = detail::told_number{}(load(from.element, numbers + h * from.head));
+        rows[h][*counts[h] - 1] = detail::told_number{}(load(from.element, numbers + h * from.head));
       }
     });
   }
@@ -93,7 +93,9 @@ struct implementation<ops::append_column_t, host> {
       bool const whole = heads == detail::heads_of_a_tile && turn != nullptr;
       int const turned = whole ? append_tiles(turn, batch, from, column, one) : 0;
       int most = 0;
-      for (int h = 0; h < heads; ++h) most = std::max(most, from.count({one.sequence, one.layer, one.head + h}));
+      for (int h = 0; h < heads; ++h) {
+        most = std::max(most, from.before_drafts(batch, {one.sequence, one.layer, one.head + h}));
+      }
       for (int begin = turned; begin < most; begin += stretch) {
         for (int h = 0; h < heads; ++h)
           append(batch, from, column, {one.sequence, one.layer, one.head + h}, begin, stretch);
@@ -106,10 +108,10 @@ struct implementation<ops::append_column_t, host> {
   static int append_tiles(detail::number_tiles::function turn, lanes const& batch, entry_numbers const& from,
                           by_lane<float> const& column, lane first) {
     float* to[detail::heads_of_a_tile];
-    int least = from.count(first);
+    int least = from.before_drafts(batch, first);
     for (int h = 0; h < detail::heads_of_a_tile; ++h) {
       lane const one{first.sequence, first.layer, first.head + h};
-      int const count = from.count(one);
+      int const count = from.before_drafts(batch, one);
       least = std::min(least, count);
       to[h] = column.row(one) + batch.committed(one) - count;
     }
@@ -119,14 +121,15 @@ struct implementation<ops::append_column_t, host> {
   /// Appends numbers [begin, begin + some) of a lane.
   static void append(lanes const& batch, entry_numbers const& from, by_lane<float> const& column, lane one, int begin,
                      int some) {
-    int const count = from.count(one);
-    float* const to = column.row(one) + batch.committed(one) - from.counted(one, count);
+    int const count = from.before_drafts(batch, one);
+    float* const to = column.row(one) + batch.committed(one) - from.counted(batch, one);
     int const end = std::min(count, begin + some);
     if (begin >= end) return;
     if (from.position.data != nullptr) {
       int next = 0;
+      int const newest = batch.newest(one);
       for (int e = 0; e < count; ++e) {
-        if (from.counts_at(one, e)) to[next++] = detail::told_number{}(load(from.element, from.at(one, e)));
+        if (from.counts_at(one, e, newest)) to[next++] = detail::told_number{}(load(from.element, from.at(one, e)));
       }
     } else if (from.element == codec::f32) {
       convert<codec::f32>(from.at(one, 0), from.entry, begin, end, to);

@@ -95,7 +95,11 @@ struct implementation<ops::count_rows_t, host> {
     auto const each = [&](int i, int) {
       lane const one{batch.sequence_begin + i, batch.layer_begin, 0};
       int const* const position = from.position.row(one);
-      *to.number.row(one) = detail::list_rows_for(exec.simd_level())(position, from.valid(one), to.index.row(one));
+      int const* const index = to.index.row(one);
+      int count = detail::list_rows_for(exec.simd_level())(position, from.valid(one), to.index.row(one));
+      int const end = from.end(batch, one);
+      while (count > 0 && position[index[count - 1]] >= end) --count;  // positions of rows that count ascend
+      *to.number.row(one) = count;
     };
     int const sequences = batch.sequence_end() - batch.sequence_begin;
     constexpr std::int64_t worth_waking = 1 << 16;  // rows: below, other threads would only cost time
