@@ -136,7 +136,8 @@ class admitting_engine {
           }
         }
         auto const& of = part == &active.window ? state.window : state.global;
-        for (kv::recorded_column const& each : of.columns(part->lanes)) {
+        for (std::size_t c = 0; c < of.columns().size(); ++c) {
+          kv::recorded_column const each = of.columns_from(0, part->lanes)[static_cast<int>(c)];
           if (each.about.one != kv::per::lane_entry) continue;
           auto const* const numbers = reinterpret_cast<float const*>(each.rows.row(one));
           made.insert(made.end(), numbers, numbers + count);
