@@ -10,7 +10,7 @@ Then every verb and every applier against a floor of its own, as tools/bench_row
 compiler (tools/compile_times.py). `--from DIR` takes the JSON of an earlier run instead. The last line is `N met, N missed, N n/a`,
 of the must column; rows that this machine cannot answer are n/a, with the reason. Rows below their must for which bench_rows.json
 argues are counted apart. Exit status 1 if a program failed, a result was wrong, a verb or applier has no row, or nothing was
-measured.
+measured. A program that is not built is told before anything is measured.
 """
 import argparse
 import json
@@ -30,8 +30,6 @@ import compile_times
 ROOT = Path(__file__).resolve().parent.parent
 ELEMENTS = {"0": "f32", "1": "f16", "2": "bf16"}
 ROUNDS = 3
-REPORTED = {"ops_top_k": "^report/", "ops_attention_mass": "^report/", "ops_gather_rows": "^report/",
-            "policies_snapkv": "^report/scratch", "lifecycle_slots": "^report/"}
 FAILED = "failed: "
 COMMAND = "cmake --build build/release --target bench_report"
 TORCH_COMMAND = "cmake -B build/release -DKVPOLICY_TORCH_PYTHON=<a python with PyTorch>"
@@ -101,6 +99,8 @@ def torch_python(asked: str) -> tuple[str, str]:
 
 
 def measure(programs: Path, python: str, to: Path, verbs: bench_verbs.Table, only_verbs: bool) -> None:
+    if missing := verbs.missing(programs, only_verbs):
+        sys.exit(f"bench_report: {programs} has no {', '.join(missing)}: nothing was measured; {COMMAND} builds what it needs")
     to.mkdir(parents=True, exist_ok=True)
     for old in to.glob("*.json"):
         old.unlink()
@@ -110,7 +110,7 @@ def measure(programs: Path, python: str, to: Path, verbs: bench_verbs.Table, onl
             run_program(programs / f"bench_{name}", pattern, to / f"verb.{name}.{i}.json")
         if only_verbs:
             continue
-        for name, pattern in REPORTED.items():
+        for name, pattern in verbs.reported.items():
             print(f"bench_report: bench_{name}, {i + 1} of {ROUNDS}", flush=True)
             run_program(programs / f"bench_{name}", pattern, to / f"{name}.{i}.json")
         print(f"bench_report: SnapKV, here and in PyTorch, {i + 1} of {ROUNDS}", flush=True)
@@ -547,7 +547,7 @@ def main() -> int:
     for i in range(len(list(to.glob("snapkv.*.json")))):
         rounds.append(Results())
         ours.append(Results())
-        for name in REPORTED:
+        for name in verbs.reported:
             rounds[-1].add(json.loads((to / f"{name}.{i}.json").read_text()))
         for name in ("snapkv", "top_k_288"):
             ours[-1].add(json.loads((to / f"{name}.{i}.json").read_text()))

@@ -1,4 +1,5 @@
-"""The rows of bench_report for single verbs and appliers: tools/bench_rows.json says which, this code checks and judges them.
+"""The rows of bench_report for single verbs and appliers, and the programs of all of its rows: tools/bench_rows.json says which,
+this code checks and judges them. The build reads the programs there, too (cmake/bench_programs.cmake).
 
 A verb `struct NAME_t` of include/kvpolicy/ops/*.hpp, and an applier of include/kvpolicy/layout/*.hpp, must have a row, and every
 row must be of one that exists.
@@ -34,6 +35,7 @@ class Table:
         read = json.loads(path.read_text())
         self.argued_least: float = read["argued_least"]
         self.argued_most: int = read["argued_most"]
+        self.reported: dict[str, str] = read.get("reported", {})  # for each program, the benchmarks of other rows
         self.rows = [self._row(one, read) for one in read["rows"]]
 
     @staticmethod
@@ -57,6 +59,11 @@ class Table:
             if row.program:
                 patterns.setdefault(row.program, []).append(f"({row.runs})")
         return {program: f"^({'|'.join(each)})(/|$)" for program, each in patterns.items()}
+
+    def missing(self, folder: Path, only_verbs: bool = False) -> list[str]:
+        """The programs that are not built."""
+        names = set(self.programs()) | (set() if only_verbs else set(self.reported))
+        return [f"bench_{name}" for name in sorted(names) if not (folder / f"bench_{name}").exists()]
 
     def faults(self, present: list[str], root: Path = ROOT) -> list[str]:
         """What is wrong with the table: names without a row, rows without a name, more arguments than allowed."""

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """tools/bench_verbs.py and the rows that tools/bench_report.py makes of it, on made-up results. No time of this machine is in it."""
 import json
+import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -69,6 +71,38 @@ class Names(unittest.TestCase):
             root = self.headers(Path(folder), "struct fold_t\n};\ninline constexpr fold_t fold{};\n", "")
             asked = table({**FOLD, "argued": "a"}, {**FOLD, "argued": "b"})
             self.assertEqual(asked.faults([], root), ["2 rows are argued, at most 1 may be"])
+
+
+class Programs(unittest.TestCase):
+    def test_the_build_makes_just_the_programs_that_are_run(self):
+        asked = bench_verbs.Table()
+        script = (f'include("{ROOT}/cmake/bench_programs.cmake")\n'
+                  f'kvpolicy_bench_programs(names "{bench_verbs.TABLE}")\nmessage("${{names}}")\n')
+        with tempfile.NamedTemporaryFile("w", suffix=".cmake") as to:
+            to.write(script)
+            to.flush()
+            ran = subprocess.run(["cmake", "-P", to.name], capture_output=True, text=True)
+        self.assertEqual((ran.returncode, ran.stderr.strip().split(";")), (0, asked.missing(Path("/nowhere"))))
+
+    def test_each_of_them_is_a_benchmark_of_the_build(self):
+        there = re.findall(r"^ *kvpolicy_bench\((\S+?)[ )]", (ROOT / "bench/CMakeLists.txt").read_text(), re.M)
+        names = {"bench_" + path.replace("/", "_") for path in there}
+        self.assertEqual(set(bench_verbs.Table().missing(Path("/nowhere"))) - names, set())
+
+    def test_what_is_not_built_is_told_before_anything_is_measured(self):
+        with tempfile.TemporaryDirectory() as folder:
+            programs = Path(folder) / "bin"
+            programs.mkdir()
+            for name in bench_verbs.Table().missing(programs):
+                (programs / name).write_text("#!/bin/sh\ntouch $(dirname $0)/measured\nexit 1\n")
+                (programs / name).chmod(0o755)
+            (programs / "bench_policies_erased").unlink()
+            ran = subprocess.run([sys.executable, "-B", ROOT / "tools/bench_report.py", "--programs", programs, "--no-page"],
+                                 capture_output=True, text=True)
+            self.assertEqual(ran.returncode, 1)
+            self.assertIn("has no bench_policies_erased: nothing was measured", ran.stderr)
+            self.assertFalse((programs / "measured").exists())
+            self.assertFalse((Path(folder) / "bench_report").exists())
 
 
 class Verdicts(unittest.TestCase):
