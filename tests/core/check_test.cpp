@@ -74,6 +74,104 @@ TEST_SUITE("core/check") {
     }
   }
 
+  TEST_CASE("the largest and the smallest numbers are refused, or are sound, before anything overflows") {
+    constexpr auto most = std::numeric_limits<std::int64_t>::max(), least = std::numeric_limits<std::int64_t>::min();
+    constexpr int most_int = std::numeric_limits<int>::max(), least_int = std::numeric_limits<int>::min();
+    tight_cache cache;
+    auto const refused = [&](auto const& change) { CHECK(!cache.with(change).empty()); };
+    for (auto const stride :
+         {&kv::plane::layer, &kv::plane::unit, &kv::plane::token, &kv::plane::head, &kv::plane::dim}) {
+      for (std::int64_t const value : {most, least, least + 1, most / 2, most / 3, least / 2, std::int64_t{1} << 60}) {
+        refused([&](kv::cache& now) { now.k.*stride = value; });
+        refused([&](kv::cache& now) { now.v.*stride = value; });
+        refused([&](kv::cache& now) { now.k.*stride = now.v.*stride = value; });
+        refused([&](kv::cache& now) {
+          now.k.bases = {cache.bases.data(), 8, 4, 2};
+          now.k.*stride = value;
+        });
+        // One step needs no stride, whatever it says.
+        CHECK(cache
+                  .with([&](kv::cache& now) {
+                    now.shape = {1, 1, 1, 1};
+                    now.lanes.layer_end = now.lanes.heads = now.lanes.sequences = now.lanes.bound = 1;
+                    now.where = kv::identity_map(1, 1);
+                    now.k.dims = now.v.dims = 1;
+                    now.k.*stride = now.v.*stride = value;
+                  })
+                  .empty());
+      }
+    }
+    for (std::int64_t const units : {most, most / 2, least, std::int64_t{1} << 57}) {
+      refused([&](kv::cache& now) { now.where.units = units; });
+    }
+    for (int const value : {most_int, least_int, most_int - 1, 1 << 30, least_int + 1}) {
+      refused([&](kv::cache& now) { now.where.unit_tokens = value; });
+      refused([&](kv::cache& now) { now.shape.head_dim = now.k.dims = now.v.dims = value; });
+      refused([&](kv::cache& now) { now.shape.value_dim = value; });
+      refused([&](kv::cache& now) { now.shape.layers = now.lanes.layer_end = value; });
+      refused([&](kv::cache& now) { now.shape.kv_heads = now.shape.query_heads = now.lanes.heads = value; });
+      refused([&](kv::cache& now) { now.lanes.layer_begin = value; });
+      refused([&](kv::cache& now) { now.lanes.layer_end = value; });
+      refused([&](kv::cache& now) { now.lanes.sequences = value; });
+      refused([&](kv::cache& now) { now.lanes.sequence_begin = value; });
+      refused([&](kv::cache& now) { now.lanes.sequences = now.lanes.sequence_begin = value; });
+      refused([&](kv::cache& now) {
+        now.lanes.slot_count = most_int;
+        now.lanes.sequences = now.lanes.sequence_begin = value;
+      });
+      for (kv::codec const element : {kv::codec::opaque, kv::codec::f32}) {
+        static_cast<void>(cache.with([&](kv::cache& now) {  // opaque rows are as wide as they say
+          now.k.element = now.v.element = element;
+          now.k.dims = now.v.dims = value;
+        }));
+      }
+    }
+    for (auto* const base : {reinterpret_cast<std::byte*>(std::uintptr_t{1} << 63),
+                             reinterpret_cast<std::byte*>((std::uintptr_t{1} << 63) - 1),
+                             reinterpret_cast<std::byte*>(~std::uintptr_t{0}), reinterpret_cast<std::byte*>(1)}) {
+      CHECK(cache.with([&](kv::cache& now) { now.k.base = base; }).empty());
+      CHECK(cache.with([&](kv::cache& now) { now.v.base = base; }).empty());
+    }
+    for (int const value : {most_int, least_int}) {
+      auto const text = [&](auto const& call) { return error_of(call).substr(0, 40); };
+      kv::shape const hostile{value, value, value, value};
+      float number = 0;
+      int position = 0;
+      CHECK(text([&] { (void)kv::queries_of(&number, hostile, value, &position, {.sequences = value}); }) ==
+            "queries_of: data = 2^60 elements or more");
+      CHECK(text([&] { (void)kv::entry_numbers_of(&number, hostile, value, {.sequences = value}); }) ==
+            "entry_numbers_of: data = 2^60 elements o");
+      CHECK(text([&] {
+              (void)kv::probabilities_of(&number, hostile, value, value, &position, {.sequences = value});
+            }) == "probabilities_of: data = 2^60 elements o");
+      CHECK(!text([&] {
+               (void)kv::contiguous_cache({.k = &number,
+                                           .v = &number,
+                                           .shape = hostile,
+                                           .sequences = value,
+                                           .capacity = value,
+                                           .counts = &position,
+                                           .positions = &position});
+             }).empty());
+    }
+  }
+
+  TEST_CASE("so are the numbers of the lanes of signals") {
+    working_batch now;
+    for (int const value : {std::numeric_limits<int>::max(), std::numeric_limits<int>::min()}) {
+      for (auto const member : {&kv::lanes::sequences, &kv::lanes::layer_begin, &kv::lanes::layer_end,
+                                &kv::lanes::heads, &kv::lanes::bound, &kv::lanes::sequence_begin}) {
+        for (auto const other : {member, &kv::lanes::sequences, &kv::lanes::layer_end}) {
+          kv::lanes bad = now.view.lanes;
+          bad.*member = bad.*other = value;
+          kv::signals const in{bad, kv::keys_of(now.view), kv::queries{now.queries.view()}};
+          CHECK(!error_of([&] { kv::observe(now.exec, now.policy, in, now.state); }).empty());
+          CHECK(!error_of([&] { kv::decide(now.exec, now.policy, in, now.state, now.plan); }).empty());
+        }
+      }
+    }
+  }
+
   TEST_CASE("strides may be negative, as long as no two elements meet") {
     tight_cache cache;
     auto const turned = [](kv::plane& rows, std::int64_t kv::plane::* stride, std::int64_t steps) {

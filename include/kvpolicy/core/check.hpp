@@ -30,6 +30,14 @@ inline void check_shape(char const* call, shape const& model) {
           [&] { return "it must be a multiple of the KV heads (" + std::to_string(model.kv_heads) + ")"; });
   expects(model.head_dim > 0, call, "shape.head_dim", model.head_dim, "a head has at least one channel");
   expects(model.value_dim >= 0, call, "shape.value_dim", model.value_dim, "a size cannot be negative");
+  auto const small = [&](int channels) {
+    return std::int64_t{channels} * model.query_heads <= std::numeric_limits<int>::max() / std::int64_t{sizeof(float)};
+  };
+  auto const rule = [&] {
+    return "rows of " + std::to_string(model.query_heads) + " heads are less than 2 GiB of f32";
+  };
+  expects(small(model.head_dim), call, "shape.head_dim", model.head_dim, rule);
+  expects(small(model.value_dim), call, "shape.value_dim", model.value_dim, rule);
 }
 
 /// One axis of a plane: the number of its elements, and the bytes between two of them.
@@ -38,9 +46,25 @@ struct axis {
   std::int64_t stride = 0;
 };
 
+/// Addresses that axes reach are less than this apart, so that sums of a few of them fit into 64 bits.
+inline constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
+
+/// True if all that the axes reach lies within `most_bytes`. What follows computes with such axes only.
+inline bool addressable(std::array<axis, 6> const& axes) {
+  std::int64_t reach = 0;
+  for (axis const& one : axes) {
+    if (one.extent <= 1) continue;
+    std::int64_t const most = (most_bytes - reach) / (one.extent - 1);
+    if (one.stride < -most || one.stride > most) return false;
+    reach += (one.extent - 1) * std::abs(one.stride);
+  }
+  return true;
+}
+
 /// True if no two index tuples have an address in common: with the axes sorted by stride, each stride is at least the
 /// span of the smaller axes.
 inline bool disjoint(std::array<axis, 6> axes, std::int64_t bytes) {
+  for (axis& one : axes) one = one.extent > 1 ? one : axis{};
   std::sort(axes.begin(), axes.end(), [](axis a, axis b) { return std::abs(a.stride) < std::abs(b.stride); });
   std::int64_t spanned = bytes;
   for (axis const& one : axes) {
@@ -69,12 +93,26 @@ inline std::array<axis, 6> axes_of(plane const& rows, shape const& model, locato
           axis{heads, rows.head},   axis{rows.dims, rows.dim},    axis{}};
 }
 
-/// The lowest byte that the axes reach from a plane's base, and the byte after the highest.
-inline std::pair<std::intptr_t, std::intptr_t> extent_of(plane const& rows, std::array<axis, 6> const& axes) {
-  auto low = reinterpret_cast<std::intptr_t>(rows.base);
-  auto high = low + bytes_of(rows.element);
+/// Refuses strides that reach too far, and elements that share bytes.
+inline void check_strides(char const* call, char const* name, plane const& rows, cache const& in) {
+  std::array const all{
+      axis{in.shape.layers, rows.layer},  axis{in.where.units, rows.unit}, axis{in.where.unit_tokens, rows.token},
+      axis{in.shape.kv_heads, rows.head}, axis{rows.dims, rows.dim},       axis{}};
+  expects(addressable(all), call, name, "strides", "its elements are 2^60 bytes apart");
+  expects(disjoint(axes_of(rows, in.shape, in.where), bytes_of(rows.element)), call, name, "strides",
+          "two of its elements share bytes");
+}
+
+/// The lowest byte that the axes reach from a plane's base, and the byte after the highest, counted from `zero`. What
+/// is farther away than the axes of two planes reach is told to be just so far away.
+inline std::pair<std::int64_t, std::int64_t> extent_of(plane const& rows, std::array<axis, 6> const& axes,
+                                                       std::byte const* zero) {
+  auto const from =
+      static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(rows.base) - reinterpret_cast<std::uintptr_t>(zero));
+  std::int64_t low = std::clamp(from, -4 * most_bytes, 3 * most_bytes);
+  std::int64_t high = low + bytes_of(rows.element);
   for (axis const& one : axes) {
-    auto const reach = static_cast<std::intptr_t>((one.extent - 1) * one.stride);
+    std::int64_t const reach = one.extent > 1 ? (one.extent - 1) * one.stride : 0;
     (reach < 0 ? low : high) += reach;
   }
   return {low, high};
@@ -95,8 +133,8 @@ inline bool interleaved(plane const& keys, std::array<axis, 6> k, plane const& v
     step = std::abs(k[largest].stride);
     k[largest] = v[largest] = axis{};
   }
-  auto const [k_low, k_high] = extent_of(keys, k);
-  auto const [v_low, v_high] = extent_of(values, v);
+  auto const [k_low, k_high] = extent_of(keys, k, keys.base);
+  auto const [v_low, v_high] = extent_of(values, v, keys.base);
   return (k_high <= v_low || v_high <= k_low) && std::max(k_high, v_high) - std::min(k_low, v_low) <= step;
 }
 
@@ -113,8 +151,7 @@ inline void check_plane(char const* call, char const* name, plane const& rows, i
   expects(
       rows.dims == dims || rows.element == codec::opaque, call, [&] { return std::string(name) + ".dims"; }, rows.dims,
       [&] { return "the shape says " + std::to_string(dims) + " channels"; });
-  expects(disjoint(axes_of(rows, in.shape, in.where), bytes_of(rows.element)), call, name, "strides",
-          "two of its elements share bytes");
+  check_strides(call, name, rows, in);
 }
 
 /// Refuses a table other than the one that the locator reads: a null pointer, other memory, or other strides.
@@ -185,8 +222,7 @@ inline void check_cache(char const* call, cache const& in) {
   check_logits(call, "logits", in.logits, in.lanes);
   for (plane const& each : in.more) {
     expects(each.base != nullptr || each.bases.data != nullptr, call, "more", "null", "a plane is the engine's memory");
-    expects(disjoint(axes_of(each, in.shape, in.where), bytes_of(each.element)), call, "more", "strides",
-            "two of its elements share bytes");
+    check_strides(call, "more", each, in);
   }
 }
 

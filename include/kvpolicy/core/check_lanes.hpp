@@ -61,8 +61,9 @@ inline void check_lanes(char const* call, lanes const& batch, shape const& model
           [&] { return "the model has " + std::to_string(model.layers) + " layers"; });
   expects(batch.slots == nullptr || batch.slot_count > 0, call, "lanes.slot_count", batch.slot_count,
           "a list of slots says how many slots the tables have");
-  expects(batch.sequence_begin >= 0 && (batch.slots != nullptr || batch.sequence_end() <= batch.slot_total()), call,
-          "lanes.sequence_begin", batch.sequence_begin, "the sequences are a part of the batch");
+  expects(batch.sequence_begin >= 0 && batch.sequence_end() > 0 &&
+              (batch.slots != nullptr || batch.sequence_end() <= batch.slot_total()),
+          call, "lanes.sequence_begin", batch.sequence_begin, "the sequences are a part of the batch");
   check_size(call, "lanes", batch);
   expects(batch.bound > 0, call, "lanes.bound", batch.bound, "an upper limit of the entries of a lane is needed");
   check_lane_tables(call, "lanes", batch);
@@ -102,7 +103,8 @@ inline void check_same_lanes(char const* call, char const* name, lanes const& gi
           made_for(made.slot_total()));
   expects(given.slots == made.slots || made.slots == nullptr, call, member(".slots"), "other slots",
           "it was made for a list of slots, which is given again");
-  bool const part = made.sequence_begin <= given.sequence_begin && given.sequence_end() <= made.sequence_end();
+  bool const part = made.sequence_begin <= given.sequence_begin && given.sequence_begin < given.sequence_end() &&
+                    given.sequence_end() <= made.sequence_end();
   expects(
       part || given.slots != made.slots, call, member(".sequences"),
       [&] { return std::to_string(given.sequence_begin) + " to " + std::to_string(given.sequence_end()); },

@@ -93,8 +93,13 @@ struct lanes {
                                     ///< it with the counts. It has a row for each row of positions. Null: ascending
   newer_tokens newer{};             ///< the window, if the lanes are pages behind it: see `lanes_of_pages`
 
-  [[nodiscard]] KVPOLICY_HD constexpr int layers() const { return layer_end - layer_begin; }
-  [[nodiscard]] KVPOLICY_HD constexpr int sequence_end() const { return sequence_begin + sequences; }
+  [[nodiscard]] KVPOLICY_HD constexpr int layers() const {
+    return static_cast<int>(static_cast<unsigned>(layer_end) - static_cast<unsigned>(layer_begin));  // never overflows
+  }
+  [[nodiscard]] KVPOLICY_HD constexpr int sequence_end() const {
+    return static_cast<int>(static_cast<unsigned>(sequence_begin) +
+                            static_cast<unsigned>(sequences));  // never overflows
+  }
   [[nodiscard]] KVPOLICY_HD constexpr int size() const { return sequences * layers() * heads; }
 
   /// The i-th lane. Lanes are ordered by sequence, then layer, then head.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <kvpolicy/core/attention_probabilities.hpp>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/error.hpp>
@@ -47,6 +48,13 @@ namespace detail {
           .dim = bytes_of(of.element)};
 }
 
+/// Refuses a tensor of 2^60 or more elements, whose strides would not fit.
+inline void check_extents(char const* call, char const* name, std::initializer_list<int> extents) {
+  double elements = 1;
+  for (int const each : extents) elements *= each != 0 ? each : 1;
+  expects(elements < 0x1p60 && elements > -0x1p60, call, name, "2^60 elements or more", "it is a tensor in memory");
+}
+
 inline void check_contiguous(char const* call, contiguous_memory const& of) {
   expects(of.k != nullptr, call, "k", "null", "a cache is the engine's memory");
   expects(of.v != nullptr || of.shape.value_dim != 0, call, "v", "null",
@@ -56,6 +64,9 @@ inline void check_contiguous(char const* call, contiguous_memory const& of) {
   expects(of.sequences > 0, call, "sequences", of.sequences, "a batch has at least one sequence");
   expects(of.capacity > 0, call, "capacity", of.capacity, "each sequence has memory for at least one token");
   expects(of.element != codec::opaque, call, "element", "opaque", "rows of opaque bytes need a plane of their own");
+  for (int const channels : {of.shape.head_dim, of.shape.value_dim != 0 ? of.shape.value_dim : 1}) {
+    check_extents(call, "k", {of.shape.layers, of.sequences, of.capacity, of.shape.kv_heads, channels});
+  }
 }
 
 [[nodiscard]] inline cache view_of(contiguous_memory const& of, locator const& where, bool slots) {
@@ -152,6 +163,7 @@ struct row_batch {
 /// - A sequence with fewer rows than `rows` has them at the front, and `valid_rows` says how many.
 [[nodiscard]] inline queries queries_of(void const* data, codec element, shape const& model, int rows,
                                         int const* positions, row_batch const& batch = {}) {
+  detail::check_extents("queries_of", "data", {model.layers, batch.sequences, rows, model.query_heads, model.head_dim});
   std::int64_t const row = std::int64_t{model.head_dim} * bytes_of(element);
   std::int64_t const sequence = row * model.query_heads * rows;
   bool const by_token = batch.order == axis_order::nhd;
@@ -182,6 +194,7 @@ struct row_batch {
 ///   sequence. A sequence with fewer has them at the front, and `batch.valid_rows` says how many.
 [[nodiscard]] inline entry_numbers entry_numbers_of(void const* data, codec element, shape const& model, int tokens,
                                                     row_batch const& batch = {}) {
+  detail::check_extents("entry_numbers_of", "data", {model.layers, batch.sequences, model.kv_heads, tokens});
   std::int64_t const number = bytes_of(element);
   std::int64_t const sequence = number * tokens * model.kv_heads;
   entry_numbers made{.base = static_cast<std::byte const*>(data),
@@ -207,6 +220,7 @@ struct row_batch {
 [[nodiscard]] inline attention_probabilities probabilities_of(void const* data, codec element, shape const& model,
                                                               int rows, int entries, int const* positions,
                                                               row_batch const& batch = {}) {
+  detail::check_extents("probabilities_of", "data", {model.layers, batch.sequences, model.query_heads, rows, entries});
   std::int64_t const row = std::int64_t{entries} * bytes_of(element);
   std::int64_t const sequence = row * rows * model.query_heads;
   attention_probabilities made{.base = static_cast<std::byte const*>(data),
