@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "laws/worlds.hpp"
+#include "laws/more_worlds.hpp"
 #include "support/error_of.hpp"
 
 namespace edges_test {
@@ -154,14 +154,7 @@ TEST_SUITE("laws/edges") {
   TEST_CASE("a slot that holds entries is not free, whoever put them there") {
     for (kind const of : all_kinds) {
       INFO(std::string(text_of(of)));
-      std::unique_ptr<world> now;
-      if (of == kind::dual) {
-        now = std::make_unique<dual_world>();
-      } else if (of == kind::groups) {
-        now = std::make_unique<groups_world>();
-      } else {
-        now = std::make_unique<cache_world>(of == kind::shared_table);
-      }
+      auto const now = make_world(of);
       for (int slot = 1; slot < world::slots; ++slot) CHECK(fork_onto(*now, slot).find("a request uses") < 99);
       CHECK(error_of([&] { now->load(1, now->saved); }).find("a request uses") < 99);
       now->truncate(view::whole, 1, 0);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "laws/worlds.hpp"
+#include "laws/more_worlds.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/error_of.hpp"
 
@@ -19,11 +19,7 @@ using namespace kvpolicy_test;
 using maker = std::function<std::unique_ptr<world>()>;
 
 maker maker_of(kind of) {
-  return [of]() -> std::unique_ptr<world> {
-    if (of == kind::dual) return std::make_unique<dual_world>();
-    if (of == kind::groups) return std::make_unique<groups_world>();
-    return std::make_unique<cache_world>(of == kind::shared_table);
-  };
+  return [of] { return make_world(of); };
 }
 
 /// Runs a call with each of its allocations failing. Every failure must leave the world as it was.
@@ -141,7 +137,8 @@ TEST_SUITE("laws/midway") {
       made->stepping.emplace(kv::make_plan(made->exec, made->policy, made->all));
       return made;
     };
-    fails_everywhere("step", with_plan, [](world& now) { dynamic_cast<dual_world&>(now).step_of_library(2, 2); });
+    fails_everywhere("step", with_plan,
+                     [](world& now) { dynamic_cast<dual_world&>(now).step_of_library(view::whole, 2, 2); });
   }
 
   TEST_CASE("a call for groups that the second group refuses changes no group") {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "laws/worlds.hpp"
+#include "laws/more_worlds.hpp"
 #include "support/error_of.hpp"
 
 namespace stale_plans_test {
@@ -16,11 +16,7 @@ namespace stale_plans_test {
 using namespace kvpolicy_test;
 
 /// Requests of equal length, so that counts alone tell nothing.
-std::unique_ptr<world> make(kind of) {
-  if (of == kind::dual) return std::make_unique<dual_world>(false);
-  if (of == kind::groups) return std::make_unique<groups_world>(false);
-  return std::make_unique<cache_world>(of == kind::shared_table, false);
-}
+std::unique_ptr<world> make(kind of) { return make_world(of, false); }
 
 struct event {
   char const* name;
