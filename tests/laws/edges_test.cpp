@@ -273,8 +273,8 @@ TEST_SUITE("laws/edges") {
       kv::grow(exec, now.policy, larger, *cell.state);
     });
     auto other = kv::make_state(exec, now.policy, cell.all);
-    refuses("copy_from", [&] { other.copy_from(*cell.state); });
-    refuses("copy_from", [&] { cell.state->copy_from(other); });
+    CHECK(error_of([&] { other.copy_from(*cell.state); }) != "");
+    CHECK(error_of([&] { cell.state->copy_from(other); }) != "");
     std::byte none{};
     refuses("save_session", [&] { cell.state->save_session(exec, 0, &none); });
     refuses("load_session", [&] { cell.state->load_session(exec, 0, &none); });
