@@ -47,7 +47,7 @@ bool counts_all_entries(std::string const& policy) { return policy == kv::locret
 
 /// Makes a ratio of all entries a number of them.
 void count_once(options& with, int entries) {
-  kv::drop_ratio of{};
+  kv::drop_ratio of{.round = kv::rounding::exact};
   if (with.ratio.empty() || !with.budget.empty() || !kv::detail::read_value(with.ratio, of.drop)) return;
   if (!with.rounding.empty() && !kv::detail::read_value(with.rounding, of.round)) return;
   as_said_by("--ratio", with.ratio, "budget.ratio", [&] { of.check("kvreplay"); });

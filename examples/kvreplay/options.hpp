@@ -55,7 +55,7 @@ inline void add_to(CLI::App& app, options& to) {
   app.add_option("--budget", to.budget,
                  "entries kept a lane, forced ones included; of quest: read; of an admission: admitted");
   app.add_option("--ratio", to.ratio, "the fraction to drop, instead of a budget");
-  app.add_option("--rounding", to.rounding, "of a ratio: exact, kvpress or kvpress_0_5_4");
+  app.add_option("--rounding", to.rounding, "of a ratio: exact (the default), at_least_one, kvpress or kvpress_0_5_4");
   app.add_option("--budget-scope", to.scope, "lane, layer or global");
   app.add_option("--floor", to.floor, "the part of a shared budget that each lane keeps first");
   app.add_option("--sinks", to.sinks, "first positions, forced");
@@ -152,6 +152,7 @@ decltype(auto) as_said_by(char const* option, std::string const& value, char con
   if (!with.scope.empty()) text.add("--budget-scope", with.scope, ", scope=" + with.scope);
   if (!with.floor.empty()) text.add("--floor", with.floor, ", floor=" + with.floor);
   if (!with.rounding.empty()) text.add("--rounding", with.rounding, ", rounding=" + with.rounding);
+  if (!with.ratio.empty()) text.add(with.rounding.empty() ? ", rounding=exact, held=true" : ", held=true");
   text.add(")");
   return text;
 }

@@ -14,10 +14,10 @@ namespace kvreplay {
   kv::expects(!with.budget.empty() || !with.ratio.empty(), "kvreplay", "--budget", "missing",
               "it says how many tokens a lane reads");
   if (with.ratio.empty()) return kv::per_lane{count_of("--budget", with.budget, 0)};
-  kv::drop_ratio part;
+  kv::drop_ratio part{.round = kv::rounding::exact};
   kv::expects(kv::detail::read_value(with.ratio, part.drop), "kvreplay", "--ratio", with.ratio, "it is a number");
   kv::expects(with.rounding.empty() || kv::detail::read_value(with.rounding, part.round), "kvreplay", "--rounding",
-              with.rounding, "there are exact, kvpress and kvpress_0_5_4");
+              with.rounding, "there are at_least_one, exact, kvpress and kvpress_0_5_4");
   part.check("kvreplay");
   return part;
 }

@@ -39,6 +39,7 @@ nb::dict report_of(kv::report const& from) {
   made["triggered"] = from.triggered;
   made["unobserved"] = from.unobserved;
   made["over_budget"] = from.over_budget;
+  made["emptied"] = from.emptied;
   return made;
 }
 

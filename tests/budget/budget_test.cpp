@@ -89,7 +89,7 @@ TEST_SUITE("budget/budget") {
     }
     CHECK(kv::drop_ratio{0.95, kv::rounding::kvpress}({}, 10) == 1);
     CHECK(kv::drop_ratio{0.95, kv::rounding::kvpress_0_5_4}({}, 10) == 0);
-    CHECK(kv::drop_ratio{0.95}({}, 10) == 0);
+    CHECK(kv::drop_ratio{0.95, kv::rounding::exact}({}, 10) == 0);
   }
 
   TEST_CASE("with kvpress' rounding a floor above 0 guarantees a lane that shares one entry") {
@@ -103,7 +103,7 @@ TEST_SUITE("budget/budget") {
     pooled.floor_part = 0;
     CHECK(pooled.floor(4) == 0);
     pooled.floor_part = 0.2;
-    for (kv::rounding const other : {kv::rounding::exact, kv::rounding::kvpress_0_5_4}) {
+    for (kv::rounding const other : {kv::rounding{}, kv::rounding::exact, kv::rounding::kvpress_0_5_4}) {
       pooled.round = other;
       CHECK(pooled.floor(10) == 2);
       CHECK(pooled.floor(4) == 0);

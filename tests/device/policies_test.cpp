@@ -14,10 +14,13 @@
 #include <kvpolicy/ops/cuda/fill_row.hpp>
 #include <kvpolicy/ops/cuda/fold.hpp>
 #include <kvpolicy/ops/cuda/map.hpp>
+#include <kvpolicy/ops/cuda/map_lanes.hpp>
 #include <kvpolicy/ops/cuda/page_bounds.hpp>
 #include <kvpolicy/ops/cuda/page_scores.hpp>
 #include <kvpolicy/ops/cuda/pool.hpp>
 #include <kvpolicy/ops/cuda/ring_append.hpp>
+#include <kvpolicy/ops/cuda/row_norm.hpp>
+#include <kvpolicy/ops/cuda/select_if.hpp>
 #include <kvpolicy/ops/cuda/top_k.hpp>
 #include <vector>
 
@@ -166,6 +169,9 @@ TEST_SUITE("device/policies") {
     agree("h2o", kv::policies::h2o({.budget = 8}));
     agree("trim_kv", kv::policies::trim_kv({.budget = 11}));
     agree("knorm", kv::policies::knorm({.budget = 10}));
+    agree("knorm", kv::eviction{.score = kv::knorm{}, .budget = kv::drop_ratio{0.75}});
+    agree("knorm",
+          kv::eviction{.score = kv::knorm{}, .budget = kv::unlimited{}, .pick = kv::at_least{-1, false, true}});
   }
 
 #if !defined(__CUDACC__)  // the executor of a GPU does not count

@@ -302,7 +302,7 @@ class Replay(unittest.TestCase):
                 ("--floor = 0.5, but a lane that shares with nobody has no floor", ("--policy", "knorm", "--budget", "4", "--floor", "0.5")),
                 ("--budget-scope = all, but budget's scope is lane, layer or global", ("--policy", "knorm", "--budget", "4", "--budget-scope", "all")),
                 ("--rounding = kvpress, but only a ratio is rounded", ("--policy", "knorm", "--budget", "4", "--rounding", "kvpress")),
-                ("--rounding = up, but budget's rounding is exact, kvpress or kvpress_0_5_4", ("--policy", "knorm", "--ratio", "0.5", "--rounding", "up")),
+                ("--rounding = up, but budget's rounding is at_least_one, exact, kvpress or kvpress_0_5_4", ("--policy", "knorm", "--ratio", "0.5", "--rounding", "up")),
                 ("--reduce = last, but lanes have no order", ("--policy", "knorm", "--budget", "4", "--granularity", "token", "--reduce", "last")),
                 ("--reduce = most, but reduce_lanes's how is sum, mean, max or last", ("--policy", "knorm", "--budget", "4", "--reduce", "most")),
                 ("--granularity = lane, but the scorer decides by layer already, which is coarser", ("--policy", "tova", "--budget", "4", "--granularity", "lane")),

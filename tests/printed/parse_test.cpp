@@ -39,8 +39,10 @@ kv::any_budget any_limit(dice& random) {
   kv::any_budget limit;
   switch (random.below(4)) {
     case 0:
-      limit = kv::drop_ratio{any_part(random), random.one_of<kv::rounding>({kv::rounding::exact, kv::rounding::kvpress,
-                                                                            kv::rounding::kvpress_0_5_4})};
+      limit = kv::drop_ratio{any_part(random),
+                             random.one_of<kv::rounding>({kv::rounding::at_least_one, kv::rounding::exact,
+                                                          kv::rounding::kvpress, kv::rounding::kvpress_0_5_4}),
+                             random.chance(30)};
       break;
     case 1:
       limit = kv::in_bytes{std::int64_t{any_count(random)} * any_count(random)};
@@ -54,7 +56,8 @@ kv::any_budget any_limit(dice& random) {
   limit.shared_by =
       random.one_of<kv::budget_scope>({kv::budget_scope::lane, kv::budget_scope::layer, kv::budget_scope::global});
   if (limit.shared_by != kv::budget_scope::lane) limit.floor_part = any_part(random);
-  bool const may_be_seen = limit.of == kv::any_budget::amount::ratio && limit.shared_by == kv::budget_scope::lane;
+  bool const may_be_seen =
+      limit.of == kv::any_budget::amount::ratio && limit.shared_by == kv::budget_scope::lane && !limit.held;
   if (may_be_seen && random.chance(30)) limit.by = kv::sharing::seen;
   return limit;
 }

@@ -87,7 +87,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
               sizeof(apply_stats) + detail::counted_rows_bytes(in, [&](auto const& visit) {
                 detail::visit_kinds_of_rows_of_scorer(policy.score, visit);
               });
-  if (detail::is_allotted(policy.budget)) made.plan += static_cast<std::size_t>(in.lanes.size()) * sizeof(int);
+  if (detail::allots_shares(policy)) made.plan += static_cast<std::size_t>(in.lanes.size()) * sizeof(int);
   made.state = detail::column_bytes(recorders_of(policy.score), in, 0);
   made.scratch = std::max({detail::scratch_to_observe<backend>(recorders_of(policy.score), in.shape, in.lanes),
                            detail::scratch_to_decide<backend>(policy, in.shape, turn.lanes),
@@ -97,7 +97,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
 /// The same for a plan that decides about the whole batch at once.
 template <executor Executor, entry_decision Policy, class... Appliers>
 [[nodiscard]] required required_bytes(Policy const& policy, cache const& in, Appliers const&... hows) {
-  return required_bytes<Executor>(policy, in, at_once{}, hows...);
+  return required_bytes<Executor, Policy>(policy, in, at_once{}, hows...);
 }
 
 /// @cond

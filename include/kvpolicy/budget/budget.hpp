@@ -143,23 +143,27 @@ struct per_sequence {
 
 /// How the number of kept entries is computed from a ratio of dropped ones.
 ///
-/// - `exact`: the floor of the real number `count * (1 - ratio)`.
+/// - `at_least_one`: the floor of the real number `count * (1 - ratio)`, but at least one entry unless the ratio is 1.
+/// - `exact`: that floor alone, so that short lanes may keep no entry.
 /// - `kvpress`: as kvpress 0.5.5: a product of doubles, truncated (of 100 entries with ratio 0.9 it keeps 9), and at
 ///   least one entry unless the ratio is 1. If lanes share the budget and its floor is above 0, each lane is guaranteed
 ///   at least one entry, as in kvpress's AdaKV.
 /// - `kvpress_0_5_4`: as kvpress 0.5.4 and all releases before it: truncated only, so that short lanes may keep no
 ///   entry.
-enum class rounding { exact, kvpress, kvpress_0_5_4 };
+enum class rounding { at_least_one, exact, kvpress, kvpress_0_5_4 };
 
-[[nodiscard]] constexpr std::array<char const*, 3> names(rounding) { return {"exact", "kvpress", "kvpress_0_5_4"}; }
+[[nodiscard]] constexpr std::array<char const*, 4> names(rounding) {
+  return {"at_least_one", "exact", "kvpress", "kvpress_0_5_4"};
+}
 
 namespace detail {
 
 /// The number of entries that a lane of `count` entries keeps if the part `drop` of them is dropped.
 KVPOLICY_HD constexpr int kept_of_ratio(double drop, rounding round, int count) {
-  if (round == rounding::exact) return part_of(1 - drop, count);
-  auto const kept = static_cast<int>(count * (1 - drop));
-  return round == rounding::kvpress && kept == 0 && count > 0 && drop < 1 ? 1 : kept;
+  bool const is_cut = round == rounding::kvpress || round == rounding::kvpress_0_5_4;
+  bool const may_be_none = round == rounding::exact || round == rounding::kvpress_0_5_4;
+  int const kept = is_cut ? cut_part_of(1 - drop, count) : part_of(1 - drop, count);
+  return !may_be_none && kept == 0 && count > 0 && drop < 1 ? 1 : kept;
 }
 
 /// The number of entries that a lane of a pool is guaranteed, given the lane's own budget `share`.
@@ -170,10 +174,13 @@ KVPOLICY_HD constexpr int floor_of_share(double floor, rounding round, int share
 
 }  // namespace detail
 
-/// Drops the part `drop` of the entries of each lane, at every decision again.
+/// Drops the part `drop` of each lane. A policy that decides at the end of a prompt (the phases `prefill` and `layer`)
+/// drops it of the entries that the lane holds. Decisions of any other policy would multiply, so there it is of the
+/// tokens that the sequence has had so far, as of `seen`, unless `held` says otherwise.
 struct drop_ratio {
   double drop = 0.5;
-  rounding round = rounding::exact;
+  rounding round = rounding::at_least_one;
+  bool held = false;  ///< true: it is of the entries that a lane holds, at every decision again
   static constexpr auto name = "budget";
   void check(char const* call) const {
     expects(drop >= 0 && drop <= 1, call, "budget.ratio", drop, "a part is dropped, 0 to 1");
@@ -241,7 +248,8 @@ inline std::string print_floor(double part, int tokens) {
 }
 [[nodiscard]] inline std::string print(drop_ratio const& limit) {
   return "budget(ratio=" + to_string(limit.drop) +
-         (limit.round == rounding::exact ? ")" : ", rounding=" + to_string(limit.round) + ")");
+         (limit.round == rounding{} ? "" : ", rounding=" + to_string(limit.round)) +
+         (limit.held ? ", held=true)" : ")");
 }
 [[nodiscard]] inline std::string print(in_bytes const& limit) { return "budget(bytes=" + to_string(limit.limit) + ")"; }
 

@@ -7,13 +7,13 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// Keeps the part 1 - `drop` of the tokens that a sequence has had so far: of all positions up to that of the newest
-/// entry, those of dropped entries included. A `drop_ratio` is a part of the entries that are left, so that decisions
-/// in every step multiply; this budget grows with the sequence.
+/// entry, those of dropped entries included. So it grows with the sequence, and decisions in every step do not
+/// multiply.
 ///
-///     share = floor((newest position + 1) * (1 - drop))
+///     share = floor((newest position + 1) * (1 - drop))          rounded as `round` says
 struct seen {
   double drop = 0.5;
-  rounding round = rounding::exact;
+  rounding round = rounding::at_least_one;
   static constexpr auto name = "budget";
   void check(char const* call) const { drop_ratio{drop, round}.check(call); }
 
@@ -35,5 +35,40 @@ struct seen {
   std::string const text = print(drop_ratio{limit.drop, limit.round});
   return text.substr(0, text.size() - 1) + ", by=seen)";
 }
+
+namespace detail {
+
+/// A ratio in the decisions of a policy: of the tokens that a sequence has had, or of the entries that a lane holds.
+struct counted_ratio {
+  drop_ratio part{};
+  bool of_seen = false;
+  by_lane<int const> shares{};  ///< those that are allotted
+
+  KVPOLICY_HD constexpr int operator()(lane this_lane, int count) const {
+    return shares.data != nullptr ? *shares.row(this_lane) : part(this_lane, count);
+  }
+  [[nodiscard]] constexpr bool is_allotted() const { return of_seen; }
+  template <class Executor, class Bag>
+  void allot(Executor& exec, Bag const& in, score_view const& scores, by_lane<int> const& to) const {
+    seen{part.drop, part.round}.allot(exec, in, scores, to);
+  }
+  [[nodiscard]] constexpr counted_ratio with_shares(by_lane<int> const& to) const {
+    return {part, of_seen, {to.data, to.sequence, to.layer, to.head, to.slots}};
+  }
+};
+
+/// A budget as the decisions of a policy count it, which decides several times in a sequence or once (`again`).
+template <class Budget>
+constexpr auto counted_budget(Budget const& limit, [[maybe_unused]] bool again) {
+  if constexpr (std::same_as<Budget, drop_ratio>) {
+    return counted_ratio{limit, again && !limit.held};
+  } else if constexpr (requires { limit.counted(again); }) {
+    return limit.counted(again);
+  } else {
+    return limit;
+  }
+}
+
+}  // namespace detail
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -121,4 +121,14 @@ template <class Rule>
   }
 }
 
+/// True if a segment of which the rule keeps nothing is counted.
+template <class Rule>
+[[nodiscard]] KVPOLICY_HD bool counts_emptied([[maybe_unused]] Rule const& rule) {
+  if constexpr (requires { rule.may_empty; }) {
+    return rule.may_empty;
+  } else {
+    return false;
+  }
+}
+
 }  // namespace KVPOLICY_NAMESPACE::detail

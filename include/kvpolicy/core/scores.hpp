@@ -123,6 +123,7 @@ struct report {
   /// are forced entries, slack that is not used up, and `lowest_one`, which drops one entry at a time. A pick by
   /// threshold has no budget. Segments that share a budget count as one, here and in the counters of segments above.
   std::int64_t over_budget = 0;
+  std::int64_t emptied = 0;  ///< segments with entries, of which an eviction's pick by threshold keeps none
   friend bool operator==(report const&, report const&) = default;
 
   constexpr report& operator+=(report const& more) {
@@ -131,6 +132,7 @@ struct report {
     triggered += more.triggered;
     unobserved += more.unobserved;
     over_budget += more.over_budget;
+    emptied += more.emptied;
     return *this;
   }
 };

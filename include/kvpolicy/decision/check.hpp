@@ -77,7 +77,7 @@ void check_plan(char const* call, Executor const& exec, Policy const& policy, la
       });
   expects(spare_rows(policy.score, batch, model) <= into.spare_rows(), call, "plan",
           "without the spare rows that this policy needs", "make_plan makes it for the policy that decides");
-  expects(!is_allotted(policy.budget) || into.allots(), call, "plan", "without room for shares",
+  expects(!allots_shares(policy) || into.allots(), call, "plan", "without room for shares",
           "make_plan makes it for the policy that decides");
   budget_scope const scope = scope_of(policy.budget);
   expects(scope_at_once(policy.budget) != budget_scope::global || batch.layers() == model.layers, call,

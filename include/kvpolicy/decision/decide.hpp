@@ -86,8 +86,8 @@ void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals
   bool const by_entry = decides_by_entry<Policy, Bag>(scores);
   bool const ranks = ranks_candidates_of(policy.score);
   if (!ranks && !by_entry) policy.score.score(exec, all_signals, scores);
-  auto const limit =
-      allotted(exec, in_entries(policy.budget, model, into.entry_bytes()), all_signals, scores, into.shares());
+  auto const counted = counted_budget(in_entries(policy.budget, model, into.entry_bytes()), decides_again(policy));
+  auto const limit = allotted(exec, counted, all_signals, scores, into.shares());
   with_rule(policy, all_signals, limit, [&](auto const& rule) {
     if constexpr (may_rank_candidates<score_type>) {
       if (ranks) {
@@ -165,7 +165,7 @@ template <entry_decision Policy>
   detail::check_lanes("due", in.lanes, in.shape);
   bool by_threshold = false;
   detail::with_pick(detail::pick_of(policy), [&]<class Pick>(Pick const&) { by_threshold = threshold<Pick>; });
-  bool const alone = detail::scope_of(policy.budget) == budget_scope::lane && !detail::is_allotted(policy.budget);
+  bool const alone = detail::scope_of(policy.budget) == budget_scope::lane && !detail::allots_shares(policy);
   if (by_threshold || !alone) return true;
   auto const limit = detail::in_entries(policy.budget, in.shape, entry_bytes(in));
   auto const when = detail::trigger_of(policy);

@@ -4,6 +4,7 @@
 #include <kvpolicy/budget/allot.hpp>
 #include <kvpolicy/budget/budget.hpp>
 #include <kvpolicy/budget/pick.hpp>
+#include <kvpolicy/budget/seen.hpp>
 #include <kvpolicy/core/observed.hpp>
 #include <kvpolicy/decision/hooks.hpp>
 #include <kvpolicy/protect/protect.hpp>
@@ -25,6 +26,7 @@ struct decision_rule {
   Trigger trigger;
   Pick pick{};
   Observed observed_by{};
+  bool may_empty = false;  ///< a pick by threshold that keeps nothing of a lane is counted
 
   static constexpr bool constrains_hooks = true;
 
@@ -134,6 +136,24 @@ constexpr auto trigger_of(Policy const& policy) {
       policy.score, [&](auto const& own) { return both_trigger{of_policy, compiled_trigger(own)}; }, of_policy);
 }
 
+/// True if a policy decides several times in a sequence: after every step, chunk or turn, and not once after a prompt.
+template <class Policy>
+constexpr bool decides_again(Policy const& policy) {
+  phase when{};
+  if constexpr (requires { when = policy.when; }) {
+    when = policy.when;
+  } else {
+    when = phase_of(policy.score);
+  }
+  return when != phase::prefill && when != phase::layer;
+}
+
+/// True if a policy's decisions ask its budget for the share of every lane.
+template <class Policy>
+constexpr bool allots_shares(Policy const& policy) {
+  return is_allotted(counted_budget(policy.budget, decides_again(policy)));
+}
+
 /// Calls `visit` with the protection that a decision calls for every entry. A protection that is chosen at run time
 /// passes its concrete type, so that the calls can be inlined.
 template <class Protect, class Visit>
@@ -179,13 +199,20 @@ constexpr auto kept_by_rule(Observed const& of) {
   }
 }
 
+/// True for a policy whose decisions are about all entries of a lane. An admission decides about those that leave.
+template <class Policy>
+inline constexpr bool evicts = !requires(Policy const& policy) {
+  policy.window;
+  policy.cap;
+};
+
 /// Calls visit(rule) with the rule of a policy. `limit` is its budget in entries.
 template <class Policy, class Bag, class Budget, class Visit>
 void with_rule(Policy const& policy, Bag const& in, Budget const& limit, Visit const& visit) {
   auto const observed = observed_by(policy.score, in);
   with_pick(pick_of(policy), [&](auto const& pick) {
     with_forced(policy, in, [&](auto const& forced, auto const& protect) {
-      visit(decision_rule{forced, protect, limit, trigger_of(policy), pick, kept_by_rule(observed)});
+      visit(decision_rule{forced, protect, limit, trigger_of(policy), pick, kept_by_rule(observed), evicts<Policy>});
     });
   });
 }

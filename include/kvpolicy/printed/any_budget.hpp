@@ -23,6 +23,15 @@ enum class sharing { fixed, ramp, table, importance, seen };
 
 namespace detail {
 
+/// The share of a lane whose budget is a part of the tokens that its sequence has had: that of a lane that holds all.
+template <class Numbers>
+struct share_of_seen {
+  Numbers limit;
+  KVPOLICY_HD constexpr int operator()(lane_entries const& of) const {
+    return limit(of.lane, of.order.newest_of(of.position, of.count) + 1);
+  }
+};
+
 /// The numbers of a budget that is chosen at run time, which a decision copies.
 struct budget_numbers {
   enum class amount { tokens, ratio, bytes, unlimited, own };
@@ -34,7 +43,9 @@ struct budget_numbers {
   budget_scope shared_by = budget_scope::lane;
   double floor_part = 0;
   int floor_tokens = 0;
-  rounding round = rounding::exact;
+  rounding round = rounding::at_least_one;
+  bool held = false;       ///< of a ratio: see `drop_ratio`
+  bool of_seen = false;    ///< in a decision: the ratio is one of the tokens that a sequence has had
   bool says_lane = false;  ///< print `scope=lane`, because this scorer's budgets are shared unless a spec says so
   sharing by = sharing::fixed;
   layer_ramp shares{};             ///< of `by = ramp`
@@ -73,20 +84,30 @@ struct budget_numbers {
     amount of;
     int tokens;
     drop_ratio part;
+    bool of_seen;
+    lanes batch;
     KVPOLICY_HD constexpr int operator()(lane one, int count) const {
-      return of == amount::ratio ? part(one, count) : tokens;
+      return of == amount::ratio ? part(one, of_seen ? batch.newest(one) + 1 : count) : tokens;
     }
   };
+  /// The same budget in a decision: see `counted_budget`.
+  [[nodiscard]] constexpr budget_numbers counted(bool again) const {
+    budget_numbers made = *this;
+    made.of_seen = by == sharing::seen || (of == amount::ratio && again && !held);
+    return made;
+  }
   /// True if a decision asks for the share of every lane.
-  [[nodiscard]] constexpr bool is_allotted() const { return by == sharing::importance || by == sharing::seen; }
+  [[nodiscard]] constexpr bool is_allotted() const { return by == sharing::importance || of_seen; }
   template <class Executor, class Bag>
-  void allot(Executor& exec, Bag const& in, score_view const& scores, by_lane<int> const& to) const {
-    if (by == sharing::seen) return kvpolicy::seen{drop, round}.allot(exec, in, scores, to);
-    allot_by_weight(exec, in, table_of_layers{weights}, average{of, tokens, {drop, round}}, least, cap, to);
+  void allot(Executor& exec, Bag const& in, score_view const&, by_lane<int> const& to) const {
+    if (by != sharing::importance) return ops::map_lanes(exec, in.lanes, share_of_seen<budget_numbers>{*this}, to);
+    average const usual{of, tokens, {drop, round}, of_seen, in.lanes};
+    allot_by_weight(exec, in, table_of_layers{weights}, usual, least, cap, to);
   }
   /// The same budget with shares that are allotted.
   [[nodiscard]] constexpr budget_numbers with_shares(by_lane<int> const& allotted) const {
     budget_numbers made = *this;
+    made.by = sharing::seen;  // no table, ramp or importance any more: each lane has its number
     made.in_table = {allotted.data, allotted.sequence, allotted.layer, allotted.head, allotted.slots};
     return made;
   }
@@ -94,9 +115,9 @@ struct budget_numbers {
   friend bool operator==(budget_numbers const& a, budget_numbers const& b) {  // a comparison of tuples compiles slowly
     return a.of == b.of && a.tokens == b.tokens && a.drop == b.drop && a.bytes == b.bytes &&
            a.shared_by == b.shared_by && a.says_lane == b.says_lane && a.floor_part == b.floor_part &&
-           a.floor_tokens == b.floor_tokens && a.round == b.round && a.by == b.by && a.shares == b.shares &&
-           a.table == b.table && a.in_table.data == b.in_table.data && a.weights.data == b.weights.data &&
-           a.least == b.least && a.cap == b.cap;
+           a.floor_tokens == b.floor_tokens && a.round == b.round && a.held == b.held && a.by == b.by &&
+           a.shares == b.shares && a.table == b.table && a.in_table.data == b.in_table.data &&
+           a.weights.data == b.weights.data && a.least == b.least && a.cap == b.cap;
   }
 };
 
@@ -129,6 +150,7 @@ struct any_budget : detail::budget_numbers {
     tokens = 0;
     drop = from.drop;
     round = from.round;
+    held = from.held;
   }
   any_budget(in_bytes from) {
     of = amount::bytes;
@@ -203,7 +225,8 @@ namespace detail {
   if (limit.of == any_budget::amount::tokens) text += to_string(limit.tokens);
   if (limit.of == any_budget::amount::ratio) text += "ratio=" + to_string(limit.drop);
   if (limit.of == any_budget::amount::bytes) text += "bytes=" + to_string(limit.bytes);
-  if (limit.round != rounding::exact) text += ", rounding=" + to_string(limit.round);
+  if (limit.round != rounding{}) text += ", rounding=" + to_string(limit.round);
+  if (limit.held) text += ", held=true";
   if (limit.shared_by != budget_scope::lane || limit.says_lane) text += ", scope=" + to_string(limit.shared_by);
   text += detail::print_floor(limit.floor_part, limit.floor_tokens);
   if (limit.by == sharing::ramp) text += detail::print_ramp(limit.shares);

@@ -90,8 +90,7 @@ void decide(Executor& exec, basic_any_policy<Executor> const& policy, any_signal
 template <executor Executor, class... Sizes>
 [[nodiscard]] required required_bytes(basic_any_policy<Executor> const& policy, cache const& in,
                                       Sizes const&... sizes) {
-  return kvpolicy::required_bytes<Executor>(static_cast<typename basic_any_policy<Executor>::parts const&>(policy), in,
-                                            sizes...);
+  return kvpolicy::required_bytes<Executor, basic_any_policy<Executor>>(policy, in, sizes...);
 }
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -14,13 +14,14 @@ struct budget_arguments {
   budget_scope scope = budget_scope::lane;
   double floor = 0;
   int floor_tokens = 0;
-  rounding round = rounding::exact;
+  rounding round = rounding::at_least_one;
   sharing by = sharing::fixed;
   double beta = 20;
   ramp_rule rule = ramp_rule::exact;
   label table{};
   int least = 32;
   double cap = 3;
+  bool held = false;
   static constexpr auto fields() {
     return make_fields(field{"tokens", &budget_arguments::tokens}, field{"ratio", &budget_arguments::drop},
                        field{"bytes", &budget_arguments::bytes}, field{"scope", &budget_arguments::scope},
@@ -28,7 +29,7 @@ struct budget_arguments {
                        field{"by", &budget_arguments::by}, field{"beta", &budget_arguments::beta},
                        field{"rule", &budget_arguments::rule}, field{"table", &budget_arguments::table},
                        field{"floor_tokens", &budget_arguments::floor_tokens}, field{"least", &budget_arguments::least},
-                       field{"cap", &budget_arguments::cap});
+                       field{"cap", &budget_arguments::cap}, field{"held", &budget_arguments::held});
   }
 };
 
@@ -70,7 +71,9 @@ inline any_budget read_budget(spec_part const& from) {
   made.shared_by = with.scope;
   made.floor_part = with.floor;
   made.floor_tokens = with.floor_tokens;
-  made.round = with.round;
+  bool const is_number = made.of != any_budget::amount::ratio && with.round == rounding::exact;  // nothing is rounded
+  made.round = is_number ? rounding{} : with.round;
+  made.held = with.held;
   made.by = with.by;
   made.table = with.table;
   made.shares.beta = with.beta;
@@ -78,8 +81,11 @@ inline any_budget read_budget(spec_part const& from) {
   made.least = with.least;
   made.cap = with.cap;
   check_parsed(made, from.column);
-  if (made.round != rounding::exact && made.of != any_budget::amount::ratio) {
+  if (made.round != rounding{} && made.of != any_budget::amount::ratio) {
     refuse_spec(from.column, from.name, "only a ratio is rounded");
+  }
+  if (made.held && (made.of != any_budget::amount::ratio || made.by == sharing::seen)) {
+    refuse_spec(from.column, from.name, "held says that a ratio is one of the entries that a lane holds");
   }
   return made;
 }

@@ -216,6 +216,9 @@ class Eviction:
         self.decisions = 0
         self.kept: Kept | None = None
         self._model, self._when, self._progress = model, when, progress
+        # A ratio is one of the entries held where the policy decides after a prefill, and of the tokens seen elsewhere.
+        says_phase = "ratio=" in self.policy and "| when(" not in self.policy
+        self._timed = f"{self.policy} | when({'prefill' if when == 'prefill' else 'step'})" if says_phase else self.policy
         self._threads = available_threads() if threads is None else threads
         self._check(model, when)
         self._layers = _Layers(model)
@@ -317,14 +320,14 @@ class Eviction:
         layer = cache.layers[self._layers.cut[0]] if len(cache.layers) > self._layers.cut[0] else None
         rows = 0 if layer is None or not layer.is_initialized or layer.keys.numel() == 0 else layer.keys.shape[-2]
         known = _records.setdefault(cache, {})
-        record = known.get(self.policy)
+        record = known.get(self._timed)
         _expects(not getattr(layer, "reordered", False) or record is None or self._when == "prefill" and tokens == 1, "cache", "reordered",
                  "a beam search has moved its sequences: evict once, after the prefill")
         if record is None or rows == 0 and record.rows > 0:
-            evictor = Evictor(self.policy, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads, **self._layers.shape)
+            evictor = Evictor(self._timed, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads, **self._layers.shape)
             other = next(iter(known.values()), None)
             known.clear()  # another policy's record would not learn of this one's cuts
-            record = known[self.policy] = _Record(evictor)
+            record = known[self._timed] = _Record(evictor)
             if rows > 0 and other is not None and other.valid is not None:
                 self._catch_up(record, rows, sequences, other.valid[:, :rows])
         _expects(len(record.evictor.counts) == sequences, "batch", f"{sequences} sequences", f"the cache has {len(record.evictor.counts)}")
@@ -461,7 +464,8 @@ def _picked(tensor: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 def evict(model: PreTrainedModel, policy: str, *, when: str = "prefill", progress: bool | None = None, threads: int | None = None) -> Eviction:
     """Evicts entries of the model's KV cache by a policy, inside of a `with` block.
 
-    - `policy`: a text such as "snapkv(window=32) | sinks(4) | budget(1024)". `budget(ratio=0.25)` drops a quarter.
+    - `policy`: a text such as "snapkv(window=32) | sinks(4) | budget(1024)". `budget(ratio=0.25)` drops a quarter:
+      of the entries that are there, or with "forward" of all tokens so far.
     - `when`: "prefill" decides once after each prefill: the prompt, and every later message of a conversation. "forward"
       decides after every forward, as H2O, TOVA and StreamingLLM do.
     - `progress`: whether a bar shows the layers of a prefill; by default for 4,096 tokens and more, on a terminal.

@@ -99,6 +99,7 @@ KVPOLICY_HD void finalize_segments(Block& block, keep_set const& keep, collectiv
   add_to_report(block, keep.report->triggered, found.triggered);
   add_to_report(block, keep.report->unobserved, found.unobserved);
   add_to_report(block, keep.report->over_budget, found.over_budget);
+  add_to_report(block, keep.report->emptied, found.emptied);
 }
 
 }  // namespace KVPOLICY_NAMESPACE::detail

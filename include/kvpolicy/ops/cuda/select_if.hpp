@@ -12,9 +12,12 @@ namespace detail {
 
 /// Offsets and report of select_if. `aux_count` of a result counts NaN.
 struct finalize_select_if {
+  int const* seen;
+  bool may_empty;
   [[nodiscard]] KVPOLICY_HD int number(packed_result result) const { return result.listed(); }
-  KVPOLICY_HD void place(packed_result result, segment_place, report& found) const {
+  KVPOLICY_HD void place(packed_result result, segment_place at, report& found) const {
     found.nan_scores += result.aux_count();
+    found.emptied += may_empty && result.listed() == 0 && seen[at.segment] > 0 ? 1 : 0;
   }
 };
 
@@ -48,7 +51,9 @@ struct count_picked_kernel {
       bool const unobserved = drops && decides_unobserved(rule, scores, block.index());
       keep.indptr[block.index() + 1] = packed_result::of(kept, nan, drops, unobserved).word;
     }
-    if (last_block(block, ticket, shared.last)) finalize_segments(block, keep, shared.collective, finalize_select_if{});
+    if (last_block(block, ticket, shared.last)) {
+      finalize_segments(block, keep, shared.collective, finalize_select_if{keep.seen, counts_emptied(rule)});
+    }
   }
 
  private:

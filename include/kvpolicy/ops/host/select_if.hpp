@@ -111,6 +111,7 @@ struct implementation<ops::select_if_t, host> {
       report found{.nan_scores = pick(exec.simd_level(), scores, rule, segment, keep)};
       found.triggered = keep.indptr[segment + 1] < keep.seen[segment] ? 1 : 0;
       found.unobserved = found.triggered > 0 && detail::decides_unobserved(rule, scores, segment) ? 1 : 0;
+      found.emptied = detail::counts_emptied(rule) && keep.seen[segment] > 0 && keep.indptr[segment + 1] == 0 ? 1 : 0;
       if (found == report{}) return;
       std::lock_guard const lock(counting);
       *keep.report += found;
