@@ -188,6 +188,9 @@ kvpolicy_status kvpolicy_make(kvpolicy_policy const* policy, kvpolicy_cache cons
     *state = nullptr;
     given(policy, "kvpolicy_make", "policy");
     given(cache, "kvpolicy_make", "cache");
+    kv::detail::refuse_needs_beyond("kvpolicy_make", policy->value,
+                                    {"keys", "values", "queries", "attention_mass", "external"},
+                                    "kvpolicy_signals does");
     kv::cache const view = cache_of(*cache);
     kv::by_lane<int> const list = table_of(cache->slots, view.shape, cache->capacity);
     auto made = std::make_unique<kv::host_executor>(threads);
@@ -227,15 +230,32 @@ kvpolicy_status kvpolicy_observe(kvpolicy_state* state, kvpolicy_signals const* 
   return guarded([&] {
     given(state, "kvpolicy_observe", "state");
     given_signals const in(*state, signals, "kvpolicy_observe");
+    kv::refuse_missed_rows("kvpolicy_observe", state->policy, in.view, state->recorded, true);
     kv::observe(*state->exec, state->policy, in.view, state->recorded);
   });
 }
 
 kvpolicy_status kvpolicy_decide(kvpolicy_state* state, kvpolicy_signals const* signals) {
-  return guarded([&] {
-    given(state, "kvpolicy_decide", "state");
-    given_signals const in(*state, signals, "kvpolicy_decide");
+  std::string unobserved;
+  kvpolicy_status const done = guarded([&] {
+    char const* const call = "kvpolicy_decide";
+    given(state, call, "state");
+    given_signals const in(*state, signals, call);
+    kv::refuse_missed_rows(call, state->policy, in.view, state->recorded, false);
     kv::decide(*state->exec, state->policy, in.view, state->recorded, state->plan);
+    unobserved = kv::detail::why_unobserved(call, state->policy, state->plan.report());
+  });
+  return unobserved.empty() ? done : fails(KVPOLICY_UNOBSERVED, unobserved.c_str());
+}
+
+kvpolicy_status kvpolicy_reported(kvpolicy_state const* state, kvpolicy_report* report) {
+  return guarded([&] {
+    char const* const call = "kvpolicy_reported";
+    given(state, call, "state");
+    given(report, call, "report");
+    state->plan.expects_decision(call);
+    kv::report const& of = state->plan.report();
+    *report = {of.nan_scores, of.forced_over_budget, of.triggered, of.unobserved, of.over_budget, of.emptied};
   });
 }
 

@@ -43,6 +43,7 @@
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/decision/describe.hpp>
 #include <kvpolicy/decision/make.hpp>
+#include <kvpolicy/decision/missed_rows.hpp>
 #include <kvpolicy/decision/observe.hpp>
 #include <kvpolicy/decision/record.hpp>
 #include <kvpolicy/engines/bind.hpp>

@@ -34,6 +34,7 @@ class evictor {
     kv::expects(model.sizes.kv_heads > 0, "Evictor", "kv_heads", model.sizes.kv_heads,
                 "a model has at least one KV head");
     lay_out(capacity, tables_);
+    kv::detail::refuse_needs_beyond("Evictor", policy_, {"keys", "values", "queries", "external"}, "arrays do");
     kv::cache const in = cache_of(tables_);
     state_.emplace(kv::make_state(exec_, policy_, in));
   }
@@ -90,19 +91,26 @@ class evictor {
     kv::queries const newest = query_rows("observe", queries, positions);
     kv::any_signals all = signals.all;
     all.add(newest);
+    kv::refuse_missed_rows("observe", policy_, all, *state_, true);
     kv::observe(exec_, policy_, all, *state_);
   }
 
-  /// Decides what every lane keeps. Until `apply` nothing is changed.
+  /// Decides what every lane keeps. Until `apply` nothing is changed. A decision that rests on nothing is refused, and
+  /// then there is none.
   decision decide(given_rows const& given) {
     std::lock_guard const lock(busy_);
     kv::cache const in = cache_of(tables_);
     std::vector<int> const held = counts_now();
     layer_signals const signals("decide", model_, given, held, in.lanes);
+    kv::refuse_missed_rows("decide", policy_, signals.all, *state_, false);
     if (!plan_) plan_.emplace(kv::make_plan(exec_, policy_, of_real_rows(in, given), kv::compact{}));
     kv::decide(exec_, policy_, signals.all, *state_, *plan_);
     decision made;
     made.report = plan_->report();
+    if (std::string const why = kv::detail::why_unobserved("decide", policy_, made.report); !why.empty()) {
+      plan_->withdraw();
+      throw kv::invalid_argument(why);
+    }
     kv::keep_set const& keep = plan_->keep();
     for (int i = 0; i < keep.lanes.size(); ++i) {
       auto const kept = keep.listed(kv::segment_of(keep.lanes, keep.decides, i));

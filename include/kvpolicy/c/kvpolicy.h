@@ -12,7 +12,8 @@
  *     }
  *
  * Every function that can fail returns a kvpolicy_status. Unless it is KVPOLICY_OK, kvpolicy_last_error() is the text
- * of the error, and the call has changed nothing in the cache and in the state. No exception leaves a function.
+ * of the error, and the call has changed nothing in the cache and in the state; KVPOLICY_UNOBSERVED alone comes with a
+ * decision. No exception leaves a function.
  *
  * The engine owns all memory that it describes, which must live as long as the state. An object that a function makes
  * belongs to the caller, who destroys it with the function named for it. One object serves one thread at a time;
@@ -32,7 +33,8 @@ typedef enum kvpolicy_status {
   KVPOLICY_OK = 0,
   KVPOLICY_INVALID_ARGUMENT = 1, /**< the text is one line: "call: argument = value, but rule" */
   KVPOLICY_OUT_OF_MEMORY = 2,
-  KVPOLICY_FAILED = 3 /**< anything else, such as a thread that the system could not start */
+  KVPOLICY_FAILED = 3,    /**< anything else, such as a thread that the system could not start */
+  KVPOLICY_UNOBSERVED = 4 /**< kvpolicy_decide has decided, but nothing had been observed of some lanes */
 } kvpolicy_status;
 
 /** The element type of a tensor. */
@@ -112,6 +114,16 @@ typedef struct kvpolicy_stats {
   int64_t attended_length; /**< entries that attention reads in the next step */
 } kvpolicy_stats;
 
+/** What the data of the latest decision showed. Lanes that decide together, or that share a budget, count as one. */
+typedef struct kvpolicy_report {
+  int64_t nan_scores;         /**< entries whose score was NaN */
+  int64_t forced_over_budget; /**< lanes whose forced entries alone exceed the budget */
+  int64_t triggered;          /**< lanes that drop entries */
+  int64_t unobserved;         /**< those of them of which nothing had been observed: the order of entries decided */
+  int64_t over_budget;        /**< lanes that keep more than their budget */
+  int64_t emptied;            /**< lanes of which a pick by threshold keeps nothing */
+} kvpolicy_report;
+
 /** The version of the linked library, "major.minor.patch". */
 char const* kvpolicy_version(void);
 
@@ -136,7 +148,8 @@ void kvpolicy_policy_destroy(kvpolicy_policy* policy);
 /** Makes the state of a policy for a cache, and all memory that its calls need: later calls allocate nothing.
  * - in: `cache` is copied; the memory that it names is not. `threads` is at least 1; the caller's thread is among them.
  * - out: *state, which kvpolicy_state_destroy ends; null if the call fails.
- * - fails with KVPOLICY_INVALID_ARGUMENT if sizes, strides or pointers are impossible. */
+ * - fails with KVPOLICY_INVALID_ARGUMENT if sizes, strides or pointers are impossible, or if the policy needs a signal
+ *   that kvpolicy_signals does not have, such as the numbers of trained gates. */
 kvpolicy_status kvpolicy_make(kvpolicy_policy const* policy, kvpolicy_cache const* cache, int threads,
                               kvpolicy_state** state);
 
@@ -155,12 +168,18 @@ kvpolicy_status kvpolicy_truncate(kvpolicy_state* state, int sequence, int posit
 kvpolicy_status kvpolicy_reset(kvpolicy_state* state, int sequence);
 
 /** Records what the policy needs of a step. Call it once for each forward, after kvpolicy_append.
- * - fails with KVPOLICY_INVALID_ARGUMENT and the name of a signal that the policy needs and that is not given. */
+ * - fails with KVPOLICY_INVALID_ARGUMENT and the name of a signal that the policy needs and that is not given. Of a
+ *   policy that sums over the rows of all tokens (h2o), also if rows before these were not observed. */
 kvpolicy_status kvpolicy_observe(kvpolicy_state* state, kvpolicy_signals const* signals);
 
 /** Decides which entries every lane keeps. It writes only the state.
- * - fails as kvpolicy_observe does. */
+ * - fails as kvpolicy_observe does. With KVPOLICY_UNOBSERVED the decision is made, and kvpolicy_apply would carry it
+ *   out, but it rests on nothing: the policy decides by what kvpolicy_observe was shown, and that was nothing. */
 kvpolicy_status kvpolicy_decide(kvpolicy_state* state, kvpolicy_signals const* signals);
+
+/** What the data of the latest decision showed.
+ * - fails with KVPOLICY_INVALID_ARGUMENT if nothing was decided. */
+kvpolicy_status kvpolicy_reported(kvpolicy_state const* state, kvpolicy_report* report);
 
 /** The decision about one lane, until the next kvpolicy_decide.
  * - out: *ordinals are the kept entries, as their indices before kvpolicy_apply, ascending; *count is their number. The

@@ -1,6 +1,8 @@
 // An eviction whose parts are chosen at run time.
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
 #include <kvpolicy/accounting/explain.hpp>
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
@@ -11,6 +13,9 @@
 #include <kvpolicy/ops/host/top_k.hpp>
 #include <kvpolicy/printed/any_scorer.hpp>
 #include <kvpolicy/stages/reduce_lanes.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -85,6 +90,36 @@ void decide(Executor& exec, basic_any_policy<Executor> const& policy, any_signal
             state<Executor> const& state, plan<Executor>& into) {
   detail::decide_given(exec, policy, in, state, into);
 }
+
+namespace detail {
+
+/// Refuses a policy that needs a signal which an interface does not have. `offered` are those that it has.
+template <executor Executor>
+void refuse_needs_beyond(char const* call, basic_any_policy<Executor> const& policy,
+                         std::initializer_list<std::string_view> offered, char const* interface) {
+  for (std::string const& need : policy.needs()) {  // "keys", or "queries or attention_probabilities"
+    bool const has = std::any_of(offered.begin(), offered.end(), [&](std::string_view one) {
+      return need == one || need.starts_with(std::string(one) + " or ") || need.ends_with(" or " + std::string(one));
+    });
+    expects(has, call, "policy", policy.score.name_inside(),
+            [&] { return "it needs the signal " + need + ", which " + interface + " not have"; });
+  }
+}
+
+/// Why a decision is refused of which the report says that it rests on nothing; empty if it rests on something.
+template <executor Executor>
+std::string why_unobserved(char const* call, basic_any_policy<Executor> const& policy, report const& of) {
+  if (of.unobserved == 0) return {};
+  std::string read;
+  std::vector<std::string> recorded = std::get<0>(policy.score.recorders()).signals();
+  for (std::string const& each : recorded.empty() ? policy.needs() : recorded)
+    read += (read.empty() ? "" : ", ") + each;
+  return std::string(call) + ": signals = nothing observed for " + std::to_string(of.unobserved) + " of " +
+         std::to_string(of.triggered) + " decisions, but " + std::string(policy.score.name_inside()) +
+         " decides by what observe was shown: " + read;
+}
+
+}  // namespace detail
 
 /// Computes the bytes that the policy needs, as for a typed policy. Its type says for which executor.
 template <executor Executor, class... Sizes>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <kvpolicy/decision/missed_rows.hpp>
 #include <kvpolicy/decision/record.hpp>
 #include <kvpolicy/decision/scratch.hpp>
 #include <kvpolicy/printed/any_signals.hpp>
@@ -108,6 +109,11 @@ class any_recorders {
   void refuse_part(char const* call, Given const& in) const {
     inner_->refuse(window_, {false, true}, call, any_signals(in));
   }
+  /// True if one of them sums over the rows of all tokens: see `detail::sums_rows`.
+  template <class Given>
+  [[nodiscard]] bool sums_rows(Given const& in) const {
+    return inner_->sums_rows(any_signals(in));
+  }
   /// The names of the signals from which they record.
   [[nodiscard]] std::vector<std::string> signals() const { return inner_->signals(window_); }
   /// The bytes of scratch that `observe` needs.
@@ -143,6 +149,7 @@ class any_recorders {
     virtual void forget(bool window, Executor&, lanes const&, recorded_columns const&, int sequence,
                         int position) const = 0;
     virtual void refuse(bool window, asked, char const* call, any_signals const&) const = 0;
+    [[nodiscard]] virtual bool sums_rows(any_signals const&) const = 0;
     [[nodiscard]] virtual std::vector<std::string> signals(bool window) const = 0;
     [[nodiscard]] virtual std::size_t scratch(shape const&, lanes const&) const = 0;
     [[nodiscard]] virtual bool reads_rows(int kind) const = 0;
@@ -199,6 +206,9 @@ class any_recorders {
         detail::refuse_rows<typename Executor::backend>(call, typename Recorder::needs{}, in);
         if (!which.born) detail::refuse_part_of(call, keeps, in);
       });
+    }
+    [[nodiscard]] bool sums_rows([[maybe_unused]] any_signals const& in) const override {
+      return std::apply([&](auto const&... keeps) { return (detail::sums_rows(keeps, in) || ...); }, all);
     }
     [[nodiscard]] std::vector<std::string> signals(bool window) const override {
       std::vector<std::string> names;

@@ -78,20 +78,6 @@ struct scorer_interface {
   virtual void score(Executor&, seen const&, score_view const& out) const = 0;
 };
 
-/// A scorer's name, for errors; that of the scorer inside a stage.
-template <class Score>
-std::string_view name_of_scorer(Score const& score) {
-  if constexpr (erased<Score>) {
-    return score.name_inside();
-  } else if constexpr (stage<Score>) {
-    return name_of_scorer(inner_of(score));
-  } else if constexpr (requires { std::string(Score::name); }) {
-    return Score::name;
-  } else {
-    return "the scorer";
-  }
-}
-
 /// The text of a scorer's field, or of the scorer inside a stage.
 template <class Score>
 std::optional<std::string> field_text_of(Score const& score, std::string_view name) {

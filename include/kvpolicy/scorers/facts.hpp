@@ -10,6 +10,8 @@
 #include <kvpolicy/ops/scratch.hpp>
 #include <kvpolicy/scorers/concept.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
 
 namespace KVPOLICY_NAMESPACE {
 
@@ -75,6 +77,20 @@ constexpr bool reads_any_order_of([[maybe_unused]] Score const& score) {
     return score.reads_any_order();
   } else {
     return reads_any_order<Score>;
+  }
+}
+
+/// A scorer's name, for errors; that of the scorer inside a stage.
+template <class Score>
+std::string_view name_of_scorer(Score const& score) {
+  if constexpr (erased<Score>) {
+    return score.name_inside();
+  } else if constexpr (stage<Score>) {
+    return name_of_scorer(inner_of(score));
+  } else if constexpr (requires { std::string(Score::name); }) {
+    return Score::name;
+  } else {
+    return "the scorer";
   }
 }
 

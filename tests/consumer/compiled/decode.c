@@ -96,6 +96,75 @@ static void decode(kvpolicy_policy const* policy, int* list) {
   kvpolicy_state_destroy(state);
 }
 
+/* Decides about 64 entries with `given` signals, which observe is shown if `shows`. */
+static kvpolicy_status decided(char const* text, int observed_rows, kvpolicy_report* report) {
+  int64_t const row = QUERY_HEADS * DIM * (int64_t)sizeof(float), of_cache = DIM * (int64_t)sizeof(float);
+  kvpolicy_plane plane = {
+      keys,     KVPOLICY_F32, DIM, of_cache * KV_HEADS * CAPACITY, of_cache * KV_HEADS * CAPACITY, of_cache * KV_HEADS,
+      of_cache, sizeof(float)};
+  kvpolicy_cache cache = {LAYERS, QUERY_HEADS, KV_HEADS, DIM,       0,    1,       CAPACITY,
+                          plane,  plane,       counts,   positions, NULL, CAPACITY};
+  kvpolicy_queries rows = {queries, KVPOLICY_F32, 0,   row * PREFILL, row * PREFILL, DIM * sizeof(float),
+                           row,     NULL,         NULL};
+  kvpolicy_signals signals = {NULL, NULL, NULL};
+  kvpolicy_policy* policy;
+  kvpolicy_state* state;
+  kvpolicy_status status;
+  memset(counts, 0, sizeof counts);
+  check(kvpolicy_parse(text, &policy));
+  status = kvpolicy_make(policy, &cache, 1, &state);
+  kvpolicy_policy_destroy(policy);
+  if (status != KVPOLICY_OK) return status;
+  check(kvpolicy_append(state, 0, PREFILL, 0));
+  forward(PREFILL, 0, NULL);
+  if (observed_rows > 0) {
+    rows.rows = observed_rows;
+    rows.positions = row_positions + PREFILL - observed_rows;
+    signals.queries = &rows;
+    status = kvpolicy_observe(state, &signals);
+  }
+  if (status == KVPOLICY_OK) status = kvpolicy_decide(state, &signals);
+  memset(report, 0, sizeof *report);
+  (void)kvpolicy_reported(state, report);
+  kvpolicy_state_destroy(state);
+  return status;
+}
+
+/* Every policy whose signals a caller may forget. Each is refused by a signal's name, or its report counts it. */
+static int missing_signals(void) {
+  static char const* const unknown[][2] = {{"trim_kv", "log_beta"},       {"db_trim_kv", "log_beta"},
+                                           {"carried", "birth_score"},    {"fast_kvzip", "birth_score"},
+                                           {"sir_llm", "birth_score"},    {"locret", "birth_score"},
+                                           {"intent_kv", "turn_queries"}, {"not_stale", "stale_spans"},
+                                           {"side_quest", "stale_spans"}, {"lookahead_kv", "external_queries"},
+                                           {"dapq", "external_queries"}};
+  static char const* const recorded[] = {"snapkv(window=8) | budget(40)", "tova | budget(40)",
+                                         "pyramid_kv(window=8) | budget(40)", "nacl(window=8) | budget(40)"};
+  static char const* const summed[] = {"h2o | budget(40)", "observed_attention | budget(40)"};
+  kvpolicy_report report;
+  size_t i;
+  for (i = 0; i < sizeof unknown / sizeof *unknown; ++i) {
+    if (decided(unknown[i][0], 0, &report) != KVPOLICY_INVALID_ARGUMENT) return 20;
+    if (strstr(kvpolicy_last_error(), unknown[i][1]) == NULL) return 21;
+  }
+  for (i = 0; i < sizeof recorded / sizeof *recorded; ++i) {
+    if (decided(recorded[i], 0, &report) != KVPOLICY_UNOBSERVED) return 22;
+    if (report.unobserved == 0 || report.unobserved != report.triggered) return 23;
+    if (strstr(kvpolicy_last_error(), "queries") == NULL) return 24;
+    if (decided(recorded[i], 32, &report) != KVPOLICY_OK || report.unobserved != 0 || report.triggered == 0) return 25;
+  }
+  for (i = 0; i < sizeof summed / sizeof *summed; ++i) {
+    if (decided(summed[i], 0, &report) != KVPOLICY_INVALID_ARGUMENT) return 26;
+    if (decided(summed[i], 32, &report) != KVPOLICY_INVALID_ARGUMENT) return 27;
+    if (strstr(kvpolicy_last_error(), "kvpolicy_observe: queries = missing of 32 entries") == NULL) return 28;
+    if (decided(summed[i], PREFILL, &report) != KVPOLICY_OK || report.triggered == 0) return 29;
+  }
+  if (decided("external | budget(40)", 0, &report) != KVPOLICY_INVALID_ARGUMENT) return 30;
+  if (strstr(kvpolicy_last_error(), "external needs signal external") == NULL) return 31;
+  if (decided("knorm | at_least(100, unbounded=true)", 0, &report) != KVPOLICY_OK || report.emptied != LANES) return 32;
+  return 0;
+}
+
 int main(void) {
   kvpolicy_policy* policy;
   char text[100];
@@ -107,6 +176,7 @@ int main(void) {
   check(kvpolicy_parse(policy_text, &policy));
   check(kvpolicy_print(policy, text, sizeof text, &length));
   if (length != strlen(text) || strncmp(text, "snapkv(", 7) != 0) return 8;
+  if (missing_signals() != 0) return missing_signals();
   seen = 14695981039346656037u;
   decode(policy, NULL);
   decode(policy, slots);
