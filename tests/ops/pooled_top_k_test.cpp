@@ -271,7 +271,7 @@ TEST_SUITE("budget/budget") {
     for (wanted const& one : {wanted{100, .9, 10, 9, 9}, wanted{10, .9, 1, 1, 0}, wanted{1000, .9, 100, 99, 99},
                               wanted{1000, .07, 930, 929, 929}, wanted{100, .34, 66, 65, 65}, wanted{5, .5, 2, 2, 2},
                               wanted{7, 0, 7, 7, 7}, wanted{7, 1, 0, 0, 0}, wanted{3, .9, 0, 1, 0}}) {
-      CHECK(kv::drop_ratio{one.drop}({}, one.count) == one.exact);
+      CHECK(kv::drop_ratio{one.drop, kv::rounding::exact}({}, one.count) == one.exact);
       CHECK(kv::drop_ratio{one.drop, kv::rounding::kvpress}({}, one.count) == one.kvpress);
       CHECK(kv::drop_ratio{one.drop, kv::rounding::kvpress_0_5_4}({}, one.count) == one.before_0_5_5);
     }
@@ -288,7 +288,8 @@ TEST_SUITE("budget/budget") {
       for (int count = 1; count <= 2000; ++count) {
         int const real = count * (100 - percent) / 100;
         double const drop = percent / 100.0;
-        REQUIRE(kv::drop_ratio{drop}({}, count) == real);
+        REQUIRE((kv::drop_ratio{drop, kv::rounding::exact}({}, count)) == real);
+        REQUIRE(kv::drop_ratio{drop}({}, count) == std::max(1, real));
         int const theirs = kv::drop_ratio{drop, kv::rounding::kvpress_0_5_4}({}, count);
         REQUIRE((kv::drop_ratio{drop, kv::rounding::kvpress}({}, count)) == std::max(1, theirs));
         short_by_one += theirs != real ? 1 : 0;

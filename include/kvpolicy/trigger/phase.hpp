@@ -15,7 +15,8 @@ namespace KVPOLICY_NAMESPACE {
 /// - `layer`: after each layer of a prompt.
 ///
 /// A scorer states it as `static constexpr phase when`; without it the phase is `step`. The part `when(phase)` of a
-/// spec replaces it. The library's calls do not read it: it tells engines and programs when to call `decide`.
+/// spec replaces it. It tells engines and programs when to call `decide`. Of the library's calls only a decision by a
+/// ratio reads it: see `drop_ratio`.
 enum class phase { step, prefill, turn, chunk, layer };
 
 [[nodiscard]] constexpr std::array<char const*, 5> names(phase) {
