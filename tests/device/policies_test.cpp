@@ -170,8 +170,10 @@ TEST_SUITE("device/policies") {
     agree("trim_kv", kv::policies::trim_kv({.budget = 11}));
     agree("knorm", kv::policies::knorm({.budget = 10}));
     agree("knorm", kv::eviction{.score = kv::knorm{}, .budget = kv::drop_ratio{0.75}});
-    agree("knorm",
-          kv::eviction{.score = kv::knorm{}, .budget = kv::unlimited{}, .pick = kv::at_least{-1, false, true}});
+    for (float const least : {-1.0f, 1.0f}) {  // above 0 every lane is emptied
+      kv::at_least const pick{.least = least, .unbounded = true};
+      agree("at_least", kv::eviction{.score = kv::knorm{}, .budget = kv::unlimited{}, .pick = pick});
+    }
   }
 
 #if !defined(__CUDACC__)  // the executor of a GPU does not count
