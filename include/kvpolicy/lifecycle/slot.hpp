@@ -54,9 +54,11 @@ inline void check_slot(char const* call, char const* name, cache const& all, int
 template <executor Executor>
 void check_slots_of(char const* call, cache const& all, state<Executor> const& state) {
   check_cache(call, all);
-  expects(all.lanes.slots == nullptr, call, "cache.lanes", "some slots",
-          "slots are numbered in the cache of all slots");
-  check_same_lanes(call, "cache.lanes", all.lanes, state.lanes());
+  lanes const& made = state.lanes();
+  bool const whole = all.lanes.slots == nullptr && all.lanes.sequences == all.lanes.slot_total() &&
+                     all.lanes.layer_begin == made.layer_begin && all.lanes.layer_end == made.layer_end;
+  check_same_lanes(call, "cache.lanes", all.lanes, made);
+  expects(whole, call, "cache.lanes", "some slots", "slots are numbered in the cache of all slots");
 }
 
 /// Refuses rows whose scales differ between entries or slots and would stay behind when the rows are copied.
