@@ -38,6 +38,26 @@ struct scrub {
 };
 static_assert(kv::applier<scrub>);
 
+/// An applier of a user's with a column of its own: how often it was applied to an entry. It asks the state for it.
+struct aging {
+  static constexpr auto name = "aging";
+  static constexpr kv::applier_effects effects{};
+
+  [[nodiscard]] std::vector<kv::column> columns(kv::cache const&) const { return {{.name = "age"}}; }
+  void refuse(auto&, kv::keep_set const&, kv::cache const&, auto const& state) const {
+    kv::expects(state.columns().size() == state.recorder_columns() + 1, "apply", "state", "without ages",
+                "make_state was not given this applier");
+  }
+  void edit(auto&, kv::keep_set const&, kv::cache const& part, auto& state, kv::apply_stats*) const {
+    kv::by_lane<int> const age = state.columns_from(state.recorder_columns(), part.lanes).template table<int>(0);
+    for (int i = 0; i < part.lanes.size(); ++i) {
+      kv::lane const one = part.lanes.at(i);
+      for (int e = 0; e < *part.lanes.count.row(one); ++e) ++age.row(one)[e];
+    }
+  }
+};
+static_assert(kv::applier<aging>);
+
 }  // namespace user
 
 namespace kvpolicy::inline v0 {
@@ -96,6 +116,41 @@ TEST_SUITE("layout/own_applier") {
           CHECK(zeros == (e >= 2 && e < 22));
         }
       }
+    }
+  }
+
+  TEST_CASE(
+      "an applier's own column is in a state that is made for it, and follows the entries like those of recorders") {
+    mock_cache mock({.model = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 8}, .bound = 12});
+    kv::cache view = mock.view();
+    kv::host_executor exec;
+    auto const policy = kv::eviction{.score = kv::h2o{}, .protect = kv::sinks{1}, .budget = kv::per_lane{3}};
+    auto const other = kv::eviction{.score = kv::streaming_llm{.sinks = 1}, .budget = kv::per_lane{3}};
+    for (bool const named : {true, false}) {
+      auto state = named ? kv::make_state(exec, other, view, kv::compact{}, user::aging{}, kv::overwrite{})
+                         : kv::make_state(exec, other, view, kv::compact{});
+      auto plan = kv::make_plan(exec, other, view);
+      CHECK(state.columns().size() == (named ? 1u : 0u));
+      CHECK(kv::required_bytes<kv::host_executor>(other, view, user::aging{}).state == 4u * 12 * 4);
+      auto const apply = [&](auto const& how) {
+        kv::decide(exec, other, kv::signals{view.lanes}, state, plan);
+        kv::apply(exec, how, plan, view, state);
+      };
+      kv::append(exec, view, state, {.tokens = 4, .position = 0});
+      if (!named) {
+        CHECK(error_of([&] { apply(user::aging{}); }) ==
+              "apply: state = without ages, but make_state was not given this applier");
+      } else {
+        apply(user::aging{});
+        kv::append(exec, view, state, {.tokens = 1, .position = 4});
+        apply(user::aging{});
+        apply(kv::compact{});  // of 0 to 4 it keeps 0, 3 and 4
+        int const* const age = state.columns_from(0, view.lanes).table<int>(0).row({0, 1, 1});
+        CHECK(std::vector(age, age + 3) == std::vector{2, 2, 1});
+        CHECK(error_of([&] { (void)kv::decide(exec, policy, kv::signals{view.lanes}, state, plan); }) ==
+              "decide: state = another policy's, but make_state makes it for the policy that observes and decides");
+      }
+      kv::truncate(exec, view, state, 0, 0);
     }
   }
 

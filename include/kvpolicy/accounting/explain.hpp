@@ -12,7 +12,7 @@ namespace KVPOLICY_NAMESPACE {
 /// The bytes that a policy needs for one batch. They follow from the bounds of the batch, and nothing is allocated.
 struct required {
   std::size_t plan = 0;     ///< scores, keep sets, report
-  std::size_t state = 0;    ///< columns of recorders
+  std::size_t state = 0;    ///< columns of recorders and of appliers
   std::size_t scratch = 0;  ///< of each worker of the executor
   friend bool operator==(required const&, required const&) = default;
 };
@@ -46,16 +46,30 @@ std::size_t counted_rows_bytes(cache const& in, VisitKinds const& visit_kinds) {
   return static_cast<std::size_t>(std::count(kinds.begin(), kinds.end(), true)) * numbers * sizeof(int);
 }
 
-/// The bytes of the columns of these recorders. Rows of entries are longer than the bound by `slack`, see `state`.
+/// The bytes of these columns. Rows of entries are longer than the bound by `slack`, see `state`.
+template <class Columns>
+std::size_t bytes_of_columns(Columns const& columns, cache const& in, int slack) {
+  std::size_t all = 0;
+  for (column const& each : columns) {
+    int const units = each.units != 0 ? each.units : in.lanes.bound + slack;
+    all += static_cast<std::size_t>(units) * static_cast<std::size_t>(each.bytes) *
+           static_cast<std::size_t>(in.lanes.size());
+  }
+  return all;
+}
+
+/// The bytes of the epochs of a state.
+inline std::size_t epoch_bytes(cache const& in) {
+  return static_cast<std::size_t>(in.lanes.sequences) * static_cast<std::size_t>(in.lanes.layers()) *
+         sizeof(std::uint64_t);
+}
+
+/// The bytes of the columns of recorders.
 template <class... Recorders>
 std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const& in, int slack) {
   std::size_t all = 0;
   auto const add = [&](auto const& recorder) {
-    for (column const& each : recorder.columns(in.shape, in.lanes.bound)) {
-      int const units = each.units != 0 ? each.units : in.lanes.bound + slack;
-      all += static_cast<std::size_t>(units) * static_cast<std::size_t>(each.bytes) *
-             static_cast<std::size_t>(in.lanes.size());
-    }
+    all += bytes_of_columns(recorder.columns(in.shape, in.lanes.bound), in, slack);
   };
   std::apply([&](auto const&... each) { (add(each), ...); }, recorders);
   return all + counted_rows_bytes(in, [&](auto const& visit) {
@@ -68,10 +82,11 @@ std::size_t column_bytes(std::tuple<Recorders...> const& recorders, cache const&
 /// Computes the memory that `make_plan` and `make_state` allocate, and the scratch that they reserve.
 ///
 /// - in: after the cache the arguments that are passed to `make_plan`: how much it decides about at once, and the
-///   appliers.
+///   appliers, which are passed to `make_state`, too.
 /// - throws: `invalid_argument` if the cache or the policy is not sound, as `make_plan`.
 template <executor Executor, entry_decision Policy, class... Appliers>
-[[nodiscard]] required required_bytes(Policy const& policy, cache const& in, at_once const& size, Appliers const&...) {
+[[nodiscard]] required required_bytes(Policy const& policy, cache const& in, at_once const& size,
+                                      Appliers const&... hows) {
   using backend = typename Executor::backend;
   detail::check_policy("required_bytes", policy, in.shape);
   detail::check_cache("required_bytes", in);
@@ -83,12 +98,13 @@ template <executor Executor, entry_decision Policy, class... Appliers>
   auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, turn.lanes, in.shape));
   required made;
   made.plan = segments * bound * (sizeof(float) + sizeof(int)) + spare * bound * sizeof(float) +
-              (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + 2 * sizeof(report) +
-              sizeof(apply_stats) + detail::counted_rows_bytes(in, [&](auto const& visit) {
+              (segments + 1) * sizeof(std::int64_t) + segments * (sizeof(int) + sizeof(std::uint64_t)) +
+              2 * sizeof(report) + sizeof(apply_stats) + detail::counted_rows_bytes(in, [&](auto const& visit) {
                 detail::visit_kinds_of_rows_of_scorer(policy.score, visit);
               });
   if (detail::allots_shares(policy)) made.plan += static_cast<std::size_t>(in.lanes.size()) * sizeof(int);
-  made.state = detail::column_bytes(recorders_of(policy.score), in, 0);
+  made.state = detail::epoch_bytes(in) + detail::column_bytes(recorders_of(policy.score), in, 0) +
+               (std::size_t{0} + ... + detail::bytes_of_columns(detail::columns_of_applier(hows, in), in, 0));
   made.scratch = std::max({detail::scratch_to_observe<backend>(recorders_of(policy.score), in.shape, in.lanes),
                            detail::scratch_to_decide<backend>(policy, in.shape, turn.lanes),
                            detail::scratch_to_apply<backend, Appliers...>(turn)});
@@ -114,7 +130,8 @@ template <executor Executor, admission_policy Policy>
   detail::check_dual("required_bytes", both);
   required made = required_bytes<Executor>(policy, both.window);
   made.plan += 3 * sizeof(int) * static_cast<std::size_t>(both.window.lanes.sequences);
-  made.state = detail::column_bytes(recorders_of(policy.score), both.window, both.window.lanes.bound) +
+  made.state = detail::epoch_bytes(both.window) + detail::epoch_bytes(both.global.entries) +
+               detail::column_bytes(recorders_of(policy.score), both.window, both.window.lanes.bound) +
                detail::column_bytes(recorders_of(policy.score), both.global.entries, 0);
   made.scratch = std::max(made.scratch, detail::scratch_to_promote<typename Executor::backend>(both));
   return made;

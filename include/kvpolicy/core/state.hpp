@@ -20,8 +20,9 @@
 
 namespace KVPOLICY_NAMESPACE {
 
-/// All columns of a policy's recorders in an executor's memory, with a row for each slot. `batch` is the lanes of all
-/// slots. Calls may be about some of them: see `only`. Nothing is allocated after construction and `add`, until `grow`.
+/// All columns of a policy's recorders and of appliers in an executor's memory, with a row for each slot. `batch` is
+/// the lanes of all slots. Calls may be about some of them: see `only`. Nothing is allocated after construction and
+/// `add`, until `grow`.
 ///
 /// The calls `reset`, `fork`, `move`, `save` and `load` start, copy and end the requests of slots.
 template <class Executor>
@@ -57,14 +58,18 @@ class state {
             keeps.forget(exec, batch, from.columns_from(first, batch), sequence, position);
           });
     }
-    for (column const& about : keeps.columns(model_, lanes_.bound)) {
-      std::size_t const units = static_cast<std::size_t>(about.units != 0 ? about.units : lanes_.bound + slack_);
-      std::int64_t const row = bytes_of_row(about, units);
-      memory_.emplace_back(*exec_, static_cast<std::size_t>(row) * static_cast<std::size_t>(lanes_.size()));
-      by_lane<std::byte> const rows{memory_.back().data() - row * lanes_.layer_begin * lanes_.heads,
-                                    row * lanes_.heads * lanes_.layers(), row * lanes_.heads, row};
-      columns_.push_back({about, rows});
-    }
+    for (column const& about : keeps.columns(model_, lanes_.bound)) add(about);
+    recorder_columns_ = columns_.size();
+  }
+
+  /// Adds a column that an applier keeps for itself, filled with zeros. Those of appliers come after all recorders.
+  void add(column const& about) {
+    std::size_t const units = static_cast<std::size_t>(about.units != 0 ? about.units : lanes_.bound + slack_);
+    std::int64_t const row = bytes_of_row(about, units);
+    memory_.emplace_back(*exec_, static_cast<std::size_t>(row) * static_cast<std::size_t>(lanes_.size()));
+    by_lane<std::byte> const rows{memory_.back().data() - row * lanes_.layer_begin * lanes_.heads,
+                                  row * lanes_.heads * lanes_.layers(), row * lanes_.heads, row};
+    columns_.push_back({about, rows});
     listed_ = columns_;
     listed_of_other_ = columns_;
   }
@@ -156,6 +161,8 @@ class state {
     static_cast<void>(lanes());  // throws
     return columns_;
   }
+  /// How many of them are those of the recorders. Those of appliers follow.
+  [[nodiscard]] std::size_t recorder_columns() const { return recorder_columns_; }
   /// The columns, with rows for the lanes of a batch. The span is valid until the next call of this function.
   [[nodiscard]] std::span<recorded_column const> columns(kvpolicy::lanes const& batch) {
     return list(columns_, batch, listed_);
@@ -212,6 +219,7 @@ class state {
   Executor* exec_;
   std::vector<typename Executor::template buffer<std::byte>> memory_;
   std::vector<recorded_column> columns_;
+  std::size_t recorder_columns_ = 0;
   std::vector<recorded_column> listed_;  ///< the columns for the batch of the current call
   std::vector<recorded_column> listed_of_other_;
   detail::slot_history history_;

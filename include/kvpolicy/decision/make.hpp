@@ -1,6 +1,7 @@
 // `make_state` and `make_plan`: an engine calls them once for a batch, before the first decision.
 #pragma once
 
+#include <kvpolicy/core/applier_columns.hpp>
 #include <kvpolicy/decision/check.hpp>
 #include <kvpolicy/decision/scratch.hpp>
 
@@ -32,6 +33,22 @@ template <executor Executor, class Policy>
   detail::check_batch("make_state", exec, policy, in);
   state<Executor> made = detail::state_of(exec, recorders_of(policy.score), in, slack);
   exec.reserve(detail::scratch_to_observe<typename Executor::backend>(recorders_of(policy.score), in.shape, in.lanes));
+  return made;
+}
+
+/// The same with columns that appliers keep for themselves (see `applier`). Name the appliers that will carry decisions
+/// out, such as `kv::compact_rerotated{}`, as for `make_plan`.
+///
+/// - throws: also `invalid_argument` if an applier does not fit the cache.
+template <executor Executor, class Policy, class First, class... Appliers>
+  requires((entry_decision<Policy> || page_decision<Policy>) && std::is_class_v<First>)
+[[nodiscard]] state<Executor> make_state(Executor& exec, Policy const& policy, cache const& in, First const& first,
+                                         Appliers const&... others) {
+  state<Executor> made = make_state(exec, policy, in);
+  auto const add = [&](auto const& how) {
+    for (column const& each : detail::columns_of_applier(how, in)) made.add(each);
+  };
+  add(first), (add(others), ...);
   return made;
 }
 

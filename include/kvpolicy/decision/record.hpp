@@ -14,7 +14,8 @@ namespace KVPOLICY_NAMESPACE {
 
 namespace detail {
 
-/// Refuses a state that was made for another policy: its columns must be exactly those of these recorders.
+/// Refuses a state that was made for another policy: its columns must be exactly those of these recorders, but for
+/// those of appliers.
 template <class State, class... Recorders>
 void check_state(char const* call, State const& state, std::tuple<Recorders...> const& recorders) {
   std::size_t at = 0;
@@ -26,7 +27,7 @@ void check_state(char const* call, State const& state, std::tuple<Recorders...> 
     }
   };
   std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
-  expects(same && at == state.columns().size(), call, "state", "another policy's",
+  expects(same && at == state.recorder_columns(), call, "state", "another policy's",
           "make_state makes it for the policy that observes and decides");
 }
 

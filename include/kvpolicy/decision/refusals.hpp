@@ -8,8 +8,8 @@
 namespace KVPOLICY_NAMESPACE {
 
 /// @cond
-template <executor Executor, detail::unsound_entry_decision Policy>
-state<Executor> make_state(Executor&, Policy const&, cache const&, int = 0) {
+template <executor Executor, detail::unsound_entry_decision Policy, class... Args>
+state<Executor> make_state(Executor&, Policy const&, cache const&, Args const&...) {
   static_cast<void>(detail::entry_decision_hooks<Policy>::check());
   return detail::refused<state<Executor>>();
 }

@@ -131,9 +131,12 @@ struct bound_policy {
   static constexpr auto name = Layout::name;
   static constexpr applier_effects effects = Layout::effects;
   using verbs = decltype(kvpolicy::detail::verbs_of<Layout>());
+  [[nodiscard]] std::vector<column> columns(cache const& in) const {
+    return kvpolicy::detail::columns_of_applier(layout, in);
+  }
 
   template <executor Executor>
-  void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
+  void refuse(Executor& exec, keep_set const& keep, cache const& in, state<Executor> const& state) const {
     granularity const decides = keep.lanes.layers() == in.lanes.layers() ? keep.decides : granularity::lane;
     if (!may_be_ragged(Engine::can, effects, decides)) {
       if constexpr (std::same_as<typename Executor::backend, host>) {
@@ -142,7 +145,7 @@ struct bound_policy {
         ops::refuse_ragged(exec, in.lanes.layers_only(keep.lanes.layer_begin, keep.lanes.layer_end), keep);
       }
     }
-    layout.refuse(exec, keep, in);
+    kvpolicy::detail::refuse_by(exec, layout, keep, in, state);
   }
 
   template <executor Executor>

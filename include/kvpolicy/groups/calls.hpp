@@ -66,16 +66,17 @@ void for_each_state(char const* call, layer_groups const& all, States const& sta
 
 /// Makes the states of all groups that have a policy.
 ///
-/// - in: `policies` is one policy for all groups, or `by_group`.
+/// - in: `policies` is one policy for all groups, or `by_group`. `hows` are the appliers: see `make_state` of a cache.
 /// - throws: as `make_state` of a cache, with the name of the group; `invalid_argument` if the groups disagree with the
 ///   model's layers, or if there are more or fewer policies than groups.
-template <executor Executor, class Policy>
-[[nodiscard]] group_states<Executor> make_state(Executor& exec, Policy const& policies, layer_groups const& all) {
+template <executor Executor, class Policy, class... Appliers>
+[[nodiscard]] group_states<Executor> make_state(Executor& exec, Policy const& policies, layer_groups const& all,
+                                                Appliers const&... hows) {
   detail::check_policies("make_state", all, policies);
   group_states<Executor> made;
   made.of.resize(all.groups.size());
   detail::for_each_policy(all, policies, [&](std::size_t g, auto const& policy) {
-    made.of[g].emplace(make_state(exec, policy, all.groups[g].entries));
+    made.of[g].emplace(make_state(exec, policy, all.groups[g].entries, hows...));
   });
   return made;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <kvpolicy/core/applier_columns.hpp>
 #include <kvpolicy/core/hook_checks.hpp>
 #include <kvpolicy/layout/edit.hpp>
 #include <kvpolicy/layout/effects.hpp>
@@ -29,7 +30,7 @@ using applier_hooks =
     hooks<A, required_hook<hook::applier_name, form_of_constant<hook::applier_name, A, says_its_name<A>>()>,
           required_hook<hook::applier_effects, form_of_constant<hook::applier_effects, A, says_its_effects<A>>()>,
           required_hook<hook::applier_refuse, form_of_function<hook::applier_refuse, A>()>,
-          required_hook<hook::applier_edit, form_of_function<hook::applier_edit, A>()>,
+          required_hook<hook::applier_edit, form_of_function<hook::applier_edit, A>()>, applier_columns_hook<A>,
           optional_hook<hook::applier_takes_dropped,
                         form_of_constant<hook::applier_takes_dropped, A, says_what_it_takes<A>>()>>;
 
@@ -38,7 +39,10 @@ template <class A, class Executor>
 using applying_hooks =
     hooks<A,
           required_hook<hook::applier_refuse,
-                        form_of_call<hook::applier_refuse, A, anything, Executor&, keep_set const&, cache const&>()>,
+                        form_of_either(
+                            form_of_call<hook::applier_refuse, A, anything, Executor&, keep_set const&, cache const&>(),
+                            form_of_call<hook::applier_refuse, A, anything, Executor&, keep_set const&, cache const&,
+                                         state<Executor> const&>())>,
           required_hook<hook::applier_edit, form_of_call<hook::applier_edit, A, anything, Executor&, keep_set const&,
                                                          cache const&, state<Executor>&, apply_stats*>()>>;
 
@@ -50,6 +54,17 @@ inline constexpr bool takes_dropped = [] {
     return false;
   }
 }();
+
+/// Calls `refuse` of an applier.
+template <executor Executor, class Applier>
+void refuse_by(Executor& exec, Applier const& how, keep_set const& keep, cache const& in,
+               [[maybe_unused]] state<Executor> const& state) {
+  if constexpr (requires { how.refuse(exec, keep, in, state); }) {
+    how.refuse(exec, keep, in, state);
+  } else {
+    how.refuse(exec, keep, in);
+  }
+}
 
 /// A verb that refuses a stale plan before it writes.
 template <class Verb>
@@ -70,14 +85,16 @@ consteval bool refuses_stale(verbs<Verbs...>) {
 /// - `static constexpr applier_effects effects`: what it does to memory, so that an engine can refuse an applier that
 ///   it does not support.
 /// - `void refuse(auto& exec, keep_set const& keep, cache const& in) const` throws if the keep set cannot be carried
-///   out. It writes nothing.
+///   out. It writes nothing. It may have one more parameter, `state const& state`.
 /// - `void edit(auto& exec, keep_set const& keep, cache const& part, state& state, apply_stats* stats) const` carries
 ///   it out. `part` is the cache, restricted to the layers that were decided about. Rows, positions, counts and
 ///   recorded columns of an entry stay together.
 ///
-/// Two members are optional:
+/// Three members are optional:
 ///
 /// - `using verbs = kvpolicy::verbs<...>` lists the verbs that it runs and that need scratch memory.
+/// - `std::vector<column> columns(cache const& in) const`: columns of `per::lane_entry` that it keeps for itself.
+///   `make_state` adds them to the state if it is given the applier, and every applier moves them with the entries.
 /// - `static constexpr bool takes_dropped = true`: it also accepts plans that list the dropped entries (`lowest_one`).
 ///
 /// `apply` works with every type of this form, including your own.
@@ -98,7 +115,7 @@ template <executor Executor, applier Applier>
   bool const left = leave_stale && !reads_on_host<backend> && refuses_stale(verbs_of<Applier>());
   if (!left) ops::refuse_stale(exec, decided_part(in, keep).lanes, keep);
   exec.reserve(scratch_of_verbs<backend>(verbs_of<Applier>(), in));
-  how.refuse(exec, keep, in);
+  refuse_by(exec, how, keep, in, state);
   return keep;
 }
 

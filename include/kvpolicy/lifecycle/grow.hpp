@@ -64,6 +64,7 @@ void grow(Executor& exec, Policy const& policy, cache const& larger, state<Execu
   expects(larger.lanes.bound > old.bound, "grow", "lanes.bound", larger.lanes.bound,
           [&] { return "the state has room for " + std::to_string(old.bound) + " entries a lane"; });
   kvpolicy::state<Executor> made = make_state(exec, policy, larger, state.slack());
+  for (std::size_t i = state.recorder_columns(); i < state.columns().size(); ++i) made.add(state.columns()[i].about);
   lanes same = larger.lanes;
   same.bound = old.bound;
   detail::check_same_lanes("grow", "cache.lanes", same, old);

@@ -45,10 +45,10 @@ template <executor Executor, class Admit, class Select, class Evict>
   return made;
 }
 /// The same without an admission.
-template <executor Executor, class Select, class Evict>
+template <executor Executor, class Select, class Evict, class... Appliers>
 [[nodiscard]] state<Executor> make_state(Executor& exec, cache_policy<omitted, Select, Evict> const& policy,
-                                         cache const& in) {
-  return make_state(exec, detail::evicting(policy), in);
+                                         cache const& in, Appliers const&... hows) {
+  return make_state(exec, detail::evicting(policy), in, hows...);
 }
 
 /// Makes the plans of all parts. Nothing allocates after this while counts stay below the bounds.

@@ -26,6 +26,8 @@ namespace kv = kvpolicy;
 //   this applier's member `refuse` is not const, but ... `refuse(exec, kvpolicy::keep_set const&, kvpolicy::cache const&) const`
 // form REFUSE: void refuse(auto&, kv::cache const&) const {}
 //   this applier's member `refuse` takes other parameters, or is not public, but ... `refuse(exec, kvpolicy::keep_set const&, kvpolicy::cache const&) const`
+// form REFUSE: void refuse(auto&, kv::keep_set const&, kv::cache const&, auto const&) {}
+//   this applier's member `refuse` is not const, but ... or the same with a `kvpolicy::state const&` behind
 #ifndef REFUSE
 #define REFUSE \
   void refuse(auto&, kv::keep_set const&, kv::cache const&) const {}
@@ -42,6 +44,19 @@ namespace kv = kvpolicy;
   void edit(auto&, kv::keep_set const&, kv::cache const&, auto&, kv::apply_stats*) const {}
 #endif
 
+// form COLUMNS: int columns = 2;
+//   this applier's member `columns` is a data member, but ... `columns(kvpolicy::cache const&) const`
+// form COLUMNS: std::vector<kv::column> columns(kv::cache const&) { return {}; }
+//   this applier's member `columns` is not const, but ... `columns(kvpolicy::cache const&) const`
+// form COLUMNS: std::vector<kv::column> columns(kv::shape const&, int) const { return {}; }
+//   this applier's member `columns` takes other parameters, or is not public, but ... `columns(kvpolicy::cache const&) const`
+// form COLUMNS: kv::column columns(kv::cache const&) const { return {}; }
+//   this applier's member `columns` has another type, or returns one, but ... which returns a std::vector<kvpolicy::column>
+#ifndef COLUMNS
+#define COLUMNS \
+  std::vector<kv::column> columns(kv::cache const&) const { return {}; }
+#endif
+
 // form TAKES: bool takes_dropped = true;
 //   this applier's member `takes_dropped` is no static constant, but ... `static constexpr bool takes_dropped`
 // form TAKES: static constexpr bool takes_dropped() { return true; }
@@ -54,6 +69,7 @@ struct mine {
   NAME
   REFUSE
   EDIT
+  COLUMNS
   TAKES
 };
 
