@@ -79,7 +79,7 @@ COVER = [
      "layout/overwrite"),
     ("ops/*fold.hpp", "ops/combine ops/fold stages/reduce_lanes"),
     ("ops/*mask_rows.hpp", "ops/mask_rows layout/mask layout/shared_pools"),
-    ("ops/*rerotate.hpp", "ops/rerotate layout/compact_rerotated"),
+    ("ops/*rerotate.hpp", "ops/rerotate layout/compact_rerotated layout/key_turns"),
     ("ops/*gather_rows.hpp", "ops/gather_rows ops/long_moves ops/ring_append ops/lists "
      "layout/list_rewrite layout/compact"),
     ("ops/*pool.hpp", "ops/combine ops/pool"),
@@ -127,7 +127,7 @@ COVER = [
     ("ops/*fill_row.hpp", "layout/shared_pools layout/dead_slot"),
     ("ops/all_reduce.hpp", "ops/all_reduce"),
     ("layout/append.hpp", "layout/append layout/shared_pools laws/refused_calls laws/ownership"),
-    ("layout/compact*.hpp", "layout/shared_pools layout/compact_rerotated layout/compact layout/refusals"),
+    ("layout/compact*.hpp", "layout/shared_pools layout/compact_rerotated layout/compact layout/refusals layout/key_turns"),
     ("layout/applier.hpp", "layout/own_applier layout/refusals laws/appliers_laws"),
     ("layout/effects.hpp", "layout/own_applier engines/capabilities"),
     ("layout/edit.hpp", "layout/shared_pools layout/refusals layout/list_rewrite layout/dead_slot layout/compact"),

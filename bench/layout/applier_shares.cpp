@@ -25,6 +25,7 @@ struct decided {
   }
   template <class Applier>
   void apply(Applier const& how, kv::cache& in) {
+    held.history().reset(0);  // the cache is as it was: no key has turned yet
     kv::apply(exec, how, plan, in, held);
   }
   [[nodiscard]] bench::floors::column keep() const {

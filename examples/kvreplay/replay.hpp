@@ -279,6 +279,7 @@ class replay {
     kv::cache now = memory_.view_of_layer(layer);
     int const first = journal::first_segment(policy_.decides(), now.lanes.layers_only(layer, layer + 1));
     layer_plan_->publish(keep_of(now.lanes, first));
+    layer_state_->history().reset(0);  // the layer before had other keys
     stopwatch watch;
     as_said_by("--layout", with_.layout_name, "", [&] {
       memory_.apply(exec_, *layer_plan_, now, *layer_state_, &stats_);

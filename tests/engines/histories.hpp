@@ -50,7 +50,8 @@ class history {
                .protect = kv::sinks{1},
                .budget = kv::per_lane{budget}},
         view(pool.view()),
-        state(kv::make_state(exec, policy, view)),
+        state(By == applier::compact_rerotated ? kv::make_state(exec, policy, view, kv::compact_rerotated{})
+                                               : kv::make_state(exec, policy, view)),
         plan(kv::make_plan(exec, policy, view)),
         tokens(pool.lane_count()),
         next(static_cast<std::size_t>(pool.how.sequences), 0),

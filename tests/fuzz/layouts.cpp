@@ -43,7 +43,7 @@ struct chosen {
 struct token {
   int number = 0;
   int position = 0;
-  int turns = 0;  ///< how often its key was turned
+  int turns = 0;  ///< how often its key was rounded by a turn
 };
 
 double roundoff(kv::codec element) {
@@ -85,6 +85,9 @@ class history {
         hidden_(static_cast<std::size_t>(cache_.rows * cache_.units), std::byte{1}),
         hides_{cache_.list_table(), {mask_table(), kv::mask_form::boolean, cache_.units}} {
     columns_.add(kv::record_attention_mass{});
+    if (by_ == applier::compact_rerotated) {
+      for (kv::column const& each : kv::compact_rerotated{}.columns(view_)) columns_.add(each);
+    }
     for (int& each : cache_.prefix) each = by_ == applier::dead_slot ? from_.below(3) : 0;
     for (int& each : cache_.locked) each = by_ == applier::dead_slot ? from_.below(3) : 0;
   }
@@ -247,7 +250,8 @@ class history {
       std::vector<token> stay;
       for (int const e : one.left.ordinals) stay.push_back(of_lane(i)[static_cast<std::size_t>(e)]);
       for (std::size_t e = 0; by_ == applier::compact_rerotated && e < stay.size(); ++e) {
-        stay[e].turns += stay[e].position != static_cast<int>(e) ? 1 : 0;
+        bool const anew = cache_.options.element != kv::codec::f32;  // each turn begins from the key as it was written
+        if (stay[e].position != static_cast<int>(e)) stay[e].turns = anew ? 1 : stay[e].turns + 1;
         stay[e].position = static_cast<int>(e);
       }
       of_lane(i) = stay;

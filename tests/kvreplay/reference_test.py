@@ -407,11 +407,11 @@ class Reference(unittest.TestCase):
                     np.testing.assert_array_equal(found, rows)
 
     def test_rerotated_keys_stand_at_their_ordinals(self):
-        for dtype, style, theta, near in (("F32", "neox", 10000.0, 1e-4), ("F32", "gptj", 500.0, 1e-4), ("F16", "neox", 1e6, 4e-3)):
-            trace = Trace(12, dtype, gap=4)
+        for dtype, style, theta, near, layers in (("F32", "neox", 10000.0, 1e-4, 3), ("F32", "gptj", 500.0, 1e-4, 3), ("F16", "neox", 1e6, 4e-3, 5)):
+            trace = Trace(12, dtype, layers, gap=4)
             self.write(trace, {"rope_theta": str(theta), "rope_style": style})
             result = self.replay("--policy", "streaming_llm", "--budget", 90, "--layout", "compact_rerotated", "--attend")
-            self.assertEqual(ragged(result), [[0, 1, 2, 3, *range(214, 300)]] * 6)
+            self.assertEqual(ragged(result), [[0, 1, 2, 3, *range(214, 300)]] * (2 * layers))
             kept = np.array(ragged(result)[0])
             turns = np.arange(len(kept)) - trace.positions[kept]
             keys = trace.keys.copy()
@@ -420,7 +420,7 @@ class Reference(unittest.TestCase):
             np.testing.assert_allclose(np.array(result["keys"][1], np.float64).reshape(-1, 64), rows, atol=near, rtol=near)
             queries = trace.queries.copy()
             queries[:, :, -1] = rotate(queries[:, :, -1:], np.array([len(kept) - 1 - trace.positions[-1]]), theta, style)[:, :, 0]
-            expected = self.attended(trace, [list(kept)] * 6, keys, queries)
+            expected = self.attended(trace, [list(kept)] * (2 * layers), keys, queries)
             np.testing.assert_allclose(np.array(result["output"][1]).reshape(-1, 64), expected, atol=10 * near)
 
     def test_keys_of_a_scaled_rope_turn_by_its_frequencies(self):

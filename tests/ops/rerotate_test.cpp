@@ -46,6 +46,49 @@ bool near(reference::row const& a, reference::row const& b) {
 }  // namespace
 
 TEST_SUITE("ops/rerotate") {
+  TEST_CASE("with copies a key is copied before its first turn, and each turn begins from the copy") {
+    for (kv::codec const element : {kv::codec::bf16, kv::codec::f16}) {
+      for (kv::rope_style const style : {kv::rope_style::neox, kv::rope_style::gptj}) {
+        turning with(element);
+        kv::rope const how{.theta = 100, .style = style};
+        auto const pairing =
+            style == kv::rope_style::neox ? reference::rope_pairing::halves : reference::rope_pairing::pairs;
+        std::vector<std::byte> keys(4 * 8, std::byte{7});
+        std::vector<int> written(4);
+        kv::first_keys const first{{keys.data()}, {written.data()}};
+        auto const turn = [&] { kv::ops::rerotate(with.exec, with.cache.lanes(), with.cache.view(), how, first); };
+        auto const is = [&](int entry, reference::row const& raw, int by, double roundings) {
+          reference::row const key = with.key(entry), wanted = reference::rotated(raw, by, {100, pairing});
+          bool near_it = true;
+          for (std::size_t d = 0; d < 4; ++d) {
+            near_it = near_it &&
+                      std::abs(key[d] - wanted[d]) <= roundings * 5 * (element == kv::codec::bf16 ? 0x1p-8 : 0x1p-11);
+          }
+          return near_it;
+        };
+        reference::row const raw[] = {{1, 2, 3, 4}, {4, -3, 2, 1}, {0.5, 1, -2, 4}, {1, 1, 2, 3}};
+        for (int e = 0; e < 4; ++e) with.set(e, raw[e]);
+        turn();
+        CHECK(written == std::vector<int>{0, 3, 4, 10});  // 1 + the positions 2, 3 and 9
+        CHECK(with.key(0) == raw[0]);
+        CHECK(keys[0] == std::byte{7});
+        for (int e = 1; e < 4; ++e) CHECK(is(e, raw[e], std::vector{0, -1, -1, -6}[static_cast<std::size_t>(e)], 1));
+        for (int again = 0; again < 50; ++again) {  // forth and back, by other distances
+          for (int e = 1; e < 4; ++e) {
+            with.set(e, {0, 0, 0, 0});  // what stands there is not read
+            with.cache.position[static_cast<std::size_t>(e)] = 100 * again + 7 * e + 5;
+          }
+          turn();
+        }
+        for (int e = 1; e < 4; ++e) CHECK(is(e, raw[e], std::vector{0, -1, -1, -6}[static_cast<std::size_t>(e)], 1));
+        written[2] = 3;  // the copy is one of position 2
+        with.cache.position[2] = 8;
+        turn();
+        CHECK(with.key(2) == raw[2]);
+      }
+    }
+  }
+
   TEST_CASE("NeoX turns halves and GPT-J turns neighbours, pair i by theta to the -2i/D") {
     double const c = std::cos(-1.0), s = std::sin(-1.0);    // pair 0 of entry 1: from 2 to 1
     double const c1 = std::cos(-0.1), s1 = std::sin(-0.1);  // pair 1, theta 100, D 4

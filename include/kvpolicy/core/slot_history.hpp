@@ -1,26 +1,47 @@
-// What the host remembers of each slot of a state: whether a request uses it, and which rows were observed.
+// What the host remembers of each slot of a state: whether a request uses it, which rows were observed, and how often
+// its keys were turned.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <span>
 #include <vector>
 
 namespace KVPOLICY_NAMESPACE::detail {
 
+/// How often the keys of a lane were turned where each turn rounds: those at positions below `ends[k]` may have been
+/// turned k + 1 times, and all others less often. The ends do not ascend.
+using turn_ends = std::array<int, 3>;
+
 /// One request's history in its slot. It exists to find mistakes: a request that takes the slot of another one without
-/// a reset, and rows that are observed a second time. Nothing that decides reads it.
+/// a reset, rows that are observed a second time, and keys that lose their digits. Nothing that decides reads it.
 class slot_history {
  public:
-  slot_history(int slots, int layer_begin, int layer_end)
+  slot_history(int slots, int layer_begin, int layer_end, int heads)
       : layers_(layer_end - layer_begin),
         layer_begin_(layer_begin),
         used_(static_cast<std::size_t>(slots)),
-        newest_(static_cast<std::size_t>(slots) * static_cast<std::size_t>(layers_), -1) {}
+        newest_(static_cast<std::size_t>(slots) * static_cast<std::size_t>(layers_), -1),
+        heads_(static_cast<std::size_t>(heads)),
+        turns_(newest_.size() * heads_) {}
 
   /// True if something was appended or observed since the last reset.
   [[nodiscard]] bool used(int slot) const { return used_[static_cast<std::size_t>(slot)] != 0; }
   /// The position of the newest row that was observed in a layer; -1 if there is none.
   [[nodiscard]] int newest(int slot, int layer) const { return newest_[at(slot, layer)]; }
+
+  /// The turns of a slot's lanes, layer by layer.
+  [[nodiscard]] std::span<turn_ends> turns(int slot) {
+    return std::span(turns_).subspan(at(slot, layer_begin_) * heads_, static_cast<std::size_t>(layers_) * heads_);
+  }
+  [[nodiscard]] std::span<turn_ends const> turns(int slot) const {
+    return std::span(turns_).subspan(at(slot, layer_begin_) * heads_, static_cast<std::size_t>(layers_) * heads_);
+  }
+  /// True if a key of the slot may have been turned where each turn rounds.
+  [[nodiscard]] bool turned(int slot) const {
+    return std::ranges::any_of(turns(slot), [](turn_ends const& ends) { return ends[0] > 0; });
+  }
 
   void use(int slot) { used_[static_cast<std::size_t>(slot)] = 1; }
   void observe(int slot, int layer, int position) {
@@ -35,6 +56,10 @@ class slot_history {
       int& newest = newest_[at(slot, layer)];
       newest = std::min(newest, position - 1);
     }
+    for (turn_ends& ends : turns(slot).subspan(static_cast<std::size_t>(layer_begin - layer_begin_) * heads_,
+                                               static_cast<std::size_t>(layer_end - layer_begin) * heads_)) {
+      for (int& end : ends) end = std::min(end, position);
+    }
   }
   void truncate(int slot, int position) { truncate(slot, position, layer_begin_, layer_begin_ + layers_); }
   void reset(int slot) { truncate(slot, 0); }
@@ -43,14 +68,17 @@ class slot_history {
     for (int i = 0; i < layers_; ++i) newest_[at(slot, layer_begin_ + i)] = -1;
   }
 
-  void restore(int slot, bool used, std::vector<int> const& newest) {
+  void restore(int slot, bool used, std::vector<int> const& newest, std::vector<turn_ends> const& turned) {
     used_[static_cast<std::size_t>(slot)] = used ? 1 : 0;
     std::copy(newest.begin(), newest.end(), newest_.begin() + static_cast<std::ptrdiff_t>(at(slot, layer_begin_)));
+    std::ranges::fill(turns(slot), turn_ends{});
+    std::ranges::copy(turned, turns(slot).begin());
   }
 
   void copy(slot_history const& other, int from, int to) {
     used_[static_cast<std::size_t>(to)] = other.used_[static_cast<std::size_t>(from)];
     for (int i = 0; i < layers_; ++i) newest_[at(to, layer_begin_ + i)] = other.newest(from, layer_begin_ + i);
+    std::ranges::copy(other.turns(from), turns(to).begin());
   }
 
  private:
@@ -63,6 +91,8 @@ class slot_history {
   int layer_begin_;
   std::vector<char> used_;
   std::vector<int> newest_;
+  std::size_t heads_;
+  std::vector<turn_ends> turns_;
 };
 
 }  // namespace KVPOLICY_NAMESPACE::detail

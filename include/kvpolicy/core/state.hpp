@@ -35,7 +35,7 @@ class state {
         lanes_(batch),
         slack_(slack),
         exec_(&exec),
-        history_(batch.sequences, batch.layer_begin, batch.layer_end),
+        history_(batch.sequences, batch.layer_begin, batch.layer_end, batch.heads),
         epochs_(exec, batch) {
     expects(batch.slots == nullptr, "state", "lanes", "some slots", "a state has the columns of all slots");
   }

@@ -27,6 +27,10 @@ std::byte* write_numbers(Executor& exec, cache const& all, state<Executor> const
     put(&newest, sizeof newest);
   }
   put(made.counts.data(), made.counts.size() * sizeof(int));
+  if ((made.header.used & slot_is_turned) != 0) {
+    std::span<turn_ends const> const turns = state.history().turns(slot);
+    put(turns.data(), turns.size_bytes());
+  }
   for_each_own_row(all.lanes.position, all.lanes, slot, [&](lane one) {
     std::size_t const bytes = static_cast<std::size_t>(count_of(made, all, one)) * sizeof(int);
     exec.copy(to, reinterpret_cast<std::byte const*>(all.lanes.position.row(one)), bytes);
@@ -86,6 +90,7 @@ struct checked_slot {
   std::int32_t used = 0;
   std::int32_t drafts = 0;
   std::vector<int> newest;
+  std::vector<turn_ends> turned;
   std::byte const* positions = nullptr;
   std::byte const* columns = nullptr;
   std::byte const* rows = nullptr;
@@ -99,10 +104,13 @@ template <executor Executor>
   saved_header const found = reader.template take<saved_header>();
   made.layout.header = header_of(all, state, what == rows::copy);
   check_header(call, found, made.layout.header, from.size());
-  made.used = found.used;
+  made.used = made.layout.header.used = found.used;
   made.drafts = found.drafts;
   made.newest = reader.template take_many<int>(static_cast<std::size_t>(all.lanes.layers()));
   made.layout.counts = reader.template take_many<int>(static_cast<std::size_t>(all.lanes.layers() * all.lanes.heads));
+  if ((made.used & slot_is_turned) != 0) {
+    made.turned = reader.template take_many<turn_ends>(made.layout.counts.size());
+  }
   for (int const count : made.layout.counts) {
     expects(count >= 0 && count <= all.lanes.bound, call, "lanes.bound", all.lanes.bound,
             [&] { return "a lane of the saved slot holds " + std::to_string(count) + " entries"; });
@@ -134,7 +142,6 @@ class slot_save {
     expects(to.size() >= made_.all(), "save", "to", to.size(),
             [&] { return "saved_bytes says " + std::to_string(made_.all()); });
     to_ = to.first(made_.all());
-    made_.header.used = of.history().used(slot) ? 1 : 0;
     if (all.lanes.in_flight != nullptr) made_.header.drafts = fetched(exec, all.lanes.in_flight + slot, 1).front();
     if (what != rows::copy) return;
     source_.emplace(exec, all, slot);
@@ -220,7 +227,7 @@ class slot_load {
     }
     if (batch.in_flight != nullptr) copy(batch.in_flight + slot_, &found_.drafts, sizeof found_.drafts);
     wait_for(exec);  // the caller may free the bytes now
-    state_->history().restore(slot_, found_.used != 0, found_.newest);
+    state_->history().restore(slot_, (found_.used & slot_is_used) != 0, found_.newest, found_.turned);
     raise_epochs(exec, *state_, batch.sequences_only(slot_, slot_ + 1));
   }
 

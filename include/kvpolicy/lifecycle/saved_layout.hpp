@@ -35,6 +35,9 @@ struct saved_layout {
   return of.counts[static_cast<std::size_t>(all.lanes.index({all.lanes.sequence_begin, one.layer, one.head}))];
 }
 
+/// The turns of each lane are saved if a key was turned: see `slot_history`.
+inline constexpr std::int32_t slot_is_used = 1, slot_is_turned = 2;
+
 template <class State>
 void lay_out(char const* call, cache const& all, State const& state, bool with_rows, saved_layout& made) {
   std::size_t entries = 0;
@@ -49,7 +52,8 @@ void lay_out(char const* call, cache const& all, State const& state, bool with_r
   std::size_t positions = 0;
   for_each_own_row(all.lanes.position, all.lanes, 0,
                    [&](lane one) { positions += static_cast<std::size_t>(count_of(made, all, one)); });
-  made.numbers = sizeof(saved_header) +
+  std::size_t const turns = (made.header.used & slot_is_turned) != 0 ? made.counts.size() * sizeof(turn_ends) : 0;
+  made.numbers = sizeof(saved_header) + turns +
                  (static_cast<std::size_t>(all.lanes.layers()) + made.counts.size() + positions) * sizeof(int);
   for (recorded_column const& each : state.columns()) {
     for (int const count : made.counts) made.columns += bytes_of_lane(each, count);
@@ -70,6 +74,8 @@ template <executor Executor>
   check_slot(call, "slot", all, slot);
   saved_layout made;
   made.header = header_of(all, state, what == rows::copy);
+  made.header.used =
+      (state.history().used(slot) ? slot_is_used : 0) | (state.history().turned(slot) ? slot_is_turned : 0);
   made.counts = counts_of(exec, all, slot);
   for (int const count : made.counts) {
     expects(count >= 0 && count <= all.lanes.bound, call, "lanes.count", count,

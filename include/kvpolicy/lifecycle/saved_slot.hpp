@@ -17,8 +17,8 @@
 namespace KVPOLICY_NAMESPACE::detail {
 
 /// The first bytes of a saved slot. The others follow in this order: the newest observed row of each layer, the count
-/// of each lane, the positions of each lane (once where lanes share them), the recorded columns lane by lane, the rows
-/// of K, V and the further planes.
+/// of each lane, the turns of each lane if keys were turned, the positions of each lane (once where lanes share them),
+/// the recorded columns lane by lane, the rows of K, V and the further planes.
 struct saved_header {
   std::array<char, 8> magic{'k', 'v', 's', 'l', 'o', 't', '\n', '\0'};
   std::uint32_t version = 1;
@@ -27,8 +27,8 @@ struct saved_header {
   std::uint64_t columns = 0;            ///< a hash of the columns, which says what policy they are of
   std::array<std::int32_t, 7> model{};  ///< layers, query heads, KV heads, channels of K, of V, layers begin and end
   std::int32_t drafts = 0;
-  std::uint64_t planes = 0;  ///< a hash of the element types and sizes of rows; 0: rows were left
-  std::int32_t used = 0;
+  std::uint64_t planes = 0;        ///< a hash of the element types and sizes of rows; 0: rows were left
+  std::int32_t used = 0;           ///< 1: a request uses the slot, + 2: the turns of its lanes follow
   std::int32_t by_token = 0;       ///< 1: the rows are [layer][entry][head], 0: [layer][head][entry]
   std::int32_t own_positions = 0;  ///< 1: layers have rows of positions of their own, 2: heads have, 3: both
   std::int32_t own_counts = 0;     ///< the same for counts

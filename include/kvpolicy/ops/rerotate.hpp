@@ -77,14 +77,33 @@ struct rope {
   friend bool operator==(rope const&, rope const&) = default;
 };
 
+/// Copies of 16-bit keys as they were before their first turn, so that a key which turns often is rounded once. Views
+/// of the executor's memory; null: there are none.
+struct first_keys {
+  by_lane<std::byte> keys{};  ///< for each entry the channels that turn, one after another
+  by_lane<int> written{};     ///< for each entry 1 + the position of the copy; 0: there is no copy yet
+};
+
+namespace detail {
+
+/// The number of channels that turn.
+[[nodiscard]] constexpr int turned_dims(cache const& in, rope const& how) {
+  return how.dims != 0 ? how.dims : turned_channels_of(in).count;
+}
+
+}  // namespace detail
+
 namespace ops {
 
-/// `rerotate(exec, lanes, cache, rope)`: rotates the key of entry i from its position to position i, and sets its
-/// position to i. Drafts are rotated, too. A row whose position does not change is not written.
+/// `rerotate(exec, lanes, cache, rope, first)`: rotates the key of entry i from its position to position i, and sets
+/// its position to i. Drafts are rotated, too. A row whose position does not change is not written. With `first` a key
+/// is copied before its first turn, and each turn begins from the copy: then a key has been rounded once.
 ///
 /// - in, out: keys of `cache.k`, and `lanes.position`. Angles are computed in double, sines and rows in float, and
-///   results are rounded once to the element type of the plane. Each further rotation rounds again. The host adds two
-///   angles by products of floats, so its sines and cosines are within 2.5e-7 (4 * 2^-24) of the exact ones.
+///   results are rounded once to the element type of the plane. Without `first` each further rotation rounds again. The
+///   host adds two angles by products of floats, so its sines and cosines are within 2.5e-7 (4 * 2^-24) of the exact
+///   ones.
+/// - in, out: `first`, optional, for planes of 2-byte elements.
 /// - cost: reads and writes every key whose position changes. Tables of sines and cosines are in scratch.
 /// - NaN: a frequency that is NaN or infinite makes the channels of its pair NaN; a pair of frequency 0 is not rotated.
 /// Of a latent cache only channels that are no values are rotated (the RoPE part of MLA's rows).
@@ -95,9 +114,9 @@ namespace ops {
 ///   a table is unknown, and is not checked.
 struct rerotate_t : verb<rerotate_t> {
   static constexpr auto name = "rerotate";
-  static void check(lanes const&, cache const& in, rope const& how) {
+  static void check(lanes const&, cache const& in, rope const& how, first_keys const& = {}) {
     int const most = detail::turned_channels_of(in).count;
-    int const dims = how.dims != 0 ? how.dims : most;
+    int const dims = detail::turned_dims(in, how);
     expects(dims > 0 && dims % 2 == 0, "rerotate", "rope.dims", dims, "channels turn in pairs");
     expects(dims <= most, "rerotate", "rope.dims", dims, [&] {
       char const* const rest = detail::is_latent(in) ? " channels that are no values" : " channels";

@@ -44,7 +44,7 @@ namespace KVPOLICY_NAMESPACE::policies {
 }
 
 /// StreamingLLM as its authors run it: 4 sinks and 512 recent entries (2000 in the chat demo, 255 with 1 sink for
-/// perplexity). Apply with `compact_rerotated`.
+/// perplexity). Apply with `compact_rerotated`, and name it in `make_state`.
 [[nodiscard]] constexpr auto streaming_llm_class(int sinks = 4, int recent = 512) {
   return streaming_llm({.budget = sinks + recent, .sinks = sinks});
 }

@@ -83,6 +83,7 @@ struct turn_kernel {
   int pieces;  ///< pieces of a lane
   int entries_of_a_piece;
   std::int64_t first_byte;  ///< of a row, from which on its channels turn
+  first_keys copies;        ///< the next kernel notes which of them were written
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -112,9 +113,11 @@ struct turn_kernel {
   /// once.
   KVPOLICY_HD void turn_few(lane one, pair_turn& now, int first, int last) const {
     bool const halves = style == rope_style::neox;
-    std::int64_t const x_at = (halves ? now.pair : 2 * now.pair) * keys.dim;
-    std::int64_t const y_at = (halves ? now.pair + tables.pairs : 2 * now.pair + 1) * keys.dim;
+    int const x_channel = halves ? now.pair : 2 * now.pair;
+    int const y_channel = halves ? now.pair + tables.pairs : 2 * now.pair + 1;
+    std::int64_t const x_at = x_channel * keys.dim, y_at = y_channel * keys.dim;
     int const* const position = lanes.position.row(one);
+    int const* const written = copies.written.data != nullptr ? copies.written.row(one) : nullptr;
     std::byte* row[entries_at_once] = {};
     int step[entries_at_once] = {};
     float x[entries_at_once] = {}, y[entries_at_once] = {};
@@ -123,17 +126,49 @@ struct turn_kernel {
       step[i] = e < last ? e - position[e] : 0;
       if (step[i] == 0) continue;
       row[i] = keys.row(one.layer, where.at(one, e), one.head) + first_byte;
-      x[i] = element_at(keys.element, row[i] + x_at);
-      y[i] = element_at(keys.element, row[i] + y_at);
+      std::byte const* from = row[i];
+      std::int64_t dim = keys.dim;
+      std::int64_t const width = bytes_of(keys.element);
+      std::byte* const copy =
+          written != nullptr ? copies.keys.row(one) + std::int64_t{e} * 2 * tables.pairs * width : nullptr;
+      if (copy != nullptr && written[e] != 0) {
+        from = copy;
+        dim = width;
+        step[i] = e + 1 - written[e];
+      }
+      x[i] = element_at(keys.element, from + x_channel * dim);
+      y[i] = element_at(keys.element, from + y_channel * dim);
+      if (copy == nullptr || from == copy) continue;
+      put_element(keys.element, x[i], copy + x_channel * width);
+      put_element(keys.element, y[i], copy + y_channel * width);
     }
     for (int i = 0; i < entries_at_once; ++i) {
-      if (step[i] == 0) continue;
-      now.turn_by(tables, step[i]);
-      float const turned_x = rounded_product(x[i], now.cosine) - rounded_product(y[i], now.sine);
-      float const turned_y = rounded_product(y[i], now.cosine) + rounded_product(x[i], now.sine);
-      put_element(keys.element, turned_x, row[i] + x_at);
-      put_element(keys.element, turned_y, row[i] + y_at);
+      if (row[i] == nullptr) continue;
+      if (step[i] != 0) {  // 0: a key is where it was when it was copied
+        now.turn_by(tables, step[i]);
+        float const turned_x = rounded_product(x[i], now.cosine) - rounded_product(y[i], now.sine);
+        y[i] = rounded_product(y[i], now.cosine) + rounded_product(x[i], now.sine);
+        x[i] = turned_x;
+      }
+      put_element(keys.element, x[i], row[i] + x_at);
+      put_element(keys.element, y[i], row[i] + y_at);
     }
+  }
+};
+
+/// Notes which keys were copied, and at which positions.
+struct note_copies {
+  kvpolicy::lanes lanes;
+  by_lane<int> written;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
+    lane const one = lanes.at(static_cast<int>(i / lanes.bound));
+    auto const e = static_cast<int>(i % lanes.bound);
+    if (e >= *lanes.count.row(one)) return;
+    int const position = lanes.position.row(one)[e];
+    int& copied = written.row(one)[e];
+    if (position != e && copied == 0) copied = position + 1;
   }
 };
 
@@ -151,8 +186,8 @@ struct number_entries {
 
 }  // namespace detail
 
-/// Takes three launches: tables of sines, keys, and positions, which lanes may share. `rope.frequency` is memory of the
-/// executor.
+/// Takes three launches: tables of sines, keys, and positions, which lanes may share; four with copies.
+/// `rope.frequency` is memory of the executor.
 template <kernel_backend Backend>
 struct implementation<ops::rerotate_t, Backend> {
   static constexpr bool provided = true;
@@ -163,12 +198,13 @@ struct implementation<ops::rerotate_t, Backend> {
   static void refuse(cache const& in) { detail::check_aligned("rerotate", "k", in.k); }
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& batch, cache const& in, rope const& how) {
+  static void run(Executor& exec, lanes const& batch, cache const& in, rope const& how,
+                  first_keys const& first = first_keys()) {
     detail::check_scratch("rerotate", exec, scratch(in));
     refuse(in);
     detail::turn_tables tables;
     detail::turned_channels const turned = detail::turned_channels_of(in);
-    tables.pairs = (how.dims != 0 ? how.dims : turned.count) / 2;
+    tables.pairs = detail::turned_dims(in, how) / 2;
     tables.frequency = reinterpret_cast<double*>(exec.scratch());
     tables.fine = tables.frequency + tables.pairs;
     detail::launch_each(exec, std::int64_t{detail::turn_tables::fine_steps} * tables.pairs,
@@ -177,8 +213,12 @@ struct implementation<ops::rerotate_t, Backend> {
     int const pieces = (batch.bound + entries - 1) / entries;
     detail::launch_unless_fault(
         exec, launch_shape{batch.size() * pieces, exec.threads().row, 0},
-        detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries, turned.begin * in.k.dim});
-    detail::launch_each_unless_fault(exec, std::int64_t{batch.size()} * batch.bound, detail::number_entries{batch});
+        detail::turn_kernel{batch, in.k, in.where, tables, how.style, pieces, entries, turned.begin * in.k.dim, first});
+    std::int64_t const all = std::int64_t{batch.size()} * batch.bound;
+    if (first.written.data != nullptr) {
+      detail::launch_each_unless_fault(exec, all, detail::note_copies{batch, first.written});
+    }
+    detail::launch_each_unless_fault(exec, all, detail::number_entries{batch});
   }
 };
 

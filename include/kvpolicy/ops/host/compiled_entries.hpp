@@ -171,7 +171,8 @@ template <>
 struct implementation<ops::rerotate_t, host> {
   static constexpr bool provided = true;
   static std::size_t scratch(cache const& in);
-  static void run(host_executor& exec, lanes const& batch, cache const& in, rope const& how);
+  static void run(host_executor& exec, lanes const& batch, cache const& in, rope const& how,
+                  first_keys const& first = first_keys());
 };
 
 template <>

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/rows.hpp>
@@ -27,7 +28,8 @@ struct implementation<ops::rerotate_t, host> {
            detail::scratch_of<double>(dims) + 3 * detail::scratch_of<float>(dims);
   }
 
-  static void run(host_executor& exec, lanes const& batch, cache const& in, rope const& how) {
+  static void run(host_executor& exec, lanes const& batch, cache const& in, rope const& how,
+                  first_keys const& first = first_keys()) {
     tables const made = make_tables(exec, in, how);
     bool const alone =
         detail::lanes_of_row(batch.position, batch) == 1 && (batch.position.sequence != 0 || batch.sequences == 1);
@@ -35,8 +37,11 @@ struct implementation<ops::rerotate_t, host> {
       lane const one = batch.at(i);
       turning now = turning_of(exec, in, made, worker);
       int const count = *batch.count.row(one);
+      int const* const position = batch.position.row(one);
       for (int e = 0; e < count; ++e) {
-        if (int const step = e - batch.position.row(one)[e]; step != 0) turn(in, one, e, step, now);
+        if (position[e] == e) continue;
+        int const from = first.written.data != nullptr ? turn_from(in, one, e, first, made) : position[e];
+        if (from != e) turn(in, one, e, e - from, now);
       }
       if (alone) number(batch, one);
     });
@@ -64,7 +69,7 @@ struct implementation<ops::rerotate_t, host> {
     return static_cast<std::size_t>(steps + far_steps + 1) * static_cast<std::size_t>(in.k.dims);
   }
   static tables make_tables(host_executor& exec, cache const& in, rope const& how) {
-    int const dims = how.dims != 0 ? how.dims : detail::turned_channels_of(in).count;
+    int const dims = detail::turned_dims(in, how);
     int const pairs = dims / 2;
     detail::scratch_arena arena(exec.scratch(0));
     double* const frequency = arena.take<double>(table_size(in));
@@ -139,6 +144,22 @@ struct implementation<ops::rerotate_t, host> {
             .upper = arena.take<float>(dims),
             .row = arena.take<float>(dims),
             .angle = arena.take<float>(dims)};
+  }
+
+  /// Copies a key before its first turn, or brings the copy back. Returns the position that the key now has.
+  static int turn_from(cache const& in, lane one, int e, first_keys const& first, tables const& by) {
+    constexpr int width = 2;
+    int const bytes = 2 * by.pairs * width;
+    int const together = in.k.dim == width ? bytes : width;  // channels may be apart
+    std::byte* key = in.k.row(one.layer, in.where.at(one, e), one.head) + by.first_byte;
+    std::byte* const copy = first.keys.row(one) + std::int64_t{e} * bytes;
+    int& written = first.written.row(one)[e];
+    for (int at = 0; at < bytes; at += together, key += in.k.dim) {
+      bool const back = written != 0;
+      std::memcpy(back ? key : copy + at, back ? copy + at : key, static_cast<std::size_t>(together));
+    }
+    if (written == 0) written = in.lanes.position.row(one)[e] + 1;
+    return written - 1;
   }
 
   /// The cosines and sines of a turn back by `upper` times 64 positions.
