@@ -96,7 +96,7 @@ static void decode(kvpolicy_policy const* policy, int* list) {
   kvpolicy_state_destroy(state);
 }
 
-/* Decides about 64 entries with `given` signals, which observe is shown if `shows`. */
+/* Decides about 64 entries after observe was shown the last `observed_rows` query rows of their tokens. */
 static kvpolicy_status decided(char const* text, int observed_rows, kvpolicy_report* report) {
   int64_t const row = QUERY_HEADS * DIM * (int64_t)sizeof(float), of_cache = DIM * (int64_t)sizeof(float);
   kvpolicy_plane plane = {
@@ -110,7 +110,9 @@ static kvpolicy_status decided(char const* text, int observed_rows, kvpolicy_rep
   kvpolicy_policy* policy;
   kvpolicy_state* state;
   kvpolicy_status status;
+  cache.values.data = values;
   memset(counts, 0, sizeof counts);
+  memset(report, 0, sizeof *report);
   check(kvpolicy_parse(text, &policy));
   status = kvpolicy_make(policy, &cache, 1, &state);
   kvpolicy_policy_destroy(policy);
@@ -124,8 +126,7 @@ static kvpolicy_status decided(char const* text, int observed_rows, kvpolicy_rep
     status = kvpolicy_observe(state, &signals);
   }
   if (status == KVPOLICY_OK) status = kvpolicy_decide(state, &signals);
-  memset(report, 0, sizeof *report);
-  (void)kvpolicy_reported(state, report);
+  if (status == KVPOLICY_OK || status == KVPOLICY_UNOBSERVED) check(kvpolicy_reported(state, report));
   kvpolicy_state_destroy(state);
   return status;
 }
@@ -176,7 +177,10 @@ int main(void) {
   check(kvpolicy_parse(policy_text, &policy));
   check(kvpolicy_print(policy, text, sizeof text, &length));
   if (length != strlen(text) || strncmp(text, "snapkv(", 7) != 0) return 8;
-  if (missing_signals() != 0) return missing_signals();
+  if (missing_signals() != 0) {
+    fprintf(stderr, "%d: %s\n", missing_signals(), kvpolicy_last_error());
+    return 9;
+  }
   seen = 14695981039346656037u;
   decode(policy, NULL);
   decode(policy, slots);
