@@ -124,6 +124,8 @@ using some_counts = void (*)(char const*, lanes const&, int, int);
     &detail::find_cut_of_pool,
     &detail::check_shape,
     &detail::check_locator,
+    &detail::check_places,
+    &detail::check_held,
     &detail::check_same_table,
     &detail::check_cache,
     &detail::check_whole,

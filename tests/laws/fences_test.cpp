@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "laws/subjects.hpp"
+#include "support/dice.hpp"
 #include "support/elements.hpp"
 #include "support/fenced.hpp"
 #include "support/sanitized.hpp"
@@ -338,6 +340,48 @@ TEST_SUITE("laws/fences") {
       kv::ops::row_norm(now.exec, kv::values_of(view), kv::multiplied{}, out.view);
       CHECK(out.memory.is_whole());
     });
+  }
+
+  TEST_CASE("policies over rows of any width read nothing around them, on every instruction set") {
+    dice random(77);
+    for (int most = static_cast<int>(kv::best_isa()); most >= 0; --most) {
+      for (int round = 0; round < (under_address_sanitizer ? 10 : 40); ++round) {
+        fenced_options const how{.entries = random.between(1, 90),
+                                 .head_dim = random.between(1, 200),
+                                 .element = std::array{kv::codec::f32, kv::codec::f16,
+                                                       kv::codec::bf16}[static_cast<std::size_t>(random.below(3))],
+                                 .at = random.chance(50) ? fence::behind : fence::before,
+                                 .rows = random.chance(50) ? order::nhd : order::hnd,
+                                 .slots = random.chance(50),
+                                 .most = static_cast<kv::isa>(most),
+                                 .query_rows = random.between(1, 33)};
+        INFO(print(how));
+        fenced_batch now(how);
+        kv::cache const view = now.view();
+        kv::queries asked{now.rows()};
+        if (how.query_rows > how.entries + fenced_batch::first_position) continue;
+        now.seal();
+        kv::signals const in{view.lanes, kv::keys_of(view), kv::values_of(view), asked};
+        auto const decides = [&](auto const& policy) {
+          auto state = kv::make_state(now.exec, policy, view);
+          auto plan = kv::make_plan(now.exec, policy, view);
+          kv::observe(now.exec, policy, in, state);
+          kv::decide(now.exec, policy, in, state, plan);
+        };
+        int const budget = std::max(1, how.entries / 2);
+        decides(kv::eviction<kv::snapkv>{.score = {.window = 4}, .budget = {budget}});
+        decides(kv::eviction<kv::h2o>{.budget = {budget}});
+        decides(kv::eviction<kv::tova>{.budget = {budget}});
+        decides(kv::eviction<kv::knorm>{.budget = {budget}});
+        decides(kv::eviction<kv::recorded_knorm>{.budget = {budget}});
+        kv::selection<kv::quest> const pages{.score = {.page = 16}};
+        auto state = kv::make_state(now.exec, pages, view);
+        auto plan = kv::make_plan(now.exec, pages, view);
+        kv::observe(now.exec, pages, in, state);
+        kv::select_pages(now.exec, pages, in, state, plan);
+        CHECK(now.is_whole());
+      }
+    }
   }
 
   TEST_CASE("verbs that move rows write the lane's memory, and nothing around it") {

@@ -109,6 +109,7 @@ void check_exits(char const* call, Executor const& exec, Policy const& policy, s
   check_reserved(call, exec,
                  std::max(scratch_to_decide<backend>(policy, model, window), scratch_to_promote<backend>(both)));
   in.check(call, model);
+  refuse_smaller<backend>(call, in.with(window));
   if constexpr (erased<score_of<Policy>>) refuse_given<backend>(call, policy.score, in);
   refuse_counts<backend>(call, window);
   refuse_counts<backend>(call, both.global.entries.lanes);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <kvpolicy/core/cache.hpp>
 #include <kvpolicy/core/check_lanes.hpp>
+#include <kvpolicy/core/check_places.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/scores.hpp>
 #include <kvpolicy/core/signal_rows.hpp>
@@ -174,25 +175,9 @@ inline void check_same_table(char const* call, char const* name, by_lane<int> co
 }
 
 inline void check_locator(char const* call, locator const& where, lanes const& batch) {
-  expects(where.units > 0, call, "where.units", where.units, "a pool has at least one unit");
-  expects(where.unit_tokens > 0, call, "where.unit_tokens", where.unit_tokens, "a unit holds at least one token");
-  expects(where.kind != locating::csr_pages || where.begin.data != nullptr, call, "where.begin", "null",
-          "a list of a whole batch says where each lane begins");
-  bool const direct = where.kind == locating::identity || where.kind == locating::ring;
-  expects(!direct || where.units >= batch.slot_total(), call, "where.units", where.units,
-          "every sequence has a row of its own");
-  expects(!direct || where.slots == batch.slots, call, "where.slots", where.slots == nullptr ? "null" : "another list",
-          "the rows of these sequences are by slot: make the cache with kvpolicy::only");
-  expects(!direct || where.unit_tokens >= batch.bound, call, "where.unit_tokens", where.unit_tokens,
+  check_places(call, "", where, batch);
+  expects(!finds_by_sequence(where) || where.unit_tokens >= batch.bound, call, "where.unit_tokens", where.unit_tokens,
           [&] { return "a row holds `bound` tokens (" + std::to_string(batch.bound) + ")"; });
-  expects(where.kind == locating::identity || where.table.data != nullptr, call, "where.table", "null",
-          "this locator reads a table");
-  bool const batch_list = where.kind == locating::csr_pages;
-  expects(where.kind == locating::identity || batch_list || where.table.sequence != 0 || batch.sequences == 1, call,
-          "where.table.sequence", 0,
-          [&] { return "there are " + std::to_string(batch.sequences) + " sequences, and each has a row of its own"; });
-  expects(!batch_list || where.begin.sequence != 0 || batch.sequences == 1, call, "where.begin.sequence", 0,
-          [&] { return "the pages of " + std::to_string(batch.sequences) + " sequences begin at different places"; });
 }
 
 /// Checks the values: a plane of their own, or the first channels of the keys' rows, which the shape has to say.

@@ -213,6 +213,17 @@ void refuse_unfit_lanes(char const* call, score_view& scores) {
   }
 }
 
+/// Refuses keys and values of a cache that is smaller than the lanes, if the host can read the backend's memory.
+template <class Backend, class Given>
+void refuse_smaller([[maybe_unused]] char const* call, [[maybe_unused]] Given const& in) {
+  if constexpr (reads_on_host<Backend>) {
+    auto const* const k = in.template find<keys>();
+    auto const* const v = in.template find<values>();
+    if (k != nullptr) check_held(call, k->name, k->where, in.lanes);
+    if (v != nullptr) check_held(call, v->name, v->where, in.lanes);
+  }
+}
+
 /// Calls `check_rows` of the signals that are needed and given, if the host can read the backend's memory.
 template <class Backend, class Needs, class Bag>
 void refuse_rows([[maybe_unused]] char const* call, [[maybe_unused]] Needs needed, [[maybe_unused]] Bag const& in) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvpolicy/core/cache.hpp>
+#include <kvpolicy/core/check_places.hpp>
 #include <kvpolicy/core/entry_numbers.hpp>
 #include <kvpolicy/core/error.hpp>
 #include <kvpolicy/core/hook_checks.hpp>
@@ -42,6 +43,7 @@ struct keys : row_view {
   }
   void check_strides(char const* call, lanes const& batch) const {
     detail::check_logits(call, "keys.logits", logits, batch);
+    detail::check_places(call, name, where, batch);
   }
 };
 
@@ -54,6 +56,7 @@ struct values : row_view {
     detail::check_readable(call, "values", rows.element);
     detail::check_scales(call, "values", rows);
   }
+  void check_strides(char const* call, lanes const& batch) const { detail::check_places(call, name, where, batch); }
 };
 
 /// A cache's keys as a signal.

@@ -123,6 +123,7 @@ void decide_given(Executor& exec, Policy const& policy, Given const& in, state<E
     check_state("decide", state, recorders);
     check_reserved("decide", exec, scratch_to_decide<backend>(policy, state.model(), in.lanes));
     refuse_given<backend>("decide", policy.score, in);
+    refuse_smaller<backend>("decide", in);
     counting_signals<Given> const counted("decide", exec, in, into.counted());
     decide_checked(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into,
                    state.epochs(in.lanes.slots));

@@ -77,6 +77,7 @@ void refuse_recorded_rows(std::tuple<Recorders...> const& recorders, [[maybe_unu
     }
   };
   std::apply([&](auto const&... each) { (one(each), ...); }, recorders);
+  refuse_smaller<Backend>(call, in);
 }
 
 /// Refuses signals of a part of a dual cache from which a recorder cannot compute what the whole cache says.

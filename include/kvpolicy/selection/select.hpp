@@ -111,6 +111,7 @@ void select_given(Executor& exec, Policy const& policy, Given const& in, state<E
     check_reserved("select", exec, scratch_to_decide<backend>(policy, state.model(), state.lanes()));
     refuse_counts<backend>("select", in.lanes);
     refuse_given<backend>("select", policy.score, in);
+    refuse_smaller<backend>("select", in);
     counting_signals<Given> const counted("select", exec, in, into.counted());
     choose(exec, policy, bag_type(counted.get(), recorders, state), state.model(), into);
   }

@@ -84,6 +84,7 @@ void observe(Executor& exec, cache_policy<Admit, Select, Evict> const& policy, s
   expects(one_batch, "observe", "of_pages.lanes", "other layers or sequences than those of the window",
           "both parts observe one forward");
   detail::refuse_recorded_rows<backend>(of_window, "observe", in);
+  detail::refuse_smaller<backend>("observe", behind_window);
   detail::for_each_of_part<begin, end>(
       of_window, in.lanes, state.window,
       [&](auto const& keeps, recorded_columns const&) { detail::refuse_window<backend>("observe", keeps, in); });
