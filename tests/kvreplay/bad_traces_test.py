@@ -176,6 +176,28 @@ class BadTraces(unittest.TestCase):
         self.broken("span_end", ("I32", [0, 5]), "= 0")
         self.broken("span_end", ("I32", [3, 7]), "= 7")
 
+    def test_each_signal_of_each_policy(self):
+        """Without one of the signals that --list names, a policy is refused in one line that names what is missing."""
+        sources = {"recent_queries": ("queries", "recent_queries", "row_lse"), "queries": ("queries", "recent_queries", "row_lse"),
+                   "attention_mass": ("attention_mass", "queries", "recent_queries", "row_lse"), "turn_queries": ("queries",),
+                   "query_rows": ("query_rows", "query_positions")}
+        words = {"recent_queries": "queries", "attention_mass": "queries", "query_rows": "external_queries"}
+        fields = {"external": ("--set", "name=one"), "carried": ("--set", "name=x"), "lu_kv": ("--set", "scores=x")}
+        out = self.folder / "out.safetensors"
+        listed = json.loads(subprocess.run([PROGRAM, "--list", "--json"], capture_output=True, text=True, check=True).stdout)
+        for policy in listed:
+            for signal in policy["signals"]:
+                begins = signal.removesuffix("NAME")
+                tensors = {name: one for name, one in good().items() if name not in sources.get(signal, (signal,)) and not name.startswith(begins)}
+                write(self.path, tensors)
+                budget = () if policy["name"] == "side_quest" else ("--budget", "3")
+                done = subprocess.run([PROGRAM, self.path, "--policy", policy["name"], *fields.get(policy["name"], ()), *budget,
+                                       "--mode", policy["modes"][0], "--out", out], capture_output=True, text=True, check=False)
+                with self.subTest(policy=policy["name"], signal=signal, said=done.stderr):
+                    self.assertEqual((done.returncode, done.stderr.count("\n"), out.exists()), (2, 1, False))
+                    named = words.get(signal, begins)
+                    self.assertTrue(named in done.stderr or policy["name"] == "lu_kv")
+
     def test_missing(self):
         for name in ("query_rows", "query_positions", "span_begin", "span_end", *(n for n in NUMBERS if n.startswith("residual."))):
             self.broken(name, None, "missing")

@@ -88,7 +88,8 @@ class paged_engine {
 
   template <class Applier>
   void evict(Applier const& how, double drop, dice& random) {
-    random_policy const policy{.score = {static_cast<std::uint64_t>(random.below(1 << 20))}, .budget = {.drop = drop, .held = true}};
+    random_policy const policy{.score = {static_cast<std::uint64_t>(random.below(1 << 20))},
+                               .budget = {.drop = drop, .held = true}};
     auto const nothing = kv::make_state(exec_, policy, view());
     auto plan = kv::make_plan(exec_, policy, view());
     kv::cache cache = view();
