@@ -47,7 +47,15 @@ class groups_world : public world {
     kv::layer_groups part = part_of(all, of);
     kv::truncate(exec, part, states, sequence, position);
   }
-  void observe(view of, int tokens) override { record(of, each_has(tokens)); }
+  void record(view of, std::vector<int> const& tokens) override {
+    kv::layer_groups const part = part_of(all, of);
+    // A group's numbers are made when they are asked for: they are recorded before those of the next one are.
+    auto const signals_of = [&](int g) {
+      kv::cache const& in = part.groups[static_cast<std::size_t>(g)].entries;
+      return kv::signals{in.lanes, numbers<kv::log_beta>(in.shape, of, tokens, -1)};
+    };
+    kv::observe(exec, policy, part, signals_of, states);
+  }
   void reset(std::span<int const> some) override {
     for (int const slot : some) kv::reset(exec, all, states, slot);  // a call for each: there is none for a list
   }
@@ -75,20 +83,6 @@ class groups_world : public world {
   kv::layer_groups all;
   kv::group_states<kv::host_executor> states;
   std::array<kv::group_plans<kv::host_executor>, 2> plans;
-
- protected:
-  void tell(std::vector<int> const& tokens) override { record(view::whole, tokens); }
-
- private:
-  void record(view of, std::vector<int> const& tokens) {
-    kv::layer_groups const part = part_of(all, of);
-    // A group's numbers are made when they are asked for: they are recorded before those of the next one are.
-    auto const signals_of = [&](int g) {
-      kv::cache const& in = part.groups[static_cast<std::size_t>(g)].entries;
-      return kv::signals{in.lanes, numbers<kv::log_beta>(in.shape, of, tokens, -1)};
-    };
-    kv::observe(exec, policy, part, signals_of, states);
-  }
 };
 
 /// A window and pages. Tokens whose gate is open are admitted, and the pages drop what TRIM-KV scores lowest.
@@ -128,7 +122,11 @@ class dual_world : public world {
     kv::dual_cache part = part_of(all, of);
     kv::truncate(exec, part, state, sequence, position);
   }
-  void observe(view of, int tokens) override { record(of, each_has(tokens)); }
+  void record(view of, std::vector<int> const& tokens) override {
+    auto const gates = numbers<kv::gate>(all.window.shape, of, tokens, 1);
+    auto const betas = numbers<kv::log_beta>(all.window.shape, of, tokens, -1);
+    kv::observe(exec, policy, kv::signals{part_of(all.window.lanes, of), gates, betas}, state);
+  }
   void reset(std::span<int const> some) override { kv::reset(exec, all, state, some); }
   void fork(int from, int to) override { kv::fork(exec, all, state, from, to); }
   void move(int from, int to) override { kv::move(exec, all, state, from, to); }
@@ -165,8 +163,11 @@ class dual_world : public world {
     chunk = engine.chunk(tokens, {length.begin(), length.end()});
     if (!of_chunk) of_chunk.emplace(kv::make_state(exec, admit, chunk));
     if (!decided) decided.emplace(kv::make_plan(exec, admit, chunk));
+    auto const before = length;
+    for (std::size_t s = 0; s < slots; ++s) length[s] += tokens[s];
     auto const gates = numbers<kv::gate>(chunk.shape, view::whole, tokens, 1);
     auto const betas = numbers<kv::log_beta>(chunk.shape, view::whole, tokens, -1);
+    length = before;
     kv::observe(exec, admit, kv::signals{chunk.lanes, gates, betas}, *of_chunk);
     kv::decide(exec, admit, kv::signals{part_of(chunk.lanes, of)}, *of_chunk, *decided);
   }
@@ -193,16 +194,6 @@ class dual_world : public world {
   kv::dual_state<kv::host_executor> state;
   kv::exit_plan<kv::host_executor> exits;
   std::array<std::optional<kv::plan<kv::host_executor>>, 2> plans;
-
- protected:
-  void tell(std::vector<int> const& tokens) override { record(view::whole, tokens); }
-
- private:
-  void record(view of, std::vector<int> const& tokens) {
-    auto const gates = numbers<kv::gate>(all.window.shape, of, tokens, 1);
-    auto const betas = numbers<kv::log_beta>(all.window.shape, of, tokens, -1);
-    kv::observe(exec, policy, kv::signals{part_of(all.window.lanes, of), gates, betas}, state);
-  }
 };
 
 /// A world of any kind. Requests are ragged, or all of one length, so that the columns of a dual cache's window slide.

@@ -139,8 +139,8 @@ struct world {
   virtual void append(view of, kv::append_request const& new_tokens) = 0;
   virtual void commit(view of, int sequence, int tokens) = 0;
   virtual void truncate(view of, int sequence, int position) = 0;
-  /// Records the numbers of the newest tokens of the sequences of a part.
-  virtual void observe(view of, int tokens) = 0;
+  /// Records the numbers of the newest `tokens[slot]` tokens of the sequences of a part.
+  virtual void record(view of, std::vector<int> const& tokens) = 0;
   virtual void reset(std::span<int const> some) = 0;
   virtual void fork(int from, int to) = 0;
   virtual void move(int from, int to) = 0;
@@ -165,6 +165,13 @@ struct world {
     save(slot, saved);
   }
 
+  /// The same for so many tokens of each slot that holds a request.
+  void observe(view of, int tokens) {
+    std::vector<int> some;
+    for (int const each : length) some.push_back(std::min(each, tokens));
+    record(of, some);
+  }
+
   /// One step of some slots, each with so many new tokens, in the batch of all.
   void step(std::vector<int> const& tokens) {
     promote(view::whole, tokens);
@@ -175,7 +182,7 @@ struct world {
       length[static_cast<std::size_t>(s)] += some;
       write_rows(s, some);
     }
-    tell(tokens);
+    record(view::whole, tokens);
   }
   void step_one(int slot, int tokens = 1) {
     std::vector<int> some(slots, 0);
@@ -224,16 +231,6 @@ struct world {
   int salt = 0;
 
  protected:
-  /// Records the numbers of `tokens[s]` new tokens of each slot.
-  virtual void tell(std::vector<int> const& tokens) = 0;
-
-  /// So many tokens of each slot that holds a request.
-  [[nodiscard]] std::vector<int> each_has(int tokens) const {
-    std::vector<int> made;
-    for (int const each : length) made.push_back(std::min(each, tokens));
-    return made;
-  }
-
   /// Eight steps of all slots together, a decision, and two steps more; then slot 0 is free.
   void begin(bool ragged) {
     for (int t = 0; t < 8; ++t) step({1, 1, 1, 1});
@@ -342,7 +339,10 @@ class cache_world : public world {
     kv::cache part = part_of(cell.all, of);
     kv::truncate(exec, part, *cell.state, sequence, position);
   }
-  void observe(view of, int tokens) override { record(of, each_has(tokens)); }
+  void record(view of, std::vector<int> const& tokens) override {
+    auto const told = numbers<kv::log_beta>(cell.all.shape, of, tokens, -1);
+    kv::observe(exec, policy, kv::signals{part_of(cell.all.lanes, of), told}, *cell.state);
+  }
   void reset(std::span<int const> some) override { kv::reset(exec, cell.all, *cell.state, some); }
   void fork(int from, int to) override { kv::fork(exec, cell.all, *cell.state, from, to); }
   void move(int from, int to) override { kv::move(exec, cell.all, *cell.state, from, to); }
@@ -362,15 +362,6 @@ class cache_world : public world {
 
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   cell_type cell;
-
- protected:
-  void tell(std::vector<int> const& tokens) override { record(view::whole, tokens); }
-
- private:
-  void record(view of, std::vector<int> const& tokens) {
-    auto const told = numbers<kv::log_beta>(cell.all.shape, of, tokens, -1);
-    kv::observe(exec, policy, kv::signals{part_of(cell.all.lanes, of), told}, *cell.state);
-  }
 };
 
 }  // namespace kvpolicy_test
