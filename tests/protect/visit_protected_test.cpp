@@ -7,9 +7,11 @@
 #include <kvpolicy/kvpolicy.hpp>
 #include <numeric>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "support/dice.hpp"
+#include "support/error_of.hpp"
 #include "support/holds.hpp"
 #include "support/mock_batch.hpp"
 #include "support/mock_cache.hpp"
@@ -45,7 +47,33 @@ struct some_lane {
   }
 };
 
+/// A protection of an engine that visits an entry which the lane does not have.
+struct wrong_visit {
+  int ordinal = 0;
+  bool operator()(kv::entry) const { return false; }
+  template <class Visit>
+  void visit_protected(kv::lane_entries const&, Visit const& visit) const {
+    visit(ordinal);
+  }
+  friend bool operator==(wrong_visit const&, wrong_visit const&) = default;
+};
+
 TEST_SUITE("protect/visit_protected") {
+  TEST_CASE("an entry that the lane does not have is refused, whatever a protection visits") {
+    mock_cache cache({.bound = 40});
+    kv::cache view = cache.view();
+    kv::host_executor exec;
+    for (int const wrong : {-1, 12, 1 << 30}) {
+      kv::eviction<kv::random_scores, wrong_visit> const policy{.protect = {wrong}, .budget = {4}};
+      auto state = kv::make_state(exec, policy, view);
+      auto plan = kv::make_plan(exec, policy, view);
+      for (int i = 0; i < view.lanes.size(); ++i) *view.lanes.count.row(view.lanes.at(i)) = 0;
+      for (int s = 0; s < view.lanes.sequences; ++s) kv::append(exec, view, state, {s, 12, 0});
+      CHECK(error_of([&] { kv::decide(exec, policy, kv::signals{view.lanes}, state, plan); }) ==
+            "decide: visit_protected = " + std::to_string(wrong) + ", but the lane has 12 entries, numbered from 0");
+    }
+  }
+
   TEST_CASE("every shipped protection, two joined, and all that a policy by name forces") {
     holds(
         "any lane",

@@ -23,6 +23,7 @@ concept reads_on_host = requires { requires Backend::reads_on_host; };
 std::string spell_lane_of(lanes const& batch, lane one);
 std::string spell_slot_of(lanes const& batch, int const* slots, lane one);
 void refuse_counts(char const* call, lanes const& batch, int first, int last);
+void refuse_other_positions(char const* call, lanes const& batch, lane one, lane first, char const* rule);
 void refuse_other_tokens(char const* call, score_view const& scores);
 void refuse_other_tokens_in_runs(char const* call, lanes const& batch, layer_runs const& runs);
 #else

@@ -74,8 +74,9 @@ struct dead_slot {
 ///
 /// - in: `length` is the number of positions of the sequence so far.
 /// - out: the list receives the map's slots of live entries, and the map receives the dead slot at dead positions.
-/// - throws: `invalid_argument` if the slot of a live entry is the dead slot or outside the pool. Then nothing was
-///   changed.
+/// - throws: `invalid_argument` if the slot of a live entry is the dead slot or outside the pool, or if lanes that
+/// share
+///   a row of the list hold other tokens. Then nothing was changed.
 template <executor Executor, class Shared>
 void relist(Executor& exec, dead_slot<Shared> const& how, cache const& in, int sequence, int length) {
   detail::check_cache("relist", in);
@@ -85,6 +86,8 @@ void relist(Executor& exec, dead_slot<Shared> const& how, cache const& in, int s
   expects(how.dead >= 0 && how.dead < in.where.units, "relist", "dead", how.dead,
           [&] { return "the pool has " + std::to_string(in.where.units) + " slots"; });
   expects(length >= 0, "relist", "length", length, "a count cannot be negative");
+  detail::refuse_other_sharers<typename Executor::backend>("relist", in.lanes.sequences_only(sequence, sequence + 1),
+                                                           detail::rows_of(in.where, how.list));
   ops::relist(exec, in, how.list, how.map, how.map_begin, how.dead, sequence, length);
 }
 

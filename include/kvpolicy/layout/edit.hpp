@@ -76,6 +76,23 @@ inline void check_slots(char const* name, by_lane<int> const& table, cache const
   check_table(name, table, in, keep);
 }
 
+/// Refuses lanes that share a row of a list but hold other tokens, because the row is edited by those of the first
+/// lane. The host reads the positions that lanes do not share.
+template <class Backend>
+void refuse_other_sharers(char const* call, lanes const& batch, by_lane<int> const& rows) {
+  if constexpr (reads_on_host<Backend>) {
+    for_each_lane(batch, [&](int, lane one) {
+      lane const first{one.sequence, rows.layer == 0 ? batch.layer_begin : one.layer, rows.head == 0 ? 0 : one.head};
+      int const count = *batch.count.row(one), other = *batch.count.row(first);
+      expects(
+          count == other, call, "lanes.count",
+          [&] { return std::to_string(count) + " in " + spell_lane_of(batch, one); },
+          [&] { return "it shares a row of the list with a lane that holds " + std::to_string(other); });
+      refuse_other_positions(call, batch, one, first, "lanes that share a row of the list hold the same tokens");
+    });
+  }
+}
+
 /// Refuses a list of freed units that has memory for the units only or for their number only, or that is shared by
 /// lanes that decide for themselves.
 inline void check_freed(unit_list const& to, keep_set const& keep, shape const& model) {

@@ -19,7 +19,10 @@ void check_sorting(cache const& in, state<Executor> const& state, by_lane<int> c
   check_same_lanes("restore_order", "cache.lanes", in.lanes, state.lanes());
   expects(in.lanes.order.data != nullptr, "restore_order", "lanes.order", "null", "then entries are in order");
   refuse_counts<backend>("restore_order", in.lanes);
-  if (list.data != nullptr) return check_same_table("restore_order", "list", list, in.where.table);
+  if (list.data != nullptr) {
+    check_same_table("restore_order", "list", list, in.where.table);
+    return refuse_other_sharers<backend>("restore_order", in.lanes, rows_of(in.where, list));
+  }
   refuse_unmovable_rows<backend>("restore_order", in);
   if constexpr (reads_on_host<backend>) {  // a device exchanges entries, and needs no free place
     for (int i = 0; i < in.lanes.size(); ++i) {

@@ -66,7 +66,11 @@ void visit_protected(Protect const& protect, lane_entries const& of, Visit const
     visit_ordinals(0, begin < of.count ? begin : of.count, visit);
     visit_ordinals(free.end > begin ? free.end : begin, of.count, visit);
   } else {
-    protect.visit_protected(of, visit);
+    protect.visit_protected(of, [&](int e) {
+      expects(e >= 0 && e < of.count, "decide", "visit_protected", e,
+              [&] { return "the lane has " + std::to_string(of.count) + " entries, numbered from 0"; });
+      visit(e);
+    });
   }
 }
 
