@@ -74,7 +74,9 @@ COVER = [
     ("ops/host/slot_*.hpp", "ops/slot_kernels ops/lists layout/list_rewrite layout/dead_slot"),
     ("ops/host/split_list.hpp", "ops/lists ops/mask_rows layout/shared_pools layout/list_rewrite layout/dead_slot "
      "layout/aliasing"),
-    ("ops/*units.hpp", "layout/shared_pools layout/overwrite layout/drop_blocks layout/aliasing"),
+    ("ops/*units.hpp", "layout/shared_pools layout/shared_blocks layout/overwrite layout/drop_blocks layout/aliasing "
+     "ops/drop_units"),
+    ("ops/host/unit_owners.hpp", "layout/shared_pools layout/shared_blocks layout/overwrite layout/drop_blocks"),
     ("ops/*entries.hpp", "layout/shared_pools layout/appliers layout/append layout/compact layout/dead_slot "
      "layout/overwrite"),
     ("ops/*fold.hpp", "ops/combine ops/fold stages/reduce_lanes"),

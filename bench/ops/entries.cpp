@@ -104,6 +104,7 @@ void set_counts(benchmark::State& state) {
 void free_tails(benchmark::State& state) {
   counted on(static_cast<int>(state.range(0)));
   std::int64_t freed = 0;
+  on.exec.reserve(kv::implementation<kv::ops::free_tails_t, kv::host>::scratch(on.cache));
   compare(
       state, on, [&] { freed = 0; }, [&] { kv::ops::free_tails(on.exec, on.keep(), on.cache, &freed); },
       [&] { return freed == std::int64_t{lanes} * entries / 4 * 3; }, {on.counts(touching::read)});

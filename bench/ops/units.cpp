@@ -194,10 +194,11 @@ void drop_units(benchmark::State& state) {
   paged on(entries);
   kv::cache const cache = on.view();
   kv::host_executor exec(threads);
-  exec.reserve(kv::implementation<kv::ops::drop_units_t, kv::host>::scratch(cache.shape, cache.lanes.bound));
+  exec.reserve(kv::implementation<kv::ops::drop_units_t, kv::host>::scratch(cache));
   kv::keep_set const keep = on.model.keep();
   kv::unit_list const freed{on.rows_of(on.freed), {on.freed_count.data(), 0, 8, 1}};
-  auto const drop = [&] { kv::ops::drop_units(exec, keep, cache, on.rows_of(on.table), no_columns, freed, nullptr); };
+  kv::list_edit<> const edit{.list = on.rows_of(on.table), .freed = freed};
+  auto const drop = [&] { kv::ops::drop_units(exec, keep, cache, edit, no_columns, nullptr); };
   std::vector<std::vector<char>> wanted(static_cast<std::size_t>(threads),
                                         std::vector<char>(static_cast<std::size_t>(on.blocks)));
   auto const plain = [&] {

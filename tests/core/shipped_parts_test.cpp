@@ -79,7 +79,7 @@ static_assert(trigger<over_total>);
 static_assert(applier<compact>);
 static_assert(applier<compact_rerotated>);
 static_assert(applier<dead_slot<>>);
-static_assert(applier<drop_blocks>);
+static_assert(applier<drop_blocks<>>);
 static_assert(applier<list_rewrite<>>);
 static_assert(applier<mask>);
 static_assert(applier<overwrite>);

@@ -151,6 +151,8 @@ TEST_SUITE("device/entries") {
       std::vector<kv::apply_stats> told(2, {1, 2, 3}), dropped(2);  // on the heap: a device sees no stack
       kv::host_executor host;
       device_executor device(any_numbers(), shape.seed);
+      host.reserve(kv::implementation<kv::ops::free_tails_t, kv::host>::scratch(expected.cache.view()));
+      device.reserve(kv::implementation<kv::ops::free_tails_t, device_executor::backend>::scratch(found.cache.view()));
       auto const refuses = [&](auto const& verb) {
         alike(host, device, expected, found, [&](auto& exec, batch& on) { verb(exec, on.cache.lanes(), keep.view()); });
       };

@@ -35,10 +35,14 @@ class listed_keep {
       ordinal_.insert(ordinal_.end(), some.begin(), some.end());
       offset_.push_back(static_cast<std::int64_t>(ordinal_.size()));
     }
+    for (int segment = 0; segment < kv::segments(batch, decides); ++segment) {
+      seen_.push_back(batch.committed(batch.at(kv::first_lane(batch, decides, segment))));
+    }
     keep_.lanes = batch;
     keep_.decides = decides;
     keep_.indptr = offset_.data();
     keep_.indices = ordinal_.data();
+    keep_.seen = seen_.data();
   }
   listed_keep(listed_keep const&) = delete;
   listed_keep& operator=(listed_keep const&) = delete;
@@ -46,7 +50,7 @@ class listed_keep {
 
  private:
   std::vector<std::int64_t> offset_;
-  std::vector<int> ordinal_;
+  std::vector<int> ordinal_, seen_;
   kv::keep_set keep_;
 };
 

@@ -11,6 +11,7 @@
 
 #include "device/moves.hpp"
 #include "layout/slot_cache.hpp"
+#include "support/error_of.hpp"
 #include "support/holds.hpp"
 #include "support/scratch.hpp"
 
@@ -32,6 +33,25 @@ void fill_slots(slot_cache& cache) {
     std::copy(positions.begin(), positions.end(), cache.position.begin() + row * cache.options.bound);
   }
 }
+
+/// Lets sequences name blocks of other sequences: some at the front of their rows, and some anywhere.
+void share_blocks(slot_cache& cache, dice random) {
+  int const rows = cache.rows / cache.options.sequences;
+  for (int row = rows; row < cache.rows; ++row) {
+    int const shared = random.below(cache.places + 1);
+    for (int i = 0; i < cache.places; ++i) {
+      int const other = random.chance(20) ? random.below(cache.rows) / rows * rows + row % rows : row % rows;
+      if (i < shared) {
+        cache.list[slot_cache::at(row * cache.places + i)] = cache.list[slot_cache::at(other * cache.places + i)];
+      }
+    }
+  }
+}
+
+struct is_slot {
+  int slot;
+  KVPOLICY_HD bool operator()(int one) const { return one == slot; }
+};
 
 struct batch {
   explicit batch(slot_options const& how) : cache(how), columns(cache.lane_count(), cache.lanes(), how.seed + 1) {
@@ -91,8 +111,11 @@ auto const fill_holes = [](auto& exec, kv::keep_set const& keep, batch& some) {
   kv::ops::fill_holes(exec, keep, some.cache.view(), some.cache.list_table(), some.columns.view());
 };
 auto const drop_units = [](auto& exec, kv::keep_set const& keep, batch& some) {
-  kv::ops::drop_units(exec, keep, some.cache.view(), some.cache.list_table(), some.columns.view(),
-                      some.cache.freed_list(), &some.told);
+  kv::ops::drop_units(
+      exec, keep, some.cache.view(),
+      kv::list_edit<>{
+          .list = some.cache.list_table(), .freed = some.cache.freed_list(), .released = some.cache.released_list()},
+      some.columns.view(), &some.told);
 };
 auto const drop_listed = [](auto& exec, kv::keep_set const& keep, batch& some) {
   kv::ops::drop_listed(exec, keep, some.cache.view(), some.cache.list_table(), some.columns.view());
@@ -122,8 +145,81 @@ TEST_SUITE("device/units") {
     holds("any blocks", [] {
       slot_options const how = any_slots(true);
       int const threads = *rc::gen::element(32, 64);
-      RC_ASSERT(is_the_hosts(how, threads, kv::detail::unit_storage::bytes(slot_cache(how).view()), false, drop_units));
+      RC_ASSERT(is_the_hosts(how, threads, scratch_for<kv::ops::drop_units_t>(how), false, drop_units));
     });
+  }
+
+  TEST_CASE("blocks that several sequences name fall free as on the host, whole batches and parts of them") {
+    holds("any blocks", [] {
+      slot_options how = any_slots(true);
+      how.sequences = *rc::gen::inRange(2, 5);
+      batch on_host(how);
+      share_blocks(on_host.cache, dice(how.seed + 5));
+      auto const held = std::make_unique<batch>(how);  // a device sees no stack
+      held->cache.list = on_host.cache.list;
+      auto const slots = std::make_unique<std::vector<int>>();
+      dice random(how.seed + 3);
+      for (int s = how.sequences - 1; s >= 0; --s) {
+        if (random.chance(50)) slots->push_back(s);
+      }
+      int const part = *rc::gen::inRange(0, slots->empty() ? 2 : 3);
+      int const begin = random.below(how.sequences);
+      auto const lanes_of = [&](kv::lanes const& all) {
+        if (part == 2) return kv::only(all, {slots->data(), static_cast<int>(slots->size()), slots->data()});
+        return part == 1 ? all.sequences_only(begin, how.sequences) : all;
+      };
+      auto const decides = how.by_lane ? kv::granularity::lane : kv::granularity::token;
+      kv::lanes const some = lanes_of(on_host.cache.lanes());
+      std::vector<std::vector<int>> lists;
+      for (int segment = 0; segment < kv::segments(some, decides); ++segment) {
+        lists.push_back(any_kept(random, some.committed(some.at(kv::first_lane(some, decides, segment)))));
+      }
+      listed_keep const keep(some, decides, lists);
+      int const shared = random.below(on_host.cache.units);
+      auto const drop = [&](auto& exec, batch& on) {
+        kv::keep_set theirs = keep.view();
+        theirs.lanes = lanes_of(on.cache.lanes());
+        kv::slot_list const batch_of{slots->data(), static_cast<int>(slots->size()), slots->data()};
+        kv::cache view = on.cache.view();
+        if (part == 2) view = kv::only(view, batch_of);
+        view.lanes = theirs.lanes;
+        auto const rows = [&](auto const& table) { return part == 2 ? kv::only(table, batch_of) : table; };
+        auto const listed = [&](kv::unit_list const& to) { return kv::unit_list{rows(to.unit), rows(to.count)}; };
+        kv::list_edit<is_slot> const edit{.list = rows(on.cache.list_table()),
+                                          .shared = {shared},
+                                          .freed = listed(on.cache.freed_list()),
+                                          .released = listed(on.cache.released_list())};
+        exec.reserve(
+            kv::implementation<kv::ops::free_tails_t, typename std::remove_cvref_t<decltype(exec)>::backend>::scratch(
+                view) +
+            kv::implementation<kv::ops::drop_units_t, typename std::remove_cvref_t<decltype(exec)>::backend>::scratch(
+                view));
+        kv::ops::free_tails(exec, theirs, view, &on.told);
+        kv::ops::drop_units(exec, theirs, view, edit, std::span<kv::recorded_column const>{}, &on.told);
+      };
+      kv::host_executor host(*rc::gen::element(1, 3));
+      device_executor device(numbers_of(*rc::gen::element(32, 64)), how.seed);
+      drop(host, on_host);
+      drop(device, *held);
+      device.check();
+      RC_ASSERT(on_host.cache.save() == held->cache.save());
+      RC_ASSERT(on_host.told == held->told);
+    });
+  }
+
+  TEST_CASE("a device refuses a block outside of the pool before it drops any") {
+    slot_options const how{.bound = 32, .page = 4, .seed = 4};
+    auto const some = std::make_unique<batch>(how);
+    some->cache.count = {9};
+    some->cache.list[2] = some->cache.units;
+    auto const before = some->cache.save();
+    listed_keep const keep(some->cache.lanes(), kv::granularity::lane, {{0}});
+    device_executor device;
+    device.reserve(scratch_for<kv::ops::drop_units_t>(how));
+    drop_units(device, keep.view(), *some);
+    CHECK(error_of([&] { device.check(); }) ==
+          "apply: cache.where.table (0) = " + std::to_string(some->cache.units) + ", but the pool has no such unit");
+    CHECK(some->cache.save() == before);
   }
 
   TEST_CASE("lists close up behind the one entry that goes as on the host") {
@@ -139,7 +235,7 @@ TEST_SUITE("device/units") {
     batch some(how);
     listed_keep const keep(some.cache.lanes(), kv::granularity::lane, {{0}});
     device_executor device;
-    device.reserve(scratch_for<kv::ops::fill_holes_t>(how) + kv::detail::unit_storage::bytes(slot_cache(how).view()));
+    device.reserve(scratch_for<kv::ops::fill_holes_t>(how) + scratch_for<kv::ops::drop_units_t>(how));
     auto const save = [&] { return some.cache.save(); };
     CHECK(is_idle_after_a_fault(device, [&] { fill_holes(device, keep.view(), some); }, save));
     CHECK(is_idle_after_a_fault(device, [&] { drop_units(device, keep.view(), some); }, save));

@@ -23,7 +23,7 @@ using namespace kvpolicy_test;
 
 /// Every applier that the library ships; a test compares this list with the headers.
 using every_applier = std::tuple<kv::compact, kv::compact_rerotated, kv::list_rewrite<>, kv::dead_slot<>, kv::mask,
-                                 kv::overwrite, kv::drop_blocks>;
+                                 kv::overwrite, kv::drop_blocks<>>;
 
 slot_options any_shape(bool pages) {
   slot_options shape;
@@ -76,7 +76,7 @@ struct bench {
               {{hidden.data(), like.sequence * row, like.layer * row, like.head * row}, kv::mask_form::boolean, row}};
     }
     if constexpr (std::same_as<Layout, kv::overwrite>) return {list};
-    if constexpr (std::same_as<Layout, kv::drop_blocks>) return {list, cache.freed_list()};
+    if constexpr (std::same_as<Layout, kv::drop_blocks<>>) return {list, cache.freed_list()};
     if constexpr (std::same_as<Layout, kv::compact> || std::same_as<Layout, kv::compact_rerotated>) return {};
   }
   void decide(int budget) {
@@ -117,7 +117,7 @@ struct bench {
 
 template <class Layout>
 bench<Layout> any_bench() {
-  return bench<Layout>(any_shape(std::same_as<Layout, kv::drop_blocks>));
+  return bench<Layout>(any_shape(std::same_as<Layout, kv::drop_blocks<>>));
 }
 
 /// Runs a call that must be refused, also where the error's own text finds no memory: nothing may have changed.

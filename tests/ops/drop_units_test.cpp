@@ -24,12 +24,13 @@ struct two_sequences {
   }
   void drop(int threads) {
     kv::host_executor exec(threads);
-    exec.reserve(kv::implementation<kv::ops::drop_units_t, kv::host>::scratch(view.shape, 8));
+    exec.reserve(kv::implementation<kv::ops::drop_units_t, kv::host>::scratch(view));
     kv::keep_set const keep{
         .lanes = view.lanes, .indptr = indptr.data(), .indices = kept.data(), .seen = seen.data(), .capacity = 4};
-    kv::ops::drop_units(exec, keep, view, kv::by_lane<int>{table.data(), 0, 0, 0},
-                        std::span<kv::recorded_column const>{},
-                        kv::unit_list{{freed.data(), 0, 0, 0}, {freed_count.data(), 0, 0, 0}}, &entries);
+    kv::ops::drop_units(exec, keep, view,
+                        kv::list_edit<>{.list = {table.data(), 0, 0, 0},
+                                        .freed = {{freed.data(), 0, 0, 0}, {freed_count.data(), 0, 0, 0}}},
+                        std::span<kv::recorded_column const>{}, &entries);
   }
 
   ints table{10, 11, 12, 13}, count{8, 8}, position{0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};

@@ -3,27 +3,32 @@
 
 #include <kvpolicy/layout/applier.hpp>
 #include <kvpolicy/ops/compact_rows.hpp>
+#include <kvpolicy/ops/units.hpp>
 
 namespace KVPOLICY_NAMESPACE {
 
 /// Shortens a lane by moving its kept rows together, in place. Each entry keeps its logical position, so the next
 /// token's position is still the length of the sequence, not the number of rows: the engine must compute RoPE from
-/// positions. Rows that two entries or two sequences share must not be moved, so every entry of a lane needs a place of
-/// its own.
+/// positions. A row to which another one moves must be nobody else's: an engine whose sequences share the blocks of a
+/// prefix calls `copy_on_write` for the first entry that is dropped.
 ///
 /// - places: entry i of a lane is at the lane's i-th place afterwards. The engine may free the places from the new
 ///   count on.
 /// - cost: reads and writes each kept row that changes its place once. No allocation.
-/// - refuses rows that are both keys and values (latent attention), if they are in memory that the host can check.
+/// - refuses rows that are both keys and values (latent attention), a place outside of the pool, and a unit into which
+///   rows would move although another entry or another sequence of the call has it, too, if they are in memory that the
+///   host can check. Slots that the call leaves out are not looked at.
 struct compact {
   static constexpr auto name = "compact";
   static constexpr auto fields() { return make_fields(); }
   static constexpr applier_effects effects{.moves_rows = true, .leaves_gaps = true};
-  using verbs = kvpolicy::verbs<ops::compact_rows_t>;
+  using verbs = kvpolicy::verbs<ops::compact_rows_t, ops::check_units_t, ops::free_tails_t>;
 
   template <executor Executor>
-  void refuse(Executor&, keep_set const& keep, cache const& in) const {
-    detail::refuse_unmovable_rows<typename Executor::backend>("apply", detail::decided_part(in, keep));
+  void refuse(Executor& exec, keep_set const& keep, cache const& in) const {
+    cache const part = detail::decided_part(in, keep);
+    detail::refuse_unmovable_rows<typename Executor::backend>("apply", part);
+    ops::check_units(exec, keep, part, true);
   }
 
   template <executor Executor>

@@ -6,6 +6,7 @@
 #include <kvpolicy/layout/key_turns.hpp>
 #include <kvpolicy/ops/gather_rows.hpp>
 #include <kvpolicy/ops/rerotate.hpp>
+#include <kvpolicy/ops/units.hpp>
 #include <string_view>
 #include <vector>
 
@@ -29,16 +30,16 @@ namespace KVPOLICY_NAMESPACE {
 /// is not counted. After 20,000 tokens of StreamingLLM (budget 1,024, one token a step) keys are off by 0.0023 (bf16,
 /// copies), 0.0003 (f16, copies) and 0.00001 (f32) of their length on average.
 ///
-/// - refuses opaque and fp8 keys, rows that are keys and values in another way than those of a latent cache, a `rope`
-///   that does not fit, a decision about some layers only, lanes of a sequence that keep different numbers of entries,
-///   and a fourth turn of a 16-bit key without a copy.
+/// - refuses what `compact` refuses; opaque and fp8 keys, rows that are keys and values in another way than those of a
+///   latent cache, a `rope` that does not fit, a decision about some layers only, lanes of a sequence that keep
+///   different numbers of entries, and a fourth turn of a 16-bit key without a copy.
 struct compact_rerotated {
   kvpolicy::rope rope{};
 
   static constexpr auto name = "compact_rerotated";
   static constexpr auto fields() { return make_fields(field{"", &compact_rerotated::rope}); }
   static constexpr applier_effects effects{.moves_rows = true, .rotates_keys = true};
-  using verbs = kvpolicy::verbs<ops::gather_rows_t, ops::rerotate_t>;
+  using verbs = kvpolicy::verbs<ops::gather_rows_t, ops::rerotate_t, ops::check_units_t, ops::free_tails_t>;
 
   /// The copies of 16-bit keys, and 1 + the position of each copy: see `first_keys`.
   [[nodiscard]] std::vector<column> columns(cache const& in) const {
@@ -58,6 +59,7 @@ struct compact_rerotated {
     using turning = implementation<ops::rerotate_t, typename Executor::backend>;
     if constexpr (requires { turning::refuse(part); }) turning::refuse(part);
     ops::refuse_ragged(exec, part.lanes, keep);
+    ops::check_units(exec, keep, part, true);
     if (rounds(part) && !copies(part, state).written.data) {
       detail::refuse_fourth_turn<typename Executor::backend>(keep, part, state.history());
     }

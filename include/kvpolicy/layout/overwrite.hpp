@@ -29,7 +29,7 @@ struct overwrite {
   static constexpr auto name = "overwrite";
   static constexpr applier_effects effects{.moves_rows = true, .edits_list = true, .leaves_gaps = true};
   static constexpr bool takes_dropped = true;
-  using verbs = kvpolicy::verbs<ops::check_list_t, ops::fill_holes_t>;
+  using verbs = kvpolicy::verbs<ops::check_list_t, ops::fill_holes_t, ops::free_tails_t>;
 
   template <executor Executor>
   void refuse(Executor& exec, keep_set const& keep, cache const& in) const {

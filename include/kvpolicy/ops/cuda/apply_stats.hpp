@@ -3,6 +3,7 @@
 
 #include <kvpolicy/ops/argmin.hpp>
 #include <kvpolicy/ops/cuda/lists_rows.hpp>
+#include <kvpolicy/ops/cuda/unit_users.hpp>
 #include <kvpolicy/ops/entries.hpp>
 #include <kvpolicy/ops/lists.hpp>
 
@@ -38,34 +39,71 @@ struct add_counters_kernel {
 };
 
 /// Counts the tokens in whole units behind the kept entries of all lanes that share a row of the table, one block for
-/// each row.
+/// each row. Where rows may share units, the last block does, after further blocks have marked the units of other
+/// slots.
 struct free_tails_kernel {
   keep_set keep;
   kvpolicy::lanes lanes;
-  row_owners rows;
-  int unit_tokens;
+  unit_users users;
+  row_units* of_rows;  ///< of each row, in scratch; null where no two rows share a unit
   std::int64_t* freed;
+  int* ticket;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
-    auto* const storage = shared_arena(block).take<collective_storage>(1);
-    lane const owner = rows.at(block.index());
+    counting_storage const shared(block);
+    int const r = block.index();
+    if (r < users.rows.count()) {
+      count_row(block, r, shared.collective);
+    } else {
+      users.mark_other(block, r - users.rows.count(), shared.collective);
+    }
+    if (of_rows != nullptr && last_block(block, ticket, shared.last)) count_unused(block, shared.collective);
+  }
+
+ private:
+  template <class Block>
+  KVPOLICY_HD void count_row(Block& block, int r, collective_storage* storage) const {
+    lane const owner = users.rows.at(r);
     int before = 0;
     int after = 0;
-    for (int j = block.thread(); j < rows.sharers(); j += block.threads()) {
-      lane const one = rows.sharer(owner, j);
+    for (int j = block.thread(); j < users.rows.sharers(); j += block.threads()) {
+      lane const one = users.rows.sharer(owner, j);
       int const count = *lanes.count.row(one);
       before = max_op{}(before, count);
       after = max_op{}(after, listed_for(keep, one).count + count - lanes.committed(one));
     }
-    before = block.reduce(storage, before, max_op{});
+    before = min_op{}(block.reduce(storage, before, max_op{}), lanes.bound);
     block.sync();
-    after = block.reduce(storage, after, max_op{});
-    if (block.thread() > 0) return;
-    std::int64_t const tokens = std::int64_t{units(before) - units(after)} * unit_tokens;
-    add_to_stats(block, freed, tokens * rows.sharers());
+    after = min_op{}(block.reduce(storage, after, max_op{}), before);
+    row_units const has{units(after), units(before) - units(after)};
+    if (of_rows != nullptr) {
+      int const* const unit = users.where.list(owner);
+      users.mark(block, owner, has, [unit](int place) { return unit[place]; });
+      if (block.thread() == 0) of_rows[r] = has;
+    } else if (block.thread() == 0) {
+      add_to_stats(block, freed, std::int64_t{has.gone} * tokens_of_unit());
+    }
   }
-  [[nodiscard]] KVPOLICY_HD int units(int entries) const { return (entries - 1 + unit_tokens) / unit_tokens; }
+  template <class Block>
+  KVPOLICY_HD void count_unused(Block& block, collective_storage* storage) const {
+    int unused = 0;
+    for (int r = 0; r < users.rows.count(); ++r) {
+      lane const owner = users.rows.at(r);
+      int const* const unit = users.where.list(owner);
+      for (int i = of_rows[r].kept + block.thread(); i < of_rows[r].kept + of_rows[r].gone; i += block.threads()) {
+        unused += users.falls_free(owner, i, unit[i]) ? 1 : 0;
+      }
+    }
+    unused = block.reduce(storage, unused, plus_op{});
+    if (block.thread() == 0) add_to_stats(block, freed, unused * tokens_of_unit());
+  }
+  [[nodiscard]] KVPOLICY_HD int units(int entries) const {
+    return (entries - 1 + users.where.unit_tokens) / users.where.unit_tokens;
+  }
+  [[nodiscard]] KVPOLICY_HD std::int64_t tokens_of_unit() const {
+    return std::int64_t{users.where.unit_tokens} * users.rows.sharers();
+  }
 };
 
 /// What one lane adds to the statistics, for a keep set that lists kept entries.
@@ -155,14 +193,28 @@ template <kernel_backend Backend>
 struct implementation<ops::free_tails_t, Backend> {
   static constexpr bool provided = true;
 
+  static std::size_t scratch(cache const& in) {
+    std::size_t const marks = detail::users_bytes(in);
+    return marks > 0 ? rows_offset(in) + static_cast<std::size_t>(in.lanes.size()) * sizeof(detail::row_units) : 0;
+  }
+
   template <class Executor>
   static void run(Executor& exec, keep_set const& keep, cache const& in, std::int64_t* freed) {
-    if (in.where.kind == locating::identity || in.where.kind == locating::ring)
-      return;  // every sequence owns its rows, so none is freed
-    detail::row_owners const rows = detail::owners_of(detail::rows_of(in.where, in.where.table), keep.lanes);
-    detail::launch_unless_fault(exec, launch_shape{rows.count(), exec.threads().lane, detail::collective_bytes()},
-                                detail::free_tails_kernel{keep, in.lanes, rows, in.where.unit_tokens, freed});
+    if (!detail::names_units(in.where)) return;  // every sequence owns its rows, so none is freed
+    detail::check_scratch("free_tails", exec, scratch(in));
+    detail::unit_users const users = detail::users_of(in, exec.scratch());
+    bool const shares = users.claims.first != nullptr;
+    if (shares)
+      detail::launch_each_unless_fault(exec, in.where.units * users.claims.pool_end,
+                                       detail::clear_claims{users.claims.first});
+    auto* const of_rows = shares ? reinterpret_cast<detail::row_units*>(exec.scratch() + rows_offset(in)) : nullptr;
+    detail::launch_unless_fault(
+        exec, launch_shape{users.rows.count() + users.others(), exec.threads().lane, detail::counting_storage::bytes()},
+        detail::free_tails_kernel{keep, in.lanes, users, of_rows, freed, exec.tickets()});
   }
+
+ private:
+  static std::size_t rows_offset(cache const& in) { return (detail::users_bytes(in) + 15) / 16 * 16; }
 };
 
 template <kernel_backend Backend>

@@ -158,6 +158,7 @@ enum class fault : int {
   select_count,
   select_position,
   used_plan,
+  table_unit,
   fault_count
 };
 
@@ -190,6 +191,7 @@ enum class fault : int {
     case fault::stale_plan:
     case fault::used_plan:
     case fault::apply_count:
+    case fault::table_unit:
       return 6;
     case fault::unequal_counts:
     case fault::decide_count:

@@ -119,6 +119,8 @@ inline constexpr char const* counts_rule = "a lane holds 0 to `bound` entries, a
       return {"select", "lanes.count", "layers that read the same pages hold equally many entries"};
     case fault::select_position:
       return {"select", "lanes.position", "layers that read the same pages hold the same tokens"};
+    case fault::table_unit:
+      return {"apply", "cache.where.table", "the pool has no such unit"};
     default:
       return {"check", "fault", "the device's memory was overwritten"};
   }

@@ -2,7 +2,10 @@
 // units_holes.hpp.
 #pragma once
 
+#include <algorithm>
+#include <kvpolicy/ops/cuda/entries.hpp>
 #include <kvpolicy/ops/cuda/move_rows.hpp>
+#include <kvpolicy/ops/cuda/unit_users.hpp>
 #include <kvpolicy/ops/cuda/units_holes.hpp>
 #include <kvpolicy/ops/units.hpp>
 
@@ -11,6 +14,7 @@ namespace detail {
 
 /// Which blocks of the table a lane keeps. In scratch.
 struct kept_blocks {
+  int* count = nullptr;  ///< entries of the lane
   int* stay = nullptr;   ///< how many blocks are kept
   int* total = nullptr;  ///< how many entries they have
   int* unit = nullptr;   ///< the indices of kept blocks, ascending; from the end backwards, the units of dropped ones
@@ -21,15 +25,15 @@ struct unit_storage {
   int units = 0;  ///< the most blocks of a lane
 
   [[nodiscard]] static std::size_t bytes(cache const& in) {
-    return static_cast<std::size_t>(in.lanes.size()) * static_cast<std::size_t>(most(in) + 2) * sizeof(int);
+    return static_cast<std::size_t>(in.lanes.size()) * static_cast<std::size_t>(most(in) + 3) * sizeof(int);
   }
   [[nodiscard]] static int most(cache const& in) {
     int const tokens = in.where.unit_tokens > 0 ? in.where.unit_tokens : 1;
     return (in.lanes.bound + tokens - 1) / tokens;
   }
   [[nodiscard]] KVPOLICY_HD kept_blocks of(int lane) const {
-    int* const first = memory + std::int64_t{lane} * (units + 2);
-    return {first, first + 1, first + 2};
+    int* const first = memory + std::int64_t{lane} * (units + 3);
+    return {first, first + 1, first + 2, first + 3};
   }
 };
 
@@ -54,21 +58,42 @@ struct kept_block_lanes {
   }
 };
 
+/// Refuses a stale plan and units outside of the pool, and clears the marks of units.
+struct drop_check {
+  stale_check stale;
+  unit_users users;
+  std::int64_t marks;
+
+  template <class Block>
+  KVPOLICY_HD void operator()(Block& block, device_error faults, std::int64_t i) const {
+    if (i < marks) users.claims.first[i] = unit_claims::nobody;
+    if (i < stale.lanes.size()) stale(block, faults, i);
+    if (i >= std::int64_t{users.rows.count()} * users.most) return;
+    lane const owner = users.rows.at(static_cast<int>(i / users.most));
+    auto const place = static_cast<int>(i % users.most);
+    if (place * users.where.unit_tokens >= *stale.lanes.count.row(owner)) return;
+    int const unit = users.where.list(owner)[place];
+    if (!users.in_pool(unit)) report_fault(block, faults, fault::table_unit, stale.lanes.index(owner), unit);
+  }
+};
+
 /// Finds which blocks of the table each lane keeps, one block of threads for each lane. The first of the lanes that
-/// share a row of the table rewrites the row.
+/// share a row of the table rewrites the row. Further blocks mark the units of other slots.
 struct kept_blocks_kernel {
   kept_lanes moves;
   unit_table table;
-  unit_list freed;
-  std::uint64_t* entries;  ///< increased by the entries in dropped blocks; may be null
   int tokens;
   unit_storage storage;
+  unit_users users;
 
   [[nodiscard]] static std::size_t shared_bytes() { return collective_bytes(); }
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     int const i = block.index();
+    if (i >= moves.lanes.size()) {
+      return users.mark_other(block, i - moves.lanes.size(), shared_arena(block).take<collective_storage>(1));
+    }
     lane const one = moves.lanes.at(i);
     kept_moves const now = moves.of(i);
     kept_blocks const temp_storage = storage.of(i);
@@ -79,13 +104,16 @@ struct kept_blocks_kernel {
     block.sync();
     if (block.thread() == 0) {
       bool const last_stays = stay > 0 && temp_storage.unit[stay - 1] == units - 1;
+      *temp_storage.count = count;
       *temp_storage.stay = stay;
       *temp_storage.total = stay * tokens - (last_stays ? units * tokens - count : 0);
-      if (entries != nullptr && count > *temp_storage.total) {
-        block.atomic_add(entries, static_cast<std::uint64_t>(count - *temp_storage.total));
-      }
     }
-    if (row != nullptr) give_back(block, one, units - stay, temp_storage, row + stay);
+    if (row == nullptr) return;
+    for (int g = block.thread(); g < units - stay; g += block.threads()) {
+      row[stay + g] = temp_storage.unit[storage.units - 1 - g];
+    }
+    block.sync();
+    users.mark(block, one, {stay, units - stay}, [row](int place) { return row[place]; });
   }
 
  private:
@@ -123,60 +151,98 @@ struct kept_blocks_kernel {
     }
     return front;
   }
-
-  template <class Block>
-  KVPOLICY_HD void give_back(Block& block, lane one, int gone, kept_blocks const& temp_storage, int* behind) const {
-    bool const lists_units = freed.unit.data != nullptr;
-    for (int i = block.thread(); i < gone; i += block.threads()) {
-      int const unit = temp_storage.unit[storage.units - 1 - i];
-      behind[i] = unit;
-      if (lists_units) freed.unit.row(one)[i] = unit;
-    }
-    if (block.thread() == 0 && freed.count.data != nullptr) *freed.count.row(one) = lists_units ? gone : 0;
-  }
 };
 
-struct count_kept_blocks {
+/// Lists the blocks that left the rows of a table, and writes the counts; one block of threads for each lane.
+template <class Shared>
+struct list_gone_kernel {
   kvpolicy::lanes lanes;
+  list_edit<Shared> edit;
+  unit_table table;
+  std::uint64_t* entries;  ///< increased by the entries in freed blocks; may be null
   unit_storage storage;
+  unit_users users;
 
   template <class Block>
-  KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
-    lane const one = lanes.at(static_cast<int>(i));
-    if (leads_row(lanes.count, lanes, one)) *lanes.count.row(one) = *storage.of(static_cast<int>(i)).total;
+  KVPOLICY_HD void operator()(Block& block) const {
+    lane const one = lanes.at(block.index());
+    kept_blocks const mine = storage.of(block.index());
+    if (block.thread() == 0 && leads_row(lanes.count, lanes, one)) *lanes.count.row(one) = *mine.total;
+    if (leads_row(table.shares, lanes, one)) list(block, one, mine);
+  }
+
+ private:
+  template <class Block>
+  KVPOLICY_HD void list(Block& block, lane one, kept_blocks const& mine) const {
+    auto* const storage_of_rank = shared_arena(block).take<collective_storage>(1);
+    int const tokens = users.where.unit_tokens;
+    int const gone = (*mine.count + tokens - 1) / tokens - *mine.stay;
+    int const* const unit = table.row(one) + *mine.stay;
+    int const last = *mine.count - *mine.total - (gone - 1) * tokens;  // entries of the last block that leaves
+    std::int64_t const lanes_of_row =
+        std::int64_t{users.rows.sharers()} * (users.rows.by_sequence ? 1 : lanes.sequences);
+    int freed = 0;
+    for (int begin = 0; begin < gone; begin += block.threads()) {
+      int const at = begin + block.thread();
+      bool const is_free = at < gone && users.falls_free(one, *mine.stay + at, unit[at]) && !edit.shared(unit[at]);
+      block.sync();
+      prefix_sum<int> const before = block.rank(storage_of_rank, is_free);
+      int const to = freed + before.before;
+      if (is_free && edit.freed.unit.data != nullptr) edit.freed.unit.row(one)[to] = unit[at];
+      if (at < gone && !is_free && edit.released.unit.data != nullptr) edit.released.unit.row(one)[at - to] = unit[at];
+      if (is_free && entries != nullptr) {
+        block.atomic_add(entries, static_cast<std::uint64_t>((at == gone - 1 ? last : tokens) * lanes_of_row));
+      }
+      freed += before.all;
+    }
+    if (block.thread() > 0) return;
+    if (edit.freed.count.data != nullptr) *edit.freed.count.row(one) = freed;
+    if (edit.released.count.data != nullptr) *edit.released.count.row(one) = gone - freed;
   }
 };
 
 }  // namespace detail
 
-/// Takes three launches: which blocks are kept, positions and columns, and counts, which the other two read. Scratch:
-/// an int for each block of every lane, and two for each lane.
+/// Takes four launches: checks, which blocks are kept, positions and columns, and lists and counts. Scratch: an int for
+/// each block of every lane, three for each lane, and one for each unit that several rows could name.
 template <kernel_backend Backend>
 struct implementation<ops::drop_units_t, Backend> {
   static constexpr bool provided = true;
 
-  /// Bytes of scratch for a cache with a block table or pages; 0 for others, which never call this verb.
+  /// Bytes of scratch for a cache with a table of units; 0 for others, which never call this verb.
   [[nodiscard]] static std::size_t scratch(cache const& in) {
-    bool const blocks = in.where.kind == locating::block_table || in.where.kind == locating::csr_pages;
-    return blocks ? detail::unit_storage::bytes(in) : 0;
+    return detail::names_units(in.where) ? detail::unit_storage::bytes(in) + detail::users_bytes(in) : 0;
   }
 
-  template <class Executor>
-  static void run(Executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
-                  std::span<recorded_column const> columns, unit_list const& freed, std::int64_t* entries) {
+  template <class Executor, class Shared>
+  static void run(Executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit,
+                  std::span<recorded_column const> columns, std::int64_t* entries) {
     detail::check_scratch("drop_units", exec, scratch(in));
-    detail::unit_storage const storage{reinterpret_cast<int*>(exec.scratch()), detail::unit_storage::most(in)};
-    detail::kept_blocks_kernel const blocks{{keep, in.lanes},
-                                            detail::table_of(in.where, table),
-                                            freed,
-                                            reinterpret_cast<std::uint64_t*>(entries),
-                                            in.where.unit_tokens,
-                                            storage};
-    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), exec.threads().lane, blocks.shared_bytes()},
+    bool const asks = edit.freed.count.data != nullptr || edit.released.count.data != nullptr || entries != nullptr;
+    detail::unit_users const users =
+        detail::users_of(in, asks ? exec.scratch() + detail::unit_storage::bytes(in) : nullptr);
+    detail::unit_storage const storage{reinterpret_cast<int*>(exec.scratch()), users.most};
+    std::int64_t const marks = users.claims.first != nullptr ? in.where.units * users.claims.pool_end : 0;
+    std::int64_t const places = std::int64_t{users.rows.count()} * users.most;
+    detail::launch_check(exec, std::max({marks, places, std::int64_t{in.lanes.size()}}),
+                         detail::drop_check{{in.lanes, keep}, users, marks});
+    detail::unit_table const table = detail::table_of(in.where, edit.list);
+    detail::kept_blocks_kernel const blocks{{keep, in.lanes}, table, in.where.unit_tokens, storage, users};
+    auto const threads = exec.threads().lane;
+    detail::launch_unless_fault(exec, launch_shape{in.lanes.size() + users.others(), threads, blocks.shared_bytes()},
                                 blocks);
     detail::permute_lanes(exec, detail::kept_block_lanes{storage, in.where.unit_tokens}, in, columns, false);
-    detail::launch_each_unless_fault(exec, in.lanes.size(), detail::count_kept_blocks{in.lanes, storage});
+    detail::launch_unless_fault(exec, launch_shape{in.lanes.size(), threads, blocks.shared_bytes()},
+                                detail::list_gone_kernel<Shared>{
+                                    in.lanes, edit, table, reinterpret_cast<std::uint64_t*>(entries), storage, users});
   }
+};
+
+/// A check would cost each `apply` of an applier that moves rows another launch, so the kernels trust the table.
+template <kernel_backend Backend>
+struct implementation<ops::check_units_t, Backend> {
+  static constexpr bool provided = true;
+  static void run(auto&, keep_set const&, cache const&, bool) {}
 };
 
 }  // namespace KVPOLICY_NAMESPACE

@@ -7,6 +7,7 @@
 #include <kvpolicy/ops/host/gather_rows.hpp>
 #include <kvpolicy/ops/host/slot_kernels.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
+#include <kvpolicy/ops/host/unit_owners.hpp>
 #include <kvpolicy/ops/lists.hpp>
 #include <type_traits>
 
@@ -24,33 +25,19 @@ struct implementation<ops::check_list_t, host> {
   template <class Shared>
   static void run(host_executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit) {
     std::size_t const words = detail::unit_marks::words_for(in.where.units);
-    bool const one_pool_of_layers = in.k.layer == 0 && in.k.bases.layer == 0 && keep.lanes.layers() > 1;
-    bool const one_pool_of_heads = in.k.head == 0 && in.k.bases.head == 0 && keep.lanes.heads > 1;
-    int const pools_of_layers = one_pool_of_layers ? 1 : keep.lanes.layers();
-    int const pools_of_heads = one_pool_of_heads ? 1 : keep.lanes.heads;
-    exec.for_each(pools_of_layers * pools_of_heads, [&](int pool, int worker) {
+    detail::unit_pools const pools(in, edit.list, keep.lanes);
+    exec.for_each(pools.count(), [&](int pool, int worker) {
       detail::scratch_arena arena(exec.scratch(worker));
       detail::unit_marks owned(arena.take<std::uint64_t>(words));
       detail::unit_marks locked(arena.take<std::uint64_t>(words));
       auto* const marks = arena.take<unsigned char>(detail::bytes_of_marks(in));
-      auto const each_row = [&](auto const& visit) {
-        for (int sequence = keep.lanes.sequence_begin; sequence < keep.lanes.sequence_end(); ++sequence) {
-          for (int layer = 0; layer < keep.lanes.layers(); ++layer) {
-            if (!one_pool_of_layers && layer != pool / pools_of_heads) continue;
-            int const begin = one_pool_of_heads ? 0 : pool % pools_of_heads;
-            for (int head = begin; head < (one_pool_of_heads ? keep.lanes.heads : begin + 1); ++head) {
-              lane const this_lane{sequence, keep.lanes.layer_begin + layer, head};
-              if (detail::owns_row(detail::rows_of(in.where, edit.list), keep.lanes, this_lane)) visit(this_lane);
-            }
-          }
-        }
-      };
+      auto const each_row = [&](auto const& visit) { pools.for_each_row(keep.lanes, pool, visit); };
       if (stand_alone(exec.simd_level(), in, edit, each_row, owned, marks)) {
         return each_row([&](lane this_lane) { check_prefix(keep, in, edit, this_lane); });
       }
       owned.clear_all(in.where.units);
       locked.clear_all(in.where.units);
-      bool const one_row = keep.lanes.sequences == 1 && !one_pool_of_layers && !one_pool_of_heads;
+      bool const one_row = keep.lanes.sequences == 1 && pools.of_single_lanes(keep.lanes);
       each_row([&](lane this_lane) {
         bool const alone = !edit.distinct && one_row &&
                            sound(exec.simd_level(), in, edit, this_lane, {0, *in.lanes.count.row(this_lane)});

@@ -107,7 +107,8 @@ struct implementation<ops::set_counts_t, host> {
 template <>
 struct implementation<ops::free_tails_t, host> {
   static constexpr bool provided = true;
-  static void run(host_executor&, keep_set const& keep, cache const& in, std::int64_t* freed);
+  static std::size_t scratch(cache const& in);
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, std::int64_t* freed);
 };
 
 template <>
@@ -186,9 +187,22 @@ struct implementation<ops::fill_holes_t, host> {
 template <>
 struct implementation<ops::drop_units_t, host> {
   static constexpr bool provided = true;
-  static std::size_t scratch(shape const&, int bound);
-  static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
-                  std::span<recorded_column const> columns, unit_list const& freed, std::int64_t* entries);
+  static std::size_t scratch(cache const& in);
+  template <class Shared>
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit,
+                  std::span<recorded_column const> columns, std::int64_t* entries) {
+    drop(exec, keep, in, detail::with_any_shared(edit), columns, entries);
+  }
+  static void drop(host_executor& exec, keep_set const& keep, cache const& in,
+                   list_edit<detail::any_shared> const& edit, std::span<recorded_column const> columns,
+                   std::int64_t* entries);
+};
+
+template <>
+struct implementation<ops::check_units_t, host> {
+  static constexpr bool provided = true;
+  static std::size_t scratch(cache const& in);
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, bool moves);
 };
 
 template <>

@@ -14,6 +14,7 @@
 #include <kvpolicy/ops/host/count_rows.hpp>      // IWYU pragma: export
 #include <kvpolicy/ops/host/executor.hpp>
 #include <kvpolicy/ops/host/gather_rows.hpp>
+#include <kvpolicy/ops/host/unit_owners.hpp>
 #include <kvpolicy/ops/lists.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -163,38 +164,29 @@ template <>
 struct implementation<ops::free_tails_t, host> {
   static constexpr bool provided = true;
 
-  static void run(host_executor&, keep_set const& keep, cache const& in, std::int64_t* freed) {
-    if (in.where.kind == locating::identity || in.where.kind == locating::ring)
-      return;  // a row belongs to its sequence, so it is never freed
-    for (int i = 0; i < keep.lanes.size(); ++i) {
-      lane const this_lane = keep.lanes.at(i);
-      if (detail::owns_row(detail::rows_of(in.where, in.where.table), keep.lanes, this_lane))
-        *freed += tail_of(keep, in, this_lane);
-    }
+  static std::size_t scratch(cache const& in) {
+    return detail::names_units(in.where) ? detail::abandoned_units::scratch(in) : 0;
   }
 
- private:
-  /// The entries in units that no lane of a table row uses afterwards.
-  static std::int64_t tail_of(keep_set const& keep, cache const& in, lane owner) {
-    auto const rows = detail::rows_of(in.where, in.where.table);
-    int const page = in.where.unit_tokens;
-    auto const units = [page](std::int64_t entries) { return (entries + page - 1) / page; };
-    std::int64_t before = 0;
-    std::int64_t after = 0;
-    std::int64_t lanes = 0;
-    auto const visit = [&](lane this_lane) {
-      auto const kept = std::ssize(keep.listed(segment_of(keep.lanes, keep.decides, keep.lanes.index(this_lane))));
-      int const count = *in.lanes.count.row(this_lane);
-      before = std::max(before, units(count));
-      after = std::max(after, units(kept + count - in.lanes.committed(this_lane)));
-      ++lanes;
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, std::int64_t* freed) {
+    if (!detail::names_units(in.where)) return;  // a row belongs to its sequence, so it is never freed
+    detail::scratch_arena arena(exec.scratch(0));
+    detail::abandoned_units abandoned(in, keep.lanes, arena);
+    std::int64_t const entries =
+        in.where.unit_tokens * detail::lanes_of_row(detail::rows_of(in.where, in.where.table), keep.lanes);
+    auto const units_of = [&](lane owner) {
+      int const before = abandoned.pools().units_of(in, owner);
+      int after = 0;
+      abandoned.pools().for_each_sharing(keep.lanes, owner, [&](lane one) {
+        int const left = detail::moves_of(keep, in, keep.lanes.index(one)).count();
+        after = std::max(after, (left + in.where.unit_tokens - 1) / in.where.unit_tokens);
+      });
+      after = std::min(after, before);
+      return detail::row_units{after, before - after};
     };
-    int const layer_end = rows.layer == 0 ? keep.lanes.layer_end : owner.layer + 1;
-    int const head_end = rows.head == 0 ? keep.lanes.heads : owner.head + 1;
-    for (int layer = owner.layer; layer < layer_end; ++layer) {  // the owner is the first lane of its row
-      for (int head = owner.head; head < head_end; ++head) visit({owner.sequence, layer, head});
-    }
-    return (before - after) * page * lanes;
+    abandoned.for_each_row(units_of, [&](lane, std::span<int const> units, auto const& take) {
+      for (int const unit : units) *freed += take(unit) ? entries : 0;
+    });
   }
 };
 

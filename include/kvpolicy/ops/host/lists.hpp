@@ -10,6 +10,7 @@
 #include <kvpolicy/ops/host/slot_kernels.hpp>
 #include <kvpolicy/ops/host/split_list.hpp>
 #include <kvpolicy/ops/host/unit_marks.hpp>
+#include <kvpolicy/ops/host/unit_owners.hpp>
 #include <kvpolicy/ops/lists.hpp>
 #include <type_traits>
 
@@ -40,29 +41,6 @@ struct implementation<ops::rewrite_list_t, host> {
   }
 
  private:
-  /// Writes a row of a unit_list. Without memory it only counts.
-  class appender {
-   public:
-    appender(unit_list const& to, lane this_lane)
-        : to_(to.unit.data != nullptr ? to.unit.row(this_lane) : nullptr),
-          num_listed_(to.count.data != nullptr ? to.count.row(this_lane) : nullptr) {}
-    appender(appender const&) = delete;
-    appender& operator=(appender const&) = delete;
-    ~appender() {
-      if (num_listed_ != nullptr) *num_listed_ = count_;
-    }
-    void add(int unit) {
-      if (to_ != nullptr) to_[count_] = unit;
-      ++count_;
-    }
-    [[nodiscard]] std::int64_t count() const { return count_; }
-
-   private:
-    int* to_;
-    int* num_listed_;
-    int count_ = 0;
-  };
-
   /// Dropped entries: their ordinals, which become their slots.
   struct dropped_entries {
     int* ordinal;
@@ -72,7 +50,8 @@ struct implementation<ops::rewrite_list_t, host> {
   /// Lists the slots of dropped entries that nobody uses any more, each once. `seen` has the slots that are used.
   template <class Shared>
   static void release(list_edit<Shared> const& edit, int tree, detail::unit_marks& seen, int const* position,
-                      int const* slot, dropped_entries const& dropped, appender& freed, appender& released) {
+                      int const* slot, dropped_entries const& dropped, detail::unit_appender& freed,
+                      detail::unit_appender& released) {
     for (int i = 0; i < dropped.count; ++i) {
       int const e = dropped.ordinal[i];
       int const unit = slot[e];
@@ -111,8 +90,8 @@ struct implementation<ops::rewrite_list_t, host> {
       if (edit.released.count.data != nullptr) *edit.released.count.row(this_lane) = 0;
       return freed;
     }
-    appender freed(edit.freed, this_lane);
-    appender released(edit.released, this_lane);
+    detail::unit_appender freed(edit.freed, this_lane);
+    detail::unit_appender released(edit.released, this_lane);
     int const gone = detail::list_dropped(simd_level, kept, committed, dropped);
     for (int i = 0; i < gone && row.map != nullptr; ++i) row.map[row.position[dropped[i]]] = edit.dead;
     detail::clear_marks(seen, in.where.units, row.slot, committed + row.drafts);

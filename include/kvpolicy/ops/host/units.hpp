@@ -9,7 +9,9 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <kvpolicy/ops/host/check_units.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/host/unit_owners.hpp>
 #include <kvpolicy/ops/host/units_holes.hpp>  // IWYU pragma: export
 #include <kvpolicy/ops/units.hpp>
 
@@ -19,31 +21,84 @@ template <>
 struct implementation<ops::drop_units_t, host> {
   static constexpr bool provided = true;
 
-  static std::size_t scratch(shape const&, int bound) {
-    auto const most = static_cast<std::size_t>(bound);  // a lane has at least as many entries as blocks
-    return 2 * detail::scratch_of<int>(most + 1) + detail::scratch_of<unsigned char>(most);
+  static std::size_t scratch(cache const& in) {
+    if (!detail::names_units(in.where)) return 0;
+    auto const most = static_cast<std::size_t>(in.lanes.bound);  // a lane has at least as many entries as blocks
+    return 2 * detail::scratch_of<int>(most + 1) + detail::scratch_of<unsigned char>(most) +
+           detail::abandoned_units::scratch(in) + detail::scratch_of<left>(static_cast<std::size_t>(in.lanes.size()));
   }
 
-  static void run(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
-                  std::span<recorded_column const> columns, unit_list const& freed, std::int64_t* entries) {
-    std::atomic<std::int64_t> dropped_entries = 0;
+  template <class Shared>
+  static void run(host_executor& exec, keep_set const& keep, cache const& in, list_edit<Shared> const& edit,
+                  std::span<recorded_column const> columns, std::int64_t* entries) {
+    drop(exec, keep, in, detail::with_any_shared(edit), columns, entries);
+  }
+
+  static void drop(host_executor& exec, keep_set const& keep, cache const& in,
+                   list_edit<detail::any_shared> const& edit, std::span<recorded_column const> columns,
+                   std::int64_t* entries) {
+    by_lane<int> const rows = detail::rows_of(in.where, edit.list);
     // Where no two lanes share a row of the table or a count, nobody else reads what a lane writes.
-    bool const alone =
-        has_own_row(detail::rows_of(in.where, table), keep.lanes) && has_own_row(in.lanes.count, keep.lanes);
+    bool const alone = has_own_row(rows, keep.lanes) && has_own_row(in.lanes.count, keep.lanes);
+    bool const asks = edit.freed.count.data != nullptr || edit.released.count.data != nullptr || entries != nullptr;
+    // Where each row has a pool of its own, all of its blocks that leave fall free.
+    bool const owned = alone && detail::unit_pools(in, edit.list, keep.lanes).of_single_lanes(keep.lanes) &&
+                       detail::of_all_slots(in).lanes.sequences == 1;
+    std::atomic<std::int64_t> freed_entries = 0;
+    std::int64_t const lanes = detail::lanes_of_row(rows, keep.lanes) * (rows.sequence != 0 ? 1 : keep.lanes.sequences);
+    left* const gone = memory(exec, in, 0).gone;
+    auto const list = [&](lane one, std::span<int const> units, auto const& take) {
+      freed_entries += lanes * list_gone(in, edit, one, units, gone[keep.lanes.index(one)].entries, take);
+    };
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
       staying const blocks = find(exec, keep, in, i, worker);
-      dropped_entries += blocks.count - blocks.entries();
+      gone[i] = {blocks.all - blocks.blocks, blocks.count - blocks.entries()};
       permute(in, this_lane, blocks, columns);
       if (!alone) return;
-      rewrite(exec.simd_level(), in, table, freed, this_lane, blocks);
+      rewrite(exec.simd_level(), in, edit.list, this_lane, blocks);
       *in.lanes.count.row(this_lane) = blocks.entries();
+      int const* const behind = in.where.list(this_lane) + blocks.blocks;
+      if (asks && owned) list(this_lane, {behind, behind + gone[i].blocks}, [](int) { return true; });
     });
-    if (entries != nullptr) *entries += dropped_entries;
-    if (!alone) write_shared(exec, keep, in, table, freed);
+    if (!alone) write_shared(exec, keep, in, edit.list);
+    if (asks && !owned) {
+      detail::scratch_arena arena = memory(exec, in, 0).rest;
+      detail::abandoned_units abandoned(in, keep.lanes, arena);
+      abandoned.for_each_row(
+          [&](lane one) {
+            return detail::row_units{abandoned.pools().units_of(in, one), gone[keep.lanes.index(one)].blocks};
+          },
+          list);
+    }
+    if (entries != nullptr) *entries += freed_entries;
   }
 
  private:
+  /// What leaves a lane.
+  struct left {
+    int blocks;
+    int entries;
+  };
+
+  /// A worker's scratch. Other workers write `gone` of the first.
+  struct work_space {
+    int* block;
+    int* dropped;
+    unsigned char* stays;
+    left* gone;
+    detail::scratch_arena rest;
+  };
+  static work_space memory(host_executor& exec, cache const& in, int worker) {
+    auto const bound = static_cast<std::size_t>(in.lanes.bound);
+    detail::scratch_arena arena(exec.scratch(worker));
+    int* const block = arena.take<int>(bound + 1);
+    int* const dropped = arena.take<int>(bound + 1);
+    auto* const stays = arena.take<unsigned char>(bound);
+    auto* const gone = arena.take<left>(static_cast<std::size_t>(in.lanes.size()));
+    return {block, dropped, stays, gone, arena};
+  }
+
   /// The blocks of a lane that stay, ascending: those with a kept entry or a draft.
   struct staying {
     int const* block;
@@ -71,12 +126,11 @@ struct implementation<ops::drop_units_t, host> {
   }
 
   /// Tables that lanes share are rewritten once. Counts are written last, because every other step reads the old ones.
-  static void write_shared(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table,
-                           unit_list const& freed) {
+  static void write_shared(host_executor& exec, keep_set const& keep, cache const& in, by_lane<int> const& table) {
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
       if (!detail::owns_row(detail::rows_of(in.where, table), keep.lanes, this_lane)) return;
-      rewrite(exec.simd_level(), in, table, freed, this_lane, find(exec, keep, in, i, worker));
+      rewrite(exec.simd_level(), in, table, this_lane, find(exec, keep, in, i, worker));
     });
     exec.for_each(keep.lanes.size(), [&](int i, int worker) {
       lane const this_lane = keep.lanes.at(i);
@@ -90,11 +144,7 @@ struct implementation<ops::drop_units_t, host> {
     int const count = *in.lanes.count.row(this_lane);
     int const unit = in.where.unit_tokens;
     int const all = (count + unit - 1) / unit;
-    auto const bound = static_cast<std::size_t>(in.lanes.bound);
-    detail::scratch_arena arena(exec.scratch(worker));
-    int* const block = arena.take<int>(bound + 1);
-    int* const dropped = arena.take<int>(bound + 1);
-    auto* const stays = arena.take<unsigned char>(bound);
+    auto const [block, dropped, stays, gone, rest] = memory(exec, in, worker);
     std::fill_n(stays, all, static_cast<unsigned char>(0));
     auto const kept = keep.listed(segment_of(keep.lanes, keep.decides, i));
     if (std::has_single_bit(static_cast<unsigned>(unit))) {  // mostly, and then no division is needed
@@ -135,17 +185,31 @@ struct implementation<ops::drop_units_t, host> {
     }
   }
 
-  /// Puts the blocks that stay before the others, and lists these in `freed`.
-  static void rewrite(isa simd_level, cache const& in, by_lane<int> const& table, unit_list const& freed,
-                      lane this_lane, staying const& blocks) {
+  /// Lists the blocks that leave a row, and returns the entries of those that fall free.
+  template <class Take>
+  static std::int64_t list_gone(cache const& in, list_edit<detail::any_shared> const& edit, lane one,
+                                std::span<int const> units, int entries, Take const& take) {
+    detail::unit_appender freed(edit.freed, one), released(edit.released, one);
+    std::int64_t freed_entries = 0;
+    for (int const unit : units) {
+      int const held = std::min(entries, in.where.unit_tokens);  // only the last block is not full
+      entries -= held;
+      bool const is_free = take(unit) && !edit.shared(unit);
+      (is_free ? freed : released).add(unit);
+      freed_entries += is_free ? held : 0;
+    }
+    return freed_entries;
+  }
+
+  /// Puts the blocks that stay before the others.
+  static void rewrite(isa simd_level, cache const& in, by_lane<int> const& table, lane this_lane,
+                      staying const& blocks) {
     int* const row = detail::list_row(table, in.where, this_lane);
     for (int b = 0; b < blocks.all; ++b) blocks.stays[b] ^= 1;
     int* const dropped = blocks.dropped;
     int const gone = detail::list_marked_for(simd_level)(blocks.stays, blocks.all, dropped);
     for (int i = 0; i < gone; ++i) dropped[i] = row[dropped[i]];
     for (int i = 0; i < blocks.blocks; ++i) row[i] = row[blocks.block[i]];  // which is at or behind i
-    if (freed.count.data != nullptr) *freed.count.row(this_lane) = gone;
-    if (freed.unit.data != nullptr) std::copy_n(dropped, gone, freed.unit.row(this_lane));
     std::copy_n(dropped, gone, row + blocks.blocks);
   }
 };

@@ -9,6 +9,7 @@
 #include <bit>
 #include <kvpolicy/ops/host/hole_kernels.hpp>
 #include <kvpolicy/ops/host/lists.hpp>
+#include <kvpolicy/ops/host/unit_owners.hpp>
 #include <kvpolicy/ops/units.hpp>
 #include <span>
 
@@ -80,8 +81,9 @@ struct implementation<ops::fill_holes_t, host> {
     }
     detail::move_numbers<int>(reinterpret_cast<std::byte*>(slot), moves);
     std::copy_n(space.vacated, many, slot + moves.count());
-    for_each_sharing(all, detail::rows_of(in.where, list), this_lane,
-                     [&](lane one) { move(simd_level, in, one, rows); });
+    detail::unit_pools(in, list, all).for_each_sharing(all, this_lane, [&](lane one) {
+      move(simd_level, in, one, rows);
+    });
   }
 
   /// Sorts distinct slots by a mark for each unit between the lowest and the highest of them.
@@ -131,15 +133,6 @@ struct implementation<ops::fill_holes_t, host> {
       if (targets[s] < 0) continue;
       rows.from[sorted] = lowest + s;
       rows.to[sorted++] = targets[s];
-    }
-  }
-
-  template <class Visit>
-  static void for_each_sharing(lanes const& all, by_lane<int> const& rows, lane owner, Visit const& visit) {
-    int const layer_end = rows.layer == 0 ? all.layer_end : owner.layer + 1;
-    int const head_end = rows.head == 0 ? all.heads : owner.head + 1;
-    for (int layer = owner.layer; layer < layer_end; ++layer) {
-      for (int head = owner.head; head < head_end; ++head) visit(lane{owner.sequence, layer, head});
     }
   }
 
