@@ -290,6 +290,33 @@ TEST_SUITE("layout/shared_blocks") {
     });
   }
 
+  TEST_CASE("lanes that share a list but hold other tokens are refused where one of them stands for all") {
+    shared_slots on(table_kind::slot_map, 1, 3);
+    kv::host_executor exec;
+    kv::cache view = on.view();
+    std::vector<kv::lane_order> order(on.count.size());
+    view.lanes.order = {order.data(), on.layers * on.heads, on.heads, 1};
+    kv::state<kv::host_executor> state(exec, view.shape, view.lanes);
+    kv::append(exec, view, state, {.tokens = 3, .position = 0});
+    std::vector<int> map(64, 1);
+    kv::dead_slot<> const how{.list = on.list(), .map = {map.data(), 16, 0, 0}, .dead = on.units - 1};
+    auto const before = on.save();
+    on.count[3] = 2;
+    CHECK(error_of([&] { kv::relist(exec, how, view, 0, 3); }) ==
+          "relist: lanes.count = 2 in layer 1, head 1, but it shares a row of the list with a lane that holds 3");
+    CHECK(
+        error_of([&] { kv::restore_order(exec, view, state, on.list()); }) ==
+        "restore_order: lanes.count = 2 in layer 1, head 1 of sequence 0, but it shares a row of the list with a lane "
+        "that holds 3");
+    on.count[3] = 3;
+    on.position[static_cast<std::size_t>(3 * on.bound + 2)] = 7;
+    std::string const rule = "lanes.position = other tokens in layer 1, head 1";
+    CHECK(error_of([&] { kv::relist(exec, how, view, 0, 3); }).starts_with("relist: " + rule));
+    CHECK(error_of([&] { kv::restore_order(exec, view, state, on.list()); }).starts_with("restore_order: " + rule));
+    on.position[static_cast<std::size_t>(3 * on.bound + 2)] = 2;
+    CHECK(on.save() == before);
+  }
+
   TEST_CASE("what `shared` throws is thrown before a block leaves") {
     holds("any slots", [] {
       decided<by_token> now(table_kind::block_table, part::all, any_policy<by_token>(), any_seed());
