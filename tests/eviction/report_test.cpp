@@ -285,7 +285,7 @@ TEST_SUITE("core/observed") {
                                  .pick = kv::at_least{.least = -6, .unbounded = true}});
     CHECK(now.decide() == counted(0, 0));  // 0 is enough
     now.policy.pick.least = 1;
-    CHECK(now.decide() == counted(8, 8));
+    CHECK(now.decide() == kv::report{.triggered = 8, .unobserved = 8, .emptied = 8});
     now.policy.pick.least = -6;
     now.observe();
     CHECK(now.decide() == counted(8, 0));
