@@ -154,6 +154,24 @@ TEST_SUITE("layout/own_applier") {
     }
   }
 
+  TEST_CASE("a keep set that an engine made itself has no epochs, and is compared by its counts") {
+    mock_cache mock({.bound = 12});
+    kv::cache view = mock.view();
+    kv::host_executor exec;
+    auto const policy = kv::eviction{.score = kv::streaming_llm{.sinks = 1}, .budget = kv::per_lane{3}};
+    auto state = kv::make_state(exec, policy, view);
+    auto plan = kv::make_plan(exec, policy, view);
+    kv::append(exec, view, state, {.tokens = 4, .position = 0});
+    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+    kv::keep_set made = plan.keep();
+    made.epoch = nullptr;
+    plan.publish(made);
+    kv::apply(exec, kv::compact{}, plan, view, state);
+    CHECK(*view.lanes.count.row({}) == 3);
+    plan.publish(made);
+    CHECK(error_of([&] { kv::apply(exec, kv::compact{}, plan, view, state); }) != "");
+  }
+
   TEST_CASE("what required_bytes says of scratch follows from the policy and the appliers that are named") {
     mock_cache mock({.bound = 64, .where = kv::locating::slot_map});
     kv::cache const view = mock.view();

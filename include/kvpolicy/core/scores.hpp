@@ -171,7 +171,7 @@ struct keep_set {
   }
   /// True if nothing has changed the lanes of a segment since `note`, or if nobody knows.
   [[nodiscard]] KVPOLICY_HD constexpr bool is_fresh(int segment) const {
-    return epochs.data == nullptr || epoch[segment] == epoch_of(segment);
+    return epochs.data == nullptr || epoch == nullptr || epoch[segment] == epoch_of(segment);
   }
   /// The ordinals listed for one segment.
   [[nodiscard]] constexpr std::span<int const> listed(int segment) const {
