@@ -34,6 +34,7 @@ using held_lane = std::vector<held_token>;
 struct request {
   std::vector<std::vector<held_lane>> lanes;  ///< [piece][layer x heads + head]
   int drafts = 0, next = 0;
+  bool begun = false;  ///< with tokens, since the slot was reset or truncated to position 0
 
   [[nodiscard]] bool empty() const {
     return std::all_of(lanes.begin(), lanes.end(), [](auto const& all) {
@@ -139,6 +140,12 @@ class soak {
     return failed ? end::no_memory : end::refused;
   }
 
+  /// A call was refused exactly where it should be.
+  void agree(bool right) {
+    INFO(std::string(text_of(of_)), ", step ", steps, ": ", did_->str(), log_);
+    REQUIRE(right);
+  }
+
   request& at(int slot) { return model_[static_cast<std::size_t>(slot)]; }
   void note(int slot, changed how = changed::yes) {
     changed& mine = since_[static_cast<std::size_t>(slot)];
@@ -155,6 +162,7 @@ class soak {
     request made = model_[0];
     for (auto& piece : made.lanes) piece.assign(piece.size(), {});
     made.drafts = made.next = 0;
+    made.begun = false;
     return made;
   }
   /// A part of the batch in which the slot is.
@@ -180,9 +188,10 @@ class soak {
   void copy(int from, int to, bool move) {
     *did_ << (move ? "move " : "fork ") << from << " to " << to;
     bool const fits = from != to && at(to).empty();
+    bool const is_free = fits && !at(to).begun;  // a request that was truncated to nothing may go on
     end const how = call([&] { move ? now_->move(from, to) : now_->fork(from, to); });
-    CHECK((how != end::done || fits));
-    CHECK((how != end::refused || !fits || of_ == kind::dual));  // of a dual cache: too few pages
+    agree(how != end::done || fits);
+    agree(how != end::refused || !is_free || of_ == kind::dual);  // of a dual cache: too few pages
     if (how != end::done) return;
     changed const what = none_decided(at(from)) ? changed::maybe : changed::yes;
     note(to, what);
@@ -197,9 +206,10 @@ class soak {
     std::vector<std::byte> bytes(now_->saved_bytes(from));
     if (call([&] { now_->save(from, bytes); }) != end::done) return;
     bool const fits = at(to).empty();
+    bool const is_free = fits && !at(to).begun;
     end const how = call([&] { now_->load(to, bytes); });
-    CHECK((how != end::done || fits));
-    CHECK((how != end::refused || !fits || of_ == kind::dual));
+    agree(how != end::done || fits);
+    agree(how != end::refused || !is_free || of_ == kind::dual);
     if (how != end::done) return;
     note(to, none_decided(at(from)) ? changed::maybe : changed::yes);
     at(to) = at(from);
@@ -243,6 +253,7 @@ class soak {
     }
     mine.drafts -= gone_everywhere;
     mine.next = std::min(mine.next, position);
+    mine.begun = mine.begun && position > 0;
     note(slot, fewer ? changed::yes : changed::maybe);
   }
 
@@ -283,7 +294,8 @@ class soak {
     born_ += tokens;
     mine.next += tokens;
     if (drafts) mine.drafts += tokens;
-    if (tokens > 0) note(slot, by_tokens());
+    mine.begun = mine.begun || tokens > 0;
+    note(slot, tokens > 0 ? by_tokens() : changed::maybe);
     auto const pieces = now_->pieces();
     for (std::size_t p = 0; p < (of_ == kind::dual ? 1 : pieces.size()); ++p) {
       for (std::size_t i = 0; i < mine.lanes[p].size(); ++i) {
@@ -335,7 +347,9 @@ class soak {
     end const how = call([&] { both_->promote(v, some); });
     if (how != end::done) return false;
     for (int s = 0; s < world::slots; ++s) {
-      if (sequence_in(v, s) >= 0) leave(s, s == slot ? tokens : 0, 4);
+      if (sequence_in(v, s) < 0) continue;
+      leave(s, s == slot ? tokens : 0, 4);
+      note(s, changed::maybe);
     }
     return true;
   }
@@ -363,7 +377,8 @@ class soak {
     view const v = view_of(slot);
     if (call([&] { now_->commit(v, sequence_in(v, slot), accepted); }) != end::done) return;
     mine.drafts -= accepted;
-    if (accepted > 0) note(slot, by_tokens()), record(slot, accepted);
+    note(slot, accepted > 0 ? by_tokens() : changed::maybe);
+    if (accepted > 0) record(slot, accepted);
   }
 
   /// The tokens of a lane that stay: those that TRIM-KV scores highest.
@@ -420,8 +435,8 @@ class soak {
     }
     *did_ << "apply what was decided, " << text_of(later_);
     end const how = call([&] { now_->apply(later_, 1); });
-    CHECK_MESSAGE((how != end::done || most != changed::yes), std::string(text_of(of_)), ": ", did_->str(), log_);
-    CHECK_MESSAGE((how != end::refused || most != changed::no), std::string(text_of(of_)), ": ", did_->str(), log_);
+    agree(how != end::done || most != changed::yes);
+    agree(how != end::refused || most != changed::no);
     stale += how == end::refused ? 1 : 0;
     if (how == end::done) carried_out(later_);
   }
@@ -445,7 +460,7 @@ class soak {
     }
     if (call([&] { both_->ingest(); }) != end::done) return;
     born_ += some;
-    for (int s = 0; s < world::slots; ++s) leave(s, s == slot ? std::min(some, 4) : 0, 4);
+    for (int s = 0; s < world::slots; ++s) leave(s, s == slot ? std::min(some, 4) : 0, 4), note(s, changed::maybe);
     for (std::size_t i = 0; i < chunk.size(); ++i) {
       for (int t = 0; t < some; ++t) {
         if (t < some - 4) admit(slot, i, chunk[i][static_cast<std::size_t>(t)]);
@@ -453,6 +468,7 @@ class soak {
       }
     }
     mine.next += some;
+    mine.begun = mine.begun || some > 0;
     if (some > 0) note(slot, changed::maybe);
   }
 
