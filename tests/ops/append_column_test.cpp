@@ -85,8 +85,8 @@ struct told {
       int const in_flight = drafts[at(one.sequence)];
       int next = count[at(i)] - in_flight;
       for (int e = numbers.count(one) - 1; e >= 0; --e) {
-        bool const draft =
-            position.empty() ? e >= numbers.count(one) - in_flight : position[at(e)] >= bound - in_flight;
+        // No entry of these columns is without a number, so that all are those of drafts where some are in flight.
+        bool const draft = position.empty() ? in_flight > 0 : position[at(e)] >= bound - in_flight;
         if (draft || (!position.empty() && position[at(e)] < 0)) continue;
         float const number = kv::load(numbers.element, numbers.at(one, e));
         column[at(std::int64_t{i} * bound + --next)] = number == 0.0f ? -0.0f : number;

@@ -20,33 +20,18 @@ struct entry_numbers {
   by_lane<int const> counts{};    ///< the number of new entries of each lane, if they differ; null: `entries`
   by_lane<int const> position{};  ///< the position of each new entry; a number at a negative position, or after the
                                   ///< newest committed entry, does not count. null: the numbers are those of the newest
-                                  ///< entries, and those of drafts in flight, the last ones, do not count
+                                  ///< entries. While drafts are in flight, they are those of the newest committed
+                                  ///< entries that have none yet; what is left are the drafts', and does not count
 
   [[nodiscard]] KVPOLICY_HD int count(lane this_lane) const {
     return counts.data != nullptr ? *counts.row(this_lane) : entries;
   }
-  /// How many of a lane's first numbers may count: where no positions are given, those of drafts do not.
-  [[nodiscard]] KVPOLICY_HD int before_drafts(lanes const& batch, lane this_lane) const {
-    int const all = count(this_lane);
-    if (position.data != nullptr || batch.in_flight == nullptr || all <= 0) return all;
-    int const drafts = *batch.drafts(this_lane.sequence);
-    return drafts < all ? all - drafts : 0;
-  }
-  /// True if the i-th of them counts, where `newest` is the position of the lane's newest committed entry. It is not
+  /// True if the i-th number counts, where `newest` is the position of the lane's newest committed entry. It is not
   /// that of padding, or of a draft that is in flight or was rejected.
   [[nodiscard]] KVPOLICY_HD bool counts_at(lane this_lane, int i, int newest) const {
     if (position.data == nullptr) return true;
     int const here = position.row(this_lane)[i];
     return here >= 0 && here <= newest;
-  }
-  /// How many of a lane's numbers count.
-  [[nodiscard]] KVPOLICY_HD int counted(lanes const& batch, lane this_lane) const {
-    int const many = before_drafts(batch, this_lane);
-    if (position.data == nullptr) return many;
-    int const newest = batch.newest(this_lane);
-    int counted = 0;
-    for (int i = 0; i < many; ++i) counted += counts_at(this_lane, i, newest) ? 1 : 0;
-    return counted;
   }
   [[nodiscard]] KVPOLICY_HD std::byte const* at(lane this_lane, int i) const {
     return base + this_lane.sequence * sequence + this_lane.layer * layer + this_lane.head * head + i * entry;

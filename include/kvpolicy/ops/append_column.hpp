@@ -14,6 +14,30 @@ struct told_number {
   [[nodiscard]] KVPOLICY_HD float operator()(float number) const { return number == 0.0f ? -0.0f : number; }
 };
 
+/// How many of a lane's first numbers may count. Where positions are not given and drafts are in flight, they are those
+/// of the newest committed entries that have no number yet, and the others are those of the drafts.
+[[nodiscard]] KVPOLICY_HD inline int numbers_of_committed(lanes const& batch, entry_numbers const& from,
+                                                          by_lane<float> const& column, lane one) {
+  int const all = from.count(one);
+  if (from.position.data != nullptr || batch.in_flight == nullptr || *batch.drafts(one.sequence) <= 0) return all;
+  float const* const row = column.row(one);
+  int const committed = batch.committed(one);
+  int untold = 0;
+  while (untold < all && untold < committed && same_bits<std::uint32_t>(row[committed - 1 - untold]) == 0) ++untold;
+  return all < 0 ? all : untold;
+}
+
+/// How many of a lane's numbers count.
+[[nodiscard]] KVPOLICY_HD inline int counted_numbers(lanes const& batch, entry_numbers const& from,
+                                                     by_lane<float> const& column, lane one) {
+  int const many = numbers_of_committed(batch, from, column, one);
+  if (from.position.data == nullptr) return many;
+  int const newest = batch.newest(one);
+  int counted = 0;
+  for (int i = 0; i < many; ++i) counted += from.counts_at(one, i, newest) ? 1 : 0;
+  return counted;
+}
+
 }  // namespace detail
 
 namespace ops {

@@ -49,9 +49,10 @@ struct record_birth_score {
     float by;
     entry_numbers given;
     lanes batch;
+    by_lane<float> column;
     KVPOLICY_HD float operator()(float old, entry at) const {
       bool const in_flight = batch.in_flight != nullptr && *batch.drafts(at.lane.sequence) > 0;
-      if (in_flight && given.counted(batch, at.lane) == 0) return old;
+      if (in_flight && detail::counted_numbers(batch, given, column, at.lane) == 0) return old;
       float const now = old * by;
       return now == 0 && old != 0 ? -0.0f : now;
     }
@@ -60,7 +61,7 @@ struct record_birth_score {
   void observe(auto& exec, auto const& in, recorded_columns const& recorded) const {
     if (decay != 1) {
       ops::map(exec, score_view{in.lanes, granularity::lane, recorded.table<float>(0)},
-               decayed{decay, in.template get<birth_score>(), in.lanes});
+               decayed{decay, in.template get<birth_score>(), in.lanes, recorded.table<float>(0)});
     }
     ops::append_column(exec, in.lanes, in.template get<birth_score>(), recorded.table<float>(0));
   }

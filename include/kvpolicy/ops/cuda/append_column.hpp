@@ -14,7 +14,7 @@ struct check_numbers {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i));
-    int const count = new_numbers.before_drafts(lanes, one);
+    int const count = new_numbers.count(one);
     if (count < 0 || count > lanes.committed(one)) report_fault(block, faults, fault::append_column, i, count);
   }
 };
@@ -29,7 +29,7 @@ struct append_number {
   KVPOLICY_HD void operator()(Block&, std::int64_t i) const {
     lane const one = lanes.at(static_cast<int>(i / most));
     int const e = static_cast<int>(i % most);
-    int const count = new_numbers.before_drafts(lanes, one);
+    int const count = new_numbers.count(one);
     if (e >= count) return;
     column.row(one)[lanes.committed(one) - count + e] =
         told_number{}(load(new_numbers.element, new_numbers.at(one, e)));
@@ -39,9 +39,9 @@ struct append_number {
 /// Calls visit(i, before) for each number of a lane that counts; `before` is how many of the numbers before it count.
 /// Returns how many count in all. One warp, all threads of it.
 template <class Block, class Visit>
-KVPOLICY_HD int visit_counted(Block& block, lanes const& batch, entry_numbers const& numbers, lane one,
-                              Visit const& visit) {
-  int const all = numbers.count(one);
+KVPOLICY_HD int visit_counted(Block& block, lanes const& batch, entry_numbers const& numbers,
+                              by_lane<float> const& column, lane one, Visit const& visit) {
+  int const all = numbers_of_committed(batch, numbers, column, one);  // of all threads, before one of them writes
   int const newest = batch.newest(one);
   int counted = 0;
   for (int first = 0; first < all; first += warp_size) {
@@ -65,7 +65,7 @@ struct counted_numbers_kernel {
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
     lane const one = lanes.at(block.index());
-    int const counted = visit_counted(block, lanes, new_numbers, one, [](int, int) {});
+    int const counted = visit_counted(block, lanes, new_numbers, column, one, [](int, int) {});
     int const committed = lanes.committed(one);
     if (!writes) {
       int const count = new_numbers.count(one);
@@ -74,7 +74,7 @@ struct counted_numbers_kernel {
       return;
     }
     float* const to = column.row(one) + committed - counted;
-    visit_counted(block, lanes, new_numbers, one, [&](int i, int before) {
+    visit_counted(block, lanes, new_numbers, column, one, [&](int i, int before) {
       to[before] = told_number{}(load(new_numbers.element, new_numbers.at(one, i)));
     });
   }
@@ -88,7 +88,8 @@ struct implementation<ops::append_column_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, entry_numbers const& new_numbers, by_lane<float> const& column) {
-    if (new_numbers.position.data != nullptr) return run_counted(exec, batch, new_numbers, column);
+    if (new_numbers.position.data != nullptr || batch.in_flight != nullptr)
+      return run_counted(exec, batch, new_numbers, column);
     int const most =
         new_numbers.counts.data != nullptr || new_numbers.entries > batch.bound ? batch.bound : new_numbers.entries;
     detail::launch_each(exec, batch.size(), detail::check_numbers{batch, new_numbers, exec.faults()});

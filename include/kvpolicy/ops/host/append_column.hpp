@@ -18,14 +18,17 @@ struct implementation<ops::append_column_t, host> {
 
   static void run(host_executor& exec, lanes const& batch, entry_numbers const& new_numbers,
                   by_lane<float> const& column) {
-    int const most = refuse_missing_entries(batch, new_numbers);
+    int const most = refuse_missing_entries(batch, new_numbers, column);
     if (most == 0) return;
     if (most == 1 && new_numbers.position.data == nullptr) {
       return exec.for_each_range(
           batch.size(), 8, [&](int begin, int end, int) { append_one_each(batch, new_numbers, column, begin, end); });
     }
     // Heads whose numbers are neighbours are done together: their cache lines are shared.
-    bool const neighbours = new_numbers.head == bytes_of(new_numbers.element) && new_numbers.position.data == nullptr;
+    bool neighbours = new_numbers.head == bytes_of(new_numbers.element) && new_numbers.position.data == nullptr;
+    for (int s = batch.sequence_begin; batch.in_flight != nullptr && s < batch.sequence_end(); ++s) {
+      neighbours = neighbours && *batch.drafts(s) == 0;
+    }
     int const together = neighbours ? batch.heads : 1;
     std::int64_t const bytes = std::int64_t{most} * together * (bytes_of(new_numbers.element) + 4);
     auto const turn = detail::number_tiles_for(exec.simd_level()).of(new_numbers.element);
@@ -45,24 +48,26 @@ struct implementation<ops::append_column_t, host> {
   static constexpr int stretch = 1024;
 
   /// Throws if a lane has fewer entries than there are numbers. Returns the largest number of numbers of a lane.
-  [[gnu::flatten]] static int refuse_missing_entries(lanes const& batch, entry_numbers const& new_numbers) {
+  [[gnu::flatten]] static int refuse_missing_entries(lanes const& batch, entry_numbers const& new_numbers,
+                                                     by_lane<float> const& column) {
     int most = 0;
     bool has = true;
     detail::for_each_lane(batch, [&](int, lane one) {
       int const count = new_numbers.count(one);
-      has = has && count >= 0 && new_numbers.counted(batch, one) <= batch.committed(one);
+      has = has && count >= 0 && detail::counted_numbers(batch, new_numbers, column, one) <= batch.committed(one);
       most = std::max(most, count);
     });
-    if (!has) throw_missing_entries(batch, new_numbers);
+    if (!has) throw_missing_entries(batch, new_numbers, column);
     return most;
   }
 
   /// Throws the error of the first lane that has fewer entries than there are numbers.
-  [[gnu::noinline, gnu::cold]] static void throw_missing_entries(lanes const& batch, entry_numbers const& new_numbers) {
+  [[gnu::noinline, gnu::cold]] static void throw_missing_entries(lanes const& batch, entry_numbers const& new_numbers,
+                                                                 by_lane<float> const& column) {
     detail::for_each_lane(batch, [&](int i, lane one) {
       int const count = new_numbers.count(one);
       expects(count >= 0, "observe", "entries", count, "a count cannot be negative");
-      int const counted = new_numbers.counted(batch, one);
+      int const counted = detail::counted_numbers(batch, new_numbers, column, one);
       expects(counted <= batch.committed(one), "observe", "entries", counted, [&] {
         return "lane " + std::to_string(i) + " holds " + std::to_string(batch.committed(one)) + " entries";
       });
@@ -76,11 +81,14 @@ struct implementation<ops::append_column_t, host> {
     detail::for_each_heads(batch, begin, end, batch.heads, [&](int, lane first, int heads) {
       detail::head_rows<float> const rows(column, first);
       detail::head_rows<int> const counts(batch.count, first);
-      if (batch.in_flight != nullptr && *batch.drafts(first.sequence) > 0) return;  // it is that of the last draft
+      int const drafts = batch.in_flight != nullptr ? *batch.drafts(first.sequence) : 0;
       std::byte const* const numbers = from.at(first, 0);
       for (int h = 0; h < heads; ++h) {
         if (from.count({first.sequence, first.layer, first.head + h}) == 0) continue;
-        rows[h][*counts[h] - 1] = detail::told_number{}(load(from.element, numbers + h * from.head));
+        if (drafts > 0 &&
+            detail::numbers_of_committed(batch, from, column, {first.sequence, first.layer, first.head + h}) == 0)
+          continue;  // it is that of a draft
+        rows[h][*counts[h] - drafts - 1] = detail::told_number{}(load(from.element, numbers + h * from.head));
       }
     });
   }
@@ -93,9 +101,7 @@ struct implementation<ops::append_column_t, host> {
       bool const whole = heads == detail::heads_of_a_tile && turn != nullptr;
       int const turned = whole ? append_tiles(turn, batch, from, column, one) : 0;
       int most = 0;
-      for (int h = 0; h < heads; ++h) {
-        most = std::max(most, from.before_drafts(batch, {one.sequence, one.layer, one.head + h}));
-      }
+      for (int h = 0; h < heads; ++h) most = std::max(most, from.count({one.sequence, one.layer, one.head + h}));
       for (int begin = turned; begin < most; begin += stretch) {
         for (int h = 0; h < heads; ++h)
           append(batch, from, column, {one.sequence, one.layer, one.head + h}, begin, stretch);
@@ -108,10 +114,10 @@ struct implementation<ops::append_column_t, host> {
   static int append_tiles(detail::number_tiles::function turn, lanes const& batch, entry_numbers const& from,
                           by_lane<float> const& column, lane first) {
     float* to[detail::heads_of_a_tile];
-    int least = from.before_drafts(batch, first);
+    int least = from.count(first);
     for (int h = 0; h < detail::heads_of_a_tile; ++h) {
       lane const one{first.sequence, first.layer, first.head + h};
-      int const count = from.before_drafts(batch, one);
+      int const count = from.count(one);
       least = std::min(least, count);
       to[h] = column.row(one) + batch.committed(one) - count;
     }
@@ -121,8 +127,8 @@ struct implementation<ops::append_column_t, host> {
   /// Appends numbers [begin, begin + some) of a lane.
   static void append(lanes const& batch, entry_numbers const& from, by_lane<float> const& column, lane one, int begin,
                      int some) {
-    int const count = from.before_drafts(batch, one);
-    float* const to = column.row(one) + batch.committed(one) - from.counted(batch, one);
+    int const count = detail::numbers_of_committed(batch, from, column, one);
+    float* const to = column.row(one) + batch.committed(one) - detail::counted_numbers(batch, from, column, one);
     int const end = std::min(count, begin + some);
     if (begin >= end) return;
     if (from.position.data != nullptr) {
