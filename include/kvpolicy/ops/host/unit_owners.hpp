@@ -102,6 +102,7 @@ class abandoned_units {
       : in_(in),
         batch_(batch),
         pools_(in, in.where.table, batch),
+        units_(static_cast<unsigned>(std::min(in.where.units, std::int64_t{1} << 31))),
         unused_(arena.take<std::uint64_t>(unit_marks::words_for(in.where.units))),
         called_(arena.take<std::uint64_t>(unit_marks::words_for(in.lanes.slot_total()))) {}
 
@@ -156,11 +157,12 @@ class abandoned_units {
       if (inside(named[i])) unused_.clear(named[i]);
     }
   }
-  [[nodiscard]] bool inside(int unit) const { return unit >= 0 && unit < in_.where.units; }
+  [[nodiscard]] bool inside(int unit) const { return static_cast<unsigned>(unit) < units_; }
 
   cache const& in_;
   lanes const& batch_;
   unit_pools pools_;
+  unsigned units_;
   unit_marks unused_, called_;
 };
 
