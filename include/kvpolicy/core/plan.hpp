@@ -120,6 +120,7 @@ class plan {
   /// Makes `decided` the plan's decision.
   void publish(keep_set const& decided) {
     keep_ = decided;
+    if (decided.epochs.data == nullptr) keep_.epoch = nullptr;  // none were noted
     keep_.epochs = {};  // those of the state, which may be gone when somebody asks; `apply` is given it again
     status_ = status::decided;
   }

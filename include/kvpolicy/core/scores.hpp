@@ -167,7 +167,7 @@ struct keep_set {
   /// Notes what a decision about a segment is made of: its number of committed entries, and its epoch.
   KVPOLICY_HD constexpr void note(int segment, int count) const {
     seen[segment] = count;
-    if (epochs.data != nullptr) epoch[segment] = epoch_of(segment);
+    if (epochs.data != nullptr && epoch != nullptr) epoch[segment] = epoch_of(segment);
   }
   /// True if nothing has changed the lanes of a segment since `note`, or if nobody knows.
   [[nodiscard]] KVPOLICY_HD constexpr bool is_fresh(int segment) const {
