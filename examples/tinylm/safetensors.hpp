@@ -136,16 +136,11 @@ class safetensors {
   }
 
   void read_header(std::string_view text) {
-    std::vector<std::string> names;
-    auto const watch = [&](int depth, json::parse_event_t event, json& parsed) {
-      if (depth == 1 && event == json::parse_event_t::key) names.push_back(parsed.get<std::string>());
-      return true;
-    };
     json const header = kv::detail::parse_safetensors_header(
-        text, watch, [&](bool wrong, auto const& value, auto const& rule) { refuse(wrong, "header", value, rule); });
-    std::sort(names.begin(), names.end());
-    auto const twice = std::adjacent_find(names.begin(), names.end());
-    if (twice != names.end()) refuse(true, "tensor", *twice, "this name is there twice");
+        text, [&](bool wrong, auto const& value, auto const& rule) { refuse(wrong, "header", value, rule); },
+        [&](int depth, std::string const& name) {
+          refuse(true, depth == 1 ? "tensor" : "header", name, "this name is there twice");
+        });
     for (auto const& [key, value] : header.items())
       key == "__metadata__" ? read_metadata(value) : read_tensor(key, value);
   }

@@ -291,6 +291,9 @@ class BadTraces(unittest.TestCase):
             holds(struct.pack("<Q", len(header)) + header, "header", str(len(header)))
         double = body[:-1] + b', "keys": ' + json.dumps(json.loads(body)["keys"]).encode() + b"}"
         holds(struct.pack("<Q", len(double)) + double + data, "tensor = keys", "twice")
+        for field, more in (("shape", "[1]"), ("dtype", '"F32"'), ("data_offsets", "[0, 4]")):
+            double = body.replace(b'"dtype"', f'"{field}": {more}, "dtype"'.encode(), 1)
+            holds(struct.pack("<Q", len(double)) + double + data, f"header = {field}", "twice")
         strange = body.replace(b'"gate"', b'"a\\nb\\u001b"').replace(b'"F32"', b'"F9\\n"', 1)
         holds(struct.pack("<Q", len(strange)) + strange + data, "F9", "")
         self.path.unlink()

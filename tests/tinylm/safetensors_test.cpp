@@ -96,6 +96,13 @@ TEST_SUITE("tinylm") {
         refusal_of(
             R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
             2) == "tensor = a, but this name is there twice");
+    CHECK(refusal_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"dtype":"I8"}})", 1) ==
+          "header = dtype, but this name is there twice");
+    CHECK(refusal_of(R"({"a":{"dtype":"U8","shape":[1],"shape":[1],"data_offsets":[0,1]}})", 1) ==
+          "header = shape, but this name is there twice");
+    CHECK(refusal_of(R"({"__metadata__":{"model":"a","model":"b"}})", 0) ==
+          "header = model, but this name is there twice");
+    CHECK(refusal_of(R"({"__metadata__":{"model":"a"}})", 0) == "accepted");
     CHECK(refusal_of(R"({"__metadata__":{"width":256}})", 0) == "metadata width = number, but it is a string");
     CHECK(refusal_of(R"({"a":[0]})", 0) == "tensor a = array, but it is an object");
     CHECK(refusal_of(R"({"a":{"shape":[1],"data_offsets":[0,4]}})", 4) == "tensor a dtype = null, but it is a string");

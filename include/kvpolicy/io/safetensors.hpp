@@ -15,7 +15,6 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -138,19 +137,9 @@ class safetensors_reader {
   }
 
   void read_header(std::string const& text) {
-    std::vector<std::set<std::string>> open;  // the keys so far of each object that has begun and not ended
-    std::string twice;
-    auto const watch = [&](int, json::parse_event_t event, json& parsed) {
-      if (event == json::parse_event_t::object_start) open.emplace_back();
-      if (event == json::parse_event_t::object_end) open.pop_back();
-      if (event == json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second) {
-        twice = parsed.get<std::string>();
-      }
-      return true;
-    };
     json const header = kvpolicy::detail::parse_safetensors_header(
-        text, watch, [&](bool wrong, auto const& value, auto const& rule) { refuse(wrong, "header", value, rule); });
-    refuse(!twice.empty(), "header", twice, "this name is there twice");
+        text, [&](bool wrong, auto const& value, auto const& rule) { refuse(wrong, "header", value, rule); },
+        [&](int, std::string const& name) { refuse(true, "header", name, "this name is there twice"); });
     for (auto const& [key, value] : header.items()) {
       key == "__metadata__" ? read_metadata(value) : read_tensor(key, value);
     }

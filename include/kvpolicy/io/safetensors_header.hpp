@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <kvpolicy/core/config.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace KVPOLICY_NAMESPACE {
 namespace detail {
@@ -30,19 +33,30 @@ namespace detail {
 /// Parses a header, which nests three levels deep. It refuses a header of more than 16 levels before it parses it,
 /// because copying or printing a JSON value recurses and could overflow the stack.
 ///
-/// - in: `watch(depth, event, value)`, nlohmann-json's parser callback; `refuse(wrong, value, rule)`, which throws if
-///   `wrong`.
-/// - out: a JSON object.
-template <class Watch, class Refuse>
-[[nodiscard]] nlohmann::json parse_safetensors_header(std::string_view text, Watch const& watch, Refuse const& refuse) {
+/// - in: `refuse(wrong, value, rule)`, which throws if `wrong`; `twice(depth, name)`, which throws: an object has the
+///   name twice. The names of tensors have the depth 1, and those of a tensor's fields 2.
+/// - out: a JSON object, in which every name was there once.
+template <class Refuse, class Twice>
+[[nodiscard]] nlohmann::json parse_safetensors_header(std::string_view text, Refuse const& refuse, Twice const& twice) {
   constexpr int most = 16;
   using json = nlohmann::json;
+  std::vector<std::set<std::string>> open;  // the names so far in each object that has begun and not ended
+  std::pair<int, std::string> again;        // the depth and the name of one that is there twice; 0: none is
+  auto const watch = [&](int level, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::object_start) open.emplace_back();
+    if (event == json::parse_event_t::object_end) open.pop_back();
+    if (event == json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second) {
+      again = {level, parsed.get<std::string>()};
+    }
+    return true;
+  };
   int const depth = nesting_depth(text);
   bool const parses = depth <= most;
   json header = parses ? json::parse(text, watch, false) : json(json::value_t::discarded);
   bool const object = parses ? header.is_object() : text[text.find_first_of("{[")] == '{';
   refuse(!object, std::to_string(text.size()) + " bytes", "they are not a JSON object");
   refuse(!parses, std::to_string(depth) + " levels of brackets", "they nest at most 16 levels deep");
+  if (again.first != 0) twice(again.first, again.second);
   return header;
 }
 
