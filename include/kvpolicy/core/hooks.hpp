@@ -101,6 +101,7 @@ KVPOLICY_HOOK(budget_check, "budget", check, int check, "every call calls the ho
 KVPOLICY_HOOK(protection_call, "protection", operator(), void operator()(), "a decision calls `operator()(kvpolicy::entry) const`, which returns a bool")
 KVPOLICY_HOOK(protection_candidates, "protection", candidates, int candidates, "a decision calls the hook `candidates(kvpolicy::lane_entries const&) const`, which returns a kvpolicy::ordinal_range")
 KVPOLICY_HOOK(protection_pick, "protection", pick, int pick, "a decision calls the hook `pick(visit) const`, which hands a protection to `visit`")
+KVPOLICY_HOOK(protection_visit, "protection", visit_protected, int visit_protected, "a decision on the host calls the hook `visit_protected(kvpolicy::lane_entries const&, visit) const`, which calls `visit(int)` for each protected entry")
 KVPOLICY_HOOK(protection_check, "protection", check, int check, "every call calls the hook `check(char const*) const`")
 
 KVPOLICY_HOOK(trigger_call, "trigger", operator(), void operator()(), "a decision calls `operator()(int count, int budget) const`, which returns a bool")
@@ -109,6 +110,7 @@ KVPOLICY_HOOK(pick_call, "pick", operator(), void operator()(), "a pick is kvpol
 KVPOLICY_HOOK(pick_check, "pick", check, int check, "every call calls the hook `check(char const*) const`")
 
 KVPOLICY_LAW(recorder_is_value, "this recorder is no regular value, but a state copies it and compares it: friend bool operator==(T const&, T const&) = default")
+KVPOLICY_LAW(recorder_own_equality, "this recorder inherits `operator==`, so what it adds is not compared, but a state compares its recorders: hold the other recorder as a member, and write operator==")
 KVPOLICY_HOOK(recorder_needs, "recorder", needs, int needs, "a recorder says which signals it reads: `using needs = kvpolicy::needs<...>`")
 KVPOLICY_HOOK(recorder_provides, "recorder", provides, int provides, "a recorder says which signal it keeps: `using provides = ...`")
 KVPOLICY_HOOK(recorder_columns, "recorder", columns, int columns, "make_state calls `columns(kvpolicy::shape const&, int bound) const`, which returns an array of kvpolicy::column")

@@ -226,7 +226,9 @@ struct scorer_model final : scorer_interface<Executor> {
     });
   }
   void score(Executor& exec, seen const& in, score_view const& out) const override {
-    with_bag(in, [&](bag_type const& all) { typed.score(exec, all, out); });
+    if constexpr (fits<deciding_hooks<Score, Executor, bag_type, score_view const&>>()) {
+      with_bag(in, [&](bag_type const& all) { typed.score(exec, all, out); });
+    }
   }
 
  private:

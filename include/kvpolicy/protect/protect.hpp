@@ -83,6 +83,8 @@ using protection_hooks = part_hooks<
     optional_hook<hook::protection_candidates,
                   form_of_call<hook::protection_candidates, P, exactly<ordinal_range>, lane_entries const&>()>,
     optional_hook<hook::protection_pick, form_of_call<hook::protection_pick, P, anything, protection_visitor const&>()>,
+    optional_hook<hook::protection_visit,
+                  form_of_call<hook::protection_visit, P, anything, lane_entries const&, ordinal_visitor const&>()>,
     optional_hook<hook::protection_check, form_of_call<hook::protection_check, P, anything, char const*>()>>;
 
 }  // namespace detail

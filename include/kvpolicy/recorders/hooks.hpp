@@ -33,7 +33,7 @@ concept says_of_entries =
 /// The requirements on a recorder that can be checked before the executor and the signals are known.
 template <class R>
 using recorder_hooks = hooks<
-    R, law<hook::recorder_is_value, std::regular<R>>,
+    R, law<hook::recorder_is_value, std::regular<R>>, law<hook::recorder_own_equality, !compares_as_base<R>>,
     required_hook<hook::recorder_needs, form_of_type<hook::recorder_needs, R, says_what_it_reads<R>>()>,
     required_hook<hook::recorder_provides, form_of_type<hook::recorder_provides, R, says_what_it_keeps<R>>()>,
     required_hook<hook::recorder_columns, form_of_call<hook::recorder_columns, R, some_columns, shape const&, int>()>,

@@ -189,12 +189,22 @@ concept looks_like_selection =
                        requires scores_pages<std::remove_cvref_t<decltype(policy.score)>>;
                      }));
 
+/// Accepts the score of an entry as a function of it.
+struct a_score_of_entry {
+  template <class Result>
+  static constexpr bool accepts = requires(std::remove_cvref_t<Result> const& made, float old, entry at) {
+    { made(old, at) } -> std::same_as<float>;
+  };
+};
+
 /// The requirements on a scorer that can be checked once the executor and the signals are known.
 template <class S, class Executor, class Bag, class Out = score_view&>
 using deciding_hooks = hooks<
     S, required_hook<hook::scorer_score, form_of_call<hook::scorer_score, S, anything, Executor&, Bag const&, Out>()>,
     optional_hook<hook::scorer_forces, form_of_either(form_of_call<hook::scorer_forces, S, a_protection, Bag const&>(),
                                                       form_of_call<hook::scorer_forces, S, a_protection>())>,
+    optional_hook<hook::scorer_entry_scores,
+                  form_of_call<hook::scorer_entry_scores, S, a_score_of_entry, Bag const&>()>,
     optional_hook<hook::scorer_refuse, form_of_call<hook::scorer_refuse, S, anything, Executor&, Bag const&>()>>;
 
 }  // namespace detail

@@ -1,6 +1,7 @@
 // What only a decision can tell: what a scorer makes of its executor and its signals. See cmake/expect_forms.py.
 #include <kvpolicy/decision/decide.hpp>
 #include <kvpolicy/eviction/eviction.hpp>
+#include <kvpolicy/scorers/streaming_llm.hpp>
 
 #include "executor.hpp"
 
@@ -26,6 +27,14 @@ namespace kv = kvpolicy;
 // form MEMBER: int forces(auto const&) const { return 1; }
 //   this scorer's member `forces` has another type, or returns one, but ... `forces(in) const`), which returns a
 //   protection
+// form MEMBER: auto entry_scores(auto const&) { return kv::streaming_llm::recency{}; }
+//   this scorer's member `entry_scores` is not const, but a decision calls the hook `entry_scores(in) const`
+// form MEMBER: auto entry_scores(auto const&, int) const { return kv::streaming_llm::recency{}; }
+//   this scorer's member `entry_scores` takes other parameters, or is not public, but ... `entry_scores(in) const`
+// form MEMBER: float entry_scores(auto const&) const { return 1; }
+//   this scorer's member `entry_scores` has another type, or returns one, but ... `entry_scores(in) const`, which returns a function
+// form MEMBER: auto entry_scores(auto const&) const { return [](float, kv::entry) { return 1.0; }; }
+//   this scorer's member `entry_scores` has another type, or returns one, but ... `float operator()(float, kvpolicy::entry) const`
 // form MEMBER: void refuse(auto&, auto const&) {}
 //   this scorer's member `refuse` is not const, but a decision calls the hook `refuse(exec, in) const`
 // form MEMBER: void refuse(auto&) const {}

@@ -31,6 +31,12 @@ namespace kv = kvpolicy;
 //   this protection's member `pick` is a data member, but ... `pick(visit) const`
 // form MEMBER: void pick(int) const {}
 //   this protection's member `pick` takes other parameters, or is not public, but ... `pick(visit) const`
+// form MEMBER: void visit_protected(kv::lane_entries const&, auto const&) {}
+//   this protection's member `visit_protected` is not const, but ... `visit_protected(kvpolicy::lane_entries const&, visit) const`
+// form MEMBER: int visit_protected = 1;
+//   this protection's member `visit_protected` is a data member, but ... `visit_protected(kvpolicy::lane_entries const&, visit) const`
+// form MEMBER: void visit_protected(auto const&) const {}
+//   this protection's member `visit_protected` takes other parameters, or is not public, but ... `visit_protected(kvpolicy::lane_entries const&, visit) const`
 // form MEMBER: void check(char const*) {}
 //   this protection's member `check` is not const, but ... `check(char const*) const`
 // form MEMBER: bool check = true;

@@ -108,10 +108,17 @@ struct mine {
   NEEDS PROVIDES COLUMNS VIEW OBSERVE FORGET BORN ENTRIES PART EQUAL
 };
 
+// form DERIVED: struct wider : mine { int more = 1; };
+//   this recorder inherits `operator==`, so what it adds is not compared, but a state compares its recorders
+#ifndef DERIVED
+#define DERIVED using wider = mine;
+#endif
+DERIVED
+
 struct by_mine {
   using needs = kv::needs<kept>;
   static constexpr kv::granularity decides = kv::granularity::lane;
-  std::tuple<mine> recorders() const { return {}; }
+  std::tuple<wider> recorders() const { return {}; }
   void score(auto&, auto const&, kv::score_view const&) const {}
   friend bool operator==(by_mine const&, by_mine const&) = default;
 };
