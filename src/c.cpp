@@ -3,9 +3,12 @@
 
 #include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
+#include <limits>
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace kv = kvpolicy;
 
@@ -26,9 +29,85 @@ namespace {
 
 thread_local std::string last_error;
 
-kvpolicy_status fails(kvpolicy_status with, char const* text) noexcept {
+/// The members and functions of C for those of C++ that errors name: whole names, beginnings and ends of names, and
+/// pieces of the text behind the name.
+using words = std::pair<std::string_view, std::string_view>;
+constexpr words whole_names[] = {{"k", "cache.keys"},
+                                 {"v", "cache.values"},
+                                 {"k.dims", "cache.keys.channels"},
+                                 {"v.dims", "cache.values.channels"},
+                                 {"k and v", "cache.keys and cache.values"},
+                                 {"keys", "cache.keys"},
+                                 {"values", "cache.values"},
+                                 {"count", "cache.counts"},
+                                 {"lanes.count", "cache.counts"},
+                                 {"lanes.position", "cache.positions"},
+                                 {"lanes.bound", "cache.capacity"},
+                                 {"lanes.heads", "cache.kv_heads"},
+                                 {"lanes.layer_end", "cache.layers"},
+                                 {"where.units", "cache.slot_count"},
+                                 {"where.table", "cache.slots"},
+                                 {"list", "cache.slots"},
+                                 {"exec", "state"}};
+constexpr words beginnings[] = {{"shape.", "cache."},
+                                {"lanes", "cache"},
+                                {"plan", "state"},
+                                {"queries", "signals.queries"},
+                                {"attention_mass", "signals.attention_mass"},
+                                {"external", "signals.external"}};
+constexpr words ends[] = {{".position", ".positions"},
+                          {".sequence", ".sequence_stride"},
+                          {".layer", ".layer_stride"},
+                          {".head", ".head_stride"},
+                          {".row", ".row_stride"}};
+constexpr words pieces[] = {
+    {"`bound`", "`capacity`"},
+    {"the shape says", "the cache says"},
+    {"decide comes before apply", "kvpolicy_decide comes before kvpolicy_apply"},
+    {"but decide comes before", "but kvpolicy_decide comes before"},
+    {"that decide was given", "that kvpolicy_decide was given"},
+    {"make_state makes", "kvpolicy_make makes"},
+    {"make_plan makes", "kvpolicy_make makes"},
+    {"the plan", "the decision"},
+    {"a plan", "a decision"},
+    {" in slot ", " in sequence "},
+    {"the slot holds the state", "the sequence holds the state"},
+    {"reset it before the next one, or truncate to position 0",
+     "kvpolicy_reset comes before the next one, or kvpolicy_truncate to position 0"},
+    {"an executor serves one thread at a time: give each its own", "a state serves one thread at a time"},
+    {": say their number where the tensor is described", ""}};
+
+std::string name_in_c(std::string name) {
+  for (auto const& [of_cpp, of_c] : whole_names) {
+    if (name == of_cpp) return std::string(of_c);
+  }
+  for (auto const& [of_cpp, of_c] : beginnings) {
+    if (!name.starts_with(of_cpp)) continue;
+    name.replace(0, of_cpp.size(), of_c);
+    for (auto const& [end, end_of_c] : ends) {
+      if (name.ends_with(end)) return name.replace(name.size() - end.size(), end.size(), end_of_c);
+    }
+    return name;
+  }
+  return name;
+}
+
+/// The text of an error, "call: name = value, but rule", in the names of C.
+std::string in_c(char const* call, std::string said) {
+  std::size_t const begin = said.find(": ");
+  std::size_t const end = begin == std::string::npos ? begin : said.find(" = ", begin);
+  if (end == std::string::npos) return std::string(call) + ": " + said;
+  std::string rest = said.substr(end);
+  for (auto const& [of_cpp, of_c] : pieces) {
+    std::size_t const at = rest.find(of_cpp);
+    if (at != std::string::npos) rest.replace(at, of_cpp.size(), of_c);
+  }
+  return std::string(call) + ": " + name_in_c(said.substr(begin + 2, end - begin - 2)) + rest;
+}
+
+kvpolicy_status fails(kvpolicy_status with, char const* call, char const* text) noexcept {
   try {
-    last_error = text;
+    last_error = with == KVPOLICY_INVALID_ARGUMENT ? in_c(call, text) : std::string(text);
   } catch (std::bad_alloc const&) {
     last_error = "no memory";  // short enough to need none
   }
@@ -37,18 +116,18 @@ kvpolicy_status fails(kvpolicy_status with, char const* text) noexcept {
 
 /// Runs a call. No exception passes this function.
 template <class Call>
-kvpolicy_status guarded(Call const& call) noexcept {
+kvpolicy_status guarded(char const* name, Call const& call) noexcept {
   try {
     call();
     return KVPOLICY_OK;
   } catch (kv::invalid_argument const& refused) {
-    return fails(KVPOLICY_INVALID_ARGUMENT, refused.what());
+    return fails(KVPOLICY_INVALID_ARGUMENT, name, refused.what());
   } catch (std::bad_alloc const&) {
-    return fails(KVPOLICY_OUT_OF_MEMORY, "no memory");
+    return fails(KVPOLICY_OUT_OF_MEMORY, name, "no memory");
   } catch (std::exception const& other) {
-    return fails(KVPOLICY_FAILED, other.what());
+    return fails(KVPOLICY_FAILED, name, other.what());
   } catch (...) {
-    return fails(KVPOLICY_FAILED, "an unknown exception");
+    return fails(KVPOLICY_FAILED, name, "an unknown exception");
   }
 }
 
@@ -86,6 +165,9 @@ kv::by_lane<T> table_of(T* data, kv::shape const& model, int width) {
 kv::cache cache_of(kvpolicy_cache const& from) {
   char const* const call = "kvpolicy_make";
   kv::expects(from.capacity > 0, call, "cache.capacity", from.capacity, "a lane has room for at least one entry");
+  std::int64_t const row = std::int64_t{from.kv_heads} * from.capacity;
+  kv::expects(from.layers <= 0 || row <= std::numeric_limits<std::int64_t>::max() / from.layers, call, "cache.layers",
+              from.layers, "the tables of a sequence have less than 2^63 numbers");
   kv::cache made;
   made.shape = {from.layers, from.query_heads, from.kv_heads, from.head_dim, from.value_dim};
   made.lanes.sequences = from.sequences;
@@ -157,7 +239,7 @@ char const* kvpolicy_version() { return kv::version; }
 char const* kvpolicy_last_error() { return last_error.c_str(); }
 
 kvpolicy_status kvpolicy_parse(char const* text, kvpolicy_policy** policy) {
-  return guarded([&] {
+  return guarded("kvpolicy_parse", [&] {
     given(policy, "kvpolicy_parse", "policy");
     *policy = nullptr;
     given(text, "kvpolicy_parse", "text");
@@ -166,7 +248,7 @@ kvpolicy_status kvpolicy_parse(char const* text, kvpolicy_policy** policy) {
 }
 
 kvpolicy_status kvpolicy_print(kvpolicy_policy const* policy, char* text, size_t size, size_t* length) {
-  return guarded([&] {
+  return guarded("kvpolicy_print", [&] {
     given(policy, "kvpolicy_print", "policy");
     if (size > 0) given(text, "kvpolicy_print", "text");
     std::string const whole = kv::to_string(policy->value);
@@ -183,7 +265,7 @@ void kvpolicy_policy_destroy(kvpolicy_policy* policy) { delete policy; }
 
 kvpolicy_status kvpolicy_make(kvpolicy_policy const* policy, kvpolicy_cache const* cache, int threads,
                               kvpolicy_state** state) {
-  return guarded([&] {
+  return guarded("kvpolicy_make", [&] {
     given(state, "kvpolicy_make", "state");
     *state = nullptr;
     given(policy, "kvpolicy_make", "policy");
@@ -191,6 +273,10 @@ kvpolicy_status kvpolicy_make(kvpolicy_policy const* policy, kvpolicy_cache cons
     kv::detail::refuse_needs_beyond("kvpolicy_make", policy->value,
                                     {"keys", "values", "queries", "attention_mass", "external"},
                                     "kvpolicy_signals does");
+    kv::expects(
+        policy->value.pick.what != kv::any_pick::kind::lowest_one, "kvpolicy_make", "policy",
+        [&] { return kv::to_string(policy->value); },
+        "lowest_one lists what is dropped, and kvpolicy_apply carries out what is kept");
     kv::cache const view = cache_of(*cache);
     kv::by_lane<int> const list = table_of(cache->slots, view.shape, cache->capacity);
     auto made = std::make_unique<kv::host_executor>(threads);
@@ -205,7 +291,7 @@ kvpolicy_status kvpolicy_make(kvpolicy_policy const* policy, kvpolicy_cache cons
 void kvpolicy_state_destroy(kvpolicy_state* state) { delete state; }
 
 kvpolicy_status kvpolicy_append(kvpolicy_state* state, int sequence, int tokens, int position) {
-  return guarded([&] {
+  return guarded("kvpolicy_append", [&] {
     given(state, "kvpolicy_append", "state");
     kv::append(*state->exec, state->cache, state->recorded,
                {.sequence = sequence, .tokens = tokens, .position = position});
@@ -213,21 +299,21 @@ kvpolicy_status kvpolicy_append(kvpolicy_state* state, int sequence, int tokens,
 }
 
 kvpolicy_status kvpolicy_truncate(kvpolicy_state* state, int sequence, int position) {
-  return guarded([&] {
+  return guarded("kvpolicy_truncate", [&] {
     given(state, "kvpolicy_truncate", "state");
     kv::truncate(*state->exec, state->cache, state->recorded, sequence, position);
   });
 }
 
 kvpolicy_status kvpolicy_reset(kvpolicy_state* state, int sequence) {
-  return guarded([&] {
+  return guarded("kvpolicy_reset", [&] {
     given(state, "kvpolicy_reset", "state");
     kv::reset(*state->exec, state->cache, state->recorded, sequence);
   });
 }
 
 kvpolicy_status kvpolicy_observe(kvpolicy_state* state, kvpolicy_signals const* signals) {
-  return guarded([&] {
+  return guarded("kvpolicy_observe", [&] {
     given(state, "kvpolicy_observe", "state");
     given_signals const in(*state, signals, "kvpolicy_observe");
     kv::refuse_missed_rows("kvpolicy_observe", state->policy, in.view, state->recorded, true);
@@ -237,7 +323,7 @@ kvpolicy_status kvpolicy_observe(kvpolicy_state* state, kvpolicy_signals const* 
 
 kvpolicy_status kvpolicy_decide(kvpolicy_state* state, kvpolicy_signals const* signals) {
   std::string unobserved;
-  kvpolicy_status const done = guarded([&] {
+  kvpolicy_status const done = guarded("kvpolicy_decide", [&] {
     char const* const call = "kvpolicy_decide";
     given(state, call, "state");
     given_signals const in(*state, signals, call);
@@ -245,11 +331,11 @@ kvpolicy_status kvpolicy_decide(kvpolicy_state* state, kvpolicy_signals const* s
     kv::decide(*state->exec, state->policy, in.view, state->recorded, state->plan);
     unobserved = kv::detail::why_unobserved(call, state->policy, state->plan.report());
   });
-  return unobserved.empty() ? done : fails(KVPOLICY_UNOBSERVED, unobserved.c_str());
+  return unobserved.empty() ? done : fails(KVPOLICY_UNOBSERVED, "kvpolicy_decide", unobserved.c_str());
 }
 
 kvpolicy_status kvpolicy_reported(kvpolicy_state const* state, kvpolicy_report* report) {
-  return guarded([&] {
+  return guarded("kvpolicy_reported", [&] {
     char const* const call = "kvpolicy_reported";
     given(state, call, "state");
     given(report, call, "report");
@@ -261,7 +347,7 @@ kvpolicy_status kvpolicy_reported(kvpolicy_state const* state, kvpolicy_report* 
 
 kvpolicy_status kvpolicy_kept(kvpolicy_state const* state, int sequence, int layer, int kv_head, int const** ordinals,
                               int* count) {
-  return guarded([&] {
+  return guarded("kvpolicy_kept", [&] {
     char const* const call = "kvpolicy_kept";
     given(state, call, "state");
     given(ordinals, call, "ordinals");
@@ -283,7 +369,7 @@ kvpolicy_status kvpolicy_kept(kvpolicy_state const* state, int sequence, int lay
 }
 
 kvpolicy_status kvpolicy_apply(kvpolicy_state* state, kvpolicy_stats* stats) {
-  return guarded([&] {
+  return guarded("kvpolicy_apply", [&] {
     given(state, "kvpolicy_apply", "state");
     kv::apply_stats counted;
     if (state->list.data != nullptr) {

@@ -171,7 +171,7 @@ int main(void) {
   char text[100];
   size_t length;
   if (kvpolicy_parse("snapkv(windw=8)", &policy) != KVPOLICY_INVALID_ARGUMENT || policy != NULL) return 4;
-  if (strncmp(kvpolicy_last_error(), "parse: column 8 = windw, but ", 29) != 0) return 5;
+  if (strncmp(kvpolicy_last_error(), "kvpolicy_parse: column 8 = windw, but ", 38) != 0) return 5;
   if (kvpolicy_parse(NULL, &policy) != KVPOLICY_INVALID_ARGUMENT) return 6;
   if (strcmp(kvpolicy_last_error(), "kvpolicy_parse: text = null, but it points to an object") != 0) return 7;
   check(kvpolicy_parse(policy_text, &policy));
