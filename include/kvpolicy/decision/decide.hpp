@@ -157,8 +157,13 @@ void decide(Executor& exec, Policy const& policy, signals<Given...> const& in, s
 ///
 ///     if (kv::due(policy, cache)) kv::decide(...), kv::apply(...);
 ///
-/// A pick by threshold, lanes that share a budget, and a budget that allots shares are always due: only `decide` can
-/// tell. Counts must be in memory that the host can read.
+/// With the pick `top` one decision brings every lane down to its budget. With `lowest_one`, as in the ready policies
+/// `*_decode`, a decision drops one entry of each lane, so after several tokens of a forward it is asked in a loop,
+/// `while (kv::due(policy, cache))`.
+///
+/// A pick by threshold, lanes that share a budget, and a budget that allots shares are always due, because only
+/// `decide` can tell; so is a lane with more forced entries than its budget. For these a loop does not end: decide
+/// once. Counts must be in memory that the host can read.
 /// - cost: reads each count once.
 template <entry_decision Policy>
 [[nodiscard]] bool due(Policy const& policy, cache const& in) {
