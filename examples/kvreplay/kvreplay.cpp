@@ -9,6 +9,7 @@
 #include "admit.hpp"
 #include "by_spec.hpp"
 #include "go_through.hpp"
+#include "locret.hpp"
 #include "replay.hpp"
 #include "report.hpp"
 #include "select.hpp"
@@ -55,23 +56,6 @@ void count_once(options& with, int entries) {
   with.ratio = with.rounding = "";
 }
 
-/// Locret's field `local`.
-int local_of(std::vector<std::string> const& set) {
-  kv::locret with;
-  for (std::string const& one : set) {
-    if (one.rfind("local=", 0) == 0) kv::detail::read_value(std::string_view(one).substr(6), with.local);
-  }
-  return with.local;
-}
-
-/// Locret's spec without the stabilizers, by which its last chunk is decided.
-std::string last_of(std::string const& spec) {
-  kv::locret with;
-  kv::detail::set_fields(with, kv::split_spec(spec).front());
-  std::size_t const bar = spec.find('|');
-  return kv::to_string(with.scorer()) + (bar == std::string::npos ? "" : " " + spec.substr(bar));
-}
-
 /// The fields of LU-KV, if that is the policy.
 std::optional<kv::lu_kv> lu_kv_of(options const& with, spelled const& spec) {
   if (with.policy != kv::lu_kv::name || !with.spec.empty()) return {};
@@ -96,6 +80,8 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   known.set(kv::intent_kv{.residual = of.residual()});  // a spec cannot set the weights: they are in the trace
   options asked = with;
   asked.set = with_rows_there(with, of);
+  std::optional<locret> special;
+  if (with.policy == kv::locret::name) special.emplace(asked);
   if (with.spec.empty() && counts_all_entries(with.policy)) count_once(asked, of.entries());
   spelled const spec = with.spec.empty() ? spec_of(asked) : spelled();
   std::optional<kv::lu_kv> const shared = lu_kv_of(with, spec);
@@ -106,26 +92,26 @@ void evict(options const& with, trace& of, stopwatch& whole) {
   std::string const important = with.spec.empty() ? std::string() : importance_in(with.spec);
   std::optional<head_numbers> importance;
   if (!important.empty()) importance.emplace(of, important, true);
+  std::string const text = with.spec.empty() ? spec.text() : special ? special->text() : with.spec;
   auto const policy_of = [&](std::vector<int> const& layers) {
     if (shares) known.table(kv::to_string(shared->table), shares->table(layers));
     if (importance) known.table(important, importance->table(layers));
-    return with.spec.empty() ? spec.read([&] { return known.parse(spec.text()); }) : known.parse(with.spec);
+    return with.spec.empty() ? spec.read([&] { return known.parse(spec.text()); }) : known.parse(text);
   };
   any_policy const policy = policy_of({});
   kv::expects(policy.pick.what != kv::any_pick::kind::lowest_one, "kvreplay", "--spec", with.spec,
               "lowest_one lists what is dropped, and kvreplay carries out what is kept");
-  bool const is_locret = with.policy == kv::locret::name && with.spec.empty();
-  int const local = is_locret ? local_of(with.set) : 0;
-  if (is_locret) asked.how = mode::chunks;
+  any_policy const last = special ? known.parse(locret::last_of(text)) : policy;
+  if (special) asked.how = mode::chunks;
   auto const make = [&](trace& part, group_of_layers const& group) {
     any_policy const now = group.without_policy        ? keeping_everything(policy.decides(), known)
                            : with.how == mode::prefill ? without_buffer(policy_of(group.layers), known)
                                                        : policy_of(group.layers);
     auto made = std::make_unique<replay>(asked, part, now);  // on the heap, because a device may read it
-    if (is_locret) made->end_with(group.without_policy ? now : known.parse(last_of(spec.text())), local);
+    if (special) made->end_with(group.without_policy ? now : last, special->local());
     return made;
   };
-  go_through(with, of, {kv::to_string(policy), policy.decides()}, make, whole);
+  go_through(with, of, {special ? special->print(last) : kv::to_string(policy), policy.decides()}, make, whole);
 }
 
 /// Replays an admission. `policy_of(group)` makes that of a group of layers. A window as long as the trace keeps

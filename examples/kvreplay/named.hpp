@@ -162,6 +162,22 @@ struct page_gates_fields {
   [[nodiscard]] kv::page_gates scorer() const { return {.of = gates, .page = page}; }
 };
 
+/// Locret's fields: those of the library's spec, and how many entries at the end are appended without a decision.
+struct locret_fields {
+  kv::label of = kv::locret{}.of;
+  int stabilizers = kv::locret{}.stabilizers;
+  int local = 100;
+  static constexpr auto name = kv::locret::name;
+  static constexpr auto fields() {
+    return kv::make_fields(kv::field{"name", &locret_fields::of}, kv::field{"stabilizers", &locret_fields::stabilizers},
+                           kv::field{"local", &locret_fields::local});
+  }
+  void check(char const* call = "kvreplay", std::string const& owner = "--set ") const {
+    kv::expects(stabilizers >= 0, call, owner + "stabilizers", stabilizers, "a count cannot be negative");
+    kv::expects(local >= 0, call, owner + "local", local, "a count cannot be negative");
+  }
+};
+
 /// The fields with the values of the command line.
 template <class Fields>
 [[nodiscard]] Fields fields_of(options const& with) {
@@ -210,6 +226,7 @@ struct policy_info {
   std::vector<policy_info> all;
   for (kv::scorer_info const& one : kv::shipped<executor>().list()) {
     all.push_back({one.name, one.fields, one.needs, modes_of(one), one.decides});
+    if (one.name == locret_fields::name) all.back().fields = kv::list_fields(locret_fields{});
     for (std::string& each : all.back().signals) each = tensor_of(each);
   }
   auto const add = [&](auto const& fields, std::vector<std::string> signals, std::vector<std::string> modes) {

@@ -16,8 +16,11 @@ namespace kv = kvpolicy;
 /// The text of a spec, and the option from which each piece of it comes.
 class spelled {
  public:
-  /// Appends `text`, which comes from the `value` of `option` (or of the field of a `--set`).
+  /// Appends `text`, which comes from the `value` of `option` (or of the field of a `--set`). The value is one value of
+  /// the spec, and no more of its text.
   void add(std::string option, std::string value, std::string_view text) {
+    kv::expects(kv::detail::sayable(trimmed(value)), "kvreplay", option, value,
+                "a value has none of the characters , ( ) | =");
     pieces_.push_back({text_.size() + 1, std::move(option), std::move(value)});
     text_ += text;
   }
@@ -29,7 +32,7 @@ class spelled {
     add("--policy", policy, policy);
     for (std::size_t i = 0; i < set.size(); ++i) {
       std::string const name = name_of(set[i]);
-      kv::expects(!name.empty(), "kvreplay", "--set", set[i], "it is FIELD=VALUE");
+      kv::expects(!name.empty() && kv::detail::sayable(name), "kvreplay", "--set", set[i], "it is FIELD=VALUE");
       add(i == 0 ? "(" : ", ");
       add("--set " + name, set[i].substr(set[i].find('=') + 1), set[i]);
     }
@@ -37,6 +40,12 @@ class spelled {
   }
 
   [[nodiscard]] std::string const& text() const { return text_; }
+
+  /// The name of FIELD=VALUE; empty if the text has no `=`.
+  [[nodiscard]] static std::string name_of(std::string const& set) {
+    std::size_t const equals = set.find('=');
+    return equals == std::string::npos ? "" : std::string(trimmed(std::string_view(set).substr(0, equals)));
+  }
 
   /// Runs `work`, which parses the text. The user has not typed the spec, so an error that names one of its columns
   /// becomes an error that names the option.
@@ -57,11 +66,9 @@ class spelled {
     std::string option, value;
   };
 
-  static std::string name_of(std::string const& set) {
-    std::size_t const equals = set.find('=');
-    std::size_t const begin = set.find_first_not_of(' ');
-    if (equals == std::string::npos || begin >= equals) return {};
-    return set.substr(begin, set.find_last_not_of(' ', equals - 1) + 1 - begin);
+  static std::string_view trimmed(std::string_view text) {
+    std::size_t const begin = std::min(text.find_first_not_of(' '), text.size());
+    return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
   }
 
   /// Turns an error "parse: column 17 = x, but it is y" or "parse: column 1: trim_kv.buffer = 0, but it is y" into an
@@ -89,9 +96,6 @@ class spelled {
     }
     piece const* const rounding = of_option("--rounding");
     if (rule == "only a ratio is rounded" && rounding != nullptr) found = rounding;
-    bool const grammar = rule.starts_with("a part ends ") || rule.starts_with("a part begins ") ||
-                         rule.starts_with("arguments end ") || rule.starts_with("an argument is ");
-    if (grammar) rule = "a value has none of the characters , ( ) | =";
     return "kvreplay: " + found->option + " = " + found->value + ", but " + rule;
   }
 

@@ -195,12 +195,12 @@ TEST_SUITE("budget/allot") {
     CHECK(lanes.kept(ratio) == lanes.kept(typed));
     auto const refused = [&](char const* text) { return error_of([&] { (void)known.parse(text); }); };
     CHECK(refused("knorm | budget(16, by=importance, table=other)") ==
-          "parse: column 9 = other, but a table is given to the registry by its name");
+          "parse: column 41 = other, but a table is given to the registry by its name");
     CHECK(refused("knorm | budget(16, by=importance, table=profile, cap=0.5)") ==
           "parse: column 9: budget.cap = 0.5, but a layer may keep cap times the average, cap >= 1");
     CHECK(refused("knorm | budget(16, least=3)") == "parse: column 20 = least, but only by=importance has it");
     CHECK(refused("knorm | reduce_lanes(token, max) | budget(16, by=importance, table=profile)") ==
-          "parse: column 36 = importance, but layers that decide together have one budget");
+          "parse: column 50 = importance, but layers that decide together have one budget");
   }
 
   TEST_CASE("layers that are compared decide at once") {

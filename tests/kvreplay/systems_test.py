@@ -729,8 +729,14 @@ class Locret(System):
         if chunk is not None:
             decision.events = sorted((t, s, j) for s, (_, events, _) in enumerate(made) for t, j in events)
         fields = {field: value for field, value, usual in (("name", name, "locret"), ("stabilizers", stabilizers, 2500), ("local", local, 100)) if value != usual}
+        mode = ("--mode", "chunks", "--chunk", chunk) if chunk else ()
         with self.subTest(n=trace.n, budget=budget, ratio=ratio, chunk=chunk, **fields):
-            self.decides(decision, *how_much(budget, ratio), *(("--mode", "chunks", "--chunk", chunk) if chunk else ()), **fields)
+            self.decides(decision, *how_much(budget, ratio), *mode, **fields)
+            by_policy, text = self.out.read_bytes(), self.told["spec"]
+            self.assertEqual(text, f"locret(name={name}, stabilizers={stabilizers}, local={local}) | budget({allowed})")
+            done = self.run_program("--spec", text, *mode)
+            self.assertEqual((done.returncode, json.loads(done.stdout)["spec"]), (0, text), done.stderr)
+            self.assertEqual(self.out.read_bytes(), by_policy, "what it prints is not what it does")
 
     def test_a_prompt_at_once(self):
         for seed, heads in enumerate((*GROUPS, (4, 4))):
@@ -751,6 +757,24 @@ class Locret(System):
             for chunk in (1, 7, 16, 40, 200):
                 for budget, stabilizers, local in ((20, 5, 10), (1, 0, 8), (0, 4, 8), (30, 30, 0), (10, 25, 16), (trace.n, 5, 10), (25, 2500, 20)):
                     self.same(trace, numbers, budget, chunk=chunk, stabilizers=stabilizers, local=local)
+
+    def test_a_spec_that_says_where_it_ends(self):
+        """`local` is taken out of the text, and nothing else moves: an error names the column that the user typed."""
+        trace = small(30, 60)
+        self.write(trace)
+        numbers_of(trace, "locret", 30)
+        self.write(trace)
+        kept = [self.run_program("--spec", text).returncode or self.out.read_bytes() for text in (
+            "locret(local=9, stabilizers=3) | budget(9)", "evict: locret(stabilizers=3, local=9)|budget(9)",
+            "locret(locret, 3, 9) | budget(9)", "locret( stabilizers = 3 , local = 9 ) | budget(9)")]
+        self.assertEqual(kept, [kept[0]] * 4)
+        self.assertEqual(len(ragged(read(self.out))[0]), 18)
+        for text, said in (("locret(local=9) | bugdet(9)", "column 19 = bugdet"), ("locret(local=x) | budget(9)", "column 14 = x"),
+                           ("locret(local=-9) | budget(9)", "locret.local = -9"), ("locret(stabilizers=-1)", "stabilizers = -1"),
+                           ("locret(9, local=3, local=4) | budget(9)", "given before")):
+            done = self.run_program("--spec", text)
+            self.assertEqual((done.returncode, self.out.exists()), (2, False), text)
+            self.assertIn(said, done.stderr)
 
     def test_a_prompt_that_is_local(self):
         for n in (1, 60, 100):

@@ -167,7 +167,7 @@ TEST_SUITE("printed/sections") {
     CHECK(read.score == kv::any_scorer(kv::head_table{heads, {"heads"}}));
     CHECK(!(read.score == kv::any_scorer(kv::head_table{{}, {"heads"}})));
     CHECK(error("admit: head_table(table=heads)") ==
-          "parse: column 8 = heads, but a table is given to the registry by its name");
+          "parse: column 25 = heads, but a table is given to the registry by its name");
   }
 
   TEST_CASE("what is wrong is named with its column") {
@@ -181,6 +181,8 @@ TEST_SUITE("printed/sections") {
     CHECK(error("adit: write_gate") ==
           "parse: column 1 = adit, but there are the sections admit, select and evict; did you mean admit?");
     CHECK(error("knorm; evict: knorm") == "parse: column 8 = evict, but there is one before, at column 1");
+    CHECK(error("evict: knorm; tova") == "parse: column 15 = tova, but there is one before, at column 1");
+    CHECK(error("select: quest(8) | page(16)") == "parse: column 20 = page, but that field was given before");
     CHECK(error("select: quest | budget(3) | budget(4)") ==
           "parse: column 29 = budget, but there is one before, at column 17");
     CHECK(error("admit: write_gate | window(3) | window(3)") ==
@@ -188,7 +190,7 @@ TEST_SUITE("printed/sections") {
     CHECK(error("select: quest | budget(3, scope=layer)") ==
           "parse: column 17: budget.scope = layer, but every lane reads for itself");
     CHECK(error("select: quest | budget(3, by=ramp)") ==
-          "parse: column 17 = ramp, but every lane of a selection has the same budget");
+          "parse: column 30 = ramp, but every lane of a selection has the same budget");
     CHECK(error("select: knorm") ==
           "parse: column 9 = knorm, but a selection begins with its scorer; there are quest and page_gates");
     CHECK(error("select: page_gates(page=0)") ==
@@ -209,7 +211,7 @@ TEST_SUITE("printed/sections") {
     CHECK(error("select: quest | at_least(2) | budget(4)") ==
           "parse: column 31 = budget, but at_least reads however many pages there are");
     CHECK(error("admit: head_table | window(0)") ==
-          "parse: column 8: admission.window = 0, but the newest token is always seen");
+          "parse: column 21: admission.window = 0, but the newest token is always seen");
     CHECK(error("evict: knorm;") ==
           "parse: column 14 = nothing, but a part begins with a name, as in snapkv | budget(1024)");
   }

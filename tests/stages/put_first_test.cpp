@@ -242,9 +242,9 @@ TEST_SUITE("stages/put_first") {
         "parse: column 1: lu_kv.scores = empty, but its own scores are expected_attention, which is not there yet: it "
         "names external scores");
     CHECK(refusal("lu_kv(scores=x) | budget(3)") ==
-          "parse: column 19 = lu_kv, but a table is given to the registry by its name");
+          "parse: column 1 = lu_kv, but its table is lu_kv, and a table is given to the registry by its name");
     CHECK(refusal("pyramid_kv | reduce_lanes(token, sum)") ==
-          "parse: column 1 = ramp, but layers that decide together have one budget");
+          "parse: column 1 = pyramid_kv, but layers that decide together have one budget");
     CHECK(refusal("sir_llm|safe|safe|safe|safe|safe|safe|safe|safe") ==
           "parse: column 1 = sir_llm, but at most eight protections are joined, its own included");
     CHECK(refusal("nacl(random=2)") == "parse: column 1: nacl.random = 2, but a part of the free places, 0 to 1");

@@ -77,7 +77,7 @@ TEST_SUITE("tables/model_tables") {
     other.kv_heads = 1;
     CHECK(refused("small", other) == "registry: tables.kv_heads = 3, but the model has 1");
     CHECK(error_of([&] { (void)known.parse("knorm | budget(4, by=table, table=profile)"); }) ==
-          "parse: column 9 = profile, but a table is given to the registry by its name");
+          "parse: column 35 = profile, but a table is given to the registry by its name");
   }
 
   TEST_CASE("a table that does not fit is refused with its file and tensor") {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <kvpolicy/core/fields.hpp>
 #include <kvpolicy/io/safetensors.hpp>
 #include <kvpolicy/tables/model_tables.hpp>
 #include <string>

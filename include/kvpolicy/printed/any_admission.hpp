@@ -119,6 +119,7 @@ basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts
   if (score.ranks())
     refuse_spec(scorer.column, scorer.name, "it ranks entries, and an admission asks about each alone");
   made.pick.unbounded = scorer.name != write_gate::name;  // only gates lie between 0 and 1
+  check_parsed(made, scorer.column);
   int window = 0;
   int pick = 0;
   int cap = 0;
@@ -139,8 +140,8 @@ basic_any_admission<Executor> read_admission(std::vector<spec_part> const& parts
       for (auto const& each : known.protections) names.push_back(each.first);
       refuse_spec(from.column, from.name, accepted("an admission has the parts", names, from.name));
     }
+    check_parsed(made, from.column);
   }
-  check_parsed(made, scorer.column);
   return made;
 }
 
@@ -169,14 +170,18 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
   known_parts shipped_only;  // pages are chosen without protections of a program's own
   shipped_only.prompt_end = known.prompt_end;
   shipped_only.token_class = known.token_class;
-  int budget = 0;
+  spec_part const* budget = nullptr;
+  spec_part const* pick = nullptr;
   int dense = 0;
   int inherit = 0;
-  int pick = 0;
   for (std::size_t i = 1; i < parts.size(); ++i) {
     spec_part const& from = parts[i];
     if (read_limit(made.budget, from, known)) {
       once(budget, from);
+      if (made.budget.by != sharing::fixed) {
+        spec_argument const& by = *budget_argument(from, "by");
+        refuse_spec(by.value_column, by.value, "every lane of a selection has the same budget");
+      }
     } else if (from.name == "dense") {
       once(dense, from);
       made.dense_layers = read_part<layers_argument>(from, {made.dense_layers}).layers;
@@ -195,15 +200,13 @@ basic_any_selection<Executor> read_selection(std::vector<spec_part> const& parts
       for (auto const& each : known.picks) names.push_back(each.first);
       refuse_spec(from.column, from.name, accepted("a selection has the parts", names, from.name));
     }
+    check_parsed(made, from.column);
   }
-  if (pick != 0 && budget != 0 && made.budget.of != any_budget::amount::unlimited) {
-    refuse_spec(budget, "budget", "at_least reads however many pages there are");
+  if (pick == nullptr) return made;
+  if (budget != nullptr && made.budget.of != any_budget::amount::unlimited) {
+    refuse_spec(budget->column, budget->name, std::string(pick->name) + " reads however many pages there are");
   }
-  if (pick != 0) made.budget = unlimited{};
-  if (made.budget.by != sharing::fixed) {
-    refuse_spec(budget, to_string(made.budget.by), "every lane of a selection has the same budget");
-  }
-  check_parsed(made, budget != 0 ? budget : parts.front().column);
+  made.budget = unlimited{};
   return made;
 }
 

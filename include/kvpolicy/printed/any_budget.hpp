@@ -192,9 +192,15 @@ struct any_budget : detail::budget_numbers {
     char const* const shared = "a lane that shares with nobody has no floor: scope=layer or scope=global";
     expects(floor_part == 0 || shared_by != budget_scope::lane, call, "budget.floor", floor_part, shared);
     expects(floor_tokens == 0 || shared_by != budget_scope::lane, call, "budget.floor_tokens", floor_tokens, shared);
+    expects(by == sharing::fixed || shared_by == budget_scope::lane, call, "budget.scope", to_string(shared_by),
+            "only lanes that share with nobody have shares that differ");
+    expects(by == sharing::fixed || is_counted(), call, "budget.by", to_string(by),
+            "a budget of tokens, of a ratio or of bytes is shared out");
     if (by == sharing::ramp) shares.check(call);
     if (by == sharing::importance) detail::check_proportion(call, tokens, least, cap);
   }
+  /// True for tokens, a ratio or bytes.
+  [[nodiscard]] bool is_counted() const { return of != amount::unlimited && of != amount::own; }
   /// What a decision calls.
   [[nodiscard]] detail::budget_numbers in_entries(shape const& model, std::int64_t entry_bytes) const {
     detail::budget_numbers counted = *this;
@@ -213,8 +219,7 @@ struct any_budget : detail::budget_numbers {
 namespace detail {
 /// True for a budget that lanes may share: one with a number that is the same for all lanes.
 [[nodiscard]] inline bool may_share(any_budget const& limit) {
-  bool const counted = limit.of != any_budget::amount::unlimited && limit.of != any_budget::amount::own;
-  return counted && limit.by == sharing::fixed;
+  return limit.is_counted() && limit.by == sharing::fixed;
 }
 }  // namespace detail
 

@@ -8,9 +8,9 @@ namespace KVPOLICY_NAMESPACE::detail {
 
 /// The arguments of `budget` in a spec.
 struct budget_arguments {
-  int tokens = -1;
-  double drop = -1;
-  std::int64_t bytes = -1;
+  int tokens = 0;
+  double drop = 0;
+  std::int64_t bytes = 0;
   budget_scope scope = budget_scope::lane;
   double floor = 0;
   int floor_tokens = 0;
@@ -33,10 +33,14 @@ struct budget_arguments {
   }
 };
 
+/// The argument of a budget that sets a field. Null: none does.
+inline spec_argument const* budget_argument(spec_part const& budget, std::string_view name) {
+  return argument_of<budget_arguments>(budget, name);
+}
+
 inline void expect_no_argument(spec_part const& from, std::string_view name, char const* why) {
-  for (auto const& each : from.arguments) {
-    if (each.name == name) refuse_spec(each.name_column, each.name, why);
-  }
+  spec_argument const* const one = budget_argument(from, name);
+  if (one != nullptr) refuse_spec(one->name_column, one->name.empty() ? one->value : one->name, why);
 }
 
 inline any_budget read_budget(spec_part const& from) {
@@ -54,20 +58,22 @@ inline any_budget read_budget(spec_part const& from) {
   if (with.by != sharing::fixed && with.scope != budget_scope::lane) {
     refuse_spec(from.column, from.name, "only lanes that share with nobody have shares that differ");
   }
-  if (with.by == sharing::seen && with.drop == -1) {
+  bool const by_ratio = budget_argument(from, "ratio") != nullptr;
+  bool const by_bytes = budget_argument(from, "bytes") != nullptr;
+  if (with.by == sharing::seen && !by_ratio) {
     refuse_spec(from.column, from.name, "by=seen counts a part of the tokens: budget(ratio=0.5, by=seen)");
   }
-  int const amounts = (with.tokens != -1) + (with.drop != -1) + (with.bytes != -1);
-  if (amounts != 1) {
+  check_parsed(per_lane{with.tokens}, from.column);
+  check_parsed(drop_ratio{with.drop}, from.column);
+  check_parsed(in_bytes{with.bytes}, from.column);
+  if ((budget_argument(from, "tokens") != nullptr) + by_ratio + by_bytes != 1) {
     refuse_spec(from.column, from.name, "it says how much once: budget(1024), budget(ratio=0.5) or budget(bytes=N)");
   }
   any_budget made;
-  made.of = with.drop != -1    ? any_budget::amount::ratio
-            : with.bytes != -1 ? any_budget::amount::bytes
-                               : any_budget::amount::tokens;
-  made.tokens = with.tokens != -1 ? with.tokens : 0;
-  made.drop = with.drop != -1 ? with.drop : 0;
-  made.bytes = with.bytes != -1 ? with.bytes : 0;
+  made.of = by_ratio ? any_budget::amount::ratio : by_bytes ? any_budget::amount::bytes : any_budget::amount::tokens;
+  made.tokens = with.tokens;
+  made.drop = with.drop;
+  made.bytes = with.bytes;
   made.shared_by = with.scope;
   made.floor_part = with.floor;
   made.floor_tokens = with.floor_tokens;
@@ -88,15 +94,6 @@ inline any_budget read_budget(spec_part const& from) {
     refuse_spec(from.column, from.name, "held says that a ratio is one of the entries that a lane holds");
   }
   return made;
-}
-
-/// True if a budget says who shares it, by name or as its fourth value.
-inline bool says_scope(spec_part const& budget) {
-  for (std::size_t i = 0; i < budget.arguments.size(); ++i) {
-    std::string_view const name = budget.arguments[i].name;
-    if (name == "scope" || (name.empty() && i == 3)) return true;
-  }
-  return false;
 }
 
 /// Reads a budget. False if the part is none.

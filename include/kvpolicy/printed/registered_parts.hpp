@@ -43,6 +43,7 @@ class registered_parts {
   struct named {
     scorer_info info;
     Make make;
+    bool is_system = false;
   };
   template <class Make>
   using list_of = std::vector<named<Make>>;
@@ -57,8 +58,15 @@ class registered_parts {
   std::map<std::string, by_lane<int const>> shares;
   std::map<std::string, by_lane<float const>> heads;
 
-  /// Refuses a name that a part has already.
-  void expect_new(std::string_view name) const {
+  /// Refuses a part whose name, fields or values no spec can say, and one whose name another part has.
+  template <class Part>
+  void expect_new(Part const& defaults) const {
+    std::string_view const name = Part::name;
+    expects(spec_reader::is_name(name), "registry", "name", quote_of(name), "a name is of letters, digits and _ only");
+    with_fields<Part>([&](auto const&... each) {
+      (expect_sayable(std::string(name) + "'s field", each.name), ...);
+      (expect_sayable(std::string(name) + "." + each.name, to_string(defaults.*each.member)), ...);
+    });
     auto const expect = [&](std::string_view other, char const* what) {
       expects(other != name, "registry", "name", name,
               [&] { return std::string("there is a ") + what + " of that name"; });
@@ -122,7 +130,9 @@ class registered_parts {
       table_argument with{score.table};
       set_fields(with, from);
       score.table = with.table;
-      if (score.table != label{}) score.use_table(find_table(heads, score.table, from.column));
+      if (score.table != label{}) {
+        score.use_table(find_table(heads, score.table, from, argument_of<table_argument>(from, "table")));
+      }
     } else {
       set_fields(score, from);
     }
@@ -161,20 +171,37 @@ class registered_parts {
     }
     return inner;
   }
+  static void expect_sayable(std::string const& what, std::string const& text) {
+    expects(sayable(text), "registry", what, quote_of(text), "a spec says texts without blanks and , ( ) | =");
+  }
+  /// Refuses the name of a table that no spec can say.
+  static void expect_table_name(std::string const& name) {
+    label said;
+    expects(
+        read_text(name, said), "registry", "table", [&] { return quote_of(name); },
+        "a spec says names of at most 31 characters, without blanks and , ( ) | =");
+  }
+
   /// Adds a part of a program's own.
   template <class Any, class Own, class Part>
   void add_own(parts_of_program<Any>& to, Part const& defaults) {
-    expect_new(Part::name);
+    expect_new(defaults);
+    for (char const* const other : {"window", "cap", "page", "dense", "inherit"}) {
+      expects(std::string_view(Part::name) != other, "registry", "name", Part::name,
+              "admissions and selections have a part of that name");
+    }
     to.emplace_back(Part::name, [defaults](spec_part const& from) { return Any(Own(read_part(from, defaults))); });
   }
 
+  /// The table of a name, which an argument of a part says, or the part by itself.
   template <class Table>
-  static Table find_table(std::map<std::string, Table> const& among, label const& name, int column) {
-    auto const found = among.find(name.text);
-    if (found == among.end()) {
-      refuse_spec(column, to_string(name), "a table is given to the registry by its name");
-    }
-    return found->second;
+  static Table find_table(std::map<std::string, Table> const& among, label const& name, spec_part const& from,
+                          spec_argument const* said) {
+    auto const found = among.find(to_string(name));
+    if (found != among.end()) return found->second;
+    constexpr char const* rule = "a table is given to the registry by its name";
+    if (said != nullptr) refuse_spec(said->value_column, said->value, rule);
+    refuse_spec(from.column, from.name, "its table is " + to_string(name) + ", and " + rule);
   }
 };
 

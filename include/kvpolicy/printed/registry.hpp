@@ -46,7 +46,7 @@ class basic_registry {
   /// - throws: `invalid_argument` if there is a part of that name.
   template <scorer Score>
   basic_registry& add(Score const& defaults) {
-    parts_.expect_new(Score::name);
+    parts_.expect_new(defaults);
     if constexpr (page_scorer<Score>) {
       parts_.pages.push_back(parts_.page_scorer_of(defaults));
     } else {
@@ -58,7 +58,7 @@ class basic_registry {
   /// Adds a scorer of admissions only.
   template <entry_scorer Score>
   basic_registry& add_to_admissions(Score const& defaults) {
-    parts_.expect_new(Score::name);
+    parts_.expect_new(defaults);
     parts_.admitting.push_back(parts_.scorer_of(defaults));
     return *this;
   }
@@ -80,7 +80,7 @@ class basic_registry {
   /// - throws: `invalid_argument` if there is a part of that name.
   template <system_of_parts System>
   basic_registry& add(System const& defaults) {
-    parts_.expect_new(System::name);
+    parts_.expect_new(defaults);
     auto made = parts_.scorer_of(defaults.scorer());
     made.info.name = System::name;
     made.info.fields = list_fields(defaults);
@@ -91,6 +91,7 @@ class basic_registry {
     }
     if constexpr (requires { System::when; }) made.info.when = System::when;
     if constexpr (requires { System::prompts_only; }) made.info.prompts_only = System::prompts_only;
+    made.is_system = true;
     made.make = [defaults](spec_part const& from, spec_parts& with, detail::registered_parts<Executor> const&) {
       System chosen = defaults;
       detail::set_fields(chosen, from);
@@ -101,11 +102,9 @@ class basic_registry {
         }
       }
       if constexpr (requires { System::when; }) with.when = with.when.value_or(System::when);
-      any_pick const own = with.pick;
+      spec_parts const said = with;
       chosen.join(with);
-      if (with.pick_column != 0 && !(with.pick == own)) {
-        detail::refuse_spec(with.pick_column, name_of(own), std::string(System::name) + " has one of its own");
-      }
+      detail::refuse_replaced(said, with, from);
       return any_entry_scorer(chosen.scorer());
     };
     parts_.scorers.push_back(made);
@@ -119,7 +118,7 @@ class basic_registry {
   /// - throws: `invalid_argument` if there is a part of that name.
   template <template <class> class Stage, class Inner>
   basic_registry& add_stage(Stage<Inner> const& defaults) {
-    parts_.expect_new(Stage<Inner>::name);
+    parts_.expect_new(defaults);
     parts_.others.stages.emplace_back(Stage<Inner>::name);
     parts_.stages.emplace_back(Stage<Inner>::name, [defaults](any_entry_scorer const& inner, spec_part const& from) {
       Stage<any_entry_scorer> made = defaults.around(inner);
@@ -152,14 +151,18 @@ class basic_registry {
   /// `by=table, table=NAME` of specs that are parsed later read it, also in decisions. Two names are of other tables:
   /// "prompt_end", the end of each sequence's prompt, which the part `prompt` reads, and "token_class", a row of each
   /// sequence with the class of every position, which `marks` reads.
+  /// - throws: `invalid_argument` if no spec can say the name.
   basic_registry& table(std::string const& name, by_lane<int const> shares) {
+    parts_.expect_table_name(name);
     parts_.shares.insert_or_assign(name, shares);
     if (name == "prompt_end") parts_.others.prompt_end = shares;
     if (name == "token_class") parts_.others.token_class = shares;
     return *this;
   }
   /// Gives a name to a table of numbers of heads, which `head_table(table=NAME)` of admissions reads.
+  /// - throws: as for shares.
   basic_registry& table(std::string const& name, by_lane<float const> heads) {
+    parts_.expect_table_name(name);
     parts_.heads.insert_or_assign(name, heads);
     return *this;
   }
@@ -167,9 +170,10 @@ class basic_registry {
   /// - throws: `invalid_argument` if the tables are of another model, or of another shape.
   basic_registry& table(model_tables const& of, std::string_view model, shape const& about) {
     of.check("registry", model, about);
-    for (auto const& [name, numbers] : of.heads()) table(name, numbers);
-    for (auto const& [name, numbers] : of.shares()) table(name, numbers);
-    return *this;
+    basic_registry made = *this;
+    for (auto const& [name, numbers] : of.heads()) made.table(name, numbers);
+    for (auto const& [name, numbers] : of.shares()) made.table(name, numbers);
+    return *this = std::move(made);
   }
 
   /// The scorers and systems of evictions.
@@ -197,13 +201,14 @@ class basic_registry {
       if (freezes && i > 0) detail::refuse_spec(stage.column, stage.name, "it is the first stage after its scorer");
       score = freezes ? parts_.freeze(spec.front(), stage) : parts_.apply(with.stages[i], score);
     }
-    return composed(score, with);
+    return composed(score, with, spec.front());
   }
   /// The admission that the parts of a section describe.
   [[nodiscard]] basic_any_admission<Executor> admission_of(std::vector<spec_part> const& spec) const {
     spec_part const& from = spec.front();
     spec_parts none;
     auto const& found = parts_.find("an admission", from, parts_.admitting, parts_.scorers);
+    if (found.is_system) detail::refuse_spec(from.column, from.name, "it is a name for the parts of an eviction");
     return detail::read_admission(spec, found.make(from, none, parts_), parts_.others);
   }
   /// The selection that the parts of a section describe.
@@ -219,30 +224,37 @@ class basic_registry {
     return text.substr(0, text.find('('));
   }
 
-  [[nodiscard]] policy composed(any_entry_scorer const& score, spec_parts const& with) const {
+  [[nodiscard]] policy composed(any_entry_scorer const& score, spec_parts const& with, spec_part const& front) const {
     any_budget limit = with.limit;
+    spec_part const& says = with.budget != nullptr ? *with.budget : front;
+    auto const said = [&](char const* field) { return detail::budget_argument(says, field); };
     forced_ends const ends = score.forces().ends;
     bool const keeps_all = ends.recent == 0x7FFFFFFF;
     bool const picks_alone = with.pick.by_threshold();
-    if (picks_alone && with.limited && limit.of != any_budget::amount::unlimited) {
-      detail::refuse_spec(with.budget_column, "budget", name_of(with.pick) + " keeps however many entries there are");
+    if (picks_alone && with.budget != nullptr && limit.of != any_budget::amount::unlimited) {
+      detail::refuse_spec(says.column, says.name, name_of(with.pick) + " keeps however many entries there are");
     }
     if (score.puts_first() && with.pick.what != any_pick::kind::top) {
       spec_stage const* const first = with.stage("put_first");
-      detail::refuse_spec(first != nullptr ? first->from.column : with.pick_column, "put_first",
-                          name_of(with.pick) + " has no places");
+      spec_part const& puts = first != nullptr && !first->is_of_system() ? first->from : front;
+      detail::refuse_spec(puts.column, puts.name, name_of(with.pick) + " has no places");
     }
-    if ((keeps_all || picks_alone) && !with.limited) limit = unlimited{};
+    if ((keeps_all || picks_alone) && with.budget == nullptr) limit = unlimited{};
     if (limit.differs_by_layer() && score.decides == granularity::token) {
-      detail::refuse_spec(with.budget_column, to_string(limit.by), "layers that decide together have one budget");
+      spec_argument const* const by = said("by");
+      detail::refuse_spec(by != nullptr ? by->value_column : says.column, by != nullptr ? by->value : says.name,
+                          "layers that decide together have one budget");
     }
-    if (limit.by == sharing::table) limit.in_table = parts_.find_table(parts_.shares, limit.table, with.budget_column);
+    if (limit.by == sharing::table) {
+      limit.in_table = parts_.find_table(parts_.shares, limit.table, front, said("table"));
+    }
     if (limit.by == sharing::importance) {
-      limit.weights = parts_.find_table(parts_.heads, limit.table, with.budget_column);
+      limit.weights = parts_.find_table(parts_.heads, limit.table, front, said("table"));
     }
     if (limit.by == sharing::ramp && !keeps_all && ends.sinks == 0) limit.shares.window = ends.recent;
     bool const shares = detail::may_share(limit);
-    if (auto const pools = score.shares(); pools && shares && !with.scoped) limit.shared_by = *pools;
+    bool const scoped = with.budget != nullptr && said("scope") != nullptr;
+    if (auto const pools = score.shares(); pools && shares && !scoped) limit.shared_by = *pools;
     policy made(score, with.protect, limit, with.pick, with.trigger);
     made.when = with.when.value_or(made.when);
     return made;

@@ -98,15 +98,24 @@ void set_field(T& to, std::string const& owner, spec_argument const& from, std::
   refuse_spec(from.name_column, what, accepted(owner + " has the fields", field_names<T>(), what));
 }
 
+/// The argument of a part that sets a field of a described type, by the field's name or by its place. Null: none does.
+template <class T>
+spec_argument const* argument_of(spec_part const& from, std::string_view name) {
+  std::vector<std::string> const names = field_names<T>();
+  for (std::size_t i = 0; i < from.arguments.size(); ++i) {
+    spec_argument const& one = from.arguments[i];
+    if (one.name.empty() ? i < names.size() && names[i] == name : one.name == name) return &one;
+  }
+  return nullptr;
+}
+
 /// Sets the fields of a described type from a part's arguments. Each field may be given once.
 template <class T>
 void set_fields(T& to, spec_part const& from) {
   for (std::size_t i = 0; i < from.arguments.size(); ++i) {
     spec_argument const& one = from.arguments[i];
-    for (std::size_t j = 0; j < i; ++j) {
-      bool const twice = !one.name.empty() && from.arguments[j].name == one.name;
-      if (twice) refuse_spec(one.name_column, one.name, "that field was given before");
-    }
+    bool const twice = !one.name.empty() && argument_of<T>(from, one.name) != &one;
+    if (twice) refuse_spec(one.name_column, one.name, "that field was given before");
     bool const late = one.name.empty() && i > 0 && !from.arguments[i - 1].name.empty();
     if (late) refuse_spec(one.name_column, one.value, "after a named field all are named");
     set_field(to, std::string(from.name), one, i);

@@ -29,14 +29,29 @@ struct spec_part {
 /// One section of a spec: `select: quest | budget(512)`. Without a name it is `evict`.
 struct spec_section {
   std::string_view name = "evict";
+  bool is_named = false;
   int column = 1;
   std::vector<spec_part> parts;
 };
 
 namespace detail {
 
+/// A text from outside as an error quotes it: at most 80 characters, all of them printable ones of ASCII.
+inline std::string quote_of(std::string_view found) {
+  constexpr std::size_t most = 80;
+  std::string text;
+  for (char const each : found) {
+    bool const printable = each >= ' ' && each <= '~';
+    constexpr char const* digits = "0123456789abcdef";
+    auto const byte = static_cast<unsigned char>(each);
+    text += printable ? std::string(1, each) : std::string("\\x") + digits[byte / 16] + digits[byte % 16];
+    if (text.size() > most) return text.substr(0, most - 3) + "...";
+  }
+  return text;
+}
+
 [[noreturn]] inline void refuse_spec(int column, std::string_view found, std::string const& rule) {
-  reject("parse", "column " + std::to_string(column), found.empty() ? "nothing" : std::string(found), rule);
+  reject("parse", "column " + std::to_string(column), found.empty() ? "nothing" : quote_of(found), rule);
 }
 
 /// Refuses what may be given once, and was.
@@ -90,13 +105,17 @@ class spec_reader {
         made.parts.push_back(part());
       } while (take('|'));
       for (spec_section const& each : all) {
-        if (each.name == made.name) refuse_twice(made.column, made.name, each.column);
+        if (each.name != made.name) continue;
+        refuse_twice(made.column, made.is_named ? made.name : made.parts.front().name, each.column);
       }
       all.push_back(std::move(made));
     } while (take(';'));
     if (at_ < text_.size()) refuse_spec(column(), text_.substr(at_, 1), "a part ends with (, | or ;");
     return all;
   }
+
+  /// True for a text that a spec can say as the name of a part.
+  static bool is_name(std::string_view text) { return !text.empty() && std::all_of(text.begin(), text.end(), in_name); }
 
  private:
   [[nodiscard]] int column() const { return static_cast<int>(at_) + 1; }
@@ -135,6 +154,7 @@ class spec_reader {
       return made;
     }
     made.name = name;
+    made.is_named = true;
     if (name != "admit" && name != "select" && name != "evict") {
       refuse_spec(made.column, name, accepted("there are the sections", {"admit", "select", "evict"}, name));
     }

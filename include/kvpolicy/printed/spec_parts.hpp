@@ -28,11 +28,9 @@ struct spec_parts {
   any_budget limit{};
   any_trigger trigger{};
   any_pick pick{};
-  std::vector<spec_stage> stages{};  ///< in the order in which they apply
-  bool limited = false;
-  bool scoped = false;  ///< the budget says who shares it
-  int budget_column = 1;
-  int pick_column = 0;
+  std::vector<spec_stage> stages{};   ///< in the order in which they apply
+  spec_part const* budget = nullptr;  ///< the part that is the budget; null: there is none
+  spec_part const* picks = nullptr;   ///< the part that is the pick
   int trigger_column = 0;
   std::optional<phase> when{};  ///< none: as the scorer says
   int when_column = 0;
@@ -52,7 +50,12 @@ struct spec_parts {
     stages.insert(at, one);
   }
   void add(reduce_lanes<full> const& own) { add(spec_stage{{own.name, 1, {}}, own, {}}); }
-  void add(put_first<full> const& own) { add(spec_stage{{own.name, 1, {}}, {}, own}); }
+  /// Adds one whose numbers are those of the system. A spec has no other one beside it.
+  void add(put_first<full> const& own) {
+    spec_stage const* const said = stage(own.name);
+    if (said != nullptr) detail::refuse_spec(said->from.column, said->from.name, "its system has one of its own");
+    add(spec_stage{{own.name, 1, {}}, {}, own});
+  }
 };
 
 namespace detail {
@@ -77,10 +80,14 @@ inline std::vector<std::string> part_names() {
           "unlimited", "over_budget", "full_buffer", "over_total", "at_least",   "lowest_one", "when"};
 }
 
-/// Notes the column of a part that a section may have once. `at` is 0 before.
+/// Notes the column of a part that a section may have once, or the part. `at` is 0 or null before.
 inline void once(int& at, spec_part const& from) {
   if (at != 0) refuse_twice(from.column, from.name, at);
   at = from.column;
+}
+inline void once(spec_part const*& at, spec_part const& from) {
+  if (at != nullptr) refuse_twice(from.column, from.name, at->column);
+  at = &from;
 }
 
 /// Refuses a part whose table the registry does not have.
@@ -145,14 +152,10 @@ inline bool read_pick(any_pick& to, spec_part const& from, known_parts const& kn
 inline spec_parts read_parts(std::vector<spec_part> const& spec, known_parts const& known) {
   std::vector<std::string> const& stages = known.stages;
   spec_parts made;
-  int limited = 0;
   for (std::size_t i = 1; i < spec.size(); ++i) {
     spec_part const& from = spec[i];
     if (read_limit(made.limit, from, known)) {
-      once(limited, from);
-      made.limited = true;
-      made.scoped = says_scope(from);
-      made.budget_column = from.column;
+      once(made.budget, from);
     } else if (std::find(stages.begin(), stages.end(), from.name) != stages.end()) {
       if (spec_stage const* const before = made.stage(from.name))
         refuse_twice(from.column, from.name, before->from.column);
@@ -160,7 +163,7 @@ inline spec_parts read_parts(std::vector<spec_part> const& spec, known_parts con
     } else if (read_trigger(made.trigger, from, known)) {
       once(made.trigger_column, from);
     } else if (read_pick(made.pick, from, known)) {
-      once(made.pick_column, from);
+      once(made.picks, from);
     } else if (from.name == "when") {
       once(made.when_column, from);
       made.when = read_part<when_argument>(from).at;
@@ -171,6 +174,26 @@ inline spec_parts read_parts(std::vector<spec_part> const& spec, known_parts con
     }
   }
   return made;
+}
+
+/// Refuses parts of a spec that its system, which has joined its own to them, does not do: a pick and shares that the
+/// system has itself, and a budget or a pick that leaves nothing to share out.
+inline void refuse_replaced(spec_parts const& said, spec_parts const& joined, spec_part const& system) {
+  std::string const name(system.name);
+  auto const refuse = [&](spec_part const& part, spec_argument const* at, char const* rule) {
+    at != nullptr ? refuse_spec(at->value_column, at->value, name + rule)
+                  : refuse_spec(part.column, part.name, name + rule);
+  };
+  if (said.picks != nullptr && !(joined.pick == said.pick)) refuse(*said.picks, nullptr, " has one of its own");
+  if (joined.limit == said.limit) return;
+  char const* const amount = " shares out a budget of tokens, of a ratio or of bytes";
+  if (said.picks != nullptr && said.pick.by_threshold()) refuse(*said.picks, nullptr, amount);
+  if (said.budget == nullptr) return;
+  any_budget const& limit = said.limit;
+  if (!limit.is_counted()) refuse(*said.budget, nullptr, amount);
+  if (limit.by != sharing::fixed) refuse(*said.budget, budget_argument(*said.budget, "by"), " has shares of its own");
+  if (limit.shared_by == budget_scope::lane) return;
+  refuse(*said.budget, budget_argument(*said.budget, "scope"), " has shares that differ, so lanes share with nobody");
 }
 
 }  // namespace detail

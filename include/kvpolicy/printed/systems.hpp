@@ -16,6 +16,14 @@ concept system_of_parts = std::regular<S> && requires(S const& s, spec_parts& pa
   s.join(parts);
 };
 
+namespace detail {
+/// Checks the scorer of a system. Its error names the system first, whose fields those of the scorer are.
+template <class System>
+void check_scorer_of(System const& of, char const* call) {
+  of.scorer().check((std::string(call) + ": " + System::name).c_str());
+}
+}  // namespace detail
+
 /// PyramidKV (Cai et al. 2024, arXiv:2406.02069): SnapKV's scores, and budgets that fall from layer to layer.
 struct pyramid_kv {
   int window = 32;
@@ -33,7 +41,7 @@ struct pyramid_kv {
                        field{"beta", &pyramid_kv::beta}, field{"rule", &pyramid_kv::rule});
   }
   void check(char const* call) const {
-    scorer().check(call);
+    detail::check_scorer_of(*this, call);
     expects(beta >= 1, call, "pyramid_kv.beta", beta, "the last layer's share is 1 / beta of the average, beta >= 1");
   }
   [[nodiscard]] constexpr snapkv scorer() const { return {window, pool, rows, group}; }
@@ -61,7 +69,7 @@ struct nacl {
                        field{"seed", &nacl::seed});
   }
   void check(char const* call) const {
-    scorer().check(call);
+    detail::check_scorer_of(*this, call);
     expects(random >= 0 && random <= 1, call, "nacl.random", random, "a part of the free places, 0 to 1");
   }
   [[nodiscard]] constexpr snapkv scorer() const { return {window, no_pool{}, reduction::sum, group}; }
@@ -89,7 +97,7 @@ struct sir_llm {
   void check(char const* call) const {
     expects(sinks >= 0, call, "sir_llm.sinks", sinks, "a count cannot be negative");
     expects(entropy >= 0, call, "sir_llm.entropy", entropy, "a count cannot be negative");
-    scorer().check(call);
+    detail::check_scorer_of(*this, call);
   }
   [[nodiscard]] constexpr carried scorer() const { return {of, decay}; }
   void join(spec_parts& parts) const {
@@ -102,7 +110,7 @@ struct sir_llm {
 };
 
 /// LU-KV (2026): shares by a profile of the model, one for each lane. Its own scores, Expected Attention, are not there
-/// yet, so `scores` names external ones, of which nothing is forced.
+/// yet, so `scores` names external ones, of which nothing is forced; the fields of Expected Attention cannot be set.
 struct lu_kv {
   label table{{"lu_kv"}};
   int sinks = 4;          ///< of Expected Attention
@@ -119,8 +127,10 @@ struct lu_kv {
   void check(char const* call) const {
     expects(scores != label{}, call, "lu_kv.scores", "empty",
             "its own scores are expected_attention, which is not there yet: it names external scores");
-    expects(sinks >= 0, call, "lu_kv.sinks", sinks, "a count cannot be negative");
-    expects(window >= 0, call, "lu_kv.window", window, "a count cannot be negative");
+    constexpr char const* absent = "it is of expected_attention, which is not there yet";
+    expects(sinks == 4, call, "lu_kv.sinks", sinks, absent);
+    expects(window == 1, call, "lu_kv.window", window, absent);
+    expects(epsilon == 0.02, call, "lu_kv.epsilon", epsilon, absent);
   }
   [[nodiscard]] constexpr external scorer() const { return {scores}; }
   void join(spec_parts& parts) const {
@@ -133,22 +143,20 @@ struct lu_kv {
 
 /// Locret (Huang et al. 2024, arXiv:2410.01805), for a prompt that arrives in chunks: a trained head predicts at birth
 /// how long an entry will be of use, and after each chunk but the last one the entries that arrived last are kept.
-/// After the last one decide by `carried` alone, and then append the last `local` tokens without a decision.
+/// The policy is that of the chunks before the last one. After the last one decide by `carried` alone, and then append
+/// the local tokens, of which the paper has 100, without a decision, as `kvreplay --policy locret` does.
 struct locret {
   label of{{"locret"}};
   int stabilizers = 2500;
-  int local = 100;  ///< for the engine: a spec does not print it
 
   static constexpr bool adds_protection = true;
   static constexpr auto name = "locret";
   static constexpr phase when = phase::chunk;
   static constexpr auto fields() {
-    return make_fields(field{"name", &locret::of}, field{"stabilizers", &locret::stabilizers},
-                       field{"local", &locret::local});
+    return make_fields(field{"name", &locret::of}, field{"stabilizers", &locret::stabilizers});
   }
   void check(char const* call) const {
     expects(stabilizers >= 0, call, "locret.stabilizers", stabilizers, "a count cannot be negative");
-    expects(local >= 0, call, "locret.local", local, "a count cannot be negative");
   }
   [[nodiscard]] constexpr carried scorer() const { return {of, 1}; }
   void join(spec_parts& parts) const { parts.protect.add(recent{stabilizers}); }
