@@ -16,11 +16,8 @@ namespace kv = kvpolicy;
 /// The text of a spec, and the option from which each piece of it comes.
 class spelled {
  public:
-  /// Appends `text`, which comes from the `value` of `option` (or of the field of a `--set`). The value is one value of
-  /// the spec, and no more of its text.
+  /// Appends `text`, which comes from the `value` of `option` (or of the field of a `--set`).
   void add(std::string option, std::string value, std::string_view text) {
-    kv::expects(kv::detail::sayable(trimmed(value)), "kvreplay", option, value,
-                "a value has none of the characters , ( ) | =");
     pieces_.push_back({text_.size() + 1, std::move(option), std::move(value)});
     text_ += text;
   }
@@ -39,7 +36,14 @@ class spelled {
     if (!set.empty()) add(")");
   }
 
-  [[nodiscard]] std::string const& text() const { return text_; }
+  /// The text, which is to be parsed: what comes from an option is one value of it, and no more of the grammar.
+  [[nodiscard]] std::string const& text() const {
+    for (piece const& each : pieces_) {
+      kv::expects(kv::detail::sayable(trimmed(each.value)), "kvreplay", each.option, each.value,
+                  "a value has none of the characters , ( ) | =");
+    }
+    return text_;
+  }
 
   /// The name of FIELD=VALUE; empty if the text has no `=`.
   [[nodiscard]] static std::string name_of(std::string const& set) {
