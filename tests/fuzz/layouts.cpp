@@ -15,6 +15,7 @@
 #include "layout/slot_cache.hpp"
 #include "reference/rope.hpp"
 #include "reference/slot_pool.hpp"
+#include "support/beside.hpp"
 
 namespace {
 
@@ -78,13 +79,12 @@ class history {
         flags_(static_cast<std::size_t>(cache_.lane_count())),
         policy_{
             .score = {&flags_, cache_.options.by_lane ? kv::granularity::lane : kv::granularity::token, view_.lanes}},
-        state_(kv::make_state(exec_, policy_, view_)),
         plan_(kv::make_plan(exec_, policy_, view_)),
-        columns_(exec_, view_.shape, view_.lanes),
+        columns_(kv::make_state(exec_, policy_, view_)),
         lanes_(static_cast<std::size_t>(cache_.lane_count())),
         hidden_(static_cast<std::size_t>(cache_.rows * cache_.units), std::byte{1}),
         hides_{cache_.list_table(), {mask_table(), kv::mask_form::boolean, cache_.units}} {
-    columns_.add(kv::record_attention_mass{});
+    keep_beside(columns_, kv::record_attention_mass{});
     if (by_ == applier::compact_rerotated) {
       for (kv::column const& each : kv::compact_rerotated{}.columns(view_)) columns_.add(each);
     }
@@ -222,7 +222,7 @@ class history {
     }
     if (by_ == applier::dead_slot) budget = most;  // whatever is protected stays
     policy_.budget.tokens = budget;
-    kv::decide(exec_, policy_, kv::signals{view_.lanes}, state_, plan_);
+    kv::decide(exec_, policy_, kv::signals{view_.lanes}, columns_, plan_);
   }
 
   std::vector<kept_lane> expected_lanes(slot_cache::snapshot const& before) {
@@ -381,7 +381,6 @@ class history {
   kv::cache view_;
   std::vector<std::vector<bool>> flags_;
   kv::eviction<chosen> policy_;
-  kv::state<kv::host_executor> state_;
   kv::plan<kv::host_executor> plan_;
   kv::state<kv::host_executor> columns_;
   std::vector<std::vector<token>> lanes_;

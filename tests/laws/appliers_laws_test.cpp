@@ -15,6 +15,7 @@
 
 #include "layout/slot_cache.hpp"
 #include "support/allocation_counter.hpp"
+#include "support/beside.hpp"
 #include "support/holds.hpp"
 
 namespace {
@@ -46,11 +47,10 @@ struct bench {
       : cache(shape),
         view(cache.view()),
         policy{.score = {.decides = shape.by_lane ? kv::granularity::lane : kv::granularity::token}, .protect = {1}},
-        state(kv::make_state(exec, policy, view)),
         plan(kv::make_plan(exec, policy, view)),
-        columns(exec, view.shape, view.lanes),
+        columns(kv::make_state(exec, policy, view)),
         hidden(static_cast<std::size_t>(cache.rows * cache.units), std::byte{1}) {
-    columns.add(kv::record_attention_mass{});
+    keep_beside(columns, kv::record_attention_mass{});
     int const tokens = cache.random.between(1, shape.bound - 2);
     for (int s = 0; s < shape.sequences; ++s) {
       for (int t = 0; t < tokens + 2; ++t) {
@@ -81,7 +81,7 @@ struct bench {
   }
   void decide(int budget) {
     policy.budget.tokens = budget;
-    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, columns, plan);
   }
   kv::apply_stats apply() {
     kv::apply_stats stats{-1, -1, -1};
@@ -109,7 +109,6 @@ struct bench {
   kv::host_executor exec;
   kv::cache view;
   policy_type policy;
-  kv::state<kv::host_executor> state;
   kv::plan<kv::host_executor> plan;
   kv::state<kv::host_executor> columns;
   std::vector<std::byte> hidden;

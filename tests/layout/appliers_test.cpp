@@ -10,6 +10,7 @@
 
 #include "layout/slot_cache.hpp"
 #include "support/allocation_counter.hpp"
+#include "support/beside.hpp"
 
 namespace {
 
@@ -27,13 +28,12 @@ struct work {
       : cache(shape),
         exec(threads),
         view(cache.view()),
-        state(kv::make_state(exec, policy, view)),
         plan(kv::make_plan(exec, policy, view, kv::compact_rerotated{}, kv::list_rewrite<>{}, kv::dead_slot<>{},
                            kv::mask{}, kv::overwrite{}, kv::drop_blocks{})),
-        columns(exec, view.shape, view.lanes),
+        columns(kv::make_state(exec, policy, view)),
         hidden(static_cast<std::size_t>(4 * cache.units * cache.rows), std::byte{0}) {
-    columns.add(kv::record_attention_mass{});
-    columns.add(kv::query_ring{3});
+    keep_beside(columns, kv::record_attention_mass{});
+    keep_beside(columns, kv::query_ring{3});
     freed = cache.freed_list();
     std::int64_t const row = 4 * cache.units;
     masking = {cache.list_table(), {{hidden.data(), row, 0, 0}, kv::mask_form::additive_f32, cache.units}};
@@ -52,7 +52,7 @@ struct work {
   }
   void decide(int budget) {
     policy.budget.tokens = budget;
-    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, columns, plan);
   }
   void apply(applier by) {
     if (by == applier::compact) kv::apply(exec, kv::compact{}, plan, view, columns, &told);
@@ -70,7 +70,6 @@ struct work {
   kv::host_executor exec;
   policy_type policy{.protect = {1}};
   kv::cache view;
-  kv::state<kv::host_executor> state;
   kv::plan<kv::host_executor> plan;
   kv::state<kv::host_executor> columns;
   std::vector<std::byte> hidden;

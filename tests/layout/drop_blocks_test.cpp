@@ -10,6 +10,7 @@
 
 #include "layout/slot_cache.hpp"
 #include "reference/layouts.hpp"
+#include "support/beside.hpp"
 #include "support/holds.hpp"
 
 namespace {
@@ -37,10 +38,9 @@ void drops_whole_blocks(bool by_lane, Policy policy) {
   slot_cache cache(shape);
   kv::host_executor exec(*rc::gen::element(1, 3));
   kv::cache view = cache.view();
-  auto state = kv::make_state(exec, policy, view);
   auto plan = kv::make_plan(exec, policy, view);
-  kv::state<kv::host_executor> columns(exec, view.shape, view.lanes);
-  columns.add(kv::record_attention_mass{});
+  auto columns = kv::make_state(exec, policy, view);
+  keep_beside(columns, kv::record_attention_mass{});
   auto const mass = [&](kv::lane this_lane) {
     return reinterpret_cast<float*>(columns.columns()[0].rows.row(this_lane));
   };
@@ -68,7 +68,7 @@ void drops_whole_blocks(bool by_lane, Policy policy) {
       }
     }
     policy.budget.tokens = random.chance(20) ? 0 : random.below(shape.bound / 2 + 1);
-    kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
+    kv::decide(exec, policy, kv::signals{view.lanes}, columns, plan);
     std::vector<reference::layout_result> expected;
     std::vector<std::vector<int>> positions_before;
     kv::apply_stats wanted;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layout/slot_cache.hpp"
+#include "support/beside.hpp"
 
 namespace {
 
@@ -24,11 +25,10 @@ struct bench {
       : cache(shape),
         policy(decides),
         view(cache.view()),
-        state(kv::make_state(exec, policy, view)),
         plan(kv::make_plan(exec, policy, view)),
-        columns(exec, view.shape, view.lanes),
+        columns(kv::make_state(exec, policy, view)),
         mask_memory(static_cast<std::size_t>(4 * cache.units * cache.rows), std::byte{0x11}) {
-    columns.add(kv::record_attention_mass{});
+    keep_beside(columns, kv::record_attention_mass{});
     for (int p = 0; p < tokens; ++p) {
       for (int s = 0; s < shape.sequences; ++s) {
         cache.write_token(s, p, p);
@@ -38,7 +38,7 @@ struct bench {
     policy.budget.tokens = 3;
     decide();
   }
-  void decide() { kv::decide(exec, policy, kv::signals{view.lanes}, state, plan); }
+  void decide() { kv::decide(exec, policy, kv::signals{view.lanes}, columns, plan); }
 
   kv::mask masking(std::int64_t units) {
     std::int64_t const row = 4 * cache.units;
@@ -77,7 +77,6 @@ struct bench {
   Policy policy;
   kv::host_executor exec;
   kv::cache view;
-  kv::state<kv::host_executor> state;
   kv::plan<kv::host_executor> plan;
   kv::state<kv::host_executor> columns;
   std::vector<std::byte> mask_memory;
@@ -356,7 +355,7 @@ TEST_SUITE("layout/compact_rerotated") {
     with.refuses("rerotate: rope.theta = 0, but frequencies are powers of a positive number",
                  kv::compact_rerotated{{.theta = 0}});
     bench<apart> some(shape_of(true));
-    kv::decide(some.exec, some.policy, kv::signals{some.view.lanes.layers_only(1, 2)}, some.state, some.plan);
+    kv::decide(some.exec, some.policy, kv::signals{some.view.lanes.layers_only(1, 2)}, some.columns, some.plan);
     some.refuses("apply: plan.lanes.layers = 1, but all 2 layers go on at one position", kv::compact_rerotated{});
   }
 

@@ -22,7 +22,8 @@ namespace {
 namespace kv = kvpolicy;
 using namespace kvpolicy_test;
 using bounds_policy = kv::selection<kv::quest>;
-using random_policy = kv::eviction<kv::random_scores, kv::nothing, kv::drop_ratio>;
+using random_policy =
+    kv::eviction<kv::with_recorders<kv::random_scores, kv::record_page_bounds>, kv::nothing, kv::drop_ratio>;
 
 /// A cache of one token a unit, found through a table for each lane, so that every applier may carry out a decision.
 class paged_engine {
@@ -88,12 +89,12 @@ class paged_engine {
 
   template <class Applier>
   void evict(Applier const& how, double drop, dice& random) {
-    random_policy const policy{.score = {static_cast<std::uint64_t>(random.below(1 << 20))},
-                               .budget = {.drop = drop, .held = true}};
-    auto const nothing = kv::make_state(exec_, policy, view());
+    random_policy const policy{
+        .score = {{static_cast<std::uint64_t>(random.below(1 << 20))}, kv::recorders_of(policy_.score)},
+        .budget = {.drop = drop, .held = true}};
     auto plan = kv::make_plan(exec_, policy, view());
     kv::cache cache = view();
-    kv::decide(exec_, policy, kv::signals{cache.lanes}, nothing, plan);
+    kv::decide(exec_, policy, kv::signals{cache.lanes}, state_, plan);
     kv::apply(exec_, how, plan, cache, state_);
   }
 
