@@ -316,21 +316,21 @@ def slot_rows(of: Results) -> list[Row]:
 
 
 def serving_row(found: list[dict]) -> Row:
-    row = Row("examples/serving, equal memory: requests served at once over those of the full cache, recall within 2 points",
-              3, 6, False)
+    row = Row("examples/serving, equal memory, all of it counted: requests at once over the full cache's, recall within 2 points",
+              3, 4, False)
     if not found:
         row.why_not = "examples/serving was not built"
         return row
     full = found[0]
     recall = lambda one: one["right"] / one["asked"]
-    served = [(one["policy"], one["mean_running"] / full["mean_running"]) for one in found[1:]
-              if recall(one) >= recall(full) - 0.02]
-    if not served:
-        row.why_not = FAILED + "every policy loses more than 2 points of recall"
+    lost = [one["policy"] for one in found[1:] if recall(one) < recall(full) - 0.02]
+    if lost:
+        row.why_not = FAILED + f"{', '.join(lost)} loses more than 2 points of recall"
         return row
-    row.measured = max(value for _, value in served)
+    served = [(one["policy"], one["mean_running"] / full["mean_running"]) for one in found[1:]]
+    row.measured = min(value for _, value in served)
     row.beside = ", ".join(f"{name} {number(value)}" for name, value in served) + "; " + ", ".join(
-        f"{one['policy']} recalls {one['right']} of {one['asked']}" for one in found)
+        f"{one['policy']} holds {one['total_bytes'] / 2**20:.2f} MiB, recalls {one['right']} of {one['asked']}" for one in found)
     return row
 
 

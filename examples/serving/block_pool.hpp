@@ -11,8 +11,8 @@ namespace serving {
 
 namespace kv = kvpolicy;
 
-/// A pool of blocks. A block holds keys and values, in float32, of 16 tokens in all layers and heads, and one number
-/// for each token and lane that a gate has computed (the log beta of TRIM-KV).
+/// A pool of blocks. A block holds keys and values, in float32, of 16 tokens in all layers and heads, and, if a policy
+/// needs it, one number for each token and lane that a gate has computed (the log beta of TRIM-KV).
 ///
 /// A block is referenced by any number of requests, and by the prefix cache or not. It is free when nothing references
 /// it. A block that only the prefix cache references is *idle*: the cache gives it up when a request needs it.
@@ -21,13 +21,13 @@ class block_pool {
   static constexpr int block_tokens = 16;
   static constexpr int dead = agent_replay::slot_allocator::dead;  ///< no block has this number
 
-  block_pool(kv::shape const& model, int blocks)
+  block_pool(kv::shape const& model, int blocks, bool with_log_betas = false)
       : model_(model),
         free_(blocks + 1),
         users_(static_cast<std::size_t>(blocks) + 1),
         cached_(static_cast<std::size_t>(blocks) + 1) {
     memory_.resize(users_.size() * block_floats());
-    log_betas_.resize(users_.size() * lanes() * std::size_t{block_tokens});
+    if (with_log_betas) log_betas_.resize(users_.size() * lanes() * std::size_t{block_tokens});
   }
   block_pool(block_pool const&) = delete;  // views point into it
   block_pool& operator=(block_pool const&) = delete;
@@ -40,6 +40,14 @@ class block_pool {
   [[nodiscard]] int in_use() const { return free_.allocated() - idle_; }
   [[nodiscard]] int peak_in_use() const { return peak_in_use_; }
   [[nodiscard]] std::int64_t block_bytes() const { return static_cast<std::int64_t>(block_floats() * sizeof(float)); }
+  /// The bytes of all rows, of the numbers beside them, and of the counts of references.
+  [[nodiscard]] std::int64_t rows_bytes() const { return static_cast<std::int64_t>(memory_.size() * sizeof(float)); }
+  [[nodiscard]] std::int64_t log_betas_bytes() const {
+    return static_cast<std::int64_t>(log_betas_.size() * sizeof(float));
+  }
+  [[nodiscard]] std::int64_t counters_bytes() const {  // two ints and two bits for each block
+    return static_cast<std::int64_t>(users_.size()) * (2 * static_cast<std::int64_t>(sizeof(int)) + 1);
+  }
   [[nodiscard]] int users(int block) const { return users_[index(block)]; }
   [[nodiscard]] bool is_cached(int block) const { return cached_[index(block)]; }
   /// True if a request must not write to the block, because another request or the prefix cache reads it.
@@ -87,6 +95,7 @@ class block_pool {
   }
 
   [[nodiscard]] float* block(int which) { return memory_.data() + index(which) * block_floats(); }
+  [[nodiscard]] bool has_log_betas() const { return !log_betas_.empty(); }
   /// The numbers of a block [lane][token].
   [[nodiscard]] float* log_betas(int which) {
     return log_betas_.data() + index(which) * lanes() * std::size_t{block_tokens};

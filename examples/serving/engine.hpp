@@ -8,9 +8,8 @@
 namespace serving {
 
 struct engine_options {
-  int blocks = 256;          ///< the pool, the same for every policy
-  int slots = 64;            ///< the most requests that run at once
-  int bound = 1280;          ///< the most entries of a lane
+  int blocks = 256;          ///< the pool
+  slot_sizes slots{};        ///< the most requests that run at once, and the most entries of their lanes
   float temperature = 0.8f;  ///< of the samples that are not greedy
   scheduler_options schedule{};
 };
@@ -23,6 +22,7 @@ struct engine_counters {
   int full_steps = 0;
   std::int64_t running_when_full = 0;
   std::int64_t computed = 0;  ///< tokens of all forwards
+  int narrowed = 0;           ///< sequences that went on in a narrow slot
   std::int64_t answered = 0;  ///< tokens of all answers, of those that were cancelled too
   std::int64_t drafted = 0;
   std::int64_t accepted = 0;  ///< drafts that were what the model itself answers
@@ -40,11 +40,13 @@ class engine {
   engine(decoder& model, executor& exec, engine_options const& with, std::vector<served_policy> const& policies)
       : model_(&model),
         with_(with),
-        memory_(exec, model.shape(), with.blocks, with.slots, with.bound),
-        full_(exec, {.name = "full", .spec = "", .when = deciding::never}, memory_.view()),
+        exec_(&exec),
+        memory_(exec, model.shape(), with.blocks, with.slots,
+                std::any_of(policies.begin(), policies.end(), [](auto const& each) { return each.reads_log_betas; })),
+        full_(exec, {.name = "full", .spec = "", .when = deciding::never}, memory_),
         scheduler_(with.schedule, memory_,
                    [this](sequence const& of) -> policy_calls& { return policy_of(*of.from); }) {
-    for (served_policy const& one : policies) policies_.emplace_back(exec, one, memory_.view());
+    for (served_policy const& one : policies) policies_.emplace_back(exec, one, memory_);
   }
   engine(engine const&) = delete;  // its parts point to each other
   engine& operator=(engine const&) = delete;
@@ -57,8 +59,9 @@ class engine {
     kv::expects(asked.policy >= -1 && asked.policy < std::ssize(policies_), "submit", "policy", asked.policy,
                 [&] { return "the engine has " + std::to_string(policies_.size()); });
     int const longest = static_cast<int>(asked.prompt.size()) + asked.max_tokens;
-    kv::expects(longest <= with_.bound, "submit", "tokens", longest,
-                [&] { return "a request has at most " + std::to_string(with_.bound); });
+    int const bound = with_.slots.wide_bound;
+    kv::expects(longest <= bound, "submit", "tokens", longest,
+                [&] { return "a request has at most " + std::to_string(bound); });
     int const needed = scheduler::most_blocks(asked, policy_of(asked));
     kv::expects(needed <= with_.blocks, "submit", "blocks", needed,
                 [&] { return "the pool has " + std::to_string(with_.blocks); });
@@ -76,9 +79,9 @@ class engine {
     counters_.peak_running = std::max(counters_.peak_running, running);
     if (work.empty()) return;
     forward(work);
-    int first = 0;
+    int first = 0, part = 0;
     for (scheduled const& each : work) {
-      take_results(each, first);
+      take_results(each, part++, first);
       first += each.tokens;
     }
     end_answered();
@@ -89,6 +92,18 @@ class engine {
   [[nodiscard]] engine_counters const& counters() const { return counters_; }
   [[nodiscard]] scheduler const& schedule() const { return scheduler_; }
   [[nodiscard]] memory& held() { return memory_; }
+
+  /// All memory that is held for requests and policies.
+  [[nodiscard]] held_memory count() const {
+    held_memory all;
+    memory_.count(all);
+    full_.count(all);
+    for (policy_calls const& each : policies_) each.count(all);
+    all.scratch = static_cast<std::int64_t>(exec_->reserved()) * exec_->threads();
+    all.swapped = with_.schedule.swap_blocks * memory_.block_bytes();
+    model_->count(all);
+    return all;
+  }
 
  private:
   [[nodiscard]] policy_calls& policy_of(request const& of) {
@@ -133,29 +148,38 @@ class engine {
     for (scheduled const& each : work) {
       sequence& of = *each.of;
       int const end = of.computed + each.tokens;
-      policy_of(*of.from).append(of, memory_.view(of), each.tokens - of.num_drafts, of.num_drafts);
-      parts.push_back({std::span(of.text).first(static_cast<std::size_t>(end)), each.tokens, of.slot});
+      policy_calls& by = policy_of(*of.from);
+      by.append(of, each.tokens - of.num_drafts, of.num_drafts);
+      parts.push_back({std::span(of.text).first(static_cast<std::size_t>(end)), each.tokens,
+                       memory_.tables().unit(of.kind, of.slot), by.queries_of(of, each.tokens)});
       counters_.computed += each.tokens;
     }
-    model_->forward(parts, memory_.view());
+    model_->forward(parts, memory_.tables().view());
   }
 
-  /// Takes what a forward has computed of a sequence, whose rows begin at `first`.
-  void take_results(scheduled const& each, int first) {
+  /// Takes what a forward has computed of a sequence, which was its part `part`, and whose rows begin at `first`.
+  void take_results(scheduled const& each, int part, int first) {
     sequence& of = *each.of;
     policy_calls& by = policy_of(*of.from);
     int const tokens = each.tokens - of.num_drafts;  // those that are certain
     int const accepted = settle_drafts(of, first + tokens - 1);
     int const rows = tokens + accepted;
-    kv::log_beta const log_betas = model_->log_betas(first, rows);
-    if (!of.decided) keep_log_betas(of, log_betas);
+    bool const gated = memory_.pool().has_log_betas();
+    kv::log_beta const log_betas = gated ? model_->log_betas(first, rows) : kv::log_beta{};
+    if (gated && !of.decided) keep_log_betas(of, log_betas);
     of.computed += rows;
-    by.observe(of, memory_.view(of), model_->queries(first, rows), log_betas);
+    by.observe(of, model_->queries(part), log_betas);
     if (of.to_compute() > 0) return;  // the rest of the prompt comes in later steps
+    bool const decides = by.will_decide(of, memory_.entries(of));
     if (!of.published) memory_.publish(of);
     of.published = true;
-    if (by.will_decide(of, memory_.entries(of), true)) evict(of, by, model_->queries(first, rows), log_betas);
+    if (decides) evict(of, by, model_->queries(part), log_betas);
     memory_.shrink(of);
+    bool const fits = by.most_entries(of, with_.schedule.drafts) <= memory_.tables().bound(width::narrow);
+    if (of.kind == width::wide && fits && memory_.tables().free_slots(width::narrow) > 0) {
+      by.narrow(of);
+      ++counters_.narrowed;
+    }
     if (!of.forked) fork(of, by, model_->logits(first + rows - 1));
     add_token(of, model_->logits(first + rows - 1));
   }
@@ -169,7 +193,7 @@ class engine {
     int accepted = 0;
     while (accepted < drafts && greedy(model_->logits(row + accepted)) == of.text[at(certain + accepted)]) ++accepted;
     of.text.resize(at(certain + accepted));
-    policy_of(*of.from).settle_drafts(memory_.view(of), certain + accepted, accepted);
+    policy_of(*of.from).settle_drafts(of, certain + accepted, accepted);
     counters_.drafted += drafts;
     counters_.accepted += accepted;
     counters_.answered += accepted;
@@ -190,9 +214,9 @@ class engine {
   }
 
   void evict(sequence& of, policy_calls& by, kv::queries const& rows, kv::log_beta const& log_betas) {
-    int const kept = by.decide(memory_.view(of), rows, log_betas);
+    int const kept = by.decide(of, rows, log_betas);
     memory_.own(of, 0, blocks_for(kept));
-    by.apply(of, memory_.view(of));
+    by.apply(of);
     memory_.leave_prefix(of);
   }
 
@@ -202,12 +226,12 @@ class engine {
     of.forked = true;
     for (int sample = 1; sample < of.from->samples; ++sample) {
       auto made = make_sequence(of.from, sample);
-      if (memory_.tables().free_slots() == 0) {
+      if (memory_.tables().free_slots(of.kind) == 0) {
         scheduler_.add(std::move(made));
         continue;
       }
       memory_.share(of, *made);
-      by.fork(memory_.view(), of.slot, made->slot);
+      by.fork(of, *made);
       made->computed = of.computed;
       made->decided = of.decided;
       made->published = true;
@@ -242,6 +266,7 @@ class engine {
 
   decoder* model_;
   engine_options with_;
+  executor* exec_;
   memory memory_;
   policy_calls full_;
   std::vector<policy_calls> policies_;

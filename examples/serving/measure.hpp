@@ -18,7 +18,9 @@ struct measured {
   double seconds = 0;
   engine_counters counted{};
   agent_replay::share recall{};  ///< of the greedy samples whose client stayed
+  held_memory held{};            ///< all that the engine holds
   int blocks = 0;
+  slot_sizes slots{};
   int peak_blocks = 0;  ///< those that requests referenced at once, prompts that are read included
   int swaps = 0;
   int recomputations = 0;
@@ -33,13 +35,26 @@ struct measured {
   }
 };
 
-/// Serves all questions, and counts the right answers. `policy` is the index of the requests' policy.
-[[nodiscard]] inline measured serve(decoder& model, executor& exec, engine_options const& with,
-                                    std::vector<served_policy> const& policies, int policy,
+/// The number of blocks with which an engine holds at most `limit` bytes, all that it holds counted.
+[[nodiscard]] inline int blocks_within(std::int64_t limit, decoder& model, executor& exec, engine_options with,
+                                       std::vector<served_policy> const& policies) {
+  auto const total = [&](int blocks) {
+    with.blocks = blocks;
+    return engine(model, exec, with, policies).count().total();
+  };
+  std::int64_t const one = total(1), two = total(2);
+  return 1 + static_cast<int>(std::max<std::int64_t>(0, limit - one) / (two - one));
+}
+
+/// Serves all questions on `limit` bytes, and counts the right answers. `policies` has the policy of all requests,
+/// or is empty: the full cache.
+[[nodiscard]] inline measured serve(decoder& model, executor& exec, engine_options with, std::int64_t limit,
+                                    std::vector<served_policy> const& policies,
                                     std::vector<question> const& questions) {
   measured row{.name = "full", .spec = "keeps everything"};
-  if (policy >= 0) row.name = policies[static_cast<std::size_t>(policy)].name;
-  if (policy >= 0) row.spec = policies[static_cast<std::size_t>(policy)].spec;
+  if (!policies.empty()) row.name = policies.front().name;
+  if (!policies.empty()) row.spec = policies.front().spec;
+  with.blocks = blocks_within(limit, model, exec, with, policies);
   engine runs(model, exec, with, policies);
   for (question const& one : questions) runs.submit(one.asked);
   auto const begin = std::chrono::steady_clock::now();
@@ -54,7 +69,9 @@ struct measured {
     row.recall.count(std::equal(from.right.begin(), from.right.end(), each.text.begin()));
   }
   row.counted = runs.counters();
+  row.held = runs.count();
   row.blocks = with.blocks;
+  row.slots = with.slots;
   row.peak_blocks = runs.held().pool().peak_in_use();
   row.swaps = runs.schedule().swaps();
   row.recomputations = runs.schedule().recomputations();

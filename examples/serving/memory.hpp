@@ -1,31 +1,51 @@
 // What a sequence may do with the pool: take blocks, share them, write to them, and give them back.
 #pragma once
 
-#include "prefix_cache.hpp"
+#include "held_memory.hpp"
 #include "sequence.hpp"
-#include "slot_tables.hpp"
 
 namespace serving {
 
 /// The pool, the prefix cache and the tables, which change together.
 class memory {
  public:
-  memory(executor& exec, kv::shape const& model, int blocks, int slots, int bound)
-      : exec_(&exec), pool_(model, blocks), prefixes_(pool_), tables_(pool_, slots, bound) {}
+  memory(executor& exec, kv::shape const& model, int blocks, slot_sizes const& slots, bool with_log_betas)
+      : exec_(&exec), pool_(model, blocks, with_log_betas), prefixes_(pool_), tables_(pool_, slots) {}
+  memory(memory const&) = delete;  // its parts point to each other
+  memory& operator=(memory const&) = delete;
 
   [[nodiscard]] block_pool& pool() { return pool_; }
   [[nodiscard]] prefix_cache& prefixes() { return prefixes_; }
   [[nodiscard]] slot_tables& tables() { return tables_; }
-  /// The view of all slots, and that of a sequence as a batch of one.
-  [[nodiscard]] kv::cache view() { return tables_.view(); }
-  [[nodiscard]] kv::cache view(sequence const& of) { return kv::only(tables_.view(), {.slots = &of.slot, .size = 1}); }
-  [[nodiscard]] int entries(sequence const& of) const { return tables_.entries(of.slot); }
+  /// The view of all slots of a kind, and that of a sequence as a batch of one.
+  [[nodiscard]] kv::cache view(width kind) { return tables_.view(kind); }
+  [[nodiscard]] kv::cache view(sequence const& of) {
+    return kv::only(tables_.view(of.kind), {.slots = &of.slot, .size = 1});
+  }
+  [[nodiscard]] int entries(sequence const& of) const { return tables_.entries(of.kind, of.slot); }
   [[nodiscard]] int copies() const { return copies_; }
+  [[nodiscard]] std::int64_t block_bytes() const { return pool_.block_bytes(); }
   /// The blocks that requests could take now: those that are free, and those that only the prefix cache references.
   [[nodiscard]] int obtainable() const { return pool_.available() + pool_.idle(); }
 
+  void count(held_memory& into) const {
+    into.rows += pool_.rows_bytes();
+    into.numbers += pool_.log_betas_bytes();
+    into.counters += pool_.counters_bytes() + prefixes_.most_bytes();
+    into.tables += tables_.bytes();
+  }
+
   /// Gives a sequence a slot.
-  void open(sequence& of) { of.slot = tables_.take(of.seed()); }
+  void open(sequence& of, width kind) {
+    of.kind = kind;
+    of.slot = tables_.take(kind, of.seed());
+  }
+  /// Gives a sequence a narrow slot in place of its wide one. The caller brings its entries there.
+  void narrow(sequence& of) {
+    tables_.give(of.kind, of.slot);
+    open(of, width::narrow);
+    write_blocks(of);
+  }
 
   /// Gives a sequence the cached blocks of the first `tokens` tokens of its text, and returns how many tokens they
   /// have. They are not in the counts yet.
@@ -33,7 +53,7 @@ class memory {
     auto found = prefixes_.match(of.text, tokens);
     of.blocks = std::move(found.blocks);
     of.locked = found.locked;
-    tables_.write_blocks(of.slot, of.blocks);
+    write_blocks(of);
     return static_cast<int>(of.blocks.size()) * block_pool::block_tokens;
   }
 
@@ -66,7 +86,7 @@ class memory {
   void take(sequence& of, int blocks) {
     prefixes_.make_available(blocks - static_cast<int>(of.blocks.size()));
     while (std::ssize(of.blocks) < blocks) of.blocks.push_back(pool_.take());
-    tables_.write_blocks(of.slot, of.blocks);
+    write_blocks(of);
   }
 
   /// Makes the blocks [first, last) of a sequence its own: those that are shared are copied before anything is written
@@ -83,7 +103,8 @@ class memory {
       of.blocks[static_cast<std::size_t>(index)] = copy;
       return copy;
     };
-    copies_ += kv::copy_on_write(*exec_, view(), tables_.table(), of.slot, first * block_pool::block_tokens, replace);
+    copies_ += kv::copy_on_write(*exec_, view(of.kind), tables_.table(of.kind), of.slot,
+                                 first * block_pool::block_tokens, replace);
   }
 
   /// Gives back the blocks after the last entry, and the spares.
@@ -96,7 +117,7 @@ class memory {
   void publish(sequence& of) {
     of.locked =
         prefixes_.publish(std::span(of.text).first(static_cast<std::size_t>(of.computed)), of.blocks, of.locked);
-    tables_.write_blocks(of.slot, of.blocks);
+    write_blocks(of);
   }
   /// The sequence no longer reads its blocks of the prefix cache.
   void leave_prefix(sequence& of) {
@@ -104,14 +125,14 @@ class memory {
     of.locked = nullptr;
   }
 
-  /// Gives a sequence a slot and all blocks of another one.
+  /// Gives a sequence a slot of the same kind and all blocks of another one.
   void share(sequence const& from, sequence& to) {
-    open(to);
+    open(to, from.kind);
     to.blocks = from.blocks;
     for (int const block : to.blocks) pool_.share(block);
     to.locked = from.locked;
     if (to.locked != nullptr) prefixes_.lock(to.locked);
-    tables_.write_blocks(to.slot, to.blocks);
+    write_blocks(to);
   }
 
   /// Gives everything back.
@@ -119,11 +140,12 @@ class memory {
     while (!of.blocks.empty()) give_last(of.blocks);
     while (!of.spares.empty()) give_last(of.spares);
     leave_prefix(of);
-    tables_.give(of.slot);
+    tables_.give(of.kind, of.slot);
     of.slot = -1;
   }
 
  private:
+  void write_blocks(sequence const& of) { tables_.write_blocks(of.kind, of.slot, of.blocks); }
   void give_last(std::vector<int>& blocks) {
     pool_.give(blocks.back());
     blocks.pop_back();

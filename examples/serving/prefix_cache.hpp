@@ -37,6 +37,12 @@ class prefix_cache {
 
   explicit prefix_cache(block_pool& pool) : pool_(&pool), blocks_(pool), tree_(blocks_) {}
 
+  /// The bytes of the tree if every block of the pool has a node of its own, which has a place in its parent's map.
+  [[nodiscard]] std::int64_t most_bytes() const {
+    std::size_t const place = sizeof(std::pair<block_ids const, std::unique_ptr<node>>) + 4 * sizeof(void*);
+    return static_cast<std::int64_t>(sizeof(node) + place + sizeof(block_ids) + sizeof(int)) * pool_->blocks();
+  }
+
   /// Finds the blocks of the longest cached prefix of the first `tokens` tokens of a text, adds a reference to each,
   /// and locks them. `unlock` and a `give` for each block undo this.
   struct found {

@@ -6,7 +6,6 @@
 #include <functional>
 
 #include "drafts.hpp"
-#include "memory.hpp"
 #include "policies.hpp"
 
 namespace serving {
@@ -43,6 +42,8 @@ class scheduler {
   [[nodiscard]] bool has_waiting() const { return !waiting_.empty() || !swapped_.empty(); }
   [[nodiscard]] int swaps() const { return swaps_; }
   [[nodiscard]] int recomputations() const { return recomputations_; }
+  /// The sequences that were preempted while their prompts were read.
+  [[nodiscard]] int interrupted() const { return interrupted_; }
 
   /// The blocks that a sequence needs at most. A pool with fewer blocks can never serve it.
   [[nodiscard]] static int most_blocks(request const& of, policy_calls const& by) {
@@ -114,8 +115,8 @@ class scheduler {
   /// The copies that a decision after this forward may need.
   [[nodiscard]] int spares(sequence const& of, int tokens) const {
     policy_calls const& by = policy_of_(of);
-    int const entries = memory_->entries(of) + tokens;
-    if (!by.will_decide(of, entries, of.computed + tokens >= of.length())) return 0;
+    if (of.computed + tokens < of.length()) return 0;
+    if (!by.will_decide(of, memory_->entries(of) + tokens)) return 0;
     return of.decided ? memory_->shared(of, 0, by.kept_blocks()) : by.kept_blocks();
   }
 
@@ -127,11 +128,12 @@ class scheduler {
     ++of->result.preemptions;
     if (of->answered() > 0 && of->published &&
         swapped_blocks() + static_cast<int>(of->blocks.size()) <= with_.swap_blocks) {
-      of->swapped = {policy_of_(*of).save(memory_->view(), of->slot), static_cast<int>(of->blocks.size())};
+      of->swapped = {policy_of_(*of).save(*of), static_cast<int>(of->blocks.size())};
       memory_->close(*of);
       swapped_.push_front(std::move(of));
       ++swaps_;
     } else {
+      interrupted_ += of->published ? 0 : 1;
       memory_->close(*of);
       of->computed = 0;
       of->decided = of->published = false;
@@ -150,12 +152,14 @@ class scheduler {
   /// Admits the next sequence if it fits beside those that run. Returns false if none was admitted.
   [[nodiscard]] bool admit_next() {
     std::deque<sequence_ptr>& from = swapped_.empty() ? waiting_ : swapped_;
-    if (from.empty() || memory_->tables().free_slots() == 0) return false;
+    if (from.empty()) return false;
     sequence& next = *from.front();
+    width const kind = next.swapped ? next.kind : width::wide;  // prompts are read in wide slots
+    if (memory_->tables().free_slots(kind) == 0) return false;
     if (!next.swapped && prefills() >= with_.prefills_at_once) return false;
     if (needs(next) > memory_->obtainable() - promised()) return false;
     running_.push_back(taken(from, from.begin()));
-    memory_->open(next);
+    memory_->open(next, kind);
     if (next.swapped) {
       come_back(next);
     } else {
@@ -172,7 +176,7 @@ class scheduler {
 
   void come_back(sequence& of) {
     memory_->take(of, of.swapped->blocks);
-    policy_of_(of).load(memory_->view(), of.slot, of.swapped->saved);
+    policy_of_(of).load(of, of.swapped->saved);
     of.swapped.reset();
   }
 
@@ -182,9 +186,9 @@ class scheduler {
     policy_calls& by = policy_of_(of);
     int const cacheable = std::max(0, of.length() - std::max(1, by.about().window));
     int const hit = memory_->find_prefix(of, cacheable);
-    by.begin(memory_->view(), of.slot);
-    if (hit > 0) by.append(of, memory_->view(of), hit, 0);
-    by.observe_cached(of, memory_->view(of), memory_->pool(), hit);
+    by.begin(of);
+    if (hit > 0) by.append(of, hit, 0);
+    by.observe_cached(of, hit);
     of.computed = hit;
     of.result.hit_tokens += hit;
     of.result.asked_tokens += of.length();
@@ -222,6 +226,7 @@ class scheduler {
   int budget_ = 0;
   int swaps_ = 0;
   int recomputations_ = 0;
+  int interrupted_ = 0;
 };
 
 }  // namespace serving

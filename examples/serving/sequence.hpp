@@ -8,6 +8,7 @@
 
 #include "prefix_cache.hpp"
 #include "request.hpp"
+#include "slot_tables.hpp"
 
 namespace serving {
 
@@ -27,10 +28,11 @@ struct sequence {
   answer result;
   bytes text;
   int computed = 0;
-  int num_drafts = 0;      ///< of the forward that is under way, at the end of `text`
-  bool decided = false;    ///< its policy has decided, so that its entries are no longer those of the text
-  bool forked = false;     ///< its other samples have been started
-  bool published = false;  ///< its prompt is in the prefix cache, or was when it was read
+  int num_drafts = 0;        ///< of the forward that is under way, at the end of `text`
+  bool decided = false;      ///< its policy has decided, so that its entries are no longer those of the text
+  bool forked = false;       ///< its other samples have been started
+  bool published = false;    ///< its prompt is in the prefix cache, or was when it was read
+  width kind = width::wide;  ///< of its slot
   int slot = -1;
   std::vector<int> blocks;  ///< in the order of its entries
   std::vector<int> spares;  ///< blocks that the copies of the next decision will take

@@ -13,12 +13,13 @@ namespace tinylm {
 namespace kv = kvpolicy;
 
 /// The post-RoPE queries of one or several forwards: floats [layer][query head][row][D], and the position of each row.
-/// They stay until `clear`, so that a policy may observe layer by layer or all layers at once.
+/// They stay until `clear`, so that a policy may observe layer by layer or all layers at once. Made for a model of
+/// fewer layers, the memory of a layer is that of later ones, too: one layer's is enough for a forward.
 class query_rows {
  public:
   query_rows(kv::shape const& model, int capacity) : model_(model), capacity_(capacity) {
     kv::expects(capacity >= 1, "query_rows", "capacity", capacity, "a forward brings at least one row");
-    values_.resize(index(model.layers, 0, 0));
+    values_.resize(index(model.layers - 1, model.query_heads, 0));
   }
 
   [[nodiscard]] int rows() const { return static_cast<int>(position_.size()); }
@@ -64,7 +65,7 @@ class query_rows {
  private:
   [[nodiscard]] std::size_t index(int layer, int head, int row) const {
     auto const size = [](int n) { return static_cast<std::size_t>(n); };
-    return ((size(layer) * size(model_.query_heads) + size(head)) * size(capacity_) + size(row)) *
+    return ((size(layer % model_.layers) * size(model_.query_heads) + size(head)) * size(capacity_) + size(row)) *
            size(model_.head_dim);
   }
 

@@ -22,8 +22,8 @@ bytes blocks_of(std::string_view letters) {
 /// A memory, and a state for its slots.
 struct fixture {
   kv::host_executor exec;
-  memory held{exec, model, 12, 4, 160};
-  kv::state<kv::host_executor> state = kv::make_state(exec, kv::policies::full(), held.view());
+  memory held{exec, model, 12, {4, 160}, false};
+  kv::state<kv::host_executor> state = kv::make_state(exec, kv::policies::full(), held.view(width::wide));
 
   /// A sequence that has read a text.
   sequence read(bytes const& text) {
@@ -38,8 +38,8 @@ struct fixture {
     sequence of;
     of.from = std::make_shared<request const>();
     of.text = text;
-    held.open(of);
-    kv::cache all = held.view();
+    held.open(of, width::wide);
+    kv::cache all = held.view(width::wide);
     kv::reset(exec, all, state, of.slot);
     return of;
   }
@@ -136,7 +136,7 @@ TEST_SUITE("serving") {
     sequence second;
     second.from = first.from;
     of.held.share(first, second);
-    kv::cache all = of.held.view();
+    kv::cache all = of.held.view(width::wide);
     kv::fork(of.exec, all, of.state, first.slot, second.slot, kv::rows::leave);
     CHECK(second.blocks == first.blocks);
     REQUIRE(of.held.reserve(second, 1, 0));

@@ -29,11 +29,13 @@ class hash_decoder final : public serving::decoder {
   void forward(std::span<serving::forward_part const> parts, kv::cache const& into) override {
     rows_.clear();
     logits_.clear();
+    asked_.clear();
     log_betas_.assign(std::size_t{4} * most_rows, 0);
     bool prefill = false, decode = false;
     for (serving::forward_part const& part : parts) {
       (part.tokens > 1 ? prefill : decode) = true;
       run(part, into);
+      asked_.emplace_back(rows_.rows() - part.queries, part.queries);
     }
     ++forwards;
     mixed_forwards += prefill && decode ? 1 : 0;
@@ -42,7 +44,10 @@ class hash_decoder final : public serving::decoder {
   [[nodiscard]] std::span<float const> logits(int row) const override {
     return std::span(logits_).subspan(static_cast<std::size_t>(row) * 256, 256);
   }
-  [[nodiscard]] kv::queries queries(int first, int rows) const override { return rows_.signal(first, rows); }
+  [[nodiscard]] kv::queries queries(int part) const override {
+    auto const [first, rows] = asked_[static_cast<std::size_t>(part)];
+    return rows_.signal(first, rows);
+  }
   [[nodiscard]] kv::log_beta log_betas(int first, int rows) const override {
     kv::log_beta made;
     made.base = reinterpret_cast<std::byte const*>(log_betas_.data() + first);
@@ -52,6 +57,7 @@ class hash_decoder final : public serving::decoder {
     made.entries = rows;
     return made;
   }
+  void count(serving::held_memory&) const override {}  // rows of all tokens, which no policy asked for
 
  private:
   static std::uint64_t mix(std::uint64_t hash, std::uint64_t with) {
@@ -132,7 +138,8 @@ class hash_decoder final : public serving::decoder {
 
   tinylm::query_rows rows_{model, most_rows};
   std::vector<float> logits_;
-  std::vector<float> log_betas_;  ///< [lane][row]
+  std::vector<float> log_betas_;            ///< [lane][row]
+  std::vector<std::pair<int, int>> asked_;  ///< for each part the rows whose queries it has asked for
 };
 
 }  // namespace serving_test

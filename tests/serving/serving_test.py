@@ -11,6 +11,8 @@ import subprocess
 import sys
 
 TIMES = {"seconds", "tokens_per_second"}
+LIMIT = 10 << 20  # bytes, of the quick table
+BLOCK = 16 * 8 * 2 * 64 * 4  # bytes of the keys and values of 16 tokens in 8 lanes of 64 channels
 
 
 def run(*arguments):
@@ -25,7 +27,7 @@ def rows(*arguments):
 
 def check_refusals():
     for arguments, wanted in [
-        (["--blocks", "20"], "serving: --blocks = 20, but a request needs up to 96, and a pool has at most 100000\n"),
+        (["--memory", "9"], "serving: --memory = 9, but an engine holds 10 to 8192 MiB\n"),
         (["--answer", "5"], "serving: --answer = 5, but 6 to 256 bytes\n"),
         (["--weights", "/nowhere"], "serving: --weights = /nowhere/held_out.txt, but it cannot be read\n"),
     ]:
@@ -38,10 +40,15 @@ def main():
     full, *policies = all_rows
     assert [row["policy"] for row in all_rows] == ["full", "snapkv", "trim_kv"]
     for row in all_rows:
-        assert row["blocks"] == full["blocks"] and row["peak_blocks"] <= row["blocks"], row
+        held = row["held_bytes"]
+        assert sum(held.values()) == row["total_bytes"], row
+        # Equal memory: at most what is given, and less than another block below it.
+        assert LIMIT - 2 * BLOCK < row["total_bytes"] <= LIMIT, row
+        assert held["rows"] == (row["blocks"] + 1) * BLOCK and row["peak_blocks"] <= row["blocks"], row
         assert row["asked"] == full["asked"] and row["hit_tokens"] > 0 and row["forks"] > 0 and row["accepted"] > 0, row
     for row in policies:
         assert row["mean_running"] >= 2 * full["mean_running"], (full, row)
+        assert row["held_bytes"]["state"] > 0 and row["held_bytes"]["plans"] > 0, row
         assert row["right"] >= full["right"] - 1, (full, row)
         assert row["copied_blocks"] > full["copied_blocks"], (full, row)  # a policy moves entries in blocks of its own
     if "--twice" in sys.argv[2:]:
