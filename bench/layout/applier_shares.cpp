@@ -22,6 +22,7 @@ struct decided {
         held(kv::make_state(exec, policy, in)),
         plan(kv::make_plan(exec, policy, in, how)) {
     kv::decide(exec, policy, kv::signals{in.lanes}, held, plan);
+    plan.publish(kv::keep_set(plan.keep()));  // without epochs: it is carried out again and again
   }
   template <class Applier>
   void apply(Applier const& how, kv::cache& in) {
