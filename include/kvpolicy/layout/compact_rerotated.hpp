@@ -78,7 +78,11 @@ struct compact_rerotated {
     for (int s = part.lanes.sequence_begin; s < part.lanes.sequence_end(); ++s) {
       state.forget(exec, part.lanes, s, 0);
       int const slot = detail::host_slot<typename Executor::backend>(part.lanes, s);
-      if (slot >= 0) state.history().forget_rows(slot);  // the next position may be lower than those before
+      if (slot < 0) continue;
+      state.history().forget_rows(slot);  // the next position may be lower than those before
+      if constexpr (detail::reads_on_host<typename Executor::backend>) {  // a sequence that keeps nothing begins at 0
+        if (*part.lanes.count.row({s, part.lanes.layer_begin, 0}) == 0) state.history().reset(slot);
+      }
     }
     detail::count_listed(exec, keep, part.lanes, false, stats);
   }
