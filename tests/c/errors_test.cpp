@@ -1,6 +1,7 @@
 // The C interface speaks of itself: every error names a function and members of kvpolicy.h, and nothing of C++.
 
 #include <doctest/doctest.h>
+#include <kvpolicy/c/kvpolicy.h>
 
 #include <cctype>
 #include <fstream>
@@ -8,8 +9,6 @@
 #include <iterator>
 #include <string>
 #include <vector>
-
-#include "../../src/c.cpp"
 
 namespace c_errors_test {
 

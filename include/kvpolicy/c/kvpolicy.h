@@ -37,8 +37,12 @@ typedef enum kvpolicy_status {
   KVPOLICY_UNOBSERVED = 4 /**< kvpolicy_decide has decided, but nothing had been observed of some lanes */
 } kvpolicy_status;
 
-/** The element type of a tensor. */
+/** The element type of a tensor. Any number may arrive from C, and a wrong one is refused. */
+#ifdef __cplusplus
+typedef enum kvpolicy_element : int {
+#else
 typedef enum kvpolicy_element {
+#endif
   KVPOLICY_F32 = 0,
   KVPOLICY_F16 = 1,
   KVPOLICY_BF16 = 2,
