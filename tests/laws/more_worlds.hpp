@@ -123,9 +123,9 @@ class dual_world : public world {
     kv::truncate(exec, part, state, sequence, position);
   }
   void record(view of, std::vector<int> const& tokens) override {
-    auto const gates = numbers<kv::gate>(all.window.shape, of, tokens, 1);
-    auto const betas = numbers<kv::log_beta>(all.window.shape, of, tokens, -1);
-    kv::observe(exec, policy, kv::signals{part_of(all.window.lanes, of), gates, betas}, state);
+    auto const shown_gates = numbers<kv::gate>(all.window.shape, of, tokens, 1);
+    auto const shown_betas = numbers<kv::log_beta>(all.window.shape, of, tokens, -1);
+    kv::observe(exec, policy, kv::signals{part_of(all.window.lanes, of), shown_gates, shown_betas}, state);
   }
   void reset(std::span<int const> some) override { kv::reset(exec, all, state, some); }
   void fork(int from, int to) override { kv::fork(exec, all, state, from, to); }
@@ -165,10 +165,10 @@ class dual_world : public world {
     if (!decided) decided.emplace(kv::make_plan(exec, admit, chunk));
     auto const before = length;
     for (std::size_t s = 0; s < slots; ++s) length[s] += tokens[s];
-    auto const gates = numbers<kv::gate>(chunk.shape, view::whole, tokens, 1);
-    auto const betas = numbers<kv::log_beta>(chunk.shape, view::whole, tokens, -1);
+    auto const shown_gates = numbers<kv::gate>(chunk.shape, view::whole, tokens, 1);
+    auto const shown_betas = numbers<kv::log_beta>(chunk.shape, view::whole, tokens, -1);
     length = before;
-    kv::observe(exec, admit, kv::signals{chunk.lanes, gates, betas}, *of_chunk);
+    kv::observe(exec, admit, kv::signals{chunk.lanes, shown_gates, shown_betas}, *of_chunk);
     kv::decide(exec, admit, kv::signals{part_of(chunk.lanes, of)}, *of_chunk, *decided);
   }
   void ingest(view of = view::whole) {

@@ -243,12 +243,13 @@ class soak {
     bool fewer = false;
     for (std::size_t p = 0; p < mine.lanes.size(); ++p) {
       for (held_lane& each : mine.lanes[p]) {
-        auto const end = std::find_if(each.begin(), each.end(), [&](auto const& t) { return t.position >= position; });
-        fewer = fewer || (end != each.end() && (of_ != kind::dual || p == 1));
+        auto const first =
+            std::find_if(each.begin(), each.end(), [&](auto const& t) { return t.position >= position; });
+        fewer = fewer || (first != each.end() && (of_ != kind::dual || p == 1));
         if (of_ != kind::dual || p == 0) {
-          gone_everywhere = std::min(gone_everywhere, static_cast<int>(each.end() - end));
+          gone_everywhere = std::min(gone_everywhere, static_cast<int>(each.end() - first));
         }
-        each.erase(end, each.end());
+        each.erase(first, each.end());
       }
     }
     mine.drafts -= gone_everywhere;

@@ -93,6 +93,10 @@ struct implementation<ops::ring_truncate_t, vocabulary::noted> : vocabulary::not
   static void run(auto& exec, lanes const& batch, auto const&, int, int) { exec.note("ring_truncate", batch.size()); }
 };
 template <>
+struct implementation<ops::raise_epochs_t, vocabulary::noted> : vocabulary::noted_verb {
+  static void run(auto& exec, lanes const& batch, auto const&, int const*) { exec.note("raise_epochs", batch.size()); }
+};
+template <>
 struct implementation<ops::refuse_stale_t, vocabulary::noted> : vocabulary::noted_verb {
   static void run(auto& exec, lanes const& batch, auto const&) { exec.note("refuse_stale", batch.size()); }
 };

@@ -174,6 +174,7 @@ TEST_SUITE("vocabulary") {
     auto state = kv::make_state(exec, policy, cache);
     auto plan = kv::make_plan(exec, policy, cache);
     kv::signals const in{cache.lanes, kv::keys_of(cache), model.rows_of(0, 8)};
+    exec.launches.clear();  // making a state writes its epochs
     kv::observe(exec, policy, in, state);
     kv::decide(exec, policy, in, state, plan);
     kv::apply(exec, kv::compact{}, plan, cache, state);
@@ -186,7 +187,8 @@ TEST_SUITE("vocabulary") {
                                                                 {"top_k", entries},
                                                                 {"refuse_stale", lanes},
                                                                 {"gather_rows", lanes},
-                                                                {"set_counts", lanes}});
+                                                                {"set_counts", lanes},
+                                                                {"raise_epochs", lanes}});
   }
 
   TEST_CASE("an erased, stateful policy decides as the typed one does") {
