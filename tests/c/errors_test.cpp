@@ -224,8 +224,7 @@ TEST_SUITE("c/kvpolicy") {
     external.fill();
     refused("kvpolicy_decide", kvpolicy_decide(external.state, &external.signals));
     engine trim("trim_kv | budget(2)");
-    trim.fill();
-    refused("kvpolicy_observe", kvpolicy_observe(trim.state, &trim.signals));
+    refused("kvpolicy_make", trim.make());
   }
 
   TEST_CASE("policies are refused in the name of kvpolicy_parse, and one that lists what it drops by kvpolicy_make") {

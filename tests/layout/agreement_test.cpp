@@ -14,6 +14,7 @@
 
 #include "layout/slot_cache.hpp"
 #include "reference/cache_model.hpp"
+#include "support/beside.hpp"
 #include "support/holds.hpp"
 
 namespace {
@@ -23,13 +24,6 @@ using namespace kvpolicy_test;
 enum class how { compact, list_rewrite, dead_slot, mask, overwrite };
 constexpr how all_layouts[] = {how::compact, how::list_rewrite, how::dead_slot, how::mask, how::overwrite};
 
-/// Columns that follow the entries, whatever the policy that decides keeps.
-kv::state<kv::host_executor> columns_of(kv::host_executor& exec, kv::cache const& in) {
-  kv::state<kv::host_executor> made(exec, in.shape, in.lanes);
-  made.add(kv::record_attention_mass{});
-  return made;
-}
-
 /// One cache, carried on by one applier.
 template <class Policy>
 struct subject {
@@ -38,9 +32,9 @@ struct subject {
         exec(threads),
         state(kv::make_state(exec, policy, cache.view())),
         plan(kv::make_plan(exec, policy, cache.view())),
-        columns(columns_of(exec, cache.view())),
         applies(layout),
         form(mask_form) {
+    keep_beside(state, kv::record_attention_mass{});  // columns that follow the entries, whatever the policy keeps
     visible.assign(static_cast<std::size_t>(cache.rows) * width(), std::byte{0xEE});
     kv::cache view = cache.view();
     if (applies == how::mask) kv::show(exec, masking(), view);
@@ -72,25 +66,25 @@ struct subject {
     }
     cache.write_token(sequence, position, number);
     kv::cache view = cache.view();
-    kv::append(exec, view, columns, {sequence, 1, position, draft});
+    kv::append(exec, view, state, {sequence, 1, position, draft});
     for (int i = 0; i < cache.lane_count(); ++i) {
       kv::lane const this_lane = cache.lane_at(i);
       if (this_lane.sequence == sequence)
         mass(this_lane)[cache.held(this_lane) - 1] = static_cast<float>(number + this_lane.head);
     }
   }
-  float* mass(kv::lane this_lane) { return reinterpret_cast<float*>(columns.columns()[0].rows.row(this_lane)); }
+  float* mass(kv::lane this_lane) { return reinterpret_cast<float*>(state.columns().back().rows.row(this_lane)); }
 
   void evict(Policy const& policy) {
     kv::cache view = cache.view();
     kv::decide(exec, policy, kv::signals{view.lanes}, state, plan);
-    if (applies == how::compact) kv::apply(exec, kv::compact{}, plan, view, columns);
+    if (applies == how::compact) kv::apply(exec, kv::compact{}, plan, view, state);
     if (applies == how::list_rewrite) {
-      kv::apply(exec, kv::list_rewrite{.list = cache.list_table(), .freed = cache.freed_list()}, plan, view, columns);
+      kv::apply(exec, kv::list_rewrite{.list = cache.list_table(), .freed = cache.freed_list()}, plan, view, state);
     }
-    if (applies == how::dead_slot) kv::apply(exec, cache.redirecting(), plan, view, columns);
-    if (applies == how::mask) kv::apply(exec, masking(), plan, view, columns);
-    if (applies == how::overwrite) kv::apply(exec, kv::overwrite{cache.list_table()}, plan, view, columns);
+    if (applies == how::dead_slot) kv::apply(exec, cache.redirecting(), plan, view, state);
+    if (applies == how::mask) kv::apply(exec, masking(), plan, view, state);
+    if (applies == how::overwrite) kv::apply(exec, kv::overwrite{cache.list_table()}, plan, view, state);
   }
 
   /// Where attention looks.
@@ -107,7 +101,6 @@ struct subject {
   kv::host_executor exec;
   kv::state<kv::host_executor> state;
   kv::plan<kv::host_executor> plan;
-  kv::state<kv::host_executor> columns;
   how applies;
   kv::mask_form form;
   std::vector<std::byte> visible;

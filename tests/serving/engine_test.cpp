@@ -270,11 +270,14 @@ TEST_SUITE("serving") {
       return engine(model, exec, {.blocks = 40, .slots = slots}, {policies()[static_cast<std::size_t>(policy)]})
           .count();
     };
-    CHECK(held(0, {1, 256}).state > 0);
-    CHECK(held(0, {1, 256, 30, 64}).state == held(0, {1, 256}).state);
-    CHECK(held(0, {2, 256, 30, 64}).state == 2 * held(0, {1, 256}).state);
+    auto const recorded = [&](int policy, slot_sizes const& slots) {  // without the epochs: two states have each slot
+      return held(policy, slots).state - (slots.wide + slots.narrow) * 2 * hash_decoder::model.layers * 8;
+    };
+    CHECK(recorded(0, {1, 256}) > 0);
+    CHECK(recorded(0, {1, 256, 30, 64}) == recorded(0, {1, 256}));
+    CHECK(recorded(0, {2, 256, 30, 64}) == 2 * recorded(0, {1, 256}));
     // A policy that decides again has numbers for the entries that it keeps, which are fewer.
-    CHECK(held(1, {1, 256, 4, 64}).state == 2 * held(1, {1, 256}).state);
+    CHECK(recorded(1, {1, 256, 4, 64}) == 2 * recorded(1, {1, 256}));
     CHECK(held(1, {1, 256, 4, 64}).tables < held(1, {5, 256}).tables / 2);
   }
 
@@ -295,7 +298,7 @@ TEST_SUITE("serving") {
         CHECK(said.total() > static_cast<std::int64_t>(sizeof(float)) * 1001 * 16 * 4 * 2 * 4);
         said.swapped = 0;                                       // it comes when it is needed
         said.counters -= made->held().prefixes().most_bytes();  // as the tree does
-        CHECK(static_cast<double>(said.total()) == doctest::Approx(allocated).epsilon(0.01));
+        CHECK(static_cast<double>(said.total()) == doctest::Approx(allocated).epsilon(0.015));
       }
     }
   }
