@@ -88,6 +88,24 @@ void refuse_stale(benchmark::State& state) {
       state, on, [] {}, [&] { kv::ops::refuse_stale(on.exec, on.cache.lanes, on.keep()); }, [] { return true; },
       {on.counts(touching::read), on.counts(touching::read)});
 }
+void raise_epochs(benchmark::State& state) {
+  counted on(static_cast<int>(state.range(0)));
+  auto const layers = static_cast<std::size_t>(on.cache.lanes.layers());
+  std::vector<std::uint64_t> epochs(layers);
+  compare(
+      state, on, [&] { epochs.assign(layers, 0); },
+      [&] {
+        kv::ops::raise_epochs(on.exec, on.cache.lanes, kv::by_lane<std::uint64_t>{epochs.data(), 0, 1, 0}, nullptr);
+      },
+      [&] { return epochs.back() == 1; }, {{touching::both, epochs.data(), layers * sizeof(std::uint64_t)}});
+}
+void check_units(benchmark::State& state) {
+  counted on(static_cast<int>(state.range(0)));
+  on.exec.reserve(kv::implementation<kv::ops::check_units_t, kv::host>::scratch(on.cache));
+  compare(
+      state, on, [] {}, [&] { kv::ops::check_units(on.exec, on.keep(), on.cache, true); }, [] { return true; },
+      {{touching::read, on.model.list.data(), on.model.list.size() * sizeof(int)}});
+}
 void refuse_ragged(benchmark::State& state) {
   counted on(static_cast<int>(state.range(0)));
   compare(
@@ -235,6 +253,8 @@ KVPOLICY_ROW(append_entries);
 KVPOLICY_ROW(truncate_entries);
 KVPOLICY_ROW(commit_entries);
 KVPOLICY_ROW(refuse_stale);
+KVPOLICY_ROW(raise_epochs);
+KVPOLICY_ROW(check_units);
 KVPOLICY_ROW(refuse_ragged);
 KVPOLICY_ROW(set_counts);
 KVPOLICY_ROW(free_tails);
