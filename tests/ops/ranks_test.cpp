@@ -102,7 +102,8 @@ outcome decide_on(Executor& exec, int rank, int ranks, turn_of_all_heads& all, P
   kv::observe(exec, policy, in, state);
   for (int i = 0; i < (fewer > 0 ? 200 : 1); ++i) kv::decide(exec, policy, in, state, plan);
   outcome made;
-  for (int e = 0; e < entries; ++e) made.scores.push_back(plan.score(0, e));
+  for (int e = 0; e < entries; ++e)
+    made.scores.push_back(std::as_const(plan).scores()[e]);  // also those behind the entries
   auto const kept = plan.keep().listed(0);
   made.kept.assign(kept.begin(), kept.end());
   return made;
