@@ -82,7 +82,7 @@ class session_cache {
     tree_length_ = length_ = static_cast<int>(found.slots.size());
     std::copy(found.slots.begin(), found.slots.end(), map_.begin());
     kv::cache seen = view();
-    std::vector<std::byte> memory(state.session_bytes());  // the session goes on, though nothing may be left of its cache
+    std::vector<std::byte> memory(state.session_bytes());  // the session goes on, also where its cache begins anew
     state.save_session(exec, 0, memory.data());
     kv::truncate(exec, seen, state, 0, known);
     state.load_session(exec, 0, memory.data());
