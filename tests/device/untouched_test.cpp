@@ -145,6 +145,7 @@ void evict(Policy const& policy, listed_cache& cache, Applier const& how) {
   closed_executor exec;
   auto state = kv::make_state(exec, policy, cache.view);
   auto plan = kv::make_plan(exec, policy, cache.view);
+  exec.copies = 0;  // making a state copies its first epochs
   auto* const told = filled<kv::apply_stats>(1, [](int) { return kv::apply_stats{}; });
   kv::append(exec, cache.view, state, {.tokens = 30, .position = 0});
   kv::append(exec, cache.view, state, {.tokens = 3, .position = 30, .in_flight = true});
@@ -219,6 +220,7 @@ TEST_SUITE("device/untouched") {
     closed_executor exec;
     auto state = kv::make_state(exec, policy, both);
     auto plans = kv::make_plan(exec, policy, both);
+    exec.copies = 0;  // making states copies their first epochs
     kv::queries const asks = queries(1);
     for (int t = 0; t < 30; ++t) {
       kv::step(exec, policy, kv::signals{both.window.lanes}, both, state, plans, {.tokens = 1, .position = t}, [&] {

@@ -80,14 +80,14 @@ void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window,
   if (all_slots) window.slide(slides ? common : -window.slid());
 }
 
-/// Notes that requests are in the slots of a batch. Where the host can read counts, empty slots stay free.
+/// Notes that requests are in those slots of a batch that hold entries, where the host can read counts. Elsewhere
+/// `check_free` finds them by their counts.
 template <class Backend, class State>
-void use_slots(lanes const& batch, State& state) {
-  for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) {
-    bool held = true;
-    if constexpr (reads_on_host<Backend>) held = *batch.count.row({s, batch.layer_begin, 0}) > 0;
-    int const slot = host_slot<Backend>(batch, s);
-    if (held && slot >= 0) state.history().use(slot);
+void use_slots([[maybe_unused]] lanes const& batch, [[maybe_unused]] State& state) {
+  if constexpr (reads_on_host<Backend>) {
+    for (int s = batch.sequence_begin; s < batch.sequence_end(); ++s) {
+      if (*batch.count.row({s, batch.layer_begin, 0}) > 0) state.history().use(host_slot<Backend>(batch, s));
+    }
   }
 }
 
