@@ -63,7 +63,8 @@ namespace detail {
 /// enough, recorded columns slide and no element of them moves. On a device the host does not know these numbers, and
 /// the elements move.
 template <executor Executor>
-void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window, exit_plan<Executor>& plans) {
+void drop_exits(Executor& exec, dual_cache const& both, dual_state<Executor>& of, exit_plan<Executor>& plans) {
+  state<Executor>& window = of.window;
   using dropping = implementation<ops::drop_oldest_t, typename Executor::backend>;
   int const sequences = both.window.lanes.sequences;
   int common = -1;  // the number of entries that every sequence loses; -1: it is not known, or they differ
@@ -76,7 +77,8 @@ void drop_exits(Executor& exec, dual_cache const& both, state<Executor>& window,
   ops::drop_oldest(exec, both.window, both.oldest, window.columns(both.window.lanes), plans.exits(),
                    slides      ? -1
                    : all_slots ? window.slid()
-                               : 0);
+                               : 0,
+                   epochs_of_parts{window.epochs(batch.slots), of.global.epochs(both.global.entries.lanes.slots)});
   if (all_slots) window.slide(slides ? common : -window.slid());
 }
 
@@ -143,9 +145,7 @@ void retire_checked(char const* call, Executor& exec, Policy const& policy, sign
       ops::append_rows(exec, std::span(sources).first(passing.keep != nullptr ? 2u : 1u), both.global, of_pages,
                        policy.cap, stats);
     }
-    drop_exits(exec, both, state.window, plans);
-    raise_epochs(exec, state.window, both.window.lanes, plans.exits());
-    raise_epochs(exec, state.global, both.global.entries.lanes, plans.exits());
+    drop_exits(exec, both, state, plans);
   }
 }
 

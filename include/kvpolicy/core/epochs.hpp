@@ -22,7 +22,7 @@ class epochs {
  public:
   epochs(Executor& exec, kvpolicy::lanes const& batch)
       : memory_(exec, static_cast<std::size_t>(batch.sequences) * static_cast<std::size_t>(batch.layers())),
-        layer_begin_(batch.layer_begin),
+        first_(memory_.data() - batch.layer_begin),
         layers_(batch.layers()) {
     renew(exec);
   }
@@ -39,17 +39,12 @@ class epochs {
     }
   }
 
-  /// The epochs of a batch, as a table.
-  [[nodiscard]] by_lane<std::uint64_t> of(int const* slots) {
-    return {memory_.data() - layer_begin_, layers_, 1, 0, slots};
-  }
-  [[nodiscard]] by_lane<std::uint64_t const> of(int const* slots) const {
-    return {memory_.data() - layer_begin_, layers_, 1, 0, slots};
-  }
+  /// The epochs of a batch, as a table. As with columns, a state that is not changed says where they are.
+  [[nodiscard]] by_lane<std::uint64_t> of(int const* slots) const { return {first_, layers_, 1, 0, slots}; }
 
  private:
   typename Executor::template buffer<std::uint64_t> memory_;
-  int layer_begin_;
+  std::uint64_t* first_;  ///< of the first slot, and of a layer 0
   int layers_;
 };
 

@@ -151,8 +151,8 @@ struct keep_set {
   kvpolicy::report* report = nullptr;
   by_lane<int const> slots{};  ///< the list in which an applier will look up the slot of a dropped entry. The slot is
                                ///< prefetched once the entry is known, and never read; null: it is not prefetched
-  std::uint64_t* epoch = nullptr;         ///< the epoch of each segment at the decision; null: none was noted
-  by_lane<std::uint64_t const> epochs{};  ///< the epoch of each slot and layer, in the memory of a state; null: unknown
+  std::uint64_t* epoch = nullptr;   ///< the epoch of each segment at the decision; null: none was noted
+  by_lane<std::uint64_t> epochs{};  ///< the epoch of each slot and layer, in the memory of a state; null: unknown
 
   [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(lanes, decides); }
   /// The epoch of a segment now. It is the sum over the segment's layers. Epochs never decrease, so the sum is another

@@ -182,8 +182,7 @@ class state {
   [[nodiscard]] detail::row_counts<Executor> const& counted() const { return counted_; }
 
   /// The epoch of each slot and layer: see `ops::raise_epochs`. `slots` is the list of the batch.
-  [[nodiscard]] by_lane<std::uint64_t> epochs(int const* slots) { return epochs_.of(slots); }
-  [[nodiscard]] by_lane<std::uint64_t const> epochs(int const* slots) const { return epochs_.of(slots); }
+  [[nodiscard]] by_lane<std::uint64_t> epochs(int const* slots) const { return epochs_.of(slots); }
 
   /// What the host remembers of each slot.
   [[nodiscard]] detail::slot_history& history() { return history_; }

@@ -73,7 +73,7 @@ void pick_by_rule(Executor& exec, Policy const& policy, Bag const& all_signals, 
 /// `apply` will compare.
 template <executor Executor, class Policy, class Bag>
 void decide_checked(Executor& exec, Policy const& policy, Bag const& all_signals, shape const& model,
-                    plan<Executor>& into, by_lane<std::uint64_t const> const& epochs = {}) {
+                    plan<Executor>& into, by_lane<std::uint64_t> const& epochs = {}) {
   using score_type = score_of<Policy>;
   score_view scores = into.scores(all_signals.lanes);
   keep_set keep = into.keep_storage(all_signals.lanes);

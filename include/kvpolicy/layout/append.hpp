@@ -43,8 +43,7 @@ void check_append(char const* call, cache const& in, state<Executor> const& stat
 /// Adds the entries after `check_append`.
 template <executor Executor>
 void append_checked(Executor& exec, cache const& in, state<Executor>& state, append_request const& new_tokens) {
-  ops::append_entries(exec, in.lanes, state.columns(in.lanes), new_tokens);
-  raise_epochs(exec, state, in.lanes.sequences_only(new_tokens.sequence, new_tokens.sequence + 1));
+  ops::append_entries(exec, in.lanes, state.columns(in.lanes), new_tokens, state.epochs(in.lanes.slots));
   int const slot = host_slot<typename Executor::backend>(in.lanes, new_tokens.sequence);
   if (slot >= 0 && new_tokens.tokens > 0) state.history().use(slot);
 }
@@ -76,8 +75,7 @@ void check_truncate(Executor& exec, cache const& in, state<Executor> const& stat
 /// Rolls a sequence back after `check_truncate`.
 template <executor Executor>
 void truncate_checked(Executor& exec, cache const& in, state<Executor>& state, int sequence, int position) {
-  ops::truncate_entries(exec, in.lanes, sequence, position);
-  raise_epochs(exec, state, in.lanes.sequences_only(sequence, sequence + 1));
+  ops::truncate_entries(exec, in.lanes, sequence, position, state.epochs(in.lanes.slots));
   state.forget(exec, in.lanes, sequence, position);
   int slot = host_slot<typename Executor::backend>(in.lanes, sequence);
   if (slot >= 0) state.history().truncate(slot, position, in.lanes.layer_begin, in.lanes.layer_end);

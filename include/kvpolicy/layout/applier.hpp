@@ -76,6 +76,14 @@ consteval bool refuses_stale(verbs<Verbs...>) {
   return (is_for_fresh_plans<Verbs> || ...);
 }
 
+/// The same for a verb that raises the epochs of the keep set.
+template <class Verb>
+inline constexpr bool raises_epochs_of_keep = requires { requires Verb::raises_epochs; };
+template <class... Verbs>
+consteval bool raises_epochs(verbs<Verbs...>) {
+  return (raises_epochs_of_keep<Verbs> || ...);
+}
+
 }  // namespace detail
 
 /// An applier carries a keep set out in the engine's memory. It is a struct whose data members are the engine's tables
@@ -142,7 +150,7 @@ void apply(Executor& exec, Applier const& how, plan<Executor> const& decided, ca
     keep_set const keep = detail::refuse_apply(exec, how, decided, in, state, true);
     cache const part = detail::decided_part(in, keep);
     how.edit(exec, keep, part, state, stats);
-    detail::raise_epochs(exec, state, part.lanes);
+    if constexpr (!detail::raises_epochs(detail::verbs_of<Applier>())) detail::raise_epochs(exec, state, part.lanes);
   }
 }
 /// @cond

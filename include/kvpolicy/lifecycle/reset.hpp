@@ -34,11 +34,10 @@ class slot_reset {
     lanes const& batch = slots_->view().lanes;
     for (int s = 0; s < batch.sequences; ++s) {
       int const slot = slots_->slots()[static_cast<std::size_t>(s)];
-      ops::truncate_entries(exec, batch, s, 0);
+      ops::truncate_entries(exec, batch, s, 0, state_->epochs(batch.slots));
       state_->clear(exec, slot, batch.layer_begin, batch.layer_end);
       state_->history().reset(slot);
     }
-    raise_epochs(exec, *state_, batch);
   }
 
  private:

@@ -33,6 +33,12 @@ struct promotion_stats {
   friend bool operator==(promotion_stats const&, promotion_stats const&) = default;
 };
 
+/// The epochs of both parts of a dual cache; null: they are not raised.
+struct epochs_of_parts {
+  by_lane<std::uint64_t> window{};
+  by_lane<std::uint64_t> pages{};
+};
+
 /// A request to make a window ready for new entries.
 struct ring_request {
   char const* call = "";        ///< the name of the public call, for its error messages
@@ -130,14 +136,16 @@ struct append_rows_t : verb<append_rows_t> {
 };
 inline constexpr append_rows_t append_rows{};
 
-/// `drop_oldest(exec, window, oldest, columns, entries, slid)`: removes the oldest `entries[s]` entries of each
+/// `drop_oldest(exec, window, oldest, columns, entries, slid, epochs)`: removes the oldest `entries[s]` entries of each
 /// sequence s from the window. Positions move to the front and the cursor `oldest` of the ring advances. Rows of K and
-/// V stay where they are.
+/// V stay where they are. The epochs of sequences that lose an entry are raised, in the window and in the pages, into
+/// which it may have been promoted before.
 ///
 /// - If `slid` >= 0, recorded columns of the entries that stay move back to the beginning of their memory, which is
 ///   `slid` entries before their current row. If `slid` < 0, they do not move, and the caller slides the state instead.
 struct drop_oldest_t : verb<drop_oldest_t> {
-  static constexpr void check(cache const&, by_lane<int> const&, std::span<recorded_column const>, int const*, int) {}
+  static constexpr void check(cache const&, by_lane<int> const&, std::span<recorded_column const>, int const*, int,
+                              epochs_of_parts const& = {}) {}
 };
 inline constexpr drop_oldest_t drop_oldest{};
 

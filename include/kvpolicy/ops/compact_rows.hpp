@@ -8,14 +8,15 @@ namespace KVPOLICY_NAMESPACE {
 namespace ops {
 
 /// `compact_rows(exec, keep, cache, columns)`: shortens each lane to its kept entries: does what `refuse_stale`,
-/// `gather_rows` and `set_counts` do, in this order.
+/// `gather_rows` and `set_counts` do, in this order, and raises `keep.epochs`, if they are given.
 ///
 /// - An applier that lists it in its `verbs` calls it before anything else that writes: on a device, `apply` leaves the
-///   refusal of a stale plan to it.
+///   refusal of a stale plan to it. `apply` leaves the epochs to it, too.
 /// - throws: as `refuse_stale`. Then nothing was changed.
 struct compact_rows_t : verb<compact_rows_t> {
   static constexpr auto name = "compact_rows";
   static constexpr bool refuses_stale = true;
+  static constexpr bool raises_epochs = true;
   static constexpr void check(keep_set const&, cache const&, std::span<recorded_column const>) {}
 };
 inline constexpr compact_rows_t compact_rows{};
@@ -33,6 +34,7 @@ struct implementation<ops::compact_rows_t, Backend> {
     ops::refuse_stale(exec, in.lanes, keep);
     ops::gather_rows(exec, keep, in, columns);
     ops::set_counts(exec, in.lanes, keep);
+    if (keep.epochs.data != nullptr) ops::raise_epochs(exec, in.lanes, keep.epochs, nullptr);
   }
 };
 

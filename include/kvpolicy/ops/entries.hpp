@@ -20,20 +20,21 @@ struct append_request {
 
 namespace ops {
 
-/// `append_entries(exec, lanes, columns, new)`: writes positions and zeroed columns of the new entries, and then
-/// counts.
+/// `append_entries(exec, lanes, columns, new, epochs)`: writes positions and zeroed columns of the new entries, then
+/// counts, and raises the epochs, if they are given.
 ///
 /// - throws: `invalid_argument` if a lane would exceed its bound, if positions would not ascend, or if a committed
 ///   entry would follow a draft. Then nothing was changed.
 struct append_entries_t : verb<append_entries_t> {
-  static constexpr void check(lanes const&, std::span<recorded_column const>, append_request) {}
+  static constexpr void check(lanes const&, std::span<recorded_column const>, append_request,
+                              by_lane<std::uint64_t> const& = {}) {}
 };
 inline constexpr append_entries_t append_entries{};
 
-/// `truncate_entries(exec, lanes, sequence, position)`: removes the entries of a sequence at `position` and later.
-/// Drafts are the last entries, so they are removed first.
+/// `truncate_entries(exec, lanes, sequence, position, epochs)`: removes the entries of a sequence at `position` and
+/// later, and raises the epochs, if they are given. Drafts are the last entries, so they are removed first.
 struct truncate_entries_t : verb<truncate_entries_t> {
-  static constexpr void check(lanes const&, int, int) {}
+  static constexpr void check(lanes const&, int, int, by_lane<std::uint64_t> const& = {}) {}
 };
 inline constexpr truncate_entries_t truncate_entries{};
 

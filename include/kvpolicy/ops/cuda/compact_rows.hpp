@@ -28,6 +28,9 @@ struct compact_kernel {
     if (!last_block(block, ticket, shared.last) || refused) return;
     set_count const set{permute.lanes, counts, permute.moves.keep};
     for (int i = block.thread(); i < counts.count(); i += block.threads()) set(block, i);
+    for (int s = permute.lanes.sequence_begin; s < permute.lanes.sequence_end(); ++s) {
+      raise_epochs_of(block, permute.lanes, s, permute.moves.keep.epochs);
+    }
   }
 
  private:
@@ -73,6 +76,7 @@ struct implementation<ops::compact_rows_t, Backend> {
     ops::refuse_stale(exec, in.lanes, keep);
     detail::permute_lanes(exec, detail::kept_lanes{keep, in.lanes}, in, columns, true);
     ops::set_counts(exec, in.lanes, keep);
+    if (keep.epochs.data != nullptr) ops::raise_epochs(exec, in.lanes, keep.epochs, nullptr);
   }
 };
 

@@ -35,6 +35,14 @@ struct append_check {
   }
 };
 
+/// Raises the epochs of a sequence's layers, if they are given. Called by the threads of one block.
+template <class Block>
+KVPOLICY_HD void raise_epochs_of(Block& block, lanes const& batch, int sequence, by_lane<std::uint64_t> const& epochs) {
+  for (int i = block.thread(); epochs.data != nullptr && i < batch.layers(); i += block.threads()) {
+    ++*epochs.row({sequence, batch.layer_begin + i, 0});
+  }
+}
+
 /// Zeros the part of some bytes that belongs to thread `first` of `step`.
 KVPOLICY_HD inline void zero_part(std::byte* to, std::int64_t bytes, int first, int step) {
   if ((reinterpret_cast<std::uintptr_t>(to) | static_cast<std::uintptr_t>(bytes)) % 4 == 0) {
@@ -56,6 +64,7 @@ struct append_kernel {
   int pieces;
   int entries;  ///< entries of a piece
   int* ticket;
+  by_lane<std::uint64_t> epochs;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
@@ -86,6 +95,7 @@ struct append_kernel {
       *lanes.count.row(counts.at(new_tokens.sequence, i)) += new_tokens.tokens;
     }
     if (block.thread() == 0 && new_tokens.in_flight) *lanes.drafts(new_tokens.sequence) += new_tokens.tokens;
+    raise_epochs_of(block, lanes, new_tokens.sequence, epochs);
   }
 };
 
@@ -115,9 +125,11 @@ struct truncate_kernel {
   row_owners counts;
   int sequence;
   int position;
+  by_lane<std::uint64_t> epochs;
 
   template <class Block>
   KVPOLICY_HD void operator()(Block& block) const {
+    raise_epochs_of(block, lanes, sequence, epochs);
     int gone = lanes.bound;
     for (int i = block.thread(); i < counts.of_sequence(); i += block.threads()) {
       lane const one = counts.at(sequence, i);
@@ -206,7 +218,7 @@ struct implementation<ops::append_entries_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, lanes const& batch, std::span<recorded_column const> columns,
-                  append_request const& new_tokens) {
+                  append_request const& new_tokens, by_lane<std::uint64_t> const& epochs = {}) {
     detail::few_columns const some = detail::all_columns("append", columns);
     refuse(exec, batch, new_tokens);
     detail::row_owners const all{batch, true, true, true};
@@ -216,7 +228,7 @@ struct implementation<ops::append_entries_t, Backend> {
         exec, launch_shape{lanes * pieces, exec.threads().entry, detail::shared_arena::bytes_of_piece<int>(1)},
         detail::append_kernel{batch, all, detail::owners_of(batch.position, batch),
                               detail::owners_of(batch.count, batch), some, new_tokens, pieces,
-                              exec.config().entries_of_a_block, exec.tickets()});
+                              exec.config().entries_of_a_block, exec.tickets(), epochs});
   }
 };
 
@@ -232,11 +244,12 @@ struct implementation<ops::truncate_entries_t, Backend> {
   }
 
   template <class Executor>
-  static void run(Executor& exec, lanes const& batch, int sequence, int position) {
+  static void run(Executor& exec, lanes const& batch, int sequence, int position,
+                  by_lane<std::uint64_t> const& epochs = {}) {
     refuse(exec, batch, sequence, position);
     launch_shape const one_block{1, exec.threads().segment, detail::collective_bytes()};
     detail::row_owners const counts = detail::owners_of(batch.count, batch);
-    detail::launch_unless_fault(exec, one_block, detail::truncate_kernel{batch, counts, sequence, position});
+    detail::launch_unless_fault(exec, one_block, detail::truncate_kernel{batch, counts, sequence, position, epochs});
   }
 };
 

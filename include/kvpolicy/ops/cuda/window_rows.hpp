@@ -2,6 +2,7 @@
 // enter.
 #pragma once
 
+#include <kvpolicy/ops/cuda/entries.hpp>
 #include <kvpolicy/ops/cuda/promotion_rows.hpp>
 
 namespace KVPOLICY_NAMESPACE {
@@ -17,6 +18,7 @@ struct drop_oldest_kernel {
   int const* entries;
   int slid;  ///< below 0: columns do not move, and only those of on_move::recompute change
   int* ticket;
+  epochs_of_parts epochs;
 
   [[nodiscard]] static constexpr std::size_t shared_bytes() { return shared_arena::bytes_of_piece<int>(1); }
 
@@ -37,6 +39,11 @@ struct drop_oldest_kernel {
       *lanes.count.row(first) -= entries[s];
       int* const cursor = oldest.row(first);
       *cursor = (*cursor + entries[s]) % rows;
+    }
+    for (int s = lanes.sequence_begin; s < lanes.sequence_end(); ++s) {
+      if (entries[s] == 0) continue;
+      raise_epochs_of(block, lanes, s, epochs.window);
+      raise_epochs_of(block, lanes, s, epochs.pages);
     }
   }
 
@@ -143,10 +150,11 @@ struct implementation<ops::drop_oldest_t, Backend> {
 
   template <class Executor>
   static void run(Executor& exec, cache const& window, by_lane<int> const& oldest,
-                  std::span<recorded_column const> columns, int const* entries, int slid) {
+                  std::span<recorded_column const> columns, int const* entries, int slid,
+                  epochs_of_parts const& epochs = {}) {
     detail::drop_oldest_kernel const kernel{
-        window.lanes, oldest,        window.where.unit_tokens, detail::all_columns("promote", columns), entries,
-        slid,         exec.tickets()};
+        window.lanes, oldest, window.where.unit_tokens, detail::all_columns("promote", columns),
+        entries,      slid,   exec.tickets(),           epochs};
     detail::launch_unless_fault(exec, launch_shape{window.lanes.size(), exec.threads().lane, kernel.shared_bytes()},
                                 kernel);
   }

@@ -22,6 +22,12 @@ void for_each_lane_of(lanes const& batch, int sequence, Visit const& visit) {
   }
 }
 
+/// Raises the epochs of a sequence's layers, if they are given.
+inline void raise_epochs_of(lanes const& batch, int sequence, by_lane<std::uint64_t> const& epochs) {
+  if (epochs.data == nullptr) return;
+  for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) ++*epochs.row({sequence, layer, 0});
+}
+
 /// True for the first of the lanes that share a row of this table within one sequence.
 template <class T>
 bool first_of_row(by_lane<T> const& table, lanes const& batch, lane one) {
@@ -51,7 +57,7 @@ struct implementation<ops::append_entries_t, host> {
   }
 
   static void run(host_executor& exec, lanes const& batch, std::span<recorded_column const> columns,
-                  append_request const& new_tokens) {
+                  append_request const& new_tokens, by_lane<std::uint64_t> const& epochs = {}) {
     refuse(exec, batch, new_tokens);
     for_each_layer(batch, new_tokens.sequence, [&](lane first) { write(batch, first, columns, new_tokens); });
     for_each_layer(batch, new_tokens.sequence, [&](lane first) {
@@ -63,6 +69,7 @@ struct implementation<ops::append_entries_t, host> {
       }
     });
     if (new_tokens.in_flight) *batch.drafts(new_tokens.sequence) += new_tokens.tokens;
+    detail::raise_epochs_of(batch, new_tokens.sequence, epochs);
   }
 
  private:

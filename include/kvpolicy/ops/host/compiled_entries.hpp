@@ -63,14 +63,15 @@ struct implementation<ops::append_entries_t, host> {
   static constexpr bool provided = true;
   static void refuse(host_executor&, lanes const& batch, append_request const& new_tokens);
   static void run(host_executor&, lanes const& batch, std::span<recorded_column const> columns,
-                  append_request const& new_tokens);
+                  append_request const& new_tokens, by_lane<std::uint64_t> const& epochs = by_lane<std::uint64_t>());
 };
 
 template <>
 struct implementation<ops::truncate_entries_t, host> {
   static constexpr bool provided = true;
   static void refuse(host_executor&, lanes const& batch, int sequence, int position);
-  static void run(host_executor&, lanes const& batch, int sequence, int position);
+  static void run(host_executor&, lanes const& batch, int sequence, int position,
+                  by_lane<std::uint64_t> const& epochs = by_lane<std::uint64_t>());
 };
 
 template <>
@@ -210,7 +211,8 @@ struct implementation<ops::drop_oldest_t, host> {
   static constexpr bool provided = true;
   static int all_lose(int const* entries, int sequences);
   static void run(host_executor& exec, cache const& window, by_lane<int> const& oldest,
-                  std::span<recorded_column const> columns, int const* entries, int slid);
+                  std::span<recorded_column const> columns, int const* entries, int slid,
+                  epochs_of_parts const& epochs = epochs_of_parts());
 };
 
 template <>

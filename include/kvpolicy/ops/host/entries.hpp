@@ -29,7 +29,8 @@ struct implementation<ops::truncate_entries_t, host> {
     detail::for_each_lane_of(batch, sequence, [&](lane one) { check_order(batch, one, position); });
   }
 
-  static void run(host_executor& exec, lanes const& batch, int sequence, int position) {
+  static void run(host_executor& exec, lanes const& batch, int sequence, int position,
+                  by_lane<std::uint64_t> const& epochs = {}) {
     refuse(exec, batch, sequence, position);
     int gone_everywhere = batch.bound;
     detail::for_each_lane_of(batch, sequence, [&](lane one) {
@@ -43,6 +44,7 @@ struct implementation<ops::truncate_entries_t, host> {
       detail::for_each_lane_of(batch, sequence, [&](lane one) { *batch.order.row(one) = {}; });
     }
     if (batch.in_flight != nullptr) *batch.drafts(sequence) -= std::min(*batch.drafts(sequence), gone_everywhere);
+    detail::raise_epochs_of(batch, sequence, epochs);
   }
 
  private:
@@ -90,8 +92,7 @@ struct implementation<ops::raise_epochs_t, host> {
 
   static void run(host_executor&, lanes const& batch, by_lane<std::uint64_t> const& epochs, int const* changed) {
     for (int sequence = batch.sequence_begin; sequence < batch.sequence_end(); ++sequence) {
-      if (changed != nullptr && changed[sequence] == 0) continue;
-      for (int layer = batch.layer_begin; layer < batch.layer_end; ++layer) ++*epochs.row({sequence, layer, 0});
+      if (changed == nullptr || changed[sequence] != 0) detail::raise_epochs_of(batch, sequence, epochs);
     }
   }
 };

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <kvpolicy/ops/append_rows.hpp>
+#include <kvpolicy/ops/host/append_entries.hpp>
 #include <kvpolicy/ops/host/copy_entries.hpp>
 #include <string>
 
@@ -26,7 +27,8 @@ struct implementation<ops::drop_oldest_t, host> {
   }
 
   static void run(host_executor& exec, cache const& window, by_lane<int> const& oldest,
-                  std::span<recorded_column const> columns, int const* entries, int slid) {
+                  std::span<recorded_column const> columns, int const* entries, int slid,
+                  epochs_of_parts const& epochs = {}) {
     lanes const& batch = window.lanes;
     bool const moves = slid >= 0 && !columns.empty();
     for (int i = 0; !moves && i < batch.size(); ++i) detail::lower_known(columns, batch.at(i), 0);
@@ -42,6 +44,9 @@ struct implementation<ops::drop_oldest_t, host> {
       count -= entries[s];
       int& first = *oldest.row(one);
       first = (first + entries[s]) % window.where.unit_tokens;
+      if (entries[s] == 0) continue;
+      detail::raise_epochs_of(batch, s, epochs.window);
+      detail::raise_epochs_of(batch, s, epochs.pages);
     }
   }
 
