@@ -455,7 +455,7 @@ TEST_SUITE("admission") {
     kv::required const told = kv::required_bytes<kv::host_executor>(gated(4), both);
     // A gate an entry of four lanes, twice the ring's rows, and pages; an epoch for each layer of both parts.
     CHECK(told.state == 4 * (4 * 2 * 16 + 4 * 64) + 2 * 2 * 8);
-    CHECK(told.plan == 4 * 16 * 8 + 5 * 8 + 4 * (4 + 8) + 2 * sizeof(kv::report) + sizeof(kv::apply_stats) + 3 * 4);
+    CHECK(told.plan == 4 * 16 * 8 + 5 * 8 + 4 * 4 + 2 * 8 + 2 * sizeof(kv::report) + sizeof(kv::apply_stats) + 3 * 4);
   }
 
   TEST_CASE("a step allocates nothing") {

@@ -58,7 +58,7 @@ std::size_t bytes_of_columns(Columns const& columns, cache const& in, int slack)
   return all;
 }
 
-/// The bytes of the epochs of a state.
+/// The bytes of the epochs of a state, or of a plan.
 inline std::size_t epoch_bytes(cache const& in) {
   return static_cast<std::size_t>(in.lanes.sequences) * static_cast<std::size_t>(in.lanes.layers()) *
          sizeof(std::uint64_t);
@@ -98,7 +98,7 @@ template <executor Executor, entry_decision Policy, class... Appliers>
   auto const spare = static_cast<std::size_t>(detail::spare_rows(policy.score, turn.lanes, in.shape));
   required made;
   made.plan = segments * bound * (sizeof(float) + sizeof(int)) + spare * bound * sizeof(float) +
-              (segments + 1) * sizeof(std::int64_t) + segments * (sizeof(int) + sizeof(std::uint64_t)) +
+              (segments + 1) * sizeof(std::int64_t) + segments * sizeof(int) + detail::epoch_bytes(turn) +
               2 * sizeof(report) + sizeof(apply_stats) + detail::counted_rows_bytes(in, [&](auto const& visit) {
                 detail::visit_kinds_of_rows_of_scorer(policy.score, visit);
               });

@@ -32,7 +32,7 @@ class plan {
         indices_(exec, scores_.size()),
         indptr_(exec, static_cast<std::size_t>(segments_) + 1),
         seen_(exec, static_cast<std::size_t>(segments_)),
-        epoch_(exec, static_cast<std::size_t>(segments_)),
+        epoch_(exec, static_cast<std::size_t>(turn_.sequences) * static_cast<std::size_t>(turn_.layers)),
         report_(exec, 1),
         total_(exec, 1),
         turn_stats_(exec, 1),

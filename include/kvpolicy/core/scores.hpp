@@ -151,27 +151,24 @@ struct keep_set {
   kvpolicy::report* report = nullptr;
   by_lane<int const> slots{};  ///< the list in which an applier will look up the slot of a dropped entry. The slot is
                                ///< prefetched once the entry is known, and never read; null: it is not prefetched
-  std::uint64_t* epoch = nullptr;   ///< the epoch of each segment at the decision; null: none was noted
+  std::uint64_t* epoch = nullptr;   ///< the epoch of each sequence and layer at the decision; null: none was noted
   by_lane<std::uint64_t> epochs{};  ///< the epoch of each slot and layer, in the memory of a state; null: unknown
 
   [[nodiscard]] KVPOLICY_HD constexpr int segments() const { return kvpolicy::segments(lanes, decides); }
-  /// The epoch of a segment now. It is the sum over the segment's layers. Epochs never decrease, so the sum is another
-  /// one if any of them is.
-  [[nodiscard]] KVPOLICY_HD constexpr std::uint64_t epoch_of(int segment) const {
-    lane one = lanes.at(first_lane(lanes, decides, segment));
-    std::uint64_t sum = *epochs.row(one);
-    if (decides != granularity::token) return sum;
-    while (++one.layer < lanes.layer_end) sum += *epochs.row(one);
-    return sum;
-  }
-  /// Notes what a decision about a segment is made of: its number of committed entries, and its epoch.
-  KVPOLICY_HD constexpr void note(int segment, int count) const {
+  /// Notes what a decision about a segment is made of: its number of committed entries, and the epochs of its layers.
+  /// `first` is its first lane.
+  KVPOLICY_HD constexpr void note(int segment, lane first, int count) const {
     seen[segment] = count;
-    if (epochs.data != nullptr && epoch != nullptr) epoch[segment] = epoch_of(segment);
+    if (epochs.data == nullptr || epoch == nullptr || first.head != 0) return;  // the heads of a layer have one epoch
+    int const end = decides == granularity::token ? lanes.layer_end : first.layer + 1;
+    for (; first.layer < end; ++first.layer) epoch[epoch_index(first)] = *epochs.row(first);
   }
-  /// True if nothing has changed the lanes of a segment since `note`, or if nobody knows.
-  [[nodiscard]] KVPOLICY_HD constexpr bool is_fresh(int segment) const {
-    return epochs.data == nullptr || epoch == nullptr || epoch[segment] == epoch_of(segment);
+  /// True if nothing has changed the entries of a lane since `note`, or if nobody knows.
+  [[nodiscard]] KVPOLICY_HD constexpr bool is_fresh(lane one) const {
+    return epochs.data == nullptr || epoch == nullptr || epoch[epoch_index(one)] == *epochs.row(one);
+  }
+  [[nodiscard]] KVPOLICY_HD constexpr int epoch_index(lane one) const {
+    return (one.sequence - lanes.sequence_begin) * lanes.layers() + one.layer - lanes.layer_begin;
   }
   /// The ordinals listed for one segment.
   [[nodiscard]] constexpr std::span<int const> listed(int segment) const {

@@ -48,7 +48,8 @@ struct argmin_kernel {
     counting_storage const shared(block);
     packed_result const found = drop(block, block.index(), shared.collective);
     if (block.thread() == 0) {
-      keep.note(block.index(), scores.lanes.committed(scores.lane_of(block.index())));
+      lane const first = scores.lane_of(block.index());
+      keep.note(block.index(), first, scores.lanes.committed(first));
       keep.indptr[block.index() + 1] = found.word;
     }
     if (last_block(block, ticket, shared.last))

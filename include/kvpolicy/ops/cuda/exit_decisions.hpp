@@ -110,7 +110,7 @@ struct decide_exits_kernel {
     counts.promotions[index].note(leaving.fault);
     bool const drops = kept < leaving.count;
     bool const unobserved = drops && decides_unobserved(rule, scores, index);
-    keep.note(index, leaving.count);
+    keep.note(index, this_lane, leaving.count);
     keep.indptr[index + 1] = packed_result::of(kept, nan, drops, unobserved).word;
   }
 

@@ -49,7 +49,7 @@ struct select_at_once_kernel {
     bool const differs = lanes_differ(block, scores, segment, faults, temp_storage.collective);
     segment_outcome const made = outcome(keys, differs);
     if (block.thread() == 0) {  // written now, so that no registers hold it during the selection
-      keep.note(segment, keys.count());
+      keep.note(segment, keys.about.lane, keys.count());
       keep.indptr[segment + 1] = made.packed(made.fires && decides_unobserved(rule, scores, segment));
       *temp_storage.list_begin() = before;
     }

@@ -46,7 +46,7 @@ struct count_picked_kernel {
     block.sync();
     nan = block.reduce(shared.collective, nan, plus_op{});
     if (block.thread() == 0) {
-      keep.note(block.index(), keys.count());
+      keep.note(block.index(), keys.about.lane, keys.count());
       bool const drops = kept < keys.count();
       bool const unobserved = drops && decides_unobserved(rule, scores, block.index());
       keep.indptr[block.index() + 1] = packed_result::of(kept, nan, drops, unobserved).word;

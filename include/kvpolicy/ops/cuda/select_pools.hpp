@@ -114,7 +114,7 @@ struct survey_kernel {
     if (fires) made = survey(block, keys, temp_storage);
     if (block.thread() == 0) {
       in.segments[segment] = made;
-      in.keep.note(segment, keys.count());
+      in.keep.note(segment, keys.about.lane, keys.count());
     }
     if (!last_of(block, in.size, &in.pool_of(segment).ticket, temp_storage.words)) return;
     std::int64_t forced = 0;

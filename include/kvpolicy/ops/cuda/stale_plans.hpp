@@ -24,7 +24,7 @@ struct stale_check {
     int const segment = segment_of(lanes, keep.decides, static_cast<int>(i));
     int const seen = keep.seen[segment];
     bool const same = seen == lanes.committed(one);
-    if (fits && same && keep.is_fresh(segment)) return true;
+    if (fits && same && keep.is_fresh(one)) return true;
     report_fault(block, faults,
                  !fits  ? fault::apply_count
                  : same ? fault::used_plan

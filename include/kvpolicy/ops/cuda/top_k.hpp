@@ -56,7 +56,7 @@ struct count_kept_kernel {
     if (block.thread() != 0) return;
     segment_outcome const made = segment_outcome::of(keys, fires, forced);
     choices[segment] = made.choice;
-    keep.note(segment, keys.count());
+    keep.note(segment, keys.about.lane, keys.count());
     keep.indptr[segment + 1] = made.packed(fires && decides_unobserved(rule, scores, segment));
   }
 };

@@ -94,7 +94,7 @@ struct lowest_dropper {
                                       int segment, lane_entries& of, keep_set const& keep, report& found,
                                       searches& waiting) const {
     of.budget = rule.budget(of.lane, of.count);
-    keep.note(segment, of.count);
+    keep.note(segment, of.lane, of.count);
     keep.indptr[segment + 1] = 0;
     if (!rule.triggers(of.count, of.budget) || of.count == 0) {
       found.over_budget += of.count > of.budget ? 1 : 0;

@@ -112,7 +112,7 @@ struct implementation<ops::refuse_stale_t, host> {
           [&] { return "made for " + std::to_string(seen) + " entries of lane " + std::to_string(i); },
           [&] { return "the cache holds " + std::to_string(now) + " now: decide again"; });
       expects(
-          keep.is_fresh(segment), "apply", "plan",
+          keep.is_fresh(one), "apply", "plan",
           [&] { return "decided before the entries of " + detail::spell_lane_of(batch, one) + " changed"; },
           "a decision is carried out once, on the state that it was made with: decide again");
     });
@@ -126,7 +126,7 @@ struct implementation<ops::refuse_stale_t, host> {
     detail::for_each_heads(batch, 0, batch.size(), batch.heads, [&](int i, lane first, int heads) {
       detail::head_rows<int> const counts(batch.count, first);
       for (int h = 0; h < heads; ++h) same = same & (keep.seen[i + h] == *counts[h]);
-      same = same & keep.is_fresh(i);  // the heads of a layer have one epoch
+      same = same & keep.is_fresh(first);  // the heads of a layer have one epoch
     });
     return same;
   }

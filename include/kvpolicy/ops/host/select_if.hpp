@@ -145,7 +145,7 @@ struct implementation<ops::select_if_t, host> {
     detail::picked_entries found = detail::pick_entries<detail::portable_signs>(rule, in, bits);
 #endif
     if constexpr (detail::visits_forced<Rule>) detail::add_forced(scores, rule, in, bits, found);
-    keep.note(segment, in.count);
+    keep.note(segment, this_lane, in.count);
     keep.indptr[segment + 1] = found.kept;
     return found.nan;
   }

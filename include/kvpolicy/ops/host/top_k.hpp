@@ -51,7 +51,7 @@ struct implementation<ops::top_k_t, host> {
     detail::unfinished_keep written(keep);
     *keep.report = {};
     for (int segment = 0; segment < scores.segments(); ++segment) {
-      keep.note(segment, scores.lanes.committed(scores.lane_of(segment)));
+      keep.note(segment, scores.lane_of(segment), scores.lanes.committed(scores.lane_of(segment)));
     }
     if constexpr (has_runs<Rule>) {
       if (pool == 1 && has_memory_for_a_row(exec, scores)) {
