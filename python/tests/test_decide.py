@@ -76,6 +76,8 @@ def test_scores_of_the_caller_decide():
     scores = np.random.default_rng(1).standard_normal((1, 1, 2, 50), dtype=np.float32)
     made = kvpolicy.decide("external | budget(5)", scores=scores)
     assert [made.lane(head=head).tolist() for head in range(2)] == [reference.top(scores[0, 0, head], 5) for head in range(2)]
+    for fewer in (scores[0], scores[0, 0]):
+        assert (kvpolicy.decide("external | budget(5)", scores=fewer).array() == made.array()).all()
 
 
 def test_a_scale_and_a_cap_count():
@@ -149,7 +151,14 @@ def test_errors_are_one_line_that_names_the_argument():
     refused("decide: lengths = 101, but the arrays have 100 rows", policy="knorm", keys=keys, lengths=[101])
     refused("observe: queries.shape = 8 channels, but a row has 16 channels", policy=snapkv, keys=keys, queries=np.ascontiguousarray(queries[..., :8]))
     refused("observe: queries.strides = 8, but the channels of a query row are contiguous", policy=snapkv, keys=keys, queries=np.repeat(queries, 2, axis=4)[..., ::2])
-    refused("decide: keys.dtype = 64 bits, DLPack type 2, but the arrays are float32, float16 or bfloat16", policy="knorm", keys=keys.astype(np.float64))
+    elements = "but the elements are float32 or float16 or bfloat16, in the machine's byte order"
+    refused(f"decide: keys.dtype = float64, {elements}", policy="knorm", keys=keys.astype(np.float64))
+    refused(f"decide: keys.dtype = >f4, {elements}", policy="knorm", keys=keys.astype(">f4"))
+    refused("decide: keys[0] = list, but it is an array, or a list of the arrays of layers", policy="knorm", keys=keys.tolist())
+    refused("decide: keys[1].shape = (100, 16), but the axes are [sequence,] head, row and channel", policy="knorm", keys=[keys[0, 0], keys[0, 0, 0]])
+    scores = np.zeros((1, 2, 50), np.float64)
+    refused("decide: scores.dtype = float64, but the elements are float32, in the machine's byte order", policy="external", scores=scores)
+    refused("decide: scores.shape = (50,), but the axes are [[layer,] sequence,] KV head and entry", policy="external", scores=scores[0, 0].astype(np.float32))
     refused("make_state: shape.query_heads = 3, but it must be a multiple of the KV heads (2)", policy=snapkv, keys=keys, queries=queries[:, :, :3])
 
 

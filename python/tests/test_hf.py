@@ -9,6 +9,7 @@ from masked import Masked
 from transformers import DynamicCache
 
 import kvpolicy.hf
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 SIZES = dict(vocab_size=128, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,
              max_position_embeddings=4096, initializer_range=0.15, pad_token_id=0, bos_token_id=1, eos_token_id=None)
@@ -256,8 +257,8 @@ def test_refusals_are_one_line_and_leave_the_model():
     refused(model, "hf.evict: policy = trim_kv(age_offset=0, buffer=1, window=0) | budget(8), but it reads retention, which models of transformers do not give", policy="trim_kv | budget(8)")
     refused(model, "hf.evict: policy = snapkv(window=32, pool=max:7, rows=sum, group=mean) | budget(8, scope=layer), but heads that share a budget keep unequal numbers, and a DynamicCache is rectangular",
             policy="snapkv | budget(8, scope=layer)")
-    refused(model, "parse: column 1 = snapkw, but a policy begins with its scorer; there are full, streaming_llm, snapkv, h2o, tova, knorm, random, external, intent_kv, trim_kv, observed_attention, carried, fast_kvzip, lookahead_kv, dapq, pyramid_kv, nacl, sir_llm, locret and lu_kv; did you mean snapkv?",
-            policy="snapkw")
+    *most, last = kvpolicy.scorers()
+    refused(model, f"parse: column 1 = snapkw, but a policy begins with its scorer; there are {', '.join(most)} and {last}; did you mean snapkv?", policy="snapkw")
     refused(model, "hf.evict: when = always, but a policy decides after each prefill or after each forward", when="always")
     refused(model, "hf.evict: attention_mask = a hole or padding on the right, but sequences are padded on the left",
             attention_mask=torch.tensor([[1] * 39 + [0]]))
@@ -315,3 +316,204 @@ def test_a_bar_shows_a_prefill(capsys):
     with kvpolicy.hf.evict(model, SNAPKV, progress=True):
         generated(model, ids, 2)
     assert "prefill of 80 tokens" in capsys.readouterr().err
+
+
+# Traps ------------------------------------------------------------------------------------------------------------------
+def test_an_attention_function_may_be_wrapped_as_kvpress_wraps_all():
+    """kvpress puts a function around every attention function, which gives dropout by its place."""
+
+    def wrapped(function):
+        return lambda module, query, key, value, attention_mask, dropout, **kwargs: function(module, query, key, value, attention_mask, dropout, **kwargs)
+
+    model, ids = model_of("Llama"), tokens(1, 80)
+    with kvpolicy.hf.evict(model, SNAPKV):
+        _, expected, _ = generated(model, ids, 8)
+    before = dict(ALL_ATTENTION_FUNCTIONS.items())
+    try:
+        for name, function in before.items():
+            ALL_ATTENTION_FUNCTIONS[name] = wrapped(function)
+        with kvpolicy.hf.evict(model, SNAPKV) as eviction:
+            _, logits, _ = generated(model, ids, 8)
+    finally:
+        for name, function in before.items():
+            ALL_ATTENTION_FUNCTIONS[name] = function
+    assert eviction.decisions == 1 and torch.equal(logits, expected)
+
+
+def test_the_scale_is_the_one_of_the_call():
+    """OPT scales its query rows itself, and calls attention with the factor 1."""
+    config = transformers.OPTConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, ffn_dim=96, max_position_embeddings=256,
+                                    word_embed_proj_dim=64, init_std=0.6, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    torch.manual_seed(0)
+    model, ids = transformers.OPTForCausalLM._from_config(config, attn_implementation="sdpa").eval(), tokens(1, 80)
+    rows, full = [], DynamicCache(config=model.config)
+    hooks = [one.q_proj.register_forward_hook(lambda _module, _args, made: rows.append(made)) for one in model.modules() if hasattr(one, "q_proj")]
+    with torch.no_grad():
+        model(ids, past_key_values=full)
+    for hook in hooks:
+        hook.remove()
+    queries = [one.view(1, 80, 4, 16).transpose(1, 2)[:, :, -8:].contiguous() * 16**-0.5 for one in rows]
+    expected = kvpolicy.decide(SNAPKV, keys=[one.keys for one in full.layers], queries=queries, scale=1.0)
+    with kvpolicy.hf.evict(model, SNAPKV) as eviction, torch.no_grad():
+        model(ids)
+    assert (eviction.kept.array() == expected.array()).all()
+
+
+def assistant_of(model):
+    """A model whose drafts the other one never accepts."""
+    import copy
+
+    made = copy.deepcopy(model)
+    made.lm_head = torch.nn.Linear(64, 128, bias=False)
+    made.lm_head.weight.data = -model.lm_head.weight.data.clone()
+    return made
+
+
+@pytest.mark.parametrize("policy, when", [(SNAPKV, "prefill"), ("h2o(heavy=12, recent=12) | budget(24)", "forward"), ("tova | budget(24)", "forward")])
+def test_refused_drafts_leave_nothing(policy, when):
+    """With drafts that are all refused, each forward adds the token that it adds without speculation."""
+    model, ids = model_of("Llama"), tokens(1, 80)
+    with kvpolicy.hf.evict(model, policy, when=when):
+        expected, logits, plain = generated(model, ids, 8)
+    assistant = assistant_of(model)
+    with kvpolicy.hf.evict(model, policy, when=when) as eviction:
+        made, drafted, cache = generated(model, ids, 8, assistant_model=assistant)
+    assert torch.equal(made, expected) and (drafted - logits).abs().max() < TOLERANCE
+    assert eviction.decisions >= 1 and "generate" not in model.__dict__
+    assert cache.get_seq_length() == plain.get_seq_length()
+    for one, other in zip(cache.layers, plain.layers):
+        assert torch.allclose(one.keys, other.keys, atol=1e-4)
+
+
+def test_accepted_drafts_are_tokens():
+    model, ids = model_of("Llama"), tokens(1, 80)
+    expected = model.generate(ids, max_new_tokens=12, do_sample=False)
+    for policy, when in (("snapkv(window=8) | budget(1000)", "prefill"), ("h2o(heavy=500, recent=500) | budget(1000)", "forward")):
+        with kvpolicy.hf.evict(model, policy, when=when):
+            assert torch.equal(model.generate(ids, max_new_tokens=12, do_sample=False, assistant_model=model_of("Llama")), expected)
+    with kvpolicy.hf.evict(model, SNAPKV) as eviction:
+        repeated = torch.cat((ids, ids), dim=1)
+        cache = DynamicCache(config=model.config)
+        model.generate(repeated, max_new_tokens=12, do_sample=False, prompt_lookup_num_tokens=4, past_key_values=cache)
+    assert eviction.decisions == 1 and eviction.kept.report["unobserved"] == 0
+    assert cache.layers[0].keys.shape[2] < 24 + 13
+
+
+@pytest.mark.parametrize("copied", ["deepcopy", "pickle", "torch"])
+def test_a_copy_of_a_cut_cache_knows_its_padding(copied, tmp_path):
+    import copy
+    import pickle
+
+    model, ids = model_of("Llama"), tokens(2, 60)
+    mask = torch.ones_like(ids)
+    mask[1, :45] = 0
+    cache = DynamicCache(config=model.config)
+    with kvpolicy.hf.evict(model, SNAPKV):
+        sequences, _, _ = generated(model, ids, 4, cache=cache, mask=mask)
+    if copied == "deepcopy":
+        twin = copy.deepcopy(cache)
+    elif copied == "pickle":
+        twin = pickle.loads(pickle.dumps(cache))
+    else:
+        torch.save(cache, tmp_path / "cache.pt")
+        twin = torch.load(tmp_path / "cache.pt", weights_only=False)
+    ids = torch.cat((sequences, tokens(2, 12, seed=9)), dim=1)
+    mask = torch.cat((mask, torch.ones(2, 16, dtype=mask.dtype)), dim=1)
+    made = []
+    for one in (cache, twin):
+        with kvpolicy.hf.evict(model, SNAPKV):
+            made.append(generated(model, ids, 4, cache=one, mask=mask)[1])
+    assert (made[0] - made[1]).abs().max() < 1e-5
+
+
+def test_crop_is_that_of_transformers():
+    model, ids = model_of("Llama"), tokens(1, 40)
+    cache = DynamicCache(config=model.config)
+    with kvpolicy.hf.evict(model, SNAPKV), torch.no_grad():
+        expected = model(ids, past_key_values=cache).logits
+        if kvpolicy.hf.CROPS_TO_LENGTH:
+            cache.crop(0)
+        else:
+            cache.crop(0)
+            assert cache.get_seq_length() == 40
+            with pytest.raises(ValueError, match="crop: tokens = 3, but a number of tokens to remove"):
+                cache.crop(3)
+            cache.crop(-40)
+        assert cache.get_seq_length() == 0
+        assert torch.equal(model(ids, past_key_values=cache).logits, expected)
+    assert cache.layers[0].keys.shape[2] == 24
+
+
+def test_refusals_come_before_the_prompt():
+    model = model_of("Llama")
+
+    def refused_at_once(text, of, policy=SNAPKV):
+        with pytest.raises(ValueError) as error:
+            kvpolicy.hf.evict(of, policy)
+        assert text in str(error.value)
+
+    refused_at_once("but layers of different lengths have no mask in common", model, "snapkv | budget(64, by=ramp)")
+    refused_at_once("but lowest_one leaves a hole where an entry was", model, "tova | budget(24) | lowest_one")
+    refused_at_once("but heads keep unequal numbers above a threshold", model, "knorm | at_least(-3)")
+    sizes = dict(vocab_size=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    gptj = transformers.GPTJForCausalLM(transformers.GPTJConfig(n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_positions=64, **sizes))
+    refused_at_once("hf.evict: model = GPTJForCausalLM, but ", gptj)
+    refused_at_once("model = Phi3ForCausalLM with fused projections (qkv_proj)", model_of("Phi3"))
+    xglm = transformers.XGLMForCausalLM(transformers.XGLMConfig(d_model=64, ffn_dim=96, num_layers=2, attention_heads=4, max_position_embeddings=64, **sizes))
+    refused_at_once("hf.evict: model = XGLMForCausalLM, but ", xglm)
+
+
+# Scores in Python -------------------------------------------------------------------------------------------------------
+def far_from_the_mean(layer):
+    unit = torch.nn.functional.normalize(layer.keys.float(), dim=-1)
+    return -(unit * unit.mean(dim=1, keepdim=True)).sum(dim=-1)
+
+
+def test_a_score_in_python_decides_in_a_model_as_about_arrays():
+    model, ids = model_of("Llama"), tokens(2, 60)
+    mask = torch.ones_like(ids)
+    mask[1, :20] = 0
+    full = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), past_key_values=full)
+    expected = kvpolicy.decide(far_from_the_mean, parts="sinks(2) | recent(4)", budget=24, keys=[one.keys for one in full.layers], lengths=[60, 40])
+    cache = DynamicCache(config=model.config)
+    with kvpolicy.hf.evict(model, far_from_the_mean, parts="sinks(2) | recent(4)", budget=24) as eviction:
+        generated(model, ids, 4, cache=cache, mask=mask)
+    assert (eviction.kept.array() == expected.array()).all()
+    assert cache.layers[0].keys.shape[2] == 24 + 3
+
+
+def test_a_score_in_python_sees_rows_and_positions():
+    """SnapKV without pooling, as a function, over two turns."""
+    model, ids = model_of("Llama"), tokens(1, 60)
+
+    def mass(layer):
+        made = layer.probabilities()
+        return made.reshape(2, 2, *made.shape[1:]).sum(dim=2).mean(dim=1)
+
+    kept = []
+    for policy, more in (("snapkv(window=8, pool=none)", {}), (mass, dict(rows=8, parts="recent(8)"))):
+        cache = DynamicCache(config=model.config)
+        with kvpolicy.hf.evict(model, policy, budget=24, **more) as eviction:
+            sequences, _, _ = generated(model, ids, 4, cache=cache)
+            first = eviction.kept.array()
+            generated(model, torch.cat((sequences, tokens(1, 20, seed=4)), dim=1), 4, cache=cache)
+        kept.append((first, eviction.kept.array()))
+        assert eviction.decisions == 2
+    assert (kept[0][0] == kept[1][0]).all() and (kept[0][1] == kept[1][1]).all()
+
+
+def test_a_score_that_fails_leaves_the_cache():
+    model, ids = model_of("Llama"), tokens(1, 40)
+    for score, text in ((lambda layer: layer.keys[..., 0] * float("nan"), "it gave NaN for 80 entries"), (lambda layer: layer.keys, "it gave the shape"),
+                        (lambda layer: layer.nothing, "it raised AttributeError")):
+        cache = DynamicCache(config=model.config)
+        with kvpolicy.hf.evict(model, score, budget=24), torch.no_grad():
+            with pytest.raises(ValueError, match=text):
+                model(ids, past_key_values=cache)
+        assert cache.get_seq_length() == 40 and {one.keys.shape[2] for one in cache.layers} == {40}
+        with torch.no_grad():
+            made = model(ids[:, :1], past_key_values=cache).logits
+            expected = model(torch.cat((ids, ids[:, :1]), dim=1)).logits[:, -1:]
+        assert (made - expected).abs().max() < TOLERANCE

@@ -1,6 +1,6 @@
 # The Python package kvpolicy in NumPy and transformers, python/. tools/engines.sh reads this file; it runs in the repository's
 # root. install_transformers: an environment with PyTorch and transformers in the cache folder (6 GB, some minutes).
-# test_transformers: builds the wheel, runs its tests there and in an empty environment without a compiler, and compares
+# test_transformers: builds the wheel from the sdist, runs its tests there and in an empty environment without a compiler, and compares
 # keep sets with those of tinylm.
 # KVPOLICY_TRANSFORMERS_VENV names another environment, which has torch and transformers already.
 
@@ -53,14 +53,19 @@ test_transformers() {
   venv=$(transformers_venv)
   made=$(mktemp -d)
   python/make_presses.py --check || status=1
-  "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir "$made" ./python || { rm -rf "$made"; return 1; }
+  cmp LICENSE python/LICENSE || status=1
+  # The wheel comes from the sdist, which has to hold all that a build needs.
+  (cd python && "$venv/bin/python" -c "import scikit_build_core.build as b; b.build_sdist('$made')" > "$made/sdist.log") ||
+    { cat "$made/sdist.log"; rm -rf "$made"; return 1; }
+  "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation --wheel-dir "$made" "$made"/kvpolicy-*.tar.gz ||
+    { rm -rf "$made"; return 1; }
   "$venv/bin/pip" install --quiet --no-deps --force-reinstall "$made"/kvpolicy-*.whl
   "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests || status=1
   # The wheel alone: neither a compiler nor PyTorch is found from here on.
   "$venv/bin/python" -m venv "$made/empty"
   "$made/empty/bin/pip" install --quiet "$made"/kvpolicy-*.whl pytest
   env -i HOME="$HOME" PATH="$made/empty/bin" "$made/empty/bin/python" -m pytest -q -p no:cacheprovider \
-    python/tests/test_decide.py python/tests/test_presses.py || status=1
+    python/tests/test_decide.py python/tests/test_scores.py python/tests/test_presses.py || status=1
   keeps_as_tinylm "$venv" "$made" || status=1
   rm -rf "$made"
   return "$status"

@@ -6,5 +6,6 @@ observes and evicts. `kvpolicy.hf.evict` evicts in models of transformers.
 
 from ._decide import Kept, decide
 from ._native import Evictor, PolicyFacts, __version__, policy_facts, scorers
+from ._score import Layer
 
-__all__ = ["Evictor", "Kept", "PolicyFacts", "__version__", "decide", "policy_facts", "scorers"]
+__all__ = ["Evictor", "Kept", "Layer", "PolicyFacts", "__version__", "decide", "policy_facts", "scorers"]

@@ -9,6 +9,9 @@ from typing import Any, Sequence
 import numpy as np
 
 from ._native import Evictor, policy_facts
+from ._score import Layer, Score, scores_of, spec_of
+
+ELEMENTS = ("float32", "float16", "bfloat16")
 
 
 def available_threads() -> int:
@@ -55,13 +58,35 @@ class Kept:
         return self.indices.reshape(shape).transpose(1, 0, 2, 3)
 
 
+def _check_array(name: str, given: Any, elements: Sequence[str] = ELEMENTS) -> None:
+    """Refuses what is no array of these elements in the byte order of this machine."""
+    if not hasattr(given, "shape") or not hasattr(given, "dtype"):
+        raise ValueError(f"decide: {name} = {type(given).__name__}, but it is an array, or a list of the arrays of layers")
+    element = str(given.dtype).removeprefix("torch.")
+    if element not in elements:
+        raise ValueError(f"decide: {name}.dtype = {element}, but the elements are {' or '.join(elements)}, in the machine's byte order")
+
+
+def _scores_by_layer(given: Any, axes: int) -> Any:
+    """Scores [layer, sequence, KV head, entry]. As with keys, the first axes may be missing."""
+    _check_array("scores", given, ELEMENTS[:1])
+    if len(given.shape) not in (2, 3, 4) or len(given.shape) == 3 and axes == 5:
+        raise ValueError(f"decide: scores.shape = {tuple(given.shape)}, but the axes are [[layer,] sequence,] KV head and entry")
+    return given if len(given.shape) == 4 else given[None] if len(given.shape) == 3 else given[None, None]
+
+
 def _by_layer(name: str, given: Any) -> list[Any]:
     """The arrays [sequence, head, row, channel] of all layers."""
     if given is None:
         return []
     if isinstance(given, (list, tuple)):
         layers = list(given)
+        for index, one in enumerate(layers):
+            _check_array(f"{name}[{index}]", one)
+            if len(one.shape) not in (3, 4):
+                raise ValueError(f"decide: {name}[{index}].shape = {tuple(one.shape)}, but the axes are [sequence,] head, row and channel")
     else:
+        _check_array(name, given)
         axes = len(given.shape)
         if axes not in (3, 4, 5):
             raise ValueError(f"decide: {name}.shape = {tuple(given.shape)}, but the axes are [layer, [sequence,]] head, row and channel")
@@ -69,9 +94,28 @@ def _by_layer(name: str, given: Any) -> list[Any]:
     return [one[None] if len(one.shape) == 3 else one for one in layers]
 
 
+def _scored(score: Score, keys: list[Any], values: list[Any], queries: list[Any], counts: list[int], scale: float | None) -> np.ndarray:
+    """The scores [layer, sequence, KV head, entry] that a function of Python gives."""
+    sequences, heads, rows, channels = keys[0].shape
+    made = np.zeros((len(keys), sequences, heads, max(rows, 1)), np.float32)
+    for layer, all_keys in enumerate(keys):
+        for sequence, count in enumerate(counts):
+            own = lambda arrays: arrays[layer][sequence][:, rows - count :] if arrays else None
+            asked = queries[layer][sequence] if queries else None
+            positions = np.broadcast_to(np.arange(count), (heads, count))
+            if not isinstance(all_keys, np.ndarray) and hasattr(all_keys, "new_tensor"):
+                positions = all_keys.new_tensor(positions.copy()).long()
+            seen = Layer(layer, own(keys), own(values), None if asked is None else asked[:, max(asked.shape[1] - count, 0) :], positions, count - 1,
+                         channels**-0.5 if scale is None else scale)
+            made[layer, sequence, :, :count] = scores_of("decide", score, seen)
+    return made
+
+
 def decide(
-    policy: str,
+    policy: str | Score,
     *,
+    parts: str | None = None,
+    budget: int | float | None = None,
     keys: Any = None,
     values: Any = None,
     queries: Any = None,
@@ -85,7 +129,9 @@ def decide(
     """Says which entries of a KV cache a policy keeps, as at the end of a prefill.
 
     `policy` is a text such as "snapkv(window=32) | budget(1024)" or "knorm | budget(ratio=0.5)"; the ratio is the part
-    that is dropped.
+    that is dropped. It may also be a function of your own, `score(layer) -> array [KV head, entry]`: the entries with
+    the highest scores are kept, and `kvpolicy.Layer` says what it sees. `parts` is a text of the parts after a scorer,
+    such as "sinks(4) | recent(16)", and `budget` a number of entries, or below 1 the part that is dropped.
 
     Arrays are of NumPy, PyTorch, JAX or any library with DLPack, in host memory, float32, float16 or bfloat16, with any
     strides (the channels of query rows are contiguous); nothing is copied. Each is [layer, sequence, head, row, channel],
@@ -93,7 +139,7 @@ def decide(
 
     - `keys`, `values`: after RoPE, as attention reads them, one row for each entry.
     - `queries`: the rows of the last tokens, after RoPE, not scaled. Policies that sum over all rows (h2o) need all.
-    - `scores`: float32 [layer, sequence, KV head, entry], for the policy "external".
+    - `scores`: float32 [layer, sequence, KV head, entry], or without the first axes, for the policy "external".
     - `lengths`: the entries of each sequence, which are its *last* rows; by default all rows.
     - `entries`: the number of entries if neither keys nor values are given.
     - `scale`: the factor of q.k, 1 / sqrt(channels) by default; `soft_cap`: the cap of logits, 0 for none.
@@ -101,11 +147,17 @@ def decide(
 
     Raises ValueError in one line: `call: argument = value, but rule`.
     """
+    score = None if isinstance(policy, str) else policy
+    policy = spec_of("decide", policy, parts, budget)
     facts = policy_facts(policy)
     if queries is None and (facts.window_rows > 0 or facts.every_row):
         raise ValueError(f"decide: queries = none, but {facts.scorer} reads query rows")
     key_layers, value_layers, query_layers = (_by_layer(name, one) for name, one in (("keys", keys), ("values", values), ("queries", queries)))
     given = key_layers or value_layers
+    if scores is not None:
+        scores = _scores_by_layer(scores, 0 if isinstance(keys, (list, tuple)) or keys is None else len(keys.shape))
+    if score is not None and (not key_layers or scores is not None):
+        raise ValueError(f"decide: {'keys = none' if not key_layers else 'scores = given'}, but a score in Python is made from keys")
     if given:
         layers, (sequences, heads, rows, head_dim) = len(given), given[0].shape
     elif scores is not None:
@@ -137,6 +189,9 @@ def decide(
         soft_cap=soft_cap,
         threads=available_threads() if threads is None else threads,
     )
+    if score is not None:
+        scores = _scored(score, key_layers, value_layers, query_layers, counts, scale)
+        query_layers = []
     decider.append(counts)
     for layer, one in enumerate(query_layers):
         decider.observe(layer, one, key_layers[layer] if key_layers else None)

@@ -10,6 +10,7 @@ query rows to the policy and then calls the model's own, and a hook shortens the
 
 from __future__ import annotations
 
+import inspect
 import sys
 import weakref
 from typing import Any
@@ -23,6 +24,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ._decide import Kept, available_threads
 from ._native import Evictor, PolicyFacts, policy_facts
+from ._score import Layer, Score, scores_of, spec_of
 
 __all__ = ["EvictedLayer", "Eviction", "evict"]
 
@@ -30,6 +32,10 @@ BASES = ("sdpa", "eager")
 PREFIX = "kvpolicy_"
 SIGNALS = {"keys", "values", "recent_queries", "attention_mass"}
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
+FUSED = ("qkv_proj", "query_key_value", "Wqkv", "c_attn", "in_proj_qkv")
+MOST_DRAFTS = 1024  # tokens that a verification may refuse: so many more query rows are kept until it is known
+# Until transformers 5.3 `crop` took the number of tokens that stay, below 0 of those that go; later only the latter.
+CROPS_TO_LENGTH = "max_length" in inspect.signature(DynamicLayer.crop).parameters
 
 
 def _expects(ok: bool, name: str, value: Any, rule: str) -> None:
@@ -49,6 +55,7 @@ class EvictedLayer(DynamicLayer):
         self.dropped = 0  # tokens that are no longer in the tensors
         self.kept = 0  # rows that the last eviction left
         self.reordered = False  # sequences changed their places
+        self.valid: torch.Tensor | None = None  # [sequence, row] of the last eviction; None: no row is padding
 
     @property
     def rows(self) -> int:
@@ -62,10 +69,17 @@ class EvictedLayer(DynamicLayer):
         new = query_length if isinstance(query_length, int) else int(query_length.shape[0])
         return self.rows + new, self.dropped
 
-    def crop(self, tokens_to_remove: int) -> None:
+    def crop(self, tokens: int) -> None:
+        if tokens > 0 and not CROPS_TO_LENGTH:
+            raise ValueError(f"crop: tokens = {tokens}, but a number of tokens to remove is given as a negative one")
         length = self.get_seq_length()
-        remove = -tokens_to_remove if tokens_to_remove <= 0 else max(length - tokens_to_remove, 0)
+        remove = -tokens if tokens < 0 or not CROPS_TO_LENGTH else max(length - tokens, 0)
         if remove == 0:
+            return
+        if remove >= length:
+            self.keys, self.values = self.keys[..., :0, :], self.values[..., :0, :]
+            self.dropped = self.kept = 0
+            self.valid = None
             return
         if remove > self.rows - self.kept:
             raise ValueError(
@@ -76,20 +90,23 @@ class EvictedLayer(DynamicLayer):
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         self.reordered = True
+        self.valid = None if self.valid is None else self.valid[beam_idx.to(self.valid.device)]
         super().reorder_cache(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         self.reordered = True
+        self.valid = None if self.valid is None else self.valid.repeat_interleave(repeats, dim=0)
         super().batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         self.reordered = True
+        self.valid = None if self.valid is None else self.valid[indices.to(self.valid.device)]
         super().batch_select_indices(indices)
 
     def reset(self) -> None:
         super().reset()
         self.dropped = self.kept = 0
-        self.reordered = False
+        self.reordered, self.valid = False, None
 
 
 def _tracked(layer: DynamicLayer) -> EvictedLayer:
@@ -105,6 +122,8 @@ class _Record:
         self.evictor = evictor
         self.rows = 0
         self.valid: torch.Tensor | None = None  # [sequence, row] after a cut; None: no row is padding, or nothing was cut
+        self.positions: list[torch.Tensor] = []  # [layer, KV head, entry] of each sequence, for scores in Python
+        self.queries: dict[int, torch.Tensor] = {}  # the last rows of each layer, for scores in Python
 
     def add_rows(self, new: int, mask: torch.Tensor | None) -> None:
         """Notes `new` rows; `mask` [sequence, new] says which of them are tokens, None all of them."""
@@ -116,7 +135,9 @@ class _Record:
         self.rows += new
 
     def cut_rows(self, rows: int) -> None:
-        self.rows = rows
+        removed, self.rows = self.rows - rows, rows
+        self.positions = [one[..., : max(one.shape[-1] - removed, 0)] for one in self.positions]
+        self.queries = {place: one[:, :, : max(one.shape[2] - removed, 0)] for place, one in self.queries.items()}
         if self.valid is not None:
             self.valid = self.valid[:, :rows]
 
@@ -130,13 +151,16 @@ _active: dict[int, "Eviction"] = {}
 def _attention(base: str) -> Any:
     """An attention function that shows the query rows, and then calls the function `base`."""
 
-    def attend(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any) -> Any:
+    # kvpress wraps every attention function, and gives dropout by its place.
+    def attend(
+        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, dropout: float = 0.0, **kwargs: Any
+    ) -> Any:
         eviction = _active.get(id(module.config))
         if eviction is not None:
-            eviction._observe(module, query, key, value)
+            eviction._observe(module, query, key, value, kwargs.get("scaling"))
         own = sys.modules[type(module).__module__]
         function = own.eager_attention_forward if base == "eager" else ALL_ATTENTION_FUNCTIONS[base]
-        return function(module, query, key, value, attention_mask, **kwargs)
+        return function(module, query, key, value, attention_mask, dropout=dropout, **kwargs)
 
     return attend
 
@@ -169,14 +193,19 @@ class _Layers:
             if isinstance(getattr(module, "layer_idx", None), int) and all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "head_dim"))
         }
         name = type(model).__name__
-        _expects(len(found) > 0, "model", name, "no module has q_proj, k_proj, v_proj and head_dim; fused projections are not known")
+        fused = sorted({one for module in self.decoder.modules() for one in FUSED if hasattr(module, one)})
+        _expects(len(found) > 0 or not fused, "model", f"{name} with fused projections ({', '.join(fused)})", "q_proj, k_proj and v_proj say how many heads there are")
+        _expects(len(found) > 0, "model", name, "none of its modules has layer_idx, q_proj, k_proj, v_proj and head_dim")
+        by_name = getattr(model, "_supports_attention_backend", False)
+        _expects(bool(by_name), "model", name, "its attention is not a function with a name, so query rows cannot be seen")
         self.config = self.decoder.config
         self.configs = list({id(one.config): one.config for one in found.values()}.values())
+        shared = int(getattr(self.config, "num_kv_shared_layers", 0) or 0)
+        _expects(shared == 0, "model", f"{name} with {shared} layers that use the keys of another one", "the layers of a cache are cut one by one")
         kinds = [type(one) for one in DynamicCache(config=model.config).layers]
+        others = sorted({one.__name__ for one in kinds if one not in (DynamicLayer, DynamicSlidingWindowLayer)})
+        _expects(not others, "model", f"{name}, whose cache has {' and '.join(others)}", "only layers of keys and values are known, with a sliding window or without")
         _expects(len(kinds) == len(found), "model", f"{name} with {len(found)} attention layers", f"its cache has {len(kinds)}")
-        for index, kind in enumerate(kinds):
-            known = kind in (DynamicLayer, DynamicSlidingWindowLayer)
-            _expects(known, f"cache layer {index}", kind.__name__, "a layer attends to all tokens, or has a sliding window")
         self.cut = [index for index, kind in enumerate(kinds) if kind is DynamicLayer]
         _expects(len(self.cut) > 0, "model", f"{name} with a sliding window in every layer", "only layers that attend to all tokens are cut")
         self.place = {index: place for place, index in enumerate(self.cut)}
@@ -186,6 +215,8 @@ class _Layers:
     def _shape(modules: list[Any]) -> dict[str, Any]:
         shapes = []
         for one in modules:
+            scaling = getattr(one, "scaling", None)
+            _expects(isinstance(scaling, (int, float)), "model", f"{type(one).__name__} without scaling", "it is the factor of q.k")
             dims = one.head_dim
             kv_heads = one.k_proj.out_features // dims
             made = {
@@ -193,7 +224,7 @@ class _Layers:
                 "kv_heads": kv_heads,
                 "head_dim": dims,
                 "value_dim": one.v_proj.out_features // kv_heads,
-                "scale": float(one.scaling),
+                "scale": float(scaling),
                 "soft_cap": float(getattr(one, "attn_logit_softcapping", None) or 0),
             }
             _expects(getattr(one, "sinks", None) is None, "model", type(one).__name__, "learned sinks are not shown to the policy yet")
@@ -210,8 +241,14 @@ class Eviction:
     counts what only the data shows (NaN, forced entries over the budget, lanes of which no query row was seen).
     """
 
-    def __init__(self, model: PreTrainedModel, policy: str, *, when: str, progress: bool | None, threads: int | None) -> None:
-        self.facts: PolicyFacts = policy_facts(policy)
+    def __init__(
+        self, model: PreTrainedModel, policy: str | Score, parts: str | None, budget: int | float | None, rows: int,
+        *, when: str, progress: bool | None, threads: int | None,
+    ) -> None:
+        _expects(isinstance(rows, int) and rows >= 0, "rows", rows, "it is a number of query rows")
+        self._score = None if isinstance(policy, str) else policy
+        self._rows = rows
+        self.facts: PolicyFacts = policy_facts(spec_of("hf.evict", policy, parts, budget))
         self.policy = self.facts.text
         self.decisions = 0
         self.kept: Kept | None = None
@@ -225,6 +262,10 @@ class Eviction:
         self._handles: list[Any] = []
         self._previous: list[tuple[Any, str]] = []
         self._forward: tuple[_Record, DynamicCache, int, list[int], torch.Tensor | None] | None = None
+        self._verifies = False  # tokens are drafts until the cache is cropped
+        self._first = False  # the first verification holds the prompt
+        self._drafts: tuple[_Record, DynamicCache, dict[int, tuple[torch.Tensor, int]], bool] | None = None
+        self._shown: dict[int, tuple[torch.Tensor, int]] = {}  # query rows of drafts, and how many drafts there are
         self._in_prefill = False
         self._pending: tuple[_Record, DynamicCache] | None = None
         self._bar: Any = None
@@ -234,12 +275,16 @@ class Eviction:
         base = model.config._attn_implementation
         _expects(not str(base).startswith(PREFIX), "model", type(model).__name__, "it is inside another block already")
         _expects(base in BASES, "attention implementation", base, f"the known ones are {' and '.join(BASES)}")
-        missing = [one for one in self.facts.needs if one not in SIGNALS]
+        missing = [one for one in self.facts.needs if one not in SIGNALS and not (one == "external" and self._score is not None)]
         _expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
         _expects(
             self.facts.scope == "lane", "policy", self.policy,
             "heads that share a budget keep unequal numbers, and a DynamicCache is rectangular",
         )
+        for part in self.policy.split(" | ")[1:]:
+            _expects(not (part.startswith("budget(") and "by=" in part), "policy", self.policy, "layers of different lengths have no mask in common")
+            _expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
+            _expects(not part.startswith("at_least"), "policy", self.policy, "heads keep unequal numbers above a threshold, and a DynamicCache is rectangular")
 
     # The block ------------------------------------------------------------------------------------------------------
     def __enter__(self) -> "Eviction":
@@ -254,6 +299,9 @@ class Eviction:
         self._handles.append(decoder.register_forward_hook(self._after, with_kwargs=True, always_call=True))
         if hasattr(self._model, "_prefill"):
             self._model._prefill = self._whole_prefill
+        if hasattr(self._model, "_get_candidate_generator"):
+            self._model._get_candidate_generator = self._begin_drafts
+            self._model.generate = self._generate
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -262,8 +310,9 @@ class Eviction:
         for config, previous in self._previous:
             config._attn_implementation = previous
             _active.pop(id(config), None)
-        self._model.__dict__.pop("_prefill", None)
-        self._handles, self._previous, self._forward, self._pending = [], [], None, None
+        for name in ("_prefill", "_get_candidate_generator", "generate"):
+            self._model.__dict__.pop(name, None)
+        self._handles, self._previous, self._forward, self._pending, self._drafts = [], [], None, None, None
 
     def _whole_prefill(self, *args: Any, **kwargs: Any) -> Any:
         """The prefill of `generate`, of which all chunks are shown before the policy decides."""
@@ -277,9 +326,39 @@ class Eviction:
             self._evict(*pending)
         return output
 
+    def _begin_drafts(self, *args: Any, **kwargs: Any) -> Any:
+        """Speculative decoding begins. Which tokens of a forward stay is known when the next one begins."""
+        self._verifies = self._first = True
+        return type(self._model)._get_candidate_generator(self._model, *args, **kwargs)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            output = type(self._model).generate(self._model, *args, **kwargs)
+            self._settle()
+        finally:
+            self._verifies, self._drafts = False, None
+        return output
+
+    def _settle(self) -> None:
+        """Notes the tokens of a verification that the model accepted, and decides if it was a prefill."""
+        if self._drafts is None:
+            return
+        (record, cache, shown, decides), self._drafts = self._drafts, None
+        rows = cache.layers[self._layers.cut[0]].keys.shape[-2]
+        accepted = rows - record.rows
+        record.evictor.append([accepted])
+        record.add_rows(accepted, None)
+        self._note_positions(record, [accepted], accepted)
+        for place, (query, tokens) in shown.items():
+            layer = cache.layers[self._layers.cut[place]]
+            self._show(record, place, query[:, :, : query.shape[2] - (tokens - accepted)], layer.keys, layer.values)
+        if decides:
+            self._evict(record, cache)
+
     # A forward ------------------------------------------------------------------------------------------------------
     def _before(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._forward = None
+        self._settle()
         cache = kwargs.get("past_key_values")
         wanted = kwargs.get("use_cache")
         if cache is None:
@@ -295,7 +374,9 @@ class Eviction:
         record = self._record_of(cache, sequences, tokens, mask)
         new = mask[:, -tokens:] if mask is not None else None
         counts = self._new_tokens(record, new, sequences, tokens)
-        record.evictor.append(counts)
+        if not self._verifies:
+            record.evictor.append(counts)
+        self._shown = {}
         self._forward = (record, cache, tokens, counts, new)
         self._open_bar(tokens)
         return args, kwargs
@@ -328,8 +409,10 @@ class Eviction:
             other = next(iter(known.values()), None)
             known.clear()  # another policy's record would not learn of this one's cuts
             record = known[self._timed] = _Record(evictor)
-            if rows > 0 and other is not None and other.valid is not None:
-                self._catch_up(record, rows, sequences, other.valid[:, :rows])
+            valid = other.valid if other is not None else getattr(layer, "valid", None)
+            if rows > 0 and valid is not None:
+                later = torch.ones(sequences, max(rows - valid.shape[1], 0), dtype=torch.bool, device=valid.device)
+                self._catch_up(record, rows, sequences, torch.cat((valid, later), dim=1)[:, :rows])
         _expects(len(record.evictor.counts) == sequences, "batch", f"{sequences} sequences", f"the cache has {len(record.evictor.counts)}")
         if rows < record.rows:
             record.evictor.remove_last([record.rows - rows] * sequences)
@@ -343,8 +426,10 @@ class Eviction:
     def _catch_up(self, record: _Record, rows: int, sequences: int, mask: torch.Tensor | None) -> None:
         """Notes rows of which no query row was shown, because they were written outside of a block."""
         _expects(not self.facts.every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
-        record.evictor.append([rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)])
+        counts = [rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)]
+        record.evictor.append(counts)
         record.add_rows(rows, mask)
+        self._note_positions(record, counts, rows)
 
     def _new_tokens(self, record: _Record, new: torch.Tensor | None, sequences: int, tokens: int) -> list[int]:
         if new is None or bool(new.all()):
@@ -356,16 +441,44 @@ class Eviction:
             _expects(fits, "attention_mask", f"a hole in sequence {sequence}", "padding stands before a sequence's first token")
         return counts
 
-    def _observe(self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    def _observe(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> None:
         place = self._layers.place.get(module.layer_idx)
         if self._forward is None or place is None:
             return
         if self._bar is not None:
             self._bar.update(query.shape[2])
+        scale = self._layers.shape["scale"]
+        if scaling is not None and scaling != scale:  # the model scales its query rows itself (OPT)
+            query = query.detach().float() * (scaling / scale)
+        if self._verifies:
+            wanted = query.shape[2] if self.facts.every_row else max(self.facts.window_rows, self._rows)
+            if wanted > 0:
+                self._shown[place] = (query[:, :, -(wanted + MOST_DRAFTS) :], query.shape[2])
+            return
+        self._show(self._forward[0], place, query, key, value)
+
+    def _show(self, record: _Record, place: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Shows the query rows of a layer's newest tokens to the policy, or keeps the last ones for a score in Python."""
         if self.facts.every_row:
-            self._forward[0].evictor.observe(place, _host(query), _host(key), _host(value))
+            record.evictor.observe(place, _host(query), _host(key), _host(value))
         elif self.facts.window_rows > 0:
-            self._forward[0].evictor.observe(place, _host(query[:, :, -self.facts.window_rows :]))
+            record.evictor.observe(place, _host(query[:, :, -self.facts.window_rows :]))
+        if self._score is not None and self._rows > 0:
+            known = record.queries.get(place)
+            rows = query if known is None else torch.cat((known, query.to(known.dtype)), dim=2)
+            record.queries[place] = rows[:, :, -self._rows :].detach().clone()
+
+    def _note_positions(self, record: _Record, counts: list[int], rows: int) -> None:
+        """Notes the positions of new entries, for a score in Python."""
+        if self._score is None:
+            return
+        shape = (len(self._layers.cut), self._layers.shape["kv_heads"])
+        if not record.positions:
+            record.positions = [torch.zeros((*shape, 0), dtype=torch.long) for _ in counts]
+        for sequence, count in enumerate(counts):
+            end = record.evictor.tokens[sequence]
+            new = torch.arange(end - count, end).expand(*shape, count)
+            record.positions[sequence] = torch.cat((record.positions[sequence], new), dim=2)
 
     def _padding(self, mask: torch.Tensor | None, kv_length: int, kv_offset: int) -> torch.Tensor | None:
         """The mask [sequence, dropped + rows + new tokens] of the tokens that are no padding."""
@@ -385,12 +498,18 @@ class Eviction:
         record, cache, tokens, counts, _ = self._forward
         self._forward = None
         if output is None:  # the forward failed
-            record.evictor.remove_last(counts)
+            if not self._verifies:
+                record.evictor.remove_last(counts)
             return
         for index in self._layers.cut:
             if type(cache.layers[index]) is DynamicLayer:
                 cache.layers[index] = _tracked(cache.layers[index])
+        if self._verifies:
+            self._drafts = (record, cache, self._shown, self._when == "forward" or self._first)
+            self._first = False
+            return
         record.add_rows(tokens, None)  # before a cut the model's own mask says what is padding
+        self._note_positions(record, counts, tokens)
         if self._when == "forward" or tokens > 1 and not self._in_prefill:
             self._evict(record, cache)
         elif self._in_prefill:
@@ -402,7 +521,8 @@ class Eviction:
         layers = [cache.layers[index] for index in self._layers.cut]
         read = lambda name, tensors: [_host(one) for one in tensors] if name in self.facts.needs else []
         keys, values = read("keys", (one.keys for one in layers)), read("values", (one.values for one in layers))
-        indptr, indices, report = record.evictor.decide(keys, values)
+        scores = self._scores(record, layers) if self._score is not None else None
+        indptr, indices, report = record.evictor.decide(keys, values, scores)
         before = record.evictor.counts
         kept = np.diff(indptr).reshape(len(before), -1)
         most = int(kept.max(initial=0))
@@ -419,12 +539,34 @@ class Eviction:
             layer.keys, layer.values = new_keys, new_values
             layer.dropped += record.rows - most
             layer.kept = most
+        if self._score is not None:
+            lanes = record.positions[0].shape[0] * record.positions[0].shape[1]
+            of_sequences = np.split(indices, indptr[lanes:-1:lanes])
+            at = [torch.from_numpy(one.astype(np.int64)).reshape(*record.positions[0].shape[:2], -1) for one in of_sequences]
+            record.positions = [positions.gather(2, kept) for positions, kept in zip(record.positions, at)]
         record.rows, record.valid = most, None
         if int(kept.min()) < most:
             first = torch.as_tensor(most - kept[:, :1], device=layers[0].keys.device)
             record.valid = torch.arange(most, device=first.device)[None, :] >= first
+        for layer in layers:
+            layer.valid = record.valid
         self.decisions += 1
         self.kept = Kept(indptr, indices, len(before), len(layers), self._layers.shape["kv_heads"], report)
+
+    def _scores(self, record: _Record, layers: list[Any]) -> np.ndarray:
+        """The scores [layer, sequence, KV head, entry] of a function of Python."""
+        counts = record.evictor.counts
+        made = np.zeros((len(layers), len(counts), self._layers.shape["kv_heads"], max(*counts, 1)), np.float32)
+        for place, layer in enumerate(layers):
+            shown = record.queries.get(place)
+            for sequence, count in enumerate(counts):
+                end = record.evictor.tokens[sequence]
+                own = lambda rows: rows[sequence][:, rows.shape[2] - count :].detach()
+                queries = None if shown is None else shown[sequence][:, max(shown.shape[2] - end, 0) :]
+                positions = record.positions[sequence][place].to(layer.keys.device)
+                seen = Layer(place, own(layer.keys), own(layer.values), queries, positions, end - 1, self._layers.shape["scale"])
+                made[place, sequence, :, :count] = scores_of("hf.evict", self._score, seen)
+        return made
 
     def _rows_of(self, indices: np.ndarray, kept: np.ndarray, before: list[int], rows: int, layers: int) -> torch.Tensor:
         """The kept rows of the tensors, [sequence, layer, head, kept]. A sequence that keeps fewer has padding in front."""
@@ -461,11 +603,19 @@ def _picked(tensor: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     return tensor.gather(2, index)
 
 
-def evict(model: PreTrainedModel, policy: str, *, when: str = "prefill", progress: bool | None = None, threads: int | None = None) -> Eviction:
+def evict(
+    model: PreTrainedModel, policy: str | Score, *, parts: str | None = None, budget: int | float | None = None, rows: int = 0,
+    when: str = "prefill", progress: bool | None = None, threads: int | None = None,
+) -> Eviction:
     """Evicts entries of the model's KV cache by a policy, inside of a `with` block.
 
     - `policy`: a text such as "snapkv(window=32) | sinks(4) | budget(1024)". `budget(ratio=0.25)` drops a quarter:
-      of the entries that are there, or with "forward" of all tokens so far.
+      of the entries that are there, or with "forward" of all tokens so far. It may also be a function of your own,
+      `score(layer) -> tensor [KV head, entry]`: the entries with the highest scores are kept. `kvpolicy.Layer` says what
+      it sees.
+    - `parts`: a text of the parts after the scorer, such as "sinks(4) | recent(16)".
+    - `budget`: a number of entries, or below 1 the part that is dropped.
+    - `rows`: how many of the last query rows a score in Python sees.
     - `when`: "prefill" decides once after each prefill: the prompt, and every later message of a conversation. "forward"
       decides after every forward, as H2O, TOVA and StreamingLLM do.
     - `progress`: whether a bar shows the layers of a prefill; by default for 4,096 tokens and more, on a terminal.
@@ -478,6 +628,6 @@ def evict(model: PreTrainedModel, policy: str, *, when: str = "prefill", progres
     signals a model does not give, one after which heads would hold unequal numbers of entries, models without a layer
     that attends to all tokens, and caches that are static, quantised or offloaded.
     """
-    return Eviction(model, policy, when=when, progress=progress, threads=threads)
+    return Eviction(model, policy, parts, budget, rows, when=when, progress=progress, threads=threads)
 
 

@@ -1,0 +1,81 @@
+"""Scores of entries that are written in Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+
+Score = Callable[["Layer"], Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a score sees of one layer of one sequence. Arrays are of the library that the keys came from.
+
+    - `index`: the layer, counted from 0 among those that are cut.
+    - `keys`, `values`: the entries that the layer holds, [KV head, entry, channel], after RoPE. `values` may be None.
+    - `queries`: the rows of the last tokens, [query head, row, channel], after RoPE; None if none were asked for.
+    - `positions`: the positions of the entries, [KV head, entry].
+    - `last_position`: the position of the newest token, to which the last query row belongs.
+    - `scale`: the factor of q.k.
+    """
+
+    index: int
+    keys: Any
+    values: Any
+    queries: Any
+    positions: Any
+    last_position: int
+    scale: float
+
+    def probabilities(self) -> Any:
+        """The attention of the query rows to the entries, [query head, row, entry], float32. Later entries have 0."""
+        if self.queries is None:
+            raise ValueError("Layer.probabilities: queries = none, but probabilities are of query rows: ask for rows=")
+        group, rows = self.queries.shape[0] // self.keys.shape[0], self.queries.shape[1]
+        newest = self.last_position - rows + 1 + np.arange(rows)
+        if isinstance(self.keys, np.ndarray):
+            keys, positions = (np.repeat(one, group, axis=0) for one in (self.keys.astype(np.float32), self.positions))
+            logits = self.scale * self.queries.astype(np.float32) @ keys.transpose(0, 2, 1)
+            logits = np.where(positions[:, None, :] <= newest[:, None], logits, -np.inf)
+            made = np.exp(logits - logits.max(axis=-1, keepdims=True))
+            return made / made.sum(axis=-1, keepdims=True)
+        keys, positions = (one.repeat_interleave(group, dim=0) for one in (self.keys.float(), self.positions))
+        logits = self.scale * self.queries.float() @ keys.transpose(1, 2)
+        later = positions[:, None, :] > positions.new_tensor(newest)[:, None]
+        return logits.masked_fill(later, float("-inf")).softmax(dim=-1)
+
+
+def name_of(score: Score) -> str:
+    return getattr(score, "__name__", type(score).__name__)
+
+
+def spec_of(call: str, policy: "str | Score", parts: str | None, budget: int | float | None) -> str:
+    """The text of a policy. A score in Python is the scorer `external`; a budget below 1 is the part that is dropped."""
+    if not isinstance(policy, str) and not callable(policy):
+        raise ValueError(f"{call}: policy = {type(policy).__name__}, but it is a text, or a function that scores a layer")
+    begin = policy if isinstance(policy, str) else "external"
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, float)) or budget < 0 or 1 <= budget != int(budget)):
+        raise ValueError(f"{call}: budget = {budget!r}, but it is a number of entries, or below 1 the part that is dropped")
+    size = None if budget is None else f"budget({int(budget)})" if budget >= 1 or budget == 0 and isinstance(budget, int) else f"budget(ratio={budget})"
+    return " | ".join(one for one in (begin, parts, size) if one)
+
+
+def scores_of(call: str, score: Score, layer: Layer) -> np.ndarray:
+    """The scores [KV head, entry], float32. What is wrong with them is one sentence."""
+    shape = (layer.keys.shape[0], layer.keys.shape[1])
+    try:
+        made = score(layer)
+    except Exception as error:
+        raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it raised {type(error).__name__}: {error}") from error
+    try:
+        numbers = np.asarray(made.detach().float().cpu() if hasattr(made, "detach") else made, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave a {type(made).__name__} and no array of numbers") from error
+    if numbers.shape != shape:
+        raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave the shape {numbers.shape}, and [KV head, entry] is {shape}")
+    if np.isnan(numbers).any():
+        raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave NaN for {int(np.isnan(numbers).sum())} entries")
+    return numbers
