@@ -453,6 +453,8 @@ def test_refusals_come_before_the_prompt():
         assert text in str(error.value)
 
     refused_at_once("but layers of different lengths have no mask in common", model, "snapkv | budget(64, by=ramp)")
+    with pytest.raises(ValueError, match="hf.evict: rows = 8, but a policy by name says itself"):
+        kvpolicy.hf.evict(model, SNAPKV, rows=8)
     refused_at_once("but lowest_one leaves a hole where an entry was", model, "tova | budget(24) | lowest_one")
     refused_at_once("but heads keep unequal numbers above a threshold", model, "knorm | at_least(-3)")
     sizes = dict(vocab_size=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)

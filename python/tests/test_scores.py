@@ -21,7 +21,7 @@ def far_from_the_mean(layer):
 
 def test_the_highest_scores_are_kept():
     keys, _, _ = arrays()
-    made = kvpolicy.decide(far_from_the_mean, keys=keys, budget=20)
+    made = kvpolicy.decide(far_from_the_mean, keys=keys, budget=np.int64(20))
     for layer, sequence, head in np.ndindex(2, 2, 2):
         unit = keys[layer, sequence, head] / np.linalg.norm(keys[layer, sequence, head], axis=-1, keepdims=True)
         assert made.lane(layer, sequence, head).tolist() == reference.top(-(unit @ unit.mean(axis=0)), 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -57,9 +58,9 @@ def spec_of(call: str, policy: "str | Score", parts: str | None, budget: int | f
     if not isinstance(policy, str) and not callable(policy):
         raise ValueError(f"{call}: policy = {type(policy).__name__}, but it is a text, or a function that scores a layer")
     begin = policy if isinstance(policy, str) else "external"
-    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, float)) or budget < 0 or 1 <= budget != int(budget)):
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, numbers.Real) or budget < 0 or 1 <= budget != int(budget)):
         raise ValueError(f"{call}: budget = {budget!r}, but it is a number of entries, or below 1 the part that is dropped")
-    size = None if budget is None else f"budget({int(budget)})" if budget >= 1 or budget == 0 and isinstance(budget, int) else f"budget(ratio={budget})"
+    size = None if budget is None else f"budget({int(budget)})" if budget >= 1 or budget == 0 and isinstance(budget, numbers.Integral) else f"budget(ratio={budget})"
     return " | ".join(one for one in (begin, parts, size) if one)
 
 

@@ -247,6 +247,7 @@ class Eviction:
     ) -> None:
         _expects(isinstance(rows, int) and rows >= 0, "rows", rows, "it is a number of query rows")
         self._score = None if isinstance(policy, str) else policy
+        _expects(rows == 0 or self._score is not None, "rows", rows, "a policy by name says itself how many query rows it reads")
         self._rows = rows
         self.facts: PolicyFacts = policy_facts(spec_of("hf.evict", policy, parts, budget))
         self.policy = self.facts.text
