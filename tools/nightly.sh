@@ -32,8 +32,10 @@ sanitizers() {
 # 100,000 steps of requests that come and go, under address and undefined-behaviour sanitizers: in the
 # same slots, under every applier, and in lanes with an order.
 soak() {
-  cmake --preset dev && cmake --build --preset dev --target kvpolicy_tests &&
-    KVPOLICY_SOAK_STEPS=100000 build/dev/bin/kvpolicy_tests --test-case='requests come and go*'
+  local cases='requests come and go*'
+  cmake --preset dev && cmake --build --preset dev --target kvpolicy_other_tests &&
+    build/dev/bin/kvpolicy_other_tests --list-test-cases --test-case="$cases" | grep '^requests come and go' &&
+    KVPOLICY_SOAK_STEPS=100000 build/dev/bin/kvpolicy_other_tests --test-case="$cases"
 }
 
 # Conan is a Python package. Where pip cannot have it, its consumers are skipped.
