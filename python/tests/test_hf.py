@@ -506,6 +506,34 @@ def test_a_score_in_python_sees_rows_and_positions():
     assert (kept[0][0] == kept[1][0]).all() and (kept[0][1] == kept[1][1]).all()
 
 
+def test_a_score_sees_no_rows_of_a_forward_that_failed():
+    model, ids = model_of("Llama"), tokens(1, 60)
+    seen = []
+
+    def newest(layer):
+        seen.append(layer.queries)
+        return layer.positions
+
+    cache, norm = DynamicCache(config=model.config), model.model.norm
+    with kvpolicy.hf.evict(model, newest, budget=24, rows=8), torch.no_grad():
+        model(ids, past_key_values=cache)
+        for fails in (True, False):
+            model.model.norm = None if fails else norm
+            try:
+                model(ids[:, :1], past_key_values=cache)
+            except TypeError:
+                cache.crop(-1 if not kvpolicy.hf.CROPS_TO_LENGTH else 60)
+        record = next(iter(kvpolicy.hf._records[cache].values()))
+        assert torch.equal(record.queries[0][:, :, :7], seen[0][None, :, 1:])
+
+
+def test_a_ratio_of_seen_tokens_is_served():
+    model, ids = model_of("Llama"), tokens(1, 60)
+    with kvpolicy.hf.evict(model, "knorm | budget(ratio=0.5, by=seen)") as eviction:
+        generated(model, ids, 4)
+    assert (eviction.kept.counts == 30).all()
+
+
 def test_a_score_that_fails_leaves_the_cache():
     model, ids = model_of("Llama"), tokens(1, 40)
     for score, text in ((lambda layer: layer.keys[..., 0] * float("nan"), "it gave NaN for 80 entries"), (lambda layer: layer.keys, "it gave the shape"),

@@ -65,6 +65,25 @@ def test_probabilities_are_those_of_attention():
     assert made.lane().tolist() == reference.top(expected[:3].sum(axis=(0, 1)), 10)
 
 
+def test_probabilities_have_the_models_scale_and_cap():
+    keys, _, queries = arrays(entries=30)
+    kept = []
+
+    def attended(layer):
+        kept.append(layer.probabilities())
+        return layer.positions
+
+    kvpolicy.decide(attended, keys=keys, queries=queries, budget=10, scale=2.0, soft_cap=1.5)
+    logits = 1.5 * np.tanh(2.0 * queries[0, 0, 4, 7].astype(np.float64) @ keys[0, 0, 1].T.astype(np.float64) / 1.5)
+    assert np.abs(kept[0][4, 7] - np.exp(logits) / np.exp(logits).sum()).max() < 1e-5
+
+
+def test_an_empty_sequence_is_not_asked_about():
+    keys, _, _ = arrays()
+    made = kvpolicy.decide(far_from_the_mean, keys=keys, lengths=[100, 0], budget=20)
+    assert made.counts[0].tolist() == [[20, 20], [0, 0]]
+
+
 def refused(text, score, **given):
     with pytest.raises(ValueError) as error:
         kvpolicy.decide(score, **{"keys": arrays()[0], "budget": 20, **given})

@@ -84,6 +84,55 @@ struct served {
   }
 };
 
+/// For lanes that decide alone, by layer, and by token; under a budget, a threshold, and a budget that lanes share: the
+/// plan is refused if one layer of one sequence has changed, whichever it is, and carried out if none has.
+template <class Executor>
+void refuses_each_changed_layer() {
+  mock_options how = shape_of_cache();
+  how.model.layers = 3;
+  auto const check = [&](auto const& policy, kv::granularity decides) {
+    for (int changed = -1; changed < 9; ++changed) {
+      int const sequence = changed / 3;
+      int const layer = changed % 3;
+      INFO(to_string(policy), ", ", std::string(to_string(decides)), ": layer ", layer, " of sequence ", sequence);
+      mock_cache cache(how);
+      Executor exec;
+      kv::cache all = cache.view();
+      all.lanes.in_flight = nullptr;  // drafts are counted for all layers together, and no layer could change alone
+      auto state = kv::make_state(exec, policy, all);
+      auto plan = kv::make_plan(exec, policy, all, kv::compact{});
+      for (int s = 0; s < 3; ++s) kv::append(exec, all, state, {.sequence = s, .tokens = 10, .position = 0});
+      for (int i = 0; i < cache.lane_count(); ++i) cache.put(cache.lane_at(i), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+      kv::decide(exec, policy, kv::signals{all.lanes, kv::keys_of(all)}, state, plan);
+      if (changed >= 0) {
+        kv::cache part = all;
+        part.lanes = all.lanes.layers_only(layer, layer + 1);
+        kv::truncate(exec, part, state, sequence, 8);
+        kv::append(exec, part, state, {.sequence = sequence, .tokens = 2, .position = 8});
+      }
+      auto const before = cache.save();
+      std::string const told = error_of([&] {
+        kv::apply(exec, kv::compact{}, plan, all, state);
+        if constexpr (requires { exec.check(); }) exec.check();
+      });
+      if (changed < 0) {
+        CHECK(told == "");
+      } else {
+        CHECK_MESSAGE(told.starts_with("apply: plan"), told);
+        CHECK(cache.save() == before);
+      }
+    }
+  };
+  for (auto const decides : {kv::granularity::lane, kv::granularity::layer, kv::granularity::token}) {
+    kv::reduce_lanes<kv::knorm> const score{.decides = decides};
+    check(kv::eviction{.score = score, .budget = kv::per_lane{6}}, decides);
+    check(kv::eviction{.score = score, .pick = kv::at_least{.least = -3, .unbounded = true}}, decides);
+    if (decides == kv::granularity::lane) {
+      check(kv::eviction{.score = score, .budget = kv::per_layer{12}}, decides);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_SUITE("device/stale_plans") {
@@ -186,5 +235,10 @@ TEST_SUITE("device/stale_plans") {
       CHECK(now.cache.count({2, 1, 0}) == 6);
       for (int s = 0; s < 3; ++s) now.append(s, 4, 10 + 4 * step);
     }
+  }
+
+  TEST_CASE("a plan is refused if any layer has changed, whichever lanes decide together") {
+    refuses_each_changed_layer<kv::host_executor>();
+    refuses_each_changed_layer<device_executor>();
   }
 }

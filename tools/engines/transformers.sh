@@ -1,7 +1,7 @@
 # The Python package kvpolicy in NumPy and transformers, python/. tools/engines.sh reads this file; it runs in the repository's
 # root. install_transformers: an environment with PyTorch and transformers in the cache folder (6 GB, some minutes).
-# test_transformers: builds the wheel from the sdist, runs its tests there and in an empty environment without a compiler, and compares
-# keep sets with those of tinylm.
+# test_transformers: builds the wheel from the sdist, runs its tests there and in an empty environment without a compiler, and
+# compares keep sets with those of tinylm.
 # KVPOLICY_TRANSFORMERS_VENV names another environment, which has torch and transformers already.
 
 transformers_version=5.23.0

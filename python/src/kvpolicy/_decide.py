@@ -94,19 +94,21 @@ def _by_layer(name: str, given: Any) -> list[Any]:
     return [one[None] if len(one.shape) == 3 else one for one in layers]
 
 
-def _scored(score: Score, keys: list[Any], values: list[Any], queries: list[Any], counts: list[int], scale: float | None) -> np.ndarray:
+def _scored(score: Score, keys: list[Any], values: list[Any], queries: list[Any], counts: list[int], scale: float | None, soft_cap: float) -> np.ndarray:
     """The scores [layer, sequence, KV head, entry] that a function of Python gives."""
     sequences, heads, rows, channels = keys[0].shape
     made = np.zeros((len(keys), sequences, heads, max(rows, 1)), np.float32)
     for layer, all_keys in enumerate(keys):
         for sequence, count in enumerate(counts):
+            if count == 0:
+                continue
             own = lambda arrays: arrays[layer][sequence][:, rows - count :] if arrays else None
             asked = queries[layer][sequence] if queries else None
             positions = np.broadcast_to(np.arange(count), (heads, count))
             if not isinstance(all_keys, np.ndarray) and hasattr(all_keys, "new_tensor"):
                 positions = all_keys.new_tensor(positions.copy()).long()
             seen = Layer(layer, own(keys), own(values), None if asked is None else asked[:, max(asked.shape[1] - count, 0) :], positions, count - 1,
-                         channels**-0.5 if scale is None else scale)
+                         channels**-0.5 if scale is None else scale, soft_cap)
             made[layer, sequence, :, :count] = scores_of("decide", score, seen)
     return made
 
@@ -190,7 +192,7 @@ def decide(
         threads=available_threads() if threads is None else threads,
     )
     if score is not None:
-        scores = _scored(score, key_layers, value_layers, query_layers, counts, scale)
+        scores = _scored(score, key_layers, value_layers, query_layers, counts, scale, soft_cap)
         query_layers = []
     decider.append(counts)
     for layer, one in enumerate(query_layers):

@@ -283,7 +283,8 @@ class Eviction:
             "heads that share a budget keep unequal numbers, and a DynamicCache is rectangular",
         )
         for part in self.policy.split(" | ")[1:]:
-            _expects(not (part.startswith("budget(") and "by=" in part), "policy", self.policy, "layers of different lengths have no mask in common")
+            by_layer = part.startswith("budget(") and any(f"by={one}" in part for one in ("ramp", "table", "importance"))
+            _expects(not by_layer, "policy", self.policy, "layers of different lengths have no mask in common")
             _expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
             _expects(not part.startswith("at_least"), "policy", self.policy, "heads keep unequal numbers above a threshold, and a DynamicCache is rectangular")
 
@@ -345,14 +346,17 @@ class Eviction:
         if self._drafts is None:
             return
         (record, cache, shown, decides), self._drafts = self._drafts, None
-        rows = cache.layers[self._layers.cut[0]].keys.shape[-2]
-        accepted = rows - record.rows
+        accepted = cache.layers[self._layers.cut[0]].keys.shape[-2] - record.rows
+        refused = max((tokens - accepted for _, tokens in shown.values()), default=0)
+        _expects(refused <= MOST_DRAFTS, "drafts", f"{refused} that were refused", f"query rows are kept for {MOST_DRAFTS}")
         record.evictor.append([accepted])
         record.add_rows(accepted, None)
-        self._note_positions(record, [accepted], accepted)
+        self._note_positions(record, [accepted])
         for place, (query, tokens) in shown.items():
             layer = cache.layers[self._layers.cut[place]]
-            self._show(record, place, query[:, :, : query.shape[2] - (tokens - accepted)], layer.keys, layer.values)
+            rows = query[:, :, : query.shape[2] - (tokens - accepted)]
+            self._show(record, place, rows, layer.keys, layer.values)
+            self._keep_rows(record, place, rows)
         if decides:
             self._evict(record, cache)
 
@@ -430,7 +434,7 @@ class Eviction:
         counts = [rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)]
         record.evictor.append(counts)
         record.add_rows(rows, mask)
-        self._note_positions(record, counts, rows)
+        self._note_positions(record, counts)
 
     def _new_tokens(self, record: _Record, new: torch.Tensor | None, sequences: int, tokens: int) -> list[int]:
         if new is None or bool(new.all()):
@@ -454,22 +458,27 @@ class Eviction:
         if self._verifies:
             wanted = query.shape[2] if self.facts.every_row else max(self.facts.window_rows, self._rows)
             if wanted > 0:
-                self._shown[place] = (query[:, :, -(wanted + MOST_DRAFTS) :], query.shape[2])
+                self._shown[place] = (query[:, :, -(wanted + MOST_DRAFTS) :].detach(), query.shape[2])
             return
         self._show(self._forward[0], place, query, key, value)
+        if self._rows > 0:  # kept once the forward has not failed
+            self._shown[place] = (query[:, :, -self._rows :].detach(), query.shape[2])
 
     def _show(self, record: _Record, place: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Shows the query rows of a layer's newest tokens to the policy, or keeps the last ones for a score in Python."""
+        """Shows the query rows of a layer's newest tokens to the policy."""
         if self.facts.every_row:
             record.evictor.observe(place, _host(query), _host(key), _host(value))
         elif self.facts.window_rows > 0:
             record.evictor.observe(place, _host(query[:, :, -self.facts.window_rows :]))
-        if self._score is not None and self._rows > 0:
+
+    def _keep_rows(self, record: _Record, place: int, query: torch.Tensor) -> None:
+        """Keeps the last query rows of a layer for a score in Python."""
+        if self._rows > 0:
             known = record.queries.get(place)
             rows = query if known is None else torch.cat((known, query.to(known.dtype)), dim=2)
-            record.queries[place] = rows[:, :, -self._rows :].detach().clone()
+            record.queries[place] = rows[:, :, -self._rows :].clone()
 
-    def _note_positions(self, record: _Record, counts: list[int], rows: int) -> None:
+    def _note_positions(self, record: _Record, counts: list[int]) -> None:
         """Notes the positions of new entries, for a score in Python."""
         if self._score is None:
             return
@@ -510,7 +519,9 @@ class Eviction:
             self._first = False
             return
         record.add_rows(tokens, None)  # before a cut the model's own mask says what is padding
-        self._note_positions(record, counts, tokens)
+        self._note_positions(record, counts)
+        for place, (query, _) in self._shown.items():
+            self._keep_rows(record, place, query)
         if self._when == "forward" or tokens > 1 and not self._in_prefill:
             self._evict(record, cache)
         elif self._in_prefill:
@@ -556,16 +567,18 @@ class Eviction:
 
     def _scores(self, record: _Record, layers: list[Any]) -> np.ndarray:
         """The scores [layer, sequence, KV head, entry] of a function of Python."""
-        counts = record.evictor.counts
-        made = np.zeros((len(layers), len(counts), self._layers.shape["kv_heads"], max(*counts, 1)), np.float32)
+        counts, shape = record.evictor.counts, self._layers.shape
+        made = np.zeros((len(layers), len(counts), shape["kv_heads"], max(*counts, 1)), np.float32)
         for place, layer in enumerate(layers):
             shown = record.queries.get(place)
             for sequence, count in enumerate(counts):
+                if count == 0:
+                    continue
                 end = record.evictor.tokens[sequence]
                 own = lambda rows: rows[sequence][:, rows.shape[2] - count :].detach()
                 queries = None if shown is None else shown[sequence][:, max(shown.shape[2] - end, 0) :]
                 positions = record.positions[sequence][place].to(layer.keys.device)
-                seen = Layer(place, own(layer.keys), own(layer.values), queries, positions, end - 1, self._layers.shape["scale"])
+                seen = Layer(place, own(layer.keys), own(layer.values), queries, positions, end - 1, shape["scale"], shape["soft_cap"])
                 made[place, sequence, :, :count] = scores_of("hf.evict", self._score, seen)
         return made
 
