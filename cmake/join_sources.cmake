@@ -5,7 +5,7 @@
 # then has a namespace of its own. A source stays alone if it names what must be outside of a namespace, or if includes of it
 # depend on a condition.
 function(kvpolicy_join_sources out folder)
-  set(_together 10)
+  set(_together 20)
   set(_alone "^(namespace (kvpolicy|kvpolicy_test|tinylm_test|rc|std)[ :]|template <>|#define|#if|extern )|TYPE_TO_STRING|TEST_CASE_TEMPLATE")
   set(_sources "")
   set(_part "")

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --ci
+export KVPOLICY_TEST_NIGHT=1 # tests that have more cases have all of them
 
 failed=0
 step() {
@@ -23,10 +24,10 @@ threads() {
     TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/kvpolicy_tests --test-suite='threads*,ops/executor*'
 }
 
-# The tests and examples that .ci/run builds without sanitizers only.
+# All cases of the tests, also of those that .ci/run builds without sanitizers only, and the examples.
 sanitizers() {
-  cmake --preset dev && cmake --build --preset dev --target kvpolicy_other_tests short_examples &&
-    build/dev/bin/kvpolicy_other_tests && ctest --test-dir build/dev -L short_example --output-on-failure
+  cmake --preset dev && cmake --build --preset dev --target kvpolicy_tests kvpolicy_other_tests short_examples &&
+    build/dev/bin/kvpolicy_tests && build/dev/bin/kvpolicy_other_tests && ctest --test-dir build/dev -L short_example --output-on-failure
 }
 
 # 100,000 steps of requests that come and go, under address and undefined-behaviour sanitizers: in the

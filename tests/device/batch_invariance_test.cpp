@@ -1,6 +1,7 @@
 #include "laws/batch_invariance.hpp"
 
 #include "support/device.hpp"
+#include "support/rounds.hpp"
 
 namespace {
 
@@ -21,9 +22,9 @@ class serving_device : public device_executor {
 TEST_SUITE("batch invariance on a device") {
   TEST_CASE("a request is served bit for bit as if it were alone, in random schedules") {
     auto const policies = evictions_of_the_law<serving_device>();
-    for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    for (int seed = 1; seed <= rounds(24); ++seed) {
       INFO("schedule " << seed);
-      random_schedule<serving_device>(seed, policies).run(4);
+      random_schedule<serving_device>(static_cast<std::uint64_t>(seed), policies).run(4);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "support/device.hpp"
 #include "support/dice.hpp"
 #include "support/dual_sides.hpp"
+#include "support/rounds.hpp"
 
 namespace {
 
@@ -113,9 +114,9 @@ TEST_SUITE("device/promotion") {
   }
 
   TEST_CASE("of several faults the window's comes first, and after a fault the next step is as any other") {
-    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    for (int seed = 0; seed < rounds(8); ++seed) {
       both_sides now({.sequences = 3, .pages = 60, .bound = 24}, kv::policies::wg_kv({.window = 4, .threshold = 0.0f}),
-                     small, seed);
+                     small, static_cast<std::uint64_t>(seed));
       auto const ask = [&](std::vector<int> const& tokens) { return now.ask([&](auto& on) { on.step(tokens); }); };
       for (int t = 0; t < 8; ++t) REQUIRE(ask({1, 1, 1}).empty());
       auto const set_free = [&](int pages) {
@@ -137,8 +138,8 @@ TEST_SUITE("device/promotion") {
 
   TEST_CASE("what is decided where a window is refused does not depend on the order of blocks") {
     std::vector<int> first;
-    for (std::uint64_t seed = 0; seed < 12; ++seed) {
-      both_sides now({.sequences = 3}, kv::policies::wg_kv({.window = 4}), small, seed);
+    for (int seed = 0; seed < rounds(12); ++seed) {
+      both_sides now({.sequences = 3}, kv::policies::wg_kv({.window = 4}), small, static_cast<std::uint64_t>(seed));
       for (int t = 0; t < 8; ++t) REQUIRE(now.ask([&](auto& on) { on.step({1, 1, 1}); }).empty());
       now.found.both.window.lanes.in_flight[1] = 1;
       CHECK(error_of([&] { now.found.promote({4, 2, 4}); }).starts_with("promote: in_flight (1) = 1"));

@@ -15,6 +15,7 @@
 
 #include "reference/slot_pool.hpp"
 #include "support/dice.hpp"
+#include "support/rounds.hpp"
 #include "support/sanitized.hpp"
 
 namespace {
@@ -414,9 +415,9 @@ class serving {
 TEST_SUITE("layout/dead_slot") {
   TEST_CASE("no slot is freed twice, and none that is kept, shared, locked or dead") {
     totals count;
-    std::uint64_t const cases = under_address_sanitizer ? 2000 : 10000;
-    for (std::uint64_t seed = 0; seed < cases; ++seed) {
-      serving engine(seed, count);
+    int const cases = under_address_sanitizer ? 2000 : rounds(10000);
+    for (int seed = 0; seed < cases; ++seed) {
+      serving engine(static_cast<std::uint64_t>(seed), count);
       std::string error;
       try {
         for (int step = 0; step < 24; ++step) engine.step();
