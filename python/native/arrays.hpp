@@ -85,36 +85,39 @@ inline bool same_layout(rows const& a, rows const& b) {
 
 /// Keys or values of several layers, each an array of its own, as a signal's rows.
 ///
-/// The entries of a lane are the *last* rows of its sequence: a sequence that is shorter than others has unused rows
-/// in front, as padding on the left leaves them.
+/// The entries of a sequence are the *last* rows of an array: a sequence that is shorter than others has unused rows in
+/// front, as padding on the left leaves them. Where the heads of a layer hold unequal numbers, all begin where the
+/// longest one does.
 class layer_rows {
  public:
   layer_rows() = default;
 
-  /// - in: `layers` has the rows of each layer, `counts` the entries of each sequence.
+  /// - in: `layers` has the rows of each layer, `longest` the entries of the longest head, [layer, sequence].
   /// - throws: `invalid_argument` if layers have different layouts, or a sequence has more entries than rows.
   layer_rows(char const* call, std::string const& name, std::vector<rows> const& layers,
-             std::vector<int> const& counts) {
+             std::vector<int> const& longest) {
+    std::size_t const sequences = longest.size() / layers.size();
     rows const& first = layers.front();
     for (std::size_t l = 0; l < layers.size(); ++l) {
       rows const& one = layers[l];
       kv::expects(same_layout(one, first), call, name + " of layer " + std::to_string(l), "another shape or layout",
                   "all layers have the shape, the element type and the strides of layer 0");
-      for (std::size_t s = 0; s < counts.size(); ++s) {
-        kv::expects(counts[s] <= one.count, call, name + ".shape", one.count,
-                    [&] { return "sequence " + std::to_string(s) + " has " + std::to_string(counts[s]) + " entries"; });
-        std::int64_t const unused = one.count - counts[s];
+      for (std::size_t s = 0; s < sequences; ++s) {
+        int const held = longest[l * sequences + s];
+        kv::expects(held <= one.count, call, name + ".shape", one.count,
+                    [&] { return "sequence " + std::to_string(s) + " has " + std::to_string(held) + " entries"; });
+        std::int64_t const unused = one.count - held;
         bases_.push_back(const_cast<std::byte*>(one.data) + static_cast<std::int64_t>(s) * one.sequence +
                          unused * one.row);
       }
     }
-    auto const sequences = static_cast<std::int64_t>(counts.size());
+    auto const of_layer = static_cast<std::int64_t>(sequences);
     view_.rows = {.element = first.element,
                   .dims = static_cast<int>(first.channels),
                   .token = first.row,
                   .head = first.head,
                   .dim = first.channel,
-                  .bases = {.data = bases_.data(), .layer = layers.size() > 1 ? sequences : 0, .unit = 1}};
+                  .bases = {.data = bases_.data(), .layer = layers.size() > 1 ? of_layer : 0, .unit = 1}};
     view_.where = kv::identity_map(static_cast<int>(first.count), static_cast<int>(sequences));
   }
 

@@ -19,9 +19,8 @@ struct decision {
 };
 
 /// Counts, positions and recorded signals of a batch under one policy, and its decisions. The caller keeps keys and
-/// values, tells how many tokens each sequence received, and moves rows as `decide` says.
-///
-/// All lanes of a sequence hold equally many entries: `apply` refuses a decision that would end that.
+/// values, tells how many tokens each sequence received, and moves rows as `decide` says. Lanes of a sequence may come
+/// to hold unequal numbers of entries.
 class evictor {
  public:
   evictor(std::string const& spec, model_shape const& model, int sequences, int capacity, int threads)
@@ -49,7 +48,7 @@ class evictor {
       int const more = tokens[index(s)];
       kv::expects(more >= 0, "append", "tokens", more, "a count cannot be negative");
       kv::expects(more <= limit - next_[index(s)], "append", "tokens", more, "positions fit into 32 bits");
-      most = std::max(most, count(s) + more);
+      most = std::max(most, longest(s) + more);
     }
     if (most > tables_.capacity) grow(std::max(most, most <= limit / 2 ? 2 * tables_.capacity : most));
     kv::cache in = cache_of(tables_);
@@ -85,8 +84,7 @@ class evictor {
     check_layer("observe", layer);
     kv::cache const in = cache_of(tables_);
     kv::lanes const lanes = in.lanes.layers_only(layer, layer + 1);
-    std::vector<int> const held = counts_now();
-    layer_signals const signals("observe", model_, given, held, lanes);
+    layer_signals const signals("observe", model_, given, lanes);
     std::vector<int> positions;
     kv::queries const newest = query_rows("observe", queries, positions);
     kv::any_signals all = signals.all;
@@ -100,8 +98,7 @@ class evictor {
   decision decide(given_rows const& given) {
     std::lock_guard const lock(busy_);
     kv::cache const in = cache_of(tables_);
-    std::vector<int> const held = counts_now();
-    layer_signals const signals("decide", model_, given, held, in.lanes);
+    layer_signals const signals("decide", model_, given, in.lanes);
     kv::refuse_missed_rows("decide", policy_, signals.all, *state_, false);
     if (!plan_) plan_.emplace(kv::make_plan(exec_, policy_, of_real_rows(in, given), kv::compact{}));
     kv::decide(exec_, policy_, signals.all, *state_, *plan_);
@@ -128,12 +125,41 @@ class evictor {
     kv::apply(exec_, kv::compact{}, *plan_, in, *state_);
   }
 
-  /// The entries of each sequence's first lane. All lanes of a sequence have equally many, unless a budget that lanes
-  /// share was applied.
+  /// The entries of each sequence's longest lane.
   [[nodiscard]] std::vector<int> counts() const {
     std::lock_guard const lock(busy_);
-    return counts_now();
+    std::vector<int> made;
+    for (int s = 0; s < sequences_; ++s) made.push_back(longest(s));
+    return made;
   }
+  /// The entries of every lane, [sequence, layer, KV head].
+  [[nodiscard]] std::vector<int> lane_counts() const {
+    std::lock_guard const lock(busy_);
+    return tables_.counts;
+  }
+  /// The positions of what the lanes of a layer hold, [sequence, KV head, entry of the longest lane]; -1 after a lane's
+  /// last entry.
+  [[nodiscard]] std::vector<int> positions(int layer, int& most) const {
+    std::lock_guard const lock(busy_);
+    check_layer("positions", layer);
+    std::vector<int> made;
+    most = 0;
+    for (int s = 0; s < sequences_; ++s) {
+      for (int h = 0; h < model_.sizes.kv_heads; ++h)
+        most = std::max(most, tables_.counts[index(lane_of(s, layer, h))]);
+    }
+    for (int s = 0; s < sequences_; ++s) {
+      for (int h = 0; h < model_.sizes.kv_heads; ++h) {
+        std::size_t const lane = index(lane_of(s, layer, h));
+        int const* const of = tables_.positions.data() + lane * index(tables_.capacity);
+        made.insert(made.end(), of, of + tables_.counts[lane]);
+        made.resize(made.size() + index(most - tables_.counts[lane]), -1);
+      }
+    }
+    return made;
+  }
+  [[nodiscard]] int sequences() const { return sequences_; }
+  [[nodiscard]] model_shape const& model() const { return model_; }
   /// The tokens that each sequence has received, dropped ones included.
   [[nodiscard]] std::vector<int> tokens() const {
     std::lock_guard const lock(busy_);
@@ -155,12 +181,13 @@ class evictor {
 
   static std::size_t index(int i) { return static_cast<std::size_t>(i < 0 ? 0 : i); }
   [[nodiscard]] int lanes_of_sequence() const { return model_.sizes.layers * model_.sizes.kv_heads; }
-  [[nodiscard]] std::vector<int> counts_now() const {
-    std::vector<int> made;
-    for (int s = 0; s < sequences_; ++s) made.push_back(count(s));
-    return made;
+  [[nodiscard]] int lane_of(int s, int layer, int head) const {
+    return s * lanes_of_sequence() + layer * model_.sizes.kv_heads + head;
   }
-  [[nodiscard]] int count(int s) const { return tables_.counts[index(s) * index(lanes_of_sequence())]; }
+  [[nodiscard]] int longest(int s) const {
+    auto const first = tables_.counts.begin() + s * lanes_of_sequence();
+    return *std::max_element(first, first + lanes_of_sequence());
+  }
 
   void check_layer(char const* call, int layer) const {
     kv::expects(layer >= 0 && layer < model_.sizes.layers, call, "layer", layer,
@@ -239,7 +266,7 @@ class evictor {
 
   /// The last rows of each sequence as a signal. A sequence with fewer tokens than rows has padding in front.
   kv::queries query_rows(char const* call, rows const& from, std::vector<int>& positions) const {
-    check_batch(call, "queries", from.sequences, next_.size());
+    check_batch(call, "queries", from.sequences, sequences_);
     kv::expects(from.heads == model_.sizes.query_heads, call, "queries.shape", std::to_string(from.heads) + " heads",
                 [&] { return "the model has " + std::to_string(model_.sizes.query_heads) + " query heads"; });
     kv::expects(from.channels == model_.sizes.head_dim, call, "queries.shape",

@@ -28,19 +28,24 @@ struct given_rows {
 };
 
 /// Refuses an array of another batch.
-inline void check_batch(char const* call, char const* name, std::int64_t sequences, std::size_t batch) {
-  kv::expects(sequences == static_cast<std::int64_t>(batch), call, std::string(name) + ".shape",
-              std::to_string(sequences) + " sequences", [&] { return "the batch has " + std::to_string(batch); });
+inline void check_batch(char const* call, char const* name, std::int64_t sequences, int batch) {
+  kv::expects(sequences == batch, call, std::string(name) + ".shape", std::to_string(sequences) + " sequences",
+              [&] { return "the batch has " + std::to_string(batch); });
 }
 
 /// The signals of a call, and the tables that they point to.
 class layer_signals {
  public:
-  /// - in: `counts` has the entries of each sequence. `lanes` are those of the call, `given` is about all their layers.
+  /// - in: `lanes` are those of the call, with the entries that they hold; `given` is about all their layers.
   /// - throws: `invalid_argument` if an array has another shape.
-  layer_signals(char const* call, model_shape const& model, given_rows const& given, std::vector<int> const& counts,
-                kv::lanes const& lanes)
-      : call_(call), model_(model), counts_(counts), layers_(lanes.layers()), all(lanes) {
+  layer_signals(char const* call, model_shape const& model, given_rows const& given, kv::lanes const& lanes)
+      : call_(call), model_(model), sequences_(lanes.sequences), layers_(lanes.layers()), all(lanes) {
+    for (int l = lanes.layer_begin; l < lanes.layer_end; ++l) {
+      for (int s = 0; s < lanes.sequences; ++s) {
+        longest_.push_back(0);
+        for (int h = 0; h < lanes.heads; ++h) longest_.back() = std::max(longest_.back(), lanes.committed({s, l, h}));
+      }
+    }
     add("keys", given.keys, model.sizes.head_dim, key_rows_, [&](kv::row_view const& view) {
       keys_ = {view, {.scale = model.scale, .soft_cap = model.soft_cap}};
       all.add(keys_);
@@ -63,12 +68,12 @@ class layer_signals {
     kv::expects(std::ssize(given) == layers_, call_, name, std::to_string(given.size()) + " layers",
                 [&] { return "there are " + std::to_string(layers_); });
     rows const& first = given.front();
-    check_batch(call_, name, first.sequences, counts_.size());
+    check_batch(call_, name, first.sequences, sequences_);
     kv::expects(first.heads == model_.sizes.kv_heads, call_, shape, std::to_string(first.heads) + " heads",
                 [&] { return "the model has " + std::to_string(model_.sizes.kv_heads) + " KV heads"; });
     kv::expects(first.channels == channels, call_, shape, std::to_string(first.channels) + " channels",
                 [&] { return "a row has " + std::to_string(channels) + " channels"; });
-    to = std::make_unique<layer_rows>(call_, name, given, counts_);
+    to = std::make_unique<layer_rows>(call_, name, given, longest_);
     offer(to->view());
   }
 
@@ -78,8 +83,8 @@ class layer_signals {
         [&] { return shape_text(from); }, "the axes are layer, sequence, KV head and entry, on the CPU");
     kv::expects(codec_of(call_, "scores", from) == kv::codec::f32, call_, "scores.dtype", "16 bits",
                 "scores are float32");
-    check_batch(call_, "scores", static_cast<std::int64_t>(from.shape(1)), counts_.size());
-    int const most = *std::max_element(counts_.begin(), counts_.end());
+    check_batch(call_, "scores", static_cast<std::int64_t>(from.shape(1)), sequences_);
+    int const most = *std::max_element(longest_.begin(), longest_.end());
     bool const fits = static_cast<int>(from.shape(0)) == layers_ &&
                       static_cast<int>(from.shape(2)) == model_.sizes.kv_heads &&
                       static_cast<std::int64_t>(from.shape(3)) >= most && from.stride(3) == 1;
@@ -96,7 +101,8 @@ class layer_signals {
 
   char const* call_;
   model_shape const& model_;
-  std::vector<int> const& counts_;
+  int sequences_;
+  std::vector<int> longest_;  ///< the entries of the longest head, [layer, sequence]
   int layers_;
   std::unique_ptr<layer_rows> key_rows_;
   std::unique_ptr<layer_rows> value_rows_;

@@ -11,17 +11,14 @@ namespace {
 
 using namespace nanobind::literals;
 
-template <class T>
-using numbers = nb::ndarray<nb::numpy, T, nb::ndim<1>, nb::c_contig>;
-
-/// A NumPy array that owns the numbers.
-template <class T>
-numbers<T> as_array(std::vector<T> from) {
+/// A NumPy array of the given sizes that owns the numbers.
+template <class T, class... Sizes>
+nb::ndarray<nb::numpy, T, nb::ndim<sizeof...(Sizes)>, nb::c_contig> as_array(std::vector<T> from, Sizes... sizes) {
   auto held = std::make_unique<std::vector<T>>(std::move(from));
   std::vector<T>* const memory = held.get();
   nb::capsule owner(memory, [](void* at) noexcept { delete static_cast<std::vector<T>*>(at); });
   static_cast<void>(held.release());
-  return numbers<T>(memory->data(), {memory->size()}, owner);
+  return {memory->data(), {static_cast<std::size_t>(sizes)...}, owner};
 }
 
 std::vector<rows> rows_of_layers(char const* call, char const* name, std::vector<array> const& from) {
@@ -62,7 +59,9 @@ nb::tuple decide(evictor& self, std::vector<array> const& keys, std::vector<arra
     nb::gil_scoped_release const released;
     made = self.decide(given);
   }
-  return nb::make_tuple(as_array(std::move(made.indptr)), as_array(std::move(made.indices)), report_of(made.report));
+  std::size_t const lanes = made.indptr.size(), kept = made.indices.size();
+  return nb::make_tuple(as_array(std::move(made.indptr), lanes), as_array(std::move(made.indices), kept),
+                        report_of(made.report));
 }
 
 void add_evictor(nb::module_& to) {
@@ -91,18 +90,35 @@ void add_evictor(nb::module_& to) {
           "Shows query rows [sequence, query head, row, channel], after RoPE, of one layer to the policy: those of the "
           "latest `append`, or the last of them. Keys [sequence, KV head, row, channel] are needed by policies that "
           "read every row.")
-      .def(
-          "decide", &decide, "keys"_a = std::vector<array>{}, "values"_a = std::vector<array>{},
-          "scores"_a = nb::none(),
-          "Decides what each lane keeps, from the keys and values of every layer, each an array [sequence, KV head, "
-          "row, channel] whose last rows are the entries of a sequence. `scores` [layer, sequence, KV head, entry] are "
-          "those of the policy `external`.\n\n"
-          "Returns (indptr, indices, report): lane i keeps the entries indices[indptr[i]:indptr[i + 1]], ascending, "
-          "and "
-          "lanes are in the order of sequence, layer, KV head. Nothing is changed until `apply`.")
+      .def("decide", &decide, "keys"_a = std::vector<array>{}, "values"_a = std::vector<array>{},
+           "scores"_a = nb::none(),
+           "Decides what each lane keeps, from the keys and values of every layer, each an array [sequence, KV head, "
+           "row, channel] whose last rows are the entries of a sequence. Where heads of a layer hold unequal numbers, "
+           "all begin where the longest one does. `scores` [layer, sequence, KV head, entry] are those of the policy "
+           "`external`.\n\n"
+           "Returns (indptr, indices, report): lane i keeps the entries indices[indptr[i]:indptr[i + 1]], ascending, "
+           "and "
+           "lanes are in the order of sequence, layer, KV head. Nothing is changed until `apply`.")
       .def("apply", &evictor::apply, released(),
            "Moves counts, positions and recorded signals as the latest decision says.")
-      .def_prop_ro("counts", &evictor::counts, "The number of entries that each sequence holds in its first lane.")
+      .def_prop_ro("counts", &evictor::counts, "The number of entries that each sequence holds in its longest lane.")
+      .def_prop_ro(
+          "lane_counts",
+          [](evictor const& self) {
+            kv::shape const& sizes = self.model().sizes;
+            return as_array(self.lane_counts(), self.sequences(), sizes.layers, sizes.kv_heads).cast();
+          },
+          "The number of entries that every lane holds, int32 [sequence, layer, KV head].")
+      .def(
+          "positions",
+          [](evictor const& self, int layer) {
+            int most = 0;
+            std::vector<int> made = self.positions(layer, most);
+            return as_array(std::move(made), self.sequences(), self.model().sizes.kv_heads, most);
+          },
+          "layer"_a,
+          "The positions of the entries of a layer, int32 [sequence, KV head, entry of the longest lane]; -1 after the "
+          "last entry of a lane.")
       .def_prop_ro("tokens", &evictor::tokens,
                    "The number of tokens that each sequence has received, dropped ones included.")
       .def_prop_ro("policy", &evictor::policy, "The policy as text.");

@@ -19,7 +19,8 @@ class Layer:
     - `keys`, `values`: the entries that the layer holds, [KV head, entry, channel], after RoPE. `values` may be None.
     - `queries`: the rows of the last tokens, [query head, row, channel], after RoPE; None if none were asked for.
     - `positions`: the positions of the entries, [KV head, entry]. In a cache that another policy has cut, or in a copy
-      of a cut one, those entries count from 0, since what was dropped between them is not known.
+      of a cut one, those entries count from 0, since what was dropped between them is not known. Where the heads of a
+      layer hold unequal numbers, -1 stands after the last entry of a head, and what is scored there does not count.
     - `last_position`: the position of the newest token, to which the last query row belongs.
     - `scale`: the factor of q.k; `soft_cap`: the cap of logits, 0 for none.
     """
@@ -43,13 +44,13 @@ class Layer:
             keys, positions = (np.repeat(one, group, axis=0) for one in (self.keys.astype(np.float32), self.positions))
             logits = self.scale * self.queries.astype(np.float32) @ keys.transpose(0, 2, 1)
             logits = self.soft_cap * np.tanh(logits / self.soft_cap) if self.soft_cap > 0 else logits
-            logits = np.where(positions[:, None, :] <= newest[:, None], logits, -np.inf)
+            logits = np.where((positions[:, None, :] <= newest[:, None]) & (positions >= 0)[:, None, :], logits, -np.inf)
             made = np.exp(logits - logits.max(axis=-1, keepdims=True))
             return made / made.sum(axis=-1, keepdims=True)
         keys, positions = (one.repeat_interleave(group, dim=0) for one in (self.keys.float(), self.positions))
         logits = self.scale * self.queries.float() @ keys.transpose(1, 2)
         logits = self.soft_cap * (logits / self.soft_cap).tanh() if self.soft_cap > 0 else logits
-        later = positions[:, None, :] > positions.new_tensor(newest)[:, None]
+        later = (positions[:, None, :] > positions.new_tensor(newest)[:, None]) | (positions < 0)[:, None, :]
         return logits.masked_fill(later, float("-inf")).softmax(dim=-1)
 
 

@@ -47,7 +47,8 @@ class EvictedLayer(DynamicLayer):
     """A layer of a DynamicCache from which entries were dropped.
 
     Its tensors hold the kept entries and the tokens after them. `get_seq_length` still counts every token, so that
-    `generate` continues at the right position.
+    `generate` continues at the right position. A lane that keeps fewer entries than the longest one of its layer has
+    padding in front of them.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -55,14 +56,38 @@ class EvictedLayer(DynamicLayer):
         self.dropped = 0  # tokens that are no longer in the tensors
         self.kept = 0  # rows that the last eviction left
         self.reordered = False  # sequences changed their places
-        self.valid: torch.Tensor | None = None  # [sequence, row] of the last eviction; None: no row is padding
+        self.uneven = False  # other layers have other numbers of rows
+        self.valid: torch.Tensor | None = None  # [sequence, 1 or KV head, row] of the first rows; None: no row is padding
 
     @property
     def rows(self) -> int:
         return 0 if self.keys is None or self.keys.numel() == 0 else self.keys.shape[-2]
 
+    @property
+    def masked(self) -> bool:
+        """Whether the mask that a model makes is not the one of this layer's rows."""
+        return self.uneven or self.valid is not None
+
+    def valid_rows(self) -> torch.Tensor | None:
+        """Which rows are entries, [sequence, 1 or KV head, row]; None: all of them."""
+        more = 0 if self.valid is None else self.rows - self.valid.shape[-1]
+        return self.valid if more == 0 else torch.nn.functional.pad(self.valid, (0, more), value=True)
+
+    def note_padding(self, new: torch.Tensor) -> None:
+        """Notes which of the newest rows are tokens, [sequence, row]. Before a cut the model's own mask says it."""
+        if self.masked:
+            held = self.valid_rows()
+            held = torch.ones(new.shape[0], 1, self.rows, dtype=torch.bool, device=new.device) if held is None else held.clone()
+            held[..., held.shape[-1] - new.shape[1] :] &= new[:, None, :].to(held.device)
+            self.valid = held
+
     def get_seq_length(self, *_: Any) -> int:
         return self.rows + self.dropped
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.masked and not _active:
+            raise ValueError("hf.evict: cache = one with padding in front of what it keeps, but only a model inside of a block leaves that out")
+        return super().update(key_states, value_states, *args, **kwargs)
 
     def get_mask_sizes(self, query_length: Any, *_: Any) -> tuple[int, int]:
         # Before transformers 5.3 the argument is the tensor of positions.
@@ -79,7 +104,7 @@ class EvictedLayer(DynamicLayer):
         if remove >= length:
             self.keys, self.values = self.keys[..., :0, :], self.values[..., :0, :]
             self.dropped = self.kept = 0
-            self.valid = None
+            self.uneven, self.valid = False, None
             return
         if remove > self.rows - self.kept:
             raise ValueError(
@@ -87,6 +112,7 @@ class EvictedLayer(DynamicLayer):
             )
         self.keys = self.keys[..., :-remove, :]
         self.values = self.values[..., :-remove, :]
+        self.valid = None if self.valid is None else self.valid[..., : self.rows]
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         self.reordered = True
@@ -106,7 +132,7 @@ class EvictedLayer(DynamicLayer):
     def reset(self) -> None:
         super().reset()
         self.dropped = self.kept = 0
-        self.reordered, self.valid = False, None
+        self.reordered, self.uneven, self.valid = False, False, None
 
 
 def _tracked(layer: DynamicLayer) -> EvictedLayer:
@@ -116,30 +142,16 @@ def _tracked(layer: DynamicLayer) -> EvictedLayer:
 
 
 class _Record:
-    """What is known of a cache: the entries of its sequences, and which rows of its tensors are padding."""
+    """What is known of a cache: the entries of its sequences, and how many rows its tensors have."""
 
     def __init__(self, evictor: Evictor) -> None:
         self.evictor = evictor
-        self.rows = 0
-        self.valid: torch.Tensor | None = None  # [sequence, row] after a cut; None: no row is padding, or nothing was cut
-        self.positions: list[torch.Tensor] = []  # [layer, KV head, entry] of each sequence, for scores in Python
+        self.rows = 0  # of the first layer that is cut
         self.queries: dict[int, torch.Tensor] = {}  # the last rows of each layer, for scores in Python
-
-    def add_rows(self, new: int, mask: torch.Tensor | None) -> None:
-        """Notes `new` rows; `mask` [sequence, new] says which of them are tokens, None all of them."""
-        if self.valid is None and mask is not None and not bool(mask.all()):
-            self.valid = torch.ones(mask.shape[0], self.rows, dtype=torch.bool, device=mask.device)
-        if self.valid is not None:
-            more = mask if mask is not None else torch.ones(self.valid.shape[0], new, dtype=torch.bool, device=self.valid.device)
-            self.valid = torch.cat((self.valid, more.to(self.valid.device)), dim=1)
-        self.rows += new
 
     def cut_rows(self, rows: int) -> None:
         removed, self.rows = self.rows - rows, rows
-        self.positions = [one[..., : max(one.shape[-1] - removed, 0)] for one in self.positions]
         self.queries = {place: one[:, :, : max(one.shape[2] - removed, 0)] for place, one in self.queries.items()}
-        if self.valid is not None:
-            self.valid = self.valid[:, :rows]
 
 
 # The record of every cache and the text of its policy, so that a later block continues with the same cache.
@@ -158,6 +170,7 @@ def _attention(base: str) -> Any:
         eviction = _active.get(id(module.config))
         if eviction is not None:
             eviction._observe(module, query, key, value, kwargs.get("scaling"))
+            attention_mask = eviction._mask_of(module, query, key, attention_mask)
         own = sys.modules[type(module).__module__]
         function = own.eager_attention_forward if base == "eager" else ALL_ATTENTION_FUNCTIONS[base]
         return function(module, query, key, value, attention_mask, dropout=dropout, **kwargs)
@@ -165,21 +178,9 @@ def _attention(base: str) -> Any:
     return attend
 
 
-def _mask(base: str) -> Any:
-    """A function that makes masks as `base` does, of caches whose rows are no longer those of the prompt."""
-
-    def make(*args: Any, **kwargs: Any) -> Any:
-        eviction = _active.get(id(kwargs.get("config")))
-        if eviction is not None and kwargs.get("local_size") is None:
-            kwargs["attention_mask"] = eviction._padding(kwargs.get("attention_mask"), kwargs["kv_length"], kwargs.get("kv_offset", 0))
-        return ALL_MASK_ATTENTION_FUNCTIONS[base](*args, **kwargs)
-
-    return make
-
-
 for _base in BASES:
     ALL_ATTENTION_FUNCTIONS.register(PREFIX + _base, _attention(_base))
-    ALL_MASK_ATTENTION_FUNCTIONS.register(PREFIX + _base, _mask(_base))
+    ALL_MASK_ATTENTION_FUNCTIONS.register(PREFIX + _base, ALL_MASK_ATTENTION_FUNCTIONS[_base])
 
 
 class _Layers:
@@ -278,15 +279,8 @@ class Eviction:
         _expects(base in BASES, "attention implementation", base, f"the known ones are {' and '.join(BASES)}")
         missing = [one for one in self.facts.needs if one not in SIGNALS and not (one == "external" and self._score is not None)]
         _expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
-        _expects(
-            self.facts.scope == "lane", "policy", self.policy,
-            "heads that share a budget keep unequal numbers, and a DynamicCache is rectangular",
-        )
         for part in self.policy.split(" | ")[1:]:
-            by_layer = part.startswith("budget(") and any(f"by={one}" in part for one in ("ramp", "table", "importance"))
-            _expects(not by_layer, "policy", self.policy, "layers of different lengths have no mask in common")
             _expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
-            _expects(not part.startswith("at_least"), "policy", self.policy, "heads keep unequal numbers above a threshold, and a DynamicCache is rectangular")
 
     # The block ------------------------------------------------------------------------------------------------------
     def __enter__(self) -> "Eviction":
@@ -350,8 +344,7 @@ class Eviction:
         refused = max((tokens - accepted for _, tokens in shown.values()), default=0)
         _expects(refused <= MOST_DRAFTS, "drafts", f"{refused} that were refused", f"query rows are kept for {MOST_DRAFTS}")
         record.evictor.append([accepted])
-        record.add_rows(accepted, None)
-        self._note_positions(record, [accepted])
+        record.rows += accepted
         for place, (query, tokens) in shown.items():
             layer = cache.layers[self._layers.cut[place]]
             rows = query[:, :, : query.shape[2] - (tokens - accepted)]
@@ -411,13 +404,13 @@ class Eviction:
                  "a beam search has moved its sequences: evict once, after the prefill")
         if record is None or rows == 0 and record.rows > 0:
             evictor = Evictor(self._timed, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads, **self._layers.shape)
-            other = next(iter(known.values()), None)
+            valid = layer.valid_rows() if rows > 0 and isinstance(layer, EvictedLayer) else None
+            uneven = rows > 0 and getattr(layer, "uneven", False) or valid is not None and valid.shape[1] > 1
+            _expects(not uneven, "cache", "one whose lanes hold unequal numbers of entries", f"only the policy that has cut it knows them, and {self.policy} is another one, or this is a copy")
             known.clear()  # another policy's record would not learn of this one's cuts
             record = known[self._timed] = _Record(evictor)
-            valid = other.valid if other is not None else getattr(layer, "valid", None)
-            if rows > 0 and valid is not None:
-                later = torch.ones(sequences, max(rows - valid.shape[1], 0), dtype=torch.bool, device=valid.device)
-                self._catch_up(record, rows, sequences, torch.cat((valid, later), dim=1)[:, :rows])
+            if valid is not None:
+                self._catch_up(record, rows, sequences, valid[:, 0])
         _expects(len(record.evictor.counts) == sequences, "batch", f"{sequences} sequences", f"the cache has {len(record.evictor.counts)}")
         if rows < record.rows:
             record.evictor.remove_last([record.rows - rows] * sequences)
@@ -433,8 +426,7 @@ class Eviction:
         _expects(not self.facts.every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
         counts = [rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)]
         record.evictor.append(counts)
-        record.add_rows(rows, mask)
-        self._note_positions(record, counts)
+        record.rows += rows
 
     def _new_tokens(self, record: _Record, new: torch.Tensor | None, sequences: int, tokens: int) -> list[int]:
         if new is None or bool(new.all()):
@@ -478,34 +470,36 @@ class Eviction:
             rows = query if known is None else torch.cat((known, query.to(known.dtype)), dim=2)
             record.queries[place] = rows[:, :, -self._rows :].clone()
 
-    def _note_positions(self, record: _Record, counts: list[int]) -> None:
-        """Notes the positions of new entries, for a score in Python."""
-        if self._score is None:
-            return
-        shape = (len(self._layers.cut), self._layers.shape["kv_heads"])
-        if not record.positions:
-            record.positions = [torch.zeros((*shape, 0), dtype=torch.long) for _ in counts]
-        for sequence, count in enumerate(counts):
-            end = record.evictor.tokens[sequence]
-            new = torch.arange(end - count, end).expand(*shape, count)
-            record.positions[sequence] = torch.cat((record.positions[sequence], new), dim=2)
+    def _mask_of(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
+        """The mask of a layer [sequence, head, new token, row]: of new tokens as the model says, of rows those that are entries.
 
-    def _padding(self, mask: torch.Tensor | None, kv_length: int, kv_offset: int) -> torch.Tensor | None:
-        """The mask [sequence, dropped + rows + new tokens] of the tokens that are no padding."""
-        if self._forward is None or self._forward[0].valid is None:
+        A model makes one mask for all layers, as if no lane had padding and all layers had as many rows as the first.
+        """
+        place = self._layers.place.get(module.layer_idx)
+        layer = None if self._forward is None or place is None else self._forward[1].layers[module.layer_idx]
+        if not isinstance(layer, EvictedLayer) or not layer.masked:
             return mask
-        record, _, tokens, _, new = self._forward
-        made = torch.ones(record.valid.shape[0], kv_offset + kv_length, dtype=torch.bool, device=record.valid.device)
-        made[:, kv_offset : kv_offset + record.rows] = record.valid
-        if new is not None:
-            made[:, -tokens:] = new
-        return made
+        new = query.shape[2]
+        if mask is None:
+            mask = torch.ones(new, new, dtype=torch.bool, device=query.device).tril()[None, None]
+        valid = layer.valid_rows()
+        if valid is None:
+            valid = torch.ones(1, 1, layer.rows, dtype=torch.bool, device=query.device)
+        held = valid[..., : layer.rows - new].to(query.device)
+        if held.shape[1] > 1:
+            held = held.repeat_interleave(query.shape[1] // held.shape[1], dim=1)
+        held = held[:, :, None, :]
+        if mask.dtype != torch.bool:
+            held = torch.zeros(held.shape, dtype=mask.dtype, device=mask.device).masked_fill(~held, torch.finfo(mask.dtype).min)
+        of_new = mask[..., mask.shape[-1] - new :]
+        shape = (max(held.shape[0], of_new.shape[0]), max(held.shape[1], of_new.shape[1]), new)
+        return torch.cat((held.expand(*shape, -1), of_new.expand(*shape, -1)), dim=-1)
 
     def _after(self, _module: Any, _args: Any, _kwargs: Any, output: Any) -> None:
         self._close_bar()
         if self._forward is None:
             return
-        record, cache, tokens, counts, _ = self._forward
+        record, cache, tokens, counts, new = self._forward
         self._forward = None
         if output is None:  # the forward failed
             if not self._verifies:
@@ -518,8 +512,10 @@ class Eviction:
             self._drafts = (record, cache, self._shown, self._when == "forward" or self._first)
             self._first = False
             return
-        record.add_rows(tokens, None)  # before a cut the model's own mask says what is padding
-        self._note_positions(record, counts)
+        record.rows += tokens
+        if new is not None and not bool(new.all()):
+            for index in self._layers.cut:
+                cache.layers[index].note_padding(new)
         for place, (query, _) in self._shown.items():
             self._keep_rows(record, place, query)
         if self._when == "forward" or tokens > 1 and not self._in_prefill:
@@ -531,67 +527,46 @@ class Eviction:
     def _evict(self, record: _Record, cache: DynamicCache) -> None:
         """Decides about the whole cache, and then cuts it. If anything is refused, the cache stays as it was."""
         layers = [cache.layers[index] for index in self._layers.cut]
-        read = lambda name, tensors: [_host(one) for one in tensors] if name in self.facts.needs else []
-        keys, values = read("keys", (one.keys for one in layers)), read("values", (one.values for one in layers))
-        scores = self._scores(record, layers) if self._score is not None else None
+        before = record.evictor.lane_counts
+        read = lambda name, tensors: [_host(one) for one in _aligned(tensors, before)] if name in self.facts.needs else []
+        keys, values = read("keys", [one.keys for one in layers]), read("values", [one.values for one in layers])
+        scores = self._scores(record, layers, before) if self._score is not None else None
         indptr, indices, report = record.evictor.decide(keys, values, scores)
-        before = record.evictor.counts
-        kept = np.diff(indptr).reshape(len(before), -1)
-        most = int(kept.max(initial=0))
-        _expects(
-            bool((kept == kept[:, :1]).all()), "policy", self.policy,
-            f"heads of a sequence keep {kept.min(initial=most)} to {most} entries, and a DynamicCache is rectangular",
-        )
-        if most == record.rows:
+        kept = np.diff(indptr).reshape(before.shape)
+        if bool((kept == before).all()):
             return
-        chosen = self._rows_of(indices, kept[:, 0], before, record.rows, len(layers))
-        made = [tuple(_picked(one, chosen[:, place]) for one in (layer.keys, layer.values)) for place, layer in enumerate(layers)]
+        most = kept.max(axis=(0, 2))
+        chosen = [_rows_of(indptr, indices, kept, before, place, layer.rows) for place, layer in enumerate(layers)]
+        made = [tuple(_picked(one, rows) for one in (layer.keys, layer.values)) for layer, rows in zip(layers, chosen)]
         record.evictor.apply()
-        for layer, (new_keys, new_values) in zip(layers, made):
+        for place, (layer, (new_keys, new_values)) in enumerate(zip(layers, made)):
+            layer.dropped += layer.rows - int(most[place])
             layer.keys, layer.values = new_keys, new_values
-            layer.dropped += record.rows - most
-            layer.kept = most
-        if self._score is not None:
-            lanes = record.positions[0].shape[0] * record.positions[0].shape[1]
-            of_sequences = np.split(indices, indptr[lanes:-1:lanes])
-            at = [torch.from_numpy(one.astype(np.int64)).reshape(*record.positions[0].shape[:2], -1) for one in of_sequences]
-            record.positions = [positions.gather(2, kept) for positions, kept in zip(record.positions, at)]
-        record.rows, record.valid = most, None
-        if int(kept.min()) < most:
-            first = torch.as_tensor(most - kept[:, :1], device=layers[0].keys.device)
-            record.valid = torch.arange(most, device=first.device)[None, :] >= first
-        for layer in layers:
-            layer.valid = record.valid
+            layer.kept, layer.uneven, layer.valid = int(most[place]), len(set(most)) > 1, None
+            if int(kept[:, place].min()) < layer.kept:
+                of_heads = kept[:, place] if bool((kept[:, place] != kept[:, place, :1]).any()) else kept[:, place, :1]
+                layer.valid = torch.from_numpy(np.arange(layer.kept) >= (layer.kept - of_heads)[..., None]).to(layer.keys.device)
+        record.rows = layers[0].rows
         self.decisions += 1
-        self.kept = Kept(indptr, indices, len(before), len(layers), self._layers.shape["kv_heads"], report)
+        self.kept = Kept(indptr, indices, *before.shape, report)
 
-    def _scores(self, record: _Record, layers: list[Any]) -> np.ndarray:
+    def _scores(self, record: _Record, layers: list[Any], counts: np.ndarray) -> np.ndarray:
         """The scores [layer, sequence, KV head, entry] of a function of Python."""
-        counts, shape = record.evictor.counts, self._layers.shape
-        made = np.zeros((len(layers), len(counts), shape["kv_heads"], max(*counts, 1)), np.float32)
-        for place, layer in enumerate(layers):
-            shown = record.queries.get(place)
-            for sequence, count in enumerate(counts):
+        shape, longest = self._layers.shape, counts.max(axis=2)  # [sequence, layer]
+        made = np.zeros((len(layers), len(counts), shape["kv_heads"], max(counts.max(initial=0), 1)), np.float32)
+        aligned = [_aligned(one, counts) for one in ([layer.keys for layer in layers], [layer.values for layer in layers])]
+        for place, (keys, values) in enumerate(zip(*aligned)):
+            shown, positions = record.queries.get(place), record.evictor.positions(place)
+            for sequence, count in enumerate(longest[:, place]):
                 if count == 0:
                     continue
                 end = record.evictor.tokens[sequence]
                 own = lambda rows: rows[sequence][:, rows.shape[2] - count :].detach()
                 queries = None if shown is None else shown[sequence][:, max(shown.shape[2] - end, 0) :]
-                positions = record.positions[sequence][place].to(layer.keys.device)
-                seen = Layer(place, own(layer.keys), own(layer.values), queries, positions, end - 1, shape["scale"], shape["soft_cap"])
+                held = torch.from_numpy(positions[sequence, :, :count].astype(np.int64)).to(keys.device)
+                seen = Layer(place, own(keys), own(values), queries, held, end - 1, shape["scale"], shape["soft_cap"])
                 made[place, sequence, :, :count] = scores_of("hf.evict", self._score, seen)
         return made
-
-    def _rows_of(self, indices: np.ndarray, kept: np.ndarray, before: list[int], rows: int, layers: int) -> torch.Tensor:
-        """The kept rows of the tensors, [sequence, layer, head, kept]. A sequence that keeps fewer has padding in front."""
-        heads, most = self._layers.shape["kv_heads"], int(kept.max())
-        chosen = np.zeros((len(kept), layers, heads, most), dtype=np.int64)
-        begin = 0
-        for sequence, count in enumerate(int(one) for one in kept):
-            end = begin + layers * heads * count
-            chosen[sequence, :, :, most - count :] = indices[begin:end].reshape(layers, heads, count) + (rows - before[sequence])
-            begin = end
-        return torch.from_numpy(chosen)
 
     # The progress bar -----------------------------------------------------------------------------------------------
     def _open_bar(self, tokens: int) -> None:
@@ -611,9 +586,39 @@ def _host(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu()
 
 
-def _picked(tensor: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+def _aligned(tensors: list[torch.Tensor], counts: np.ndarray) -> list[torch.Tensor]:
+    """The tensors as `Evictor.decide` reads them: of one shape, and the lanes of a sequence begin where the longest does.
+
+    `counts` [sequence, layer, KV head] has the entries of each lane, which are its last rows. Tensors that are so already
+    are not copied.
+    """
+    rows = [one.shape[2] for one in tensors]
+    if len(set(rows)) == 1 and bool((counts == counts[:, :, :1]).all()):
+        return tensors
+    most, made = int(counts.max()), []
+    for place, one in enumerate(tensors):
+        held = counts[:, place, :, None]
+        ordinal = np.arange(most) - (most - held.max(axis=1, keepdims=True))  # of the entry that stands in a row
+        made.append(_picked(one, np.minimum(np.clip(ordinal, 0, np.maximum(held - 1, 0)) + rows[place] - held, rows[place] - 1)))
+    return made
+
+
+def _rows_of(indptr: np.ndarray, indices: np.ndarray, kept: np.ndarray, before: np.ndarray, place: int, rows: int) -> np.ndarray:
+    """The kept rows of a layer's tensors, [sequence, KV head, kept]. A lane that keeps fewer has its padding in front."""
+    sequences, layers, heads = kept.shape
+    most = int(kept[:, place].max())
+    chosen = np.zeros((sequences, heads, most), dtype=np.int64)
+    for sequence in range(sequences):
+        for head in range(heads):
+            lane = (sequence * layers + place) * heads + head
+            own = indices[indptr[lane] : indptr[lane + 1]]
+            chosen[sequence, head, most - len(own) :] = own + (rows - before[sequence, place, head])
+    return chosen
+
+
+def _picked(tensor: torch.Tensor, chosen: np.ndarray) -> torch.Tensor:
     """The rows `chosen` [sequence, head, kept] of a tensor [sequence, head, row, channel], in memory of their own."""
-    index = chosen.to(tensor.device)[..., None].expand(-1, -1, -1, tensor.shape[-1])
+    index = torch.from_numpy(chosen).to(tensor.device)[..., None].expand(-1, -1, -1, tensor.shape[-1])
     return tensor.gather(2, index)
 
 
