@@ -22,6 +22,7 @@ import torch
 
 import kvpolicy.hf
 
+WEIGHTS = tinylm_model.ROOT / "examples" / "tinylm" / "weights"
 POLICIES = ["full", "snapkv(window=16, pool=max:15) | budget(64)", "h2o | budget(64)", "tova | budget(64)", "knorm | budget(64)", "streaming_llm | budget(64)"]
 
 
@@ -34,9 +35,8 @@ def main():
     parser.add_argument("--out", type=Path, help="the JSON file")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    weights = tinylm_model.ROOT / "examples" / "tinylm" / "weights"
-    model = tinylm_model.Tinylm(weights)
-    cases = tinylm_model.recall_cases((weights / "held_out.txt").read_bytes(), given.cases)
+    model = tinylm_model.Tinylm(WEIGHTS)
+    cases = tinylm_model.recall_cases((WEIGHTS / "held_out.txt").read_bytes(), given.cases)
     print(f"{'policy':48} {'right':>10} {'rows':>6} {'tokens/s':>9}")
     runs = []
     for policy in given.policies:
@@ -54,7 +54,8 @@ def ask(model, cases, policy, threads):
     run = {"engine": "transformers", "policy": policy, "right": 0, "steps": 0, "rows": 0, "seconds": 0.0, "kept": []}
     for case in cases:
         cache = tinylm_model.new_cache(model)
-        with kvpolicy.hf.evict(model.llama, policy, threads=threads) as eviction:
+        gates = WEIGHTS / "retention_gate.safetensors" if policy.startswith("trim_kv") else None
+        with kvpolicy.hf.evict(model.llama, policy, gates=gates, threads=threads) as eviction:
             logits = model.logits(case.prompt, 0, cache)[-1]
             run["kept"].append(lanes_of(eviction.kept, model.llama.config, len(case.prompt)))
             answer = bytes([int(logits.argmax())])

@@ -66,16 +66,17 @@ inline rows rows_of(char const* call, std::string const& name, array const& of) 
   kv::codec const element = codec_of(call, name, of);
   std::int64_t const bytes = kv::bytes_of(element);
   auto const size = [&](std::size_t axis) { return static_cast<std::int64_t>(of.shape(axis)); };
+  auto const stride = [&](std::size_t axis) { return of.stride(axis) * bytes; };
   return {.data = static_cast<std::byte const*>(of.data()),
           .element = element,
           .sequences = size(0),
           .heads = size(1),
           .count = size(2),
           .channels = size(3),
-          .sequence = of.stride(0) * bytes,
-          .head = of.stride(1) * bytes,
-          .row = of.stride(2) * bytes,
-          .channel = of.stride(3) * bytes};
+          .sequence = stride(0),
+          .head = stride(1),
+          .row = stride(2),
+          .channel = stride(3)};
 }
 
 inline bool same_layout(rows const& a, rows const& b) {

@@ -1,6 +1,7 @@
 // An eviction by name about a batch of sequences, with its state, for a caller that keeps keys and values itself.
 #pragma once
 
+#include <cstring>
 #include <kvpolicy/kvpolicy.hpp>
 #include <mutex>
 #include <optional>
@@ -33,7 +34,9 @@ class evictor {
     kv::expects(model.sizes.kv_heads > 0, "Evictor", "kv_heads", model.sizes.kv_heads,
                 "a model has at least one KV head");
     lay_out(capacity, tables_);
-    kv::detail::refuse_needs_beyond("Evictor", policy_, {"keys", "values", "queries", "external"}, "arrays do");
+    kv::detail::refuse_needs_beyond(
+        "Evictor", policy_, {"keys", "values", "queries", "turn_queries", "log_beta", "birth_score", "external"},
+        "arrays do");
     kv::cache const in = cache_of(tables_);
     state_.emplace(kv::make_state(exec_, policy_, in));
   }
@@ -77,18 +80,35 @@ class evictor {
     }
   }
 
-  /// Shows the query rows of one layer to the policy: those of the latest `append`, or the last of them. The last row
-  /// is that of a sequence's last token. Rows before a sequence's new tokens are padding.
-  void observe(int layer, rows const& queries, given_rows const& given) {
+  /// Shows rows and numbers of one layer to the policy: those of the latest `append`, or the last of them.
+  void observe(int layer, shown_tokens const& shown, given_rows const& given) {
     std::lock_guard const lock(busy_);
     check_layer("observe", layer);
     kv::cache const in = cache_of(tables_);
     kv::lanes const lanes = in.lanes.layers_only(layer, layer + 1);
     layer_signals const signals("observe", model_, given, lanes);
-    std::vector<int> positions;
-    kv::queries const newest = query_rows("observe", queries, positions);
+    std::vector<int> of_rows, of_turn, of_betas, of_births;
+    kv::queries newest;
+    kv::turn_queries turn;
+    kv::log_beta betas;
+    kv::birth_score births;
     kv::any_signals all = signals.all;
-    all.add(newest);
+    if (shown.queries) {
+      static_cast<kv::query_view&>(newest) = query_rows("observe", "queries", *shown.queries, of_rows);
+      all.add(newest);
+    }
+    if (shown.turn) {
+      static_cast<kv::query_view&>(turn) = query_rows("observe", "turn_queries", *shown.turn, of_turn);
+      all.add(turn);
+    }
+    if (shown.log_beta) {
+      static_cast<kv::entry_numbers&>(betas) = numbers("observe", "log_beta", *shown.log_beta, of_betas);
+      all.add(betas);
+    }
+    if (shown.birth_score) {
+      static_cast<kv::entry_numbers&>(births) = numbers("observe", "birth_score", *shown.birth_score, of_births);
+      all.add(births);
+    }
     kv::refuse_missed_rows("observe", policy_, all, *state_, true);
     kv::observe(exec_, policy_, all, *state_);
   }
@@ -99,9 +119,17 @@ class evictor {
     std::lock_guard const lock(busy_);
     kv::cache const in = cache_of(tables_);
     layer_signals const signals("decide", model_, given, in.lanes);
-    kv::refuse_missed_rows("decide", policy_, signals.all, *state_, false);
+    kv::any_signals all = signals.all;
+    std::vector<int> of_turn;
+    std::vector<std::byte> rows_of_turn;
+    kv::turn_queries turn;
+    if (!given.turn.empty()) {
+      static_cast<kv::query_view&>(turn) = turn_rows(given.turn, of_turn, rows_of_turn);
+      all.add(turn);
+    }
+    kv::refuse_missed_rows("decide", policy_, all, *state_, false);
     if (!plan_) plan_.emplace(kv::make_plan(exec_, policy_, of_real_rows(in, given), kv::compact{}));
-    kv::decide(exec_, policy_, signals.all, *state_, *plan_);
+    kv::decide(exec_, policy_, all, *state_, *plan_);
     decision made;
     made.report = plan_->report();
     if (std::string const why = kv::detail::why_unobserved("decide", policy_, made.report); !why.empty()) {
@@ -264,24 +292,83 @@ class evictor {
     plan_.reset();
   }
 
-  /// The last rows of each sequence as a signal. A sequence with fewer tokens than rows has padding in front.
-  kv::queries query_rows(char const* call, rows const& from, std::vector<int>& positions) const {
-    check_batch(call, "queries", from.sequences, sequences_);
-    kv::expects(from.heads == model_.sizes.query_heads, call, "queries.shape", std::to_string(from.heads) + " heads",
-                [&] { return "the model has " + std::to_string(model_.sizes.query_heads) + " query heads"; });
-    kv::expects(from.channels == model_.sizes.head_dim, call, "queries.shape",
-                std::to_string(from.channels) + " channels",
-                [&] { return "a row has " + std::to_string(model_.sizes.head_dim) + " channels"; });
-    kv::expects(from.channels == 1 || from.channel == kv::bytes_of(from.element), call, "queries.strides", from.channel,
-                "the channels of a query row are contiguous");
-    int const count = static_cast<int>(from.count);
+  /// The positions of the last `count` tokens of each sequence; -1 before its new ones.
+  [[nodiscard]] std::vector<int> newest_positions(int count) const {
+    std::vector<int> made;
     for (int s = 0; s < sequences_; ++s) {
       for (int r = 0; r < count; ++r) {
         bool const padding = count - r > newest_[index(s)];
-        positions.push_back(padding ? -1 : next_[index(s)] - count + r);
+        made.push_back(padding ? -1 : next_[index(s)] - count + r);
       }
     }
-    kv::queries made{};
+    return made;
+  }
+
+  /// The query rows of a turn, of all layers, which `memory` holds afterwards.
+  kv::query_view turn_rows(std::vector<rows> const& layers, std::vector<int>& positions,
+                           std::vector<std::byte>& memory) const {
+    kv::expects(std::ssize(layers) == model_.sizes.layers, "decide", "turn_queries", layers.size(),
+                [&] { return "the model has " + std::to_string(model_.sizes.layers) + " layers"; });
+    rows const& first = layers.front();
+    kv::query_view made = query_rows("decide", "turn_queries", first, positions);
+    made.row = first.channels * kv::bytes_of(first.element);
+    made.head = first.count * made.row;
+    made.sequence = first.heads * made.head;
+    made.layer = first.sequences * made.sequence;
+    memory.resize(layers.size() * index(static_cast<int>(made.layer)));
+    std::byte* to = memory.data();
+    for (rows const& one : layers) {
+      kv::expects(same_layout(one, first), "decide", "turn_queries", "another shape or layout",
+                  "all layers have the shape, the element type and the strides of layer 0");
+      for (std::int64_t s = 0; s < one.sequences; ++s) {
+        for (std::int64_t h = 0; h < one.heads; ++h) {
+          for (std::int64_t r = 0; r < one.count; ++r, to += made.row) {
+            std::memcpy(to, one.data + s * one.sequence + h * one.head + r * one.row,
+                        index(static_cast<int>(made.row)));
+          }
+        }
+      }
+    }
+    made.base = memory.data();
+    return made;
+  }
+
+  /// The numbers of the last tokens of each sequence as a signal.
+  kv::entry_numbers numbers(char const* call, std::string const& name, array const& from,
+                            std::vector<int>& positions) const {
+    kv::expects(
+        from.ndim() == 3 && from.device_type() == nb::device::cpu::value, call, name + ".shape",
+        [&] { return shape_text(from); }, "the axes are sequence, KV head and token, on the CPU");
+    kv::expects(codec_of(call, name, from) == kv::codec::f32, call, name + ".dtype", "16 bits", "numbers are float32");
+    check_batch(call, name.c_str(), static_cast<std::int64_t>(from.shape(0)), sequences_);
+    kv::expects(
+        static_cast<int>(from.shape(1)) == model_.sizes.kv_heads, call, name + ".shape",
+        [&] { return shape_text(from); },
+        [&] { return "the model has " + std::to_string(model_.sizes.kv_heads) + " KV heads"; });
+    int const count = static_cast<int>(from.shape(2));
+    positions = newest_positions(count);
+    return {.base = static_cast<std::byte const*>(from.data()),
+            .sequence = from.stride(0) * 4,
+            .head = from.stride(1) * 4,
+            .entry = from.stride(2) * 4,
+            .entries = count,
+            .position = {positions.data(), count, 0, 0}};
+  }
+
+  /// The last rows of each sequence as a signal. A sequence with fewer tokens than rows has padding in front.
+  kv::query_view query_rows(char const* call, std::string const& name, rows const& from,
+                            std::vector<int>& positions) const {
+    check_batch(call, name.c_str(), from.sequences, sequences_);
+    kv::expects(from.heads == model_.sizes.query_heads, call, name + ".shape", std::to_string(from.heads) + " heads",
+                [&] { return "the model has " + std::to_string(model_.sizes.query_heads) + " query heads"; });
+    kv::expects(from.channels == model_.sizes.head_dim, call, name + ".shape",
+                std::to_string(from.channels) + " channels",
+                [&] { return "a row has " + std::to_string(model_.sizes.head_dim) + " channels"; });
+    kv::expects(from.channels == 1 || from.channel == kv::bytes_of(from.element), call, name + ".strides", from.channel,
+                "the channels of a query row are contiguous");
+    int const count = static_cast<int>(from.count);
+    positions = newest_positions(count);
+    kv::query_view made{};
     made.base = from.data;
     made.element = from.element;
     made.dims = model_.sizes.head_dim;

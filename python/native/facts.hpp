@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <kvpolicy/kvpolicy.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kvpolicy_python {
@@ -20,6 +22,7 @@ struct policy_facts {
   int window_rows = 0;     ///< how many last query rows it records
   bool every_row = false;  ///< whether it reads the query rows of every forward
   bool session = false;    ///< whether it keeps something between turns
+  int turn_rows = 0;       ///< how many of a turn's last query rows it reads
 };
 
 inline policy_facts facts_of(std::string const& spec) {
@@ -41,6 +44,9 @@ inline policy_facts facts_of(std::string const& spec) {
     if (each.about.one == kv::per::window_row) made.window_rows = std::max(made.window_rows, each.about.units);
     if (each.about.one == kv::per::session) made.session = true;
     if (each.about.name == std::string("attention_mass")) made.every_row = true;
+  }
+  if (std::size_t const tail = made.text.find("tail="); made.session && tail != std::string::npos) {
+    made.turn_rows = std::atoi(made.text.c_str() + tail + std::string_view("tail=").size());
   }
   return made;
 }

@@ -25,6 +25,16 @@ struct given_rows {
   std::vector<rows> keys;
   std::vector<rows> values;
   std::vector<array> scores;  ///< at most one: [layer, sequence, KV head, entry]
+  std::vector<rows> turn{};   ///< the query rows of a turn
+};
+
+/// What a forward shows of one layer: the rows and the numbers of new tokens. Each is optional. The last one is that of
+/// a sequence's last token; before a sequence's new tokens there is padding.
+struct shown_tokens {
+  std::optional<rows> queries{};       ///< the last query rows
+  std::optional<rows> turn{};          ///< the query rows of a turn
+  std::optional<array> log_beta{};     ///< [sequence, KV head, token]
+  std::optional<array> birth_score{};  ///< [sequence, KV head, token]
 };
 
 /// Refuses an array of another batch.

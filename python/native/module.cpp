@@ -40,20 +40,24 @@ nb::dict report_of(kv::report const& from) {
   return made;
 }
 
-void observe(evictor& self, int layer, array const& queries, std::optional<array> const& keys,
-             std::optional<array> const& values) {
+void observe(evictor& self, int layer, std::optional<array> const& queries, std::optional<array> const& keys,
+             std::optional<array> const& values, std::optional<array> const& turn_queries,
+             std::optional<array> const& log_beta, std::optional<array> const& birth_score) {
   given_rows given;
   if (keys) given.keys = {rows_of("observe", "keys", *keys)};
   if (values) given.values = {rows_of("observe", "values", *values)};
-  rows const newest = rows_of("observe", "queries", queries);
+  shown_tokens shown{.log_beta = log_beta, .birth_score = birth_score};
+  if (queries) shown.queries = rows_of("observe", "queries", *queries);
+  if (turn_queries) shown.turn = rows_of("observe", "turn_queries", *turn_queries);
   nb::gil_scoped_release const released;
-  self.observe(layer, newest, given);
+  self.observe(layer, shown, given);
 }
 
 nb::tuple decide(evictor& self, std::vector<array> const& keys, std::vector<array> const& values,
-                 std::optional<array> const& scores) {
+                 std::optional<array> const& scores, std::vector<array> const& turn_queries) {
   given_rows given{rows_of_layers("decide", "keys", keys), rows_of_layers("decide", "values", values), {}};
   if (scores) given.scores = {*scores};
+  given.turn = rows_of_layers("decide", "turn_queries", turn_queries);
   decision made;
   {
     nb::gil_scoped_release const released;
@@ -86,12 +90,14 @@ void add_evictor(nb::module_& to) {
       .def("remove_last", &evictor::remove_last, "tokens"_a, released(),
            "Takes the last `tokens[s]` tokens of sequence s back.")
       .def(
-          "observe", &observe, "layer"_a, "queries"_a, "keys"_a = nb::none(), "values"_a = nb::none(),
+          "observe", &observe, "layer"_a, "queries"_a = nb::none(), "keys"_a = nb::none(), "values"_a = nb::none(),
+          nb::kw_only(), "turn_queries"_a = nb::none(), "log_beta"_a = nb::none(), "birth_score"_a = nb::none(),
           "Shows query rows [sequence, query head, row, channel], after RoPE, of one layer to the policy: those of the "
           "latest `append`, or the last of them. Keys [sequence, KV head, row, channel] are needed by policies that "
-          "read every row.")
+          "read every row. `turn_queries` are the rows of a turn, shown once for each turn; `log_beta` and "
+          "`birth_score`, float32 [sequence, KV head, token], are the numbers of new tokens.")
       .def("decide", &decide, "keys"_a = std::vector<array>{}, "values"_a = std::vector<array>{},
-           "scores"_a = nb::none(),
+           "scores"_a = nb::none(), "turn_queries"_a = std::vector<array>{},
            "Decides what each lane keeps, from the keys and values of every layer, each an array [sequence, KV head, "
            "row, channel] whose last rows are the entries of a sequence. Where heads of a layer hold unequal numbers, "
            "all begin where the longest one does. `scores` [layer, sequence, KV head, entry] are those of the policy "
@@ -138,7 +144,8 @@ void add_facts(nb::module_& to) {
       .def_ro("needs", &policy_facts::needs, "The names of the signals that its scorer reads.")
       .def_ro("window_rows", &policy_facts::window_rows, "How many of the last query rows it records.")
       .def_ro("every_row", &policy_facts::every_row, "Whether it reads the query rows of every forward.")
-      .def_ro("session", &policy_facts::session, "Whether it keeps something between turns.");
+      .def_ro("session", &policy_facts::session, "Whether it keeps something between turns.")
+      .def_ro("turn_rows", &policy_facts::turn_rows, "How many of a turn's last query rows it reads.");
   to.def("policy_facts", &facts_of, "policy"_a,
          "Parses a policy and says what it reads. Raises ValueError that names the column of a mistake.");
 }

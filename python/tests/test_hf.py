@@ -254,7 +254,8 @@ def test_refusals_are_one_line_and_leave_the_model():
     quantised = DynamicCache(config=model.config)
     quantised.layers[1] = _Quantised()
     refused(model, "hf.evict: cache layer 1 = _Quantised, but it is a DynamicLayer or EvictedLayer", past_key_values=quantised)
-    refused(model, "hf.evict: policy = trim_kv(age_offset=0, buffer=1, window=0) | budget(8), but it reads retention, which models of transformers do not give", policy="trim_kv | budget(8)")
+    refused(model, "hf.evict: gates = None, but trim_kv reads the log_beta of a gate: give gates=", policy="trim_kv | budget(8)")
+    refused(model, "hf.evict: policy = not_stale | unlimited | at_least(least=0.5, strict=false, unbounded=false), but it reads stale_spans, which models of transformers do not give", policy="side_quest")
     *most, last = kvpolicy.scorers()
     refused(model, f"parse: column 1 = snapkw, but a policy begins with its scorer; there are {', '.join(most)} and {last}; did you mean snapkv?", policy="snapkw")
     refused(model, "hf.evict: when = always, but a policy decides after each prefill or after each forward", when="always")
@@ -648,3 +649,115 @@ def test_a_score_in_python_sees_unequal_heads():
     assert sizes[-1] == ([47, 17], (2, 47))
     assert eviction.kept.counts[0].tolist() == [[35, 5]] * 2
     assert eviction.kept.lane(0, 1, 1).tolist() == list(range(12, 17))
+
+
+def made_up_gate(fresh):
+    """A number of a token that depends on what a gate may see, and on nothing else of the forward."""
+    rows = fresh.keys.float().sum(dim=-1) - fresh.keys_before.float().sum(dim=-1) + fresh.hidden.float().mean(dim=-1)[:, None]
+    return -torch.sigmoid(4 * rows + fresh.layer)
+
+
+@pytest.mark.parametrize("name, more", [("Llama", {}), ("Qwen3", dict(head_dim=32)), MODELS[7][::2]], ids=["Llama", "Qwen3", "Gemma3"])
+def test_a_gate_sees_the_new_tokens_of_a_layer(name, more):
+    """A batch with padding, decided in every forward: the numbers and their positions, against TRIM-KV's equation."""
+    model, ids = model_of(name, **more), tokens(2, 40)
+    mask = torch.ones_like(ids)
+    mask[1, :11] = 0
+    seen = {}
+
+    def gate(fresh):
+        made = made_up_gate(fresh)
+        seen.setdefault(fresh.layer, []).append(made)
+        return made
+
+    cache = DynamicCache(config=model.config)
+    positions = {}
+    with kvpolicy.hf.evict(model, "trim_kv | budget(24)", gates=gate, when="forward") as eviction, torch.no_grad():
+        for tokens_now in (40, 1, 1, 5):
+            if tokens_now < 40:
+                ids = tokens(2, tokens_now, seed=tokens_now)
+                mask = torch.cat((mask, torch.ones(2, tokens_now, dtype=mask.dtype)), dim=1)
+            model(ids, attention_mask=mask, past_key_values=cache, position_ids=(mask.cumsum(-1) - 1).clamp(min=0)[:, -tokens_now:])
+            total = mask.shape[1]
+            for place, layer in enumerate(eviction._layers.cut):
+                numbers = torch.cat(seen[layer], dim=2)
+                for sequence, padding in enumerate((0, 11)):
+                    for head in range(numbers.shape[1]):
+                        held = positions.get((place, sequence, head), []) + list(range(total - tokens_now - padding if total > tokens_now else 0, total - padding))
+                        score = [(held[-1] - p) * float(numbers[sequence, head, p + padding]) for p in held]
+                        kept = sorted(sorted(range(len(held)), key=lambda e: -score[e])[:24])
+                        assert eviction.kept.lane(place, sequence, head).tolist() == kept
+                        positions[place, sequence, head] = [held[e] for e in kept]
+
+
+def test_a_gate_in_speculative_decoding():
+    model, ids = model_of("Llama"), tokens(1, 60)
+    policy, assistant = "trim_kv | budget(24)", assistant_of(model)
+    with kvpolicy.hf.evict(model, policy, gates=made_up_gate):
+        expected = generated(model, ids, 12)
+    with kvpolicy.hf.evict(model, policy, gates=made_up_gate):
+        made = generated(model, ids, 12, assistant_model=assistant)
+    assert (made[0] == expected[0]).all()
+
+
+@pytest.mark.parametrize("gate, text", [
+    (lambda fresh: torch.zeros(1, 2), "for layer 0 it gave .1, 2., and .sequence, KV head, token. is .1, 2, 40."),
+    (lambda fresh: torch.full(fresh.keys.shape[:3], float("nan")), "for layer 0 it gave NaN"),
+])
+def test_a_gate_that_fails_leaves_the_cache(gate, text):
+    model, ids = model_of("Llama"), tokens(1, 40)
+    cache = DynamicCache(config=model.config)
+    with kvpolicy.hf.evict(model, "trim_kv | budget(24)", gates=gate) as eviction:
+        with pytest.raises(ValueError, match=text):
+            generated(model, ids, 3, cache=cache)
+    assert eviction.decisions == 0
+    assert all(not module._forward_pre_hooks and not module._forward_hooks for module in model.modules())
+
+
+def test_a_file_of_no_gate_and_a_gate_of_another_model_are_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    model = model_of("Llama")
+    save_file({"other.weight": torch.zeros(2)}, tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match="tensors of other, but a gate is a retention_gate or a write_gate"):
+        kvpolicy.hf.evict(model, "trim_kv | budget(24)", gates=tmp_path / "none.safetensors")
+    shapes = {"fc1.weight": (5, 3, 64), "fc1.bias": (5, 3), "fc2.weight": (5, 2, 3), "fc2.bias": (5, 2)}
+    save_file({f"retention_gate.{name}": torch.zeros(shape) for name, shape in shapes.items()}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="gates = of 5 layers and 2 KV heads, but the model has 3 and 2"):
+        kvpolicy.hf.evict(model, "trim_kv | budget(24)", gates=str(tmp_path / "other.safetensors"))
+    with pytest.raises(ValueError, match="gates = given, but snapkv reads no gate"):
+        kvpolicy.hf.evict(model, SNAPKV, gates=made_up_gate)
+
+
+def test_intent_kv_remembers_the_turns_of_a_chat():
+    """Two turns: the memory is that of both, and the rows of an answer are of no turn."""
+    model, ids = model_of("Llama"), tokens(1, 60)
+    cache, shown = DynamicCache(config=model.config), []
+    policy = "intent_kv(tail=8) | budget(24)"
+    engine = Masked(model)
+    with kvpolicy.hf.evict(model, policy) as eviction:
+        sequences, logits, cache = generated(model, ids, 6, cache=cache)
+        first = eviction.kept
+        more = torch.cat((sequences, tokens(1, 20)), dim=1)
+        generated(model, more, 6, cache=cache)
+    assert eviction.decisions == 2
+    engine.forward(ids)
+    memory, kept = {}, None
+    for turn, decided in enumerate((first, eviction.kept)):
+        if turn == 1:
+            drop(engine, first)
+            for step in range(5):
+                engine.forward(sequences[:, 60 + step, None])
+            engine.forward(more[:, 65:])
+        total = torch.zeros(int(engine.alive[0][0, 0].sum()))
+        for layer in engine.full:
+            group = engine.queries[layer].shape[1] // engine.keys[layer].shape[1]
+            for head in range(engine.queries[layer].shape[1]):
+                mean = engine.queries[layer][0, head, -8:].mean(dim=0)
+                old = memory.get((layer, head))
+                new = mean if old is None else torch.exp(torch.tensor(-0.5)) * old + mean
+                memory[layer, head] = new / new.norm()
+                total += (engine.kept_keys(layer, 0, head // group) @ memory[layer, head] / 4).softmax(dim=0)
+        count = len(total)
+        best = total[: count - 8].topk(16).indices.sort().values.tolist()
+        assert decided.lane(1, 0, 1).tolist() == best + list(range(count - 8, count))

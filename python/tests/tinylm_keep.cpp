@@ -1,13 +1,30 @@
 // What tinylm's own decoder keeps of the demo's recall questions, in the format of `recall.py --keep`: policy, case,
-// layer, KV head and the kept ordinals, separated by tabs.
+// layer, KV head and the kept ordinals, separated by tabs. TRIM-KV reads tinylm's trained gate.
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <kvpolicy/io/gate_files.hpp>
 
 #include "demo/tasks.hpp"
+#include "tinylm/cache_session.hpp"
 #include "tinylm/session.hpp"
 
 namespace kv = kvpolicy;
+
+namespace {
+
+void print(char const* policy, int number, kv::lanes const& lanes) {
+  for (int l = 0; l < lanes.size(); ++l) {
+    kv::lane const lane = lanes.at(l);
+    std::cout << policy << '\t' << number << '\t' << lane.layer << '\t' << lane.head << '\t';
+    for (int e = 0; e < lanes.committed(lane); ++e) {
+      std::cout << (e == 0 ? "" : " ") << lanes.position.row(lane)[e];
+    }
+    std::cout << '\n';
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 3) {
@@ -18,23 +35,25 @@ int main(int argc, char** argv) {
   std::ifstream file(folder + "/held_out.txt", std::ios::binary);
   demo::bytes const text((std::istreambuf_iterator<char>(file)), {});
   tinylm::model model(tinylm::read_weights(folder + "/weights.safetensors"));
+  kv::retention_gate_file const gate(kv::safetensors_reader(folder + "/retention_gate.safetensors"));
   kv::host_executor exec;
   tinylm::kv_pool pool(model.about().shape(), 4096, tinylm::pool_for(tinylm::layout::compact));
+  kv::any_policy const policy = kv::parse(argv[1]);
   demo::task_maker tasks(text, 1024, 7);
   for (int i = 0; i < std::stoi(argv[2]); ++i) {
     demo::recall_case const one = tasks.recall(i % 6);
     demo::bytes asked = one.prompt;
     asked.insert(asked.end(), one.question.begin(), one.question.end());
-    tinylm::session<kv::any_policy> session(model, exec, pool, kv::parse(argv[1]), {.bound = 1100});
-    session.prefill(asked);
-    kv::lanes const lanes = session.view().lanes;
-    for (int l = 0; l < lanes.size(); ++l) {
-      kv::lane const lane = lanes.at(l);
-      std::cout << argv[1] << '\t' << i << '\t' << lane.layer << '\t' << lane.head << '\t';
-      for (int e = 0; e < lanes.committed(lane); ++e) {
-        std::cout << (e == 0 ? "" : " ") << lanes.position.row(lane)[e];
-      }
-      std::cout << '\n';
+    if (std::string_view(argv[1]).starts_with("trim_kv")) {
+      kv::cache_policy const evicts{.evict = policy};
+      tinylm::cache_session session(model, exec, evicts,
+                                    {.bound = 1100, .chunk = 1100, .gates = {.retention = gate.weights()}});
+      session.prefill(asked);
+      print(argv[1], i, session.lanes().front());
+    } else {
+      tinylm::session<kv::any_policy> session(model, exec, pool, policy, {.bound = 1100});
+      session.prefill(asked);
+      print(argv[1], i, session.view().lanes);
     }
   }
 }

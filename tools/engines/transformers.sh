@@ -35,12 +35,12 @@ install_transformers() {
 
 # keeps_as_tinylm <environment> <folder>: what transformers keeps of tinylm's recall questions is what tinylm keeps.
 keeps_as_tinylm() {
-  local policy='snapkv(window=16, pool=max:15) | budget(64)' cases=60
+  local policies=('snapkv(window=16, pool=max:15) | budget(64)' 'trim_kv | budget(96)') cases=60 policy
   "${CXX:-g++}" -std=c++20 -O2 -march=native -pthread -Iinclude -Iexamples -isystem /usr/include/eigen3 \
     "-DTINYLM_WEIGHTS_DIR=\"$PWD/examples/tinylm/weights\"" python/tests/tinylm_keep.cpp examples/tinylm/model.cpp \
     examples/tinylm/attention.cpp -o "$2/tinylm_keep"
-  "$2/tinylm_keep" "$policy" "$cases" > "$2/tinylm.txt"
-  "$1/bin/python" python/recall.py --cases "$cases" --keep "$2/transformers.txt" full "$policy"
+  for policy in "${policies[@]}"; do "$2/tinylm_keep" "$policy" "$cases"; done > "$2/tinylm.txt"
+  "$1/bin/python" python/recall.py --cases "$cases" --keep "$2/transformers.txt" full "${policies[@]}"
   if ! cmp -s "$2/tinylm.txt" "$2/transformers.txt" || [[ ! -s $2/tinylm.txt ]]; then
     echo "FAILED: of $(wc -l < "$2/tinylm.txt") lanes, $(diff "$2/tinylm.txt" "$2/transformers.txt" | grep -c '^<') keep other entries than in tinylm"
     return 1

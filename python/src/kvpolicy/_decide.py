@@ -12,6 +12,7 @@ from ._native import Evictor, policy_facts
 from ._score import Layer, Score, scores_of, spec_of
 
 ELEMENTS = ("float32", "float16", "bfloat16")
+NUMBERS = {"retention": "log_beta", "carried_score": "birth_score"}  # what a policy reads, and the numbers of tokens that it is
 
 
 def available_threads() -> int:
@@ -67,11 +68,11 @@ def _check_array(name: str, given: Any, elements: Sequence[str] = ELEMENTS) -> N
         raise ValueError(f"decide: {name}.dtype = {element}, but the elements are {' or '.join(elements)}, in the machine's byte order")
 
 
-def _scores_by_layer(given: Any, axes: int) -> Any:
-    """Scores [layer, sequence, KV head, entry]. As with keys, the first axes may be missing."""
-    _check_array("scores", given, ELEMENTS[:1])
+def _by_entry(name: str, given: Any, axes: int) -> Any:
+    """Numbers [layer, sequence, KV head, entry]. As with keys, the first axes may be missing."""
+    _check_array(name, given, ELEMENTS[:1])
     if len(given.shape) not in (2, 3, 4) or len(given.shape) == 3 and axes == 5:
-        raise ValueError(f"decide: scores.shape = {tuple(given.shape)}, but the axes are [[layer,] sequence,] KV head and entry")
+        raise ValueError(f"decide: {name}.shape = {tuple(given.shape)}, but the axes are [[layer,] sequence,] KV head and entry")
     return given if len(given.shape) == 4 else given[None] if len(given.shape) == 3 else given[None, None]
 
 
@@ -122,6 +123,8 @@ def decide(
     values: Any = None,
     queries: Any = None,
     scores: Any = None,
+    log_beta: Any = None,
+    birth_score: Any = None,
     lengths: Sequence[int] | None = None,
     entries: int | None = None,
     scale: float | None = None,
@@ -140,8 +143,10 @@ def decide(
     or without the first axis, or without the first two, or a list of arrays of layers.
 
     - `keys`, `values`: after RoPE, as attention reads them, one row for each entry.
-    - `queries`: the rows of the last tokens, after RoPE, not scaled. Policies that sum over all rows (h2o) need all.
+    - `queries`: the rows of the last tokens, after RoPE, not scaled. Policies that sum over all rows (h2o) need all. For
+      intent_kv they are the rows of the turn.
     - `scores`: float32 [layer, sequence, KV head, entry], or without the first axes, for the policy "external".
+      `log_beta` (trim_kv) and `birth_score` (carried, fast_kvzip, ...) likewise: what a gate gave for each entry.
     - `lengths`: the entries of each sequence, which are its *last* rows; by default all rows.
     - `entries`: the number of entries if neither keys nor values are given.
     - `scale`: the factor of q.k, 1 / sqrt(channels) by default; `soft_cap`: the cap of logits, 0 for none.
@@ -152,18 +157,24 @@ def decide(
     score = None if isinstance(policy, str) else policy
     policy = spec_of("decide", policy, parts, budget)
     facts = policy_facts(policy)
-    if queries is None and (facts.window_rows > 0 or facts.every_row):
+    numbers = {"log_beta": log_beta, "birth_score": birth_score}
+    for need in facts.needs:
+        if need in NUMBERS and numbers[NUMBERS[need]] is None:
+            raise ValueError(f"decide: {NUMBERS[need]} = none, but {facts.scorer} reads it")
+    if queries is None and (facts.window_rows > 0 or facts.every_row or facts.turn_rows > 0):
         raise ValueError(f"decide: queries = none, but {facts.scorer} reads query rows")
     key_layers, value_layers, query_layers = (_by_layer(name, one) for name, one in (("keys", keys), ("values", values), ("queries", queries)))
     given = key_layers or value_layers
-    if scores is not None:
-        scores = _scores_by_layer(scores, 0 if isinstance(keys, (list, tuple)) or keys is None else len(keys.shape))
+    axes = 0 if isinstance(keys, (list, tuple)) or keys is None else len(keys.shape)
+    scores = None if scores is None else _by_entry("scores", scores, axes)
+    numbers = {name: _by_entry(name, one, axes) for name, one in numbers.items() if one is not None}
+    sized = scores if scores is not None else next(iter(numbers.values()), None)
     if score is not None and (not key_layers or scores is not None):
         raise ValueError(f"decide: {'keys = none' if not key_layers else 'scores = given'}, but a score in Python is made from keys")
     if given:
         layers, (sequences, heads, rows, head_dim) = len(given), given[0].shape
-    elif scores is not None:
-        layers, sequences, heads, rows = scores.shape
+    elif sized is not None:
+        layers, sequences, heads, rows = sized.shape
         head_dim = 1
     else:
         if entries is None:
@@ -195,7 +206,17 @@ def decide(
         scores = _scored(score, key_layers, value_layers, query_layers, counts, scale, soft_cap)
         query_layers = []
     decider.append(counts)
+    for name, one in numbers.items():
+        if one.shape[0] != layers:
+            raise ValueError(f"decide: {name}.shape = {tuple(one.shape)}, but there are {layers} layers")
+        for layer in range(layers):
+            decider.observe(layer, **{name: one[layer]})
+    turn = []
+    if facts.turn_rows > 0:
+        turn, query_layers = [one[:, :, max(one.shape[2] - facts.turn_rows, 0) :] for one in query_layers], []
+        for layer, one in enumerate(turn):
+            decider.observe(layer, turn_queries=one)
     for layer, one in enumerate(query_layers):
         decider.observe(layer, one, key_layers[layer] if key_layers else None)
-    indptr, indices, report = decider.decide(key_layers, value_layers, scores)
+    indptr, indices, report = decider.decide(key_layers, value_layers, scores, turn)
     return Kept(indptr, indices, sequences, layers, heads, report)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,15 +24,16 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ._decide import Kept, available_threads
+from ._decide import NUMBERS, Kept, available_threads
 from ._native import Evictor, PolicyFacts, policy_facts
-from ._score import Layer, Score, scores_of, spec_of
+from ._score import Layer, Score, name_of, scores_of, spec_of
+from .gates import FreshTokens, Gate, load
 
 __all__ = ["EvictedLayer", "Eviction", "evict"]
 
 BASES = ("sdpa", "eager")
 PREFIX = "kvpolicy_"
-SIGNALS = {"keys", "values", "recent_queries", "attention_mass"}
+SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries"}
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
 FUSED = ("qkv_proj", "query_key_value", "Wqkv", "c_attn", "in_proj_qkv")
 MOST_DRAFTS = 1024  # tokens that a verification may refuse: so many more query rows are kept until it is known
@@ -148,6 +151,7 @@ class _Record:
         self.evictor = evictor
         self.rows = 0  # of the first layer that is cut
         self.queries: dict[int, torch.Tensor] = {}  # the last rows of each layer, for scores in Python
+        self.turn: dict[int, torch.Tensor] = {}  # the last rows of each layer in this turn, until it is decided about
 
     def cut_rows(self, rows: int) -> None:
         removed, self.rows = self.rows - rows, rows
@@ -183,6 +187,15 @@ for _base in BASES:
     ALL_MASK_ATTENTION_FUNCTIONS.register(PREFIX + _base, ALL_MASK_ATTENTION_FUNCTIONS[_base])
 
 
+@dataclass
+class _Shown:
+    """What a forward showed of a layer. Of drafts it counts once it is known which of them stay."""
+
+    query: torch.Tensor  # the last rows
+    tokens: int
+    numbers: torch.Tensor | None  # of a gate, [sequence, KV head, token]
+
+
 class _Layers:
     """The attention modules of a model, and which of them are cut."""
 
@@ -210,7 +223,9 @@ class _Layers:
         self.cut = [index for index, kind in enumerate(kinds) if kind is DynamicLayer]
         _expects(len(self.cut) > 0, "model", f"{name} with a sliding window in every layer", "only layers that attend to all tokens are cut")
         self.place = {index: place for place, index in enumerate(self.cut)}
-        self.shape = self._shape([found[index] for index in self.cut])
+        self.modules = [found[index] for index in self.cut]
+        self.total = len(kinds)
+        self.shape = self._shape(self.modules)
 
     @staticmethod
     def _shape(modules: list[Any]) -> dict[str, Any]:
@@ -244,7 +259,7 @@ class Eviction:
 
     def __init__(
         self, model: PreTrainedModel, policy: str | Score, parts: str | None, budget: int | float | None, rows: int,
-        *, when: str, progress: bool | None, threads: int | None,
+        gates: Gate | str | Path | None, *, when: str, progress: bool | None, threads: int | None,
     ) -> None:
         _expects(isinstance(rows, int) and rows >= 0, "rows", rows, "it is a number of query rows")
         self._score = None if isinstance(policy, str) else policy
@@ -259,15 +274,19 @@ class Eviction:
         says_phase = "ratio=" in self.policy and "| when(" not in self.policy
         self._timed = f"{self.policy} | when({'prefill' if when == 'prefill' else 'step'})" if says_phase else self.policy
         self._threads = available_threads() if threads is None else threads
+        self._gate = load(gates) if isinstance(gates, (str, Path)) else gates
+        self._number = next((NUMBERS[one] for one in self.facts.needs if one in NUMBERS), None)
         self._check(model, when)
         self._layers = _Layers(model)
+        self._check_gate()
+        self._inputs: dict[int, dict[str, torch.Tensor]] = {}  # of the gate, by layer, while a forward runs
         self._handles: list[Any] = []
         self._previous: list[tuple[Any, str]] = []
         self._forward: tuple[_Record, DynamicCache, int, list[int], torch.Tensor | None] | None = None
         self._verifies = False  # tokens are drafts until the cache is cropped
         self._first = False  # the first verification holds the prompt
-        self._drafts: tuple[_Record, DynamicCache, dict[int, tuple[torch.Tensor, int]], bool] | None = None
-        self._shown: dict[int, tuple[torch.Tensor, int]] = {}  # query rows of drafts, and how many drafts there are
+        self._drafts: tuple[_Record, DynamicCache, dict[int, "_Shown"], bool] | None = None
+        self._shown: dict[int, _Shown] = {}
         self._in_prefill = False
         self._pending: tuple[_Record, DynamicCache] | None = None
         self._bar: Any = None
@@ -277,10 +296,19 @@ class Eviction:
         base = model.config._attn_implementation
         _expects(not str(base).startswith(PREFIX), "model", type(model).__name__, "it is inside another block already")
         _expects(base in BASES, "attention implementation", base, f"the known ones are {' and '.join(BASES)}")
-        missing = [one for one in self.facts.needs if one not in SIGNALS and not (one == "external" and self._score is not None)]
+        missing = [one for one in self.facts.needs if one not in SIGNALS and one not in NUMBERS and not (one == "external" and self._score is not None)]
         _expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
+        _expects("turn_queries" not in self.facts.needs or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each turn, after its prefill")
         for part in self.policy.split(" | ")[1:]:
             _expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
+
+    def _check_gate(self) -> None:
+        _expects(self._number is None or self._gate is not None, "gates", self._gate, f"{self.facts.scorer} reads the {self._number} of a gate: give gates=")
+        _expects(self._number is not None or self._gate is None, "gates", "given", f"{self.facts.scorer} reads no gate")
+        _expects(self._gate is None or callable(self._gate), "gates", type(self._gate).__name__, "it is a file of weights, or a function of fresh tokens")
+        sizes = (self._layers.total, self._layers.shape["kv_heads"])
+        found = getattr(self._gate, "sizes", sizes)
+        _expects(found == sizes, "gates", f"of {found[0]} layers and {found[1]} KV heads", f"the model has {sizes[0]} and {sizes[1]}")
 
     # The block ------------------------------------------------------------------------------------------------------
     def __enter__(self) -> "Eviction":
@@ -293,6 +321,11 @@ class Eviction:
         decoder = self._layers.decoder
         self._handles.append(decoder.register_forward_pre_hook(self._before, with_kwargs=True))
         self._handles.append(decoder.register_forward_hook(self._after, with_kwargs=True, always_call=True))
+        if self._gate is not None:
+            for module in self._layers.modules:
+                self._handles.append(module.register_forward_pre_hook(self._keep_hidden, with_kwargs=True))
+                keys = module.k_norm if hasattr(module, "k_norm") else module.k_proj
+                self._handles.append(keys.register_forward_hook(lambda _module, _args, output, layer=module.layer_idx: self._keep_input(layer, "keys_before", output)))
         if hasattr(self._model, "_prefill"):
             self._model._prefill = self._whole_prefill
         if hasattr(self._model, "_get_candidate_generator"):
@@ -341,15 +374,15 @@ class Eviction:
             return
         (record, cache, shown, decides), self._drafts = self._drafts, None
         accepted = cache.layers[self._layers.cut[0]].keys.shape[-2] - record.rows
-        refused = max((tokens - accepted for _, tokens in shown.values()), default=0)
+        refused = max((one.tokens - accepted for one in shown.values()), default=0)
         _expects(refused <= MOST_DRAFTS, "drafts", f"{refused} that were refused", f"query rows are kept for {MOST_DRAFTS}")
         record.evictor.append([accepted])
         record.rows += accepted
-        for place, (query, tokens) in shown.items():
+        for place, one in shown.items():
             layer = cache.layers[self._layers.cut[place]]
-            rows = query[:, :, : query.shape[2] - (tokens - accepted)]
-            self._show(record, place, rows, layer.keys, layer.values)
-            self._keep_rows(record, place, rows)
+            rows = one.query[:, :, : one.query.shape[2] - (one.tokens - accepted)]
+            self._show(record, place, rows, layer.keys, layer.values, None if one.numbers is None else one.numbers[:, :, :accepted])
+            self._keep_rows(record, place, rows, decides)
         if decides:
             self._evict(record, cache)
 
@@ -374,7 +407,7 @@ class Eviction:
         counts = self._new_tokens(record, new, sequences, tokens)
         if not self._verifies:
             record.evictor.append(counts)
-        self._shown = {}
+        self._shown, self._inputs = {}, {}
         self._forward = (record, cache, tokens, counts, new)
         self._open_bar(tokens)
         return args, kwargs
@@ -424,6 +457,7 @@ class Eviction:
     def _catch_up(self, record: _Record, rows: int, sequences: int, mask: torch.Tensor | None) -> None:
         """Notes rows of which no query row was shown, because they were written outside of a block."""
         _expects(not self.facts.every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
+        _expects(self._gate is None, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the {self._number} of every token")
         counts = [rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)]
         record.evictor.append(counts)
         record.rows += rows
@@ -447,28 +481,51 @@ class Eviction:
         scale = self._layers.shape["scale"]
         if scaling is not None and scaling != scale:  # the model scales its query rows itself (OPT)
             query = query.detach().float() * (scaling / scale)
+        tokens = query.shape[2]
+        numbers = self._numbers(module, key[:, :, key.shape[2] - tokens :]) if self._gate is not None else None
         if self._verifies:
-            wanted = query.shape[2] if self.facts.every_row else max(self.facts.window_rows, self._rows)
-            if wanted > 0:
-                self._shown[place] = (query[:, :, -(wanted + MOST_DRAFTS) :].detach(), query.shape[2])
-            return
-        self._show(self._forward[0], place, query, key, value)
-        if self._rows > 0:  # kept once the forward has not failed
-            self._shown[place] = (query[:, :, -self._rows :].detach(), query.shape[2])
+            wanted = max(self.facts.window_rows, self.facts.turn_rows, self._rows)
+            wanted = tokens if self.facts.every_row else wanted + MOST_DRAFTS if wanted > 0 else 0
+        else:
+            self._show(self._forward[0], place, query, key, value, numbers)
+            wanted = max(self.facts.turn_rows, self._rows)  # they count once the forward has not failed
+        if wanted > 0 or self._verifies and numbers is not None:
+            self._shown[place] = _Shown(query[:, :, max(tokens - wanted, 0) :].detach().clone(), tokens, numbers)
 
-    def _show(self, record: _Record, place: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Shows the query rows of a layer's newest tokens to the policy."""
+    def _show(self, record: _Record, place: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, numbers: torch.Tensor | None) -> None:
+        """Shows what the policy reads of a layer's newest tokens."""
+        if numbers is not None:
+            record.evictor.observe(place, **{self._number: numbers})
         if self.facts.every_row:
             record.evictor.observe(place, _host(query), _host(key), _host(value))
         elif self.facts.window_rows > 0:
-            record.evictor.observe(place, _host(query[:, :, -self.facts.window_rows :]))
+            record.evictor.observe(place, _host(query[:, :, max(query.shape[2] - self.facts.window_rows, 0) :]))
 
-    def _keep_rows(self, record: _Record, place: int, query: torch.Tensor) -> None:
-        """Keeps the last query rows of a layer for a score in Python."""
-        if self._rows > 0:
-            known = record.queries.get(place)
-            rows = query if known is None else torch.cat((known, query.to(known.dtype)), dim=2)
-            record.queries[place] = rows[:, :, -self._rows :].clone()
+    def _keep_hidden(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._keep_input(module.layer_idx, "hidden", args[0] if args else kwargs["hidden_states"])
+
+    def _keep_input(self, layer: int, name: str, rows: torch.Tensor) -> None:
+        self._inputs.setdefault(layer, {})[name] = rows.detach()
+
+    def _numbers(self, module: torch.nn.Module, keys: torch.Tensor) -> torch.Tensor:
+        """The gate's numbers of a layer's new tokens, [sequence, KV head, token], in host memory."""
+        given = self._inputs.pop(module.layer_idx)
+        before = given["keys_before"].reshape(keys.shape[0], keys.shape[2], keys.shape[1], keys.shape[3]).transpose(1, 2)
+        with torch.no_grad():
+            made = self._gate(FreshTokens(module.layer_idx, given["hidden"], before, keys.detach()))
+        wanted = tuple(keys.shape[:3])
+        shape = tuple(made.shape) if isinstance(made, torch.Tensor) else type(made).__name__
+        _expects(shape == wanted, "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave {shape}, and [sequence, KV head, token] is {wanted}")
+        _expects(not bool(made.isnan().any()), "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave NaN")
+        return _host(made.float()).contiguous()
+
+    def _keep_rows(self, record: _Record, place: int, query: torch.Tensor, of_turn: bool) -> None:
+        """Keeps the last query rows of a layer for a score in Python, and those of a turn."""
+        for kept, wanted in ((record.queries, self._rows), (record.turn, self.facts.turn_rows if of_turn else 0)):
+            if wanted > 0:
+                known = kept.get(place)
+                rows = query if known is None else torch.cat((known, query.to(known.dtype)), dim=2)
+                kept[place] = rows[:, :, max(rows.shape[2] - wanted, 0) :].clone()
 
     def _mask_of(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
         """The mask of a layer [sequence, head, new token, row]: of new tokens as the model says, of rows those that are entries.
@@ -516,8 +573,8 @@ class Eviction:
         if new is not None and not bool(new.all()):
             for index in self._layers.cut:
                 cache.layers[index].note_padding(new)
-        for place, (query, _) in self._shown.items():
-            self._keep_rows(record, place, query)
+        for place, one in self._shown.items():
+            self._keep_rows(record, place, one.query, tokens > 1 or self._in_prefill)
         if self._when == "forward" or tokens > 1 and not self._in_prefill:
             self._evict(record, cache)
         elif self._in_prefill:
@@ -527,11 +584,15 @@ class Eviction:
     def _evict(self, record: _Record, cache: DynamicCache) -> None:
         """Decides about the whole cache, and then cuts it. If anything is refused, the cache stays as it was."""
         layers = [cache.layers[index] for index in self._layers.cut]
+        turn = [_host(record.turn[place]) for place in sorted(record.turn)]
+        for place, one in enumerate(turn):
+            record.evictor.observe(place, turn_queries=one)
+        record.turn = {}
         before = record.evictor.lane_counts
         read = lambda name, tensors: [_host(one) for one in _aligned(tensors, before)] if name in self.facts.needs else []
         keys, values = read("keys", [one.keys for one in layers]), read("values", [one.values for one in layers])
         scores = self._scores(record, layers, before) if self._score is not None else None
-        indptr, indices, report = record.evictor.decide(keys, values, scores)
+        indptr, indices, report = record.evictor.decide(keys, values, scores, turn)
         kept = np.diff(indptr).reshape(before.shape)
         if bool((kept == before).all()):
             return
@@ -624,7 +685,7 @@ def _picked(tensor: torch.Tensor, chosen: np.ndarray) -> torch.Tensor:
 
 def evict(
     model: PreTrainedModel, policy: str | Score, *, parts: str | None = None, budget: int | float | None = None, rows: int = 0,
-    when: str = "prefill", progress: bool | None = None, threads: int | None = None,
+    gates: Gate | str | Path | None = None, when: str = "prefill", progress: bool | None = None, threads: int | None = None,
 ) -> Eviction:
     """Evicts entries of the model's KV cache by a policy, inside of a `with` block.
 
@@ -635,6 +696,8 @@ def evict(
     - `parts`: a text of the parts after the scorer, such as "sinks(4) | recent(16)".
     - `budget`: a number of entries, or below 1 the part that is dropped.
     - `rows`: how many of the last query rows a score in Python sees.
+    - `gates`: where the policy reads a gate's numbers (`trim_kv`, `carried`): a safetensors file of its weights, or a
+      function of the new tokens (`kvpolicy.gates`).
     - `when`: "prefill" decides once after each prefill: the prompt, and every later message of a conversation. "forward"
       decides after every forward, as H2O, TOVA and StreamingLLM do.
     - `progress`: whether a bar shows the layers of a prefill; by default for 4,096 tokens and more, on a terminal.
@@ -647,6 +710,6 @@ def evict(
     signals a model does not give, one after which heads would hold unequal numbers of entries, models without a layer
     that attends to all tokens, and caches that are static, quantised or offloaded.
     """
-    return Eviction(model, policy, parts, budget, rows, when=when, progress=progress, threads=threads)
+    return Eviction(model, policy, parts, budget, rows, gates, when=when, progress=progress, threads=threads)
 
 
