@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   kv::host_executor exec;
   tinylm::kv_pool pool(model.about().shape(), 4096, tinylm::pool_for(tinylm::layout::compact));
   kv::any_policy const policy = kv::parse(argv[1]);
+  constexpr int chunk = 1100;  // a prompt is read in one forward, as transformers does: IntentKV takes it for one turn
   demo::task_maker tasks(text, 1024, 7);
   for (int i = 0; i < std::stoi(argv[2]); ++i) {
     demo::recall_case const one = tasks.recall(i % 6);
@@ -47,11 +48,11 @@ int main(int argc, char** argv) {
     if (std::string_view(argv[1]).starts_with("trim_kv")) {
       kv::cache_policy const evicts{.evict = policy};
       tinylm::cache_session session(model, exec, evicts,
-                                    {.bound = 1100, .chunk = 1100, .gates = {.retention = gate.weights()}});
+                                    {.bound = 1100, .chunk = chunk, .gates = {.retention = gate.weights()}});
       session.prefill(asked);
       print(argv[1], i, session.lanes().front());
     } else {
-      tinylm::session<kv::any_policy> session(model, exec, pool, policy, {.bound = 1100});
+      tinylm::session<kv::any_policy> session(model, exec, pool, policy, {.bound = 1100, .chunk = chunk});
       session.prefill(asked);
       print(argv[1], i, session.view().lanes);
     }
