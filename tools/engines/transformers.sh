@@ -30,7 +30,7 @@ install_transformers() {
   [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
   "$venv/bin/python" -c "import torch, transformers" 2> /dev/null ||
     "$venv/bin/pip" install --quiet "torch==$torch_version" "transformers==$transformers_version"
-  "$venv/bin/pip" install --quiet 'nanobind>=2.5' 'scikit-build-core>=0.10' pytest numpy
+  "$venv/bin/pip" install --quiet 'nanobind>=2.5' 'scikit-build-core>=0.10' pytest numpy mypy
 }
 
 # keeps_as_tinylm <environment> <folder>: what transformers keeps of tinylm's recall questions is what tinylm keeps.
@@ -62,6 +62,7 @@ test_transformers() {
     { rm -rf "$made"; return 1; }
   "$venv/bin/pip" install --quiet --no-deps --force-reinstall "$made"/kvpolicy-*.whl
   "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests || status=1
+  (cd "$made" && "$venv/bin/python" -m mypy --no-incremental -p kvpolicy) || status=1
   # The wheel alone: neither a compiler nor PyTorch is found from here on.
   "$venv/bin/python" -m venv "$made/empty"
   "$made/empty/bin/pip" install --quiet "$made"/kvpolicy-*.whl pytest

@@ -54,6 +54,9 @@ class EvictedLayer(DynamicLayer):
     padding in front of them.
     """
 
+    keys: Any
+    values: Any
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dropped = 0  # tokens that are no longer in the tensors
@@ -74,7 +77,7 @@ class EvictedLayer(DynamicLayer):
     def valid_rows(self) -> torch.Tensor | None:
         """Which rows are entries, [sequence, 1 or KV head, row]; None: all of them."""
         more = 0 if self.valid is None else self.rows - self.valid.shape[-1]
-        return self.valid if more == 0 else torch.nn.functional.pad(self.valid, (0, more), value=True)
+        return self.valid if self.valid is None or more == 0 else torch.nn.functional.pad(self.valid, (0, more), value=True)
 
     def note_padding(self, new: torch.Tensor) -> None:
         """Notes which of the newest rows are tokens, [sequence, row]. Before a cut the model's own mask says it."""
@@ -169,7 +172,7 @@ def _attention(base: str) -> Any:
 
     # kvpress wraps every attention function, and gives dropout by its place.
     def attend(
-        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, dropout: float = 0.0, **kwargs: Any
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, dropout: float = 0.0, **kwargs: Any
     ) -> Any:
         eviction = _active.get(id(module.config))
         if eviction is not None:
@@ -200,7 +203,7 @@ class _Layers:
     """The attention modules of a model, and which of them are cut."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+        self.decoder: Any = model.get_decoder() if hasattr(model, "get_decoder") else model
         found = {
             module.layer_idx: module
             for module in self.decoder.modules()
@@ -212,8 +215,8 @@ class _Layers:
         _expects(len(found) > 0, "model", name, "none of its modules has layer_idx, q_proj, k_proj, v_proj and head_dim")
         by_name = getattr(model, "_supports_attention_backend", False)
         _expects(bool(by_name), "model", name, "its attention is not a function with a name, so query rows cannot be seen")
-        self.config = self.decoder.config
-        self.configs = list({id(one.config): one.config for one in found.values()}.values())
+        self.config: Any = self.decoder.config
+        self.configs: list[Any] = list({id(one.config): one.config for one in found.values()}.values())
         shared = int(getattr(self.config, "num_kv_shared_layers", 0) or 0)
         _expects(shared == 0, "model", f"{name} with {shared} layers that use the keys of another one", "the layers of a cache are cut one by one")
         kinds = [type(one) for one in DynamicCache(config=model.config).layers]
@@ -227,11 +230,15 @@ class _Layers:
         self.total = len(kinds)
         self.shape = self._shape(self.modules)
 
+    def cut_of(self, cache: DynamicCache) -> list[Any]:
+        """The layers of a cache that are cut."""
+        return [cache.layers[index] for index in self.cut]
+
     @staticmethod
     def _shape(modules: list[Any]) -> dict[str, Any]:
         shapes = []
         for one in modules:
-            scaling = getattr(one, "scaling", None)
+            scaling: Any = getattr(one, "scaling", None)
             _expects(isinstance(scaling, (int, float)), "model", f"{type(one).__name__} without scaling", "it is the factor of q.k")
             dims = one.head_dim
             kv_heads = one.k_proj.out_features // dims
@@ -262,19 +269,20 @@ class Eviction:
         gates: Gate | str | Path | None, *, when: str, progress: bool | None, threads: int | None,
     ) -> None:
         _expects(isinstance(rows, int) and rows >= 0, "rows", rows, "it is a number of query rows")
-        self._score = None if isinstance(policy, str) else policy
+        self._score: Any = None if isinstance(policy, str) else policy
         _expects(rows == 0 or self._score is not None, "rows", rows, "a policy by name says itself how many query rows it reads")
         self._rows = rows
         self.facts: PolicyFacts = policy_facts(spec_of("hf.evict", policy, parts, budget))
         self.policy = self.facts.text
         self.decisions = 0
         self.kept: Kept | None = None
-        self._model, self._when, self._progress = model, when, progress
+        self._model: Any = model
+        self._when, self._progress = when, progress
         # A ratio is one of the entries held where the policy decides after a prefill, and of the tokens seen elsewhere.
         says_phase = "ratio=" in self.policy and "| when(" not in self.policy
         self._timed = f"{self.policy} | when({'prefill' if when == 'prefill' else 'step'})" if says_phase else self.policy
         self._threads = available_threads() if threads is None else threads
-        self._gate = load(gates) if isinstance(gates, (str, Path)) else gates
+        self._gate: Any = load(gates) if isinstance(gates, (str, Path)) else gates
         self._number = next((NUMBERS[one] for one in self.facts.needs if one in NUMBERS), None)
         self._check(model, when)
         self._layers = _Layers(model)
@@ -324,7 +332,7 @@ class Eviction:
         if self._gate is not None:
             for module in self._layers.modules:
                 self._handles.append(module.register_forward_pre_hook(self._keep_hidden, with_kwargs=True))
-                keys = module.k_norm if hasattr(module, "k_norm") else module.k_proj
+                keys: Any = module.k_norm if hasattr(module, "k_norm") else module.k_proj
                 self._handles.append(keys.register_forward_hook(lambda _module, _args, output, layer=module.layer_idx: self._keep_input(layer, "keys_before", output)))
         if hasattr(self._model, "_prefill"):
             self._model._prefill = self._whole_prefill
@@ -373,13 +381,13 @@ class Eviction:
         if self._drafts is None:
             return
         (record, cache, shown, decides), self._drafts = self._drafts, None
-        accepted = cache.layers[self._layers.cut[0]].keys.shape[-2] - record.rows
+        accepted = self._layers.cut_of(cache)[0].rows - record.rows
         refused = max((one.tokens - accepted for one in shown.values()), default=0)
         _expects(refused <= MOST_DRAFTS, "drafts", f"{refused} that were refused", f"query rows are kept for {MOST_DRAFTS}")
         record.evictor.append([accepted])
         record.rows += accepted
         for place, one in shown.items():
-            layer = cache.layers[self._layers.cut[place]]
+            layer = self._layers.cut_of(cache)[place]
             rows = one.query[:, :, : one.query.shape[2] - (one.tokens - accepted)]
             self._show(record, place, rows, layer.keys, layer.values, None if one.numbers is None else one.numbers[:, :, :accepted])
             self._keep_rows(record, place, rows, decides)
@@ -429,7 +437,7 @@ class Eviction:
 
     def _record_of(self, cache: DynamicCache, sequences: int, tokens: int, mask: torch.Tensor | None) -> _Record:
         """The record of a cache, in step with what happened to the cache outside of these hooks."""
-        layer = cache.layers[self._layers.cut[0]] if len(cache.layers) > self._layers.cut[0] else None
+        layer = self._layers.cut_of(cache)[0] if len(cache.layers) > self._layers.cut[0] else None
         rows = 0 if layer is None or not layer.is_initialized or layer.keys.numel() == 0 else layer.keys.shape[-2]
         known = _records.setdefault(cache, {})
         record = known.get(self._timed)
@@ -472,7 +480,7 @@ class Eviction:
             _expects(fits, "attention_mask", f"a hole in sequence {sequence}", "padding stands before a sequence's first token")
         return counts
 
-    def _observe(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> None:
+    def _observe(self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> None:
         place = self._layers.place.get(module.layer_idx)
         if self._forward is None or place is None:
             return
@@ -492,22 +500,22 @@ class Eviction:
         if wanted > 0 or self._verifies and numbers is not None:
             self._shown[place] = _Shown(query[:, :, max(tokens - wanted, 0) :].detach().clone(), tokens, numbers)
 
-    def _show(self, record: _Record, place: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, numbers: torch.Tensor | None) -> None:
+    def _show(self, record: _Record, place: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, numbers: Any) -> None:
         """Shows what the policy reads of a layer's newest tokens."""
-        if numbers is not None:
+        if numbers is not None and self._number is not None:
             record.evictor.observe(place, **{self._number: numbers})
         if self.facts.every_row:
             record.evictor.observe(place, _host(query), _host(key), _host(value))
         elif self.facts.window_rows > 0:
             record.evictor.observe(place, _host(query[:, :, max(query.shape[2] - self.facts.window_rows, 0) :]))
 
-    def _keep_hidden(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _keep_hidden(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._keep_input(module.layer_idx, "hidden", args[0] if args else kwargs["hidden_states"])
 
     def _keep_input(self, layer: int, name: str, rows: torch.Tensor) -> None:
         self._inputs.setdefault(layer, {})[name] = rows.detach()
 
-    def _numbers(self, module: torch.nn.Module, keys: torch.Tensor) -> torch.Tensor:
+    def _numbers(self, module: Any, keys: torch.Tensor) -> torch.Tensor:
         """The gate's numbers of a layer's new tokens, [sequence, KV head, token], in host memory."""
         given = self._inputs.pop(module.layer_idx)
         before = given["keys_before"].reshape(keys.shape[0], keys.shape[2], keys.shape[1], keys.shape[3]).transpose(1, 2)
@@ -527,7 +535,7 @@ class Eviction:
                 rows = query if known is None else torch.cat((known, query.to(known.dtype)), dim=2)
                 kept[place] = rows[:, :, max(rows.shape[2] - wanted, 0) :].clone()
 
-    def _mask_of(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
+    def _mask_of(self, module: Any, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor | None:
         """The mask of a layer [sequence, head, new token, row]: of new tokens as the model says, of rows those that are entries.
 
         A model makes one mask for all layers, as if no lane had padding and all layers had as many rows as the first.
@@ -563,16 +571,17 @@ class Eviction:
                 record.evictor.remove_last(counts)
             return
         for index in self._layers.cut:
-            if type(cache.layers[index]) is DynamicLayer:
-                cache.layers[index] = _tracked(cache.layers[index])
+            layer = cache.layers[index]
+            if type(layer) is DynamicLayer:
+                cache.layers[index] = _tracked(layer)
         if self._verifies:
             self._drafts = (record, cache, self._shown, self._when == "forward" or self._first)
             self._first = False
             return
         record.rows += tokens
         if new is not None and not bool(new.all()):
-            for index in self._layers.cut:
-                cache.layers[index].note_padding(new)
+            for one in self._layers.cut_of(cache):
+                one.note_padding(new)
         for place, one in self._shown.items():
             self._keep_rows(record, place, one.query, tokens > 1 or self._in_prefill)
         if self._when == "forward" or tokens > 1 and not self._in_prefill:
@@ -583,7 +592,7 @@ class Eviction:
     # A decision -----------------------------------------------------------------------------------------------------
     def _evict(self, record: _Record, cache: DynamicCache) -> None:
         """Decides about the whole cache, and then cuts it. If anything is refused, the cache stays as it was."""
-        layers = [cache.layers[index] for index in self._layers.cut]
+        layers = self._layers.cut_of(cache)
         turn = [_host(record.turn[place]) for place in sorted(record.turn)]
         for place, one in enumerate(turn):
             record.evictor.observe(place, turn_queries=one)
@@ -609,7 +618,7 @@ class Eviction:
                 layer.valid = torch.from_numpy(np.arange(layer.kept) >= (layer.kept - of_heads)[..., None]).to(layer.keys.device)
         record.rows = layers[0].rows
         self.decisions += 1
-        self.kept = Kept(indptr, indices, *before.shape, report)
+        self.kept = Kept(indptr, indices, len(before), len(layers), self._layers.shape["kv_heads"], report)
 
     def _scores(self, record: _Record, layers: list[Any], counts: np.ndarray) -> np.ndarray:
         """The scores [layer, sequence, KV head, entry] of a function of Python."""
@@ -633,7 +642,7 @@ class Eviction:
     def _open_bar(self, tokens: int) -> None:
         wanted = tokens >= LONG_PROMPT and sys.stderr.isatty() if self._progress is None else self._progress and tokens > 1
         if wanted:
-            from tqdm.auto import tqdm
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
             self._bar = tqdm(total=tokens * len(self._layers.cut), desc=f"prefill of {tokens} tokens", unit="row", leave=False)
 
@@ -643,7 +652,7 @@ class Eviction:
             self._bar = None
 
 
-def _host(tensor: torch.Tensor) -> torch.Tensor:
+def _host(tensor: torch.Tensor) -> Any:  # an array, for the C++ library
     return tensor.detach().cpu()
 
 
