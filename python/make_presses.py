@@ -34,9 +34,13 @@ class Press:
     def scorer(self) -> str:
         raise NotImplementedError
 
+    def shares(self) -> str:
+        """How the budget is shared out, if lanes do not all have the same one."""
+        return ""
+
     def policy(self) -> str:
         """The policy as text, as `kvpolicy.decide` and `kvpolicy.hf.evict` read it."""
-        return f"{self.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress)"
+        return f"{self.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress{self.shares()})"
 
     def __call__(self, model: Any) -> Any:
         """A `with` block in which the model's cache is cut."""
@@ -49,20 +53,22 @@ class Press:
 def rows(text):
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
-            name, parameters, scorer = (part.strip() for part in line.split("|"))
-            yield name, [one.split("=") for one in parameters.split(", ") if one], scorer
+            name, parameters, scorer, *shares = (part.strip() for part in line.split("|"))
+            yield name, [one.split("=") for one in parameters.split(", ") if one], scorer, "".join(f", {one}" for one in shares)
 
 
 def module_of(text):
     made, names = HEAD, []
-    for name, parameters, scorer in rows(text):
+    for name, parameters, scorer, shares in rows(text):
         names.append(name)
         made += f"\n\n@dataclass\nclass {name}(Press):\n"
         for parameter, default in parameters:
             made += f"    {parameter}: int = {default}\n"
         made += "\n" if parameters else ""
-        quoted = f'f"{scorer}"'.replace("{", "{self.") if parameters else f'"{scorer}"'
-        made += f"    def scorer(self) -> str:\n        return {quoted}\n"
+        for method, text_of in (("scorer", scorer), ("shares", shares)):
+            if text_of:
+                quoted = f'f"{text_of}"'.replace("{", "{self.") if "{" in text_of else f'"{text_of}"'
+                made += "\n" * (method == "shares") + f"    def {method}(self) -> str:\n        return {quoted}\n"
     listed = ", ".join(f'"{name}": {name}' for name in names)
     made += f"\n\nPRESSES: dict[str, type[Press]] = {{{listed}}}\n"
     made += "__all__ = " + str(["PRESSES", "Press", *names]).replace("'", '"') + "\n"

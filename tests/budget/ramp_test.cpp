@@ -80,6 +80,20 @@ TEST_SUITE("budget/ramp") {
     CHECK(shares_of(by, 0, 100) == std::vector<int>{1, 1, 1});
   }
 
+  TEST_CASE("kvpress does not round the average of a ratio before the shares") {
+    kv::layer_ramp const by{.rule = kv::ramp_rule::kvpress, .window = 64, .layers = 3};
+    auto const share = [&](int layer, int count, double part) {
+      return by(layer, static_cast<int>(count * part), count, count * part);
+    };
+    CHECK(share(0, 573, 0.75) == 509);
+    CHECK(share(1, 573, 0.75) == 430);  // of an average of 429.75
+    CHECK(share(2, 573, 0.75) == 350);
+    CHECK(share(2, 101, 0.7) == 71);  // it has no ramp, and 70.7 entries are 71
+    auto limit = kv::parse("knorm | budget(ratio=0.25, rounding=kvpress, by=ramp, rule=kvpress)").budget;
+    limit.shares = by;
+    CHECK(limit({0, 1, 0}, 573) == 430);
+  }
+
   TEST_CASE("a budget alone has no layers, and a decision gives it those of the model") {
     kv::ramp const limit{.tokens = 12, .shares = {.beta = 4}};
     CHECK(limit({0, 3, 0}, 100) == 12);

@@ -123,7 +123,7 @@ def pyramid_shares(layers, entries, budget, window, beta, rule):
         line = [window + high - layer * (high - low) / steps if steps else budget for layer in range(layers)]
         return round_shares(line, layers * budget)
     if not entries >= high >= low >= window:
-        return [max(1, budget)] * layers
+        return [max(1, round(budget))] * layers
     return [round(high - layer * (high - low) / steps if steps else high) for layer in range(layers)]
 
 

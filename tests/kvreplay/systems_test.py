@@ -175,7 +175,8 @@ class PyramidKv(System):
         scores = [oracles.window_scores(trace, *lane, window, pool, rows, group) for lane in trace.lanes()]
         if trace.n <= allowed or trace.n <= window:
             return Decision(scores, [forced] * len(scores), [trace.n] * len(scores))
-        shares = np.repeat(oracles.pyramid_shares(trace.layers, trace.n, allowed, w, beta, rule), trace.kv_heads).tolist()
+        average = trace.n * (1 - ratio) if rule == "kvpress" and ratio is not None else allowed  # it rounds the shares alone
+        shares = np.repeat(oracles.pyramid_shares(trace.layers, trace.n, average, w, beta, rule), trace.kv_heads).tolist()
         return Decision(scores, [forced] * len(scores), shares, shares=shares)
 
     def same(self, trace, budget=None, ratio=None, sinks=0, **fields):
@@ -190,6 +191,9 @@ class PyramidKv(System):
             for rule in ("exact", "kvpress", "factory"):
                 for budget in (33, 40, 60, 80, trace.n - 1):
                     self.same(trace, budget, rule=rule)
+            for rule in ("exact", "kvpress"):
+                for ratio in (0.23, 0.415):
+                    self.same(trace, ratio=ratio, rule=rule)
             self.same(trace, 60)
 
     def test_reductions_and_pools(self):

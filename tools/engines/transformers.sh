@@ -62,6 +62,10 @@ test_transformers() {
     { rm -rf "$made"; return 1; }
   "$venv/bin/pip" install --quiet --no-deps --force-reinstall "$made"/kvpolicy-*.whl
   "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests || status=1
+  # kvpress itself wants an older transformers, and its presses run with this one, too.
+  "$venv/bin/pip" install --quiet --target "$made/kvpress" --no-deps kvpress==0.5.5
+  "$venv/bin/pip" install --quiet --target "$made/kvpress" requests cachetools datasets fire
+  PYTHONPATH=$made/kvpress "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_kvpress.py || status=1
   (cd "$made" && "$venv/bin/python" -m mypy --no-incremental -p kvpolicy) || status=1
   # The wheel alone: neither a compiler nor PyTorch is found from here on.
   "$venv/bin/python" -m venv "$made/empty"

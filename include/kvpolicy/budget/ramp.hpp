@@ -37,10 +37,14 @@ struct layer_ramp {
 
   /// The share of a layer whose lanes have `count` entries, where `tokens` is the average over the layers.
   [[nodiscard]] KVPOLICY_HD constexpr int operator()(int layer, int tokens, int count) const {
+    return (*this)(layer, tokens, count, tokens);
+  }
+  /// The same where a ratio makes the average, which `kvpress` does not round before the shares.
+  [[nodiscard]] KVPOLICY_HD constexpr int operator()(int layer, int tokens, int count, double average) const {
     if (tokens >= count) return tokens;  // nothing has to be dropped
     int const seen = window < count ? window : count;
     if (rule == ramp_rule::factory) return by_factory(layer, tokens - seen > 0 ? tokens - seen : 0, count, seen);
-    if (rule == ramp_rule::kvpress) return by_kvpress(layer, tokens, count, seen);
+    if (rule == ramp_rule::kvpress) return by_kvpress(layer, average, count, seen);
     if (layers <= 1) return tokens > seen ? tokens : seen;
     line const ramp(static_cast<double>(tokens - seen > 0 ? tokens - seen : 0), beta, count - seen);
     auto const share = [&](int of) { return tokens < seen ? seen : seen + ramp.at(of, layers); };
@@ -72,10 +76,10 @@ struct layer_ramp {
     return part > 0.5 || (part == 0.5 && below % 2 != 0) ? below + 1 : below;
   }
 
-  [[nodiscard]] KVPOLICY_HD constexpr int by_kvpress(int layer, int tokens, int count, int seen) const {
-    line const ramp(static_cast<double>(tokens), beta, count - seen);
+  [[nodiscard]] KVPOLICY_HD constexpr int by_kvpress(int layer, double average, int count, int seen) const {
+    line const ramp(average, beta, count - seen);
     bool const fits = count >= ramp.high && ramp.high >= ramp.low && ramp.low >= seen;
-    if (!fits) return tokens > 1 ? tokens : 1;
+    if (!fits) return nearest(average) > 1 ? nearest(average) : 1;
     return nearest(ramp.at(layer, layers));
   }
 

@@ -58,7 +58,8 @@ struct budget_numbers {
 
   KVPOLICY_HD constexpr int operator()(lane this_lane, int count) const {
     int const usual = average_of(this_lane, count);
-    if (by == sharing::ramp) return shares(this_lane.layer, usual, count);
+    if (by == sharing::ramp)
+      return shares(this_lane.layer, usual, count, of == amount::ratio ? count * (1 - drop) : usual);
     bool const in_full = by == sharing::table && count <= usual;  // nothing has to be dropped
     return in_table.data == nullptr || in_full ? usual : *in_table.row(this_lane);
   }

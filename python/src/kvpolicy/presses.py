@@ -21,9 +21,13 @@ class Press:
     def scorer(self) -> str:
         raise NotImplementedError
 
+    def shares(self) -> str:
+        """How the budget is shared out, if lanes do not all have the same one."""
+        return ""
+
     def policy(self) -> str:
         """The policy as text, as `kvpolicy.decide` and `kvpolicy.hf.evict` read it."""
-        return f"{self.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress)"
+        return f"{self.scorer()} | budget(ratio={self.compression_ratio}, rounding=kvpress{self.shares()})"
 
     def __call__(self, model: Any) -> Any:
         """A `with` block in which the model's cache is cut."""
@@ -36,6 +40,25 @@ class Press:
 class KnormPress(Press):
     def scorer(self) -> str:
         return "knorm"
+
+
+@dataclass
+class ObservedAttentionPress(Press):
+    def scorer(self) -> str:
+        return "observed_attention"
+
+
+@dataclass
+class PyramidKVPress(Press):
+    window_size: int = 64
+    kernel_size: int = 5
+    beta: int = 20
+
+    def scorer(self) -> str:
+        return f"snapkv(window={self.window_size}, pool=avg:{self.kernel_size})"
+
+    def shares(self) -> str:
+        return f", by=ramp, beta={self.beta}, rule=kvpress"
 
 
 @dataclass
@@ -69,5 +92,5 @@ class TOVAPress(Press):
         return "tova(force_last=true)"
 
 
-PRESSES: dict[str, type[Press]] = {"KnormPress": KnormPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
-__all__ = ["PRESSES", "Press", "KnormPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]
+PRESSES: dict[str, type[Press]] = {"KnormPress": KnormPress, "ObservedAttentionPress": ObservedAttentionPress, "PyramidKVPress": PyramidKVPress, "RandomPress": RandomPress, "SnapKVPress": SnapKVPress, "StreamingLLMPress": StreamingLLMPress, "TOVAPress": TOVAPress}
+__all__ = ["PRESSES", "Press", "KnormPress", "ObservedAttentionPress", "PyramidKVPress", "RandomPress", "SnapKVPress", "StreamingLLMPress", "TOVAPress"]
