@@ -98,7 +98,7 @@ class evictor {
       all.add(newest);
     }
     if (shown.turn) {
-      static_cast<kv::query_view&>(turn) = query_rows("observe", "turn_queries", *shown.turn, of_turn);
+      static_cast<kv::query_view&>(turn) = query_rows("observe", "turn_queries", *shown.turn, of_turn, true);
       all.add(turn);
     }
     if (shown.log_beta) {
@@ -293,11 +293,12 @@ class evictor {
   }
 
   /// The positions of the last `count` tokens of each sequence; -1 before its new ones.
-  [[nodiscard]] std::vector<int> newest_positions(int count) const {
+  /// `of_turn`: rows may be those of earlier appends, too.
+  [[nodiscard]] std::vector<int> newest_positions(int count, bool of_turn = false) const {
     std::vector<int> made;
     for (int s = 0; s < sequences_; ++s) {
       for (int r = 0; r < count; ++r) {
-        bool const padding = count - r > newest_[index(s)];
+        bool const padding = count - r > (of_turn ? next_ : newest_)[index(s)];
         made.push_back(padding ? -1 : next_[index(s)] - count + r);
       }
     }
@@ -310,7 +311,7 @@ class evictor {
     kv::expects(std::ssize(layers) == model_.sizes.layers, "decide", "turn_queries", layers.size(),
                 [&] { return "the model has " + std::to_string(model_.sizes.layers) + " layers"; });
     rows const& first = layers.front();
-    kv::query_view made = query_rows("decide", "turn_queries", first, positions);
+    kv::query_view made = query_rows("decide", "turn_queries", first, positions, true);
     made.row = first.channels * kv::bytes_of(first.element);
     made.head = first.count * made.row;
     made.sequence = first.heads * made.head;
@@ -356,8 +357,8 @@ class evictor {
   }
 
   /// The last rows of each sequence as a signal. A sequence with fewer tokens than rows has padding in front.
-  kv::query_view query_rows(char const* call, std::string const& name, rows const& from,
-                            std::vector<int>& positions) const {
+  kv::query_view query_rows(char const* call, std::string const& name, rows const& from, std::vector<int>& positions,
+                            bool of_turn = false) const {
     check_batch(call, name.c_str(), from.sequences, sequences_);
     kv::expects(from.heads == model_.sizes.query_heads, call, name + ".shape", std::to_string(from.heads) + " heads",
                 [&] { return "the model has " + std::to_string(model_.sizes.query_heads) + " query heads"; });
@@ -367,7 +368,7 @@ class evictor {
     kv::expects(from.channels == 1 || from.channel == kv::bytes_of(from.element), call, name + ".strides", from.channel,
                 "the channels of a query row are contiguous");
     int const count = static_cast<int>(from.count);
-    positions = newest_positions(count);
+    positions = newest_positions(count, of_turn);
     kv::query_view made{};
     made.base = from.data;
     made.element = from.element;

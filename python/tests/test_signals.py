@@ -126,7 +126,7 @@ def test_the_numbers_of_a_gate_decide_with_their_age():
     carried = kvpolicy.decide("carried | recent(4) | at_least(0.5)", birth_score=-beta)
     kept = [e for e in range(ENTRIES) if e >= ENTRIES - 4 or -beta[1, 0, 1, e] >= 0.5]
     assert carried.lane(1, 0, 1).tolist() == kept
-    with pytest.raises(ValueError, match="log_beta.shape = .3, 1, 2, 40., but there are 2 layers"):
+    with pytest.raises(ValueError, match="log_beta.shape = .3, 1, 2, 40., but layers, sequences, KV heads and entries are .2, 1, 2, 40."):
         kvpolicy.decide("trim_kv | budget(10)", keys=arrays()[0], log_beta=np.zeros((3, 1, 2, ENTRIES), np.float32))
 
 

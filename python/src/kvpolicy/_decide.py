@@ -158,9 +158,10 @@ def decide(
     policy = spec_of("decide", policy, parts, budget)
     facts = policy_facts(policy)
     numbers = {"log_beta": log_beta, "birth_score": birth_score}
-    for need in facts.needs:
-        if need in NUMBERS and numbers[NUMBERS[need]] is None:
-            raise ValueError(f"decide: {NUMBERS[need]} = none, but {facts.scorer} reads it")
+    read = {NUMBERS[need] for need in facts.needs if need in NUMBERS}
+    for name, one in numbers.items():
+        if (one is not None) != (name in read):
+            raise ValueError(f"decide: {name} = {'none' if one is None else 'given'}, but {facts.scorer} {'reads it' if one is None else 'does not read it'}")
     if queries is None and (facts.window_rows > 0 or facts.every_row or facts.turn_rows > 0):
         raise ValueError(f"decide: queries = none, but {facts.scorer} reads query rows")
     key_layers, value_layers, query_layers = (_by_layer(name, one) for name, one in (("keys", keys), ("values", values), ("queries", queries)))
@@ -207,8 +208,8 @@ def decide(
         query_layers = []
     decider.append(counts)
     for name, one in numbers.items():
-        if one.shape[0] != layers:
-            raise ValueError(f"decide: {name}.shape = {tuple(one.shape)}, but there are {layers} layers")
+        if tuple(one.shape) != (layers, sequences, heads, rows):
+            raise ValueError(f"decide: {name}.shape = {tuple(one.shape)}, but layers, sequences, KV heads and entries are {(layers, sequences, heads, int(rows))}")
         for layer in range(layers):
             decider.observe(layer, **{name: one[layer]})
     turn = []

@@ -54,7 +54,7 @@ class Layer:
         return logits.masked_fill(later, float("-inf")).softmax(dim=-1)
 
 
-def name_of(score: Score) -> str:
+def name_of(score: Any) -> str:
     return getattr(score, "__name__", type(score).__name__)
 
 
@@ -82,6 +82,7 @@ def scores_of(call: str, score: Score, layer: Layer) -> np.ndarray:
         raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave a {type(made).__name__} and no array of numbers") from error
     if numbers.shape != shape:
         raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave the shape {numbers.shape}, and [KV head, entry] is {shape}")
-    if np.isnan(numbers).any():
-        raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave NaN for {int(np.isnan(numbers).sum())} entries")
+    positions = np.asarray(layer.positions.cpu() if hasattr(layer.positions, "cpu") else layer.positions)
+    if np.isnan(numbers[positions >= 0]).any():
+        raise ValueError(f"{call}: score = {name_of(score)}, but for layer {layer.index} it gave NaN for {int(np.isnan(numbers[positions >= 0]).sum())} entries")
     return numbers

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 
 __all__ = ["FreshTokens", "Gate", "RetentionGate", "WriteGate", "load"]
 
@@ -34,27 +34,35 @@ class FreshTokens:
 Gate = Callable[[FreshTokens], torch.Tensor]
 
 
-class _Tensors:
-    """The tensors of a file that begin with one name."""
+def _read(path: str | Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(str(path))
+    except Exception as error:
+        raise ValueError(f"gates: {path} = unreadable, but it is a safetensors file: {error}") from error
 
-    def __init__(self, path: str | Path, name: str, wanted: tuple[str, ...]) -> None:
-        with safe_open(str(path), framework="pt") as file:
-            missing = [one for one in wanted if f"{name}.{one}" not in file.keys()]
-            if missing:
-                raise ValueError(f"gates: {path} = without {name}.{missing[0]}, but a {name} has {', '.join(wanted)}")
-            self._all = {one: file.get_tensor(f"{name}.{one}").float() for one in wanted}
+
+class _Tensors:
+    """The tensors of a file that begin with one name. Letters stand for sizes, which are the same in all of them."""
+
+    def __init__(self, path: str | Path, name: str, shapes: dict[str, str]) -> None:
+        found = _read(path)
+        self._all: dict[str, torch.Tensor] = {}
+        self.size: dict[str, int] = {}
+        for one, letters in shapes.items():
+            tensor = found.get(f"{name}.{one}")
+            if tensor is None:
+                raise ValueError(f"gates: {path} = without {name}.{one}, but a {name} has {', '.join(shapes)}")
+            shape = tuple(tensor.shape)
+            fits = len(shape) == len(letters) and all(self.size.setdefault(letter, size) == size for letter, size in zip(letters, shape))
+            if not fits:
+                raise ValueError(f"gates: {name}.{one}.shape = {shape} in {path}, but it is [{', '.join(letters)}] with {self.size}")
+            self._all[one] = tensor.float()
 
     def of(self, name: str, layer: int, like: torch.Tensor) -> torch.Tensor:
         """The tensor of a layer, where `like` is."""
         if self._all[name].device != like.device:
             self._all = {one: tensor.to(like.device) for one, tensor in self._all.items()}
         return self._all[name][layer]
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """The layers and KV heads that the gate has."""
-        layers, heads = self._all["fc2.bias"].shape
-        return layers, heads
 
 
 class RetentionGate:
@@ -63,12 +71,15 @@ class RetentionGate:
         log beta = logsigmoid(fc2 silu(fc1 x + b1) + b2)      x: the hidden row after the layer's input norm
 
     `path` is a safetensors file with retention_gate.fc1.weight [L, E, d], fc1.bias [L, E], fc2.weight [L, KV heads, E] and
-    fc2.bias [L, KV heads]. Raises ValueError for a file without one of them.
+    fc2.bias [L, KV heads]. Raises ValueError for a file without one of them, or with another shape.
     """
 
+    gives = "log_beta"
+
     def __init__(self, path: str | Path) -> None:
-        self._weights = _Tensors(path, "retention_gate", ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"))
-        self.sizes = self._weights.sizes
+        self._weights = _Tensors(path, "retention_gate", {"fc1.weight": "LEd", "fc1.bias": "LE", "fc2.weight": "LHE", "fc2.bias": "LH"})
+        size = self._weights.size
+        self.sizes = {"layers": size["L"], "KV heads": size["H"], "channels of a hidden row": size["d"]}
 
     def __call__(self, fresh: FreshTokens) -> torch.Tensor:
         x = fresh.hidden.float()
@@ -87,9 +98,15 @@ class WriteGate:
     2 D], fc1.bias and fc2.weight [L, KV heads, E] and fc2.bias [L, KV heads]. Raises ValueError for one without them.
     """
 
+    gives = "birth_score"
+
     def __init__(self, path: str | Path) -> None:
-        self._weights = _Tensors(path, "write_gate", ("pre_norm.weight", "post_norm.weight", "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"))
-        self.sizes = self._weights.sizes
+        shapes = {"pre_norm.weight": "LD", "post_norm.weight": "LD", "fc1.weight": "LHEX", "fc1.bias": "LHE", "fc2.weight": "LHE", "fc2.bias": "LH"}
+        self._weights = _Tensors(path, "write_gate", shapes)
+        size = self._weights.size
+        if size["X"] != 2 * size["D"]:
+            raise ValueError(f"gates: write_gate.fc1.weight.shape = {size['X']} inputs in {path}, but there are 2 x {size['D']}")
+        self.sizes = {"layers": size["L"], "KV heads": size["H"], "channels of a key": size["D"]}
 
     def __call__(self, fresh: FreshTokens) -> torch.Tensor:
         pre, post = fresh.keys_before.float(), fresh.keys.float()
@@ -102,8 +119,7 @@ class WriteGate:
 
 def load(path: str | Path) -> Any:
     """The gate of a safetensors file: a RetentionGate or a WriteGate. Raises ValueError for a file of something else."""
-    with safe_open(str(path), framework="pt") as file:
-        names = {one.split(".")[0] for one in file.keys()}
+    names = {one.split(".")[0] for one in _read(path)}
     kinds = {"retention_gate": RetentionGate, "write_gate": WriteGate}
     found = [kind for name, kind in kinds.items() if name in names]
     if len(found) != 1:

@@ -63,6 +63,7 @@ class EvictedLayer(DynamicLayer):
         self.kept = 0  # rows that the last eviction left
         self.reordered = False  # sequences changed their places
         self.uneven = False  # other layers have other numbers of rows
+        self.in_block = False  # a forward runs that knows the mask of this layer
         self.valid: torch.Tensor | None = None  # [sequence, 1 or KV head, row] of the first rows; None: no row is padding
 
     @property
@@ -91,7 +92,7 @@ class EvictedLayer(DynamicLayer):
         return self.rows + self.dropped
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.masked and not _active:
+        if self.masked and not self.in_block:
             raise ValueError("hf.evict: cache = one with padding in front of what it keeps, but only a model inside of a block leaves that out")
         return super().update(key_states, value_states, *args, **kwargs)
 
@@ -148,16 +149,17 @@ def _tracked(layer: DynamicLayer) -> EvictedLayer:
 
 
 class _Record:
-    """What is known of a cache: the entries of its sequences, and how many rows its tensors have."""
+    """What is known of a cache: the entries of its sequences, and how many tokens it has had."""
 
     def __init__(self, evictor: Evictor) -> None:
         self.evictor = evictor
-        self.rows = 0  # of the first layer that is cut
+        self.seen = 0  # tokens that every layer has had, dropped ones included
         self.queries: dict[int, torch.Tensor] = {}  # the last rows of each layer, for scores in Python
         self.turn: dict[int, torch.Tensor] = {}  # the last rows of each layer in this turn, until it is decided about
 
-    def cut_rows(self, rows: int) -> None:
-        removed, self.rows = self.rows - rows, rows
+    def remove_last(self, removed: int) -> None:
+        self.evictor.remove_last([removed] * len(self.evictor.counts))
+        self.seen -= removed
         self.queries = {place: one[:, :, : max(one.shape[2] - removed, 0)] for place, one in self.queries.items()}
 
 
@@ -307,6 +309,7 @@ class Eviction:
         missing = [one for one in self.facts.needs if one not in SIGNALS and one not in NUMBERS and not (one == "external" and self._score is not None)]
         _expects(not missing, "policy", self.policy, f"it reads {', '.join(missing)}, which models of transformers do not give")
         _expects("turn_queries" not in self.facts.needs or when == "prefill", "when", when, f"{self.facts.scorer} decides once for each turn, after its prefill")
+        _expects(self.facts.decides == "lane" or self.facts.scope == "lane", "policy", self.policy, f"what decides by {self.facts.decides} has one budget already")
         for part in self.policy.split(" | ")[1:]:
             _expects(part != "lowest_one", "policy", self.policy, "lowest_one leaves a hole where an entry was, and a DynamicCache has none")
 
@@ -314,9 +317,12 @@ class Eviction:
         _expects(self._number is None or self._gate is not None, "gates", self._gate, f"{self.facts.scorer} reads the {self._number} of a gate: give gates=")
         _expects(self._number is not None or self._gate is None, "gates", "given", f"{self.facts.scorer} reads no gate")
         _expects(self._gate is None or callable(self._gate), "gates", type(self._gate).__name__, "it is a file of weights, or a function of fresh tokens")
-        sizes = (self._layers.total, self._layers.shape["kv_heads"])
-        found = getattr(self._gate, "sizes", sizes)
-        _expects(found == sizes, "gates", f"of {found[0]} layers and {found[1]} KV heads", f"the model has {sizes[0]} and {sizes[1]}")
+        gives = getattr(self._gate, "gives", self._number)
+        _expects(gives == self._number, "gates", type(self._gate).__name__, f"it gives {gives}, and {self.facts.scorer} reads {self._number}")
+        model = {"layers": self._layers.total, "KV heads": self._layers.shape["kv_heads"], "channels of a key": self._layers.shape["head_dim"],
+                 "channels of a hidden row": getattr(self._layers.config, "hidden_size", None)}
+        for name, size in getattr(self._gate, "sizes", {}).items():
+            _expects(model[name] in (None, size), "gates", f"of {size} {name}", f"the model has {model[name]}")
 
     # The block ------------------------------------------------------------------------------------------------------
     def __enter__(self) -> "Eviction":
@@ -332,8 +338,8 @@ class Eviction:
         if self._gate is not None:
             for module in self._layers.modules:
                 self._handles.append(module.register_forward_pre_hook(self._keep_hidden, with_kwargs=True))
-                keys: Any = module.k_norm if hasattr(module, "k_norm") else module.k_proj
-                self._handles.append(keys.register_forward_hook(lambda _module, _args, output, layer=module.layer_idx: self._keep_input(layer, "keys_before", output)))
+                keys: Any = next(one for one in (getattr(module, name, None) for name in ("k_norm", "k_layernorm", "k_proj")) if one is not None)
+                self._handles.append(keys.register_forward_hook(lambda _, args, output, of=module: self._keep_keys(of, args[0], output)))
         if hasattr(self._model, "_prefill"):
             self._model._prefill = self._whole_prefill
         if hasattr(self._model, "_get_candidate_generator"):
@@ -349,6 +355,7 @@ class Eviction:
             _active.pop(id(config), None)
         for name in ("_prefill", "_get_candidate_generator", "generate"):
             self._model.__dict__.pop(name, None)
+        self._shown, self._inputs = {}, {}
         self._handles, self._previous, self._forward, self._pending, self._drafts = [], [], None, None, None
 
     def _whole_prefill(self, *args: Any, **kwargs: Any) -> Any:
@@ -381,11 +388,11 @@ class Eviction:
         if self._drafts is None:
             return
         (record, cache, shown, decides), self._drafts = self._drafts, None
-        accepted = self._layers.cut_of(cache)[0].rows - record.rows
+        accepted = self._layers.cut_of(cache)[0].get_seq_length() - record.seen
         refused = max((one.tokens - accepted for one in shown.values()), default=0)
         _expects(refused <= MOST_DRAFTS, "drafts", f"{refused} that were refused", f"query rows are kept for {MOST_DRAFTS}")
         record.evictor.append([accepted])
-        record.rows += accepted
+        record.seen += accepted
         for place, one in shown.items():
             layer = self._layers.cut_of(cache)[place]
             rows = one.query[:, :, : one.query.shape[2] - (one.tokens - accepted)]
@@ -417,6 +424,7 @@ class Eviction:
             record.evictor.append(counts)
         self._shown, self._inputs = {}, {}
         self._forward = (record, cache, tokens, counts, new)
+        self._mark(cache, True)
         self._open_bar(tokens)
         return args, kwargs
 
@@ -437,38 +445,50 @@ class Eviction:
 
     def _record_of(self, cache: DynamicCache, sequences: int, tokens: int, mask: torch.Tensor | None) -> _Record:
         """The record of a cache, in step with what happened to the cache outside of these hooks."""
-        layer = self._layers.cut_of(cache)[0] if len(cache.layers) > self._layers.cut[0] else None
-        rows = 0 if layer is None or not layer.is_initialized or layer.keys.numel() == 0 else layer.keys.shape[-2]
+        layers = self._layers.cut_of(cache) if len(cache.layers) > self._layers.cut[-1] else []
+        seen = layers[0].get_seq_length() if layers else 0
         known = _records.setdefault(cache, {})
         record = known.get(self._timed)
-        _expects(not getattr(layer, "reordered", False) or record is None or self._when == "prefill" and tokens == 1, "cache", "reordered",
+        reordered = any(getattr(one, "reordered", False) for one in layers)
+        _expects(not reordered or record is None or self._when == "prefill" and tokens == 1, "cache", "reordered",
                  "a beam search has moved its sequences: evict once, after the prefill")
-        if record is None or rows == 0 and record.rows > 0:
-            evictor = Evictor(self._timed, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads, **self._layers.shape)
-            valid = layer.valid_rows() if rows > 0 and isinstance(layer, EvictedLayer) else None
-            uneven = rows > 0 and getattr(layer, "uneven", False) or valid is not None and valid.shape[1] > 1
-            _expects(not uneven, "cache", "one whose lanes hold unequal numbers of entries", f"only the policy that has cut it knows them, and {self.policy} is another one, or this is a copy")
+        if record is None or seen == 0 and record.seen > 0:
+            record = self._new_record(layers, seen, sequences, tokens, mask)
             known.clear()  # another policy's record would not learn of this one's cuts
-            record = known[self._timed] = _Record(evictor)
-            if valid is not None:
-                self._catch_up(record, rows, sequences, valid[:, 0])
+            known[self._timed] = record
         _expects(len(record.evictor.counts) == sequences, "batch", f"{sequences} sequences", f"the cache has {len(record.evictor.counts)}")
-        if rows < record.rows:
-            record.evictor.remove_last([record.rows - rows] * sequences)
-            record.cut_rows(rows)
-        elif rows > record.rows:
-            more = rows - record.rows
+        if seen < record.seen:
+            record.remove_last(record.seen - seen)
+        elif seen > record.seen:
+            more = seen - record.seen
             past = mask.shape[1] - tokens if mask is not None else 0
-            self._catch_up(record, more, sequences, mask[:, past - more : past] if mask is not None and past >= more else None)
+            self._catch_up(record, more, more, sequences, mask[:, past - more : past] if mask is not None and past >= more else None)
         return record
 
-    def _catch_up(self, record: _Record, rows: int, sequences: int, mask: torch.Tensor | None) -> None:
-        """Notes rows of which no query row was shown, because they were written outside of a block."""
-        _expects(not self.facts.every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
-        _expects(self._gate is None, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the {self._number} of every token")
-        counts = [rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)]
-        record.evictor.append(counts)
-        record.rows += rows
+    def _new_record(self, layers: list[Any], seen: int, sequences: int, tokens: int, mask: torch.Tensor | None) -> _Record:
+        """A record of a cache that is empty, that was filled outside of a block, or that another policy has cut."""
+        cut = [one for one in layers if isinstance(one, EvictedLayer)]
+        rows = max((one.rows for one in cut), default=seen)
+        evictor = Evictor(self._timed, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads, **self._layers.shape)
+        record = _Record(evictor)
+        valid = [one.valid_rows() for one in cut]
+        uneven = any(one.rows != rows for one in cut) or any(one is not None and one.shape[1] > 1 for one in valid)
+        uneven = uneven or any((one is None) != (valid[0] is None) or one is not None and not torch.equal(one, valid[0]) for one in valid)
+        _expects(not uneven, "cache", "one whose lanes hold unequal numbers of entries", f"only the policy that has cut it knows them, and {self.policy} is another one, or this is a copy")
+        past = mask.shape[1] - tokens if mask is not None else 0
+        first = valid[0] if valid else None
+        held = first[:, 0] if first is not None else mask[:, past - rows : past] if mask is not None and past >= rows == seen else None
+        if seen > 0:
+            self._catch_up(record, seen, rows, sequences, held)
+        return record
+
+    def _catch_up(self, record: _Record, tokens: int, rows: int, sequences: int, mask: torch.Tensor | None) -> None:
+        """Notes tokens of which no query row was shown, because they were written outside of a block. `rows` are still there."""
+        if rows > 0:
+            _expects(not self.facts.every_row, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the query rows of every token")
+            _expects(self._gate is None, "cache", f"{rows} tokens that were not observed", f"{self.facts.scorer} reads the {self._number} of every token")
+        record.evictor.append([rows] * sequences if mask is None else [int(one) for one in mask.sum(dim=1)])
+        record.seen += tokens
 
     def _new_tokens(self, record: _Record, new: torch.Tensor | None, sequences: int, tokens: int) -> list[int]:
         if new is None or bool(new.all()):
@@ -505,24 +525,35 @@ class Eviction:
         if numbers is not None and self._number is not None:
             record.evictor.observe(place, **{self._number: numbers})
         if self.facts.every_row:
-            record.evictor.observe(place, _host(query), _host(key), _host(value))
+            counts = record.evictor.lane_counts[:, place : place + 1]
+            record.evictor.observe(place, _host(query), *(_host(_aligned([one], counts)[0]) for one in (key, value)))
         elif self.facts.window_rows > 0:
             record.evictor.observe(place, _host(query[:, :, max(query.shape[2] - self.facts.window_rows, 0) :]))
 
     def _keep_hidden(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._keep_input(module.layer_idx, "hidden", args[0] if args else kwargs["hidden_states"])
 
+    def _keep_keys(self, module: Any, given: torch.Tensor, output: torch.Tensor) -> None:
+        """Keeps the keys before RoPE as [sequence, KV head, token, channel]. Some models norm them before, some after they transpose."""
+        heads, dims = self._layers.shape["kv_heads"], self._layers.shape["head_dim"]
+        is_transposed = output.dim() == 4 and output.shape[1] == heads and (output.shape[2] != heads or given.stride(1) < given.stride(2))
+        rows = output if is_transposed else output.reshape(output.shape[0], -1, heads, dims).transpose(1, 2)
+        self._keep_input(module.layer_idx, "keys_before", rows)
+
     def _keep_input(self, layer: int, name: str, rows: torch.Tensor) -> None:
-        self._inputs.setdefault(layer, {})[name] = rows.detach()
+        if self._forward is not None:
+            self._inputs.setdefault(layer, {})[name] = rows.detach()
 
     def _numbers(self, module: Any, keys: torch.Tensor) -> torch.Tensor:
         """The gate's numbers of a layer's new tokens, [sequence, KV head, token], in host memory."""
         given = self._inputs.pop(module.layer_idx)
-        before = given["keys_before"].reshape(keys.shape[0], keys.shape[2], keys.shape[1], keys.shape[3]).transpose(1, 2)
         with torch.no_grad():
-            made = self._gate(FreshTokens(module.layer_idx, given["hidden"], before, keys.detach()))
+            try:
+                made = self._gate(FreshTokens(module.layer_idx, given["hidden"], given["keys_before"], keys.detach()))
+            except Exception as error:
+                raise ValueError(f"hf.evict: gates = {name_of(self._gate)}, but for layer {module.layer_idx} it raised {type(error).__name__}: {error}") from error
         wanted = tuple(keys.shape[:3])
-        shape = tuple(made.shape) if isinstance(made, torch.Tensor) else type(made).__name__
+        shape = tuple(made.shape) if isinstance(made, torch.Tensor) and not made.is_complex() else f"a {getattr(made, 'dtype', type(made).__name__)}"
         _expects(shape == wanted, "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave {shape}, and [sequence, KV head, token] is {wanted}")
         _expects(not bool(made.isnan().any()), "gates", name_of(self._gate), f"for layer {module.layer_idx} it gave NaN")
         return _host(made.float()).contiguous()
@@ -560,29 +591,39 @@ class Eviction:
         shape = (max(held.shape[0], of_new.shape[0]), max(held.shape[1], of_new.shape[1]), new)
         return torch.cat((held.expand(*shape, -1), of_new.expand(*shape, -1)), dim=-1)
 
+    def _mark(self, cache: DynamicCache, runs: bool) -> None:
+        for one in self._layers.cut_of(cache) if len(cache.layers) > self._layers.cut[-1] else []:
+            one.in_block = runs
+
     def _after(self, _module: Any, _args: Any, _kwargs: Any, output: Any) -> None:
         self._close_bar()
         if self._forward is None:
             return
         record, cache, tokens, counts, new = self._forward
-        self._forward = None
+        self._forward, shown, self._shown, self._inputs = None, self._shown, {}, {}
+        self._mark(cache, False)
         if output is None:  # the forward failed
             if not self._verifies:
                 record.evictor.remove_last(counts)
+            if len(self._layers.cut) == len(cache.layers):  # else a layer with a window has lost what it cannot have again
+                for one in self._layers.cut_of(cache):
+                    surplus = one.get_seq_length() - record.seen
+                    if surplus > 0:
+                        one.keys, one.values = one.keys[..., :-surplus, :], one.values[..., :-surplus, :]
             return
         for index in self._layers.cut:
             layer = cache.layers[index]
             if type(layer) is DynamicLayer:
                 cache.layers[index] = _tracked(layer)
         if self._verifies:
-            self._drafts = (record, cache, self._shown, self._when == "forward" or self._first)
+            self._drafts = (record, cache, shown, self._when == "forward" or self._first)
             self._first = False
             return
-        record.rows += tokens
+        record.seen += tokens
         if new is not None and not bool(new.all()):
             for one in self._layers.cut_of(cache):
                 one.note_padding(new)
-        for place, one in self._shown.items():
+        for place, one in shown.items():
             self._keep_rows(record, place, one.query, tokens > 1 or self._in_prefill)
         if self._when == "forward" or tokens > 1 and not self._in_prefill:
             self._evict(record, cache)
@@ -616,7 +657,6 @@ class Eviction:
             if int(kept[:, place].min()) < layer.kept:
                 of_heads = kept[:, place] if bool((kept[:, place] != kept[:, place, :1]).any()) else kept[:, place, :1]
                 layer.valid = torch.from_numpy(np.arange(layer.kept) >= (layer.kept - of_heads)[..., None]).to(layer.keys.device)
-        record.rows = layers[0].rows
         self.decisions += 1
         self.kept = Kept(indptr, indices, len(before), len(layers), self._layers.shape["kv_heads"], report)
 
@@ -716,8 +756,8 @@ def evict(
     turns. Batches are padded on the left. Decisions are made in host memory: a cache on a GPU is copied to it.
 
     Raises ValueError in one line, and leaves model and cache as they were, for a policy that is not sound, one whose
-    signals a model does not give, one after which heads would hold unequal numbers of entries, models without a layer
-    that attends to all tokens, and caches that are static, quantised or offloaded.
+    signals a model does not give, models without a layer that attends to all tokens, and caches that are static, quantised
+    or offloaded.
     """
     return Eviction(model, policy, parts, budget, rows, gates, when=when, progress=progress, threads=threads)
 
