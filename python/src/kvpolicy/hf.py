@@ -472,11 +472,11 @@ class Eviction:
         evictor = Evictor(self._timed, sequences=sequences, capacity=max(rows + tokens + 64, 256), threads=self._threads, **self._layers.shape)
         record = _Record(evictor)
         valid = [one.valid_rows() for one in cut]
-        uneven = any(one.rows != rows for one in cut) or any(one is not None and one.shape[1] > 1 for one in valid)
-        uneven = uneven or any((one is None) != (valid[0] is None) or one is not None and not torch.equal(one, valid[0]) for one in valid)
+        first = valid[0] if valid else None
+        alike = all(one is None if first is None else one is not None and torch.equal(one, first) for one in valid)
+        uneven = not alike or any(one.rows != rows for one in cut) or first is not None and first.shape[1] > 1
         _expects(not uneven, "cache", "one whose lanes hold unequal numbers of entries", f"only the policy that has cut it knows them, and {self.policy} is another one, or this is a copy")
         past = mask.shape[1] - tokens if mask is not None else 0
-        first = valid[0] if valid else None
         held = first[:, 0] if first is not None else mask[:, past - rows : past] if mask is not None and past >= rows == seen else None
         if seen > 0:
             self._catch_up(record, seen, rows, sequences, held)
