@@ -763,3 +763,51 @@ def test_intent_kv_remembers_the_turns_of_a_chat():
         count = len(total)
         best = total[: count - 8].topk(16).indices.sort().values.tolist()
         assert decided.lane(1, 0, 1).tolist() == best + list(range(count - 8, count))
+
+
+HYBRIDS = [
+    ("Qwen3Next", dict(head_dim=16, layer_types=["linear_attention", "full_attention"] * 2, num_hidden_layers=4, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=32,
+                       shared_expert_intermediate_size=32, linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16)),
+    ("Lfm2", dict(layer_types=["conv", "full_attention"] * 2, num_hidden_layers=4)),
+]
+
+
+@pytest.mark.parametrize("name, more", HYBRIDS, ids=[name for name, _ in HYBRIDS])
+@pytest.mark.parametrize("policy", [SNAPKV, "snapkv(window=8) | budget(24, by=ramp)"])
+def test_only_the_attention_layers_of_a_hybrid_are_cut(name, more, policy):
+    model, ids = model_of(name, **more), tokens(1, 60)
+    engine, cache = Masked(model), DynamicCache(config=model.config)
+    for turn in range(2):
+        with kvpolicy.hf.evict(model, policy) as eviction:
+            sequences, logits, cache = generated(model, ids, 6, cache=cache)
+        engine.evict = lambda: drop(engine, eviction.kept)
+        check_turn(engine, ids, None, sequences, logits)
+        check_rows(engine, cache)
+        assert eviction.decisions == 1 and eviction.kept.counts.shape[0] == 2
+        ids = torch.cat((sequences, tokens(1, 12, seed=turn)), dim=1)
+
+
+def test_a_model_of_text_and_images_reads_text():
+    """Gemma 3 gives its decoder a mask for each kind of layer."""
+    text = dict(SIZES, head_dim=16, sliding_window=16, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
+    vision = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=1, image_token_index=127, boi_token_index=126, eoi_token_index=125)
+    torch.manual_seed(0)
+    model = transformers.Gemma3ForConditionalGeneration._from_config(config, attn_implementation="sdpa").eval()
+    plain = transformers.Gemma3ForCausalLM._from_config(config.text_config, attn_implementation="sdpa").eval()
+    plain.model.load_state_dict(model.model.language_model.state_dict())
+    plain.lm_head.load_state_dict(model.lm_head.state_dict())
+    ids = torch.randint(2, 120, (2, 60), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, :25] = 0
+    made = []
+    for one in (model, plain):
+        with kvpolicy.hf.evict(one, "snapkv(window=8) | budget(24, scope=layer)") as eviction:
+            made.append(generated(one, ids, 6, mask=mask, cache=DynamicCache(config=one.config.get_text_config()))[1])
+        assert eviction.decisions == 1
+    assert (made[0] - made[1]).abs().max() < TOLERANCE
+
+
+def test_models_that_attend_otherwise_are_refused():
+    with pytest.raises(ValueError, match="DiffLlamaForCausalLM with differential attention, but each of its layers attends twice"):
+        kvpolicy.hf.evict(model_of("DiffLlama"), SNAPKV)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
+from transformers import cache_utils
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -35,6 +36,7 @@ BASES = ("sdpa", "eager")
 PREFIX = "kvpolicy_"
 SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries"}
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
+LEFT_ALONE = (DynamicSlidingWindowLayer, *((cache_utils.LinearAttentionLayer,) if hasattr(cache_utils, "LinearAttentionLayer") else ()))
 FUSED = ("qkv_proj", "query_key_value", "Wqkv", "c_attn", "in_proj_qkv")
 MOST_DRAFTS = 1024  # tokens that a verification may refuse: so many more query rows are kept until it is known
 # Until transformers 5.3 `crop` took the number of tokens that stay, below 0 of those that go; later only the latter.
@@ -215,16 +217,21 @@ class _Layers:
         fused = sorted({one for module in self.decoder.modules() for one in FUSED if hasattr(module, one)})
         _expects(len(found) > 0 or not fused, "model", f"{name} with fused projections ({', '.join(fused)})", "q_proj, k_proj and v_proj say how many heads there are")
         _expects(len(found) > 0, "model", name, "none of its modules has layer_idx, q_proj, k_proj, v_proj and head_dim")
-        by_name = getattr(model, "_supports_attention_backend", False)
+        by_name = getattr(model, "_supports_attention_backend", False) or all("ALL_ATTENTION_FUNCTIONS" in inspect.getsource(type(one).forward) for one in found.values())
         _expects(bool(by_name), "model", name, "its attention is not a function with a name, so query rows cannot be seen")
         self.config: Any = self.decoder.config
         self.configs: list[Any] = list({id(one.config): one.config for one in found.values()}.values())
         shared = int(getattr(self.config, "num_kv_shared_layers", 0) or 0)
         _expects(shared == 0, "model", f"{name} with {shared} layers that use the keys of another one", "the layers of a cache are cut one by one")
         kinds = [type(one) for one in DynamicCache(config=model.config).layers]
-        others = sorted({one.__name__ for one in kinds if one not in (DynamicLayer, DynamicSlidingWindowLayer)})
-        _expects(not others, "model", f"{name}, whose cache has {' and '.join(others)}", "only layers of keys and values are known, with a sliding window or without")
-        _expects(len(kinds) == len(found), "model", f"{name} with {len(found)} attention layers", f"its cache has {len(kinds)}")
+        others = sorted({one.__name__ for one in kinds if one not in (DynamicLayer, *LEFT_ALONE)})
+        _expects(not others, "model", f"{name}, whose cache has {' and '.join(others)}", "only layers of keys and values are known, with a sliding window or without, and those of linear attention")
+        unknown = [index for index, kind in enumerate(kinds) if kind is DynamicLayer and index not in found]
+        _expects(not unknown, "model", f"{name} with keys of layer {unknown[:1]}", "none of its modules has q_proj, k_proj, v_proj and head_dim")
+        crossed = list(getattr(self.config, "cross_attention_layers", None) or [])
+        _expects(not crossed, "model", f"{name} with cross-attention in layers {crossed}", "their keys are those of another input")
+        twice = any(hasattr(one, "lambda_q1") for one in found.values())
+        _expects(not twice, "model", f"{name} with differential attention", "each of its layers attends twice")
         self.cut = [index for index, kind in enumerate(kinds) if kind is DynamicLayer]
         _expects(len(self.cut) > 0, "model", f"{name} with a sliding window in every layer", "only layers that attend to all tokens are cut")
         self.place = {index: place for place, index in enumerate(self.cut)}
@@ -244,11 +251,12 @@ class _Layers:
             _expects(isinstance(scaling, (int, float)), "model", f"{type(one).__name__} without scaling", "it is the factor of q.k")
             dims = one.head_dim
             kv_heads = one.k_proj.out_features // dims
+            group = getattr(one, "num_key_value_groups", None)  # q_proj may also give a gate (Qwen3-Next)
             made = {
-                "query_heads": one.q_proj.out_features // dims,
+                "query_heads": kv_heads * group if group else one.q_proj.out_features // dims,
                 "kv_heads": kv_heads,
                 "head_dim": dims,
-                "value_dim": one.v_proj.out_features // kv_heads,
+                "value_dim": (one.v_proj or one.k_proj).out_features // kv_heads,
                 "scale": float(scaling),
                 "soft_cap": float(getattr(one, "attn_logit_softcapping", None) or 0),
             }
@@ -432,11 +440,15 @@ class Eviction:
         _expects(type(cache) is DynamicCache, "cache", type(cache).__name__, "only a DynamicCache can be cut")
         _expects(not cache.offloading, "cache", "offloaded", "its rows are not where the policy reads them")
         for index, layer in enumerate(cache.layers):
-            known = (DynamicLayer, EvictedLayer) if index in self._layers.place else (DynamicLayer, DynamicSlidingWindowLayer)
+            known = (DynamicLayer, EvictedLayer) if index in self._layers.place else (DynamicLayer, *LEFT_ALONE)
             _expects(type(layer) in known, f"cache layer {index}", type(layer).__name__, f"it is a {' or '.join(one.__name__ for one in known)}")
 
     @staticmethod
     def _token_mask(mask: Any) -> torch.Tensor | None:
+        if isinstance(mask, dict):  # a mask for each kind of layer, as models of text and images make them
+            mask = mask.get("full_attention")
+            if isinstance(mask, torch.Tensor) and mask.dim() == 4:  # the last token sees all that is no padding
+                mask = mask[:, 0, -1] if mask.dtype == torch.bool else mask[:, 0, -1] > torch.finfo(mask.dtype).min / 2
         if mask is None:
             return None
         axes = len(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
