@@ -59,7 +59,7 @@ def check_rows(engine, cache):
 
 
 MODELS = [("Llama", "sdpa", {}), ("Llama", "eager", {}), ("Qwen2", "sdpa", {}), ("Qwen3", "sdpa", dict(head_dim=32)),
-          ("Mistral", "sdpa", dict(sliding_window=None)), ("Gemma", "sdpa", dict(head_dim=16)),
+          ("Mistral", "sdpa", dict(sliding_window=None)), ("Phi3", "sdpa", {}), ("Gemma", "sdpa", dict(head_dim=16)),
           ("Gemma2", "eager", dict(head_dim=16, sliding_window=16, query_pre_attn_scalar=24, num_hidden_layers=4)),
           ("Gemma3Text", "sdpa", dict(head_dim=16, sliding_window=16, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2))]
 
@@ -459,7 +459,10 @@ def test_refusals_come_before_the_prompt():
     sizes = dict(vocab_size=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
     gptj = transformers.GPTJForCausalLM(transformers.GPTJConfig(n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_positions=64, **sizes))
     refused_at_once("hf.evict: model = GPTJForCausalLM, but ", gptj)
-    refused_at_once("model = Phi3ForCausalLM with fused projections (qkv_proj)", model_of("Phi3"))
+    neox = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, max_position_embeddings=64, **sizes))
+    refused_at_once("model = GPTNeoXForCausalLM with fused projections (query_key_value)", neox)
+    with pytest.raises(ValueError, match="gates = given, but Phi3ForCausalLM has a fused projection, which shows no keys before RoPE"):
+        kvpolicy.hf.evict(model_of("Phi3"), "trim_kv | budget(24)", gates=made_up_gate)
     xglm = transformers.XGLMForCausalLM(transformers.XGLMConfig(d_model=64, ffn_dim=96, num_layers=2, attention_heads=4, max_position_embeddings=64, **sizes))
     refused_at_once("hf.evict: model = XGLMForCausalLM, but ", xglm)
 
@@ -564,7 +567,7 @@ UNEQUAL = ["snapkv(window=8) | budget(24, by=ramp)", "snapkv(window=8) | budget(
            "random | sinks(2) | at_least(0.4)"]
 
 
-@pytest.mark.parametrize("name, attention, more", [MODELS[0], MODELS[1], MODELS[5], MODELS[7]], ids=["Llama", "Llama-eager", "Gemma", "Gemma3"])
+@pytest.mark.parametrize("name, attention, more", [MODELS[0], MODELS[1], MODELS[6], MODELS[8]], ids=["Llama", "Llama-eager", "Gemma", "Gemma3"])
 @pytest.mark.parametrize("policy", UNEQUAL)
 def test_lanes_of_unequal_lengths_are_masked(policy, name, attention, more):
     """Three turns of a padded batch: layers hold other numbers of rows, and heads have padding in front."""
@@ -659,7 +662,7 @@ def made_up_gate(fresh):
     return -torch.sigmoid(4 * rows + fresh.layer)
 
 
-@pytest.mark.parametrize("name, more", [("Llama", {}), ("Qwen3", dict(head_dim=32)), MODELS[7][::2]], ids=["Llama", "Qwen3", "Gemma3"])
+@pytest.mark.parametrize("name, more", [("Llama", {}), ("Qwen3", dict(head_dim=32)), MODELS[8][::2]], ids=["Llama", "Qwen3", "Gemma3"])
 def test_a_gate_sees_the_new_tokens_of_a_layer(name, more):
     """A batch with padding, decided in every forward: the numbers and their positions, against TRIM-KV's equation."""
     model, ids = model_of(name, **more), tokens(2, 40)

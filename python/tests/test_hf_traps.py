@@ -107,7 +107,10 @@ def test_a_turn_in_chunks_is_a_turn():
     assert kept[0] == kept[1] == kept[2]
 
 
-@pytest.mark.parametrize("name, attention, more", MODELS, ids=[f"{name}-{attention}" for name, attention, _ in MODELS])
+WITH_KEYS = [one for one in MODELS if one[0] != "Phi3"]  # its projection is fused
+
+
+@pytest.mark.parametrize("name, attention, more", WITH_KEYS, ids=[f"{name}-{attention}" for name, attention, _ in WITH_KEYS])
 def test_a_gate_sees_keys_before_rope(name, attention, more):
     """At position 0 RoPE changes nothing. As many tokens as KV heads, and more."""
     model = model_of(name, attention, **more)

@@ -37,7 +37,7 @@ PREFIX = "kvpolicy_"
 SIGNALS = {"keys", "values", "recent_queries", "attention_mass", "turn_queries"}
 LONG_PROMPT = 4096  # tokens from which a progress bar is shown
 LEFT_ALONE = (DynamicSlidingWindowLayer, *((cache_utils.LinearAttentionLayer,) if hasattr(cache_utils, "LinearAttentionLayer") else ()))
-FUSED = ("qkv_proj", "query_key_value", "Wqkv", "c_attn", "in_proj_qkv")
+FUSED = ("query_key_value", "Wqkv", "c_attn", "in_proj_qkv")
 MOST_DRAFTS = 1024  # tokens that a verification may refuse: so many more query rows are kept until it is known
 # Until transformers 5.3 `crop` took the number of tokens that stay, below 0 of those that go; later only the latter.
 CROPS_TO_LENGTH = "max_length" in inspect.signature(DynamicLayer.crop).parameters
@@ -211,7 +211,8 @@ class _Layers:
         found = {
             module.layer_idx: module
             for module in self.decoder.modules()
-            if isinstance(getattr(module, "layer_idx", None), int) and all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "head_dim"))
+            if isinstance(getattr(module, "layer_idx", None), int) and hasattr(module, "head_dim")
+            and (hasattr(module, "qkv_proj") or all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj")))
         }
         name = type(model).__name__
         fused = sorted({one for module in self.decoder.modules() for one in FUSED if hasattr(module, one)})
@@ -249,14 +250,14 @@ class _Layers:
         for one in modules:
             scaling: Any = getattr(one, "scaling", None)
             _expects(isinstance(scaling, (int, float)), "model", f"{type(one).__name__} without scaling", "it is the factor of q.k")
-            dims = one.head_dim
-            kv_heads = one.k_proj.out_features // dims
+            dims, fused = one.head_dim, hasattr(one, "qkv_proj")
+            kv_heads = one.config.num_key_value_heads if fused else one.k_proj.out_features // dims
             group = getattr(one, "num_key_value_groups", None)  # q_proj may also give a gate (Qwen3-Next)
             made = {
                 "query_heads": kv_heads * group if group else one.q_proj.out_features // dims,
                 "kv_heads": kv_heads,
                 "head_dim": dims,
-                "value_dim": (one.v_proj or one.k_proj).out_features // kv_heads,
+                "value_dim": dims if fused else (one.v_proj or one.k_proj).out_features // kv_heads,
                 "scale": float(scaling),
                 "soft_cap": float(getattr(one, "attn_logit_softcapping", None) or 0),
             }
@@ -324,6 +325,8 @@ class Eviction:
     def _check_gate(self) -> None:
         _expects(self._number is None or self._gate is not None, "gates", self._gate, f"{self.facts.scorer} reads the {self._number} of a gate: give gates=")
         _expects(self._number is not None or self._gate is None, "gates", "given", f"{self.facts.scorer} reads no gate")
+        fused = any(hasattr(one, "qkv_proj") for one in self._layers.modules)
+        _expects(self._gate is None or not fused, "gates", "given", f"{type(self._model).__name__} has a fused projection, which shows no keys before RoPE")
         _expects(self._gate is None or callable(self._gate), "gates", type(self._gate).__name__, "it is a file of weights, or a function of fresh tokens")
         gives = getattr(self._gate, "gives", self._number)
         _expects(gives == self._number, "gates", type(self._gate).__name__, f"it gives {gives}, and {self.facts.scorer} reads {self._number}")
