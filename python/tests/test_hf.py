@@ -282,7 +282,12 @@ def test_a_failed_forward_takes_its_tokens_back():
         model.model.norm = None
         with pytest.raises(TypeError):
             model(ids, past_key_values=cache)
-        model.model.norm = norm
+        model.model.norm, last = norm, model.model.layers[2].mlp
+        model.model.layers[2].mlp, lazy = None, DynamicCache()  # whose layers are made when they are first written
+        with pytest.raises(TypeError):
+            model(ids, past_key_values=lazy)
+        model.model.layers[2].mlp = last
+        assert (model(ids, past_key_values=lazy).logits - model(ids).logits).abs().max() < TOLERANCE
         record = kvpolicy.hf._records[cache]
         assert [one.evictor.counts for one in record.values()] == [[0]]
         assert cache.get_seq_length() == 0

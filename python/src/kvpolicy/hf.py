@@ -620,8 +620,9 @@ class Eviction:
         if output is None:  # the forward failed
             if not self._verifies:
                 record.evictor.remove_last(counts)
-            if len(self._layers.cut) == len(cache.layers):  # else a layer with a window has lost what it cannot have again
-                for one in self._layers.cut_of(cache):
+            restored: list[Any] = cache.layers
+            if all(type(one) in (DynamicLayer, EvictedLayer) for one in restored):  # a window has lost what it cannot have again
+                for one in restored:
                     surplus = one.get_seq_length() - record.seen
                     if surplus > 0:
                         one.keys, one.values = one.keys[..., :-surplus, :], one.values[..., :-surplus, :]
