@@ -819,3 +819,7 @@ def test_a_model_of_text_and_images_reads_text():
 def test_models_that_attend_otherwise_are_refused():
     with pytest.raises(ValueError, match="DiffLlamaForCausalLM with differential attention, but each of its layers attends twice"):
         kvpolicy.hf.evict(model_of("DiffLlama"), SNAPKV)
+    with pytest.raises(ValueError, match="DogeForCausalLM with a dynamic mask, but each of its layers chooses keys by a mask that a policy does not see"):
+        kvpolicy.hf.evict(model_of("Doge"), SNAPKV)
+    with pytest.raises(ValueError, match="MiniMaxForCausalLM, but it has a cache of its own"):
+        kvpolicy.hf.evict(model_of("MiniMax", head_dim=16, num_local_experts=2, layer_types=["linear_attention", "full_attention", "full_attention"]), SNAPKV)

@@ -211,7 +211,7 @@ class _Layers:
         found = {
             module.layer_idx: module
             for module in self.decoder.modules()
-            if isinstance(getattr(module, "layer_idx", None), int) and hasattr(module, "head_dim")
+            if isinstance(getattr(module, "layer_idx", None), int) and hasattr(module, "head_dim") and hasattr(module, "config")
             and (hasattr(module, "qkv_proj") or all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj")))
         }
         name = type(model).__name__
@@ -220,6 +220,8 @@ class _Layers:
         _expects(len(found) > 0, "model", name, "none of its modules has layer_idx, q_proj, k_proj, v_proj and head_dim")
         by_name = getattr(model, "_supports_attention_backend", False) or all("ALL_ATTENTION_FUNCTIONS" in inspect.getsource(type(one).forward) for one in found.values())
         _expects(bool(by_name), "model", name, "its attention is not a function with a name, so query rows cannot be seen")
+        fits = getattr(model, "_supports_default_dynamic_cache", lambda: True)()
+        _expects(bool(fits), "model", name, "it has a cache of its own, and only a DynamicCache can be cut")
         self.config: Any = self.decoder.config
         self.configs: list[Any] = list({id(one.config): one.config for one in found.values()}.values())
         shared = int(getattr(self.config, "num_kv_shared_layers", 0) or 0)
@@ -231,6 +233,8 @@ class _Layers:
         _expects(not unknown, "model", f"{name} with keys of layer {unknown[:1]}", "none of its modules has q_proj, k_proj, v_proj and head_dim")
         crossed = list(getattr(self.config, "cross_attention_layers", None) or [])
         _expects(not crossed, "model", f"{name} with cross-attention in layers {crossed}", "their keys are those of another input")
+        chooses = any(hasattr(one, "keep_window_size") for one in found.values())
+        _expects(not chooses, "model", f"{name} with a dynamic mask", "each of its layers chooses keys by a mask that a policy does not see")
         twice = any(hasattr(one, "lambda_q1") for one in found.values())
         _expects(not twice, "model", f"{name} with differential attention", "each of its layers attends twice")
         self.cut = [index for index, kind in enumerate(kinds) if kind is DynamicLayer]
