@@ -316,7 +316,7 @@ class evictor {
     made.head = first.count * made.row;
     made.sequence = first.heads * made.head;
     made.layer = first.sequences * made.sequence;
-    memory.resize(layers.size() * index(static_cast<int>(made.layer)));
+    memory.resize(layers.size() * static_cast<std::size_t>(made.layer));
     std::byte* to = memory.data();
     for (rows const& one : layers) {
       kv::expects(same_layout(one, first), "decide", "turn_queries", "another shape or layout",
@@ -325,7 +325,7 @@ class evictor {
         for (std::int64_t h = 0; h < one.heads; ++h) {
           for (std::int64_t r = 0; r < one.count; ++r, to += made.row) {
             std::memcpy(to, one.data + s * one.sequence + h * one.head + r * one.row,
-                        index(static_cast<int>(made.row)));
+                        static_cast<std::size_t>(made.row));
           }
         }
       }

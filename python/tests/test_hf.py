@@ -635,7 +635,7 @@ def test_a_cache_of_unequal_lanes_stays_in_a_block():
     with kvpolicy.hf.evict(model, "snapkv(window=8) | budget(24, scope=layer)"):
         sequences, _, cache = generated(model, ids, 3)
     more = torch.cat((sequences, tokens(1, 4)), dim=1)
-    with pytest.raises(ValueError, match="only a model inside of a block leaves that out"):
+    with pytest.raises(ValueError, match="only a model inside of a block masks their padding"):
         generated(model, more, 2, cache=cache)
     with kvpolicy.hf.evict(model, SNAPKV):
         with pytest.raises(ValueError, match="only the policy that has cut it knows them"):

@@ -130,9 +130,9 @@ def test_the_block_of_another_model_is_no_block_of_this_one():
     model, other = model_of("Llama"), model_of("Qwen2")
     cache = cut(model, [(20, 20), (20, 5), (20, 5)])
     with kvpolicy.hf.evict(other, SNAPKV), torch.no_grad():
-        with pytest.raises(ValueError, match="only a model inside of a block leaves that out"):
+        with pytest.raises(ValueError, match="only a model inside of a block masks their padding"):
             model(tokens(1, 1), past_key_values=cache)
-    with torch.no_grad(), pytest.raises(ValueError, match="only a model inside of a block leaves that out"):
+    with torch.no_grad(), pytest.raises(ValueError, match="only a model inside of a block masks their padding"):
         model(tokens(1, 1), past_key_values=cut(model, [(20, 20), (20, 5), (20, 5)]))
 
 

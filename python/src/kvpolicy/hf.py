@@ -4,7 +4,7 @@
         model.generate(**inputs)
 
 The keys and values of a model's full-attention layers are cut after each prefill, or after each forward; layers with a
-sliding window are left alone. The model's code is not changed: its attention function is replaced by one that shows the
+sliding window, or of linear attention, are left alone. The model's code is not changed: its attention function is replaced by one that shows the
 query rows to the policy and then calls the model's own, and a hook shortens the cache.
 """
 
@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import DynamicCache, PreTrainedModel
-from transformers import cache_utils
+from transformers import DynamicCache, PreTrainedModel, cache_utils
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -95,7 +94,7 @@ class EvictedLayer(DynamicLayer):
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         if self.masked and not self.in_block:
-            raise ValueError("hf.evict: cache = one with padding in front of what it keeps, but only a model inside of a block leaves that out")
+            raise ValueError("hf.evict: cache = one whose lanes hold unequal numbers of entries, but only a model inside of a block masks their padding")
         return super().update(key_states, value_states, *args, **kwargs)
 
     def get_mask_sizes(self, query_length: Any, *_: Any) -> tuple[int, int]:
@@ -162,7 +161,8 @@ class _Record:
     def remove_last(self, removed: int) -> None:
         self.evictor.remove_last([removed] * len(self.evictor.counts))
         self.seen -= removed
-        self.queries = {place: one[:, :, : max(one.shape[2] - removed, 0)] for place, one in self.queries.items()}
+        shorter = lambda rows: {place: one[:, :, : max(one.shape[2] - removed, 0)] for place, one in rows.items()}
+        self.queries, self.turn = shorter(self.queries), shorter(self.turn)
 
 
 # The record of every cache and the text of its policy, so that a later block continues with the same cache.
